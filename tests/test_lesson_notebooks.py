@@ -13,14 +13,13 @@ from nbformat import v4
 from numba.cuda.core import config
 
 from convlab.lessons import build
-from convlab.lessons.source import LEARNER, SOLUTION, read
+from convlab.lessons.source import CHECKOUT, LEARNER, SOLUTION, place, read, sources
 
 pytestmark = pytest.mark.notebooks
 
 SECONDS = 60  # what a notebook may take on two cores
-SOURCES = build.sources()
 IN_CUDASIM = ("00", "03", "13")  # the others do nothing that these do not
-RUN = [path for path in SOURCES if not config.ENABLE_CUDASIM or path.stem[:2] in IN_CUDASIM]
+RUN = [path for path in sources() if not config.ENABLE_CUDASIM or path.stem[:2] in IN_CUDASIM]
 KINDS = (SOLUTION,) if config.ENABLE_CUDASIM else (SOLUTION, LEARNER)
 # Both notebooks of a lesson run in one process, which imports Numba once and traces a stage once.
 FIRST = """
@@ -48,20 +47,20 @@ def said(notebook) -> list[list[object]]:
 
 @pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
 def test_notebooks_run_and_say_what_is_stored(path, monkeypatch):
-    source = str(build.places.CHECKOUT / "src")
+    source = str(CHECKOUT / "src")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]))
     made = {kind: build.notebook(read(path), kind) for kind in KINDS}
     cells = [v4.new_code_cell(FIRST)]
     for kind, one in made.items():
-        folder = str(build.place(path.stem, kind).parent)
+        folder = str(place(path.stem, kind).parent)
         for cell in one.cells:
             cell.id = f"{kind}-{cell.id}"
         cells += [v4.new_code_cell(BETWEEN.format(folder)), *one.cells]
     start = time.monotonic()
-    build.execute(v4.new_notebook(cells=cells), build.places.CHECKOUT)
+    build.execute(v4.new_notebook(cells=cells), CHECKOUT)
     assert time.monotonic() - start < SECONDS * len(made)
     for kind, one in made.items():
-        assert said(one) == said(nbformat.read(build.place(path.stem, kind), as_version=4))
+        assert said(one) == said(nbformat.read(place(path.stem, kind), as_version=4))
 
 
 TRANSPORT = """

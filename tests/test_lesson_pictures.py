@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 
 import numpy as np
 import pytest
 
 from convlab import ConvProblem, Tile, lessons, trace_stage
-from convlab.lessons import charts, requests
-from convlab.lessons.layouts import made_of_numbers, windows_of, windows_seen
+from convlab.lessons import requests
+from convlab.lessons.charts import result, stored
+from convlab.lessons.exercises import numbered
+from convlab.lessons.layouts import made_of_numbers, windows_seen
 from convlab.lessons.maps import as_matrix, threads_on
-from convlab.lessons.places import result
-from convlab.lessons.requests import reads_for_a_product, reads_in_turn, thread_in_tile
+from convlab.lessons.requests import reads_for_a_product
 from convlab.lessons.timelines import ARRIVE, ASK, BARRIER, MULTIPLY, READ, SMALL, SMALL_TILE
-from convlab.stages import (
-    production_tile,
-    s01_direct,
-    s04_implicit_gemm,
-    s10_im2win,
-    stage_named,
-)
+from convlab.stages import production_tile, s01_direct, s04_implicit_gemm, stage_named
+from convlab.unfold import unfold
 from convlab.workloads import paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -41,43 +36,31 @@ def launched(stage, problem=PROBLEM, tile=None):
 diary = cache(lessons.diary)
 
 
-S12_TILE = (ConvProblem(1, 8, 8, 16, 16, 3, padding=1), Tile(16, 64, 8, 4, 4))
-SAYS = {  # what a picture's words must have
-    "threads": (lambda: lessons.who_does_what(launched("s01")), "threads 0-47"),
-    "another plane": (lambda: lessons.who_does_what(launched("s01"), plane=(0, 1)),
-                      "threads 48-95"),
-    "corner": (lambda: lessons.one_thread(launched("s01"), 0),
+# What a picture's words must have. Those of the lessons are held whole by test_lesson_notebooks.py.
+SAYS = {
+    "plane": (lambda: lessons.who_does_what(launched("s01"), plane=(0, 1)), "threads 48-95"),
+    "thread": (lambda: lessons.one_thread(launched("s01"), 0),
                "reads 8 of input, reads 18 of weight, writes 1 of output"),
-    "thread": (lambda: lessons.one_thread(launched("s01"), 9),
-               "reads 18 of input, reads 18 of weight"),
     "field": (lambda: lessons.region_and_field(launched("s02_cin", WIDE), WIDE),
               "fetches 12 x 36 pixels of an input channel and computes 8 x 32"),
-    "adders": (lambda: lessons.who_adds(launched("s02_cin_naive"), PROBLEM),
-               "2 grids of 6 x 8 threads", "2 threads add"),
-    "column": (lambda: lessons.column_of_windows(s04_implicit_gemm.make_kernel, "s04",
-                                         ConvProblem(1, 2, 5, 6, 8, 3, padding=1), column=6),
+    "adders": (lambda: lessons.who_adds(launched("s02_cin_naive"), PROBLEM), "2 threads add"),
+    "column": (lambda: lessons.column_of_windows(s04_implicit_gemm.make_kernel, "s04", PROBLEM, 6),
                "18 terms, 6 of them padding, the others in 12 pixels"),
     "im2col": (lambda: lessons.windows_written_out(ConvProblem(1, 2, 3, 4, 1, 2), column=4),
-               "2 channels of 3 x 4 numbered pixels", "matrix of 8 rows and 6 columns",
-               "24 pixels became 48 numbers; a pixel is there up to 4 times",
-               "output pixel 4 (row 1, column 1)"),
+               "24 pixels became 48 numbers; a pixel is there up to 4 times"),
     "figure 1": (lambda: lessons.im2col_beside_im2win(FIGURE_1), "12 x 4 = 48", "3 x 2 x 6 = 36"),
     "orders": (lambda: lessons.im2win_orders(ConvProblem(1, 2, 3, 5, 2, 2)),
                "2 x 4 contiguous numbers in s10 and 1 x 8 in s11"),
-    "statement": (lambda: lessons.one_request(launched("s12", *S12_TILE), "packed", number=0),
-                  "`copy_async4(S_F, target", ", True)`"),
     "pipeline": (lambda: lessons.pipeline_stages(diary("s12")), "at most 2."),
     "tile": (lambda: lessons.tile_of_threads(launched("s07", tile=SCALAR_TILE), PROBLEM, 5),
              "in 2 of the rows and 2 of the columns"),
-    "scalar": (lambda: thread_in_tile(launched("s07", tile=SCALAR_TILE), PROBLEM, 5),
-               "4 reads from shared memory: 2 numbers"),
-    "scalar reads": (lambda: reads_in_turn({"s07": launched("s07", tile=SCALAR_TILE)}),
-                     "F F I I F F"),
-    "float4": (lambda: thread_in_tile(launched("s08", tile=FLOAT4_TILE), PROBLEM, 1),
+    "scalar": (lambda: lessons.reads_in_turn({"s07": launched("s07", tile=SCALAR_TILE)}),
+               "F F I I F F"),
+    "float4": (lambda: lessons.thread_in_tile(launched("s08", tile=FLOAT4_TILE), PROBLEM, 1),
                "2 reads from shared memory, each of which brings 4 numbers: 4", "transposed"),
-    "float4 reads": (lambda: reads_in_turn({"s08": launched("s08", tile=FLOAT4_TILE)}),
-                     "F4 I4 F4"),
-    "bars": (lambda: lessons.as_bars({"a": 1.5}, "ms", "Said:", 2.0), "1.5"),
+    "lanes": (lambda: lessons.who_holds_what(lane=6), "(g = 1, t = 2) holds A[1, 2], A[1, 6]"),
+    "bars": (lambda: lessons.side_by_side({"s01": launched("s01")}, "requests to global memory"),
+             f"s01 {launched('s01').total('requests'):,}"),
     "speeds": (lambda: lessons.ladder_speeds("conv4"), "s11"),
 }  # fmt: skip
 
@@ -108,10 +91,6 @@ def test_a_request_s_picture_has_the_trace_s_sectors():
     for number in (0, 3, 9):
         picture = lessons.one_request(launch, "input", number=number)
         assert f"lie in {loads[number].sectors} sectors" in picture.alt
-    with pytest.raises(ValueError, match="number is"):
-        lessons.one_request(launch, "input", number=len(loads))
-    with pytest.raises(ValueError, match="array is 'nothing'"):
-        lessons.one_request(launch, "nothing")
 
 
 @pytest.mark.parametrize("stage", ["s05", "s08"])  # scalar and wide
@@ -120,65 +99,78 @@ def test_requests_of_shared_memory_have_the_trace_s_wavefronts(stage):
     shared = [one for one in launch.requests if one.array in ("S_F", "S_I")]
     assert {one.operation for one in shared} == {"load", "store"}
     for one in shared:
-        wavefronts = requests._served(launch, one)[1]
+        words = requests.words_of(launch, one)
+        _, wavefronts = requests.served(one, words)
         assert len(wavefronts) == one.wavefronts
-        served = {lane for words in wavefronts for lanes in words.values() for lane in lanes}
-        assert served == {*one.lanes}
-        banks = [[word % 32 for word in words] for words in wavefronts]
-        assert all(len(set(row)) == len(row) for row in banks)
+        assert {lane for banks in wavefronts for lanes in banks.values() for lane in lanes} == {
+            *one.lanes
+        }
+        assert {bank for banks in wavefronts for bank in banks} == {word % 32 for word in words}
     first = next(one for one in shared if (one.array, one.operation) == ("S_I", "load"))
     assert f"{first.wavefronts} wavefront" in lessons.one_request(launch, "S_I").alt
 
 
-def test_bars_say_what_was_counted_and_measured():
-    launch = launched("s01")
-    picture = lessons.side_by_side({"s01": launch}, "requests to global memory")
-    assert f"{launch.total('requests'):,}" in picture.alt
-    launch = launched("s02_cin_naive")
-    picture = lessons.side_by_side({"s02": launch}, "atomic additions")
-    assert f"s02 {launch.of('output')[0].requests}" in picture.alt
-    stored = {entry["name"]: entry["time_ms"] for entry in charts.stored()["stages"]}
-    picture = lessons.measured("s01", "s05")
-    assert f"s05 {stored['s05_shared_memory']:.3g} ms" in picture.alt
-    assert "H200" in picture.caption
-
-
-def test_what_else_was_measured_is_shown_as_stored():
-    parts = {one["name"]: one["launch_ms"] for one in charts.stored()["stages"]}["s03_im2col"]
-    picture = lessons.measured_kernels("s03_im2col")
-    assert f"im2col {parts['im2col']:.3g} ms" in picture.alt
+def test_what_was_measured_is_shown_as_stored():
+    entries = {entry["name"]: entry for entry in stored()["stages"]}
     (layer,) = [one for one in result("memory")["layers"] if one["layer"] == "conv9"]
     taken = layer["measured_bytes"]["s03_im2col"] / 2**20
-    assert f"s03_im2col {taken:,.0f} MiB" in lessons.measured_memory("s03_im2col").alt
     part = layer["workspace_bytes"]["s10_im2win"] / layer["tensor_bytes"]
-    assert f"s10 {part:.2f}" in lessons.workspaces("s10", layers=("conv9",)).alt
-    sweep = lessons.measured_sweep("kernel_size", "s02_cin")
     point = next(p for p in result("channel_sweeps_h200")["points"] if p["sweep"] == "kernel_size")
     times = {name: one["time_ms"] for name, one in point["stages"].items()}
-    assert f"s02_cin {times['s01_direct'] / times['s02_cin']:.2f} at {point['value']}" in sweep.alt
-    for wrong in (
-        lambda: lessons.measured_sweep("nothing", "s02_cin"),
-        lambda: lessons.measured_memory("s01"), lambda: lessons.measured_sweep("size", "s12"),
-        lambda: lessons.workspaces("s12"), lambda: lessons.workspaces("s10", layers=("conv0",)),
-        lambda: lessons.measured_memory("s03_im2col", layer="conv0"),
-        *(
-            lambda show=show: show("s02_cin", layer="conv12")
-            for show in (lessons.measured, lessons.measured_kernels, lessons.measured_parts)
-        ),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match="measured"):
-            wrong()
+    gain = times["s01_direct"] / times["s02_cin"]
+    im2col = entries["s03_im2col"]["launch_ms"]["im2col"]
+    for picture, said in (
+        (lessons.measured("s01", "s05"), f"s05 {entries['s05_shared_memory']['time_ms']:.3g} ms"),
+        (lessons.measured_kernels("s03_im2col"), f"im2col {im2col:.3g} ms"),
+        (lessons.measured_memory("s03_im2col"), f"s03_im2col {taken:,.0f} MiB"),
+        (lessons.workspaces("s10", layers=("conv9",)), f"s10 {part:.2f}"),
+        (lessons.measured_sweep("kernel_size", "s02_cin"), f"{gain:.2f} at {point['value']}"),
+    ):
+        assert said in picture.alt
+    assert "H200" in lessons.measured("s01").caption
+
+
+WRONG = {  # what is asked for in vain, and what the error says of it
+    "number": (lambda: lessons.one_request(launched("s01"), "input", number=9999),
+               "number is 9999"),
+    "array": (lambda: lessons.one_request(launched("s01"), "nothing"), "array is 'nothing'"),
+    "count": (lambda: lessons.side_by_side({}, "nothing"), "count is 'nothing'"),
+    "column": (lambda: lessons.column_of_windows(s04_implicit_gemm.make_kernel, "s04", PROBLEM, 48),
+               "column is 48: the matrix has columns 0 to 47"),
+    "transform": (lambda: made_of_numbers("s01", FIGURE_1), "no layout transform"),
+    "copies": (lambda: lessons.pipeline_stages(diary("s09")), "no asynchronous copies"),
+    "part": (lambda: lessons.part_of("s10", nothing=None), "no function 'nothing'"),
+    "zero": (lambda: lessons.bits_of_split(0.0), "value is 0"),
+    "not finite": (lambda: lessons.bits_of_split(np.inf), "value is inf"),
+    "layer": (lambda: stored("conv99"), "layer is 'conv99': measured"),
+    "sweep": (lambda: lessons.measured_sweep("nothing", "s02_cin"), "sweep is 'nothing': measured"),
+    "stage of a sweep": (lambda: lessons.measured_sweep("size", "s12"), "measured"),
+    "stage's memory": (lambda: lessons.measured_memory("s01"), "stage is 's01_direct': measured"),
+    "layer's memory": (lambda: lessons.measured_memory("s03_im2col", layer="conv0"), "measured"),
+    "stage's workspace": (lambda: lessons.workspaces("s12"), "measured"),
+    "layer's workspace": (lambda: lessons.workspaces("s10", layers=("conv0",)), "measured"),
+    "time": (lambda: lessons.measured("s02_cin", layer="conv12"), "measured"),
+    "kernels": (lambda: lessons.measured_kernels("s02_cin", layer="conv12"), "measured"),
+    "parts": (lambda: lessons.measured_parts("s02_cin", layer="conv12"), "measured"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_not_there_is_refused(name):
+    ask, said = WRONG[name]
+    with pytest.raises(ValueError, match=said):
+        ask()
 
 
 def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
-    entries = {entry["name"]: entry for entry in charts.stored()["stages"]}
+    entries = {entry["name"]: entry for entry in stored()["stages"]}
     full = {name: entry["time_ms"] for name, entry in entries.items()}
-    time = {name.split("_")[0]: time for name, time in full.items()}
-    time |= full  # s02_cin and s03_im2col are not alone
+    # s02_cin and s03_im2col are not alone
+    time = {name.split("_")[0]: time for name, time in full.items()} | full
 
     def parts(stage: str, layer: str = "conv9") -> tuple[float, float]:
         """Milliseconds of the layout transforms and of the main kernel."""
-        stages = charts.stored(layer)["stages"]
+        stages = stored(layer)["stages"]
         (entry,) = (s for s in stages if s["name"] == stage or s["name"].startswith(f"{stage}_"))
         *before, main = entry["launch_ms"].values()
         return sum(before), main
@@ -203,6 +195,7 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     }  # fmt: skip
     roof, tf32_roof = (bench["machine"][f"{kind}_flops"] for kind in ("fp32", "tf32"))
     reached = row["conv9", "s13_tensor_cores"]["tflops"] * 1e12
+    tile = {n: production_tile(stage_named(n), paper_layer("Conv9")) for n in ("s05", "s06")}
     claims = {
         "01: a respectable start": time["s01"] < 10 * time["s11"],
         "02: none of them is a step forward": min(
@@ -222,6 +215,8 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
         "05: far faster than s04": time["s04"] > 2 * time["s05"],
         "05: not faster than s01": time["s05"] > 0.95 * time["s01"],
         "06: the gain": time["s06"] < min(time["s05"] / 1.5, time["s01"] / 1.2),
+        "06: a larger tile, by channels": tile["s06"].M_B > tile["s05"].M_B,
+        "06: and by pixels": tile["s06"].N_B > tile["s05"].N_B,
         "07: clearly less than s06": time["s07"] < min(time["s06"] / 1.2, time["s01"] / 2),
         "08: again less time": time["s08"] < time["s07"] / 1.1,
         "09: clearly faster, not twice": time["s08"] / 2 < time["s09"] < time["s08"] / 1.1,
@@ -252,34 +247,30 @@ def test_s04_asks_for_as_much_as_s01():
         assert ours.total(count) == before.total(count)
 
 
-def test_what_the_lessons_say_of_the_measured_tiles():
-    tile = {n: production_tile(stage_named(n), paper_layer("Conv9")) for n in ("s05", "s06")}
-    assert tile["s06"].M_B > tile["s05"].M_B  # 06: the tile measured for s06 is larger
-    assert tile["s06"].N_B > tile["s05"].N_B
-
-
 @pytest.mark.parametrize("stage", [s01_direct, s04_implicit_gemm])
 def test_a_kernel_tells_which_windows_it_sees(stage):
-    problem = ConvProblem(2, 2, 5, 6, 3, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2))
-    seen = windows_seen(stage.make_kernel, stage.STAGE.name, problem)
-    by_slices = np.array([window.reshape(-1) for window in windows_of(problem)]).T
-    assert np.array_equal(seen, by_slices)
+    p = ConvProblem(2, 2, 5, 6, 3, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2))
+    windows = unfold(numbered(p), (3, 2), (2, 1), 1, (1, 2))
+    seen = windows_seen(stage.make_kernel, stage.STAGE.name, p)
+    assert np.array_equal(seen, windows.transpose(1, 0, 2).reshape(p.K, p.N))
 
 
-def test_a_column_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="column is 48: the matrix has columns 0 to 47"):
-        lessons.column_of_windows(s04_implicit_gemm.make_kernel, "s04", PROBLEM, column=48)
+def test_figure_1_is_what_the_transforms_write():
+    tensor = made_of_numbers("s10", FIGURE_1)
+    for window, numbers in enumerate(unfold(numbered(FIGURE_1), 2)[0].T):
+        m, n = divmod(window, FIGURE_1.W_o)
+        run = tensor[0, :, m, 2 * n : 2 * n + 4]
+        assert (run == numbers.reshape(3, 2, 2).transpose(0, 2, 1).reshape(3, 4)).all()
 
 
 @pytest.mark.parametrize("stage", ["s08", "s09", "s11", "s12"])
 def test_a_diary_has_all_that_the_thread_does(stage):
-    one = lessons.diary(stage)
+    one = diary(stage)
     slices, steps = SMALL.K // SMALL_TILE.K_B, SMALL_TILE.K_B
     assert (one.slices, one.steps) == (slices, steps)
-    assert len(one.of(MULTIPLY)) == SMALL.K * SMALL_TILE.M_T * SMALL_TILE.N_T
-    assert len(one.of(READ)) == 2 * SMALL.K  # a float4 of each operand for each step
-    assert len(one.of(ASK)) % slices == len(one.of(ARRIVE)) % slices == 0
-    assert [event.time for event in one.events] == list(range(len(one.events)))
+    assert len(one.times(MULTIPLY)) == SMALL.K * SMALL_TILE.M_T * SMALL_TILE.N_T
+    assert len(one.times(READ)) == 2 * SMALL.K  # a float4 of each operand for each step
+    assert len(one.times(ASK)) % slices == len(one.times(ARRIVE)) % slices == 0
 
 
 def test_only_double_buffering_multiplies_while_slices_come():
@@ -288,83 +279,13 @@ def test_only_double_buffering_multiplies_while_slices_come():
     slice_of_it = SMALL_TILE.K_B * SMALL_TILE.M_T * SMALL_TILE.N_T
     assert ours.meanwhile() == slice_of_it * (SMALL_TILE.K_B - 1) / SMALL_TILE.K_B
     assert pipelined.meanwhile() > 1.5 * ours.meanwhile()
-    assert len(before.of(BARRIER)) == 2 * len(ours.of(BARRIER))
+    assert len(before.times(BARRIER)) == 2 * len(ours.times(BARRIER))
     assert f"does {ours.meanwhile():.0f} multiply-adds" in lessons.timeline(s09=ours).caption
-
-
-def test_only_asynchronous_copies_have_stages_of_a_pipeline():
-    with pytest.raises(ValueError, match="no asynchronous copies"):
-        lessons.pipeline_stages(diary("s09"))
-
-
-def test_figure_1_is_what_the_transforms_write():
-    tensor = made_of_numbers("s10", FIGURE_1)
-    for window, numbers in enumerate(windows_of(FIGURE_1)):
-        m, n = divmod(window, FIGURE_1.W_o)
-        run = tensor[0, :, m, 2 * n : 2 * n + 4]
-        assert (run == numbers.transpose(0, 2, 1).reshape(3, 4)).all()
-    with pytest.raises(ValueError, match="no layout transform"):
-        made_of_numbers("s01", FIGURE_1)
 
 
 def test_no_label_becomes_too_small_to_read():
     """Wide pictures of small labels are scrolled on a phone, of 358 points; others fit on it."""
-    problem = ConvProblem(1, 4, 6, 16, 16, 3, padding=1)
-    launch = trace_stage("s05", problem, Tile(8, 32, 8)).main
+    launch = trace_stage("s05", ConvProblem(1, 4, 6, 16, 16, 3, padding=1), Tile(8, 32, 8)).main
     assert lessons.one_request(launch, "S_I").least > 500
     assert lessons.one_request(launch, "input").least <= 358
     assert lessons.side_by_side({"s05": launch}, "sectors of global memory").least <= 358
-
-
-def test_what_launches_read_and_write():
-    problem, tile = ConvProblem(1, 4, 8, 8, 16, 3, padding=1), Tile(16, 32, 4, 4, 4)
-    alt = lessons.global_traffic(s12=trace_stage("s12", problem, tile)).alt
-    assert "windows" not in alt
-    kib = 4 * problem.N * problem.M / 1024
-    assert re.search(rf"writes output {kib:.1f}", alt)
-
-
-def test_a_part_of_a_stage_is_replaced():
-    problem = ConvProblem(1, 2, 4, 4, 2, 2)
-    original = s10_im2win.make_transform
-    asked = []
-
-    def make_transform(problem):
-        asked.append(problem)
-        return original(problem)
-
-    lessons.traced(lessons.part_of("s10", make_transform=make_transform), "s10", problem)
-    assert asked == [problem]
-    assert s10_im2win.make_transform is original
-    with pytest.raises(ValueError, match="no function 'nothing'"):
-        lessons.part_of("s10", nothing=None)
-
-
-@pytest.mark.parametrize(
-    ("function", "reason"),
-    [
-        (lambda gpu, repeats: gpu.cold, "Passed"),
-        (lambda gpu, repeats: gpu.cached, "Not yet: the answer is wrong."),
-        (lambda gpu, repeats: None, "Not yet: the answer is wrong."),
-        (lambda gpu, repeats: "x", "Not yet: the answer is wrong."),
-        (lambda gpu: 1, "could not be run"),
-        (3, "could not be run"),
-    ],
-)
-def test_functions_are_checked_by_what_they_return(function, reason):
-    assert (
-        reason
-        in lessons.check_function(function, lessons.pretended, lessons.gpus((2.0, 1.0))).headline
-    )
-
-
-def test_a_pretended_gpu_is_measured_only_with_care():
-    gpu = lessons.PretendGPU(1.0, 0.5)
-    gpu.launch()
-    before = gpu.clock()
-    gpu.wait()
-    assert gpu.clock() == before + 1.0
-    gpu.launch()
-    gpu.wait()
-    assert gpu.clock() == pytest.approx(before + 1.0 + 0.01 + 0.5)
-    assert lessons.pretended(gpu, 3) == 1.0

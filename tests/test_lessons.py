@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -15,23 +15,23 @@ from unittest.mock import Mock
 import nbformat
 import numpy as np
 import pytest
-from numba import cuda, float32
+from numba import cuda
 from numba.cuda.core import config
 from test_docs import headings, keys, listed, rows
 from typer.testing import CliRunner
 
-from convlab import ConvProblem, lessons, trace
+from convlab import ConvProblem, lessons
 from convlab.checking import checker
 from convlab.checking.records import Machine
 from convlab.cli import app
 from convlab.commands import lessons as command
-from convlab.lessons import answers, build, charts, exercises, feedback, places, source
+from convlab.lessons import answers, build, exercises, feedback, source
 from convlab.lessons.feedback import PASSED, UNFILLED
-from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, STUB, read
+from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, STUB, place, read
 from convlab.stages import s01_direct
 
 ROOT = Path(__file__).parents[1]
-SOURCES = build.sources()
+SOURCES = source.sources()
 NAMES = [path.stem for path in SOURCES]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 lesson_of = cache(read)
@@ -66,20 +66,14 @@ def markdown_of(notebook) -> str:
 
 @each_lesson
 @pytest.mark.parametrize("kind", [LEARNER, SOLUTION])
-def test_stored_notebooks_are_what_their_source_gives(path, kind):
-    stored = nbformat.read(build.place(path.stem, kind), as_version=4)
-    cells = [
-        [(one.id, one.cell_type, one.source, one.metadata.get("nbgrader")) for one in made.cells]
-        for made in (stored, build.notebook(lesson_of(path), kind))
-    ]
-    assert cells[0] == cells[1], "python -m convlab.lessons.build writes them anew"
-
-
-@each_lesson
-@pytest.mark.parametrize("kind", [LEARNER, SOLUTION])
-def test_stored_notebooks_have_their_outputs_and_pictures(path, kind):
+def test_stored_notebooks_are_what_their_source_gives_with_outputs_and_pictures(path, kind):
     """That these are today's outputs, and none an error, is test_lesson_notebooks.py's."""
-    notebook = nbformat.read(build.place(path.stem, kind), as_version=4)
+    notebook = nbformat.read(place(path.stem, kind), as_version=4)
+    stored, cells = (
+        [(one.id, one.cell_type, one.source, one.metadata.get("nbgrader")) for one in made.cells]
+        for made in (notebook, build.notebook(lesson_of(path), kind))
+    )
+    assert stored == cells, "python -m convlab.lessons.build writes them anew"
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in code)
     outputs = [output for cell in code for output in cell.outputs]
@@ -120,7 +114,7 @@ def test_solutions_only_add_lines_to_the_learner_s_cells(path):
 @each_lesson
 @pytest.mark.parametrize("kind", [LEARNER, SOLUTION])
 def test_links_lead_somewhere(path, kind):
-    where = build.place(path.stem, kind).parent
+    where = place(path.stem, kind).parent
     notebook = build.notebook(lesson_of(path), kind)
     links = [link for link in LINK.findall(markdown_of(notebook)) if "://" not in link]
     assert links
@@ -149,8 +143,9 @@ def test_a_stub_says_how_many_lines_there_are_and_what_they_do():
     inside = "    # why\n    b = 1\n\n    c = 2\n"
     text = f"a\n    ### BEGIN SOLUTION: add\n{inside}    ### END SOLUTION\nd"
     stub = f"a\n    # FILL ME IN (about 2 lines): add\n    {STUB}\nd"
-    assert source.cut(text) == stub
-    assert source.without_marks(text) == f"a\n{inside}d"
+    cell = source.Cell("code", text, "exercise")
+    assert cell.of(LEARNER) == stub
+    assert cell.solution == f"a\n{inside}d"
 
 
 @pytest.mark.parametrize(
@@ -162,15 +157,23 @@ def test_a_stub_says_how_many_lines_there_are_and_what_they_do():
         (lambda: source.stage_kernel("s01", name="nobody"), "nobody"),
         (lambda: source.stage_kernel("s99"), "s99"),
         (lambda: lessons.check(s01_direct.make_kernel, "s99"), "s99"),
-        (lambda: build.sources(["99_nothing"]), "99_nothing"),
-        (lambda: charts.stored("conv99"), "conv99"),
-        (lambda: lessons.side_by_side({}, "nothing"), "nothing"),
-        (lambda: answers.wrong("x", "answer", ("gone", "")).of("text"), "gone"),
+        (
+            lambda: answers.wrong("x", "answer", ("gone", "")).of(source.Cell("code", "text")),
+            "gone",
+        ),
     ],
 )
 def test_what_an_author_gets_wrong_is_said(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+@pytest.mark.parametrize("main", [build.main, answers.main])
+def test_a_lesson_that_there_is_not_is_refused(main, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["99_nothing"])
+    assert ended.value.code == 2
+    assert "lesson is '99_nothing'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -192,53 +195,48 @@ def test_a_cell_that_is_two_things_or_has_no_check_is_refused(tmp_path, text, sa
 
 @each_lesson
 def test_every_exercise_has_five_wrong_answers_and_two_right_ones(path):
-    told = answers.answers_of(path.stem)
-    exercises_there = {exercise.name: exercise.role for exercise in lesson_of(path).exercises()}
-    assert told.keys() == exercises_there.keys()
+    told = answers.answers_of(lesson_of(path))
+    roles = {exercise.name: exercise.role for exercise in lesson_of(path).exercises()}
+    assert told.keys() == roles.keys()
     for name, given in told.items():
-        wrong = [answer for answer in given if answer.says != PASSED]
+        wrong = [answer for answer in given if answer.says not in (PASSED, UNFILLED)]
         assert len(wrong) >= 5, name
-        assert len(given) - len(wrong) >= 2, name
+        assert len([answer for answer in given if answer.says == PASSED]) >= 2, name
         assert len({answer.what for answer in given}) == len(given), name
-        is_hunt = exercises_there[name] == "hunt"
-        assert [answer.what for answer in given].count(answers.GIVEN) == is_hunt, name
+        assert answers.GIVEN in [answer.what for answer in given], name
+        assert (UNFILLED in [answer.says for answer in given]) == (roles[name] == "exercise"), name
 
 
 CASES = [
-    pytest.param(path, exercise.name, answer, id=f"{path.stem[:2]}-{exercise.name}-{answer.what}")
+    pytest.param(path, exercise, answer, id=f"{path.stem[:2]}-{exercise.name}-{answer.what}")
     for path in SOURCES
     for exercise in lesson_of(path).exercises()
-    for answer in (answers.given(UNFILLED), *answers.answers_of(path.stem)[exercise.name])
-    if exercise.role == "exercise" or answer.says != UNFILLED
+    for answer in answers.answers_of(lesson_of(path))[exercise.name]
     # Checks run on the strict simulator anyway: in Numba's, that right answers pass will do.
     if not config.ENABLE_CUDASIM or answer.says == PASSED
 ]
 
 
 @pytest.mark.answers
-@pytest.mark.parametrize(("path", "name", "answer"), CASES)
-def test_answers_are_checked_as_they_must_be(path, name, answer):
-    lesson = lesson_of(path)
-    (exercise,) = (one for one in lesson.exercises() if one.name == name)
-    found = answers.checked(lesson, exercise, answer)
+@pytest.mark.parametrize(("path", "exercise", "answer"), CASES)
+def test_answers_are_checked_as_they_must_be(path, exercise, answer):
+    found = answers.checked(lesson_of(path), exercise, answer)
     assert found.ok, found.feedback
-    (row,) = (
-        row for row in rows("lessons/answers/README.md", f"## {lesson.name}")
-        if row[:2] == [name, answer.what]
-    )  # fmt: skip
+    table = rows("lessons/answers/README.md", f"## {path.stem}")
+    (row,) = (row for row in table if row[:2] == [exercise.name, answer.what])
     assert row[2] == found.said, "run convlab.lessons.answers"
 
 
 def test_the_table_says_where_a_result_is_not_as_it_must_be(capsys, monkeypatch):
     lesson = lesson_of(SOURCES[0])
-    exercise = lesson.exercises()[0]
-    found = [answers.checked(lesson, exercise, answers.wrong("ours", "counts"))]
+    (first, *others), ours = lesson.exercises(), answers.wrong("ours", "counts")
+    found = [answers.checked(lesson, first, ours)]
     assert "| ours | passed (NOT WHAT IT MUST) |" in answers.table(found)
     assert "NOT all checked" in answers.table(found)
-    monkeypatch.setattr(answers, "results_of", lambda lesson: found)
+    given = {first.name: [ours]} | {other.name: [] for other in others}
+    monkeypatch.setattr(answers, "answers_of", lambda lesson: given)
     assert answers.main([lesson.name]) == 1
     assert "WRONG, must be counts" in capsys.readouterr().out
-    assert answers.main(["nothing"]) == 2
 
 
 # Checks are kind
@@ -262,35 +260,48 @@ def test_nothing_that_a_learner_hands_over_raises(quick, made):
     matrix = lambda input, problem: np.zeros((problem.K, problem.N))  # noqa: E731
     assert lessons.check_im2col(made, matrix).result == "broken"
     assert lessons.check_accuracy(made, "s13").result == "broken"
+    cases = lessons.gpus((2.0, 1.0))
+    assert lessons.check_function(made, lessons.pretended, cases).result in ("broken", "answer")
 
 
-def test_an_unfilled_cell_is_told_without_running_it():
-    def make_kernel(problem):
-        # FILL ME IN
-        raise NotImplementedError()
-
-    found = lessons.check(make_kernel, "s01")
-    assert found.result == UNFILLED
-    (line,) = found.problems[0].lines
-    assert line.code == STUB
-    assert line.number == make_kernel.__code__.co_firstlineno + 2
-    assert "Write your own lines" in str(found)
-    assert "✘" not in found.as_html()
+def told(name, says):
+    """The feedback on the first answer to a lesson's first exercise that must get that reason."""
+    lesson = lesson_of(*source.sources([name]))
+    exercise = lesson.exercises()[0]
+    given = answers.answers_of(lesson)[exercise.name]
+    answer = next(one for one in given if one.says == says)
+    return answers.checked(lesson, exercise, answer).feedback
 
 
-def test_a_race_is_told_with_both_lines_and_what_mends_it(quick, tmp_path):
-    text = (ROOT / "src/convlab/stages/s05_shared_memory.py").read_text(encoding="utf-8")
-    barrier = "cuda.syncthreads()  # nobody fetches the next slice over what others still read"
-    file = tmp_path / "mine.py"
-    file.write_text(text.replace(barrier, "pass"), encoding="utf-8")
-    there: dict = {"__name__": "mine"}
-    exec(compile(file.read_text(), str(file), "exec"), there)
-    found = lessons.check(there["make_kernel"], "s05")
-    assert "shared race" in found.reasons
+def test_a_race_is_told_with_both_lines_and_what_mends_it(quick):
+    found = told("05_shared_memory", "shared race")
     codes = {line.code for problem in found.problems for line in problem.lines}
     assert any(code.startswith("total += S_F") for code in codes)
     assert any(code.startswith("S_F[e // K_B") for code in codes)
     assert "syncthreads" in str(found)
+
+
+def test_what_is_wrong_with_an_im2col_is_told_of_the_first_problem():
+    what = told("03_im2col", "answer").problems[0].what
+    assert re.search("On '.*' (.*): .*: the kernel wrote .*, wanted is", what)
+
+
+PAST_THE_END = """from numba import cuda
+
+@cuda.jit
+def past_the_end(a, out):
+    i = cuda.grid(1)
+    out[i] = a[i]
+"""
+
+
+def test_a_finding_shows_the_line_wherever_the_cell_s_file_is(tmp_path):
+    file = tmp_path / "cell.py"
+    file.write_text(PAST_THE_END)
+    kernel = runpy.run_path(str(file))["past_the_end"]
+    found = lessons.what_is_wrong(kernel, 1, 32, np.ones(8), np.ones(8))
+    assert found.result == "out of bounds"
+    assert found.problems[0].lines[0].code == "out[i] = a[i]"
 
 
 @cuda.jit
@@ -322,82 +333,6 @@ def test_where_nbgrader_grades_what_does_not_pass_raises(quick, monkeypatch):
     assert lessons.check(s01_direct.make_kernel, "s01").passed
     monkeypatch.setenv("NBGRADER_EXECUTION", "validate")
     assert not lessons.check(None, "s01").passed
-
-
-def test_what_a_checked_kernel_gets_is_its_own_copy():
-    inputs = (np.ones(4, np.float32),)
-
-    @cuda.jit
-    def greedy(a, out):
-        i = cuda.grid(1)
-        a[i] = 0
-        out[i] = 0
-
-    found = lessons.check_kernel(greedy, np.zeros_like, [lessons.On(1, 4, inputs)])
-    assert found.reasons == (exercises.INPUT,)
-    assert inputs[0].all()
-
-
-@cuda.jit
-def shifted(a, out):
-    i = cuda.grid(1)
-    if i < a.size:
-        out[i] = a[i + 1] if i + 1 < a.size else a[i]
-
-
-@cuda.jit
-def past_the_end(a, out):
-    i = cuda.grid(1)
-    out[i] = a[i]
-
-
-def test_a_finding_shows_the_line():
-    found = lessons.what_is_wrong(
-        past_the_end, 1, 32, np.ones(8, np.float32), np.ones(8, np.float32)
-    )
-    assert found.result == "out of bounds"
-    assert found.problems[0].lines[0].code == "out[i] = a[i]"
-    clean = lessons.what_is_wrong(shifted, 1, 8, np.ones(8), np.ones(8))
-    assert clean.passed
-    assert "nothing wrong" in clean.headline
-
-
-# Pictures say what the trace says
-
-
-def test_what_is_wrong_with_an_im2col_is_told():
-    there: dict = {}
-    for cell in lesson_of(build.sources(["03_im2col"])[0]).cells:
-        if cell.role == "setup":
-            exec(cell.text, there)
-    in_numpy = there["im2col_in_numpy"]
-
-    @cuda.jit
-    def zeros(input, columns):
-        e = cuda.grid(1)
-        if e < columns.size:
-            columns[e] = float32(0)
-
-    found = lessons.check_im2col(lambda *sizes: zeros, in_numpy)
-    assert found.result == "answer"
-    assert "On 'a single pixel' (" in found.problems[0].what
-    assert "the kernel wrote 0, wanted is 1." in found.problems[0].what
-
-
-def test_pictures_and_feedback_show_themselves_in_notebooks(monkeypatch):
-    shown = []
-    display = "IPython.display.display"
-    monkeypatch.setattr(display, lambda what, **more: shown.append((what, more)))
-    picture = lessons.who_does_what(trace(shifted, 1, 8, np.ones(8), np.ones(8)).main, "out")
-    picture._ipython_display_()
-    (bundle, _), (caption, _) = shown
-    assert base64.b64encode(picture.png).decode() in bundle["text/html"]
-    assert f'alt="{picture.alt}"' in bundle["text/html"]
-    assert bundle["text/plain"] == picture.alt
-    assert picture.caption in caption.data
-    shown.clear()
-    lessons.check(None, "s01")._ipython_display_()
-    assert shown[0][0].keys() == {"text/html", "text/plain"}
 
 
 # The command
@@ -460,19 +395,19 @@ def test_an_installed_package_has_the_notebooks_and_results(tmp_path, monkeypatc
     packed = tmp_path / "convlab/lessons"
     (packed / "notebooks/solutions").mkdir(parents=True)
     (packed / "results").mkdir()
-    one = build.place(NAMES[0], LEARNER)
+    one = place(NAMES[0], LEARNER)
     (packed / "notebooks" / one.name).write_bytes(one.read_bytes())
-    monkeypatch.setattr(places, "PACKAGE", packed)
-    monkeypatch.setattr(places, "CHECKOUT", tmp_path)
-    assert places.results() == packed / "results"
+    monkeypatch.setattr(source, "PACKAGE", packed)
+    monkeypatch.setattr(source, "CHECKOUT", tmp_path)
+    assert source.folder_of("docs/results", "results") == packed / "results"
     run(tmp_path / "mine", "--no-open")
     text = (tmp_path / "mine" / one.name).read_text(encoding="utf-8")
     assert "../docs/" not in text
     (packed / "results").rmdir()
     with pytest.raises(FileNotFoundError, match="install convlab again"):
-        places.results()
+        source.folder_of("docs/results", "results")
     with pytest.raises(ValueError, match="checkout"):
-        build.sources()
+        source.sources()
 
 
 @same
@@ -506,7 +441,7 @@ def test_the_wheel_has_the_notebooks_and_results(tmp_path):
 def test_beginners_mistakes_get_the_line_and_a_hint(line, said):
     text = f"@cuda.jit\ndef add_ten_to_all(a, out):\n    {line}\n"
     lesson = lesson_of(SOURCES[0])
-    found = answers._checked(lesson, lesson.exercises()[0], text)
+    found = answers.feedback_on(lesson, lesson.exercises()[0], text)
     assert found.result == "broken"
     (problem,) = found.problems
     assert problem.lines[0].code == line

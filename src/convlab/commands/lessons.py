@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from convlab.commands.shared import JsonFile
@@ -35,58 +34,47 @@ def lessons(
     console = console_for(json_file)
     if not no_open and util.find_spec("jupyterlab") is None:
         refuse(f"JupyterLab is not installed: {INSTALL}; --no-open does without")
+    if folder.exists() and not folder.is_dir():
+        refuse(f"folder is {str(folder)!r}, which is a file: give a folder")
     written, kept = _copy(folder)
     if (count := len(written)) > 0:
         console.print(Text(f"Copied {count} notebook{'s' * (count != 1)} to {folder}."))
     if (count := len(kept)) > 0:
         which = "notebooks that were" if count != 1 else "notebook that was"
         console.print(Text(f"Kept {count} {which} there already."))
-    document = {
-        "folder": str(folder),
-        "written": [path.relative_to(folder).as_posix() for path in written],
-        "kept": [path.relative_to(folder).as_posix() for path in kept],
-    }
-    write_json(json_file, document)
+    write_json(json_file, {"folder": str(folder), "written": written, "kept": kept})
     if no_open:
         console.print(Text(f"Open {folder / FIRST} to begin."))
-        return
-    _open(folder, console)
+    else:
+        console.print(Text("Opening JupyterLab in your browser; Ctrl-C here ends it."))
+        _open(folder.resolve())
 
 
-def _copy(folder: Path) -> tuple[list[Path], list[Path]]:
-    from convlab.lessons.places import copies
+def _copy(folder: Path) -> tuple[list[str], list[str]]:
+    """The names of the notebooks that were written, and of those that were there."""
+    from convlab.lessons.source import copies
 
-    if folder.exists() and not folder.is_dir():
-        refuse(f"folder is {str(folder)!r}, which is a file: give a folder")
-    written: list[Path] = []
-    kept: list[Path] = []
+    written: list[str] = []
+    kept: list[str] = []
     with refusing(OSError):
         for path, content in copies(folder):
-            if path.exists():
-                kept.append(path)
-                continue
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, content)
-            written.append(path)
+            (kept if path.exists() else written).append(path.relative_to(folder).as_posix())
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, content)
     return written, kept
 
 
-def _open(folder: Path, console: Console) -> None:
+def _open(folder: Path) -> None:
     """Run JupyterLab until it is stopped. Its root is the checkout where the folder is in it, so
     that links to source and documentation can be followed."""
-    from convlab.lessons import places
+    from convlab.lessons.source import CHECKOUT, in_checkout
 
-    there = folder.resolve()
-    inside = places.in_checkout() and there.is_relative_to(places.CHECKOUT)
-    root = places.CHECKOUT if inside else there
-    console.print(Text("Opening JupyterLab in your browser; Ctrl-C here ends it."))
+    root = CHECKOUT if in_checkout() and folder.is_relative_to(CHECKOUT) else folder
     # In a container one is root, which JupyterLab must be told is meant.
     allow = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    command = [
-        sys.executable, "-m", "jupyterlab", *allow, f"--ServerApp.root_dir={root}",
-        str(there / FIRST),
-    ]  # fmt: skip
-    process = subprocess.Popen(command)
+    options = [*allow, f"--ServerApp.root_dir={root}", str(folder / FIRST)]
+    process = subprocess.Popen([sys.executable, "-m", "jupyterlab", *options])
     while True:
         try:
             if code := process.wait():

@@ -1,54 +1,21 @@
 """What the lessons' notebooks import: checks that say what is wrong, and pictures of kernels."""
+# ruff: noqa: I001  (as few lines as the names take)
 
-from convlab.lessons.charts import (
-    as_bars,
-    global_traffic,
-    ladder_speeds,
-    measured,
-    measured_kernels,
-    measured_memory,
-    measured_parts,
-    measured_sweep,
-    side_by_side,
-    workspaces,
-)  # fmt: skip
-from convlab.lessons.exercises import (
-    On,
-    PretendGPU,
-    check,
-    check_function,
-    check_im2col,
-    check_kernel,
-    gpus,
-    pretended,
-    traced_im2col,
-    what_is_wrong,
-)  # fmt: skip
+from convlab.lessons.charts import as_bars, global_traffic, ladder_speeds, measured
+from convlab.lessons.charts import measured_kernels, measured_memory, measured_parts
+from convlab.lessons.charts import measured_sweep, side_by_side, workspaces
+from convlab.lessons.exercises import On, PretendGPU, check, check_function, check_im2col
+from convlab.lessons.exercises import check_kernel, gpus, part_of, pretended, run, traced
+from convlab.lessons.exercises import traced_im2col, what_is_wrong, where, with_field
 from convlab.lessons.feedback import Feedback
-from convlab.lessons.launching import part_of, run, traced, where, with_field
-from convlab.lessons.layouts import (
-    column_of_windows,
-    im2col_beside_im2win,
-    im2win_orders,
-    windows_written_out,
-)  # fmt: skip
-from convlab.lessons.maps import (
-    block_of_product,
-    one_thread,
-    region_and_field,
-    tile_of_threads,
-    who_adds,
-    who_does_what,
-)  # fmt: skip
+from convlab.lessons.layouts import column_of_windows, im2col_beside_im2win, im2win_orders
+from convlab.lessons.layouts import windows_written_out
+from convlab.lessons.maps import block_of_product, one_thread, region_and_field
+from convlab.lessons.maps import tile_of_threads, who_adds, who_does_what
 from convlab.lessons.pictures import Picture
 from convlab.lessons.requests import one_request, reads_in_turn, thread_in_tile
-from convlab.lessons.tensor_cores import (
-    bits_of_split,
-    check_accuracy,
-    check_one_warp,
-    errors_by_terms,
-    who_holds_what,
-)  # fmt: skip
+from convlab.lessons.tensor_cores import bits_of_split, check_accuracy, check_one_warp
+from convlab.lessons.tensor_cores import errors_by_terms, who_holds_what
 from convlab.lessons.timelines import check_prefetch, diary, pipeline_stages, timeline
 
 __all__ = [

@@ -12,16 +12,16 @@ import argparse
 import ast
 import linecache
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from itertools import count, groupby
 from typing import Any
 
-from convlab.lessons import build, places
+from convlab.lessons.build import lessons_named
 from convlab.lessons.feedback import DOES_NOT_COMPILE, PASSED, UNFILLED, Feedback
-from convlab.lessons.source import LEARNER, Cell, Lesson, read, without_marks
+from convlab.lessons.source import CHECKOUT, LEARNER, Cell, Lesson
 
 PAGE = "lessons/answers/README.md"
 GIVEN = "as the learner finds it"
@@ -38,15 +38,17 @@ class Answer:
     changes: tuple[tuple[str, str], ...] = ()
     line: str = ""
 
-    def of(self, solution: str) -> str:
-        """The answer's text. Raises ``ValueError`` where a piece is not there exactly once."""
+    def of(self, exercise: Cell) -> str:
+        """The text of the exercise's cell. Raises ``ValueError`` where a piece is not there exactly
+        once."""
+        if self.what == GIVEN:
+            return exercise.of(LEARNER)
+        text = exercise.solution
         for old, new in self.changes:
-            if solution.count(old) != 1:
-                raise ValueError(
-                    f"answer {self.what!r}: {old!r} is there {solution.count(old)} times"
-                )
-            solution = solution.replace(old, new)
-        return solution
+            if (times := text.count(old)) != 1:
+                raise ValueError(f"answer {self.what!r}: {old!r} is there {times} times")
+            text = text.replace(old, new)
+        return text
 
 
 def wrong(what: str, says: str, *changes: tuple[str, str], line: str = "") -> Answer:
@@ -90,39 +92,37 @@ class CheckResult:
         return ", ".join(told) or PASSED
 
 
-def answers_of(lesson: str) -> dict[str, tuple[Answer, ...]]:
-    """The answers of a lesson by exercise, as its file has them; none where there is no file."""
-    path = places.CHECKOUT / "lessons/answers" / f"{lesson}.py"
-    if not path.is_file():
-        return {}
+def answers_of(lesson: Lesson) -> dict[str, list[Answer]]:
+    """The answers by exercise, as the lesson's file has them, and exercises as they are given."""
+    path = CHECKOUT / "lessons/answers" / f"{lesson.name}.py"
     there: dict[str, Any] = {}
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), there)
-    return {name: tuple(answers) for name, answers in there["ANSWERS"].items()}
+    blank = [exercise.name for exercise in lesson.exercises() if exercise.role == "exercise"]
+    return {
+        name: [given(UNFILLED)] * (name in blank) + answers
+        for name, answers in there["ANSWERS"].items()
+    }
 
 
 def checked(lesson: Lesson, exercise: Cell, answer: Answer) -> CheckResult:
     """Put the answer into the exercise's cell, run what the lesson needs and then its check."""
-    if answer.what == GIVEN:
-        text = exercise.of(LEARNER)
-    else:
-        text = answer.of(without_marks(exercise.text))
-    return CheckResult(lesson.name, exercise.name, answer, _checked(lesson, exercise, text))
+    feedback = feedback_on(lesson, exercise, answer.of(exercise))
+    return CheckResult(lesson.name, exercise.name, answer, feedback)
 
 
-def _checked(lesson: Lesson, exercise: Cell, text: str) -> Feedback:
-    """Run setup, the checks before (later ones use their functions), this cell and its check."""
+def feedback_on(lesson: Lesson, exercise: Cell, text: str) -> Feedback:
+    """Run setup, the checks before (later ones use their functions), ``text`` in the place of the
+    exercise, and its check."""
     there: dict[str, Any] = {}
-    for cell in lesson.cells:
+    for cell in lesson.cells[: lesson.cells.index(exercise)]:
         if cell.role == "setup":
             _run(cell.text, there)
-        elif cell.role == "check" and cell.name != exercise.name:
+        elif cell.role == "check":
             _run(cell.text, there, show=False)
-        elif cell == exercise:
-            _run(text, there)
-            feedback = _run(lesson.check_of(exercise.name).text, there)
-            assert isinstance(feedback, Feedback)
-            return feedback
-    raise ValueError(f"{lesson.name} has no exercise {exercise.name!r}")
+    _run(text, there)
+    feedback = _run(lesson.check_of(exercise.name).text, there)
+    assert isinstance(feedback, Feedback)
+    return feedback
 
 
 def _run(text: str, there: dict[str, Any], show: bool = True) -> Any:
@@ -141,34 +141,20 @@ def _run(text: str, there: dict[str, Any], show: bool = True) -> Any:
     return None
 
 
-def results_of(lesson: Lesson) -> Iterator[CheckResult]:
-    """The result of every answer to every exercise of the lesson."""
-    answers = answers_of(lesson.name)
-    for exercise in lesson.exercises():
-        if exercise.role == "exercise":
-            yield checked(lesson, exercise, given(UNFILLED))
-        for answer in answers.get(exercise.name, ()):
-            yield checked(lesson, exercise, answer)
-
-
 HEAD = """# Answers to the lessons' exercises
 
 Wrong answers of the kind that learners write, and right ones that look different from ours, with
 what the check of the notebook says. `python -m convlab.lessons.answers` runs them and writes this
 table; [the lessons](../../docs/lessons.md) says where the answers are.
 """
+COLUMNS = "| exercise | answer | the check says |\n| --- | --- | --- |"
 
 
 def table(found: Sequence[CheckResult]) -> str:
     """The page."""
     lines = [HEAD]
     for lesson, results in groupby(found, lambda result: result.lesson):
-        lines += [
-            f"## {lesson}",
-            "",
-            "| exercise | answer | the check says |",
-            "| --- | --- | --- |",
-        ]
+        lines += [f"## {lesson}", "", COLUMNS]
         for result in results:
             mark = "" if result.ok else " (NOT WHAT IT MUST)"
             lines.append(f"| {result.exercise} | {result.answer.what} | {result.said}{mark} |")
@@ -183,25 +169,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check the answers of the lessons named, or of all, and print each result.
 
     With no names the page is written too. Returns 0 where each was checked as it must be, 1 where
-    one was not, 2 for an unknown name or a source that is no lesson.
+    one was not.
     """
     parser = argparse.ArgumentParser(prog="python -m convlab.lessons.answers", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="such as 05_shared_memory")
-    options = parser.parse_args(arguments)
-    try:
-        lessons = [read(path) for path in build.sources(options.names)]
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
+    options, lessons = lessons_named(parser, arguments)
     found = []
-    for result in (one for lesson in lessons for one in results_of(lesson)):
-        found.append(result)
-        mark = "ok   " if result.ok else f"WRONG, must be {result.answer.says}:"
-        about = f"{result.lesson}, {result.exercise}: {result.answer.what}"
-        reasons = ", ".join(result.feedback.reasons) or PASSED
-        print(f"{mark} {about}: {reasons}", flush=True)
+    for lesson in lessons:
+        answers = answers_of(lesson)
+        for exercise in lesson.exercises():
+            for answer in answers[exercise.name]:
+                result = checked(lesson, exercise, answer)
+                found.append(result)
+                mark = "ok   " if result.ok else f"WRONG, must be {answer.says}:"
+                reasons = ", ".join(result.feedback.reasons) or PASSED
+                about = f"{lesson.name}, {exercise.name}: {answer.what}"
+                print(f"{mark} {about}: {reasons}", flush=True)
     if not options.names:
-        page = places.CHECKOUT / PAGE
+        page = CHECKOUT / PAGE
         page.write_text(table(found), encoding="utf-8")
         print(f"wrote {page}")
     return int(not all(result.ok for result in found))

@@ -16,32 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from convlab.files import write_whole
-from convlab.lessons import places
-from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, Lesson, read
+from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, Lesson, place, read, sources
 
 CELL_SECONDS = 120
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
-
-
-def sources(names: Sequence[str] = ()) -> list[Path]:
-    """The lessons' source files; only those named, where any are.
-
-    Raises ``ValueError`` for a name that there is not, or outside a checkout.
-    """
-    if not places.in_checkout():
-        raise ValueError("lessons are built in a checkout of convlab's repository")
-    found = {path.stem: path for path in sorted((places.CHECKOUT / "lessons/source").glob("*.py"))}
-    for name in names:
-        if name not in found:
-            raise ValueError(f"lesson is {name!r}: it must be one of {', '.join(found)}")
-    return [found[name] for name in names or found]
-
-
-def place(lesson: str, kind: str) -> Path:
-    """Where a lesson's notebook of a kind is stored."""
-    folder = places.CHECKOUT / "lessons"
-    return (folder / "solutions" if kind == SOLUTION else folder) / f"{lesson}.ipynb"
 
 
 def notebook(lesson: Lesson, kind: str) -> Any:
@@ -94,24 +73,28 @@ def execute(made: Any, folder: Path) -> None:
             output.get("metadata", {}).pop("transient", None)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the notebooks of the lessons named, or of all, and run every cell of them.
-
-    Returns 0, or 2 for an unknown name or a source that is no lesson.
-    """
-    parser = argparse.ArgumentParser(prog="python -m convlab.lessons.build", description=__doc__)
+def lessons_named(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None
+) -> tuple[argparse.Namespace, list[Lesson]]:
+    """The options, and the lessons that the arguments name, or all. Exits with 2 for an unknown
+    name or a source that is no lesson."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="such as 05_shared_memory")
-    parser.add_argument("--for-nbgrader", type=Path, metavar="FOLDER")
     options = parser.parse_args(arguments)
     try:
-        lessons = [read(path) for path in sources(options.names)]
+        return options, [read(path) for path in sources(options.names)]
     except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
+        parser.error(str(error))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the notebooks of the lessons named, or of all, and run every cell of them."""
+    parser = argparse.ArgumentParser(prog="python -m convlab.lessons.build", description=__doc__)
+    parser.add_argument("--for-nbgrader", type=Path, metavar="FOLDER")
+    options, lessons = lessons_named(parser, arguments)
     for lesson in lessons:
         if options.for_nbgrader is not None:
-            folder = options.for_nbgrader / "source" / lesson.name
-            _write(folder / f"{lesson.name}.ipynb", notebook(lesson, NBGRADER))
+            path = options.for_nbgrader / "source" / lesson.name / f"{lesson.name}.ipynb"
+            _write(path, notebook(lesson, NBGRADER))
             continue
         for kind in (LEARNER, SOLUTION):
             made, path = notebook(lesson, kind), place(lesson.name, kind)

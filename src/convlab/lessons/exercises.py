@@ -1,43 +1,151 @@
-"""``check``: a learner's answer to an exercise, checked by :mod:`convlab.checking`, told kindly."""
+"""A learner's kernel run and checked: ``run``, ``traced``, ``check`` and the other checks.
+
+Checks are those of :mod:`convlab.checking`, told kindly. Nothing that is wrong with what a learner
+hands over raises.
+"""
 
 from __future__ import annotations
 
+import importlib
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import wraps
+from inspect import Parameter, Signature
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
+from numba import cuda
+from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from convlab.checking import check as checked
-from convlab.checking.checker import PROBLEMS, check_tile
-from convlab.checking.loading import is_kernel
+from convlab.checking.checker import PROBLEMS, Tensors, check_tile, main_launch, program_with
+from convlab.checking.loading import is_kernel, maker
 from convlab.checking.records import SPOILED
+from convlab.engines import choose
+from convlab.engines.simulator import Simulator
 from convlab.kernels.im2col import THREADS, make_im2col, pitch
-from convlab.lessons.feedback import (
-    ANSWER,
-    AS_FEW,
-    Feedback,
-    Problem,
-    broken,
-    checked_by_counts,
-    feedback_on,
-    graded,
-    of_finding,
-    ready,
-    row_of,
-    running,
-    with_problems,
-)
-from convlab.lessons.launching import numbered
+from convlab.kernels.receptive_field import channel_parallel_field
+from convlab.lessons import feedback
+from convlab.lessons.feedback import ANSWER, AS_FEW, Feedback, Problem, graded, ready, running
+from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
+from convlab.simulation.findings import SimulationError
 from convlab.stage import blocks_for
-from convlab.stages import Tile, short_name, stage_named
+from convlab.stages import Launch, Program, Tile, short_name, stage_named
 from convlab.tracing import LaunchTrace, trace
 
 # What is counted: small, so that a check takes seconds; still several blocks and slices of K.
 MODEL = ConvProblem(1, 4, 6, 16, 16, 3, padding=1)
 INPUT = "input changed"
+
+
+def where() -> str:
+    """A sentence that says where :func:`run` runs kernels."""
+    if choose().is_gpu:
+        return f"Kernels run on your GPU, {choose().device}."
+    return "There is no GPU here, and none is needed: kernels run on convlab's simulator."
+
+
+def run(kernel: Any, grid: Any, block: Any, *arrays: Any) -> None:
+    """``kernel[grid, block](*arrays)``, on the GPU where there is one, else on the simulator, which
+    says what is wrong with the kernel. NumPy arrays are written to as the kernel writes."""
+    if choose().is_gpu:
+        there = [cuda.to_device(one) if isinstance(one, np.ndarray) else one for one in arrays]
+        with warnings.catch_warnings():  # the lessons' launches are small, and Numba says so
+            warnings.simplefilter("ignore", NumbaPerformanceWarning)
+            kernel[grid, block](*there)
+        for here, copy in zip(arrays, there, strict=True):
+            if isinstance(here, np.ndarray):
+                copy.copy_to_host(here)
+        return
+    try:
+        Simulator().launch(kernel, grid, block, *arrays)
+    except SimulationError as error:
+        print("The simulator found something wrong:")
+        for finding in error.findings or (error,):
+            print(f"- {finding}")
+
+
+def traced(
+    made: Any, stage: str, problem: ConvProblem, tile: Tile | None = None, *,
+    block_shown: int = 0, seed: int = 0,
+) -> LaunchTrace:  # fmt: skip
+    """The trace of a learner's kernel in the place of the stage's, on random numbers.
+
+    ``made`` is ``make_kernel(problem, tile)``, without ``tile`` for a stage that has none;
+    ``tile=None`` takes the stage's tile for counting.
+    """
+    main, arrays = ready_for(made, stage, problem, tile, random_tensors(problem, seed))
+    return trace(main.kernel, main.grid, main.block, *arrays, block_shown=block_shown).main
+
+
+def ready_for(
+    made: Any, stage: str, problem: ConvProblem, tile: Tile | None, tensors: Tensors,
+    output: np.ndarray | None = None,
+) -> tuple[Launch, list[Any]]:  # fmt: skip
+    """The main launch of a stage and its arrays after the layout transforms, with a learner's
+    kernel in the stage's place: ``made`` makes it, or a whole ``Program`` as :func:`part_of` does;
+    None leaves the stage's own. ``tensors`` are input, weight and bias; without an ``output`` it
+    is NaN."""
+    step = stage_named(stage)
+    if output is None:
+        output = np.full(problem.output_shape, np.nan, np.float32)
+    make = maker(made or step.prepare, step)
+    program = program_with(step, make, problem, tile or step.model_tile)
+    return main_launch(step, program, problem, tensors, output)
+
+
+def part_of(stage: str, **parts: Any) -> Any:
+    """A function that makes a stage's ``Program`` with a learner's function in the place of one of
+    its module's, as in ``part_of("s11", make_fetch=make_fetch)``, or of a module whose functions
+    that one uses: what checks and pictures take for a ``make_kernel``.
+
+    Raises ``ValueError`` for a function that no stage has.
+    """
+    step = stage_named(stage)
+    ((name, made),) = parts.items()
+    own = importlib.import_module(step.module)
+    used = sorted({str(getattr(one, "__module__", "")) for one in vars(own).values()})
+    others = [importlib.import_module(one) for one in used if one.startswith("convlab.kernels.")]
+    module = next((one for one in (own, *others) if hasattr(one, name)), None)
+    if module is None:
+        raise ValueError(f"{step.name} has no function {name!r}")
+
+    def make_program(problem: ConvProblem, tile: Tile | None = None) -> Program:
+        with mock.patch.multiple(module, **parts):
+            return step.prepare(problem, tile)
+
+    # As one writes it. Its lines are the learner's.
+    make_program.__name__ = f"part_of({stage!r}, {name}={getattr(made, '__name__', made)})"
+    make_program.__wrapped__ = made  # type: ignore[attr-defined]
+    return _taking(make_program, "problem", *(["tile"] if step.tiny_tile else []))
+
+
+def _taking(function: Any, *names: str) -> Any:
+    """The function, said to have these parameters; its source stays the wrapped function's."""
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    function.__signature__ = Signature([Parameter(name, kind) for name in names])
+    return function
+
+
+def with_field(made: Any) -> Any:
+    """``made(problem, field)`` as a function of the problem alone, with the block that the
+    C_in-parallel stages take."""
+
+    @wraps(made)
+    def make_kernel(problem: ConvProblem) -> Any:
+        return made(problem, channel_parallel_field(problem))
+
+    return _taking(make_kernel, "problem")
+
+
+def numbered(problem: ConvProblem) -> np.ndarray:
+    """An input whose pixels are 1, 2, 3, ..., so that one sees where each went."""
+    count = math.prod(problem.input_shape)
+    return np.arange(1, count + 1, dtype=np.float32).reshape(problem.input_shape)
 
 
 @graded
@@ -49,20 +157,19 @@ def check(
     It passes when its answers are right on small problems that careless kernels get wrong, the
     strict simulator finds nothing, and it asks memory for ``at_most`` times what the stage asks.
     ``also`` is a second tile for the first two, with other proportions than the stage's own small
-    one, on which careless kernels are right by chance. Nothing that is wrong with the kernel
-    raises; an unknown stage does (``ValueError``).
+    one, on which careless kernels are right by chance. Raises ``ValueError`` for an unknown stage.
     """
     step = stage_named(stage)
     ready(made)
     try:
         found = checked(made, step.name, seed=seed, model=MODEL)
     except ValueError as error:
-        raise broken(str(error)) from error
+        raise feedback.broken(str(error)) from error
     if found.ok and also is not None:
         answer, findings = check_tile(made, step.name, also, seed)
         answers = found.answers if answer.ok else (*found.answers, answer)
         found = replace(found, answers=answers, findings=findings)
-    return feedback_on(found, short_name(step.name), at_most)
+    return feedback.feedback_on(found, short_name(step.name), at_most)
 
 
 class On(NamedTuple):
@@ -87,7 +194,7 @@ def check_kernel(
 
     With ``fewest_sectors`` its requests must take as few sectors of global memory as would hold
     what they want, with ``each_once`` its threads must access as many elements as inputs and
-    output have, both give or take a quarter. Nothing that is wrong with the kernel raises.
+    output have, both give or take a quarter.
     """
     ready(kernel, is_kernel)
     problems: dict[Any, Problem] = {}
@@ -100,16 +207,16 @@ def check_kernel(
         traces.append(made)
     answers = (f"the answer is what NumPy gives, on {len(traces)} launches",)
     if problems:
-        return with_problems(problems.values(), () if ANSWER in problems else answers)
+        return feedback.with_problems(problems.values(), () if ANSWER in problems else answers)
     rows = []
     if fewest_sectors:
-        counts = [[one.total(unit) for one in traces] for unit in ("sectors", "fewest_sectors")]
-        rows.append(row_of("sectors of global memory", *map(sum, counts)))
+        counts = [sum(one.total(u) for one in traces) for u in ("sectors", "fewest_sectors")]
+        rows.append(feedback.row_of("sectors of global memory", *counts))
     if each_once:
         there = sum(math.prod(array.shape) for launch in traces for array in launch.arrays)
         yours = sum(launch.total("lanes") for launch in traces)
-        rows.append(row_of("elements read and written", yours, there))
-    return checked_by_counts(answers, rows)
+        rows.append(feedback.row_of("elements read and written", yours, there))
+    return feedback.checked_by_counts(answers, rows)
 
 
 def tried(
@@ -117,26 +224,25 @@ def tried(
 ) -> tuple[LaunchTrace, dict[Any, Problem], np.ndarray]:
     """The trace of a launch whose output should be ``right``, what is wrong, each thing once, and
     the output. Raises whatever the kernel raises."""
-    poison = np.nan if right.dtype.kind == "f" else np.iinfo(right.dtype).max
-    output = np.full(right.shape, poison, right.dtype)
+    poison = np.array(np.nan if right.dtype.kind == "f" else np.iinfo(right.dtype).max, right.dtype)
+    output = np.full(right.shape, poison)
     inputs = [array.copy() for array in launch.inputs]
     made = trace(kernel, launch.grid, launch.block, *inputs, output).main
     problems: dict[Any, Problem] = {}
     for finding in made.findings:
         key = finding.kind, finding.line, finding.other_line
-        problems.setdefault(key, of_finding(finding, kernel.py_func.__code__.co_filename))
+        problems.setdefault(key, feedback.of_finding(finding, kernel))
     if not all(map(np.array_equal, inputs, launch.inputs)):
         what = "The kernel changed its input, which is only to be read."
         problems[INPUT] = Problem(INPUT, what)
     wrong = ~np.isclose(output, right, rtol=1e-5, atol=1e-6, equal_nan=True)
     if wrong.any():
         where = tuple(np.argwhere(wrong)[0].tolist())
-        got = output[where]
-        said = f"the kernel wrote {got:.6g}"
-        if np.array_equal(got, np.asarray(poison, got.dtype), equal_nan=got.dtype.kind == "f"):
+        said = f"the kernel wrote {output[where]:.6g}"
+        if output[where] == poison or output[where] != output[where]:
             said = "nothing was written there"
         what = (
-            f"The answer is wrong in {int(wrong.sum())} of {wrong.size} places, first at "
+            f"The answer is wrong in {wrong.sum()} of {wrong.size} places, first at "
             f"{where[0] if len(where) == 1 else list(where)}: {said}, wanted is "
             f"{right[where]:.6g}."
         )
@@ -147,9 +253,7 @@ def tried(
 def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedback:
     """What the strict simulator finds wrong with a launch, ``kernel[grid, block](*arguments)``."""
     findings = trace(kernel, grid, block, *arguments).main.findings
-    problems = tuple(
-        of_finding(finding, kernel.py_func.__code__.co_filename) for finding in findings
-    )
+    problems = tuple(feedback.of_finding(finding, kernel) for finding in findings)
     places = f"in {len(problems)} place{'s' * (len(problems) != 1)}"
     headline = f"something wrong, {places}" if problems else "nothing wrong"
     return Feedback(f"The simulator found {headline}.", problems)
@@ -165,7 +269,7 @@ def check_function(
 ) -> Feedback:
     """Check a function by what ``wanted`` returns on the same arguments, one number or several,
     ``within`` that part of it. ``cases`` may be a function that makes them anew, so no function
-    gets arguments that an earlier one changed. Nothing that is wrong with the function raises."""
+    gets arguments that an earlier one changed."""
     name = getattr(function, "__name__", "your function")
     ready(function)
     theirs, ours = (list(cases()) if callable(cases) else list(cases) for _ in range(2))
@@ -180,7 +284,7 @@ def check_function(
             numbers = np.array([])
         if numbers.shape != right.shape or not np.allclose(numbers, right, rtol=within, atol=0):
             what = f"{said} is {_brief(got)}; wanted is {_brief(tuple(right.tolist()))}."
-            return with_problems([Problem(ANSWER, what)])
+            return feedback.with_problems([Problem(ANSWER, what)])
     return Feedback("Passed.", (), (f"right on {len(ours)} cases",))
 
 
@@ -256,18 +360,18 @@ def traced_im2col(made: Any, problem: ConvProblem) -> LaunchTrace:
 def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarray]) -> Feedback:
     """Check ``made``, a function like ``make_im2col(problem, WIDTH, BY_IMAGE)``: its kernel must
     write what ``wanted(input, problem)`` gives, the K x N matrix, and ask memory for no more than
-    the stages' own does. It raises for no fault of the kernel."""
+    the stages' own does."""
     ready(made)
     problems: dict[Any, Problem] = {}
-    counts = np.zeros((2, 2), int)
+    units = {"requests": "requests to global memory", "sectors": "sectors of global memory"}
+    counts = np.zeros((len(units), 2), int)  # the learner's and ours
     # Nothing is computed with the numbers; what is counted has to have long rows.
     tried_on = {name: one for name, one in PROBLEMS.items() if name != SPOILED}
     tried_on["an ordinary layer"] = MODEL
     wrong_on = set()
     for name, problem in tried_on.items():
-        input = numbered(problem)
+        input, width = numbered(problem), pitch(problem.N)
         matrix = np.asarray(wanted(input, problem), np.float32)
-        width = pitch(problem.N)
         rows = np.pad(matrix, ((0, 0), (0, width - problem.N)))
         by_image = matrix.reshape(problem.K, problem.N_i, -1).transpose(1, 0, 2)
         for right, layout in ((rows, (width, False)), (by_image, (problem.N, True))):
@@ -275,7 +379,7 @@ def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarr
                 kernel = made(problem, *layout)
             if not is_kernel(kernel):
                 what = f"{made.__name__} returned {kernel!r}: it must be a kernel"
-                raise broken(what)
+                raise feedback.broken(what)
             launch = On(blocks_for(right.size, THREADS), THREADS, (input,))
             with running():
                 theirs, wrong, _ = tried(kernel, launch, right.reshape(-1))
@@ -284,13 +388,12 @@ def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarr
                 wrong[ANSWER] = Problem(ANSWER, f"On {name!r} ({problem}): {wrong[ANSWER].what}")
             problems = problems | wrong | problems  # the first of each kind
             ours, *_ = tried(make_im2col(problem, *layout), launch, right.reshape(-1))
-            both = theirs, ours
-            counts += [[one.total(unit) for unit in ("requests", "sectors")] for one in both]
+            counts += [[theirs.total(unit), ours.total(unit)] for unit in units]
     count = len(tried_on)
     if problems:
         right_on = count - len(wrong_on)
         said = f"the matrix is right on {right_on} of {count} problems"
-        return with_problems(problems.values(), (said,) * bool(right_on))
-    units = ("requests to global memory", "sectors of global memory")
-    table = [row_of(unit, *pair) for unit, pair in zip(units, counts.T.tolist(), strict=True)]
-    return checked_by_counts((f"the matrix is what NumPy gives, on {count} problems",), table)
+        return feedback.with_problems(problems.values(), (said,) * bool(right_on))
+    told = (f"the matrix is what NumPy gives, on {count} problems",)
+    pairs = zip(units.values(), counts.tolist(), strict=True)
+    return feedback.checked_by_counts(told, [feedback.row_of(unit, *pair) for unit, pair in pairs])

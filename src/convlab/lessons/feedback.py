@@ -18,12 +18,17 @@ import numpy as np
 
 from convlab.checking import Check
 from convlab.checking.loading import raised_by
-from convlab.checking.records import Answer
 from convlab.lessons.pictures import RIGHT, WRONG, Grid, Picture
 from convlab.simulation.findings import Finding, NotSimulated
 
 PASSED, UNFILLED, BROKEN, ANSWER, COUNTS = "passed", "unfilled", "broken", "answer", "counts"
 DOES_NOT_COMPILE = "does not compile"
+HEADLINES = {
+    BROKEN: "Not yet: it could not be run to its end.",
+    ANSWER: "Not yet: the answer is wrong.",
+    DOES_NOT_COMPILE: "Not yet: Numba cannot compile it for a GPU.",
+}
+ON_A_GPU = "Not yet: the answer came out right here, but on a GPU it may not."
 GREEN, RED, GREY = "#2e9e4f", "#d1503f", "#8b929a"
 EMPTY = "raise NotImplementedError"  # what an unfilled cell raises
 AS_FEW = 1.25  # times the target's count that still is as few
@@ -67,8 +72,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Feedback:
-    """The result of a check, which a notebook shows. ``result`` is ``passed`` or the first
-    problem's reason; ``right`` says what is right already."""
+    """The result of a check, which a notebook shows; ``right`` says what is right already."""
 
     headline: str
     problems: tuple[Problem, ...] = ()
@@ -108,28 +112,25 @@ class Feedback:
     def as_html(self) -> str:
         """A card without script, whose colours suit light and dark pages."""
         colour = GREEN if self.passed else GREY if self.result == UNFILLED else RED
-        items = [f"<li>✔ {escape(what)}</li>" for what in self.right]
+        items = [f"✔ {escape(what)}" for what in self.right]
         for problem in self.problems:
-            lines = "".join(
-                f"<br>line {line.number}: <code>{escape(line.code)}</code>"
-                for line in problem.lines
-            )
-            advice = f"<br><i>{escape(problem.advice)}</i>" if problem.advice else ""
-            mark = "" if problem.reason == UNFILLED else "✘ "
-            items.append(f"<li>{mark}{escape(problem.what)}{lines}{advice}</li>")
+            item = [escape(problem.what)]
+            item += [f"line {n}: <code>{escape(code)}</code>" for n, code in problem.lines]
+            item += [f"<i>{escape(problem.advice)}</i>"] * bool(problem.advice)
+            items.append("✘ " * (problem.reason != UNFILLED) + "<br>".join(item))
         inside = f"<p><b>{escape(self.headline)}</b></p>"
         if items:
-            inside += f'<ul style="list-style:none;padding-left:.5em">{"".join(items)}</ul>'
+            listed = "".join(f"<li>{item}</li>" for item in items)
+            inside += f'<ul style="list-style:none;padding-left:.5em">{listed}</ul>'
         if self.rows:
-            number = '<td style="text-align:right;padding:.1em .6em">'
-            cells = "".join(
-                f"<tr><td>{escape(row.unit)}</td>{number}{row.yours:,.0f}</td>"
-                f"{number}{row.target:,.0f}</td><td>{row.mark}</td></tr>"
+            number = '<{0} style="text-align:right;padding:.1em .6em">{1}</{0}>'.format
+            head = f"<th></th>{number('th', 'yours')}{number('th', 'target')}<th></th>"
+            lines = [
+                f"<td>{escape(row.unit)}</td>{number('td', f'{row.yours:,.0f}')}"
+                f"{number('td', f'{row.target:,.0f}')}<td>{row.mark}</td>"
                 for row in self.rows
-            )
-            named = number.replace("td", "th")
-            head = f"<tr><th></th>{named}yours</th>{named}target</th><th></th></tr>"
-            inside += f"<table>{head}{cells}</table>"
+            ]
+            inside += f"<table>{''.join(f'<tr>{line}</tr>' for line in (head, *lines))}</table>"
         return f'<div style="border-left:4px solid {colour};padding:.1em 1em">{inside}</div>'
 
     def _ipython_display_(self) -> None:
@@ -144,11 +145,7 @@ P = ParamSpec("P")
 
 
 class Stopped(Exception):
-    """Ends a check before its end, with the feedback that says why."""
-
-    def __init__(self, feedback: Feedback) -> None:
-        super().__init__(feedback.headline)
-        self.feedback = feedback
+    """Ends a check before its end. Its only argument is the feedback that says why."""
 
 
 def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
@@ -160,7 +157,7 @@ def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
         try:
             feedback = check(*arguments, **options)
         except Stopped as stopped:
-            feedback = stopped.feedback
+            (feedback,) = stopped.args
         if os.environ.get("NBGRADER_EXECUTION") == "autograde" and not feedback.passed:
             raise AssertionError(str(feedback))
         return feedback
@@ -185,24 +182,13 @@ def function_of(made: Any) -> FunctionType | None:
     return found if isinstance(found, FunctionType) else None
 
 
-def unfilled(made: Any) -> tuple[Line, ...]:
-    """The lines that are still to be replaced by the learner's own, in ``made`` and in the
-    functions of the same cell that it calls."""
-    function = function_of(made)
-    if function is None:
-        return ()
-    code = function.__code__
-    called = (function_of(function.__globals__.get(name)) for name in code.co_names)
-    same_cell = (one for one in called if one and one.__code__.co_filename == code.co_filename)
-    found = set()
-    for one in (function, *same_cell):
-        try:
-            lines, first = inspect.getsourcelines(one)
-        except (OSError, TypeError):  # made by exec, say: then it is simply run
-            continue
-        stubs = enumerate(map(str.strip, lines), first)
-        found |= {Line(number, line) for number, line in stubs if line.startswith(EMPTY)}
-    return tuple(sorted(found))
+def unfilled(made: Any) -> list[Line]:
+    """The lines of its cell, which IPython calls a file, that are still to be replaced."""
+    if (function := function_of(inspect.unwrap(made))) is None:
+        return []
+    cell = linecache.getlines(function.__code__.co_filename)
+    lines = enumerate(map(str.strip, cell), 1)
+    return [Line(number, line) for number, line in lines if line.startswith(EMPTY)]
 
 
 def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
@@ -214,7 +200,7 @@ def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
             f"Write your own lines in the cell above in place of {these}; then run that cell and "
             "this one again (Shift+Enter)."
         )
-        problem = Problem(UNFILLED, what, lines[:MOST_LINES])
+        problem = Problem(UNFILLED, what, tuple(lines[:MOST_LINES]))
         raise Stopped(Feedback("Not filled in yet: your turn.", (problem,)))
     if not is_one(made):
         rule = "hand over the function, without calling it"
@@ -269,19 +255,44 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def of_finding(finding: Finding, kernel: Any = None) -> Problem:
+    """A finding of the simulator with the lines it is about. Of a trace, whose findings name files
+    in short, it needs the kernel."""
+    seen = ""
+    if finding.thread is not None:
+        block = "" if finding.block is None else f" of block {_place(finding.block)}"
+        seen = f", seen in thread {_place(finding.thread)}{block}"
+    file = finding.file if kernel is None else kernel.py_func.__code__.co_filename
+    lines = _lines(file, finding.line, finding.other_line)
+    what = f"{_capital(finding.kind)}: {finding.what}{seen}."
+    return Problem(finding.kind, what, lines, f"What usually fixes it: {finding.remedy}.")
+
+
+def _place(place: tuple[int, ...]) -> str:
+    """``3`` for what has one dimension, ``(3, 1)`` else."""
+    return str(place[0]) if not any(place[1:]) else f"({', '.join(map(str, place))})"
+
+
 def feedback_on(found: Check, stage: str, at_most: float) -> Feedback:
     """What ``convlab.check`` found, against ``at_most`` times the stage's counts."""
     problems = [of_finding(finding) for finding in found.findings]
     wrong = [answer for answer in found.answers if not answer.ok]
-    telling = found.telling
+    right = [f"the answer is right on {len(found.answers)} problems"] * (not wrong)
     raised = [one.failed for one in wrong if one.failed and "it raised" in one.failed]
     picture = None
-    right = [f"the answer is right on {len(found.answers)} problems"] * (not wrong)
     if raised:
         problems.append(_error(raised[0]))
-    elif telling is not None and telling.check is not None:
-        problems.append(_wrong_answer(found, wrong, telling))
-        picture = _where_wrong(telling.wrong)
+    elif (telling := found.telling) is not None and telling.check is not None:
+        on = "all"
+        if len(wrong) < len(found.answers):
+            on = f"{len(wrong)} of {len(found.answers)}"
+        which = "" if on == "all" else f": {', '.join(repr(answer.name) for answer in wrong)}"
+        what = (
+            f"The answer is wrong on {on} problems{which}. Of {telling.name!r} "
+            f"({telling.problem}) {telling.error}."
+        )
+        problems.append(Problem(ANSWER, what, advice=_capital(found.advice or "")))
+        picture = None if telling.wrong is None else _where_wrong(telling.wrong)
     if found.machine is not None and (error := found.machine.error) is not None:
         what = f"Numba cannot compile it: {error}."
         problems.append(Problem(DOES_NOT_COMPILE, what, advice=_hint(error)))
@@ -297,16 +308,15 @@ def feedback_on(found: Check, stage: str, at_most: float) -> Feedback:
     return checked_by_counts(right, rows)
 
 
-def _wrong_answer(found: Check, wrong: Sequence[Answer], telling: Answer) -> Problem:
-    on, which = "all", ""
-    if len(wrong) < len(found.answers):
-        on = f"{len(wrong)} of {len(found.answers)}"
-        which = f": {', '.join(repr(answer.name) for answer in wrong)}"
-    what = (
-        f"The answer is wrong on {on} problems{which}. Of {telling.name!r} ({telling.problem}) "
-        f"{telling.error}."
-    )
-    return Problem(ANSWER, what, advice=_capital(found.advice or ""))
+def _where_wrong(wrong: np.ndarray) -> Picture:
+    """The first planes of an output that have wrong elements."""
+    grid, left = Grid(0.24), 0
+    for image, channel in np.argwhere(wrong.any(axis=(2, 3)))[:MOST_PLANES].tolist():
+        grid.note(left, -0.9, f"image {image}, channel {channel}", 8)
+        grid.cells(left, 0, wrong[image, channel], (RIGHT, WRONG))
+        left += max(wrong.shape[3], 7) + 1
+    part = f"{wrong.sum()} of {wrong.size}"
+    return grid.finished(f"Where the output is wrong, in red: {part} elements")
 
 
 def row_of(unit: str, yours: float, target: float, at_most: float = AS_FEW) -> Row:
@@ -316,64 +326,23 @@ def row_of(unit: str, yours: float, target: float, at_most: float = AS_FEW) -> R
 
 def checked_by_counts(right: Sequence[str], rows: Sequence[Row]) -> Feedback:
     """Feedback on a right kernel: whether its memory traffic is as low as it should be."""
-    rows = [row for row in rows if row.yours or row.target]
+    rows = tuple(row for row in rows if row.yours or row.target)
     many = [row for row in rows if not row.ok]
     if not many:
-        more = " right, with no more memory traffic than it should have."
-        headline = f"Passed:{more}" if rows else "Passed."
-        return Feedback(headline, (), tuple(right), tuple(rows))
+        more = ": right, with no more memory traffic than it should have." if rows else "."
+        return Feedback(f"Passed{more}", (), tuple(right), rows)
     told = ", ".join(
         f"{row.unit} ({row.yours / row.target:.1f} times the target)" if row.target else row.unit
         for row in many
     )
     headline = "Right, but not there yet: it causes more memory traffic than it should."
-    problem = Problem(COUNTS, f"Too many {told}.")
-    return Feedback(headline, (problem,), tuple(right), tuple(rows))
-
-
-HEADLINES = {
-    BROKEN: "Not yet: it could not be run to its end.",
-    ANSWER: "Not yet: the answer is wrong.",
-    DOES_NOT_COMPILE: "Not yet: Numba cannot compile it for a GPU.",
-}
-ON_A_GPU = "Not yet: the answer came out right here, but on a GPU it may not."
+    return Feedback(headline, (Problem(COUNTS, f"Too many {told}."),), tuple(right), rows)
 
 
 def with_problems(
-    problems: Iterable[Problem], right: Sequence[str] = (),
-    picture: Picture | None = None,
-) -> Feedback:  # fmt: skip
+    problems: Iterable[Problem], right: Sequence[str] = (), picture: Picture | None = None
+) -> Feedback:
     """The feedback of what is wrong, with a wrong answer first."""
     found = tuple(sorted(problems, key=lambda one: one.reason not in (ANSWER, BROKEN)))
     headline = HEADLINES.get(found[0].reason, ON_A_GPU)
     return Feedback(headline, found, tuple(right), picture=picture)
-
-
-def of_finding(finding: Finding, file: str | None = None) -> Problem:
-    """A finding of the simulator with the lines it is about."""
-    seen = ""
-    if finding.thread is not None:
-        block = "" if finding.block is None else f" of block {_number(finding.block)}"
-        seen = f", seen in thread {_number(finding.thread)}{block}"
-    lines = _lines(file or finding.file, finding.line, finding.other_line)
-    what = f"{_capital(finding.kind)}: {finding.what}{seen}."
-    return Problem(finding.kind, what, lines, f"What usually fixes it: {finding.remedy}.")
-
-
-def _number(place: tuple[int, ...]) -> str:
-    """``3`` for what has one dimension, ``(3, 1)`` else."""
-    return str(place[0]) if not any(place[1:]) else f"({', '.join(map(str, place))})"
-
-
-def _where_wrong(wrong: np.ndarray | None) -> Picture | None:
-    """The first planes of an output that have wrong elements."""
-    if wrong is None:
-        return None
-    grid = Grid(0.24)
-    left = 0
-    for image, channel in np.argwhere(wrong.any(axis=(2, 3)))[:MOST_PLANES].tolist():
-        grid.note(left, -0.9, f"image {image}, channel {channel}", 8)
-        grid.cells(left, 0, wrong[image, channel], (RIGHT, WRONG))
-        left += max(wrong.shape[3], 7) + 1
-    part = f"{int(wrong.sum())} of {wrong.size}"
-    return grid.finished(f"Where the output is wrong, in red: {part} elements")

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from convlab.engines.simulator import Simulator
-from convlab.lessons.launching import numbered, ready_for
-from convlab.lessons.pictures import COLOURS, INK, NOBODY, Grid, Picture
+from convlab.lessons.exercises import numbered, ready_for
+from convlab.lessons.pictures import COLOURS, INK, NOBODY, Grid, Picture, only_or_count
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
 from convlab.stages import stage_named
@@ -38,15 +38,6 @@ def made_of_numbers(stage: str, problem: ConvProblem) -> np.ndarray:
     raise ValueError(f"stage is {step.name}, which has no layout transform of the input")
 
 
-def windows_of(problem: ConvProblem) -> np.ndarray:
-    """The numbers that each output's window holds: [output, channel, filter row, filter column]."""
-    p = problem
-    padded = np.pad(numbered(p).astype(int), ((0, 0), (0, 0), *p.padding))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, p.window_shape, axis=(2, 3))
-    windows = windows[:, :, :: p.s_h, :: p.s_w, :: p.d_h, :: p.d_w]
-    return windows.transpose(0, 2, 3, 1, 4, 5).reshape(p.N, p.C_i, p.H_f, p.W_f)
-
-
 def _coloured(grid: Grid, left: float, top: float, pixels: np.ndarray, W_i: int) -> None:
     """A matrix of numbered pixels, coloured by their columns of the input, ``W_i`` wide."""
 
@@ -63,26 +54,22 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
     image = numbered(p)[0].astype(int)
     matrix = made_of_numbers("s03_im2col", p).reshape(p.K, -1)[:, : p.N]
     tensor = made_of_numbers("s10", p)[0]
-    marked = windows_of(p)[window]
     m, n = divmod(window, p.W_o)
     first = n * p.s_w * p.H_f
-    inside = slice(first, first + p.window_shape[1] * p.H_f)
     # Of each part its blocks, which stand below each other, and where the window may be in them.
-    everywhere, one_column, one_run = np.s_[:, :], np.s_[:, window : window + 1], np.s_[m, inside]
     parts: dict[str, tuple[np.ndarray, Any]] = {
-        "input": (image, everywhere),
-        "im2col matrix": (matrix[None], one_column),
-        "im2win tensor": (tensor, one_run),
+        "input": (image, np.s_[:, :]),
+        "im2col matrix": (matrix[None], np.s_[:, window : window + 1]),
+        "im2win tensor": (tensor, np.s_[m, first : first + p.window_shape[1] * p.H_f]),
     }
-    grid = Grid()
-    left = 0
+    grid, left = Grid(), 0
     for title, (blocks, there) in parts.items():
         grid.note(left, -0.9, title, 9)
         for number, block in enumerate(blocks):
             top = number * (len(block) + 1)
             _coloured(grid, left, top, block, p.W_i)
             framed = np.zeros(block.shape, bool)
-            framed[there] = np.isin(block[there], marked)
+            framed[there] = np.isin(block[there], matrix[:, window])
             for row, column in np.argwhere(framed):
                 grid.cell(left + column, top + row, "none", edge=INK)
         left += blocks.shape[2] + 4
@@ -107,8 +94,7 @@ def im2win_orders(problem: ConvProblem, row: int = 0, windows: tuple[int, ...] =
         "s10: a row for each channel": made_of_numbers("s10", p)[0, :, row],
         "s11: channels innermost": made_of_numbers("s11", p)[row].reshape(1, -1),
     }
-    grid = Grid()
-    top, told = 0.0, []
+    grid, top, told = Grid(), 0.0, []
     for title, tensor in orders.items():
         grid.note(0, top - 0.9, title, 9)
         _coloured(grid, 0, top, tensor, p.W_i)
@@ -133,43 +119,43 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
     """The input and the matrix that the stages' im2col kernel writes of it, pixel by pixel, with
     the window of output pixel ``column`` and its column framed. For one image without padding or
     dilation."""
-    input = numbered(problem).astype(int)
-    matrix = made_of_numbers("s03_im2col", problem).reshape(problem.K, -1)
+    p = problem
+    input = numbered(p).astype(int)
+    matrix = made_of_numbers("s03_im2col", p).reshape(p.K, -1)
     marked = set(matrix[:, column].tolist())
-    labels = [f"r={r} u={u} v={v}" for r, u, v in np.ndindex(problem.C_i, problem.H_f, problem.W_f)]
-    left = problem.W_i + 6.5
-    grid = Grid()
 
     def colour(pixel: int) -> str:
-        plain = (COLOURS[0], COLOURS[2])[(pixel - 1) // (problem.H_i * problem.W_i) % 2]
+        plain = (COLOURS[0], COLOURS[2])[(pixel - 1) // (p.H_i * p.W_i) % 2]
         return NOBODY if not pixel else COLOURS[1] if pixel in marked else plain
 
-    row, across = divmod(column, problem.W_o)
-    for channel in range(problem.C_i):
-        top = channel * (problem.H_i + 2)
+    grid, left = Grid(), p.W_i + 6.5
+    row, across = divmod(column, p.W_o)
+    for channel in range(p.C_i):
+        top = channel * (p.H_i + 2)
         grid.note(0, top - 0.7, f"input[0, {channel}]", 9)
         grid.cells(0, top, input[0, channel], colour, str, size=8)
         # Without dilation or padding, a window is a rectangle of the input.
-        grid.frame(across * problem.s_w, top + row * problem.s_h, *reversed(problem.window_shape))
+        grid.frame(across * p.s_w, top + row * p.s_h, *reversed(p.window_shape))
     grid.note(left, -1.7, "column n of the matrix", 9)
-    for n in range(problem.N):
+    for n in range(p.N):
         grid.note(left + n + 0.5, -0.6, str(n), 8, ha="center")
-    for k, label in enumerate(labels):
+    for k, (r, u, v) in enumerate(np.ndindex(p.C_i, p.H_f, p.W_f)):
+        label = f"r={r} u={u} v={v}"
         grid.note(left - 0.3, k + 0.5, label, 8, ha="right", family="monospace")
-    grid.cells(left, 0, matrix[:, : problem.N], colour, str, size=8)
-    grid.cells(left + problem.N, 0, matrix[:, problem.N :], lambda pixel: NOBODY, hatch="////")
-    grid.frame(left + column, 0, 1, problem.K)
-    copies = np.bincount(matrix[:, : problem.N].reshape(-1))[1:]
+    grid.cells(left, 0, matrix[:, : p.N], colour, str, size=8)
+    grid.cells(left + p.N, 0, matrix[:, p.N :], lambda pixel: NOBODY, hatch="////")
+    grid.frame(left + column, 0, 1, p.K)
+    copies = np.bincount(matrix[:, : p.N].reshape(-1))[1:]
     alt = (
-        f"Left {problem.C_i} channels of {problem.H_i} x {problem.W_i} numbered pixels, right the "
-        f"matrix of {problem.K} rows and {problem.N} columns, each a window of the input"
+        f"Left {p.C_i} channels of {p.H_i} x {p.W_i} numbered pixels, right the matrix of {p.K} "
+        f"rows and {p.N} columns, each a window of the input"
     )
     caption = (
         f"Framed is what output pixel {column} (row {row}, column {across}) sees, and orange are "
         "its pixels wherever the kernel copied them to, for neighbouring windows share them. Each "
         f"row is one term: channel r, filter row u, filter column v. {input.size} pixels became "
-        f"{problem.K * problem.N} numbers; a pixel is there up to {copies.max()} times. Hatched "
-        "columns only round the rows' length up."
+        f"{p.K * p.N} numbers; a pixel is there up to {copies.max()} times. Hatched columns only "
+        "round the rows' length up."
     )
     return grid.finished(alt, caption)
 
@@ -183,9 +169,8 @@ def windows_seen(made: Any, stage: str, problem: ConvProblem) -> np.ndarray:
     """
     square = replace(problem, out_channels=problem.K)
     weight = np.eye(problem.K, dtype=np.float32).reshape(square.weight_shape)
-    bias = np.zeros(problem.K, np.float32)
     output = np.zeros(square.output_shape, np.float32)
-    tensors = numbered(problem), weight, bias
+    tensors = numbered(problem), weight, np.zeros(problem.K, np.float32)
     main, arrays = ready_for(made, stage, square, None, tensors, output)
     Simulator(strict=False).launch(main.kernel, main.grid, main.block, *arrays)
     return output.transpose(1, 0, 2, 3).reshape(problem.K, problem.N).astype(int)
@@ -203,8 +188,7 @@ def column_of_windows(made: Any, stage: str, problem: ConvProblem, column: int) 
     pixels = windows_seen(made, stage, problem)[:, column]
     terms: dict[tuple[int, ...], list[int]] = {}
     image = column // (problem.H_o * problem.W_o)
-    left, across = 10.0, min(2, problem.C_i)
-    grid = Grid()
+    grid, left, across = Grid(), 10.0, min(2, problem.C_i)
     grid.note(0, -1.5, f"column {column} of the windows", 9)
     grid.note(left, -1.5, "where that is in the input", 9)
     for k, pixel in enumerate(pixels):
@@ -220,13 +204,11 @@ def column_of_windows(made: Any, stage: str, problem: ConvProblem, column: int) 
         grid.note(x, y - 0.5, f"input[{image}, {r}]", 8)
         for row, at in np.ndindex(problem.H_i, problem.W_i):
             here = terms.get((image, r, row, at), [])
-            text = f"x{len(here)}" if len(here) > 1 else "".join(map(str, here))
             colour = COLOURS[r % len(COLOURS)] if here else NOBODY
-            grid.cell(x + at, y + row, colour, text, size=8)
-    padded = int((pixels == 0).sum())
+            grid.cell(x + at, y + row, colour, only_or_count(here), size=8)
     alt = (
-        f"Column {column} of the windows: {problem.K} terms, {padded} of them padding, the others "
-        f"in {len(terms)} pixels of the input"
+        f"Column {column} of the windows: {problem.K} terms, {(pixels == 0).sum()} of them "
+        f"padding, the others in {len(terms)} pixels of the input"
     )
     caption = (
         f"Left column {column} of the matrix of windows, which is stored nowhere; right the pixels "

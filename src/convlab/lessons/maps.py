@@ -42,21 +42,19 @@ def elements_of(launch: LaunchTrace, name: str, operation: str) -> Iterator[tupl
 def threads_on(launch: LaunchTrace, name: str, operation: str = "store") -> np.ndarray:
     """For each element of an array the thread of the block shown that loads or stores it, the last
     one where several do; -1 where none does. Of the array's shape."""
-    shape = array_named(launch, name).shape
-    threads = np.full(math.prod(shape), -1)
+    threads = np.full(array_named(launch, name).shape, -1)
     for thread, element in elements_of(launch, name, operation):
-        threads[element] = thread
-    return threads.reshape(shape)
+        threads.flat[element] = thread
+    return threads
 
 
 def touched(launch: LaunchTrace, name: str) -> np.ndarray:
     """Which elements of an array the block shown touches, of the array's shape."""
-    shape = array_named(launch, name).shape
-    found = np.zeros(math.prod(shape), bool)
+    found = np.zeros(array_named(launch, name).shape, bool)
     for footprint in launch.footprints:
         for first, count in footprint.runs if footprint.array == name else ():
-            found[first : first + count] = True
-    return found.reshape(shape)
+            found.flat[first : first + count] = True
+    return found
 
 
 def as_matrix(outputs: np.ndarray, problem: ConvProblem) -> np.ndarray:
@@ -71,6 +69,11 @@ def _number(thread: int) -> str:
 
 def _block(launch: LaunchTrace) -> str:
     return f"block {launch.block_shown[0] if launch.grid[1:] == (1, 1) else launch.block_shown}"
+
+
+def _extent(plane: np.ndarray) -> str:
+    """In how many rows and columns something is marked: ``3 x 4``."""
+    return f"{plane.any(axis=1).sum()} x {plane.any(axis=0).sum()}"
 
 
 def who_does_what(
@@ -114,10 +117,10 @@ def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Pic
     outputs = as_matrix(touched(launch, "output"), problem)
     windows = np.broadcast_to(outputs.any(axis=0), (K, N))
     start = K + 4
+    # Terms are the rows of the windows and the columns of the filter.
+    matrices = ((start, 0, windows, 0), (0, start, filters, 1), (start, start, outputs, None))
     grid = Grid(0.11)
-    for left, top, marked, axis in (
-        (start, 0, windows, 0), (0, start, filters, 1), (start, start, outputs, None),
-    ):  # fmt: skip
+    for left, top, marked, axis in matrices:
         grid.cell(left, top, NOBODY, wide=marked.shape[1], high=marked.shape[0], edge=FAINT)
         for place in np.argwhere(marked):
             colour = TILE if axis is None else SLICES[place[axis] // K_B % len(SLICES)]
@@ -125,36 +128,34 @@ def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Pic
     grid.note(start, -2.5, f"windows: K = {K} terms x N = {N} pixels", 8)
     grid.note(0, start + M + 2.5, f"filter: M = {M} x K = {K}", 8)
     grid.note(start, start + M + 2.5, f"output: M = {M} x N = {N}", 8)
-    size = f"{outputs.any(axis=1).sum()} x {outputs.any(axis=0).sum()}"
+    block, size = _block(launch), _extent(outputs)
     alt = (
-        f"Three matrices: filter {M} x {K}, windows {K} x {N}, output {M} x {N}. {_block(launch)} "
-        f"computes {size} of the output, in {math.ceil(K / K_B)} slices of {K_B} terms"
+        f"Three matrices: filter {M} x {K}, windows {K} x {N}, output {M} x {N}. {block} computes "
+        f"{size} of the output, in {math.ceil(K / K_B)} slices of {K_B} terms"
     )
     caption = (
-        f"What {_block(launch)} touches: its {size} outputs (violet), and the rows of the filter "
-        f"matrix and the columns of the windows that they need. Each colour is a slice of {K_B} "
-        "terms: slices are fetched one after the other."
+        f"What {block} touches: its {size} outputs (violet), and the rows of the filter matrix and "
+        f"the columns of the windows that they need. Each colour is a slice of {K_B} terms: slices "
+        "are fetched one after the other."
     )
     return grid.finished(alt, caption)
 
 
 def one_thread(launch: LaunchTrace, thread: int) -> Picture:
     """What one thread of the block shown touches of every tensor with rows and columns."""
-    grid = Grid(0.26)
-    left = 0.0
-    told = []
+    grid, left, told = Grid(0.26), 0.0, []
     for array in launch.arrays:
         if array.space != "global" or len(array.shape) != 4:
             continue
-        mine = {
-            operation: [e for t, e in elements_of(launch, array.name, operation) if t == thread]
-            for operation in ("load", "atomic", "store")
-        }
-        verb, colour = ("writes", COLOURS[1]) if mine["store"] else ("reads", COLOURS[0])
-        tensor = np.zeros(math.prod(array.shape), bool)
-        tensor[[element for found in mine.values() for element in found]] = True
-        told.append(f"{verb} {int(tensor.sum())} of {array.name}")
-        tensor = tensor.reshape(array.shape)
+        read, changed, written = (
+            [element for who, element in elements_of(launch, array.name, does) if who == thread]
+            for does in ("load", "atomic", "store")
+        )
+        verb, colour = ("writes", COLOURS[1]) if written else ("reads", COLOURS[0])
+        tensor = np.zeros(array.shape, bool)
+        for element in (*read, *changed, *written):
+            tensor.flat[element] = True
+        told.append(f"{verb} {tensor.sum()} of {array.name}")
         for i, channel in np.argwhere(tensor.any(axis=(2, 3)))[:MOST_PLANES].tolist():
             grid.note(left, -0.9, f"{array.name}[{i}, {channel}]", 8)
             grid.cells(left, 0, tensor[i, channel], (NOBODY, colour))
@@ -177,13 +178,12 @@ def who_adds(launch: LaunchTrace, problem: ConvProblem) -> Picture:
             threads[channel_of[thread]].flat[element] = thread
             times.flat[element] += 1
     grids = [
-        (f"threads that read input channel {r}", threads[r], COLOURS[r % len(COLOURS)])
-        for r in range(problem.C_i)
+        (f"threads that read input channel {r}", one, COLOURS[r % len(COLOURS)])
+        for r, one in enumerate(threads)
     ]
-    grids.append(("output[0, 0]: how many add to it", times, NOBODY))
-    grid = Grid()
-    for one, (title, numbers, colour) in enumerate(grids):
-        left, top = one % 2 * (W_o + 2), one // 2 * (H_o + 2.2)
+    grid, last = Grid(), ("output[0, 0]: how many add to it", times, NOBODY)
+    for place, (title, numbers, colour) in enumerate([*grids, last]):
+        left, top = place % 2 * (W_o + 2), place // 2 * (H_o + 2.2)
         grid.note(left, top - 0.8, title, 9)
         # 0 is a thread, too; -1, which is none, takes the last colour.
         colours = [colour] * (int(numbers.max()) + 1) + [NOBODY]
@@ -203,26 +203,24 @@ def who_adds(launch: LaunchTrace, problem: ConvProblem) -> Picture:
 def region_and_field(launch: LaunchTrace, problem: ConvProblem) -> Picture:
     """What the block shown fetches of an input channel and what it computes of an output channel:
     of each tensor the first plane that it touches."""
-    grid = Grid()
-    left, sizes = 0, []
-    shapes = {"input": problem.input_shape, "output": problem.output_shape}
-    for (name, shape), colour in zip(shapes.items(), COLOURS, strict=False):
-        marked = touched(launch, name).reshape(shape)
-        image, channel = np.argwhere(marked.any(axis=(2, 3)))[0].tolist()
+    grid, left, sizes = Grid(), 0, []
+    for name, colour in (("input", COLOURS[0]), ("output", COLOURS[1])):
+        marked = touched(launch, name).reshape(getattr(problem, f"{name}_shape"))
+        image, channel = np.argwhere(marked.any(axis=(2, 3)))[0]
         plane = marked[image, channel]
-        title = f"{name}[{image}, {channel}]: {plane.shape[0]} x {plane.shape[1]}"
-        grid.note(left, -1.6, title, 9)
+        rows, columns = plane.shape
+        grid.note(left, -1.6, f"{name}[{image}, {channel}]: {rows} x {columns}", 9)
         grid.cells(left, 0, plane, (NOBODY, colour))
-        left += plane.shape[1] + 3
-        sizes.append(f"{plane.any(axis=1).sum()} x {plane.any(axis=0).sum()}")
-    field, region = sizes
+        left += columns + 3
+        sizes.append(_extent(plane))
+    block, (field, region) = _block(launch), sizes
     alt = (
-        f"{_block(launch)} fetches {field} pixels of an input channel and computes {region} pixels "
-        "of an output channel"
+        f"{block} fetches {field} pixels of an input channel and computes {region} pixels of an "
+        "output channel"
     )
     caption = (
-        f"To compute the {region} outputs on the right (orange), {_block(launch)} fetches the "
-        f"{field} pixels on the left (blue) once: its receptive field."
+        f"To compute the {region} outputs on the right (orange), {block} fetches the {field} "
+        "pixels on the left (blue) once: its receptive field."
     )
     return grid.finished(alt, caption)
 
@@ -238,20 +236,20 @@ def tile_of_threads(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) 
     """Which thread computes which output of the block's tile: a number in each box; the outputs of
     ``thread`` and those of its warp have colours of their own."""
     tile = tile_of(launch, problem)
-    shown, mine = tile[:, :MOST_COLUMNS], tile == thread
-    grid = Grid()
 
     def colour(one: int) -> str:
         return THREAD if one == thread else WARP_MATES if one // WARP == thread // WARP else NOBODY
 
-    grid.cells(0, 0, shown, colour, _number, size=8.5)
+    grid = Grid()
+    grid.cells(0, 0, tile[:, :MOST_COLUMNS], colour, _number, size=8.5)
     grid.note(0, -1.9, "one tile of the output: which thread computes what", 11)
     grid.note(0, -0.7, f"{tile.shape[1]} pixels →", 10)
     grid.note(-0.8, 0, f"{len(tile)} channels →", 10, rotation=270, ha="center", va="top")
+    rows, columns = _extent(tile == thread).split(" x ")
     alt = (
         f"A tile of {' x '.join(map(str, tile.shape))} outputs, computed by "
-        f"{len(set(tile[tile >= 0].tolist()))} threads. Thread {thread} computes {mine.sum()}, in "
-        f"{mine.any(axis=1).sum()} of the rows and {mine.any(axis=0).sum()} of the columns."
+        f"{len(set(tile[tile >= 0].tolist()))} threads. Thread {thread} computes "
+        f"{(tile == thread).sum()}, in {rows} of the rows and {columns} of the columns."
     )
     caption = (
         "The outputs of one block: rows are output channels, columns output pixels; the number in "

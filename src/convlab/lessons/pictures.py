@@ -1,4 +1,4 @@
-"""What every picture of the lessons shares: paper, ink, colours, and how a notebook shows it.
+"""Draws the lessons' pictures: boxes on squared paper, bars and lines, as notebooks show them.
 
 Pictures are drawn on paper of their own, so that they read the same on light and dark pages.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import groupby
@@ -54,17 +54,17 @@ class Picture:
         display(Markdown(f"*{self.caption}*"))
 
 
-def sheet(width: float, height: float, columns: int = 1, **more: Any) -> tuple[Any, list[Any]]:
+def sheet(width: float, height: float, columns: int = 1) -> tuple[Any, list[Any]]:
     """An empty sheet of paper, in inches, and its panels, side by side, without axes."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     layout = ConstrainedLayoutEngine(w_pad=PAD, h_pad=PAD)
     figure = Figure(figsize=(width, height), facecolor=PAPER, layout=layout)
-    panels = figure.subplots(1, columns, squeeze=False, **more)[0]
+    panels = list(figure.subplots(1, columns, squeeze=False)[0])
     for panel in panels:
         panel.set_axis_off()
-    return figure, list(panels)
+    return figure, panels
 
 
 def finished(figure: Any, alt: str, caption: str = "") -> Picture:
@@ -92,8 +92,8 @@ class Grid:
     def __init__(self, unit: float = 0.3, widest: float = 7.4) -> None:
         self.figure, (self.panel,) = sheet(1, 1)
         self.unit, self.widest = unit, widest
-        self.boxes: list[tuple[float, float, float, float]] = []  # left, top, right, bottom
-        self.notes: list[tuple[float, float, float, str]] = []  # column, row, inches, alignment
+        # Left, top, right, bottom of each thing drawn: in boxes, and how many inches beyond that.
+        self._extents: list[tuple[list[float], list[float]]] = []
 
     def cell(
         self, column: float, row: float, colour: str, text: str = "", *, wide: float = 1,
@@ -102,7 +102,7 @@ class Grid:
         """A box, with words in its middle."""
         from matplotlib.patches import Rectangle
 
-        self.boxes.append((column, row, column + wide, row + high))
+        self._extents.append(([column, row, column + wide, row + high], [0.0] * 4))
         edge = edge or (FAINT if hatch else PAPER)
         box = Rectangle((column, row), wide, high, facecolor=colour, edgecolor=edge, hatch=hatch)
         box.set_linewidth(line)
@@ -125,10 +125,11 @@ class Grid:
         self.cell(column, row, "none", wide=wide, high=high, edge=INK, line=2)
 
     def note(self, column: float, row: float, text: str, size: float = 8, **more: Any) -> None:
-        """Words beside the boxes."""
+        """Words beside the boxes; ``more`` are matplotlib's options of text."""
         a_letter = 0.0088 if more.get("family") == "monospace" else 0.0076  # inches a point
         inches = 0.0 if "rotation" in more else len(text) * size * a_letter
-        self.notes.append((column, row, inches, more.get("ha", "left")))
+        before = {"left": 0.0, "center": 0.5, "right": 1.0}[more.get("ha", "left")] * inches
+        self._extents.append(([column, row] * 2, [-before, -0.1, inches - before, 0.1]))
         self._write(column, row, text, size, **more)
 
     def _write(self, column: float, row: float, text: str, size: float, **more: Any) -> None:
@@ -136,16 +137,12 @@ class Grid:
 
     def finished(self, alt: str, caption: str = "") -> Picture:
         """The drawing as a picture, as :func:`finished`."""
-        lefts, tops, rights, bottoms = zip(*self.boxes, strict=True)
+        boxes, inches = (np.array(one) for one in zip(*self._extents, strict=True))
         unit = self.unit
         for _ in range(3):  # words stay as large as they are while boxes shrink
-            left, top, right, bottom = min(lefts), min(tops), max(rights), max(bottoms)
-            for column, row, inches, align in self.notes:
-                part = {"left": 0.0, "center": 0.5, "right": 1.0}[align]
-                left = min(left, column - part * inches / unit)
-                right = max(right, column + (1 - part) * inches / unit)
-                top, bottom = min(top, row - 0.1 / unit), max(bottom, row + 0.1 / unit)
-            unit = min(unit, unit * self.widest / ((right - left) * unit))
+            ends = boxes + inches / unit
+            (left, top), (right, bottom) = ends[:, :2].min(axis=0), ends[:, 2:].max(axis=0)
+            unit = min(unit, self.widest / (right - left))
         self.panel.set(xlim=(left - 0.2, right + 0.2), ylim=(bottom + 0.2, top - 0.2))
         self.panel.set_aspect("equal")
         width, height = (right - left + 0.4) * unit, (bottom - top + 0.4) * unit
@@ -153,8 +150,97 @@ class Grid:
         return finished(self.figure, alt, caption)
 
 
+# The bars of a panel: numbers by name, or labels with the parts that are stacked.
+Bars = Mapping[str, float] | Sequence[tuple[str, Mapping[str, float]]]
+
+
+def _brief(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:.3g}"
+
+
+def bars(
+    panels: Mapping[str, Bars], caption: str, colours: Mapping[str, str] | None = None, *,
+    unit: str = "", label: Callable[[float], str] = _brief, line: float | None = None,
+    high: float = 0.3, size: float = 9.5,
+) -> Picture:  # fmt: skip
+    """Horizontal bars with their totals, by the titles of panels side by side, of which the first
+    has the bars' labels. ``colours`` are by part and give a legend, else each bar has the next
+    colour. ``line`` is where a dotted line is drawn; ``high`` inches are for each bar."""
+    from matplotlib.patches import Patch
+
+    rows = max(map(len, panels.values()))
+    legend = [Patch(color=colour, label=name) for name, colour in (colours or {}).items()]
+    figure, axes = sheet(7.4, high * rows + 0.55 + 0.35 * (len(legend) > 1), len(panels))
+    told = []
+    for axis, (title, panel) in zip(axes, panels.items(), strict=True):
+        if isinstance(panel, Mapping):
+            panel = [(name, {name: value}) for name, value in panel.items()]
+        values = []
+        for row, (name, parts) in enumerate(panel):
+            total = 0.0
+            for part, value in parts.items():
+                colour = colours[part] if colours else COLOURS[row % len(COLOURS)]
+                axis.barh(row, value, left=total, height=0.75, color=colour)
+                total += value
+            axis.annotate(
+                label(total) if parts else "", (total, row), xytext=(5, 0),
+                textcoords="offset points", va="center",
+                fontsize=size, color=INK, bbox={"fc": PAPER, "ec": "none", "pad": 0.3},
+            )  # fmt: skip
+            if len(parts) == 1:
+                values.append(f"{name} {label(total)}{unit}")
+            elif parts:
+                said = (f"{part} {label(value)}{unit}" for part, value in parts.items())
+                values.append(f"{name}: {', '.join(said)}")
+        most = max(sum(parts.values()) for _, parts in panel) or 1
+        axis.set(xlim=(0, most * 1.25), ylim=(rows - 0.4, -0.6), xticks=[], facecolor="none")
+        axis.set_axis_on()
+        names = [name for name, _ in panel] if axis is axes[0] else []
+        axis.set_yticks(range(len(names)), names, fontsize=size, color=INK)
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+        axis.set_title(title, fontsize=10, color=INK, loc="left")
+        if len(legend) > 1:
+            axis.legend(
+                handles=legend, loc="upper left", bbox_to_anchor=(0, 0), ncols=3, fontsize=9,
+                frameon=False, labelcolor=INK,
+            )  # fmt: skip
+        if line is not None:
+            axis.axvline(line, color=INK, linewidth=1, linestyle=":")
+        told.append(f"{title}: {'; '.join(values)}")
+    return finished(figure, f"Bars, {'. '.join(told)}", caption)
+
+
+def lines(
+    x: Sequence[float], lines: Mapping[str, Sequence[float]], title: str, caption: str,
+    label: str = "{:.2f}", **axes: Any,
+) -> Picture:  # fmt: skip
+    """Lines with markers and a legend; ``axes`` are matplotlib's, of the panel."""
+    figure, (panel,) = sheet(7, 3)
+    said = []
+    for (name, values), marker, colour in zip(lines.items(), "osD^", COLOURS, strict=False):
+        panel.plot(range(len(x)), values, marker=marker, markeredgecolor=INK, markeredgewidth=0.6,
+                   label=name, color=colour)  # fmt: skip
+        points = (f"{label.format(y)} at {at}" for at, y in zip(x, values, strict=True))
+        said.append(f"{name} {', '.join(points)}")
+    panel.set_axis_on()
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.tick_params(labelsize=9, colors=INK)
+    panel.grid(axis="y", color=FAINT, alpha=0.3)
+    panel.set_title(title, fontsize=10, color=INK, loc="left")
+    panel.set_xticks(range(len(x)), map(str, x))
+    panel.set(facecolor="none", **axes)
+    panel.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
+    return finished(figure, f"Lines, {title}: {'; '.join(said)}", caption)
+
+
 def spans(numbers: Iterable[int]) -> str:
     """``0-3, 8``: numbers in words as short as they go."""
     runs = groupby(enumerate(sorted(set(numbers))), lambda one: one[1] - one[0])
     ends = [[number for _, number in run] for _, run in runs]
     return ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else f"{r[0]}" for r in ends)
+
+
+def only_or_count(numbers: Sequence[int]) -> str:
+    """The number where there is one, ``x2`` where there are two, nothing where there is none."""
+    return f"x{len(numbers)}" if len(numbers) > 1 else "".join(map(str, numbers))

@@ -8,14 +8,14 @@ from collections import defaultdict
 import numpy as np
 
 from convlab.lessons.maps import THREAD, array_named, tile_of
-from convlab.lessons.pictures import COLOURS, NOBODY, Grid, Picture, spans
+from convlab.lessons.pictures import COLOURS, NOBODY, Grid, Picture, only_or_count, spans
 from convlab.problem import ConvProblem
 from convlab.simulation.memory_rules import BANKS, SECTOR_BYTES, WARP, WORD_BYTES
 from convlab.tracing import LaunchTrace
 from convlab.tracing.records import Request
 from convlab.tracing.table import counted, statement_of
 
-MOST_SECTORS = 40
+MOST_SECTORS, MOST_READS = 40, 20
 LANES = (
     "A number in a box is the lane that wants it, and `x2` says that two lanes do; four "
     "neighbouring lanes have one colour."
@@ -35,11 +35,17 @@ def one_request(
     found = [one for one in launch.requests if (one.array, one.operation) == (array, operation)]
     if not 0 <= number < len(found):
         raise ValueError(f"number is {number}: the block has {len(found)} {operation}s of {array}")
+    request = found[number]
+    code = statement_of(launch, request.file, request.line)
+    brief = code if len(code) < 52 else f"{code[:50]}..."
+    above = f"warp {request.warp}:  {brief}"
+    who = f"Lanes {spans(request.lanes)} of warp {request.warp}"
     draw = _in_banks if space == "shared" else _in_sectors
-    return draw(launch, found[number])
+    grid, alt, legend = draw(request, words_of(launch, request), above, who)
+    return grid.finished(alt, f"One request, of `{code}`. {alt} {legend}")
 
 
-def _lanes_by_word(launch: LaunchTrace, request: Request) -> dict[int, list[int]]:
+def words_of(launch: LaunchTrace, request: Request) -> dict[int, list[int]]:
     """Which lanes want each word of 4 bytes, words counted from the memory's start."""
     start = array_named(launch, request.array).start
     lanes: dict[int, list[int]] = defaultdict(list)
@@ -49,70 +55,81 @@ def _lanes_by_word(launch: LaunchTrace, request: Request) -> dict[int, list[int]
     return dict(sorted(lanes.items()))
 
 
+Drawn = tuple[Grid, str, str]  # the picture, what it shows, and its legend
+
+
 def _box(
-    grid: Grid, column: int, row: float, lanes: list[int] | None, size: float = 7, hatch: str = ""
+    grid: Grid, column: int, row: float, lanes: list[int], size: float = 7, hatch: str = ""
 ) -> None:
     """A word of memory, with the lane that wants it, or how many lanes do."""
-    if not lanes:
-        grid.cell(column, row, NOBODY, hatch=hatch)
-        return
-    one = len(lanes) == 1
-    colour = COLOURS[lanes[0] // 4 % len(COLOURS)] if one else COLOURS[1]
-    grid.cell(column, row, colour, str(lanes[0]) if one else f"x{len(lanes)}", size=size)
+    colour = COLOURS[1] if len(lanes) > 1 else NOBODY
+    if len(lanes) == 1:
+        colour = COLOURS[lanes[0] // 4 % len(COLOURS)]
+    text = only_or_count(lanes)
+    grid.cell(column, row, colour, text, size=size, hatch="" if lanes else hatch)
 
 
-def _head(grid: Grid, launch: LaunchTrace, request: Request, top: float) -> str:
-    """The statement of a request, which is written above the drawing."""
-    code = statement_of(launch, request.file, request.line)
-    brief = code if len(code) < 52 else f"{code[:50]}..."
-    grid.note(0, top, f"warp {request.warp}:  {brief}", 9, family="monospace")
-    return code
-
-
-def _in_sectors(launch: LaunchTrace, request: Request) -> Picture:
-    lanes = _lanes_by_word(launch, request)
+def _in_sectors(request: Request, words: dict[int, list[int]], above: str, who: str) -> Drawn:
     per_sector = SECTOR_BYTES // WORD_BYTES
-    sectors = sorted({word // per_sector for word in lanes})
+    sectors = sorted({word // per_sector for word in words})
     shown = sectors[:MOST_SECTORS]
     columns = max(min(4, math.ceil(len(shown) / 8)), 1 + (len(shown) > 3))
     rows = math.ceil(len(shown) / columns)
     grid = Grid(0.27)
-    code = _head(grid, launch, request, -0.9)
+    grid.note(0, -0.9, above, 9, family="monospace")
     for place, sector in enumerate(shown):
         left, top = place // rows * (per_sector + 1), place % rows * 1.3
         for one in range(per_sector):
-            _box(grid, left + one, top, lanes.get(sector * per_sector + one), hatch="////")
-    bytes_wanted = WORD_BYTES * len(lanes)
-    taken = counted(len(sectors), "sector")
+            _box(grid, left + one, top, words.get(sector * per_sector + one, []), hatch="////")
+    bytes_wanted = WORD_BYTES * len(words)
     verb = {"load": "read", "store": "write"}.get(request.operation, "change")
     alt = (
-        f"Lanes {spans(request.lanes)} of warp {request.warp} {verb} {len(lanes)} different "
-        f"numbers of {request.array}, {bytes_wanted} bytes, which lie in {taken} of {SECTOR_BYTES} "
-        f"bytes; {math.ceil(bytes_wanted / SECTOR_BYTES)} would hold them."
+        f"{who} {verb} {len(words)} different numbers of {request.array}, {bytes_wanted} bytes, "
+        f"which lie in {counted(len(sectors), 'sector')} of {SECTOR_BYTES} bytes; "
+        f"{math.ceil(bytes_wanted / SECTOR_BYTES)} would hold them."
     )
-    caption = (
-        f"One request, of `{code}`. {alt} Each row of eight boxes is a sector. {LANES} No lane "
-        "wants the hatched boxes, which are moved too."
+    legend = (
+        f"Each row of eight boxes is a sector. {LANES} No lane wants the hatched boxes, which are "
+        "moved too."
     )
-    return grid.finished(alt, caption)
+    return grid, alt, legend
 
 
-def _served(launch: LaunchTrace, request: Request) -> tuple[int, list[dict[int, list[int]]]]:
-    """How many lanes shared memory serves at a time, and for each wavefront the words it gives,
-    with the lanes that want them. Wide accesses are served some lanes after the other, as
+def _in_banks(request: Request, words: dict[int, list[int]], above: str, who: str) -> Drawn:
+    at_once, wavefronts = served(request, words)
+    grid = Grid(0.225)
+    grid.note(0, -1.8, above, 9, family="monospace")
+    for bank in range(BANKS):
+        grid.note(bank + 0.5, -0.5, str(bank), 6, ha="center")
+        for row, lanes in enumerate(wavefronts):
+            _box(grid, bank, row, lanes.get(bank, []), size=6)
+    alt = (
+        f"{who} want {len(words)} different words of {request.array}, which lie in "
+        f"{len({word % BANKS for word in words})} of the 32 banks: "
+        f"{counted(request.wavefronts, 'wavefront')}."
+    )
+    legend = (
+        "Columns are the 32 banks of shared memory, rows the wavefronts, in each of which a bank "
+        f"gives one word; {at_once} lanes are served at a time. {LANES}"
+    )
+    return grid, alt, legend
+
+
+def served(request: Request, words: dict[int, list[int]]) -> tuple[int, list[dict[int, list[int]]]]:
+    """How many lanes shared memory serves at a time, and for each wavefront by bank the lanes that
+    get a word of it. Wide accesses are served some lanes after the other, as
     :mod:`convlab.simulation.memory_rules` says."""
     for at_once in LANES_AT_ONCE[request.width]:
         wavefronts: list[dict[int, list[int]]] = []
-        for first in range(0, 32, at_once):
-            rows: list[dict[int, list[int]]] = []
-            depth: dict[int, int] = defaultdict(int)
-            for word, lanes in _lanes_by_word(launch, request).items():
+        for first in range(0, WARP, at_once):
+            waiting: dict[int, list[list[int]]] = defaultdict(list)  # for each word of a bank
+            for word, lanes in words.items():
                 if some := [lane for lane in lanes if first <= lane < first + at_once]:
-                    if depth[word % BANKS] == len(rows):
-                        rows.append({})
-                    rows[depth[word % BANKS]][word] = some
-                    depth[word % BANKS] += 1
-            wavefronts += rows
+                    waiting[word % BANKS].append(some)
+            wavefronts += [
+                {bank: queue[turn] for bank, queue in waiting.items() if turn < len(queue)}
+                for turn in range(max(map(len, waiting.values()), default=0))
+            ]
         if len(wavefronts) == request.wavefronts:
             return at_once, wavefronts
     raise ValueError(
@@ -121,32 +138,7 @@ def _served(launch: LaunchTrace, request: Request) -> tuple[int, list[dict[int, 
     )
 
 
-def _in_banks(launch: LaunchTrace, request: Request) -> Picture:
-    lanes = _lanes_by_word(launch, request)
-    at_once, wavefronts = _served(launch, request)
-    grid = Grid(0.225)
-    code = _head(grid, launch, request, -1.8)
-    for bank in range(BANKS):
-        grid.note(bank + 0.5, -0.5, str(bank), 6, ha="center")
-    for row, words in enumerate(wavefronts):
-        by_bank = {word % BANKS: wanted for word, wanted in words.items()}
-        for bank in range(BANKS):
-            _box(grid, bank, row, by_bank.get(bank), size=6)
-    alt = (
-        f"Lanes {spans(request.lanes)} of warp {request.warp} want {len(lanes)} different words of "
-        f"{request.array}, which lie in {len({word % BANKS for word in lanes})} of the 32 banks: "
-        f"{counted(request.wavefronts, 'wavefront')}."
-    )
-    caption = (
-        f"One request, of `{code}`. {alt} Columns are the 32 banks of shared memory, rows the "
-        f"wavefronts, in each of which a bank gives one word; {at_once} lanes are served at a "
-        f"time. {LANES}"
-    )
-    return grid.finished(alt, caption)
-
-
 SLICES = {"S_F": COLOURS[0], "S_I": COLOURS[1]}
-MOST_READS = 20
 
 
 def thread_in_tile(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -> Picture:
@@ -158,24 +150,23 @@ def thread_in_tile(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -
     (M_B, K_B), N_B = numbers["S_F"].shape, numbers["S_I"].shape[1]
     requests = max(int(one.max()) for one in numbers.values())
     of_filter, of_windows = (np.count_nonzero(numbers[name]) for name in SLICES)
-    left = top = K_B + 2
-    high = top + M_B
     mine = np.zeros((M_B, N_B), bool)
     mine[: tile.shape[0], : tile.shape[1]] = tile == thread
-    outputs = int(mine.sum())
     grid = Grid(0.24, widest=9.2)
+    left = top = K_B + 2
     for (name, colour), at in zip(SLICES.items(), ((0, top), (left, 0)), strict=True):
         colours = [NOBODY] + [colour] * requests
         grid.cells(*at, numbers[name], colours, lambda number: str(number or ""), size=8.5)
     grid.cells(left, top, mine, (NOBODY, THREAD))
+    below = top + M_B + 0.9
     grid.note(left, -0.9, f"slice of the windows, S_I: {K_B} terms x {N_B} pixels", 10)
-    grid.note(0, high + 0.9, f"S_F: {M_B} channels x {K_B} terms", 10)
-    grid.note(left + N_B, high + 0.9, "outputs of the tile", 10, ha="right")
+    grid.note(0, below, f"S_F: {M_B} channels x {K_B} terms", 10)
+    grid.note(left + N_B, below, "outputs of the tile", 10, ha="right")
     each = (of_filter + of_windows) // requests
     several = f", each of which brings {each} numbers" if each > 1 else ""
     alt = (
         f"For one term thread {thread} makes {requests} reads from shared memory{several}: "
-        f"{of_filter} numbers of S_F and {of_windows} of S_I, for {outputs} outputs."
+        f"{of_filter} numbers of S_F and {of_windows} of S_I, for {mine.sum()} outputs."
     )
     caption = (
         f"{alt} Blue is what it reads of the filter's slice, orange of the windows' slice; red are "
@@ -193,45 +184,38 @@ def _reads_of_one_term(launch: LaunchTrace, thread: int) -> tuple[dict[str, np.n
     numbers = {name: np.zeros(array_named(launch, name).shape, int) for name in SLICES}
     K_B, lies = len(numbers["S_I"]), numbers["S_F"].shape
     transposed = lies[0] == K_B and lies[1] != K_B
-    of_term = {name: np.zeros(one.shape, bool) for name, one in numbers.items()}
-    of_term["S_I"][0] = True
-    of_term["S_F"][(0, ...) if transposed else (..., 0)] = True
+    first_term = {"S_I": np.s_[0], "S_F": np.s_[0] if transposed else np.s_[:, 0]}
     count = 0
     for request in _shared_reads(launch, warp):
         if lane in request.lanes:
             first = request.offsets[request.lanes.index(lane)] // WORD_BYTES
-            slice_of, new = numbers[request.array], np.zeros(numbers[request.array].shape, bool)
-            new.flat[first : first + request.width // WORD_BYTES] = True
-            new &= of_term[request.array] & (slice_of == 0)
+            read = np.zeros(numbers[request.array].shape, bool)
+            read.flat[first : first + request.width // WORD_BYTES] = True
+            of_term = numbers[request.array][first_term[request.array]]
+            new = read[first_term[request.array]] & (of_term == 0)
             count += bool(new.any())
-            slice_of[new] = count
+            of_term[new] = count
     if transposed:
         numbers["S_F"] = numbers["S_F"].T
     return numbers, transposed
 
 
 def _shared_reads(launch: LaunchTrace, warp: int) -> list[Request]:
-    return [
-        one for one in launch.requests
-        if one.warp == warp and one.operation == "load" and one.array in SLICES
-    ]  # fmt: skip
+    reads = [one for one in launch.requests if (one.warp, one.operation) == (warp, "load")]
+    return [one for one in reads if one.array in SLICES]
 
 
 def reads_for_a_product(launch: LaunchTrace) -> float:
     """Reads of a thread from the slices for each product that it adds to a sum."""
-    lanes = sum(
-        launch.total("lanes", [one for one in launch.of(name) if one.operation == "load"])
-        for name in SLICES
-    )
-    return lanes / (max(work.flops for work in launch.work) / 2)
+    reads = [one for one in launch.accesses if one.array in SLICES and one.operation == "load"]
+    return launch.total("lanes", reads) / (max(work.flops for work in launch.work) / 2)
 
 
 def reads_in_turn(launches: dict[str, LaunchTrace], warp: int = 0) -> Picture:
     """A warp's first reads from the slices, in their order, a row for each launch; and how many
     reads there are for a product."""
-    grid = Grid()
+    grid, told = Grid(), []
     grid.note(MOST_READS + 1, -0.2, "reads a product", 8)
-    said = []
     for place, (name, launch) in enumerate(launches.items()):
         top = 2.1 * place
         grid.note(0, top - 0.2, name, 9)
@@ -241,8 +225,8 @@ def reads_in_turn(launches: dict[str, LaunchTrace], warp: int = 0) -> Picture:
             grid.cell(turn, top + 0.3, SLICES[request.array], names[-1], size=8)
         reads = f"{reads_for_a_product(launch):.4g}"
         grid.note(MOST_READS + 1, top + 0.8, reads, 10)
-        said.append(f"{name}: {' '.join(names)}, {reads} reads a product")
-    alt = f"Reads from shared memory in turn, F of S_F and I of S_I. {'; '.join(said)}"
+        told.append(f"{name}: {' '.join(names)}, {reads} reads a product")
+    alt = f"Reads from shared memory in turn, F of S_F and I of S_I. {'; '.join(told)}"
     caption = (
         f"The first {MOST_READS} reads of warp {warp} from shared memory, from left to right: "
         "`F` (blue) reads the filter's slice `S_F`, `I` (orange) the windows' slice `S_I`; `F4` "

@@ -1,4 +1,4 @@
-"""The source of a lesson: a Python file of cells, from which its notebooks are made.
+"""The lessons' files: where they are, and what a source holds, from which notebooks are made.
 
 ``lessons/source/NN_name.py`` is in jupytext's percent format. Cells of code may be marked:
 
@@ -17,9 +17,14 @@ stages cannot drift.
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import json
+import os
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,11 +32,81 @@ from typing import NamedTuple
 
 from convlab.stages import stage_named
 
-BEGIN, END, PLANTED = "### BEGIN SOLUTION", "### END SOLUTION", "### PLANTED"
+PACKAGE = Path(__file__).parent
+CHECKOUT = PACKAGE.parents[2]
 LEARNER, SOLUTION, NBGRADER = "learner", "solution", "nbgrader"  # the kinds of notebooks
-KERNELS = Path(__file__).parents[1] / "kernels"
+
+
+def in_checkout() -> bool:
+    """Whether convlab runs from a checkout of its repository."""
+    return (CHECKOUT / "lessons/source").is_dir()
+
+
+def folder_of(name: str, packed: str) -> Path:
+    """The folder ``name`` of the checkout, else ``packed`` of the package.
+
+    Raises ``FileNotFoundError`` where the installation has none.
+    """
+    found = CHECKOUT / name if in_checkout() else PACKAGE / packed
+    if not found.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(found)!r}: install convlab again")
+    return found
+
+
+def sources(names: Sequence[str] = ()) -> list[Path]:
+    """The lessons' source files; only those named, where any are.
+
+    Raises ``ValueError`` for a name that there is not, or outside a checkout.
+    """
+    if not in_checkout():
+        raise ValueError("lessons are built in a checkout of convlab's repository")
+    found = {path.stem: path for path in sorted((CHECKOUT / "lessons/source").glob("*.py"))}
+    for name in names:
+        if name not in found:
+            raise ValueError(f"lesson is {name!r}: it must be one of {', '.join(found)}")
+    return [found[name] for name in names or found]
+
+
+def place(lesson: str, kind: str) -> Path:
+    """Where a lesson's notebook of a kind is stored."""
+    folder = "lessons/solutions" if kind == SOLUTION else "lessons"
+    return CHECKOUT / folder / f"{lesson}.ipynb"
+
+
+OUT_OF_THE_FOLDER = re.compile(r"\[([^\]]*)\]\((?:\.\./)+((?:docs|src)/[^)\s]*)\)")
+
+
+def copies(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """Every notebook: where it goes below ``folder``, and its content.
+
+    Links to convlab's documentation and source lead to the checkout; where there is none, as in an
+    installed package, or it is on another drive, their words are left.
+    """
+    there = folder_of("lessons", "notebooks")
+    for source in sorted(there.glob("*.ipynb")) + sorted(there.glob("solutions/*.ipynb")):
+        target = folder / source.relative_to(there)
+        link = r"\1"
+        if in_checkout():
+            with suppress(ValueError):
+                root = Path(os.path.relpath(CHECKOUT, target.parent)).as_posix()
+                root = json.dumps(root)[1:-1].replace("\\", r"\\")
+                link = rf"[\1]({root}/\2)"
+        yield target, OUT_OF_THE_FOLDER.sub(link, source.read_text(encoding="utf-8")).encode()
+
+
+BEGIN, END, PLANTED = "### BEGIN SOLUTION", "### END SOLUTION", "### PLANTED"
 COLUMNS = 88  # of a notebook's cell that are seen without scrolling
 STUB = "raise NotImplementedError()"
+# The lines of a hunt that a learner gets, and those that are right.
+HUNTED = re.compile(
+    rf"^[ ]*{BEGIN}[^\n]*\n(?P<right>(?:.*\n)*?)[ ]*{PLANTED}[^\n]*\n"
+    rf"(?P<wrong>(?:[ ]*#:.*\n)*)[ ]*{END}[^\n]*(?:\n|\Z)",
+    re.MULTILINE,
+)
+REGION = re.compile(
+    rf"^(?P<indent>[ ]*){BEGIN}:?[ ]*(?P<task>.*)\n(?P<inside>(?:.*\n)*?)[ ]*{END}[^\n]*$",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +124,26 @@ class Cell:
         """The text that a kind of notebook has."""
         if self.role == "hunt" and kind != SOLUTION and self.given is not None:
             return self.given
-        return cut(self.text) if kind == LEARNER else self.text
+        return REGION.sub(_stub, self.text) if kind == LEARNER else self.text
+
+    @property
+    def solution(self) -> str:
+        """The text without the lines that mark what is to be filled in."""
+        kept = (line for line in self.text.splitlines() if BEGIN not in line and END not in line)
+        return "\n".join(kept)
+
+
+def _stub(region: re.Match[str]) -> str:
+    """What a learner gets in place of a solution: how many lines it has and what they do."""
+    inside = map(str.strip, region["inside"].splitlines())
+    count = sum(bool(line) and not line.startswith("#") for line in inside)
+    size = f"about {count} line{'s' * (count != 1)}"
+    task = f": {region['task']}" if region["task"] else ""
+    hash = f"{region['indent']}# "
+    comment = textwrap.fill(
+        f"FILL ME IN ({size}){task}", COLUMNS, initial_indent=hash, subsequent_indent=hash
+    )
+    return f"{comment}\n{region['indent']}{STUB}"
 
 
 @dataclass(frozen=True)
@@ -71,15 +165,6 @@ class Lesson:
         raise ValueError(f"{self.name} has no cell with check={name!r}")
 
 
-class Blank(NamedTuple):
-    """Lines of a stage that the learner writes: from the one that holds ``first`` to the one that
-    holds ``last``; ``task`` says what they do."""
-
-    task: str
-    first: str
-    last: str
-
-
 def read(path: Path) -> Lesson:
     """The lesson of a source file.
 
@@ -87,37 +172,47 @@ def read(path: Path) -> Lesson:
     """
     import jupytext
 
-    notebook = jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
     cells = []
-    for cell in notebook.cells:
-        marks = {m: cell.metadata[m] for m in ("setup", "exercise", "hunt", "check", "read")
-                 if m in cell.metadata}  # fmt: skip
+    for cell in jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent").cells:
+        known = ("setup", "exercise", "hunt", "check", "read")
+        marks = [mark for mark in known if mark in cell.metadata]
         if len(marks) > 1 or cell.cell_type == "raw":
             raise ValueError(f"{path}: a cell is {', '.join(marks) or 'raw'}: it must be one thing")
-        role, name = next(iter(marks.items()), ("", ""))
+        role = marks[0] if marks else ""
         try:
-            cells.append(_cell(cell.cell_type, cell.source, role, str(name)))
+            right, given = _right_and_given(cell.source, role)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+        name = str(cell.metadata.get(role, ""))
+        cells.append(Cell(cell.cell_type, right, role, name, given))
     lesson = Lesson(path.stem, tuple(cells))
     for one in lesson.exercises():
         lesson.check_of(one.name)
     return lesson
 
 
-def _cell(type: str, text: str, role: str, name: str) -> Cell:
+def _right_and_given(text: str, role: str) -> tuple[str, str | None]:
+    """A cell's code, and what the learner of a hunt gets instead, if that is something else."""
     if role == "hunt" and PLANTED in text:
-        return Cell(type, HUNTED.sub(r"\g<right>", text), role, name, HUNTED.sub(_planted, text))
+        uncommented = lambda hunted: re.sub(r"(?m)^([ ]*)#: ?", r"\1", hunted["wrong"])  # noqa: E731
+        return HUNTED.sub(r"\g<right>", text), HUNTED.sub(uncommented, text)
     if "stage_kernel(" not in text:
-        return Cell(type, text, role, name)
-    tree = ast.parse(text)
-    call = tree.body[-1]
-    assert isinstance(call, ast.Expr)
+        return text, None
+    call = ast.parse(text).body[-1]
     before = "\n".join(text.splitlines()[: call.lineno - 1])
     known = {"stage_kernel": stage_kernel, "blank": Blank}
-    right, given = eval(ast.unparse(call), {"__builtins__": {}}, known)
-    right, given = (f"{before}\n{code}".lstrip("\n") for code in (right, given))
-    return Cell(type, right, role, name, given if given != right else None)
+    codes = eval(ast.unparse(call), {"__builtins__": {}}, known)
+    right, given = (f"{before}\n{code}".lstrip("\n") for code in codes)
+    return right, given if given != right else None
+
+
+class Blank(NamedTuple):
+    """Lines of a stage that the learner writes: from the one that holds ``first`` to the one that
+    holds ``last``; ``task`` says what they do."""
+
+    task: str
+    first: str
+    last: str
 
 
 def stage_kernel(
@@ -142,13 +237,13 @@ def stage_kernel(
         found = [number for number, line in enumerate(lines) if blank.first in line]
         if len(found) != 1:
             raise ValueError(f"{len(found)} lines hold {blank.first!r}: there must be one")
-        last = next((n for n in range(found[0], len(lines)) if blank.last in lines[n]), None)
+        (first,) = found
+        last = next((n for n in range(first, len(lines)) if blank.last in lines[n]), None)
         if last is None:
             raise ValueError(f"0 lines hold {blank.last!r} after {blank.first!r}")
-        start = lines[found[0]]
-        indent = " " * (len(start) - len(start.lstrip()))
+        indent = " " * (len(lines[first]) - len(lines[first].lstrip()))
         lines.insert(last + 1, f"{indent}{END}")
-        lines.insert(found[0], f"{indent}{BEGIN}: {blank.task}")
+        lines.insert(first, f"{indent}{BEGIN}: {blank.task}")
         right = "\n".join(lines)
     for old, new in planted:
         if given.count(old) != 1:
@@ -157,90 +252,41 @@ def stage_kernel(
     return right, given if planted else right
 
 
-HUNTED = re.compile(
-    rf"^[ ]*{BEGIN}[^\n]*\n(?P<right>(?:.*\n)*?)[ ]*{PLANTED}[^\n]*\n"
-    rf"(?P<wrong>(?:[ ]*#:.*\n)*)[ ]*{END}[^\n]*(?:\n|\Z)",
-    re.MULTILINE,
-)
-
-
-def _planted(region: re.Match[str]) -> str:
-    return re.sub(r"^([ ]*)#: ?", r"\1", region["wrong"], flags=re.MULTILINE)
-
-
 @cache
 def stage_code(stage: str, name: str = "make_kernel") -> str:
     """A function of a stage's file without its annotations, after the imports and constants that
-    it uses."""
-    shared = (KERNELS / f"{stage}.py").is_file()
+    it uses; other functions of the file are imported from it."""
+    shared = (PACKAGE.parent / f"kernels/{stage}.py").is_file()
     module = f"convlab.kernels.{stage}" if shared else stage_named(stage).module
-    file = KERNELS.parents[1].joinpath(*module.split(".")).with_suffix(".py")
-    source = file.read_text(encoding="utf-8")
+    source = inspect.getsource(importlib.import_module(module))
     tree, lines = ast.parse(source), source.splitlines()
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if (function := functions.get(name)) is None:
         raise ValueError(f"{module} has no function {name!r}")
-    code = list(_needed(tree, lines, names_in(*function.body), module))
+    used = _names_in(*function.body)
+    constants = [node for node in tree.body if isinstance(node, ast.Assign)]
+    for node in constants:  # what constants are made of is used, too
+        if _names_in(*node.targets) & used:
+            used |= _names_in(node.value)
+    code, own = [], []
+    for statement in tree.body:
+        match statement:
+            case ast.ImportFrom(module=str(source)):
+                if names := [alias.name for alias in statement.names if alias.name in used]:
+                    code.append(f"from {source} import {', '.join(names)}")
+            case ast.Import():
+                code += [f"import {a.name}" for a in statement.names if a.name in used]
+            case ast.FunctionDef() | ast.ClassDef() if statement.name in used:
+                own.append(statement.name)
+    code += [f"from {module} import {', '.join(own)}"] * bool(own)
+    needed = [node for node in constants if _names_in(*node.targets) & used]
+    code += [""] * bool(needed)
+    for node in needed:
+        code += lines[node.lineno - 1 : node.end_lineno]
     arguments = ", ".join(one.arg for one in function.args.args)
     body = lines[function.body[0].lineno - 1 : function.end_lineno]
     return "\n".join([*code, "", "", f"def {name}({arguments}):", *body]).strip()
 
 
-def names_in(*nodes: ast.AST) -> set[str]:
-    """The names that stand somewhere in the code."""
+def _names_in(*nodes: ast.AST) -> set[str]:
     return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
-
-
-def _needed(tree: ast.Module, lines: Sequence[str], used: set[str], module: str) -> Iterator[str]:
-    """Imports and constants; other functions of the file are imported from it."""
-    constants = [node for node in tree.body if isinstance(node, ast.Assign)]
-    for node in constants:  # what constants are made of is used, too
-        if names_in(*node.targets) & used:
-            used |= names_in(node.value)
-    own: list[str] = []
-    for statement in tree.body:
-        match statement:
-            case ast.ImportFrom(module=str(source)):
-                names = [alias.name for alias in statement.names if alias.name in used]
-                if names:
-                    yield f"from {source} import {', '.join(names)}"
-            case ast.Import():
-                yield from (f"import {a.name}" for a in statement.names if a.name in used)
-            case ast.FunctionDef() | ast.ClassDef() if statement.name in used:
-                own.append(statement.name)
-    if own:
-        yield f"from {module} import {', '.join(own)}"
-    needed = [node for node in constants if names_in(*node.targets) & used]
-    if needed:
-        yield ""
-    for node in needed:
-        yield from lines[node.lineno - 1 : node.end_lineno]
-
-
-REGION = re.compile(
-    rf"^(?P<indent>[ ]*){BEGIN}:?[ ]*(?P<task>.*)\n(?P<inside>(?:.*\n)*?)[ ]*{END}[^\n]*$",
-    re.MULTILINE,
-)
-
-
-def cut(text: str) -> str:
-    """The learner's text: for every solution how many lines it has and what they do."""
-
-    def stub(region: re.Match[str]) -> str:
-        inside = map(str.strip, region["inside"].splitlines())
-        count = sum(bool(line) and not line.startswith("#") for line in inside)
-        size = f"about {count} line{'s' * (count != 1)}"
-        task = f": {region['task']}" if region["task"] else ""
-        hash = f"{region['indent']}# "
-        comment = textwrap.fill(
-            f"FILL ME IN ({size}){task}", COLUMNS, initial_indent=hash, subsequent_indent=hash
-        )
-        return f"{comment}\n{region['indent']}{STUB}"
-
-    return REGION.sub(stub, text)
-
-
-def without_marks(text: str) -> str:
-    """A solution without the lines that mark it."""
-    kept = (line for line in text.splitlines() if BEGIN not in line and END not in line)
-    return "\n".join(kept)

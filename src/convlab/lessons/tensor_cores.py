@@ -21,30 +21,16 @@ from convlab.convolution import reference
 from convlab.device import mma_tf32
 from convlab.device.products import WARP, K, M, N, multiply_add, split_into_tf32, warp_mma
 from convlab.engines.simulator import Simulator
-from convlab.lessons.charts import lines
-from convlab.lessons.exercises import On, check, tried
-from convlab.lessons.feedback import (
-    ANSWER,
-    COUNTS,
-    Feedback,
-    Problem,
-    Stopped,
-    graded,
-    ready,
-    row_of,
-    running,
-    with_problems,
-)
-from convlab.lessons.launching import ready_for
+from convlab.lessons import feedback, pictures
+from convlab.lessons.exercises import On, check, ready_for, tried
+from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, Feedback, Problem, graded, running
 from convlab.lessons.maps import elements_of
-from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, spans
+from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, only_or_count, spans
 from convlab.problem import ConvProblem
 from convlab.simulation import greenlets
 from convlab.stages import stage_named
 from convlab.tracing import LaunchTrace
 
-STOPPED = "Not yet: it could not be run to its end."
-ONE_WARP = "once by each lane, for all that a warp has to do here"
 Place = tuple[str, int, int]  # of an element: matrix, row, column
 NOWHERE: Place = ("", -1, -1)
 
@@ -60,12 +46,14 @@ def _one_warp(A, B, C):  # type: ignore[no-untyped-def]
 
 
 class Products(NamedTuple):
-    """A launch, and what lanes brought to each of its calls of ``mma_tf32``: by lane, (a, b, c)."""
+    """A launch, and what lanes brought to each of its calls of ``mma_tf32``: by lane, (a, b, c).
+    ``names`` are the elements of A and B by their numbers."""
 
     launch: LaunchTrace
     wrong: dict[Any, Problem]
     output: np.ndarray
     calls: Sequence[dict[int, Any]]
+    names: dict[float, Place]
 
 
 def numbered_matrices(rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -78,37 +66,37 @@ def products_of(kernel: Any, A: np.ndarray, B: np.ndarray) -> Products:
     """Launch ``kernel(A, B, C)`` with one warp, and listen. Raises whatever it raises."""
     with mock.patch.object(greenlets, "warp_mma", wraps=warp_mma) as heard:
         launch, wrong, output = tried(kernel, On(1, WARP, (A, B)), A @ B)
-    return Products(launch, wrong, output, [call.args[0] for call in heard.call_args_list])
+    calls = [call.args[0] for call in heard.call_args_list]
+    both = (("A", A), ("B", B))
+    names = {float(v): (name, *place) for name, x in both for place, v in np.ndenumerate(x)}
+    return Products(launch, wrong, output, calls, names)
 
 
-def wanted_of(name: str, lane: int) -> list[Place]:
-    """Which elements a lane holds of what PTX calls a, b and c, in order."""
+OPERANDS = ("a[0]", "a[1]", "a[2]", "a[3]", "b[0]", "b[1]")  # as PTX numbers them
+
+
+def wanted_of(lane: int) -> list[Place]:
+    """Which element of A or B a lane must bring as each of ``OPERANDS``."""
     g, t = divmod(lane, 4)
-    return {
-        "a": [("A", g, t), ("A", g + 8, t), ("A", g, t + 4), ("A", g + 8, t + 4)],
-        "b": [("B", t, g), ("B", t + 4, g)],
-        "c": [("C", g, 2 * t), ("C", g, 2 * t + 1), ("C", g + 8, 2 * t), ("C", g + 8, 2 * t + 1)],
-    }[name]
+    of_a = [("A", g, t), ("A", g + 8, t), ("A", g, t + 4), ("A", g + 8, t + 4)]
+    return [*of_a, ("B", t, g), ("B", t + 4, g)]
 
 
 def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
     """The matrices of a product, with the lane that brings each element of A and B and the one that
     writes each of C, as ``kernel(A, B, C)`` does it, by default one that is right; framed what
     ``lane`` holds. Grey is what no lane brings or writes."""
-    A, B = numbered_matrices(rows)
-    found = products_of(kernel or _one_warp, A, B)
-    names = _names(A, B)
+    found = products_of(kernel or _one_warp, *numbered_matrices(rows))
     held: dict[Place, list[int]] = {}
     present = found.calls[0] if found.calls else {}
     for one, (a, b, _) in present.items():
         for number in (*a, *b):
-            if (place := names.get(float(number))) is not None:
+            if (place := found.names.get(float(number))) is not None:
                 held.setdefault(place, []).append(one)
     if any(array.name == "C" for array in found.launch.arrays):
         for one, element in elements_of(found.launch, "C", "store"):
             held.setdefault(("C", *divmod(element, N)), []).append(one)
-    gap = 2.2
-    grid = Grid()
+    grid, gap = Grid(), 2.2
     at = {"A": (0.0, K + gap, rows), "B": (K + gap, 0.0, K), "C": (K + gap, K + gap, rows)}
     for matrix, (left, top, count) in at.items():
         grid.note(left, top - 1.45, f"{matrix}: {count} x 8", 10, weight="bold")
@@ -118,9 +106,8 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
             grid.note(left - 0.2, top + row + 0.5, str(row), 7.5, ha="right")
         for row, column in np.ndindex(count, 8):
             lanes = held.get((matrix, row, column), [])
-            text = f"x{len(lanes)}" if len(lanes) > 1 else "".join(map(str, lanes))
             colour = COLOURS[lanes[0] // 4] if lanes else NOBODY
-            grid.cell(left + column, top + row, colour, text, size=8.5)
+            grid.cell(left + column, top + row, colour, only_or_count(lanes), size=8.5)
     mine = sorted(place for place, lanes in held.items() if lane in lanes)
     for matrix, row, column in mine:
         grid.frame(at[matrix][0] + column, at[matrix][1] + row)
@@ -139,11 +126,6 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
     return grid.finished(alt, caption)
 
 
-def _names(A: np.ndarray, B: np.ndarray) -> dict[float, Place]:
-    both = (("A", A), ("B", B))
-    return {float(v): (name, *place) for name, x in both for place, v in np.ndenumerate(x)}
-
-
 def _said(place: tuple[Any, ...]) -> str:
     return f"{place[0]}[{place[1]}, {place[2]}]"
 
@@ -151,16 +133,15 @@ def _said(place: tuple[Any, ...]) -> str:
 @graded
 def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
     """Check ``kernel(A, B, C)``, launched with one warp: it must write ``A @ B`` for A of these
-    numbers of rows, in one call of ``mma_tf32``, and the simulator find nothing. Nothing that is
-    wrong with it raises."""
-    ready(kernel, is_kernel)
+    numbers of rows, in one call of ``mma_tf32``, and the simulator find nothing."""
+    feedback.ready(kernel, is_kernel)
     problems: dict[Any, Problem] = {}
     stopped = False  # before anything was computed
     random = np.random.default_rng(0)
     tries = []
     for count in rows:  # numbered matrices first, because of these one can say what went wrong
-        A, B = random.integers(-9, 10, (count, K)), random.integers(-9, 10, (K, N))
-        tries += [numbered_matrices(count), (A.astype(np.float32), B.astype(np.float32))]
+        others = [random.integers(-9, 10, shape) for shape in ((count, K), (K, N))]
+        tries += [numbered_matrices(count), [one.astype(np.float32) for one in others]]
     for A, B in tries:
         with running():
             found = products_of(kernel, A, B)
@@ -168,15 +149,18 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
         for key, problem in found.wrong.items():
             if key != ANSWER:
                 problems.setdefault(key, problem)
-            elif not stopped:
-                problems.setdefault(key, _told(found, A, B) or problem)
+            elif not stopped and ANSWER not in problems:
+                problems[ANSWER] = _why_wrong(found, A, B) or problem
         if len(found.calls) != 1 and not found.wrong:
-            what = f"The warp comes to mma_tf32 {len(found.calls)} times; it must come {ONE_WARP}."
+            what = (
+                f"The warp comes to mma_tf32 {len(found.calls)} times; it must come once by each "
+                "lane, for all that a warp has to do here."
+            )
             problems.setdefault(COUNTS, Problem(COUNTS, what))
     if problems:
-        feedback = with_problems(problems.values())
+        told = feedback.with_problems(problems.values())
         early = stopped and ANSWER not in problems
-        return replace(feedback, headline=STOPPED) if early else feedback
+        return replace(told, headline=feedback.HEADLINES[BROKEN]) if early else told
     said = ", ".join(map(str, rows))
     right = (f"C is A @ B, for A of {said} rows", "every lane brings and writes what is its own")
     return Feedback("Passed.", (), right)
@@ -190,12 +174,12 @@ HOW = {
 }
 
 
-def _told(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
+def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
     """Why the answer is wrong: what lanes bring, then what they start from, then what they do
     with the sums."""
     if not found.calls:
         return Problem(ANSWER, "No lane comes to mma_tf32.")
-    names, lanes = _names(A, B), found.calls[0]
+    lanes = found.calls[0]
     if missing := sorted(set(range(WARP)) - set(lanes)):
         columns = spans([lane // 4 for lane in missing])
         what = (
@@ -204,42 +188,43 @@ def _told(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
         )
         return Problem(ANSWER, what)
     of = {"A": A, "B": B}
-    for which, number in [("a", n) for n in range(4)] + [("b", n) for n in range(2)]:
+    for number, name in enumerate(OPERANDS):
         wrong = []
-        for lane, brought in sorted(lanes.items()):
-            matrix, row, column = wanted_of(which, lane)[number]
-            got = float(brought["ab".index(which)][number])
+        for lane, (a, b, _) in sorted(lanes.items()):
+            matrix, row, column = place = wanted_of(lane)[number]
+            got = float((*a, *b)[number])
             if row < len(of[matrix]) and got != of[matrix][row, column]:
-                wrong.append((lane, got, (matrix, row, column)))
-        if wrong and len(names) == A.size + B.size:
-            return _wrong_number(f"{which}[{number}]", wrong, names, len(lanes), HOW[which])
+                wrong.append((lane, got, place))
+        if wrong and len(found.names) == A.size + B.size:
+            return _wrong_operand(name, wrong, found.names, len(lanes))
     for lane, (_, _, c) in lanes.items():
         if any(value != 0 for value in c):
             what = f"Lane {lane} begins its sums with {c[0]:g}: they begin with zeros."
             return Problem(ANSWER, what)
-    output, right = found.output, A @ B
-    places = [place for place in np.ndindex(right.shape) if output[place] != right[place]]
+    right = A @ B
+    places = np.argwhere(found.output != right).tolist()
     if not places:
         return None
-    value = output[places[0]]
-    where = np.argwhere(right == value).tolist()
+    first = tuple(places[0])
+    value = found.output[first]
+    belongs = np.argwhere(right == value).tolist()
     if np.isnan(value):
         said = "holds nothing: no lane wrote it, or a lane wrote NaN"
-    elif len(where) == 1:
-        said = f"holds what belongs into {_said(('C', *where[0]))}"
+    elif len(belongs) == 1:
+        said = f"holds what belongs into {_said(('C', *belongs[0]))}"
     else:
-        said = f"is {value:g}, wanted is {right[places[0]]:g}"
+        said = f"is {value:g}, wanted is {right[first]:g}"
     what = (
         f"The lanes bring what they must, but {len(places)} of {right.size} sums are wrong: "
-        f"{_said(('C', *places[0]))} {said}."
+        f"{_said(('C', *first))} {said}."
     )
     return Problem(ANSWER, what, advice=HOW["c"])
 
 
-def _wrong_number(
-    name: str, wrong: Sequence[tuple[int, float, Place]], names: dict[float, Place], count: int,
-    how: str,
-) -> Problem:  # fmt: skip
+def _wrong_operand(
+    name: str, wrong: list[tuple[int, float, Place]], names: dict[float, Place], count: int
+) -> Problem:
+    """What the first of the lanes brings instead, and what their mistakes have in common."""
     lane, got, wanted = wrong[0]
     brought = _said(names[got]) if got in names else f"{got:g}, which is in neither matrix,"
     what = (
@@ -247,24 +232,16 @@ def _wrong_number(
         f"{_said(wanted)}. {len(wrong)} of {count} lanes bring a wrong {name}."
     )
     pairs = [(names.get(value, NOWHERE), place) for _, value, place in wrong]
+    advice = HOW[name[0]]
     if all(found[0] not in (place[0], "") for found, place in pairs):
-        how = "That is of the other matrix."
+        advice = "That is of the other matrix."
     elif all(found[1:] == (place[2], place[1]) for found, place in pairs):
-        how = "Rows and columns are exchanged."
-    return Problem(ANSWER, what, advice=how)
+        advice = "Rows and columns are exchanged."
+    return Problem(ANSWER, what, advice=advice)
 
 
-ACCURACY = "accuracy"
 SIGN, EXPONENT, SEEN = COLOURS[3], COLOURS[1], COLOURS[0]
 LEFT_OUT = 13  # bits of a float32 that TF32 has not
-CHAIN = 2 * K  # terms that are added up before the tensor core begins again
-SUM_TERMS = (64, 256, 1024)
-
-# Windows of many terms for few outputs: one block of every tile, and errors that add up. Positive
-# numbers, as after a ReLU, so that all cuts go the same way.
-ONE_STEP, SHORT, LONG = (ConvProblem(1, channels, 5, 9, 16, 2) for channels in (2, 16, 64))
-RIGHT = 1e-6  # a sum that is further off than this part of it lacks something
-BILLION = 1e9
 
 
 def bits_of_split(value: float) -> Picture:
@@ -273,14 +250,13 @@ def bits_of_split(value: float) -> Picture:
     number = np.float32(value)
     if not np.isfinite(number) or not number:
         raise ValueError(f"value is {value}: it must be a finite number other than zero")
-    parts = dict(zip(("large", "small"), split_into_tf32(number), strict=True))
-    rows = {"x": number, **parts}
-    grid = Grid()
+    parts = split_into_tf32(number)
+    grid, told = Grid(), []
     for at, text in ((0, "sign"), (1.3, "exponent: 8"), (9.6, "mantissa: 10 bits that TF32 has")):
         grid.note(at, -0.7 if at else -1.6, text, 8)
     grid.note(20.2, -0.7, f"and {LEFT_OUT} that it has not", 8)
-    for place, (name, part) in enumerate(rows.items()):
-        top = place * 1.9
+    rows = zip(("x", "large", "small"), (number, *parts), (0, 1.9, 3.8), strict=True)
+    for name, part, top in rows:
         grid.note(-0.5, top + 0.5, name, 9, ha="right", weight="bold")
         bits = f"{int(part.view(np.uint32)):032b}"
         for column, bit in enumerate(bits):
@@ -288,16 +264,20 @@ def bits_of_split(value: float) -> Picture:
             kind = SIGN if column == 0 else EXPONENT if column < 9 else SEEN
             left = column + 0.3 * (column > 0) + 0.3 * (column > 8) + 0.3 * (not seen)
             grid.cell(left, top, kind if seen else NOBODY, bit, size=8, edge=FAINT)
-    large, small = (float(part) for part in parts.values())
-    caption = (
-        f"x = {float(number):.9g} is large + small = {large:.9g} + {small:.9g}, exactly. Coloured "
-        "is what a tensor core looks at: red the sign, orange the exponent, blue the mantissa. "
-        f"Without the small part x is off by 1 part in {abs(float(number) / small):,.0f}."
-        if small
-        else "TF32 holds x: large is all of it."
-    )
-    alt = "; ".join(f"{name}: {int(part.view(np.uint32)):032b}" for name, part in rows.items())
-    return grid.finished(f"The bits of x and of its two parts. {alt}", caption)
+        told.append(f"{name}: {bits}")
+    large, small = map(float, parts)
+    caption = "TF32 holds x: large is all of it."
+    if small:
+        caption = (
+            f"x = {float(number):.9g} is large + small = {large:.9g} + {small:.9g}, exactly. "
+            "Coloured is what a tensor core looks at: red the sign, orange the exponent, blue the "
+            f"mantissa. Without the small part x is off by 1 part in {abs(number / small):,.0f}."
+        )
+    return grid.finished(f"The bits of x and of its two parts. {'; '.join(told)}", caption)
+
+
+CHAIN = 2 * K  # terms that are added up before the tensor core begins again
+SUM_TERMS = (64, 256, 1024)
 
 
 def _by_tensor_cores(A: np.ndarray, B: np.ndarray, split: bool, step: int) -> np.ndarray:
@@ -331,6 +311,11 @@ WAYS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 }
 
 
+def _mean(errors: np.ndarray) -> float:
+    """The root of the mean square."""
+    return float(np.sqrt(np.mean(errors**2)))
+
+
 @cache
 def errors_of_ways() -> dict[str, list[float]]:
     """The errors of sums of ``SUM_TERMS`` positive products by each way to multiply: the root of
@@ -345,11 +330,6 @@ def errors_of_ways() -> dict[str, list[float]]:
     return found
 
 
-def _mean(errors: np.ndarray) -> float:
-    """The root of the mean square."""
-    return float(np.sqrt(np.mean(errors**2)))
-
-
 def errors_by_terms() -> Picture:
     """How far off sums are by four ways to multiply, against how many terms they have."""
     caption = (
@@ -358,7 +338,15 @@ def errors_by_terms() -> Picture:
     )
     title = "error, as a part of the sum"
     more = {"label": "{:.1e}", "yscale": "log", "xlabel": "terms"}
-    return lines(SUM_TERMS, errors_of_ways(), title, caption, **more)
+    return pictures.lines(SUM_TERMS, errors_of_ways(), title, caption, **more)
+
+
+ACCURACY = "accuracy"
+# Windows of many terms for few outputs: one block of every tile, and errors that add up. Positive
+# numbers, as after a ReLU, so that all cuts go the same way.
+ONE_STEP, SHORT, LONG = (ConvProblem(1, channels, 5, 9, 16, 2) for channels in (2, 16, 64))
+RIGHT = 1e-6  # a sum that is further off than this part of it lacks something
+BILLION = 1e9
 
 
 def errors_of(made: Any, stage: str, problem: ConvProblem) -> tuple[np.ndarray, int]:
@@ -377,6 +365,12 @@ def errors_of(made: Any, stage: str, problem: ConvProblem) -> tuple[np.ndarray, 
     return ((output - exact) / exact).reshape(problem.M, problem.N), heard.call_count
 
 
+@cache
+def _ours(stage: str) -> tuple[float, int]:
+    errors, products = errors_of(None, stage, LONG)
+    return _mean(errors), products
+
+
 @graded
 def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
     """:func:`convlab.lessons.check`, and whether sums of many terms are as exact as the stage's,
@@ -389,7 +383,7 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
             errors, products = errors_of(made, stage, LONG)
             # What inexact sums are compared with, and wrong ones.
             fewer = _mean(errors_of(made, stage, SHORT if found.passed else ONE_STEP)[0])
-    except Stopped:
+    except feedback.Stopped:
         if found.passed:
             raise
         return found
@@ -399,8 +393,8 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
         return replace(found, problems=(replace(first, advice=advice), *others))
     yours = _mean(errors)
     ours, fewest = _ours(stage)
-    error = row_of("error, parts in a billion", yours * BILLION, ours * BILLION)
-    count = row_of("products by tensor cores", products, fewest)
+    error = feedback.row_of("error, parts in a billion", yours * BILLION, ours * BILLION)
+    count = feedback.row_of("products by tensor cores", products, fewest)
     found = replace(found, rows=(*found.rows, error, count))
     if not error.ok:
         headline = "Right, but not there yet: it is not as exact as the stage."
@@ -413,12 +407,6 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
     return found
 
 
-@cache
-def _ours(stage: str) -> tuple[float, int]:
-    errors, products = errors_of(None, stage, LONG)
-    return _mean(errors), products
-
-
 def _where_to_look(errors: np.ndarray, once: float) -> str:
     """The hint for wrong sums of ``LONG``, one tile of s13's, by which of them are wrong;
     ``once`` is how far those of one step are off."""
@@ -429,11 +417,8 @@ def _where_to_look(errors: np.ndarray, once: float) -> str:
         )
     rows, columns = np.indices(errors.shape)
     quarters = rows // 8 % 2 * 2 + columns // 16 % 2
-    told = ""
-    for names, groups in (
-        ([f"part[{n}]" for n in range(4)], quarters),
-        (list("xyzw"), columns % 4),
-    ):
+    told, parts = "", [f"part[{n}]" for n in range(4)]
+    for names, groups in ((parts, quarters), (list("xyzw"), columns % 4)):
         wrong = [name for n, name in enumerate(names) if not _mean(errors[groups == n]) < RIGHT]
         if 0 < len(wrong) < len(names):
             told = f"Wrong are only the sums that come from {', '.join(wrong)}. "
@@ -452,15 +437,14 @@ def _inexact(yours: float, before: float, ours: float) -> Problem:
         f"Sums of {LONG.K} terms are off by {yours:.1e} of themselves on average, the stage's by "
         f"{ours:.1e}."
     )
+    advice = (
+        "It does not grow with the number of terms, so it comes from within a step: a tensor core "
+        "cuts what it adds to a large sum. In which order are the three products added?"
+    )
     if yours > 1.5 * before:
         advice = (
             f"It grows with the number of terms (with {SHORT.K} it is {before:.1e}): the tensor "
             "core cuts each time it adds to a long sum. Begin every step with zeros, and add its "
             "part to R_O by ordinary additions."
-        )
-    else:
-        advice = (
-            "It does not grow with the number of terms, so it comes from within a step: a tensor "
-            "core cuts what it adds to a large sum. In which order are the three products added?"
         )
     return Problem(ACCURACY, what, advice=advice)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from convlab.lessons.exercises import check
+from convlab.lessons.exercises import check, ready_for
 from convlab.lessons.feedback import AS_FEW, COUNTS, Feedback, Problem, Row, graded
-from convlab.lessons.launching import AFTER, ready_for
 from convlab.lessons.pictures import COLOURS, FAINT, INK, PAPER, Grid, Picture
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
@@ -31,59 +30,54 @@ ASK, ARRIVE, READ, MULTIPLY, BARRIER = "ask", "arrive", "read", "multiply", "bar
 # One block, one warp, four slices of K_B = 8 without remainders: what a diary is kept of.
 SMALL = ConvProblem(1, 8, 5, 9, 16, 2)
 SMALL_TILE = Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)
-
-
-class Event(NamedTuple):
-    """Something the thread did: one of the words above, at its place in the thread's order. A
-    multiplication and the addition after it are one. ``address`` is that of shared memory."""
-
-    what: str
-    time: int
-    address: int = 0
+AFTER = ("bias", "output")  # what a kernel touches once its sums are complete
+ACROSS = 24.5  # boxes that the longest timeline takes
+BELOW = "what thread 0 does, first to last"
 
 
 @dataclass
 class Diary:
-    """What one thread did, in order; ``slices`` of ``steps`` terms each."""
+    """What one thread did, in order: for each event one of the words above, and the address that it
+    concerns of shared memory, else 0; ``slices`` of ``steps`` terms each. A multiplication and the
+    addition after it are one event."""
 
     slices: int
     steps: int
-    events: list[Event] = field(default_factory=list)
+    what: np.ndarray
+    address: np.ndarray
 
-    def of(self, what: str) -> list[Event]:
-        """The events of a kind, in order."""
-        return [event for event in self.events if event.what == what]
+    def times(self, what: str) -> np.ndarray:
+        """The places in the order of the events of a kind."""
+        return np.flatnonzero(self.what == what)
 
-    def by_slice(self, what: str) -> list[list[Event]]:
-        """The events of a kind, shared out evenly among the slices, in order."""
-        found = self.of(what)
-        each = len(found) // self.slices
-        return [found[n * each : (n + 1) * each] for n in range(self.slices)]
+    def by_slice(self, what: str) -> np.ndarray:
+        """The same, shared out evenly among the slices, which are the rows."""
+        times = self.times(what)
+        each = len(times) // self.slices
+        return times[: self.slices * each].reshape(self.slices, each)
 
     def flights(self) -> list[tuple[int, int]]:
         """For each slice when its first number was asked for and when its last one arrived."""
-        both = zip(self.by_slice(ASK), self.by_slice(ARRIVE), strict=True)
-        return [(asked[0].time, came[-1].time) for asked, came in both]
+        asked, came = self.by_slice(ASK)[:, 0], self.by_slice(ARRIVE)[:, -1]
+        return list(zip(asked.tolist(), came.tolist(), strict=True))
 
     def meanwhile(self) -> float:
         """Multiplications between asking for a number and its arrival, on average, over all
         numbers but the first slice's, which has nothing to wait beside."""
-        done = np.array([event.time for event in self.of(MULTIPLY)])
-        each = []
-        for asked, came in list(zip(self.by_slice(ASK), self.by_slice(ARRIVE), strict=True))[1:]:
-            for number, one in enumerate(asked, 1):  # four numbers asked for at once come as four
-                end = came[number * len(came) // len(asked) - 1]
-                each.append(int(((one.time < done) & (done < end.time)).sum()))
-        return float(np.mean(each)) if each else 0.0
+        done, asked, came = self.times(MULTIPLY), self.by_slice(ASK)[1:], self.by_slice(ARRIVE)[1:]
+        if not asked.size:
+            return 0.0
+        numbers, arrivals = asked.shape[1], came.shape[1]
+        # Four numbers asked for at once come as four.
+        came = came[:, np.arange(1, numbers + 1) * arrivals // numbers - 1]
+        return float(np.mean(np.searchsorted(done, came) - np.searchsorted(done, asked)))
 
     def steps_ahead(self) -> float:
         """How many steps ahead of their multiplication operands are read, on average."""
-        reads, done = self.of(READ), np.array([event.time for event in self.of(MULTIPLY)])
+        reads, done = self.times(READ), self.times(MULTIPLY)
         total = self.slices * self.steps
-        a_step = len(done) / total
-        wanted = [number * total // len(reads) for number in range(len(reads))]
-        past = [int((done < event.time).sum()) / a_step for event in reads]
-        return float(np.mean([step - now for step, now in zip(wanted, past, strict=True)]))
+        wanted = np.arange(len(reads)) * total // len(reads)
+        return float(np.mean(wanted - np.searchsorted(done, reads) * total // len(done)))
 
 
 class _Scribe(Counter[int]):
@@ -98,9 +92,9 @@ class _Scribe(Counter[int]):
         self.barriers: list[int] = []
         self.operations: list[int] = []
         self.columns: Any = None
-        grid, block = three(main.grid, "grid"), three(main.block, "block")
+        shape = three(main.grid, "grid"), three(main.block, "block")
         self.launch = SimulatedLaunch(
-            main.kernel, grid, block, tuple(arrays), 0, False, None, recorder=self
+            main.kernel, *shape, tuple(arrays), 0, False, None, recorder=self
         )
         assert self.launch.arithmetic is not None
         assert self.launch.log is not None
@@ -149,32 +143,27 @@ def diary(stage: str, made: Any = None) -> Diary:
         elif address < GLOBAL or not copies:
             found.append((at, ASK, address if address < GLOBAL else 0))
     found = sorted(one for one in found if one[0] < end)
-    events = [Event(what, time, address) for time, (_, what, address) in enumerate(found)]
-    return Diary(SMALL.K // SMALL_TILE.K_B, SMALL_TILE.K_B, events)
-
-
-ACROSS = 24.5  # boxes that the longest timeline takes
+    _, what, addresses = map(np.array, zip(*found, strict=True))
+    return Diary(SMALL.K // SMALL_TILE.K_B, SMALL_TILE.K_B, what, addresses)
 
 
 def timeline(**diaries: Diary) -> Picture:
     """Diaries below each other: when each slice is in flight, when it is multiplied, where the
     thread waits for the others."""
-    event = ACROSS / max(len(one.events) for one in diaries.values())
+    event = ACROSS / max(len(one.what) for one in diaries.values())
     grid, told = Grid(0.25), []
     for place, (name, one) in enumerate(diaries.items()):
         top = place * 5.0
         grid.note(-4.5, top, name, 11, weight="bold")
         for row, text in enumerate(("slice is in flight", "slice is multiplied"), 1):
             grid.note(-0.3, top + row * 1.2, text, 7.5, ha="right")
-        barriers = [(event * (at.time + 0.5)) for at in one.of(BARRIER)]
-        flights = one.flights()
-        both = any(came > later for (_, came), (later, _) in pairwise(flights))
-        for number, (flight, worked) in enumerate(
-            zip(flights, one.by_slice(MULTIPLY), strict=True)
-        ):
-            high, level = (0.5, number % 2 * 0.5) if both else (1, 0)
+        barriers = (event * (one.times(BARRIER) + 0.5)).tolist()
+        flights, work = one.flights(), one.by_slice(MULTIPLY)
+        overlap = any(came > later for (_, came), (later, _) in pairwise(flights))
+        for number, (flight, worked) in enumerate(zip(flights, work, strict=True)):
+            high, level = (0.5, number % 2 * 0.5) if overlap else (1, 0)
             bars = [(*flight, top + 0.7 + level, high)]
-            bars += [(worked[0].time, worked[-1].time, top + 1.9, 1)] if worked else []
+            bars += [(worked[0], worked[-1], top + 1.9, 1)] if len(worked) else []
             for first, last, y, high in bars:
                 start, end = event * first, event * (last + 1)
                 grid.cell(start, y, COLOURS[number % len(COLOURS)], wide=end - start, high=high)
@@ -184,12 +173,12 @@ def timeline(**diaries: Diary) -> Picture:
                 grid.note((left + right) / 2, y + high / 2, str(number), 8, ha="center")
         for line in barriers:
             grid.cell(line - 0.04, top + 0.5, INK, wide=0.08, high=2.6, edge=INK)
-        grid.cell(0, top + 3.1, FAINT, wide=event * len(one.events), high=0.03, edge=FAINT)
+        grid.cell(0, top + 3.1, FAINT, wide=event * len(one.what), high=0.03, edge=FAINT)
         told.append(
             f"{name} does {one.meanwhile():.0f} multiply-adds between a request and the use of its "
             f"data, and waits at {len(barriers)} barriers"
         )
-    grid.note(0, 5.0 * len(diaries) - 1.3, "what thread 0 does, first to last", 8, color=FAINT)
+    grid.note(0, 5.0 * len(diaries) - 1.3, BELOW, 8, color=FAINT)
     caption = (
         "What thread 0 does, as the simulator ran it: a box with a number is a slice, a black line "
         "a barrier. A slice is in flight from its request until it lies in shared memory. "
@@ -202,34 +191,29 @@ def timeline(**diaries: Diary) -> Picture:
 def pipeline_stages(one: Diary) -> Picture:
     """Which slice is in which stage of the pipeline, and when: of a diary whose slices come by
     asynchronous copies. Raises ``ValueError`` where they do not."""
-    firsts = [asked[0].address for asked in one.by_slice(ASK)]
+    firsts = one.address[one.by_slice(ASK)[:, 0]].tolist()
     places = sorted(set(firsts))
     if len(places) < 2:
         raise ValueError("the diary has no asynchronous copies into several stages")
-    event = ACROSS / len(one.events)
+    event = ACROSS / len(one.what)
     grid, told = Grid(0.27), []
-    flights = one.flights()
-    both = zip(firsts, flights, one.by_slice(MULTIPLY), strict=True)
-    for number, (first, flight, worked) in enumerate(both):
-        stage, colour = places.index(first), COLOURS[number % len(COLOURS)]
-        of_work = worked[0].time, worked[-1].time
-        for (start, last), style in (
-            (flight, {"colour": PAPER, "hatch": "////", "edge": colour}),
-            (of_work, {"colour": colour, "text": str(number), "size": 8}),
-        ):
-            grid.cell(event * start, 1.3 * stage, wide=event * (last + 1 - start), **style)
+    flights, work = one.flights(), one.by_slice(MULTIPLY)
+    for number, (asked, came) in enumerate(flights):
+        stage, colour = places.index(firsts[number]), COLOURS[number % len(COLOURS)]
+        first, last = work[number][[0, -1]].tolist()
+        of_flight, of_work = (event * (came + 1 - asked), event * (last + 1 - first))
+        grid.cell(event * asked, 1.3 * stage, PAPER, wide=of_flight, hatch="////", edge=colour)
+        grid.cell(event * first, 1.3 * stage, colour, str(number), wide=of_work, size=8)
         told.append(f"slice {number} comes into stage {stage}")
     for place in range(len(places)):
         grid.note(-0.3, place * 1.3 + 0.5, f"stage {place}", 8, ha="right")
-    grid.note(0, 1.3 * len(places) + 0.3, "what thread 0 does, first to last", 8, color=FAINT)
-    most = max(
-        sum(asked <= event.time <= came for asked, came in flights[1:])
-        for event in one.of(MULTIPLY)
-    )
+    grid.note(0, 1.3 * len(places) + 0.3, BELOW, 8, color=FAINT)
+    done = one.times(MULTIPLY)
+    flying = np.array([(asked <= done) & (done <= came) for asked, came in flights[1:]])
     caption = (
         "Each line is a stage of the pipeline in shared memory. Hatched: a slice is in flight into "
         "the stage. Coloured, with its number: it is multiplied. Slices in flight while others are "
-        f"multiplied: at most {most}."
+        f"multiplied: at most {flying.sum(axis=0).max()}."
     )
     return grid.finished(f"The stages of the pipeline: {'; '.join(told)}", caption)
 
