@@ -15,13 +15,13 @@ import convlab
 from convlab.bench import results as module
 from convlab.bench.analysis import agreement
 from convlab.bench.results import (
+    STATES,
     Results,
     code_fingerprint,
     identity,
     open_results,
     set_aside,
 )
-from convlab.bench.rows import STATES
 
 pytestmark = pytest.mark.same_in_cudasim
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from convlab.bench import analysis
 from convlab.bench.analysis import Contender
-from convlab.bench.measured import table
+from convlab.bench.report import table
 from convlab.bench.results import Results, open_results, tensor_bytes
 from convlab.bench.systems import WHOLE
-from convlab.workloads import LAYER_NAMES, paper_layer
+from convlab.workloads import LAYER_NAMES
 
 ROOT = Path(__file__).parents[2]  # of the repository
 RESULTS = "docs/results"
@@ -126,16 +126,16 @@ def _ours_over(
 
 def figure_2(results: Results) -> Shown:
     """TFLOP/s on the twelve layers."""
-    systems, layers = im2win_systems(results), results.layers()
+    systems = im2win_systems(results)
 
     def faster(mine: str, other: str) -> str:
-        pair = systems[mine], systems[other]
-        return _ratios(analysis.speedup(results, *pair, layer) for layer in layers)
+        return _ratios(systems[mine].over(systems[other]).by_layer)
 
-    rows = []
-    for layer in layers:
-        best = [one.best(results, layer) for one in systems.values()]
-        rows.append((layer[0], *(_rate(None if row is None else vars(row)) for row in best)))
+    best = [one.rows() for one in systems.values()]
+    rows = [
+        (layer, *(_rate(row and vars(row)) for row in of_it))
+        for (layer, _), *of_it in zip(results.layers(), *best, strict=True)
+    ]
     said = (
         ("4.2", '"on average 3.5x TFLOPS than that of im2col+cuBLAS"', IM2COLS),
         ("4.2", '"5x to 155x TFLOPS compared with the direct convolution"', DIRECT),
@@ -147,15 +147,15 @@ def figure_2(results: Results) -> Shown:
 def figure_3(results: Results) -> Shown:
     """GiB on the twelve layers: the tensors and the workspace that each system asks for."""
     systems, layers = im2win_systems(results), results.layers()
-    needed: dict[str, list[int | None]] = {}
-    for name, one in systems.items():
-        best = [one.best(results, layer) for layer in layers]
-        needed[name] = [
+    needed = {
+        name: [
             None
             if row is None or row.workspace_bytes is None
-            else row.workspace_bytes + tensor_bytes(paper_layer(*layer))
-            for row, layer in zip(best, layers, strict=True)
+            else row.workspace_bytes + tensor_bytes(row.problem)
+            for row in one.rows()
         ]
+        for name, one in systems.items()
+    }
 
     def more(mine: str, other: str) -> str:
         pairs = zip(needed[mine], needed[other], strict=True)

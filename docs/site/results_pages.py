@@ -26,9 +26,9 @@ from papers import RESULTS
 
 from convlab.bench import analysis, plots, report, sanitizers
 from convlab.bench.experiments import S12, SIZES
-from convlab.bench.measured import table
-from convlab.bench.results import Results, open_results
-from convlab.bench.rows import Row
+from convlab.bench.report import table
+from convlab.bench.results import Results, Row, open_results
+from convlab.bench.roofline import in_gemm_class
 from convlab.workloads import UNSEEN, UNTUNED
 
 BENCH = f"{RESULTS}/bench_h200.json"
@@ -95,10 +95,7 @@ def _speedups(results: Results) -> str:
     """The best stage in fp32 over s01 and over the fastest baselines, layer by layer."""
     best = analysis.best_stage(results)
     assert best is not None
-    over = [one for one in analysis.comparators(results) if one.name not in results.systems]
-    return report.speedup_table(
-        results, best, [analysis.contender(results, analysis.BASELINE), *over]
-    )
+    return report.speedup_table(best, [*analysis.first(results), *analysis.fastest(results)])
 
 
 def _shown(section: papers.Section, old: str) -> str:
@@ -151,7 +148,7 @@ def gemm_class(rows: Mapping[str, Row]) -> Row | None:
         for name, row in rows.items()
         if name != S12
         and row.time_ms is not None
-        and analysis.in_gemm_class("any" if name == analysis.TORCH else "gemm", row)
+        and in_gemm_class("any" if name == analysis.TORCH else "gemm", row.algorithm)
     ]
     return min(others, key=lambda row: row.time_ms or 0.0, default=None)
 
