@@ -281,6 +281,12 @@ def show() -> str:
     return "\n".join(parts)
 
 
+def show_one(section: Section) -> str:
+    """A section's own table and its command."""
+    ours, _, by = made(section)
+    return f"{ours}\n{by}"
+
+
 def show_claims() -> str:
     """One table for docs/papers.md: what each paper says and our value."""
     rows, sources = [], []

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -49,21 +49,21 @@ def generated() -> dict[Path, str]:
     ladder = ladder_results.read(headline)
     bench = open_results(root / BENCH)
     brief = report.make(bench, title="", pictures=f"images/{PICTURES}", brief=True)
-    shown: dict[str, Maker] = {name: partial(_shown, SHOWN[name]) for name in SHOWN}
-    shown |= {
-        "ladder": lambda _: f"\n{ladder_section(ladder)}\n",
+    shown: dict[str, Maker] = {
         "sample": sample_section,
+        "ladder": lambda _: f"\n{ladder_section(ladder)}\n",
         "bench": lambda _: f"\n{brief.markdown}\n",
         "papers": lambda _: f"\n{papers.show_claims()}\n",
+        "sizes": lambda _: f"\n{papers.show_one(SIZES_SECTION)}\n",
+        "sanitizers": lambda _: f"\n{papers.show_one(SANITIZERS)}\n",
     }
     readme: dict[str, Maker] = {
         "ladder": lambda _: f"\n{ladder_table(ladder)}\n",
         "bench": lambda _: f"\n{_speedups(bench)}\n",
     }
-    files = {root / PICTURE: _kept(root / PICTURE, ladder_picture(ladder), headline)}
-    for name, text in brief.pictures.items():
-        picture = root / "docs" / name
-        files[picture] = _kept(picture, text, root / BENCH)
+    drawn = {root / "docs" / name: (text, root / BENCH) for name, text in brief.pictures.items()}
+    drawn[root / PICTURE] = ladder_picture(ladder), headline
+    files = {file: _kept(file, *of_it) for file, of_it in drawn.items()}
     for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
         makers = readme if page == root / "README.md" else shown
         try:
@@ -96,11 +96,6 @@ def _speedups(results: Results) -> str:
     best = analysis.best_stage(results)
     assert best is not None
     return report.speedup_table(best, [*analysis.first(results), *analysis.fastest(results)])
-
-
-def _shown(section: papers.Section, old: str) -> str:
-    text, _, by = papers.made(section)
-    return f"\n{text}\n{by}\n"
 
 
 # The sample of the command in docs/ladder.md.
@@ -160,15 +155,23 @@ def sizes_tables(document: Mapping[str, Any]) -> papers.Shown:
     for row in document["rows"]:
         if row["problem"] == str(SIZES.get(row["layer"])):
             found[row["layer"]][row["system"]] = Row.from_json(row)
+    others = {
+        "the GEMM class": {name: gemm_class(rows) for name, rows in found.items()},
+        "PyTorch": {name: rows.get(analysis.TORCH) for name, rows in found.items()},
+    }
     means, slower = [], []
-    for words, other in (("the GEMM class", gemm_class), ("PyTorch", _pytorch)):
+    for words, other in others.items():
         over = {}
-        for name, rows in found.items():
-            ours, theirs = rows.get(S12), other(rows)
+        for name, theirs in other.items():
+            ours = found[name].get(S12)
             if ours and theirs and ours.time_ms and theirs.time_ms:
                 ratio = over[name] = theirs.time_ms / ours.time_ms
-                if ratio < 1 and other is gemm_class:
-                    slower.append((ratio, str(SIZES[name]), _time(ours), _time(theirs)))
+                if ratio < 1 and words != "PyTorch":
+                    times = (
+                        f"{'~' if row.settled is False else ''}{row.time_ms:.4g}"
+                        for row in (ours, theirs)
+                    )
+                    slower.append((f"{ratio:.2f}", str(SIZES[name]), *times))
         for which, names in (("fitted", UNTUNED), ("unseen", UNSEEN)):
             if ratios := [over[name] for name in names if name in over]:
                 values = (geometric_mean(ratios), min(ratios), max(ratios))
@@ -176,30 +179,15 @@ def sizes_tables(document: Mapping[str, Any]) -> papers.Shown:
                 cells = (str(len(ratios)), *(f"{value:.2f}" for value in values), str(below))
                 means.append((f"{words}, {which}", *cells))
     columns = ("s12 over", "problems", "geometric mean", "least", "most", "below 1")
-    if not slower:
-        return table(columns, means), ()
     head = ("s12 is slower than the GEMM class", "s12 ms", "GEMM class ms", "ratio")
-    lines = [(*cells, f"{ratio:.2f}") for ratio, *cells in sorted(slower)]
-    return f"{table(columns, means)}\n{table(head, lines)}", ()
+    lines = [(*cells, ratio) for ratio, *cells in sorted(slower)]
+    return "\n".join(filter(None, (table(columns, means), table(head, lines)))), ()
 
 
-def _pytorch(rows: Mapping[str, Row]) -> Row | None:
-    return rows.get(analysis.TORCH)
-
-
-def _time(row: Row) -> str:
-    """Milliseconds, with ~ where the runs' spread stayed above 2 %."""
-    return f"{'~' if row.settled is False else ''}{row.time_ms:.4g}"
-
-
-# Files of results that one function shows, by the marker of their section.
-SHOWN = {
-    name: papers.Section("", f"{name}_h200.json", command, show)
-    for name, command, show in (
-        ("sizes", "`convlab bench --cases sizes`", sizes_tables),
-        ("sanitizers", "`make sanitize`", lambda document: (sanitizers.show(document), ())),
-    )
-}
+SIZES_SECTION = papers.Section("", "sizes_h200.json", "`convlab bench --cases sizes`", sizes_tables)
+SANITIZERS = papers.Section(
+    "", "sanitizers_h200.json", "`make sanitize`", lambda document: (sanitizers.show(document), ())
+)
 
 
 # Pictures.
@@ -209,18 +197,14 @@ def _kept(file: Path, text: str, rows: Path) -> str:
     """A picture, or the stored one where it shows the same rows in the same words by the same code:
     every version of matplotlib lays it out in another way."""
     told = json.loads(rows.read_text(encoding="utf-8"))
-    code = (
-        Path(str(module.__file__)).read_text(encoding="utf-8") for module in (plots, ladder_results)
+    code = "".join(map(inspect.getsource, (plots, ladder_results)))
+    hashes = (
+        hashlib.sha256(one.encode()).hexdigest()[:12]
+        for one in (json.dumps(told.get("rows", told)), code)
     )
-    drawn = "".join(code)
-    mark = f"rows {_hash(json.dumps(told.get('rows', told)))}, drawn by {_hash(drawn)}"
-    new = f"{text}<!-- {mark} -->\n"
+    new = f"{text}<!-- rows {', drawn by '.join(hashes)} -->\n"
     old = file.read_text(encoding="utf-8") if file.is_file() else ""
     return old if same_but_for_layout(old, new) else new
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def same_but_for_layout(one: str, other: str) -> bool:
