@@ -20,6 +20,7 @@ from typing import Any
 
 import finding_examples
 from finding_examples import EXAMPLES
+from ladder_results import read
 from papers import read_json
 from site_pictures import ROOT, drawn
 
@@ -170,12 +171,8 @@ def _made(files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
 def ladder_results() -> dict[str, dict[str, Any]]:
     """What ``convlab ladder --json`` measured on a GPU, by the layer's name: the layer with the
     most stages first, and among equals the ladder's default problem."""
-    found = {}
-    for path in (ROOT / "docs/results").glob("ladder_*.json"):
-        document = read_json(path)
-        if document["engine"] == "gpu":
-            document["steps"] = {step["name"]: step for step in document["stages"] if step["ok"]}
-            found[path.stem.split("_")[1].capitalize()] = document
+    paths = (ROOT / "docs/results").glob("ladder_*.json")
+    found = {path.stem.split("_")[1].capitalize(): read(path) for path in paths}
 
     def place(layer: str) -> tuple[int, bool, str]:
         usual = found[layer]["problem"]["input_shape"] != [*GPU_DEFAULT.input_shape]

@@ -41,6 +41,7 @@ def read(path: Path) -> dict[str, Any]:
     """What ``convlab ladder --json`` wrote on a GPU, with the problem and the GPU (``title``), the
     ``shapes`` and the ``machine`` in words. Each stage has its ``stage`` and ``kernel_ms``, the
     time of its main kernel without the layout transforms; its numbers are None where it failed.
+    ``steps`` are the stages that did not, by name.
 
     Raises ``ValueError`` naming a file that is not a GPU's result, or has unknown stages.
     """
@@ -59,6 +60,7 @@ def read(path: Path) -> dict[str, Any]:
             stage = stage_named(step["name"])
             step |= {"stage": stage, "kernel_ms": kernel_ms, "kernel_tflops": rate}
         return document | {
+            "steps": {step["name"]: step for step in document["stages"] if step["ok"]},
             "file": path.name,
             "title": f"{_layer(problem)}, batch {n}, on an {document['device']}",
             "shapes": f"{n} images of {h} x {w} pixels and {c} channels, {c_o} filters of "

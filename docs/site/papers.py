@@ -101,8 +101,8 @@ def _over(systems: Rows, slow: str, fast: str) -> float | None:
 
 def im2win_systems(results: Results) -> dict[str, Contender]:
     """The paper's systems and our fastest stage in fp32 arithmetic, by name."""
-    known = {name: analysis.contender(results, name) for name in results.systems}
-    known |= {one.name: one for one in analysis.fastest(results)}
+    every = [analysis.contender(results, name) for name in results.systems]
+    known = {one.name: one for one in (*every, *analysis.fastest(results))}
     best = analysis.best_stage(results)
     names = [*DIRECT, *IM2COLS, *CUDNN, WHOLE, *([best.name] if best else [])]
     return {name: known[name] for name in names if name in known}
@@ -306,18 +306,9 @@ def read_json(file: Path) -> Any:
         raise ValueError(f"{file} cannot be read as JSON: {error}") from error
 
 
-def source(file: str, environment: Mapping[str, Any] | None, command: str) -> str:
-    """The line below a table: the command that writes its file today, and of what is stored the
-    date and the versions."""
-    known = environment or {}
-    packages = known.get("packages") or {}
-    versions = (f"{name} {packages[name]}" for name in VERSIONS if packages.get(name))
-    words = ", ".join(filter(None, (str(known.get("date") or "")[:10], *versions)))
-    return f"{command}{f' ({words})' if words else ''}: [{file}](results/{file}).\n"
-
-
 def made(section: Section) -> tuple[str, Sequence[Claim], str]:
-    """A section's table, its claims and the line that names its command.
+    """A section's table, its claims, and the line with the command that writes its file today, and
+    of what is stored the date and the versions.
 
     Raises ``ValueError`` for a file of something else.
     """
@@ -330,7 +321,12 @@ def made(section: Section) -> tuple[str, Sequence[Claim], str]:
         known = results.environment if isinstance(results, Results) else results["environment"]
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{file} is no result of {section.command}: {error!r}") from error
-    return *shown, source(section.file, known, section.command)
+    known = known or {}
+    packages = known.get("packages") or {}
+    versions = (f"{name} {packages[name]}" for name in VERSIONS if packages.get(name))
+    words = ", ".join(filter(None, (str(known.get("date") or "")[:10], *versions)))
+    by = f"{section.command}{f' ({words})' if words else ''}"
+    return *shown, f"{by}: [{section.file}](results/{section.file}).\n"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from convlab.bench import analysis
 from convlab.bench.analysis import Contender
@@ -51,13 +51,6 @@ STYLE: Any = {
 }  # fmt: skip
 
 
-class Figure(NamedTuple):
-    """A plot in words, and as SVG."""
-
-    about: str
-    svg: str
-
-
 def svg(salt: str, height: float, draw: Callable[[Axes], None], width: float = WIDTH) -> str:
     """One picture in inches; the same bytes for the same ``salt``, which no other picture of a page
     may have.
@@ -66,13 +59,13 @@ def svg(salt: str, height: float, draw: Callable[[Axes], None], width: float = W
     """
     try:
         import matplotlib
-        from matplotlib.figure import Figure as Canvas
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise PlotsMissing(
             "plots need matplotlib: run make report, or python -m pip install -e '.[plots]'"
         ) from error
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt}):
-        figure = Canvas(figsize=(width, height))
+        figure = Figure(figsize=(width, height))
         figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1)
         draw(figure.add_subplot())
         file = io.StringIO()
@@ -145,7 +138,7 @@ def _series(axes: Axes, shown: Sequence[Contender], x: Sequence[float], line: st
     return reached
 
 
-def throughput(results: Results, name: str = "throughput") -> Figure:
+def throughput(results: Results, salt: str = "throughput") -> str:
     """TFLOP/s by layer of the systems that matter most."""
     layers, shown = results.layers(), analysis.selected(results)
     peak = (results.machine.fp32_flops or 0) / 1e12
@@ -166,15 +159,10 @@ def throughput(results: Results, name: str = "throughput") -> Figure:
         axes.grid(axis="y")
         _legend_below(axes)
 
-    about = (
-        "TFLOP/s on each layer; more is better. Fourier and Winograd algorithms do fewer "
-        "multiplications than the convolution has, tensor cores do more of them at a time: both "
-        "may pass fp32's peak."
-    )
-    return Figure(about, svg(name, 4.0 + 0.085 * len(shown), draw))
+    return svg(salt, 4.0 + 0.085 * len(shown), draw)
 
 
-def roofline(results: Results, name: str = "roofline") -> Figure:
+def roofline(results: Results, salt: str = "roofline") -> str:
     """Every stage on every layer, below the GPU's two roofs."""
     machine, stages = results.machine, analysis.stages(results)
     intensity = [problem_named(*layer).flops_per_byte for layer in results.layers()]
@@ -214,11 +202,7 @@ def roofline(results: Results, name: str = "roofline") -> Figure:
         axes.grid()
         _legend_below(axes, 4)
 
-    about = (
-        "The roofline: this run's stages on every layer, below what arithmetic and memory allow; "
-        "3xTF32 is s13's and s14's. Bytes are the fewest that have to move, each number once."
-    )
-    return Figure(about, svg(name, 5.2, draw))
+    return svg(salt, 5.2, draw)
 
 
 def _layer_names(
@@ -236,7 +220,7 @@ def _layer_names(
         note(axes, (middle, top), names, (0, -3), ha="center", va="top", fontsize="x-small")
 
 
-def speedups(results: Results, name: str = "speedups") -> Figure:
+def speedups(results: Results, salt: str = "speedups") -> str:
     """The best stage over the others: each layer a dot, their geometric mean a stroke."""
     one = analysis.best_stage(results)
     assert one is not None
@@ -265,11 +249,10 @@ def speedups(results: Results, name: str = "speedups") -> Figure:
         )
         axes.grid(axis="x")
 
-    about = f"{one.name} over each of the others: a dot a layer, the stroke their geometric mean."
-    return Figure(about, svg(name, 1.0 + 0.36 * max(1, len(known)), draw))
+    return svg(salt, 1.0 + 0.36 * max(1, len(known)), draw)
 
 
-def memory(results: Results, name: str = "memory") -> Figure:
+def memory(results: Results, salt: str = "memory") -> str:
     """Device memory in all over that of the tensors alone, computed and measured."""
     every = {
         one.name: [kind.ratio for kind in analysis.memory(one)]
@@ -295,8 +278,4 @@ def memory(results: Results, name: str = "memory") -> Figure:
         axes.grid()
         _legend_below(axes)
 
-    about = (
-        "Device memory in all, as a multiple of what input, filter and output take: geometric mean "
-        "over the layers that each can do, computed from what it asks for, and measured."
-    )
-    return Figure(about, svg(name, 1.4 + 0.27 * max(1, len(ratios)), draw))
+    return svg(salt, 1.4 + 0.27 * max(1, len(ratios)), draw)

@@ -83,9 +83,10 @@ def make(
         ) from error
     drawn: dict[str, str] = {}
 
-    def figure(name: str, part: dict[str, Any]) -> str:
-        plot, name = getattr(plots, name), f"{name}{part['suffix']}"
-        about, drawn[file := f"{pictures}{name}.svg"] = plot(part["results"], name)
+    def figure(name: str, part: dict[str, Any], about: str) -> str:
+        salt = f"{name}{part['suffix']}"
+        file = f"{pictures}{salt}.svg"
+        drawn[file] = getattr(plots, name)(part["results"], salt)
         return f"![{about}]({file})"
 
     environment = jinja2.Environment(
@@ -123,6 +124,7 @@ def _part(results: Results, why: Sequence[Why], of: str) -> dict[str, Any]:
         "headline": headline(results),
         "throughput": by_layer(results, "tflops"),
         "times": by_layer(results, "time_ms"),
+        "best": best,
         "speedups": best and speedup_table(best, over),
         "means": mean_table(results, over),
         "group_means": mean_table(results, [one for one in over if one.is_group]),
