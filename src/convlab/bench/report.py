@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from statistics import geometric_mean
-from typing import Any
 
 from convlab.bench import analysis, plots
 from convlab.bench.analysis import Contender
@@ -83,59 +82,21 @@ def make(
         ) from error
     drawn: dict[str, str] = {}
 
-    def figure(name: str, part: dict[str, Any], about: str) -> str:
-        salt = f"{name}{part['suffix']}"
+    def figure(name: str, results: Results, of: str, about: str) -> str:
+        salt = name + of.replace(", batch ", "-")
         file = f"{pictures}{salt}.svg"
-        drawn[file] = getattr(plots, name)(part["results"], salt)
+        drawn[file] = getattr(plots, name)(results, salt)
         return f"![{about}]({file})"
 
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("convlab.bench", ""), trim_blocks=True
-    )
+    loader = jinja2.PackageLoader("convlab.bench", "")
+    environment = jinja2.Environment(loader=loader, trim_blocks=True)
     environment.filters["number"] = number
-    batches = analysis.by_batch(results)
+    environment.globals |= {"analysis": analysis, "piece": PIECE, "figure": figure}
+    environment.globals |= {make.__name__: make for make in FOR_THE_TEMPLATE}
     text = environment.get_template("report.md").render(
-        title=title,
-        brief=brief,
-        figure=figure,
-        results=results,
-        sizes=batches or [NOTHING],
-        interrupted=None if brief else interrupted(results),
-        parts=[
-            _part(one, why, f", batch {batch}" if len(batches) > 1 else "")
-            for batch, one in batches.items()
-        ],
-        piece=PIECE,
-        runs=[(_changes(results, other), interrupted(other), analysis.agreement(results, other))
-              for other in others],
-        slow_clocks=_slow_clocks(results),
-    )  # fmt: skip
+        title=title, brief=brief, whole=results, others=others, why=why
+    )
     return Report(title, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n", drawn)
-
-
-def _part(results: Results, why: Sequence[Why], of: str) -> dict[str, Any]:
-    """What the template shows of one batch; ``of`` is added to headings."""
-    best, over = analysis.best_stage(results), analysis.comparators(results)
-    return {
-        "of": of,
-        "suffix": of.replace(", batch ", "-"),
-        "results": results,
-        "measured": any(row.ok for row in results.rows.values()),
-        "headline": headline(results),
-        "throughput": by_layer(results, "tflops"),
-        "times": by_layer(results, "time_ms"),
-        "best": best,
-        "speedups": best and speedup_table(best, over),
-        "means": mean_table(results, over),
-        "group_means": mean_table(results, [one for one in over if one.is_group]),
-        "roofline": by_layer(results, ROOFLINE),
-        "memory": {one.name: analysis.memory(one) for one in analysis.everybody(results)},
-        "why": [*why_not_faster(results, why)],
-        "missing": [
-            {**one, "layers": analysis.layers_in_words(one["layers"], len(results.layers()))}
-            for one in analysis.numberless(results.rows.values())
-        ],
-    }
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
@@ -198,7 +159,7 @@ def digits(value: float) -> str:
     return f"{value:.{max(0, 3 - whole)}f}"
 
 
-def speedup_table(one: Contender, over: Sequence[Contender]) -> str:
+def speedup_table(one: Contender, over: Iterable[Contender]) -> str:
     """One stage over each of the others: the geometric mean, and layer by layer."""
     ratios = {other.name: one.over(other) for other in over if other.name != one.name}
     rows = [
@@ -209,7 +170,7 @@ def speedup_table(one: Contender, over: Sequence[Contender]) -> str:
     return _table_by_layer((f"{one.name} over", "mean"), one.results, rows)
 
 
-def mean_table(results: Results, over: Sequence[Contender]) -> str:
+def mean_table(results: Results, over: Iterable[Contender]) -> str:
     """Every stage over each of the others: the geometric mean over the layers that both have."""
     stages, rows = analysis.stages(results), []
     for other in over:
@@ -248,7 +209,7 @@ def interrupted(results: Results) -> str | None:
     return f"**The run was interrupted**, with {missing} of {asked} rows missing."
 
 
-def _slow_clocks(results: Results) -> list[str]:
+def slow_clocks(results: Results) -> list[str]:
     """The rows where the GPU's clock was below its highest as timing began or ended."""
     found = []
     for row in results.rows.values():
@@ -260,7 +221,7 @@ def _slow_clocks(results: Results) -> list[str]:
     return found
 
 
-def _changes(one: Results, other: Results) -> list[tuple[str, str, str]]:
+def changes(one: Results, other: Results) -> list[tuple[str, str, str]]:
     """What differs between two runs: its name, here and there."""
     here, there = _facts(one, other), _facts(other, one)
     return [
@@ -282,3 +243,9 @@ def _facts(one: Results, other: Results) -> dict[str, str | None]:
             f"`{name}`" for name in one.systems if name not in other.systems
         ),
     }
+
+
+FOR_THE_TEMPLATE = (
+    headline, by_layer, speedup_table, mean_table, why_not_faster, interrupted, slow_clocks,
+    changes,
+)  # fmt: skip

@@ -123,17 +123,12 @@ def tensor_bytes(problem: ConvProblem) -> int:
 
 @dataclass(frozen=True)
 class Row:
-    """One system on one layer.
+    """One system on one layer; docs/json.md tells what each value is, and its unit.
 
-    ``state`` says how it went and ``reason`` why there is no number, in a sentence. ``time_ms`` is
-    the median of ``repeats`` runs, ``time_spread`` the width of their middle half in percent of it,
-    ``settled`` whether that is small. ``bound`` is the rule that the output was checked by,
-    and ``error_over_bound`` is the largest error divided by that bound. ``workspace_bytes`` is
-    computed, ``peak_bytes`` the device memory that was seen to be taken, tensors included.
-    ``clocks_mhz`` are the SMs' as timing began and as it ended. ``identity`` stands for machine,
-    versions and code. ``called_ms`` is the median of ordinary calls, launches included, and
-    ``called_spread`` the width of their middle half in percent of it; None on the host and in older
-    results.
+    ``state`` says how it went and ``reason`` why there is no number, in a sentence. ``bound`` is
+    the rule that the output was checked by, ``peak_bytes`` the device memory that was seen to be
+    taken, tensors included. ``called_ms`` and ``called_spread`` are of ordinary calls, launches
+    included; None on the host and in older results.
 
     Raises ``ValueError`` for a number without the state ``measured``, or that state without one,
     and for what cannot be: a time that is not above zero, a count that is no whole number.
