@@ -377,22 +377,20 @@ def line_of(system: str, text: str) -> list[str]:
     return line.split()
 
 
-def test_each_batch_has_its_own_table_in_the_terminal():
-    text = summed_up(two_batches())
+def test_numbers_in_the_terminal_are_of_the_layers_beside_them():
+    text, alone = summed_up(two_batches()), summed_up(sample(layers=["conv9"]))
     few, many = text[text.index("TFLOP/s, batch 4 ") :].split("TFLOP/s, batch 128 ")
     assert few.splitlines()[0].split()[3:] == ["over", "s01", "conv9", "conv10"]
     assert many.splitlines()[0].split() == ["over", "s01", "conv9"]
-    alone = summed_up(sample(layers=["conv9"]))
     assert line_of("s11_im2win_full", alone) == line_of("s11_im2win_full", many)
-
-
-def test_numbers_in_the_terminal_are_of_the_layers_beside_them():
     results = sample(layers=["conv9", "conv10", "conv12"])
     rows = [row for row in results.rows.values() if row.layer == "conv12"]
     one, first = named(results, "s11_im2win_full", "s01_direct")
     ratio = one.over(first).by_layer[-1]
     assert line_of("s11_im2win_full", summed_up(results, rows))[1] == f"{ratio:.2f}"
-    # Where there is no room for every layer: the median is the middle of both middle ones.
+
+
+def test_where_there_is_no_room_for_layers_the_median_is_that_of_an_even_number():
     results = sample(layers=["conv1", "conv2", "conv3", "conv4", "conv5", "conv7"])
     speeds = sorted(row.tflops for row in results.rows.values() if row.system == "s01_direct")
     assert speeds[3] > 1.02 * speeds[2]
@@ -423,15 +421,12 @@ def test_what_follows_as_json(file, results):
     assert {one["median_percent"] + one["largest_percent"] for one in other["systems"]} == {0}
 
 
-def test_json_of_several_batches_and_of_one_file(tmp_path):
-    file, told = tmp_path / "both.json", tmp_path / "told.json"
-    file.write_text(json.dumps(two_batches().as_json()))
-    assert run(file, "--json", told).exit_code == 0
-    written = json.loads(told.read_text())
-    assert written["other_runs"] == []
+def test_json_of_several_batches_and_of_one_file():
+    told = analysis.as_json(two_batches())
+    assert told["other_runs"] == []
     shown = {
         batch["batch"]: [layer["layer"] for layer in batch["systems"][0]["layers"]]
-        for batch in written["batches"]
+        for batch in told["batches"]
     }
     assert shown == {4: ["conv9", "conv10"], 128: ["conv9"]}
 
