@@ -16,8 +16,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import geometric_mean
-from typing import Any
 
 import ladder_results
 import papers
@@ -25,10 +23,10 @@ from ladder_results import ladder_picture, ladder_section, ladder_table
 from papers import RESULTS
 
 from convlab.bench import analysis, plots, report, sanitizers
+from convlab.bench.analysis import Contender, Speedup
 from convlab.bench.experiments import S12, SIZES
 from convlab.bench.report import table
 from convlab.bench.results import Results, Row, open_results
-from convlab.bench.roofline import in_gemm_class
 from convlab.workloads import UNSEEN, UNTUNED
 
 BENCH = f"{RESULTS}/bench_h200.json"
@@ -136,58 +134,43 @@ def sample_section(stored: str) -> str:
 # Sizes that no tile was tuned for.
 
 
-def gemm_class(rows: Mapping[str, Row]) -> Row | None:
-    """The fastest that does every multiplication: of cuDNN's three, and PyTorch's choice."""
-    others = [
-        row
-        for name, row in rows.items()
-        if name != S12
-        and row.time_ms is not None
-        and in_gemm_class("any" if name == analysis.TORCH else "gemm", row.algorithm)
-    ]
-    return min(others, key=lambda row: row.time_ms or 0.0, default=None)
-
-
-def sizes_tables(document: Mapping[str, Any]) -> papers.Shown:
-    """Two tables: how many times as fast s12 is, and the problems where it is slower. Rows of
-    problems that are no longer those of their names are left out."""
-    found: dict[str, dict[str, Row]] = {name: {} for name in SIZES}
-    for row in document["rows"]:
-        if row["problem"] == str(SIZES.get(row["layer"])):
-            found[row["layer"]][row["system"]] = Row.from_json(row)
-    others = {
-        "the GEMM class": {name: gemm_class(rows) for name, rows in found.items()},
-        "PyTorch": {name: rows.get(analysis.TORCH) for name, rows in found.items()},
-    }
-    means, slower = [], []
-    for words, other in others.items():
-        over = {}
-        for name, theirs in other.items():
-            ours = found[name].get(S12)
-            if ours and theirs and ours.time_ms and theirs.time_ms:
-                ratio = over[name] = theirs.time_ms / ours.time_ms
-                if ratio < 1 and words != "PyTorch":
-                    times = (
-                        f"{'~' if row.settled is False else ''}{row.time_ms:.4g}"
-                        for row in (ours, theirs)
-                    )
-                    slower.append((f"{ratio:.2f}", str(SIZES[name]), *times))
-        for which, names in (("fitted", UNTUNED), ("unseen", UNSEEN)):
-            if ratios := [over[name] for name in names if name in over]:
-                values = (geometric_mean(ratios), min(ratios), max(ratios))
+def sizes_tables(results: Results) -> papers.Shown:
+    """Two tables: how many times as fast s12 is, and the problems where it is slower."""
+    ours, torch = (Contender(results, name, name, (name,)) for name in (S12, analysis.TORCH))
+    libraries = [name for name in results.systems if name != S12]
+    gemm_class = Contender(results, analysis.GEMM_CLASS, "", libraries, gemm_class=True)
+    layers, means = results.layers(), []
+    for words, other in (("the GEMM class", gemm_class), ("PyTorch", torch)):
+        names = (name for name, _ in layers)
+        over = dict(zip(names, ours.over(other).by_layer, strict=True))
+        for which, of_it in (("fitted", UNTUNED), ("unseen", UNSEEN)):
+            speedup = Speedup([over.get(name) for name in of_it])
+            if ratios := speedup.known:
+                values = (speedup.mean, min(ratios), max(ratios))
                 below = sum(ratio < 1 for ratio in ratios)
                 cells = (str(len(ratios)), *(f"{value:.2f}" for value in values), str(below))
                 means.append((f"{words}, {which}", *cells))
+    slower = sorted(
+        (ratio, str(SIZES[layer[0]]), _time(ours.best(layer)), _time(gemm_class.best(layer)))
+        for layer, ratio in zip(layers, ours.over(gemm_class).by_layer, strict=True)
+        if ratio and ratio < 1
+    )
     columns = ("s12 over", "problems", "geometric mean", "least", "most", "below 1")
     head = ("s12 is slower than the GEMM class", "s12 ms", "GEMM class ms", "ratio")
-    lines = [(*cells, ratio) for ratio, *cells in sorted(slower)]
+    lines = [(*cells, f"{ratio:.2f}") for ratio, *cells in slower]
     return "\n".join(filter(None, (table(columns, means), table(head, lines)))), ()
+
+
+def _time(row: Row | None) -> str:
+    """Milliseconds, with ~ where the runs' spread stayed above 2 %."""
+    return "" if row is None else f"{'~' if row.settled is False else ''}{row.time_ms:.4g}"
 
 
 SIZES_SECTION = papers.Section("", "sizes_h200.json", "`convlab bench --cases sizes`", sizes_tables)
 SANITIZERS = papers.Section(
-    "", "sanitizers_h200.json", "`make sanitize`", lambda document: (sanitizers.show(document), ())
-)
+    "", "sanitizers_h200.json", "`make sanitize`",
+    lambda document: (sanitizers.show(document), ()), of_rows=False,
+)  # fmt: skip
 
 
 # Pictures.
