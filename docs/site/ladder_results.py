@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from papers import read_json
+from papers import date_of, read_json, versions_of
 
 from convlab.bench.plots import BAD, COLOURS, INK, QUIET, note, svg
 from convlab.bench.report import table
@@ -50,6 +50,10 @@ def read(path: Path) -> dict[str, Any]:
         if document["engine"] != "gpu":
             raise ValueError(f"its engine is {document['engine']!r}: only a GPU's times count")
         problem, environment = document["problem"], document.get("environment") or {}
+        gpu = environment.get("gpu") or {}
+        drivers = (f"{label} {gpu[key]}" for key, label in DRIVER.items() if gpu.get(key))
+        versions = versions_of(environment, PACKAGES)
+        machine = (document["device"], *drivers, *versions, date_of(environment))
         n, c, h, w = problem["input_shape"]
         c_o, _, h_f, w_f = problem["weight_shape"]
         for step in document["stages"]:
@@ -65,7 +69,7 @@ def read(path: Path) -> dict[str, Any]:
             "title": f"{_layer(problem)}, batch {n}, on an {document['device']}",
             "shapes": f"{n} images of {h} x {w} pixels and {c} channels, {c_o} filters of "
             f"{h_f} x {w_f}: {problem['flops'] / 1e9:,.1f} GFLOP in float32",
-            "machine": _machine(document["device"], environment),
+            "machine": ", ".join(filter(None, machine)),
             "command": str(environment.get("command") or ""),
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -80,18 +84,6 @@ def _layer(problem: dict[str, Any]) -> str:
         if all(list(getattr(paper, key)) == problem[key] for key in shapes):
             return name.capitalize()
     return "x".join(map(str, problem["input_shape"]))
-
-
-def _machine(device: str, environment: dict[str, Any]) -> str:
-    """What it ran on, and when, as far as it is known."""
-    gpu, packages = (environment.get(name) or {} for name in ("gpu", "packages"))
-    parts = (
-        device,
-        *(f"{label} {gpu[key]}" for key, label in DRIVER.items() if gpu.get(key)),
-        *(f"{name} {packages[name]}" for name in PACKAGES if packages.get(name)),
-        str(environment.get("date") or "")[:10],
-    )
-    return ", ".join(filter(None, parts))
 
 
 def _cells(step: Step, columns: Iterable[str]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -305,24 +306,30 @@ def read_json(file: Path) -> Any:
         raise ValueError(f"{file} cannot be read as JSON: {error}") from error
 
 
+def date_of(environment: Mapping[str, Any]) -> str:
+    """The day of a measurement, or nothing where it is not known."""
+    return str(environment.get("date") or "")[:10]
+
+
+def versions_of(environment: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """The packages with their versions, as far as these are known."""
+    packages = environment.get("packages") or {}
+    return [f"{name} {packages[name]}" for name in names if packages.get(name)]
+
+
 def opened(document: Mapping[str, Any]) -> Results:
     """The rows of a document, which may be older than today's format; those of problems that are no
     longer the ones of their names are left out."""
-    rows = [Row.from_json(row) for row in document["rows"]]
-    shown = [row.get("problem") for row in document["rows"]]
-    kept = [row for row, was in zip(rows, shown, strict=True) if was in (None, _named(row))]
-    return Results(
-        Machine(document["device"]), document["environment"], document["identity"],
-        {row.key: row for row in kept}, {one["name"]: one for one in document["systems"]},
-        more={name: document[name] for name in MORE if name in document},
-    )  # fmt: skip
-
-
-def _named(row: Row) -> str:
-    try:
-        return str(row.problem)
-    except ValueError:
-        return "no problem of today"
+    rows = {}
+    for told in document["rows"]:
+        row = Row.from_json(told)
+        with suppress(ValueError):  # where the name is no longer there
+            if told.get("problem") in (None, str(row.problem)):
+                rows[row.key] = row
+    systems = {one["name"]: one for one in document["systems"]}
+    more = {name: document[name] for name in MORE if name in document}
+    about = (Machine(document["device"]), document["environment"], document["identity"])
+    return Results(*about, rows, systems, more=more)
 
 
 def made(section: Section) -> tuple[str, Sequence[Claim], str]:
@@ -340,9 +347,7 @@ def made(section: Section) -> tuple[str, Sequence[Claim], str]:
         known = document["environment"] or {}
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{file} is no result of {section.command}: {error!r}") from error
-    packages = known.get("packages") or {}
-    versions = (f"{name} {packages[name]}" for name in VERSIONS if packages.get(name))
-    words = ", ".join(filter(None, (str(known.get("date") or "")[:10], *versions)))
+    words = ", ".join(filter(None, (date_of(known), *versions_of(known, VERSIONS))))
     by = f"{section.command}{f' ({words})' if words else ''}"
     return *shown, f"{by}: [{section.file}](results/{section.file}).\n"
 
