@@ -31,17 +31,23 @@ ALL = 0xFFFFFFFF
 EXAMPLES: list[Example] = []
 
 
-@dataclass(frozen=True)
+@dataclass
 class Example:
-    """A faulty kernel of two arrays of ``sizes`` elements. ``edits`` are the pieces of its source
-    that are wrong, each with its replacement in the corrected kernel."""
+    """Makes the kernel below an example: a faulty kernel of two arrays of ``sizes`` elements.
+    ``edits`` are the pieces of its source that are wrong, each with its replacement in the
+    corrected kernel."""
 
     kind: str
-    kernel: Any
     sizes: tuple[int, int]
     edits: dict[str, str]
-    grid: int
-    block: int
+    grid: int = 1
+    block: int = 32
+    kernel: Any = None
+
+    def __call__(self, kernel: Any) -> Any:
+        self.kernel = kernel
+        EXAMPLES.append(self)
+        return kernel
 
     def arguments(self) -> list[np.ndarray]:
         """New arrays for a launch."""
@@ -67,19 +73,7 @@ class Example:
         return names[self.kernel.py_func.__name__]
 
 
-def example(
-    kind: str, sizes: tuple[int, int], edits: dict[str, str], grid: int = 1, block: int = 32
-) -> Any:
-    """Make the kernel below an example."""
-
-    def kept(kernel: Any) -> Any:
-        EXAMPLES.append(Example(kind, kernel, sizes, edits, grid, block))
-        return kernel
-
-    return kept
-
-
-@example(
+@Example(
     "out of bounds",
     (40, 40),
     {"    b[i] = 2 * a[i]": "    if i < b.size:\n        b[i] = 2 * a[i]"},
@@ -91,14 +85,14 @@ def doubled(a, b):
     b[i] = 2 * a[i]
 
 
-@example("misaligned", (32, 32), {"load4(a, i)": "load4(a, 4 * i)"}, block=8)
+@Example("misaligned", (32, 32), {"load4(a, i)": "load4(a, 4 * i)"}, block=8)
 @cuda.jit
 def every_four(a, b):
     i = cuda.grid(1)
     b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = load4(a, i)
 
 
-@example("uninitialised", (32, 8), {"    for k": "    totals[0] = float32(0)\n    for k"}, block=8)
+@Example("uninitialised", (32, 8), {"    for k": "    totals[0] = float32(0)\n    for k"}, block=8)
 @cuda.jit
 def sums_of_rows(a, b):
     i = cuda.grid(1)
@@ -108,7 +102,7 @@ def sums_of_rows(a, b):
     b[i] = totals[0]
 
 
-@example("shared race", (64, 64), {"    b[i]": "    cuda.syncthreads()\n    b[i]"}, block=64)
+@Example("shared race", (64, 64), {"    b[i]": "    cuda.syncthreads()\n    b[i]"}, block=64)
 @cuda.jit
 def reversed_block(a, b):
     staged = cuda.shared.array(64, float32)
@@ -117,7 +111,7 @@ def reversed_block(a, b):
     b[i] = staged[63 - i]
 
 
-@example(
+@Example(
     "copy in flight",
     (64, 64),
     {"    cuda.syncthreads": "    wait_copies(0)\n    cuda.syncthreads"},
@@ -133,7 +127,7 @@ def staged_copy(a, b):
     b[i] = staged[63 - i]
 
 
-@example(
+@Example(
     "not fenced",
     (256, 128),
     {"    cuda.syncthreads": "    fence_shared()\n    cuda.syncthreads"},
@@ -154,14 +148,14 @@ def sums_of_columns(a, b):
     b[i] = D[0]
 
 
-@example("global race", (64, 1), {"b[0] += a[i]": "cuda.atomic.add(b, 0, a[i])"}, grid=2)
+@Example("global race", (64, 1), {"b[0] += a[i]": "cuda.atomic.add(b, 0, a[i])"}, grid=2)
 @cuda.jit
 def sum_of_all(a, b):
     i = cuda.grid(1)
     b[0] += a[i]
 
 
-@example(
+@Example(
     "barrier divergence",
     (40, 40),
     {"        cuda.syncthreads()\n": "    cuda.syncthreads()\n    if i < a.size:\n"},
@@ -177,7 +171,7 @@ def shifted(a, b):
         b[i] = staged[(i + 1) % a.size]
 
 
-@example(
+@Example(
     "inactive lane",
     (32, 16),
     {
@@ -192,14 +186,14 @@ def sum_of_pairs(a, b):
         b[i // 2] = a[i] + cuda.shfl_down_sync(ALL, a[i], 1)
 
 
-@example("wraps around", (32, 32), {"    b[i]": "    if i > 0:\n        b[i]"})
+@Example("wraps around", (32, 32), {"    b[i]": "    if i > 0:\n        b[i]"})
 @cuda.jit
 def left_neighbour(a, b):
     i = uint32(cuda.grid(1))
     b[i] = a[uint32(i - 1)]
 
 
-@example("division by zero", (32, 32), {"    b[i]": "    if a[0] != 0:\n        b[i]"})
+@Example("division by zero", (32, 32), {"    b[i]": "    if a[0] != 0:\n        b[i]"})
 @cuda.jit
 def share_of_each(a, b):
     i = cuda.grid(1)
