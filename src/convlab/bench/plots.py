@@ -190,15 +190,14 @@ def roofline(results: Results, salt: str = "roofline") -> str:
             # Where it begins: at its other end are the points of the fastest stage.
             note(axes, (first, sgemm), f"cuBLAS SGEMM {sgemm:.1f} TFLOP/s", (6, -10))
         bottom, top = min(reached, default=1.0) / 2, 3 * max(*reached, *roofs.values(), 1.0)
-        axes.set(yscale="log", ylim=(bottom, top))
+        axes.set(yscale="log", ylim=(bottom, top), ylabel="TFLOP/s")
         _log2_axis(axes, math.log2(low), math.log2(high))
-        axes.set_xlim(low, high)
+        about = "FLOP per byte that has to move; at the top the layer, Conv ..."
+        axes.set(xlim=(low, high), xlabel=about)
         steps = [step * 10.0**power for power in range(-4, 4) for step in (1, 2, 5)]
         heights = [step for step in steps if bottom <= step <= top]
         axes.set_yticks(heights, [f"{height:g}" for height in heights])
         _layer_names(axes, results.layers(), intensity, top)
-        axes.set_xlabel("FLOP per byte that has to move; at the top the layer, Conv ...")
-        axes.set_ylabel("TFLOP/s")
         axes.grid()
         _legend_below(axes, 4)
 
@@ -240,12 +239,12 @@ def speedups(results: Results, salt: str = "speedups") -> str:
         first = math.floor(math.log2(min(every)))
         last = max(first + 1, math.ceil(math.log2(max(every))))
         _log2_axis(axes, first, last, 1 + (last - first) // 11)
-        axes.set_xlim(2.0**first / 1.06, 2.0**last * 1.06)  # a dot at the end is whole
         axes.set_yticks(range(len(known)), known)
-        axes.set_ylim(len(known) - 0.4, -0.8)
-        axes.set_xlabel(
-            f"times as fast: {one.name} over each (below 1 it is slower)\n"
-            "a dot a layer, the stroke their geometric mean"
+        axes.set(
+            xlim=(2.0**first / 1.06, 2.0**last * 1.06),  # a dot at the end is whole
+            ylim=(len(known) - 0.4, -0.8),
+            xlabel=f"times as fast: {one.name} over each (below 1 it is slower)\n"
+            "a dot a layer, the stroke their geometric mean",
         )
         axes.grid(axis="x")
 
@@ -268,13 +267,12 @@ def memory(results: Results, salt: str = "memory") -> str:
             if points := [(value, place) for value, place in means if value]:
                 axes.plot(*zip(*points, strict=True), marker, alpha=0.9, **style)
         axes.set_yticks(range(len(ratios)), ratios)
-        axes.set_ylim(len(ratios) - 0.4, -0.6)
         axes.axvline(1, color=QUIET, linewidth=0.9)
         most = max(filter(None, chain.from_iterable(ratios.values())), default=2.0)
         last = max(1, math.ceil(math.log2(most)))
         _log2_axis(axes, 0, last)
-        axes.set_xlim(0.9, 2.0**last * 1.1)
-        axes.set_xlabel("memory in all, over the tensors' (1: no workspace)")
+        about = "memory in all, over the tensors' (1: no workspace)"
+        axes.set(xlim=(0.9, 2.0**last * 1.1), ylim=(len(ratios) - 0.4, -0.6), xlabel=about)
         axes.grid()
         _legend_below(axes)
 
