@@ -63,9 +63,10 @@ def table_of(
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     wraps = {*folded}
     for place, name in enumerate(head):
+        text = place < words or name in wraps
         table.add_column(
-            name, justify="left" if place < words or name in wraps else "right",
-            no_wrap=name not in wraps, overflow="fold", vertical="bottom",
+            name, justify="left" if text else "right", no_wrap=name not in wraps,
+            overflow="fold" if text else "ellipsis", vertical="bottom",
         )  # fmt: skip
     for row in rows:
         table.add_row(*("-" if c is None else Text(c) if isinstance(c, str) else c for c in row))
