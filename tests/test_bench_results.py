@@ -15,18 +15,15 @@ import convlab
 from convlab.bench import results as module
 from convlab.bench.analysis import agreement
 from convlab.bench.results import (
+    STATES,
     Results,
     code_fingerprint,
     identity,
     open_results,
     set_aside,
 )
-from convlab.bench.rows import STATES
 
 pytestmark = pytest.mark.same_in_cudasim
-
-
-TEXTS = ("name", "title", "kind", "family", "precision", "method")  # of a system
 
 
 def read_again(results: Results) -> Results:
@@ -43,32 +40,31 @@ def test_a_document_reads_back_the_same_infinite_errors_too():
     assert again.rows == results.rows
 
 
+A_SYSTEM = dict.fromkeys(("name", "title", "kind", "family", "precision", "method"), "x")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"format": "something"}, "its format is 'something'"),
         ({"version": 99}, "its version is 99"),
         ({"machine": None}, "its machine is None: it must be an object"),
-        ({"rows": [{"layer": "conv1"}]}, "it is no result of convlab bench"),
-        ({"systems": []}, "there is a row of 's01_direct', which is no system of it"),
-        ({"environment": None}, "its environment is None: it must be an object"),
+        ({"machine": {"device": None}}, "its machine.device is None"),
+        ({"machine": {"device": "x", "fp32_flops": "66"}}, "its machine.fp32_flops is '66'"),
         ({"environment": []}, r"its environment is \[\]: it must be an object"),
         ({"environment": {"packages": []}}, r"its environment.packages is \[\]"),
         ({"identity": None}, "its identity is None"),
         ({"rows": {}}, "its rows is {}: it must be a list"),
+        ({"rows": [{"layer": "conv1"}]}, "it is no result of convlab bench"),
+        ({"systems": []}, "there is a row of 's01_direct', which is no system of it"),
+        ({"systems": [1]}, "its system is 1: it must be an object"),
         ({"commands": "convlab bench"}, "its commands is 'convlab bench': it must be a list"),
         ({"finished": 1}, "its finished is 1"),
-        ({"machine": {"device": None}}, "its machine.device is None"),
-        ({"machine": {"device": "x", "fp32_flops": "66"}}, "its machine.fp32_flops is '66'"),
         ({"missing": [["conv13", 1, "s01_direct"]]}, "layer is 'conv13'"),
         ({"missing": [1]}, "it is no result of convlab bench"),
         *(
-            (
-                {"systems": [dict.fromkeys(TEXTS, "x") | {key: value}]},
-                f"{key} of its system .* must be a string",
-            )
-            for key in TEXTS
-            for value in (None, 3)
+            ({"systems": [A_SYSTEM | {key: value}]}, f"{key} of its system .* must be a string")
+            for key, value in product(A_SYSTEM, (None, 3))
         ),
     ],
 )
@@ -95,11 +91,11 @@ def test_other_documents_are_refused_in_a_sentence(tmp_path, change, said):
     ],
 )  # fmt: skip
 def test_rows_of_what_cannot_be_are_refused(keys, values, rule):
+    document = sample(layers=["conv12"]).as_json()
     for key, value in product(keys, values):
-        document = sample(layers=["conv12"]).as_json()
-        document["rows"][0][key] = value
+        rows = [document["rows"][0] | {key: value}]
         with pytest.raises(ValueError, match=rf"{key} of .* is .*: it must be {rule}"):
-            Results.from_json(json.loads(json.dumps(document)))
+            Results.from_json(json.loads(json.dumps(document | {"rows": rows})))
 
 
 @pytest.mark.parametrize(
@@ -141,19 +137,14 @@ def again(older: Results, **changed) -> Results:
 )
 def test_a_run_is_taken_up_but_accidents_are_tried_again(asked, anew, left):
     older = with_states()
-    new = again(older)
-    keys = new.take_up(older, [key for key in older.rows if older.rows[key].state in asked], anew)
-    assert {older.rows[key].state for key in keys} == left
+    new, other = again(older), again(older, identity="of another machine, version or code")
+    keys = [key for key in older.rows if older.rows[key].state in asked]
+    assert {older.rows[key].state for key in new.take_up(older, keys, anew)} == left
     assert (new.rows, new.systems) == (older.rows, older.systems)  # until there are new ones
     assert new.commands == ["convlab bench", "convlab bench again"]
-
-
-def test_another_machine_version_or_code_is_measured_again():
-    older = sample(identity="one")
-    new = again(older, identity="two")
-    assert new.take_up(older, older.rows) == list(older.rows)
-    assert new.rows == new.systems == {}
-    assert new.commands == ["convlab bench again"]
+    assert other.take_up(older, keys, anew) == keys
+    assert other.rows == other.systems == {}
+    assert other.commands == ["convlab bench again"]
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote
 
+import build_site as pages
 import numpy as np
 import pytest
-import site_pages as pages
 import site_pictures as pictures
 from numba.cuda.core import config
 

@@ -1,21 +1,86 @@
 """``python docs/site/build_site.py`` (``make site``) builds the site: it writes to ``build/``
-alone, and it keeps unchanged pages, which makes a second build quick."""
+alone, and it keeps unchanged pages, which makes a second build quick.
+
+Sphinx reads the pages of docs/ and lessons/ as they are, and those made from the ladder, its traces
+and its results by the templates beside this file.
+"""
 
 from __future__ import annotations
 
+import ast
+import difflib
+import inspect
+import re
 import shutil
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
-BUILD = HERE.parents[1] / "build"
+import finding_examples
+from finding_examples import EXAMPLES
+from ladder_results import read
+from papers import read_json
+from site_pictures import ROOT, drawn
+
+from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import REMEDIES, SimulationError
+from convlab.stages import LADDER, Stage, short_name, stage_named
+from convlab.workloads import GPU_DEFAULT
+
+HERE, BUILD = Path(__file__).parent, ROOT / "build"
 SITE = BUILD / "site"
+# The order of the pages; one that is in no list comes under "More".
+CONTENTS: dict[str, tuple[str, ...]] = {
+    "Start": ("getting-started", "glossary"),
+    "Lessons": ("lessons/index", "lessons", "lessons/answers/README"),
+    "The ladder": ("ladder", "stages/index"),
+    "The simulator": (
+        "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",
+    ),
+    "Measured": (
+        "measuring", "checking", "results", "baselines", "papers", "measurements", "tiles",
+        "compile-gate",
+    ),
+    "Reference": ("api", "json", "design", "contributing"),
+    "Notes": ("notes/fast", "notes/measurements", "notes/machine-code"),
+}  # fmt: skip
+COPIED = (".md", ".svg", ".png", ".ipynb", ".json", ".jsonl")
+LINT = "docs/results/lint_conv9_sm90.json"
+LINT_COMMAND = f"convlab lint --layer conv9 --arch sm_90 --json {LINT}"
+# The modules of the API reference. Those without a list of their own name what the others hand out.
+MODULES: dict[str, tuple[str, ...]] = {
+    "convlab": (),
+    "convlab.stages": (),
+    "convlab.device": (),
+    "convlab.tracing": (),
+    "convlab.checking": (),
+    "convlab.engines": (),
+    "convlab.plans": ("PlanForWeight",),
+    "convlab.stage": ("Flat", "Images"),
+    "convlab.tracing.records": ("Access", "Array", "Cost", "Footprint", "Request", "Work"),
+    "convlab.checking.records": ("Machine",),
+    "convlab.simulation.findings": ("Finding", "SimulationError", "NotSimulated"),
+    "convlab.oracle": ("Oracle", "CheckResult"),
+}
+# What no docstring can say.
+DATA = {
+    "ABLATION": "The stage s11 with some of its techniques left out, for ``bench.ablation``; it is "
+    "not on the ladder.",
+    "LADDER": "All stages, in order: a tuple of :class:`Stage`.",
+    "Step": "One step of a program: a :class:`Launch` or a :class:`LibraryCall`.",
+    "BYTES_16": "The ``alignment=`` of a shared array that float4 loads and stores access: 16 on a "
+    "GPU, None in Numba's simulator, which has no such argument.",
+    "FLOAT4": "The elements of a float4: 4.",
+    "ENGINE_CONSTANTS": "The constants of kernels that differ from engine to engine.",
+    "ENGINE_NAMES": "The engines' names: ``gpu``, ``simulator`` and ``cudasim``.",
+}
 
 
 def build() -> int:
     """Collect what Sphinx reads, and run Sphinx; returns 0, or 1 where Sphinx warns of anything,
     such as a link that leads nowhere."""
-    from site_pages import collect
     from sphinx.cmd.build import main as sphinx
 
     source, doctrees = BUILD / "site-source", BUILD / "site-doctrees"
@@ -29,6 +94,188 @@ def build() -> int:
     if not failed:
         print(f"open {SITE / 'index.html'} with a browser")
     return int(bool(failed))
+
+
+def collect(folder: Path) -> bool:
+    """Put together in ``folder`` what Sphinx reads; what is no longer read is deleted. Returns
+    whether pages that have not changed may link to what is elsewhere now, or gone."""
+    traces = drawn()
+    files = {name: path.read_bytes() for name, path in _copied()}
+    files |= {name: text.encode() for name, text in _made(files, traces)}
+    files |= {f"stages/{path.name}": path.read_bytes() for path in traces.glob("*.png")}
+    links = rb"\]\((?:\.\./)+((?:src|tests)/(?!convlab/stages/s\d)[^)#]+\.py)"
+    for text in [*files.values()]:
+        linked = {match.decode() for match in re.findall(links, text)}
+        files |= {name: (ROOT / name).read_bytes() for name in linked if (ROOT / name).is_file()}
+    moved = False
+    for path in folder.rglob("*"):
+        if path.is_file() and path.relative_to(folder).as_posix() not in files:
+            path.unlink()
+            moved = True
+    for name, content in files.items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            moved |= path.suffix == ".py"  # whose lines are the targets of links
+    return moved
+
+
+def _copied() -> Iterator[tuple[str, Path]]:
+    """What is copied as it is, with its place on the site: docs/ is the site's root."""
+    yield "site/finding_examples.py", Path(finding_examples.__file__)
+    for start, base in (("docs", ROOT / "docs"), ("lessons", ROOT)):
+        for path in sorted((ROOT / start).rglob("*")):
+            name = path.relative_to(base).as_posix()
+            if path.suffix in COPIED and "checkpoints" not in name:
+                yield ("index.md" if name == "README.md" else name), path
+
+
+def _made(files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
+    """The pages that are made, with their text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    made.filters["cell"] = lambda text: str(text).replace("|", r"\|")
+    results = ladder_results()
+    made.globals |= {"LADDER": LADDER, "short": short_name, "results": results, "kind": documenter}
+
+    def render(name: str, **values: Any) -> str:
+        return str(made.get_template(f"{name}.md.jinja").render(values))
+
+    ladder = render("ladder")
+    names = {name[:-3] for name in files if name.endswith(".md")} - {"index"}
+    names |= {"stages/index", "findings-shown", "measurements", "api", "lessons/index"}
+    more = tuple(sorted(names - {name for listed in CONTENTS.values() for name in listed}))
+    contents = render("contents", contents=CONTENTS | {"More": more})
+    index = files["index.md"].decode().replace("<!-- site:ladder -->", ladder)
+    yield "index.md", f"{index}\n{contents}"
+    yield "stages/index.md", render("stages", ladder=ladder)
+    lessons = [name[8:-6] for name in files if re.fullmatch(r"lessons/[^/]+\.ipynb", name)]
+    yield "lessons/index.md", render("lessons", lessons=lessons)
+    files_there = [about(name) for name in files if name.startswith("results/")]
+    yield "measurements.md", render("measurements", files=files_there)
+    yield "api.md", render("api", modules=MODULES, names=public_names, data=DATA)
+    shown = [(example, *shown_example(example)) for example in EXAMPLES]
+    yield "findings-shown.md", render("findings", shown=shown, say=REMEDIES)
+    for stage in LADDER:
+        yield f"stages/{stage.name}.md", render("stage", **facts(stage, lessons, traces))
+
+
+# The ladder, its results and its machine code.
+
+
+def ladder_results() -> dict[str, dict[str, Any]]:
+    """What ``convlab ladder --json`` measured on a GPU, by the layer's name: the layer with the
+    most stages first, and among equals the ladder's default problem."""
+    paths = (ROOT / "docs/results").glob("ladder_*.json")
+    found = {path.stem.split("_")[1].capitalize(): read(path) for path in paths}
+
+    def place(layer: str) -> tuple[int, bool, str]:
+        usual = found[layer]["problem"]["input_shape"] != [*GPU_DEFAULT.input_shape]
+        return -len(found[layer]["steps"]), usual, layer
+
+    return {layer: found[layer] for layer in sorted(found, key=place)}
+
+
+def about(name: str) -> tuple[str, ...]:
+    """A file of results: its name on the site, its GPU, its date, the command that made it."""
+    document = read_json(ROOT / "docs" / name) if name.endswith(".json") else None
+    environment = (document.get("environment") or {}) if isinstance(document, dict) else {}
+    device = str((environment.get("gpu") or {"name": "no GPU needed"})["name"])
+    command = str(environment.get("command") or (LINT_COMMAND if name in LINT else ""))
+    return name, device, str(environment.get("date") or "-")[:10], command
+
+
+def lint_rows() -> list[dict[str, Any]]:
+    """What the compile gate said of every kernel, as :data:`LINT_COMMAND` wrote it."""
+    found: list[dict[str, Any]] = read_json(ROOT / LINT)
+    return found
+
+
+def facts(stage: Stage, lessons: list[str], traces: Path) -> dict[str, Any]:
+    """What the template of a stage's page needs."""
+    code = (ROOT / source_of(stage)).read_text(encoding="utf-8")
+    docstring = ast.parse(code).body[0]
+    bases = [stage_named(name) for name in stage.builds_on]
+    return {
+        "stage": stage,
+        "place": LADDER.index(stage) + 1,
+        "source": source_of(stage),
+        "idea": (import_module(stage.module).__doc__ or "").partition("\n\n")[2],
+        "first": (docstring.end_lineno or 0) + 1,
+        "bases": [(base, difference(base, stage)) for base in bases],
+        "follow": [other for other in LADDER if stage.name in other.builds_on],
+        "told": f"\n## {stage.name}\n" in (ROOT / "docs/ladder.md").read_text(encoding="utf-8"),
+        "lesson": next((name for name in lessons if name.startswith(f"{stage.name[1:3]}_")), None),
+        "trace": read_json(traces / f"{stage.name}.json"),
+        "lint": [row for row in lint_rows() if row["stage"] == stage.name],
+        "lint_command": LINT_COMMAND,
+    }
+
+
+def source_of(stage: Stage) -> str:
+    """A stage's file, from the repository's root."""
+    return f"src/{stage.module.replace('.', '/')}.py"
+
+
+def difference(base: Stage, stage: Stage) -> list[str]:
+    """The lines removed and added from one stage's file to another's, below their docstrings."""
+    before, after = (
+        (ROOT / source_of(one)).read_text(encoding="utf-8").partition('"""\n\n')[2].splitlines()
+        for one in (base, stage)
+    )
+    files = f"{base.name}.py", f"{stage.name}.py"
+    return list(difflib.unified_diff(before, after, *files, lineterm=""))
+
+
+# Findings.
+
+
+def shown_example(example: Any) -> tuple[str | None, str]:
+    """What the simulator says of an example's kernel, and the corrected kernel's source.
+
+    Raises ``AssertionError`` for an example that does not hold."""
+    said = run(example, example.kernel)
+    corrected = example.corrected()
+    assert f"- {example.kind}, " in str(said), (example.kind, said)
+    assert run(example, corrected) is None, example.kind
+    return said, inspect.getsource(corrected.py_func)
+
+
+def run(example: Any, kernel: Any) -> str | None:
+    """What the simulator says of a kernel; None where it finds nothing."""
+    try:
+        Simulator().launch(kernel, example.grid, example.block, *example.arguments())
+    except SimulationError as error:
+        return str(error)
+    return None
+
+
+# The API reference.
+
+
+def public_names(module: str) -> list[str]:
+    """A module's public names that no earlier module of :data:`MODULES` has."""
+    earlier = [*MODULES][: [*MODULES].index(module)]
+    told = [getattr(import_module(other), name) for other in earlier for name in _all(other)]
+    own = import_module(module)
+    return [name for name in _all(module) if not any(getattr(own, name) is one for one in told)]
+
+
+def documenter(module: str, name: str) -> str:
+    """Which of autodoc's directives documents a name."""
+    value = getattr(import_module(module), name)
+    if inspect.isclass(value):
+        return "exception" if issubclass(value, BaseException) else "class"
+    return "intrinsic" if hasattr(value, "_defn") else "function"
+
+
+def _all(module: str) -> list[str]:
+    return sorted(MODULES[module] or import_module(module).__all__, key=str.lower)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from papers import read_json
+from papers import date_of, read_json, versions_of
 
-from convlab.bench.measured import table
 from convlab.bench.plots import BAD, COLOURS, INK, QUIET, note, svg
+from convlab.bench.report import table
 from convlab.stages import family, short_name, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
@@ -41,6 +41,7 @@ def read(path: Path) -> dict[str, Any]:
     """What ``convlab ladder --json`` wrote on a GPU, with the problem and the GPU (``title``), the
     ``shapes`` and the ``machine`` in words. Each stage has its ``stage`` and ``kernel_ms``, the
     time of its main kernel without the layout transforms; its numbers are None where it failed.
+    ``steps`` are the stages that did not, by name.
 
     Raises ``ValueError`` naming a file that is not a GPU's result, or has unknown stages.
     """
@@ -49,6 +50,10 @@ def read(path: Path) -> dict[str, Any]:
         if document["engine"] != "gpu":
             raise ValueError(f"its engine is {document['engine']!r}: only a GPU's times count")
         problem, environment = document["problem"], document.get("environment") or {}
+        gpu = environment.get("gpu") or {}
+        drivers = (f"{label} {gpu[key]}" for key, label in DRIVER.items() if gpu.get(key))
+        versions = versions_of(environment, PACKAGES)
+        machine = (document["device"], *drivers, *versions, date_of(environment))
         n, c, h, w = problem["input_shape"]
         c_o, _, h_f, w_f = problem["weight_shape"]
         for step in document["stages"]:
@@ -59,11 +64,12 @@ def read(path: Path) -> dict[str, Any]:
             stage = stage_named(step["name"])
             step |= {"stage": stage, "kernel_ms": kernel_ms, "kernel_tflops": rate}
         return document | {
+            "steps": {step["name"]: step for step in document["stages"] if step["ok"]},
             "file": path.name,
             "title": f"{_layer(problem)}, batch {n}, on an {document['device']}",
             "shapes": f"{n} images of {h} x {w} pixels and {c} channels, {c_o} filters of "
             f"{h_f} x {w_f}: {problem['flops'] / 1e9:,.1f} GFLOP in float32",
-            "machine": _machine(document["device"], environment),
+            "machine": ", ".join(filter(None, machine)),
             "command": str(environment.get("command") or ""),
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -78,18 +84,6 @@ def _layer(problem: dict[str, Any]) -> str:
         if all(list(getattr(paper, key)) == problem[key] for key in shapes):
             return name.capitalize()
     return "x".join(map(str, problem["input_shape"]))
-
-
-def _machine(device: str, environment: dict[str, Any]) -> str:
-    """What it ran on, and when, as far as it is known."""
-    gpu, packages = (environment.get(name) or {} for name in ("gpu", "packages"))
-    parts = (
-        device,
-        *(f"{label} {gpu[key]}" for key, label in DRIVER.items() if gpu.get(key)),
-        *(f"{name} {packages[name]}" for name in PACKAGES if packages.get(name)),
-        str(environment.get("date") or "")[:10],
-    )
-    return ", ".join(filter(None, parts))
 
 
 def _cells(step: Step, columns: Iterable[str]) -> Iterator[str]:

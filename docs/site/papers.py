@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from convlab.bench import analysis
-from convlab.bench.analysis import Contender
-from convlab.bench.measured import table
-from convlab.bench.results import Results, open_results, tensor_bytes
+from convlab.bench.analysis import Contender, Speedup
+from convlab.bench.report import table
+from convlab.bench.results import MORE, Results, Row, tensor_bytes
+from convlab.bench.roofline import Machine
 from convlab.bench.systems import WHOLE
-from convlab.workloads import LAYER_NAMES, paper_layer
+from convlab.workloads import LAYER_NAMES
 
 ROOT = Path(__file__).parents[2]  # of the repository
 RESULTS = "docs/results"
@@ -55,45 +56,45 @@ TABLE_1 = {
 }  # fmt: skip
 
 Claim = tuple[str, str, str]  # where in the paper, its words, our value
-Rows = Mapping[str, Mapping[str, Any]]  # of one layer, by system
 Shown = tuple[str, Sequence[Claim]]  # our table, and the claims
 
 
 class Section(NamedTuple):
-    """One figure or table of a paper, and what shows the results in ``file``."""
+    """One figure or table of a paper, and what shows the results in ``file``: a function of its
+    rows, or where it has none of the whole document."""
 
     title: str
     file: str
     command: str
     show: Callable[[Any], Shown]
+    of_rows: bool = True
 
 
-def _ratios(values: Iterable[float | None]) -> str:
-    known = [value for value in values if value]
+def _one(results: Results, name: str) -> Contender:
+    """A system, measured or not."""
+    return Contender(results, name, name, (name,))
+
+
+def _ratios(speedup: Speedup) -> str:
+    known = speedup.known
     if not known:
         return "not measured"
-    return f"{geometric_mean(known):.2f}x ({min(known):.2f} to {max(known):.2f})"
+    return f"{speedup.mean:.2f}x ({min(known):.2f} to {max(known):.2f})"
 
 
-def _cell(value: float | None, form: str = ".2f", settled: bool | None = True) -> str:
-    return "-" if value is None else f"{'~' if settled is False else ''}{value:{form}}"
+def _cell(value: float | None, form: str = ".2f", row: Row | None = None) -> str:
+    """A value, with ~ where the row that it is of did not settle."""
+    mark = "~" if row is not None and row.settled is False else ""
+    return "-" if value is None else f"{mark}{value:{form}}"
 
 
-def _rate(row: Mapping[str, Any] | None) -> str:
-    return "-" if row is None else _cell(row["tflops"], ".1f", row["settled"])
-
-
-def _by_layer(document: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in document["rows"]:
-        found.setdefault(row["layer"], {})[row["system"]] = row
-    return found
-
-
-def _over(systems: Rows, slow: str, fast: str) -> float | None:
-    """How many times as fast one system is as another, on one layer."""
-    times = [systems.get(name, {}).get("time_ms") for name in (slow, fast)]
-    return times[0] / times[1] if times[0] and times[1] else None
+def _rates(results: Results, systems: Iterable[Contender]) -> list[tuple[str, ...]]:
+    """TFLOP/s, a line for each layer."""
+    best = [one.rows() for one in systems]
+    return [
+        (layer, *(_cell(row and row.tflops, ".1f", row) for row in of_it))
+        for (layer, _), *of_it in zip(results.layers(), *best, strict=True)
+    ]
 
 
 # The im2win paper.
@@ -101,8 +102,8 @@ def _over(systems: Rows, slow: str, fast: str) -> float | None:
 
 def im2win_systems(results: Results) -> dict[str, Contender]:
     """The paper's systems and our fastest stage in fp32 arithmetic, by name."""
-    known = {name: analysis.contender(results, name) for name in results.systems}
-    known |= {one.name: one for one in analysis.fastest(results)}
+    every = [analysis.contender(results, name) for name in results.systems]
+    known = {one.name: one for one in (*every, *analysis.fastest(results))}
     best = analysis.best_stage(results)
     names = [*DIRECT, *IM2COLS, *CUDNN, WHOLE, *([best.name] if best else [])]
     return {name: known[name] for name in names if name in known}
@@ -126,36 +127,32 @@ def _ours_over(
 
 def figure_2(results: Results) -> Shown:
     """TFLOP/s on the twelve layers."""
-    systems, layers = im2win_systems(results), results.layers()
+    systems = im2win_systems(results)
 
     def faster(mine: str, other: str) -> str:
-        pair = systems[mine], systems[other]
-        return _ratios(analysis.speedup(results, *pair, layer) for layer in layers)
+        return _ratios(systems[mine].over(systems[other]))
 
-    rows = []
-    for layer in layers:
-        best = [one.best(results, layer) for one in systems.values()]
-        rows.append((layer[0], *(_rate(None if row is None else vars(row)) for row in best)))
     said = (
         ("4.2", '"on average 3.5x TFLOPS than that of im2col+cuBLAS"', IM2COLS),
         ("4.2", '"5x to 155x TFLOPS compared with the direct convolution"', DIRECT),
         ("1, 4.2", "1.1x cuDNN on average, up to 1.8x", CUDNN),
     )
-    return table(("TFLOP/s", *systems), rows), _ours_over(systems, said, faster)
+    shown = table(("TFLOP/s", *systems), _rates(results, systems.values()))
+    return shown, _ours_over(systems, said, faster)
 
 
 def figure_3(results: Results) -> Shown:
     """GiB on the twelve layers: the tensors and the workspace that each system asks for."""
     systems, layers = im2win_systems(results), results.layers()
-    needed: dict[str, list[int | None]] = {}
-    for name, one in systems.items():
-        best = [one.best(results, layer) for layer in layers]
-        needed[name] = [
+    needed = {
+        name: [
             None
             if row is None or row.workspace_bytes is None
-            else row.workspace_bytes + tensor_bytes(paper_layer(*layer))
-            for row, layer in zip(best, layers, strict=True)
+            else row.workspace_bytes + tensor_bytes(row.problem)
+            for row in one.rows()
         ]
+        for name, one in systems.items()
+    }
 
     def more(mine: str, other: str) -> str:
         pairs = zip(needed[mine], needed[other], strict=True)
@@ -190,59 +187,58 @@ def table_3(results: Results) -> Shown:
     return table(head, rows, left=3), (claim,)
 
 
-def figure_4(document: Mapping[str, Any]) -> Shown:
+def figure_4(results: Results) -> Shown:
     """The ablation of s11."""
-    rows, names = _by_layer(document), (WHOLE, *GAINS)
-    cells = [(layer, *(_rate(of.get(name)) for name in names)) for layer, of in rows.items()]
-    gains = [
-        f"{words} {_ratios(_over(systems, name, WHOLE) for systems in rows.values())}"
-        for name, words in GAINS.items()
-    ]
+    whole, *without = (_one(results, name) for name in (WHOLE, *GAINS))
+    gains = [f"{GAINS[one.name]} {_ratios(whole.over(one))}" for one in without]
     said = "micro-kernel gains most, then vectorised load, then prefetching"
-    return table(("TFLOP/s", *names), cells), (("4.4", said, "; ".join(gains)),)
+    shown = table(("TFLOP/s", WHOLE, *GAINS), _rates(results, [whole, *without]))
+    return shown, (("4.4", said, "; ".join(gains)),)
 
 
 # The three articles.
 
 
-def sweeps(document: Mapping[str, Any]) -> Shown:
+def sweeps(results: Results) -> Shown:
     """Figures 1 to 4: speedups over the seven loops in C++, on one image."""
-    rows, cells, best, over_cutlass = _by_layer(document), [], [0.0], [0.0]
-    for point in document["points"]:
-        systems = rows[point["problem"]]
-        ratios = {name: _over(systems, "cpp_seven_loops", name) for name in SWEEP_SYSTEMS}
-        for name in SWEEP_SYSTEMS[:3]:
-            best.append(ratios[name] or 0.0)
-            over_cutlass.append(_over(systems, "cutlass_optimized", name) or 0.0)
-        shown = (
-            _cell(ratio, ",.0f", systems.get(name, {}).get("settled"))
-            for name, ratio in ratios.items()
-        )
-        cells.append((SWEEPS[point["sweep"]], str(point["value"]), *shown))
+    shown = [_one(results, name) for name in SWEEP_SYSTEMS]
+    cpp, cutlass = (_one(results, name) for name in ("cpp_seven_loops", "cutlass_optimized"))
+    ratios = [one.over(cpp).by_layer for one in shown]
+    layers = [layer for layer, _ in results.layers()]
+    cells = []
+    for point in results.more["points"]:
+        place = layers.index(point["problem"])
+        of_it = zip(ratios, (one.rows()[place] for one in shown), strict=True)
+        values = (_cell(over[place], ",.0f", row) for over, row in of_it)
+        cells.append((SWEEPS[point["sweep"]], str(point["value"]), *values))
+    most = [
+        max([0.0, *(ratio for one in shown[:3] for ratio in one.over(other).known)])
+        for other in (cpp, cutlass)
+    ]
     claims = (
-        ("abstract", '"upto a 270x speedup over our C++ baseline"', f"up to {max(best):,.0f}x"),
+        ("abstract", '"upto a 270x speedup over our C++ baseline"', f"up to {most[0]:,.0f}x"),
         ("abstract", '"upto a 2.8x speedup over a highly optimized CUTLASS kernel"',
-         f"up to {max(over_cutlass):.1f}x"),
+         f"up to {most[1]:.1f}x"),
     )  # fmt: skip
     return table(("figure", "value", *SWEEP_SYSTEMS), cells), claims
 
 
-def unfold(document: Mapping[str, Any]) -> Shown:
+def unfold(results: Results) -> Shown:
     """Table 1: milliseconds there, of a first call here, and on the GPU here."""
-    first = {name: {"time_ms": one.get("ms")} for name, one in document["first_calls"].items()}
-    (systems,) = _by_layer(document).values()
-    titles = {one["name"]: one["title"] for one in document["systems"]}
+    (layer,) = results.layers()
+    first = {name: one.get("ms") for name, one in results.more["first_calls"].items()}
+    on_gpu = {name: row.time_ms for (*_, name), row in results.rows.items()}
     rows = [
         (
-            titles[name], f"{there:.3f}", _cell(first.get(name, {}).get("time_ms"), ".3f"),
-            _cell(systems[name]["time_ms"], ".3f", systems[name]["settled"]),
+            results.systems[name]["title"], f"{there:.3f}", _cell(first.get(name), ".3f"),
+            _cell(on_gpu[name], ".3f", results.row(*layer, name)),
         )
         for name, there in TABLE_1.items()
     ]  # fmt: skip
 
-    def ratio(slow: str, fast: str) -> str:
-        times = {"first calls": _over(first, slow, fast), "on the GPU": _over(systems, slow, fast)}
-        return ", ".join(f"{words} {f'{one:.2f}x' if one else '-'}" for words, one in times.items())
+    def ratio(times: Mapping[str, float | None], slow: str, fast: str) -> str:
+        one, other = times.get(slow), times.get(fast)
+        return f"{one / other:.2f}x" if one and other else "-"
 
     said = (
         ('conv2d_fast "more than 2x speed up compared to F.conv2d"', "conv2d", "fast_torch"),
@@ -250,25 +246,29 @@ def unfold(document: Mapping[str, Any]) -> Shown:
         ('PyTorch\'s unfold with TF32 "~ 2x speedup"', "fast_torch", "fast_torch_tf32"),
         ('unfoldNd with TF32 "~ 2x speedup"', "fast_unfoldnd", "fast_unfoldnd_tf32"),
     )
-    claims = [("4", words, ratio(*pair)) for words, *pair in said]
+    claims = [
+        ("4", words, f"first calls {ratio(first, *pair)}, on the GPU {ratio(on_gpu, *pair)}")
+        for words, *pair in said
+    ]
     return table(("Table 1", "there ms", "first call ms", "on the GPU ms"), rows), claims
 
 
 BENCH = ("bench_h200.json", "`convlab bench`")
+
+
+def _of_cases(title: str, cases: str, show: Callable[[Any], Shown]) -> Section:
+    return Section(title, f"{cases}_h200.json", f"`convlab bench --cases {cases}`", show)
+
+
+ARTICLES = "Accelerating 2D Convolutions on GPU: Figures 1 to 4, speedups over C++"
 SECTIONS = [
     Section("im2win: Figure 2, TFLOP/s on the twelve layers", *BENCH, figure_2),
     Section("im2win: Figure 3, memory on the twelve layers", *BENCH, figure_3),
     Section("im2win: Table 3, what cuDNN chooses", *BENCH, table_3),
-    *(
-        Section(title, f"{name}_h200.json", f"`convlab bench --cases {name}`", show)
-        for title, name, show in (
-            ("im2win: Figure 4, what each technique gains", "ablation", figure_4),
-            ("Accelerating 2D Convolutions on GPU: Figures 1 to 4, speedups over C++", "sweeps",
-             sweeps),
-            ("Faster Convolution: Table 1, unfold, einsum and fold", "unfold_table", unfold),
-        )
-    ),
-]  # fmt: skip
+    _of_cases("im2win: Figure 4, what each technique gains", "ablation", figure_4),
+    _of_cases(ARTICLES, "sweeps", sweeps),
+    _of_cases("Faster Convolution: Table 1, unfold, einsum and fold", "unfold_table", unfold),
+]
 
 
 def show() -> str:
@@ -279,6 +279,12 @@ def show() -> str:
         text = f"{table(('where', 'the paper', 'here'), claims, left=3)}\n{ours}\n" if ours else ""
         parts.append(f"### {section.title}\n\n{text}{by}")
     return "\n".join(parts)
+
+
+def show_one(section: Section) -> str:
+    """A section's own table and its command."""
+    ours, _, by = made(section)
+    return f"{ours}\n{by}"
 
 
 def show_claims() -> str:
@@ -300,31 +306,50 @@ def read_json(file: Path) -> Any:
         raise ValueError(f"{file} cannot be read as JSON: {error}") from error
 
 
-def source(file: str, environment: Mapping[str, Any] | None, command: str) -> str:
-    """The line below a table: the command that writes its file today, and of what is stored the
-    date and the versions."""
-    known = environment or {}
-    packages = known.get("packages") or {}
-    versions = (f"{name} {packages[name]}" for name in VERSIONS if packages.get(name))
-    words = ", ".join(filter(None, (str(known.get("date") or "")[:10], *versions)))
-    return f"{command}{f' ({words})' if words else ''}: [{file}](results/{file}).\n"
+def date_of(environment: Mapping[str, Any]) -> str:
+    """The day of a measurement, or nothing where it is not known."""
+    return str(environment.get("date") or "")[:10]
+
+
+def versions_of(environment: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """The packages with their versions, as far as these are known."""
+    packages = environment.get("packages") or {}
+    return [f"{name} {packages[name]}" for name in names if packages.get(name)]
+
+
+def opened(document: Mapping[str, Any]) -> Results:
+    """The rows of a document, which may be older than today's format; those of problems that are no
+    longer the ones of their names are left out."""
+    rows = {}
+    for told in document["rows"]:
+        row = Row.from_json(told)
+        with suppress(ValueError):  # where the name is no longer there
+            if told.get("problem") in (None, str(row.problem)):
+                rows[row.key] = row
+    systems = {one["name"]: one for one in document["systems"]}
+    more = {name: document[name] for name in MORE if name in document}
+    about = (Machine(document["device"]), document["environment"], document["identity"])
+    return Results(*about, rows, systems, more=more)
 
 
 def made(section: Section) -> tuple[str, Sequence[Claim], str]:
-    """A section's table, its claims and the line that names its command.
+    """A section's table, its claims, and the line with the command that writes its file today, and
+    of what is stored the date and the versions.
 
     Raises ``ValueError`` for a file of something else.
     """
     file = ROOT / RESULTS / section.file
     if not file.is_file():
         return "", (), f"Not measured yet: {section.command} on a GPU writes {section.file}.\n"
+    document = read_json(file)
     try:
-        results = open_results(file) if section.file == BENCH[0] else read_json(file)
-        shown = section.show(results)
-        known = results.environment if isinstance(results, Results) else results["environment"]
+        shown = section.show(opened(document) if section.of_rows else document)
+        known = document["environment"] or {}
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{file} is no result of {section.command}: {error!r}") from error
-    return *shown, source(section.file, known, section.command)
+    words = ", ".join(filter(None, (date_of(known), *versions_of(known, VERSIONS))))
+    by = f"{section.command}{f' ({words})' if words else ''}"
+    return *shown, f"{by}: [{section.file}](results/{section.file}).\n"
 
 
 if __name__ == "__main__":

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from statistics import geometric_mean
-from typing import Any
 
 import ladder_results
 import papers
@@ -25,10 +23,10 @@ from ladder_results import ladder_picture, ladder_section, ladder_table
 from papers import RESULTS
 
 from convlab.bench import analysis, plots, report, sanitizers
+from convlab.bench.analysis import Contender, Speedup
 from convlab.bench.experiments import S12, SIZES
-from convlab.bench.measured import table
-from convlab.bench.results import Results, open_results
-from convlab.bench.rows import Row
+from convlab.bench.report import table
+from convlab.bench.results import Results, Row, open_results
 from convlab.workloads import UNSEEN, UNTUNED
 
 BENCH = f"{RESULTS}/bench_h200.json"
@@ -49,21 +47,21 @@ def generated() -> dict[Path, str]:
     ladder = ladder_results.read(headline)
     bench = open_results(root / BENCH)
     brief = report.make(bench, title="", pictures=f"images/{PICTURES}", brief=True)
-    shown: dict[str, Maker] = {name: partial(_shown, SHOWN[name]) for name in SHOWN}
-    shown |= {
-        "ladder": lambda _: f"\n{ladder_section(ladder)}\n",
+    shown: dict[str, Maker] = {
         "sample": sample_section,
+        "ladder": lambda _: f"\n{ladder_section(ladder)}\n",
         "bench": lambda _: f"\n{brief.markdown}\n",
         "papers": lambda _: f"\n{papers.show_claims()}\n",
+        "sizes": lambda _: f"\n{papers.show_one(SIZES_SECTION)}\n",
+        "sanitizers": lambda _: f"\n{papers.show_one(SANITIZERS)}\n",
     }
     readme: dict[str, Maker] = {
         "ladder": lambda _: f"\n{ladder_table(ladder)}\n",
         "bench": lambda _: f"\n{_speedups(bench)}\n",
     }
-    files = {root / PICTURE: _kept(root / PICTURE, ladder_picture(ladder), headline)}
-    for name, text in brief.pictures.items():
-        picture = root / "docs" / name
-        files[picture] = _kept(picture, text, root / BENCH)
+    drawn = {root / "docs" / name: (text, root / BENCH) for name, text in brief.pictures.items()}
+    drawn[root / PICTURE] = ladder_picture(ladder), headline
+    files = {file: _kept(file, *of_it) for file, of_it in drawn.items()}
     for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
         makers = readme if page == root / "README.md" else shown
         try:
@@ -95,15 +93,7 @@ def _speedups(results: Results) -> str:
     """The best stage in fp32 over s01 and over the fastest baselines, layer by layer."""
     best = analysis.best_stage(results)
     assert best is not None
-    over = [one for one in analysis.comparators(results) if one.name not in results.systems]
-    return report.speedup_table(
-        results, best, [analysis.contender(results, analysis.BASELINE), *over]
-    )
-
-
-def _shown(section: papers.Section, old: str) -> str:
-    text, _, by = papers.made(section)
-    return f"\n{text}\n{by}\n"
+    return report.speedup_table(best, [*analysis.first(results), *analysis.fastest(results)])
 
 
 # The sample of the command in docs/ladder.md.
@@ -144,65 +134,43 @@ def sample_section(stored: str) -> str:
 # Sizes that no tile was tuned for.
 
 
-def gemm_class(rows: Mapping[str, Row]) -> Row | None:
-    """The fastest that does every multiplication: of cuDNN's three, and PyTorch's choice."""
-    others = [
-        row
-        for name, row in rows.items()
-        if name != S12
-        and row.time_ms is not None
-        and analysis.in_gemm_class("any" if name == analysis.TORCH else "gemm", row)
-    ]
-    return min(others, key=lambda row: row.time_ms or 0.0, default=None)
-
-
-def sizes_tables(document: Mapping[str, Any]) -> papers.Shown:
-    """Two tables: how many times as fast s12 is, and the problems where it is slower. Rows of
-    problems that are no longer those of their names are left out."""
-    found: dict[str, dict[str, Row]] = {name: {} for name in SIZES}
-    for row in document["rows"]:
-        if row["problem"] == str(SIZES.get(row["layer"])):
-            found[row["layer"]][row["system"]] = Row.from_json(row)
-    means, slower = [], []
-    for words, other in (("the GEMM class", gemm_class), ("PyTorch", _pytorch)):
-        over = {}
-        for name, rows in found.items():
-            ours, theirs = rows.get(S12), other(rows)
-            if ours and theirs and ours.time_ms and theirs.time_ms:
-                ratio = over[name] = theirs.time_ms / ours.time_ms
-                if ratio < 1 and other is gemm_class:
-                    slower.append((ratio, str(SIZES[name]), _time(ours), _time(theirs)))
-        for which, names in (("fitted", UNTUNED), ("unseen", UNSEEN)):
-            if ratios := [over[name] for name in names if name in over]:
-                values = (geometric_mean(ratios), min(ratios), max(ratios))
+def sizes_tables(results: Results) -> papers.Shown:
+    """Two tables: how many times as fast s12 is, and the problems where it is slower."""
+    ours, torch = (Contender(results, name, name, (name,)) for name in (S12, analysis.TORCH))
+    libraries = [name for name in results.systems if name != S12]
+    gemm_class = Contender(results, analysis.GEMM_CLASS, "", libraries, gemm_class=True)
+    layers, means = results.layers(), []
+    for words, other in (("the GEMM class", gemm_class), ("PyTorch", torch)):
+        names = (name for name, _ in layers)
+        over = dict(zip(names, ours.over(other).by_layer, strict=True))
+        for which, of_it in (("fitted", UNTUNED), ("unseen", UNSEEN)):
+            speedup = Speedup([over.get(name) for name in of_it])
+            if ratios := speedup.known:
+                values = (speedup.mean, min(ratios), max(ratios))
                 below = sum(ratio < 1 for ratio in ratios)
                 cells = (str(len(ratios)), *(f"{value:.2f}" for value in values), str(below))
                 means.append((f"{words}, {which}", *cells))
-    columns = ("s12 over", "problems", "geometric mean", "least", "most", "below 1")
-    if not slower:
-        return table(columns, means), ()
-    head = ("s12 is slower than the GEMM class", "s12 ms", "GEMM class ms", "ratio")
-    lines = [(*cells, f"{ratio:.2f}") for ratio, *cells in sorted(slower)]
-    return f"{table(columns, means)}\n{table(head, lines)}", ()
-
-
-def _pytorch(rows: Mapping[str, Row]) -> Row | None:
-    return rows.get(analysis.TORCH)
-
-
-def _time(row: Row) -> str:
-    """Milliseconds, with ~ where the runs' spread stayed above 2 %."""
-    return f"{'~' if row.settled is False else ''}{row.time_ms:.4g}"
-
-
-# Files of results that one function shows, by the marker of their section.
-SHOWN = {
-    name: papers.Section("", f"{name}_h200.json", command, show)
-    for name, command, show in (
-        ("sizes", "`convlab bench --cases sizes`", sizes_tables),
-        ("sanitizers", "`make sanitize`", lambda document: (sanitizers.show(document), ())),
+    slower = sorted(
+        (ratio, str(SIZES[layer[0]]), _time(ours.best(layer)), _time(gemm_class.best(layer)))
+        for layer, ratio in zip(layers, ours.over(gemm_class).by_layer, strict=True)
+        if ratio and ratio < 1
     )
-}
+    columns = ("s12 over", "problems", "geometric mean", "least", "most", "below 1")
+    head = ("s12 is slower than the GEMM class", "s12 ms", "GEMM class ms", "ratio")
+    lines = [(*cells, f"{ratio:.2f}") for ratio, *cells in slower]
+    return "\n".join(filter(None, (table(columns, means), table(head, lines)))), ()
+
+
+def _time(row: Row | None) -> str:
+    """Milliseconds, with ~ where the runs' spread stayed above 2 %."""
+    return "" if row is None else f"{'~' if row.settled is False else ''}{row.time_ms:.4g}"
+
+
+SIZES_SECTION = papers.Section("", "sizes_h200.json", "`convlab bench --cases sizes`", sizes_tables)
+SANITIZERS = papers.Section(
+    "", "sanitizers_h200.json", "`make sanitize`",
+    lambda document: (sanitizers.show(document), ()), of_rows=False,
+)  # fmt: skip
 
 
 # Pictures.
@@ -212,18 +180,14 @@ def _kept(file: Path, text: str, rows: Path) -> str:
     """A picture, or the stored one where it shows the same rows in the same words by the same code:
     every version of matplotlib lays it out in another way."""
     told = json.loads(rows.read_text(encoding="utf-8"))
-    code = (
-        Path(str(module.__file__)).read_text(encoding="utf-8") for module in (plots, ladder_results)
+    code = "".join(map(inspect.getsource, (plots, ladder_results)))
+    hashes = (
+        hashlib.sha256(one.encode()).hexdigest()[:12]
+        for one in (json.dumps(told.get("rows", told)), code)
     )
-    drawn = "".join(code)
-    mark = f"rows {_hash(json.dumps(told.get('rows', told)))}, drawn by {_hash(drawn)}"
-    new = f"{text}<!-- {mark} -->\n"
+    new = f"{text}<!-- rows {', drawn by '.join(hashes)} -->\n"
     old = file.read_text(encoding="utf-8") if file.is_file() else ""
     return old if same_but_for_layout(old, new) else new
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def same_but_for_layout(one: str, other: str) -> bool:

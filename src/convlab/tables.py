@@ -1,13 +1,18 @@
-"""What the command shows: tables, progress bars and the sentences that go with them."""
+"""What the command shows: tables, progress bars and the sentences that go with them.
+
+Nothing that needs Numba is imported before it is used: the command's help comes without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -15,27 +20,17 @@ from rich.text import Text
 from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
+    from convlab.bench.results import Results
+    from convlab.bench.results import Row as BenchRow
     from convlab.bench.tuning import Tuned
     from convlab.engines import Engine
     from convlab.ladder import Result
-    from convlab.lint import Difference, Row
+    from convlab.lint import Difference
+    from convlab.lint import Row as LintRow
     from convlab.stages import Stage
 
+BAD, GOOD, DOUBTFUL = "bold red", "green", "yellow"
 WIDE = ("LDG", "LDS", "STS", "STG")  # from memory to registers to shared memory and back
-GPU_COLUMNS = ("time ms", "TFLOP\n/ s", "speedup\nvs s01", "workspace\nMiB")
-REQUEST_COLUMNS = {
-    "global\nreq.": ("global_requests", ",d"),
-    "sectors\n/ req.": ("sectors_per_request", ".2f"),
-    "shared\nreq.": ("shared_requests", ",d"),
-    "wave-\nfronts\n/ req.": ("wavefronts_per_request", ".2f"),
-    "bytes /\nFLOP": ("bytes_per_flop", ".3f"),
-}
-ACCESS_COLUMNS = {
-    "global\nloads": ("global_loads", ",d"),
-    "shared\nloads": ("shared_loads", ",d"),
-    "barriers": ("barriers", ",d"),
-    "FLOP per\nbyte": ("flops_per_byte", ".2f"),
-}
 
 
 @contextmanager
@@ -57,33 +52,72 @@ def progress(steps: Sequence[str]) -> Iterator[Callable[[], None]]:
         yield lambda: bar.update(task, advance=1, description=next(upcoming))
 
 
+Cell = Text | str | None
+
+
 def table_of(
-    names: Iterable[str], numbers: Iterable[str] = (), folded: Iterable[str] = ()
+    head: Sequence[str], rows: Iterable[Sequence[Cell]], words: int = 1, folded: Iterable[str] = ()
 ) -> Table:
-    """A table of columns of text, then of numbers; those in ``folded`` may take several lines."""
+    """A table of ``words`` columns of text, then of numbers; ``-`` stands for None. Columns in
+    ``folded`` have text too, which may take several lines."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     wraps = {*folded}
-    for name in names:
-        table.add_column(name, no_wrap=name not in wraps, overflow="fold", vertical="bottom")
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    for place, name in enumerate(head):
+        text = place < words or name in wraps
+        table.add_column(
+            name, justify="left" if text else "right", no_wrap=name not in wraps,
+            overflow="fold" if text else "ellipsis", vertical="bottom",
+        )  # fmt: skip
+    for row in rows:
+        table.add_row(*("-" if c is None else Text(c) if isinstance(c, str) else c for c in row))
     return table
 
 
-def _number(value: float | None, style: str) -> str:
-    return "-" if value is None else format(value, style)
+def number(value: float | None, form: str) -> str | None:
+    return None if value is None else format(value, form)
 
 
 def stages_table(stages: Sequence[Stage]) -> Table:
     """The ladder: every stage, its idea, its source and what it builds on."""
     from convlab.stages import short_name
 
-    names = ("stage", "idea", "source", "builds on")
-    table = table_of(names, folded=names[1:])
-    for stage in stages:
-        builds_on = ", ".join(map(short_name, stage.builds_on)) or "-"
-        table.add_row(*map(Text, (stage.name, stage.title, stage.source, builds_on)))
-    return table
+    head = ("stage", "idea", "source", "builds on")
+    rows = [
+        (one.name, one.title, one.source, ", ".join(map(short_name, one.builds_on)) or None)
+        for one in stages
+    ]
+    return table_of(head, rows, folded=head[1:])
+
+
+# The ladder. A simulator counts, and Numba's knows no warps: each count, and its format.
+COUNTS = {
+    "simulator": {
+        "global\nreq.": ("global_requests", ",d"),
+        "sectors\n/ req.": ("sectors_per_request", ".2f"),
+        "shared\nreq.": ("shared_requests", ",d"),
+        "wave-\nfronts\n/ req.": ("wavefronts_per_request", ".2f"),
+        "bytes /\nFLOP": ("bytes_per_flop", ".3f"),
+    },
+    "cudasim": {
+        "global\nloads": ("global_loads", ",d"),
+        "shared\nloads": ("shared_loads", ",d"),
+        "barriers": ("barriers", ",d"),
+        "FLOP per\nbyte": ("flops_per_byte", ".2f"),
+    },
+}
+ONLY_COUNTED = (
+    "Only the stage's main kernel is counted, without layout transforms. A simulator's time says "
+    "nothing about a GPU's, so work is counted, with tiles much smaller than a GPU's."
+)
+LEGENDS = {
+    "gpu": "time: median and spread of repeated runs, layout transforms included. workspace: "
+    "memory that a stage needs beside input, filter and output.",
+    "simulator": "A request (req.) is one load or store of a warp's 32 threads. Global memory "
+    "answers in sectors of 32 bytes, shared memory in wavefronts. bytes: whole sectors of global "
+    f"memory. {ONLY_COUNTED}",
+    "cudasim": "Loads and barriers are summed over all threads; a 128-bit load counts once. FLOP "
+    f"per byte: of global memory read and written; more is better. {ONLY_COUNTED}",
+}
 
 
 def ladder_heading(problem: ConvProblem, engine: Engine) -> Text:
@@ -98,70 +132,36 @@ def ladder_heading(problem: ConvProblem, engine: Engine) -> Text:
 
 def ladder_table(results: Sequence[Result], engine: Engine) -> Table:
     """How every stage did: timed on a GPU, counted on a simulator."""
-    counted = GPU_COLUMNS if engine.is_gpu else tuple(_counted(engine))
-    table = table_of(("stage", "result"), ("error /\nbound", *counted))
-    for result in results:
-        table.add_row(
-            Text(result.stage.name),
-            _status(result),
-            _number(result.error_over_bound, ".3g"),
-            *(_gpu_cells(result, results) if engine.is_gpu else _counted_cells(result, engine)),
-        )
-    return table
+    from convlab.ladder import speedup
+
+    def timed(one: Result) -> Iterator[Cell]:
+        timing, workspace = one.timing, one.workspace_bytes
+        yield f"{timing.median_ms:.3f} ±{timing.spread_percent:.1f}%" if timing else None
+        yield number(one.tflops, ".2f")
+        yield number(speedup(one, results), ".2f")
+        yield number(None if workspace is None else workspace / 2**20, ",.1f")
+
+    def counted(one: Result) -> Iterator[Cell]:
+        return (number((one.counts or {}).get(name), form) for name, form in counts.values())
+
+    counts = {} if engine.is_gpu else COUNTS[engine.name]
+    columns = counts or ("time ms", "TFLOP\n/ s", "speedup\nvs s01", "workspace\nMiB")
+    cells = timed if engine.is_gpu else counted
+    rows = [
+        (one.stage.name, _status(one), number(one.error_over_bound, ".3g"), *cells(one))
+        for one in results
+    ]
+    return table_of(("stage", "result", "error /\nbound", *columns), rows, words=2)
 
 
 def _status(result: Result) -> Text:
-    return Text(result.status, "green" if result.ok else "bold red")
-
-
-def _counted(engine: Engine) -> dict[str, tuple[str, str]]:
-    """Columns of what a simulator counts, with the count and its format: Numba's knows no warps."""
-    return REQUEST_COLUMNS if engine.name == "simulator" else ACCESS_COLUMNS
-
-
-def _counted_cells(result: Result, engine: Engine) -> list[str]:
-    counts = result.counts or {}
-    return [_number(counts.get(name), style) for name, style in _counted(engine).values()]
-
-
-def _gpu_cells(result: Result, results: Sequence[Result]) -> list[str]:
-    from convlab.ladder import speedup
-
-    timing, workspace = result.timing, result.workspace_bytes
-    return [
-        "-" if timing is None else f"{timing.median_ms:.3f} ±{timing.spread_percent:.1f}%",
-        _number(result.tflops, ".2f"),
-        _number(speedup(result, results), ".2f"),
-        _number(None if workspace is None else workspace / 2**20, ",.1f"),
-    ]
+    return Text(result.status, GOOD if result.ok else BAD)
 
 
 def ladder_legend(engine: Engine) -> Text:
     """What the ladder's columns mean."""
     bound = "error / bound: up to 1 is what float32 rounding explains."
-    if engine.is_gpu:
-        return Text(
-            f"{bound} time: median and spread of repeated runs, layout transforms included. "
-            "workspace: memory that a stage needs beside input, filter and output.",
-            "dim",
-        )
-    if engine.name == "simulator":
-        columns = (
-            "A request (req.) is one load or store of a warp's 32 threads. Global memory answers "
-            "in sectors of 32 bytes, shared memory in wavefronts. bytes: whole sectors of global "
-            "memory."
-        )
-    else:
-        columns = (
-            "Loads and barriers are summed over all threads; a 128-bit load counts once. FLOP per "
-            "byte: of global memory read and written; more is better."
-        )
-    return Text(
-        f"{bound} {columns} Only the stage's main kernel is counted, without layout transforms. "
-        "A simulator's time says nothing about a GPU's, so work is counted, with tiles much "
-        "smaller than a GPU's.",
-        "dim",
-    )
+    return Text(f"{bound} {LEGENDS[engine.name]}", "dim")
 
 
 def ladder_errors(results: Sequence[Result]) -> list[Text]:
@@ -173,23 +173,23 @@ def ladder_errors(results: Sequence[Result]) -> list[Text]:
     ]
 
 
-def lint_table(rows: Sequence[Row]) -> Table:
+# Machine code.
+
+
+def lint_table(rows: Sequence[LintRow]) -> Table:
     """What every kernel compiled to, one row per problem and architecture."""
-    table = table_of(
-        ("stage", "kernel", "problem", "arch"), ("registers", *WIDE), folded=("kernel",)
-    )
-    table.add_column("result")
-    for row in rows:
-        names = map(Text, (row.stage.split("_")[0], row.kernel, row.problem, row.arch))
-        wide = (str(row.wide.get(kind, "-")) for kind in WIDE)
-        table.add_row(*names, f"{row.registers}/{row.budget}", *wide, _lint_result(row))
-    return table
+    head = ("stage", "kernel", "problem", "arch", "registers", *WIDE, "result")
+    cells: list[Sequence[Cell]] = [
+        (one.stage.split("_")[0], one.kernel, one.problem, one.arch,
+         f"{one.registers}/{one.budget}", *(str(one.wide.get(kind, "-")) for kind in WIDE),
+         _lint_result(one))
+        for one in rows
+    ]  # fmt: skip
+    return table_of(head, cells, words=4, folded=("kernel", "result"))
 
 
-def _lint_result(row: Row) -> Text:
+def _lint_result(row: LintRow) -> Text:
     """OK, or each thing that is wrong in a word."""
-    if row.ok:
-        return Text("OK", "green")
     wrong = {
         "spills": row.spill_bytes,
         "stack": row.stack_bytes,
@@ -199,7 +199,7 @@ def _lint_result(row: Row) -> Text:
     words = [word for word, found in wrong.items() if found]
     if len(words) < len(row.findings):
         words.append("128-bit")
-    return Text(", ".join(words), "bold red")
+    return Text("OK", GOOD) if row.ok else Text(", ".join(words), BAD)
 
 
 def lint_legend() -> Text:
@@ -213,58 +213,49 @@ def lint_legend() -> Text:
 
 def differences_table(found: Sequence[Difference]) -> Table:
     """How the machine code of each kernel differs from the stored."""
-    names = ("kernel", "differences: before -> now", "worse")
-    table = table_of(names, folded=names)
+    head, rows = ("kernel", "differences: before -> now", "worse"), []
     for one in found:
         changes = [f"{name}: {old} -> {now}" for name, (old, now) in one.changes.items()]
-        table.add_row(
-            Text(str(one.row)),
-            Text("\n".join(changes) or "not stored"),
-            Text(", ".join(one.worse), "red"),
-        )
-    return table
+        said = "\n".join(changes) or "not stored"
+        rows.append((str(one.row), said, Text(", ".join(one.worse), "red")))
+    return table_of(head, rows, folded=head)
 
 
-def lint_errors(rows: Sequence[Row]) -> list[Text]:
+def lint_errors(rows: Sequence[LintRow]) -> list[Text]:
     """A line for each kernel with findings."""
     return [Text(f"{row}: {'; '.join(row.findings)}") for row in rows if not row.ok]
 
 
+# Tiles.
+
+
 def tiles_table(tuned: Tuned) -> Table:
     """Every tile of one problem, the fastest first, the model's choice marked."""
-    table = table_of(("tile",), ("time ms", "spread", "over the\nbest", "TFLOP\n/ s"))
-    table.add_column("")
-    best = tuned.best.time_ms if tuned.best is not None else None
+    best, rows = tuned.best.time_ms if tuned.best else None, []
     for one in sorted(tuned.measured, key=lambda one: (one.time_ms is None, one.time_ms)):
         chosen = "the model's choice" if one.task.tile == tuned.model else ""
-        if one.time_ms is None or best is None:
-            cells = ["-"] * 4
-            chosen = f"WRONG {chosen}".strip()
-        else:
+        cells: tuple[Cell, ...] = (None, None, None, None, f"WRONG {chosen}".strip())
+        if one.time_ms is not None and best is not None:
             rate = tuned.problem.flops / one.time_ms / 1e9
-            cells = [f"{one.time_ms:.4g}", f"{one.spread_percent:.1f} %"]
-            cells += [f"{one.time_ms / best:.2f}", f"{rate:.1f}"]
-        table.add_row(Text(str(one.task.tile)), *cells, Text(chosen))
-    return table
+            cells = (f"{one.time_ms:.4g}", f"{one.spread_percent:.1f} %",
+                     f"{one.time_ms / best:.2f}", f"{rate:.1f}", chosen)  # fmt: skip
+        rows.append((str(one.task.tile), *cells))
+    head = ("tile", "time ms", "spread", "over the\nbest", "TFLOP\n/ s", "")
+    return table_of(head, rows, folded=[""])
 
 
 def tuned_table(found: Sequence[Tuned]) -> Table:
     """The model's tile and the best one of every problem, and how far apart they are."""
-    table = table_of(
-        ("problem", "model's tile", "best tile"), ("model\nms", "best\nms", "ratio"),
-        folded=("problem",),
-    )  # fmt: skip
-    for tuned in found:
-        best = tuned.best
-        table.add_row(
-            Text(tuned.name),
-            str(tuned.model),
-            "-" if best is None else str(best.task.tile),
-            _number(tuned.model_ms, ".4g"),
-            _number(None if best is None else best.time_ms, ".4g"),
-            _number(tuned.ratio, ".2f"),
-        )
-    return table
+    rows = []
+    for one in found:
+        tile, time_ms = (str(one.best.task.tile), one.best.time_ms) if one.best else (None, None)
+        times = (number(one.model_ms, ".4g"), number(time_ms, ".4g"))
+        rows.append((one.name, str(one.model), tile, *times, number(one.ratio, ".2f")))
+    head = ("problem", "model's tile", "best tile", "model\nms", "best\nms", "ratio")
+    return table_of(head, rows, words=3, folded=["problem"])
+
+
+# What is here.
 
 
 def doctor_table(found: dict[str, Any]) -> Table:
@@ -272,31 +263,34 @@ def doctor_table(found: dict[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
+    for label, text, *style in _facts(found):
+        table.add_row(Text(label), Text(text, *style))
+    return table
 
-    def row(label: str, text: str, style: str = "") -> None:
-        table.add_row(Text(label), Text(text, style))
 
-    row("convlab", found["convlab"])
-    row("Python", f"{found['python']} ({found['executable']})")
-    row("system", found["os"])
+def _facts(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Each fact: its label, its text and, if any, its style."""
+    yield "convlab", found["convlab"]
+    yield "Python", f"{found['python']} ({found['executable']})"
+    yield "system", found["os"]
     for name, version in found["packages"].items():
-        row(name, version or "not installed")
-    row("GPU", _gpu_line(found["gpu"]))
+        yield name, version or "not installed"
+    yield "GPU", _gpu_line(found["gpu"])
     for engine in found["engines"]:
+        name = f"engine {engine['name']}"
         if engine["available"]:
-            row(f"engine {engine['name']}", f"works: {engine['device']}", "green")
+            yield name, f"works: {engine['device']}", GOOD
         else:
-            row(f"engine {engine['name']}", f"cannot run: {engine['why_not']}", "yellow")
+            yield name, f"cannot run: {engine['why_not']}", DOUBTFUL
     for tool in found["compilers"]:
         if tool["found"]:
-            row(tool["name"], tool["found"])
+            yield tool["name"], tool["found"]
         elif found["gpu"] is None:
-            row(tool["name"], "not installed; only make gate needs it")
+            yield tool["name"], "not installed; only make gate needs it"
         else:
-            row(tool["name"], f"missing: run {tool['install']}", "yellow")
+            yield tool["name"], f"missing: run {tool['install']}", DOUBTFUL
     choice = found["would_use"]
-    row("would use", f"{choice['engine'] or 'nothing'}, because {choice['why']}")
-    return table
+    yield "would use", f"{choice['engine'] or 'nothing'}, because {choice['why']}"
 
 
 def _gpu_line(gpu: dict[str, Any] | None) -> str:
@@ -310,4 +304,95 @@ def _gpu_line(gpu: dict[str, Any] | None) -> str:
         gpu["driver"] and f"driver {gpu['driver']}",
         gpu["cuda"] and f"CUDA {gpu['cuda']}",
     )
-    return ", ".join(part for part in parts if part)
+    return ", ".join(filter(None, parts))
+
+
+# What ``convlab bench`` and ``convlab report`` print: TFLOP/s, and what has none.
+
+BENCH_LEGEND = Text(
+    "TFLOP/s: of the convolution as defined, median time; ~ where the spread stayed above 2 %. "
+    "over s01: geometric mean of the speedups.",
+    "dim",
+)
+
+
+def summary(
+    results: Results, rows: Sequence[BenchRow] | None = None, width: int = 80
+) -> RenderableType:
+    """Every system: its mean speedup over s01, how many TFLOP/s it reaches, on each layer where
+    ``width`` has room for that; and each reason for a missing number. Each batch by itself."""
+    from convlab.bench import analysis
+
+    shown = [*results.rows.values()] if rows is None else rows
+    keys = {row.key[:2] for row in shown}
+    few = {key: row for key, row in results.rows.items() if key[:2] in keys}
+    parts: list[RenderableType] = []
+    batches = analysis.by_batch(replace(results, rows=few))
+    for batch, of_it in batches.items():
+        mine = [row for row in shown if row.batch == batch]
+        title = f"TFLOP/s, batch {batch}" if len(batches) > 1 else "TFLOP/s"
+        parts += [*([""] if parts else []), _speeds(of_it, mine, width, title), BENCH_LEGEND]
+        reasons = analysis.numberless(mine)
+        parts += [Text()] if reasons else []
+        for one in reasons:
+            where = analysis.layers_in_words(one["layers"], len(of_it.layers()))
+            said = "" if one["state"] == one["reason"] else f": {one['reason']}"
+            state = (one["state"], _style(one["state"]))
+            parts.append(Text.assemble(f"{one['system']} on {where}: ", state, said))
+    return Group(*parts)
+
+
+def _speeds(results: Results, shown: Sequence[BenchRow], width: int, title: str) -> Table:
+    """The table of the rows of one batch."""
+    from convlab.bench import analysis
+
+    layers = results.layers()
+    names = dict.fromkeys(row.system for row in shown)
+    by_layer = max(map(len, [*names, title])) + 7 + 6 * len(layers) <= width
+    rows = []
+    for one in (analysis.contender(results, name) for name in names):
+        if not (speeds := [row.tflops or 0.0 for row in one.measured()]):
+            continue
+        cells: list[Cell] = [_speed(results.row(*layer, one.name)) for layer in layers]
+        if not by_layer:
+            spread = (min(speeds), median(speeds), max(speeds))
+            cells = [f"{len(speeds)}", *map(_tflops, spread)]
+        means = [number(one.over(s01).mean, ".2f") for s01 in analysis.first(results)]
+        rows.append((one.name, *(means or [None]), *cells))
+    of_all = ("layers", "lowest", "median", "highest")
+    head = (title, "over s01", *([layer for layer, _ in layers] if by_layer else of_all))
+    return table_of(head, rows)
+
+
+def _tflops(value: float, settled: bool | None = True) -> str:
+    return f"{'' if settled else '~'}{value:.{1 if value >= 10 else 2}f}"
+
+
+def _speed(row: BenchRow | None) -> Cell:
+    if row is None:
+        return ""
+    return Text("-", _style(row.state)) if row.tflops is None else _tflops(row.tflops, row.settled)
+
+
+def _style(state: str) -> str:
+    from convlab.bench.results import WRONG_STATES
+
+    return BAD if state in WRONG_STATES else DOUBTFUL
+
+
+def wrong_in_words(rows: Sequence[BenchRow], whose: str) -> str:
+    """How many rows are so, and of which system on which layer each is."""
+    which = ", ".join(f"{row.system} on {row.layer} {row.state}" for row in rows)
+    are = "row is" if len(rows) == 1 else "rows are"
+    return f"{len(rows)} {are} wrong, refused or failed among {whose}: {which}"
+
+
+def agreement_table(one: Results, other: Results) -> Table:
+    """How far two runs agree, system by system."""
+    from convlab.bench import analysis
+
+    rows = [
+        (name, f"{layers}", Text(f"{middle:.2f}", DOUBTFUL * (middle > 5)), f"{largest:.2f}")
+        for name, layers, middle, largest in analysis.agreement(one, other)
+    ]
+    return table_of(("system", "layers", "median\ndifference %", "largest\ndifference %"), rows)

@@ -13,15 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convlab.bench import gpu_backend, monitor
-from convlab.bench.analysis import in_gemm_class
 from convlab.bench.baselines import System
 from convlab.bench.bounds import Checked, Checker
 from convlab.bench.harness import Outcome, no_room
 from convlab.bench.monitor import SETTLED_PERCENT
 from convlab.bench.pool import ROW_SECONDS, WorkerPool
-from convlab.bench.results import identity, library_versions
-from convlab.bench.roofline import Machine, too_fast
-from convlab.bench.rows import Key, Row, State
+from convlab.bench.results import Key, Row, State, identity, library_versions
+from convlab.bench.roofline import Machine, in_gemm_class, too_fast
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 from convlab.workloads import paper_layer
@@ -164,6 +162,6 @@ def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, second
     if time_ms is None:
         return row
     # The algorithm that a library chose is known by now: the GEMM class does every multiplication.
-    method = "gemm" if in_gemm_class(system.method, row) else system.method
+    method = "gemm" if in_gemm_class(system.method, row.algorithm) else system.method
     above = too_fast(problem, time_ms, machine, system.precision, method)
     return row if above is None else refused(above)

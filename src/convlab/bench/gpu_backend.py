@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from ctypes import byref, c_float, c_void_p
+from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
@@ -54,7 +55,7 @@ class GpuBackend:
 
     def facts(self) -> dict[str, Any]:
         """The GPU's ceilings, computed and measured, and what is installed."""
-        return {"machine": machine(self._engine).as_json(), "environment": environment([])}
+        return {"machine": asdict(machine(self._engine)), "environment": environment([])}
 
     def free_bytes(self) -> int | None:
         return self._engine.free_bytes()

@@ -27,11 +27,11 @@ import numpy as np
 from convlab.bench.baselines import Prepared, System, Unsupported
 from convlab.bench.bounds import Checked
 from convlab.bench.monitor import Look
-from convlab.bench.rows import State
 from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
     from convlab.bench.gpu_backend import GpuBackend
+    from convlab.bench.results import State
     from convlab.timer import Timing
 
 UNSTEADY_PERCENT = 20.0  # a spread above this is no measurement
@@ -49,7 +49,7 @@ Check = Callable[[np.ndarray], Checked]
 
 @dataclass
 class Outcome:
-    """What the measuring process knows of a :class:`~convlab.bench.rows.Row`. ``healthy`` says
+    """What the measuring process knows of a :class:`~convlab.bench.results.Row`. ``healthy`` says
     whether that process may measure the next system."""
 
     state: State = "measured"

@@ -11,10 +11,12 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from convlab.bench import analysis
-from convlab.bench.results import Results
+from convlab.bench.analysis import Contender
+from convlab.bench.results import Layer, Results
 from convlab.image import PlotsMissing
 from convlab.workloads import problem_named
 
@@ -49,13 +51,6 @@ STYLE: Any = {
 }  # fmt: skip
 
 
-class Figure(NamedTuple):
-    """A plot in words, and as SVG."""
-
-    about: str
-    svg: str
-
-
 def svg(salt: str, height: float, draw: Callable[[Axes], None], width: float = WIDTH) -> str:
     """One picture in inches; the same bytes for the same ``salt``, which no other picture of a page
     may have.
@@ -64,13 +59,13 @@ def svg(salt: str, height: float, draw: Callable[[Axes], None], width: float = W
     """
     try:
         import matplotlib
-        from matplotlib.figure import Figure as Canvas
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise PlotsMissing(
             "plots need matplotlib: run make report, or python -m pip install -e '.[plots]'"
         ) from error
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt}):
-        figure = Canvas(figsize=(width, height))
+        figure = Figure(figsize=(width, height))
         figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1)
         draw(figure.add_subplot())
         file = io.StringIO()
@@ -125,15 +120,14 @@ def _log2_axis(axes: Axes, low: float, high: float, step: int = 1) -> None:
     axes.minorticks_off()
 
 
-def _series(
-    axes: Axes, results: Results, shown: Sequence[analysis.Contender], x: Sequence[float], line: str
-) -> list[float]:
+def _series(axes: Axes, shown: Sequence[Contender], x: Sequence[float], line: str) -> list[float]:
     """TFLOP/s of each system at the ``x`` of each layer, each with a colour and a marker of its
     own; returns the TFLOP/s."""
     reached = []
     for number, one in enumerate(shown):
-        rows = (one.best(results, layer) for layer in results.layers())
-        points = [(at, row.tflops) for at, row in zip(x, rows, strict=True) if row and row.tflops]
+        points = [
+            (at, row.tflops) for at, row in zip(x, one.rows(), strict=True) if row and row.tflops
+        ]
         reached += [height for _, height in points]
         if points:
             axes.plot(
@@ -144,7 +138,7 @@ def _series(
     return reached
 
 
-def throughput(results: Results, name: str = "throughput") -> Figure:
+def throughput(results: Results, salt: str = "throughput") -> str:
     """TFLOP/s by layer of the systems that matter most."""
     layers, shown = results.layers(), analysis.selected(results)
     peak = (results.machine.fp32_flops or 0) / 1e12
@@ -155,74 +149,63 @@ def throughput(results: Results, name: str = "throughput") -> Figure:
     ]
 
     def draw(axes: Axes) -> None:
-        _series(axes, results, shown, range(len(layers)), "-")
+        _series(axes, shown, range(len(layers)), "-")
         if peak and peak < 2 * max(in_fp32, default=0):
             axes.axhline(peak, color=INK, linewidth=0.9, linestyle="--")
             _level(axes, peak, f"fp32 peak\n{peak:.1f}")
         axes.set_xticks(range(len(layers)), [layer.removeprefix("conv") for layer, _ in layers])
-        axes.set_xlabel("layer (Conv1 to Conv12 of the paper)")
-        axes.set_ylabel("TFLOP/s of the convolution as defined")
-        axes.set_ylim(bottom=0)
+        labels = ("layer (Conv1 to Conv12 of the paper)", "TFLOP/s of the convolution as defined")
+        axes.set(xlabel=labels[0], ylabel=labels[1], ylim=(0, None))
         axes.grid(axis="y")
         _legend_below(axes)
 
-    about = (
-        "TFLOP/s on each layer; more is better. Fourier and Winograd algorithms do fewer "
-        "multiplications than the convolution has, tensor cores do more of them at a time: both "
-        "may pass fp32's peak."
-    )
-    return Figure(about, svg(name, 4.0 + 0.085 * len(shown), draw))
+    return svg(salt, 4.0 + 0.085 * len(shown), draw)
 
 
-def roofline(results: Results, name: str = "roofline") -> Figure:
+def roofline(results: Results, salt: str = "roofline") -> str:
     """Every stage on every layer, below the GPU's two roofs."""
-    machine = results.machine
+    machine, stages = results.machine, analysis.stages(results)
     intensity = [problem_named(*layer).flops_per_byte for layer in results.layers()]
-    peak, bandwidth = machine.fp32_flops or 0, machine.memory_bytes_per_second or 0
-    precisions = {results.systems[name]["precision"] for name in results.names("stage")}
-    split = (machine.peak_flops("3xtf32") or 0) if "3xtf32" in precisions else 0
-    stages = [replace(one, title=one.name) for one in analysis.stages(results)]
+    bandwidth = machine.memory_bytes_per_second or 0
+    # In TFLOP/s; a roof of 0 is not known, or of no stage.
+    split = any(results.systems[one.name]["precision"] == "3xtf32" for one in stages)
+    peaks = {"fp32": machine.peak_flops("fp32"), "3xTF32": split and machine.peak_flops("3xtf32")}
+    roofs = {words: (peak or 0) / 1e12 for words, peak in peaks.items()}
 
     def draw(axes: Axes) -> None:
-        reached = _series(axes, results, stages, intensity, "none")
+        reached = _series(axes, [replace(one, title=one.name) for one in stages], intensity, "none")
         low, high = min(intensity) / 2, max(intensity) * 2
-        if peak and bandwidth:
-            low = min(low, peak / bandwidth / 8)
-            memory = f"memory {bandwidth / 1e12:.1f} TB/s"
-            note(axes, (peak / bandwidth, peak / 1e12), memory, (-8, 2), ha="right")
-        for words, roof, digits in (("fp32", peak, 1), ("3xTF32", split, 0)):
+        slope = bandwidth / 1e12
+        if bandwidth and (peak := roofs["fp32"]):
+            low = min(low, peak / slope / 8)
+            note(axes, (peak / slope, peak), f"memory {slope:.1f} TB/s", (-8, 2), ha="right")
+        for (words, roof), digits in zip(roofs.items(), (1, 0), strict=True):
             if roof and bandwidth:
-                heights = [one / 1e12 for one in (low * bandwidth, roof, roof)]
-                axes.plot([low, roof / bandwidth, high], heights, color=INK, linewidth=1.2)
-                _level(axes, roof / 1e12, f"{words} peak\n{roof / 1e12:.{digits}f}")
+                heights = [low * slope, roof, roof]
+                axes.plot([low, roof / slope, high], heights, color=INK, linewidth=1.2)
+                _level(axes, roof, f"{words} peak\n{roof:.{digits}f}")
         if sgemm := machine.sgemm_tflops:
-            first = 1e12 * sgemm / bandwidth if bandwidth else low
+            first = sgemm / slope if bandwidth else low
             axes.plot([first, high], [sgemm] * 2, color=QUIET, linewidth=0.9, linestyle="--")
             # Where it begins: at its other end are the points of the fastest stage.
             note(axes, (first, sgemm), f"cuBLAS SGEMM {sgemm:.1f} TFLOP/s", (6, -10))
-        bottom = min(reached, default=1.0) / 2
-        top = 3 * max(*reached, peak / 1e12, split / 1e12, 1.0)
-        axes.set(yscale="log", ylim=(bottom, top))
+        bottom, top = min(reached, default=1.0) / 2, 3 * max(*reached, *roofs.values(), 1.0)
+        axes.set(yscale="log", ylim=(bottom, top), ylabel="TFLOP/s")
         _log2_axis(axes, math.log2(low), math.log2(high))
-        axes.set_xlim(low, high)
+        about = "FLOP per byte that has to move; at the top the layer, Conv ..."
+        axes.set(xlim=(low, high), xlabel=about)
         steps = [step * 10.0**power for power in range(-4, 4) for step in (1, 2, 5)]
         heights = [step for step in steps if bottom <= step <= top]
         axes.set_yticks(heights, [f"{height:g}" for height in heights])
         _layer_names(axes, results.layers(), intensity, top)
-        axes.set_xlabel("FLOP per byte that has to move; at the top the layer, Conv ...")
-        axes.set_ylabel("TFLOP/s")
         axes.grid()
         _legend_below(axes, 4)
 
-    about = (
-        "The roofline: this run's stages on every layer, below what arithmetic and memory allow; "
-        "3xTF32 is s13's and s14's. Bytes are the fewest that have to move, each number once."
-    )
-    return Figure(about, svg(name, 5.2, draw))
+    return svg(salt, 5.2, draw)
 
 
 def _layer_names(
-    axes: Axes, layers: Sequence[analysis.Layer], intensity: Sequence[float], top: float
+    axes: Axes, layers: Sequence[Layer], intensity: Sequence[float], top: float
 ) -> None:
     """The layers' numbers above their columns; layers of nearly the same intensity share one."""
     groups: list[list[tuple[float, str]]] = []
@@ -236,77 +219,61 @@ def _layer_names(
         note(axes, (middle, top), names, (0, -3), ha="center", va="top", fontsize="x-small")
 
 
-def speedups(results: Results, name: str = "speedups") -> Figure:
+def speedups(results: Results, salt: str = "speedups") -> str:
     """The best stage over the others: each layer a dot, their geometric mean a stroke."""
-    layers, one = results.layers(), analysis.best_stage(results)
+    one = analysis.best_stage(results)
     assert one is not None
-    known = [
-        (
-            other.name,
-            mean[0],
-            [ratio for layer in layers if (ratio := analysis.speedup(results, one, other, layer))],
-        )
-        for other in analysis.comparators(results)
-        if other.name != one.name and (mean := analysis.mean_speedup(results, one, other))
-    ]
+    over = {other.name: one.over(other) for other in analysis.comparators(results)}
+    known = {other: ratios for other, ratios in over.items() if ratios.mean and other != one.name}
 
     def draw(axes: Axes) -> None:
         dots: Any = {"color": COLOURS[0], "alpha": DOTS, "markersize": 4, "markeredgewidth": 0}
-        for place, (_, mean, ratios) in enumerate(known):
-            axes.plot(ratios, [place] * len(ratios), "o", **dots)
+        for place, ratios in enumerate(known.values()):
+            mean = ratios.mean or 1.0
+            axes.plot(ratios.known, [place] * len(ratios.known), "o", **dots)
             axes.plot([mean], [place], "|", color=INK, markersize=13, markeredgewidth=2)
-            few = "" if len(ratios) == len(layers) else f" ({len(ratios)})"
-            note(axes, (mean, place), f"{mean:.2f}{few}", (0, 8), ha="center", color=INK)
+            said = f"{mean:.2f}{ratios.few}"
+            note(axes, (mean, place), said, (0, 8), ha="center", color=INK)
         axes.axvline(1, color=QUIET, linewidth=0.9)
-        every = [1.0, *(ratio for *_, ratios in known for ratio in ratios)]
+        every = [1.0, *chain.from_iterable(ratios.known for ratios in known.values())]
         first = math.floor(math.log2(min(every)))
         last = max(first + 1, math.ceil(math.log2(max(every))))
         _log2_axis(axes, first, last, 1 + (last - first) // 11)
-        axes.set_xlim(2.0**first / 1.06, 2.0**last * 1.06)  # a dot at the end is whole
-        axes.set_yticks(range(len(known)), [other for other, *_ in known])
-        axes.set_ylim(len(known) - 0.4, -0.8)
-        axes.set_xlabel(
-            f"times as fast: {one.name} over each (below 1 it is slower)\n"
-            "a dot a layer, the stroke their geometric mean"
+        axes.set_yticks(range(len(known)), known)
+        axes.set(
+            xlim=(2.0**first / 1.06, 2.0**last * 1.06),  # a dot at the end is whole
+            ylim=(len(known) - 0.4, -0.8),
+            xlabel=f"times as fast: {one.name} over each (below 1 it is slower)\n"
+            "a dot a layer, the stroke their geometric mean",
         )
         axes.grid(axis="x")
 
-    about = f"{one.name} over each of the others: a dot a layer, the stroke their geometric mean."
-    return Figure(about, svg(name, 1.0 + 0.36 * max(1, len(known)), draw))
+    return svg(salt, 1.0 + 0.36 * max(1, len(known)), draw)
 
 
-def memory(results: Results, name: str = "memory") -> Figure:
+def memory(results: Results, salt: str = "memory") -> str:
     """Device memory in all over that of the tensors alone, computed and measured."""
     every = {
-        one.name: analysis.memory_ratios(results, one.name) for one in analysis.everybody(results)
+        one.name: [kind.ratio for kind in analysis.memory(one)]
+        for one in analysis.everybody(results)
     }
     ratios = {name: means for name, means in every.items() if any(means)}
 
     def draw(axes: Axes) -> None:
-        strokes: Any = {"color": INK, "markersize": 12, "markeredgewidth": 2}
-        dots: Any = {"color": COLOURS[1], "markersize": 5, "markeredgewidth": 0}
-        kinds = (("computed", "|", strokes), ("measured", "o", dots))
-        for number, (words, marker, style) in enumerate(kinds):
-            points = [
-                (value, place)
-                for place, means in enumerate(ratios.values())
-                if (value := means[number])
-            ]
-            if points:
-                axes.plot(*zip(*points, strict=True), marker, label=words, alpha=0.9, **style)
+        strokes: Any = {"color": INK, "markersize": 12, "markeredgewidth": 2, "label": "computed"}
+        dots: Any = {"color": COLOURS[1], "markeredgewidth": 0, "label": "measured"}
+        for number, (marker, style) in enumerate((("|", strokes), ("o", dots))):
+            means = [(one[number], place) for place, one in enumerate(ratios.values())]
+            if points := [(value, place) for value, place in means if value]:
+                axes.plot(*zip(*points, strict=True), marker, alpha=0.9, **style)
         axes.set_yticks(range(len(ratios)), ratios)
-        axes.set_ylim(len(ratios) - 0.4, -0.6)
         axes.axvline(1, color=QUIET, linewidth=0.9)
-        most = max((value for means in ratios.values() for value in means if value), default=2.0)
+        most = max(filter(None, chain.from_iterable(ratios.values())), default=2.0)
         last = max(1, math.ceil(math.log2(most)))
         _log2_axis(axes, 0, last)
-        axes.set_xlim(0.9, 2.0**last * 1.1)
-        axes.set_xlabel("memory in all, over the tensors' (1: no workspace)")
+        about = "memory in all, over the tensors' (1: no workspace)"
+        axes.set(xlim=(0.9, 2.0**last * 1.1), ylim=(len(ratios) - 0.4, -0.6), xlabel=about)
         axes.grid()
         _legend_below(axes)
 
-    about = (
-        "Device memory in all, as a multiple of what input, filter and output take: geometric mean "
-        "over the layers that each can do, computed from what it asks for, and measured."
-    )
-    return Figure(about, svg(name, 1.4 + 0.27 * max(1, len(ratios)), draw))
+    return svg(salt, 1.4 + 0.27 * max(1, len(ratios)), draw)

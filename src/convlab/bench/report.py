@@ -7,19 +7,16 @@ The page is the Markdown, rendered, with its plots inside.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from statistics import geometric_mean
-from typing import Any
 
 from convlab.bench import analysis, plots
 from convlab.bench.analysis import Contender
-from convlab.bench.measured import table
-from convlab.bench.results import Results
+from convlab.bench.results import Results, Row
 from convlab.bench.roofline import PIECE, Why
-from convlab.bench.rows import Row
 from convlab.image import PlotsMissing
 from convlab.stages import short_name
 
@@ -27,10 +24,7 @@ TITLE = "Convolution on a GPU: stages and baselines"
 NOTHING = "-"
 ROOFLINE = "percent of the roofline"
 SHORT = {"out of memory": "memory", "unsupported": NOTHING, "absent": NOTHING}
-PACKAGES = ("convlab", "numba-cuda", "numba", "numpy", "torch")
-ENVIRONMENT = ("gpu", "packages", "clocks_mhz")
 CLOCK_SHARE = 0.97  # of the highest clock: a lower one is told
-MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -88,90 +82,57 @@ def make(
         ) from error
     drawn: dict[str, str] = {}
 
-    def figure(name: str, part: dict[str, Any]) -> str:
-        plot, name = getattr(plots, name), f"{name}{part['suffix']}"
-        about, drawn[file := f"{pictures}{name}.svg"] = plot(part["results"], name)
+    def figure(name: str, results: Results, of: str, about: str) -> str:
+        salt = name + of.replace(", batch ", "-")
+        file = f"{pictures}{salt}.svg"
+        drawn[file] = getattr(plots, name)(results, salt)
         return f"![{about}]({file})"
 
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("convlab.bench", ""),
-        trim_blocks=True,
-    )
-    batches = analysis.by_batch(results)
+    loader = jinja2.PackageLoader("convlab.bench", "")
+    environment = jinja2.Environment(loader=loader, trim_blocks=True)
+    environment.filters["number"] = number
+    environment.globals |= {"analysis": analysis, "piece": PIECE, "figure": figure}
+    environment.globals |= {make.__name__: make for make in FOR_THE_TEMPLATE}
     text = environment.get_template("report.md").render(
-        title=title,
-        brief=brief,
-        figure=figure,
-        results=results,
-        environment={name: results.environment.get(name) or {} for name in ENVIRONMENT},
-        date=str(results.environment.get("date") or "")[:10],
-        packages=PACKAGES,
-        sizes=", ".join(map(str, batches)) or NOTHING,
-        interrupted=None if brief else interrupted(results),
-        parts=[
-            _part(one, why, f", batch {batch}" if len(batches) > 1 else "")
-            for batch, one in batches.items()
-        ],
-        piece=str(PIECE),
-        runs=[_run(results, other) for other in others],
-        slow_clocks=_slow_clocks(results),
-        commands=[f"`{command}`" for command in dict.fromkeys(results.commands)],
+        title=title, brief=brief, whole=results, others=others, why=why
     )
-    markdown = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-    return Report(title, markdown, drawn)
+    return Report(title, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n", drawn)
 
 
-def _part(results: Results, why: Sequence[Why], of: str) -> dict[str, Any]:
-    """What the template shows of one batch; ``of`` is added to headings."""
-    best, over = analysis.best_stage(results), analysis.comparators(results)
-    stages = analysis.stages(results)
-    groups = [one for one in over if one.name not in results.systems]
-    return {
-        "of": of,
-        "suffix": of.replace(", batch ", "-"),
-        "results": results,
-        "measured": any(row.ok for row in results.rows.values()),
-        "headline": headline(results),
-        "throughput": by_layer(results, "tflops"),
-        "times": by_layer(results, "time_ms"),
-        "speedups": None if best is None else speedup_table(results, best, over),
-        "means": mean_table(results, stages, over),
-        "group_means": mean_table(results, stages, groups),
-        "roofline": by_layer(results, ROOFLINE),
-        "memory": memory_table(results),
-        "why": why_table(results, why),
-        "missing": [
-            {**one, "layers": analysis.layers_in_words(one["layers"], len(results.layers()))}
-            for one in analysis.numberless(results.rows.values())
-        ],
-    }
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A Markdown table, or nothing where there are no rows; words stand in its first ``left``
+    columns, numbers in the others."""
+    rule = ["---" if column < left else "---:" for column in range(len(head))]
+    lines = [
+        f"| {' | '.join(' '.join(cell.split()).replace('|', '/') for cell in row)} |\n"
+        for row in (head, rule, *rows)
+    ]
+    return "".join(lines) if len(lines) > 2 else ""
+
+
+def number(value: float | None, form: str) -> str:
+    return NOTHING if value is None else format(value, form)
 
 
 def headline(results: Results) -> list[tuple[str, str]]:
     """The few numbers to see first: number and what it is."""
-    best = analysis.best_stage(results)
+    best, split = (analysis.best_stage(results, name) for name in ("fp32", "3xtf32"))
     if best is None:
         return []
-    found = []
-    for over in analysis.comparators(results):
-        important = over.name == analysis.BASELINE or over.name not in results.systems
-        if important and over.name != best.name:
-            mean = analysis.mean_speedup(results, best, over)
-            found.append((mean, f"`{best.name}` over {over.title.partition(':')[0]}"))
-    if split := analysis.best_stage(results, "3xtf32"):
-        mean = analysis.mean_speedup(results, split, best)
-        found.append((mean, f"`{split.name}` over `{best.name}`, as accurate"))
-    told = [(f"{mean[0]:.2f} x{_of_few(mean, results)}", what) for mean, what in found if mean]
-    speeds = [row.tflops for row in results.rows.values() if row.system == best.name and row.tflops]
-    return [*told, (f"{max(speeds):.1f}", f"TFLOP/s of `{best.name}` at most")]
+    found = [
+        (best.over(one), f"`{best.name}` over {one.title.partition(':')[0]}")
+        for one in analysis.comparators(results)
+        if (one.name == analysis.BASELINE or one.is_group) and one.name != best.name
+    ]
+    if split is not None:
+        found.append((split.over(best), f"`{split.name}` over `{best.name}`, as accurate"))
+    told = [(f"{ratio.mean:.2f} x{ratio.few}", what) for ratio, what in found if ratio.mean]
+    most = max(row.tflops or 0 for row in best.measured())
+    return [*told, (f"{most:.1f}", f"TFLOP/s of `{best.name}` at most")]
 
 
-def _number(value: float | None, form: str) -> str:
-    return NOTHING if value is None else format(value, form)
-
-
-def _heads(results: Results) -> list[str]:
-    return [layer.capitalize() for layer, _ in results.layers()]
+def _table_by_layer(head: Sequence[str], results: Results, rows: Iterable[Sequence[str]]) -> str:
+    return table((*head, *(layer.capitalize() for layer, _ in results.layers())), rows)
 
 
 def by_layer(results: Results, what: str) -> str:
@@ -179,7 +140,7 @@ def by_layer(results: Results, what: str) -> str:
 
     def cell(row: Row | None) -> str:
         if what == ROOFLINE:
-            return _number(analysis.percent(results, row), ".0f")
+            return number(analysis.percent(results, row), ".0f")
         value = getattr(row, what, None)
         if row is None or value is None:
             return NOTHING if row is None else SHORT.get(row.state, row.state)
@@ -189,7 +150,7 @@ def by_layer(results: Results, what: str) -> str:
         (f"`{one.name}`", *(cell(results.row(*layer, one.name)) for layer in results.layers()))
         for one in analysis.everybody(results)
     ]
-    return table((what if what == ROOFLINE else "system", *_heads(results)), rows)
+    return _table_by_layer([what if what == ROOFLINE else "system"], results, rows)
 
 
 def digits(value: float) -> str:
@@ -198,77 +159,43 @@ def digits(value: float) -> str:
     return f"{value:.{max(0, 3 - whole)}f}"
 
 
-def speedup_table(results: Results, one: Contender, over: Sequence[Contender]) -> str:
+def speedup_table(one: Contender, over: Iterable[Contender]) -> str:
     """One stage over each of the others: the geometric mean, and layer by layer."""
-    rows = []
-    for other in over:
-        mean = analysis.mean_speedup(results, one, other)
-        if mean is not None and other.name != one.name:
-            ratios = (analysis.speedup(results, one, other, at) for at in results.layers())
-            cells = (_number(ratio, ".2f") for ratio in ratios)
-            rows.append((f"`{other.name}`", f"**{mean[0]:.2f}**{_of_few(mean, results)}", *cells))
-    return table((f"{one.name} over", "mean", *_heads(results)), rows)
+    ratios = {other.name: one.over(other) for other in over if other.name != one.name}
+    rows = [
+        (f"`{name}`", f"**{ratio.mean:.2f}**{ratio.few}",
+         *(number(value, ".2f") for value in ratio.by_layer))
+        for name, ratio in ratios.items() if ratio.mean is not None
+    ]  # fmt: skip
+    return _table_by_layer((f"{one.name} over", "mean"), one.results, rows)
 
 
-def mean_table(results: Results, stages: Sequence[Contender], over: Sequence[Contender]) -> str:
+def mean_table(results: Results, over: Iterable[Contender]) -> str:
     """Every stage over each of the others: the geometric mean over the layers that both have."""
-    rows = []
+    stages, rows = analysis.stages(results), []
     for other in over:
-        means = {one.name: analysis.mean_speedup(results, one, other) for one in stages}
-        if any(mean for name, mean in means.items() if name != other.name):
-            cells = (
-                f"{mean[0]:.2f}{_of_few(mean, results)}" if mean else NOTHING
-                for mean in means.values()
-            )
+        ratios = {one.name: one.over(other) for one in stages}
+        if any(ratio.known for name, ratio in ratios.items() if name != other.name):
+            cells = (number(ratio.mean, ".2f") + ratio.few * bool(ratio.known)
+                     for ratio in ratios.values())  # fmt: skip
             rows.append((f"`{other.name}`", *cells))
     return table(("over", *(short_name(one.name) for one in stages)), rows)
 
 
-def _of_few(mean: tuple[float, int], results: Results) -> str:
-    """`` (7)`` after a mean over 7 layers, where there are more."""
-    return "" if mean[1] == len(results.layers()) else f" ({mean[1]})"
-
-
-def memory_table(results: Results) -> str:
-    """Workspaces in MiB, computed and measured, and the mean of all memory over the tensors'."""
-    rows = []
-    for one in analysis.everybody(results):
-        mine = [row for row in results.rows.values() if row.system == one.name and row.ok]
-        cells = []
-        for kind in (0, 1):
-            known = [taken for row in mine if (taken := analysis.memory(row)[kind]) is not None]
-            cells.append(_number(max(known) / MIB, ",.1f") if known else NOTHING)
-        mean = analysis.memory_ratios(results, one.name)[1]
-        rows.append((f"`{one.name}`", *cells, _number(mean, ".2f")))
-    head = ("system", "workspace, computed", "workspace, measured", "all memory over the tensors'")
-    return table(head, rows)
-
-
-def why_table(results: Results, why: Sequence[Why]) -> str:
-    """Counts of the simulator beside the measured share of the peak."""
-    rows = []
+def why_not_faster(
+    results: Results, why: Iterable[Why]
+) -> Iterator[tuple[Why, float | None, float | None]]:
+    """Counts of the simulator, the share of the peak that they allow and the measured one, in
+    percent."""
+    machine = results.machine
     for one in why:
-        precision = results.systems.get(one.stage, {}).get("precision", "fp32")
-        peak = results.machine.peak_flops(precision)
-        shares = [
-            1e14 * row.tflops / peak
-            for row in results.rows.values()
-            if row.system == one.stage and row.tflops and peak
+        peak = machine.peak_flops(results.systems.get(one.stage, {}).get("precision", "fp32"))
+        speeds = [
+            row.tflops for row in results.rows.values() if row.system == one.stage and row.tflops
         ]
-        fp32 = results.machine.fp32_flops
-        allowed = one.allows(peak / fp32 if peak and fp32 else 1.0)
-        counts = (one.requests, one.sectors, one.wavefronts, one.bytes_per_flop)
-        rows.append((
-            f"`{one.stage}`",
-            *(_number(count, ".3g") for count in counts),
-            NOTHING if allowed is None else f"{allowed:.0f} %",
-            f"{geometric_mean(shares):.1f} %" if shares else NOTHING,
-        ))  # fmt: skip
-    head = (
-        "stage", "requests / warp FMA", "sectors / warp FMA", "wavefronts / warp FMA",
-        "bytes / FLOP", "counts allow", "measured",
-    )  # fmt: skip
-    return table(head, rows)
+        pace = peak / machine.fp32_flops if peak and machine.fp32_flops else 1.0
+        share = 1e14 * geometric_mean(speeds) / peak if speeds and peak else None
+        yield one, one.allows(pace), share
 
 
 # Whole runs: was one interrupted, and how far do two agree?
@@ -282,7 +209,7 @@ def interrupted(results: Results) -> str | None:
     return f"**The run was interrupted**, with {missing} of {asked} rows missing."
 
 
-def _slow_clocks(results: Results) -> list[str]:
+def slow_clocks(results: Results) -> list[str]:
     """The rows where the GPU's clock was below its highest as timing began or ended."""
     found = []
     for row in results.rows.values():
@@ -294,18 +221,14 @@ def _slow_clocks(results: Results) -> list[str]:
     return found
 
 
-def _run(results: Results, other: Results) -> dict[str, Any]:
-    """Another run beside this one: what differs between the two, and how far their times agree."""
-    here, there = _facts(results, other), _facts(other, results)
-    return {
-        "changes": [
-            (name, here.get(name) or NOTHING, there.get(name) or NOTHING)
-            for name in dict.fromkeys((*here, *there))
-            if here.get(name) != there.get(name)
-        ],
-        "interrupted": interrupted(other),
-        "agreement": analysis.agreement(results, other),
-    }
+def changes(one: Results, other: Results) -> list[tuple[str, str, str]]:
+    """What differs between two runs: its name, here and there."""
+    here, there = _facts(one, other), _facts(other, one)
+    return [
+        (name, here.get(name) or NOTHING, there.get(name) or NOTHING)
+        for name in dict.fromkeys((*here, *there))
+        if here.get(name) != there.get(name)
+    ]
 
 
 def _facts(one: Results, other: Results) -> dict[str, str | None]:
@@ -320,3 +243,9 @@ def _facts(one: Results, other: Results) -> dict[str, str | None]:
             f"`{name}`" for name in one.systems if name not in other.systems
         ),
     }
+
+
+FOR_THE_TEMPLATE = (
+    headline, by_layer, speedup_table, mean_table, why_not_faster, interrupted, slow_clocks,
+    changes,
+)  # fmt: skip

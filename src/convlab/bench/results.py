@@ -1,23 +1,25 @@
-"""A file of results: rows, and what they were measured with."""
+"""A file of results: rows, and what they were measured with.
+
+A row says how one system did on one layer: a number, or the reason why there is none, never both.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import convlab
 from convlab.bench.baselines import System
 from convlab.bench.roofline import Machine
-from convlab.bench.rows import LASTING, WRONG_STATES, Key, Row, require
 from convlab.bench.systems import BASELINES
 from convlab.files import strict, write_whole
 from convlab.problem import ConvProblem
@@ -39,6 +41,154 @@ LIBRARIES = (
 )  # fmt: skip
 SHORT = 12  # digits of a fingerprint
 MORE = ("points", "first_calls")  # what an experiment's document may have beside rows
+
+State = Literal[
+    "measured", "wrong", "refused", "unsteady", "busy", "out of memory", "unsupported", "absent",
+    "failed",
+]  # fmt: skip
+STATES: tuple[State, ...] = get_args(State)
+WRONG_STATES = frozenset({"wrong", "refused", "failed"})  # what the command exits 1 for
+# What measuring again on the same machine with the same code would not change.
+LASTING = frozenset({"measured", "wrong", "refused", "unsupported"})
+Key = tuple[str, int, str]
+"""What a row is of: layer, batch and system."""
+Layer = tuple[str, int]
+"""A layer's name and its batch."""
+
+
+# What is read must be of the kind that those who use it expect.
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a finite number: JSON's ``true`` and Python's ``NaN`` are none."""
+    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+KINDS: dict[str, Callable[[Any], bool]] = {
+    "a string": lambda value: isinstance(value, str),
+    "a string or null": lambda value: isinstance(value, str | None),
+    "an object": lambda value: isinstance(value, dict),
+    "an object or null": lambda value: isinstance(value, dict | None),
+    "a list": lambda value: isinstance(value, list),
+    "true or false": lambda value: type(value) is bool,
+    "a finite number or null": lambda value: value is None or _is_number(value),
+    "a finite number above 0": lambda value: _is_number(value) and value > 0,
+    "a finite number of 0 or more": lambda value: _is_number(value) and value >= 0,
+    "a number, which may be infinite": lambda value: isinstance(value, float) or _is_number(value),
+    "a whole number of 0 or more": _is_count,
+    "a whole number above 0": lambda value: _is_count(value) and value > 0,
+    "whole numbers by name": lambda value: (
+        isinstance(value, dict) and all(one is None or _is_count(one) for one in value.values())
+    ),
+}
+OF_A_ROW = {
+    "a string": ("layer", "system", "reason", "bound", "algorithm", "date", "identity"),
+    "a finite number above 0": ("time_ms", "tflops", "called_ms"),
+    "a finite number of 0 or more": ("time_spread", "called_spread", "seconds"),
+    "a whole number of 0 or more": ("workspace_bytes", "peak_bytes"),
+    "a whole number above 0": ("batch", "repeats"),
+    "true or false": ("settled",),
+    "a number, which may be infinite": ("error_over_bound",),
+    "whole numbers by name": ("clocks_mhz",),
+}
+OF_A_DOCUMENT = {
+    "an object": ("machine", "environment"),
+    "a string": ("identity",),
+    "a list": ("systems", "rows", "commands"),
+    "a string or null": ("finished",),
+}
+OF_AN_ENVIRONMENT = {"an object or null": ("gpu", "packages", "clocks_mhz")}
+OF_A_SYSTEM = {"a string": ("name", "title", "kind", "family", "precision", "method")}
+
+
+def _require(
+    values: Mapping[str, Any], kinds: Mapping[str, Iterable[str]], what: str = "its {}"
+) -> None:
+    """Raise ``ValueError`` where a value is not of its kind; ``what`` is how a value is called."""
+    for kind, names in kinds.items():
+        for name in names:
+            if not KINDS[kind](value := values.get(name)):
+                raise ValueError(f"{what.format(name)} is {value!r}: it must be {kind}")
+
+
+def tensor_bytes(problem: ConvProblem) -> int:
+    """Input, filter and output: what every convolution needs."""
+    shapes = (problem.input_shape, problem.weight_shape, problem.output_shape)
+    return 4 * sum(map(math.prod, shapes))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One system on one layer; docs/json.md tells what each value is, and its unit.
+
+    ``state`` says how it went and ``reason`` why there is no number, in a sentence. ``bound`` is
+    the rule that the output was checked by, ``peak_bytes`` the device memory that was seen to be
+    taken, tensors included. ``called_ms`` and ``called_spread`` are of ordinary calls, launches
+    included; None on the host and in older results.
+
+    Raises ``ValueError`` for a number without the state ``measured``, or that state without one,
+    and for what cannot be: a time that is not above zero, a count that is no whole number.
+    """
+
+    layer: str
+    batch: int
+    system: str
+    state: State
+    reason: str | None = None
+    time_ms: float | None = None
+    time_spread: float | None = None
+    repeats: int | None = None
+    settled: bool | None = None
+    tflops: float | None = None
+    bound: str | None = None
+    error_over_bound: float | None = None
+    workspace_bytes: int | None = None
+    peak_bytes: int | None = None
+    algorithm: str | None = None
+    clocks_mhz: dict[str, int | None] | None = None
+    seconds: float | None = None
+    date: str | None = None
+    identity: str | None = None
+    called_ms: float | None = None
+    called_spread: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.state not in STATES:
+            raise ValueError(f"state is {self.state!r}: it must be one of {', '.join(STATES)}")
+        known = {name: value for name, value in vars(self).items() if value is not None}
+        told = {kind: known.keys() & names for kind, names in OF_A_ROW.items()}
+        _require(known, told, f"{{}} of {self.key}")
+        numbers = [name in known for name in ("time_ms", "time_spread", "repeats", "tflops")]
+        if self.ok and not (all(numbers) and self.reason is None):
+            raise ValueError(f"{self.key} is measured: it must have every number and no reason")
+        if not self.ok and (any(numbers) or not self.reason):
+            raise ValueError(f"{self.key} is {self.state}: it must have a reason and no number")
+
+    @property
+    def key(self) -> Key:
+        return self.layer, self.batch, self.system
+
+    @property
+    def problem(self) -> ConvProblem:
+        return problem_named(self.layer, self.batch)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a number."""
+        return self.state == "measured"
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Row:
+        """The row of a document, whose infinite error may be a word; ``ValueError`` or
+        ``TypeError`` for anything else."""
+        read = {one.name: document[one.name] for one in fields(cls) if one.name in document}
+        if isinstance(read.get("error_over_bound"), str):
+            read["error_over_bound"] = float(read["error_over_bound"])
+        return cls(**read)
 
 
 @dataclass
@@ -71,7 +221,7 @@ class Results:
         self.missing.pop(row.key, None)
         self.finished = None if self.missing else datetime.now(UTC).isoformat(timespec="seconds")
 
-    def layers(self) -> list[tuple[str, int]]:
+    def layers(self) -> list[Layer]:
         """Layer and batch, in the paper's order."""
         return sorted({key[:2] for key in self.rows}, key=_order)
 
@@ -109,27 +259,26 @@ class Results:
 
     def as_json(self) -> dict[str, Any]:
         """The results as a document of :mod:`json`."""
-        document = {
+        document: dict[str, Any] = strict({
             "format": FORMAT,
             "version": VERSION,
             "device": self.device,
-            "machine": self.machine.as_json(),
+            "machine": asdict(self.machine),
             "environment": self.environment,
             "packages": self.environment["packages"],
             "identity": self.identity,
             "commands": self.commands,
             "finished": self.finished,
             "ok": not any(row.state in WRONG_STATES for row in self.rows.values()),
-            "missing": [list(key) for key in self.missing],
-            "layers": [_layer_json(layer, batch) for layer, batch in self.layers()],
-            "systems": list(self.systems.values()),
+            "missing": [*self.missing],
+            "layers": [_layer_json(*layer) for layer in self.layers()],
+            "systems": [*self.systems.values()],
             "rows": [
-                {"problem": str(problem_named(*key[:2]))} | self.rows[key].as_json()
-                for key in sorted(self.rows, key=lambda key: _order(key[:2]))
+                {"problem": str(row.problem)} | asdict(row)
+                for row in sorted(self.rows.values(), key=lambda row: _order(row.key))
             ],
-        } | self.more
-        told: dict[str, Any] = strict(document)
-        return told
+        } | self.more)  # fmt: skip
+        return document
 
     @classmethod
     def from_json(cls, document: Any) -> Results:
@@ -138,51 +287,52 @@ class Results:
             for name, known in (("format", FORMAT), ("version", VERSION)):
                 if document[name] != known:
                     raise ValueError(f"its {name} is {document[name]!r}, not {known!r}")
-            _check(document)
+            machine, environment = _checked(document)
             rows = [Row.from_json(row) for row in document["rows"]]
-            machine = {one.name for one in fields(Machine)} & document["machine"].keys()
+            missing = [(layer, batch, name) for layer, batch, name in document.get("missing", ())]
             results = cls(
-                Machine(**{name: document["machine"][name] for name in machine}),
-                document["environment"],
-                document["identity"],
-                {row.key: row for row in rows},
+                machine, environment, document["identity"], {row.key: row for row in rows},
                 {system["name"]: system for system in document["systems"]},
-                list(document["commands"]),
-                document["finished"],
-                {(layer, batch, name): None for layer, batch, name in document.get("missing", ())},
+                [*document["commands"]], document["finished"], dict.fromkeys(missing),
                 {name: document[name] for name in MORE if name in document},
-            )
+            )  # fmt: skip
             for row in rows:
                 if row.system not in results.systems:
                     raise ValueError(f"there is a row of {row.system!r}, which is no system of it")
-            for layer, batch in {key[:2] for key in (*results.rows, *results.missing)}:
+            for layer, batch in {key[:2] for key in (*results.rows, *missing)}:
                 problem_named(layer, batch)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is no result of convlab bench: {error!r}") from error
         return results
 
 
-# What is read of a document beside its rows, and of each of its systems.
-_KINDS = {
-    "machine": "an object", "environment": "an object", "identity": "a string", "systems": "a list",
-    "rows": "a list", "commands": "a list", "finished": "a string or null",
-}  # fmt: skip
-_OF_A_SYSTEM = ("name", "title", "kind", "family", "precision", "method")
-
-
-def _check(document: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` where something is not what those who read results expect."""
-    for name, kind in _KINDS.items():
-        require(document[name], kind, f"its {name}")
-    for name in {one.name for one in fields(Machine)} & document["machine"].keys():
-        kind = "a string" if name == "device" else "a finite number or null"
-        require(document["machine"][name], kind, f"its machine.{name}")
-    for name in ("gpu", "packages", "clocks_mhz"):
-        require(document["environment"].get(name), "an object or null", f"its environment.{name}")
+def _checked(document: Mapping[str, Any]) -> tuple[Machine, dict[str, Any]]:
+    """Machine and environment of a document whose parts are all of their kinds; ``ValueError`` for
+    another."""
+    _require(document, OF_A_DOCUMENT)
+    machine, environment = document["machine"], document["environment"]
+    ceilings = {one.name for one in fields(Machine)} & machine.keys()
+    kinds = {"a string": ["device"], "a finite number or null": ceilings - {"device"}}
+    _require(machine, kinds, "its machine.{}")
+    _require(environment, OF_AN_ENVIRONMENT, "its environment.{}")
     for system in document["systems"]:
-        require(system, "an object", "its system")
-        for name in _OF_A_SYSTEM:
-            require(system.get(name), "a string", f"{name} of its system {system}")
+        _require({"system": system}, {"an object": ["system"]})
+        _require(system, OF_A_SYSTEM, f"{{}} of its system {system.get('name')!r}")
+    return Machine(**{name: machine[name] for name in ceilings}), environment
+
+
+def _order(key: tuple[Any, ...]) -> tuple[int, str, int]:
+    layer, batch, *_ = key
+    digits = layer.removeprefix("conv")
+    return (int(digits) if digits.isdecimal() else 0, layer, batch)
+
+
+def _layer_json(layer: str, batch: int) -> dict[str, Any]:
+    problem = problem_named(layer, batch)
+    return {
+        "layer": layer, "batch": batch, "problem": str(problem), "flops": problem.flops,
+        "least_bytes": problem.least_bytes, "tensor_bytes": tensor_bytes(problem),
+    }  # fmt: skip
 
 
 def open_results(path: Path) -> Results:
@@ -208,26 +358,6 @@ def set_aside(path: Path, older: Results) -> Path:
     return aside
 
 
-def _order(key: tuple[str, int]) -> tuple[int, str, int]:
-    layer, batch = key
-    digits = layer.removeprefix("conv")
-    return (int(digits) if digits.isdecimal() else 0, layer, batch)
-
-
-def _layer_json(layer: str, batch: int) -> dict[str, Any]:
-    problem = problem_named(layer, batch)
-    return {
-        "layer": layer, "batch": batch, "problem": str(problem), "flops": problem.flops,
-        "least_bytes": problem.least_bytes, "tensor_bytes": tensor_bytes(problem),
-    }  # fmt: skip
-
-
-def tensor_bytes(problem: ConvProblem) -> int:
-    """Input, filter and output: what every convolution needs."""
-    shapes = (problem.input_shape, problem.weight_shape, problem.output_shape)
-    return 4 * sum(map(math.prod, shapes))
-
-
 def library_versions() -> dict[str, str | None]:
     """The versions of the baselines' libraries, those that are here."""
     found: dict[str, str | None] = {}
@@ -240,11 +370,10 @@ def library_versions() -> dict[str, str | None]:
 def identity(environment: Mapping[str, Any], gpu: str | None) -> str:
     """A short word for machine, versions and code together: what rows must have in common to stand
     in one table. The GPU's own number goes into it and cannot be read from it."""
-    packages = environment["packages"]
     same = {
         "gpu": [environment["gpu"], gpu],
         "python": environment["python"],
-        "packages": {name: packages[name] for name in sorted(packages)},
+        "packages": environment["packages"],
         "code": code_fingerprint(),
     }
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:SHORT]

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from convlab import ladder
 from convlab.engines import choose
@@ -25,6 +24,9 @@ from convlab.stages import LADDER, Stage, production_tile
 from convlab.workloads import paper_layer
 
 EVERY_MULTIPLICATION = ("gemm", "direct")  # methods that do all M * N * K of them
+# Parts of the names of cuDNN's kernels that do fewer multiplications than a GEMM: Fourier
+# transforms, the complex products between two of them, Winograd's.
+FEWER_MULTIPLICATIONS = ("fft", "cf32", "cgemm", "winograd")
 WARP = 32
 PER_CLOCK = 4  # multiply-adds of a warp that an SM starts
 SECTORS_PER_CLOCK = 4
@@ -56,15 +58,9 @@ class Machine:
     def peak_flops(self, precision: str) -> float | None:
         """The operations a second that no kernel can exceed: that of the tensor cores for ``tf32``,
         and a third of it for ``3xtf32``, which multiplies three times."""
-        if precision == "tf32":
-            return self.tf32_flops
         if precision == "3xtf32":
             return None if self.tf32_flops is None else self.tf32_flops / 3
-        return self.fp32_flops
-
-    def as_json(self) -> dict[str, Any]:
-        """The ceilings as a document of :mod:`json`."""
-        return asdict(self)
+        return self.tf32_flops if precision == "tf32" else self.fp32_flops
 
 
 def least_flops(problem: ConvProblem, method: str) -> float:
@@ -74,9 +70,8 @@ def least_flops(problem: ConvProblem, method: str) -> float:
     most ``H_f * W_f`` times fewer: F(m, r) takes m + r - 1 for m outputs (Winograd, Arithmetic
     Complexity of Computations, 1980), a Fourier transform more.
     """
-    if method in EVERY_MULTIPLICATION:
-        return float(problem.flops)
-    return problem.flops / (problem.H_f * problem.W_f)
+    fewer = 1 if method in EVERY_MULTIPLICATION else problem.H_f * problem.W_f
+    return problem.flops / fewer
 
 
 def floor_seconds(
@@ -115,13 +110,14 @@ def too_fast(
     return None
 
 
-def percent_of_roofline(
-    problem: ConvProblem, time_ms: float, machine: Machine, precision: str = "fp32"
-) -> float | None:
-    """The floor of the convolution as it is defined, all multiplications done, over the time. An
-    algorithm that does fewer may pass 100."""
-    floor = floor_seconds(problem, machine, precision)
-    return None if floor is None else 100 * floor / (time_ms / 1e3)
+def in_gemm_class(method: str, kernels: str | None) -> bool:
+    """Whether kernels do every multiplication of the convolution, as cuDNN's GEMM and direct
+    algorithms do. Where the library chooses (``any``), the names of the kernels that ran decide;
+    without names they are not accepted."""
+    if method != "any":
+        return method in EVERY_MULTIPLICATION
+    names = (kernels or FEWER_MULTIPLICATIONS[0]).lower()
+    return not any(sign in names for sign in FEWER_MULTIPLICATIONS)
 
 
 @dataclass(frozen=True)
@@ -146,32 +142,29 @@ class Why:
 
 
 def counted(names: Sequence[str]) -> Iterator[Why]:
-    """Count each stage of these names on :data:`PIECE`, with the tile that a GPU takes for the
-    whole layer, by the strict simulator; stages that no longer exist are left out."""
+    """Count each stage of these names on :data:`PIECE`, by the strict simulator; stages that no
+    longer exist are left out."""
     there = {stage.name: stage for stage in LADDER}
     return (_counted(there[name]) for name in names if name in there)
 
 
 @cache  # it takes seconds
 def _counted(stage: Stage) -> Why:
+    """With the production tile of the whole layer instead of the one for small problems, and
+    without split-K: a piece of the layer would be split."""
+    if stage.tiny_tile is not None:
+        tile = production_tile(stage, paper_layer(LAYER))
+        stage = replace(stage, tiles=Tiles(tiny=tile, model=tile))
     tensors = random_tensors(PIECE, SEED)
-    (result,) = ladder.run(PIECE, [_as_on_a_gpu(stage)], choose("simulator"), tensors)
+    (result,) = ladder.run(PIECE, [stage], choose("simulator"), tensors)
     counts = {name: count or 0 for name, count in (result.counts or {}).items()}
     if not counts.get("global_requests"):
         return Why(stage.name)
     warp_multiply_adds = PIECE.flops / 2 / WARP
-    requests = counts["global_requests"] + counts["shared_requests"]
     return Why(
         stage.name,
-        requests / warp_multiply_adds,
+        (counts["global_requests"] + counts["shared_requests"]) / warp_multiply_adds,
         counts["global_sectors"] / warp_multiply_adds,
         counts["shared_wavefronts"] / warp_multiply_adds,
         counts["bytes_per_flop"],
     )
-
-
-def _as_on_a_gpu(stage: Stage) -> Stage:
-    """The stage with its production tile instead of the one for small problems, and without
-    split-K, as on the whole layer: a piece of it would be split."""
-    tile = production_tile(stage, paper_layer(LAYER))
-    return stage if tile is None else replace(stage, tiles=Tiles(tiny=tile, model=tile))

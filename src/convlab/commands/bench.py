@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from convlab import workloads
+from convlab import tables, workloads
 from convlab.shell import (
     INTERRUPTED,
     REFUSED,
@@ -33,8 +33,7 @@ from convlab.shell import (
 
 if TYPE_CHECKING:
     from convlab.bench.cases import Case
-    from convlab.bench.results import Results
-    from convlab.bench.rows import Key, Row
+    from convlab.bench.results import Key, Results, Row
 
 DEFAULT_FILE = "bench.json"
 QUICK_LAYERS = ("conv5", "conv9", "conv12")
@@ -244,10 +243,9 @@ def _save(results: Results, json_file: str) -> None:
 def _conclude(
     console: Console, results: Results, rows: Sequence[Row], seconds: float, json_file: str
 ) -> None:
-    from convlab.bench.rows import WRONG_STATES
-    from convlab.commands.bench_summary import summary, wrong_in_words
+    from convlab.bench.results import WRONG_STATES
 
-    console.print("", summary(results, rows, console.width), "", sep="\n")
+    console.print("", tables.summary(results, rows, console.width), "", sep="\n")
     if json_file == STANDARD_OUTPUT:
         sys.stdout.write(json.dumps(results.as_json(), indent=1, allow_nan=False) + "\n")
     else:
@@ -267,7 +265,8 @@ def _conclude(
         for kind in ("stage", "baseline")
     )
     if baselines:
-        console.print(Text(f"{wrong_in_words(baselines, 'baselines')}: not convlab's, told only."))
+        line = tables.wrong_in_words(baselines, "baselines")
+        console.print(Text(f"{line}: not convlab's, told only."))
     if stages:
-        console.print(Text(f"{wrong_in_words(stages, 'stages')}.", "bold red"))
+        console.print(Text(f"{tables.wrong_in_words(stages, 'stages')}.", "bold red"))
         raise typer.Exit(WRONG)

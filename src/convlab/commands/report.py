@@ -50,9 +50,8 @@ def report(
     files = results_files or [Path(DEFAULT_FILE)]
     taken = {file.resolve(): "the results themselves" for file in files}
     json_path = None if json_file in (None, STANDARD_OUTPUT) else Path(str(json_file))
-    for option, file in (
-        ("--html", html_file), ("--markdown", markdown_file), ("--json", json_path)
-    ):  # fmt: skip
+    written = {"--html": html_file, "--markdown": markdown_file, "--json": json_path}
+    for option, file in written.items():
         if file is not None:
             check_writable(option, file)
             if whose := taken.get(file.resolve()):
@@ -64,7 +63,6 @@ def report(
         from convlab.bench import report as reports
         from convlab.bench.results import open_results
         from convlab.bench.roofline import counted
-        from convlab.commands.bench_summary import agreement_table, summary
         from convlab.image import PlotsMissing
     with refusing(ValueError):
         first, *others = map(open_results, files)
@@ -72,11 +70,11 @@ def report(
         refuse(f"{str(files[0])!r} has no rows yet: let convlab bench go on")
     write_json(json_file, analysis.as_json(first, others))
     if html_file is None and markdown_file is None:
-        console.print(summary(first, width=console.width))
+        console.print(tables.summary(first, width=console.width))
         if stopped := reports.interrupted(first):
             console.print("", Text(stopped.replace("**", ""), "yellow"), sep="\n")
         for other in others:
-            console.print("", agreement_table(first, other), sep="\n")
+            console.print("", tables.agreement_table(first, other), sep="\n")
         return
     why = []
     if counts and (names := first.names("stage")):
