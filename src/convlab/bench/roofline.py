@@ -152,8 +152,7 @@ def counted(names: Sequence[str]) -> Iterator[Why]:
 def _counted(stage: Stage) -> Why:
     """With the production tile of the whole layer instead of the one for small problems, and
     without split-K: a piece of the layer would be split."""
-    if stage.tiny_tile is not None:
-        tile = production_tile(stage, paper_layer(LAYER))
+    if (tile := production_tile(stage, paper_layer(LAYER))) is not None:
         stage = replace(stage, tiles=Tiles(tiny=tile, model=tile))
     tensors = random_tensors(PIECE, SEED)
     (result,) = ladder.run(PIECE, [stage], choose("simulator"), tensors)
