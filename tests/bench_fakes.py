@@ -7,17 +7,16 @@ import os
 import signal
 import time
 from dataclasses import dataclass, replace
-from importlib import import_module
 from multiprocessing import Pipe
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from convlab.bench import monitor, pool
-from convlab.bench.baselines import System, Unsupported, rehearsal
+from convlab.bench import pool
+from convlab.bench.baselines import System, Unsupported
 from convlab.bench.harness import serve
-from convlab.bench.monitor import Look
 from convlab.bench.pool import WorkerDied
 from convlab.convolution import reference
 from convlab.problem import ConvProblem
@@ -165,11 +164,6 @@ class Fakes:
     def facts(self):
         return {"machine": MACHINE, "environment": ENVIRONMENT}
 
-    def compile(self, name, problem):
-        if name == "crash":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.system_named(name).compile(problem)
-
     def system_named(self, name):
         self.current, self.timed, self.looks = name, 0, 0
         self.turns += name == "steady_in_turn_2"
@@ -181,13 +175,17 @@ class Fakes:
         def prepare(problem, input, weight):
             return Fake(problem, input, weight, self, spoil)
 
-        compile: Any = rehearsal(why_absent, prepare)
-        if name not in ("absent", "unsupported", "tf32"):
-            compile = (lambda problem: None) if stage else None
+        def compile(problem):
+            if name == "crash":
+                os.kill(os.getpid(), signal.SIGKILL)
+
         return System(
-            name, f"a fake: {name}", "stage" if stage else "baseline",
-            "convlab" if stage else "fakes", "tf32" if name.startswith("tf32") else "fp32",
-            "any" if name == "any" else "gemm", name != "host", why_absent, prepare, compile,
+            name, f"a fake: {name}", "convlab" if stage else "fakes", why_absent, prepare,
+            kind="stage" if stage else "baseline",
+            precision="tf32" if name.startswith("tf32") else "fp32",
+            method="any" if name == "any" else "gemm",
+            on_gpu=name != "host",
+            compile=None if name in ("unsupported", "tf32") else compile,  # these are rehearsed
         )  # fmt: skip
 
     def free_bytes(self):
@@ -213,7 +211,7 @@ class Fakes:
     def look(self):
         self.looks += 1
         clock = 1000 if self.current == "throttled" and self.looks % 2 == 0 else 1980
-        return lambda: Look(clock, 3200, 1980, 0, 0, 80000)
+        return lambda: SimpleNamespace(sm=clock, max_sm=1980)
 
     def others(self):
         return lambda: 2 if self.current == "busy" else 0
@@ -224,10 +222,8 @@ class InThread:
 
     def __init__(self, backend, log):
         self.number = id(self)
-        module, _, name = backend.partition(":")
         self._connection, theirs = Pipe()
-        opened = getattr(import_module(module), name)
-        self._thread = Thread(target=serve, args=(opened, theirs), daemon=True)
+        self._thread = Thread(target=serve, args=(backend, theirs), daemon=True)
         self._thread.start()
 
     def send(self, **command):
@@ -252,15 +248,16 @@ def system(name, /, **changed):
 
 def pretend_gpu(monkeypatch, backend):
     """A GPU that is idle; workers are threads with that backend, layers are small."""
+    from convlab.bench import gpu_backend
+
     monkeypatch.setattr("convlab.engines.unavailable", lambda name: None)
     monkeypatch.setattr("convlab.engines._made", {"gpu": object()})
     monkeypatch.setattr(pool, "BACKEND", backend)
     monkeypatch.setattr(pool, "Worker", InThread)
     monkeypatch.setattr("convlab.bench.cases.paper_layer", small_layer)
-    monkeypatch.setattr("convlab.bench.gpu_backend.current_gpu", lambda: "GPU-1")
-    idle = Look(1980, 3200, 1980, 0, 0, 1000)
-    monkeypatch.setattr(monitor, "look", lambda gpu: lambda: idle)
-    monkeypatch.setattr(monitor, "processes", lambda gpu: lambda: ())
+    monkeypatch.setattr(gpu_backend, "current_gpu", lambda: "GPU-1")
+    monkeypatch.setattr(gpu_backend, "look", lambda gpu: gpu_backend.Look)
+    monkeypatch.setattr(gpu_backend, "processes", lambda gpu: lambda: ())
 
 
 def interrupt_at(monkeypatch, number):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from bench_fakes import Fakes
 
-from convlab.bench.baselines import pytorch, rehearsal
-from convlab.bench.baselines.pytorch import OnTorch, flags
+from convlab.bench.baselines import array_libraries
+from convlab.bench.baselines.array_libraries import OnTorch, flags
 from convlab.bench.bounds import Checked
 from convlab.bench.harness import measure
 from convlab.bench.systems import BASELINES, baseline_named
@@ -81,7 +82,7 @@ def test_flags_are_put_back():
 
     before = now()
     for tf32, library in ((False, True), (True, True), (False, False)):
-        with flags(tf32, library):
+        with flags(tf32, cudnn=library):
             assert now() == (library, True, tf32, tf32)
     assert now() == before
 
@@ -91,7 +92,8 @@ def test_flags_stay_for_one_computation_until_another_or_its_end():
     cudnn = torch.backends.cudnn
     before = (cudnn.benchmark, cudnn.allow_tf32)
     exact, rough = (
-        OnTorch("a test", TEACHING, *TENSORS, pytorch.conv2d, tf32=tf32) for tf32 in (False, True)
+        OnTorch("a test", array_libraries.conv2d, {"tf32": tf32}, TEACHING, *TENSORS)
+        for tf32 in (False, True)
     )
     for computation, tf32 in ((exact, False), (rough, True), (exact, False), (exact, False)):
         computation.run()
@@ -104,7 +106,7 @@ def test_flags_stay_for_one_computation_until_another_or_its_end():
 
 def test_one_baseline_alone_runs_without_cudnn_and_sets_it_once(monkeypatch):
     seen, sets = {}, []
-    monkeypatch.setattr(pytorch, "flags", lambda **its: (sets.append(its), flags(**its))[1])
+    monkeypatch.setattr(array_libraries, "flags", lambda **its: (sets.append(its), flags(**its))[1])
 
     def convolve(*arguments, **more):
         seen[name].append(torch.backends.cudnn.enabled)
@@ -121,7 +123,7 @@ def test_one_baseline_alone_runs_without_cudnn_and_sets_it_once(monkeypatch):
     assert {name: set(was) for name, was in seen.items()} == {
         "torch_fp32": {True}, "torch_own_im2col": {False},
     }  # fmt: skip
-    assert [one["cudnn"] for one in sets] == [True, False]
+    assert [one.get("cudnn", True) for one in sets] == [True, False]
     assert torch.backends.cudnn.enabled
 
 
@@ -147,7 +149,7 @@ def test_a_rehearsal_runs_and_closes_each(baseline, monkeypatch):
     """On the CPU, too, where the baseline is said to be here."""
     made, close = [], OnTorch.close
     monkeypatch.setattr(OnTorch, "close", lambda self: (made.append(self), close(self)))
-    rehearsal(lambda: None, baseline.prepare)(TEACHING)
+    replace(baseline, why_absent=lambda: None).make_ready(TEACHING)
     assert [type(one) for one in made] == [OnTorch]
 
 
@@ -164,10 +166,12 @@ def test_what_the_first_run_raises_is_the_row_s_state(error, state, said):
     def make(problem, x, w):
         return Mock(side_effect=error)
 
-    def prepare(problem, input, weight):
-        return OnTorch("mine", problem, input, weight, make)
-
-    chosen = replace(OF_TORCH[0], name="mine", why_absent=lambda: None, prepare=prepare)
+    chosen = replace(
+        OF_TORCH[0],
+        name="mine",
+        why_absent=lambda: None,
+        prepare=partial(OnTorch, "mine", make, {}),
+    )
     outcome = measure(chosen, TEACHING, TENSORS, Fakes(), lambda output: Checked("fp32", 0.0))
     assert outcome.state == state
     assert said in outcome.reason

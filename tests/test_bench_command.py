@@ -16,7 +16,7 @@ import pytest
 from bench_fakes import interrupt_at, pretend_gpu, system
 from typer.testing import CliRunner
 
-from convlab.bench import monitor, systems
+from convlab.bench import gpu_backend, systems
 from convlab.bench.pool import WorkerDied
 from convlab.bench.systems import DEFAULT_STAGES, QUICK_STAGES, chosen
 from convlab.cli import app
@@ -173,11 +173,11 @@ import sys
 from pathlib import Path
 from bench_fakes import system
 from convlab import engines
-from convlab.bench import gpu_backend, monitor, pool, systems
+from convlab.bench import gpu_backend, pool, systems
 engines.unavailable, engines._made = lambda name: None, {"gpu": object()}
 pool.BACKEND, pool.FAST_FOLDER = "bench_fakes:Fakes", Path(sys.argv[1])
 gpu_backend.current_gpu = lambda: None
-monitor.look, monitor.processes = lambda gpu: monitor.Look, lambda gpu: tuple
+gpu_backend.look, gpu_backend.processes = lambda gpu: gpu_backend.Look, lambda gpu: tuple
 systems.chosen = lambda stage, baseline, quick: (system("right"), system("hang"))
 from convlab.cli import app
 app(["bench", "--layer", "conv12", "--batch", "1", "--json", sys.argv[2]])
@@ -246,7 +246,8 @@ def test_standard_output_gets_the_document_alone(lab):
 
 def test_a_busy_gpu_is_refused_before_anything_is_measured(lab, monkeypatch):
     monkeypatch.setattr("convlab.commands.bench.IDLE_SECONDS", 0)
-    monkeypatch.setattr(monitor, "look", lambda gpu: lambda: monitor.Look(utilisation=90))
+    busy = gpu_backend.Look(utilisation=90)
+    monkeypatch.setattr(gpu_backend, "look", lambda gpu: lambda: busy)
     result = bench(lab)
     assert result.exit_code == 2
     assert "other processes keep the GPU busy 90 % of the time" in result.stderr

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from papers import read_json
 
-from convlab.bench.measured import table
+from convlab.bench import table
 from convlab.bench.plots import BAD, COLOURS, INK, QUIET, note, svg
 from convlab.stages import family, short_name, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer

@@ -14,9 +14,8 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-from convlab.bench import analysis
+from convlab.bench import analysis, table
 from convlab.bench.analysis import Contender
-from convlab.bench.measured import table
 from convlab.bench.results import Results, open_results, tensor_bytes
 from convlab.bench.systems import WHOLE
 from convlab.workloads import LAYER_NAMES, paper_layer

@@ -24,9 +24,8 @@ import papers
 from ladder_results import ladder_picture, ladder_section, ladder_table
 from papers import RESULTS
 
-from convlab.bench import analysis, plots, report, sanitizers
-from convlab.bench.experiments import S12, SIZES
-from convlab.bench.measured import table
+from convlab.bench import analysis, plots, report, sanitizers, table
+from convlab.bench.cases import S12, SIZES
 from convlab.bench.results import Results, open_results
 from convlab.bench.rows import Row
 from convlab.workloads import UNSEEN, UNTUNED

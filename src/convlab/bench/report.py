@@ -14,9 +14,8 @@ from importlib.resources import files
 from statistics import geometric_mean
 from typing import Any
 
-from convlab.bench import analysis, plots
+from convlab.bench import analysis, plots, table
 from convlab.bench.analysis import Contender
-from convlab.bench.measured import table
 from convlab.bench.results import Results
 from convlab.bench.roofline import PIECE, Why
 from convlab.bench.rows import Row

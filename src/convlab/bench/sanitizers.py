@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.bench.measured import table
+from convlab.bench import table
 from convlab.bench.tuning import processes
 from convlab.doctor import environment
 from convlab.engines import Engine, EngineUnavailable, choose
