@@ -36,12 +36,8 @@ pytestmark = pytest.mark.same_in_cudasim
 )
 def test_after_which_repeats_there_are_enough(sample_ms, options, counts):
     assert [n for n in range(1, 50) if enough([sample_ms] * n, **options)] == [*counts]
-
-
-def test_a_spread_that_is_not_small_goes_on_to_the_most():
-    wild = [1.0, 2.0] * MOST_REPEATS
-    counts = [count for count in range(1, MOST_REPEATS + 1) if enough(wild[:count], 2.0)]
-    assert counts == [MOST_REPEATS]
+    wild = [1.0, 2.0] * MOST_REPEATS  # goes on to the most
+    assert [n for n in range(1, MOST_REPEATS + 1) if enough(wild[:n], 2.0)] == [MOST_REPEATS]
 
 
 @pytest.mark.parametrize(
@@ -155,17 +151,19 @@ def test_a_busy_gpu_is_told(change, said):
 
 
 @pytest.mark.parametrize(
-    ("answer", "look"),
+    ("answer", "look", "processes"),
     [
-        (["1980, 1985, 0, 12, 143771"], Look(1980, 1985, 0, 12, 143771)),
-        (["1980, [N/A], 0, 12, 143771"], Look(1980, None, 0, 12, 143771)),
-        ([], Look()),
-        (None, Look()),
-        (["something else"], Look()),
+        (["1980, 1985, 0, 12, 143771"], Look(1980, 1985, 0, 12, 143771), ()),
+        (["1980, [N/A], 0, 12, 143771"], Look(1980, None, 0, 12, 143771), ()),
+        (["4711", " 12 ", "", "[N/A]"], Look(), (4711, 12)),
+        ([], Look(), ()),
+        (None, Look(), None),
     ],
 )
-def test_what_nvidia_smi_says(answer, look):
-    assert gpu_backend._look(answer) == look
+def test_what_nvidia_smi_says(monkeypatch, answer, look, processes):
+    monkeypatch.setattr(gpu_backend, "_ask", lambda *_: lambda: answer)
+    assert gpu_backend.look("GPU-1")() == look
+    assert gpu_backend.processes("GPU-1")() == processes
 
 
 @pytest.mark.parametrize(
@@ -190,12 +188,6 @@ def test_a_process_that_measures_knows_its_own_number(monkeypatch):
     place._uuid, place.allowed = "GPU-1", [os.getpid(), 2]
     monkeypatch.setattr(gpu_backend, "processes", lambda gpu: lambda: (os.getpid(), 3))
     assert place.others()() == 1
-
-
-def test_numbers_of_processes_are_read(monkeypatch):
-    for lines, numbers in ((None, None), ([], ()), (["4711", " 12 ", "", "[N/A]"], (4711, 12))):
-        monkeypatch.setattr(gpu_backend, "_ask", lambda *_, lines=lines: lambda: lines)
-        assert gpu_backend.processes("GPU-1")() == numbers
 
 
 def test_a_machine_without_nvidia_smi_is_no_error(monkeypatch):
