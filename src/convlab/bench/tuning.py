@@ -81,7 +81,7 @@ class Tuned:
 
     def as_json(self) -> dict[str, Any]:
         """As ``convlab tune --json`` writes it."""
-        tiles = [
+        tiles: list[dict[str, Any]] = [
             {"tile": astuple(one.task.tile), "time_ms": one.time_ms}
             | {"time_spread": one.spread_percent, "error": one.error}
             for one in self.measured
