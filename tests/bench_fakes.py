@@ -11,6 +11,7 @@ from multiprocessing import Pipe
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 
@@ -84,17 +85,9 @@ def one_wrong(output, run):
     return output
 
 
-def writes_nothing(output, run):
-    return None
-
-
 def skips_one(output, run):
     output[-1, -1, -1, -1] = np.nan
     return output
-
-
-def wrong_later(output, run):
-    return one_wrong(output, run) if run > 3 else output
 
 
 def noisy(size):
@@ -103,21 +96,6 @@ def noisy(size):
         return (output + size * np.sqrt((output**2).mean()) * errors).astype(np.float32)
 
     return spoil
-
-
-def raising(error):
-    def spoil(output, run):
-        raise error
-
-    return spoil
-
-
-def crash(output, run):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def hang(output, run):
-    time.sleep(600)
 
 
 class OutOfMemoryError(RuntimeError):
@@ -129,19 +107,19 @@ SPOILED: dict[str, Any] = {
     "right": None,
     "wrong": one_wrong,
     "stage_wrong": one_wrong,
-    "writes_nothing": writes_nothing,
+    "writes_nothing": lambda output, run: None,
     "skips_one": skips_one,
-    "wrong_later": wrong_later,
+    "wrong_later": lambda output, run: one_wrong(output, run) if run > 3 else output,
     "tf32": noisy(3e-4),
     "tf32_too_wrong": noisy(0.02),
     "any": noisy(4.5e-5),
-    "crash": crash,
-    "hang": hang,
-    "sticky": raising(RuntimeError("CUDA driver: CUDA_ERROR_ILLEGAL_ADDRESS")),
-    "oom": raising(OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")),
-    "oom_host": raising(MemoryError("stage s03's workspace needs 9 GiB")),
-    "oom_driver": raising(RuntimeError("CUDA driver: CUDA_ERROR_OUT_OF_MEMORY")),
-    "unsupported": raising(Unsupported("CUDNN_STATUS_NOT_SUPPORTED for this filter")),
+    "crash": lambda output, run: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": lambda output, run: time.sleep(600),
+    "sticky": Mock(side_effect=RuntimeError("CUDA driver: CUDA_ERROR_ILLEGAL_ADDRESS")),
+    "oom": Mock(side_effect=OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")),
+    "oom_host": Mock(side_effect=MemoryError("stage s03's workspace needs 9 GiB")),
+    "oom_driver": Mock(side_effect=RuntimeError("CUDA driver: CUDA_ERROR_OUT_OF_MEMORY")),
+    "unsupported": Mock(side_effect=Unsupported("CUDNN_STATUS_NOT_SUPPORTED for this filter")),
 } | dict.fromkeys(
     ("absent", "above_roofline", "above_bandwidth", "unsteady", "steady_at_last",
      "steady_in_turn_2", "busy", "throttled", "host")
