@@ -344,7 +344,11 @@ class CupyIm2col(OnGpu):
             if self._padded is not self._input:
                 self._padded.fill(0)
                 self._padded[:, :, p.p_h : p.p_h + p.H_i, p.p_w : p.p_w + p.W_i] = self._input
-            self._columns[:] = windows_of(self._cupy, p, self._padded)
+            # A view [N_i, C_i, H_f, W_f, H_o, W_o] of the padded input: each output's window.
+            image, channel, row, column = self._padded.strides
+            steps = (image, channel, row * p.d_h, column * p.d_w, row * p.s_h, column * p.s_w)
+            as_strided = self._cupy.lib.stride_tricks.as_strided
+            self._columns[:] = as_strided(self._padded, self._columns.shape, steps)
             self._cupy.matmul(
                 self._filters,
                 self._columns.reshape(p.N_i, p.K, -1),
@@ -355,18 +359,6 @@ class CupyIm2col(OnGpu):
         self._input = self._padded = self._columns = self._filters = self._output = None
         self._cupy.get_default_memory_pool().free_all_blocks()
         super().close()
-
-
-def windows_of(library: Any, problem: ConvProblem, padded: Any) -> Any:
-    """A view ``[N_i, C_i, H_f, W_f, H_o, W_o]`` of the padded input: each output's window.
-    ``library`` is CuPy or NumPy."""
-    p = problem
-    image, channel, row, column = padded.strides
-    return library.lib.stride_tricks.as_strided(
-        padded,
-        (p.N_i, p.C_i, p.H_f, p.W_f, p.H_o, p.W_o),
-        (image, channel, row * p.d_h, column * p.d_w, row * p.s_h, column * p.s_w),
-    )
 
 
 def _of_torch(
