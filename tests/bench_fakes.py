@@ -7,17 +7,17 @@ import os
 import signal
 import time
 from dataclasses import dataclass, replace
-from importlib import import_module
 from multiprocessing import Pipe
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 
-from convlab.bench import monitor, pool
-from convlab.bench.baselines import System, Unsupported, rehearsal
+from convlab.bench import pool
+from convlab.bench.baselines import System, Unsupported
 from convlab.bench.harness import serve
-from convlab.bench.monitor import Look
 from convlab.bench.pool import WorkerDied
 from convlab.convolution import reference
 from convlab.problem import ConvProblem
@@ -85,17 +85,9 @@ def one_wrong(output, run):
     return output
 
 
-def writes_nothing(output, run):
-    return None
-
-
 def skips_one(output, run):
     output[-1, -1, -1, -1] = np.nan
     return output
-
-
-def wrong_later(output, run):
-    return one_wrong(output, run) if run > 3 else output
 
 
 def noisy(size):
@@ -104,21 +96,6 @@ def noisy(size):
         return (output + size * np.sqrt((output**2).mean()) * errors).astype(np.float32)
 
     return spoil
-
-
-def raising(error):
-    def spoil(output, run):
-        raise error
-
-    return spoil
-
-
-def crash(output, run):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def hang(output, run):
-    time.sleep(600)
 
 
 class OutOfMemoryError(RuntimeError):
@@ -130,19 +107,19 @@ SPOILED: dict[str, Any] = {
     "right": None,
     "wrong": one_wrong,
     "stage_wrong": one_wrong,
-    "writes_nothing": writes_nothing,
+    "writes_nothing": lambda output, run: None,
     "skips_one": skips_one,
-    "wrong_later": wrong_later,
+    "wrong_later": lambda output, run: one_wrong(output, run) if run > 3 else output,
     "tf32": noisy(3e-4),
     "tf32_too_wrong": noisy(0.02),
     "any": noisy(4.5e-5),
-    "crash": crash,
-    "hang": hang,
-    "sticky": raising(RuntimeError("CUDA driver: CUDA_ERROR_ILLEGAL_ADDRESS")),
-    "oom": raising(OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")),
-    "oom_host": raising(MemoryError("stage s03's workspace needs 9 GiB")),
-    "oom_driver": raising(RuntimeError("CUDA driver: CUDA_ERROR_OUT_OF_MEMORY")),
-    "unsupported": raising(Unsupported("CUDNN_STATUS_NOT_SUPPORTED for this filter")),
+    "crash": lambda output, run: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": lambda output, run: time.sleep(600),
+    "sticky": Mock(side_effect=RuntimeError("CUDA driver: CUDA_ERROR_ILLEGAL_ADDRESS")),
+    "oom": Mock(side_effect=OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")),
+    "oom_host": Mock(side_effect=MemoryError("stage s03's workspace needs 9 GiB")),
+    "oom_driver": Mock(side_effect=RuntimeError("CUDA driver: CUDA_ERROR_OUT_OF_MEMORY")),
+    "unsupported": Mock(side_effect=Unsupported("CUDNN_STATUS_NOT_SUPPORTED for this filter")),
 } | dict.fromkeys(
     ("absent", "above_roofline", "above_bandwidth", "unsteady", "steady_at_last",
      "steady_in_turn_2", "busy", "throttled", "host")
@@ -165,11 +142,6 @@ class Fakes:
     def facts(self):
         return {"machine": MACHINE, "environment": ENVIRONMENT}
 
-    def compile(self, name, problem):
-        if name == "crash":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.system_named(name).compile(problem)
-
     def system_named(self, name):
         self.current, self.timed, self.looks = name, 0, 0
         self.turns += name == "steady_in_turn_2"
@@ -181,13 +153,17 @@ class Fakes:
         def prepare(problem, input, weight):
             return Fake(problem, input, weight, self, spoil)
 
-        compile: Any = rehearsal(why_absent, prepare)
-        if name not in ("absent", "unsupported", "tf32"):
-            compile = (lambda problem: None) if stage else None
+        def compile(problem):
+            if name == "crash":
+                os.kill(os.getpid(), signal.SIGKILL)
+
         return System(
-            name, f"a fake: {name}", "stage" if stage else "baseline",
-            "convlab" if stage else "fakes", "tf32" if name.startswith("tf32") else "fp32",
-            "any" if name == "any" else "gemm", name != "host", why_absent, prepare, compile,
+            name, f"a fake: {name}", "convlab" if stage else "fakes", why_absent, prepare,
+            kind="stage" if stage else "baseline",
+            precision="tf32" if name.startswith("tf32") else "fp32",
+            method="any" if name == "any" else "gemm",
+            on_gpu=name != "host",
+            compile=None if name in ("unsupported", "tf32") else compile,  # these are rehearsed
         )  # fmt: skip
 
     def free_bytes(self):
@@ -213,7 +189,7 @@ class Fakes:
     def look(self):
         self.looks += 1
         clock = 1000 if self.current == "throttled" and self.looks % 2 == 0 else 1980
-        return lambda: Look(clock, 3200, 1980, 0, 0, 80000)
+        return lambda: SimpleNamespace(sm=clock, max_sm=1980)
 
     def others(self):
         return lambda: 2 if self.current == "busy" else 0
@@ -224,10 +200,8 @@ class InThread:
 
     def __init__(self, backend, log):
         self.number = id(self)
-        module, _, name = backend.partition(":")
         self._connection, theirs = Pipe()
-        opened = getattr(import_module(module), name)
-        self._thread = Thread(target=serve, args=(opened, theirs), daemon=True)
+        self._thread = Thread(target=serve, args=(backend, theirs), daemon=True)
         self._thread.start()
 
     def send(self, **command):
@@ -252,15 +226,16 @@ def system(name, /, **changed):
 
 def pretend_gpu(monkeypatch, backend):
     """A GPU that is idle; workers are threads with that backend, layers are small."""
+    from convlab.bench import gpu_backend
+
     monkeypatch.setattr("convlab.engines.unavailable", lambda name: None)
     monkeypatch.setattr("convlab.engines._made", {"gpu": object()})
     monkeypatch.setattr(pool, "BACKEND", backend)
     monkeypatch.setattr(pool, "Worker", InThread)
     monkeypatch.setattr("convlab.bench.cases.paper_layer", small_layer)
-    monkeypatch.setattr("convlab.bench.gpu_backend.current_gpu", lambda: "GPU-1")
-    idle = Look(1980, 3200, 1980, 0, 0, 1000)
-    monkeypatch.setattr(monitor, "look", lambda gpu: lambda: idle)
-    monkeypatch.setattr(monitor, "processes", lambda gpu: lambda: ())
+    monkeypatch.setattr(gpu_backend, "current_gpu", lambda: "GPU-1")
+    monkeypatch.setattr(gpu_backend, "look", lambda gpu: gpu_backend.Look)
+    monkeypatch.setattr(gpu_backend, "processes", lambda gpu: lambda: ())
 
 
 def interrupt_at(monkeypatch, number):

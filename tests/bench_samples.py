@@ -33,8 +33,8 @@ SYSTEMS = (
 
 def system(name: str, kind: str, family: str, method: str, precision: str) -> System:
     return System(
-        name, f"{name} in words", kind, family, precision, method, True, lambda: None,
-        lambda *tensors: None,
+        name, f"{name} in words", family, lambda: None, lambda *tensors: None, kind, precision,
+        method,
     )  # fmt: skip
 
 

@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 from browser import Browser, BrowserMissing
+from kernels.textbook import CASES
 
-from convlab.bench.textbook import CASES
 from convlab.tracing import Trace, trace, trace_stage, write_page
 
 FOLDER = Path("docs/images")

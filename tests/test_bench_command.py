@@ -16,7 +16,7 @@ import pytest
 from bench_fakes import interrupt_at, pretend_gpu, system
 from typer.testing import CliRunner
 
-from convlab.bench import monitor, systems
+from convlab.bench import gpu_backend, systems
 from convlab.bench.pool import WorkerDied
 from convlab.bench.systems import DEFAULT_STAGES, QUICK_STAGES, chosen
 from convlab.cli import app
@@ -149,6 +149,10 @@ def test_an_interrupted_run_has_kept_its_rows_and_goes_on(lab, interrupting):
     assert interrupting == ["right", "wrong", "unsupported", "unsupported", "tf32"]
     assert read(lab)["finished"]
     assert read(lab)["missing"] == []
+    interrupting[:] = ["a", "b"]
+    result = bench(lab, "--again")  # measured anew and interrupted, it has lost nothing
+    assert "interrupted, 4 of 4 rows are left: the same command begins anew" in result.stderr
+    assert len(states(lab)) == 4
 
 
 def test_what_waits_for_its_second_turn_is_missing_after_an_interruption(lab, interrupting):
@@ -173,11 +177,11 @@ import sys
 from pathlib import Path
 from bench_fakes import system
 from convlab import engines
-from convlab.bench import gpu_backend, monitor, pool, systems
+from convlab.bench import gpu_backend, pool, systems
 engines.unavailable, engines._made = lambda name: None, {"gpu": object()}
 pool.BACKEND, pool.FAST_FOLDER = "bench_fakes:Fakes", Path(sys.argv[1])
 gpu_backend.current_gpu = lambda: None
-monitor.look, monitor.processes = lambda gpu: monitor.Look, lambda gpu: tuple
+gpu_backend.look, gpu_backend.processes = lambda gpu: gpu_backend.Look, lambda gpu: tuple
 systems.chosen = lambda stage, baseline, quick: (system("right"), system("hang"))
 from convlab.cli import app
 app(["bench", "--layer", "conv12", "--batch", "1", "--json", sys.argv[2]])
@@ -224,13 +228,6 @@ def test_a_time_limit_s_kill_leaves_no_process_and_no_tensors(tmp_path):
             os.kill(number, signal.SIGKILL)
 
 
-def test_measuring_anew_interrupted_has_lost_nothing(lab, interrupting):
-    bench(lab, "right", "wrong")
-    result = bench(lab, "right", "wrong", "--again")
-    assert "interrupted, 2 of 2 rows are left: the same command begins anew" in result.stderr
-    assert set(states(lab)) == {"right", "wrong"}
-
-
 @pytest.mark.parametrize("what", ["Worker", "tempfile.mkdtemp"])
 @pytest.mark.parametrize("error", [OSError(28, "No space"), WorkerDied("its process ended")])
 def test_where_nothing_can_be_measured_there_is_one_line(lab, monkeypatch, what, error):
@@ -240,13 +237,13 @@ def test_where_nothing_can_be_measured_there_is_one_line(lab, monkeypatch, what,
 
 
 def test_standard_output_gets_the_document_alone(lab):
-    result = run("bench", "--layer", "conv12", "--batch", "1", "--baseline", "right", "--json", "-")
-    assert json.loads(result.stdout)["rows"][0]["state"] == "measured"
+    assert json.loads(bench("-", "right").stdout)["rows"][0]["state"] == "measured"
 
 
 def test_a_busy_gpu_is_refused_before_anything_is_measured(lab, monkeypatch):
     monkeypatch.setattr("convlab.commands.bench.IDLE_SECONDS", 0)
-    monkeypatch.setattr(monitor, "look", lambda gpu: lambda: monitor.Look(utilisation=90))
+    busy = gpu_backend.Look(utilisation=90)
+    monkeypatch.setattr(gpu_backend, "look", lambda gpu: lambda: busy)
     result = bench(lab)
     assert result.exit_code == 2
     assert "other processes keep the GPU busy 90 % of the time" in result.stderr
@@ -256,10 +253,7 @@ def test_a_busy_gpu_is_refused_before_anything_is_measured(lab, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ["--cases", "some"],
-            "--cases is 'some': it must be one of sizes, ablation",
-        ),
+        (["--cases", "some"], "--cases is 'some': it must be one of sizes, ablation"),
         (["--cases", "sizes", "--batch", "1"], "--cases names layers and systems: leave out"),
         (["--layer", "conv13"], "layer is 'conv13': it must be one of conv1"),
         (["--batch", "0"], "batch"),
@@ -283,23 +277,21 @@ def test_a_file_that_is_no_result_is_not_overwritten(lab):
 
 
 def test_which_systems_are_chosen():
-    names = {one.name for one in chosen(None, None)}
-    assert set(DEFAULT_STAGES) <= names
-    assert "cpp_seven_loops" not in names
-    assert "torch_fp32" in names
-    assert {one.name for one in chosen(None, ["none"], quick=True)} == set(QUICK_STAGES)
-    assert "torch_compile_fp32" in names  # a default run has every baseline on the GPU
-    assert "torch_compile_fp32" not in {one.name for one in chosen(None, None, quick=True)}
-    every = [one.name for one in chosen(["all"], ["all"])]
-    assert every == [
-        *(stage.name for stage in LADDER),
-        *(baseline.name for baseline in systems.BASELINES),
-    ]
-    two = chosen(["s11", "s01"], ["torch_fp32"])
-    assert [one.name for one in two] == ["s01_direct", "s11_im2win_full", "torch_fp32"]
-    with pytest.raises(ValueError, match="nothing to measure"):
-        chosen(["none"], ["none"])
-    with pytest.raises(ValueError, match="stage is 's99'"):
-        chosen(["s99"], None)
-    with pytest.raises(ValueError, match="baseline is 'nobody'"):
-        chosen(None, ["nobody"])
+    def names(*asked, **quick):
+        return [one.name for one in chosen(*asked, **quick)]
+
+    usual, every = names(None, None), [one.name for one in (*LADDER, *systems.BASELINES)]
+    assert {*every} - {*usual} == {"cpp_seven_loops"} | {*every[: len(LADDER)]} - {*DEFAULT_STAGES}
+    slow = {name for name in every if name.startswith("torch_compile")}
+    assert {*usual} - {*names(None, None, quick=True)} - {*DEFAULT_STAGES} == slow
+    assert names(None, ["none"], quick=True) == [*QUICK_STAGES]
+    assert names(["all"], ["all"]) == every
+    two = names(["s11", "s01"], ["torch_fp32"])
+    assert two == ["s01_direct", "s11_im2win_full", "torch_fp32"]
+    for asked, said in (
+        ((["none"], ["none"]), "nothing to measure"),
+        ((["s99"], None), "stage is 's99'"),
+        ((None, ["nobody"]), "baseline is 'nobody'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            chosen(*asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from bench_fakes import Fakes, interrupt_at, pretend_gpu, small_layer
 from typer.testing import CliRunner
 
-from convlab.bench import experiments, systems
+from convlab.bench import cases, systems
 from convlab.bench.baselines import unfold_table
 from convlab.cli import app
 from convlab.problem import ConvProblem
@@ -31,9 +32,6 @@ class Named(Fakes):
     def system_named(self, name):
         return replace(super().system_named("right"), name=name)
 
-    def compile(self, name, problem):
-        pass
-
 
 @pytest.fixture
 def first_calls(monkeypatch):
@@ -52,7 +50,7 @@ def first_calls(monkeypatch):
         "SWEEP_BASE": SMALL,
         "SWEEPS": {"size": (6, 9), "kernel_size": (1, 3)},
     }.items():
-        monkeypatch.setattr(experiments, name, value)
+        monkeypatch.setattr(cases, name, value)
     return calls
 
 
@@ -68,10 +66,10 @@ SWEPT = (SMALL, ConvProblem(1, 2, 9, 9, 3, 3), ConvProblem(1, 2, 6, 6, 3, 1))  #
 @pytest.mark.parametrize(
     ("name", "layers", "names"),
     [
-        ("sizes", [SIZE, ANOTHER], experiments.SIZE_SYSTEMS),
+        ("sizes", [SIZE, ANOTHER], cases.SIZE_SYSTEMS),
         ("ablation", ["conv12"], (systems.WHOLE, *systems.VARIANTS)),
-        ("sweeps", [*map(str, SWEPT)], experiments.SWEEP_SYSTEMS),
-        ("unfold_table", [str(SMALL)], experiments.UNFOLD_SYSTEMS),
+        ("sweeps", [*map(str, SWEPT)], cases.SWEEP_SYSTEMS),
+        ("unfold_table", [str(SMALL)], cases.UNFOLD_SYSTEMS),
     ],
 )
 def test_every_system_is_measured_on_every_problem(name, layers, names, first_calls, tmp_path):
@@ -82,17 +80,14 @@ def test_every_system_is_measured_on_every_problem(name, layers, names, first_ca
         (layer, one) for layer in layers for one in names
     )
     assert {row["state"] for row in rows} == {"measured"}
+    if name in ("sweeps", "unfold_table"):
+        assert [row["problem"] for row in rows] == [row["layer"] for row in rows]
     assert document["ok"] is True
     assert len(document.get("points", ())) == (4 if name == "sweeps" else 0)
     assert ("first_calls" in document) == (name == "unfold_table")
     again = run(name, file)  # keeps all there is
     assert again.pop("commands") == 2 * document.pop("commands")
     assert again | {"environment": 0, "finished": 0} == document | {"environment": 0, "finished": 0}
-
-
-def test_a_row_says_which_problem_it_is_of(first_calls, tmp_path):
-    for row in run("sweeps", tmp_path / "sweeps.json")["rows"]:
-        assert row["problem"] == row["layer"]
 
 
 def test_an_interrupted_run_goes_on_and_keeps_first_calls(first_calls, monkeypatch, tmp_path):
@@ -102,7 +97,7 @@ def test_an_interrupted_run_goes_on_and_keeps_first_calls(first_calls, monkeypat
     assert len(kept) == 3
     document = run("unfold_table", file)
     assert [row for row in document["rows"] if row in kept] == kept
-    assert len(document["rows"]) == len(experiments.UNFOLD_SYSTEMS)
+    assert len(document["rows"]) == len(cases.UNFOLD_SYSTEMS)
     assert len(first_calls) == 1
 
 
@@ -117,7 +112,7 @@ def test_a_variant_is_s11_with_one_switch_off(monkeypatch):
     monkeypatch.setattr(
         systems,
         "PreparedStage",
-        lambda stage, problem, input, weight, **switches: seen.append((stage.name, switches)),
+        lambda stage, switches, *tensors: seen.append((stage.name, switches)),
     )
     for name in (systems.WHOLE, *systems.VARIANTS):
         variant = systems.system_named(name)
@@ -150,6 +145,7 @@ def test_first_calls_tell_of_each_row_in_turn(monkeypatch):
     systems = {name: SimpleNamespace(why_absent=partial(absent, name)) for name in LINES}
     monkeypatch.setattr(unfold_table, "ROWS", systems)
     monkeypatch.setattr(unfold_table, "_tensors", lambda: [None, None])
+    monkeypatch.setattr(unfold_table, "flags", lambda **_: nullcontext())
     monkeypatch.setattr(unfold_table, "computation", lambda line, *_: line)
     timed = {line: float(ms) for ms, line in enumerate(LINES.values())}
     assert unfold_table.time_first_calls(timed.__getitem__) == {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from convlab.bench import experiments
+from convlab.bench import cases
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -131,7 +131,7 @@ def test_ctrl_c_ends_all_once_the_command_has_saved(make, tmp_path, number):
 
 
 def test_the_papers_figures_are_measured_into_files_that_git_ignores():
-    names = experiments.EXPERIMENTS.keys()
+    names = cases.EXPERIMENTS.keys()
     assert {line.split()[-1] for line in COMMANDS if "--cases" in line} == names - {"sizes"}
     files = {"bench.json", "report.html", "report.md", *(f"{name}.json" for name in names)}
     aside = {f"{Path(file).stem}-0123456789ab.json" for file in files if file.endswith("json")}

@@ -219,7 +219,7 @@ def test_they_are_absent_from_benchmarks(t4: PretendedGpu, monkeypatch: pytest.M
         assert system.why_absent() == reason(name)
     assert systems.system_named("s11_im2win_full").why_absent() is None
     monkeypatch.setattr(systems, "program_for", lambda *_, **__: pytest.fail("it was prepared"))
-    system.compile(PROBLEM)
+    system.make_ready(PROBLEM)
 
 
 def test_the_sanitizer_is_told(

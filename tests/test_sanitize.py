@@ -36,21 +36,17 @@ def test_split_sums_are_among_them_and_whole_ones():
 
 
 @pytest.mark.parametrize(
-    ("stage", "rates"),
-    [
-        (S12, tile_heuristic.S12.rates),
-        (S13, tile_heuristic.S13.rates),
-        (S14, tile_heuristic.S14.rates),
-    ],
+    ("stage", "heuristic"),
+    [(S12, tile_heuristic.S12), (S13, tile_heuristic.S13), (S14, tile_heuristic.S14)],
 )
-def test_nearly_all_shapes_that_there_are_to_choose_from_run(stage, rates):
+def test_nearly_all_shapes_that_there_are_to_choose_from_run(stage, heuristic):
     tiles = [case.tile for case in sanitizers.cases((stage,)) if case.tile is not None]
     assert len(tiles) < 20
     if stage is S14:
-        assert {M_B for M_B, *_ in rates} <= {tile.M_B for tile in tiles}
+        assert {M_B for M_B, *_ in heuristic.rates} <= {tile.M_B for tile in tiles}
         return
     shapes = {(tile.M_B, tile.N_B, tile.M_T, tile.N_T) for tile in tiles}
-    assert set(rates) - shapes <= {(16, 128, 4, 8)}  # for ten channels and fewer
+    assert set(heuristic.rates) - shapes <= {(16, 128, 4, 8)}  # for ten channels and fewer
 
 
 def of_what_is_not_finite():

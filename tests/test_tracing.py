@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kernels import textbook
 from numba import cuda, float32, int32
 
 from convlab import LADDER, ConvProblem, Trace, open_trace, trace, trace_stage
-from convlab.bench import textbook
 from convlab.simulation.findings import NotSimulated
 from convlab.stages import stage_named
 from convlab.tracing import page

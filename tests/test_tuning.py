@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import chain, count
 from types import ModuleType, SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from typer.testing import CliRunner
 
 from convlab import ConvProblem, Tile, cli, engines, plans, stages, tuned
 from convlab.bench import tuning
-from convlab.commands import tune
 from convlab.engines import EngineUnavailable
 from convlab.engines.simulator import Simulator
 from convlab.kernels import tile_heuristic
@@ -162,10 +162,7 @@ def test_a_time_beyond_the_arithmetic_is_refused(gpu, monkeypatch):
 
 
 def test_tensors_that_do_not_fit_are_every_tile_s_error(gpu, monkeypatch):
-    def too_large(*_):
-        raise MemoryError("too large")
-
-    monkeypatch.setattr(tuning, "_two_images", too_large)
+    monkeypatch.setattr(tuning, "_two_images", Mock(side_effect=MemoryError("too large")))
     found = tuning.measure_group(TASKS)
     assert [one.error for one in found] == ["MemoryError: too large"] * 3
 
@@ -250,20 +247,13 @@ def test_forgetting(gpu, times):
 
 
 def test_all_are_the_layers_and_what_nobody_tuned_for(times, monkeypatch):
-    asked: list[tuning.Task] = []
-    measure_group = tuning.measure_group
-
-    def noting(tasks):
-        asked.extend(tasks)
-        return measure_group(tasks)
-
-    monkeypatch.setattr(tuning, "measure_group", noting)
-    monkeypatch.setattr(tune, "_remember", lambda *_: None)  # whole files, 93 times
+    tasks_for = Mock(wraps=tuning.tasks_for)
+    monkeypatch.setattr(tuning, "tasks_for", tasks_for)
+    monkeypatch.setattr(tuned, "remember", lambda *_: None)  # whole files, 93 times
     assert convlab("tune", "--all").exit_code == 0
-    assert len({task.name for task in asked}) == 12 + len(UNTUNED) + len(UNSEEN) == 93
-    asked.clear()
+    assert len(tasks_for.call_args.args[0]) == 12 + len(UNTUNED) + len(UNSEEN) == 93
     assert convlab("tune", "--batch", "2").exit_code == 0
-    assert {task.problem for task in asked} == {paper_layer("conv9", 2)}
+    assert [*tasks_for.call_args.args[0].values()] == [paper_layer("conv9", 2)]
 
 
 @pytest.mark.parametrize(
@@ -291,10 +281,7 @@ def test_what_is_refused_in_a_line(gpu, arguments, said):
 
 
 def test_without_a_gpu_it_is_refused(monkeypatch):
-    def none(name):
-        raise EngineUnavailable("there is none")
-
-    monkeypatch.setattr(engines, "choose", none)
+    monkeypatch.setattr(engines, "choose", Mock(side_effect=EngineUnavailable("there is none")))
     ran = convlab("tune")
     assert (ran.exit_code, ran.stderr) == (2, "convlab: there is none\n")
 
@@ -325,8 +312,5 @@ def test_tiles_that_cannot_be_kept_are_refused_before_any_work(
 @settings(max_examples=50)
 def test_a_problem_is_read_as_it_is_printed(problem):
     assert problem_of(str(problem)) == problem
-
-
-def test_the_short_way_to_write_a_problem():
-    expected = ConvProblem(128, 64, 56, 56, 64, (3, 5), 2, (1, 2), 1)
-    assert problem_of("128x64x56x56,64x64x3x5,s2,p(1,2),d1") == expected
+    short = problem_of("128x64x56x56,64x64x3x5,s2,p(1,2),d1")
+    assert short == ConvProblem(128, 64, 56, 56, 64, (3, 5), 2, (1, 2), 1)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from papers import date_of, read_json, versions_of
 
+from convlab.bench import table
 from convlab.bench.plots import BAD, COLOURS, INK, QUIET, note, svg
-from convlab.bench.report import table
 from convlab.stages import family, short_name, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 

@@ -14,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from convlab.bench import analysis
+from convlab.bench import analysis, table
 from convlab.bench.analysis import Contender, Speedup
-from convlab.bench.report import table
 from convlab.bench.results import MORE, Results, Row, tensor_bytes
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import WHOLE

@@ -22,10 +22,9 @@ import papers
 from ladder_results import ladder_picture, ladder_section, ladder_table
 from papers import RESULTS
 
-from convlab.bench import analysis, plots, report, sanitizers
+from convlab.bench import analysis, plots, report, sanitizers, table
 from convlab.bench.analysis import Contender, Speedup
-from convlab.bench.experiments import S12, SIZES
-from convlab.bench.report import table
+from convlab.bench.cases import S12, SIZES
 from convlab.bench.results import Results, Row, open_results
 from convlab.workloads import UNSEEN, UNTUNED
 

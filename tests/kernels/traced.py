@@ -8,10 +8,10 @@ import numpy as np
 from numba import cuda, float32, float64
 
 from convlab import Trace, trace, trace_stage
-from convlab.bench import textbook
 from convlab.stages import stage_named
 from convlab.tracing.recorder import MOST_REQUESTS
 from convlab.workloads import TEACHING
+from kernels import textbook
 
 
 @cuda.jit

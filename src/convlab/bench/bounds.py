@@ -48,11 +48,9 @@ def bounds_for(precision: str, method: str) -> tuple[str, ...]:
     """The rules that an output may meet, the sharpest first; the first that it meets is its."""
     if precision == "tf32":
         return ("tf32",)
-    if method in ("fft", "winograd"):
-        return (method,)
     if method == "any":  # the library chooses: it may compute either sum
         return (FP32, "fft", "winograd")
-    return (FP32,)
+    return (method if method in ("fft", "winograd") else FP32,)
 
 
 def limit(problem: ConvProblem, bound: str) -> float:
@@ -98,15 +96,13 @@ class Checker:
                 f"output has shape {output.shape}: for this problem it must have "
                 f"{self.problem.output_shape}"
             )
-        tried = []
         for bound in bounds_for(precision, method):
             checked = self._by_norm(output, bound)
             if checked.ok and bound == FP32:
                 checked = self._by_element(output, allowances, checked.error_over_bound)
             if checked.ok:
                 return checked
-            tried.append(checked)
-        return replace(tried[-1], reason=self._unwritten(output) or tried[-1].reason)
+        return replace(checked, reason=self._unwritten(output) or checked.reason)
 
     def _by_element(
         self, output: Singles, allowances: Mapping[str, Any], by_norm: float
@@ -137,10 +133,9 @@ class Checker:
 
     def _unwritten(self, output: Singles) -> str | None:
         """A sentence about the NaN that remain in an output; None if there are none."""
-        counts = each(
-            lambda one: int(np.count_nonzero(np.isnan(one))), output, self._oracle.workers
-        )
-        if (left := sum(counts)) == output.size:
+        workers = self._oracle.workers
+        left = sum(each(lambda one: int(np.count_nonzero(np.isnan(one))), output, workers))
+        if left == output.size:
             return "it wrote nothing: every output still holds the NaN that it was filled with"
         if left:
             return f"{left:,} of {output.size:,} outputs are NaN: not written, or not numbers"

@@ -1,10 +1,20 @@
-"""The list of cases, and the run over it: systems x layers into rows, one after the other."""
+"""The lists of cases, and the run over them: systems x layers into rows, one after the other.
+
+Beside the twelve layers there are, as ``convlab bench --cases NAME``,
+
+============ ======================================================================================
+sizes        s12, PyTorch and cuDNN's GEMM class on sizes that no tile was tuned for
+ablation     Figure 4 of the im2win paper: s11 whole and without each technique, twelve layers
+sweeps       Figures 1 to 4 of article 001: single images, one size changed at a time, and C++ loops
+unfold_table Table 1 of article 002 (:mod:`convlab.bench.baselines.unfold_table`)
+============ ======================================================================================
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -12,22 +22,42 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.bench import gpu_backend, monitor
-from convlab.bench.baselines import System
+from convlab.bench import gpu_backend
+from convlab.bench.analysis import TORCH
+from convlab.bench.baselines import System, unfold_table
 from convlab.bench.bounds import Checked, Checker
+from convlab.bench.gpu_backend import SETTLED_PERCENT
 from convlab.bench.harness import Outcome, no_room
-from convlab.bench.monitor import SETTLED_PERCENT
 from convlab.bench.pool import ROW_SECONDS, WorkerPool
 from convlab.bench.results import Key, Row, State, identity, library_versions
 from convlab.bench.roofline import Machine, in_gemm_class, too_fast
+from convlab.bench.systems import VARIANTS, WHOLE, system_named
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
-from convlab.workloads import paper_layer
+from convlab.workloads import LAYER_NAMES, PAPER_BATCH, UNSEEN, UNTUNED, paper_layer
 
 SEED = 0
 # A GPU that was too hot or in use may recover: such a case is measured again at the end of its
 # layer, and only the second outcome becomes a row.
 PASSING: tuple[State, ...] = ("unsteady", "busy")
+
+SIZES = UNTUNED | UNSEEN
+S12 = "s12_fused_im2win"
+SIZE_SYSTEMS = (S12, TORCH, "cudnn_implicit_gemm", "cudnn_implicit_precomp_gemm", "cudnn_gemm")
+SWEEP_BASE = ConvProblem(1, 4, 128, 128, 16, 3)
+# Article 001 gives no sizes but a filter of 64 x 64. These keep the C++ loops at seconds.
+SWEEPS: dict[str, tuple[int, ...]] = {
+    "size": (32, 64, 128, 256, 512, 1024),
+    "in_channels": (1, 4, 16, 64, 256),
+    "out_channels": (1, 4, 16, 64, 256),
+    "kernel_size": (1, 3, 7, 16, 32, 64),
+}
+SWEEP_SYSTEMS = (
+    "cpp_seven_loops", "s02_cin_naive", "s02_cout", "s02_cin", "cutlass_analytic",
+    "cutlass_optimized", "torch_compile_fp32", "torch_compile_tf32", "cutlass_tf32", WHOLE,
+)  # fmt: skip
+UNFOLDED = unfold_table.PROBLEM
+UNFOLD_SYSTEMS = (*unfold_table.LINES, "s03_unfold_einsum", WHOLE)
 
 
 @dataclass(frozen=True)
@@ -46,17 +76,63 @@ class Case:
 
 def cases_for(layers: Sequence[str], batch: int, systems: Sequence[System]) -> list[Case]:
     """Every system on every layer, layer by layer. Raises ``ValueError`` for an unknown layer."""
-    problems = {layer.lower(): paper_layer(layer, batch) for layer in layers}
-    return [
-        Case(layer, problem, system) for layer, problem in problems.items() for system in systems
+    return crossed({layer.lower(): paper_layer(layer, batch) for layer in layers}, systems)
+
+
+def crossed(problems: Mapping[str, ConvProblem], systems: Iterable[System | str]) -> list[Case]:
+    """Every system, or the one of that name, on every problem of that name."""
+    known = [system_named(one) if isinstance(one, str) else one for one in systems]
+    return [Case(name, problem, system) for name, problem in problems.items() for system in known]
+
+
+def sweep_points() -> list[tuple[str, int, ConvProblem]]:
+    """Every sweep, value and problem: the base with one of its sizes changed."""
+
+    def problem(sweep: str, value: int) -> ConvProblem:
+        changed = dict.fromkeys(("height", "width") if sweep == "size" else (sweep,), value)
+        return replace(SWEEP_BASE, **changed)  # type: ignore[arg-type]
+
+    return [(sweep, n, problem(sweep, n)) for sweep, values in SWEEPS.items() for n in values]
+
+
+def points_as_json(older: Mapping[str, Any]) -> dict[str, Any]:
+    """The points of all sweeps."""
+    points = [
+        {"sweep": sweep, "value": value, "problem": str(problem)}
+        for sweep, value, problem in sweep_points()
     ]
+    return {"points": points}
+
+
+EXPERIMENTS: dict[str, Callable[[], list[Case]]] = {
+    "sizes": lambda: crossed(SIZES, SIZE_SYSTEMS),
+    "ablation": lambda: crossed(
+        {name: paper_layer(name, PAPER_BATCH) for name in LAYER_NAMES}, (WHOLE, *VARIANTS)
+    ),
+    # A problem that several sweeps share is measured once.
+    "sweeps": lambda: crossed({str(one): one for _, _, one in sweep_points()}, SWEEP_SYSTEMS),
+    "unfold_table": lambda: crossed({str(UNFOLDED): UNFOLDED}, UNFOLD_SYSTEMS),
+}
+# What else belongs into a document, from what an older one of the same identity has of it.
+MORE: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "sweeps": points_as_json,
+    "unfold_table": unfold_table.first_calls_once,
+}
+
+
+def experiment(name: str) -> list[Case]:
+    """The cases of that list. Raises ``ValueError`` for an unknown name."""
+    if name not in EXPERIMENTS:
+        raise ValueError(f"--cases is {name!r}: it must be one of {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[name]()
 
 
 def compiled_ahead(cases: Sequence[Case]) -> list[Case]:
-    """What is compiled before the first measurement: every stage's kernels, each baseline once."""
-    able = [case for case in cases if case.system.compile is not None]
-    baselines = {case.system.name: case for case in able if case.system.kind == "baseline"}
-    return [*(case for case in able if case.system.kind == "stage"), *baselines.values()]
+    """What is made ready before the first measurement: every stage's kernels, each baseline on the
+    GPU once."""
+    stages = [case for case in cases if case.system.kind == "stage"]
+    baselines = {case.system.name: case for case in cases if case.system.on_gpu}
+    return [*stages, *(case for case in baselines.values() if case.system.kind == "baseline")]
 
 
 def weights(problems: Iterable[ConvProblem]) -> list[float]:
@@ -81,7 +157,7 @@ def open_bench(row_seconds: float = ROW_SECONDS) -> Iterator[Bench]:
     """Start the workers. Raises :class:`~convlab.bench.pool.WorkerDied` or ``OSError`` where no
     process can measure."""
     gpu = gpu_backend.current_gpu()
-    pool = WorkerPool(row_seconds=row_seconds, foreign=monitor.processes(gpu)())
+    pool = WorkerPool(row_seconds=row_seconds, foreign=gpu_backend.processes(gpu)())
     try:
         facts = pool.facts()
         known = facts["environment"]
@@ -110,9 +186,9 @@ def _layer(cases: Sequence[Case], bench: Bench) -> Iterator[Row]:
 
     def measured(case: Case) -> Row:
         system, started = case.system, time.monotonic()
-        allowances = system.allowances(problem)
 
         def check(output: np.ndarray) -> Checked:
+            allowances = system.allowances(problem)
             return checker.check(output, system.precision, system.method, allowances)
 
         return row(case, bench.pool.measure(system, check), started)

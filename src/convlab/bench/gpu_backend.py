@@ -1,38 +1,44 @@
-"""The GPU on which systems are measured, as one worker process sees it, and its ceilings.
+"""The GPU on which systems are measured, as one worker process sees it; its clocks, its load and
+its ceilings.
 
-No program reaches the datasheet's peaks, so a convolution's speed is also compared with what a
-library reaches: cuBLAS's SGEMM, and a copy in GPU memory. Both go through C interfaces.
+nvidia-smi tells clocks and load. No setting changes. A query starts now and is read later, so that
+it does not delay timed work. No program reaches the datasheet's peaks, so a convolution's speed is
+also compared with what a library reaches: cuBLAS's SGEMM, and a copy in GPU memory. Both go through
+C interfaces.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from ctypes import byref, c_float, c_void_p
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 
 from convlab import timer
-from convlab.bench import monitor
 from convlab.bench.baselines import Prepared, System, pointer, times_ms
-from convlab.bench.monitor import SETTLED_PERCENT, Look
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import system_named
 from convlab.doctor import environment
 from convlab.engines import choose
-from convlab.problem import ConvProblem
 from convlab.timer import Timing
 
+SETTLED_PERCENT = 2.0  # a spread of times up to this needs no mark in a table
+CALLED_AT_MOST_MS = 500.0  # of ordinary calls, which are timed beside the graph's replays
+IDLE_PERCENT = 5  # of the time: a desktop's own drawing stays below
+MEMORY_PERCENT = 10  # of all memory, held by others
 SGEMM_SIZE = 8192
 COPY_BYTES = 2**31
 CHECKED = 64  # entries of the product, by a sum in float64
-CALLED_AT_MOST_MS = 500.0  # of ordinary calls, which are timed beside the graph's replays
+FIELDS = (
+    "clocks.sm", "clocks.max.sm", "utilization.gpu", "memory.used", "memory.total",
+)  # fmt: skip
 
 
 class GpuBackend:
@@ -43,26 +49,15 @@ class GpuBackend:
         self._engine = choose("gpu")
         self.allowed = allowed
         self._uuid = current_gpu()
+        self.free_bytes, self.synchronize = self._engine.free_bytes, self._engine.synchronize
 
     def system_named(self, name: str) -> System:
         """The stage or baseline of that name."""
         return system_named(name)
 
-    def compile(self, name: str, problem: ConvProblem) -> Future[Any] | None:
-        """Make a system ready for a problem; returns a future where that needs more time."""
-        compile = self.system_named(name).compile
-        return None if compile is None else compile(problem)
-
     def facts(self) -> dict[str, Any]:
         """The GPU's ceilings, computed and measured, and what is installed."""
         return {"machine": asdict(machine(self._engine)), "environment": environment([])}
-
-    def free_bytes(self) -> int | None:
-        return self._engine.free_bytes()
-
-    def synchronize(self) -> None:
-        """Wait for all work on the GPU; raises the errors of that work."""
-        self._engine.synchronize()
 
     def time(self, prepared: Prepared, on_gpu: bool) -> Timing:
         """Time its ``run``, its output poisoned before the timed runs."""
@@ -85,12 +80,12 @@ class GpuBackend:
 
     def look(self) -> Callable[[], Look]:
         """Ask for clocks and load; call the result for the answer."""
-        return monitor.look(self._uuid)
+        return look(self._uuid)
 
     def others(self) -> Callable[[], int | None]:
         """Ask how many processes compute on it that are not allowed."""
-        numbers = monitor.processes(self._uuid)
-        return lambda: monitor.newcomers(numbers(), self.allowed, os.getpid())
+        numbers = processes(self._uuid)
+        return lambda: newcomers(numbers(), self.allowed, os.getpid())
 
 
 def current_gpu() -> str | None:
@@ -108,6 +103,92 @@ def current_gpu() -> str | None:
     return None
 
 
+@dataclass(frozen=True)
+class Look:
+    """What nvidia-smi said at one moment: MHz of the SMs, percent, MiB; None where it does not
+    know."""
+
+    sm: int | None = None
+    max_sm: int | None = None
+    utilisation: int | None = None
+    used_mib: int | None = None
+    total_mib: int | None = None
+
+
+def look(gpu: str | None) -> Callable[[], Look]:
+    """Ask for clocks and load of the GPU of that UUID; call the result for the answer."""
+    asked = _ask(f"--query-gpu={','.join(FIELDS)}", gpu)
+    return lambda: _look(asked())
+
+
+def _look(lines: Sequence[str] | None) -> Look:
+    values = (lines or [""])[0].split(", ")
+    if len(values) != len(FIELDS):
+        return Look()
+    return Look(*(int(value) if value.strip().isdecimal() else None for value in values))
+
+
+def processes(gpu: str | None) -> Callable[[], tuple[int, ...] | None]:
+    """Ask which processes compute on it, ours included; call the result for their ids, None where
+    they are unknown. In a container they may be the ids outside of it."""
+    asked = _ask("--query-compute-apps=pid", gpu)
+
+    def answer() -> tuple[int, ...] | None:
+        if (lines := asked()) is None:
+            return None
+        return tuple(int(line) for line in lines if line.strip().isdecimal())
+
+    return answer
+
+
+def _ask(query: str, gpu: str | None) -> Callable[[], list[str] | None]:
+    """Start a query; call the result for the answer's lines, None where there is no answer."""
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+    command += [f"--id={gpu}"] if gpu else []
+    try:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+    except OSError:
+        return lambda: None
+
+    def lines() -> list[str] | None:
+        try:
+            text, _ = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return None
+        return None if process.returncode else text.splitlines()
+
+    return lines
+
+
+def newcomers(seen: Sequence[int] | None, expected: Sequence[int] | None, own: int) -> int | None:
+    """How many of the processes ``seen`` on a GPU are not ``expected`` there; None where that is
+    unknown. ``own`` computes there and is expected.
+
+    Ids are compared where ``own`` is seen under its own id. Otherwise they are ids outside of a
+    container, and only their number is compared. Where none is seen, not even ``own``, nothing is.
+    """
+    if not seen or expected is None:
+        return None
+    if own in seen:
+        return len(set(seen) - set(expected))
+    return max(0, len(seen) - len(expected))
+
+
+def why_busy(seen: Look) -> str | None:
+    """Why a GPU on which we do nothing yet is too busy to measure, in one sentence; None when it is
+    idle."""
+    if (seen.utilisation or 0) > IDLE_PERCENT:
+        return f"other processes keep the GPU busy {seen.utilisation} % of the time"
+    if seen.used_mib and seen.total_mib and 100 * seen.used_mib > MEMORY_PERCENT * seen.total_mib:
+        used, whole = seen.used_mib / 1024, seen.total_mib / 1024
+        return f"other processes hold {used:.1f} of the GPU's {whole:.0f} GiB"
+    return None
+
+
 def machine(engine: Any) -> Machine:
     """The current GPU's ceilings; of those that a library measures, None where it cannot."""
     from numba import cuda
@@ -115,10 +196,12 @@ def machine(engine: Any) -> Machine:
     device = cuda.get_current_device()
     # Two transfers per clock: GPU memory has double data rate.
     bandwidth = 2e3 * device.MEMORY_CLOCK_RATE * device.GLOBAL_MEMORY_BUS_WIDTH / 8
-    measured: list[float | None] = [None, None]
-    for place, measure in enumerate((sgemm_tflops, copy_bytes_per_second)):
-        with suppress(Exception):  # the library is missing or broken
-            measured[place] = float(measure())
+    measured: list[float | None] = []
+    for measure in (sgemm_tflops, copy_bytes_per_second):
+        try:
+            measured.append(float(measure()))
+        except Exception:  # the library is missing or broken
+            measured.append(None)
     return Machine(
         engine.device,
         engine.peak_flops(),

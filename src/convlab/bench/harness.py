@@ -17,20 +17,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from convlab.bench.baselines import Prepared, System, Unsupported
 from convlab.bench.bounds import Checked
-from convlab.bench.monitor import Look
 from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
-    from convlab.bench.gpu_backend import GpuBackend
+    from convlab.bench.gpu_backend import GpuBackend, Look
     from convlab.bench.results import State
     from convlab.timer import Timing
 
@@ -224,18 +223,17 @@ def run_process(backend: str, connection: Connection, log: Path) -> None:
     with log.open("wb") as printed:
         os.dup2(printed.fileno(), 1)
         os.dup2(printed.fileno(), 2)
-    module, _, name = backend.partition(":")
-    serve(getattr(import_module(module), name), connection)
+    serve(backend, connection)
 
 
-def serve(make_backend: Any, connection: Connection) -> None:
+def serve(name: str, connection: Connection) -> None:
     """Answer commands until the other end closes."""
     backend: Any = None
     with suppress(EOFError, BrokenPipeError):
         while True:
             command = connection.recv()
             try:
-                backend = backend or make_backend(command["allowed"])
+                backend = backend or resolve_name(name)(command["allowed"])
                 answer = _answer(backend, connection, **command)
             except Exception as error:
                 traceback.print_exc()
@@ -249,7 +247,8 @@ def _answer(backend: Any, connection: Connection, do: str, **command: Any) -> di
     problem = command["problem"]
     if do == "compile":
         # All are started before the first is waited for: builds run side by side.
-        started = [backend.compile(name, problem) for name in command["systems"]]
+        systems = map(backend.system_named, command["systems"])
+        started = [system.make_ready(problem) for system in systems]
         for future in filter(None, started):
             future.result()
         return {"compiled": True}

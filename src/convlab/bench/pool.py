@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +60,10 @@ class Worker:
     def answer(self, deadline: float) -> dict[str, Any]:
         """The next answer. Raises :class:`WorkerDied` where none comes before the deadline, a time
         of :func:`time.monotonic`."""
-        started = time.monotonic()
+        wait = max(0.0, deadline - time.monotonic())
         try:
-            if not self._connection.poll(max(0.0, deadline - started)):
-                waited = time.monotonic() - started
-                raise WorkerDied(f"gave no answer in {waited:.0f} seconds and was ended")
+            if not self._connection.poll(wait):
+                raise WorkerDied(f"gave no answer in {wait:.0f} seconds and was ended")
             answer: dict[str, Any] = self._connection.recv()
         except (EOFError, OSError):
             raise self._death() from None
@@ -124,9 +123,8 @@ class WorkerPool:
 
         Raises :class:`WorkerDied` with the reason where it cannot.
         """
-        worker = self._worker("facts")
-        worker.send(do="facts", allowed=None)
-        answer = worker.answer(self._started_by())
+        self._worker("facts").send(do="facts", allowed=None)
+        answer = self._worker("facts").answer(self._started_by())
         self._end("facts")
         if "facts" not in answer:
             raise WorkerDied(answer["error"])
@@ -141,23 +139,21 @@ class WorkerPool:
         is measured.
         """
         tasks: dict[str, list[tuple[ConvProblem, list[str]]]] = {}  # by the process's name
-        libraries = set()
-        kernels = count()
+        kernels = cycle(range(self._compilers))
         for problem, system in wanted:
             if system.kind == "stage":
-                name = f"{system.family} {next(kernels) % self._compilers}"
+                name = f"{system.family} {next(kernels)}"
                 self._compiled_by[problem, system.name] = name
                 tasks.setdefault(name, []).append((problem, [system.name]))
             else:
-                libraries.add(system.family)
                 ((_, names),) = tasks.setdefault(system.family, [(problem, [])])
                 names.append(system.name)
+        libraries = {system.family for _, system in wanted if system.kind != "stage"}
         for name, its in tasks.items():
             with suppress(WorkerDied, OSError):
                 for problem, names in its:
-                    self._worker(name).send(
-                        do="compile", systems=names, problem=problem, allowed=None
-                    )
+                    command = {"do": "compile", "systems": names, "problem": problem}
+                    self._worker(name).send(**command, allowed=None)
         for name, its in tasks.items():
             for _, names in its:
                 if name in self._workers:

@@ -13,7 +13,7 @@ from html import escape
 from importlib.resources import files
 from statistics import geometric_mean
 
-from convlab.bench import analysis, plots
+from convlab.bench import analysis, plots, table
 from convlab.bench.analysis import Contender
 from convlab.bench.results import Results, Row
 from convlab.bench.roofline import PIECE, Why
@@ -97,17 +97,6 @@ def make(
         title=title, brief=brief, whole=results, others=others, why=why
     )
     return Report(title, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n", drawn)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A Markdown table, or nothing where there are no rows; words stand in its first ``left``
-    columns, numbers in the others."""
-    rule = ["---" if column < left else "---:" for column in range(len(head))]
-    lines = [
-        f"| {' | '.join(' '.join(cell.split()).replace('|', '/') for cell in row)} |\n"
-        for row in (head, rule, *rows)
-    ]
-    return "".join(lines) if len(lines) > 2 else ""
 
 
 def number(value: float | None, form: str) -> str:

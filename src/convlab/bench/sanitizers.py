@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.bench.report import table
+from convlab.bench import table
 from convlab.bench.tuning import processes
 from convlab.doctor import environment
 from convlab.engines import Engine, EngineUnavailable, choose
@@ -49,7 +49,7 @@ from convlab.stages import (
     candidates,
     production_tile,
     stage_named,
-)  # fmt: skip
+)
 
 MODULE = "convlab.bench.sanitizers"
 STAGES = (*LADDER, ABLATION)
@@ -99,15 +99,15 @@ def cases(stages: tuple[Stage, ...]) -> Iterator[Case]:
 def check(case: Case, engine: Engine) -> CheckResult:
     """Run a case and check its output."""
     problem, stage, tile, switches = case
+    relu = switches.get("relu", False)
     tensors = random_tensors(problem, 1)
-    if switches.get("relu"):
+    if relu:
         tensors[0][0, 0, problem.H_i // 2, problem.W_i // 2] = np.inf
-    input, weight, bias = (engine.to_device(tensor) for tensor in tensors)
+    input, weight, bias = map(engine.to_device, tensors)
     output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
     Plan(problem, stage, tile, engine, None, None, **switches)(input, weight, output, bias)
     oracle, found = Oracle(problem, *tensors), engine.to_host(output)
-    if switches.get("relu"):
-        found = before_relu(found, oracle.expected)
+    found = before_relu(found, oracle.expected) if relu else found
     return oracle.check(found, **allowances(stage, problem))
 
 
@@ -141,7 +141,7 @@ def run_stages(names: Sequence[str]) -> int:
             print(f"{where}: {results[-1]}")
     right = sum(result.ok for result in results)
     print(f"{right} of {len(results)} runs right")
-    return 1 if right < len(results) else 0
+    return int(right < len(results))
 
 
 _at_work: set[subprocess.Popen[str]] = set()
@@ -211,22 +211,20 @@ def measure(engine: Engine) -> dict[str, Any]:
     stages, left_out = stages_for(engine, STAGES)
     # The last stages have the most runs, so they begin first and none runs alone at the end.
     work = [(tool, stage.name) for stage in reversed(stages) for tool in TOOLS]
-    rows = []
-    pool = ThreadPoolExecutor(processes(engine))
-    try:
-        for row in pool.map(of_stage, *zip(*work, strict=True)):
-            rows.append(row)
-            done = f"{len(rows):3} of {len(work)}  {row['stage']:20} {row['tool']:10} {_cell(row)}"
-            print(done, file=sys.stderr, flush=True)
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        _interrupted.set()
-        for process in [*_at_work]:
-            _end(process)
-        raise
-    finally:
-        pool.shutdown()
-        _interrupted.clear()
+    rows: list[dict[str, Any]] = []
+    _interrupted.clear()
+    with ThreadPoolExecutor(processes(engine)) as pool:
+        try:
+            for row in pool.map(of_stage, *zip(*work, strict=True)):
+                rows.append(row)
+                done = f"{len(rows):3} of {len(work)}  {row['stage']:20} {row['tool']:10}"
+                print(done, _cell(row), file=sys.stderr, flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            _interrupted.set()
+            for process in [*_at_work]:
+                _end(process)
+            raise
     names = [stage.name for stage in stages]
     rows.sort(key=lambda row: (names.index(row["stage"]), TOOLS.index(row["tool"])))
     return {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from convlab.bench.baselines import OnGpu, Singles, System, cpp, cudnn, cupy_gemm, cutlass, pytorch
+from convlab.bench.baselines import OnGpu, Singles, System, array_libraries, compiled, cudnn
 from convlab.bench.baselines.unfold_table import ROWS as UNFOLD_ROWS
 from convlab.engines import choose
 from convlab.plans import Plan, program_for, stages_for, tile_by_rule
@@ -16,12 +16,12 @@ from convlab.problem import ConvProblem
 from convlab.stages import ABLATION, LADDER, Stage, allowances, stage_named
 
 BASELINES: tuple[System, ...] = (
-    *pytorch.BASELINES,
+    *array_libraries.BY_TORCH,
     *cudnn.BASELINES,
-    *pytorch.FROM_A_PRODUCT,
-    *cutlass.BASELINES,
-    cupy_gemm.BASELINE,
-    cpp.BASELINE,
+    *array_libraries.FROM_A_PRODUCT,
+    *compiled.OF_CUTLASS,
+    array_libraries.BY_CUPY,
+    compiled.SEVEN_LOOPS,
 )
 STAGE_FAMILY = "convlab"
 DEFAULT_STAGES = (
@@ -62,25 +62,22 @@ def of_stage(stage: Stage, **switches: bool) -> System:
     """A stage with its production tile, whatever ``convlab tune`` remembers: the same code gives
     the same row. ``switches`` turn off techniques of stages that have any."""
 
-    def why_absent() -> str | None:
-        return stages_for(choose("gpu"), (stage,))[1]
-
     def compile(problem: ConvProblem) -> None:
-        if why_absent() is not None:
-            return
         engine = choose("gpu")
         tile = tile_by_rule(problem, stage, engine, **switches)
         program = program_for(problem, stage, tile, engine, **switches)
         for step in program.launches:  # a library's, too: that imports the library
             engine.build(step, program)
 
-    def prepare(problem: ConvProblem, input: Singles, weight: Singles) -> PreparedStage:
-        return PreparedStage(stage, problem, input, weight, **switches)
-
-    method = "direct" if stage.name.startswith(("s01", "s02")) else "gemm"
     return System(
-        stage.name, stage.title, "stage", STAGE_FAMILY, stage.precision, method, True, why_absent,
-        prepare, compile, partial(allowances, stage),
+        stage.name, stage.title, STAGE_FAMILY,
+        lambda: stages_for(choose("gpu"), (stage,))[1],
+        partial(PreparedStage, stage, switches),
+        kind="stage",
+        precision=stage.precision,
+        method="direct" if stage.name.startswith(("s01", "s02")) else "gemm",
+        compile=compile,
+        allowances=partial(allowances, stage),
     )  # fmt: skip
 
 
@@ -88,7 +85,12 @@ class PreparedStage(OnGpu):
     """A stage's plan with its tensors on the GPU. The bias is zeros: baselines have none."""
 
     def __init__(
-        self, stage: Stage, problem: ConvProblem, input: Singles, weight: Singles, **switches: bool
+        self,
+        stage: Stage,
+        switches: dict[str, bool],
+        problem: ConvProblem,
+        input: Singles,
+        weight: Singles,
     ) -> None:
         super().__init__(stage.name)
         tile = tile_by_rule(problem, stage, self._gpu, **switches)
@@ -123,23 +125,13 @@ def chosen(
     """
     slow = SLOW_START if quick else ()
     usual = [one.name for one in BASELINES if one.on_gpu and not one.name.startswith(slow)]
-    wanted = _names(stages, QUICK_STAGES if quick else DEFAULT_STAGES, LADDER, stage_named)
-    others = _names(baselines, usual, BASELINES, baseline_named)
-    found = [of_stage(stage) for stage in LADDER if stage.name in wanted]
-    found += [baseline for baseline in BASELINES if baseline.name in others]
+    found: list[System] = []
+    for given, default, every, named in (
+        (stages, QUICK_STAGES if quick else DEFAULT_STAGES, map(of_stage, LADDER), stage_named),
+        (baselines, usual, BASELINES, baseline_named),
+    ):
+        names = {named(name).name for name in given or default if name not in (ALL, NONE)}
+        found += [one for one in every if one.name in names or ALL in (given or ())]
     if not found:
         raise ValueError("--stage and --baseline are both none: there is nothing to measure")
     return tuple(found)
-
-
-def _names(
-    given: Sequence[str] | None,
-    usual: Sequence[str],
-    every: Sequence[Any],
-    named: Callable[[str], Any],
-) -> set[str]:
-    if not given:
-        return set(usual)
-    if ALL in given:
-        return {one.name for one in every}
-    return {named(name).name for name in given if name != NONE}

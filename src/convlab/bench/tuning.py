@@ -81,6 +81,11 @@ class Tuned:
 
     def as_json(self) -> dict[str, Any]:
         """As ``convlab tune --json`` writes it."""
+        tiles: list[dict[str, Any]] = [
+            {"tile": astuple(one.task.tile), "time_ms": one.time_ms}
+            | {"time_spread": one.spread_percent, "error": one.error}
+            for one in self.measured
+        ]
         return {
             "name": self.name,
             "problem": str(self.problem),
@@ -88,15 +93,7 @@ class Tuned:
             "model": astuple(self.model),
             "best": self.best and astuple(self.best.task.tile),
             "ratio": self.ratio,
-            "tiles": [
-                {
-                    "tile": astuple(one.task.tile),
-                    "time_ms": one.time_ms,
-                    "time_spread": one.spread_percent,
-                    "error": one.error,
-                }
-                for one in self.measured
-            ],
+            "tiles": tiles,
         }
 
 
@@ -130,29 +127,29 @@ def processes(engine: Engine) -> int:
     return max(1, min(cores or 1, room, MOST_PROCESSES))
 
 
-def groups(tasks: Sequence[Task], jobs: int) -> list[list[Task]]:
-    """What a process does at a time: a problem's tiles, so that their tensors are copied to the GPU
-    once, where that leaves no process idle; else one tile."""
-    by_name = [list(part) for _, part in groupby(tasks, lambda task: task.name)]
-    return by_name if len(by_name) > jobs > 1 else [[task] for task in tasks]
-
-
 def measure_all(tasks: Sequence[Task], jobs: int) -> Generator[Measured, None, None]:
     """Each task's result, in their order; ``jobs`` processes compile ahead.
 
     Where the caller stops early, by Ctrl-C too, each process finishes its present part and ends.
     """
     parts = groups(tasks, jobs)
-    if min(jobs, len(parts)) <= 1:
+    jobs = min(jobs, len(parts))
+    if jobs <= 1:
         yield from chain.from_iterable(map(measure_group, parts))
         return
     context = multiprocessing.get_context("spawn")  # a CUDA context does not survive a fork
-    lock = context.Lock()
-    pool = ProcessPoolExecutor(min(jobs, len(parts)), context, _begin, (lock,))
+    pool = ProcessPoolExecutor(jobs, context, _begin, (context.Lock(),))
     try:
         yield from chain.from_iterable(pool.map(measure_group, parts))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def groups(tasks: Sequence[Task], jobs: int) -> list[list[Task]]:
+    """What a process does at a time: a problem's tiles, so that their tensors are copied to the GPU
+    once, where that leaves no process idle; else one tile."""
+    by_name = [list(part) for _, part in groupby(tasks, lambda task: task.name)]
+    return by_name if len(by_name) > jobs > 1 else [[task] for task in tasks]
 
 
 _gpu: AbstractContextManager[Any] = nullcontext()  # held while the GPU is used
@@ -172,7 +169,8 @@ def measure_group(tasks: Sequence[Task]) -> list[Measured]:
     try:
         engine = choose("gpu")
         plans = [_compiled(task, engine) for task in tasks]
-        few, oracle = _two_images(problem)
+        few = _two_images(problem)
+        oracle = Oracle(replace(problem, batch=len(few[0])), *few)
         with _gpu:
             images = np.arange(problem.batch) % len(few[0])
             images[-1] = len(few[0]) - 1
@@ -188,8 +186,9 @@ def measure_group(tasks: Sequence[Task]) -> list[Measured]:
         return [_failed(task, error) for task in tasks]
 
 
-def _failed(task: Task, error: Exception) -> Measured:
-    return Measured(task, error=f"{type(error).__name__}: {' '.join(str(error).split())}")
+def _two_images(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Input of one or two images, weight and bias."""
+    return random_tensors(replace(problem, batch=min(problem.batch, 2)), SEED)
 
 
 def _compiled(task: Task, engine: Engine) -> Plan | Exception:
@@ -229,11 +228,8 @@ def _measured(
         return _failed(task, error)
 
 
-def _two_images(problem: ConvProblem) -> tuple[tuple[np.ndarray, ...], Oracle]:
-    """Input of one or two images, weight, bias, and what the convolution of these must be."""
-    few = replace(problem, batch=min(problem.batch, 2))
-    tensors = random_tensors(few, SEED)
-    return tensors, Oracle(few, *tensors)
+def _failed(task: Task, error: Exception) -> Measured:
+    return Measured(task, error=f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def as_json(

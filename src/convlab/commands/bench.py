@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
-import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
@@ -21,19 +19,19 @@ from rich.text import Text
 from convlab import tables, workloads
 from convlab.shell import (
     INTERRUPTED,
-    REFUSED,
     STANDARD_OUTPUT,
     WRONG,
     console_for,
     fail,
     numba_needed,
+    refuse,
     refusing,
     write_json,
 )
 
 if TYPE_CHECKING:
     from convlab.bench.cases import Case
-    from convlab.bench.results import Key, Results, Row
+    from convlab.bench.results import Results, Row
 
 DEFAULT_FILE = "bench.json"
 QUICK_LAYERS = ("conv5", "conv9", "conv12")
@@ -96,8 +94,8 @@ def bench(
     json_file = given_file or (f"{list_of_cases}.json" if list_of_cases else DEFAULT_FILE)
     console = console_for(json_file)
     with numba_needed():
-        from convlab.bench import experiments, gpu_backend, systems
-        from convlab.bench.cases import cases_for, open_bench, run
+        from convlab.bench import cases as all_cases
+        from convlab.bench import gpu_backend, systems
         from convlab.bench.pool import WorkerDied
         from convlab.bench.results import Results, open_results, set_aside
         from convlab.engines import EngineUnavailable, choose, unavailable
@@ -110,54 +108,59 @@ def bench(
         if list_of_cases is None:
             chosen = systems.chosen(stage, baseline, quick)
             layers = layer or (QUICK_LAYERS if quick else workloads.LAYER_NAMES)
-            cases = cases_for(layers, batch or workloads.PAPER_BATCH, chosen)
+            cases = all_cases.cases_for(layers, batch or workloads.PAPER_BATCH, chosen)
         elif layer or stage or baseline or batch or quick:
             raise ValueError(
                 "--cases names layers and systems: leave out --layer, --stage, --baseline, "
                 "--batch and --quick"
             )
         else:
-            cases = experiments.cases_of(list_of_cases)
+            cases = all_cases.experiment(list_of_cases)
         older = None
         if json_file != STANDARD_OUTPUT and Path(json_file).is_file():
             older = open_results(Path(json_file))
     context.with_resource(_ended_like_ctrl_c())
-    _wait_until_idle(gpu_backend.current_gpu(), console)
+    until = time.monotonic() + IDLE_SECONDS
+    while busy := gpu_backend.why_busy(gpu_backend.look(gpu_backend.current_gpu())()):
+        if time.monotonic() > until:
+            refuse(f"{busy}: times would mean nothing; try again when it is idle")
+        _say(console, f"Waiting: {busy}", "yellow")
+        time.sleep(5)
     with refusing(WorkerDied, OSError):
-        opened = context.with_resource(open_bench(row_seconds=seconds))
+        opened = context.with_resource(all_cases.open_bench(row_seconds=seconds))
     command = shlex.join(["convlab", *context.obj])
     known = opened.environment | {"command": command}
     results = Results(opened.machine, known, opened.identity, commands=[command])
     left = {*results.take_up(older, [case.key for case in cases], again)}
     todo = {case.key: case for case in cases if case.key in left}
-    console.print(_heading(results, cases, todo, json_file), soft_wrap=True)
+    _say(console, _heading(results, cases, len(todo), json_file))
     if older is not None and older.rows and older.identity != results.identity:
         with refusing(OSError):
             aside = set_aside(Path(json_file), older)
-        line = (
-            f"aside    {len(older.rows)} rows were in {json_file}, of another machine, other "
-            f"versions or other code: they are in {aside} now"
-        )
-        console.print(Text(line, "yellow"), soft_wrap=True)
+        rows = f"{len(older.rows)} rows were in {json_file}"
+        other = f"of another machine, other versions or other code: they are in {aside} now"
+        _say(console, f"aside    {rows}, {other}", "yellow")
     started = time.monotonic()
     try:
-        if list_of_cases in experiments.MORE:
-            results.more |= experiments.MORE[list_of_cases](results.more)
+        if list_of_cases in all_cases.MORE:
+            results.more |= all_cases.MORE[list_of_cases](results.more)
         with _bars([*todo.values()]) as (compiled, measured):
-            for row in run([*todo.values()], opened, on_compiled=compiled):
+            for row in all_cases.run([*todo.values()], opened, on_compiled=compiled):
                 left.remove(row.key)  # rows do not always come in the order asked for
                 results.add(row, todo[row.key].system)
                 measured(row)
                 _save(results, json_file)
     except KeyboardInterrupt:
         goes_on = "begins anew" if again else "goes on"
-        fail(
-            f"interrupted, {len(left)} of {len(cases)} rows are left: the same command {goes_on}",
-            INTERRUPTED,
-        )
+        rows = f"{len(left)} of {len(cases)} rows are left"
+        fail(f"interrupted, {rows}: the same command {goes_on}", INTERRUPTED)
     _save(results, json_file)
     shown = [results.rows[case.key] for case in cases]
     _conclude(console, results, shown, time.monotonic() - started, json_file)
+
+
+def _say(console: Console, line: str, style: str = "") -> None:
+    console.print(Text(line, style), soft_wrap=True)
 
 
 @contextmanager
@@ -176,34 +179,19 @@ def _ended_like_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _wait_until_idle(gpu: str | None, console: Console) -> None:
-    """Refuse to measure while other processes use the GPU."""
-    from convlab.bench import monitor
-
-    until = time.monotonic() + IDLE_SECONDS
-    while (busy := monitor.why_busy(monitor.look(gpu)())) is not None:
-        if time.monotonic() > until:
-            fail(f"{busy}: times would mean nothing; try again when it is idle", REFUSED)
-        console.print(Text(f"Waiting: {busy}", "yellow"))
-        time.sleep(5)
-
-
-def _heading(
-    results: Results, cases: Sequence[Case], todo: Collection[Key], json_file: str
-) -> Text:
+def _heading(results: Results, cases: Sequence[Case], todo: int, json_file: str) -> str:
     layers, systems, batches = (
         {*map(attrgetter(name), cases)} for name in ("layer", "system.name", "problem.batch")
     )
     batch = " or ".join(map(str, sorted(batches)))
     size = f"{len(layers)} layers x {len(systems)} systems, batch {batch}"
     lines = [f"runs on  {results.device}", f"rows     {len(cases)}: {size}"]
-    if kept := len(cases) - len(todo):
-        lines.append(
-            f"kept     {kept} of them, measured before in {json_file}; --again measures them anew"
-        )
+    if kept := len(cases) - todo:
+        before = f"measured before in {json_file}; --again measures them anew"
+        lines.append(f"kept     {kept} of them, {before}")
     if others := len(results.rows.keys() - {case.key for case in cases}):
         lines.append(f"others   {others} more rows in {json_file} stay as they are")
-    return Text("\n".join(lines))
+    return "\n".join(lines)
 
 
 Advance = tuple[Callable[[], None], Callable[["Row"], None]]
@@ -247,26 +235,21 @@ def _conclude(
 
     console.print("", tables.summary(results, rows, console.width), "", sep="\n")
     if json_file == STANDARD_OUTPUT:
-        sys.stdout.write(json.dumps(results.as_json(), indent=1, allow_nan=False) + "\n")
+        write_json(json_file, results.as_json(), indent=1)
     else:
         shows = f"convlab report {json_file} --html report.html shows them"
-        console.print(Text(f"The results are in {json_file}: {shows}"), soft_wrap=True)
-    if results.missing:
-        line = (
-            f"{json_file} was interrupted before: {len(results.missing)} more rows that were "
-            "asked for then are missing from it"
-        )
-        console.print(Text(line, "yellow"), soft_wrap=True)
+        _say(console, f"The results are in {json_file}: {shows}")
+    if missing := len(results.missing):
+        rest = "more rows that were asked for then are missing from it"
+        _say(console, f"{json_file} was interrupted before: {missing} {rest}", "yellow")
     numbers = sum(row.ok for row in rows)
-    console.print(Text(f"{numbers} of {len(rows)} rows have a number ({seconds:.0f} seconds)."))
-    wrong = [row for row in rows if row.state in WRONG_STATES]
-    stages, baselines = (
-        [row for row in wrong if results.systems[row.system]["kind"] == kind]
-        for kind in ("stage", "baseline")
-    )
-    if baselines:
-        line = tables.wrong_in_words(baselines, "baselines")
-        console.print(Text(f"{line}: not convlab's, told only."))
-    if stages:
-        console.print(Text(f"{tables.wrong_in_words(stages, 'stages')}.", "bold red"))
+    _say(console, f"{numbers} of {len(rows)} rows have a number ({seconds:.0f} seconds).")
+    wrong: dict[str, list[Row]] = {"stage": [], "baseline": []}
+    for row in rows:
+        if row.state in WRONG_STATES:
+            wrong[results.systems[row.system]["kind"]].append(row)
+    if its := wrong["baseline"]:
+        _say(console, f"{tables.wrong_in_words(its, 'baselines')}: not convlab's, told only.")
+    if its := wrong["stage"]:
+        _say(console, f"{tables.wrong_in_words(its, 'stages')}.", "bold red")
         raise typer.Exit(WRONG)

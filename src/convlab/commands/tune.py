@@ -27,9 +27,7 @@ from convlab.shell import (
 )
 
 if TYPE_CHECKING:
-    from convlab.bench.tuning import Measured, Tuned
-    from convlab.engines import Engine
-    from convlab.stages import Stage
+    from convlab.bench.tuning import Measured
 
 TILES, OTHER_CACHE = "the file of tiles", "remove it, or set CONVLAB_CACHE to another folder"
 
@@ -72,7 +70,7 @@ def tune(
         from convlab.engines import EngineUnavailable, choose
         from convlab.plans import check_runs
         from convlab.stages import stage_named
-        from convlab.tuned import cache_folder, tiles_file
+        from convlab.tuned import cache_folder, remember, tiles_file
     with refusing(ValueError, EngineUnavailable):
         chosen = stage_named(stage)
         tasks = tuning.tasks_for(problems, chosen)
@@ -92,7 +90,11 @@ def tune(
                 of_it = measured.setdefault(one.task.name, [])
                 of_it.append(one)
                 if len(of_it) == wanted[one.task.name]:
-                    _remember(tuning.tuned(of_it, chosen, engine), chosen, engine)
+                    best = tuning.tuned(of_it, chosen, engine).best
+                    if best is not None and best.time_ms is not None:
+                        tile, ms = best.task.tile, best.time_ms
+                        with refusing(OSError):
+                            remember(best.task.problem, chosen, engine.device, tile, ms)
                     done += 1
                 advance()
     except (KeyboardInterrupt, BrokenExecutor) as error:
@@ -116,19 +118,11 @@ def tune(
     for one in wrong:
         line = f"{one.task.name}, tile {one.task.tile}: {one.error}"
         console.print(Text(line, "red"), soft_wrap=True)
-    best = sum(tuned.best is not None for tuned in found)
-    tiles = "The best tile is" if best == 1 else f"The best tiles of {best} problems are"
+    count = sum(tuned.best is not None for tuned in found)
+    tiles = "The best tile is" if count == 1 else f"The best tiles of {count} problems are"
     console.print(Text(f"{tiles} remembered in {tiles_file()}."), soft_wrap=True)
     if wrong:
         raise typer.Exit(WRONG)
-
-
-def _remember(tuned: Tuned, stage: Stage, engine: Engine) -> None:
-    from convlab.tuned import remember
-
-    if (best := tuned.best) is not None and best.time_ms is not None:
-        with refusing(OSError):
-            remember(tuned.problem, stage, engine.device, best.task.tile, best.time_ms)
 
 
 def _forget(problems: dict[str, ConvProblem], json_file: str | None, console: Console) -> None:

@@ -1,4 +1,4 @@
-// CUTLASS's implicit GEMM convolution behind a C interface, for cutlass.py to build and load.
+// CUTLASS's implicit GEMM convolution behind a C interface, for compiled.py to build and load.
 //
 // One library a baseline: nvcc's -D options say which.
 //   CONVLAB_ITERATOR  kAnalytic or kOptimized: how a thread finds the pixels that it loads
@@ -30,7 +30,7 @@ using Convolution = cutlass::conv::device::ImplicitGemmConvolution<
 template <int M, int N, int K>
 using Shape = cutlass::gemm::GemmShape<M, N, K>;
 
-// The order that cutlass.py gives them in.
+// The order that compiled.py gives them in.
 struct Sizes {
   int N, H, W, C, K, R, S, P, Q, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w;
 };

@@ -2,9 +2,9 @@
 // implementation with nested loops compiled with g++"). Padding, stride and dilation are convlab's
 // addition. Tensors as PyTorch lays them out: input [C_i, H_i, W_i], weight [C_o, C_i, H_f, W_f],
 // output [C_o, H_o, W_o]. One image a call, so that Python can stop between images; the loop over
-// images, the seventh, is in cpp.py.
+// images, the seventh, is in compiled.py.
 
-struct Sizes {  // the order that cpp.py gives them in
+struct Sizes {  // the order that compiled.py gives them in
   int C_i, H_i, W_i, C_o, H_f, W_f, H_o, W_o, p_h, p_w, s_h, s_w, d_h, d_w;
 };
 

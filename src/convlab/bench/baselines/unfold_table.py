@@ -20,11 +20,11 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from convlab.bench.baselines import Prepared, System
-from convlab.bench.baselines.pytorch import (
+from convlab.bench.baselines import System
+from convlab.bench.baselines.array_libraries import (
     Compute,
     OnTorch,
-    matmul_tf32,
+    flags,
     why_no_torch,
     why_no_unfoldnd,
 )
@@ -41,6 +41,12 @@ class Line(NamedTuple):
     by: str
     cudnn: bool = False
     matmul: bool = False
+
+    @property
+    def settings(self) -> dict[str, bool]:
+        """Those of :func:`flags`. cuDNN chooses as PyTorch has it do unless told otherwise, as in
+        the article."""
+        return {"tf32": self.cudnn, "matmul": self.matmul, "benchmark": False}
 
 
 CALLED = {
@@ -59,19 +65,18 @@ LINES = {
 
 
 def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
-    """What the row calls, with a bias of zeros: its addition is part of the article's times.
-
-    cuDNN chooses as PyTorch has it do unless told otherwise (no ``benchmark``), as in the article.
-    """
+    """What the row calls, with a bias of zeros: its addition is part of the article's times."""
     import torch
 
     functions, bias = torch.nn.functional, x.new_zeros(problem.C_o)
+    if line.by == "conv2d":
+        return partial(functions.conv2d, x, w, bias)
     unfold, fold = functions.unfold, functions.fold
     if line.by == "unfoldnd":
         package: Any = import_module("unfoldNd")
         unfold, fold = package.unfoldNd, package.foldNd
 
-    def fast(x: Any, w: Any, bias: Any) -> Any:
+    def fast() -> Any:
         """Algorithm 1 of the article, step by step: pad, unfold, einsum, fold, bias."""
         padded = functions.pad(x, (0, 0, 0, 0))  # a copy, for nothing, as there
         columns = unfold(padded, kernel_size=problem.kernel_size, stride=1)
@@ -81,14 +86,7 @@ def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
         folded += bias.view(1, -1, 1, 1)
         return folded
 
-    convolve = functions.conv2d if line.by == "conv2d" else fast
-
-    def compute() -> Any:
-        cudnn = torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=line.cudnn)
-        with cudnn, matmul_tf32(line.matmul):
-            return convolve(x, w, bias)
-
-    return compute
+    return fast
 
 
 def _row(name: str, line: Line) -> System:
@@ -96,13 +94,11 @@ def _row(name: str, line: Line) -> System:
     title = f"{CALLED[line.by]}; " + (f"TF32 in {' and '.join(allowed)}" if allowed else "no TF32")
     # unfoldNd unfolds by a convolution, so cuDNN's TF32 rounds what is unfolded.
     rounds = line.matmul or (line.cudnn and line.by in ("conv2d", "unfoldnd"))
-
-    def prepare(problem: ConvProblem, input: Any, weight: Any) -> Prepared:
-        return OnTorch(name, problem, input, weight, partial(computation, line))
-
-    precision, method = "tf32" if rounds else "fp32", "any" if name == "conv2d" else "gemm"
-    why_absent = why_no_unfoldnd if line.by == "unfoldnd" else why_no_torch
-    return System(name, title, "baseline", "pytorch", precision, method, True, why_absent, prepare)
+    return System(
+        name, title, "pytorch", why_no_unfoldnd if line.by == "unfoldnd" else why_no_torch,
+        partial(OnTorch, name, partial(computation, line), line.settings),
+        precision="tf32" if rounds else "fp32", method="any" if name == "conv2d" else "gemm",
+    )  # fmt: skip
 
 
 ROWS = {name: _row(name, line) for name, line in LINES.items()}
@@ -133,7 +129,8 @@ def time_first_calls(timed: Callable[[Compute], float]) -> dict[str, Any]:
     for name, line in LINES.items():
         if (absent := ROWS[name].why_absent()) is not None:
             found[name] = {"reason": absent}
-        else:
+            continue
+        with flags(**line.settings):
             found[name] = {"ms": timed(computation(line, PROBLEM, *_tensors()))}
     return found
 

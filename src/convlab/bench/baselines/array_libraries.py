@@ -1,14 +1,15 @@
-"""PyTorch's baselines: ``conv2d``, ``torch.compile``, and convolution from a matrix product.
+"""Baselines in Python's array libraries: PyTorch's convolutions, and im2col in PyTorch and CuPy.
 
 ``torch_own_im2col`` is the im2win paper's baseline, "the im2col-based convolution in PyTorch using
 cuBLAS": ``conv2d`` with cuDNN switched off, which makes one matrix and one product for each image.
-The other two make the same calls from Python, image by image or batched. unfoldNd is the unfold of
-Faster Convolution (article 002): a grouped convolution with one-hot filters, then einsum.
+Two others make the same calls from Python, image by image or batched. unfoldNd is the unfold of
+Faster Convolution (article 002): a grouped convolution with one-hot filters, then einsum. CuPy has
+no convolution for neural networks, so its users write im2col as here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache, partial
 from importlib import import_module
@@ -17,7 +18,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from convlab.bench.baselines import Prepared, Singles, System, Unsupported, baseline, why_no_library
+from convlab.bench.baselines import OnGpu, Singles, System, Unsupported, why_no_library
+from convlab.engines.handles import cupy_stream
 from convlab.problem import ConvProblem
 
 TOO_MANY_ELEMENTS = "canUse32BitIndexMath"  # what PyTorch says where a kernel counts in 32 bits
@@ -43,12 +45,18 @@ def why_no_unfoldnd() -> str | None:
     return why_no_torch()
 
 
+@cache
+def why_no_cupy() -> str | None:
+    """Why CuPy cannot run here; None when it can."""
+    return why_no_library("cupy", "CuPy", "cupy-cuda13x (cupy-cuda12x for CUDA 12)")
+
+
 class OnTorch:
     """A computation of PyTorch's made ready for one problem: on the GPU, on the CPU without one.
 
-    ``tf32`` lets cuDNN and cuBLAS take tensor cores. ``channels_last`` is the layout of input,
-    weight and so the output, before the clock starts. cuDNN may try its kernels (``benchmark``) in
-    the first run, which happens here; without ``cudnn`` PyTorch convolves by its own code.
+    ``channels_last`` is the layout of input, weight and so the output, before the clock starts.
+    ``settings`` are those of :func:`flags`. cuDNN may try its kernels in the first run, which
+    happens here.
     """
 
     capturable = True
@@ -60,19 +68,17 @@ class OnTorch:
     def __init__(
         self,
         name: str,
+        make: Make,
+        settings: Mapping[str, bool],
         problem: ConvProblem,
         input: Singles,
         weight: Singles,
-        make: Make,
         *,
-        tf32: bool = False,
         channels_last: bool = False,
-        cudnn: bool = True,
     ) -> None:
         import torch
 
-        self._name = name
-        self._flags = {"tf32": tf32, "cudnn": cudnn}
+        self._name, self._settings = name, settings
         self._torch, self._device = torch, None
         if torch.cuda.is_available():
             self._device = torch.device("cuda", torch.cuda.current_device())
@@ -124,7 +130,7 @@ class OnTorch:
         self._output = None  # so that its memory is there to be taken again
         if OnTorch._holder is not self:
             self._restore_settings()
-            OnTorch._held.enter_context(flags(**self._flags))
+            OnTorch._held.enter_context(flags(**self._settings))
             OnTorch._holder = self
         with self._on(stream):
             self._output = self._compute()
@@ -137,13 +143,9 @@ class OnTorch:
     def _on(self, stream: int | None) -> AbstractContextManager[Any]:
         if self._device is None:
             return nullcontext()
-        cuda = self._torch.cuda
+        cuda, device = self._torch.cuda, self._device
         # PyTorch takes the handle 0 for "any new stream", not for CUDA's default one.
-        chosen = (
-            cuda.ExternalStream(stream, self._device)
-            if stream
-            else cuda.default_stream(self._device)
-        )
+        chosen = cuda.ExternalStream(stream, device) if stream else cuda.default_stream(device)
         context: AbstractContextManager[Any] = cuda.stream(chosen)
         return context
 
@@ -188,27 +190,22 @@ class OnTorch:
 
 
 @contextmanager
-def flags(tf32: bool, cudnn: bool = True) -> Iterator[None]:
-    """fp32 or TF32 in cuDNN and cuBLAS, and cuDNN's choice by trial or no cuDNN, inside the
-    ``with``."""
+def flags(
+    tf32: bool = False, *, matmul: bool | None = None, cudnn: bool = True, benchmark: bool = True
+) -> Iterator[None]:
+    """Inside the ``with``: fp32 or TF32 in cuDNN, and in cuBLAS (``matmul``, as in cuDNN unless
+    given); without ``cudnn`` PyTorch convolves by its own code; ``benchmark`` lets cuDNN choose by
+    trial."""
     import torch
 
-    chosen = torch.backends.cudnn.flags(enabled=cudnn, benchmark=True, allow_tf32=tf32)
-    with chosen, matmul_tf32(tf32):
-        yield
-
-
-@contextmanager
-def matmul_tf32(allowed: bool) -> Iterator[None]:
-    """TF32 in cuBLAS or not, inside the ``with``; by PyTorch's older name, as cuDNN's flags are."""
-    import torch
-
-    matmul = torch.backends.cuda.matmul
-    before, matmul.allow_tf32 = matmul.allow_tf32, allowed
-    try:
-        yield
-    finally:
-        matmul.allow_tf32 = before
+    in_cublas = torch.backends.cuda.matmul
+    before = in_cublas.allow_tf32  # PyTorch's older name, as cuDNN's flags are
+    with torch.backends.cudnn.flags(enabled=cudnn, benchmark=benchmark, allow_tf32=tf32):
+        in_cublas.allow_tf32 = tf32 if matmul is None else matmul
+        try:
+            yield
+        finally:
+            in_cublas.allow_tf32 = before
 
 
 def padded(problem: ConvProblem, x: Any) -> tuple[Callable[[], Any], tuple[int, int]]:
@@ -252,15 +249,11 @@ def per_image(problem: ConvProblem, x: Any, w: Any) -> Compute:
     import torch
 
     p, filters = problem, w.reshape(problem.M, problem.K)
-    taken, padding = padded(problem, x)
-    columns = x.new_empty(1, p.K, p.H_o * p.W_o)
-    output = x.new_empty(p.output_shape)
+    im2col, output = _im2col(problem, x, 1), x.new_empty(p.output_shape)
 
     def compute() -> Any:
-        images = taken()
-        for i in range(p.N_i):
-            _im2col(p, images[i : i + 1], padding, columns)
-            torch.mm(filters, columns[0], out=output[i].view(p.M, -1))
+        for image, columns in im2col():
+            torch.mm(filters, columns[0], out=output[image].view(p.M, -1))
         return output
 
     return compute
@@ -271,23 +264,33 @@ def batched(problem: ConvProblem, x: Any, w: Any) -> Compute:
     import torch
 
     p, filters = problem, w.reshape(1, problem.M, problem.K).expand(problem.N_i, -1, -1)
-    taken, padding = padded(problem, x)
-    columns = x.new_empty(p.N_i, p.K, p.H_o * p.W_o)
-    output = x.new_empty(p.output_shape)
+    im2col, output = _im2col(problem, x, p.N_i), x.new_empty(p.output_shape)
 
     def compute() -> Any:
-        _im2col(p, taken(), padding, columns)
-        torch.bmm(filters, columns, out=output.view(p.N_i, p.M, -1))
+        for _, columns in im2col():
+            torch.bmm(filters, columns, out=output.view(p.N_i, p.M, -1))
         return output
 
     return compute
 
 
-def _im2col(problem: ConvProblem, images: Any, padding: tuple[int, int], columns: Any) -> None:
+def _im2col(problem: ConvProblem, x: Any, at_once: int) -> Callable[[], Iterator[tuple[int, Any]]]:
+    """A function that yields the first of so many images, and their matrices, which the next ones
+    overwrite."""
     import torch
 
     p = problem
-    torch.ops.aten.im2col.out(images, p.kernel_size, p.dilation, padding, p.stride, out=columns)
+    taken, padding = padded(problem, x)
+    columns = x.new_empty(at_once, p.K, p.H_o * p.W_o)
+    im2col = partial(torch.ops.aten.im2col.out, out=columns)
+
+    def matrices() -> Iterator[tuple[int, Any]]:
+        images = taken()
+        for i in range(0, p.N_i, at_once):
+            im2col(images[i : i + at_once], p.kernel_size, p.dilation, padding, p.stride)
+            yield i, columns
+
+    return matrices
 
 
 def unfold_and_einsum(problem: ConvProblem, x: Any, w: Any) -> Compute:
@@ -306,46 +309,96 @@ def unfold_and_einsum(problem: ConvProblem, x: Any, w: Any) -> Compute:
     return compute
 
 
-def _baseline(
+class CupyIm2col(OnGpu):
+    """CuPy's convolution made ready for one problem: a view of the padded input with an axis for
+    each position in the window, copied into a matrix for each image, and one batched ``matmul``."""
+
+    capturable = False  # CuPy refuses to call cuBLAS while a stream is captured
+    algorithm = "as_strided, matmul"
+
+    def __init__(self, problem: ConvProblem, input: Singles, weight: Singles) -> None:
+        import cupy
+
+        super().__init__("cupy_im2col")
+        p = problem
+        self._cupy, self._problem = cupy, p
+        pads = p.padded_shape != (p.H_i, p.W_i)
+        windows = (p.N_i, p.C_i, p.H_f, p.W_f, p.H_o, p.W_o)
+        padded_shape = (p.N_i, p.C_i, *p.padded_shape)
+        self.workspace_bytes = 4 * int(np.prod(windows) + (np.prod(padded_shape) if pads else 0))
+        try:
+            self.place(input, weight, p.output_shape)
+            self.require_free(self.workspace_bytes, "its im2col matrix takes")
+            self._input, filters, self._output = map(cupy.asarray, self._arrays)  # views
+            self._filters = cupy.broadcast_to(filters.reshape(p.M, p.K), (p.N_i, p.M, p.K))
+            self._padded = cupy.empty(padded_shape, "f4") if pads else self._input
+            self._columns = cupy.empty(windows, "f4")
+            self.run()  # loads kernels and sets cuBLAS up
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, stream: int | None = None) -> None:
+        p = self._problem
+        with cupy_stream(self._cupy, stream or 0):
+            if self._padded is not self._input:
+                self._padded.fill(0)
+                self._padded[:, :, p.p_h : p.p_h + p.H_i, p.p_w : p.p_w + p.W_i] = self._input
+            # A view [N_i, C_i, H_f, W_f, H_o, W_o] of the padded input: each output's window.
+            image, channel, row, column = self._padded.strides
+            steps = (image, channel, row * p.d_h, column * p.d_w, row * p.s_h, column * p.s_w)
+            as_strided = self._cupy.lib.stride_tricks.as_strided
+            self._columns[:] = as_strided(self._padded, self._columns.shape, steps)
+            self._cupy.matmul(
+                self._filters,
+                self._columns.reshape(p.N_i, p.K, -1),
+                out=self._output.reshape(p.N_i, p.M, -1),
+            )
+
+    def close(self) -> None:
+        self._input = self._padded = self._columns = self._filters = self._output = None
+        self._cupy.get_default_memory_pool().free_all_blocks()
+        super().close()
+
+
+def _of_torch(
     name: str,
     title: str,
     family: str,
     make: Make,
-    *,
-    precision: str = "fp32",
     method: str = "gemm",
-    why_absent: Callable[[], str | None] = why_no_torch,
-    **options: bool,
+    last: bool = False,
+    **settings: bool,
 ) -> System:
-    def prepare(problem: ConvProblem, input: Singles, weight: Singles) -> Prepared:
-        tf32 = precision == "tf32"
-        return OnTorch(name, problem, input, weight, make, tf32=tf32, **options)
-
-    return baseline(name, title, family, why_absent, prepare, precision=precision, method=method)
+    why_absent = why_no_unfoldnd if family == "unfoldnd" else why_no_torch
+    precision = "tf32" if settings.get("tf32") else "fp32"
+    prepare = partial(OnTorch, name, make, settings, channels_last=last)
+    return System(name, title, family, why_absent, prepare, precision=precision, method=method)
 
 
 # PyTorch chooses the algorithm.
-BASELINES = tuple(
-    _baseline(
-        f"{name}_{precision}" + ("_channels_last" if last else ""),
-        f"{title}, {precision.replace('tf', 'TF')}, {'channels-last' if last else 'NCHW'}",
-        "pytorch", make, precision=precision, method="any", channels_last=last,
+BY_TORCH = tuple(
+    _of_torch(name, title, "pytorch", make, "any", "last" in name, tf32="tf32" in name)
+    for name, title, make in (
+        ("torch_fp32", "PyTorch conv2d, fp32, NCHW", conv2d),
+        ("torch_fp32_channels_last", "PyTorch conv2d, fp32, channels-last", conv2d),
+        ("torch_tf32", "PyTorch conv2d, TF32, NCHW", conv2d),
+        ("torch_tf32_channels_last", "PyTorch conv2d, TF32, channels-last", conv2d),
+        ("torch_compile_fp32", "torch.compile(conv2d), fp32, NCHW", compiled_conv2d),
+        ("torch_compile_tf32", "torch.compile(conv2d), TF32, NCHW", compiled_conv2d),
     )
-    for name, title, make, layouts in (
-        ("torch", "PyTorch conv2d", conv2d, (False, True)),
-        ("torch_compile", "torch.compile(conv2d)", compiled_conv2d, (False,)),
-    )
-    for precision in ("fp32", "tf32")
-    for last in layouts
-)  # fmt: skip
-FROM_A_PRODUCT = tuple(
-    _baseline(name, f"{title}, fp32", family, make, **options)
-    for name, title, family, make, options in (
-        ("torch_own_im2col", "PyTorch without cuDNN: im2col + cuBLAS, image by image", "cublas",
-         conv2d, {"cudnn": False}),
-        ("im2col_cublas_per_image", "im2col + cuBLAS, image by image", "cublas", per_image, {}),
-        ("im2col_cublas_batched", "im2col + cuBLAS, batched", "cublas", batched, {}),
-        ("unfoldnd", "unfoldNd: one-hot convolution and einsum", "unfoldnd", unfold_and_einsum,
-         {"why_absent": why_no_unfoldnd}),
-    )
-)  # fmt: skip
+)
+OWN = "PyTorch without cuDNN: im2col + cuBLAS, image by image, fp32"
+FROM_A_PRODUCT = (
+    _of_torch("torch_own_im2col", OWN, "cublas", conv2d, cudnn=False),
+    _of_torch(
+        "im2col_cublas_per_image", "im2col + cuBLAS, image by image, fp32", "cublas", per_image
+    ),
+    _of_torch("im2col_cublas_batched", "im2col + cuBLAS, batched, fp32", "cublas", batched),
+    _of_torch(
+        "unfoldnd", "unfoldNd: one-hot convolution and einsum, fp32", "unfoldnd", unfold_and_einsum
+    ),
+)
+BY_CUPY = System(
+    "cupy_im2col", "CuPy: im2col by strides, matmul, fp32", "cupy", why_no_cupy, CupyIm2col
+)
