@@ -10,7 +10,7 @@ import pytest
 from cuda.bindings import driver
 from numba.cuda.core import config
 
-from convlab.engines.handles import address_of
+from convlab.engines import address_of
 from convlab.stages import production_tile, stage_named
 
 if config.ENABLE_CUDASIM:

@@ -39,6 +39,7 @@ from convlab.lint import (
     Task,
     lint_all,
     lint_stage,
+    tasks_for,
 )
 from convlab.stage import Flat, Launch, Program, Tile
 from convlab.stages import production_program, stage_named
@@ -83,8 +84,6 @@ def test_every_kernel_is_within_its_budget_on_the_gpus_that_its_stage_says_it_ru
 ) -> None:
     """As `convlab lint` finds, and conv12 for other GPUs: 7.5 is the oldest that CUDA 13 knows.
     conv12 comes last, so that its kernels are still there, lowered, for those."""
-    from cuda.bindings import nvjitlink  # absent where nothing is compiled
-
     anywhere, conv12 = replace(stage, requires=None), {"conv12": PROBLEMS["conv12"]}
     others = ((7, 5), (10, 0)) if stage.name.startswith(("s13_", "s14")) else ((7, 5),)
     gpus = [gpu for gpu in CAPABILITIES if stage.runs_on(gpu)]
@@ -99,7 +98,7 @@ def test_every_kernel_is_within_its_budget_on_the_gpus_that_its_stage_says_it_ru
         if gpu in others and stage.runs_on(gpu):
             rows += lint_stage(anywhere, conv12, (gpu,))
         elif not stage.runs_on(gpu):
-            with pytest.raises(nvjitlink.nvJitLinkError, match="PTX_COMPILE"):
+            with pytest.raises(NotCompiled, match="PTX_COMPILE"):
                 list(lint_stage(anywhere, conv12, (gpu,)))
     assert not [row for row in rows if not row.ok]
 
@@ -107,23 +106,41 @@ def test_every_kernel_is_within_its_budget_on_the_gpus_that_its_stage_says_it_ru
 def test_two_processes_find_what_one_does() -> None:
     conv9, awkward = PROBLEMS["conv9"], PROBLEMS["awkward"]
     tasks = [
-        Task("s01_direct", "conv9", conv9, (9, 0)),
-        Task("s04_implicit_gemm", "awkward", awkward, (8, 0)),
-        Task("s01_direct", "conv9", conv9, (99, 9)),
+        Task("s01_direct", {"conv9": conv9}, ((9, 0),)),
+        Task("s04_implicit_gemm", {"awkward": awkward}, ((8, 0),)),
+        Task("s01_direct", {"conv9": conv9}, ((99, 9),)),
     ]
-    done = list(lint_all(tasks, 2))
-    assert done == list(lint_all(tasks, 1))
-    assert [[(row.stage, row.problem, row.arch) for row in rows] for rows in done[:2]] == [
+    found = []
+    for jobs in (1, 2):
+        done = lint_all(tasks, jobs)
+        found.append([next(done), next(done)])
+        unknown = r"^s01_direct on conv9, sm_999 cannot be compiled: UnknownGPU: "
+        with pytest.raises(NotCompiled, match=unknown) as refused:
+            next(done)
+        assert refused.value.capability == (99, 9)
+    assert found[0] == found[1]
+    assert [[(row.stage, row.problem, row.arch) for row in rows] for rows in found[0]] == [
         [("s01_direct", "conv9", "sm_90")],
         [("s04_implicit_gemm", "awkward", "sm_80")],
     ]
-    assert isinstance(done[2], NotCompiled)
-    assert done[2].error == "UnknownGPU"
+
+
+def test_the_work_is_shared_among_processes() -> None:
+    stages = [stage_named("s01"), stage_named("s14")]
+    gpus = ((8, 0), (9, 0))
+    for jobs, sizes in ((1, [4, 3, 4, 3]), (7, [2, 2, 2, 1] * 2), (100, [1] * 14)):
+        tasks = tasks_for(stages, PROBLEMS, gpus, jobs)
+        assert [len(task.problems) for task in tasks] == sizes
+        for stage, able in zip(stages, (gpus, ((9, 0),)), strict=True):
+            its_own = [task for task in tasks if task.stage == stage.name]
+            assert [name for task in its_own for name in task.problems] == [*PROBLEMS]
+            assert {task.capabilities for task in its_own} == {able}
 
 
 def test_nobody_compiles_on_for_one_who_is_gone() -> None:
     """As after Ctrl-C."""
-    tasks = [Task("s01_direct", name, problem, (9, 0)) for name, problem in PROBLEMS.items()] * 7
+    alone = [{name: problem} for name, problem in PROBLEMS.items()]
+    tasks = [Task("s01_direct", problems, ((9, 0),)) for problems in alone] * 7
     done = lint_all(tasks, 2)
     next(done)
     assert len(multiprocessing.active_children()) == 2

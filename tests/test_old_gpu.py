@@ -265,7 +265,7 @@ def test_lint_refuses_them_by_name_and_leaves_them_out_otherwise(
     asked: list[tuple[str, tuple[int, int]]] = []
 
     def lint_all(tasks: list[gate.Task], jobs: int) -> Any:
-        asked.extend((task.stage, task.capability) for task in tasks)
+        asked.extend((task.stage, gpu) for task in tasks for gpu in task.capabilities)
         return ([] for _ in tasks)
 
     monkeypatch.setattr(gate, "lint_all", lint_all)

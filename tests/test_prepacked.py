@@ -16,9 +16,9 @@ from cuda.bindings import driver
 from numba import cuda
 from numba.cuda.core import config
 
-from convlab.engines import handles
+from convlab import engines
+from convlab.engines import address_of
 from convlab.engines.gpu import Gpu, signature
-from convlab.engines.handles import address_of
 from convlab.plans import Plan, _pick
 from convlab.stage import Argument, Flat, Images, Launch, Program
 from convlab.stages import LADDER, Stage, production_program, stage_named
@@ -292,7 +292,7 @@ def test_a_tensor_that_moves_is_looked_at_again() -> None:
     assert address_of(Tensor()) == 0xABC0
     with pytest.raises(TypeError):
         address_of(Tensor(is_cuda=False))
-    assert Tensor in handles._readers
+    assert Tensor in engines._readers
 
 
 class Stream:
@@ -304,7 +304,7 @@ def test_a_stream_by_any_name() -> None:
     numbas = cuda.cudadrv.driver.Stream(driver.CUstream(0x55))
     default = cuda.cudadrv.driver.Stream(driver.CUstream(0))
     for stream, handle in ((None, 0), (0, 0), (0x55, 0x55), (Stream(), 0x55), (numbas, 0x55)):
-        assert handles.stream_handle(stream) == handle
-    assert handles.stream_handle(default) == 0
+        assert engines.stream_handle(stream) == handle
+    assert engines.stream_handle(default) == 0
     with pytest.raises(TypeError, match=r"^stream is 'fast': it must be None, a stream's handle"):
-        handles.stream_handle("fast")
+        engines.stream_handle("fast")

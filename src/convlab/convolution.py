@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from convlab.arguments import IntOrPair, Padding
-from convlab.problem import ConvProblem
+from convlab.problem import ConvProblem, IntOrPair, Padding, problem_of
 
 Doubles = NDArray[np.float64]
 
@@ -34,15 +33,10 @@ def seven_loops(
 ) -> Doubles:
     """The im2win paper's Equation 1 in float64, written to be read. The paper has no padding,
     dilation or bias; here they mean what they mean in PyTorch."""
-    for name, array in (("input", input), ("weight", weight)):
-        if array.ndim != 4:
-            raise ValueError(f"{name} has shape {array.shape}: it must have four axes")
-    N_i, C_i, H_i, W_i = input.shape
-    C_o, _, H_f, W_f = weight.shape
-    problem = ConvProblem(N_i, C_i, H_i, W_i, C_o, (H_f, W_f), stride, padding, dilation)
+    problem = problem_of(input, weight, stride, padding, dilation)
     require_shapes(problem, input, weight, bias)
-
-    H_o, W_o = problem.H_o, problem.W_o
+    N_i, C_o, H_o, W_o = problem.output_shape
+    C_i, H_f, W_f = weight.shape[1:]
     s_h, s_w, d_h, d_w = problem.s_h, problem.s_w, problem.d_h, problem.d_w
 
     padded = np.pad(input.astype(np.float64), ((0, 0), (0, 0), *problem.padding))

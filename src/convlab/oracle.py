@@ -1,5 +1,41 @@
-"""The oracle checks every element of a float32 output. :mod:`convlab.convolution` computes the
-exact answer, :mod:`convlab.rounding` bounds the rounding errors.
+"""The oracle checks every element of a float32 output against the exact answer, which
+:mod:`convlab.convolution` computes, within a bound of the rounding errors.
+
+The bound
+---------
+A dot product of K terms rounds each term at most ``n = K`` times (``K + 1`` with a bias), in any
+order of summation, with fused multiply-adds or without. With ``u = 2**-24`` and
+``gamma_n = n*u / (1 - n*u)`` (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition,
+section 3.1)::
+
+    |output - exact| <= gamma_n * magnitude,    magnitude = sum |x||w| + |bias|
+
+Below the normal range a product is off by up to half the smallest denormal, ``2**-150``, but never
+by more than itself, and sums are exact: that adds ``(1 + gamma_n) * min(K * 2**-150, magnitude)``
+(denormals are kept, as GPUs do in float32 unless told otherwise). An atomic addition to global
+memory is the exception: there GPUs take denormals for zero, which may cost ``2 * 2**-126`` each.
+The reference is a float64 sum, which is off by ``(n - 1) * 2**-53 * magnitude``. The second-order
+terms of gamma_n exceed that, so the bound needs no further term.
+
+Products of numbers split in two
+--------------------------------
+A tensor core multiplies TF32: 11 significant bits. s13 and s14 split each number, ``x = large +
+small``, ``|small| <= 2**-11 |x|``, and leave out ``small * small``, at most ``2**-22`` of the
+product, and of each small part the 12th bit, ``2**-23`` of its number: ``2**-21`` of the product
+together. They add 16 terms at most on the tensor core, in six instructions, of which s13's first
+two, and s14's first four, add small products only. Each is within ``2**-21`` of what it adds (nine
+terms cut 25 bits below the largest one, and the sum cut): four times ``2**-21`` and, for the first
+two, ``2**-30``. That makes ``8 + 33`` roundings, and with one addition for every 8 terms ``41 +
+ceil(K / 8)``: no more than ``max(K, 48)``. So from 48 terms on the bound is that of other stages.
+Below ``2**-113`` TF32 has fewer bits and loses up to ``2**-136``. Each such x adds ``2**-136 * max
+|w|``, and each such w adds ``2**-136 * max |x|``. Each of three instructions may also cut a
+denormal sum by ``2**-149``, even if the sum has one term: that adds ``K * 2**-147``. Integers are
+exact where ``large`` is all of them, up to ``2**11``.
+
+Where all tensors hold only integers and ``magnitude`` is at most ``2**24``, float32 makes no error
+and the bound is 0. This is the sharper test: the bound above grows with K times the magnitude, and
+with some thousands of terms one whole term hides below it. (Winograd and Fourier algorithms compute
+other sums; neither bound is theirs.)
 
 Infinities and NaN
 ------------------
@@ -13,10 +49,9 @@ terms alone come, within the bound, to ``2**128 - 2**103`` or more, which rounds
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,23 +67,105 @@ from convlab.convolution import (
     workers_for,
 )
 from convlab.problem import ConvProblem
-from convlab.rounding import (
-    HALF_DENORMAL,
-    LARGEST_EXACT_TF32,
-    SMALLEST_NORMAL,
-    SPLIT_ROUNDINGS,
-    TF32_DENORMAL,
-    TF32_WHOLE,
-    Bound,
-    bound_at,
-    largest_error,
-    rounding_bound,
-)
 
 Singles = NDArray[np.float32]
 
+ROUNDOFF = 2.0**-24  # float32's u: half the distance from 1 to the next number
+HALF_DENORMAL = 2.0**-150  # half of float32's smallest number above zero
+SMALLEST_NORMAL = 2.0**-126
+LARGEST_EXACT = 2**24  # float32 holds every integer up to here
+LARGEST_EXACT_TF32 = 2**11  # and TF32 up to here
+SPLIT_ROUNDINGS = 48  # the fewest that sums of split products are worth
+TF32_DENORMAL = 2.0**-136  # TF32's smallest number above zero
+TF32_WHOLE = 2.0**-113  # the least number whose two parts TF32 holds as well as any other's
 OVERFLOW = 2.0**128 - 2.0**103  # the least that float32 rounds to infinity
 MANY_OUTPUTS = 2**20  # from here on compiled threads check: fewer take less time than compiling
+
+_Size = TypeVar("_Size", float, NDArray[np.float64])
+
+
+class Bound(NamedTuple):
+    """The largest error allowed in one problem's outputs, as a function of their ``magnitude``."""
+
+    gamma: float
+    underflow: float  # the most that products below the normal range lose together
+    exact_up_to: float  # the magnitude up to which nothing is lost; negative for none
+    always: float  # what is lost whatever the magnitude
+
+
+def bound_at(magnitude: _Size, bound: Bound) -> _Size:
+    """How far outputs of this magnitude may be from the exact result: numbers or arrays of them."""
+    underflown = (1 + bound.gamma) * np.minimum(bound.underflow, magnitude)
+    lost = bound.gamma * magnitude + underflown + bound.always
+    return lost * (magnitude > bound.exact_up_to)  # type: ignore[no-any-return]
+
+
+def rounding_bound(
+    K: int, *, with_bias: bool, integers: bool = False, least: int = 0, always: float = 0.0
+) -> Bound:
+    """The bound of float32 sums of K terms; see the head of this module.
+
+    ``integers`` says that every tensor holds integers only, ``least`` is the least number of
+    roundings to allow, ``always`` a further loss that is allowed unless all are integers.
+    Raises ``ValueError`` from ``n = 2**24`` roundings on, where gamma_n means nothing.
+    """
+    roundings = max(K, least) + with_bias
+    if roundings >= 1 / ROUNDOFF:
+        raise ValueError(
+            f"each output sums {roundings} numbers: the error bound holds below 2**24, because "
+            "float32 may lose all digits over that many"
+        )
+    gamma = roundings * ROUNDOFF / (1 - roundings * ROUNDOFF)
+    exact_up_to = LARGEST_EXACT if integers else -1
+    return Bound(gamma, K * HALF_DENORMAL, exact_up_to, 0.0 if integers else always)
+
+
+def largest_error(output: Singles, expected: Doubles, magnitude: Doubles, bound: Bound) -> float:
+    """The largest error of many outputs as a multiple of its bound, infinite where one of them or
+    of what was expected is no finite number. The three arrays are of one shape.
+
+    Compiled for the processor: one pass and no arrays in between. With NumPy alone, checking a
+    benchmark's hundreds of millions of outputs takes longer than anything else in it.
+    """
+    flat = (np.asarray(array).reshape(-1) for array in (output, expected, magnitude))
+    return float(_compiled()[0](*flat, bound))
+
+
+def squared_errors(output: Singles, expected: Doubles) -> tuple[float, float, float]:
+    """The sum of squared errors, the sum of squares of what was expected, and the largest error.
+    Where an element is not finite, the first result is not finite either, and the largest error
+    means nothing. This is compiled too."""
+    flat = (np.asarray(array).reshape(-1) for array in (output, expected))
+    errors, sizes, largest = _compiled()[1](*flat)
+    return float(errors), float(sizes), float(largest)
+
+
+@cache
+def _compiled() -> tuple[Any, Any]:
+    from numba import njit  # a second of compiling, only for many outputs
+
+    bound_of = njit(nogil=True)(bound_at)
+
+    def largest_error(output: Any, expected: Any, magnitude: Any, bound: Bound) -> float:
+        largest, finite = 0.0, True
+        for e in range(output.size):
+            error = abs(output[e] - expected[e])
+            finite &= error < np.inf
+            if error > 0:
+                allowed = bound_of(magnitude[e], bound)
+                largest = max(largest, error / allowed if allowed > 0 else np.inf)
+        return largest if finite else np.inf
+
+    def squared_errors(output: Any, expected: Any) -> tuple[float, float, float]:
+        errors = sizes = largest = 0.0
+        for e in range(output.size):
+            error = output[e] - expected[e]
+            errors += error * error
+            sizes += expected[e] * expected[e]
+            largest = max(largest, abs(error))
+        return errors, sizes, largest
+
+    return njit(nogil=True)(largest_error), njit(nogil=True)(squared_errors)
 
 
 @dataclass(frozen=True)
@@ -96,11 +213,6 @@ class _Facts(NamedTuple):
             some_small=bool(((sizes > 0) & (sizes < TF32_WHOLE)).any()),
         )
 
-    @classmethod
-    def together(cls, parts: Iterable[_Facts]) -> _Facts:
-        finite, integers, largest, some_small = zip(*parts, strict=True)
-        return cls(all(finite), all(integers), max(largest), any(some_small))
-
 
 class Oracle:
     """The answer to one convolution, computed once, to check any number of outputs.
@@ -129,19 +241,20 @@ class Oracle:
         self.workers = (workers or workers_for(problem)) if many else 1
         self.expected = reference(problem, input, weight, bias, workers=self.workers)
         self.magnitude = magnitude(problem, input, weight, bias, workers=self.workers)
-        inputs = _Facts.together(each(_Facts.of, input, self.workers))
-        weights = _Facts.of(weight)
-        biases = [] if bias is None else [_Facts.of(bias)]
-        all_of_them = _Facts.together([inputs, weights, *biases])
+        parts = [*input, weight] if bias is None else [*input, weight, bias]
+        facts = each(_Facts.of, parts, self.workers)
+        images, weights = facts[: len(input)], facts[len(input)]
         self._finite = self.expected  # what the finite terms sum to
-        if not all_of_them.finite:
+        if not all(part.finite for part in facts):
             self._finite = convolution(problem, input, weight, bias, finite_part, self.workers)
         self._with_bias = bias is not None
-        self._integers = all_of_them.integers
-        self._largest_factor = max(inputs.largest, weights.largest)
+        self._integers = all(part.integers for part in facts)
+        largest = max(image.largest for image in images)
+        self._largest_factor = max(largest, weights.largest)
         # The most that a product loses where TF32 cannot hold a number's small part.
+        some_small = any(image.some_small for image in images)
         self._too_small = TF32_DENORMAL * (
-            inputs.some_small * weights.largest + weights.some_small * inputs.largest
+            some_small * weights.largest + weights.some_small * largest
         )
 
     @property
@@ -156,8 +269,9 @@ class Oracle:
             always += self.problem.K * (self._too_small + 8 * HALF_DENORMAL)
             integers &= self._largest_factor <= LARGEST_EXACT_TF32
             least = SPLIT_ROUNDINGS
+        terms, with_bias = self.problem.K, self._with_bias
         return rounding_bound(
-            self.problem, with_bias=self._with_bias, integers=integers, least=least, always=always
+            terms, with_bias=with_bias, integers=integers, least=least, always=always
         )
 
     def check(
@@ -165,9 +279,7 @@ class Oracle:
     ) -> CheckResult:
         """Check every element of a float32 output. Each of ``atomic_additions`` to an element may
         flush a denormal to zero, as GPUs do there; ``split_products`` are of numbers split in two
-        for tensor cores (:mod:`convlab.rounding` has both).
-
-        Raises ``ValueError`` when its shape or dtype is not the problem's.
+        for tensor cores. Raises ``ValueError`` when its shape or dtype is not the problem's.
         """
         require_shape("output", output, self.problem.output_shape)
         _require_float32("output", output)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeGuard
 
-from convlab.arguments import LARGEST_AXIS, IntOrPair, Padding, Pair, integer, padding_pairs, pair
-
+Pair = tuple[int, int]
+IntOrPair = int | Sequence[int]
+Padding = IntOrPair | Sequence[IntOrPair] | Literal["same", "valid"]
 Shape = tuple[int, int, int, int]
 
+LARGEST_AXIS = 2**31 - 1  # so that a coordinate, padding included, fits a signed 32-bit integer
 LARGEST_TENSOR = 2**63 - 1  # so that an element's number fits a signed 64-bit integer
 
 
@@ -215,3 +219,80 @@ def _short(value: object) -> object:
     while isinstance(short, tuple) and short[0] == short[1]:
         short = short[0]
     return value if isinstance(short, tuple) else short
+
+
+def problem_of(
+    input: Any,
+    weight: Any,
+    stride: IntOrPair = 1,
+    padding: Any = 0,
+    dilation: IntOrPair = 1,
+) -> ConvProblem:
+    """The problem of an input ``[N_i, C_i, H_i, W_i]`` and a weight ``[C_o, C_i, H_f, W_f]``.
+    Raises ``ValueError`` for other shapes, and what :class:`ConvProblem` raises."""
+    for name, array in (("input", input), ("weight", weight)):
+        if len(array.shape) != 4:
+            raise ValueError(f"{name} has shape {tuple(array.shape)}: it must have 4 dimensions")
+    N_i, C_i, H_i, W_i = input.shape
+    C_o, channels, *kernel_size = weight.shape
+    if channels != C_i:
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)}: its second size must be input's "
+            f"{C_i} channels (convlab has no groups)"
+        )
+    return ConvProblem(N_i, C_i, H_i, W_i, C_o, kernel_size, stride, padding, dilation)
+
+
+def integer(name: str, value: object, *, at_least: int, whole: object = None) -> int:
+    """The value as an int; ``whole`` is the sequence that holds it, for the message. Raises
+    ``TypeError`` unless it is an integer, ``ValueError`` out of range."""
+    given = repr(value if whole is None else whole)
+    try:
+        if isinstance(value, bool):  # an integer to Python, a mistake here
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]  # takes NumPy's integers too
+    except TypeError:
+        rule = "it must be an integer" if whole is None else "its entries must be integers"
+        raise TypeError(f"{name} is {given}: {rule}, not {type(value).__name__}") from None
+    if not at_least <= number <= LARGEST_AXIS:
+        raise ValueError(f"{name} is {given}: it must be at least {at_least} and below 2**31")
+    return number
+
+
+def pair(name: str, value: object, *, at_least: int, whole: object = None) -> Pair:
+    """The (height, width) pair that an int or a pair stands for. Raises as :func:`integer` does."""
+    if not _is_sequence(value):
+        number = integer(name, value, at_least=at_least, whole=whole)
+        return number, number
+    whole = value if whole is None else whole
+    if len(value) != 2:
+        raise ValueError(f"{name} is {whole!r}: it must be an int or a pair, not {len(value)} long")
+    first, second = (integer(name, entry, at_least=at_least, whole=whole) for entry in value)
+    return first, second
+
+
+def padding_pairs(padding: object, stride: Pair, window_shape: Pair) -> tuple[Pair, Pair]:
+    """((top, bottom), (left, right)) in pixels. Raises ``TypeError`` or ``ValueError``."""
+    if isinstance(padding, str):
+        if padding not in ("same", "valid"):
+            raise ValueError(f"padding is {padding!r}: the words it may be are 'same' and 'valid'")
+        if padding == "valid":
+            return (0, 0), (0, 0)
+        if stride != (1, 1):
+            raise ValueError(
+                f"padding is 'same' with stride {stride}: 'same' needs stride 1, because the "
+                "output must be as large as the input"
+            )
+        total_h, total_w = (size - 1 for size in window_shape)
+        return (total_h // 2, total_h - total_h // 2), (total_w // 2, total_w - total_w // 2)
+    if _is_sequence(padding) and any(_is_sequence(side) for side in padding):
+        if len(padding) != 2:
+            raise ValueError(f"padding is {padding!r}: it must be ((top, bottom), (left, right))")
+        rows, columns = (pair("padding", side, at_least=0, whole=padding) for side in padding)
+        return rows, columns
+    p_h, p_w = pair("padding", padding, at_least=0)
+    return (p_h, p_h), (p_w, p_w)
+
+
+def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))

@@ -13,25 +13,23 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from convlab import tables
-from convlab.commands.shared import (
+from convlab.shell import (
+    INTERRUPTED,
     Batch,
     JsonFile,
     Layer,
     Yes,
-    conclude,
-    duration,
-    problem_from,
-    stages_named,
-    too_slow,
-)
-from convlab.shell import (
-    INTERRUPTED,
     check_writable,
+    conclude,
     console_for,
+    duration,
     fail,
     numba_needed,
+    problem_from,
     refuse,
     refusing,
+    stages_named,
+    too_slow,
     write_json,
     write_whole,
 )

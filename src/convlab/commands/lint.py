@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,16 +10,20 @@ import typer
 from rich.text import Text
 
 from convlab import tables, workloads
-from convlab.commands.shared import JsonFile, capability, check_compilers, conclude, stages_named
 from convlab.shell import (
     REFUSED,
     WRONG,
+    JsonFile,
+    capability,
+    check_compilers,
+    conclude,
     console_for,
     fail,
     numba_needed,
     refuse,
     refuse_simulator,
     refusing,
+    stages_named,
     write_json,
 )
 
@@ -56,7 +59,7 @@ def lint(
     with numba_needed():
         refuse_simulator()
         from convlab import lint as gate
-        from convlab.engines.offline import arch_of
+        from convlab.engines.offline import CompilerMissing, arch_of
         from convlab.plans import why_too_old
     with refusing(ValueError):
         chosen_stages = stages_named(None if stage is None else [stage])
@@ -74,24 +77,19 @@ def lint(
         refuse(too_old[0])
     check_compilers("lint")
 
-    tasks = [
-        gate.Task(step.name, name, problem, gpu)
-        for step, (name, problem), gpu in product(chosen_stages, problems.items(), capabilities)
-        if step.runs_on(gpu)
-    ]
+    jobs = gate.processes()
+    tasks = gate.tasks_for(chosen_stages, problems, capabilities, jobs)
     for reason in too_old:
         console.print(Text(f"left out: {reason}"), soft_wrap=True)
     rows: list[Row] = []
-    with tables.progress(list(map(str, tasks))) as advance:
-        for task, done in zip(tasks, gate.lint_all(tasks, gate.processes()), strict=True):
-            if isinstance(done, gate.NotCompiled):
-                if done.compiler_missing:
-                    refuse(done.said)
-                # A GPU that the gate does not know may be one that the compiler does not know.
-                code = WRONG if task.capability in gate.CAPABILITIES else REFUSED
-                fail(f"{task} cannot be compiled: {done.error}: {done.said}", code)
-            rows += done
-            advance()
+    try:
+        with refusing(CompilerMissing), tables.progress(list(map(str, tasks))) as advance:
+            for done in gate.lint_all(tasks, jobs):
+                rows += done
+                advance()
+    except gate.NotCompiled as error:
+        # A GPU that the gate does not know may be one that the compiler does not know.
+        fail(str(error), WRONG if error.capability in gate.CAPABILITIES else REFUSED)
     console.print(tables.lint_table(rows), "", tables.lint_legend(), sep="\n")
     write_json(json_file, [{**asdict(row), "ok": row.ok} for row in rows])
     if not rows:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from convlab.bench.baselines import Singles, baseline, require_free, why_no_library
-from convlab.engines.handles import cupy_stream
+from convlab.engines.gpu import cupy_stream
 from convlab.problem import ConvProblem
 
 
