@@ -131,19 +131,6 @@ def test_the_whole_ladder_on_the_default_problem(few):
     assert all(name in result.stderr for name in names)
 
 
-def test_stages_without_their_library_are_left_out_in_a_line(few, monkeypatch):
-    monkeypatch.setattr("convlab.engines.simulator.Simulator.why_no_library", lambda self: "none")
-    few("s01", "s03_im2col_blas", "s03_unfold_einsum", "s04")
-    result = convlab_("ladder", "--engine", "simulator")
-    assert result.exit_code == 0, result.output
-    assert "left out        s03_im2col_blas, s03_unfold_einsum: none\n" in result.stdout
-    assert "s03_unfold_einsum  " not in result.stdout
-    assert "All 2 stages are right" in result.stdout
-    assert "s03_im2col_blas: none" in refused(
-        "ladder", "--engine", "simulator", "--stage", "s03_im2col_blas"
-    )
-
-
 def test_stages_run_in_the_ladder_s_order_and_once_and_the_json_is_told_what_was_typed(monkeypatch):
     def as_json(problem: Any, engine: Any, results: Any, arguments: Any) -> Any:
         return [result.stage.name for result in results], arguments
@@ -240,9 +227,7 @@ def test_yes_waits(monkeypatch):
     ("arguments", "said"),
     [
         (("ladder", "--layer", "conv13"), "layer is 'conv13': it must be one of conv1, "),
-        (("ladder", "--layer", ""), "layer is ''"),
         (("ladder", "--batch", "0"), "batch is 0: it must be at least 1"),
-        (("ladder", "--batch", "-3"), "batch is -3"),
         (
             ("ladder", "--engine", "cuda"),
             "engine is 'cuda': it must be 'auto', 'gpu', 'simulator' or 'cudasim'",
@@ -252,9 +237,7 @@ def test_yes_waits(monkeypatch):
         (("ladder", "--json", "."), "'.', which is a folder"),
         (("stages", "--json", "absent/stages.json"), "there is no folder 'absent'"),
         (("doctor", "--json", "absent/doctor.json"), "there is no folder 'absent'"),
-        (("ladder", "--image", "absent.jpg"), "image 'absent.jpg' cannot be read: No such file"),
         (("ladder", "--image", "notes.txt"), "image 'notes.txt' cannot be read: "),
-        (("ladder", "--image", "."), "image '.' cannot be read: "),
         (("ladder", "--image", "--output", "absent/l.png"), "there is no folder 'absent'"),
         (("ladder", "--image", "--layer", "conv1"), "leave out --layer and --batch"),
         (("ladder", "--image", "--batch", "2"), "leave out --layer and --batch"),
@@ -291,7 +274,6 @@ def test_yes_waits(monkeypatch):
         (("lint", "s99"), "stage is 's99': it must be one of s01_direct, "),
         (("lint", "--layer", "conv13"), "layer is 'conv13': it must be one of conv1, "),
         (("lint", "--arch", "sm90"), "arch is 'sm90': it must be sm_ and digits, such as sm_90"),
-        (("lint", "--arch", "sm_90a"), "arch is 'sm_90a'"),
         (("lint", "--json", "absent/lint.json"), "there is no folder 'absent'"),
         (("waltz",), "No such command 'waltz' (convlab --help says more)"),
         (("--dance",), "--dance"),
@@ -381,9 +363,7 @@ def test_an_engine_that_is_not_here(monkeypatch):
 
 
 def test_memory_that_is_not_here(monkeypatch):
-    def draw(*arguments: Any) -> None:
-        raise MemoryError("Unable to allocate 3.00 TiB")
-
+    draw = Mock(side_effect=MemoryError("Unable to allocate 3.00 TiB"))
     monkeypatch.setattr("convlab.oracle.random_tensors", draw)
     assert "Unable to allocate 3.00 TiB; a smaller --batch takes less" in refused(*SIMULATED)
 
@@ -410,10 +390,7 @@ def test_an_interrupt_keeps_what_was_checked(monkeypatch, tmp_path, json_to):
 
 
 def test_an_interrupt_anywhere_else_says_so_too(monkeypatch):
-    def facts() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(doctor, "facts", facts)
+    monkeypatch.setattr(doctor, "facts", Mock(side_effect=KeyboardInterrupt))
     result = convlab_("doctor")
     assert result.exit_code == 130
     assert result.stderr == "convlab: interrupted\n"
@@ -432,10 +409,8 @@ def test_json_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
     file = tmp_path / "stages.json"
     file.write_text("what was there")
 
-    def full(source: Any, target: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(os, "replace", Mock(side_effect=full))
     result = convlab_("stages", "--json", file)
     assert result.exit_code == 2
     assert "No space left on device" in result.stderr

@@ -7,6 +7,7 @@ import subprocess
 from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -15,11 +16,8 @@ import convlab
 from convlab import doctor, tables
 
 
-def raising(error: type[Exception]) -> Any:
-    def call(*arguments: Any, **options: Any) -> None:
-        raise error("not here")
-
-    return call
+def raising(error: type[Exception]) -> Mock:
+    return Mock(side_effect=error("not here"))
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def test_the_ablation_compiles_cleanly(switch: str, registers: int) -> None:
 def opcodes_of_slices(name: str, layer: str) -> list[str]:
     """The opcodes of a stage's main kernel, without s11's prologue, which ends at its first
     barrier."""
-    opcodes = opcodes_in(main_kernel(name, layer).instructions())
+    opcodes = opcodes_in(main_kernel(name, layer).instructions)
     return opcodes[opcodes.index(BARRIER) + 1 :] if name == "s11" else opcodes
 
 
@@ -254,7 +254,7 @@ def copies(output):
 def test_async_copies_are_one_instruction_each(capability: tuple[int, int]) -> None:
     cubin = compiled(copies, capability)
     wanted = ("LDGSTS", "LDGDEPBAR", "DEPBAR", "LDS", "STS", "STG")
-    seen = [line for line in cubin.instructions() if line.startswith(wanted) and "RZ" not in line]
+    seen = [line for line in cubin.instructions if line.startswith(wanted) and "RZ" not in line]
     assert opcodes_in(seen) == [
         "LDGSTS.E.BYPASS.128", "LDGDEPBAR", "LDGSTS.E", "LDGDEPBAR",
         "DEPBAR.LE", "LDS", "DEPBAR.LE", "LDS", "STG.E",
@@ -290,7 +290,7 @@ def result_for_some_lanes(output):
 
 @GPUS
 def test_no_tensor_core_waits_in_a_branch_that_some_lanes_take(capability: tuple[int, int]) -> None:
-    opcodes = opcodes_in(compiled(result_for_some_lanes, capability).instructions())
+    opcodes = opcodes_in(compiled(result_for_some_lanes, capability).instructions)
     assert opcodes.index("HMMA.1688.F32.TF32") < min(map(opcodes.index, ("EXIT", "BRA")))
 
 
@@ -300,7 +300,7 @@ def splits(output):
 
 
 def test_numbers_are_split_by_three_instructions() -> None:
-    code = compiled(splits).instructions()
+    code = compiled(splits).instructions
     loaded = next(at for at, line in enumerate(code) if line.startswith("LDG"))
     stored = next(at for at, line in enumerate(code) if line.startswith("STG"))
     arithmetic = [line for line in code[loaded:stored] if "0x1000" in line or "0xffffe000" in line]
@@ -337,7 +337,7 @@ def test_what_is_lowered_once_is_compiled_for_each_gpu() -> None:
         offline._lowered.cache_clear()
         cubins = [compile_kernel(tf32_gemm, (F2, F2, F2), gpu) for gpu in gpus]
         assert offline._lowered.cache_info().hits == 1
-        return [cubin.instructions() for cubin in cubins]
+        return [cubin.instructions for cubin in cubins]
 
     old, new = code((8, 0), (9, 0))
     assert old != new
@@ -347,7 +347,7 @@ def test_what_is_lowered_once_is_compiled_for_each_gpu() -> None:
 def test_several_kernels_are_disassembled_as_each_alone() -> None:
     """Also where some are for another GPU."""
     cubins = [compiled(splits), compiled(scalar_copy, (8, 0)), compiled(float64_leak)]
-    each = [cubin.instructions() for cubin in cubins]
+    each = [cubin.instructions for cubin in cubins]
     assert [cubin.opcodes()["FADD"] for cubin in cubins] == [1, 0, 0]
     assert [any(map(offline.is_float64, opcodes_in(code))) for code in each] == [False, False, True]
     assert instructions_of(cubins[::-1]) == each[::-1]

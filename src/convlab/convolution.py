@@ -63,10 +63,8 @@ def reference(
     workers: int = 1,
 ) -> Doubles:
     """The convolution in float64, of ``problem.output_shape``: what :func:`seven_loops` returns,
-    summed in another order. ``workers`` threads take an image each.
-
-    Products of float32 numbers are exact in float64, denormals included, and cannot overflow.
-    """
+    summed in another order. ``workers`` threads take an image each. Products of float32 numbers
+    are exact in float64, denormals included, and cannot overflow."""
     return convolution(problem, input, weight, bias, np.asarray, workers)
 
 

@@ -114,7 +114,6 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with the machine code."""
         return not self.findings
 
     def __str__(self) -> str:
@@ -238,21 +237,19 @@ class Difference:
 
     row: Row
     changes: dict[str, tuple[Any, Any]]
-    worse: tuple[str, ...]
+    worse: Sequence[str]
 
 
 def stored_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows as ``convlab lint --json`` writes them, in one list or one on each line.
-
-    Raises ``ValueError`` for a file that cannot be read or holds anything else.
-    """
+    """Rows as ``convlab lint --json`` writes them, in one list or one on each line. Raises
+    ``ValueError`` for a file that cannot be read or holds anything else."""
+    wanted = (*_KEY, *COMPARED)
     try:
         text = path.read_text(encoding="utf-8").strip()
         one_list = text.startswith("[")
         rows = json.loads(text) if one_list else [*map(json.loads, filter(None, text.split("\n")))]
-        wanted = {*_KEY, *COMPARED}
-        if not rows or not all(isinstance(row, dict) and wanted <= row.keys() for row in rows):
-            raise ValueError(f"it must hold objects with the keys {', '.join((*_KEY, *COMPARED))}")
+        if not rows or not all(isinstance(row, dict) and {*wanted} <= row.keys() for row in rows):
+            raise ValueError(f"it must hold objects with the keys {', '.join(wanted)}")
     except (OSError, ValueError) as error:
         raise ValueError(f"against is {str(path)!r}, which cannot be compared: {error}") from error
     return rows
@@ -272,7 +269,7 @@ def differences(rows: Sequence[Row], stored: Iterable[dict[str, Any]]) -> list[D
     return found
 
 
-def _worse(old: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
+def _worse(old: dict[str, Any], now: dict[str, Any]) -> list[str]:
     worse = [key for key in MUST_NOT_GROW if now[key] > old[key]]
     # Shares as products: a loop may have no multiply-add, and a kernel no loop.
     one = now["loop_instructions"] * old["loop_multiply_adds"]
@@ -281,7 +278,7 @@ def _worse(old: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
         worse.append("share of multiply-adds in the loop")
     if one > LOOP_GROWTH * other:
         worse.append("loop instructions per multiply-add")
-    return tuple(worse)
+    return worse
 
 
 @dataclass(frozen=True)

@@ -1,49 +1,11 @@
 """The oracle checks every element of a float32 output against the exact answer, which
 :mod:`convlab.convolution` computes, within a bound of the rounding errors.
 
-The bound
----------
-A dot product of K terms rounds each term at most ``n = K`` times (``K + 1`` with a bias), in any
-order of summation, with fused multiply-adds or without. With ``u = 2**-24`` and
-``gamma_n = n*u / (1 - n*u)`` (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition,
-section 3.1)::
-
-    |output - exact| <= gamma_n * magnitude,    magnitude = sum |x||w| + |bias|
-
-Below the normal range a product is off by up to half the smallest denormal, ``2**-150``, but never
-by more than itself, and sums are exact: that adds ``(1 + gamma_n) * min(K * 2**-150, magnitude)``
-(denormals are kept, as GPUs do in float32 unless told otherwise). An atomic addition to global
-memory is the exception: there GPUs take denormals for zero, which may cost ``2 * 2**-126`` each.
-The reference is a float64 sum, which is off by ``(n - 1) * 2**-53 * magnitude``. The second-order
-terms of gamma_n exceed that, so the bound needs no further term.
-
-Products of numbers split in two
---------------------------------
-A tensor core multiplies TF32: 11 significant bits. s13 and s14 split each number, ``x = large +
-small``, ``|small| <= 2**-11 |x|``, and leave out ``small * small``, at most ``2**-22`` of the
-product, and of each small part the 12th bit, ``2**-23`` of its number: ``2**-21`` of the product
-together. They add 16 terms at most on the tensor core, in six instructions, of which s13's first
-two, and s14's first four, add small products only. Each is within ``2**-21`` of what it adds (nine
-terms cut 25 bits below the largest one, and the sum cut): four times ``2**-21`` and, for the first
-two, ``2**-30``. That makes ``8 + 33`` roundings, and with one addition for every 8 terms ``41 +
-ceil(K / 8)``: no more than ``max(K, 48)``. So from 48 terms on the bound is that of other stages.
-Below ``2**-113`` TF32 has fewer bits and loses up to ``2**-136``. Each such x adds ``2**-136 * max
-|w|``, and each such w adds ``2**-136 * max |x|``. Each of three instructions may also cut a
-denormal sum by ``2**-149``, even if the sum has one term: that adds ``K * 2**-147``. Integers are
-exact where ``large`` is all of them, up to ``2**11``.
-
-Where all tensors hold only integers and ``magnitude`` is at most ``2**24``, float32 makes no error
-and the bound is 0. This is the sharper test: the bound above grows with K times the magnitude, and
-with some thousands of terms one whole term hides below it. (Winograd and Fourier algorithms compute
-other sums; neither bound is theirs.)
-
-Infinities and NaN
-------------------
-A term that is NaN or infinite makes the exact result NaN or infinite, and the output must be that
-same NaN or infinity. Padding is zeros that are multiplied, so an infinite weight on padding is NaN,
-as in PyTorch. Else float32 gets an infinity only by overflow: ``+inf`` is right where the positive
-terms alone come, within the bound, to ``2**128 - 2**103`` or more, which rounds to infinity;
-``-inf`` likewise where the negative terms do; NaN only where both do. Nothing else excuses a NaN.
+``|output - exact| <= gamma_n * magnitude``, where ``magnitude = sum |x||w| + |bias|`` and ``n`` is
+K, or K + 1 with a bias; ``docs/checking.md`` derives it, its terms for denormals, atomic additions
+and products of numbers split in two for tensor cores, and says which NaN and infinities are right.
+Where all tensors hold only integers and ``magnitude`` is at most ``2**24``, the bound is 0.
+(Winograd and Fourier algorithms compute other sums; this bound is not theirs.)
 """
 
 from __future__ import annotations
@@ -103,7 +65,7 @@ def bound_at(magnitude: _Size, bound: Bound) -> _Size:
 def rounding_bound(
     K: int, *, with_bias: bool, integers: bool = False, least: int = 0, always: float = 0.0
 ) -> Bound:
-    """The bound of float32 sums of K terms; see the head of this module.
+    """The bound of float32 sums of K terms; docs/checking.md derives it.
 
     ``integers`` says that every tensor holds integers only, ``least`` is the least number of
     roundings to allow, ``always`` a further loss that is allowed unless all are integers.
@@ -330,7 +292,7 @@ class Oracle:
 def _same_or_overflowed(
     output: Singles, expected: Doubles, finite: Doubles, magnitude: Doubles, bound: Doubles
 ) -> NDArray[np.bool_]:
-    """Where a NaN or an infinity is right or allowed; the head of this module has the rules.
+    """Where a NaN or an infinity is right or allowed; docs/checking.md has the rules.
 
     ``finite`` and ``magnitude`` are the sums of the finite terms and of their sizes. Half of their
     sum is the sum of the positive terms; half of their difference is the sum of the negative terms.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,9 +34,7 @@ from convlab.shell import (
 )
 
 if TYPE_CHECKING:
-    from convlab.engines import Engine
     from convlab.ladder import Result
-    from convlab.stages import Stage
 
 PHOTOGRAPH = ":photograph:"  # what --image without a path stands for
 DEFAULT_PICTURE = Path("ladder.png")
@@ -104,9 +101,12 @@ def ladder(
         from convlab import ladder as runner
         from convlab.engines import EngineUnavailable, choose
         from convlab.oracle import random_tensors
+        from convlab.plans import stages_for
     with refusing(ValueError, EngineUnavailable, pictures.PlotsMissing):
         chosen_engine = choose(engine)
-        chosen_stages, left_out = _stages_that_run(stage, chosen_engine)
+        chosen_stages, left_out = stages_for(chosen_engine, stages_named(stage))
+        if stage and left_out is not None:  # it was asked for by name
+            raise EngineUnavailable(left_out)
         picture = None
         if image is None:
             problem = problem_from(layer, batch, chosen_engine)
@@ -120,9 +120,8 @@ def ladder(
             refuse(too_slow(problem, seconds, chosen_engine, patience))
     memory_permitting = partial(refusing, MemoryError, hint="; a smaller --batch takes less")
     with memory_permitting():
-        if picture is None:
-            tensors = random_tensors(problem, seed)
-        else:
+        tensors = random_tensors(problem, seed)
+        if picture is not None:
             tensors = pictures.tensors_for(picture)
 
     console.print(tables.ladder_heading(problem, chosen_engine))
@@ -160,19 +159,3 @@ def ladder(
     write_json(json_file, document)
     right = "right" if chosen_engine.is_gpu else RIGHT_HERE
     conclude(console, tables.ladder_errors(results), "stage", len(results), right)
-
-
-def _stages_that_run(
-    names: Sequence[str] | None, engine: Engine
-) -> tuple[tuple[Stage, ...], str | None]:
-    """The stages asked for that can run here, and a sentence about those that cannot, or None.
-
-    Raises ``EngineUnavailable`` if a stage asked for by name cannot run.
-    """
-    from convlab.engines import EngineUnavailable
-    from convlab.plans import stages_for
-
-    able, left_out = stages_for(engine, stages_named(names))
-    if names and left_out is not None:
-        raise EngineUnavailable(left_out)
-    return able, left_out
