@@ -167,11 +167,6 @@ def test_a_gpu_s_table_fits_80_columns():
     assert "\u2026" not in table
 
 
-def test_no_color():
-    result = convlab_(*SIMULATED, "--stage", "s01", NO_COLOR="1", FORCE_COLOR="1")
-    assert "\x1b[3" not in result.stdout
-
-
 def test_batch_and_seed():
     def run(*arguments: str) -> Any:
         return strict_json(convlab_(*SIMULATED, "--stage", "s01", "--json", "-", *arguments).stdout)
@@ -748,7 +743,7 @@ def test_lint_cannot_compile(compiler, monkeypatch, error, arch, code, said):
     lint_stage = gate.lint_stage
     compiler()
     monkeypatch.setattr(gate, "lint_stage", lint_stage)
-    monkeypatch.setattr(gate, "compile_launch", Mock(side_effect=error))
+    monkeypatch.setattr(gate.offline, "compile_launch", Mock(side_effect=error))
     result = convlab_("lint", "s01", "--layer", "conv9", "--arch", arch)
     assert result.exit_code == code
     assert result.stdout == ""

@@ -21,7 +21,7 @@ def raising(error: type[Exception]) -> Mock:
 
 
 @pytest.fixture
-def nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> Any:
+def nvidia_smi(monkeypatch):
     """A function that makes nvidia-smi say something; it returns the commands given to it."""
 
     def says(answer: str) -> list[list[str]]:

@@ -149,7 +149,7 @@ class PretendedGpu(CudaSim):
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
+def gpu(monkeypatch):
 
     def plan(problem: ConvProblem, stage: Stage, tile: None, engine: PretendedGpu) -> Plan:
         return Plan(problem, stage, stage.tiny_tile, engine)

@@ -158,11 +158,9 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> Result:
     result = Result(ready.stage, problem.flops, ready.workspace_bytes, check, output=found)
     if not engine.is_gpu:
         main, transforms = _main_and_others(ready.program.launches, tallies)
-        return replace(
-            result,
-            counts=None if main is None else main.as_dict(problem.flops),
-            transform_counts=None if transforms is None else transforms.as_dict(0),
-        )
+        counts = None if main is None else main.as_dict(problem.flops)
+        others = None if transforms is None else transforms.as_dict(0)
+        return replace(result, counts=counts, transform_counts=others)
     if not check.ok:
         return result
     from convlab.timer import measure  # needs a GPU

@@ -19,16 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from convlab.convolution import cores
-from convlab.engines.offline import (
-    CompilerMissing,
-    Cubin,
-    arch_of,
-    compile_launch,
-    instructions_of,
-    is_float64,
-    main_loop,
-    multiply_adds,
-)
+from convlab.engines import offline
 from convlab.plans import why_too_old
 from convlab.problem import ConvProblem
 from convlab.stage import Capability, Program
@@ -143,7 +134,7 @@ def lint_stage(
     the stage cannot run on, :class:`NotCompiled`.
     """
     for capability in capabilities:
-        if (reason := why_too_old((stage,), capability, arch_of(capability))) is not None:
+        if (reason := why_too_old((stage,), capability, offline.arch_of(capability))) is not None:
             raise ValueError(reason)
     whole = all(switches.values())
     compiled = []
@@ -153,16 +144,16 @@ def lint_stage(
             try:
                 program = program or production_program(stage, problem, **switches)
                 for step, launch in enumerate(program.kernels):
-                    cubin = compile_launch(launch, program, capability)
+                    cubin = offline.compile_launch(launch, program, capability)
                     main = launch.name == program.launches[-1].name
                     compiled.append((name, problem, step, launch, main, cubin))
-            except CompilerMissing:
+            except offline.CompilerMissing:
                 raise
             except Exception as error:  # such as a typing error: Numba's have many types
                 said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                where = f"{stage.name} on {name}, {arch_of(capability)}"
+                where = f"{stage.name} on {name}, {offline.arch_of(capability)}"
                 raise NotCompiled(f"{where} cannot be compiled: {said}", capability) from error
-    codes = instructions_of([cubin for *_, cubin in compiled])
+    codes = offline.instructions_of([cubin for *_, cubin in compiled])
     for (name, problem, step, launch, main, cubin), code in zip(compiled, codes, strict=True):
         wide = WIDE_TRANSFORMS.get(launch.name, ())
         if stage.vectorized and main and whole:
@@ -170,23 +161,24 @@ def lint_stage(
             wide = ("LDG", "LDS", "STS", *(("STG",) if aligned_output else ()))
         # What leaving a technique out costs is for the ablation to find.
         held = (whole or not main) and cubin.capability in CAPABILITIES
+        tile, arch = production_tile(stage, problem), offline.arch_of(cubin.capability)
         yield _row(
             cubin, code, wide, stage=stage.name, kernel=launch.name, problem=name,
-            tile=str(production_tile(stage, problem) or "-"), arch=arch_of(cubin.capability),
+            tile=str(tile or "-"), arch=arch,
             budget=REGISTER_BUDGET.get(launch.name, USUAL_BUDGET) if held else MOST_REGISTERS,
             step=step, grid=launch.grid, block=launch.block,
         )  # fmt: skip
 
 
 def _row(
-    cubin: Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int, **place: Any
+    cubin: offline.Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int, **place: Any
 ) -> Row:
     """The facts about a kernel's machine code, and its faults."""
     opcodes = Counter(line.split()[0] for line in code if line != NO_LOAD)
     if any(opcode.startswith("RED") for opcode in opcodes):  # atomic additions are scalar
         expected_wide = tuple(kind for kind in expected_wide if kind != "STG")
-    float64 = tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))
-    wide, loop = _wide_accesses(opcodes), main_loop(code)
+    float64 = tuple(sorted(opcode for opcode in opcodes if offline.is_float64(opcode)))
+    wide, loop = _wide_accesses(opcodes), offline.main_loop(code)
     shared_loads = {name: n for name, n in opcodes.items() if name.split(".")[0] == "LDS"}
     narrow = sum(n for name, n in shared_loads.items() if "128" not in name.split("."))
     faults = {
@@ -205,8 +197,9 @@ def _row(
         budget=budget, float64=float64, wide=wide,
         findings=tuple(fault for fault, found in faults.items() if found),
         registers=cubin.registers, stack_bytes=cubin.stack_bytes, spill_bytes=cubin.spill_bytes,
-        shared_bytes=cubin.shared_bytes, instructions=len(code), multiply_adds=multiply_adds(code),
-        loop_instructions=len(loop), loop_multiply_adds=multiply_adds(loop), **place,
+        shared_bytes=cubin.shared_bytes, instructions=len(code), loop_instructions=len(loop),
+        multiply_adds=offline.multiply_adds(code), loop_multiply_adds=offline.multiply_adds(loop),
+        **place,
     )  # fmt: skip
 
 

@@ -233,10 +233,7 @@ def duration(seconds: float) -> str:
 
 
 def capability(option: str, arch: str) -> Capability:
-    """(9, 0) for ``sm_90``.
-
-    Raises ``ValueError`` that names the option for what is no such name.
-    """
+    """(9, 0) for ``sm_90``. Raises ``ValueError`` naming the option for what is no such name."""
     digits = re.fullmatch(r"sm_(\d{1,2})(\d)", arch)
     if digits is None:
         raise ValueError(f"{option} is {arch!r}: it must be sm_ and digits, such as sm_90")

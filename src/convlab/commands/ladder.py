@@ -11,27 +11,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperCommand
 
-from convlab import tables
-from convlab.shell import (
-    INTERRUPTED,
-    Batch,
-    JsonFile,
-    Layer,
-    Yes,
-    check_writable,
-    conclude,
-    console_for,
-    duration,
-    fail,
-    numba_needed,
-    problem_from,
-    refuse,
-    refusing,
-    stages_named,
-    too_slow,
-    write_json,
-    write_whole,
-)
+from convlab import shell, tables
 
 if TYPE_CHECKING:
     from convlab.ladder import Result
@@ -57,8 +37,8 @@ class ImageAlone(TyperCommand):
 
 def ladder(
     context: typer.Context,
-    layer: Layer = None,
-    batch: Batch = None,
+    layer: shell.Layer = None,
+    batch: shell.Batch = None,
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="auto, gpu, simulator or cudasim.")
     ] = "auto",
@@ -77,39 +57,40 @@ def ladder(
         Path | None, typer.Option(metavar="PNG", help="Where --image draws: ladder.png.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random tensors.")] = 0,
-    yes: Yes = False,
-    json_file: JsonFile = None,
+    yes: shell.Yes = False,
+    json_file: shell.JsonFile = None,
 ) -> None:
     """Every stage on one problem, checked element by element; timed on a GPU, counted without one.
 
     Exits 1 when a stage is wrong, and says which, by how much and where first.
     """
-    console = console_for(json_file)
+    console = shell.console_for(json_file)
     if image is None and output is not None:
-        refuse("--output is where --image draws: give --image too")
+        shell.refuse("--output is where --image draws: give --image too")
     if image is not None and (layer is not None or batch is not None):
-        refuse("--image is a problem of its own: leave out --layer and --batch")
+        shell.refuse("--image is a problem of its own: leave out --layer and --batch")
     picture_file = output or DEFAULT_PICTURE
     if image is not None:
-        check_writable("--output", picture_file)
+        shell.check_writable("--output", picture_file)
         for option, other in (("--image", image), ("--json", json_file)):
             if other is not None and Path(other).resolve() == picture_file.resolve():
-                refuse(f"--output is {str(picture_file)!r}, and so is {option}: give another file")
+                given = f"--output is {str(picture_file)!r}"
+                shell.refuse(f"{given}, and so is {option}: give another file")
 
-    with numba_needed():
+    with shell.numba_needed():
         from convlab import image as pictures
         from convlab import ladder as runner
         from convlab.engines import EngineUnavailable, choose
         from convlab.oracle import random_tensors
         from convlab.plans import stages_for
-    with refusing(ValueError, EngineUnavailable, pictures.PlotsMissing):
+    with shell.refusing(ValueError, EngineUnavailable, pictures.PlotsMissing):
         chosen_engine = choose(engine)
-        chosen_stages, left_out = stages_for(chosen_engine, stages_named(stage))
+        chosen_stages, left_out = stages_for(chosen_engine, shell.stages_named(stage))
         if stage and left_out is not None:  # it was asked for by name
             raise EngineUnavailable(left_out)
         picture = None
         if image is None:
-            problem = problem_from(layer, batch, chosen_engine)
+            problem = shell.problem_from(layer, batch, chosen_engine)
         else:
             path = None if image == PHOTOGRAPH else Path(image)
             picture = pictures.load(path, pictures.pixels_for(chosen_engine))
@@ -117,8 +98,8 @@ def ladder(
         seconds = runner.estimated_seconds(problem, chosen_stages, chosen_engine)
         patience = runner.PATIENCE_SECONDS
         if not yes and seconds is not None and seconds > patience:
-            refuse(too_slow(problem, seconds, chosen_engine, patience))
-    memory_permitting = partial(refusing, MemoryError, hint="; a smaller --batch takes less")
+            shell.refuse(shell.too_slow(problem, seconds, chosen_engine, patience))
+    memory_permitting = partial(shell.refusing, MemoryError, hint="; a smaller --batch takes less")
     with memory_permitting():
         tensors = random_tensors(problem, seed)
         if picture is not None:
@@ -127,7 +108,7 @@ def ladder(
     console.print(tables.ladder_heading(problem, chosen_engine))
     if picture is not None and seconds is not None:
         size = f"{problem.width} x {problem.height} pixels"
-        console.print(f"picture         scaled to {size}: about {duration(seconds)} here")
+        console.print(f"picture         scaled to {size}: about {shell.duration(seconds)} here")
     if left_out is not None:
         console.print(Text(f"left out        {left_out}"), soft_wrap=True)
     results: list[Result] = []
@@ -145,7 +126,7 @@ def ladder(
         if results:
             console.print("", tables.ladder_table(results, chosen_engine), sep="\n")
         done = f"{len(results)} of {len(chosen_stages)} stages"
-        fail(f"interrupted after {done}; no file was written", INTERRUPTED)
+        shell.fail(f"interrupted after {done}; no file was written", shell.INTERRUPTED)
 
     # Before anything is drawn, while the GPU's clocks are still those of the measurement.
     document = runner.as_json(problem, chosen_engine, results, arguments=context.obj)
@@ -154,8 +135,8 @@ def ladder(
     if picture is not None:
         maps = None if shown is None or shown.output is None else shown.output[0]
         png = pictures.draw(picture, maps, shown, results, chosen_engine.device)
-        write_whole(picture_file, png)
+        shell.write_whole(picture_file, png)
         console.print(Text(f"The picture and its feature maps are in {picture_file}"))
-    write_json(json_file, document)
+    shell.write_json(json_file, document)
     right = "right" if chosen_engine.is_gpu else RIGHT_HERE
-    conclude(console, tables.ladder_errors(results), "stage", len(results), right)
+    shell.conclude(console, tables.ladder_errors(results), "stage", len(results), right)

@@ -33,9 +33,8 @@ class EngineUnavailable(RuntimeError):
 
 
 class Engine:
-    """Where kernels run. The methods written out here are a simulator's: arrays are NumPy's in host
-    memory, and there is no GPU to ask. Engine ``gpu`` overrides every one; its arrays are Numba's
-    device arrays."""
+    """Where kernels run. The methods here are a simulator's, whose arrays are NumPy's and which has
+    no GPU to ask. Engine ``gpu`` overrides every one; its arrays are Numba's device arrays."""
 
     name: str
     is_gpu = False
@@ -60,8 +59,7 @@ class Engine:
             return None
 
     def empty(self, shape: tuple[int, ...]) -> Any:
-        """An uninitialised float32 array. A simulator fills it with NaN, so that an element that no
-        kernel writes is wrong."""
+        """A float32 array, filled with NaN by a simulator: what no kernel writes is wrong."""
         return np.full(shape, np.nan, np.float32)
 
     def to_device(self, host: np.ndarray) -> Any:
@@ -78,8 +76,8 @@ class Engine:
 
     def build(self, step: Step, program: Program) -> Start:
         """The compiled step, a function of its arrays and a stream. A GPU's returns before the work
-        has ended. A simulator compiles nothing, and NumPy does its library calls. Raises
-        :class:`EngineUnavailable` for a library call without a library."""
+        has ended; a simulator's library is NumPy. Raises :class:`EngineUnavailable` for a library
+        call without a library."""
         if isinstance(step, Launch):
             return partial(self.run, step)
 

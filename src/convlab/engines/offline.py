@@ -156,10 +156,8 @@ def shared_load_bytes(
     kernel: Any, types: tuple[Any, ...], capability: Capability
 ) -> dict[tuple[str, int], int]:
     """The widest load from shared memory that each source line became, in bytes, by file and line:
-    where the compiler unrolls a loop, it merges loads of neighbouring numbers.
-
-    ``types`` are Numba's types of the arguments. Raises as :func:`compile_launch` does.
-    """
+    where the compiler unrolls a loop, it merges loads of neighbouring numbers. ``types`` are
+    Numba's types of the arguments. Raises as :func:`compile_launch` does."""
     code, _ = _built(kernel, types, capability, lineinfo=True)
     widest: dict[tuple[str, int], int] = {}
     line = ("", 0)

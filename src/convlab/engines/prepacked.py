@@ -39,10 +39,8 @@ def prepack(
     launches: Sequence[tuple[Launch, Any]], shapes: Mapping[str, Shape], held: Mapping[str, Any]
 ) -> Prepacked | None:
     """These launches, each with its compiled kernel, as one function of the four tensors; None
-    where numba-cuda is not as this module knows it.
-
-    ``shapes`` are all arrays' by name, ``held`` those that stay the same from call to call.
-    """
+    where numba-cuda is not as this module knows it. ``shapes`` are all arrays' by name, ``held``
+    those that stay the same from call to call."""
     try:
         return Prepacked([_Packed(step, kernel, shapes, held) for step, kernel in launches])
     except UNEXPECTED:
