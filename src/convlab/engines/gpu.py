@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from typing import Any
@@ -200,12 +201,17 @@ def cupy_stream(cupy: Any, handle: int) -> AbstractContextManager[Any]:
     """CuPy's work inside the ``with`` goes to the stream of that handle; ``cupy`` is the module."""
     if not hasattr(cupy.cuda.Stream, "from_external"):  # before CuPy 14
         return cupy.cuda.ExternalStream(handle)  # type: ignore[no-any-return]
+    return cupy.cuda.Stream.from_external(_Stream(handle))  # type: ignore[no-any-return]
 
-    class Stream:  # in CUDA's protocol for exchanging them: its version, and the handle
-        def __cuda_stream__(self) -> tuple[int, int]:
-            return 0, handle
 
-    return cupy.cuda.Stream.from_external(Stream())  # type: ignore[no-any-return]
+@dataclass
+class _Stream:
+    """A stream in CUDA's protocol for exchanging them."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle  # version of the protocol, and the stream
 
 
 def _cupy() -> Adapter:
