@@ -15,6 +15,7 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from typer.testing import CliRunner
 import convlab
 import convlab.stages
 from convlab import cli, doctor, ladder, tables, workloads
+from convlab import lint as gate
 from convlab.engines.offline import CompilerMissing
 from convlab.lint import PROBLEMS, Row
 from convlab.oracle import CheckResult
@@ -129,19 +131,6 @@ def test_the_whole_ladder_on_the_default_problem(few):
     assert all(name in result.stderr for name in names)
 
 
-def test_stages_without_their_library_are_left_out_in_a_line(few, monkeypatch):
-    monkeypatch.setattr("convlab.engines.simulator.Simulator.why_no_library", lambda self: "none")
-    few("s01", "s03_im2col_blas", "s03_unfold_einsum", "s04")
-    result = convlab_("ladder", "--engine", "simulator")
-    assert result.exit_code == 0, result.output
-    assert "left out        s03_im2col_blas, s03_unfold_einsum: none\n" in result.stdout
-    assert "s03_unfold_einsum  " not in result.stdout
-    assert "All 2 stages are right" in result.stdout
-    assert "s03_im2col_blas: none" in refused(
-        "ladder", "--engine", "simulator", "--stage", "s03_im2col_blas"
-    )
-
-
 def test_stages_run_in_the_ladder_s_order_and_once_and_the_json_is_told_what_was_typed(monkeypatch):
     def as_json(problem: Any, engine: Any, results: Any, arguments: Any) -> Any:
         return [result.stage.name for result in results], arguments
@@ -176,11 +165,6 @@ def test_a_gpu_s_table_fits_80_columns():
     for words in ("s03_im2col_per_image", "0.0123", "123.456 ±12.3%", "0.08", "1,024.0"):
         assert words in table
     assert "\u2026" not in table
-
-
-def test_no_color():
-    result = convlab_(*SIMULATED, "--stage", "s01", NO_COLOR="1", FORCE_COLOR="1")
-    assert "\x1b[3" not in result.stdout
 
 
 def test_batch_and_seed():
@@ -238,9 +222,7 @@ def test_yes_waits(monkeypatch):
     ("arguments", "said"),
     [
         (("ladder", "--layer", "conv13"), "layer is 'conv13': it must be one of conv1, "),
-        (("ladder", "--layer", ""), "layer is ''"),
         (("ladder", "--batch", "0"), "batch is 0: it must be at least 1"),
-        (("ladder", "--batch", "-3"), "batch is -3"),
         (
             ("ladder", "--engine", "cuda"),
             "engine is 'cuda': it must be 'auto', 'gpu', 'simulator' or 'cudasim'",
@@ -250,9 +232,7 @@ def test_yes_waits(monkeypatch):
         (("ladder", "--json", "."), "'.', which is a folder"),
         (("stages", "--json", "absent/stages.json"), "there is no folder 'absent'"),
         (("doctor", "--json", "absent/doctor.json"), "there is no folder 'absent'"),
-        (("ladder", "--image", "absent.jpg"), "image 'absent.jpg' cannot be read: No such file"),
         (("ladder", "--image", "notes.txt"), "image 'notes.txt' cannot be read: "),
-        (("ladder", "--image", "."), "image '.' cannot be read: "),
         (("ladder", "--image", "--output", "absent/l.png"), "there is no folder 'absent'"),
         (("ladder", "--image", "--layer", "conv1"), "leave out --layer and --batch"),
         (("ladder", "--image", "--batch", "2"), "leave out --layer and --batch"),
@@ -289,7 +269,6 @@ def test_yes_waits(monkeypatch):
         (("lint", "s99"), "stage is 's99': it must be one of s01_direct, "),
         (("lint", "--layer", "conv13"), "layer is 'conv13': it must be one of conv1, "),
         (("lint", "--arch", "sm90"), "arch is 'sm90': it must be sm_ and digits, such as sm_90"),
-        (("lint", "--arch", "sm_90a"), "arch is 'sm_90a'"),
         (("lint", "--json", "absent/lint.json"), "there is no folder 'absent'"),
         (("waltz",), "No such command 'waltz' (convlab --help says more)"),
         (("--dance",), "--dance"),
@@ -379,9 +358,7 @@ def test_an_engine_that_is_not_here(monkeypatch):
 
 
 def test_memory_that_is_not_here(monkeypatch):
-    def draw(*arguments: Any) -> None:
-        raise MemoryError("Unable to allocate 3.00 TiB")
-
+    draw = Mock(side_effect=MemoryError("Unable to allocate 3.00 TiB"))
     monkeypatch.setattr("convlab.oracle.random_tensors", draw)
     assert "Unable to allocate 3.00 TiB; a smaller --batch takes less" in refused(*SIMULATED)
 
@@ -408,10 +385,7 @@ def test_an_interrupt_keeps_what_was_checked(monkeypatch, tmp_path, json_to):
 
 
 def test_an_interrupt_anywhere_else_says_so_too(monkeypatch):
-    def facts() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(doctor, "facts", facts)
+    monkeypatch.setattr(doctor, "facts", Mock(side_effect=KeyboardInterrupt))
     result = convlab_("doctor")
     assert result.exit_code == 130
     assert result.stderr == "convlab: interrupted\n"
@@ -430,10 +404,8 @@ def test_json_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
     file = tmp_path / "stages.json"
     file.write_text("what was there")
 
-    def full(source: Any, target: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(os, "replace", Mock(side_effect=full))
     result = convlab_("stages", "--json", file)
     assert result.exit_code == 2
     assert "No space left on device" in result.stderr
@@ -617,8 +589,6 @@ def compiler(monkeypatch):
             for problem in problems:
                 for major, minor in capabilities:
                     asked.append((stage.name, problem, f"sm_{major}{minor}"))
-                    if isinstance(found, Exception):
-                        raise found
                     yield built(stage, "kernel", problem, f"sm_{major}{minor}", **(found or {}))
 
         monkeypatch.setattr("convlab.lint.lint_stage", lint_stage)
@@ -769,8 +739,11 @@ def test_lint_s_table_fits_80_columns():
     ],
     ids=["no compiler", "a broken kernel", "an unknown GPU"],
 )
-def test_lint_cannot_compile(compiler, error, arch, code, said):
-    compiler(error)
+def test_lint_cannot_compile(compiler, monkeypatch, error, arch, code, said):
+    lint_stage = gate.lint_stage
+    compiler()
+    monkeypatch.setattr(gate, "lint_stage", lint_stage)
+    monkeypatch.setattr(gate.offline, "compile_launch", Mock(side_effect=error))
     result = convlab_("lint", "s01", "--layer", "conv9", "--arch", arch)
     assert result.exit_code == code
     assert result.stdout == ""

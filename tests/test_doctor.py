@@ -7,6 +7,7 @@ import subprocess
 from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -15,15 +16,12 @@ import convlab
 from convlab import doctor, tables
 
 
-def raising(error: type[Exception]) -> Any:
-    def call(*arguments: Any, **options: Any) -> None:
-        raise error("not here")
-
-    return call
+def raising(error: type[Exception]) -> Mock:
+    return Mock(side_effect=error("not here"))
 
 
 @pytest.fixture
-def nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> Any:
+def nvidia_smi(monkeypatch):
     """A function that makes nvidia-smi say something; it returns the commands given to it."""
 
     def says(answer: str) -> list[list[str]]:
@@ -57,9 +55,10 @@ def test_nvidia_smi_and_numba_together_describe_a_gpu(monkeypatch, nvidia_smi):
 
 
 @pytest.mark.parametrize("answer", ["", "no devices were found\n", "a, b, c, d\n"])
-def test_an_odd_nvidia_smi(nvidia_smi, answer):
+def test_an_odd_nvidia_smi(monkeypatch, nvidia_smi, answer):
     nvidia_smi(answer)
-    assert doctor._gpu_by_nvidia_smi() == {}
+    monkeypatch.setattr(doctor, "_gpu_by_numba", dict)
+    assert doctor._gpu() is None
 
 
 def test_the_clocks_of_the_gpu_that_numba_uses(monkeypatch, nvidia_smi):
@@ -116,7 +115,7 @@ def test_what_would_be_used_and_why(usable, gpu, chosen, said):
 )
 def test_a_missing_compiler_is_no_fault_without_a_gpu(monkeypatch, gpu, said):
     monkeypatch.setattr(doctor, "_gpu", lambda: gpu)
-    monkeypatch.setattr(doctor, "_compiler", raising(ImportError))
+    monkeypatch.setattr(doctor, "import_module", raising(ImportError))
     console = Console(width=200, file=io.StringIO())
     console.print(tables.doctor_table(doctor.facts()))
     for name in doctor.COMPILERS:

@@ -89,7 +89,7 @@ def overflows(array):
     array[0] = array[0] * array[0]
 
 
-def test_device_functions_shared_memory_barriers_and_atomics() -> None:
+def test_device_functions_shared_memory_barriers_and_atomics():
     array, result = np.arange(5, dtype=np.float32), np.zeros(5, np.float32)
     run(double_all, 2, 3, array, result)
     assert result.tolist() == [0, 2, 4, 6, 8]
@@ -108,19 +108,19 @@ def test_device_functions_shared_memory_barriers_and_atomics() -> None:
     [(forgotten_barrier, 1, 4), (stale_shared_memory, 2, 1), (uninitialised_accumulator, 1, 1)],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_memory_that_nobody_wrote_is_nan(kernel, grid: int, block: int) -> None:
+def test_memory_that_nobody_wrote_is_nan(kernel, grid, block):
     result = np.zeros(max(grid, block), np.float32)
     run(kernel, grid, block, result)
     assert np.isnan(result).any()
 
 
 @pytest.mark.parametrize("by", [1, -1])
-def test_an_index_out_of_bounds_raises(by: int) -> None:
+def test_an_index_out_of_bounds_raises(by):
     with pytest.raises(IndexError, match=r"is outside array of shape \(4,\)"):
         run(one_further, 1, 4, np.ones(4, np.float32), np.array([by]))
 
 
-def test_numbers_and_indices_are_a_gpus() -> None:
+def test_numbers_and_indices_are_a_gpus():
     with pytest.raises(OverflowError, match=r"uint32\(-1\) does not fit"):
         run(wraps_around, 1, 1, np.ones(4, np.float32))
     array = np.array([1e30], np.float32)
@@ -136,7 +136,7 @@ OF_WARPS = (
 )  # fmt: skip
 
 
-def test_what_is_counted() -> None:
+def test_what_is_counted():
     array = np.arange(8, dtype=np.float32)
     with SIM.counting() as counts:
         run(reverse_in_block, 1, 8, array)
@@ -176,7 +176,7 @@ def add(array):
     cuda.atomic.add(array, 0, float32(1))
 
 
-def test_what_a_kernel_raises_comes_out() -> None:
+def test_what_a_kernel_raises_comes_out():
     with pytest.raises(IndexError, match=r"writes to input\[\d\], which is not its output"):
         run(writes_its_source, 1, 4, np.ones(4, np.float32))
     with pytest.raises(UnicodeEncodeError):
@@ -185,21 +185,21 @@ def test_what_a_kernel_raises_comes_out() -> None:
         run(interrupted, 1, 16, np.ones(4, np.float32))
 
 
-def test_launches_at_the_same_time() -> None:
+def test_launches_at_the_same_time():
     arrays = [np.arange(8, dtype=np.float32) for _ in range(8)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda array: run(reverse_in_block, 1, 8, array), arrays))
     assert all(array.tolist() == [7, 6, 5, 4, 3, 2, 1, 0] for array in arrays)
 
 
-def test_the_kernel_itself_is_not_changed() -> None:
+def test_the_kernel_itself_is_not_changed():
     before = dict(double_all.py_func.__globals__)
     body = python_body(double_all, fake_cuda=object())
     assert body is not double_all.py_func
     assert double_all.py_func.__globals__ == before
 
 
-def test_choosing() -> None:
+def test_choosing():
     assert unavailable("cudasim") is None
     assert choose("cudasim").name == "cudasim"
     without_gpu = "cudasim" if config.ENABLE_CUDASIM else "simulator"

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels.cases import Case
 from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
 from kernels.tensor_cores import (
@@ -69,9 +68,7 @@ def stage_here(name: str) -> Stage:
 @stages
 @given(problem=problems(max_macs=200_000), seed=st.integers(0, 2**16))
 @settings(max_examples=15)
-def test_production_tile_on_any_problem(
-    stage: Stage, problem: ConvProblem, seed: int, checked
-) -> None:
+def test_production_tile_on_any_problem(stage, problem, seed, checked):
     result = checked(problem, stage, random_tensors(problem, seed, integers=True))
     assert result.ok, f"{stage.name} on {problem}: {result}"
 
@@ -117,13 +114,13 @@ def check_layer(
 
 @pytest.mark.parametrize("layer", LAYER_NAMES)
 @stages
-def test_the_papers_layers(stage: Stage, layer: str, engine: Engine) -> None:
+def test_the_papers_layers(stage, layer, engine):
     result = check_layer(engine, stage, layer, batch=4)
     assert result.ok, result
 
 
 @pytest.mark.parametrize("layer", LAYER_NAMES)
-def test_s11_on_the_papers_layers_at_the_papers_batch(layer: str, engine: Engine) -> None:
+def test_s11_on_the_papers_layers_at_the_papers_batch(layer, engine):
     try:
         result = check_layer(engine, stage_named("s11"), layer, batch=128)
     finally:
@@ -134,9 +131,7 @@ def test_s11_on_the_papers_layers_at_the_papers_batch(layer: str, engine: Engine
 @stages
 @pytest.mark.parametrize("kind", ["normal", "nan", "infinities", "denormals", "huge"])
 @pytest.mark.parametrize("problem", AWKWARD, ids=str)
-def test_production_tile_on_awkward_problems(
-    stage: Stage, problem: ConvProblem, kind: str, checked
-) -> None:
+def test_production_tile_on_awkward_problems(stage, problem, kind, checked):
     """More rows than one tile, remainders, padding and dilation at production size."""
     result = checked(problem, stage, tensors(problem, kind, 9, bias=True))
     assert result.ok, result
@@ -158,7 +153,7 @@ def _becomes_free(engine: Engine, needed: float, seconds: float = 60) -> bool:
 
 
 @stages
-def test_tensors_beyond_32_bit_indices(stage: Stage, engine: Engine) -> None:
+def test_tensors_beyond_32_bit_indices(stage, engine):
     """The last elements of an input and an output of more than 2**31 elements."""
     side = 2**15 + 24
     problem = ConvProblem(2, 1, side, side, 1, 1)
@@ -178,7 +173,7 @@ def test_tensors_beyond_32_bit_indices(stage: Stage, engine: Engine) -> None:
 
 
 @stages
-def test_a_plan_can_be_captured_and_allocates_nothing(stage: Stage, engine: Engine) -> None:
+def test_a_plan_can_be_captured_and_allocates_nothing(stage, engine):
     """The plan's very first call is captured; what the graph computes is checked."""
     oracle, numbers = layer_case("conv12", 4)
     input, weight, bias, output = there(engine, oracle.problem, numbers)
@@ -202,7 +197,7 @@ packed_stages = pytest.mark.parametrize(
 
 @packed_stages
 @pytest.mark.parametrize("problem", AWKWARD, ids=str)
-def test_packed_launches_are_numbas_own(stage: Stage, problem: ConvProblem, engine: Engine) -> None:
+def test_packed_launches_are_numbas_own(stage, problem, engine):
     """Bit by bit, with other arrays and without bias in later calls."""
     plan = Plan(problem, stage, None, engine)
     assert plan.packed
@@ -220,7 +215,7 @@ def test_packed_launches_are_numbas_own(stage: Stage, problem: ConvProblem, engi
 
 
 @pytest.mark.parametrize("name", ["s01", "s09", "s11"])
-def test_packed_launches_with_pytorch(name: str, engine: Engine) -> None:
+def test_packed_launches_with_pytorch(name, engine):
     """Its tensors and streams, its graphs of them, parameters that train, and host tensors."""
     torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
     problem = AWKWARD[0]
@@ -246,7 +241,7 @@ def test_packed_launches_with_pytorch(name: str, engine: Engine) -> None:
         plan(input.cpu(), weight, output, bias)
 
 
-def test_packed_launches_in_cuda_cores_graph(engine: Engine) -> None:
+def test_packed_launches_in_cuda_cores_graph(engine):
     from cuda.core import Device
 
     problem = AWKWARD[0]
@@ -265,7 +260,7 @@ def test_packed_launches_in_cuda_cores_graph(engine: Engine) -> None:
     assert np.array_equal(expected, engine.to_host(output))
 
 
-def test_packed_launches_from_other_threads(engine: Engine) -> None:
+def test_packed_launches_from_other_threads(engine):
     """Threads that never used CUDA, at once, each with arrays of its own: no workspace to share."""
     problem = AWKWARD[0]
     plan = Plan(problem, stage_named("s01"), None, engine)
@@ -288,7 +283,7 @@ def test_packed_launches_from_other_threads(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
-def test_a_capture_with_other_arrays_goes_on_while_plans_go(mode: str, engine: Engine) -> None:
+def test_a_capture_with_other_arrays_goes_on_while_plans_go(mode, engine):
     """Nothing that a call or the end of a plan does may be what ends a capture."""
     torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
     problem = AWKWARD[0]
@@ -320,7 +315,7 @@ LAST_MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", LAST_MOMENTS)
-def test_a_plan_ends_at_any_moment(moment: str, engine: Engine) -> None:
+def test_a_plan_ends_at_any_moment(moment, engine):
     """In a process of its own: a driver that is asked too late crashes."""
     script = f"""
 from threading import Thread
@@ -344,7 +339,7 @@ print("ended")
 
 
 @pytest.mark.parametrize("name", ["s01", "s12", "s11"])  # one launch, two and three
-def test_calls_under_way_keep_their_arrays(name: str, engine: Engine) -> None:
+def test_calls_under_way_keep_their_arrays(name, engine):
     """Thirty calls are handed over before the first has ended, each with other arrays."""
     problem = ConvProblem(8, 32, 56, 56, 64, 3)
     plan = Plan(problem, stage_here(name), None, engine)
@@ -364,7 +359,7 @@ def test_calls_under_way_keep_their_arrays(name: str, engine: Engine) -> None:
     assert not np.array_equal(results[0], results[1])
 
 
-def test_conv2d_again_with_other_arrays(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conv2d_again_with_other_arrays(engine, monkeypatch):
     monkeypatch.setattr(api, "_kept", api._Kept())
     problem = AWKWARD[0]
     options = {"stride": problem.stride, "padding": problem.padding, "dilation": problem.dilation}
@@ -377,7 +372,7 @@ def test_conv2d_again_with_other_arrays(engine: Engine, monkeypatch: pytest.Monk
     assert len(api._kept.plans) == 1
 
 
-def test_a_packed_launch_that_cannot_be_raises(engine: Engine) -> None:
+def test_a_packed_launch_that_cannot_be_raises(engine):
     problem = AWKWARD[0]
     made = Plan(problem, stage_named("s01"), None, engine)
     (step,) = made.program.launches
@@ -392,7 +387,7 @@ def test_a_packed_launch_that_cannot_be_raises(engine: Engine) -> None:
 
 
 @stages
-def test_times_are_possible(stage: Stage, engine: Engine) -> None:
+def test_times_are_possible(stage, engine):
     oracle, numbers = layer_case("conv12", 4)
     input, weight, _, output = there(engine, oracle.problem, numbers)
     plan = Plan(oracle.problem, stage, None, engine)
@@ -401,14 +396,14 @@ def test_times_are_possible(stage: Stage, engine: Engine) -> None:
     assert oracle.problem.flops / timing.median_ms * 1e3 < engine.peak_flops()
 
 
-def test_a_workspace_larger_than_the_gpu_is_refused(engine: Engine) -> None:
+def test_a_workspace_larger_than_the_gpu_is_refused(engine):
     problem = ConvProblem(4096, 512, 512, 512, 1, 3)
     with pytest.raises(MemoryError, match=r"s11_im2win_full's workspace needs [\d.]+ GiB"):
         plan(problem, "s11")
 
 
 @pytest.mark.parametrize("name", ["s03_im2col", "s03_im2col_blas", "s03_depth_last"])
-def test_a_large_batch_in_slices(name: str, engine: Engine) -> None:
+def test_a_large_batch_in_slices(name, engine):
     """Conv9 in 64 MiB, the last slice smaller than the others."""
     result = check_layer(engine, stage_here(name), "conv9", 37, 2**26)
     assert result.ok, result
@@ -416,9 +411,7 @@ def test_a_large_batch_in_slices(name: str, engine: Engine) -> None:
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 @pytest.mark.parametrize("name", ["s03_im2col_blas", "s03_unfold_einsum"])
-def test_library_calls_by_either_library(
-    name: str, library: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_library_calls_by_either_library(name, library, engine, monkeypatch):
     """On a stream of its own, then, by the library that can, replayed from a graph."""
     pytest.importorskip(library, reason=f"needs {library}, which is optional")
     monkeypatch.setattr(gpu, "_library_name", lambda: library)
@@ -441,7 +434,7 @@ def test_library_calls_by_either_library(
 
 
 @pytest.mark.parametrize("name", ["s03_im2col_blas", "s03_unfold_einsum"])
-def test_pytorch_s_calls_are_float32_where_its_user_allows_tf32(name: str, engine: Engine) -> None:
+def test_pytorch_s_calls_are_float32_where_its_user_allows_tf32(name, engine):
     torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
     matmul, problem = torch.backends.cuda.matmul, TEACHING
     numbers = random_tensors(problem, 6)
@@ -458,7 +451,7 @@ def test_pytorch_s_calls_are_float32_where_its_user_allows_tf32(name: str, engin
 
 
 @pytest.mark.parametrize("case", [*RIGHT, *DOCUMENTED], ids=lambda case: case.name)
-def test_kernels_that_the_simulator_calls_right_are_right(case: Case) -> None:
+def test_kernels_that_the_simulator_calls_right_are_right(case):
     if case.capability not in (None, here := cuda.get_current_device().compute_capability):
         pytest.skip(f"needs a GPU of compute capability {case.capability}, and this has {here}")
     arguments = case.arguments()
@@ -478,7 +471,7 @@ def on_the_gpu(kernel: Any, grid: Any, block: Any, *arrays: np.ndarray) -> np.nd
 
 
 @pytest.mark.parametrize("spread", [0, 3, 20])
-def test_tensor_cores_are_within_the_stated_bound(spread: int) -> None:
+def test_tensor_cores_are_within_the_stated_bound(spread):
     a, b, c = random_products(1000, 7, spread)
     error = np.abs(on_the_gpu(products, len(a), 32, a, b, c, c) - exact(a, b, c))
     assert (error <= bound(a, b, c)).all()
@@ -498,7 +491,7 @@ def only_on_hopper(because: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
-def test_hopper_s_tensor_cores_are_the_simulator_s_to_the_bit() -> None:
+def test_hopper_s_tensor_cores_are_the_simulator_s_to_the_bit():
     only_on_hopper("other GPUs cut terms elsewhere")
     for spread, *powers in BITS:
         scaled = zip(random_products(200, 21, spread), powers, strict=True)
@@ -509,7 +502,7 @@ def test_hopper_s_tensor_cores_are_the_simulator_s_to_the_bit() -> None:
 
 @pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize(("N", "groups"), [(8, 1), (24, 2), (96, 1), (256, 1)])
-def test_a_warpgroup_s_products_are_the_simulator_s_to_the_bit(N: int, groups: int) -> None:
+def test_a_warpgroup_s_products_are_the_simulator_s_to_the_bit(N, groups):
     only_on_hopper("other GPUs have no wgmma")
     for seed, (spread, of_a, of_b, _) in enumerate(BITS):
         scaled = zip(random_pairs(2, N, seed, spread), (of_a, of_b), strict=True)
@@ -532,7 +525,7 @@ SPECIAL = [
 ]  # fmt: skip
 
 
-def test_tensor_cores_have_the_simulator_s_special_values() -> None:
+def test_tensor_cores_have_the_simulator_s_special_values():
     left, right, total = (
         np.array(column, np.float32).reshape(-1, 1, 1) for column in zip(*SPECIAL, strict=True)
     )
@@ -543,7 +536,7 @@ def test_tensor_cores_have_the_simulator_s_special_values() -> None:
     np.testing.assert_array_equal(on_the_gpu(products, len(a), 32, a, b, c, c), wanted)
 
 
-def test_numbers_are_rounded_to_tf32_as_by_the_simulator() -> None:
+def test_numbers_are_rounded_to_tf32_as_by_the_simulator():
     numbers = random_products(1000, 8, 40)[0].ravel()
     found = on_the_gpu(roundings, 1 + numbers.size // 256, 256, numbers, numbers)
     np.testing.assert_array_equal(found, rounded(numbers))
@@ -557,7 +550,7 @@ def test_numbers_are_rounded_to_tf32_as_by_the_simulator() -> None:
     np.testing.assert_array_equal(on_the_gpu(roundings, 1, 32, special, special), wanted)
 
 
-def test_numbers_are_split_as_by_the_simulator() -> None:
+def test_numbers_are_split_as_by_the_simulator():
     special = [MOST, -MOST, -INF, NAN, -0.0, 2.0**-149, 3 * 2.0**-137, 1 + 2.0**-11]
     numbers = np.append(random_products(100, 8, 40)[0].ravel(), np.array(special, np.float32))
     parts, grid = np.empty((numbers.size, 2), np.float32), 1 + numbers.size // 256
@@ -566,7 +559,7 @@ def test_numbers_are_split_as_by_the_simulator() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(64, 96, 512), (50, 37, 45), (5, 70, 3)])
-def test_a_matrix_product_by_tensor_cores(sizes: tuple[int, int, int]) -> None:
+def test_a_matrix_product_by_tensor_cores(sizes):
     m, n, k = sizes
     random = np.random.default_rng(9)
     a, b = (random.standard_normal(size).astype(np.float32) for size in ((m, k), (k, n)))

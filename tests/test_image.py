@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -80,12 +79,6 @@ def test_what_is_not_a_picture_is_refused_with_its_name(tmp_path):
         with pytest.raises(ValueError, match=r"image '.*' cannot be read: ") as raised:
             image.load(path, 100)
         assert str(path) in str(raised.value)
-
-
-def test_matplotlib_missing_is_said(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(image.PlotsMissing, match=r"pip install -e '\.\[plots\]'"):
-        image.load(None, 100)
 
 
 def test_the_filters_do_what_their_names_say(gradient):

@@ -142,13 +142,6 @@ def test_a_failure_names_the_line_in_the_stage_s_file_or_one_nearby(module):
     assert re.match(said, failed.error)
 
 
-def test_a_stage_is_checked_before_the_next_starts():
-    stage = broken(cannot_be_prepared)
-    steps = ladder.run(TINY, (S01, stage), SIMULATOR, random_tensors(TINY, 0))
-    assert next(steps).ok  # and an interrupt now would lose nothing
-    assert not next(steps).ok
-
-
 class PretendedGpu(CudaSim):
     """The simulator, saying that it is a GPU: for what only a GPU's run does."""
 
@@ -156,7 +149,7 @@ class PretendedGpu(CudaSim):
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
+def gpu(monkeypatch):
 
     def plan(problem: ConvProblem, stage: Stage, tile: None, engine: PretendedGpu) -> Plan:
         return Plan(problem, stage, stage.tiny_tile, engine)

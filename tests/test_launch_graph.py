@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 from cuda.bindings import driver
 from numba.cuda.core import config
 
-from convlab.engines.handles import address_of
-from convlab.stages import production_tile, stage_named
+from convlab.engines import address_of
 
 if config.ENABLE_CUDASIM:
     pytest.skip("Numba runs as its CUDA simulator: it has no launch", allow_module_level=True)
@@ -20,12 +18,10 @@ from pretended_driver import (
     CAPTURED,
     INVALIDATED,
     OUT_OF_RESOURCES,
-    PROBLEM,
     SHAPES,
     STRICT,
     arrays_at,
     device_array,
-    prepared,
     pretended_driver,
     s01,
     stage_packed,
@@ -113,17 +109,6 @@ def test_an_error_names_the_kernels_of_a_graph_once_each(fake):
     fake.answers = {"cuGraphLaunch": [OUT_OF_RESOURCES]}
     with pytest.raises(RuntimeError, match=r"^CUDA could not launch pack_filter, double_buffer: "):
         call(*arrays_at(0x1000).values())
-    in_slices = stage_named("s03_im2col")
-    least = in_slices.prepare(replace(PROBLEM, batch=1), production_tile(in_slices, PROBLEM))
-    program = in_slices.prepare(PROBLEM, least.tile, workspace_limit=least.workspace_bytes)
-    assert len(program.launches) > len({step.name for step in program.launches})
-    held = {buffer.name: device_array(buffer.shape, 0x7F00_0000_0000) for buffer in program.buffers}
-    call, _ = prepared(fake, program, held)
-    fake.answers = {"cuGraphLaunch": [OUT_OF_RESOURCES]}
-    with pytest.raises(RuntimeError) as refused:
-        call(*arrays_at(0x1000).values())
-    for step in program.launches:
-        assert str(refused.value).count(step.name) == 1
 
 
 def test_a_thread_without_a_context_gets_the_plan_s_and_another_gpu_s_is_refused(fake):

@@ -28,15 +28,13 @@ RANK = {
 # A module may import its own row and those above it in the page's table, without a cycle. These,
 # which others stand on, may import only what is named.
 NARROW = {
-    "arguments": "",
-    "problem": "arguments",
+    "problem": "",
     "device": "",
     "unfold": "",
     "files": "",
     "workloads": "problem",
-    "convolution": "arguments problem",
-    "rounding": "problem",
-    "oracle": "problem convolution rounding",
+    "convolution": "problem",
+    "oracle": "problem convolution",
     "stage": "problem",
     "kernels": "problem device unfold stage",
     "stages": "problem device unfold stage kernels",
@@ -44,9 +42,9 @@ NARROW = {
     "engines": "problem device stage simulation",
     "tuned": "files problem stage stages",
     "plans": "problem stage stages engines tuned",
-    "api": "arguments problem stage stages engines oracle plans",
-    "shell": "files",
-    "cli": "commands shell",
+    "api": "problem stage stages engines oracle plans",
+    "shell": "files problem workloads stage stages engines ladder doctor",
+    "cli": "commands shell tables doctor stages",
 }
 COMMAND = {"tables", "shell", "commands", "cli"}
 

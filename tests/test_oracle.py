@@ -13,15 +13,18 @@ from strategies import cases, problems, tensors
 from test_unfold import correlation
 
 from convlab.convolution import magnitude, reference, seven_loops, workers_for
-from convlab.oracle import CheckResult, Oracle, check_output, random_tensors
-from convlab.problem import ConvProblem
-from convlab.rounding import (
+from convlab.oracle import (
     SPLIT_ROUNDINGS,
+    CheckResult,
+    Oracle,
     bound_at,
+    check_output,
     largest_error,
+    random_tensors,
     rounding_bound,
     squared_errors,
 )
+from convlab.problem import ConvProblem
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -161,7 +164,7 @@ def test_where_float32_is_exact_nothing_else_passes(problem, kind, bias):
     [(10, False, 0, 10), (10, True, 0, 11), (1, False, 48, 48), (48, True, 48, 49)],
 )
 def test_the_bound_is_gamma_times_the_magnitude(K, bias, least, roundings):
-    bound = rounding_bound(ConvProblem(1, K, 1, 1, 1, 1), with_bias=bias, least=least)
+    bound = rounding_bound(K, with_bias=bias, least=least)
     gamma = roundings / (2**24 - roundings)
     assert bound_at(np.array([1.0, 3.0]), bound) == pytest.approx([gamma, 3 * gamma], rel=1e-14)
     assert bound_at(1.0, bound) == pytest.approx(gamma, rel=1e-14)
@@ -170,9 +173,9 @@ def test_the_bound_is_gamma_times_the_magnitude(K, bias, least, roundings):
 
 def test_without_a_bound_there_is_no_check():
     problem = ConvProblem(1, 2**24 - 1, 1, 1, 1, 1)
-    assert bound_at(1.0, rounding_bound(problem, with_bias=False)) > 1e6
+    assert bound_at(1.0, rounding_bound(problem.K, with_bias=False)) > 1e6
     with pytest.raises(ValueError, match=r"sums 16777216 numbers: .* below 2\*\*24"):
-        rounding_bound(problem, with_bias=True)
+        rounding_bound(problem.K, with_bias=True)
 
 
 @pytest.mark.parametrize("side", [-1, 1])
@@ -297,8 +300,11 @@ def test_a_wrong_output_fails(mistake, integers):
     made = random_tensors(TYPICAL, 0, integers=integers)
     output = mistake(TYPICAL, *made).astype(np.float32)
     right = reference(TYPICAL, *made).astype(np.float32)
-    result = check_output(TYPICAL, output, *made)
-    assert not result.ok
+    oracle = Oracle(TYPICAL, *made)
+    for checked in (right, output, right, output):
+        result = oracle.check(checked)
+        assert result.ok == (checked is right)
+    assert result == check_output(TYPICAL, output, *made) or np.isnan(result.got)
     assert result.error_over_bound > 100
     assert result.wrong == np.count_nonzero(output != right)
     assert result.first == tuple(np.argwhere(output != right)[0])
@@ -327,25 +333,6 @@ def test_a_poisoned_element_is_found_where_it_is_in_plain_python(place):
     assert repr(result) == repr(expected)  # and so JSON can hold it; NaN equals nothing
 
 
-def test_one_oracle_checks_many_outputs():
-    made = random_tensors(TYPICAL, 0)
-    oracle = Oracle(TYPICAL, *made)
-    right = oracle.expected.astype(np.float32)
-    for output in (right, right + 1, right):
-        assert oracle.check(output) == check_output(TYPICAL, output, *made)
-    unwritten = oracle.check(np.full(TYPICAL.output_shape, nan, np.float32))
-    assert unwritten.wrong == unwritten.total == math.prod(TYPICAL.output_shape)
-    assert unwritten.first == (0, 0, 0, 0)
-
-
-def test_a_result_is_a_sentence():
-    assert "all 210" in str(CheckResult(True, 0.1234, 0, 210))
-    wrong = str(CheckResult(False, 812.4, 37, 210, (0, 1, 0, 3), 1.25, 1.5))
-    for part in ("37 of 210", "[0, 1, 0, 3]", "got 1.25", "expected 1.5", "812 times"):
-        assert part in wrong
-    assert "got nan" in str(CheckResult(False, inf, 1, 210, (0, 1, 0, 3), nan, 1.5))
-
-
 # --- What is refused, and random tensors --------------------------------------------------------
 
 
@@ -371,9 +358,9 @@ def test_a_tensor_of_another_shape_or_dtype_is_refused(place, bad, names):
 
 
 def test_seven_loops_refuses_tensors_that_do_not_belong_together():
-    with pytest.raises(ValueError, match=r"input has shape \(3, 3\): it must have four axes"):
+    with pytest.raises(ValueError, match=r"input has shape \(3, 3\): it must have 4 dimensions"):
         seven_loops(np.ones((3, 3)), np.ones((1, 1, 2, 2)))
-    with pytest.raises(ValueError, match=r"weight has shape \(1, 2, 2, 2\): .* \(1, 1, 2, 2\)"):
+    with pytest.raises(ValueError, match=r"weight has shape \(1, 2, 2, 2\): .* 1 channels"):
         seven_loops(np.ones((1, 1, 3, 3)), np.ones((1, 2, 2, 2)))
 
 
@@ -611,7 +598,7 @@ def test_the_compiled_pass_finds_the_largest_error():
     expected = rng.standard_normal((5, 7))
     magnitude = np.abs(rng.standard_normal((5, 7))) * 10.0 ** rng.integers(-45, 9, (5, 7))
     output = (expected + magnitude * rng.standard_normal((5, 7)) * 2.0**-20).astype(np.float32)
-    bound = rounding_bound(ConvProblem(1, 31, 1, 1, 1, 1), with_bias=True, always=1e-44)
+    bound = rounding_bound(31, with_bias=True, always=1e-44)
     largest = (np.abs(output - expected) / bound_at(magnitude, bound)).max()
     assert largest_error(output, expected, magnitude, bound) == largest
     for number in (nan, inf, -inf):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from test_unfold import Case, assert_right, by_definition, cases, settings
+from test_unfold import assert_right, by_definition, cases, settings
 from test_workspace import PROBLEM
 
 from convlab.engines import choose
@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason="compares with PyTorch, which is opt
 
 
 @given(cases())
-def test_pytorch_gives_the_same(case: Case) -> None:
+def test_pytorch_gives_the_same(case):
     input, weight, bias = case.tensors()
     tensors = [None if t is None else torch.from_numpy(t) for t in (input, weight, bias)]
     convolve = getattr(torch.nn.functional, f"conv{input.ndim - 2}d")
@@ -31,7 +31,7 @@ def test_pytorch_gives_the_same(case: Case) -> None:
 
 
 @given(cases())
-def test_pytorch_tensors_stay_pytorch_tensors(case: Case) -> None:
+def test_pytorch_tensors_stay_pytorch_tensors(case):
     pytest.importorskip("array_api_compat", reason="needs array-api-compat, which is optional")
     tensors = [None if t is None else torch.from_numpy(t) for t in case.tensors()]
     got = unfold_einsum(*tensors, **settings(case))
@@ -40,7 +40,7 @@ def test_pytorch_tensors_stay_pytorch_tensors(case: Case) -> None:
 
 
 @given(cases(2, 2))
-def test_unfold_is_pytorch_s(case: Case) -> None:
+def test_unfold_is_pytorch_s(case):
     input, weight, _ = case.tensors()
     theirs = torch.nn.functional.unfold(
         torch.from_numpy(input), weight.shape[2:], **settings(case)
@@ -50,7 +50,7 @@ def test_unfold_is_pytorch_s(case: Case) -> None:
 
 @pytest.mark.parametrize("name", ["s03_im2col_blas", "s03_unfold_einsum"])
 @pytest.mark.parametrize("limited", [False, True])
-def test_library_calls_are_any_library_s(name: str, limited: bool) -> None:
+def test_library_calls_are_any_library_s(name, limited):
     """PyTorch's, on the CPU, as they run on a GPU."""
     stage = stage_named(name)
     program = stage.prepare(PROBLEM, None, **({"workspace_limit": 10**4} if limited else {}))
@@ -69,7 +69,7 @@ def test_library_calls_are_any_library_s(name: str, limited: bool) -> None:
 
 
 @pytest.mark.parametrize(("name", "rounded"), [("allow_tf32", True), ("fp32_precision", "tf32")])
-def test_pytorch_rounds_again_behind_a_library_call(name: str, rounded: bool | str) -> None:
+def test_pytorch_rounds_again_behind_a_library_call(name, rounded):
     """However its user asked for TF32: the old name may not even be read where the new one was."""
     matmul = torch.backends.cuda.matmul
     if not hasattr(matmul, name):

@@ -99,21 +99,21 @@ def settings(case: Case) -> dict[str, Any]:
 
 
 @given(cases(most_axes=4))
-def test_numpy_arrays_by_the_definition(case: Case) -> None:
+def test_numpy_arrays_by_the_definition(case):
     input, weight, bias = case.tensors()
     assert_right(unfold_einsum(input, weight, bias, **settings(case)), case)
     columns = unfold(input, weight.shape[2:], **settings(case))
     assert np.array_equal(unfold_one_hot(input, weight.shape[2:], **settings(case)), columns)
 
 
-def test_a_nan_spoils_a_window_only_by_one_hot_filters() -> None:
+def test_a_nan_spoils_a_window_only_by_one_hot_filters():
     input = np.ones((1, 1, 4), np.float32)
     input[0, 0, 1] = np.nan
     assert np.isnan(unfold(input, 2)).sum() == 2
     assert np.isnan(unfold_one_hot(input, 2)).sum() == 4
 
 
-def test_float64_stays_float64_and_infinite_weights_on_padding_are_nan() -> None:
+def test_float64_stays_float64_and_infinite_weights_on_padding_are_nan():
     input, weight, bias = (t.astype(float) for t in Case((2, 3, 8, 8), (4, 3, 3, 3)).tensors())
     assert convlab.unfold_einsum(input, weight, bias, padding=1).dtype == np.float64
     weight = np.full((1, 1, 3), np.inf, np.float32)
@@ -136,7 +136,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG.keys())
-def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_is_refused(change, message):
     shapes = {"input": (2, 3, 7, 9), "weight": (4, 3, 3, 3), "bias": 4}
     arrays = [np.ones(change.get(name, shape), np.float32) for name, shape in shapes.items()]
     options = {name: value for name, value in change.items() if name not in shapes}
@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> N
         unfold_einsum(*arrays, **options)
 
 
-def test_another_library_s_arrays_need_array_api_compat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_library_s_arrays_need_array_api_compat(monkeypatch):
     class Array:
         ndim, shape = 3, (1, 1, 1)
 

@@ -295,11 +295,11 @@ def test_it_compiles_to_hopper_s_instructions(N: int) -> None:
     cubin = compiled(make_products(N), 3, 3)
     opcodes = cubin.opcodes()
     assert opcodes[f"HGMMA.64x{N}x8.F32.TF32"] == 6
-    waits = [line for line in cubin.instructions() if line.startswith("WARPGROUP.DEPBAR")]
+    waits = [line for line in cubin.instructions if line.startswith("WARPGROUP.DEPBAR")]
     assert len(waits) == 1  # one more for every instruction where they are serialized
     assert [name for name in opcodes if name.startswith("FENCE.VIEW.ASYNC")]
     assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
-    code = [line.split()[0] for line in cubin.instructions()]
+    code = [line.split()[0] for line in cubin.instructions]
     assert code.index(f"HGMMA.64x{N}x8.F32.TF32") < code.index("WARPGROUP.DEPBAR.LE")
 
 

@@ -249,7 +249,7 @@ def test_every_width_stays_in_registers(problem: ConvProblem, tile: Tile) -> Non
 @pytest.mark.parametrize(("depth", "asked_later"), [(16, False), (32, False), (48, True)])
 def test_two_slices_are_asked_for_at_once_where_they_are_all(depth: int, asked_later: bool) -> None:
     code = code_of(ConvProblem(8, depth, 4, 8, 64, 1), tile_of(64))
-    opcodes = [line.split()[0] for line in code.instructions()]
+    opcodes = [line.split()[0] for line in code.instructions]
     barriers = [at for at, name in enumerate(opcodes) if name.startswith("BAR.SYNC")]
     copies = [at for at, name in enumerate(opcodes) if name.startswith("LDGSTS")]
     assert copies[0] < barriers[0]

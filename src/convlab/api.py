@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from functools import partial
 from threading import local
 from typing import Any
 
 import numpy as np
 
 from convlab.arguments import IntOrPair
-from convlab.engines import Engine, choose
-from convlab.engines.handles import address_of, check_aligned
+from convlab.convolution import problem_of
+from convlab.engines import Engine, address_of, check_aligned, choose
 from convlab.plans import Plan, check_fits, plan
 from convlab.problem import ConvProblem
 from convlab.stages import Tile
@@ -49,24 +50,15 @@ def conv2d(
     :func:`plan` raises; ``out`` is then untouched.
     """
     chosen = choose(engine)
-    tensors = {"input": input, "weight": weight}
-    given = {name: array for name, array in (("bias", bias), ("out", out)) if array is not None}
-    on_device = _are_device_arrays({**tensors, **given})
-    for name, array in tensors.items():
-        _check_tensor(name, array, ndim=4)
-    n, c, h, w = input.shape
-    c_o, c_w, h_f, w_f = weight.shape
-    if c_w != c:
-        raise ValueError(
-            f"weight has shape {tuple(weight.shape)}: its second size must be input's "
-            f"{c} channels (convlab has no groups)"
-        )
-    problem = ConvProblem(n, c, h, w, c_o, (h_f, w_f), stride, padding, dilation)
-    if bias is not None:
-        _check_tensor("bias", bias, shape=(c_o,))
+    optional = {name: array for name, array in (("bias", bias), ("out", out)) if array is not None}
+    given = {"input": input, "weight": weight, **optional}
+    on_device = _are_device_arrays(given)
+    problem = problem_of(input, weight, stride, padding, dilation)
+    shapes = {"bias": (problem.out_channels,), "out": problem.output_shape}
+    for name, array in given.items():
+        _check_tensor(name, array, shapes.get(name, array.shape))
     if out is not None:
-        _check_tensor("out", out, shape=problem.output_shape)
-        _check_writable(out, {**tensors, **given})
+        _check_writable(out, given)
 
     if on_device and not chosen.is_gpu:  # Numba's simulator keeps its device arrays on the host
         from numba import cuda
@@ -87,12 +79,13 @@ def conv2d(
     if on_device:
         result = chosen.empty(problem.output_shape) if out is None else out
         return ready(input, weight, result, bias)
-    result = chosen.empty(problem.output_shape)
-    device_bias = None if bias is None else chosen.to_device(bias)
-    ready(chosen.to_device(input), chosen.to_device(weight), result, device_bias)
+    input, weight, bias = (
+        None if array is None else chosen.to_device(array) for array in (input, weight, bias)
+    )
+    result = chosen.to_host(ready(input, weight, chosen.empty(problem.output_shape), bias))
     if out is None:
-        return chosen.to_host(result)
-    out[...] = chosen.to_host(result)
+        return result
+    out[...] = result
     return out
 
 
@@ -108,19 +101,20 @@ _kept = _Kept()
 
 def _ready(problem: ConvProblem, stage: str, tile: Tile | None, engine: Engine) -> Plan:
     """The problem's plan; on a GPU an earlier call may have kept it."""
+    prepare = partial(plan, problem, stage, tile, engine.name)
     asked = isinstance(stage, str) and isinstance(tile, Tile | None)  # plan says what is wrong
     if not (engine.is_gpu and asked):
         # On a simulator each call gets a fresh workspace of NaN, because that finds mistakes.
-        return plan(problem, stage, tile, engine.name)
+        return prepare()
     kept, key = _kept.plans, (_current_gpu(), problem, stage, tile)
     if (ready := kept.get(key)) is not None:
         kept.move_to_end(key)
         return ready
     try:
-        ready = plan(problem, stage, tile, engine.name)
+        ready = prepare()
     except MemoryError:  # what is kept may be what is missing
         kept.clear()
-        ready = plan(problem, stage, tile, engine.name)
+        ready = prepare()
     if ready.workspace_bytes <= KEPT_BYTES:
         kept[key] = ready
         while len(kept) > KEPT_PLANS or sum(p.workspace_bytes for p in kept.values()) > KEPT_BYTES:
@@ -153,14 +147,10 @@ def _are_device_arrays(arrays: dict[str, Any]) -> bool:
     return kinds["input"]
 
 
-def _check_tensor(
-    name: str, array: Any, ndim: int | None = None, shape: tuple[int, ...] | None = None
-) -> None:
+def _check_tensor(name: str, array: Any, shape: tuple[int, ...]) -> None:
     if array.dtype != np.float32:
         raise TypeError(f"{name} has dtype {array.dtype}: it must be float32")
-    if ndim is not None and len(array.shape) != ndim:
-        raise ValueError(f"{name} has shape {tuple(array.shape)}: it must have {ndim} dimensions")
-    if shape is not None and tuple(array.shape) != shape:
+    if tuple(array.shape) != tuple(shape):
         raise ValueError(f"{name} has shape {tuple(array.shape)}: it must be {shape}")
     if _is_device_array(array):
         if not array.is_c_contiguous():

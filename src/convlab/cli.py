@@ -6,17 +6,43 @@ Numba is imported only by the verbs that need it, when they run: it is slow.
 from __future__ import annotations
 
 import typer
+from rich.text import Text
 
+from convlab import tables
 from convlab.commands.bench import bench
 from convlab.commands.check import check
 from convlab.commands.ladder import ImageAlone, ladder
 from convlab.commands.lessons import lessons
 from convlab.commands.lint import lint
 from convlab.commands.report import report
-from convlab.commands.show import doctor, stages
 from convlab.commands.trace import trace
 from convlab.commands.tune import tune
-from convlab.shell import Verbs
+from convlab.shell import JsonFile, Verbs, console_for, numba_needed, refuse, write_json
+
+
+def doctor(json_file: JsonFile = None) -> None:
+    """What is here: GPU, driver, engines, versions; what would be used, and why."""
+    console = console_for(json_file)
+    from convlab.doctor import facts
+
+    found = facts()
+    console.print(tables.doctor_table(found))
+    for warning in found["warnings"]:
+        console.print(Text(f"Warning: {warning}", "yellow"))
+    write_json(json_file, found)
+    if found["would_use"]["engine"] is None:
+        refuse("no engine works here: the lines above say why")
+
+
+def stages(json_file: JsonFile = None) -> None:
+    """The ladder as a table: every stage, its idea, its source and what it builds on."""
+    console = console_for(json_file)
+    with numba_needed():
+        from convlab.stages import LADDER
+    console.print(tables.stages_table(LADDER))
+    keys = ("name", "title", "source", "builds_on", "module")
+    write_json(json_file, [{key: getattr(stage, key) for key in keys} for stage in LADDER])
+
 
 app = typer.Typer(
     cls=Verbs,

@@ -34,15 +34,10 @@ def seven_loops(
 ) -> Doubles:
     """The im2win paper's Equation 1 in float64, written to be read. The paper has no padding,
     dilation or bias; here they mean what they mean in PyTorch."""
-    for name, array in (("input", input), ("weight", weight)):
-        if array.ndim != 4:
-            raise ValueError(f"{name} has shape {array.shape}: it must have four axes")
-    N_i, C_i, H_i, W_i = input.shape
-    C_o, _, H_f, W_f = weight.shape
-    problem = ConvProblem(N_i, C_i, H_i, W_i, C_o, (H_f, W_f), stride, padding, dilation)
+    problem = problem_of(input, weight, stride, padding, dilation)
     require_shapes(problem, input, weight, bias)
-
-    H_o, W_o = problem.H_o, problem.W_o
+    N_i, C_o, H_o, W_o = problem.output_shape
+    C_i, H_f, W_f = weight.shape[1:]
     s_h, s_w, d_h, d_w = problem.s_h, problem.s_w, problem.d_h, problem.d_w
 
     padded = np.pad(input.astype(np.float64), ((0, 0), (0, 0), *problem.padding))
@@ -60,6 +55,24 @@ def seven_loops(
     return output if bias is None else output + bias[:, None, None]
 
 
+def problem_of(
+    input: Any, weight: Any, stride: IntOrPair = 1, padding: Any = 0, dilation: IntOrPair = 1
+) -> ConvProblem:
+    """The problem of an input ``[N_i, C_i, H_i, W_i]`` and a weight ``[C_o, C_i, H_f, W_f]``.
+    Raises ``ValueError`` for other shapes, and what :class:`ConvProblem` raises."""
+    for name, array in (("input", input), ("weight", weight)):
+        if len(array.shape) != 4:
+            raise ValueError(f"{name} has shape {tuple(array.shape)}: it must have 4 dimensions")
+    N_i, C_i, H_i, W_i = input.shape
+    C_o, channels, *kernel_size = weight.shape
+    if channels != C_i:
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)}: its second size must be input's "
+            f"{C_i} channels (convlab has no groups)"
+        )
+    return ConvProblem(N_i, C_i, H_i, W_i, C_o, kernel_size, stride, padding, dilation)
+
+
 def reference(
     problem: ConvProblem,
     input: NDArray[Any],
@@ -69,10 +82,8 @@ def reference(
     workers: int = 1,
 ) -> Doubles:
     """The convolution in float64, of ``problem.output_shape``: what :func:`seven_loops` returns,
-    summed in another order. ``workers`` threads take an image each.
-
-    Products of float32 numbers are exact in float64, denormals included, and cannot overflow.
-    """
+    summed in another order. ``workers`` threads take an image each. Products of float32 numbers
+    are exact in float64, denormals included, and cannot overflow."""
     return convolution(problem, input, weight, bias, np.asarray, workers)
 
 

@@ -29,7 +29,6 @@ GPU_KEYS = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
 
 def facts() -> dict[str, Any]:
     """Everything ``convlab doctor`` shows, as ``--json`` writes it."""
-    packages = _packages()
     engines, gpu = _engines(), _gpu()
     would_use = _would_use(engines, gpu)
     return {
@@ -37,12 +36,12 @@ def facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "executable": sys.executable,
         "os": platform.platform(),
-        "packages": packages,
+        "packages": {name: _version(name) for name in PACKAGES},
         "gpu": gpu,
         "engines": engines,
         "would_use": would_use,
         "compilers": compilers(),
-        "warnings": [*_warnings(packages["numpy"]), *_stages_left_out(would_use["engine"])],
+        "warnings": [*_numpy_too_new(), *_stages_left_out(would_use["engine"])],
     }
 
 
@@ -53,14 +52,10 @@ def environment(arguments: Sequence[str]) -> dict[str, Any]:
         "command": shlex.join(["convlab", *arguments]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
-        "packages": {"convlab": _version("convlab"), **_packages()},
+        "packages": {name: _version(name) for name in ("convlab", *PACKAGES)},
         "gpu": _gpu(),
         "clocks_mhz": _clocks(),
     }
-
-
-def _packages() -> dict[str, str | None]:
-    return {name: _version(name) for name in PACKAGES}
 
 
 def _version(package: str) -> str | None:
@@ -77,11 +72,10 @@ def _engines() -> list[dict[str, Any]]:
         return [{"name": "all", "available": False, "device": None, "why_not": _sentence(error)}]
     found = []
     for name in ENGINE_NAMES:
-        device, why_not = None, None
+        device = None
         try:
             why_not = unavailable(name)
-            if why_not is None:
-                device = choose(name).device
+            device = choose(name).device if why_not is None else None
         except Exception as error:  # such as an import that fails inside numba-cuda
             why_not = _sentence(error)
         available = why_not is None
@@ -100,24 +94,21 @@ def _would_use(engines: list[dict[str, Any]], gpu: dict[str, Any] | None) -> dic
         return {"engine": None, "why": "no engine works here"}
     if usable[0] == "gpu":
         return {"engine": "gpu", "why": "there is a GPU that works"}
-    reasons = {engine["name"]: engine["why_not"] for engine in engines}
+    (reason,) = (engine["why_not"] for engine in engines if engine["name"] == "gpu")
     fine = " (that is fine: every stage runs on the simulator too, only times need a GPU)"
-    return {"engine": usable[0], "why": f"{reasons.get('gpu')}{'' if gpu else fine}"}
+    return {"engine": usable[0], "why": f"{reason}{'' if gpu else fine}"}
 
 
 def _gpu() -> dict[str, Any] | None:
     """The first GPU; None when there is none."""
     # nvidia-smi may see a GPU that Numba cannot use; the table then shows the difference.
-    found = {**_gpu_by_nvidia_smi(), **_gpu_by_numba()}
-    return {key: found.get(key) for key in GPU_KEYS} if found else None
-
-
-def _gpu_by_nvidia_smi() -> dict[str, Any]:
+    found: dict[str, Any] = {}
     answers = _ask_nvidia_smi("name", "compute_cap", "memory.total", "driver_version")
-    if answers is None or not answers[2].isdecimal():
-        return {}
-    found: dict[str, Any] = dict(zip(GPU_KEYS, answers, strict=False))
-    return found | {"memory_bytes": int(answers[2]) * 2**20}
+    if answers is not None and answers[2].isdecimal():
+        found = dict(zip(GPU_KEYS, answers, strict=False))
+        found["memory_bytes"] = int(answers[2]) * 2**20
+    found |= _gpu_by_numba()
+    return {key: found.get(key) for key in GPU_KEYS} if found else None
 
 
 def _gpu_by_numba() -> dict[str, Any]:
@@ -170,29 +161,27 @@ def _ask_nvidia_smi(*fields: str, options: Sequence[str] = ()) -> list[str] | No
 def compilers() -> list[dict[str, Any]]:
     """What the GPU engine and ``convlab lint`` compile with: each one's name, its version or path
     (None when it is missing) and how to install it."""
-    listed = []
-    for name in COMPILERS:
-        try:
-            found = _compiler(name)
-        except Exception:  # the loaders' own exception types differ between versions
-            found = None
-        install = None if found else INSTALL_COMPILERS
-        listed.append({"name": name, "found": found, "install": install})
-    return listed
+    found = {name: _compiler(name) for name in COMPILERS}
+    return [
+        {"name": name, "found": version, "install": None if version else INSTALL_COMPILERS}
+        for name, version in found.items()
+    ]
 
 
 def _compiler(name: str) -> str | None:
-    if name == "nvdisasm":
-        from cuda.pathfinder import find_nvidia_binary_utility
+    try:
+        if name == "nvdisasm":
+            path: str | None = import_module("cuda.pathfinder").find_nvidia_binary_utility(name)
+            return path
+        module = import_module(f"cuda.bindings.{name.lower()}")
+        error, *version = module.nvrtcVersion() if name == "NVRTC" else (0, *module.version())
+        return None if error else ".".join(map(str, version))
+    except Exception:  # the loaders' own exception types differ between versions
+        return None
 
-        path: str | None = find_nvidia_binary_utility(name)
-        return path
-    module = import_module(f"cuda.bindings.{name.lower()}")
-    error, *version = module.nvrtcVersion() if name == "NVRTC" else (0, *module.version())
-    return None if error else ".".join(map(str, version))
 
-
-def _warnings(numpy: str | None) -> list[str]:
+def _numpy_too_new() -> list[str]:
+    numpy = _version("numpy")
     if numpy is None or tuple(map(int, numpy.split(".")[:2])) < FIRST_NUMPY_TOO_NEW:
         return []
     return [

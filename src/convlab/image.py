@@ -59,11 +59,9 @@ def pixels_for(engine: Engine) -> int:
 
 
 def load(path: Path | None, pixels: int) -> np.ndarray:
-    """A picture as float32 [3, height, width] from 0 to 1, scaled down to about ``pixels``.
-
-    Without a path: Matplotlib's sample photograph of Grace Hopper (public domain).
-    Raises ``ValueError`` for a file that is not a picture, :class:`PlotsMissing`.
-    """
+    """A picture as float32 [3, height, width] from 0 to 1, scaled down to about ``pixels``; without
+    a path Matplotlib's sample photograph of Grace Hopper (public domain). Raises ``ValueError`` for
+    a file that is not a picture, :class:`PlotsMissing`."""
     try:
         from matplotlib import cbook
         from PIL import Image, ImageOps
@@ -148,20 +146,14 @@ def draw_figure(
     title = f"the picture, {width} x {height} pixels"
     _show(left.subplots(), title, picture.transpose(1, 2, 0))
     if maps is not None and owner is not None:
-        right.suptitle(
-            f"the maps of {owner.stage.name}: {owner.status}",
-            fontsize=11,
-            color="black" if owner.ok else BAD,
-        )
+        title = f"the maps of {owner.stage.name}: {owner.status}"
+        right.suptitle(title, fontsize=11, color="black" if owner.ok else BAD)
         for axes, name, values in zip(right.subplots(2, 3).flat, FILTERS, maps, strict=True):
             _show(axes, name, values)
     _draw_results(bottom.subplots(), results)
     agreed = sum(result.ok for result in results)
-    figure.suptitle(
-        f"One picture, {len(FILTERS)} filters, {len(results)} stages: {agreed} of them right",
-        fontsize=15,
-        fontweight="bold",
-    )
+    title = f"One picture, {len(FILTERS)} filters, {len(results)} stages: {agreed} of them right"
+    figure.suptitle(title, fontsize=15, fontweight="bold")
     figure.supxlabel(
         "Every element of every map is checked against a float64 reference. error / bound is the "
         "largest error as a part of what float32 rounding\nallows: up to 1 is right. Lower row: "
@@ -193,16 +185,13 @@ def _draw_results(axes: Axes, results: Sequence[Result]) -> None:
     middle = Bbox.from_bounds(0.5 - wide / 2, 0, wide, 1)
     boxes = axes.table([[""] * columns] * rows, cellLoc="center", bbox=middle)
     boxes.auto_set_font_size(False)
-    for position, box in boxes.get_celld().items():
-        number = position[0] * columns + position[1]
-        box.set(edgecolor="white", linewidth=5, visible=number < len(results))
-        if number < len(results):
-            result = results[number]
-            ratio = result.error_over_bound
-            name = result.stage.name.replace("_", "\n", 1).replace("_", " ")
-            said = "" if ratio is None else f"\nerror / bound {ratio:.2g}"
-            box.set_facecolor(GOOD_BOX if result.ok else BAD_BOX)
-            box.get_text().set(
-                text=f"{name}\n{result.status}{said}", color=GOOD if result.ok else BAD, fontsize=7
-            )
+    for box in boxes.get_celld().values():
+        box.set(edgecolor="white", linewidth=5, visible=False)
+    for number, result in enumerate(results):
+        box, ratio = boxes[divmod(number, columns)], result.error_over_bound
+        name = result.stage.name.replace("_", "\n", 1).replace("_", " ")
+        said = "" if ratio is None else f"\nerror / bound {ratio:.2g}"
+        box.set(facecolor=GOOD_BOX if result.ok else BAD_BOX, visible=True)
+        colour = GOOD if result.ok else BAD
+        box.get_text().set(text=f"{name}\n{result.status}{said}", color=colour, fontsize=7)
     axes.set_axis_off()

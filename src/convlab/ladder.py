@@ -47,9 +47,9 @@ class Result:
 
     ``failed`` says what the stage raised, in which case there is no ``check``, or why its time was
     refused. A simulator gives counts and no times, a GPU the reverse. ``counts`` are the main
-    kernel's (the last launch's, and all others of that name), ``transform_counts`` those of the
-    layout transforms together; each is None if there is no such kernel. ``launch_ms`` has the time
-    of each kernel alone. ``output`` is what was checked, on the host.
+    kernel's, over all its launches, ``transform_counts`` those of the layout transforms together;
+    each is None if there is no such kernel. ``launch_ms`` has the time of each kernel alone.
+    ``output`` is what was checked, on the host.
     """
 
     stage: Stage
@@ -98,10 +98,7 @@ def run(
     problem: ConvProblem, stages: Iterable[Stage], engine: Engine, tensors: Tensors
 ) -> Iterator[Result]:
     """Run and check the stages one after the other. A stage that raises gets a failed result, and
-    the next one runs.
-
-    ``tensors`` are input, weight and bias on the host.
-    """
+    the next one runs. ``tensors`` are input, weight and bias on the host."""
     oracle = Oracle(problem, *tensors)
     for stage in stages:
         result = _run_one(problem, stage, engine, tensors, oracle)
@@ -161,11 +158,9 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> Result:
     result = Result(ready.stage, problem.flops, ready.workspace_bytes, check, output=found)
     if not engine.is_gpu:
         main, transforms = _main_and_others(ready.program.launches, tallies)
-        return replace(
-            result,
-            counts=None if main is None else main.as_dict(problem.flops),
-            transform_counts=None if transforms is None else transforms.as_dict(0),
-        )
+        counts = None if main is None else main.as_dict(problem.flops)
+        others = None if transforms is None else transforms.as_dict(0)
+        return replace(result, counts=counts, transform_counts=others)
     if not check.ok:
         return result
     from convlab.timer import measure  # needs a GPU
@@ -179,24 +174,17 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> Result:
         return result
     if (refused := too_fast(problem.flops, timing, engine, ready.stage)) is not None:
         return replace(result, failed=refused)
+    names = dict.fromkeys(step.name for step in ready.program.launches)
     # On another output: a launch that adds to what another cleared spoils it when alone.
     steps = ready.steps(input, weight, engine.empty(problem.output_shape), bias)
-    by_name: dict[str, list[Callable[[Any], None]]] = {}
-    for launch, step in zip(ready.program.launches, steps, strict=True):
-        by_name.setdefault(launch.name, []).append(step)
-    if len(by_name) == 1:
-        launch_ms = dict.fromkeys(by_name, timing.median_ms)
-    else:
-        launch_ms = {name: measure(_in_turn(same)).median_ms for name, same in by_name.items()}
+
+    def time_alone(name: str) -> float:
+        named = zip(ready.program.launches, steps, strict=True)
+        same = [step for launch, step in named if launch.name == name]
+        return measure(lambda stream: [step(stream) for step in same]).median_ms
+
+    launch_ms = {name: time_alone(name) if len(names) > 1 else timing.median_ms for name in names}
     return replace(result, timing=timing, launch_ms=launch_ms)
-
-
-def _in_turn(steps: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
-    def run(stream: Any) -> None:
-        for step in steps:
-            step(stream)
-
-    return run
 
 
 def _main_and_others(
@@ -231,10 +219,8 @@ def _one_line(error: Exception, stage: Stage) -> str:
     own = [call for call in calls if call[0] == STAGES / f"{stage.name}.py"]
     shared = [call for call in calls if call[0].parent in (STAGES, KERNELS)]
     place = "".join(f" at {path.name}:{line}" for path, line in (own or shared)[-1:])
-    words = " ".join(str(error).split())
-    return textwrap.shorten(
-        f"raised {type(error).__name__}{place}: {words}", 300, placeholder=" ..."
-    )
+    said = f"raised {type(error).__name__}{place}: {error}"
+    return textwrap.shorten(said, 300, placeholder=" ...")  # on one line
 
 
 def estimated_seconds(
@@ -256,11 +242,7 @@ def speedup(result: Result, results: Iterable[Result]) -> float | None:
 
 
 def as_json(
-    problem: ConvProblem,
-    engine: Engine,
-    results: Sequence[Result],
-    *,
-    arguments: Sequence[str] = (),
+    problem: ConvProblem, engine: Engine, results: Sequence[Result], arguments: Sequence[str] = ()
 ) -> dict[str, Any]:
     """What ``convlab ladder --json`` writes (docs/json.md); ``arguments`` is what was typed after
     ``convlab``. JSON has no NaN and no infinity: such a number is the string "nan", "inf" or
@@ -280,17 +262,15 @@ def as_json(
         "environment": environment(arguments) if engine.is_gpu else None,
         "stages": [_stage_json(result, results) for result in results],
     }
-    plain: dict[str, Any] = strict(document)
-    return plain
+    return strict(document)  # type: ignore[no-any-return]
 
 
 def _stage_json(result: Result, results: Sequence[Result]) -> dict[str, Any]:
-    check = result.check
-    wrong = counts = None
-    if check is not None and not check.ok and check.first is not None:
+    check, counts, wrong = result.check, result.counts, None
+    if check is not None and check.first is not None:
         wrong = {"index": check.first, "got": check.got, "expected": check.expected}
-    if result.counts is not None:
-        counts = {**result.counts, "layout_transforms": result.transform_counts}
+    if counts is not None:
+        counts = {**counts, "layout_transforms": result.transform_counts}  # type: ignore[dict-item]
     return {
         "name": result.stage.name,
         "ok": result.ok,

@@ -10,27 +10,16 @@ from __future__ import annotations
 import gc
 import json
 import multiprocessing
-import os
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
-from convlab.engines.offline import (
-    CompilerMissing,
-    Cubin,
-    arch_of,
-    compile_launch,
-    instructions_of,
-    is_float64,
-    main_loop,
-    multiply_adds,
-)
+from convlab.convolution import cores
+from convlab.engines import offline
 from convlab.plans import why_too_old
 from convlab.problem import ConvProblem
 from convlab.stage import Capability, Program
@@ -116,11 +105,21 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with the machine code."""
         return not self.findings
 
     def __str__(self) -> str:
         return f"{self.stage}: {self.kernel} on {self.problem}, {self.arch}"
+
+
+class NotCompiled(Exception):
+    """A kernel that cannot be compiled: where and why; ``capability`` says for which GPU."""
+
+    def __init__(self, said: str, capability: Capability) -> None:
+        super().__init__(said, capability)  # all that a process sends to another
+        self.capability = capability
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def lint_stage(
@@ -132,21 +131,29 @@ def lint_stage(
     """Compile every kernel of a stage at its production tile and check the machine code.
 
     Raises ``CompilerMissing`` where the compilers are not installed, ``ValueError`` for a GPU that
-    the stage cannot run on.
+    the stage cannot run on, :class:`NotCompiled`.
     """
     for capability in capabilities:
-        if (reason := why_too_old((stage,), capability, arch_of(capability))) is not None:
+        if (reason := why_too_old((stage,), capability, offline.arch_of(capability))) is not None:
             raise ValueError(reason)
     whole = all(switches.values())
     compiled = []
     for name, problem in problems.items():
-        program = _prepared(stage, problem, tuple(switches.items()))
+        program: Program | None = None
         for capability in capabilities:
-            for step, launch in enumerate(program.kernels):
-                cubin = compile_launch(launch, program, capability)
-                main = launch.name == program.launches[-1].name
-                compiled.append((name, problem, step, launch, main, cubin))
-    codes = instructions_of([cubin for *_, cubin in compiled])
+            try:
+                program = program or production_program(stage, problem, **switches)
+                for step, launch in enumerate(program.kernels):
+                    cubin = offline.compile_launch(launch, program, capability)
+                    main = launch.name == program.launches[-1].name
+                    compiled.append((name, problem, step, launch, main, cubin))
+            except offline.CompilerMissing:
+                raise
+            except Exception as error:  # such as a typing error: Numba's have many types
+                said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                where = f"{stage.name} on {name}, {offline.arch_of(capability)}"
+                raise NotCompiled(f"{where} cannot be compiled: {said}", capability) from error
+    codes = offline.instructions_of([cubin for *_, cubin in compiled])
     for (name, problem, step, launch, main, cubin), code in zip(compiled, codes, strict=True):
         wide = WIDE_TRANSFORMS.get(launch.name, ())
         if stage.vectorized and main and whole:
@@ -154,43 +161,45 @@ def lint_stage(
             wide = ("LDG", "LDS", "STS", *(("STG",) if aligned_output else ()))
         # What leaving a technique out costs is for the ablation to find.
         held = (whole or not main) and cubin.capability in CAPABILITIES
+        tile, arch = production_tile(stage, problem), offline.arch_of(cubin.capability)
         yield _row(
             cubin, code, wide, stage=stage.name, kernel=launch.name, problem=name,
-            tile=str(production_tile(stage, problem) or "-"), arch=arch_of(cubin.capability),
+            tile=str(tile or "-"), arch=arch,
             budget=REGISTER_BUDGET.get(launch.name, USUAL_BUDGET) if held else MOST_REGISTERS,
             step=step, grid=launch.grid, block=launch.block,
         )  # fmt: skip
 
 
 def _row(
-    cubin: Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int, **place: Any
+    cubin: offline.Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int, **place: Any
 ) -> Row:
     """The facts about a kernel's machine code, and its faults."""
     opcodes = Counter(line.split()[0] for line in code if line != NO_LOAD)
     if any(opcode.startswith("RED") for opcode in opcodes):  # atomic additions are scalar
         expected_wide = tuple(kind for kind in expected_wide if kind != "STG")
-    float64 = tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))
-    wide = _wide_accesses(opcodes)
-    loop = main_loop(code)
-    findings = []
-    if cubin.spill_bytes:
-        findings.append(f"spills {cubin.spill_bytes} bytes of registers to memory")
-    if cubin.stack_bytes:
-        findings.append(f"keeps {cubin.stack_bytes} bytes on the stack (an array not in registers)")
-    if float64:
-        findings.append(f"computes in float64 ({', '.join(float64)})")
-    if cubin.registers > budget:
-        findings.append(f"takes {cubin.registers} registers, its budget is {budget}")
-    findings += [f"has no 128-bit {kind}" for kind in expected_wide if not wide.get(kind)]
+    float64 = tuple(sorted(opcode for opcode in opcodes if offline.is_float64(opcode)))
+    wide, loop = _wide_accesses(opcodes), offline.main_loop(code)
     shared_loads = {name: n for name, n in opcodes.items() if name.split(".")[0] == "LDS"}
     narrow = sum(n for name, n in shared_loads.items() if "128" not in name.split("."))
-    if "LDS" in expected_wide and narrow:
-        findings.append(f"has {narrow} loads from shared memory that are not 128-bit")
+    faults = {
+        f"spills {cubin.spill_bytes} bytes of registers to memory": cubin.spill_bytes,
+        f"keeps {cubin.stack_bytes} bytes on the stack (an array not in registers)": (
+            cubin.stack_bytes
+        ),
+        f"computes in float64 ({', '.join(float64)})": float64,
+        f"takes {cubin.registers} registers, its budget is {budget}": cubin.registers > budget,
+        **{f"has no 128-bit {kind}": not wide.get(kind) for kind in expected_wide},
+        f"has {narrow} loads from shared memory that are not 128-bit": (
+            narrow if "LDS" in expected_wide else 0
+        ),
+    }
     return Row(
-        budget=budget, float64=float64, wide=wide, findings=tuple(findings),
+        budget=budget, float64=float64, wide=wide,
+        findings=tuple(fault for fault, found in faults.items() if found),
         registers=cubin.registers, stack_bytes=cubin.stack_bytes, spill_bytes=cubin.spill_bytes,
-        shared_bytes=cubin.shared_bytes, instructions=len(code), multiply_adds=multiply_adds(code),
-        loop_instructions=len(loop), loop_multiply_adds=multiply_adds(loop), **place,
+        shared_bytes=cubin.shared_bytes, instructions=len(code), loop_instructions=len(loop),
+        multiply_adds=offline.multiply_adds(code), loop_multiply_adds=offline.multiply_adds(loop),
+        **place,
     )  # fmt: skip
 
 
@@ -221,21 +230,19 @@ class Difference:
 
     row: Row
     changes: dict[str, tuple[Any, Any]]
-    worse: tuple[str, ...]
+    worse: Sequence[str]
 
 
 def stored_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows as ``convlab lint --json`` writes them, in one list or one on each line.
-
-    Raises ``ValueError`` for a file that cannot be read or holds anything else.
-    """
+    """Rows as ``convlab lint --json`` writes them, in one list or one on each line. Raises
+    ``ValueError`` for a file that cannot be read or holds anything else."""
+    wanted = (*_KEY, *COMPARED)
     try:
         text = path.read_text(encoding="utf-8").strip()
         one_list = text.startswith("[")
         rows = json.loads(text) if one_list else [*map(json.loads, filter(None, text.split("\n")))]
-        wanted = {*_KEY, *COMPARED}
-        if not rows or not all(isinstance(row, dict) and wanted <= row.keys() for row in rows):
-            raise ValueError(f"it must hold objects with the keys {', '.join((*_KEY, *COMPARED))}")
+        if not rows or not all(isinstance(row, dict) and {*wanted} <= row.keys() for row in rows):
+            raise ValueError(f"it must hold objects with the keys {', '.join(wanted)}")
     except (OSError, ValueError) as error:
         raise ValueError(f"against is {str(path)!r}, which cannot be compared: {error}") from error
     return rows
@@ -255,7 +262,7 @@ def differences(rows: Sequence[Row], stored: Iterable[dict[str, Any]]) -> list[D
     return found
 
 
-def _worse(old: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
+def _worse(old: dict[str, Any], now: dict[str, Any]) -> list[str]:
     worse = [key for key in MUST_NOT_GROW if now[key] > old[key]]
     # Shares as products: a loop may have no multiply-add, and a kernel no loop.
     one = now["loop_instructions"] * old["loop_multiply_adds"]
@@ -264,64 +271,49 @@ def _worse(old: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
         worse.append("share of multiply-adds in the loop")
     if one > LOOP_GROWTH * other:
         worse.append("loop instructions per multiply-add")
-    return tuple(worse)
-
-
-@lru_cache(maxsize=1)  # the next GPU's kernels are mostly the same
-def _prepared(
-    stage: Stage, problem: ConvProblem, switches: tuple[tuple[str, bool], ...]
-) -> Program:
-    return production_program(stage, problem, **dict(switches))
+    return worse
 
 
 @dataclass(frozen=True)
 class Task:
-    """A stage, by name, to be compiled for one problem and one GPU."""
+    """A stage, by name, to be compiled for some problems and GPUs."""
 
     stage: str
-    problem_name: str
-    problem: ConvProblem
-    capability: Capability
+    problems: dict[str, ConvProblem]
+    capabilities: tuple[Capability, ...]
 
     def __str__(self) -> str:
-        return f"{self.stage} on {self.problem_name}, {arch_of(self.capability)}"
+        return f"{self.stage} on {', '.join(self.problems)}"
+
+    def __call__(self) -> list[Row]:
+        return [*lint_stage(stage_named(self.stage), self.problems, self.capabilities)]
 
 
-@dataclass(frozen=True)
-class NotCompiled:
-    """Why a task could not be done."""
+def tasks_for(
+    stages: Sequence[Stage],
+    problems: dict[str, ConvProblem],
+    capabilities: tuple[Capability, ...],
+    jobs: int,
+) -> list[Task]:
+    """The work as tasks for ``jobs`` processes. A task has all GPUs that the stage runs on, because
+    what does not depend on the GPU is then done once, and several problems."""
+    at_once = min(DISASSEMBLED_TOGETHER, -(-len(stages) * len(problems) // jobs))
+    named = [*problems.items()]
+    some = [dict(named[first : first + at_once]) for first in range(0, len(named), at_once)]
+    able = {stage.name: tuple(filter(stage.runs_on, capabilities)) for stage in stages}
+    return [Task(name, few, gpus) for name, gpus in able.items() for few in some if gpus]
 
-    error: str
-    said: str
-    compiler_missing: bool
 
-
-def processes() -> int:
-    """How many compile at a time: each takes a core and about 300 MiB."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(cores or 1, MOST_PROCESSES)
-
-
-def lint_all(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row] | NotCompiled]:
-    """The result of each task, in their order, ``jobs`` of them compiled at a time.
-
-    Numba compiles one kernel at a time, so each job is a process. The same process compiles a
-    kernel for all GPUs, because what does not depend on the GPU is then done once.
-    """
-    by_problem = [[*some] for _, some in groupby(tasks, lambda task: (task.stage, task.problem))]
-    most = min(DISASSEMBLED_TOGETHER, -(-len(by_problem) // jobs))  # so that no job is without work
-    together: list[list[Task]] = []
-    for _, some_of_stage in groupby(by_problem, lambda some: some[0].stage):
-        of_stage = [*some_of_stage]
-        for first in range(0, len(of_stage), most):
-            together.append([*chain.from_iterable(of_stage[first : first + most])])
-    if min(jobs, len(together)) <= 1:
-        yield from chain.from_iterable(map(_done, together))
+def lint_all(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row]]:
+    """The rows of each task, in their order, ``jobs`` at a time. Numba compiles one kernel at a
+    time, so each job is a process. Raises as :func:`lint_stage` does."""
+    if min(jobs, len(tasks)) <= 1:
+        yield from map(Task.__call__, tasks)
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that threads hold
-    pool = ProcessPoolExecutor(min(jobs, len(together)), context, _begin)
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, _begin)
     try:
-        yield from chain.from_iterable(pool.map(_done, together))
+        yield from pool.map(Task.__call__, tasks)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -335,17 +327,6 @@ def _begin() -> None:
     gc.set_threshold(100_000)
 
 
-def _done(tasks: list[Task]) -> list[list[Row] | NotCompiled]:
-    """The results of a stage's tasks, compiled together or, where that fails, each alone. Errors
-    are data, since not all of the compiler's can be sent from process to process."""
-    problems = {task.problem_name: task.problem for task in tasks}
-    capabilities = tuple(dict.fromkeys(task.capability for task in tasks))
-    try:
-        rows = [*lint_stage(stage_named(tasks[0].stage), problems, capabilities)]
-    except Exception as error:  # such as a typing error: Numba's have many types
-        if len(tasks) > 1:
-            return [_done([task])[0] for task in tasks]
-        said = " ".join(str(error).split())
-        return [NotCompiled(type(error).__name__, said, isinstance(error, CompilerMissing))]
-    places = ((task.problem_name, arch_of(task.capability)) for task in tasks)
-    return [[row for row in rows if (row.problem, row.arch) == place] for place in places]
+def processes() -> int:
+    """How many compile at a time: each takes a core and about 300 MiB."""
+    return min(cores(), MOST_PROCESSES)

@@ -1,22 +1,19 @@
-"""The oracle checks every element of a float32 output. :mod:`convlab.convolution` computes the
-exact answer, :mod:`convlab.rounding` bounds the rounding errors.
+"""The oracle checks every element of a float32 output against the exact answer, which
+:mod:`convlab.convolution` computes, within a bound of the rounding errors.
 
-Infinities and NaN
-------------------
-A term that is NaN or infinite makes the exact result NaN or infinite, and the output must be that
-same NaN or infinity. Padding is zeros that are multiplied, so an infinite weight on padding is NaN,
-as in PyTorch. Else float32 gets an infinity only by overflow: ``+inf`` is right where the positive
-terms alone come, within the bound, to ``2**128 - 2**103`` or more, which rounds to infinity;
-``-inf`` likewise where the negative terms do; NaN only where both do. Nothing else excuses a NaN.
+``|output - exact| <= gamma_n * magnitude``, where ``magnitude = sum |x||w| + |bias|`` and ``n`` is
+K, or K + 1 with a bias; ``docs/checking.md`` derives it, its terms for denormals, atomic additions
+and products of numbers split in two for tensor cores, and says which NaN and infinities are right.
+Where all tensors hold only integers and ``magnitude`` is at most ``2**24``, the bound is 0.
+(Winograd and Fourier algorithms compute other sums; this bound is not theirs.)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,23 +29,105 @@ from convlab.convolution import (
     workers_for,
 )
 from convlab.problem import ConvProblem
-from convlab.rounding import (
-    HALF_DENORMAL,
-    LARGEST_EXACT_TF32,
-    SMALLEST_NORMAL,
-    SPLIT_ROUNDINGS,
-    TF32_DENORMAL,
-    TF32_WHOLE,
-    Bound,
-    bound_at,
-    largest_error,
-    rounding_bound,
-)
 
 Singles = NDArray[np.float32]
 
+ROUNDOFF = 2.0**-24  # float32's u: half the distance from 1 to the next number
+HALF_DENORMAL = 2.0**-150  # half of float32's smallest number above zero
+SMALLEST_NORMAL = 2.0**-126
+LARGEST_EXACT = 2**24  # float32 holds every integer up to here
+LARGEST_EXACT_TF32 = 2**11  # and TF32 up to here
+SPLIT_ROUNDINGS = 48  # the fewest that sums of split products are worth
+TF32_DENORMAL = 2.0**-136  # TF32's smallest number above zero
+TF32_WHOLE = 2.0**-113  # the least number whose two parts TF32 holds as well as any other's
 OVERFLOW = 2.0**128 - 2.0**103  # the least that float32 rounds to infinity
 MANY_OUTPUTS = 2**20  # from here on compiled threads check: fewer take less time than compiling
+
+_Size = TypeVar("_Size", float, NDArray[np.float64])
+
+
+class Bound(NamedTuple):
+    """The largest error allowed in one problem's outputs, as a function of their ``magnitude``."""
+
+    gamma: float
+    underflow: float  # the most that products below the normal range lose together
+    exact_up_to: float  # the magnitude up to which nothing is lost; negative for none
+    always: float  # what is lost whatever the magnitude
+
+
+def bound_at(magnitude: _Size, bound: Bound) -> _Size:
+    """How far outputs of this magnitude may be from the exact result: numbers or arrays of them."""
+    underflown = (1 + bound.gamma) * np.minimum(bound.underflow, magnitude)
+    lost = bound.gamma * magnitude + underflown + bound.always
+    return lost * (magnitude > bound.exact_up_to)  # type: ignore[no-any-return]
+
+
+def rounding_bound(
+    K: int, *, with_bias: bool, integers: bool = False, least: int = 0, always: float = 0.0
+) -> Bound:
+    """The bound of float32 sums of K terms; docs/checking.md derives it.
+
+    ``integers`` says that every tensor holds integers only, ``least`` is the least number of
+    roundings to allow, ``always`` a further loss that is allowed unless all are integers.
+    Raises ``ValueError`` from ``n = 2**24`` roundings on, where gamma_n means nothing.
+    """
+    roundings = max(K, least) + with_bias
+    if roundings >= 1 / ROUNDOFF:
+        raise ValueError(
+            f"each output sums {roundings} numbers: the error bound holds below 2**24, because "
+            "float32 may lose all digits over that many"
+        )
+    gamma = roundings * ROUNDOFF / (1 - roundings * ROUNDOFF)
+    exact_up_to = LARGEST_EXACT if integers else -1
+    return Bound(gamma, K * HALF_DENORMAL, exact_up_to, 0.0 if integers else always)
+
+
+def largest_error(output: Singles, expected: Doubles, magnitude: Doubles, bound: Bound) -> float:
+    """The largest error of many outputs as a multiple of its bound, infinite where one of them or
+    of what was expected is no finite number. The three arrays are of one shape.
+
+    Compiled for the processor: one pass and no arrays in between. With NumPy alone, checking a
+    benchmark's hundreds of millions of outputs takes longer than anything else in it.
+    """
+    flat = (np.asarray(array).reshape(-1) for array in (output, expected, magnitude))
+    return float(_compiled()[0](*flat, bound))
+
+
+def squared_errors(output: Singles, expected: Doubles) -> tuple[float, float, float]:
+    """The sum of squared errors, the sum of squares of what was expected, and the largest error.
+    Where an element is not finite, the first result is not finite either, and the largest error
+    means nothing. This is compiled too."""
+    flat = (np.asarray(array).reshape(-1) for array in (output, expected))
+    errors, sizes, largest = _compiled()[1](*flat)
+    return float(errors), float(sizes), float(largest)
+
+
+@cache
+def _compiled() -> tuple[Any, Any]:
+    from numba import njit  # a second of compiling, only for many outputs
+
+    bound_of = njit(nogil=True)(bound_at)
+
+    def largest_error(output: Any, expected: Any, magnitude: Any, bound: Bound) -> float:
+        largest, finite = 0.0, True
+        for e in range(output.size):
+            error = abs(output[e] - expected[e])
+            finite &= error < np.inf
+            if error > 0:
+                allowed = bound_of(magnitude[e], bound)
+                largest = max(largest, error / allowed if allowed > 0 else np.inf)
+        return largest if finite else np.inf
+
+    def squared_errors(output: Any, expected: Any) -> tuple[float, float, float]:
+        errors = sizes = largest = 0.0
+        for e in range(output.size):
+            error = output[e] - expected[e]
+            errors += error * error
+            sizes += expected[e] * expected[e]
+            largest = max(largest, abs(error))
+        return errors, sizes, largest
+
+    return njit(nogil=True)(largest_error), njit(nogil=True)(squared_errors)
 
 
 @dataclass(frozen=True)
@@ -96,11 +175,6 @@ class _Facts(NamedTuple):
             some_small=bool(((sizes > 0) & (sizes < TF32_WHOLE)).any()),
         )
 
-    @classmethod
-    def together(cls, parts: Iterable[_Facts]) -> _Facts:
-        finite, integers, largest, some_small = zip(*parts, strict=True)
-        return cls(all(finite), all(integers), max(largest), any(some_small))
-
 
 class Oracle:
     """The answer to one convolution, computed once, to check any number of outputs.
@@ -129,19 +203,20 @@ class Oracle:
         self.workers = (workers or workers_for(problem)) if many else 1
         self.expected = reference(problem, input, weight, bias, workers=self.workers)
         self.magnitude = magnitude(problem, input, weight, bias, workers=self.workers)
-        inputs = _Facts.together(each(_Facts.of, input, self.workers))
-        weights = _Facts.of(weight)
-        biases = [] if bias is None else [_Facts.of(bias)]
-        all_of_them = _Facts.together([inputs, weights, *biases])
+        parts = [*input, weight] if bias is None else [*input, weight, bias]
+        facts = each(_Facts.of, parts, self.workers)
+        images, weights = facts[: len(input)], facts[len(input)]
         self._finite = self.expected  # what the finite terms sum to
-        if not all_of_them.finite:
+        if not all(part.finite for part in facts):
             self._finite = convolution(problem, input, weight, bias, finite_part, self.workers)
         self._with_bias = bias is not None
-        self._integers = all_of_them.integers
-        self._largest_factor = max(inputs.largest, weights.largest)
+        self._integers = all(part.integers for part in facts)
+        largest = max(image.largest for image in images)
+        self._largest_factor = max(largest, weights.largest)
         # The most that a product loses where TF32 cannot hold a number's small part.
+        some_small = any(image.some_small for image in images)
         self._too_small = TF32_DENORMAL * (
-            inputs.some_small * weights.largest + weights.some_small * inputs.largest
+            some_small * weights.largest + weights.some_small * largest
         )
 
     @property
@@ -156,8 +231,9 @@ class Oracle:
             always += self.problem.K * (self._too_small + 8 * HALF_DENORMAL)
             integers &= self._largest_factor <= LARGEST_EXACT_TF32
             least = SPLIT_ROUNDINGS
+        terms, with_bias = self.problem.K, self._with_bias
         return rounding_bound(
-            self.problem, with_bias=self._with_bias, integers=integers, least=least, always=always
+            terms, with_bias=with_bias, integers=integers, least=least, always=always
         )
 
     def check(
@@ -165,9 +241,7 @@ class Oracle:
     ) -> CheckResult:
         """Check every element of a float32 output. Each of ``atomic_additions`` to an element may
         flush a denormal to zero, as GPUs do there; ``split_products`` are of numbers split in two
-        for tensor cores (:mod:`convlab.rounding` has both).
-
-        Raises ``ValueError`` when its shape or dtype is not the problem's.
+        for tensor cores. Raises ``ValueError`` when its shape or dtype is not the problem's.
         """
         require_shape("output", output, self.problem.output_shape)
         _require_float32("output", output)
@@ -218,7 +292,7 @@ class Oracle:
 def _same_or_overflowed(
     output: Singles, expected: Doubles, finite: Doubles, magnitude: Doubles, bound: Doubles
 ) -> NDArray[np.bool_]:
-    """Where a NaN or an infinity is right or allowed; the head of this module has the rules.
+    """Where a NaN or an infinity is right or allowed; docs/checking.md has the rules.
 
     ``finite`` and ``magnitude`` are the sums of the finite terms and of their sizes. Half of their
     sum is the sum of the positive terms; half of their difference is the sum of the negative terms.

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines import Engine, EngineUnavailable, choose
-from convlab.engines.handles import address_of, check_aligned
+from convlab.engines import Engine, EngineUnavailable, address_of, check_aligned, choose
 from convlab.problem import ConvProblem
 from convlab.stage import SOURCES, Argument, Capability, Flat, Images, Program, Step
 from convlab.stages import LADDER, Stage, Tile, production_tile, splits_for, stage_named
@@ -31,10 +30,9 @@ class Plan:
     own: CUDA does not capture the default one). Calls share one workspace, so a GPU does one call
     at a time: for concurrent work on two streams make two plans.
 
-    ``tile`` is the main kernel's, ``workspace_bytes`` the device memory beside input, weight, bias
-    and output. If ``packed``, a call only exchanges addresses and calls the driver
-    (``engines/prepacked.py``), else it takes Numba's launches; if ``one_graph``, it calls the
-    driver once for all of them.
+    ``tile`` is the main kernel's, ``workspace_bytes`` the device memory beside the four tensors. If
+    ``packed``, a call only exchanges addresses and calls the driver (``engines/prepacked.py``),
+    else it takes Numba's launches; if ``one_graph``, it calls the driver once for all of them.
     """
 
     def __init__(
@@ -68,9 +66,8 @@ class Plan:
             "bias": (problem.out_channels,),
             "output": problem.output_shape,
         }
-        self._together = self.engine.prepack(program, shapes, self._own)
-        self.packed = self._together is not None
-        self.one_graph = self._together is not None and self._together.one_graph
+        self._together = together = self.engine.prepack(program, shapes, self._own)
+        self.packed, self.one_graph = bool(together), bool(together and together.one_graph)
 
     def __call__(
         self, input: Any, weight: Any, out: Any, bias: Any = None, *, stream: Any = None
@@ -107,10 +104,7 @@ class Plan:
         """Each step with the arrays that it gets, in order."""
         bias = self._no_bias if bias is None else bias
         arrays = {"input": input, "weight": weight, "bias": bias, "output": out, **self._own}
-        return [
-            (launch, [_pick(argument, arrays) for argument in launch.arguments])
-            for launch in self.program.launches
-        ]
+        return [(step, _arguments(step, arrays)) for step in self.program.launches]
 
     def for_weight(self, weight: Any, bias: Any = None, *, stream: Any = None) -> PlanForWeight:
         """A plan called as ``(input, out, *, stream=None)`` for inference, where weight and bias
@@ -135,7 +129,7 @@ class Plan:
         for step, start in zip(program.launches, own._starts, strict=True):
             names = {str(argument) for argument in step.arguments}
             if others.isdisjoint(names):
-                start([_pick(argument, arrays) for argument in step.arguments], stream)
+                start(_arguments(step, arrays), stream)
             else:
                 others |= names - set(SOURCES)
                 rest.append(step)
@@ -233,9 +227,8 @@ def tile_for(problem: ConvProblem, stage: Stage, engine: Engine, **switches: boo
     measured without the stage's options, so plans with options do not take them."""
     if not engine.is_gpu:
         return stage.tiny_tile
-    found = None
-    if not any(switches.get(name) for name in stage.options):
-        found = tuned_tile(problem, stage, engine.device)
+    plain = not any(switches.get(name) for name in stage.options)
+    found = tuned_tile(problem, stage, engine.device) if plain else None
     return found or tile_by_rule(problem, stage, engine, **switches)
 
 
@@ -252,6 +245,10 @@ def _prepared(
     problem: ConvProblem, stage: Stage, tile: Tile | None, options: tuple[tuple[str, int], ...]
 ) -> Program:
     return stage.prepare(problem, tile, **dict(options))
+
+
+def _arguments(step: Step, arrays: dict[str, Any]) -> list[Any]:
+    return [_pick(argument, arrays) for argument in step.arguments]
 
 
 def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
@@ -278,14 +275,13 @@ def stages_for(
 ) -> tuple[tuple[Stage, ...], str | None]:
     """The stages that can run on an engine, and, where some cannot, which and why."""
     able = tuple(stage for stage in among if stage.runs_on(engine.capability()))
-    too_old = why_too_old(among, engine.capability(), engine.device)
-    reasons = [] if too_old is None else [too_old]
+    reasons = [why_too_old(among, engine.capability(), engine.device)]
     by_library = [stage for stage in among if _calls_a_library(stage)]
     # Looking for a library imports it: only where a stage needs one.
     if by_library and (lacking := engine.why_no_library()) is not None:
         able = tuple(stage for stage in able if stage not in by_library)
         reasons.append(f"{', '.join(stage.name for stage in by_library)}: {lacking}")
-    return able, "; ".join(reasons) or None
+    return able, "; ".join(filter(None, reasons)) or None
 
 
 def _calls_a_library(stage: Stage) -> bool:
@@ -320,8 +316,7 @@ def why_too_old(stages: Iterable[Stage], capability: Capability | None, gpu: str
 
 def check_runs(stage: Stage, engine: Engine) -> None:
     """Raise ``EngineUnavailable`` where the engine's GPU cannot run the stage."""
-    reason = why_too_old((stage,), engine.capability(), engine.device)
-    if reason is not None:
+    if (reason := why_too_old((stage,), engine.capability(), engine.device)) is not None:
         raise EngineUnavailable(reason)
 
 
@@ -329,9 +324,9 @@ def check_fits(what: str, nbytes: int, engine: Engine, hint: str = "") -> None:
     """Raise ``MemoryError`` with the sizes when the engine has less memory than ``nbytes``."""
     free = engine.free_bytes()
     if free is not None and nbytes > free:
+        needed, there = _size(nbytes), _size(free)
         raise MemoryError(
-            f"{what} needs {_size(nbytes)}, but {_size(free)} are all there is on "
-            f"{engine.device}{hint}"
+            f"{what} needs {needed}, but {there} are all there is on {engine.device}{hint}"
         )
 
 

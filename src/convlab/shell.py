@@ -1,4 +1,4 @@
-"""How the command's verbs end, with one line each, and how they write files.
+"""What the command's verbs share: options, how they end, how they write files.
 
 A verb exits 0 (fine), 1 (something is wrong) or 2 (arguments or environment, with one line
 that says what to do).
@@ -8,22 +8,41 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from typer.core import TyperGroup
 
-from convlab import files
+from convlab import files, workloads
+from convlab.problem import ConvProblem
+
+if TYPE_CHECKING:
+    from convlab.engines import Engine
+    from convlab.stage import Capability
+    from convlab.stages import Stage
 
 WRONG, REFUSED, INTERRUPTED = 1, 2, 130
 SOURCE = Path(__file__).parent
 STANDARD_OUTPUT = "-"
+
+JsonFile = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Also write JSON to FILE; - is standard output."),
+]
+Layer = Annotated[
+    str | None, typer.Option(metavar="NAME", help="A layer of the paper: conv1 to conv12.")
+]
+Batch = Annotated[int | None, typer.Option(metavar="N", help="How many images.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Wait, however long it takes.")]
 
 
 class Verbs(TyperGroup):
@@ -32,9 +51,7 @@ class Verbs(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the arguments as ``ctx.obj``; exit 2 with one line if they are wrong."""
         ctx.obj = list(args)
-        if not args:  # gets the help
-            return super().parse_args(ctx, args)
-        with _usage_in_one_line():
+        with _usage_in_one_line() if args else nullcontext():  # no arguments get the help
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -102,18 +119,17 @@ def numba_needed() -> Iterator[None]:
 def _mistake(error: Exception) -> str | None:
     """``FILE:LINE`` in convlab's own source where its import failed; None if the cause is
     elsewhere, such as in Numba."""
+    here: Any = traceback.extract_tb(error.__traceback__)[-1]
     if isinstance(error, SyntaxError):
-        file, line = error.filename, error.lineno
-    else:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        file, line = frame.filename, frame.lineno
+        here = error
     absent = error.name if isinstance(error, ImportError) else None
     if absent is not None and not absent.startswith("convlab"):  # such as Numba
         return None
-    if file is None or not Path(file).is_relative_to(SOURCE):
+    path = Path(here.filename or "")
+    if not path.is_relative_to(SOURCE):
         return None
-    path = Path(file)
-    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{line}"
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}:{here.lineno}"
 
 
 def refuse_simulator() -> None:
@@ -153,15 +169,14 @@ def write_json(json_file: str | None, document: Any, indent: int | None = 2) -> 
 def check_writable(option: str, path: Path, instead: str = "") -> None:
     """Refuse, before any work is done, a file that could not be written after it. ``instead`` is
     what to do where no option gives another one."""
+    given = f"{option} is {str(path)!r}"
     try:
         target = path.resolve()
         if path.is_dir():
-            refuse(f"{option} is {str(path)!r}, which is a folder: {instead or 'give a file'}")
+            refuse(f"{given}, which is a folder: {instead or 'give a file'}")
         folder = target.parent if path.is_symlink() else path.parent
         if not folder.is_dir():
-            refuse(
-                f"{option} is {str(path)!r}, but there is no folder {str(folder)!r}: make it first"
-            )
+            refuse(f"{given}, but there is no folder {str(folder)!r}: make it first")
         if path.exists() and not os.access(path, os.W_OK):
             raise PermissionError
         if not path.exists() or path.is_file():  # not a pipe or a device
@@ -171,13 +186,74 @@ def check_writable(option: str, path: Path, instead: str = "") -> None:
         raise
     except (OSError, RuntimeError) as error:  # RuntimeError: links that go round in circles
         reason = getattr(error, "strerror", None) or one_line(error) or "it is write-protected"
-        refuse(
-            f"{option} is {str(path)!r}, which cannot be written ({reason}): "
-            f"{instead or 'give another file'}"
-        )
+        refuse(f"{given}, which cannot be written ({reason}): {instead or 'give another file'}")
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """:func:`convlab.files.write_whole`, refused in a sentence where it cannot."""
     with refusing(OSError):
         files.write_whole(path, content)
+
+
+def stages_named(names: Sequence[str] | None) -> tuple[Stage, ...]:
+    """The stages of these names in the ladder's order; without names, all."""
+    from convlab.stages import LADDER, stage_named
+
+    wanted = LADDER if not names else [stage_named(name) for name in names]
+    return tuple(stage for stage in LADDER if stage in wanted)
+
+
+def problem_from(layer: str | None, batch: int | None, engine: Engine) -> ConvProblem:
+    """The layer of that name, or the engine's default problem, with that many images."""
+    from convlab.ladder import default_problem
+
+    problem = default_problem(engine) if layer is None else workloads.paper_layer(layer)
+    return problem if batch is None else replace(problem, batch=batch)
+
+
+def too_slow(
+    problem: ConvProblem, seconds: float, engine: Engine, patience: float, gpu: bool = True
+) -> str:
+    """The sentence for what takes longer than ``patience``: how long, and what to do instead."""
+    alone = seconds / problem.batch
+    one = f" --batch 1 (about {duration(alone)})," if alone <= patience else ""
+    or_gpu = " or a GPU" if gpu else ""
+    return (
+        f"this takes {engine.device} about {duration(seconds)}: use{one} the default problem "
+        f"(seconds){or_gpu}, or add --yes to wait"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: "5 minutes"."""
+    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def capability(option: str, arch: str) -> Capability:
+    """(9, 0) for ``sm_90``. Raises ``ValueError`` naming the option for what is no such name."""
+    digits = re.fullmatch(r"sm_(\d{1,2})(\d)", arch)
+    if digits is None:
+        raise ValueError(f"{option} is {arch!r}: it must be sm_ and digits, such as sm_90")
+    return int(digits[1]), int(digits[2])
+
+
+def check_compilers(user: str) -> None:
+    """Refuse where a compiler or the disassembler is missing; ``user`` is what needs them."""
+    from convlab.doctor import compilers
+
+    for tool in compilers():
+        if not tool["found"]:
+            refuse(f"{tool['name']} is missing, and {user} needs it: run {tool['install']}")
+
+
+def conclude(console: Console, errors: Sequence[Text], noun: str, checked: int, right: str) -> None:
+    """Print what is wrong and exit with 1, or say that all is right."""
+    for line in errors:
+        console.print(line, soft_wrap=True)
+    if errors:
+        raise typer.Exit(WRONG)
+    all_are = f"The {noun} is" if checked == 1 else f"All {checked} {noun}s are"
+    console.print(Text(f"{all_are} {right}.", "green"))

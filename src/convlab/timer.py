@@ -79,8 +79,7 @@ def measure(
 def warm_up(
     start: Callable[[], Any], wait: Callable[[], Any], now: Callable[[], float] = time.perf_counter
 ) -> None:
-    """Run the work ``WARM_UP`` times, or until it took ``WARM_UP_MS``. ``start`` starts a run,
-    ``wait`` waits for it, ``now`` is a clock in seconds."""
+    """Run the work ``WARM_UP`` times, or until it took ``WARM_UP_MS``; ``now`` is in seconds."""
     until = now() + WARM_UP_MS / 1e3
     for _ in range(WARM_UP):
         start()

@@ -121,10 +121,8 @@ def namespace(array: Any) -> Any:
         from array_api_compat import array_namespace
     except ModuleNotFoundError:
         kind = type(array).__module__.split(".")[0]
-        raise ModuleNotFoundError(
-            f"{kind} arrays need array-api-compat: python -m pip install -e '.[arrays]' in "
-            "convlab's folder"
-        ) from None
+        install = "python -m pip install -e '.[arrays]' in convlab's folder"
+        raise ModuleNotFoundError(f"{kind} arrays need array-api-compat: {install}") from None
     return array_namespace(array)
 
 
@@ -133,16 +131,11 @@ def _out_of(
 ) -> tuple[int, ...]:
     """The output's size along each axis. Raises ``ValueError`` where no window fits."""
     size = input.shape[2:]
-    axes = len(size)
-    settings = zip(
-        size,
-        kernel,
-        _each("stride", stride, axes, at_least=1),
-        _each("padding", padding, axes, at_least=0),
-        _each("dilation", dilation, axes, at_least=1),
-        strict=True,
-    )
-    out = tuple((n + 2 * p - (k - 1) * d - 1) // s + 1 for n, k, s, p, d in settings)
+    strides = _each("stride", stride, len(size), at_least=1)
+    pads = _each("padding", padding, len(size), at_least=0)
+    dilations = _each("dilation", dilation, len(size), at_least=1)
+    axes = zip(size, kernel, strides, pads, dilations, strict=True)
+    out = tuple((n + 2 * p - (k - 1) * d - 1) // s + 1 for n, k, s, p, d in axes)
     if min(out) < 1:
         raise ValueError(
             f"kernel_size {tuple(kernel)} with dilation {dilation} does not fit input of size "

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from convlab.convolution import each
-from convlab.oracle import Oracle, Singles
+from convlab.oracle import ROUNDOFF, Oracle, Singles, squared_errors
 from convlab.problem import ConvProblem
-from convlab.rounding import ROUNDOFF, squared_errors
 
 FP32 = "fp32"  # the oracle's bound, and a norm
 RULES = (FP32, "tf32", "fft", "winograd")

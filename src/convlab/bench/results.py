@@ -30,7 +30,7 @@ FORMAT, VERSION = "convlab bench", 1
 # What a time depends on, below the package: kernels, engines, baselines, and how they are measured.
 MEASURED_BY = (
     "stages", "stage.py", "kernels", "device", "engines", "bench/baselines",
-    "plans.py", "unfold.py", "problem.py", "workloads.py", "convolution.py", "rounding.py",
+    "plans.py", "unfold.py", "problem.py", "workloads.py", "convolution.py",
     "oracle.py", "timer.py", "bench/harness.py", "bench/bounds.py", "bench/systems.py",
     "bench/gpu_backend.py", "bench/roofline.py",
 )  # fmt: skip

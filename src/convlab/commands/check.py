@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from convlab import tables
-from convlab.commands.shared import JsonFile
-from convlab.shell import WRONG, console_for, numba_needed, refusing, write_json
+from convlab.shell import WRONG, JsonFile, console_for, numba_needed, refusing, write_json
 
 
 def check(

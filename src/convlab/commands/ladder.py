@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,34 +11,10 @@ import typer
 from rich.text import Text
 from typer.core import TyperCommand
 
-from convlab import tables
-from convlab.commands.shared import (
-    Batch,
-    JsonFile,
-    Layer,
-    Yes,
-    conclude,
-    duration,
-    problem_from,
-    stages_named,
-    too_slow,
-)
-from convlab.shell import (
-    INTERRUPTED,
-    check_writable,
-    console_for,
-    fail,
-    numba_needed,
-    refuse,
-    refusing,
-    write_json,
-    write_whole,
-)
+from convlab import shell, tables
 
 if TYPE_CHECKING:
-    from convlab.engines import Engine
     from convlab.ladder import Result
-    from convlab.stages import Stage
 
 PHOTOGRAPH = ":photograph:"  # what --image without a path stands for
 DEFAULT_PICTURE = Path("ladder.png")
@@ -62,8 +37,8 @@ class ImageAlone(TyperCommand):
 
 def ladder(
     context: typer.Context,
-    layer: Layer = None,
-    batch: Batch = None,
+    layer: shell.Layer = None,
+    batch: shell.Batch = None,
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="auto, gpu, simulator or cudasim.")
     ] = "auto",
@@ -82,36 +57,40 @@ def ladder(
         Path | None, typer.Option(metavar="PNG", help="Where --image draws: ladder.png.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random tensors.")] = 0,
-    yes: Yes = False,
-    json_file: JsonFile = None,
+    yes: shell.Yes = False,
+    json_file: shell.JsonFile = None,
 ) -> None:
     """Every stage on one problem, checked element by element; timed on a GPU, counted without one.
 
     Exits 1 when a stage is wrong, and says which, by how much and where first.
     """
-    console = console_for(json_file)
+    console = shell.console_for(json_file)
     if image is None and output is not None:
-        refuse("--output is where --image draws: give --image too")
+        shell.refuse("--output is where --image draws: give --image too")
     if image is not None and (layer is not None or batch is not None):
-        refuse("--image is a problem of its own: leave out --layer and --batch")
+        shell.refuse("--image is a problem of its own: leave out --layer and --batch")
     picture_file = output or DEFAULT_PICTURE
     if image is not None:
-        check_writable("--output", picture_file)
+        shell.check_writable("--output", picture_file)
         for option, other in (("--image", image), ("--json", json_file)):
             if other is not None and Path(other).resolve() == picture_file.resolve():
-                refuse(f"--output is {str(picture_file)!r}, and so is {option}: give another file")
+                given = f"--output is {str(picture_file)!r}"
+                shell.refuse(f"{given}, and so is {option}: give another file")
 
-    with numba_needed():
+    with shell.numba_needed():
         from convlab import image as pictures
         from convlab import ladder as runner
         from convlab.engines import EngineUnavailable, choose
         from convlab.oracle import random_tensors
-    with refusing(ValueError, EngineUnavailable, pictures.PlotsMissing):
+        from convlab.plans import stages_for
+    with shell.refusing(ValueError, EngineUnavailable, pictures.PlotsMissing):
         chosen_engine = choose(engine)
-        chosen_stages, left_out = _stages_that_run(stage, chosen_engine)
+        chosen_stages, left_out = stages_for(chosen_engine, shell.stages_named(stage))
+        if stage and left_out is not None:  # it was asked for by name
+            raise EngineUnavailable(left_out)
         picture = None
         if image is None:
-            problem = problem_from(layer, batch, chosen_engine)
+            problem = shell.problem_from(layer, batch, chosen_engine)
         else:
             path = None if image == PHOTOGRAPH else Path(image)
             picture = pictures.load(path, pictures.pixels_for(chosen_engine))
@@ -119,18 +98,17 @@ def ladder(
         seconds = runner.estimated_seconds(problem, chosen_stages, chosen_engine)
         patience = runner.PATIENCE_SECONDS
         if not yes and seconds is not None and seconds > patience:
-            refuse(too_slow(problem, seconds, chosen_engine, patience))
-    memory_permitting = partial(refusing, MemoryError, hint="; a smaller --batch takes less")
+            shell.refuse(shell.too_slow(problem, seconds, chosen_engine, patience))
+    memory_permitting = partial(shell.refusing, MemoryError, hint="; a smaller --batch takes less")
     with memory_permitting():
-        if picture is None:
-            tensors = random_tensors(problem, seed)
-        else:
+        tensors = random_tensors(problem, seed)
+        if picture is not None:
             tensors = pictures.tensors_for(picture)
 
     console.print(tables.ladder_heading(problem, chosen_engine))
     if picture is not None and seconds is not None:
         size = f"{problem.width} x {problem.height} pixels"
-        console.print(f"picture         scaled to {size}: about {duration(seconds)} here")
+        console.print(f"picture         scaled to {size}: about {shell.duration(seconds)} here")
     if left_out is not None:
         console.print(Text(f"left out        {left_out}"), soft_wrap=True)
     results: list[Result] = []
@@ -148,7 +126,7 @@ def ladder(
         if results:
             console.print("", tables.ladder_table(results, chosen_engine), sep="\n")
         done = f"{len(results)} of {len(chosen_stages)} stages"
-        fail(f"interrupted after {done}; no file was written", INTERRUPTED)
+        shell.fail(f"interrupted after {done}; no file was written", shell.INTERRUPTED)
 
     # Before anything is drawn, while the GPU's clocks are still those of the measurement.
     document = runner.as_json(problem, chosen_engine, results, arguments=context.obj)
@@ -157,24 +135,8 @@ def ladder(
     if picture is not None:
         maps = None if shown is None or shown.output is None else shown.output[0]
         png = pictures.draw(picture, maps, shown, results, chosen_engine.device)
-        write_whole(picture_file, png)
+        shell.write_whole(picture_file, png)
         console.print(Text(f"The picture and its feature maps are in {picture_file}"))
-    write_json(json_file, document)
+    shell.write_json(json_file, document)
     right = "right" if chosen_engine.is_gpu else RIGHT_HERE
-    conclude(console, tables.ladder_errors(results), "stage", len(results), right)
-
-
-def _stages_that_run(
-    names: Sequence[str] | None, engine: Engine
-) -> tuple[tuple[Stage, ...], str | None]:
-    """The stages asked for that can run here, and a sentence about those that cannot, or None.
-
-    Raises ``EngineUnavailable`` if a stage asked for by name cannot run.
-    """
-    from convlab.engines import EngineUnavailable
-    from convlab.plans import stages_for
-
-    able, left_out = stages_for(engine, stages_named(names))
-    if names and left_out is not None:
-        raise EngineUnavailable(left_out)
-    return able, left_out
+    shell.conclude(console, tables.ladder_errors(results), "stage", len(results), right)

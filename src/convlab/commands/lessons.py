@@ -12,8 +12,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from convlab.commands.shared import JsonFile
-from convlab.shell import console_for, refuse, refusing, write_json, write_whole
+from convlab.shell import JsonFile, console_for, refuse, refusing, write_json, write_whole
 
 FIRST = "00_start_here.ipynb"
 INSTALL = "make lessons installs it, or python -m pip install 'convlab[lessons]'"

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from convlab import tables
 from convlab.commands.bench import DEFAULT_FILE
-from convlab.commands.shared import JsonFile
 from convlab.shell import (
     STANDARD_OUTPUT,
+    JsonFile,
     check_writable,
     console_for,
     numba_needed,

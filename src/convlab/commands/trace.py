@@ -11,24 +11,22 @@ import typer
 from rich.text import Text
 
 from convlab import tables
-from convlab.commands.shared import (
+from convlab.shell import (
+    WRONG,
     Batch,
     JsonFile,
     Layer,
     Yes,
     capability,
     check_compilers,
-    problem_from,
-    too_slow,
-)
-from convlab.shell import (
-    WRONG,
     check_writable,
     console_for,
     numba_needed,
+    problem_from,
     refuse,
     refuse_simulator,
     refusing,
+    too_slow,
     write_json,
     write_whole,
 )

@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.text import Text
 
 from convlab import tables, workloads
-from convlab.commands.shared import Batch, JsonFile
 from convlab.problem import ConvProblem
 from convlab.shell import (
     INTERRUPTED,
     WRONG,
+    Batch,
+    JsonFile,
     check_writable,
     console_for,
     fail,

@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 
 from convlab.simulation.memory_rules import Counts
-from convlab.stage import Capability, Launch, LibraryCall, Program, Step
+from convlab.stage import Capability, Launch, Program, Step
 
-__all__ = ["ENGINE_NAMES", "Counts", "Engine", "EngineUnavailable", "choose", "unavailable"]
+__all__ = [
+    "ENGINE_NAMES", "Counts", "Engine", "EngineUnavailable", "address_of", "check_aligned",
+    "choose", "stream_handle", "unavailable",
+]  # fmt: skip
 
 _CLASSES = {"gpu": "Gpu", "simulator": "Simulator", "cudasim": "CudaSim"}  # by their modules
 ENGINE_NAMES = tuple(_CLASSES)
@@ -30,9 +33,8 @@ class EngineUnavailable(RuntimeError):
 
 
 class Engine:
-    """Where kernels run. The methods written out here are a simulator's: arrays are NumPy's in host
-    memory, and there is no GPU to ask. Engine ``gpu`` overrides every one; its arrays are Numba's
-    device arrays."""
+    """Where kernels run. The methods here are a simulator's, whose arrays are NumPy's and which has
+    no GPU to ask. Engine ``gpu`` overrides every one; its arrays are Numba's device arrays."""
 
     name: str
     is_gpu = False
@@ -49,16 +51,15 @@ class Engine:
         raise NotImplementedError
 
     def free_bytes(self) -> int | None:
-        """Memory that can still be allocated, in bytes; None where that is unknown. On the host all
-        memory there is: how much of it is free changes by the minute."""
+        """Memory that can still be allocated, in bytes; None where unknown. On the host all memory
+        there is: how much of it is free changes by the minute."""
         try:
             return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         except (AttributeError, ValueError, OSError):  # not every system tells
             return None
 
     def empty(self, shape: tuple[int, ...]) -> Any:
-        """An uninitialised float32 array. A simulator fills it with NaN, so that an element that no
-        kernel writes is wrong."""
+        """A float32 array, filled with NaN by a simulator: what no kernel writes is wrong."""
         return np.full(shape, np.nan, np.float32)
 
     def to_device(self, host: np.ndarray) -> Any:
@@ -75,9 +76,16 @@ class Engine:
 
     def build(self, step: Step, program: Program) -> Start:
         """The compiled step, a function of its arrays and a stream. A GPU's returns before the work
-        has ended. A simulator compiles nothing, and NumPy does its library calls. Raises
-        :class:`EngineUnavailable` for a library call without a library."""
-        return partial(_call, step) if isinstance(step, LibraryCall) else partial(self.run, step)
+        has ended; a simulator's library is NumPy. Raises :class:`EngineUnavailable` for a library
+        call without a library."""
+        if isinstance(step, Launch):
+            return partial(self.run, step)
+
+        def call(arrays: list[np.ndarray], stream: Any = None) -> None:
+            with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow
+                step.function(np, *arrays)
+
+        return call
 
     def prepack(
         self, program: Program, shapes: dict[str, tuple[int, ...]], held: dict[str, Any]
@@ -118,11 +126,6 @@ class Engine:
             self._counts = outer
 
 
-def _call(call: LibraryCall, arrays: list[np.ndarray], stream: Any = None) -> None:
-    with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow
-        call.function(np, *arrays)
-
-
 def _class_of(name: str) -> type[Engine]:
     """Imported when it is asked for, because a broken driver must not break the others."""
     found: type[Engine] = getattr(import_module(f"convlab.engines.{name}"), _CLASSES[name])
@@ -155,3 +158,62 @@ def choose(name: str = "auto") -> Engine:
     if name not in _made:
         _made[name] = _class_of(name)()
     return _made[name]
+
+
+# What the driver knows arrays and streams by: addresses and handles, whichever library's they are.
+# Numba's own conversion of an argument takes 5 to 20 us; reading an address takes less than one.
+
+_readers: dict[type, Callable[[Any], int | None]] = {}
+
+
+def address_of(array: Any) -> int:
+    """Where an array of any library with ``__cuda_array_interface__`` begins in the GPU's memory.
+    Raises ``TypeError`` for one that is not there, such as NumPy's."""
+    kind = type(array)
+    if kind not in _readers:
+        _readers[kind] = _reader_for(array)
+    address = _readers[kind](array)
+    if address is None:
+        raise TypeError(
+            f"an array is a {kind.__name__} in the host's memory: a plan on a GPU takes arrays in "
+            "the GPU's"
+        )
+    return address
+
+
+def _reader_for(array: Any) -> Callable[[Any], int | None]:
+    """The fastest way to read the address of an array of this type; None for one on the host."""
+    if hasattr(array, "device_ctypes_pointer"):
+        return lambda numbas: int(numbas.device_ctypes_pointer.value)
+    if hasattr(array, "data_ptr") and hasattr(array, "is_cuda"):
+        return lambda tensor: int(tensor.data_ptr()) if tensor.is_cuda else None
+    if not hasattr(array, "__cuda_array_interface__"):
+        return lambda host: None
+    if hasattr(getattr(array, "data", None), "ptr"):
+        return lambda cupys: int(cupys.data.ptr)
+    return lambda other: int(other.__cuda_array_interface__["data"][0])
+
+
+def check_aligned(name: str, address: int) -> None:
+    """Raise ``ValueError`` naming the array unless it begins at a multiple of 16 bytes: a
+    misaligned 128-bit access ends the GPU's context, with all that is in it."""
+    if address % 16:
+        raise ValueError(
+            f"{name} is a device array that starts at address {address:#x}: it must start at a "
+            "multiple of 16 bytes, because stages move four numbers at a time"
+        )
+
+
+def stream_handle(stream: Any) -> int:
+    """The handle of a stream of any library with ``__cuda_stream__``, of a handle, or of None, the
+    default stream: 0. Raises ``TypeError`` for anything else."""
+    if stream is None:
+        return 0
+    if isinstance(stream, int):
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    raise TypeError(
+        f"stream is {stream!r}: it must be None, a stream's handle or an object that has "
+        "__cuda_stream__, such as numba.cuda.stream()"
+    )

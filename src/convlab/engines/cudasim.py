@@ -1,12 +1,11 @@
 """Engine ``cudasim``: Numba's own CUDA simulator, its threads run as greenlets.
 
 It works in a process with or without ``NUMBA_ENABLE_CUDASIM=1``: a copy of the kernel's Python
-function (:mod:`convlab.simulation.python_body`) runs with the simulator's ``cuda``. Numba starts an
-operating-system thread for each CUDA thread; here :mod:`convlab.simulation.greenlets` runs them,
-which is quicker and always in the same order. Stricter than Numba's: indices out of bounds or
-negative raise, as do stores to a kernel's sources; shared and local memory start as NaN in every
-block, each call of ``shared.array`` is an array of its own, and ``alignment`` is accepted. All use
-of the simulator's internals is in this file and in ``device/intrinsics.py``.
+function runs with the simulator's ``cuda``, its threads as greenlets, always in the same order.
+Stricter than Numba's: indices out of bounds or negative raise, as do stores to a kernel's sources;
+shared and local memory start as NaN in every block, each call of ``shared.array`` is an array of
+its own, and ``alignment`` is accepted. All use of the simulator's internals is in this file and in
+``device/intrinsics.py``.
 """
 
 from __future__ import annotations
@@ -54,13 +53,9 @@ class CudaSim(Engine):
             for position in np.ndindex(*grid):
                 cuda.blockIdx = kernelapi.Dim3(*position)
                 cuda.shared.arrays.clear()
-                Block(
-                    thread, arguments, indices, cuda.enter, cuda.on_barrier, _ignore, _complain
-                ).run()
-
-
-def _ignore(threads: list[int], whole: bool) -> None:
-    """No warp has a barrier of its own in Numba's simulator."""
+                # No warp has a barrier of its own in Numba's simulator.
+                ends = cuda.enter, cuda.on_barrier, lambda threads, whole: None, _complain
+                Block(thread, arguments, indices, *ends).run()
 
 
 def _complain(kind: str, what: str, *_: Any) -> None:

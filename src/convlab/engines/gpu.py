@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numba import cuda
 from numba.cuda import types
 from numba.cuda.core import config
 
-from convlab.engines import Engine, EngineUnavailable, Start
-from convlab.engines.handles import cupy_stream, stream_handle
+from convlab.engines import Engine, EngineUnavailable, Start, stream_handle
 from convlab.stage import Capability, Flat, Launch, LibraryCall, Program, Step
 
 # Dense TF32 multiply-adds per SM and clock, by compute capability: the TFLOP/s of NVIDIA's papers
@@ -89,14 +90,9 @@ class Gpu(Engine):
         @lru_cache(maxsize=4)  # a plan is called on one stream, seldom on two
         def configured(handle: int) -> Any:
             stream = cuda.external_stream(handle) if handle else 0
-            # Numba warns of grids too small to fill a GPU; small problems are what people learn
-            # with.
-            usual = config.CUDA_LOW_OCCUPANCY_WARNINGS
-            config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
-            try:
+            # Numba warns of grids too small to fill a GPU: small problems are to learn with.
+            with mock.patch.object(config, "CUDA_LOW_OCCUPANCY_WARNINGS", 0):
                 return kernel[step.grid, step.block, stream]
-            finally:
-                config.CUDA_LOW_OCCUPANCY_WARNINGS = usual
 
         configured(0)
         return lambda arrays, stream=None: configured(stream_handle(stream))(*arrays)
@@ -142,8 +138,7 @@ class Gpu(Engine):
 
 # The array library for a stage's library calls is PyTorch or CuPy; kernels need neither. Arrays are
 # passed without a copy, on the kernels' stream, so that one graph can capture both. PyTorch
-# multiplies in float32 here even where its user allows TF32; CuPy does so unless the environment
-# says ``CUPY_TF32=1``.
+# multiplies in float32 here even where its user allows TF32; CuPy unless ``CUPY_TF32=1`` is set.
 Adapter = tuple[Any, Callable[[Any], Any], Callable[[int], AbstractContextManager[Any]]]
 
 
@@ -200,6 +195,23 @@ def in_float32(matmul: Any) -> Iterator[None]:
         yield
     finally:
         setattr(matmul, name, before)
+
+
+def cupy_stream(cupy: Any, handle: int) -> AbstractContextManager[Any]:
+    """CuPy's work inside the ``with`` goes to the stream of that handle; ``cupy`` is the module."""
+    if not hasattr(cupy.cuda.Stream, "from_external"):  # before CuPy 14
+        return cupy.cuda.ExternalStream(handle)  # type: ignore[no-any-return]
+    return cupy.cuda.Stream.from_external(_Stream(handle))  # type: ignore[no-any-return]
+
+
+@dataclass
+class _Stream:
+    """A stream in CUDA's protocol for exchanging them."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle  # version of the protocol, and the stream
 
 
 def _cupy() -> Adapter:

@@ -46,16 +46,13 @@ class Cubin:
     code: bytes
 
     @cached_property
-    def _instructions(self) -> list[str]:
-        return instructions_of([self])[0]
-
     def instructions(self) -> list[str]:
         """The instructions of this kernel; :func:`instructions_of` describes them."""
-        return self._instructions
+        return instructions_of([self])[0]
 
     def opcodes(self) -> Counter[str]:
         """How often the code has each opcode with its modifiers: ``LDG.E.128``, ..."""
-        return Counter(line.split()[0] for line in self._instructions)
+        return Counter(line.split()[0] for line in self.instructions)
 
 
 INSTRUCTION_BYTES = 16
@@ -129,8 +126,7 @@ def main_loop(code: Sequence[str]) -> list[str]:
     for end, instruction in enumerate(code):
         if (branch := _BRANCH.match(instruction)) is not None:
             begin = int(branch[1], 16) // INSTRUCTION_BYTES
-            if begin < end:
-                loops.append(list(code[begin : end + 1]))
+            loops.append(list(code[begin : end + 1]))  # empty for a branch forward
     best = max(loops, key=lambda loop: (multiply_adds(loop), -len(loop)), default=[])
     return best if multiply_adds(best) else []
 
@@ -160,10 +156,8 @@ def shared_load_bytes(
     kernel: Any, types: tuple[Any, ...], capability: Capability
 ) -> dict[tuple[str, int], int]:
     """The widest load from shared memory that each source line became, in bytes, by file and line:
-    where the compiler unrolls a loop, it merges loads of neighbouring numbers.
-
-    ``types`` are Numba's types of the arguments. Raises as :func:`compile_launch` does.
-    """
+    where the compiler unrolls a loop, it merges loads of neighbouring numbers. ``types`` are
+    Numba's types of the arguments. Raises as :func:`compile_launch` does."""
     code, _ = _built(kernel, types, capability, lineinfo=True)
     widest: dict[tuple[str, int], int] = {}
     line = ("", 0)
@@ -261,10 +255,6 @@ def _disassemble(cubin: bytes, *options: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        return subprocess.run(
-            # -ndf: no analysis of where branches lead, which is slow.
-            [program, *options, "-ndf", str(path)],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
+        # -ndf: no analysis of where branches lead, which is slow.
+        command = [program, *options, "-ndf", str(path)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -1,10 +1,9 @@
 """Launches whose parameters lie ready, so that a plan called again costs little host time.
 
-Numba's own launch looks the kernel up, converts every argument and packs all parameters each time:
-25 to 45 us, 50 to 115 us with PyTorch's tensors. Only the arrays' addresses change from call to
-call, so everything else is done once, here, and all launches of a plan become one CUDA graph. A
-graph of three launches takes 1.7 us of the host's time instead of 12, and 0.6 us more to give one
-kernel another array.
+Numba's own launch takes 25 to 45 us, 50 to 115 us with PyTorch's tensors. Only the arrays'
+addresses change from call to call, so everything else is done once, here, and all launches of a
+plan become one CUDA graph. A graph of three launches takes 1.7 us of the host's time instead of 12,
+and 0.6 us more to give one kernel another array.
 
 Numba itself lays out the parameters of an array with a marked address; the address belongs where
 the mark appears. Where numba-cuda is not as this module expects, :func:`prepack` returns None, and
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
-from convlab.engines.handles import address_of, check_aligned, stream_handle
+from convlab.engines import address_of, check_aligned, stream_handle
 from convlab.simulation.findings import three
 from convlab.stage import Argument, Flat, Images, Launch
 
@@ -40,10 +39,8 @@ def prepack(
     launches: Sequence[tuple[Launch, Any]], shapes: Mapping[str, Shape], held: Mapping[str, Any]
 ) -> Prepacked | None:
     """These launches, each with its compiled kernel, as one function of the four tensors; None
-    where numba-cuda is not as this module knows it.
-
-    ``shapes`` are all arrays' by name, ``held`` those that stay the same from call to call.
-    """
+    where numba-cuda is not as this module knows it. ``shapes`` are all arrays' by name, ``held``
+    those that stay the same from call to call."""
     try:
         return Prepacked([_Packed(step, kernel, shapes, held) for step, kernel in launches])
     except UNEXPECTED:
@@ -54,9 +51,12 @@ class Refused(RuntimeError):
     """The driver's error, and what it was to launch."""
 
 
-def _require(error: Any, names: str) -> None:
+def _answer(answer: tuple[Any, ...], names: str) -> Any:
+    """The driver's result. Raises :class:`Refused` for an error, with the kernels' names."""
+    error, *results = answer
     if error:
         raise Refused(f"CUDA could not launch {names}: {error.name}")
+    return results[0] if results else None
 
 
 class LaunchGraph:
@@ -66,17 +66,17 @@ class LaunchGraph:
     def __init__(self, launches: Sequence[_Packed]) -> None:
         self._launches = launches  # held: the driver reads their parameters
         self._names = ", ".join(dict.fromkeys(launch.name for launch in launches))
-        context = self._made(driver.cuCtxGetCurrent())
-        context_id = self._made(driver.cuCtxGetId(context))
-        graph, executable = self._made(driver.cuGraphCreate(0)), None
+        context = _current_context()
+        context_id = _answer(driver.cuCtxGetId(context), self._names)
+        graph, executable = _answer(driver.cuGraphCreate(0), self._names), None
         try:
             self._kernels = [launch.node_parameters() for launch in launches]
             self._nodes: list[Any] = []
             for kernel in self._kernels:
                 before = self._nodes[-1:]
                 added = driver.cuGraphAddKernelNode(graph, before, len(before), kernel)
-                self._nodes.append(self._made(added))
-            executable = self._made(driver.cuGraphInstantiate(graph, 0))
+                self._nodes.append(_answer(added, self._names))
+            executable = _answer(driver.cuGraphInstantiate(graph, 0), self._names)
         finally:
             if executable is None:
                 driver.cuGraphDestroy(graph)
@@ -86,20 +86,13 @@ class LaunchGraph:
 
     def update(self, number: int) -> None:
         """Have the driver copy that launch's parameters as they lie now."""
-        (error,) = driver.cuGraphExecKernelNodeSetParams(
-            self._executable, self._nodes[number], self._kernels[number]
-        )
-        _require(error, self._launches[number].name)
+        node, kernel = self._nodes[number], self._kernels[number]
+        done = driver.cuGraphExecKernelNodeSetParams(self._executable, node, kernel)
+        _answer(done, self._launches[number].name)
 
     def launch(self, stream: int) -> None:
         """Start all of them on the stream of that handle, one that is not captured."""
-        (error,) = driver.cuGraphLaunch(self._executable, stream)
-        _require(error, self._names)
-
-    def _made(self, answer: tuple[Any, Any]) -> Any:
-        error, thing = answer
-        _require(error, self._names)
-        return thing
+        _answer(driver.cuGraphLaunch(self._executable, stream), self._names)
 
 
 def _destroy(context: Any, context_id: int, graph: Any, executable: Any) -> None:
@@ -119,7 +112,7 @@ def _destroy(context: Any, context_id: int, graph: Any, executable: Any) -> None
 
 
 def _is_capturing(stream: int) -> bool:
-    """Whether somebody captures a graph from that stream: no graph can be launched there."""
+    """Whether somebody captures that stream: no graph can be launched there."""
     error, status = driver.cuStreamIsCapturing(stream)
     return not error and status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 
@@ -144,8 +137,7 @@ class Prepacked:
         return self._graph is not None
 
     def __call__(self, input: Any, weight: Any, bias: Any, output: Any, stream: Any = None) -> None:
-        """Start them on a stream; only the arrays' addresses are checked. Raises as
-        :meth:`convlab.plans.Plan.__call__` does."""
+        """Start them on a stream. Raises as :meth:`convlab.plans.Plan.__call__` does."""
         addresses = address_of(input), address_of(weight), address_of(bias), address_of(output)
         handle = stream_handle(stream)
         with self._lock:
@@ -174,8 +166,7 @@ class Prepacked:
         """Make the plan's context current in a thread that has none; refuse another GPU's."""
         current = _current_context()
         if not current:
-            (error,) = driver.cuCtxSetCurrent(self._context)
-            _require(error, self._launches[0].name)
+            _answer(driver.cuCtxSetCurrent(self._context), self._launches[0].name)
         elif current != self._context:
             raise RuntimeError(
                 "the current GPU is another than this plan's: a plan runs on the one that was "
@@ -235,10 +226,9 @@ class _Packed:
 
     def launch(self, stream: int) -> None:
         """Start it by itself."""
-        (error,) = driver.cuLaunchKernel(
-            self.function, *self.grid, *self.block, 0, stream, self.parameters_at, 0
-        )
-        _require(error, self.name)
+        shape = *self.grid, *self.block
+        done = driver.cuLaunchKernel(self.function, *shape, 0, stream, self.parameters_at, 0)
+        _answer(done, self.name)
 
 
 def _function(handle: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convlab.bench.baselines import OnGpu, Singles, System, Unsupported, why_no_library
-from convlab.engines.handles import cupy_stream
+from convlab.engines.gpu import cupy_stream
 from convlab.problem import ConvProblem
 
 TOO_MANY_ELEMENTS = "canUse32BitIndexMath"  # what PyTorch says where a kernel counts in 32 bits
