@@ -18,8 +18,8 @@ from convlab.bench import textbook
 from convlab.simulation.findings import NotSimulated
 from convlab.stages import stage_named
 from convlab.tracing import page
-from convlab.tracing.recorder import SUMS
-from convlab.tracing.table import as_text
+from convlab.tracing.tracer import SUMS
+from convlab.tracing.views import as_text
 from convlab.workloads import TEACHING
 
 pytestmark = pytest.mark.same_in_cudasim

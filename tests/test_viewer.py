@@ -305,12 +305,12 @@ def test_elements_are_named_as_they_lie(shown):
     opened = shown(made)
     named = opened.run(
         "state.launch.requests.filter((one) => one.array.name === 'a').map(unpacked)"
-        ".flatMap((one) => one.offsets.map((at) => elementAt(one.array, at)))"
+        ".flatMap((one) => one.offsets.map((at) => elementsAt(one.array, at)))"
     )
     assert named == [f"a[{lane // 16}, {lane % 16}]" for lane in range(32)]
     array = "state.launch.arrays.find((one) => one.name === 'a')"
-    assert opened.run(f"elementAt({array}, 1)") == "a gap in a"
-    assert opened.run(f"elementAt({array}, -1)") == "outside of a"
+    assert opened.run(f"elementsAt({array}, 1)") == "a gap in a"
+    assert opened.run(f"elementsAt({array}, -1)") == "outside of a"
     opened.run(
         "pick(null, null, state.launch.requests.findIndex((one) =>"
         " one.array.name === 'staged' && one.operation === 'load'))"

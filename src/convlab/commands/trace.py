@@ -85,7 +85,7 @@ def trace(
         if gpu is not None:
             refuse_simulator()
         from convlab.tracing import page
-        from convlab.tracing.table import as_tables
+        from convlab.tracing.views import as_tables
     made = _opened(saved) if opens else _traced(stage, layer, batch, tile, block, gpu, yes)
     console.print(as_tables(made))
     if "compiled" in made.about:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convlab.checking import check as checked
-from convlab.checking.checker import PROBLEMS, check_tile
-from convlab.checking.loading import is_kernel
+from convlab.checking.checker import PROBLEMS, check_tile, is_kernel
 from convlab.checking.records import SPOILED
 from convlab.kernels.im2col import THREADS, make_im2col, pitch
 from convlab.lessons.feedback import (

@@ -14,8 +14,7 @@ import numpy as np
 from numba import cuda
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from convlab.checking.checker import Tensors, main_launch, program_with
-from convlab.checking.loading import maker
+from convlab.checking.checker import Tensors, main_launch, maker, program_with
 from convlab.engines import choose
 from convlab.engines.simulator import Simulator
 from convlab.kernels.receptive_field import channel_parallel_field
