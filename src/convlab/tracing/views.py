@@ -222,7 +222,7 @@ def _totals(launch: LaunchTrace) -> Text:
 
 # The page.
 
-SCRIPTS = ("requests.js", "drawing.js", "footprints.js", "viewer.js")
+SCRIPTS = ("requests.js", "drawing.js", "viewer.js")
 PLACE = re.compile(r"<!--\{(\w+)\}-->")
 # What a page colours beside Python's own words.
 GPU_NAMES = (
