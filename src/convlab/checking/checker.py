@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 import re
 import sys
 import traceback
@@ -25,6 +26,7 @@ from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan, with_tile
 from convlab.problem import ConvProblem
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError
+from convlab.simulation.memory_rules import WARP
 from convlab.stage import SOURCES, Capability
 from convlab.stages import Launch, Program, Stage, Tile, allowances, stage_named
 from convlab.tracing import trace
@@ -47,6 +49,7 @@ PROBLEMS = {
 }
 EVERYTHING = PROBLEMS["everything at once"]
 CAPABILITY: Capability = (9, 0)  # what is compiled for
+WIDEST = 4 * WARP  # threads of a checked block
 DEFAULT_NAMES = ("make_kernel", "prepare")  # of a file, in this order
 Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
 Maker = Callable[[ConvProblem, Tile | None], Any]  # returns a kernel or a Program
@@ -77,8 +80,9 @@ def check(
     made = maker(kernel, step)
     answers: list[Answer] = []
     found: dict[Any, Finding] = {}
-    for name, problem in PROBLEMS.items():
-        answer, findings = _try(step, made, name, problem, seed)
+    tile = checked_tile(step)
+    for name, small in PROBLEMS.items():
+        answer, findings = _try(step, made, name, in_blocks(step, small, tile), tile, seed)
         answers.append(answer)
         for one in findings:
             found.setdefault((one.kind, one.line, one.other_line, one.array), one)
@@ -107,37 +111,93 @@ def check_tile(
     step = stage_named(stage)
     name = f"everything at once, with tile {tile}"
     problem = replace(EVERYTHING, out_channels=tile.M_B + EVERYTHING.out_channels)
-    return _try(with_tile(step, tile), maker(kernel, step), name, problem, seed)
+    return _try(with_tile(step, tile), maker(kernel, step), name, problem, tile, seed)
+
+
+@lru_cache
+def checked_tile(stage: Stage) -> Tile | None:
+    """The smallest tile of more than two warps, the last of them not full where the stage allows:
+    within one warp a missing barrier does no harm. None for a stage without tiles."""
+    tiny = stage.tiny_tile
+    if tiny is None:
+        return None
+    shapes = [
+        (rows, columns, K_B)
+        for rows in range(1, WIDEST // 2 + 1)
+        for columns in range(1, WIDEST // rows + 1)
+        for K_B in {tiny.K_B, rows, 2 * rows, columns, 2 * columns}
+        if rows * columns > 2 * WARP and tiny.K_B <= K_B <= 3 * tiny.K_B
+    ]
+
+    def cost(shape: tuple[int, int, int]) -> tuple[bool, int, int]:
+        rows, columns, K_B = shape
+        slices = K_B * (rows * tiny.M_T + columns * tiny.N_T)
+        return rows * columns % WARP == 0, slices, rows * columns
+
+    for rows, columns, K_B in sorted(shapes, key=cost):
+        tile = replace(tiny, M_B=rows * tiny.M_T, N_B=columns * tiny.N_T, K_B=K_B)
+        try:
+            stage.prepare(EVERYTHING, tile)
+        except ValueError:  # not for this stage
+            continue
+        return tile
+    return tiny
+
+
+def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None) -> ConvProblem:
+    """The problem with as many more channels or images as take more than one block; a single pixel
+    stays one."""
+
+    def larger(times: int) -> ConvProblem:
+        if tile is None:
+            return replace(problem, batch=(1 + times) * problem.batch)
+        return replace(problem, out_channels=problem.out_channels + times * tile.M_B)
+
+    tried = map(larger, range(1 if problem == PIXEL else 64))
+    several = (one for one in tried if math.prod(_main(stage.prepare(one, tile)).grid) > 1)
+    return next(several, problem)
+
+
+def _main(program: Program) -> Launch:
+    main = program.launches[-1]
+    assert isinstance(main, Launch)
+    return main
 
 
 def _try(
-    stage: Stage, make: Maker, name: str, problem: ConvProblem, seed: int
+    stage: Stage, make: Maker, name: str, problem: ConvProblem, tile: Tile | None, seed: int
 ) -> tuple[Answer, tuple[Finding, ...]]:
-    """The answer of a run without checks, and the findings of a strict run."""
+    """The answer, and the findings of a strict run; after findings the answer is that of a run
+    without checks."""
     tensors = random_tensors(problem, seed)
     if name == SPOILED:
         # An infinite weight gives NaN on padding, which is zeros.
         flat = tensors[0].reshape(-1)
         flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
         tensors[1][-1, 0, 0, 0] = np.inf
-    program = program_with(stage, make, problem, stage.tiny_tile)
+    program = program_with(stage, make, problem, tile)
     answer = Answer(name, problem, None, "it could not go on", ended=False)
+    findings: tuple[Finding, ...] = ()
     try:
-        output, written = _run(stage, program, problem, tensors, strict=False)
-        oracle, allowed = Oracle(problem, *tensors), allowances(stage, problem)
-        checked = oracle.check(output, **allowed)
-        images = enumerate(output) if not checked.ok else ()
-        wrong = [oracle.is_wrong(i, image, **allowed) for i, image in images]
-        failed = f"the kernel wrote to {written}, which is only to be read" if written else None
-        answer = Answer(name, problem, checked, failed, np.stack(wrong) if wrong else None)
-        _run(stage, program, problem, tensors, strict=True)
+        try:
+            output, written = _run(stage, program, problem, tensors, strict=True)
+        except NotSimulated:
+            raise
+        except SimulationError as error:
+            findings = error.findings
+            output, written = _run(stage, program, problem, tensors, strict=False)
     except NotSimulated as error:
         raise ValueError(str(error)) from error
     except SimulationError as error:
         return answer, error.findings
     except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
-        return replace(answer, failed=raised_by(error), ended=False), ()
-    return answer, ()
+        return replace(answer, failed=raised_by(error)), ()
+    oracle, allowed = Oracle(problem, *tensors), allowances(stage, problem)
+    checked = oracle.check(output, **allowed)
+    images = enumerate(output) if not checked.ok else ()
+    wrong = [oracle.is_wrong(i, image, **allowed) for i, image in images]
+    failed = f"the kernel wrote to {written}, which is only to be read" if written else None
+    return Answer(name, problem, checked, failed, np.stack(wrong) if wrong else None), findings
 
 
 def _run(
@@ -183,9 +243,8 @@ def main_launch(
     input, weight, bias = tensors
     for start in ready.steps(input, weight, output, bias)[:-1]:
         start(None)
-    main, arrays = ready.bound(input, weight, output, bias)[-1]
-    assert isinstance(main, Launch)
-    return main, arrays
+    _, arrays = ready.bound(input, weight, output, bias)[-1]
+    return _main(program), arrays
 
 
 def compiled(program: Program, stages: Program) -> Machine | None:
@@ -203,9 +262,8 @@ def compiled(program: Program, stages: Program) -> Machine | None:
 
 def _float64_in(program: Program) -> tuple[str, ...]:
     """Opcodes of the main kernel that compute in float64."""
-    main = program.launches[-1]
-    assert isinstance(main, Launch)
-    return tuple(sorted(filter(is_float64, compile_launch(main, program, CAPABILITY).opcodes())))
+    opcodes = compile_launch(_main(program), program, CAPABILITY).opcodes()
+    return tuple(sorted(filter(is_float64, opcodes)))
 
 
 def _reason(error: Exception) -> str:
@@ -233,16 +291,15 @@ def program_with(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | N
     if isinstance(kernel, Program):
         return kernel
     program = stage.prepare(problem, tile)
-    main = program.launches[-1]
-    assert isinstance(main, Launch)
-    theirs, ours = (inspect.signature(k.py_func).parameters for k in (kernel, main.kernel))
+    own = _main(program).kernel
+    theirs, ours = (inspect.signature(k.py_func).parameters for k in (kernel, own))
     if len(theirs) != len(ours):
         raise ValueError(
             f"{title_of(kernel)} takes ({', '.join(theirs)}): like {stage.name}'s kernel it must "
             f"take ({', '.join(ours)})"
         )
     steps = [
-        replace(step, kernel=kernel) if getattr(step, "kernel", None) is main.kernel else step
+        replace(step, kernel=kernel) if getattr(step, "kernel", None) is own else step
         for step in program.launches
     ]
     return replace(program, launches=tuple(steps))
