@@ -102,6 +102,12 @@ class Cost(NamedTuple):
         names = "requests", unit, f"fewest_{unit}"
         return cls(unit, *(sum(getattr(one, name) for one in accesses) for name in names))
 
+    @property
+    def grade(self) -> str:
+        """``good``, ``fair`` from a quarter above the fewest on, ``bad`` from twice as many on."""
+        times = self.total / max(1, self.fewest)
+        return "bad" if times >= 2 else "fair" if times > 1.25 else "good"
+
 
 @dataclass(frozen=True)
 class Work:

@@ -26,7 +26,7 @@ from pygments.token import Token
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
-from convlab.tracing.records import UNITS, Cost, LaunchTrace, Request, Trace, Work
+from convlab.tracing.records import UNITS, Access, Cost, LaunchTrace, Request, Trace, Work
 
 LEGEND = (
     "A request is one load or store of a warp's 32 lanes. Global memory answers it in sectors of "
@@ -171,10 +171,9 @@ def _done(work: Work) -> str:
 
 
 def _against(cost: Cost) -> Text:
-    """A count beside the fewest that would do; red where it is twice as many or more."""
-    times = cost.total / max(1, cost.fewest)
-    style = "red" if times >= 2 else "yellow" if times > 1.25 else "green"
-    return Text(f"{cost.total:,} ({cost.fewest:,}) {cost.unit:<10}", style)
+    """A count beside the fewest that would do."""
+    text = f"{cost.total:,} ({cost.fewest:,}) {cost.unit:<10}"
+    return Text(text, {"good": "green", "fair": "yellow", "bad": "red"}[cost.grade])
 
 
 def _arrays_table(launch: LaunchTrace) -> _Columns:
@@ -261,6 +260,9 @@ def _document(trace: Trace) -> dict[str, Any]:
         shown |= {
             "source": [*_functions(launch)],
             "size": blocks_of_threads(launch),
+            "costs": {
+                space: _cost(accesses) for space in UNITS if (accesses := launch.of(space=space))
+            },
             "requests": [_row(one, numbers[one.key]) for one in launch.requests],
             "flops": launch.flops,
             "bytes_moved": launch.bytes_moved,
@@ -269,7 +271,18 @@ def _document(trace: Trace) -> dict[str, Any]:
                 {"file": one.file, "line": one.line, "text": str(one)} for one in launch.findings
             ],
         }
+        for access, one in zip(shown["accesses"], launch.accesses, strict=True):
+            access["cost"] = _cost([one])
+        for array in shown["arrays"]:
+            accesses = launch.of(array["name"])
+            array["cost"] = _cost(accesses)
+            array["bytes_asked"] = launch.total("bytes_asked", accesses)
     return document
+
+
+def _cost(accesses: Sequence[Access]) -> dict[str, Any]:
+    cost = Cost.of(accesses)
+    return {**cost._asdict(), "grade": cost.grade}
 
 
 def _functions(launch: LaunchTrace) -> Iterator[dict[str, Any]]:

@@ -24,11 +24,6 @@ function table(head, rows) {
     <tbody>${rows.map((row) => html`<tr>${cells(row)}</tr>`)}</tbody></table>`;
 }
 
-/** How far a count is above the fewest that would do: a word for the page's colours. */
-function graded(total, fewest) {
-  return total >= 2 * fewest ? "bad" : total > 1.25 * fewest ? "fair" : "good";
-}
-
 // The source, with what each line does.
 
 function sourceOf(launch) {
@@ -73,14 +68,14 @@ function sourceLine(place, code, line, most, all) {
     ${line.findings.map(({ text }) => html`<p class="finding">${text}</p>`)}</li>`;
 }
 
-function accessBadge({ id, array, operation, width, requests, contention, ...access }) {
-  const { total, fewest, unit } = costOf([{ requests, ...access }]), noun = unit.slice(0, -1);
+function accessBadge({ id, array, operation, width, contention, cost }) {
+  const { requests, total, fewest, unit, grade } = cost, noun = unit.slice(0, -1);
   const [each, least] = [total, fewest].map((some) => Number((some / requests).toPrecision(3)));
   const beside = total > fewest ? ` (fewest ${least})` : "";
   const contended = contention > 1 ? ` · up to ${contention} lanes at one element` : "";
   const sums = `${count(total, noun)}, ${number(fewest)} would do; ${bytes(width)} a lane`;
   return html`<button type="button" data-access="${id}" title="${sums}"
-    class="badge access ${graded(total, fewest)}"><i class="${operation}"></i><b>${array}</b>
+    class="badge access ${grade}"><i class="${operation}"></i><b>${array}</b>
     ${operation} · ${count(requests, "request")} ·
     <span class="cost">${count(each, noun)} each${beside}</span>${contended}</button>`;
 }

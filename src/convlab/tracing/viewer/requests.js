@@ -66,15 +66,7 @@ const bytesWanted = (addresses, width) => new Set(addresses).size * width;
 const fewestSectors = (bytes) => Math.ceil(bytes / SECTOR_BYTES);
 const fewestWavefronts = (bytes) => Math.ceil(bytes / (WORD_BYTES * BANKS));
 
-const UNITS = { global: "sectors", shared: "wavefronts" }; // what each memory serves requests in
-
 const sum = (records, name) => records.reduce((total, one) => total + one[name], 0);
-
-/** The sectors or wavefronts of accesses to one memory, and the fewest that would do. */
-function costOf(accesses) {
-  const unit = UNITS[accesses[0].space], requests = sum(accesses, "requests");
-  return { unit, requests, total: sum(accesses, unit), fewest: sum(accesses, `fewest_${unit}`) };
-}
 
 // Elements of an array: where they lie and what they are called.
 

@@ -77,7 +77,7 @@ function pickLaunch(place) {
   show("arrays", arraysOf(launch));
   drawFootprints();
   // Begin with the access that is furthest above its fewest, else the one with the most requests.
-  const waste = (one) => costOf([one]).total - costOf([one]).fewest;
+  const waste = ({ cost }) => cost.total - cost.fewest;
   const [access] = [...new Set(launch.requests.map((request) => request.access))]
     .sort((a, b) => waste(b) - waste(a) || b.requests - a.requests);
   pick(access ? keyOf(access) : null, access ?? null);
@@ -148,13 +148,10 @@ function totalsOf(launch) {
     <b>${value}</b><span>${label}</span><small class="muted">${note}</small></div>`;
   const [, blocks, ofThreads] = launch.size.match(/(.*) (block.*)/); // 8 x 4 blocks of 64 threads
   const tiles = [tile(blocks, ofThreads, launch.kernel)];
-  for (const space of Object.keys(UNITS)) {
-    const accesses = launch.accesses.filter((one) => one.space === space);
-    if (!accesses.length) continue;
-    const { requests, total, fewest, unit } = costOf(accesses);
+  for (const [space, { requests, total, fewest, unit, grade }] of Object.entries(launch.costs)) {
     const note = `fewest ${(fewest / requests).toFixed(2)}; ${count(requests, "request")}`;
     const label = `${unit} a ${space} request`;
-    tiles.push(tile((total / requests).toFixed(2), label, note, graded(total, fewest)));
+    tiles.push(tile((total / requests).toFixed(2), label, note, grade));
   }
   const { bytes_moved: moved, bytes_per_flop: each, flops } = launch;
   if (!flops) return [...tiles, tile(number(moved), "bytes moved", "no arithmetic")];
@@ -163,15 +160,12 @@ function totalsOf(launch) {
 }
 
 function arraysOf(launch) {
-  const rows = launch.arrays.map((array) => {
-    const accesses = launch.accesses.filter((one) => one.array === array.name);
-    const { requests, total, fewest } = costOf(accesses), far = array.space === "global";
-    const grade = graded(total, fewest);
+  const rows = launch.arrays.map(({ name, space, shape, bytes_asked: asked, cost }) => {
+    const { requests, total, fewest, grade } = cost, far = space === "global";
     const against = html`<td class="${grade}">${number(total)} (${number(fewest)})</td>`;
     return [
-      array.name, array.space, array.shape.join(" × "), number(requests),
-      number(sum(accesses, "bytes_asked")), far ? number(total * SECTOR_BYTES) : "",
-      ...(far ? [against, ""] : ["", against]),
+      name, space, shape.join(" × "), number(requests), number(asked),
+      ...(far ? [number(total * SECTOR_BYTES), against, ""] : ["", "", against]),
     ];
   });
   return table([
