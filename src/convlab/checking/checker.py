@@ -129,10 +129,12 @@ def checked_tile(stage: Stage) -> Tile | None:
         if rows * columns > 2 * WARP and tiny.K_B <= K_B <= 3 * tiny.K_B
     ]
 
-    def cost(shape: tuple[int, int, int]) -> tuple[bool, int, int]:
+    def cost(shape: tuple[int, int, int]) -> tuple[bool, bool, int, int]:
         rows, columns, K_B = shape
+        # As in the tiny tile: what a thread of one too many or too few columns does depends on it.
+        other = (columns < tiny.N_T) != (tiny.columns < tiny.N_T)
         slices = K_B * (rows * tiny.M_T + columns * tiny.N_T)
-        return rows * columns % WARP == 0, slices, rows * columns
+        return other, rows * columns % WARP == 0, slices, rows * columns
 
     for rows, columns, K_B in sorted(shapes, key=cost):
         tile = replace(tiny, M_B=rows * tiny.M_T, N_B=columns * tiny.N_T, K_B=K_B)
