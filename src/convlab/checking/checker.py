@@ -131,7 +131,8 @@ def checked_tile(stage: Stage) -> Tile | None:
 
     def cost(shape: tuple[int, int, int]) -> tuple[bool, bool, int, int]:
         rows, columns, K_B = shape
-        # As in the tiny tile: what a thread of one too many or too few columns does depends on it.
+        # As in the tiny tile: with steps of N_T for steps of COLUMNS a kernel leaves its slice, or
+        # reads some of it twice.
         other = (columns < tiny.N_T) != (tiny.columns < tiny.N_T)
         slices = K_B * (rows * tiny.M_T + columns * tiny.N_T)
         return other, rows * columns % WARP == 0, slices, rows * columns
