@@ -15,7 +15,7 @@ from kernels.traced import awkward_trace, of_all_kinds, with_most_requests
 from kernels.wrong import WRONG
 from numba import cuda, int8
 
-from convlab import ConvProblem, Trace, trace, trace_stage
+from convlab import ConvProblem, Trace, open_trace, trace, trace_stage
 from convlab.tracing import card, page, write_page
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -235,11 +235,22 @@ def test_a_wrong_kernel_is_marked(shown, wrong):
     assert number_of(opened, "#source .file") == 1  # all its lines are in the one source
 
 
-def test_what_a_kernel_says_is_shown_as_it_is(shown):
+def test_what_a_trace_says_is_shown_as_it_is(shown, wrong, tmp_path):
+    """Its source, and names of kernels, files and arrays in a saved trace, which may be anybody's;
+    an image would be asked for."""
     made = awkward_trace()
     opened = shown(made)
     assert text_of(opened, "h1") == made.title
     assert '</script><script>alert("&lt;")</script> <!--' in text_of(opened, "#source")
+    image, text = '"\'><img src=x onerror=alert()>', json.dumps(wrong.as_json())
+    for name in {wrong.main.kernel, *wrong.main.source, *(one.name for one in wrong.main.arrays)}:
+        text = text.replace(json.dumps(name), json.dumps(name + image))
+    (tmp_path / "x.json").write_text(text.replace('"what": "', '"what": "<b>'))
+    opened = shown(open_trace(tmp_path / "x.json"))
+    for place in ("#totals", "#launches", "#source .file", "#source .access", "#arrays", "#what"):
+        assert image in text_of(opened, place)
+    assert "<b>" in text_of(opened, "#findings")
+    assert number_of(opened, "img") == 0
 
 
 BY_THE_PAGE = """
