@@ -242,7 +242,7 @@ def test_what_a_trace_says_is_shown_as_it_is(shown, wrong, tmp_path):
     opened = shown(made)
     assert text_of(opened, "h1") == made.title
     assert '</script><script>alert("&lt;")</script> <!--' in text_of(opened, "#source")
-    image, text = '"\'><img src=x onerror=alert()>', json.dumps(wrong.as_json())
+    image, text = "\"'><img src=x onerror=alert()>", json.dumps(wrong.as_json())
     for name in {wrong.main.kernel, *wrong.main.source, *(one.name for one in wrong.main.arrays)}:
         text = text.replace(json.dumps(name), json.dumps(name + image))
     (tmp_path / "x.json").write_text(text.replace('"what": "', '"what": "<b>'))

@@ -48,8 +48,10 @@ PROBLEMS = {
     SPOILED: ConvProblem(2, 2, 6, 5, 5, 3, stride=(2, 1), padding=1),
 }
 EVERYTHING = PROBLEMS["everything at once"]
+SEVERAL = "several blocks of several warps"  # larger for some stages: in_blocks
+PROBLEMS[SEVERAL] = EVERYTHING
 CAPABILITY: Capability = (9, 0)  # what is compiled for
-WIDEST = 4 * WARP  # threads of a checked block
+WIDEST = 4 * WARP  # threads of a checked block, at most
 DEFAULT_NAMES = ("make_kernel", "prepare")  # of a file, in this order
 Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
 Maker = Callable[[ConvProblem, Tile | None], Any]  # returns a kernel or a Program
@@ -80,9 +82,12 @@ def check(
     made = maker(kernel, step)
     answers: list[Answer] = []
     found: dict[Any, Finding] = {}
-    tile = checked_tile(step)
-    for name, small in PROBLEMS.items():
-        answer, findings = _try(step, made, name, in_blocks(step, small, tile), tile, seed)
+    for name, problem in PROBLEMS.items():
+        tile = step.tiny_tile
+        if name == SEVERAL:
+            tile = wide_tile(step)
+            problem = in_blocks(step, problem, tile)
+        answer, findings = _try(step, made, name, problem, tile, seed)
         answers.append(answer)
         for one in findings:
             found.setdefault((one.kind, one.line, one.other_line, one.array), one)
@@ -115,9 +120,10 @@ def check_tile(
 
 
 @lru_cache
-def checked_tile(stage: Stage) -> Tile | None:
+def wide_tile(stage: Stage) -> Tile | None:
     """The smallest tile of more than two warps, the last of them not full where the stage allows:
-    within one warp a missing barrier does no harm. None for a stage without tiles."""
+    within one warp, as the tiny tile has, a missing barrier does no harm. None for a stage without
+    tiles."""
     tiny = stage.tiny_tile
     if tiny is None:
         return None
@@ -129,13 +135,10 @@ def checked_tile(stage: Stage) -> Tile | None:
         if rows * columns > 2 * WARP and tiny.K_B <= K_B <= 3 * tiny.K_B
     ]
 
-    def cost(shape: tuple[int, int, int]) -> tuple[bool, bool, int, int]:
+    def cost(shape: tuple[int, int, int]) -> tuple[bool, int, int]:
         rows, columns, K_B = shape
-        # As in the tiny tile: with steps of N_T for steps of COLUMNS a kernel leaves its slice, or
-        # reads some of it twice.
-        other = (columns < tiny.N_T) != (tiny.columns < tiny.N_T)
         slices = K_B * (rows * tiny.M_T + columns * tiny.N_T)
-        return other, rows * columns % WARP == 0, slices, rows * columns
+        return rows * columns % WARP == 0, slices, rows * columns
 
     for rows, columns, K_B in sorted(shapes, key=cost):
         tile = replace(tiny, M_B=rows * tiny.M_T, N_B=columns * tiny.N_T, K_B=K_B)
@@ -148,15 +151,14 @@ def checked_tile(stage: Stage) -> Tile | None:
 
 
 def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None) -> ConvProblem:
-    """The problem with as many more channels or images as take more than one block; a single pixel
-    stays one."""
+    """The problem with as many more channels or images as take more than one block."""
 
     def larger(times: int) -> ConvProblem:
         if tile is None:
             return replace(problem, batch=(1 + times) * problem.batch)
         return replace(problem, out_channels=problem.out_channels + times * tile.M_B)
 
-    tried = map(larger, range(1 if problem == PIXEL else 64))
+    tried = map(larger, range(64))
     several = (one for one in tried if math.prod(_main(stage.prepare(one, tile)).grid) > 1)
     return next(several, problem)
 
