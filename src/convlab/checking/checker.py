@@ -85,6 +85,8 @@ def check(
     for name, problem in PROBLEMS.items():
         tile = step.tiny_tile
         if name == SEVERAL:
+            if found or not all(answer.ok for answer in answers):
+                break  # what is wrong shows better in small blocks
             tile = wide_tile(step)
             problem = in_blocks(step, problem, tile)
         answer, findings = _try(step, made, name, problem, tile, seed)
