@@ -34,7 +34,6 @@ class Browser:
             executable_path=program, args=["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND"]
         )
         self.page = self._browser.new_page()
-        self._window: tuple[int, int, bool] | None = None
         self.errors: list[str] = []
         self.asked_for: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -58,9 +57,6 @@ class Browser:
 
     def window(self, width: int, height: int, *, dark: bool = False) -> None:
         """The window's size, and which colours its person prefers."""
-        if self._window == (window := (width, height, dark)):
-            return
-        self._window = window
         self.page.set_viewport_size({"width": width, "height": height})
         self.page.emulate_media(color_scheme="dark" if dark else "light")
 

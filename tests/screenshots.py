@@ -31,21 +31,10 @@ PICTURES = (
 )
 
 
-def small(png: bytes) -> bytes:
-    """The same picture with 256 colours, a third of the bytes."""
-    from PIL import Image
-
-    made = io.BytesIO()
-    with Image.open(io.BytesIO(png)) as picture:
-        fewer = picture.convert("RGB").quantize(
-            256, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE
-        )
-        fewer.save(made, "PNG", optimize=True)
-    return made.getvalue()
-
-
 def main() -> int:
     """Take them all; returns the exit code."""
+    from PIL import Image
+
     try:
         with Browser() as browser, tempfile.TemporaryDirectory() as folder:
             for name, traced, dark, request in PICTURES:
@@ -54,7 +43,11 @@ def main() -> int:
                 browser.window(1280, 880, dark=dark)
                 browser.open(page)
                 browser.run(f"document.getElementById('how').open = false; go({request})")
-                (FOLDER / name).write_bytes(small(browser.page.screenshot()))
+                with Image.open(io.BytesIO(browser.page.screenshot())) as picture:
+                    fewer = picture.convert("RGB").quantize(  # 256 colours, a third of the bytes
+                        256, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE
+                    )
+                    fewer.save(FOLDER / name, optimize=True)
                 print(f"wrote {FOLDER / name}")
     except BrowserMissing as error:
         print(f"convlab: {error}", file=sys.stderr)

@@ -138,7 +138,7 @@ stages/s01_direct.py: from convlab import plan
 stages/s01_direct.py: from convlab import engines
 stages/__init__.py: from convlab.engines.gpu import run
 engines/gpu.py: if run(): from convlab.api import conv2d
-tracing/page.py: from convlab.checking import check
+tracing/views.py: from convlab.checking import check
 bench/cases.py: from convlab import tables
 __init__.py: from convlab import cli
 helpers.py: pass

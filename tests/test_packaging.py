@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import convlab
-from convlab.tracing.page import SCRIPTS
+from convlab.tracing.views import SCRIPTS
 
 pytestmark = pytest.mark.same_in_cudasim
 

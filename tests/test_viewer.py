@@ -15,7 +15,7 @@ from kernels.traced import awkward_trace, of_all_kinds, with_most_requests
 from kernels.wrong import WRONG
 from numba import cuda, int8
 
-from convlab import ConvProblem, Trace, trace, trace_stage
+from convlab import ConvProblem, Trace, open_trace, trace, trace_stage
 from convlab.tracing import card, page, write_page
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -27,12 +27,6 @@ def s08() -> Trace:
 
 
 @pytest.fixture(scope="module")
-def large(s08) -> str:
-    """The page of a trace with as many requests as are ever kept."""
-    return page(with_most_requests(s08))
-
-
-@pytest.fixture(scope="module")
 def wrong() -> Trace:
     """A kernel with a finding at its line."""
     case = next(case for case in WRONG if case.kind == "out of bounds")
@@ -41,8 +35,7 @@ def wrong() -> Trace:
 
 def tags_of(text: str) -> list[str]:
     """The names of the elements that a browser finds in a text."""
-    tags: list[str] = []
-    parser = HTMLParser()
+    tags, parser = [], HTMLParser()
     parser.handle_starttag = lambda tag, attrs: tags.append(tag)
     parser.feed(text)
     return tags
@@ -54,6 +47,12 @@ def test_a_page_needs_nothing_else(s08):
     assert "default-src 'none'" in text
     assert not re.findall(r"https?://|@import|url\(", text)
     assert not re.findall(r"<!--\{\w+\}-->", text)
+
+
+def test_a_page_is_not_much_larger_than_what_it_shows(s08):
+    """20,000 requests, the most that a trace keeps, make a page of megabytes, not tens."""
+    assert len(page(s08)) < 200_000
+    assert len(page(with_most_requests(s08))) < 2_000_000
 
 
 def test_what_a_kernel_says_stays_text():
@@ -77,12 +76,6 @@ def test_a_card_shows_the_tables_and_stays_text(s08, wrong):
     assert wrong.main.findings[0].what.split("<")[0] in card(wrong)
 
 
-def test_a_page_is_not_much_larger_than_what_it_shows(s08, large):
-    """20,000 requests, the most that a trace keeps, make a page of megabytes, not tens."""
-    assert len(page(s08)) < 200_000
-    assert len(large) < 2_000_000
-
-
 # In a browser.
 
 
@@ -90,10 +83,9 @@ def test_a_page_is_not_much_larger_than_what_it_shows(s08, large):
 def shown(chromium, tmp_path):
     """A function that opens the page of a trace; afterwards nobody has complained of anything."""
 
-    def show(made: Trace | str) -> Browser:
-        file = tmp_path / "page.html"
-        file.write_text(made) if isinstance(made, str) else write_page(made, file)
-        chromium.open(file)
+    def show(made: Trace) -> Browser:
+        write_page(made, tmp_path / "page.html")
+        chromium.open(tmp_path / "page.html")
         return chromium
 
     yield show
@@ -110,34 +102,45 @@ def number_of(opened: Browser, selector: str) -> int:
     return opened.run(f"document.querySelectorAll({json.dumps(selector)}).length")
 
 
+def walk(opened: Browser, *steps: tuple[str, str, str, str | int]) -> None:
+    """Do each step, then look: a text is in the element's, a number is how many there are."""
+    does = {"click": opened.page.click, "press": opened.page.keyboard.press,
+            "hover": opened.page.hover, "focus": opened.page.focus}  # fmt: skip
+    for action, target, selector, wanted in steps:
+        does[action](target)
+        if isinstance(wanted, int):
+            assert number_of(opened, selector) == wanted, (action, target)
+        else:
+            assert wanted in text_of(opened, selector), (action, target)
+
+
 def test_every_control_does_what_it_says(shown, s08):
     """One test for all of them: opening a page takes longer than using it."""
     opened = shown(s08)
     assert text_of(opened, "h1") == "s08_vectorized"
     assert text_of(opened, "#launches [aria-pressed=true]") == "2. vectorized"
-    assert text_of(opened, "#machine-title") == "The machine"
     said = "of S_I: 4 wavefronts, 2 would do; 8 lanes are served at a time."
     assert said in text_of(opened, "#sentence")
     assert number_of(opened, "#lanes .cell") == 32
-
-    # Buttons, keys and the slider step through the line's requests.
+    assert text_of(opened, "#count") == "1 of 192"
     first = text_of(opened, "#what")
-    assert text_of(opened, "#count") == "1 of 192"
-    assert opened.run("document.getElementById('previous').disabled")
-    opened.page.click("#next")
-    assert text_of(opened, "#count") == "2 of 192"
-    opened.page.keyboard.press("ArrowRight")
-    assert text_of(opened, "#count") == "3 of 192"
-    opened.page.keyboard.press("ArrowLeft")
-    opened.page.click("#previous")
-    assert (text_of(opened, "#count"), text_of(opened, "#what")) == ("1 of 192", first)
-    opened.page.click("#slider")  # its middle
+
+    # Buttons, keys and the slider, which has the keys once it was clicked.
+    walk(
+        opened,
+        ("click", "#next", "#count", "2 of 192"),
+        ("press", "ArrowRight", "#count", "3 of 192"),
+        ("press", "ArrowLeft", "#count", "2 of 192"),
+        ("click", "#previous", "#what", first),
+        ("click", "#slider", "#count", " of 192"),
+    )
     assert int(text_of(opened, "#count").split()[0]) == pytest.approx(96, abs=3)
-    opened.page.keyboard.press("End")  # the slider has the keys now
-    assert text_of(opened, "#count") == "192 of 192"
-    assert opened.run("document.getElementById('next').disabled")
-    opened.page.keyboard.press("Home")
-    assert text_of(opened, "#count") == "1 of 192"
+    walk(
+        opened,
+        ("press", "End", "#next:disabled", 1),
+        ("press", "Home", "#previous:disabled", 1),
+        ("press", "Home", "#count", "1 of 192"),
+    )
     assert opened.run("document.getElementById('slider').value") == "0"
 
     # Lines and their arrays are picked by mouse and keys.
@@ -145,59 +148,52 @@ def test_every_control_does_what_it_says(shown, s08):
     lines = {(one.array, one.operation): one.line for one in accesses}
     loads, bias, stores = lines["S_F", "load"], lines["bias", "load"], lines["output", "store"]
     after = min(one.line for one in accesses if one.line > loads)
-    opened.page.click(f"#source li[data-line$=':{loads}'] .line")
-    assert f"Line {loads}, warp 0 of block (0, 0, 0): load of S_F" in text_of(opened, "#what")
-    assert f"{loads}" in text_of(opened, "#source li.current .number")
-    opened.page.click("h2")  # so that the arrow keys are the page's
-    opened.page.keyboard.press("ArrowDown")
-    assert text_of(opened, "#what").startswith(f"Line {after}")
-    opened.page.keyboard.press("ArrowUp")
-    assert text_of(opened, "#what").startswith(f"Line {loads}")
-    opened.run(f"document.querySelector('#source li[data-line$=\":{bias}\"] .line').focus()")
-    opened.page.keyboard.press("Enter")
-    assert text_of(opened, "#what").startswith(f"Line {bias}")
-    assert "read 8 different bytes of bias: 1 sector" in text_of(opened, "#sentence")
-    opened.page.click(f"#source li[data-line$=':{stores}'] .access")
-    assert text_of(opened, "#what").startswith(f"Line {stores}")
-    assert number_of(opened, "#source .access[aria-pressed=true]") == 1
-    assert number_of(opened, "#memory .sector") == 16
+    line = "#source li[data-line$=':{}'] .line".format
+    walk(
+        opened,
+        ("click", line(loads), "#what", f"Line {loads}, warp 0 of block (0, 0, 0): load of S_F"),
+        ("click", "h2", "#source li.current .number", f"{loads}"),  # the arrow keys are the page's
+        ("press", "ArrowDown", "#what", f"Line {after}"),
+        ("press", "ArrowUp", "#what", f"Line {loads}"),
+        ("focus", line(bias), "#what", f"Line {loads}"),
+        ("press", "Enter", "#what", f"Line {bias}"),
+        ("hover", "h1", "#sentence", "read 8 different bytes of bias: 1 sector"),
+        ("click", f"#source li[data-line$=':{stores}'] .access", "#what", f"Line {stores}"),
+        ("hover", "h1", "#source .access[aria-pressed=true]", 1),
+        ("hover", "h1", "#memory .sector", 16),
+        ("click", "#next", "#count", "2 of "),
+    )
 
-    # The whole block, from the same request on.
+    # The whole block, from the same request on; a lane is lit and says what it wants.
     request = text_of(opened, "#what")
-    opened.page.click("#scope button")
-    assert text_of(opened, "#count").endswith(f"of {len(s08.main.requests)}")
-    assert text_of(opened, "#what") == request
-    opened.page.keyboard.press("p")
-    assert text_of(opened, "#play") == "Pause"
-    opened.page.click("#play")
-    assert text_of(opened, "#play") == "Play"
-
-    # Pointing at a lane lights it and says what it wants.
-    opened.page.hover("#lanes .cell:nth-child(6)")
-    assert text_of(opened, "#hover").startswith("lane 5 wants output[")
-    assert number_of(opened, "#lanes .on") == 1
-    assert number_of(opened, "#memory .on") == 4
-    opened.page.hover("h1")
-    assert number_of(opened, ".on") == 0
-
-    # Folds, theme, launches.
-    assert number_of(opened, "#as-table td") == 0
-    opened.page.click("#as-table summary")
+    walk(
+        opened,
+        ("click", "#scope button", "#count", f"of {len(s08.main.requests)}"),
+        ("hover", "h1", "#what", request),
+        ("press", "p", "#play", "Pause"),
+        ("click", "#play", "#play", "Play"),
+        ("hover", "#lanes .cell:nth-child(6)", "#hover", "lane 5 wants output["),
+        ("hover", "#lanes .cell:nth-child(6)", "#lanes .on", 1),
+        ("hover", "#lanes .cell:nth-child(6)", "#memory .on", 4),
+        ("hover", "h1", ".on", 0),
+        ("hover", "h1", "#as-table td", 0),
+        ("click", "#how summary", "#how[open]", 0),
+        ("click", "#as-table summary", "#as-table[open]", 1),
+    )
     opened.wait("document.querySelectorAll('#as-table tbody tr').length === 32")
-    assert opened.run("document.getElementById('how').open")
-    opened.page.click("#how summary")
-    assert not opened.run("document.getElementById('how').open")
+
     background = "getComputedStyle(document.body).backgroundColor"
     light = opened.run(background)
-    opened.page.click("#theme")
-    assert opened.run("document.documentElement.dataset.theme") == "dark"
+    walk(opened, ("click", "#theme", "[data-theme=dark]", 1))
     assert opened.run(background) != light
-    opened.page.click("#theme")
+    walk(opened, ("click", "#theme", "[data-theme=light]", 1))
     assert opened.run(background) == light
-    opened.page.click("#launches button")
-    assert text_of(opened, "#launches [aria-pressed=true]") == "1. pack_filter"
-    assert "def pack_filter" in text_of(opened, "#source")
-    assert text_of(opened, "#footprints").count("packed") == 1
+    walk(
+        opened,
+        ("click", "#launches button", "#launches [aria-pressed=true]", "1. pack_filter"),
+        ("hover", "h1", "#source", "def pack_filter"),
+        ("hover", "h1", "#footprints", "packed"),
+    )
 
 
 def test_a_page_fits_a_phone_and_has_the_colours_that_a_person_prefers(shown, chromium, s08):
@@ -212,9 +208,7 @@ def test_a_page_fits_a_phone_and_has_the_colours_that_a_person_prefers(shown, ch
 
 def test_playing_steps_on_by_itself_and_stops_at_the_end(shown):
     opened = shown(screenshots.textbook("copy"))
-    assert text_of(opened, "#count") == "1 of 4"
-    opened.page.click("#play")
-    assert text_of(opened, "#play") == "Pause"
+    walk(opened, ("click", "#play", "#play", "Pause"))
     opened.wait("document.getElementById('play').textContent === 'Play'")
     assert text_of(opened, "#count") == "4 of 4"
 
@@ -241,11 +235,22 @@ def test_a_wrong_kernel_is_marked(shown, wrong):
     assert number_of(opened, "#source .file") == 1  # all its lines are in the one source
 
 
-def test_what_a_kernel_says_is_shown_as_it_is(shown):
+def test_what_a_trace_says_is_shown_as_it_is(shown, wrong, tmp_path):
+    """Its source, and names of kernels, files and arrays in a saved trace, which may be anybody's;
+    an image would be asked for."""
     made = awkward_trace()
     opened = shown(made)
     assert text_of(opened, "h1") == made.title
     assert '</script><script>alert("&lt;")</script> <!--' in text_of(opened, "#source")
+    image, text = "\"'><img src=x onerror=alert()>", json.dumps(wrong.as_json())
+    for name in {wrong.main.kernel, *wrong.main.source, *(one.name for one in wrong.main.arrays)}:
+        text = text.replace(json.dumps(name), json.dumps(name + image))
+    (tmp_path / "x.json").write_text(text.replace('"what": "', '"what": "<b>'))
+    opened = shown(open_trace(tmp_path / "x.json"))
+    for place in ("#totals", "#launches", "#source .file", "#source .access", "#arrays", "#what"):
+        assert image in text_of(opened, place)
+    assert "<b>" in text_of(opened, "#findings")
+    assert number_of(opened, "img") == 0
 
 
 BY_THE_PAGE = """
@@ -277,10 +282,9 @@ def test_the_page_s_rules_are_the_simulator_s(shown, s08):
     assert len({one.width for launch in launches for one in launch.requests}) > 2
 
 
-def test_a_page_with_the_most_requests_is_quick(shown, large):
-    opened = shown(large)
-    opened.page.click("#scope button")
-    assert text_of(opened, "#count").endswith("of 20,000")
+def test_a_page_with_the_most_requests_is_quick(shown, s08):
+    opened = shown(with_most_requests(s08))
+    walk(opened, ("click", "#scope button", "#count", "of 20,000"))
     milliseconds = opened.run(
         "(() => { const start = performance.now();"
         "for (let i = 0; i < 20; i++) go(1000 * i); return (performance.now() - start) / 20; })()"
@@ -305,12 +309,12 @@ def test_elements_are_named_as_they_lie(shown):
     opened = shown(made)
     named = opened.run(
         "state.launch.requests.filter((one) => one.array.name === 'a').map(unpacked)"
-        ".flatMap((one) => one.offsets.map((at) => elementAt(one.array, at)))"
+        ".flatMap((one) => one.offsets.map((at) => elementsAt(one.array, at)))"
     )
     assert named == [f"a[{lane // 16}, {lane % 16}]" for lane in range(32)]
     array = "state.launch.arrays.find((one) => one.name === 'a')"
-    assert opened.run(f"elementAt({array}, 1)") == "a gap in a"
-    assert opened.run(f"elementAt({array}, -1)") == "outside of a"
+    assert opened.run(f"elementsAt({array}, 1)") == "a gap in a"
+    assert opened.run(f"elementsAt({array}, -1)") == "outside of a"
     opened.run(
         "pick(null, null, state.launch.requests.findIndex((one) =>"
         " one.array.name === 'staged' && one.operation === 'load'))"

@@ -22,7 +22,7 @@ from convlab.problem import ConvProblem
 from convlab.stages import LADDER, Stage, stage_named
 from convlab.tracing import LaunchTrace, trace_stage
 from convlab.tracing.records import Access
-from convlab.tracing.table import statement_of
+from convlab.tracing.views import statement_of
 from convlab.workloads import MODEL
 
 ROOT = Path(__file__).parents[2]  # of the repository

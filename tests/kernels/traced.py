@@ -9,7 +9,7 @@ from numba import cuda, float32, float64
 
 from convlab import Trace, trace, trace_stage
 from convlab.stages import stage_named
-from convlab.tracing.recorder import MOST_REQUESTS
+from convlab.tracing.tracer import MOST_REQUESTS
 from convlab.workloads import TEACHING
 from kernels import textbook
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import math
 import re
-from collections.abc import Callable, Iterator
+import sys
+import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 from numba.cuda.core import config
 
 from convlab import workloads
-from convlab.checking.loading import Maker, maker, raised_by, title_of
 from convlab.checking.records import SPOILED, Answer, Check, Count, Machine
 from convlab.engines.offline import CompilerMissing, compile_launch, is_float64
 from convlab.engines.simulator import Simulator
@@ -21,6 +26,7 @@ from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan, with_tile
 from convlab.problem import ConvProblem
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError
+from convlab.simulation.memory_rules import WARP
 from convlab.stage import SOURCES, Capability
 from convlab.stages import Launch, Program, Stage, Tile, allowances, stage_named
 from convlab.tracing import trace
@@ -39,11 +45,16 @@ PROBLEMS = {
     "everything at once": ConvProblem(
         2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2)
     ),
-    "NaN and infinities": ConvProblem(2, 2, 6, 5, 5, 3, stride=(2, 1), padding=1),
+    SPOILED: ConvProblem(2, 2, 6, 5, 5, 3, stride=(2, 1), padding=1),
 }
 EVERYTHING = PROBLEMS["everything at once"]
+SEVERAL = "several blocks of several warps"  # larger for some stages: in_blocks
+PROBLEMS[SEVERAL] = EVERYTHING
 CAPABILITY: Capability = (9, 0)  # what is compiled for
+WIDEST = 4 * WARP  # threads of a checked block, at most
+DEFAULT_NAMES = ("make_kernel", "prepare")  # of a file, in this order
 Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
+Maker = Callable[[ConvProblem, Tile | None], Any]  # returns a kernel or a Program
 
 
 def check(
@@ -72,83 +83,29 @@ def check(
     answers: list[Answer] = []
     found: dict[Any, Finding] = {}
     for name, problem in PROBLEMS.items():
-        answer, findings = _try(step, made, name, problem, seed)
+        tile = step.tiny_tile
+        if name == SEVERAL:
+            if found or not all(answer.ok for answer in answers):
+                break  # what is wrong shows better in small blocks
+            tile = wide_tile(step)
+            problem = in_blocks(step, problem, tile)
+        answer, findings = _try(step, made, name, problem, tile, seed)
         answers.append(answer)
+        for one in findings:
+            found.setdefault((one.kind, one.line, one.other_line, one.array), one)
         on_step()
-        for finding in findings:
-            key = finding.kind, finding.line, finding.other_line, finding.array
-            found.setdefault(key, finding)
-    ended = all(answer.ended for answer in answers)
     machine = None
-    if ended:
+    if all(answer.ended for answer in answers):
         program = program_with(step, made, EVERYTHING, step.tiny_tile)
         machine = compiled(program, step.prepare(EVERYTHING, step.tiny_tile))
-    refused = machine is not None and machine.error is not None
-    clean = not found and not refused and all(answer.ok for answer in answers)
-    counts = tuple(_counts(step, made, seed, model or workloads.MODEL)) if clean else ()
-    named = title_of(kernel)
-    return Check(named, step.name, tuple(answers), tuple(found.values()), counts, machine)
-
-
-def program_with(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None) -> Program:
-    """The stage's program with the kernel in the main kernel's place.
-
-    Raises ``ValueError`` where it takes other arguments.
-    """
-    kernel = make(problem, tile)
-    if isinstance(kernel, Program):
-        return kernel
-    program = stage.prepare(problem, tile)
-    main = program.launches[-1]
-    assert isinstance(main, Launch)
-    theirs, ours = (inspect.signature(k.py_func).parameters for k in (kernel, main.kernel))
-    if len(theirs) != len(ours):
-        raise ValueError(
-            f"{title_of(kernel)} takes ({', '.join(theirs)}): like {stage.name}'s kernel it must "
-            f"take ({', '.join(ours)})"
-        )
-    steps = [
-        replace(step, kernel=kernel) if getattr(step, "kernel", None) is main.kernel else step
-        for step in program.launches
-    ]
-    return replace(program, launches=tuple(steps))
-
-
-def _try(
-    stage: Stage, make: Maker, name: str, problem: ConvProblem, seed: int
-) -> tuple[Answer, tuple[Finding, ...]]:
-    """The answer of a run without checks, and the findings of a strict run."""
-    tensors = random_tensors(problem, seed)
-    if name == SPOILED:
-        # An infinite weight gives NaN on padding, which is zeros.
-        flat = tensors[0].reshape(-1)
-        flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
-        tensors[1][-1, 0, 0, 0] = np.inf
-    program = program_with(stage, make, problem, stage.tiny_tile)
-    try:
-        output, written = _run(stage, program, problem, tensors, strict=False)
-        oracle = Oracle(problem, *tensors)
-        allowed = allowances(stage, problem)
-        checked = oracle.check(output, **allowed)
-        wrong = None
-        if not checked.ok:
-            images = enumerate(output)
-            wrong = np.stack([oracle.is_wrong(i, one, **allowed) for i, one in images])
-        failed = f"the kernel wrote to {written}, which is only to be read" if written else None
-        answer = Answer(name, problem, checked, failed, wrong)
-    except NotSimulated as error:
-        raise ValueError(str(error)) from error
-    except SimulationError as error:
-        return Answer(name, problem, None, "it could not go on", ended=False), error.findings
-    except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
-        return Answer(name, problem, None, raised_by(error), ended=False), ()
-    try:
-        _run(stage, program, problem, tensors, strict=True)
-    except SimulationError as error:
-        return answer, error.findings
-    except (Exception, SystemExit) as error:
-        return replace(answer, failed=raised_by(error), ended=False), ()
-    return answer, ()
+    checked = Check(title_of(kernel), step.name, tuple(answers), tuple(found.values()), (), machine)
+    if not checked.ok:
+        return checked
+    problem, tile = model or workloads.MODEL, step.model_tile or step.tiny_tile
+    yours = _counted(step, program_with(step, made, problem, tile), problem, seed)
+    stages = _counts_of_stage(step, problem, tile, seed)
+    counts = (Count(unit, number, stages[unit]) for unit, number in yours.items())
+    return replace(checked, counts=tuple(counts))
 
 
 def check_tile(
@@ -161,7 +118,93 @@ def check_tile(
     step = stage_named(stage)
     name = f"everything at once, with tile {tile}"
     problem = replace(EVERYTHING, out_channels=tile.M_B + EVERYTHING.out_channels)
-    return _try(with_tile(step, tile), maker(kernel, step), name, problem, seed)
+    return _try(with_tile(step, tile), maker(kernel, step), name, problem, tile, seed)
+
+
+@lru_cache
+def wide_tile(stage: Stage) -> Tile | None:
+    """The smallest tile of more than two warps, the last of them not full where the stage allows:
+    within one warp, as the tiny tile has, a missing barrier does no harm. None for a stage without
+    tiles."""
+    tiny = stage.tiny_tile
+    if tiny is None:
+        return None
+    shapes = [
+        (rows, columns, K_B)
+        for rows in range(1, WIDEST // 2 + 1)
+        for columns in range(1, WIDEST // rows + 1)
+        for K_B in {tiny.K_B, rows, 2 * rows, columns, 2 * columns}
+        if rows * columns > 2 * WARP and tiny.K_B <= K_B <= 3 * tiny.K_B
+    ]
+
+    def cost(shape: tuple[int, int, int]) -> tuple[bool, int, int]:
+        rows, columns, K_B = shape
+        slices = K_B * (rows * tiny.M_T + columns * tiny.N_T)
+        return rows * columns % WARP == 0, slices, rows * columns
+
+    for rows, columns, K_B in sorted(shapes, key=cost):
+        tile = replace(tiny, M_B=rows * tiny.M_T, N_B=columns * tiny.N_T, K_B=K_B)
+        try:
+            stage.prepare(EVERYTHING, tile)
+        except ValueError:  # not for this stage
+            continue
+        return tile
+    return tiny
+
+
+def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None) -> ConvProblem:
+    """The problem with as many more channels or images as take more than one block."""
+
+    def larger(times: int) -> ConvProblem:
+        if tile is None:
+            return replace(problem, batch=(1 + times) * problem.batch)
+        return replace(problem, out_channels=problem.out_channels + times * tile.M_B)
+
+    tried = map(larger, range(64))
+    several = (one for one in tried if math.prod(_main(stage.prepare(one, tile)).grid) > 1)
+    return next(several, problem)
+
+
+def _main(program: Program) -> Launch:
+    main = program.launches[-1]
+    assert isinstance(main, Launch)
+    return main
+
+
+def _try(
+    stage: Stage, make: Maker, name: str, problem: ConvProblem, tile: Tile | None, seed: int
+) -> tuple[Answer, tuple[Finding, ...]]:
+    """The answer, and the findings of a strict run; after findings the answer is that of a run
+    without checks."""
+    tensors = random_tensors(problem, seed)
+    if name == SPOILED:
+        # An infinite weight gives NaN on padding, which is zeros.
+        flat = tensors[0].reshape(-1)
+        flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
+        tensors[1][-1, 0, 0, 0] = np.inf
+    program = program_with(stage, make, problem, tile)
+    answer = Answer(name, problem, None, "it could not go on", ended=False)
+    findings: tuple[Finding, ...] = ()
+    try:
+        try:
+            output, written = _run(stage, program, problem, tensors, strict=True)
+        except NotSimulated:
+            raise
+        except SimulationError as error:
+            findings = error.findings
+            output, written = _run(stage, program, problem, tensors, strict=False)
+    except NotSimulated as error:
+        raise ValueError(str(error)) from error
+    except SimulationError as error:
+        return answer, error.findings
+    except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
+        return replace(answer, failed=raised_by(error)), ()
+    oracle, allowed = Oracle(problem, *tensors), allowances(stage, problem)
+    checked = oracle.check(output, **allowed)
+    images = enumerate(output) if not checked.ok else ()
+    wrong = [oracle.is_wrong(i, image, **allowed) for i, image in images]
+    failed = f"the kernel wrote to {written}, which is only to be read" if written else None
+    return Answer(name, problem, checked, failed, np.stack(wrong) if wrong else None), findings
 
 
 def _run(
@@ -175,14 +218,6 @@ def _run(
     tried = zip(SOURCES, (input, weight, bias), tensors, strict=True)
     written = (name for name, now, was in tried if not np.array_equal(now, was, equal_nan=True))
     return output, next(written, None)
-
-
-def _counts(stage: Stage, make: Maker, seed: int, problem: ConvProblem) -> Iterator[Count]:
-    """The kernel's counts and the stage's."""
-    tile = stage.model_tile or stage.tiny_tile
-    yours = _counted(stage, program_with(stage, make, problem, tile), problem, seed)
-    stages = _counts_of_stage(stage, problem, tile, seed)
-    return (Count(unit, number, stages[unit]) for unit, number in yours.items())
 
 
 @lru_cache(maxsize=64)  # a kernel that is being corrected is checked repeatedly
@@ -215,9 +250,8 @@ def main_launch(
     input, weight, bias = tensors
     for start in ready.steps(input, weight, output, bias)[:-1]:
         start(None)
-    main, arrays = ready.bound(input, weight, output, bias)[-1]
-    assert isinstance(main, Launch)
-    return main, arrays
+    _, arrays = ready.bound(input, weight, output, bias)[-1]
+    return _main(program), arrays
 
 
 def compiled(program: Program, stages: Program) -> Machine | None:
@@ -235,22 +269,168 @@ def compiled(program: Program, stages: Program) -> Machine | None:
 
 def _float64_in(program: Program) -> tuple[str, ...]:
     """Opcodes of the main kernel that compute in float64."""
-    main = program.launches[-1]
-    assert isinstance(main, Launch)
-    opcodes = compile_launch(main, program, CAPABILITY).opcodes()
-    return tuple(sorted(opcode for opcode in opcodes if is_float64(opcode)))
+    opcodes = compile_launch(_main(program), program, CAPABILITY).opcodes()
+    return tuple(sorted(filter(is_float64, opcodes)))
 
 
 def _reason(error: Exception) -> str:
     """The lines of Numba's message that give its reason."""
     text = re.sub(r"Function\(<function ([\w.]+) at \w+>\)", r"\1", str(error))
-    lines = [line.strip(" >") for line in text.splitlines()]
+    lines = (line.strip(" >") for line in text.splitlines())
     said = [line for line in lines if line and not line.startswith("Failed in ")]
-    first = said[0] if said else type(error).__name__
-    if first.endswith(":") and len(said) > 1:
-        first = f"{first} {said[1]}"
-    first = first.removesuffix(".")
+    reason = " ".join(said[: 1 + said[0].endswith(":")] if said else [type(error).__name__])
+    reason = reason.removesuffix(".")
+    if "shared.array" in reason or "local.array" in reason:
+        reason += "; its shape must be constant"
     line = re.search(r'File ".*", line (\d+)', text)
-    if "shared.array" in first or "local.array" in first:
-        first += "; its shape must be constant"
-    return f"{first} (line {line[1]})" if line else first
+    return f"{reason} (line {line[1]})" if line else reason
+
+
+# The kernel to check: given, made by a function, or found in a file.
+
+
+def program_with(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None) -> Program:
+    """The stage's program with the kernel in the main kernel's place.
+
+    Raises ``ValueError`` where it takes other arguments.
+    """
+    kernel = make(problem, tile)
+    if isinstance(kernel, Program):
+        return kernel
+    program = stage.prepare(problem, tile)
+    own = _main(program).kernel
+    theirs, ours = (inspect.signature(k.py_func).parameters for k in (kernel, own))
+    if len(theirs) != len(ours):
+        raise ValueError(
+            f"{title_of(kernel)} takes ({', '.join(theirs)}): like {stage.name}'s kernel it must "
+            f"take ({', '.join(ours)})"
+        )
+    steps = [
+        replace(step, kernel=kernel) if getattr(step, "kernel", None) is own else step
+        for step in program.launches
+    ]
+    return replace(program, launches=tuple(steps))
+
+
+def maker(kernel: Any, stage: Stage) -> Maker:
+    """A function that makes the kernel for a problem and tile, from what ``check`` takes.
+
+    Raises ``ValueError`` for what gives no kernel; so does the function that it returns.
+    """
+    wanted = ("problem",) if stage.tiny_tile is None else ("problem", "tile")
+    if isinstance(kernel, str):
+        kernel = _load(kernel, wanted)
+    if is_kernel(kernel):
+        return lambda problem, tile: kernel
+    title = title_of(kernel)
+    try:
+        parameters = inspect.signature(kernel).parameters
+    except (TypeError, ValueError):  # no function, or one that Python does not know, such as dict
+        raise ValueError(
+            f"kernel is {kernel!r}: it must be a @cuda.jit kernel, or a function that makes one"
+        ) from None
+    if not _takes(kernel, wanted):
+        raise ValueError(
+            f"{title} takes ({', '.join(parameters)}): to make a kernel like {stage.name}'s it "
+            f"must take ({', '.join(wanted)}); try FILE.py::prepare, a function that does and "
+            "returns a whole Program"
+        )
+
+    def make(problem: ConvProblem, tile: Tile | None) -> Any:
+        try:
+            made = kernel(*(problem, tile)[: len(wanted)])
+        except (Exception, SystemExit) as error:
+            place = _place_of(error, getattr(kernel, "__code__", make.__code__).co_filename)
+            raise ValueError(f"{place}: {title} raised {_in_words(error)}") from error
+        if isinstance(made, Program):
+            if not made.launches or not isinstance(made.launches[-1], Launch):
+                raise ValueError(f"{title}: its Program must end with a kernel's Launch")
+        elif not is_kernel(made):
+            raise ValueError(
+                f"{title} returned {made!r}: it must return a @cuda.jit kernel or a Program"
+            )
+        return made
+
+    return make
+
+
+def is_kernel(value: Any) -> bool:
+    """Whether that is a ``@cuda.jit`` kernel."""
+    return isinstance(getattr(value, "py_func", None), FunctionType)
+
+
+def title_of(kernel: Any) -> str:
+    """The name of a kernel or function."""
+    return str(getattr(getattr(kernel, "py_func", kernel), "__name__", kernel))
+
+
+def _takes(value: Any, wanted: tuple[str, ...]) -> bool:
+    try:
+        inspect.signature(value).bind(*wanted)
+    except TypeError:
+        return False
+    return True
+
+
+def _load(target: str, wanted: tuple[str, ...]) -> Any:
+    """The kernel, or the function that makes one, that ``FILE.py::NAME`` names; without a name
+    ``make_kernel``, or ``prepare`` where there is no ``make_kernel`` that takes what is wanted."""
+    file, _, name = target.partition("::")
+    path = Path(file)
+    if path.suffix != ".py" or not path.is_file():
+        raise ValueError(f"{file!r} is no Python file: name one, as in my_kernels.py::make_kernel")
+    module = _run_file(path)
+    there = {
+        key: value for key, value in vars(module).items()
+        if isinstance(getattr(value, "py_func", value), FunctionType)
+    }  # fmt: skip
+    names = (name,) if name else DEFAULT_NAMES
+    found = [there[one] for one in names if one in there]
+    if not found:
+        own = [
+            key for key, value in there.items()
+            if getattr(value, "py_func", value).__module__ == module.__name__
+        ]  # fmt: skip
+        raise ValueError(
+            f"{file} has no kernel {names[0]!r}: name a @cuda.jit kernel, or a function that makes "
+            f"one; it has {', '.join(own) or 'neither'}; try "
+            + (f"{file}::{own[-1]}" if own else "a stage's own file, changed")
+        )
+    return next((one for one in found if is_kernel(one) or _takes(one, wanted)), found[0])
+
+
+def _run_file(path: Path) -> ModuleType:
+    """The file as a module, run again at each call, since its author is changing it."""
+    name = f"checked_{path.stem}_{hashlib.sha1(str(path.resolve()).encode()).hexdigest()[:8]}"
+    module = sys.modules[name] = ModuleType(name)  # its dataclasses look themselves up there
+    module.__file__ = str(path)
+    try:
+        # The loader might take a compiled file of the same second.
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{_place_of(error, str(path))}: {_in_words(error)}") from error
+    return module
+
+
+def _in_words(error: BaseException) -> str:
+    """``KeyError: 5``, in one line."""
+    if isinstance(error, SystemExit):
+        return "the file ends the program (sys.exit): put that below if __name__ == '__main__'"
+    said = error.msg if isinstance(error, SyntaxError) else error
+    return " ".join(f"{type(error).__name__}: {said}".removesuffix(": ").split())
+
+
+def raised_by(error: BaseException) -> str:
+    """What a kernel raised, and the thread, file and line, which the simulator notes."""
+    notes = getattr(error, "__notes__", ())
+    return ", ".join([f"it raised {type(error).__name__}: {error}", *notes])
+
+
+def _place_of(error: BaseException, file: str) -> str:
+    """``FILE:LINE``: the innermost line of ``file`` in the traceback; for a syntax error the line
+    that has it, in whichever file."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((one.lineno for one in reversed(frames) if one.filename == file), None)
+    return f"{file}:{line}" if line else file

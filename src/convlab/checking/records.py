@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from rich.text import Text
 from convlab.oracle import CheckResult
 from convlab.problem import ConvProblem
 from convlab.simulation.findings import Finding
-from convlab.tracing.table import as_html
+from convlab.tracing.views import as_html
 
 SPOILED = "NaN and infinities"
 AS_GOOD = 1.10  # times the stage's count that still is as good
@@ -56,12 +56,12 @@ class Answer:
         if self.wrong is None:
             return []
         planes = self.wrong.any(axis=(2, 3))
-        image, channel = map(int, np.argwhere(planes)[0])
+        image, channel = np.argwhere(planes)[0].tolist()
         plane = self.wrong[image, channel]
         shown = np.where(plane[:MOST_ROWS, :MOST_COLUMNS], "x", "·")
         head = f"image {image}, channel {channel} of the output; x is wrong, · is right"
-        part = [] if shown.shape == plane.shape else ["(only a part of it)"]
-        wrong = f"{int(planes.sum())} of {planes.size} such planes have wrong pixels"
+        wrong = f"{planes.sum()} of {planes.size} such planes have wrong pixels"
+        part = ["(only a part of it)"] * (shown.shape != plane.shape)
         return [f"{head} ({wrong})", *map("".join, shown.tolist()), *part]
 
 
@@ -114,18 +114,21 @@ class Check:
     machine: Machine | None = None
 
     @property
+    def wrong(self) -> list[Answer]:
+        """The answers that are not right."""
+        return [answer for answer in self.answers if not answer.ok]
+
+    @property
     def telling(self) -> Answer | None:
         """The wrong answer that shows the mistake best: on ordinary numbers where there is one, and
         with the smallest part wrong."""
-        wrong = [answer for answer in self.answers if not answer.ok]
-        ordinary = [answer for answer in wrong if answer.name != SPOILED]
-        return min(ordinary or wrong, key=Answer.part_wrong, default=None)
+        ordinary = [answer for answer in self.wrong if answer.name != SPOILED]
+        return min(ordinary or self.wrong, key=Answer.part_wrong, default=None)
 
     @property
     def advice(self) -> str | None:
         """An explanation if the only mistake is a missing NaN."""
-        wrong = [answer for answer in self.answers if not answer.ok]
-        check = wrong[0].check if [answer.name for answer in wrong] == [SPOILED] else None
+        check = self.wrong[0].check if [one.name for one in self.wrong] == [SPOILED] else None
         if check is None or check.expected is None or not np.isnan(check.expected):
             return None
         return (
@@ -134,21 +137,30 @@ class Check:
         )
 
     @property
-    def ok(self) -> bool:
-        """Whether every answer is right, no finding was made, and Numba compiles the kernel."""
-        right = all(answer.ok for answer in self.answers) and not self.findings
-        return right and (self.machine is None or self.machine.error is None)
-
-    @property
-    def as_good(self) -> bool:
-        """Whether it is right, has at most 1.1 times the stage's counts, and no float64."""
-        return self.ok and all(count.ok for count in self.counts) and not self.float64
+    def compile_error(self) -> str | None:
+        """Why Numba does not compile the kernel; None if it does, or was not asked."""
+        return self.machine.error if self.machine else None
 
     @property
     def float64(self) -> tuple[str, ...]:
         """The float64 instructions of the kernel's machine code; empty if the stage's kernel has
         some too."""
         return self.machine.float64 if self.machine else ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every answer is right, no finding was made, and Numba compiles the kernel."""
+        return not self.wrong and not self.findings and self.compile_error is None
+
+    @property
+    def frugal(self) -> bool:
+        """Whether no count is more than 1.1 times the stage's."""
+        return all(count.ok for count in self.counts)
+
+    @property
+    def as_good(self) -> bool:
+        """Whether it is right, has at most 1.1 times the stage's counts, and no float64."""
+        return self.ok and self.frugal and not self.float64
 
     def as_json(self) -> dict[str, Any]:
         """What ``convlab check --json`` writes."""
@@ -162,8 +174,8 @@ class Check:
                 for a in self.answers
             ],
             "findings": [asdict(finding) | {"text": str(finding)} for finding in self.findings],
-            "compiled": None if self.machine is None else self.machine.error is None,
-            "compile_error": self.machine.error if self.machine else None,
+            "compiled": None if self.machine is None else self.compile_error is None,
+            "compile_error": self.compile_error,
             "float64": list(self.float64),
             "counts": [asdict(count) | {"ok": count.ok} for count in self.counts],
         }
@@ -171,20 +183,18 @@ class Check:
     @property
     def conclusion(self) -> str:
         """The result in one sentence."""
-        if not all(answer.ok for answer in self.answers):
-            wrong = sum(not answer.ok for answer in self.answers)
-            return f"Not yet: the answer is wrong on {wrong} of {len(self.answers)} problems."
-        if self.machine is not None and self.machine.error is not None:
-            return "Not yet: the answers came out right here, but Numba cannot compile the kernel."
+        if self.wrong:
+            many = f"{len(self.wrong)} of {len(self.answers)}"
+            return f"Not yet: the answer is wrong on {many} problems."
+        here = "the answers came out right here, but"
+        if self.compile_error is not None:
+            return f"Not yet: {here} Numba cannot compile the kernel."
         if self.findings:
-            return (
-                "Not yet: the answers came out right here, but a GPU runs threads in another "
-                "order, and the kernel is wrong."
-            )
+            return f"Not yet: {here} a GPU runs threads in another order, and the kernel is wrong."
         if self.float64:
-            more = "" if all(count.ok for count in self.counts) else " and asks more of memory"
+            more = "" if self.frugal else " and asks more of memory"
             return f"Right. It computes in float64{more}, which {self.stage} does not, though."
-        if not self.as_good:
+        if not self.frugal:
             return f"Right. It asks more of memory than {self.stage}, though."
         return f"Right, and it asks no more of memory than {self.stage}."
 
@@ -192,13 +202,13 @@ class Check:
         """The check for a terminal; lines that are too long hang below their text."""
         text = Text()
         for line, style in self._lines():
-            margin = re.match(r" *(?:(?:ok|WRONG|slow) +)?", line)
-            indent = " " * len(margin[0] if margin else "")
-            wrapped = fill(
+            indent = " " * (len(line) - len(re.sub(r"^ *((ok|WRONG|slow) +)?", "", line)))
+            before = "\n" * ("bold" in style and bool(text))  # a line between the parts
+            wrapped = textwrap.fill(
                 line, width, subsequent_indent=indent, break_long_words=False,
                 break_on_hyphens=False,
             )  # fmt: skip
-            text.append(f"{wrapped}\n", style)
+            text.append(f"{before}{wrapped}\n", style)
         text.right_crop()
         return text
 
@@ -211,48 +221,40 @@ class Check:
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """Lines and their styles."""
-        ended = all(answer.ended for answer in self.answers)
         yield f"{self.kernel} as {self.stage}", "bold"
-        yield "", ""
         yield "1. Does it give the right answer?", "bold"
         for answer in self.answers:
             mark, style = ("ok   ", "green") if answer.ok else ("WRONG", "red")
             yield f"   {mark}  {answer.name}: {answer.problem}", style
         if (worst := self.telling) is not None:
-            yield "", ""
             yield f"   {worst.name}: {worst.error}", "red"
             if self.advice:
                 yield f"   {self.advice}", "red"
             yield from ((f"   {row}", "") for row in worst.map_of_wrong())
-        yield "", ""
         yield "2. Would it on a GPU too?", "bold"
-        if self.findings:
-            yield from ((f"   {finding}", "red") for finding in self.findings)
-        elif not ended:
+        ended = all(answer.ended for answer in self.answers)
+        yield from ((f"   {finding}", "red") for finding in self.findings)
+        if not ended and not self.findings:
             yield "   it did not run to its end", "red"
-        else:
+        elif not self.findings:
             yield "   ok     no race, no access out of bounds, nothing uninitialised", "green"
         if ended:
             yield self._compiled()
-        yield "", ""
         yield "3. What does it ask of memory?", "bold"
-        if not self.counts:
-            yield "   counted once it is right", "dim"
-        else:
-            yield f"   {'':26}{'yours':>12}{self.stage.split('_')[0]:>12}", "dim"
+        head = f"{'':26}{'yours':>12}{self.stage.split('_')[0]:>12}"
+        yield f"   {head if self.counts else 'counted once it is right'}", "dim"
         for count in self.counts:
             numbers = f"{count.yours:12,.0f}{count.stages:12,.0f}"
             style = "green" if count.ok else "yellow"
             yield f"   {count.unit:26}{numbers}  {count.compared}", style
-        yield "", ""
         yield self.conclusion, "bold green" if self.ok else "bold red"
 
     def _compiled(self) -> tuple[str, str]:
         if self.machine is None:
             where = "make gate installs the compilers"
             return f"   not compiled here: whether Numba takes it is not known ({where})", "dim"
-        if self.machine.error is not None:
-            return f"   WRONG  Numba does not compile it: {self.machine.error}", "red"
+        if self.compile_error is not None:
+            return f"   WRONG  Numba does not compile it: {self.compile_error}", "red"
         if self.float64:
             return f"   slow   it computes in float64: {', '.join(self.float64)}", "yellow"
         return "   ok     Numba compiles it for a GPU", "green"

@@ -66,45 +66,43 @@ def trace(
     Exits 1 when the simulator finds something wrong with a kernel.
     """
     console = console_for(json_file)
-    if html_file is not None:
-        check_writable("--html", html_file)
-        if json_file is not None and Path(json_file).resolve() == html_file.resolve():
-            refuse(f"--html is {str(html_file)!r}, and so is --json: give another file")
     saved = Path(stage)
     opens = saved.suffix == ".json" or saved.is_file()
+    if html_file is not None:
+        check_writable("--html", html_file)
+        page_is = f"--html is {str(html_file)!r}"
+        if json_file is not None and Path(json_file).resolve() == html_file.resolve():
+            refuse(f"{page_is}, and so is --json: give another file")
+        if opens and html_file.resolve() == saved.resolve():
+            refuse(f"{page_is}, the trace itself: give another file")
     if opens and (layer, batch, tile, block, compiled) != (None, None, None, 0, None):
         options = "--layer, --batch, --tile, --block and --compiled"
         refuse(f"{stage!r} is a trace that was saved: leave out {options}")
-    if opens and html_file is not None and html_file.resolve() == saved.resolve():
-        refuse(f"--html is {str(html_file)!r}, the trace itself: give another file")
     with refusing(ValueError):
         gpu = None if compiled is None else capability("compiled", compiled)
     with numba_needed():
         if gpu is not None:
             refuse_simulator()
-        from convlab.tracing import page
-        from convlab.tracing.table import as_tables
-    made = _opened(saved) if opens else _traced(stage, layer, batch, tile, block, gpu, yes)
+        from convlab.tracing import open_trace, page
+        from convlab.tracing.views import as_tables
+    if opens:
+        try:
+            with refusing(ValueError):
+                made = open_trace(saved)
+        except OSError as error:
+            refuse(f"trace {stage!r} cannot be read: {error.strerror}")
+    else:
+        made = _traced(stage, layer, batch, tile, block, gpu, yes)
     console.print(as_tables(made))
     if "compiled" in made.about:
-        gpu_name = made.about["compiled"]
-        console.print(f"Loads from shared memory are counted as merged for {gpu_name}.")
+        arch = made.about["compiled"]
+        console.print(f"Loads from shared memory are counted as merged for {arch}.")
     if html_file is not None:
         write_whole(html_file, page(made).encode())
         console.print(Text(f"The page is in {html_file}: open it with a browser"))
     write_json(json_file, made.as_json(), indent=None)
     if any(launch.findings for launch in made.launches):
         raise typer.Exit(WRONG)
-
-
-def _opened(file: Path) -> Trace:
-    from convlab.tracing import open_trace
-
-    try:
-        with refusing(ValueError):
-            return open_trace(file)
-    except OSError as error:
-        refuse(f"trace {str(file)!r} cannot be read: {error.strerror}")
 
 
 def _traced(
@@ -132,15 +130,15 @@ def _traced(
         if sizes is not None and stage.tiny_tile is None:
             refuse(f"stage {stage.name} has no tiles: leave out --tile")
         tile = stage.model_tile if sizes is None else Tile(*_sizes(sizes))
-        program = program_for(problem, stage, tile, engine)
-        if not program.kernels:
+        kernels = program_for(problem, stage, tile, engine).kernels
+        if not kernels:
             refuse(f"stage {stage.name} has no kernel to trace: a library does its work")
-        blocks = max(math.prod(launch.grid) for launch in program.kernels)
+        blocks = max(math.prod(launch.grid) for launch in kernels)
         if block >= blocks:
             refuse(f"--block is {block}: {stage.name} has blocks 0 to {blocks - 1} here")
-        seconds = TRACING_TAKES * (runner.estimated_seconds(problem, [stage], engine) or 0)
-        if not yes and seconds > runner.PATIENCE_SECONDS:
-            refuse(too_slow(problem, seconds, engine, runner.PATIENCE_SECONDS, gpu=False))
+    seconds = TRACING_TAKES * (runner.estimated_seconds(problem, [stage], engine) or 0)
+    if not yes and seconds > runner.PATIENCE_SECONDS:
+        refuse(too_slow(problem, seconds, engine, runner.PATIENCE_SECONDS, gpu=False))
     if gpu is not None:
         if (reason := why_too_old((stage,), gpu, arch_of(gpu))) is not None:
             refuse(f"--compiled is {arch_of(gpu)!r}: {reason}")

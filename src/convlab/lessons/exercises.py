@@ -21,8 +21,15 @@ from numba import cuda
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from convlab.checking import check as checked
-from convlab.checking.checker import PROBLEMS, Tensors, check_tile, main_launch, program_with
-from convlab.checking.loading import is_kernel, maker
+from convlab.checking.checker import (
+    PROBLEMS,
+    Tensors,
+    check_tile,
+    is_kernel,
+    main_launch,
+    maker,
+    program_with,
+)
 from convlab.checking.records import SPOILED
 from convlab.engines import choose
 from convlab.engines.simulator import Simulator

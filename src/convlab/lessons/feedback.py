@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, ParamSpec
 import numpy as np
 
 from convlab.checking import Check
-from convlab.checking.loading import raised_by
+from convlab.checking.checker import raised_by
 from convlab.lessons.pictures import RIGHT, WRONG, Grid, Picture
 from convlab.simulation.findings import Finding, NotSimulated
 

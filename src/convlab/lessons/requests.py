@@ -13,7 +13,7 @@ from convlab.problem import ConvProblem
 from convlab.simulation.memory_rules import BANKS, SECTOR_BYTES, WARP, WORD_BYTES
 from convlab.tracing import LaunchTrace
 from convlab.tracing.records import Request
-from convlab.tracing.table import counted, statement_of
+from convlab.tracing.views import counted, statement_of
 
 MOST_SECTORS, MOST_READS = 40, 20
 LANES = (

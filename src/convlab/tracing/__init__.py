@@ -1,13 +1,12 @@
 """Traces: what a launch does to memory, per source line and per request of a warp.
 
-Records (:mod:`.records`) are plain data; a recorder makes them from a simulated launch; views read
-them: tables (:mod:`.table`) and the page (:mod:`.page`).
+Records (:mod:`.records`) are plain data; :mod:`.tracer` makes them from a simulated launch; views
+(:mod:`.views`) read them: tables and a page.
 """
 
-from convlab.tracing.page import page, write_page
 from convlab.tracing.records import LaunchTrace, Trace, open_trace
-from convlab.tracing.table import as_text, card
 from convlab.tracing.tracer import trace, trace_stage
+from convlab.tracing.views import as_text, card, page, write_page
 
 # Records know no views; here the two come together: `print(trace)` and a notebook show the tables.
 Trace.__str__ = as_text  # type: ignore[assignment]

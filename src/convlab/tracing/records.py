@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -34,23 +34,37 @@ class Array:
     start: int
 
 
-@dataclass(frozen=True)
-class Access:
-    """What one line does to one array, over all blocks of the launch.
+InstructionKey = tuple[str, int, str, str, int]
 
-    ``operation`` is ``load``, ``store`` or ``atomic``, ``width`` its bytes per lane. ``requests``
-    are warp instructions, ``lanes`` their active threads. ``sectors`` (32 bytes) count for global
-    memory, ``wavefronts`` for shared memory, each with the fewest possible if the
-    requested bytes were neighbours. ``conflict_degree`` is the largest ratio of wavefronts to
-    the fewest in one request, ``contention`` the most lanes of an atomic at one address.
-    """
+
+@dataclass(frozen=True)
+class Instruction:
+    """What some requests have in common: ``operation`` is ``load``, ``store`` or ``atomic``,
+    ``width`` its bytes per lane."""
 
     file: str
     line: int
     array: str
-    space: str
     operation: str
     width: int
+
+    @property
+    def key(self) -> InstructionKey:
+        """The same for an access and its requests."""
+        return self.file, self.line, self.array, self.operation, self.width
+
+
+@dataclass(frozen=True)
+class Access(Instruction):
+    """What one line does to one array, over all blocks of the launch.
+
+    ``requests`` are warp instructions, ``lanes`` their active threads. ``sectors`` (32 bytes) count
+    for global memory, ``wavefronts`` for shared memory, each with the fewest possible if the
+    requested bytes were neighbours. ``conflict_degree`` is the largest ratio of wavefronts to
+    the fewest in one request, ``contention`` the most lanes of an atomic at one address.
+    """
+
+    space: str
     requests: int
     lanes: int
     bytes_asked: int
@@ -62,18 +76,13 @@ class Access:
     contention: int
 
     @property
-    def key(self) -> tuple[str, int, str, str, int]:
-        """What its requests have in common."""
-        return self.file, self.line, self.array, self.operation, self.width
-
-    @property
     def bytes_moved(self) -> int:
         """Bytes that global memory moves: whole sectors."""
         return SECTOR_BYTES * self.sectors
 
     @property
     def cost(self) -> Cost:
-        """The sectors or wavefronts of the request."""
+        """Its sectors or wavefronts."""
         return Cost.of([self])
 
 
@@ -93,6 +102,12 @@ class Cost(NamedTuple):
         names = "requests", unit, f"fewest_{unit}"
         return cls(unit, *(sum(getattr(one, name) for one in accesses) for name in names))
 
+    @property
+    def grade(self) -> str:
+        """``good``, ``fair`` from a quarter above the fewest on, ``bad`` from twice as many on."""
+        times = self.total / max(1, self.fewest)
+        return "bad" if times >= 2 else "fair" if times > 1.25 else "good"
+
 
 @dataclass(frozen=True)
 class Work:
@@ -105,24 +120,14 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(Instruction):
     """One request of the shown block; ``offsets`` are bytes from the array's lowest byte."""
 
-    file: str
-    line: int
-    array: str
-    operation: str
-    width: int
     warp: int
     lanes: tuple[int, ...]
     offsets: tuple[int, ...]
     sectors: int
     wavefronts: int
-
-    @property
-    def key(self) -> tuple[str, int, str, str, int]:
-        """That of the access that it belongs to."""
-        return self.file, self.line, self.array, self.operation, self.width
 
 
 @dataclass(frozen=True)
@@ -185,12 +190,12 @@ class LaunchTrace:
         """None where there is no arithmetic."""
         return self.bytes_moved / self.flops if self.flops else None
 
-    def lines(self) -> Iterator[tuple[str, int]]:
+    def lines(self) -> list[tuple[str, int]]:
         """File and number of every line that did something, in the order of the source."""
         order = {file: place for place, file in enumerate(self.source)}
         found = {(one.file, one.line) for one in self.accesses}
         found |= {(one.file, one.line) for one in self.work}
-        return iter(sorted(found, key=lambda key: (order.get(key[0], 99), key[1])))
+        return sorted(found, key=lambda key: (order.get(key[0], len(order)), key[1]))
 
 
 @dataclass(frozen=True)
@@ -226,18 +231,17 @@ def open_trace(path: str | Path) -> Trace:
     """Open a saved trace. Raises ``ValueError`` if the file is damaged or of another version."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
-        version = document["version"]
-        if document["format"] != FORMAT:
-            raise KeyError(document["format"])
-    except (KeyError, TypeError, ValueError, RecursionError):
-        raise ValueError(f"{str(path)!r} holds no trace: convlab trace --json makes one") from None
+        known, version = document.pop("format") == FORMAT, document.pop("version")
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        known = False
+    if not known:
+        raise ValueError(f"{str(path)!r} holds no trace: convlab trace --json makes one")
     if version != VERSION:
         raise ValueError(
             f"{str(path)!r} holds a trace of version {version}, and this convlab reads "
             f"version {VERSION}: trace again"
         )
     try:
-        del document["format"], document["version"]
         trace: Trace = _as(Trace, document)
         _must(trace.launches)
         for launch in trace.launches:
@@ -250,31 +254,26 @@ def open_trace(path: str | Path) -> Trace:
 def _as(kind: Any, value: Any, least: int = 0) -> Any:
     """A value of JSON as what the records have there; numbers are ``least`` or more."""
     origin, parts = get_origin(kind), get_args(kind)
+    if origin is UnionType:  # None or something
+        return None if value is None else _as(parts[0], value, least)
+    if origin is tuple:
+        _must(isinstance(value, list))
+        kinds = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+        return tuple(_as(part, one, least) for part, one in zip(kinds, value, strict=True))
+    if origin is dict:
+        _must(isinstance(value, dict))
+        return {parts[0](name): _as(parts[1], one) for name, one in value.items()}
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)
         _must(isinstance(value, dict) and value.keys() == hints.keys())
         least_of = dict.fromkeys(SIGNED, -MOST)
         return kind(**{n: _as(hint, value[n], least_of.get(n, 0)) for n, hint in hints.items()})
-    if origin is UnionType:  # None or something
-        return None if value is None else _as(parts[0], value, least)
-    if origin is tuple:
-        _must(isinstance(value, list))
-        if parts[-1] is not Ellipsis:
-            return tuple(_as(part, one) for part, one in zip(parts, value, strict=True))
-        return tuple([_as(parts[0], one, least) for one in value])
-    if origin is dict:
-        _must(isinstance(value, dict))
-        key = int if parts[0] is int else str
-        return {key(name): _as(parts[1], one) for name, one in value.items()}
-    if kind is float:
-        _must(type(value) in (int, float) and math.isfinite(value) and value >= 0)
-        return float(value)
-    _must(type(value) is kind)  # a bool is no number
-    if kind is int:
-        _must(least <= value < MOST)
-    else:
+    _must(type(value) is kind or (kind is float and type(value) is int))  # a bool is no number
+    if kind is str:
         value.encode()  # half of a character cannot be shown
-    return value
+    else:
+        _must(least <= value < MOST)
+    return kind(value)
 
 
 @cache
@@ -298,9 +297,9 @@ def _check(launch: LaunchTrace) -> None:
         _must(min(access.requests, access.lanes, access.width) > 0)
     known = {access.key for access in launch.accesses}
     for request in launch.requests:
-        lanes = request.lanes
+        lanes = [*request.lanes]
         _must(request.key in known and 0 < len(lanes) == len(request.offsets))
-        _must([*lanes] == sorted({*lanes}) and lanes[-1] < WARP)
+        _must(lanes == sorted({*lanes}) and lanes[-1] < WARP)
     for footprint in launch.footprints:
         size = math.prod(arrays[footprint.array].shape)
         _must(footprint.operation in OPERATIONS)

@@ -1,9 +1,14 @@
-"""``trace``: runs a kernel or a stage on the strict simulator and keeps what it did to memory."""
+"""``trace``: runs a kernel or a stage on the strict simulator and records what it did to memory."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -15,11 +20,28 @@ from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.plans import Plan, why_too_old
 from convlab.problem import ConvProblem
-from convlab.simulation.findings import NotSimulated, SimulationError, three
+from convlab.simulation.access_log import ATOMIC, GLOBAL, READ, WRITE, Span, c_strides
+from convlab.simulation.findings import (
+    Finding,
+    NotSimulated,
+    SimulationError,
+    coordinates_of,
+    three,
+)
+from convlab.simulation.memory_rules import WARP, Requests
+from convlab.simulation.simulated_launch import SimulatedLaunch
 from convlab.stage import Capability
 from convlab.stages import Launch, Tile, stage_named
-from convlab.tracing.recorder import Recorder
-from convlab.tracing.records import LaunchTrace, Trace
+from convlab.tracing.records import (
+    Access,
+    Array,
+    Footprint,
+    InstructionKey,
+    LaunchTrace,
+    Request,
+    Trace,
+    Work,
+)
 
 
 def trace(
@@ -44,8 +66,8 @@ def trace(
     ``NotSimulated`` for what the simulator does not know, ``CompilerMissing`` if ``compiled`` needs
     a compiler that is not installed, ``UnknownGPU`` for a GPU that the compilers do not know.
     """
-    sizes = three(grid, "grid")
-    _check_shown(block_shown, getattr(kernel, "__name__", str(kernel)), math.prod(sizes))
+    blocks = math.prod(three(grid, "grid"))
+    _check_shown(block_shown, getattr(kernel, "__name__", str(kernel)), blocks)
     hosts = [a.copy_to_host() if hasattr(a, "copy_to_host") else a for a in arguments]
     launch = _launch(kernel, grid, block, hosts, shared_bytes, block_shown, compiled)
     return Trace(launch.kernel, (launch,))
@@ -73,22 +95,20 @@ def trace_stage(
             raise ValueError(f"compiled is {compiled}: {reason}")
     problem = workloads.MODEL if problem is None else problem
     ready = Plan(problem, chosen, tile or chosen.model_tile, Simulator(strict=False))
+    if not ready.program.kernels:
+        raise ValueError(f"stage {chosen.name} has no kernel to trace: a library does its work")
+    blocks = max(math.prod(one.grid) for one in ready.program.kernels)
+    _check_shown(block_shown, chosen.name, blocks)
     input, weight, bias = random_tensors(problem, seed)
     output = np.full(problem.output_shape, np.nan, np.float32)
-    launches: list[LaunchTrace] = []
-    most = max((math.prod(one.grid) for one in ready.program.kernels), default=None)
-    if most is not None:
-        _check_shown(block_shown, chosen.name, most)
+    launches = []
     bound = ready.bound(input, weight, output, bias)
     for (step, arrays), start in zip(bound, ready.steps(input, weight, output, bias), strict=True):
         if isinstance(step, Launch):
-            where = step.grid, step.block
             shown = min(block_shown, math.prod(step.grid) - 1)  # transforms may have fewer blocks
-            launches.append(_launch(step.kernel, *where, arrays, 0, shown, compiled))
+            launches.append(_launch(step.kernel, step.grid, step.block, arrays, 0, shown, compiled))
         else:
             start(None)  # a library's work, which is not traced
-    if not launches:
-        raise ValueError(f"stage {chosen.name} has no kernel to trace: a library does its work")
     about = {"problem": str(problem), "idea": chosen.title, "source": chosen.source}
     if ready.tile is not None:
         about["tile"] = str(ready.tile)
@@ -104,8 +124,8 @@ def _check_shown(shown: int, name: str, blocks: int) -> None:
 
 def _launch(
     kernel: Any,
-    grid: Any,
-    block: Any,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
     arguments: Sequence[Any],
     shared_bytes: int,
     shown: int,
@@ -113,15 +133,226 @@ def _launch(
 ) -> LaunchTrace:
     loads_of = None
     if compiled is not None:
-        types = tuple(map(typeof, arguments))
-        loads_of = shared_load_bytes(kernel, types, compiled)
+        loads_of = shared_load_bytes(kernel, tuple(map(typeof, arguments)), compiled)
     recorder = Recorder(shown, loads_of)
+    simulator = Simulator(recorder=recorder)
     try:
-        Simulator(recorder=recorder).launch(
-            kernel, grid, block, *arguments, shared_bytes=shared_bytes
-        )
+        simulator.launch(kernel, grid, block, *arguments, shared_bytes=shared_bytes)
     except NotSimulated:
         raise
     except SimulationError as error:
         return recorder.trace(error.findings)
     return recorder.trace()
+
+
+OPERATIONS = {READ: "load", WRITE: "store", ATOMIC: "atomic"}
+KEYS = ("site", "span", "kind", "widest")  # what the requests of one total have in common
+SUMS = (
+    "requests", "lanes", "bytes_asked", "sectors", "fewest_sectors",
+    "wavefronts", "fewest_wavefronts",
+)  # fmt: skip
+MAXIMA = ("conflict_degree", "contention")
+MOST_REQUESTS = 20_000  # of the shown block that are kept
+
+Totals = dict[str, Any]  # the counts of an Access, by name
+Touched = dict[tuple[int, int], list[np.ndarray]]  # addresses by array and kind
+
+
+class Recorder:
+    """Records one launch, which calls it (:class:`convlab.simulation.simulated_launch.Recorder`).
+    ``shown`` is the number of the block whose single requests are kept; ``loads_of`` has the width
+    of the machine code's loads from shared memory, by file and line."""
+
+    def __init__(self, shown: int, loads_of: Mapping[tuple[str, int], int] | None) -> None:
+        self.loads_of = loads_of or {}
+        self._shown = shown
+        self._totals: dict[tuple[int, int, int, int], Totals] = {}
+        self._work: dict[int, Counter[str]] = defaultdict(Counter)
+        self._requests: list[tuple[Any, ...]] = []
+        self._left_out = 0
+        self._touched: Touched = defaultdict(list)
+        self._launch: SimulatedLaunch | None = None
+
+    def look(self, launch: SimulatedLaunch, requests: Requests) -> None:
+        """Add the requests of the next blocks to the totals, and keep those of the shown block."""
+        self._launch = launch
+        keys = np.stack([getattr(requests, name) for name in KEYS])
+        assert launch.log is not None
+        self._keep(keys, requests, launch.log.spans)
+        groups, which = np.unique(keys, axis=1, return_inverse=True)
+        columns = {name: getattr(requests, name) for name in (*SUMS[1:], "contention")}
+        columns["requests"] = np.ones(len(requests), np.int64)
+        columns["conflict_degree"] = requests.wavefronts / np.maximum(requests.fewest_wavefronts, 1)
+        totals = {}
+        for name, values in columns.items():
+            totals[name] = np.zeros(groups.shape[1], values.dtype)
+            add = np.maximum if name in MAXIMA else np.add
+            add.at(totals[name], which.reshape(-1), values)
+        for at, group in enumerate(map(tuple, groups.T.tolist())):
+            _add(self._totals, group, {name: total[at].item() for name, total in totals.items()})
+
+    def barrier(self, site: int, threads: int) -> None:
+        """Count threads that passed the barrier at ``site``."""
+        self._work[site]["barriers"] += threads
+
+    def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
+        """Keep the launch and its floating-point operations by site."""
+        self._launch = launch
+        for site, count in operations.items():
+            self._work[site]["flops"] += count
+
+    def _keep(self, keys: np.ndarray, requests: Requests, spans: Sequence[Span]) -> None:
+        """Keep the requests of the shown block, and what it touches."""
+        ends = np.append(requests.starts[1:], len(requests.request))
+        for at in np.flatnonzero(requests.warp // WARP == self._shown).tolist():
+            site, span, kind, width = keys[:, at].tolist()
+            lanes = slice(int(requests.starts[at]), int(ends[at]))
+            addresses = requests.address[lanes]
+            elements = np.arange(0, width, spans[span].itemsize)
+            self._touched[span, kind].append((addresses[:, None] + elements).ravel())
+            if len(self._requests) >= MOST_REQUESTS:
+                self._left_out += 1
+                continue
+            self._requests.append((
+                (site, span, kind, width), int(requests.warp[at]) % WARP,
+                requests.lane[lanes].tolist(), addresses.tolist(),
+                int(requests.sectors[at]), int(requests.wavefronts[at]),
+            ))  # fmt: skip
+
+    def trace(self, findings: tuple[Finding, ...] = ()) -> LaunchTrace:
+        """What was recorded."""
+        launch = self._launch
+        assert launch is not None
+        assert launch.log is not None
+        spans, files = launch.log.spans, _Files()
+        names = _names(spans)
+        source: dict[str, dict[int, str]] = defaultdict(dict)
+        for code in launch.codes:
+            source[files[code.co_filename]].update(_lines_of(code))
+
+        def line_of(site: int) -> tuple[str, int]:
+            file, line = launch.sites.line(site)
+            return files[file], line
+
+        def instruction(site: int, span: int, kind: int, width: int) -> InstructionKey:
+            return *line_of(site), names[span], OPERATIONS[kind], width
+
+        totals: dict[InstructionKey, Totals] = {}  # a line may have several sites
+        for key, counts in self._totals.items():
+            _add(totals, instruction(*key), counts)
+        work: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+        for site, count in self._work.items():
+            work[line_of(site)].update(count)
+        arrays = {
+            names[at]: Array(
+                names[at], "global" if span.start >= GLOBAL else "shared", span.shape,
+                _strides(span), span.itemsize, span.start % GLOBAL,
+            )
+            for at, span in sorted((at, spans[at]) for at in {key[1] for key in self._totals})
+        }  # fmt: skip
+        return LaunchTrace(
+            launch.kernel,
+            launch.grid,
+            launch.block_shape,
+            tuple(arrays.values()),
+            tuple(
+                Access(*key, arrays[key[2]].space, **counts)
+                for key, counts in sorted(totals.items())
+            ),
+            tuple(
+                Work(*line, counts["flops"], counts["barriers"])
+                for line, counts in sorted(work.items())
+            ),
+            {file: dict(sorted(lines.items())) for file, lines in source.items()},
+            coordinates_of(self._shown, launch.grid),
+            tuple(
+                Request(
+                    *instruction(*key), warp, tuple(lanes),
+                    tuple(address - spans[key[1]].start for address in addresses),
+                    sectors, wavefronts,
+                )
+                for key, warp, lanes, addresses, sectors, wavefronts in self._requests
+            ),
+            self._left_out,
+            tuple(
+                Footprint(names[span], OPERATIONS[kind], _runs(addresses, spans[span]))
+                for (span, kind), addresses in _by_array(self._touched, spans).items()
+            ),
+            tuple(replace(finding, file=files[finding.file]) for finding in findings),
+        )  # fmt: skip
+
+
+class _Files(dict[str, str]):
+    """Names of files that are the same on every machine; with a folder where two have the same."""
+
+    def __missing__(self, filename: str) -> str:
+        path = Path(filename)
+        taken = path.name in self.values()
+        self[filename] = f"{path.parent.name}/{path.name}" if taken else path.name
+        return self[filename]
+
+
+def _lines_of(code: CodeType) -> dict[int, str]:
+    try:
+        lines, first = inspect.getsourcelines(code)
+    except (OSError, TypeError):  # made by exec, say
+        return {}
+    return {number: line.rstrip("\n") for number, line in enumerate(lines, first)}
+
+
+def _add(totals: dict[Any, Totals], key: Any, more: Totals) -> None:
+    """Add sums to the sums of that key; take the larger of two maxima."""
+    if (before := totals.get(key)) is not None:
+        more = {name: before[name] + more[name] for name in SUMS} | {
+            name: max(before[name], more[name]) for name in MAXIMA
+        }
+    totals[key] = more
+
+
+def _names(spans: Sequence[Span]) -> list[str]:
+    """A name for each array: ``x = y`` where it has several, numbered where several arrays have the
+    same."""
+    called: dict[Span, dict[str, None]] = defaultdict(dict)
+    for span in spans:
+        called[replace(span, name="")][span.name] = None
+    names: dict[Span, str] = {}
+    for array, all_of_it in called.items():
+        name = plain = " = ".join(all_of_it)
+        number = 2
+        while name in names.values():
+            name, number = f"{plain} ({number})", number + 1
+        names[array] = name
+    return [names[replace(span, name="")] for span in spans]
+
+
+def _strides(span: Span) -> tuple[int, ...]:
+    return span.strides or c_strides(span.shape, span.itemsize)
+
+
+def _by_array(touched: Touched, spans: Sequence[Span]) -> dict[tuple[int, int], np.ndarray]:
+    """Sort addresses by the array that holds them: one request may access two arrays."""
+    found: Touched = defaultdict(list)
+    for (span, kind), several in touched.items():
+        addresses = np.unique(np.concatenate(several))
+        for one in (span, *reversed(range(len(spans)))):
+            inside = (addresses >= spans[one].start) & (addresses < spans[one].end)
+            if inside.any():
+                found[one, kind].append(addresses[inside])
+            addresses = addresses[~inside]
+    return {key: np.concatenate(several) for key, several in found.items()}
+
+
+def _runs(addresses: np.ndarray, span: Span) -> tuple[tuple[int, int], ...]:
+    """``(first, count)`` of each run of neighbours among the elements there, which are counted in C
+    order however they lie in memory."""
+    strides, sizes = _strides(span), c_strides(span.shape, 1)
+    rest, numbers = addresses - span.start, np.zeros(len(addresses), np.int64)
+    for axis in sorted(range(len(strides)), key=lambda axis: -abs(strides[axis])):
+        step, last = abs(strides[axis]), span.shape[axis] - 1
+        places = np.clip(rest // step, 0, last) if step else np.zeros_like(rest)
+        numbers += sizes[axis] * (places if strides[axis] >= 0 else last - places)
+        rest = rest - places * step
+    elements = np.unique(numbers)
+    starts = np.flatnonzero(np.diff(elements, prepend=elements[:1] - 2) != 1)
+    counts = np.diff(starts, append=len(elements))
+    return tuple(zip(elements[starts].tolist(), counts.tolist(), strict=True))

@@ -54,71 +54,21 @@ function wavefrontsOf(lanes, addresses, width, isLoad) {
  *  served twice as many at a time where neighbours, or next neighbours, want the same. */
 function lanesAtOnce(lanes, addresses, width, isLoad) {
   if (width <= 4) return 32;
-  const wanted = new Array(WARP).fill(null);
-  lanes.forEach((lane, i) => { wanted[lane] = addresses[i]; });
-  const alike = (step) => wanted.every((address, lane) => {
-    const other = wanted[lane ^ step];
-    return address === null || other === null || address === other;
-  });
+  const wanted = new Map(lanes.map((lane, i) => [lane, addresses[i]]));
+  const alike = (step) => lanes.every((lane) =>
+    [undefined, wanted.get(lane)].includes(wanted.get(lane ^ step)));
   const twice = isLoad && (alike(1) || alike(2)) ? 2 : 1;
   return twice * (width <= 8 ? 16 : 8);
 }
 
-/** How many different bytes the lanes want. */
-function bytesWanted(addresses, width) {
-  return new Set(addresses).size * width;
-}
-
-const UNITS = { global: "sectors", shared: "wavefronts" }; // what each memory serves requests in
-
-const sum = (records, name) => records.reduce((total, one) => total + one[name], 0);
-
-/** The sectors or wavefronts of accesses to one memory, and the fewest that would do. */
-function costOf(accesses) {
-  const unit = UNITS[accesses[0].space], requests = sum(accesses, "requests");
-  return { unit, requests, total: sum(accesses, unit), fewest: sum(accesses, `fewest_${unit}`) };
-}
-
+/** How many different bytes the lanes want, and the fewest sectors or wavefronts with as many. */
+const bytesWanted = (addresses, width) => new Set(addresses).size * width;
 const fewestSectors = (bytes) => Math.ceil(bytes / SECTOR_BYTES);
 const fewestWavefronts = (bytes) => Math.ceil(bytes / (WORD_BYTES * BANKS));
 
-// The same request in a sentence.
+const sum = (records, name) => records.reduce((total, one) => total + one[name], 0);
 
-const NUMBER = new Intl.NumberFormat("en");
-const VERBS = { load: "read", store: "write", atomic: "update" };
-const NOUNS = { load: "load", store: "store", atomic: "atomic update" };
-
-const number = (value) => NUMBER.format(value);
-const count = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : plural(noun)}`;
-const plural = (noun) => (noun.endsWith("s") ? "es" : "s");
-
-/** 0-3, 8, 10 of a sorted list. */
-function ranges(values) {
-  const parts = [];
-  for (const value of values) {
-    const last = parts[parts.length - 1];
-    if (last && value === last[1] + 1) last[1] = value;
-    else parts.push([value, value]);
-  }
-  return parts.map(([a, b]) => (a === b ? `${a}` : `${a}–${b}`)).join(", ");
-}
-
-/** Which element of the array lies at a byte, as `name[i, j]`. */
-function elementAt(array, offset) {
-  const index = indexAt(array, offset);
-  if (index) return `${array.name}[${index.join(", ")}]`;
-  return isWithin(array, offset) ? `a gap in ${array.name}` : `outside of ${array.name}`;
-}
-
-/** Which elements lie in some bytes: `name[i, j]`, or `name[i, j]–[k, l]` for several. */
-function elementsAt(array, offset, length) {
-  const places = [...Array(length).keys()].map((byte) => offset + byte)
-    .filter((place) => indexAt(array, place));
-  if (!places.length) return elementAt(array, offset);
-  const [first, last] = [places[0], places[places.length - 1]]
-    .map((place) => `[${indexAt(array, place).join(", ")}]`);
-  return array.name + (first === last ? first : `${first}–${last}`);
-}
+// Elements of an array: where they lie and what they are called.
 
 /** Whether a byte lies between the array's lowest and highest. */
 function isWithin({ shape, strides, itemsize }, offset) {
@@ -141,6 +91,24 @@ function indexAt(array, offset) {
   return offset < itemsize ? index : null;
 }
 
+const bracketed = (index) => `[${index.join(", ")}]`;
+
+/** Which elements lie in some bytes: `name[i, j]`, or `name[i, j]–[k, l]` for several. */
+function elementsAt(array, offset, length = 1) {
+  const found = [...Array(length).keys()].map((byte) => indexAt(array, offset + byte))
+    .filter(Boolean).map(bracketed);
+  const first = found[0], last = found.at(-1);
+  if (first) return array.name + (first === last ? first : `${first}–${last}`);
+  return isWithin(array, offset) ? `a gap in ${array.name}` : `outside of ${array.name}`;
+}
+
+/** What a lane wants: its element, or its first and last. */
+function wish(array, offset, width) {
+  const last = offset + width - array.itemsize;
+  const through = last > offset ? ` to ${elementsAt(array, last)}` : "";
+  return elementsAt(array, offset) + through;
+}
+
 /** The number of an element, counted in C order; null without an index. */
 function numberOf(shape, index) {
   return index && index.reduce((sum, place, axis) => sum * shape[axis] + place, 0);
@@ -148,14 +116,33 @@ function numberOf(shape, index) {
 
 /** The index of an element in C order; null outside the array. */
 function indexOf(shape, element) {
-  const size = shape.reduce((a, b) => a * b, 1);
-  if (element < 0 || element >= size) return null;
   const index = [];
   for (const extent of [...shape].reverse()) {
     index.unshift(element % extent);
     element = Math.floor(element / extent);
   }
-  return index;
+  return element === 0 ? index : null;
+}
+
+// A request in words.
+
+const NUMBER = new Intl.NumberFormat("en");
+const VERBS = { load: "read", store: "write", atomic: "update" };
+const NOUNS = { load: "load", store: "store", atomic: "atomic update" };
+
+const number = (value) => NUMBER.format(value);
+const count = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+const bytes = (value) => count(value, "byte");
+
+/** 0-3, 8, 10 of a sorted list. */
+function ranges(values) {
+  const parts = [];
+  for (const value of values) {
+    const last = parts.at(-1);
+    if (last && value === last[1] + 1) last[1] = value;
+    else parts.push([value, value]);
+  }
+  return parts.map(([a, b]) => (a === b ? `${a}` : `${a}–${b}`)).join(", ");
 }
 
 /** What a request does, in one sentence; `drawn` are its sectors or its wavefronts. */
@@ -177,11 +164,11 @@ function sentenceOf({ lanes, offsets, addresses, width, operation, array }, draw
     if (atOnce < WARP) parts.push(`${atOnce} lanes are served at a time`);
     if (rivals > 1) parts.push(`up to ${rivals} different words of one bank are wanted`);
   }
-  const at = new Map();
-  for (const offset of offsets) listAt(at, offset).push(offset);
-  const most = Math.max(...[...at.values()].map((some) => some.length));
-  if (operation === "atomic") parts.push(`up to ${count(most, "lane")} at one element`);
+  if (operation === "atomic") {
+    const at = new Map();
+    for (const offset of offsets) listAt(at, offset).push(offset);
+    const most = Math.max(...[...at.values()].map((some) => some.length));
+    parts.push(`up to ${count(most, "lane")} at one element`);
+  }
   return `${parts.join("; ")}.`;
 }
-
-const bytes = (value) => count(value, "byte");
