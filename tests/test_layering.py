@@ -28,12 +28,13 @@ RANK = {
 # A module may import its own row and those above it in the page's table, without a cycle. These,
 # which others stand on, may import only what is named.
 NARROW = {
-    "problem": "",
+    "arguments": "",
+    "problem": "arguments",
     "device": "",
     "unfold": "",
     "files": "",
     "workloads": "problem",
-    "convolution": "problem",
+    "convolution": "arguments problem",
     "oracle": "problem convolution",
     "stage": "problem",
     "kernels": "problem device unfold stage",
@@ -42,7 +43,7 @@ NARROW = {
     "engines": "problem device stage simulation",
     "tuned": "files problem stage stages",
     "plans": "problem stage stages engines tuned",
-    "api": "problem stage stages engines oracle plans",
+    "api": "arguments problem convolution stage stages engines oracle plans",
     "shell": "files problem workloads stage stages engines ladder doctor",
     "cli": "commands shell tables doctor stages",
 }
