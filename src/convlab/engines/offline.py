@@ -170,6 +170,7 @@ def shared_load_bytes(
     return widest
 
 
+@lru_cache(maxsize=64)  # layout transforms, which the next stage on the ladder has too
 def _built(
     kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool = False
 ) -> tuple[bytes, str]:
@@ -197,7 +198,7 @@ def _built(
 _SAME_FROM = (7, 5)
 
 
-@lru_cache(maxsize=8)  # the kernels of one stage, which are next compiled for another GPU
+@lru_cache(maxsize=64)  # the kernels of a stage, which are next compiled for another GPU
 def _lowered(kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool) -> Any:
     """The kernel as Numba's code library: LLVM IR, to be compiled for several GPUs. This part is
     Python and takes twice as long as the compilers."""

@@ -6,6 +6,7 @@ k of every output channel, so that a float4 loads four channels. In windows' ord
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from numba import cuda, float32, int64, uint32
@@ -34,6 +35,7 @@ def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> 
     return pack_filter
 
 
+@lru_cache(maxsize=32)  # one kernel for all stages
 def pack_filter(
     problem: ConvProblem,
     tile: Tile,
@@ -55,6 +57,7 @@ def require_float4(tile: Tile) -> None:
     tile.require(tile.threads % tile.N_B == 0, rule)
 
 
+@lru_cache(maxsize=32)  # one kernel for all stages
 def pack_in_order(problem: ConvProblem, tile: Tile) -> Program:
     """packed[m // M_B, k, m % M_B], k in the order of :mod:`window_copies`: for every row of blocks
     one matrix, so that a slice of it is one piece of memory. Squares go through shared memory, so

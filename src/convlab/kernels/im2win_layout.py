@@ -21,6 +21,7 @@ read from global memory for each of the H_f rows of windows that it is in:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from numba import cuda, float32, int64, uint32
@@ -103,6 +104,7 @@ def make_fill(place: Any, LINES: int, COLUMNS: int, BY_FLOAT4: bool, SIDE: int) 
     return fill
 
 
+@lru_cache(maxsize=32)  # one kernel for all stages
 def layout_transforms(problem: ConvProblem, tile: Tile) -> Program:
     """What comes before the main kernel: the im2win tensor ``windows``, rows of the output x
     columns of the padded input x G, and the re-ordered filter ``packed``, for every row of blocks
