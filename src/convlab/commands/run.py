@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from convlab import __version__
 from convlab.shell import (
     REFUSED,
     STANDARD_OUTPUT,
@@ -65,7 +66,7 @@ def run(
             os.chdir(here)
             _tell(report)
     write_json(json_file, report.as_json())
-    write_json(sarif_file, report.as_sarif())
+    write_json(sarif_file, report.as_sarif(__version__))
     if status := WRONG if report.findings else REFUSED if report.refused else status:
         raise typer.Exit(status)
 
@@ -106,8 +107,10 @@ def _show(error: Exception, program: str) -> None:
     if not isinstance(error, SimulationError):
         traceback.print_exception(error.with_traceback(first))
         return
-    inside = Path(__file__).parents[1]
-    launch = [s for s in own if not Path(s.tb_frame.f_code.co_filename).is_relative_to(inside)][-1]
+    modules = [str(s.tb_frame.f_globals.get("__name__")).split(".")[0] for s in own]
+    launch = [s for s, name in zip(own, modules, strict=True) if name not in ("convlab", "numba")][
+        -1
+    ]
     where = f"{launch.tb_frame.f_code.co_filename}:{launch.tb_lineno}"
     print(f"convlab: the program ended at its launch in {where}", file=sys.stderr)
 
@@ -116,8 +119,13 @@ def _tell(report: Report) -> None:
     console = console_for(STANDARD_OUTPUT)
     for line in report.lines():
         console.print(Text(line, "red"), soft_wrap=True)
-    launches = f"{report.launches} launch{'es' if report.launches != 1 else ''}"
+    launches = _counted(report.launches, "launch", "launches")
     if report.findings:
-        console.print(Text(f"convlab: {len(report.findings)} findings in {launches}", "red"))
+        found = _counted(len(report.findings), "finding", "findings")
+        console.print(Text(f"convlab: {found} in {launches}", "red"))
     elif not report.refused:
         console.print(Text(f"convlab: nothing found in {launches}", "green"))
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

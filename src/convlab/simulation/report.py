@@ -11,7 +11,6 @@ from typing import Any
 from convlab.simulation.findings import REMEDIES, Finding, NotSimulated, SimulationError
 
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
-PAGE = "docs/findings.md"
 
 
 @dataclass
@@ -60,13 +59,11 @@ class Report:
             "refused": self.refused,
         }
 
-    def as_sarif(self) -> dict[str, Any]:
-        """SARIF 2.1.0, which forges and editors show beside the lines."""
-        from convlab import __version__
-
+    def as_sarif(self, version: str) -> dict[str, Any]:
+        """SARIF 2.1.0, which forges and editors show beside the lines; ``version`` is convlab's."""
         kinds = sorted({finding.kind for finding in self.findings})
         rules = [{"id": _rule(kind), "help": {"text": REMEDIES[kind]}} for kind in kinds]
-        driver = {"name": "convlab", "version": __version__, "rules": rules}
+        driver = {"name": "convlab", "version": version, "rules": rules}
         results = [
             {
                 "ruleId": _rule(finding.kind),
