@@ -163,6 +163,10 @@ for _ in range(2 * sys.argv.count("race")):
     shared_element[1, 32](a)
 if "outside" in sys.argv:
     double[1, 64](a[:20], a)
+if "nested" in sys.argv:
+    import convlab
+    with convlab.simulator():
+        double[1, 64](a[:20], a)
 if "unknown" in sys.argv:
     cuda.jit(lambda: cuda.unheard_of())[1, 1]()
 sys.exit(sys.argv.count("exit") * 3)
@@ -181,6 +185,7 @@ RUNS = [  # arguments, exit status, findings' lines, refused launches
     ("right exit", 3, [], 0),
     ("race exit", 1, ["program.py:9: global race"], 0),
     ("race outside", 1, ["program.py:9: global race", "helper.py:8: out of bounds"], 0),
+    ("nested", 1, ["helper.py:8: out of bounds"], 0),
     ("unknown", 2, [], 1),
 ]
 

@@ -63,7 +63,7 @@ def run(
     alone = STANDARD_OUTPUT in (json_file, sarif_file)
     with simulator(stop=False) as report, redirect_stdout(sys.stderr) if alone else nullcontext():
         try:
-            status = _run(path, arguments or [], module)
+            status = _run(path, arguments or [], module, report)
         finally:
             sys.stdout.flush()
             os.chdir(here)
@@ -95,7 +95,7 @@ def _found(program: str, module: bool) -> str:
     return path
 
 
-def _run(program: str, arguments: list[str], module: bool) -> int:
+def _run(program: str, arguments: list[str], module: bool, report: Report) -> int:
     """Run it as Python does; its exit status."""
     folder = os.getcwd() if module else os.path.dirname(program)
     try:
@@ -112,12 +112,12 @@ def _run(program: str, arguments: list[str], module: bool) -> int:
             print(end.code, file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
-        _show(error)
+        _show(error, report)
         return WRONG
     return 0
 
 
-def _show(error: Exception) -> None:
+def _show(error: Exception, report: Report) -> None:
     """Print what ended the program: Python's traceback, from the program's first line on. Of a
     launch only where it stands, because the report says what is wrong with it."""
     from convlab.simulation.findings import SimulationError
@@ -131,6 +131,10 @@ def _show(error: Exception) -> None:
     if not isinstance(error, SimulationError):
         traceback.print_exception(error.with_traceback(first))
         return
+    known = {(finding.kind, finding.file, finding.line) for finding in report.findings}
+    own_findings = {(finding.kind, finding.file, finding.line) for finding in error.findings}
+    if not own_findings & known and str(error) not in report.refused:
+        report.add(error)  # out of a simulator that the program opened itself
     for step in own:
         if str(step.tb_frame.f_globals.get("__name__")).split(".")[0] not in ("convlab", "numba"):
             where = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
