@@ -1,0 +1,159 @@
+"""``convlab run``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import sys
+import traceback
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from unittest.mock import patch
+
+import typer
+from rich.text import Text
+
+from convlab import __version__
+from convlab.shell import (
+    REFUSED,
+    STANDARD_OUTPUT,
+    WRONG,
+    JsonFile,
+    check_writable,
+    console_for,
+    numba_needed,
+    refuse,
+    refusing,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from convlab.simulation.report import Report
+
+
+def run(
+    program: Annotated[str, typer.Argument(metavar="SCRIPT.py", help="A Python program.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="What the program gets.")
+    ] = None,
+    module: Annotated[
+        bool, typer.Option("-m", "--module", help="SCRIPT.py is a module's name, as of python -m.")
+    ] = False,
+    json_file: JsonFile = None,
+    sarif_file: Annotated[
+        str | None, typer.Option("--sarif", metavar="FILE", help="Also write SARIF 2.1.0 to FILE.")
+    ] = None,
+) -> None:
+    """Run a Numba CUDA program, unchanged and without a GPU, on the strict simulator.
+
+    Exits 1 when something is found, 2 when a kernel cannot be simulated, else as the program does.
+    """
+    if json_file == sarif_file == STANDARD_OUTPUT:
+        refuse("--json and --sarif are both -, standard output: give one of them a file")
+    for option, file in ("--json", json_file), ("--sarif", sarif_file):
+        if file not in (None, STANDARD_OUTPUT):
+            check_writable(option, Path(file))
+    path = _found(program, module)
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # for programs that ask Numba, and for their children
+    with numba_needed():
+        from convlab.simulation.programs import simulator
+    here = Path.cwd()
+    alone = STANDARD_OUTPUT in (json_file, sarif_file)
+    with simulator(stop=False) as report, redirect_stdout(sys.stderr) if alone else nullcontext():
+        try:
+            status = _run(path, arguments or [], module, report)
+        finally:
+            sys.stdout.flush()
+            os.chdir(here)
+            _tell(report)
+    status = WRONG if report.findings else REFUSED if report.refused else status
+    command = {"program": [program, *(arguments or [])], "status": status}
+    write_json(json_file, command | report.as_json())
+    write_json(sarif_file, report.as_sarif(__version__))
+    if status:
+        raise typer.Exit(status)
+
+
+def _found(program: str, module: bool) -> str:
+    """The program as Python is to run it; refused if that cannot begin."""
+    if module:
+        # The package alone: to look further would import it, which needs the simulator.
+        with refusing(ValueError), patch.object(sys, "path", [os.getcwd(), *sys.path]):
+            if importlib.util.find_spec(program.partition(".")[0]) is None:
+                refuse(f"-m is {program!r}: there is no such module")
+        return program
+    path = os.path.abspath(program)
+    try:
+        compile(Path(path).read_bytes(), path, "exec")
+    except OSError as error:
+        refuse(f"SCRIPT.py is {program!r}, which cannot be read: {error.strerror}")
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        refuse(f"{program}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}")
+    return path
+
+
+def _run(program: str, arguments: list[str], module: bool, report: Report) -> int:
+    """Run it as Python does; its exit status."""
+    folder = os.getcwd() if module else os.path.dirname(program)
+    try:
+        with (
+            patch.object(sys, "argv", [program, *arguments]),
+            patch.object(sys, "path", [folder, *sys.path]),
+        ):
+            if module:
+                runpy.run_module(program, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(program, run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception as error:
+        _show(error, report)
+        return WRONG
+    return 0
+
+
+def _show(error: Exception, report: Report) -> None:
+    """Print what ended the program: Python's traceback, from the program's first line on. Of a
+    launch only where it stands, because the report says what is wrong with it."""
+    from convlab.simulation.findings import SimulationError
+
+    trace: Any = error.__traceback__
+    steps = [trace]
+    while steps[-1].tb_next is not None:
+        steps.append(steps[-1].tb_next)
+    own = [s for s in steps if not s.tb_frame.f_code.co_filename.startswith("<frozen ")]
+    first = next((s for s in own if s.tb_frame.f_globals.get("__name__") == "__main__"), None)
+    if not isinstance(error, SimulationError):
+        traceback.print_exception(error.with_traceback(first))
+        return
+    known = {(finding.kind, finding.file, finding.line) for finding in report.findings}
+    own_findings = {(finding.kind, finding.file, finding.line) for finding in error.findings}
+    if not own_findings & known and str(error) not in report.refused:
+        report.add(error)  # out of a simulator that the program opened itself
+    for step in own:
+        if str(step.tb_frame.f_globals.get("__name__")).split(".")[0] not in ("convlab", "numba"):
+            where = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+    print(f"convlab: the program ended at its launch in {where}", file=sys.stderr)
+
+
+def _tell(report: Report) -> None:
+    console = console_for(STANDARD_OUTPUT)
+    for line in report.lines():
+        console.print(Text(line, "red"), soft_wrap=True)
+    launches = _counted(report.launches, "launch", "launches")
+    if report.findings:
+        found = _counted(len(report.findings), "finding", "findings")
+        console.print(Text(f"convlab: {found} in {launches}", "red"))
+    elif not report.launches:
+        console.print(Text("convlab: no kernel was launched, so nothing was checked", "yellow"))
+    elif not report.refused:
+        console.print(Text(f"convlab: nothing found in {launches}", "green"))
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

@@ -1,0 +1,137 @@
+"""Programs as they are: every launch of a program runs on the strict simulator.
+
+Inside :func:`simulator` a program has device arrays, streams and events that need no GPU
+(``host_api``), and its launches are simulated strictly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from numba.cuda.dispatcher import CUDADispatcher
+from numba.cuda.errors import normalize_kernel_dimensions
+from numba.cuda.simulator.args import ArgHint, InOut
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from numba.cuda.simulator.kernel import FakeCUDAKernel
+
+from convlab.simulation.findings import ALWAYS, NotSimulated, SimulationError, three
+from convlab.simulation.host_api import UnifiedArray, host_api
+from convlab.simulation.report import Report
+from convlab.simulation.simulated_launch import SimulatedLaunch
+
+FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
+
+
+def simulate(
+    kernel: Any,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    *arguments: Any,
+    shared_bytes: int = 0,
+) -> None:
+    """Run ``kernel[grid, block, 0, shared_bytes](*arguments)`` on the strict simulator.
+
+    ``kernel`` is any ``@cuda.jit`` kernel; arrays are NumPy's, or device arrays of Numba's
+    simulator. Raises ``SimulationError`` with its findings if the kernel is wrong, ``NotSimulated``
+    if it uses what is not known here, and ``ValueError`` for a shape that CUDA does not launch.
+    """
+    sizes = three(grid, "grid"), three(block, "block")
+    SimulatedLaunch(kernel, *sizes, arguments, shared_bytes, True, None).run()
+
+
+@contextmanager
+def simulator(stop: bool = True) -> Iterator[Report]:
+    """Inside, ``numba.cuda`` needs no GPU and every launch is simulated strictly. Gives the
+    :class:`Report` of what the launches were found to do wrong.
+
+    A launch with findings raises ``SimulationError``; with ``stop=False`` only one that could not
+    go on to its end does. A program is best imported inside: Numba decides at its first import
+    whether it needs a GPU, which ``NUMBA_ENABLE_CUDASIM=1`` denies.
+    """
+    report, one_at_a_time = Report(), Lock()
+
+    def launch(self: _Configured, *arguments: Any) -> None:
+        write_back: list[Callable[[], Any]] = []
+        given = [_on_device(self.kernel, argument, write_back) for argument in arguments]
+        report.launches += 1
+        try:
+            with one_at_a_time:  # threads of the program share what a launch rounds numbers with
+                simulate(self.kernel, self.grid, self.block, *given, shared_bytes=self.shared_bytes)
+        except SimulationError as error:
+            report.add(error)
+            if stop or _ended(error):
+                raise
+        finally:
+            for copy_to_host in write_back:
+                copy_to_host()
+
+    with (
+        host_api(),
+        patch.object(_Configured, "__call__", launch, create=True),
+        patch.multiple(FakeCUDAKernel, __getitem__=_configured, forall=_forall),
+        patch.multiple(CUDADispatcher, __getitem__=_configured, forall=_forall, create=True),
+    ):
+        yield report
+
+
+def _ended(error: SimulationError) -> bool:
+    """Whether a launch ended before its end, as a GPU's would have."""
+    kinds = {finding.kind for finding in error.findings}
+    return bool(kinds & {*ALWAYS} or error.__cause__ or isinstance(error, NotSimulated))
+
+
+@dataclass(frozen=True)
+class _Configured:
+    """``kernel[grid, block, stream, shared]``. One of Numba's simulator is the kernel itself, so
+    that of two configurations only the last counts."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    stream: Any = 0
+    shared_bytes: int = 0
+    pre_launch_callbacks: list[Any] = field(default_factory=list)
+
+
+def _configured(kernel: Any, configuration: Any) -> _Configured:
+    if not isinstance(configuration, tuple) or len(configuration) not in (2, 3, 4):
+        raise ValueError(
+            f"{kernel.py_func.__name__}[{configuration}]: a launch has a grid and a block, and may "
+            "have a stream and bytes of dynamic shared memory"
+        )
+    shape = normalize_kernel_dimensions(*configuration[:2])
+    return _Configured(kernel, *shape, *configuration[2:])
+
+
+def _forall(kernel: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Any:
+    """Whole blocks, as on a GPU; Numba's simulator starts exactly ``ntasks`` threads, which hides
+    a missing bounds check."""
+    if ntasks < 0:
+        raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
+    if ntasks == 0:
+        return lambda *arguments: None
+    block = tpb or FORALL_BLOCK
+    return kernel[-(-ntasks // block), block, stream, sharedmem]
+
+
+def _on_device(kernel: Any, argument: Any, write_back: list[Callable[[], Any]]) -> Any:
+    """An argument as the kernel gets it: Numba copies each host array to a device array of its own
+    and back after the launch."""
+    for extension in kernel.extensions:
+        _, argument = extension.prepare_args(None, argument, stream=0, retr=write_back)
+    if isinstance(argument, tuple):
+        make = getattr(type(argument), "_make", tuple)  # a named tuple's
+        return make([_on_device(kernel, entry, write_back) for entry in argument])
+    if isinstance(argument, UnifiedArray):
+        return np.asarray(argument)
+    if isinstance(argument, np.void):
+        return FakeCUDAArray(argument)
+    if isinstance(argument, np.ndarray):
+        argument = InOut(argument)
+    return argument.to_device(write_back) if isinstance(argument, ArgHint) else argument
