@@ -23,6 +23,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from convlab import files, workloads
+from convlab.arguments import duration
 from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
@@ -222,14 +223,6 @@ def too_slow(
         f"this takes {engine.device} about {duration(seconds)}: use{one} the default problem "
         f"(seconds){or_gpu}, or add --yes to wait"
     )
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: "5 minutes"."""
-    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} seconds"
 
 
 def capability(option: str, arch: str) -> Capability:

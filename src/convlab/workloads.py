@@ -6,6 +6,7 @@ import ast
 import re
 from dataclasses import replace
 
+from convlab.arguments import shown
 from convlab.problem import ConvProblem
 
 # im2win paper (000), Table 2: C_i, H_i = W_i, C_o, H_f = W_f, stride. The outputs
@@ -37,7 +38,7 @@ def paper_layer(name: str, batch: int = PAPER_BATCH) -> ConvProblem:
     """
     row = _TABLE_2.get(str(name).lower())
     if row is None:
-        raise ValueError(f"layer is {name!r}: it must be one of {', '.join(LAYER_NAMES)}")
+        raise ValueError(f"layer is {shown(name)}: it must be one of {', '.join(LAYER_NAMES)}")
     channels, size, filters, kernel_size, stride = row
     return ConvProblem(batch, channels, size, size, filters, kernel_size, stride)
 
