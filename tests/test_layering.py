@@ -33,6 +33,7 @@ NARROW = {
     "device": "",
     "unfold": "arguments",
     "files": "",
+    "interrupts": "",
     "workloads": "arguments problem",
     "convolution": "arguments problem",
     "oracle": "problem convolution",
@@ -44,10 +45,11 @@ NARROW = {
     "tuned": "files problem stage stages",
     "plans": "arguments problem stage stages engines tuned",
     "api": "arguments problem convolution stage stages engines oracle plans",
-    "shell": "arguments files problem workloads stage stages engines ladder doctor",
-    "cli": "commands shell tables doctor stages",
+    "shell": "arguments files interrupts problem workloads stage stages engines ladder doctor",
+    "cli": "commands shell tables doctor stages interrupts",
+    "__main__": "cli interrupts",
 }
-COMMAND = {"tables", "shell", "commands", "cli"}
+COMMAND = {"tables", "shell", "commands", "cli", "__main__"}
 
 
 def allowed_of(layer: str) -> set[str]:

@@ -134,4 +134,4 @@ def duration(seconds: float) -> str:
     for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} seconds"
+    return f"{seconds:.0f} second{'s' * (round(seconds) != 1)}"
