@@ -26,7 +26,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from convlab import files, workloads
-from convlab.arguments import duration
+from convlab.arguments import duration, shown
 from convlab.interrupts import importing
 from convlab.problem import ConvProblem
 
@@ -84,11 +84,13 @@ def _ended_in_one_line() -> Iterator[None]:
     except KeyboardInterrupt:
         fail("interrupted", INTERRUPTED)
     except OSError as error:
+        if error.filename is not None:
+            refuse(f"{shown(error.filename)} cannot be used: {error.strerror}")
         # Or Python fails, as it ends, to write the rest.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         if isinstance(error, BrokenPipeError):  # the reader has read enough: convlab stages | head
             raise typer.Exit(REFUSED) from None
-        refuse(f"cannot write to {error.filename or 'standard output'}: {error.strerror}")
+        refuse(f"cannot write to standard output: {error.strerror}")
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
