@@ -29,6 +29,7 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 settings.register_profile(
     "convlab", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
+settings.register_profile("large", settings.get_profile("convlab"), max_examples=4_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convlab"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,53 @@ def test_conv2d_takes_and_writes_arrays_of_any_memory_order(tensors):
     assert all(np.array_equal(*pair) for pair in zip(before, given, strict=True))
     result = convlab.conv2d(input, weight, **SETTINGS)
     assert check_output(PROBLEM, result, input, weight).ok
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+@pytest.mark.parametrize("stage", ["s01", "s11"])
+def test_groups_are_convolutions_side_by_side(stage, groups):
+    problem = ConvProblem(2, 2, 5, 4, 2, 3, padding=1)
+    each = [random_tensors(problem, group) for group in range(groups)]
+    sides = zip(zip(*each, strict=True), (1, 0, 0), strict=True)
+    input, weight, bias = (np.concatenate(tensors, axis) for tensors, axis in sides)
+    out = np.empty((2, 2 * groups, 5, 4), np.float32)
+    assert convlab.conv2d(input, weight, bias, 1, 1, 1, groups, stage=stage, out=out) is out
+    for group, tensors in enumerate(each):
+        assert check_output(problem, out[:, 2 * group : 2 * group + 2], *tensors).ok
+
+
+def test_one_image_has_no_batch(tensors):
+    input, weight, bias = tensors
+    out = np.full(PROBLEM.output_shape[1:], np.nan, np.float32)
+    for given in (None, out):
+        result = convlab.conv2d(input[1], weight, bias, (1, 2), (1,), [1], out=given)
+        assert given is None or result is given
+        batch = np.stack([result, result])
+        assert check_output(PROBLEM, batch, input[[1, 1]], weight, bias).ok
+
+
+@pytest.mark.parametrize("engine", ["simulator", "cudasim"])
+def test_a_long_simulation_says_so_and_can_be_interrupted(engine, tensors, monkeypatch, capsys):
+    monkeypatch.setattr(api, "PATIENCE_SECONDS", 0)
+    ticks = iter(range(0, 1000, 10))
+    monkeypatch.setattr(api, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    convlab.conv2d(*tensors, **SETTINGS, engine=engine, stage="s04")
+    first, *others = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        r"convlab: 2,592 multiply-adds on .* take about 0 seconds; Ctrl-C ends them", first
+    )
+    assert others[0] == "convlab: implicit_gemm: block 0 of 1 after 10 seconds"
+
+    def interrupt(line: str) -> None:
+        if "block" in line:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "_say", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        convlab.conv2d(*tensors, **SETTINGS, engine=engine, stage="s04")
+    monkeypatch.setattr(api, "PATIENCE_SECONDS", 99)
+    assert check_output(PROBLEM, convlab.conv2d(*tensors, **SETTINGS, engine=engine), *tensors).ok
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.skipif(
@@ -101,7 +149,7 @@ IMAGE, FILTER = ones(1, 2, 5, 5), ones(3, 2, 3, 3)
 # What is wrong, the call's arguments, the exception and what its sentence must name.
 BAD_CALLS = {
     "input a list": ({"input": [[1.0]]}, TypeError, "input is a list"),
-    "input 3-D": ({"input": ones(2, 5, 5)}, ValueError, r"input has shape \(2, 5, 5\).*4 dim"),
+    "input 2-D": ({"input": ones(5, 5)}, ValueError, r"input has shape \(5, 5\).*4 dim"),
     "input float64": ({"input": ones(1, 2, 5, 5, dtype=np.float64)}, TypeError, "input.*float64"),
     "weight None": ({"weight": None}, TypeError, "weight is a NoneType"),
     "weight 2-D": ({"weight": ones(3, 2)}, ValueError, r"weight has shape \(3, 2\)"),
@@ -118,6 +166,26 @@ BAD_CALLS = {
     "stride 0": ({"stride": 0}, ValueError, "stride is 0"),
     "padding negative": ({"padding": -1}, ValueError, "padding is -1"),
     "dilation float": ({"dilation": 1.5}, TypeError, r"dilation is 1\.5"),
+    "groups do not divide": ({"groups": 2}, ValueError, "groups is 2: .* 2 channels .* 3 filters"),
+    "groups for another weight": (
+        {"input": ones(1, 9, 5, 5), "groups": 3},
+        ValueError,
+        "weight has shape .* 9 channels / 3 groups",
+    ),
+    "thousands of groups": (
+        {"input": ones(1, 4000, 3, 3), "weight": ones(4000, 1, 3, 3), "groups": 4000},
+        ValueError,
+        "groups is 4000: it must be at most 64, because each has launches",
+    ),
+    "groups a bool": ({"groups": True}, TypeError, "groups is True: .* not bool"),
+    "one image, out of a batch": (
+        {"input": ones(2, 5, 5), "out": ones(1, 3, 3, 3)},
+        ValueError,
+        r"out has .*\(3, 3, 3\)",
+    ),
+    "a sum beyond memory": ({"padding": 2**29}, MemoryError, "copying .* needs .* (GiB|bytes)"),
+    "stage an array": ({"stage": IMAGE}, TypeError, r"stage is array\(.* must be a name"),
+    "engine an array": ({"engine": IMAGE}, TypeError, r"engine is array\(.* must be a name"),
     "no such stage": ({"stage": "s99"}, ValueError, "stage is 's99'.*s01_direct"),
     "no such engine": ({"engine": "tpu"}, ValueError, "engine is 'tpu'.*'gpu'"),
     "tile where none": ({"stage": "s01", "tile": Tile(4, 4, 4)}, ValueError, "s01_direct has no"),
@@ -131,6 +199,7 @@ def test_a_bad_call_is_refused_in_a_sentence(arguments, kind, names):
     with pytest.raises(kind, match=names) as refusal:
         convlab.conv2d(**call)
     assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 300
 
 
 BAD_TILES = {
@@ -138,6 +207,7 @@ BAD_TILES = {
     "a float": ({"M_B": 4, "N_B": 4.0, "K_B": 4}, "N_B is 4.0"),
     "rows do not divide": ({"M_B": 6, "N_B": 4, "K_B": 4, "M_T": 4}, "M_B must be a multiple"),
     "columns do not divide": ({"M_B": 4, "N_B": 6, "K_B": 4, "N_T": 4}, "N_B must be a multiple"),
+    "enormous": ({"M_B": 10**9999, "N_B": 4, "K_B": 4}, "M_B is a 33216-bit int: it must be"),
     "too many threads": ({"M_B": 64, "N_B": 64, "K_B": 4}, "4096 threads"),
 }
 

@@ -242,7 +242,7 @@ def test_yes_waits(monkeypatch):
         (("trace", "s99"), "stage is 's99': it must be one of s01_direct, "),
         (("trace", "s05", "--layer", "conv13"), "layer is 'conv13'"),
         (("trace", "s05", "--layer", "conv9"), "hours: use the default problem (seconds), or add"),
-        (("trace", "s05", "--batch", "500"), "minutes: use --batch 1 (about 2 seconds), the"),
+        (("trace", "s05", "--batch", "500"), "minutes: use --batch 1 (about 1 second), the"),
         (("trace", "s05", "--tile", "8x8"), "tile is '8x8': it must be M_BxN_BxK_B or"),
         (("trace", "s05", "--tile", "7x32x8/2x1"), "M_B must be a multiple of M_T"),
         (("trace", "s05", "--tile", "64x64x999"), "a block has at most 1024"),

@@ -294,13 +294,14 @@ def test_json():
     assert wrong["first_wrong"] == {"index": [0, 0, 0, 0], "got": "nan"}
 
 
-def test_waits_are_foretold_on_a_simulator_only(monkeypatch):
-    """A simulator that is not known is taken to be the slowest."""
-    monkeypatch.setattr(ladder, "SIMULATED_PER_SECOND", {"cudasim": 100, "other": 10})
+def test_waits_are_foretold_on_a_simulator_only():
+    """Of all that a tile computes: its remainders too."""
+    engine = SimpleNamespace(name="simulator", is_gpu=False, multiply_adds_per_second=10)
     products = TINY.M * TINY.N * TINY.K
-    for name, stages, seconds in (("cudasim", 2, products / 50), ("new", 1, products / 10)):
-        engine = SimpleNamespace(name=name, is_gpu=False)
-        assert ladder.estimated_seconds(TINY, LADDER[:stages], engine) == seconds
+    assert ladder.estimated_seconds(TINY, LADDER[:2], engine) == products / 5
+    s05 = stage_named("s05")
+    assert s05.model_tile == Tile(8, 32, 8)
+    assert ladder.estimated_seconds(TINY, [s05], engine) == 8 * 32 * 8 / 10
     assert ladder.estimated_seconds(TINY, LADDER, PretendedGpu()) is None
 
 

@@ -31,23 +31,25 @@ NARROW = {
     "arguments": "",
     "problem": "arguments",
     "device": "",
-    "unfold": "",
+    "unfold": "arguments",
     "files": "",
-    "workloads": "problem",
+    "interrupts": "",
+    "workloads": "arguments problem",
     "convolution": "arguments problem",
     "oracle": "problem convolution",
-    "stage": "problem",
+    "stage": "arguments problem",
     "kernels": "problem device unfold stage",
-    "stages": "problem device unfold stage kernels",
+    "stages": "arguments problem device unfold stage kernels",
     "simulation": "problem device stage",
-    "engines": "problem device stage simulation",
+    "engines": "arguments problem device stage simulation",
     "tuned": "files problem stage stages",
-    "plans": "problem stage stages engines tuned",
+    "plans": "arguments problem stage stages engines tuned",
     "api": "arguments problem convolution stage stages engines oracle plans",
-    "shell": "files problem workloads stage stages engines ladder doctor",
-    "cli": "commands shell tables doctor stages",
+    "shell": "arguments files interrupts problem workloads stage stages engines ladder doctor",
+    "cli": "commands shell tables doctor stages interrupts",
+    "__main__": "cli interrupts",
 }
-COMMAND = {"tables", "shell", "commands", "cli"}
+COMMAND = {"tables", "shell", "commands", "cli", "__main__"}
 
 
 def allowed_of(layer: str) -> set[str]:

@@ -128,9 +128,14 @@ WRONG = {
     "weight has other axes": ({"weight": (4, 3, 3)}, "with as many axes"),
     "no spatial axis": ({"input": (2, 3), "weight": (4, 3)}, "with as many axes"),
     "bias too long": ({"bias": 5}, r"bias has shape \(5,\): it must be \(4,\)"),
-    "stride of 0": ({"stride": 0}, "stride is 0: it must be an int of at least 1, or 2 of them"),
+    "stride of 0": ({"stride": 0}, "stride is 0: it must be at least 1"),
     "strides for 3 axes": ({"stride": (1, 1, 1)}, r"stride is \(1, 1, 1\)"),
     "padding below 0": ({"padding": (1, -1)}, r"padding is \(1, -1\)"),
+    "padding of 3 pairs": ({"padding": ((1, 1),) * 3}, "padding is .*: it must be .*top, bottom"),
+    "same with a stride": ({"padding": "same", "stride": 2}, "'same' needs stride 1"),
+    "another word": ({"padding": "full"}, "padding is 'full'"),
+    "an enormous stride": ({"stride": 10**9999}, "stride is a 33216-bit int: it must be at"),
+    "an empty filter": ({"weight": (4, 3, 0, 3)}, r"kernel_size is \[0, 3\]: .* at least 1"),
     "no window fits": ({"dilation": 9}, r"kernel_size \(3, 3\) with dilation 9 does not fit"),
 }
 
@@ -144,10 +149,78 @@ def test_what_does_not_fit_is_refused(change, message):
         unfold_einsum(*arrays, **options)
 
 
+LIKE = np.ones((2, 3, 7, 9), np.float32)
+WRONG_TYPES = {
+    "a list": ({"input": [[[1.0]]]}, "input is a list: it must be an array of NumPy, CuPy or Py"),
+    "no weight": ({"weight": None}, "weight is a NoneType"),
+    "a mask": ({"bias": np.ma.ones(4, np.float32)}, "bias is a masked array: convlab has no masks"),
+    "mixed dtypes": ({"weight": np.ones((4, 3, 3, 3))}, "weight has dtype float64: .* float32"),
+    "integers": ({"input": LIKE.astype(int)}, "input has dtype int64: it must be float16, bfl"),
+    "objects": ({"input": LIKE.astype(object)}, "input has dtype object"),
+    "swapped bytes": ({"input": LIKE.astype(">f4")}, "input has dtype >f4"),
+    "stride a bool": ({"stride": True}, "stride is True: it must be an integer, not bool"),
+    "stride a float": ({"stride": (1, 1.5)}, r"stride is \(1, 1.5\): its entries must be"),
+    "stride a word": ({"stride": "12"}, "stride is '12'"),
+    "padding None": ({"padding": None}, "padding is None"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG_TYPES.values(), ids=WRONG_TYPES.keys())
+def test_what_means_nothing_is_refused(change, message):
+    arrays = {"input": LIKE, "weight": LIKE[:1, :, :3, :3].repeat(4, 0), "bias": LIKE[0, 0, 0, :4]}
+    with pytest.raises(TypeError, match=message) as refusal:
+        unfold_einsum(**arrays | change)
+    assert len(str(refusal.value)) < 300
+    if "input" in change or not change.keys() & arrays.keys():
+        settings = {name: value for name, value in change.items() if name not in ("weight", "bias")}
+        for windows in (unfold, unfold_one_hot):
+            with pytest.raises(TypeError, match=message):
+                windows(**{"input": LIKE, "kernel_size": 3} | settings)
+
+
+@pytest.mark.parametrize("padding", [10**6, (0, 2**31 - 1)])
+def test_more_than_memory_is_refused_at_once(padding):
+    for windows in (unfold, unfold_one_hot):
+        with pytest.raises(MemoryError, match=r"the unfolded input needs .* (GiB|bytes)"):
+            windows(np.ones((1, 1, 4, 4)), 1, padding=padding)
+    with pytest.raises(MemoryError, match="one-hot filters needs"):
+        unfold_one_hot(np.ones((1, 1, 3000, 3000)), 3000)
+
+
+def test_sums_of_half_precision_are_rounded_once():
+    """As PyTorch's: in float16, 2,048 + 1 is 2,048."""
+    input, weight = (np.ones((1, 2049, 1), np.float16) for _ in range(2))
+    got = unfold_einsum(input, weight, np.ones(1, np.float16))
+    assert got.dtype == np.float16
+    assert got.item() == 2050
+
+
+@pytest.mark.parametrize(
+    ("padding", "pairs"),
+    [
+        ("valid", ((0, 0),) * 2),
+        ("same", ((1, 2), (2, 2))),
+        ((1,), ((1, 1),) * 2),
+        ([0, 2], ((0, 0), (2, 2))),
+    ],
+    ids=str,
+)
+def test_padding_as_conv2d_takes_it(padding, pairs):
+    rng = np.random.default_rng(5)
+    input, weight = rng.standard_normal((2, 3, 8, 7)), rng.standard_normal((4, 3, 4, 3))
+    got = unfold_einsum(input, weight, None, 1, padding, (1, 2))
+    by_hand = np.pad(input, ((0, 0), (0, 0), *pairs))
+    assert np.array_equal(got, unfold_einsum(by_hand, weight, None, 1, 0, (1, 2)))
+    assert np.array_equal(got, unfold_einsum(input, weight, None, [1], pairs, (1, 2)))
+
+
 def test_another_library_s_arrays_need_array_api_compat(monkeypatch):
     class Array:
         ndim, shape = 3, (1, 1, 1)
 
     monkeypatch.setitem(sys.modules, "array_api_compat", None)
+    with pytest.raises(TypeError, match="input is a Array: it must be an array of NumPy, CuPy or"):
+        unfold_einsum(Array(), Array())
+    Array.__module__ = "torch"
     with pytest.raises(ModuleNotFoundError, match=r"need array-api-compat: .*'\.\[arrays\]'"):
         unfold_einsum(Array(), Array())

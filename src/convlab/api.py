@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+import sys
+import time
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import local
 from typing import Any
 
 import numpy as np
 
-from convlab.arguments import IntOrPair
+from convlab.arguments import IntOrPair, duration, shown
 from convlab.convolution import problem_of
 from convlab.engines import Engine, address_of, check_aligned, choose
-from convlab.plans import Plan, check_fits, plan
+from convlab.plans import Plan, check_fits, plan, simulated_seconds
 from convlab.problem import ConvProblem
 from convlab.stages import Tile
 
+MOST_GROUPS = 64  # each has launches of its own
+PATIENCE_SECONDS = 30  # of a simulation that does not say how long it takes
 KEPT_PLANS, KEPT_BYTES = 16, 2**28  # of a thread's last calls on a GPU; bytes of workspace in all
 
 
@@ -27,6 +33,7 @@ def conv2d(
     stride: IntOrPair = 1,
     padding: Any = 0,
     dilation: IntOrPair = 1,
+    groups: int = 1,
     *,
     stage: str = "auto",
     tile: Tile | None = None,
@@ -35,16 +42,19 @@ def conv2d(
 ) -> Any:
     """2-D convolution (cross-correlation) with the meaning of PyTorch's ``F.conv2d``.
 
-    ``input`` is float32 of shape (N_i, C_i, H_i, W_i), ``weight`` (C_o, C_i, H_f, W_f), ``bias``
-    (C_o,) or None: NumPy arrays or Numba device arrays, all of one kind. The result, float32 of
-    shape (N_i, C_o, H_o, W_o), is of the same kind; ``out`` may give the array to write it to.
-    Device arrays are C-contiguous and start at a multiple of 16 bytes.
+    ``input`` is float32 of shape (N_i, C_i, H_i, W_i), or (C_i, H_i, W_i) for one image, ``weight``
+    (C_o, C_i / groups, H_f, W_f), ``bias`` (C_o,) or None: NumPy arrays or Numba device arrays, all
+    of one kind. The result, float32 of shape (N_i, C_o, H_o, W_o), without N_i for one image, is of
+    the same kind; ``out`` may give the array to write it to. Device arrays are C-contiguous and
+    start at a multiple of 16 bytes. ``groups`` is at most 64, because each group is launched on its
+    own, and 1 for device arrays on a GPU. ``padding`` is also ``'same'`` or ``'valid'``.
 
     ``stage="auto"`` is s12 on a GPU, s11 on one of compute capability below 8.0, s01 on a
-    simulator. A simulator takes about a minute per million multiply-adds: it is for small problems.
-    On a GPU the work runs on the default stream, and plans for a thread's last few problems are
-    kept, with at most 256 MiB of workspace. There s12 may use split-K for few outputs, so the last
-    bits may differ from call to call; :func:`plan` with ``whole_sums=True`` never does.
+    simulator. A simulator takes seconds per million multiply-adds; before a call of more than half
+    a minute it says on standard error how long, and then how far it is. On a GPU the work runs on
+    the default stream, and plans for a thread's last few problems are kept, with at most 256 MiB of
+    workspace. There s12 may use split-K for few outputs, so the last bits may differ from call to
+    call; :func:`plan` with ``whole_sums=True`` never does.
 
     Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule, and what
     :func:`plan` raises; ``out`` is then untouched.
@@ -53,12 +63,20 @@ def conv2d(
     optional = {name: array for name, array in (("bias", bias), ("out", out)) if array is not None}
     given = {"input": input, "weight": weight, **optional}
     on_device = _are_device_arrays(given)
-    problem = problem_of(input, weight, stride, padding, dilation)
-    shapes = {"bias": (problem.out_channels,), "out": problem.output_shape}
     for name, array in given.items():
-        _check_tensor(name, array, shapes.get(name, array.shape))
+        _check_tensor(name, array)
+    one_image = len(input.shape) == 3
+    images = input.reshape((1, *input.shape)) if one_image else input
+    problem = problem_of(images, weight, stride, padding, dilation, groups)
+    shape = (problem.N_i, weight.shape[0], *problem.output_size)
+    _check_shape("bias", bias, shape[1:2])
+    _check_shape("out", out, shape[one_image:])
     if out is not None:
         _check_writable(out, given)
+    if groups > (most := 1 if on_device and chosen.is_gpu else MOST_GROUPS):
+        own, split = "each has launches of its own", "device arrays are not split into groups"
+        why = split if most == 1 else own
+        raise ValueError(f"groups is {groups}: it must be at most {most}, because {why}")
 
     if on_device and not chosen.is_gpu:  # Numba's simulator keeps its device arrays on the host
         from numba import cuda
@@ -66,27 +84,68 @@ def conv2d(
         input, weight, bias = (
             None if array is None else array.copy_to_host() for array in (input, weight, bias)
         )
-        settings = (stride, padding, dilation)
+        settings = (stride, padding, dilation, groups)
         result = conv2d(input, weight, bias, *settings, stage=stage, tile=tile, engine=engine)
         if out is None:
             return cuda.to_device(result)
         out.copy_to_device(result)
         return out
-    if not on_device and chosen.is_gpu:
-        copies = sum(map(math.prod, (input.shape, weight.shape, problem.output_shape)))
-        check_fits("copying input, weight and output to the GPU", 4 * copies, chosen)
+    if not on_device:
+        copies = 4 * sum(map(math.prod, (input.shape, weight.shape, shape)))
+        check_fits("copying input, weight and output", copies, chosen)
     ready = _ready(problem, stage, tile, chosen)
     if on_device:
-        result = chosen.empty(problem.output_shape) if out is None else out
-        return ready(input, weight, result, bias)
-    input, weight, bias = (
-        None if array is None else chosen.to_device(array) for array in (input, weight, bias)
-    )
-    result = chosen.to_host(ready(input, weight, chosen.empty(problem.output_shape), bias))
+        result = chosen.empty(shape[one_image:]) if out is None else out
+        ready(images, weight, result.reshape(shape) if one_image else result, bias)
+        return result
+    with _announced(ready, groups):
+        parts = [_one_group(ready, g, images, weight, bias) for g in range(groups)]
+    result = parts[0] if groups == 1 else np.concatenate(parts, axis=1)
+    if one_image:
+        result = result[0]
     if out is None:
         return result
     out[...] = result
     return out
+
+
+def _one_group(ready: Plan, group: int, input: Any, weight: Any, bias: Any) -> np.ndarray:
+    """The output channels of one group, from the host and to it."""
+    engine, problem = ready.engine, ready.problem
+    channels = slice(group * problem.C_i, (group + 1) * problem.C_i)
+    filters = slice(group * problem.C_o, (group + 1) * problem.C_o)
+    given = input[:, channels], weight[filters], None if bias is None else bias[filters]
+    input, weight, bias = (None if array is None else engine.to_device(array) for array in given)
+    return engine.to_host(ready(input, weight, engine.empty(problem.output_shape), bias))
+
+
+@contextmanager
+def _announced(ready: Plan, groups: int) -> Iterator[None]:
+    """Where a simulator takes long, say on standard error how long, and then how far it is."""
+    engine, problem = ready.engine, ready.problem
+    seconds = groups * (simulated_seconds(problem, ready.stage, ready.tile, engine) or 0)
+    if seconds < PATIENCE_SECONDS:
+        yield
+        return
+    work = f"{groups * problem.flops // 2:,} multiply-adds on {engine.device}"
+    _say(f"{work} take about {duration(seconds)}; Ctrl-C ends them")
+    begun = last = time.monotonic()
+
+    def on_block(kernel: str, number: int, blocks: int) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last > max(5, seconds / 20):
+            last = now
+            _say(f"{kernel}: block {number} of {blocks} after {duration(now - begun)}")
+
+    engine.on_block = on_block
+    try:
+        yield
+    finally:
+        engine.on_block = None
+
+
+def _say(line: str) -> None:
+    print(f"convlab: {line}", file=sys.stderr, flush=True)
 
 
 class _Kept(local):
@@ -147,15 +206,18 @@ def _are_device_arrays(arrays: dict[str, Any]) -> bool:
     return kinds["input"]
 
 
-def _check_tensor(name: str, array: Any, shape: tuple[int, ...]) -> None:
+def _check_tensor(name: str, array: Any) -> None:
     if array.dtype != np.float32:
-        raise TypeError(f"{name} has dtype {array.dtype}: it must be float32")
-    if tuple(array.shape) != tuple(shape):
-        raise ValueError(f"{name} has shape {tuple(array.shape)}: it must be {shape}")
+        raise TypeError(f"{name} has dtype {str(array.dtype)[:50]}: it must be float32")
     if _is_device_array(array):
         if not array.is_c_contiguous():
             raise ValueError(f"{name} is a device array that is not C-contiguous: it must be")
         check_aligned(name, _memory(array)[0])
+
+
+def _check_shape(name: str, array: Any, shape: tuple[int, ...]) -> None:
+    if array is not None and tuple(array.shape) != shape:
+        raise ValueError(f"{name} has shape {shown(tuple(array.shape))}: it must be {shape}")
 
 
 def _check_writable(out: Any, sources: dict[str, Any]) -> None:

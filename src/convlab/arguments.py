@@ -1,67 +1,137 @@
-"""A convolution's settings as integers and pairs, checked."""
+"""A convolution's settings as integers, pairs and one for each axis, checked; memory too."""
 
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Sequence
-from typing import Literal, TypeGuard
+from reprlib import Repr
+from typing import Any, Literal, TypeGuard
 
 Pair = tuple[int, int]
-IntOrPair = int | Sequence[int]
-Padding = IntOrPair | Sequence[IntOrPair] | Literal["same", "valid"]
+IntOrEach = int | Sequence[int]
+IntOrPair = IntOrEach  # of two axes
+Padding = IntOrEach | Sequence[IntOrEach] | Literal["same", "valid"]
 LARGEST_AXIS = 2**31 - 1  # so that a coordinate, padding included, fits a signed 32-bit integer
+SHOWN = 100  # characters of a value that a message repeats
+
+
+class _Short(Repr):
+    """A value's beginning and end, found without a look at all that is between."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Python refuses to write numbers of more than 4300 digits, and takes long for fewer."""
+        return (
+            super().repr_int(x, level) if x.bit_length() < 1000 else f"a {x.bit_length()}-bit int"
+        )
+
+
+_short = _Short()
+_short.maxlevel, _short.maxtuple, _short.maxlist = 3, 8, 8
+_short.maxstring = _short.maxother = _short.maxlong = SHOWN // 2
+
+
+def shown(value: object) -> str:
+    """The value for a message, on one line, short however large it is."""
+    text = " ".join(_short.repr(value).split())
+    return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]}...{text[-SHOWN // 3 :]}"
 
 
 def integer(name: str, value: object, *, at_least: int, whole: object = None) -> int:
     """The value as an int; ``whole`` is the sequence that holds it, for the message. Raises
     ``TypeError`` unless it is an integer, ``ValueError`` out of range."""
-    given = repr(value if whole is None else whole)
     try:
         if isinstance(value, bool):  # an integer to Python, a mistake here
             raise TypeError
         number = operator.index(value)  # type: ignore[arg-type]  # takes NumPy's integers too
     except TypeError:
+        given = shown(value if whole is None else whole)
         rule = "it must be an integer" if whole is None else "its entries must be integers"
         raise TypeError(f"{name} is {given}: {rule}, not {type(value).__name__}") from None
     if not at_least <= number <= LARGEST_AXIS:
+        given = shown(value if whole is None else whole)
         raise ValueError(f"{name} is {given}: it must be at least {at_least} and below 2**31")
     return number
 
 
+def each(
+    name: str, value: object, axes: int, *, at_least: int, whole: object = None
+) -> tuple[int, ...]:
+    """One integer for each axis, of an int, one int in a sequence, or one for each axis. Raises as
+    :func:`integer` does."""
+    if not _is_sequence(value):
+        return (integer(name, value, at_least=at_least, whole=whole),) * axes
+    whole = value if whole is None else whole
+    if len(value) not in (1, axes):
+        many = {1: "an int", 2: "an int or a pair"}.get(axes, f"an int or {axes} of them")
+        raise ValueError(f"{name} is {shown(whole)}: it must be {many}, not {len(value)} long")
+    entries = tuple(integer(name, entry, at_least=at_least, whole=whole) for entry in value)
+    return entries * (axes // len(entries))
+
+
 def pair(name: str, value: object, *, at_least: int, whole: object = None) -> Pair:
     """The (height, width) pair that an int or a pair stands for. Raises as :func:`integer` does."""
-    if not _is_sequence(value):
-        number = integer(name, value, at_least=at_least, whole=whole)
-        return number, number
-    whole = value if whole is None else whole
-    if len(value) != 2:
-        raise ValueError(f"{name} is {whole!r}: it must be an int or a pair, not {len(value)} long")
-    first, second = (integer(name, entry, at_least=at_least, whole=whole) for entry in value)
+    first, second = each(name, value, 2, at_least=at_least, whole=whole)
     return first, second
 
 
-def padding_pairs(padding: object, stride: Pair, window_shape: Pair) -> tuple[Pair, Pair]:
-    """((top, bottom), (left, right)) in pixels. Raises ``TypeError`` or ``ValueError``."""
+def paddings(padding: object, strides: Sequence[int], windows: Sequence[int]) -> tuple[Pair, ...]:
+    """For each axis, the zeros before and behind it; ``windows`` are the sizes that a filter spans.
+    Raises ``TypeError`` or ``ValueError``."""
+    axes = len(windows)
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
-            raise ValueError(f"padding is {padding!r}: the words it may be are 'same' and 'valid'")
+            given = f"padding is {shown(padding)}"
+            raise ValueError(f"{given}: the words it may be are 'same' and 'valid'")
         if padding == "valid":
-            return (0, 0), (0, 0)
-        if stride != (1, 1):
+            return ((0, 0),) * axes
+        if {*strides} != {1}:
             raise ValueError(
-                f"padding is 'same' with stride {stride}: 'same' needs stride 1, because the "
-                "output must be as large as the input"
+                f"padding is 'same' with stride {shown(tuple(strides))}: 'same' needs stride 1, "
+                "because the output must be as large as the input"
             )
-        total_h, total_w = (size - 1 for size in window_shape)
-        return (total_h // 2, total_h - total_h // 2), (total_w // 2, total_w - total_w // 2)
+        return tuple(((window - 1) // 2, window // 2) for window in windows)
     if _is_sequence(padding) and any(_is_sequence(side) for side in padding):
-        if len(padding) != 2:
-            raise ValueError(f"padding is {padding!r}: it must be ((top, bottom), (left, right))")
-        first, second = (pair("padding", side, at_least=0, whole=padding) for side in padding)
-        return first, second
-    p_h, p_w = pair("padding", padding, at_least=0)
-    return (p_h, p_h), (p_w, p_w)
+        if len(padding) != axes:
+            sides = "((top, bottom), (left, right))" if axes == 2 else f"{axes} pairs"
+            raise ValueError(f"padding is {shown(padding)}: it must be {sides}")
+        return tuple(pair("padding", side, at_least=0, whole=padding) for side in padding)
+    return tuple((p, p) for p in each("padding", padding, axes, at_least=0))
 
 
-def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
+def _is_sequence(value: Any) -> TypeGuard[Sequence[object]]:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
+
+
+def host_bytes() -> int | None:
+    """All memory of this machine; None where unknown. How much is free changes by the minute."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not every system tells
+        return None
+
+
+def check_memory(
+    what: str, needed: int, there: int | None, where: str = "this machine", hint: str = ""
+) -> None:
+    """Raise ``MemoryError`` with the sizes for more bytes than there are; None is 2**63."""
+    if needed >= 2**63:
+        raise MemoryError(f"{what} needs more than 2**63 bytes: no machine has them{hint}")
+    if there is not None and needed > there:
+        sizes = f"{_size(needed)}, but {_size(there)} are all there is on {where}"
+        raise MemoryError(f"{what} needs {sizes}{hint}")
+
+
+def _size(nbytes: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.1f} {name}"
+    return f"{nbytes} bytes"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: "5 minutes"."""
+    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} second{'s' * (round(seconds) != 1)}"

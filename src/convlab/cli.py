@@ -18,15 +18,25 @@ from convlab.commands.report import report
 from convlab.commands.run import run
 from convlab.commands.trace import trace
 from convlab.commands.tune import tune
-from convlab.shell import JsonFile, Verbs, console_for, numba_needed, refuse, write_json
+from convlab.interrupts import importing
+from convlab.shell import (
+    JsonFile,
+    Verbs,
+    console_for,
+    numba_needed,
+    numba_settings,
+    refuse,
+    write_json,
+)
 
 
 def doctor(json_file: JsonFile = None) -> None:
     """What is here: GPU, driver, engines, versions; what would be used, and why."""
     console = console_for(json_file)
-    from convlab.doctor import facts
+    with importing(), numba_settings():
+        from convlab.doctor import facts
 
-    found = facts()
+        found = facts()
     console.print(tables.doctor_table(found))
     for warning in found["warnings"]:
         console.print(Text(f"Warning: {warning}", "yellow"))
@@ -60,5 +70,5 @@ app.command(context_settings={"allow_interspersed_args": False})(run)
 
 
 def main() -> None:
-    """The console entry point."""
+    """The command, once it is imported."""
     app(prog_name="convlab")

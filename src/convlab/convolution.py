@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from convlab.arguments import IntOrPair, Padding
+from convlab.arguments import IntOrPair, Padding, integer, shown
 from convlab.problem import ConvProblem
 
 Doubles = NDArray[np.float64]
@@ -56,21 +56,33 @@ def seven_loops(
 
 
 def problem_of(
-    input: Any, weight: Any, stride: IntOrPair = 1, padding: Any = 0, dilation: IntOrPair = 1
+    input: Any,
+    weight: Any,
+    stride: IntOrPair = 1,
+    padding: Any = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
 ) -> ConvProblem:
-    """The problem of an input ``[N_i, C_i, H_i, W_i]`` and a weight ``[C_o, C_i, H_f, W_f]``.
-    Raises ``ValueError`` for other shapes, and what :class:`ConvProblem` raises."""
+    """The problem of one group of an input ``[N_i, C_i, H_i, W_i]`` and a weight
+    ``[C_o, C_i / groups, H_f, W_f]``. Raises ``ValueError`` for other shapes, and what
+    :class:`ConvProblem` raises."""
+    groups = integer("groups", groups, at_least=1)
     for name, array in (("input", input), ("weight", weight)):
         if len(array.shape) != 4:
-            raise ValueError(f"{name} has shape {tuple(array.shape)}: it must have 4 dimensions")
+            has = f"{name} has shape {shown(tuple(array.shape))}"
+            raise ValueError(f"{has}: it must have 4 dimensions")
     N_i, C_i, H_i, W_i = input.shape
     C_o, channels, *kernel_size = weight.shape
-    if channels != C_i:
+    if C_i % groups or C_o % groups:
+        must = f"it must divide input's {C_i} channels and weight's {C_o} filters"
+        raise ValueError(f"groups is {groups}: {must}")
+    if channels != C_i // groups:
         raise ValueError(
-            f"weight has shape {tuple(weight.shape)}: its second size must be input's "
-            f"{C_i} channels (convlab has no groups)"
+            f"weight has shape {shown(tuple(weight.shape))}: its second size must be input's "
+            f"{C_i} channels{'' if groups == 1 else f' / {groups} groups'}"
         )
-    return ConvProblem(N_i, C_i, H_i, W_i, C_o, kernel_size, stride, padding, dilation)
+    sizes = N_i, C_i // groups, H_i, W_i, C_o // groups
+    return ConvProblem(*sizes, kernel_size, stride, padding, dilation)
 
 
 def reference(

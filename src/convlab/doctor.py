@@ -84,7 +84,7 @@ def _engines() -> list[dict[str, Any]]:
 
 
 def _sentence(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _would_use(engines: list[dict[str, Any]], gpu: dict[str, Any] | None) -> dict[str, str | None]:

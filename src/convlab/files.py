@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+DEEPEST = 50  # lists in lists
 
 
 def beside(target: Path) -> Path:
@@ -30,6 +33,24 @@ def write_whole(path: Path, content: bytes) -> None:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def json_of(text: str) -> Any:
+    """What JSON says. Raises ``ValueError`` for other text, and for what is nested so deeply that
+    nothing could walk through it."""
+    try:
+        _check_depth(value := json.loads(text), DEEPEST)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return value
+
+
+def _check_depth(value: Any, left: int) -> None:
+    if left == 0:
+        raise RecursionError
+    for entry in value.values() if isinstance(value, dict) else value:
+        if isinstance(entry, dict | list):
+            _check_depth(entry, left - 1)
 
 
 def strict(value: Any) -> Any:

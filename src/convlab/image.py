@@ -34,7 +34,7 @@ SIGNED = ("horizontal edges", "vertical edges", "Laplacian")  # drawn in red and
 BRIGHTNESS = (0.299, 0.587, 0.114)  # of red, green and blue (ITU-R BT.601)
 
 GPU_PIXELS = 512 * 512
-SIMULATOR_SECONDS = 35  # for the whole ladder
+SIMULATOR_SECONDS = 90  # for the whole ladder
 STAGES_A_ROW = 9
 GOOD, BAD, GOOD_BOX, BAD_BOX = "#1a7f37", "#cf222e", "#e4f0e7", "#f9e5e7"
 # The head in Matplotlib's sample photograph (left, top, right, bottom), so that it can still be

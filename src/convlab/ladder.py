@@ -20,9 +20,9 @@ from convlab.doctor import environment
 from convlab.engines import Counts, Engine
 from convlab.files import strict
 from convlab.oracle import CheckResult, Oracle
-from convlab.plans import Plan
+from convlab.plans import Plan, simulated_seconds
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Launch, Stage, Step, allowances
+from convlab.stages import LADDER, Launch, Stage, Step, Tile, allowances
 
 if TYPE_CHECKING:
     from convlab.timer import Timing
@@ -31,9 +31,6 @@ STAGES = Path(stages_folder.__file__).parent
 KERNELS = STAGES.parent / "kernels"  # what stages share
 BASELINE = LADDER[0].name  # what speedups are over
 
-# Multiply-adds per second of each simulator, to estimate waits: 170,000 to 500,000 in convlab's, by
-# stage, and 17,000 to 150,000 in Numba's. Another engine counts as the slowest.
-SIMULATED_PER_SECOND = {"simulator": 300_000, "cudasim": 40_000}
 PATIENCE_SECONDS = 120
 
 QUICK = "simulator"  # fast enough to count a small model of what a GPU does
@@ -114,7 +111,7 @@ def _run_one(
     when this returns."""
     workspace_bytes = None
     try:
-        tile = stage.model_tile if engine.name == QUICK else None
+        tile = None if engine.is_gpu else simulated_tile(stage, engine)
         ready = Plan(problem, stage, tile, engine)
         workspace_bytes = ready.workspace_bytes
         arrays = [engine.to_device(tensor) for tensor in tensors]
@@ -229,8 +226,15 @@ def estimated_seconds(
     """About how long a simulator takes for these stages; None on a GPU."""
     if engine.is_gpu:
         return None
-    speed = SIMULATED_PER_SECOND.get(engine.name, min(SIMULATED_PER_SECOND.values()))
-    return len(stages) * (problem.M * problem.N * problem.K) / speed
+    return sum(
+        simulated_seconds(problem, stage, simulated_tile(stage, engine), engine) or 0
+        for stage in stages
+    )
+
+
+def simulated_tile(stage: Stage, engine: Engine) -> Tile | None:
+    """What the ladder runs a stage with: the quick simulator can count what a GPU would do."""
+    return stage.model_tile if engine.name == QUICK else stage.tiny_tile
 
 
 def speedup(result: Result, results: Iterable[Result]) -> float | None:

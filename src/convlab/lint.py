@@ -20,6 +20,7 @@ from typing import Any
 
 from convlab.convolution import cores
 from convlab.engines import offline
+from convlab.files import json_of
 from convlab.plans import why_too_old
 from convlab.problem import ConvProblem
 from convlab.stage import Capability, Program
@@ -240,7 +241,7 @@ def stored_rows(path: Path) -> list[dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8").strip()
         one_list = text.startswith("[")
-        rows = json.loads(text) if one_list else [*map(json.loads, filter(None, text.split("\n")))]
+        rows = json_of(text) if one_list else [*map(json_of, filter(None, text.split("\n")))]
         if not rows or not all(isinstance(row, dict) and {*wanted} <= row.keys() for row in rows):
             raise ValueError(f"it must hold objects with the keys {', '.join(wanted)}")
     except (OSError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -9,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from convlab.arguments import check_memory, shown
 from convlab.engines import Engine, EngineUnavailable, address_of, check_aligned, choose
 from convlab.problem import ConvProblem
-from convlab.stage import SOURCES, Argument, Capability, Flat, Images, Program, Step
+from convlab.stage import SOURCES, Argument, Capability, Flat, Images, Program, Step, blocks_for
 from convlab.stages import LADDER, Stage, Tile, production_tile, splits_for, stage_named
 from convlab.tuned import tuned_tile
 
@@ -182,20 +184,22 @@ def plan(
     """
     chosen = choose(engine)
     if not isinstance(problem, ConvProblem):
-        raise TypeError(f"problem is {problem!r}: it must be a ConvProblem")
+        raise TypeError(f"problem is {shown(problem)}: it must be a ConvProblem")
     if tile is not None and not isinstance(tile, Tile):
-        raise TypeError(f"tile is {tile!r}: it must be a Tile or None")
-    step = auto_stage(chosen) if stage == "auto" else stage_named(stage)
+        raise TypeError(f"tile is {shown(tile)}: it must be a Tile or None")
+    step = stage_for(stage, chosen)
     for name, value in switches.items():
         if name not in step.switches + step.options:
             known = ", ".join(step.switches + step.options) or "none"
-            raise ValueError(f"switch {name!r} is not one of {step.name}'s: {known}")
+            raise ValueError(f"switch {shown(name)} is not one of {step.name}'s: {known}")
         if not isinstance(value, bool):
-            raise TypeError(f"{name} is {value!r}: a switch must be True or False")
+            raise TypeError(f"{name} is {shown(value)}: a switch must be True or False")
     if tile is not None and step.tiny_tile is None:
         raise ValueError(f"tile is {tile}: stage {step.name} has no tiles, so it must be None")
     if workspace_limit is not None and type(workspace_limit) is not int:
-        raise TypeError(f"workspace_limit is {workspace_limit!r}: it must be an int or None")
+        raise TypeError(f"workspace_limit is {shown(workspace_limit)}: it must be an int or None")
+    if workspace_limit is not None and abs(workspace_limit) >= 2**63:
+        raise ValueError(f"workspace_limit is {shown(workspace_limit)}: it must be below 2**63")
     if workspace_limit is not None and not step.in_slices:
         raise ValueError(
             f"workspace_limit is {workspace_limit}: stage {step.name} does all images at once, "
@@ -262,6 +266,12 @@ def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
     return array.reshape(-1)
 
 
+def stage_for(name: str, engine: Engine) -> Stage:
+    """The stage of that name; ``"auto"`` is the engine's own."""
+    is_auto = isinstance(name, str) and name == "auto"
+    return auto_stage(engine) if is_auto else stage_named(name)
+
+
 def auto_stage(engine: Engine) -> Stage:
     """What ``stage="auto"`` is on an engine."""
     if not engine.is_gpu:
@@ -289,6 +299,18 @@ def _calls_a_library(stage: Stage) -> bool:
         return stage.needs_library
     except Exception:  # a stage that cannot be prepared fails when it is run, with its reason
         return False
+
+
+def simulated_seconds(
+    problem: ConvProblem, stage: Stage, tile: Tile | None, engine: Engine
+) -> float | None:
+    """About how long a simulator takes for a stage; None on a GPU. A tile computes its remainders
+    too: with few output channels that is most of its work."""
+    if engine.is_gpu:
+        return None
+    block = (1, 1, 1) if tile is None else (tile.M_B, tile.N_B, tile.K_B)
+    sizes = zip((problem.M, problem.N, problem.K), block, strict=True)
+    return math.prod(blocks_for(n, b) * b for n, b in sizes) / engine.multiply_adds_per_second
 
 
 def with_tile(stage: Stage, tile: Tile | None) -> Stage:
@@ -322,16 +344,4 @@ def check_runs(stage: Stage, engine: Engine) -> None:
 
 def check_fits(what: str, nbytes: int, engine: Engine, hint: str = "") -> None:
     """Raise ``MemoryError`` with the sizes when the engine has less memory than ``nbytes``."""
-    free = engine.free_bytes()
-    if free is not None and nbytes > free:
-        needed, there = _size(nbytes), _size(free)
-        raise MemoryError(
-            f"{what} needs {needed}, but {there} are all there is on {engine.device}{hint}"
-        )
-
-
-def _size(nbytes: int) -> str:
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if nbytes >= unit:
-            return f"{nbytes / unit:.1f} {name}"
-    return f"{nbytes} bytes"
+    check_memory(what, nbytes, engine.free_bytes(), engine.device, hint)

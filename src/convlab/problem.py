@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import getitem
 
-from convlab.arguments import LARGEST_AXIS, IntOrPair, Padding, Pair, integer, padding_pairs, pair
+from convlab.arguments import LARGEST_AXIS, IntOrPair, Padding, Pair, integer, paddings, pair
 
 Shape = tuple[int, int, int, int]
 
@@ -26,12 +26,12 @@ class _Entry:
 class ConvProblem:
     """A 2-D convolution (cross-correlation, as in PyTorch's ``conv2d``) of float32 NCHW tensors.
 
-    ``kernel_size``, ``stride``, ``padding`` and ``dilation`` are each an int or a (height, width)
-    pair. ``padding`` is the zeros around the input: also ``((top, bottom), (left, right))``,
-    ``'valid'`` (none) or ``'same'`` (output as large as the input; stride 1 only; an odd total puts
-    the extra zero at the bottom and the right, as PyTorch does). The fields always hold pairs, and
-    padding two pairs, so equal problems compare and hash equal. Raises ``TypeError`` or
-    ``ValueError`` naming the argument, its value and the rule."""
+    ``kernel_size``, ``stride``, ``padding`` and ``dilation`` are each an int, alone or in a tuple,
+    or a (height, width) pair. ``padding`` is the zeros around the input: also
+    ``((top, bottom), (left, right))``, ``'valid'`` (none) or ``'same'`` (output as large as the
+    input; stride 1 only; an odd total puts the extra zero at the bottom and the right, as PyTorch
+    does). The fields always hold pairs, and padding two pairs, so equal problems compare and hash
+    equal. Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule."""
 
     batch: int
     in_channels: int
@@ -66,7 +66,7 @@ class ConvProblem:
             "dilation": dilation,
         }.items():
             own[name] = pair(name, two, at_least=1)
-        own["padding"] = padding_pairs(padding, self.stride, self.window_shape)
+        own["padding"] = paddings(padding, self.stride, self.window_shape)
         self._require_fit()
 
     def _require_fit(self) -> None:

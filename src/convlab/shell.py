@@ -6,11 +6,14 @@ that says what to do).
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -23,6 +26,8 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from convlab import files, workloads
+from convlab.arguments import duration, shown
+from convlab.interrupts import importing
 from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
@@ -31,6 +36,9 @@ if TYPE_CHECKING:
     from convlab.stages import Stage
 
 WRONG, REFUSED, INTERRUPTED = 1, 2, 130
+LONGEST = 280  # characters of a message
+# What stands for characters that a console's encoding lacks.
+ASCII = {**dict.fromkeys("─━═", "-"), **dict.fromkeys("│┃", "|"), "█": "#", "…": "~", "\u00d7": "x"}
 SOURCE = Path(__file__).parent
 STANDARD_OUTPUT = "-"
 
@@ -51,20 +59,48 @@ class Verbs(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the arguments as ``ctx.obj``; exit 2 with one line if they are wrong."""
         ctx.obj = list(args)
-        with _usage_in_one_line() if args else nullcontext():  # no arguments get the help
+        with _ended_in_one_line(), _usage_in_one_line() if args else nullcontext():  # else the help
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; exit 130 for Ctrl-C, 2 where standard output cannot be written."""
-        try:
-            with _usage_in_one_line():
-                return super().invoke(ctx)
-        except KeyboardInterrupt:
-            fail("interrupted", INTERRUPTED)
-        except BrokenPipeError:
-            raise  # the reader has read enough: `convlab stages | head`
-        except OSError as error:
-            refuse(f"cannot write to standard output: {error.strerror}")
+        with _ended_in_one_line(), _usage_in_one_line():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _ended_in_one_line() -> Iterator[None]:
+    """Exit 130 for Ctrl-C, 2 where standard output is closed or cannot be written."""
+    if sys.stderr is None:  # closed, and print would take standard output for it
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        refuse("standard output is closed: give it a file or a terminal")
+    for stream in sys.stdout, sys.stderr:
+        if isinstance(stream, io.TextIOWrapper):  # what a console cannot show is no reason to fail
+            stream.reconfigure(errors="convlab")
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        fail("interrupted", INTERRUPTED)
+    except OSError as error:
+        if error.filename is not None:
+            refuse(f"{shown(error.filename)} cannot be used: {error.strerror}")
+        # Or Python fails, as it ends, to write the rest.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        if isinstance(error, BrokenPipeError):  # the reader has read enough: convlab stages | head
+            raise typer.Exit(REFUSED) from None
+        refuse(f"cannot write to standard output: {error.strerror}")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that an encoding lacks."""
+    assert isinstance(error, UnicodeEncodeError)
+    missing = error.object[error.start : error.end]
+    return "".join(ASCII.get(character, "?") for character in missing), error.end
+
+
+codecs.register_error("convlab", _in_ascii)
 
 
 @contextmanager
@@ -86,7 +122,9 @@ def refuse(message: str) -> NoReturn:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """End the verb with one line on standard error."""
+    """End the verb with one line on standard error, short whatever was typed."""
+    if len(message) > LONGEST:
+        message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 3 :]}"
     print(f"convlab: {message}", file=sys.stderr)
     raise typer.Exit(code)
 
@@ -104,16 +142,28 @@ def refusing(*errors: type[Exception], hint: str = "") -> Iterator[None]:
 def numba_needed() -> Iterator[None]:
     """Report an import of Numba or of a stage's file that fails, in one line."""
     try:
-        yield
+        with importing(), numba_settings():
+            yield
     except typer.Exit:
         raise
     except Exception as error:
         if (place := _mistake(error)) is not None:
             said = error.msg if isinstance(error, SyntaxError) else error
             refuse(f"{place}: {type(error).__name__}: {said}")
-        if isinstance(error, ImportError | AttributeError):  # seen when versions do not fit
-            refuse(f"Numba CUDA cannot be imported ({error}): convlab doctor says what is here")
-        raise
+        # Versions that do not fit, or a setting such as NUMBA_NUM_THREADS=0.
+        said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        given = [f"{name}={value}" for name, value in os.environ.items() if name[:6] == "NUMBA_"]
+        if given and "NUMBA_" not in said:
+            said += f" with {', '.join(given)}"
+        refuse(f"Numba CUDA cannot be imported ({said}): convlab doctor says what is here")
+
+
+@contextmanager
+def numba_settings() -> Iterator[None]:
+    """Inside, a setting that Numba cannot read is an error, and not a warning of twenty lines."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Environment variable 'NUMBA_", RuntimeWarning)
+        yield
 
 
 def _mistake(error: Exception) -> str | None:
@@ -222,14 +272,6 @@ def too_slow(
         f"this takes {engine.device} about {duration(seconds)}: use{one} the default problem "
         f"(seconds){or_gpu}, or add --yes to wait"
     )
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: "5 minutes"."""
-    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} seconds"
 
 
 def capability(option: str, arch: str) -> Capability:

@@ -10,6 +10,7 @@ from functools import cached_property
 from numbers import Integral
 from typing import Any
 
+from convlab.arguments import LARGEST_AXIS, shown
 from convlab.problem import ConvProblem
 
 Grid = tuple[int, ...]
@@ -34,8 +35,10 @@ class Tile:
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
             if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-                raise ValueError(f"tile {name} is {size!r}: it must be a positive integer")
+                raise ValueError(f"tile {name} is {shown(size)}: it must be a positive integer")
             vars(self)[name] = int(size)  # NumPy's integers become Python's
+            if int(size) > LARGEST_AXIS:
+                raise ValueError(f"tile {name} is {shown(size)}: it must be below 2**31")
         for block, thread in (("M_B", "M_T"), ("N_B", "N_T")):
             whole = getattr(self, block) % getattr(self, thread) == 0
             self.require(whole, f"{block} must be a multiple of {thread}: all threads do as much")

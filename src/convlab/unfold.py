@@ -4,7 +4,7 @@ Source: Faster Convolution (002), Algorithm 1, for ``Conv2d`` with one stride an
 1-D, 2-D, 3-D and more, with a stride, a padding and a dilation for each axis. Every step is a call
 of an array library. Shapes, with ``S`` for all spatial axes:
 
-- pad: ``[N, C_i, *S]`` to ``[N, C_i, *(S + 2 * padding)]``
+- pad: ``[N, C_i, *S]`` to ``[N, C_i, *(S + padding)]``
 - unfold: to ``[N, C_i * prod(kernel), prod(out)]``
 - einsum with the filters ``[C_o, C_i * prod(kernel)]``: to ``[N, C_o, prod(out)]``
 - fold: to ``[N, C_o, *out]``
@@ -16,11 +16,23 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-IntOrEach = int | Sequence[int]
+from convlab.arguments import (
+    IntOrEach,
+    Padding,
+    Pair,
+    check_memory,
+    each,
+    host_bytes,
+    paddings,
+    shown,
+)  # fmt: skip
+
+HALVES = ("float16", "bfloat16")  # whose sums are kept in float32
+DTYPES = (*HALVES, "float32", "float64", "complex64", "complex128")
 
 
 def unfold_einsum(
@@ -28,55 +40,60 @@ def unfold_einsum(
     weight: Any,
     bias: Any = None,
     stride: IntOrEach = 1,
-    padding: IntOrEach = 0,
+    padding: Padding = 0,
     dilation: IntOrEach = 1,
 ) -> Any:
     """The convolution (cross-correlation) of ``[N, C_i, *S]`` with ``[C_o, C_i, *kernel]``, plus
     ``bias[C_o]``: what PyTorch's ``conv1d``, ``conv2d`` and ``conv3d`` give, in any number of
     dimensions, as an array of the same library and dtype.
 
-    ``stride``, ``padding`` and ``dilation`` are each an int or one for each axis. Raises
-    ``ValueError`` naming the argument, its value and the rule, and ``ModuleNotFoundError`` for
-    CuPy or PyTorch arrays where array-api-compat is not installed.
+    The arrays are of one library and one of :data:`DTYPES`. Sums of 16-bit numbers are kept in
+    float32 and rounded once. ``stride`` and ``dilation`` are each an int or one for each axis;
+    ``padding`` may also be a (before, after) pair for each, ``'valid'`` or ``'same'``. Raises
+    ``TypeError``, ``ValueError`` or ``MemoryError`` naming the argument, its value and the rule,
+    and ``ModuleNotFoundError`` for CuPy or PyTorch arrays where array-api-compat is not installed.
     """
-    _check(input, weight, bias)
-    xp = namespace(input)
-    C_o, _, *kernel = weight.shape
-    unfolded = unfold(input, kernel, stride, padding, dilation)
-    columns = xp.einsum("bis,oi->bos", unfolded, xp.reshape(weight, (C_o, -1)))
-    folded = fold(columns, _out_of(input, kernel, stride, padding, dilation))
-    return folded if bias is None else folded + xp.reshape(bias, (1, C_o, *[1] * len(kernel)))
+    optional = {} if bias is None else {"bias": bias}
+    xp = _namespace_of({"input": input, "weight": weight, **optional})
+    _check_shapes(input, weight, bias)
+    C_o, C_i, *kernel = weight.shape
+    windows = _windows(input, kernel, stride, padding, dilation, C_o)
+    dtype, sums = input.dtype, xp.float32 if _name(input.dtype) in HALVES else input.dtype
+    columns = _unfolded(xp.astype(input, sums, copy=False), windows)
+    filters = xp.reshape(xp.astype(weight, sums, copy=False), (C_o, C_i * math.prod(kernel)))
+    folded = fold(xp.einsum("bis,oi->bos", columns, filters), windows.out)
+    if bias is not None:
+        added = xp.reshape(xp.astype(bias, sums, copy=False), (1, C_o, *[1] * len(kernel)))
+        folded = folded + added
+    return xp.astype(folded, dtype, copy=False)
 
 
 def unfold(
     input: Any,
     kernel_size: IntOrEach,
     stride: IntOrEach = 1,
-    padding: IntOrEach = 0,
+    padding: Padding = 0,
     dilation: IntOrEach = 1,
 ) -> Any:
     """Every window of ``[N, C, *S]`` as a column: ``[N, C * prod(kernel_size), prod(out)]``, what
-    PyTorch's ``unfold`` gives for 2-D images."""
-    xp, (N, C, *size) = namespace(input), input.shape
-    kernel = _each("kernel_size", kernel_size, len(size), at_least=1)
-    out = _out_of(input, kernel, stride, padding, dilation)
-    padded = pad(input, padding)
-    seen = [padded[(..., *tap)] for _, tap in taps(kernel, out, stride, dilation)]
-    return xp.reshape(xp.stack(seen, axis=2), (N, C * math.prod(kernel), math.prod(out)))
+    PyTorch's ``unfold`` gives for 2-D images. Takes and raises what :func:`unfold_einsum` does."""
+    _namespace_of({"input": input})
+    return _unfolded(input, _windows(input, kernel_size, stride, padding, dilation))
 
 
 def unfold_one_hot(
     input: Any,
     kernel_size: IntOrEach,
     stride: IntOrEach = 1,
-    padding: IntOrEach = 0,
+    padding: Padding = 0,
     dilation: IntOrEach = 1,
 ) -> Any:
     """:func:`unfold` by convolution with one-hot filters, so whatever can convolve can unfold. The
     one difference: an infinity or NaN spoils its whole window, because zero times it is NaN."""
-    xp, (N, C, *size) = namespace(input), input.shape
-    kernel = _each("kernel_size", kernel_size, len(size), at_least=1)
-    elements = math.prod(kernel)
+    xp = _namespace_of({"input": input})
+    kernel = _windows(input, kernel_size, stride, padding, dilation).kernel
+    (N, C, *size), elements = input.shape, math.prod(kernel)
+    _check_memory("one-hot filters", elements**2, input)
     eye = xp.eye(elements, dtype=input.dtype, **_on(input))
     planes, one_hot = xp.reshape(input, (N * C, 1, *size)), xp.reshape(eye, (elements, 1, *kernel))
     unfolded = unfold_einsum(planes, one_hot, None, stride, padding, dilation)
@@ -88,86 +105,139 @@ def fold(columns: Any, out: Sequence[int]) -> Any:
     return namespace(columns).reshape(columns, (*columns.shape[:2], *out))
 
 
-def pad(input: Any, padding: IntOrEach) -> Any:
-    """Zeros around every spatial axis; the input itself where there are none."""
-    size = input.shape[2:]
-    before = _each("padding", padding, len(size), at_least=0)
-    if not any(before):
+def pad(input: Any, padding: Sequence[Pair]) -> Any:
+    """Zeros before and behind every spatial axis; the input itself where there are none."""
+    if not any(map(any, padding)):
         return input
-    padded_size = [n + 2 * p for n, p in zip(size, before, strict=True)]
+    size = input.shape[2:]
+    padded_size = [n + sum(zeros) for n, zeros in zip(size, padding, strict=True)]
     shape = (*input.shape[:2], *padded_size)
     padded = namespace(input).zeros(shape, dtype=input.dtype, **_on(input))
-    padded[(..., *(slice(p, p + n) for n, p in zip(size, before, strict=True)))] = input
+    inside = (slice(p, p + n) for n, (p, _) in zip(size, padding, strict=True))
+    padded[(..., *inside)] = input
     return padded
 
 
 def taps(
-    kernel: Sequence[int], out: Sequence[int], stride: IntOrEach, dilation: IntOrEach
+    kernel: Sequence[int], out: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
     """Each filter element, and the slices of the padded input that it meets: one element per
     output."""
-    strides = _each("stride", stride, len(kernel), at_least=1)
-    dilations = _each("dilation", dilation, len(kernel), at_least=1)
     for offset in itertools.product(*map(range, kernel)):
-        axes = zip(offset, dilations, out, strides, strict=True)
+        axes = zip(offset, dilation, out, stride, strict=True)
         yield offset, tuple(slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in axes)
 
 
-def namespace(array: Any) -> Any:
-    """The array's library, with the array API's names."""
+def namespace(array: Any, name: str = "input") -> Any:
+    """The array's library, with the array API's names. Raises ``TypeError`` for anything else."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array: convlab has no masks, give its data")
     if isinstance(array, np.ndarray):
         return np
+    kind = type(array).__module__.split(".")[0]
+    if kind not in ("cupy", "torch"):
+        what = f"{name} is a {type(array).__name__}"
+        raise TypeError(f"{what}: it must be an array of NumPy, CuPy or PyTorch")
     try:
         from array_api_compat import array_namespace
     except ModuleNotFoundError:
-        kind = type(array).__module__.split(".")[0]
         install = "python -m pip install -e '.[arrays]' in convlab's folder"
         raise ModuleNotFoundError(f"{kind} arrays need array-api-compat: {install}") from None
     return array_namespace(array)
 
 
-def _out_of(
-    input: Any, kernel: Sequence[int], stride: IntOrEach, padding: IntOrEach, dilation: IntOrEach
-) -> tuple[int, ...]:
-    """The output's size along each axis. Raises ``ValueError`` where no window fits."""
-    size = input.shape[2:]
-    strides = _each("stride", stride, len(size), at_least=1)
-    pads = _each("padding", padding, len(size), at_least=0)
-    dilations = _each("dilation", dilation, len(size), at_least=1)
-    axes = zip(size, kernel, strides, pads, dilations, strict=True)
-    out = tuple((n + 2 * p - (k - 1) * d - 1) // s + 1 for n, k, s, p, d in axes)
-    if min(out) < 1:
-        raise ValueError(
-            f"kernel_size {tuple(kernel)} with dilation {dilation} does not fit input of size "
-            f"{tuple(size)} with padding {padding}: it must not span more"
+class _Windows(NamedTuple):
+    """The settings of a convolution and the size of its output, one for each axis."""
+
+    kernel: tuple[int, ...]
+    out: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[Pair, ...]
+    dilation: tuple[int, ...]
+
+
+def _unfolded(input: Any, windows: _Windows) -> Any:
+    """:func:`unfold`, its arguments checked."""
+    kernel, out, stride, padding, dilation = windows
+    xp, (N, C, *_) = namespace(input), input.shape
+    padded = pad(input, padding)
+    seen = [padded[(..., *tap)] for _, tap in taps(kernel, out, stride, dilation)]
+    return xp.reshape(xp.stack(seen, axis=2), (N, C * math.prod(kernel), math.prod(out)))
+
+
+def _windows(
+    input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, C_o: int = 0
+) -> _Windows:
+    """The windows of an input. Raises ``TypeError`` or ``ValueError`` for settings that do not fit
+    it, ``MemoryError`` for more windows, or ``C_o`` outputs of each, than memory holds."""
+    N, C, *size = input.shape if len(input.shape) > 2 else (0, 0)
+    if not size:
+        raise ValueError(f"input has shape {tuple(input.shape)}: it must be [N, C, *size]")
+    kernel, strides, dilations = (
+        each(name, value, len(size), at_least=1)
+        for name, value in (
+            ("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation),
         )
-    return out
-
-
-def _each(name: str, value: IntOrEach, axes: int, *, at_least: int) -> tuple[int, ...]:
-    """One value for each axis."""
-    each = (value,) * axes if isinstance(value, int) else tuple(value)
-    if len(each) != axes or any(entry < at_least for entry in each):
+    )  # fmt: skip
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    zeros = paddings(padding, strides, spans)
+    padded = [n + sum(side) for n, side in zip(size, zeros, strict=True)]
+    if any(span > n for span, n in zip(spans, padded, strict=True)):
         raise ValueError(
-            f"{name} is {value!r}: it must be an int of at least {at_least}, or {axes} of them, "
-            "one for each axis"
+            f"kernel_size {shown(kernel)} with dilation {shown(dilation)} does not fit input of "
+            f"size {shown(tuple(size))} with padding {shown(padding)}: it must not span more"
         )
-    return each
+    out = tuple((n - k) // s + 1 for n, k, s in zip(padded, spans, strides, strict=True))
+    columns = math.prod((*kernel, *out))
+    needed = N * (C * (math.prod(padded) + columns) + C_o * math.prod(out))
+    _check_memory("the unfolded input", needed, input)
+    return _Windows(kernel, out, strides, zeros, dilations)
 
 
-def _check(input: Any, weight: Any, bias: Any) -> None:
+def _namespace_of(arrays: dict[str, Any]) -> Any:
+    """The library of the arrays. Raises ``TypeError`` unless they have one, and one dtype and
+    device, whose sums mean something."""
+    found = {name: namespace(array, name) for name, array in arrays.items()}
+    input = arrays["input"]
+    for name, array in arrays.items():
+        if (dtype := _name(array.dtype)) not in DTYPES:
+            raise TypeError(f"{name} has dtype {dtype[:50]}: it must be {', '.join(DTYPES)}")
+        if found[name] is not found["input"]:
+            kinds = type(array).__name__, type(input).__name__
+            raise TypeError(f"{name} is a {kinds[0]}: it must be a {kinds[1]}, as input is")
+        for what in ("dtype", "device"):
+            mine, other = (getattr(one, what, None) for one in (array, input))
+            if mine != other:
+                raise TypeError(f"{name} has {what} {mine}: it must be input's, {other}")
+    return found["input"]
+
+
+def _check_shapes(input: Any, weight: Any, bias: Any) -> None:
     if input.ndim < 3 or weight.ndim != input.ndim:
         raise ValueError(
-            f"input has shape {tuple(input.shape)} and weight {tuple(weight.shape)}: they must be "
-            "[N, C_i, *size] and [C_o, C_i, *kernel_size] with as many axes"
+            f"input has shape {shown(tuple(input.shape))} and weight {shown(tuple(weight.shape))}: "
+            "they must be [N, C_i, *size] and [C_o, C_i, *kernel_size] with as many axes"
         )
     if weight.shape[1] != input.shape[1]:
         raise ValueError(
-            f"weight has shape {tuple(weight.shape)}: its second size must be input's "
+            f"weight has shape {shown(tuple(weight.shape))}: its second size must be input's "
             f"{input.shape[1]} channels"
         )
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        raise ValueError(f"bias has shape {tuple(bias.shape)}: it must be ({weight.shape[0]},)")
+        raise ValueError(
+            f"bias has shape {shown(tuple(bias.shape))}: it must be ({weight.shape[0]},)"
+        )
+
+
+def _check_memory(what: str, elements: int, like: Any) -> None:
+    """Raise ``MemoryError`` for more than fits; a GPU's library knows how much that is there."""
+    on_gpu = hasattr(like, "__cuda_array_interface__")
+    check_memory(what, elements * max(4, like.dtype.itemsize), None if on_gpu else host_bytes())
+
+
+def _name(dtype: Any) -> str:
+    """``float32`` for NumPy's, CuPy's and PyTorch's."""
+    return str(dtype).split(".")[-1]
 
 
 def _on(like: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import ast
 import re
 from dataclasses import replace
 
+from convlab.arguments import shown
 from convlab.problem import ConvProblem
 
 # im2win paper (000), Table 2: C_i, H_i = W_i, C_o, H_f = W_f, stride. The outputs
@@ -37,7 +38,7 @@ def paper_layer(name: str, batch: int = PAPER_BATCH) -> ConvProblem:
     """
     row = _TABLE_2.get(str(name).lower())
     if row is None:
-        raise ValueError(f"layer is {name!r}: it must be one of {', '.join(LAYER_NAMES)}")
+        raise ValueError(f"layer is {shown(name)}: it must be one of {', '.join(LAYER_NAMES)}")
     channels, size, filters, kernel_size, stride = row
     return ConvProblem(batch, channels, size, size, filters, kernel_size, stride)
 
@@ -155,14 +156,18 @@ def problem_of(text: str) -> ConvProblem:
     """
     shapes = SHAPES.fullmatch(text)
     if shapes is None:
-        raise ValueError(f"--problem is {text!r}: it must be input and filters, as {EXAMPLE}")
-    n, c, h, w, m, channels, *taps = map(int, shapes.groups()[:8])
+        raise ValueError(f"--problem is {shown(text)}: it must be input and filters, as {EXAMPLE}")
     rest, options = shapes[9], {}
-    while option := OPTION.match(rest):
-        options[NAMES.get(option[1], option[1])] = ast.literal_eval(option[2])
-        rest = rest[option.end() :]
+    try:
+        n, c, h, w, m, channels, *taps = map(int, shapes.groups()[:8])
+        while option := OPTION.match(rest):
+            options[NAMES.get(option[1], option[1])] = ast.literal_eval(option[2])
+            rest = rest[option.end() :]
+    except (SyntaxError, ValueError, MemoryError, RecursionError):  # "(((", or thousands of digits
+        raise ValueError(f"--problem is {shown(text)}: its numbers cannot be read") from None
     if rest:
-        raise ValueError(f"--problem ends in {rest!r}: it may be ', stride 2', padding or dilation")
+        may = "it may be ', stride 2', padding or dilation"
+        raise ValueError(f"--problem ends in {shown(rest)}: {may}")
     if channels != c:
         raise ValueError(f"--problem has filters of {channels} channels: the input has {c}")
     return ConvProblem(n, c, h, w, m, tuple(taps), **options)

@@ -12,6 +12,7 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from convlab import shell, tables
+from convlab.arguments import duration
 
 if TYPE_CHECKING:
     from convlab.ladder import Result
@@ -108,7 +109,7 @@ def ladder(
     console.print(tables.ladder_heading(problem, chosen_engine))
     if picture is not None and seconds is not None:
         size = f"{problem.width} x {problem.height} pixels"
-        console.print(f"picture         scaled to {size}: about {shell.duration(seconds)} here")
+        console.print(f"picture         scaled to {size}: about {duration(seconds)} here")
     if left_out is not None:
         console.print(Text(f"left out        {left_out}"), soft_wrap=True)
     results: list[Result] = []

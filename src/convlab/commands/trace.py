@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,7 +68,7 @@ def trace(
     """
     console = console_for(json_file)
     saved = Path(stage)
-    opens = saved.suffix == ".json" or saved.is_file()
+    opens = saved.suffix == ".json" or os.path.isfile(stage)  # False for a name too long
     if html_file is not None:
         check_writable("--html", html_file)
         page_is = f"--html is {str(html_file)!r}"

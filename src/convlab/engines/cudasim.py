@@ -50,7 +50,9 @@ class CudaSim(Engine):
 
         indices = [coordinates_of(number, block) for number in range(math.prod(block))]
         with meeting_by(cuda.meet):
-            for position in np.ndindex(*grid):
+            for number, position in enumerate(np.ndindex(*grid)):
+                if self.on_block is not None:
+                    self.on_block(launch.name, number, math.prod(grid))
                 cuda.blockIdx = kernelapi.Dim3(*position)
                 cuda.shared.arrays.clear()
                 # No warp has a barrier of its own in Numba's simulator.

@@ -27,6 +27,7 @@ class Simulator(Engine):
 
     name = "simulator"
     device = "convlab's strict simulator on the CPU"
+    multiply_adds_per_second = 450_000
 
     def __init__(self, strict: bool = True, recorder: Recorder | None = None) -> None:
         self.strict, self.recorder = strict, recorder
@@ -50,4 +51,6 @@ class Simulator(Engine):
         """
         sizes = three(grid, "grid"), three(block, "block")
         heard = self._counts, self.recorder
-        SimulatedLaunch(kernel, *sizes, arguments, shared_bytes, self.strict, *heard).run()
+        simulated = SimulatedLaunch(kernel, *sizes, arguments, shared_bytes, self.strict, *heard)
+        simulated.on_block = self.on_block
+        simulated.run()

@@ -78,6 +78,7 @@ class SimulatedLaunch(Clock):
         log = AccessLog(block_size) if strict or by_request else None
         super().__init__(log, block_size)
         self.strict, self.counts, self.recorder = strict, counts, recorder
+        self.on_block: Callable[[str, int, int], None] | None = None
         self.grid, self.block_shape = grid, block
         self.kernel: str = function.__name__
         self.reports = Reports(self.kernel, grid, block, strict, self)
@@ -217,8 +218,10 @@ class SimulatedLaunch(Clock):
         indices = [coordinates_of(number, self.block_shape) for number in range(block_size)]
         enter, body, arguments = self._enterer(), self.body, self.arguments
         complain = self.reports.add if self.strict else None
-        for block_number in range(math.prod(self.grid)):
+        for block_number in range(blocks := math.prod(self.grid)):
             self.block_number = block_number
+            if self.on_block is not None:
+                self.on_block(self.kernel, block_number, blocks)
             where = coordinates_of(block_number, self.grid)
             cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z = where
             for part in cuda.shared, self.copies, self.tensor_cores, self.paths:

@@ -9,6 +9,7 @@ import pkgutil
 import re
 from importlib import import_module
 
+from convlab.arguments import shown
 from convlab.kernels.ablation import ABLATION
 from convlab.kernels.tile_heuristic import (
     allowances,
@@ -72,9 +73,13 @@ def stage_named(name: str) -> Stage:
 
     Raises ``ValueError`` naming the stages it could be for anything else.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"stage is {shown(name)}: it must be a name, such as 's05'")
     for stage in (*LADDER, ABLATION):
         if name in (stage.name, short_name(stage.name)):
             return stage
     numbered = [stage.name for stage in LADDER if stage.name.split("_")[0] == name]
-    names = ", ".join(numbered or [stage.name for stage in LADDER])
-    raise ValueError(f"stage is {name!r}: it must be one of {names}")
+    first, second, *_, last = (stage.name for stage in LADDER)
+    all_names = f"{first}, {second} and so on to {last}, which `convlab stages` lists"
+    known = ", ".join(numbered) or all_names
+    raise ValueError(f"stage is {shown(name)}: it must be one of {known}")

@@ -1,0 +1,27 @@
+"""Ctrl-C while modules are being imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Inside, Ctrl-C ends the process at once, in one line: a module that is interrupted in the
+    middle of its import may raise an error of its own instead, or go on without what it lacks."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # such as in background
+        yield
+        return
+    signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(*_: object) -> None:
+    os.write(2, b"convlab: interrupted\n")
+    os._exit(130)  # what shells give for Ctrl-C

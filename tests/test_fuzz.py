@@ -1,0 +1,124 @@
+"""Calls and command lines at random: each ends in an answer or in one clear sentence, in time.
+
+``HYPOTHESIS_PROFILE=large`` tries thousands of each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import typer
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from test_cli import convlab_
+
+from convlab import ConvProblem, EngineUnavailable, api, conv2d, unfold_einsum
+from convlab.unfold import unfold
+
+pytestmark = pytest.mark.same_in_cudasim
+
+IN_TIME = settings(deadline=10_000)
+REFUSALS = (TypeError, ValueError, MemoryError, EngineUnavailable)
+ARGUMENTS = {"input", "weight", "bias", "out", "groups", "stage", "engine", "tile"}
+SETTINGS = {"stride", "padding", "dilation"}
+
+enormous = st.sampled_from([2**31 - 1, 2**31, 2**63, 10**400, 10**4299, -(10**4299)])
+numbers = st.integers(-2, 5) | enormous
+odd = st.sampled_from([
+    None, True, 1.5, float("nan"), "same", "valid", "s01", "\udcff", b"1", {}, {1}, [], range(3),
+    np.int8(2), np.True_, np.float32(1), np.ones(2), np.ma.ones(2), object(), "x" * 10**6,
+])  # fmt: skip
+setting = st.recursive(numbers | odd, lambda inner: st.lists(inner, max_size=3) | st.tuples(inner))
+dtypes = st.sampled_from(["f4"] * 4 + ["f2", "f8", "i4", "?", "c8", ">f4", "O"])
+
+
+@st.composite
+def arrays(draw: st.DrawFn, usual: tuple[int, ...]) -> np.ndarray:
+    """Of about the usual shape; some do not own their elements, however many they say."""
+    sizes = [draw(st.sampled_from([n] * 6 + [0, 1, 3])) for n in usual]
+    shape = sizes[draw(st.sampled_from([0] * 6 + [1, 2])) :]
+    if draw(st.integers(0, 9)) == 0:
+        return np.broadcast_to(np.float32(1), [2**15] * len(shape))
+    made = np.ones(shape, draw(dtypes))
+    return np.ma.array(made) if draw(st.integers(0, 9)) == 0 else made
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
+    """A function and its arguments: right ones, up to three of them replaced."""
+    function = draw(st.sampled_from([conv2d, conv2d, unfold_einsum, unfold]))
+    if function is unfold:
+        given: dict[str, Any] = {"input": draw(arrays((2, 4, 5, 6))), "kernel_size": 2}
+    else:
+        given = {"input": draw(arrays((2, 4, 5, 6))), "weight": draw(arrays((2, 4, 3, 2)))}
+        given["bias"] = draw(st.none() | arrays((2,)))
+    more = {*SETTINGS, *given, *(ARGUMENTS if function is conv2d else ())}
+    for name in draw(st.lists(st.sampled_from(sorted(more)), max_size=3)):
+        given[name] = draw(setting)
+    return function, given
+
+
+def assert_short(refusal: Exception) -> None:
+    """One sentence: what is given, and the rule behind a colon or how much it needs."""
+    said = str(refusal)
+    assert ": " in said or " needs " in said
+    assert "\n" not in said
+    assert len(said) < 300
+
+
+@IN_TIME
+@given(calls())
+def test_a_call_ends_in_an_answer_or_one_sentence(call):
+    function, given = call
+    patience, api.PATIENCE_SECONDS = api.PATIENCE_SECONDS, 10
+    say, api._say = api._say, pytest.skip  # what takes minutes is announced, and not waited for
+    try:
+        result = function(**given)
+    except pytest.skip.Exception:
+        return
+    except REFUSALS as error:
+        assert_short(error)
+    else:
+        assert np.isfinite(result).all()
+    finally:
+        api.PATIENCE_SECONDS, api._say = patience, say
+
+
+@IN_TIME
+@given(st.lists(setting, min_size=6, max_size=9))
+@example([1, 1, 2**31 - 1, 2**31 - 1, 1, 1])
+def test_a_problem_ends_in_one_too(sizes):
+    try:
+        str(ConvProblem(*sizes))
+    except (TypeError, ValueError) as error:
+        assert_short(error)
+
+
+VERBS = ["doctor", "stages", "ladder", "check", "trace", "lint", "tune", "bench", "report", "no"]
+OPTIONS = [
+    "--layer", "--batch", "--engine", "--stage", "--image", "--output", "--seed", "--json", "-h",
+    "--block", "--html", "--problem", "--compiled", "--arch", "--against", "--as", "--cases", "-",
+    "--markdown", "--forget", "--dance", "--tile",
+]  # fmt: skip
+WORDS = [
+    "s01", "s99", "conv1", "conv13", "0", "-1", "1e9", "9999999999", "absent/file", ".", "sm_90",
+    "sm_9", "simulator", "gpu", "8x8x8", "0x0x0", "1x1x1x1,1x1x1x1,p(((", "\u2588", "\udcff", "",
+    " ", "9" * 9999, "x" * 9999, "a\nb", "\0",
+]  # fmt: skip
+words = st.sampled_from(WORDS) | st.text(max_size=9)
+
+
+@IN_TIME
+@given(st.sampled_from(VERBS), st.lists(st.sampled_from(OPTIONS) | words, min_size=1, max_size=5))
+def test_a_command_line_ends_in_one_too(tmp_path_factory, verb, typed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("fuzz"))
+        patch.setattr("convlab.ladder.run", lambda *_: iter(()))  # tests of their own run them
+        patch.setattr("convlab.image.draw", lambda *_: b"")
+        patch.setattr("convlab.tracing.trace_stage", Mock(side_effect=typer.Exit))
+        result = convlab_(verb, *typed)
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    assert result.exit_code != 2 or len(result.stderr.splitlines()[-1]) < 300
