@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, wraps
 from inspect import Parameter, Signature
 from itertools import repeat
-from time import perf_counter
+from time import process_time
 from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 from numba import cuda
+from numba.cuda.core import config
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from convlab.checking import check as checked
@@ -33,8 +34,9 @@ from convlab.checking.checker import (
     maker,
     program_with,
 )
-from convlab.checking.records import SPOILED
+from convlab.checking.records import SPOILED, Machine
 from convlab.engines import choose
+from convlab.engines.offline import float64_lines
 from convlab.engines.simulator import Simulator
 from convlab.kernels.im2col import THREADS, make_im2col, pitch
 from convlab.kernels.receptive_field import channel_parallel_field
@@ -56,7 +58,7 @@ from convlab.problem import ConvProblem
 from convlab.simulation.findings import SimulationError
 from convlab.simulation.memory_rules import WARP
 from convlab.stage import blocks_for
-from convlab.stages import Launch, Program, Tile, short_name, stage_named
+from convlab.stages import Launch, Program, Stage, Tile, short_name, stage_named
 from convlab.tracing import LaunchTrace, trace
 
 # What is counted: small, so that a check takes seconds; still several blocks and slices of K.
@@ -198,6 +200,8 @@ def check(
             answer, findings = check_also(made, step.name, also, seed)
             answers = found.answers if answer.ok else (*found.answers, answer)
             found = replace(found, answers=answers, findings=findings)
+        if found.ok and found.machine is None and not config.ENABLE_CUDASIM:
+            found = replace(found, machine=_by_types(step, made))
         told = feedback.feedback_on(found, short_name(step.name), at_most, seed)
         if not told.passed or not in_order:
             return told
@@ -209,9 +213,21 @@ def check(
 @cache
 def _seconds(stage: str) -> float:
     """How long the stage's own kernel takes on the hardest of the problems."""
-    start = perf_counter()
+    start = process_time()
     check_also(stage_named(stage).prepare, stage, EVERYTHING)
-    return perf_counter() - start
+    return process_time() - start
+
+
+def _by_types(stage: Stage, made: Any) -> Machine | None:
+    """What Numba's types say of a kernel where no compiler is installed."""
+    lines = []
+    for kernel in made, stage.prepare:
+        program = program_with(stage, maker(kernel, stage), EVERYTHING, stage.tiny_tile)
+        main = program.launches[-1]
+        assert isinstance(main, Launch)
+        lines.append(float64_lines(main, program))
+    yours, stages = lines
+    return Machine(float64=tuple(f"line {n}" for n in yours)) if yours and not stages else None
 
 
 def jumps_of(launch: LaunchTrace, array: str) -> int:

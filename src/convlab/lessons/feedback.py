@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from html import escape
 from pathlib import Path
-from threading import Lock, Timer, get_ident
+from threading import Event, Lock, Thread, get_ident
+from time import process_time
 from types import FunctionType
 from typing import Any, NamedTuple, ParamSpec
 
@@ -41,8 +42,7 @@ HEADLINES = {
 }
 ON_A_GPU = "Not yet: the answer came out right here, but on a GPU it may not."
 NO_ANSWER = "Not yet: the simulator found a mistake, and the answer is not known to be right."
-RACES = ("shared race", "global race")
-UNORDERED = (*RACES, "copy in flight")
+UNORDERED = ("shared race", "global race", "copy in flight")
 GREEN, RED, GREY = "#2e9e4f", "#d1503f", "#8b929a"
 CONVLAB = Path(__file__).parents[1]
 EMPTY = "raise NotImplementedError"  # what an unfilled cell raises
@@ -78,9 +78,9 @@ class Problem:
 
     @property
     def cause(self) -> Any:
-        """The same for what one mistake causes: where a barrier is missing, threads race at all
-        lines that it would part, and read what others' copies have not brought yet."""
-        return UNORDERED if self.reason in UNORDERED else (self.reason, self.lines)
+        """The same for what one mistake causes: without a barrier or a wait threads meet at
+        all lines that it would part."""
+        return self.reason if self.reason in UNORDERED else (self.reason, self.lines)
 
 
 @dataclass(frozen=True)
@@ -220,32 +220,33 @@ def running(what: str = "", seconds: float = SECONDS) -> Iterator[None]:
 
 @contextmanager
 def limited(seconds: float | None = None) -> Iterator[None]:
-    """Inside runs what a learner wrote: :class:`Stopped` ends it after so many seconds, if there is
-    a limit, or when the reader stops it, and names the loop. The first lines that it prints are
-    shown."""
-    thread, lock, over = get_ident(), Lock(), False
+    """Inside runs what a learner wrote: :class:`Stopped` ends it after so many seconds of work, if
+    there is a limit, or when the reader stops it, and names the loop. The first lines that it
+    prints are shown."""
+    thread, lock, over = get_ident(), Lock(), Event()
+    began = process_time()  # not the time of day: the machine may have much else to do
 
     def raise_there(error: type[BaseException] | None) -> None:
         pythonapi.PyThreadState_SetAsyncExc(c_ulong(thread), error and py_object(error))
 
-    def stop() -> None:
-        with lock:
-            if not over:
-                raise_there(TooLong)
+    def watch(limit: float) -> None:
+        left = limit
+        while not over.wait(left):
+            left = limit - (process_time() - began)
+            with lock:
+                if left <= 0 and not over.is_set():
+                    return raise_there(TooLong)
 
-    timer = Timer(seconds or 0, stop)
-    timer.daemon = True
     if seconds is not None:
-        timer.start()
+        Thread(target=watch, args=(seconds,), daemon=True).start()
     printed = _FirstLines(sys.stdout)
     try:
         try:
             with redirect_stdout(printed):
                 yield
         finally:
-            timer.cancel()
             with lock:
-                over = True
+                over.set()
                 raise_there(None)  # what was to be raised and has not been yet
             printed.end()
     except TooLong as error:
@@ -430,12 +431,8 @@ def of_findings(findings: Iterable[Finding], kernel: Any = None) -> list[Problem
 
 
 def _one_of(same: list[Problem]) -> Problem:
-    """The one to tell: a race rather than a copy, lines of the learner's rather than ours."""
-
-    def order(one: Problem) -> tuple[bool, int]:
-        return one.reason not in RACES, sum(bool(line.library) for line in one.lines)
-
-    shown = min(same, key=order)
+    """The one to tell, with the most lines of the learner's."""
+    shown = min(same, key=lambda one: sum(bool(line.library) for line in one.lines))
     places = len({one.lines for one in same})
     if places == 1:
         return shown
