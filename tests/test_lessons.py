@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import re
 import runpy
 import subprocess
 import sys
 import zipfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from unittest.mock import Mock
@@ -326,6 +328,18 @@ def test_float64_is_told_and_not_punished(quick, monkeypatch):
     assert lessons.check(s01_direct.make_kernel, "s01").result == feedback.DOES_NOT_COMPILE
 
 
+@pytest.mark.skipif(config.ENABLE_CUDASIM, reason="Numba's simulator knows no types")
+@pytest.mark.parametrize(("zero", "said"), [("float32(0)", False), ("0.0", True)])
+def test_float64_is_told_where_no_compiler_is_installed(zero, said, monkeypatch):
+    monkeypatch.setattr("numba.cuda.cudadrv.nvvm.NVVM", Mock(side_effect=OSError("no compiler")))
+    lesson = lesson_of(*source.sources(["01_direct"]))
+    exercise = lesson.exercises()[0]
+    text = exercise.solution.replace("pixel = float32(0)", f"pixel = {zero}")
+    found = answers.feedback_on(lesson, exercise, text)
+    assert found.passed
+    assert any("float64" in what for what in found.right) == said
+
+
 def test_where_nbgrader_grades_what_does_not_pass_raises(quick, monkeypatch):
     monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
     with pytest.raises(AssertionError, match="Not yet"):
@@ -446,3 +460,115 @@ def test_beginners_mistakes_get_the_line_and_a_hint(line, said):
     (problem,) = found.problems
     assert problem.lines[0].code == line
     assert said in problem.what + problem.advice
+
+
+# What launches show, and what a learner is told of it
+
+MULTIPLY = """from numba import cuda
+
+@cuda.jit
+def multiply(a, out):
+    i = cuda.grid(1)
+    while i < a.size:
+        out[i] = a[i]
+"""
+
+
+def in_a_notebook(monkeypatch, *cells):
+    """The names that cells define, as if IPython had run them; what fails defines nothing."""
+    there = {"In": []}
+    shell = Mock(user_ns=there)
+    monkeypatch.setitem(sys.modules, "IPython", Mock(get_ipython=lambda: shell))
+    for cell in cells:
+        there["In"].append(cell)
+        with suppress(SyntaxError, NameError):
+            answers._run(cell, there)
+    return there
+
+
+WHOLE = """from convlab.stages.s01_direct import make_kernel as own
+def make_kernel(problem):
+    return own(problem)"""
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        (WHOLE.replace("(problem):", "(problem)"), "SyntaxError: expected ':'."),
+        ("undefined\n" + WHOLE, "It raised an error"),
+        (WHOLE, None),
+        ("def another(problem):\n    return 1 +", None),
+    ],
+)
+def test_a_cell_that_failed_is_no_longer_checked_as_it_was(quick, monkeypatch, last, said):
+    there = in_a_notebook(monkeypatch, WHOLE, last)
+    found = lessons.check(there["make_kernel"], "s01")
+    assert found.passed == (said is None)
+    assert said is None or said in found.problems[0].what
+
+
+def test_a_loop_without_an_end_is_named_soon(tmp_path):
+    file = tmp_path / "cell.py"
+    file.write_text(MULTIPLY)
+    kernel = runpy.run_path(str(file))["multiply"]
+    with pytest.raises(feedback.Stopped) as stopped, feedback.running(seconds=0.5):
+        lessons.run(kernel, 1, 32, np.ones(8), np.ones(8))
+    ((told,),) = (stopped.value.args,)
+    assert told.problems[0].lines[0].code == "while i < a.size:"
+    assert stopped.value._render_traceback_() == str(told).splitlines()  # none of convlab's lines
+
+
+def test_who_stops_a_check_is_told_so_without_a_traceback():
+    @feedback.graded
+    def check():
+        _thread.interrupt_main()
+        for _ in range(10**9):
+            pass
+
+    assert check().headline == "Stopped."
+
+
+def test_prints_of_thousands_of_threads_are_a_few_lines(capsys):
+    with feedback.limited():
+        for number in range(10_000):
+            print(number)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == feedback.PRINTED + 1
+    assert lines[-1] == f"... and {10_000 - feedback.PRINTED:,} more lines, which are not shown"
+
+
+def test_a_finding_without_an_answer_does_not_say_that_the_answer_is_right():
+    one_problem = [feedback.Problem("out of bounds", "x")]
+    assert feedback.with_problems(one_problem).headline == feedback.NO_ANSWER
+    assert feedback.with_problems(one_problem, ("right",)).headline == feedback.ON_A_GPU
+
+
+def test_the_simplest_problem_that_fails_is_shown():
+    found = told("01_direct", "answer")
+    assert "the simplest of them, 'padding wider than the image'" in found.problems[0].what
+    assert found.picture is not None
+    assert "Input, expected and got" in found.picture.alt
+
+
+BARRIER = "cuda.syncthreads()"
+BARRIERS = [
+    pytest.param(
+        path, exercise, part, to, id=f"{path.stem[:2]}-{exercise.name}-{part}-{to or 'none'}"
+    )
+    for path in SOURCES
+    for exercise in lesson_of(path).exercises()
+    for part in range(exercise.solution.count(BARRIER))
+    for to in ("cuda.syncwarp()", "pass")
+]
+
+
+@pytest.mark.answers
+@pytest.mark.parametrize(("path", "exercise", "part", "to"), BARRIERS)
+def test_a_barrier_that_is_missing_is_one_finding(path, exercise, part, to):
+    """Of every exercise: launches have several warps, blocks and slices."""
+    pieces = exercise.solution.split(BARRIER)
+    pieces[part : part + 2] = [pieces[part] + to + pieces[part + 1]]
+    found = answers.feedback_on(lesson_of(path), exercise, BARRIER.join(pieces))
+    races = [problem for problem in found.problems if problem.reason == "shared race"]
+    assert len(races) == 1, found
+    assert not races[0].lines[0].library

@@ -37,6 +37,8 @@ ANSWERS = {
         wrong("the field's channel exchanged", "answer", (OWN, "S[B_Z - 1 - z, y * s_h + u * d_h, x * s_w + v * d_w]")),
         wrong("the same number for all rows", "answer", (NUMBER, "t = uint32(z * B_X + x)")),
         wrong("a barrier taken out", "shared race", ("                cuda.syncthreads()  # nobody computes before all have fetched\n", "")),
+        wrong("no barrier before the next part", "shared race", ("                cuda.syncthreads()  # nobody fetches the next part over what others still read\n", "")),
+        wrong("a warp's barrier, not the block's", "shared race", ("cuda.syncthreads()  # nobody computes", "cuda.syncwarp()  # nobody computes")),
         wrong("written, not added", "global race", (ATOMIC, f"output[{PLACE}] += partial")),
         right("from the thread's number", (XYZ, f"{FROM_T}x, y, z = t % B_X, t // B_X % B_Y, t // (B_X * B_Y)"), (NUMBER, "")),
         right("by subtraction", (XYZ, f"{FROM_T}z = t // (B_X * B_Y)\n        y = (t - z * B_X * B_Y) // B_X\n        x = t - (z * B_Y + y) * B_X"), (NUMBER, "")),

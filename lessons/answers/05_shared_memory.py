@@ -22,6 +22,7 @@ ANSWERS = {
     "slices": [
         wrong("no barrier before computing", "shared race", (FIRST, ""), line=COMPUTE),
         wrong("no barrier before the next slice", "shared race", (SECOND, ""), line=COMPUTE),
+        wrong("warps' barriers, not the block's", "shared race", ("cuda.syncthreads()  # nobody computes", "cuda.syncwarp()  # nobody computes"), ("cuda.syncthreads()  # nobody fetches", "cuda.syncwarp()  # nobody fetches")),
         wrong("a barrier that some do not reach", "barrier divergence", (FIRST, "            if m < M and n < N:\n                cuda.syncthreads()\n")),
         wrong("nothing written past the end", "uninitialised", ("                S_F[e // K_B, e % K_B] = value", "                    S_F[e // K_B, e % K_B] = value")),
         wrong("no guard for what is past the end", "out of bounds", ("if row < M and k < K:", "if True:"), line="weight[row * K + k]"),
@@ -31,6 +32,7 @@ ANSWERS = {
         wrong("all terms of a slice", "out of bounds", ("for k in range(K_B):", "for k in range(K):")),
         wrong("the last term, not the sum", "answer", (COMPUTE, "total = S_F[ty, k] * S_I[k, tx]")),
         wrong("every thread fetches the whole slice", "counts", ("range(t, M_B * K_B, THREADS)", "range(M_B * K_B)")),
+        wrong("the tile's rows for the block's threads", "counts", ("range(t, M_B * K_B, THREADS)", "range(t, M_B * K_B, M_B)")),
         wrong("one number a thread", "uninitialised", ("for e in range(t, M_B * K_B, THREADS):  # load", "e = t\n            if e < M_B * K_B:")),
         wrong("the filter read past shared memory", "counts", (COMPUTE, "if m < M and k0 + k < K:\n                    total += weight[m * K + k0 + k] * S_I[k, tx]")),
         right("a row of threads fetches a row", (LOAD, BY_ROWS)),

@@ -26,6 +26,7 @@ ANSWERS = {
         wrong("the next row", "answer", ("S_F[ty + i * ROWS, k]", "S_F[ty + i, k]")),
         wrong("M_T rows further on", "answer", ("S_F[ty + i * ROWS, k]", "S_F[ty + i * M_T, k]")),
         wrong("the window's number read for each output", "counts", (KEPT + "\n", "\n"), (ADD, ADD.replace("value", "S_I[k, tx]"))),
+        wrong("warps' barriers, not the block's", "shared race", ("cuda.syncthreads()  # nobody computes", "cuda.syncwarp()  # nobody computes"), ("cuda.syncthreads()  # nobody fetches", "cuda.syncwarp()  # nobody fetches")),
         wrong("the last term, not the sum", "answer", ("R_O[i] +=", "R_O[i] =")),
         wrong("one sum for all outputs", "answer", (ADD, ADD.replace("R_O[i]", "R_O[0]"))),
         wrong("no guard for the channels", "out of bounds", (GUARD, "if n < N:")),

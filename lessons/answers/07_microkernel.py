@@ -34,6 +34,7 @@ ANSWERS = {
         wrong("the windows read for every product", "counts", (FILL_I + "                " + ALL, ALL.replace("R_I[j]", "S_I[k, tx + j * COLUMNS]"))),
         wrong("multiplied before it is read", "uninitialised", (FILLED + ALL, "                " + ALL + FILLED.rstrip(" "))),
         wrong("M_T columns", "uninitialised", (FILL_I, FILL_I.replace("N_T", "M_T"))),
+        wrong("warps' barriers, not the block's", "shared race", ("cuda.syncthreads()  # nobody computes", "cuda.syncwarp()  # nobody computes"), ("cuda.syncthreads()  # nobody fetches", "cuda.syncwarp()  # nobody fetches")),
         wrong("the last term, not the sum", "answer", ("R_O[i, j] +=", "R_O[i, j] =")),
         wrong("all terms of a slice", "out of bounds", ("for k in range(K_B):  # compute", "for k in range(K):")),
         wrong("the first term of the slice", "answer", ("S_I[k, tx + j * COLUMNS]", "S_I[0, tx + j * COLUMNS]")),

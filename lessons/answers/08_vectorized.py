@@ -32,6 +32,7 @@ ANSWERS = {
         wrong("a float4 begins at each number", "out of bounds", ("for i in range(0, M_T, FLOAT4):", "for i in range(M_T):")),
         wrong("a number for each thread, not a float4", "misaligned", (PLACE, "k, row = e // M_4, e % M_4")),
         wrong("as many float4s as numbers", "out of bounds", (SHARED_OUT, "for e in range(t, K_B * M_B, THREADS):")),
+        wrong("warps' barriers, not the block's", "shared race", ("cuda.syncthreads()  # nobody computes", "cuda.syncwarp()  # nobody computes"), ("cuda.syncthreads()  # nobody fetches", "cuda.syncwarp()  # nobody fetches")),
         wrong("always the first slice", "answer", ("load4(packed, (k0 + k)", "load4(packed, k")),
         wrong("always the first block's rows", "answer", (" * M_P + m0 + row", " * M_P + row")),
         wrong("rows as long as the slice's", "answer", ("(k0 + k) * M_P + m0", "(k0 + k) * M_B + m0")),

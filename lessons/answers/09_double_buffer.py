@@ -64,6 +64,7 @@ ALWAYS = "            if True:\n" + ASK
 ANSWERS = {
     "rounds": [
         wrong("no barrier", "shared race", (BARRIER, "")),
+        wrong("a warp's barrier, not the block's", "shared race", (BARRIER, BARRIER.replace("threads()", "warp()"))),
         wrong("the barrier before the stores", "shared race", (STORE + BARRIER, BARRIER + STORE)),
         wrong("always the same buffer", "shared race", (TURN, "                k0 = uint32(0)\n")),
         wrong("roles changed after the stores", "uninitialised", (TURN + STORE, STORE + TURN)),

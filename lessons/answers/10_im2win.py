@@ -50,7 +50,9 @@ ANSWERS = {
         wrong("the row of the image, as in the paper's listing", "out of bounds", ("i_c, o_h, (", "i_c, o_h + f_h, (")),
         wrong("a name that does not exist", "broken", ("f_h = k % H_f", "f_h = k % F_h")),
         wrong("every pixel fetched twice", "counts", (PIXEL, PIXEL + "\n            pixel += windows[i_n, i_c, o_h, (o_w * s_w + f_w * d_w) * H_f + f_h]\n            pixel /= 2")),
-        right("row after row, and found in the tensor", ("f_w = k % (H_f * W_f) // H_f", "f_w = k % W_f"), ("f_h = k % H_f", "f_h = k // W_f % H_f")),
+        wrong("im2col's order, row after row", "counts", ("f_w = k % (H_f * W_f) // H_f", "f_w = k % W_f"), ("f_h = k % H_f", "f_h = k // W_f % H_f")),
+        wrong("window order, channels fastest", "counts", (TERMS, "            i_c = k % C_i\n            f_w = k // (C_i * H_f)\n            f_h = k // C_i % H_f\n"), ("s_w, d_w = p.s_w, p.d_w", "s_w, d_w, C_i = p.s_w, p.d_w, p.C_i")),
+        right("from the window's end to its beginning", ("k = uint32(term)", "k = uint32(K - 1 - term)")),
         right("what is left, step by step", (TERMS, "            i_c, rest = k // (H_f * W_f), k % (H_f * W_f)\n            f_w = rest // H_f\n            f_h = rest - f_w * H_f\n")),
     ],
     "rows": [

@@ -20,6 +20,7 @@ ANSWERS = {
     "pipeline": [
         wrong("no wait for copies", "copy in flight", (WAIT, "")),
         wrong("no barrier", "shared race", (BARRIER, "")),
+        wrong("a warp's barrier, not the block's", "shared race", (BARRIER, BARRIER.replace("threads()", "warp()"))),
         wrong("the barrier first", "shared race", (WAIT + BARRIER, BARRIER + WAIT)),
         wrong("a group only where there is a slice", "copy in flight", (COMMIT, "    " + COMMIT)),
         wrong("no group at all", "copy in flight", (COMMIT, LOOP)),

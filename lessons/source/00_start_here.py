@@ -71,10 +71,10 @@ With blocks of 4 threads, block 0 has elements 0 to 3, block 1 elements 4 to 7, 
 
 ### Your turn: any number of elements
 
-Write a kernel that adds ten to *every* element, however many there are. Blocks here have 32 threads,
-and there are enough blocks for all elements; where the array's length is not a multiple of 32, the last
-block has too many threads. They must do nothing: `a[i]` past the end of an array is not an error on a
-GPU, it is somebody else's memory.
+Write a kernel that adds ten to *every* element, however many there are. Blocks have 32 threads in some
+launches and 80 in others, and there are enough blocks for all elements. The last block often has too
+many threads. They must do nothing: `a[i]` past the end of an array is not an error on a GPU, it is
+somebody else's memory.
 
 <details><summary>Tip: my number among all threads</summary>
 
@@ -103,12 +103,13 @@ def wanted(a):  # what NumPy does
     return a + 10
 
 
-def launch(size):  # as many blocks of 32 threads as it takes
+def launch(size, block=32):  # as many blocks as it takes
     numbers = np.arange(1, size + 1, dtype=np.float32)
-    return On(grid=(size + 31) // 32, block=32, inputs=(numbers,))
+    return On(grid=(size + block - 1) // block, block=block, inputs=(numbers,))
 
 
-check_kernel(add_ten_to_all, wanted, map(launch, (1, 31, 32, 100)), each_once=True)
+launches = [*map(launch, (1, 31, 32, 100)), launch(250, 80)]
+check_kernel(add_ten_to_all, wanted, launches, each_once=True)
 
 # %% [markdown]
 """
@@ -146,7 +147,7 @@ def wanted_sums(a):
     return sums
 
 
-check_kernel(add_neighbour, wanted_sums, map(launch, (5, 32, 70)))
+check_kernel(add_neighbour, wanted_sums, [*map(launch, (5, 32, 70)), launch(250, 80)])
 
 # %% [markdown]
 """
@@ -238,6 +239,7 @@ check_kernel(
     [
         On(grid=64, block=32, inputs=(matrix,)),
         On(grid=3, block=32, inputs=(matrix[:5, :16].copy(),)),
+        On(grid=3, block=80, inputs=(matrix[:11, :20].copy(),)),
     ],
     fewest_sectors=True,
 )

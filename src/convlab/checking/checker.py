@@ -108,17 +108,21 @@ def check(
     return replace(checked, counts=tuple(counts))
 
 
-def check_tile(
-    kernel: Any, stage: str, tile: Tile, seed: int = 0
+def check_also(
+    kernel: Any, stage: str, also: Tile | ConvProblem, seed: int = 0
 ) -> tuple[Answer, tuple[Finding, ...]]:
-    """The answer and the findings with ``tile``, on a problem with channels for two tiles.
+    """The answer and the findings on one more problem, or with one more tile, on a problem with
+    channels for two of them.
 
     Raises ``ValueError`` as :func:`check`.
     """
     step = stage_named(stage)
-    name = f"everything at once, with tile {tile}"
-    problem = replace(EVERYTHING, out_channels=tile.M_B + EVERYTHING.out_channels)
-    return _try(with_tile(step, tile), maker(kernel, step), name, problem, tile, seed)
+    made = maker(kernel, step)
+    if isinstance(also, ConvProblem):
+        return _try(step, made, "one more problem", also, step.tiny_tile, seed)
+    name = f"everything at once, with tile {also}"
+    problem = replace(EVERYTHING, out_channels=also.M_B + EVERYTHING.out_channels)
+    return _try(with_tile(step, also), made, name, problem, also, seed)
 
 
 @lru_cache
@@ -204,7 +208,8 @@ def _try(
     images = enumerate(output) if not checked.ok else ()
     wrong = [oracle.is_wrong(i, image, **allowed) for i, image in images]
     failed = f"the kernel wrote to {written}, which is only to be read" if written else None
-    return Answer(name, problem, checked, failed, np.stack(wrong) if wrong else None), findings
+    where = np.stack(wrong) if wrong else None
+    return Answer(name, problem, checked, failed, where, output=output), findings
 
 
 def _run(

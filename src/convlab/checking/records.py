@@ -24,7 +24,7 @@ MOST_ROWS, MOST_COLUMNS = 12, 48
 
 @dataclass(frozen=True)
 class Answer:
-    """How the kernel did on one problem. ``wrong`` is True where the output is wrong, by [image,
+    """How the kernel did on one problem. ``wrong`` is True where ``output`` is wrong, by [image,
     channel, row, column]; None if the output is right or there is none. ``failed`` says what else
     is wrong; ``ended`` that every run came to its end."""
 
@@ -34,6 +34,7 @@ class Answer:
     failed: str | None = None
     wrong: np.ndarray | None = None
     ended: bool = True
+    output: np.ndarray | None = None
 
     @property
     def ok(self) -> bool:
@@ -45,11 +46,9 @@ class Answer:
         """What is wrong, in one sentence; None when nothing is."""
         return None if self.ok else self.failed or str(self.check)
 
-    def part_wrong(self) -> float:
-        """The wrong part of the output, 0 to 1; 2 if there is none."""
-        if self.check is None:
-            return 2.0
-        return 0.0 if self.wrong is None else float(self.wrong.mean())
+    def work(self) -> tuple[bool, int]:
+        """How much there is to compute; answers without an output come last."""
+        return self.check is None, self.problem.flops
 
     def map_of_wrong(self) -> list[str]:
         """The first output channel that is wrong as a picture of characters: x is wrong."""
@@ -121,9 +120,9 @@ class Check:
     @property
     def telling(self) -> Answer | None:
         """The wrong answer that shows the mistake best: on ordinary numbers where there is one, and
-        with the smallest part wrong."""
+        on the problem with the fewest multiplications."""
         ordinary = [answer for answer in self.wrong if answer.name != SPOILED]
-        return min(ordinary or self.wrong, key=Answer.part_wrong, default=None)
+        return min(ordinary or self.wrong, key=Answer.work, default=None)
 
     @property
     def advice(self) -> str | None:

@@ -13,6 +13,7 @@ import tempfile
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -221,6 +222,44 @@ def _lowered(kernel: Any, types: tuple[Any, ...], capability: Capability, linein
             lto=True,
         )
     return library
+
+
+def float64_lines(launch: Launch, program: Program) -> tuple[int, ...] | None:
+    """The lines of the launch's kernel whose arithmetic has a float64 result, by Numba's type
+    inference alone, which needs no compiler. None where that does not come to an end, as for a
+    kernel that calls device functions."""
+    from numba.cuda import compiler, types
+    from numba.cuda.core import ir
+    from numba.cuda.core.compiler_machinery import PassManager
+
+    states: list[Any] = []
+
+    class OnlyTyped(compiler.CUDACompiler):  # type: ignore[misc]
+        def define_cuda_lowering_pipeline(self, state: Any) -> Any:
+            states.append(state)
+            return PassManager("nothing")
+
+    with mock.patch.object(compiler, "CUDACompiler", OnlyTyped), suppress(Exception):
+        # What comes after the types ends in an exception, as there is no code to go on with.
+        compiler._compile_pyfunc_with_fixup(
+            launch.kernel.py_func,
+            signature(launch, program),
+            device=False,
+            abi="numba",
+            cc=_SAME_FROM,
+            lto=True,
+        )
+    if len(states) != 1 or states[0].calltypes is None:
+        return None
+    return tuple(
+        sorted(
+            expression.loc.line
+            for expression, found in states[0].calltypes.items()
+            if isinstance(expression, ir.Expr)
+            and expression.op in ("binop", "inplace_binop")
+            and found.return_type == types.float64
+        )
+    )
 
 
 def _link(lto_ir: bytes, capability: Capability, *more: str) -> tuple[bytes, str]:

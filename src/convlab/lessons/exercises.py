@@ -11,42 +11,61 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter, Signature
+from itertools import repeat
+from time import process_time
 from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 from numba import cuda
+from numba.cuda.core import config
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from convlab.checking import check as checked
 from convlab.checking.checker import (
+    EVERYTHING,
     PROBLEMS,
     Tensors,
-    check_tile,
+    check_also,
     is_kernel,
     main_launch,
     maker,
     program_with,
 )
-from convlab.checking.records import SPOILED
+from convlab.checking.records import SPOILED, Machine
 from convlab.engines import choose
+from convlab.engines.offline import float64_lines
 from convlab.engines.simulator import Simulator
 from convlab.kernels.im2col import THREADS, make_im2col, pitch
 from convlab.kernels.receptive_field import channel_parallel_field
 from convlab.lessons import feedback
-from convlab.lessons.feedback import ANSWER, AS_FEW, Feedback, Problem, graded, ready, running
+from convlab.lessons.feedback import (
+    ANSWER,
+    AS_FEW,
+    INPUT,
+    SECONDS,
+    Feedback,
+    Problem,
+    graded,
+    limited,
+    ready,
+    running,
+)
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 from convlab.simulation.findings import SimulationError
+from convlab.simulation.memory_rules import WARP
 from convlab.stage import blocks_for
-from convlab.stages import Launch, Program, Tile, short_name, stage_named
+from convlab.stages import Launch, Program, Stage, Tile, short_name, stage_named
 from convlab.tracing import LaunchTrace, trace
 
 # What is counted: small, so that a check takes seconds; still several blocks and slices of K.
+TIMES = 50  # what a check may take, of the stage's own time on one problem: right ones take 20
+PICTURE_SECONDS = 10.0  # that a launch may take, of which a picture is drawn
+FEW = 8  # numbers around a wrong one that are told
 MODEL = ConvProblem(1, 4, 6, 16, 16, 3, padding=1)
-INPUT = "input changed"
 
 
 def where() -> str:
@@ -85,8 +104,9 @@ def traced(
     ``made`` is ``make_kernel(problem, tile)``, without ``tile`` for a stage that has none;
     ``tile=None`` takes the stage's tile for counting.
     """
-    main, arrays = ready_for(made, stage, problem, tile, random_tensors(problem, seed))
-    return trace(main.kernel, main.grid, main.block, *arrays, block_shown=block_shown).main
+    with running(seconds=PICTURE_SECONDS):
+        main, arrays = ready_for(made, stage, problem, tile, random_tensors(problem, seed))
+        return trace(main.kernel, main.grid, main.block, *arrays, block_shown=block_shown).main
 
 
 def ready_for(
@@ -157,26 +177,69 @@ def numbered(problem: ConvProblem) -> np.ndarray:
 
 @graded
 def check(
-    made: Any, stage: str, *, also: Tile | None = None, at_most: float = AS_FEW, seed: int = 0
-) -> Feedback:
+    made: Any, stage: str, *, also: Tile | ConvProblem | None = None, at_most: float = AS_FEW,
+    in_order: str = "", seed: int = 0,
+) -> Feedback:  # fmt: skip
     """Check ``made``, a kernel or a function ``make_kernel`` that makes one, as the stage.
 
     It passes when its answers are right on small problems that careless kernels get wrong, the
     strict simulator finds nothing, and it asks memory for ``at_most`` times what the stage asks.
     ``also`` is a second tile for the first two, with other proportions than the stage's own small
-    one, on which careless kernels are right by chance. Raises ``ValueError`` for an unknown stage.
+    one, on which careless kernels are right by chance, or another problem. ``in_order`` names an
+    array that each thread must read from one number to the next as often as the stage's. It may
+    take many times as long as the stage itself. Raises ``ValueError`` for an unknown stage.
     """
     step = stage_named(stage)
     ready(made)
-    try:
-        found = checked(made, step.name, seed=seed, model=MODEL)
-    except ValueError as error:
-        raise feedback.broken(str(error)) from error
-    if found.ok and also is not None:
-        answer, findings = check_tile(made, step.name, also, seed)
-        answers = found.answers if answer.ok else (*found.answers, answer)
-        found = replace(found, answers=answers, findings=findings)
-    return feedback.feedback_on(found, short_name(step.name), at_most)
+    with limited(SECONDS + TIMES * _seconds(step.name)):
+        try:
+            found = checked(made, step.name, seed=seed, model=MODEL)
+        except ValueError as error:
+            raise feedback.broken(str(error)) from error
+        if found.ok and also is not None:
+            answer, findings = check_also(made, step.name, also, seed)
+            answers = found.answers if answer.ok else (*found.answers, answer)
+            found = replace(found, answers=answers, findings=findings)
+        if found.ok and found.machine is None and not config.ENABLE_CUDASIM:
+            found = replace(found, machine=_by_types(step, made))
+        told = feedback.feedback_on(found, short_name(step.name), at_most, seed)
+        if not told.passed or not in_order:
+            return told
+        jumps = (jumps_of(traced(one, stage, MODEL), in_order) for one in (made, None))
+    row = feedback.row_of(f"jumps between reads of {in_order}", *jumps)
+    return feedback.checked_by_counts(told.right, (*told.rows, row))
+
+
+@cache
+def _seconds(stage: str) -> float:
+    """How long the stage's own kernel takes on the hardest of the problems."""
+    start = process_time()
+    check_also(stage_named(stage).prepare, stage, EVERYTHING)
+    return process_time() - start
+
+
+def _by_types(stage: Stage, made: Any) -> Machine | None:
+    """What Numba's types say of a kernel where no compiler is installed."""
+    lines = []
+    for kernel in made, stage.prepare:
+        program = program_with(stage, maker(kernel, stage), EVERYTHING, stage.tiny_tile)
+        main = program.launches[-1]
+        assert isinstance(main, Launch)
+        lines.append(float64_lines(main, program))
+    yours, stages = lines
+    return Machine(float64=tuple(f"line {n}" for n in yours)) if yours and not stages else None
+
+
+def jumps_of(launch: LaunchTrace, array: str) -> int:
+    """How often a thread reads something else of the array than the neighbour of what it read
+    before, in the block that is shown."""
+    jumps, last = 0, dict[tuple[int, int], int]()
+    for one in launch.requests:
+        if (one.array, one.operation) == (array, "load"):
+            for lane, offset in zip(one.lanes, one.offsets, strict=True):
+                jumps += abs(last.get((one.warp, lane), offset) - offset) > one.width
+                last[one.warp, lane] = offset
+    return jumps
 
 
 class On(NamedTuple):
@@ -185,6 +248,10 @@ class On(NamedTuple):
     grid: int | tuple[int, ...]
     block: int | tuple[int, ...]
     inputs: tuple[np.ndarray, ...]
+
+
+def _size(launch: On) -> int:
+    return sum(array.size for array in launch.inputs)
 
 
 @graded
@@ -201,12 +268,12 @@ def check_kernel(
 
     With ``fewest_sectors`` its requests must take as few sectors of global memory as would hold
     what they want, with ``each_once`` its threads must access as many elements as inputs and
-    output have, both give or take a quarter.
+    output have, by as few requests of whole warps, both give or take a quarter.
     """
     ready(kernel, is_kernel)
     problems: dict[Any, Problem] = {}
     traces: list[LaunchTrace] = []
-    for launch in on:
+    for launch in sorted(on, key=_size):  # the simplest that fails is told
         right = np.asarray(wanted(*launch.inputs))
         with running():
             made, wrong, _ = tried(kernel, launch, right)
@@ -220,9 +287,14 @@ def check_kernel(
         counts = [sum(one.total(u) for one in traces) for u in ("sectors", "fewest_sectors")]
         rows.append(feedback.row_of("sectors of global memory", *counts))
     if each_once:
-        there = sum(math.prod(array.shape) for launch in traces for array in launch.arrays)
-        yours = sum(launch.total("lanes") for launch in traces)
-        rows.append(feedback.row_of("elements read and written", yours, there))
+        there = [math.prod(array.shape) for launch in traces for array in launch.arrays]
+        by_warps = sum(blocks_for(elements, WARP) for elements in there)
+        for unit, name, fewest in (
+            ("lanes", "elements read and written", sum(there)),
+            ("requests", "requests to global memory", by_warps),
+        ):
+            yours = sum(launch.total(unit) for launch in traces)
+            rows.append(feedback.row_of(name, yours, fewest))
     return feedback.checked_by_counts(answers, rows)
 
 
@@ -236,9 +308,8 @@ def tried(
     inputs = [array.copy() for array in launch.inputs]
     made = trace(kernel, launch.grid, launch.block, *inputs, output).main
     problems: dict[Any, Problem] = {}
-    for finding in made.findings:
-        key = finding.kind, finding.line, finding.other_line
-        problems.setdefault(key, feedback.of_finding(finding, kernel))
+    for problem in feedback.of_findings(made.findings, kernel):
+        problems[problem.cause] = problem
     if not all(map(np.array_equal, inputs, launch.inputs)):
         what = "The kernel changed its input, which is only to be read."
         problems[INPUT] = Problem(INPUT, what)
@@ -253,6 +324,12 @@ def tried(
             f"{where[0] if len(where) == 1 else list(where)}: {said}, wanted is "
             f"{right[where]:.6g}."
         )
+        start = max(where[-1] - FEW // 4, 0)
+        near = (*where[:-1], slice(start, start + FEW))
+        alike = [one for one in launch.inputs if one.shape == right.shape]
+        shown = [*zip(repeat("input"), alike), ("wanted", right), ("got", output)]
+        told = [f"{name} {' '.join(f'{n:.4g}' for n in array[near])}" for name, array in shown]
+        what += f" Around there: {'; '.join(told)}."
         problems[ANSWER] = Problem(ANSWER, what)
     return made, problems, output
 
@@ -260,7 +337,7 @@ def tried(
 def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedback:
     """What the strict simulator finds wrong with a launch, ``kernel[grid, block](*arguments)``."""
     findings = trace(kernel, grid, block, *arguments).main.findings
-    problems = tuple(feedback.of_finding(finding, kernel) for finding in findings)
+    problems = tuple(feedback.of_findings(findings, kernel))
     places = f"in {len(problems)} place{'s' * (len(problems) != 1)}"
     headline = f"something wrong, {places}" if problems else "nothing wrong"
     return Feedback(f"The simulator found {headline}.", problems)
@@ -376,7 +453,7 @@ def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarr
     tried_on = {name: one for name, one in PROBLEMS.items() if name != SPOILED}
     tried_on["an ordinary layer"] = MODEL
     wrong_on = set()
-    for name, problem in tried_on.items():
+    for name, problem in sorted(tried_on.items(), key=lambda item: item[1].N * item[1].K):
         input, width = numbered(problem), pitch(problem.N)
         matrix = np.asarray(wanted(input, problem), np.float32)
         rows = np.pad(matrix, ((0, 0), (0, width - problem.N)))

@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import io
 import linecache
 import os
 import re
+import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, redirect_stdout
+from ctypes import c_ulong, py_object, pythonapi
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from html import escape
+from pathlib import Path
+from threading import Event, Lock, Thread, get_ident
+from time import process_time
 from types import FunctionType
 from typing import Any, NamedTuple, ParamSpec
 
 import numpy as np
 
-from convlab.checking import Check
+from convlab.checking import Answer, Check
 from convlab.checking.checker import raised_by
-from convlab.lessons.pictures import RIGHT, WRONG, Grid, Picture
+from convlab.convolution import reference
+from convlab.lessons.pictures import NOBODY, RIGHT, WRONG, Grid, Picture
+from convlab.oracle import random_tensors
 from convlab.simulation.findings import Finding, NotSimulated
 
 PASSED, UNFILLED, BROKEN, ANSWER, COUNTS = "passed", "unfilled", "broken", "answer", "counts"
-DOES_NOT_COMPILE = "does not compile"
+DOES_NOT_COMPILE, INPUT = "does not compile", "input changed"
 HEADLINES = {
     BROKEN: "Not yet: it could not be run to its end.",
     ANSWER: "Not yet: the answer is wrong.",
+    INPUT: "Not yet: it writes to its input.",
     DOES_NOT_COMPILE: "Not yet: Numba cannot compile it for a GPU.",
 }
 ON_A_GPU = "Not yet: the answer came out right here, but on a GPU it may not."
+NO_ANSWER = "Not yet: the simulator found a mistake, and the answer is not known to be right."
+UNORDERED = ("shared race", "global race", "copy in flight")
 GREEN, RED, GREY = "#2e9e4f", "#d1503f", "#8b929a"
+CONVLAB = Path(__file__).parents[1]
 EMPTY = "raise NotImplementedError"  # what an unfilled cell raises
 AS_FEW = 1.25  # times the target's count that still is as few
 NOT_CHECKED = "floating-point operations"  # a matter of taste
-MOST_PLANES = 4  # that a picture of a wrong output shows
+MOST_ROWS, MOST_COLUMNS = 8, 10  # of a plane that a picture of a wrong output shows
+SECONDS = 4.0  # that one launch of a lesson may take: right ones take less than a tenth of that
+PRINTED = 32  # lines that are shown of what kernels print: a warp's
+NOT_THE_LEARNERS = (CONVLAB, *map(Path, sysconfig.get_paths().values()))
 MOST_LINES = 4  # that are told of an unfilled cell
 
 
@@ -42,6 +60,10 @@ class Line(NamedTuple):
 
     number: int
     code: str
+    library: str = ""  # the file, where it is not the learner's but convlab's own
+
+    def __str__(self) -> str:
+        return f"line {self.number}{f' of {self.library}' * bool(self.library)}"
 
 
 @dataclass(frozen=True)
@@ -53,6 +75,12 @@ class Problem:
     what: str
     lines: tuple[Line, ...] = ()
     advice: str = ""
+
+    @property
+    def cause(self) -> Any:
+        """The same for what one mistake causes: without a barrier or a wait threads meet at
+        all lines that it would part."""
+        return self.reason if self.reason in UNORDERED else (self.reason, self.lines)
 
 
 @dataclass(frozen=True)
@@ -100,7 +128,7 @@ class Feedback:
         for problem in self.problems:
             mark = "todo " if problem.reason == UNFILLED else "WRONG"
             text.append(f"  {mark}  {problem.what}")
-            text += [f"         line {line.number}: {line.code}" for line in problem.lines]
+            text += [f"         {line}: {line.code}" for line in problem.lines]
             text += [f"         {problem.advice}"] * bool(problem.advice)
         if self.rows:
             text.append(f"         {'':28}{'yours':>10}{'target':>10}")
@@ -115,7 +143,7 @@ class Feedback:
         items = [f"✔ {escape(what)}" for what in self.right]
         for problem in self.problems:
             item = [escape(problem.what)]
-            item += [f"line {n}: <code>{escape(code)}</code>" for n, code in problem.lines]
+            item += [f"{line}: <code>{escape(line.code)}</code>" for line in problem.lines]
             item += [f"<i>{escape(problem.advice)}</i>"] * bool(problem.advice)
             items.append("✘ " * (problem.reason != UNFILLED) + "<br>".join(item))
         inside = f"<p><b>{escape(self.headline)}</b></p>"
@@ -147,15 +175,25 @@ P = ParamSpec("P")
 class Stopped(Exception):
     """Ends a check before its end. Its only argument is the feedback that says why."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback, which would be of convlab's own lines."""
+        return str(self).splitlines()
+
+
+class TooLong(BaseException):
+    """Raised in the middle of what has taken too long; no kernel's ``except Exception`` gets it."""
+
 
 def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
-    """A check that may raise :class:`Stopped`. While nbgrader grades (the environment says so), a
-    check that fails raises ``AssertionError``, which nbgrader counts."""
+    """A check that may raise :class:`Stopped`, and that the reader may stop. While nbgrader grades
+    (the environment says so), a check that fails raises ``AssertionError``, which nbgrader
+    counts."""
 
     @wraps(check)
     def checked(*arguments: P.args, **options: P.kwargs) -> Feedback:
         try:
-            feedback = check(*arguments, **options)
+            with limited():
+                feedback = check(*arguments, **options)
         except Stopped as stopped:
             (feedback,) = stopped.args
         if os.environ.get("NBGRADER_EXECUTION") == "autograde" and not feedback.passed:
@@ -166,14 +204,103 @@ def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
 
 
 @contextmanager
-def running(what: str = "") -> Iterator[None]:
-    """Inside runs what a learner wrote: whatever that raises ends the check, and is its result."""
+def running(what: str = "", seconds: float = SECONDS) -> Iterator[None]:
+    """Inside runs what a learner wrote, for so long at most: whatever that raises ends the check,
+    and is its result."""
     try:
-        yield
+        with limited(seconds):
+            yield
     except NotSimulated as error:
         raise broken(str(error)) from error
+    except Stopped:
+        raise
     except (Exception, SystemExit) as error:
         raise broken(f"{what}{raised_by(error)}") from error
+
+
+@contextmanager
+def limited(seconds: float | None = None) -> Iterator[None]:
+    """Inside runs what a learner wrote: :class:`Stopped` ends it after so many seconds of work, if
+    there is a limit, or when the reader stops it, and names the loop. The first lines that it
+    prints are shown."""
+    thread, lock, over = get_ident(), Lock(), Event()
+    began = process_time()  # not the time of day: the machine may have much else to do
+
+    def raise_there(error: type[BaseException] | None) -> None:
+        pythonapi.PyThreadState_SetAsyncExc(c_ulong(thread), error and py_object(error))
+
+    def watch(limit: float) -> None:
+        left = limit
+        while not over.wait(left):
+            left = limit - (process_time() - began)
+            with lock:
+                if left <= 0 and not over.is_set():
+                    return raise_there(TooLong)
+
+    if seconds is not None:
+        Thread(target=watch, args=(seconds,), daemon=True).start()
+    printed = _FirstLines(sys.stdout)
+    try:
+        try:
+            with redirect_stdout(printed):
+                yield
+        finally:
+            with lock:
+                over.set()
+                raise_there(None)  # what was to be raised and has not been yet
+            printed.end()
+    except TooLong as error:
+        lines = _loop_of(error)
+        where = "in this loop" if lines else "at work"
+        what = f"After {seconds:.0f} seconds it is still {where}, where a right answer is done."
+        advice = "Does the loop's condition become false, and is its range as long as it must be?"
+        problem = Problem(BROKEN, what, lines, advice if lines else "")
+        raise Stopped(Feedback(HEADLINES[BROKEN], (problem,))) from None
+    except KeyboardInterrupt as error:
+        lines = _loop_of(error)
+        what = "You stopped it while it was in this loop." if lines else "You stopped it."
+        raise Stopped(Feedback("Stopped.", (Problem(BROKEN, what, lines),))) from None
+
+
+class _FirstLines(io.TextIOBase):
+    """Passes on the first lines and counts the others: a kernel's are printed by every thread."""
+
+    def __init__(self, to: Any) -> None:
+        self._to, self._lines = to, 0
+
+    def write(self, text: str) -> int:
+        if self._lines < PRINTED:
+            self._to.write(text)
+        self._lines += text.count("\n")
+        return len(text)
+
+    def end(self) -> None:
+        """Say how many lines were left out."""
+        if (more := self._lines - PRINTED) > 0:
+            self._to.write(f"... and {more:,} more lines, which are not shown\n")
+
+
+def _loop_of(error: BaseException) -> tuple[Line, ...]:
+    """The loop of the learner's function that an exception came through: the innermost ``while``
+    around that line, else the innermost ``for``."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        known = any(Path(frame.filename).is_relative_to(folder) for folder in NOT_THE_LEARNERS)
+        if known or frame.name == "<module>" or frame.lineno is None:
+            continue
+        try:
+            tree = ast.parse("".join(linecache.getlines(frame.filename)))
+        except SyntaxError:
+            return ()
+        around = [
+            node
+            for node in ast.walk(tree)  # outer ones first
+            if isinstance(node, ast.While | ast.For)
+            and node.lineno <= frame.lineno <= (node.end_lineno or node.lineno)
+        ]
+        if around:
+            loop = max(around, key=lambda node: (isinstance(node, ast.While), node.lineno))
+            return _lines((frame.filename, loop.lineno))
+    return ()
 
 
 def function_of(made: Any) -> FunctionType | None:
@@ -191,9 +318,36 @@ def unfilled(made: Any) -> list[Line]:
     return [Line(number, line) for number, line in lines if line.startswith(EMPTY)]
 
 
+def stale(made: Any) -> Problem | None:
+    """What is wrong where the notebook's history has a later cell that was to define the function
+    anew and failed: the function is the one from before."""
+    function = function_of(inspect.unwrap(made))
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if function is None or shell is None:
+        return None
+    defines = re.compile(rf"^[ ]*def {function.__name__}\(", re.MULTILINE)
+    cells = [cell.strip() for cell in shell.user_ns.get("In", ()) if defines.search(cell)]
+    own = "".join(linecache.getlines(file := function.__code__.co_filename)).strip()
+    before = own in cells or Path(file).is_relative_to(CONVLAB)
+    if not before or not cells or cells[-1] == own:
+        return None
+    what, lines = "It raised an error when it was run last, so nothing new is there to check", []
+    try:
+        compile(cells[-1], "", "exec")
+    except SyntaxError as error:
+        number = error.lineno or 1
+        code = cells[-1].splitlines()[number - 1 : number]
+        what, lines = f"SyntaxError: {error.msg}", [Line(number, "".join(code).strip())]
+    return Problem(
+        BROKEN, f"{what}.", tuple(lines), "Mend it, run that cell and then this one again."
+    )
+
+
 def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
     """Raise :class:`Stopped` for what cannot be checked: a function with lines still to be filled
     in, and what is not one, by ``is_one``."""
+    if (problem := stale(made)) is not None:
+        raise Stopped(Feedback("Not yet: the cell above did not run.", (problem,)))
     if lines := unfilled(made):
         these = "these lines" if len(lines) > 1 else "this line"
         what = (
@@ -237,7 +391,7 @@ def _error(what: str) -> Problem:
     place, said = PLACE.search(what), PLACE.sub("", what)
     if not re.search("[_.]", said.split(" ", 1)[0]):  # else it begins with something's name
         said = _capital(said)
-    lines = () if place is None else _lines(place["file"], int(place["line"]))
+    lines = () if place is None else _lines((place["file"], int(place["line"])))
     return Problem(BROKEN, f"{said}.", lines, _hint(what))
 
 
@@ -245,25 +399,54 @@ def _hint(what: str) -> str:
     return next((hint for piece, hint in HINTS.items() if piece in what), "")
 
 
-def _lines(file: str, *numbers: int | None) -> tuple[Line, ...]:
-    """Lines of the file, or of the cell, which IPython calls a file."""
-    found = sorted({number for number in numbers if number is not None})
-    return tuple(Line(number, linecache.getline(file, number).strip()) for number in found)
+def _lines(*places: tuple[str | None, int | None], kernel: Any = None) -> tuple[Line, ...]:
+    """Lines of files, or of cells, which IPython calls files; the learner's come first. Traces name
+    files in short: those of a ``kernel``'s launch."""
+    found = set()
+    for file, number in places:
+        if file is None or number is None:
+            continue
+        if kernel is not None:
+            own = kernel.py_func.__code__.co_filename
+            files = (one for one in (own, *linecache.cache) if Path(one).name == Path(file).name)
+            file = next(files, own)
+        library = Path(file).name if Path(file).is_relative_to(CONVLAB) else ""
+        found.add(Line(number, linecache.getline(file, number).strip(), library))
+    return tuple(sorted(found, key=lambda line: (line.library, line.number)))
 
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def of_finding(finding: Finding, kernel: Any = None) -> Problem:
-    """A finding of the simulator with the lines it is about. Of a trace, whose findings name files
-    in short, it needs the kernel."""
+def of_findings(findings: Iterable[Finding], kernel: Any = None) -> list[Problem]:
+    """Findings of the simulator with the lines they are about; of a trace, with its kernel.
+
+    Of several with one cause, that which shows most of the learner's lines is told."""
+    problems: dict[Any, list[Problem]] = {}
+    for finding in findings:
+        one = _of_finding(finding, kernel)
+        problems.setdefault(one.cause, []).append(one)
+    return [_one_of(same) for same in problems.values()]
+
+
+def _one_of(same: list[Problem]) -> Problem:
+    """The one to tell, with the most lines of the learner's."""
+    shown = min(same, key=lambda one: sum(bool(line.library) for line in one.lines))
+    places = len({one.lines for one in same})
+    if places == 1:
+        return shown
+    more = f" It is so at {places} pairs of lines; what fixes this one may fix them all."
+    return replace(shown, advice=shown.advice + more)
+
+
+def _of_finding(finding: Finding, kernel: Any) -> Problem:
     seen = ""
     if finding.thread is not None:
         block = "" if finding.block is None else f" of block {_place(finding.block)}"
         seen = f", seen in thread {_place(finding.thread)}{block}"
-    file = finding.file if kernel is None else kernel.py_func.__code__.co_filename
-    lines = _lines(file, finding.line, finding.other_line)
+    places = (finding.file, finding.line), (finding.other_file, finding.other_line)
+    lines = _lines(*places, kernel=kernel)
     what = f"{_capital(finding.kind)}: {finding.what}{seen}."
     return Problem(finding.kind, what, lines, f"What usually fixes it: {finding.remedy}.")
 
@@ -273,9 +456,9 @@ def _place(place: tuple[int, ...]) -> str:
     return str(place[0]) if not any(place[1:]) else f"({', '.join(map(str, place))})"
 
 
-def feedback_on(found: Check, stage: str, at_most: float) -> Feedback:
-    """What ``convlab.check`` found, against ``at_most`` times the stage's counts."""
-    problems = [of_finding(finding) for finding in found.findings]
+def feedback_on(found: Check, stage: str, at_most: float, seed: int = 0) -> Feedback:
+    """What ``convlab.check`` found with that seed, against ``at_most`` times the stage's counts."""
+    problems = of_findings(found.findings)
     wrong = [answer for answer in found.answers if not answer.ok]
     right = [f"the answer is right on {len(found.answers)} problems"] * (not wrong)
     raised = [one.failed for one in wrong if one.failed and "it raised" in one.failed]
@@ -283,16 +466,13 @@ def feedback_on(found: Check, stage: str, at_most: float) -> Feedback:
     if raised:
         problems.append(_error(raised[0]))
     elif (telling := found.telling) is not None and telling.check is not None:
-        on = "all"
-        if len(wrong) < len(found.answers):
-            on = f"{len(wrong)} of {len(found.answers)}"
-        which = "" if on == "all" else f": {', '.join(repr(answer.name) for answer in wrong)}"
+        on = f"{len(wrong)} of {len(found.answers)}" if len(wrong) < len(found.answers) else "all"
         what = (
-            f"The answer is wrong on {on} problems{which}. Of {telling.name!r} "
-            f"({telling.problem}) {telling.error}."
+            f"The answer is wrong on {on} problems. Of the simplest of them, {telling.name!r} "
+            f"({telling.problem}), {telling.error}."
         )
         problems.append(Problem(ANSWER, what, advice=_capital(found.advice or "")))
-        picture = None if telling.wrong is None else _where_wrong(telling.wrong)
+        picture = None if telling.wrong is None else side_by_side(telling, seed)
     if found.machine is not None and (error := found.machine.error) is not None:
         what = f"Numba cannot compile it: {error}."
         problems.append(Problem(DOES_NOT_COMPILE, what, advice=_hint(error)))
@@ -308,15 +488,34 @@ def feedback_on(found: Check, stage: str, at_most: float) -> Feedback:
     return checked_by_counts(right, rows)
 
 
-def _where_wrong(wrong: np.ndarray) -> Picture:
-    """The first planes of an output that have wrong elements."""
-    grid, left = Grid(0.24), 0
-    for image, channel in np.argwhere(wrong.any(axis=(2, 3)))[:MOST_PLANES].tolist():
-        grid.note(left, -0.9, f"image {image}, channel {channel}", 8)
-        grid.cells(left, 0, wrong[image, channel], (RIGHT, WRONG))
-        left += max(wrong.shape[3], 7) + 1
-    part = f"{wrong.sum()} of {wrong.size}"
-    return grid.finished(f"Where the output is wrong, in red: {part} elements")
+def side_by_side(answer: Answer, seed: int) -> Picture:
+    """The first plane of an output that has wrong elements, beside what was expected, a channel of
+    the input and the filter's."""
+    assert answer.wrong is not None
+    assert answer.output is not None
+    input, weight, bias = random_tensors(answer.problem, seed)
+    i, j = np.argwhere(answer.wrong.any(axis=(2, 3)))[0].tolist()
+    expected = reference(answer.problem, input, weight, bias)[i, j]
+    of = f" of {answer.problem.C_i}"
+    planes = {
+        f"input {i}, channel 0{of}": input[i, 0],
+        f"filter {j}, channel 0{of}": weight[j, 0],
+        f"expected: output {i}, channel {j}": expected,
+        "got": answer.output[i, j],
+    }
+    grid, left = Grid(0.33, widest=12), 0
+    for name, plane in planes.items():
+        shown = plane[:MOST_ROWS, :MOST_COLUMNS]
+        wrong = answer.wrong[i, j] if name == "got" else np.zeros_like(plane, bool)
+        grid.note(left, -0.9, name, 8)
+        for (row, column), number in np.ndenumerate(shown):
+            colour = WRONG if wrong[row, column] else RIGHT if name == "got" else NOBODY
+            grid.cell(left + column, row, colour, f"{number:.2g}", size=5.5)
+        left += max(shown.shape[1], 5) + 1
+    part = f"{answer.wrong.sum()} of {answer.wrong.size}"
+    return grid.finished(
+        f"Input, expected and got of {answer.name!r}; in red what is wrong, {part} in all outputs"
+    )
 
 
 def row_of(unit: str, yours: float, target: float, at_most: float = AS_FEW) -> Row:
@@ -342,7 +541,8 @@ def checked_by_counts(right: Sequence[str], rows: Sequence[Row]) -> Feedback:
 def with_problems(
     problems: Iterable[Problem], right: Sequence[str] = (), picture: Picture | None = None
 ) -> Feedback:
-    """The feedback of what is wrong, with a wrong answer first."""
+    """The feedback of what is wrong, with a wrong answer first; ``right`` says what of the answer
+    is known to be right."""
     found = tuple(sorted(problems, key=lambda one: one.reason not in (ANSWER, BROKEN)))
-    headline = HEADLINES.get(found[0].reason, ON_A_GPU)
+    headline = HEADLINES.get(found[0].reason, ON_A_GPU if right else NO_ANSWER)
     return Feedback(headline, found, tuple(right), picture=picture)

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from convlab.lessons.exercises import check, ready_for
-from convlab.lessons.feedback import AS_FEW, COUNTS, Feedback, Problem, Row, graded
+from convlab.lessons.exercises import PICTURE_SECONDS, check, ready_for
+from convlab.lessons.feedback import AS_FEW, COUNTS, Feedback, Problem, Row, graded, running
 from convlab.lessons.pictures import COLOURS, FAINT, INK, PAPER, Grid, Picture
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
@@ -123,7 +123,8 @@ class _Scribe(Counter[int]):
 def diary(stage: str, made: Any = None) -> Diary:
     """What thread 0 of a stage's main kernel does on a small problem of four slices; ``made`` is
     a learner's function in the place of the stage's, as for :func:`convlab.lessons.traced`."""
-    scribe = _Scribe(*ready_for(made, stage, SMALL, SMALL_TILE, random_tensors(SMALL, 0)))
+    with running(seconds=PICTURE_SECONDS):
+        scribe = _Scribe(*ready_for(made, stage, SMALL, SMALL_TILE, random_tensors(SMALL, 0)))
     columns = scribe.columns
     after = [span for span in scribe.spans if span.name in AFTER]
     found: list[tuple[float, str, int]] = [(at - 0.5, BARRIER, 0) for at in scribe.barriers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,8 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake. ``line`` is where it shows; ``other_line`` the other side of a race or barrier.
+    """One mistake. ``line`` of ``file`` is where it shows; ``other_line`` of ``other_file`` is the
+    other side of a race or barrier.
 
     ``block`` and ``thread`` are the first that were seen to make it, ``count`` how many times it
     was seen on these lines; array, index and shape are None where no array is concerned.
@@ -48,6 +50,7 @@ class Finding:
     line: int
     what: str
     other_line: int | None = None
+    other_file: str | None = None
     block: tuple[int, ...] | None = None
     thread: tuple[int, ...] | None = None
     array: str | None = None
@@ -61,7 +64,9 @@ class Finding:
 
     def __str__(self) -> str:
         lines = f"line {self.line}"
-        if self.other_line not in (None, self.line):
+        if self.other_file not in (None, self.file):
+            lines += f" and line {self.other_line} of {Path(str(self.other_file)).name}"
+        elif self.other_line not in (None, self.line):
             lines = f"lines {self.line} and {self.other_line}"
         who = f" (block {self.block}, thread {self.thread})" if self.thread is not None else ""
         times = f" [{self.count} times]" if self.count > 1 else ""
@@ -110,13 +115,13 @@ class Reports:
         if not self._strict and kind not in ALWAYS:
             return
         file, line = self.sites.line(site)
-        other_line = None if other is None else self.sites.line(other)[1]
-        key = kind, file, line, other_line, more.get("array")
+        other_file, other_line = (None, None) if other is None else self.sites.line(other)
+        key = kind, file, line, other_file, other_line, more.get("array")
         if (known := self._found.get(key)) is not None:
             self._found[key] = replace(known, count=known.count + 1)
             return
         where = {"block": self.block(self._clock.block_number), "thread": self.thread(thread)}
-        fields = where | {"other_line": other_line} | more
+        fields = where | {"other_line": other_line, "other_file": other_file} | more
         self._found[key] = Finding(kind, self._kernel, file, line, what, **fields)
 
     def of_array(

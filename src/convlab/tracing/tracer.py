@@ -278,7 +278,11 @@ class Recorder:
                 Footprint(names[span], OPERATIONS[kind], _runs(addresses, spans[span]))
                 for (span, kind), addresses in _by_array(self._touched, spans).items()
             ),
-            tuple(replace(finding, file=files[finding.file]) for finding in findings),
+            tuple(
+                replace(one, file=files[one.file], other_file=other and files[other])
+                for one in findings
+                for other in (one.other_file,)
+            ),
         )  # fmt: skip
 
 
