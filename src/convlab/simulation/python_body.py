@@ -21,6 +21,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numba.core import types as numba_types
 from numba.cuda import types as cuda_types
+from numba.cuda.np.numpy_support import from_dtype
+from numba.cuda.typing.templates import builtin_registry
+from numba.cuda.typing.typeof import typeof
 
 from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
@@ -28,7 +31,11 @@ from convlab.simulation.access_log import Paths
 from convlab.simulation.findings import NotSimulated
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
-_STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
+_STUBS = tuple(
+    f"numba.cuda.{name}"
+    for name in ("stubs", "intrinsics", "cache_hints", "simulator.vector_types")
+)
+_MODULES = {f"numba.cuda.{name}": name for name in ("cg", "fp16", "libdevice")}
 _ALWAYS = {"__builtins__", "__name__"}  # what globals have of themselves
 Meaning = Callable[[Any], Any]
 
@@ -118,6 +125,8 @@ class Copier:
                 return getattr(self.fake_cuda, name)
             except NotSimulated as error:
                 return Unknown(str(error))
+        if isinstance(value, ModuleType) and value.__name__ in _MODULES:
+            return getattr(self.fake_cuda, _MODULES[value.__name__])
         if isinstance(value, ModuleType):
             module = self._modules.setdefault(id(value), ModuleType(value.__name__))
             for name in attributes:
@@ -129,6 +138,10 @@ class Copier:
         if meant is not None:
             return meant
         module_name = str(getattr(value, "__module__", None) or type(value).__module__)
+        if module_name in _MODULES:  # `from numba.cuda.libdevice import sinf`
+            return getattr(getattr(self.fake_cuda, _MODULES[module_name]), value.__name__)
+        if isinstance(value, FunctionType) and (overloads := overloads_of(value)):
+            return self._overloaded(value, overloads)
         if callable(value) and module_name.split(".")[0] == "numba":
             name = getattr(value, "__name__", None) or type(value).__name__
             return Unknown(f"{module_name}.{name} is not simulated")
@@ -138,6 +151,48 @@ class Copier:
                 "@cuda.jit(device=True)"
             )
         return value
+
+    def _overloaded(self, function: FunctionType, overloads: list[Any]) -> Callable[..., Any]:
+        """A function that stands for its overloads: of types it knows, the body that the first of
+        them gives for the types of the arguments."""
+        chosen: dict[Any, Any] = {}
+
+        def called(*values: Any, **named: Any) -> Any:
+            types = tuple(map(type_of, values))
+            kinds = {name: type_of(value) for name, value in named.items()}
+            key = types, tuple(kinds.items())
+            if key not in chosen:
+                bodies = (overload(*types, **kinds) for overload in overloads)
+                body = next((one for one in bodies if one is not None), None)
+                chosen[key] = None if body is None else self.copy(getattr(body, "py_func", body))
+            if chosen[key] is None:
+                shown = ", ".join(map(str, types))
+                raise NotSimulated(f"{function.__name__} has no overload for ({shown})")
+            return chosen[key](*values, **named)
+
+        return called
+
+
+def overloads_of(function: FunctionType) -> list[Any]:
+    """What ``numba.cuda.extending.overload`` has registered for a function, the newest first."""
+    templates = [
+        template
+        for value, kind in builtin_registry.globals
+        if value is function
+        for template in getattr(kind, "templates", ())
+    ]
+    return [one._overload_func for one in templates[::-1] if hasattr(one, "_overload_func")]
+
+
+def type_of(value: Any) -> Any:
+    """Numba's type of a value in a kernel, as far as that is known."""
+    if isinstance(value, tuple):
+        return cuda_types.BaseTuple.from_types(tuple(map(type_of, value)))
+    if isinstance(value, FunctionType):
+        return cuda_types.pyobject
+    if hasattr(value, "dtype") and hasattr(value, "ndim"):
+        return cuda_types.Array(from_dtype(value.dtype), value.ndim, "A")
+    return typeof(value)
 
 
 @cache
