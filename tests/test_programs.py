@@ -63,7 +63,7 @@ LINES = {
     assert (a == 2 * np.arange(40)).all()
     out = np.zeros(40, np.float32)
     double[1, 64](cuda.In(a), cuda.Out(out))
-    assert (out == 2 * a).all() and not found
+    assert (out == 2 * a).all() and not found.findings
     """,
     "two configurations of one kernel, and dynamic shared memory": """
     first, second = reverse[1, 8, 0, 32], reverse[1, 16, 0, 64]
@@ -77,7 +77,7 @@ LINES = {
     a = np.zeros(200, np.float32)
     double.forall(200)(a, a)
     assert findings(unguarded.forall(200), a) == {("out of bounds", "a")}
-    assert [finding.kind for finding in found] == ["out of bounds"]
+    assert [finding.kind for finding in found.findings] == ["out of bounds"]
     double.forall(0)(a, a)
     """,
 }

@@ -15,6 +15,7 @@ from convlab.commands.ladder import ImageAlone, ladder
 from convlab.commands.lessons import lessons
 from convlab.commands.lint import lint
 from convlab.commands.report import report
+from convlab.commands.run import run
 from convlab.commands.trace import trace
 from convlab.commands.tune import tune
 from convlab.shell import JsonFile, Verbs, console_for, numba_needed, refuse, write_json
@@ -54,6 +55,8 @@ app = typer.Typer(
 )
 for verb in (doctor, stages, ladder, check, trace, lint, tune, bench, report, lessons):
     app.command(cls=ImageAlone if verb is ladder else None)(verb)
+# What follows the program is the program's.
+app.command(context_settings={"allow_interspersed_args": False})(run)
 
 
 def main() -> None:

@@ -1,27 +1,30 @@
-"""Programs as they are: the launches of Numba's own CUDA simulator, run by the strict one.
+"""Programs as they are: every launch of a program runs on the strict simulator.
 
-Under ``NUMBA_ENABLE_CUDASIM=1`` Numba gives a program device arrays, streams and events that need
-no GPU. Inside :func:`simulator` a launch keeps all of that and runs strictly.
+Inside :func:`simulator` a program has device arrays, streams and events that need no GPU
+(``host_api``), and its launches are simulated strictly.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.errors import normalize_kernel_dimensions
 from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
-from convlab.simulation.findings import Finding, SimulationError, three
+from convlab.simulation.findings import ALWAYS, NotSimulated, SimulationError, three
+from convlab.simulation.host_api import UnifiedArray, host_api
+from convlab.simulation.report import Report
 from convlab.simulation.simulated_launch import SimulatedLaunch
 
-FORALL_BLOCK = 128  # threads of a block where a program leaves their number to Numba
+FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
 
 
 def simulate(
@@ -42,49 +45,77 @@ def simulate(
 
 
 @contextmanager
-def simulator() -> Iterator[list[Finding]]:
-    """Inside, the launches of Numba's simulator (``NUMBA_ENABLE_CUDASIM=1``) run strictly. Gives
-    the list that their findings are added to; a launch with findings raises ``SimulationError``."""
-    found: list[Finding] = []
-    call = FakeCUDAKernel.__call__
+def simulator(stop: bool = True) -> Iterator[Report]:
+    """Inside, ``numba.cuda`` needs no GPU and every launch is simulated strictly. Gives the
+    :class:`Report` of what the launches were found to do wrong.
 
-    def launch(self: Any, *arguments: Any) -> Any:
-        if self._device:
-            return call(self, *arguments)
-        grid, block = normalize_kernel_dimensions(self.grid_dim, self.block_dim)
+    A launch with findings raises ``SimulationError``; with ``stop=False`` only one that could not
+    go on to its end does. A program is best imported inside: Numba decides at its first import
+    whether it needs a GPU, which ``NUMBA_ENABLE_CUDASIM=1`` denies.
+    """
+    report = Report()
+
+    def launch(self: _Configured, *arguments: Any) -> None:
         write_back: list[Callable[[], Any]] = []
-        given = [_on_device(self, argument, write_back) for argument in arguments]
+        given = [_on_device(self.kernel, argument, write_back) for argument in arguments]
+        report.launches += 1
         try:
-            simulate(self, grid, block, *given, shared_bytes=self.dynshared_size)
+            simulate(self.kernel, self.grid, self.block, *given, shared_bytes=self.shared_bytes)
         except SimulationError as error:
-            found.extend(error.findings)
-            raise
+            report.add(error)
+            if stop or _ended(error):
+                raise
         finally:
             for copy_to_host in write_back:
                 copy_to_host()
 
-    with patch.multiple(FakeCUDAKernel, __call__=launch, __getitem__=_configured, forall=_forall):
-        yield found
+    with (
+        host_api(),
+        patch.object(_Configured, "__call__", launch, create=True),
+        patch.multiple(FakeCUDAKernel, __getitem__=_configured, forall=_forall),
+        patch.multiple(CUDADispatcher, __getitem__=_configured, forall=_forall, create=True),
+    ):
+        yield report
 
 
-def _configured(self: Any, configuration: Any) -> Any:
-    """``kernel[grid, block, stream, shared]``: a kernel of its own, as Numba's compiled ones; its
-    simulator changes the kernel, so that two configurations are the last."""
-    made = copy.copy(self)
-    made.grid_dim, made.block_dim = normalize_kernel_dimensions(*configuration[:2])
-    made.dynshared_size = configuration[3] if len(configuration) == 4 else 0
-    return made
+def _ended(error: SimulationError) -> bool:
+    """Whether a launch ended before its end, as a GPU's would have."""
+    kinds = {finding.kind for finding in error.findings}
+    return bool(kinds & {*ALWAYS} or error.__cause__ or isinstance(error, NotSimulated))
 
 
-def _forall(self: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Any:
+@dataclass(frozen=True)
+class _Configured:
+    """``kernel[grid, block, stream, shared]``. One of Numba's simulator is the kernel itself, so
+    that of two configurations only the last counts."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    stream: Any = 0
+    shared_bytes: int = 0
+    pre_launch_callbacks: list[Any] = field(default_factory=list)
+
+
+def _configured(kernel: Any, configuration: Any) -> _Configured:
+    if not isinstance(configuration, tuple) or len(configuration) not in (2, 3, 4):
+        raise ValueError(
+            f"{kernel.py_func.__name__}[{configuration}]: a launch has a grid and a block, and may "
+            "have a stream and bytes of dynamic shared memory"
+        )
+    shape = normalize_kernel_dimensions(*configuration[:2])
+    return _Configured(kernel, *shape, *configuration[2:])
+
+
+def _forall(kernel: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Any:
     """Whole blocks, as on a GPU; Numba's simulator starts exactly ``ntasks`` threads, which hides
     a missing bounds check."""
     if ntasks < 0:
         raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
     if ntasks == 0:
         return lambda *arguments: None
-    block = tpb or min(ntasks, FORALL_BLOCK)
-    return self[-(-ntasks // block), block, stream, sharedmem]
+    block = tpb or FORALL_BLOCK
+    return kernel[-(-ntasks // block), block, stream, sharedmem]
 
 
 def _on_device(kernel: Any, argument: Any, write_back: list[Callable[[], Any]]) -> Any:
@@ -95,6 +126,8 @@ def _on_device(kernel: Any, argument: Any, write_back: list[Callable[[], Any]]) 
     if isinstance(argument, tuple):
         make = getattr(type(argument), "_make", tuple)  # a named tuple's
         return make([_on_device(kernel, entry, write_back) for entry in argument])
+    if isinstance(argument, UnifiedArray):
+        return np.asarray(argument)
     if isinstance(argument, np.void):
         return FakeCUDAArray(argument)
     if isinstance(argument, np.ndarray):

@@ -1,0 +1,215 @@
+"""What ``numba.cuda`` offers a program outside kernels, without a GPU.
+
+Most of it is Numba's own simulator. Here is what that lacks, so that programs need no change:
+managed and mapped arrays, ``vectorize``, ``guvectorize`` and ``reduce`` as kernels, options of
+``jit``, facts about the device, names such as ``threadIdx`` to import.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import namedtuple
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import numba
+import numpy as np
+from numba.cuda import cache_hints, cg, intrinsics, libdevice, stubs, vectorizers
+from numba.cuda import simulator as numbas
+from numba.cuda.core.sigutils import is_signature
+from numba.cuda.kernels.reduction import Reduce
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from numba.cuda.simulator.cudadrv.devices import FakeCUDAContext, FakeCUDADevice
+from numba.cuda.simulator.kernel import FakeCUDAKernel
+
+from convlab.simulation.findings import NotSimulated
+from convlab.simulation.python_body import Unknown
+from convlab.simulation.scalars import poison
+
+# Of Numba's simulator as they are.
+_NUMBAS = (
+    *("to_device", "device_array_like", "pinned_array", "pinned_array_like", "In", "Out", "InOut"),
+    *("stream", "default_stream", "legacy_default_stream", "per_thread_default_stream", "runtime"),
+    *("external_stream", "synchronize", "close", "detect", "list_devices", "select_device", "gpus"),
+    *("current_context", "get_current_device", "require_context", "defer_cleanup"),
+    *("is_supported_version", "is_float16_supported"),
+)
+# Facts that a program may ask of the device; few SMs, because programs start blocks for each.
+_DEVICE: dict[str, Any] = {
+    "name": "convlab's strict simulator",
+    "compute_capability": (9, 0),
+    "WARP_SIZE": 32,
+    "MULTIPROCESSOR_COUNT": 4,
+    "MAX_THREADS_PER_BLOCK": 1024,
+    "MAX_THREADS_PER_MULTI_PROCESSOR": 2048,
+    "MAX_SHARED_MEMORY_PER_BLOCK": 48 << 10,
+    **{f"MAX_BLOCK_DIM_{axis}": size for axis, size in zip("XYZ", (1024, 1024, 64), strict=True)},
+    **{
+        f"MAX_GRID_DIM_{axis}": size
+        for axis, size in zip("XYZ", (2**31 - 1,) + (65535,) * 2, strict=True)
+    },
+}
+_Memory = namedtuple("_Memory", ["free", "total"])
+_MLIR = "numba_cuda_mlir"  # the compiler that follows numba-cuda; it has the same ``cuda``
+
+
+class UnifiedArray(np.ndarray):
+    """A managed or mapped array: memory that the host and kernels share, so that launches do not
+    copy it."""
+
+    __cuda_ndarray__ = True
+
+    def copy_to_host(self, ary: Any = None, stream: Any = 0) -> Any:
+        return FakeCUDAArray(np.asarray(self)).copy_to_host(ary, stream)
+
+    def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+        FakeCUDAArray(np.asarray(self)).copy_to_device(ary, stream)
+
+
+def _unified_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", **options: Any
+) -> UnifiedArray:
+    return UnifiedArray(shape, dtype, strides=strides, order=order)
+
+
+def _device_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", stream: Any = 0
+) -> Any:
+    """Memory that nobody wrote: NaN and the largest integers, never zeros by chance."""
+    made = np.ndarray(shape, dtype, strides=strides, order=order)
+    if made.dtype.kind in "iufc":
+        made[...] = poison(made.dtype)
+    return FakeCUDAArray(made, stream)
+
+
+def _is_cuda_array(value: Any) -> bool:
+    return hasattr(value, "__cuda_ndarray__") or hasattr(value, "__cuda_array_interface__")
+
+
+def _as_cuda_array(value: Any, sync: bool = True) -> Any:
+    if not hasattr(value, "__cuda_ndarray__"):
+        kind = type(value).__name__
+        raise NotSimulated(
+            f"as_cuda_array of a {kind}, which is another library's, is not simulated"
+        )
+    return value
+
+
+@contextmanager
+def _pinned(*arrays: np.ndarray) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _mapped(*arrays: np.ndarray, **options: Any) -> Iterator[Any]:
+    seen = [array.view(UnifiedArray) for array in arrays]
+    yield seen[0] if len(seen) == 1 else seen
+
+
+@contextmanager
+def _profiling() -> Iterator[None]:
+    yield
+
+
+class _Event(numbas.Event):  # type: ignore[misc]
+    def __init__(self, timing: bool = True) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+
+def _jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
+    """``cuda.jit``; what its options ask of the compiler changes nothing here."""
+    if options.get("boundscheck"):
+        raise NotImplementedError("bounds checking is not supported for CUDA")  # Numba's words
+
+    def kernel(function: Any) -> Any:
+        function = getattr(function, "py_func", function)
+        return FakeCUDAKernel(function, device, extensions=options.get("extensions", ()))
+
+    if func_or_sig is None or is_signature(func_or_sig) or isinstance(func_or_sig, list):
+        return kernel
+    return kernel(func_or_sig)
+
+
+def _declare_device(name: str, signature: Any, *linked: Any, **options: Any) -> Any:
+    return Unknown(f"{name} is C or PTX that a kernel is linked with, which is not simulated")
+
+
+def _core_of_ufunc(self: Any, signature: Any) -> Any:
+    """The device function of a ``vectorize``, and its type: inferred by Numba for a CPU if the
+    signature does not say."""
+    returns = signature.return_type
+    if returns is None:
+        compiled = numba.njit(self.pyfunc)
+        compiled.compile(tuple(numba.from_dtype(np.dtype(str(kind))) for kind in signature.args))
+        returns = compiled.nopython_signatures[0].return_type
+    return _jit(self.pyfunc, device=True), returns
+
+
+def _broadcast(self: Any, array: Any, shape: Any) -> Any:
+    """A device array repeated along axes that it lacks."""
+    shape = shape if isinstance(shape, tuple) else (shape,)
+    return FakeCUDAArray(np.broadcast_to(array._ary, shape))
+
+
+def _names() -> dict[str, Any]:
+    """What ``numba.cuda`` gets."""
+    given = {name: getattr(numbas, name) for name in _NUMBAS}
+    for module in stubs, intrinsics, cache_hints:
+        for name, value in vars(module).items():
+            own = str(getattr(value, "__module__", "")).startswith(module.__name__)
+            if own and not name.startswith("_") and getattr(numba.cuda, name, None) is None:
+                given[name] = value
+    return given | {
+        **{"jit": _jit, "declare_device": _declare_device, "reduce": Reduce, "Reduce": Reduce},
+        **{"cg": cg, "libdevice": libdevice, "event": _Event, "Event": _Event},
+        **{"device_array": _device_array, "pinned": _pinned, "mapped": _mapped},
+        **{"managed_array": _unified_array, "mapped_array": _unified_array},
+        "mapped_array_like": lambda array, **options: _unified_array(array.shape, array.dtype),
+        **{"is_cuda_array": _is_cuda_array, "as_cuda_array": _as_cuda_array},
+        **{"profiling": _profiling, "profile_start": lambda: None, "profile_stop": lambda: None},
+        **{"is_available": lambda: True, "cuda_error": lambda: None},
+        "event_elapsed_time": lambda start, end: start.elapsed_time(end),
+    }
+
+
+def _mlir_modules() -> dict[str, ModuleType]:
+    package: Any = ModuleType(_MLIR)
+    package.cuda = package.numba_cuda = numba.cuda
+    package.types, package.__path__ = numba.cuda.types, []
+    modules = {_MLIR: package, f"{_MLIR}.types": numba.cuda.types}
+    for name, module in [*sys.modules.items()]:
+        if name == "numba.cuda" or name.startswith("numba.cuda."):
+            for alias in "cuda", "numba_cuda":
+                modules[f"{_MLIR}.{alias}{name.removeprefix('numba.cuda')}"] = module
+    return modules
+
+
+@contextmanager
+def host_api() -> Iterator[None]:
+    """Inside, ``numba.cuda`` needs no GPU, and ``numba_cuda_mlir`` is another name for it."""
+    context = {
+        "compute_capability": (9, 0),
+        "get_memory_info": lambda self: _Memory(16 << 30, 16 << 30),
+    }
+    context["synchronize"] = lambda self: None
+    context["__getattr__"] = lambda self, name: getattr(self._device, name)
+    mechanism, generalized = vectorizers.CUDAUFuncMechanism, vectorizers.CUDAGeneralizedUFunc
+    broadcasts = {"_broadcast_scalar_input": _broadcast, "_broadcast_add_axis": _broadcast}
+    with ExitStack() as stack:
+        for target, names in (
+            (numba.cuda, _names()),
+            (FakeCUDADevice, _DEVICE),
+            (FakeCUDAContext, context),
+            (vectorizers.CUDAVectorize, {"_compile_core": _core_of_ufunc}),
+            (mechanism, {"broadcast_device": _broadcast}),
+            (generalized, broadcasts),
+            (Reduce, {"_cache": {}}),
+        ):
+            stack.enter_context(patch.multiple(target, create=True, **names))
+        stack.enter_context(patch.dict(sys.modules, _mlir_modules()))
+        yield

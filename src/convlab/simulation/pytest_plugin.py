@@ -1,0 +1,82 @@
+"""``pytest --cuda=strict``: every kernel that a test launches runs on the strict simulator.
+
+pytest loads this wherever convlab is installed, so it imports nothing unless it is asked to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+Steps = Generator[None, Any, Any]
+_ENTERED = pytest.StashKey[ExitStack]()
+_REPORT = pytest.StashKey[Any]()
+
+
+def pytest_addoption(parser: Any) -> None:
+    parser.getgroup("convlab").addoption(
+        "--cuda",
+        choices=["strict"],
+        help="Run Numba CUDA kernels on convlab's strict simulator; what it finds fails the test.",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: Any) -> None:
+    """Begin before any conftest.py imports Numba, which decides then whether it needs a GPU."""
+    if early_config.known_args_namespace.cuda is None:
+        return
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    from convlab.simulation.programs import simulator
+
+    early_config.stash[_ENTERED] = stack = ExitStack()
+    early_config.stash[_REPORT] = stack.enter_context(simulator(stop=False))
+
+
+def pytest_unconfigure(config: Any) -> None:
+    if _ENTERED in config.stash:
+        config.stash[_ENTERED].close()
+
+
+def pytest_report_header(config: Any) -> str | None:
+    return "cuda: convlab's strict simulator" if _REPORT in config.stash else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: Any) -> Steps:
+    """Fail a test whose launches have findings, even if it catches what they raise."""
+    try:
+        result = yield
+    except BaseException as error:
+        if not (told := _told(item.config)):
+            raise
+        from convlab.simulation.findings import SimulationError
+
+        if not isinstance(error, SimulationError | pytest.skip.Exception):
+            error.add_note(told)
+            raise
+    else:
+        if not (told := _told(item.config)):
+            return result
+    pytest.fail(told, pytrace=False)
+
+
+pytest_runtest_setup = pytest_runtest_teardown = pytest_runtest_call
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: Any) -> Steps:
+    """The same for kernels that a test file launches when it is imported."""
+    report = yield
+    if told := _told(collector.config):
+        report.outcome, report.longrepr = "failed", told
+    return report
+
+
+def _told(config: Any) -> str:
+    """What launches were found to do wrong since this was last asked."""
+    return "\n".join(config.stash[_REPORT].take().lines()) if _REPORT in config.stash else ""

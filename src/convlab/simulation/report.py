@@ -1,0 +1,102 @@
+"""What the launches of a program were found to do wrong: as text, JSON and SARIF."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from convlab.simulation.findings import REMEDIES, Finding, NotSimulated, SimulationError
+
+SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+@dataclass
+class Report:
+    """The findings of some launches, one for each kind, array and pair of lines, and why launches
+    could not be simulated."""
+
+    launches: int = 0
+    refused: list[str] = field(default_factory=list)
+    _found: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(self._found.values())
+
+    def add(self, error: SimulationError) -> None:
+        """Keep what a launch raised."""
+        if isinstance(error, NotSimulated):
+            self.refused.append(str(error))
+        for one in error.findings:
+            key = one.kind, one.kernel, one.file, one.line, one.other_line, one.array
+            known = self._found.get(key)
+            self._found[key] = (
+                one if known is None else replace(known, count=known.count + one.count)
+            )
+
+    def take(self) -> Report:
+        """What was kept since this was last asked."""
+        taken = replace(self)
+        self.launches, self.refused, self._found = 0, [], {}
+        return taken
+
+    def lines(self) -> Iterator[str]:
+        """A line for each finding, which begins with its file and line as editors read them, and
+        for each launch that was refused."""
+        for finding in self.findings:
+            yield f"{shown(finding.file)}:{finding.line}: {finding}"
+        yield from dict.fromkeys(self.refused)
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``--json`` writes: docs/json.md."""
+        return {
+            "ok": not self.findings and not self.refused,
+            "launches": self.launches,
+            "findings": [asdict(finding) | {"text": str(finding)} for finding in self.findings],
+            "refused": self.refused,
+        }
+
+    def as_sarif(self, version: str) -> dict[str, Any]:
+        """SARIF 2.1.0, which forges and editors show beside the lines; ``version`` is convlab's."""
+        kinds = sorted({finding.kind for finding in self.findings})
+        rules = [{"id": _rule(kind), "help": {"text": REMEDIES[kind]}} for kind in kinds]
+        driver = {"name": "convlab", "version": version, "rules": rules}
+        results = [
+            {
+                "ruleId": _rule(finding.kind),
+                "level": "error",
+                "message": {"text": str(finding)},
+                "locations": [_location(finding.file, finding.line)],
+                "relatedLocations": [
+                    _location(finding.file, line)
+                    for line in (finding.other_line,)
+                    if line not in (None, finding.line)
+                ],
+            }
+            for finding in self.findings
+        ]
+        refused = [{"level": "error", "message": {"text": why}} for why in self.refused]
+        invocation = {"executionSuccessful": not refused, "toolExecutionNotifications": refused}
+        run = {"tool": {"driver": driver}, "invocations": [invocation], "results": results}
+        return {"$schema": SARIF, "version": "2.1.0", "runs": [run]}
+
+
+def shown(file: str) -> str:
+    """A path as people see it: relative, if it is below the current folder."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+def _rule(kind: str) -> str:
+    return kind.replace(" ", "-")
+
+
+def _location(file: str, line: int | None) -> dict[str, Any]:
+    path = Path(os.path.abspath(file))
+    uri = shown(str(path))
+    uri = path.as_uri() if uri == str(path) else Path(uri).as_posix()
+    where = {"artifactLocation": {"uri": uri}, "region": {"startLine": line}}
+    return {"physicalLocation": where}
