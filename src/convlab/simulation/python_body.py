@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import dis
 import inspect
+import opcode
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,6 +30,7 @@ from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
 from convlab.simulation.access_log import Paths
 from convlab.simulation.findings import NotSimulated
+from convlab.simulation.scalars import by_zero
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = tuple(
@@ -81,6 +83,7 @@ class Copier:
         globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
+        globals_[BY_ZERO] = by_zero
         if self._paths is not None:
             globals_[ENDLESS] = self._paths.endless
         code = _code_of(function, self._paths is not None)
@@ -228,13 +231,13 @@ _codes: WeakKeyDictionary[FunctionType, dict[bool, CodeType]] = WeakKeyDictionar
 
 
 def _code_of(function: FunctionType, counted: bool) -> CodeType:
-    """The function's code, shared with no other function of a factory, and with its ``while`` loops
-    ``counted``: always the same, so that Python and the caches of instructions in it need to look
-    at it only once."""
+    """The function's code, shared with no other function of a factory, in which divisions are a
+    GPU's and, if ``counted``, ``while`` loops count: always the same, so that Python and the caches
+    of instructions in it need to look at it only once."""
     codes = _codes.setdefault(function, {})
     if counted not in codes:
-        made = _with_counted_loops(function) if counted else None
-        codes[counted] = made or function.__code__.replace()
+        code = function.__code__
+        codes[counted] = (_compiled_anew(code, code.co_filename, counted) or code).replace()
     return codes[counted]
 
 
@@ -275,55 +278,89 @@ def _checked_index(value: Any) -> int:
     return index
 
 
-# A ``range`` can be replaced by one that counts; a ``while`` calls nothing. So a function with
-# ``while`` loops is compiled anew from its source, with ``while condition:`` as ``for _ in
-# endless():`` and ``if not condition: break``. Lines and columns stay those of the source.
+# A ``range`` can be replaced by one that counts; a ``while`` calls nothing, and neither does a
+# division of Python's numbers, which raises an error where a GPU's gives infinity. So a function
+# with any is compiled anew from its source, ``while condition:`` as ``for _ in endless():`` and
+# ``if not condition: break``, and ``a / b`` as ``a / ((d := b) or by_zero(d))``. Lines and columns
+# stay those of the source.
 
 
-ENDLESS = "_endless_"  # in the function's globals
+ENDLESS, BY_ZERO, DIVISOR = "_endless_", "_by_zero_", "_divisor_"  # the first two are globals
+_DIVISIONS = {code for code, (_, sign) in enumerate(opcode._nb_ops) if sign in ("/", "/=")}  # type: ignore[attr-defined]
 
 
-def _with_counted_loops(function: FunctionType) -> CodeType | None:
-    """None where there is no ``while`` loop, or no source."""
+@lru_cache(maxsize=1000)
+def _compiled_anew(code: CodeType, file: str, counted: bool) -> CodeType | None:
+    """None where nothing in it needs that, or where its source is not there or no longer its
+    own. ``file`` is the code's: codes of two files may be equal."""
+    steps = list(dis.get_instructions(code))
+    divides = any(step.opname == "BINARY_OP" and step.arg in _DIVISIONS for step in steps)
+    if not divides and not (counted and any("JUMP_BACKWARD" in step.opname for step in steps)):
+        return None
     try:
-        lines, first = inspect.getsourcelines(function)
+        lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
+        found = tree.body[0]
+        if not isinstance(found, ast.FunctionDef):
+            return None
+        found.decorator_list = []
+        # Around it a function that has what the original closes over.
+        outer: Any = ast.parse(f"def {ENDLESS}({', '.join(code.co_freevars)}):\n pass").body[0]
+        outer.body, tree.body = [found], [outer]
+        ast.increment_lineno(found, first - 1)
+        ast.fix_missing_locations(tree)
+        if _inner(tree, file, found.name).co_code != code.co_code:
+            return None
+        _Rewriter(counted).generic_visit(found)
+        return _inner(tree, file, found.name)
     except (OSError, TypeError, SyntaxError):
         return None
-    found = tree.body[0]
-    if not isinstance(found, ast.FunctionDef):
-        return None
-    counter = _Counter()
-    counter.generic_visit(found)
-    if not counter.loops:
-        return None
-    found.decorator_list = []
-    # Around it a function that has what the original closes over.
-    free = function.__code__.co_freevars
-    outer: Any = ast.parse(f"def {ENDLESS}({', '.join(free)}):\n pass").body[0]
-    outer.body, tree.body = [found], [outer]
-    ast.increment_lineno(found, first - 1)
-    ast.fix_missing_locations(tree)
-    compiled = compile(tree, function.__code__.co_filename, "exec")
-    code = next(code for code in _nested(compiled) if code.co_name == found.name)
-    return code if code.co_freevars == free else None
 
 
-class _Counter(ast.NodeTransformer):
-    """Makes ``for`` loops of ``while`` loops."""
+def _inner(tree: ast.Module, file: str, name: str) -> CodeType:
+    """The code of the function in the tree's function."""
+    compiled = compile(tree, file, "exec")
+    return next(code for code in _nested(compiled) if code.co_name == name)
 
-    loops = 0
+
+class _Rewriter(ast.NodeTransformer):
+    """Makes ``for`` loops of ``while`` loops, if ``counted``, and divisions that may be by zero."""
+
+    def __init__(self, counted: bool) -> None:
+        self._counted, self._loops = counted, 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         return node  # a function inside is none of the kernel's loops
 
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Div):
+            node.right = self._divisor(node.right)
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Div):
+            node.value = self._divisor(node.value)
+        return node
+
+    def _divisor(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Constant) and node.value:
+            return node
+        text = f"({DIVISOR} := value) or {BY_ZERO}({DIVISOR})"
+        made: Any = ast.parse(text, mode="eval").body
+        for part in ast.walk(made):
+            ast.copy_location(part, node)
+        made.values[0].value = node
+        return made  # type: ignore[no-any-return]
+
     def visit_While(self, node: ast.While) -> Any:
         self.generic_visit(node)
         parts = [part for statement in node.orelse for part in ast.walk(statement)]
-        if any(isinstance(part, ast.Break | ast.Continue) for part in parts):
+        if not self._counted or any(isinstance(p, ast.Break | ast.Continue) for p in parts):
             return node  # they are of a loop further out
-        self.loops += 1
-        text = f"for {ENDLESS}{self.loops} in {ENDLESS}():\n if not condition: break"
+        self._loops += 1
+        text = f"for {ENDLESS}{self._loops} in {ENDLESS}():\n if not condition: break"
         loop: Any = ast.parse(text).body[0]
         for part in ast.walk(loop):
             ast.copy_location(part, node)

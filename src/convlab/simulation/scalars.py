@@ -169,10 +169,26 @@ def _quiet(function: np.ufunc) -> Callable[..., Any]:
     return quiet
 
 
+def divided(dividend: float, divisor: Any) -> Any:
+    return dividend / (divisor or by_zero(divisor))
+
+
 def power(base: Any, exponent: Any) -> Any:
     """``base ** exponent`` of floats as a GPU has it: NaN and infinity where Python refuses."""
     with np.errstate(all="ignore"):
         return float(np.power(float(base), float(exponent)))
+
+
+class Zero(float):
+    """A divisor of zero, which makes infinity or NaN of what is divided by it, as on a GPU."""
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _quiet(np.divide)(float(other), float(self))
+
+
+def by_zero(divisor: Any) -> Any:
+    """What a kernel divides by, instead of ``divisor``, which is zero or false."""
+    return Zero(divisor) if isinstance(divisor, int | float) else divisor
 
 
 def _extreme(better: Callable[[Any, Any], bool]) -> Callable[..., Any]:
@@ -322,6 +338,7 @@ class Arithmetic:
         # float's own, which take numbers of this class as they are
         plain = {f"__{r}{name}__" for name in OPERATIONS for r in ("", "r")}
         names |= {name: counting(getattr(float, name)) for name in plain}
+        names["__truediv__"] = counting(divided)
         names["__pow__"] = counting(power)
         names["__rpow__"] = counting(lambda exponent, base: power(base, exponent))
         names |= {f"__{name}__": copying(getattr(operator, name)) for name in ("neg", "pos", "abs")}

@@ -159,7 +159,7 @@ class SimulatedCuda:
         self.hub = self.syncthreads = hub  # not a method: one call less for each barrier
         self.threadfence = self.threadfence_system = partial(on_fence, True)
         self.threadfence_block = partial(on_fence, False)
-        self.cg = SimpleNamespace(this_grid=lambda: Grid(self))
+        self.cg = Library("cuda.cg", {"this_grid": lambda: Grid(self)}.get)
         self.fp16, self.libdevice = Library("cuda.fp16", half), Library("libdevice", of_libdevice)
 
     def __getattr__(self, name: str) -> Any:
