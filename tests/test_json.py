@@ -17,6 +17,8 @@ from convlab.cli import app
 from convlab.engines import choose
 from convlab.lint import Row
 from convlab.oracle import random_tensors
+from convlab.simulation.findings import SimulationError
+from convlab.simulation.report import Report
 from convlab.stages import LADDER, Program, stage_named
 from convlab.workloads import TEACHING, paper_layer
 
@@ -32,6 +34,8 @@ def documents() -> dict[str, Any]:
     facts = doctor.facts()
     wrong = next(case for case in WRONG if case.kind == "out of bounds")
     findings = trace(wrong.kernel, wrong.grid, wrong.block, *wrong.arguments()).main.findings
+    report = Report(1)
+    report.add(SimulationError("", findings))
     busy = replace(trace_stage("s05", TEACHING).main, findings=findings)
     answer = checking.Answer("name", TEACHING, None, "it could not go on")
     count = checking.Count("requests", 1, 2)
@@ -43,6 +47,7 @@ def documents() -> dict[str, Any]:
         "stages": json.loads(CliRunner().invoke(app, ["stages", "--json", "-"]).stdout),
         "doctor": facts | {"gpu": facts["gpu"] or dict.fromkeys(GPU)},
         "check": checking.Check("k", "s05", (answer,), findings[:1], (count,)).as_json(),
+        "run": {"program": ["p.py"], "status": 1} | report.as_json(),
         "trace": json.loads(json.dumps(Trace("both in one", (busy,)).as_json())),
         "lint": [asdict(linted) | {"ok": linted.ok}],
         "tune": tuning.as_json([tuned], s12, engine),
@@ -52,7 +57,9 @@ def documents() -> dict[str, Any]:
 GPU = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
 
 
-@pytest.mark.parametrize("verb", ["ladder", "stages", "doctor", "lint", "check", "trace", "tune"])
+@pytest.mark.parametrize(
+    "verb", ["ladder", "stages", "doctor", "lint", "check", "run", "trace", "tune"]
+)
 def test_every_key_is_listed(documents, verb):
     told = listed(f"## `convlab {verb} --json`")
     assert len(told) == len(set(told))

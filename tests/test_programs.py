@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import convlab
 
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+PLUGINS = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"]["pytest11"]
 SOURCE = Path(convlab.__file__).parents[1]
 pytestmark = pytest.mark.same_in_cudasim
 
 # Each in a process of its own, because Numba decides at its first import whether it simulates CUDA.
 WITHIN = """
+import numba
 import numpy as np
-from numba import cuda, float32, int32
-from convlab.simulation.programs import simulator
-from convlab.simulation.findings import SimulationError
+from numba import cuda, float32
+from convlab import SimulationError, simulator
 
 def findings(launch, *arguments):
     try:
@@ -27,7 +31,7 @@ def findings(launch, *arguments):
     except SimulationError as error:
         return {(finding.kind, finding.array) for finding in error.findings}
 
-@cuda.jit("void(float32[:], float32[:])")
+@cuda.jit
 def double(a, b):
     i = cuda.grid(1)
     if i < a.size:
@@ -44,12 +48,27 @@ def reverse(a, b):
     cuda.syncthreads()
     b[i] = staged[cuda.blockDim.x - 1 - i]
 
+@cuda.jit
+def shift(a, b):
+    i = cuda.grid(1)
+    b[i] = a[i + 1]
+
+def times(x, y):
+    return x * y
+
+def runs(a, out):
+    total = 0.0
+    for i in range(a.shape[0]):
+        total += a[i]
+        out[i] = total
+
 with simulator() as found:
     {lines}
 """
 LINES = {
     "arrays, streams and events": """
     stream, event = cuda.stream(), cuda.event()
+    double = cuda.jit("void(float32[:], float32[:])")(globals()["double"].py_func)
     a = cuda.to_device(np.arange(70, dtype=np.float32), stream)
     b = cuda.device_array_like(a)
     with stream.auto_synchronize():
@@ -80,17 +99,204 @@ LINES = {
     assert [finding.kind for finding in found.findings] == ["out of bounds"]
     double.forall(0)(a, a)
     """,
+    "what host and kernel share is not copied; what nobody wrote is NaN": """
+    for make in cuda.managed_array, cuda.mapped_array:
+        a, b = make(40, np.float32), make(40, dtype=np.float32)
+        a[:] = 1
+        double[2, 32](a, b)
+        double[2, 32](b[:20], b[20:])
+        assert b.sum() == 20 * 2 + 20 * 4, b
+        assert {kind for kind, _ in findings(shift[1, 32], a, a)} == {"global race"}
+    assert findings(shift[1, 32], np.ones(40, np.float32), np.ones(40, np.float32)) is None
+    assert np.isnan(cuda.device_array(3).copy_to_host()).all()
+    """,
+    "reductions and generalised ufuncs are kernels": """
+    a = np.arange(300.0)
+    assert cuda.reduce(lambda x, y: x + y)(a) == a.sum()
+    product = cuda.vectorize(["float64(float64, float64)", "(float32, float32)"])(times)
+    expected = a.reshape(3, 100) * a[:100]
+    assert (product(a.reshape(3, 100), cuda.to_device(a[:100])).copy_to_host() == expected).all()
+    assert product(np.float32([2]), np.float32([3])).dtype == np.float32
+    sums = numba.guvectorize(["void(float64[:], float64[:])"], "(n)->(n)", target="cuda")(runs)
+    assert (sums(a.reshape(3, 100)) == a.reshape(3, 100).cumsum(1)).all()
+    assert found.launches > 5 and not found.findings
+    """,
+    "names, options and facts": """
+    from numba.cuda import grid, shfl_down_sync, threadIdx
+    from numba_cuda_mlir import cuda as successor, types
+    from numba_cuda_mlir.cuda import to_device
+    assert successor is cuda and types.float32 is float32 or types.float32.name == "float32"
+
+    @successor.jit(max_registers=32, lineinfo=True, launch_bounds=64, cache=True)
+    def named(a):
+        a[grid(1)] = shfl_down_sync(0xFFFFFFFF, threadIdx.x, 1)
+    a = to_device(np.zeros(32, np.int64))
+    named[1, 32](a)
+    assert (a.copy_to_host() == [*range(1, 32), 31]).all()
+    assert cuda.get_current_device().MULTIPROCESSOR_COUNT and cuda.is_available()
+    assert cuda.current_context().get_memory_info().free > 1 << 30
+    """,
+    "launches of two threads of the program do not mix": """
+    from concurrent.futures import ThreadPoolExecutor
+    outs = [np.zeros(500, np.float32) for _ in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda out: double[16, 32](np.full(500, 0.1, np.float32), out), outs))
+    assert all((out == np.float32(0.2)).all() for out in outs)
+    """,
 }
 
 
-def run(source: str, **environment: str) -> subprocess.CompletedProcess:
+PROGRAM = """
+import sys
+import numpy as np
+from numba import cuda
+from helper import double
+
+@cuda.jit
+def shared_element(a):
+    a[0] = cuda.grid(1)
+
+a = np.ones(40, np.float32)
+if "right" in sys.argv:
+    double[2, 32](a, a)
+for _ in range(2 * sys.argv.count("race")):
+    shared_element[1, 32](a)
+if "outside" in sys.argv:
+    double[1, 64](a[:20], a)
+if "unknown" in sys.argv:
+    cuda.jit(lambda: cuda.unheard_of())[1, 1]()
+sys.exit(sys.argv.count("exit") * 3)
+"""
+HELPER = """
+from numba import cuda
+
+@cuda.jit
+def double(a, b):
+    i = cuda.grid(1)
+    if i < b.size:
+        b[i] = 2 * a[i]
+"""
+RUNS = [  # arguments, exit status, findings' lines, refused launches
+    ("right", 0, [], 0),
+    ("right exit", 3, [], 0),
+    ("race exit", 1, ["program.py:9: global race"], 0),
+    ("race outside", 1, ["program.py:9: global race", "helper.py:8: out of bounds"], 0),
+    ("unknown", 2, [], 1),
+]
+
+
+@pytest.mark.parametrize(("arguments", "status", "lines", "refused"), RUNS)
+def test_a_program_runs_as_it_is(tmp_path, monkeypatch, arguments, status, lines, refused) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "helper.py").write_text(HELPER)
+    monkeypatch.chdir(tmp_path)
+    outputs = "--json", "found.json", "--sarif", "found.sarif"
+    done = command("run", *outputs, "program.py", *arguments.split())
+    assert done.returncode == status, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["status"], len(found["refused"])) == (status, refused)
+    assert found["ok"] == (not lines and not refused)
+    sarif = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]
+    places = [one["locations"][0]["physicalLocation"] for one in sarif["results"]]
+    shown = [f"{p['artifactLocation']['uri']}:{p['region']['startLine']}" for p in places]
+    assert shown == [":".join(line.split(":")[:2]) for line in lines]
+    assert all(f"\n{line}" in f"\n{done.stderr}" for line in lines)
+    assert all(one["count"] > 1 for one in found["findings"] if one["kind"] == "global race")
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("nothing.py", "SCRIPT.py is 'nothing.py', which cannot be read"),
+        ("broken.py", "broken.py:2: SyntaxError"),
+        ("-m nothing", "-m is 'nothing': there is no such module"),
+        ("--sarif none/x broken.py", "--sarif is 'none/x', but there is no folder"),
+    ],
+)
+def test_a_program_that_cannot_begin_is_refused(tmp_path, monkeypatch, arguments, told) -> None:
+    (tmp_path / "broken.py").write_text("\nx = = 1\n")
+    monkeypatch.chdir(tmp_path)
+    done = command("run", *arguments.split())
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+SUITE = """
+import numpy as np
+import pytest
+from numba import cuda
+from numba.cuda import grid
+from helper import double
+
+@cuda.jit
+def shared_element(a):
+    a[0] = grid(1)
+
+@pytest.fixture
+def prepared():
+    shared_element[1, 2](np.zeros(1))
+
+def test_right(): double[1, 32](np.zeros(40), np.zeros(40))
+def test_race(): shared_element[1, 32](np.zeros(1))
+def test_outside(): double[1, 32](np.zeros(1), np.zeros(9))
+def test_caught():
+    with pytest.raises(Exception):
+        double[1, 32](np.zeros(1), np.zeros(9))
+def test_skipped():
+    shared_element[1, 32](np.zeros(1))
+    pytest.skip("too late")
+def test_unknown(): cuda.jit(lambda a: cuda.unheard_of(a))[1, 1](np.zeros(1))
+def test_prepared(prepared): pass
+"""
+
+
+def test_a_suite_runs_strictly(tmp_path, monkeypatch) -> None:
+    """Findings fail tests and fixtures, whatever those catch, with the kernel's lines."""
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    (tmp_path / "helper.py").write_text(HELPER)
+    (tmp_path / "test_import.py").write_text("import test_suite; test_suite.test_race()")
+    monkeypatch.chdir(tmp_path)
+    (plugin,) = PLUGINS.values()
+    options = "-m", "pytest", "-p", plugin, "-p", "no:cacheprovider", "-q", "-rA", "--cuda=strict"
+    told = python(*options, "test_suite.py", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1").stdout
+    for test, words in {
+        "FAILED test_suite.py::test_race": "test_suite.py:10: global race",
+        "FAILED test_suite.py::test_outside": "helper.py:8: out of bounds",
+        "FAILED test_suite.py::test_caught": "helper.py:8: out of bounds",
+        "FAILED test_suite.py::test_skipped": "test_suite.py:10: global race",
+        "FAILED test_suite.py::test_unknown": "cuda.unheard_of is not simulated",
+        "ERROR test_suite.py::test_prepared": "test_suite.py:10: global race",
+    }.items():
+        assert f"{test} - Failed: {words}"[:60] in told, told
+    assert "5 failed, 1 passed, 1 error" in told
+    told = python(*options, "test_import.py", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1").stdout
+    assert "ERROR test_import.py - test_suite.py:10: global race" in told
+
+
+def test_the_simulator_imports_nothing_of_the_ladder() -> None:
+    source = "import convlab, sys; convlab.simulator, convlab.simulate; print(*sys.modules)"
+    loaded = {
+        name.split(".")[1] for name in python("-c", source).stdout.split() if "convlab." in name
+    }
+    assert loaded == {"device", "simulation"}
+
+
+def command(*words: str) -> subprocess.CompletedProcess:
+    return python("-c", "from convlab.cli import main; main()", *words, COLUMNS="200")
+
+
+def python(*words: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-c", source],
+        [sys.executable, *words],
         env=os.environ | {"PYTHONPATH": str(SOURCE)} | environment, capture_output=True, text=True,
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("numbas", ["0", "1"])
 @pytest.mark.parametrize("lines", LINES.values(), ids=LINES)
-def test_a_launch_of_numbas_simulator_is_strict(lines: str) -> None:
-    done = run(WITHIN.replace("{lines}", lines.strip()), NUMBA_ENABLE_CUDASIM="1")
+def test_a_launch_is_strict(lines: str, numbas: str) -> None:
+    program = WITHIN.replace("{lines}", lines.strip())
+    done = python("-c", program, NUMBA_ENABLE_CUDASIM=numbas)
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from convlab.engines import EngineUnavailable
     from convlab.plans import Plan, plan
     from convlab.problem import ConvProblem
+    from convlab.simulation.findings import SimulationError
     from convlab.simulation.programs import simulate, simulator
     from convlab.stages import LADDER, Stage, Tile
     from convlab.tracing import Trace, open_trace, trace, trace_stage
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "LADDER", "Check", "ConvProblem", "EngineUnavailable", "Plan", "Stage", "Tile", "Trace",
-    "check", "conv2d", "open_trace", "plan", "simulate", "simulator", "trace", "trace_stage",
-    "unfold_einsum",
+    "LADDER", "Check", "ConvProblem", "EngineUnavailable", "Plan", "SimulationError", "Stage",
+    "Tile", "Trace", "check", "conv2d", "open_trace", "plan", "simulate", "simulator", "trace",
+    "trace_stage", "unfold_einsum",
 ]  # fmt: skip
 
 # Looked up when first used: importing Numba takes a second that `convlab --help` need not wait,
@@ -30,6 +31,7 @@ _HOME = {
     "engines": ("EngineUnavailable",),
     "plans": ("Plan", "plan"),
     "problem": ("ConvProblem",),
+    "simulation.findings": ("SimulationError",),
     "simulation.programs": ("simulate", "simulator"),
     "stages": ("LADDER", "Stage", "Tile"),
     "tracing": ("Trace", "open_trace", "trace", "trace_stage"),

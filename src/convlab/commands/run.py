@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import runpy
 import sys
@@ -9,6 +10,7 @@ import traceback
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from unittest.mock import patch
 
 import typer
 from rich.text import Text
@@ -19,9 +21,11 @@ from convlab.shell import (
     STANDARD_OUTPUT,
     WRONG,
     JsonFile,
+    check_writable,
     console_for,
     numba_needed,
     refuse,
+    refusing,
     write_json,
 )
 
@@ -48,11 +52,10 @@ def run(
     """
     if json_file == sarif_file == STANDARD_OUTPUT:
         refuse("--json and --sarif are both -, standard output: give one of them a file")
-    for file in json_file, sarif_file:
-        console_for(file)
-    path = os.path.abspath(program)
-    if not module and not os.path.isfile(path):
-        refuse(f"SCRIPT.py is {program!r}: there is no such file")
+    for option, file in ("--json", json_file), ("--sarif", sarif_file):
+        if file not in (None, STANDARD_OUTPUT):
+            check_writable(option, Path(file))
+    path = _found(program, module)
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # for programs that ask Numba, and for their children
     with numba_needed():
         from convlab.simulation.programs import simulator
@@ -60,40 +63,61 @@ def run(
     alone = STANDARD_OUTPUT in (json_file, sarif_file)
     with simulator(stop=False) as report, redirect_stdout(sys.stderr) if alone else nullcontext():
         try:
-            status = _run(program if module else path, arguments or [], module)
+            status = _run(path, arguments or [], module)
         finally:
             sys.stdout.flush()
             os.chdir(here)
             _tell(report)
-    write_json(json_file, report.as_json())
+    status = WRONG if report.findings else REFUSED if report.refused else status
+    command = {"program": [program, *(arguments or [])], "status": status}
+    write_json(json_file, command | report.as_json())
     write_json(sarif_file, report.as_sarif(__version__))
-    if status := WRONG if report.findings else REFUSED if report.refused else status:
+    if status:
         raise typer.Exit(status)
+
+
+def _found(program: str, module: bool) -> str:
+    """The program as Python is to run it; refused if that cannot begin."""
+    if module:
+        # The package alone: to look further would import it, which needs the simulator.
+        with refusing(ValueError), patch.object(sys, "path", [os.getcwd(), *sys.path]):
+            if importlib.util.find_spec(program.partition(".")[0]) is None:
+                refuse(f"-m is {program!r}: there is no such module")
+        return program
+    path = os.path.abspath(program)
+    try:
+        compile(Path(path).read_bytes(), path, "exec")
+    except OSError as error:
+        refuse(f"SCRIPT.py is {program!r}, which cannot be read: {error.strerror}")
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        refuse(f"{program}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}")
+    return path
 
 
 def _run(program: str, arguments: list[str], module: bool) -> int:
     """Run it as Python does; its exit status."""
-    known = sys.argv, [*sys.path]
-    sys.argv = [program, *arguments]
-    sys.path.insert(0, os.getcwd() if module else os.path.dirname(program))
+    folder = os.getcwd() if module else os.path.dirname(program)
     try:
-        if module:
-            runpy.run_module(program, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(program, run_name="__main__")
+        with (
+            patch.object(sys, "argv", [program, *arguments]),
+            patch.object(sys, "path", [folder, *sys.path]),
+        ):
+            if module:
+                runpy.run_module(program, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(program, run_name="__main__")
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
-        _show(error, program)
+        _show(error)
         return WRONG
-    finally:
-        sys.argv, sys.path[:] = known
     return 0
 
 
-def _show(error: Exception, program: str) -> None:
+def _show(error: Exception) -> None:
     """Print what ended the program: Python's traceback, from the program's first line on. Of a
     launch only where it stands, because the report says what is wrong with it."""
     from convlab.simulation.findings import SimulationError
@@ -107,11 +131,9 @@ def _show(error: Exception, program: str) -> None:
     if not isinstance(error, SimulationError):
         traceback.print_exception(error.with_traceback(first))
         return
-    modules = [str(s.tb_frame.f_globals.get("__name__")).split(".")[0] for s in own]
-    launch = [s for s, name in zip(own, modules, strict=True) if name not in ("convlab", "numba")][
-        -1
-    ]
-    where = f"{launch.tb_frame.f_code.co_filename}:{launch.tb_lineno}"
+    for step in own:
+        if str(step.tb_frame.f_globals.get("__name__")).split(".")[0] not in ("convlab", "numba"):
+            where = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
     print(f"convlab: the program ended at its launch in {where}", file=sys.stderr)
 
 
@@ -123,6 +145,8 @@ def _tell(report: Report) -> None:
     if report.findings:
         found = _counted(len(report.findings), "finding", "findings")
         console.print(Text(f"convlab: {found} in {launches}", "red"))
+    elif not report.launches:
+        console.print(Text("convlab: no kernel was launched, so nothing was checked", "yellow"))
     elif not report.refused:
         console.print(Text(f"convlab: nothing found in {launches}", "green"))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 from unittest.mock import patch
 
@@ -53,14 +54,15 @@ def simulator(stop: bool = True) -> Iterator[Report]:
     go on to its end does. A program is best imported inside: Numba decides at its first import
     whether it needs a GPU, which ``NUMBA_ENABLE_CUDASIM=1`` denies.
     """
-    report = Report()
+    report, one_at_a_time = Report(), Lock()
 
     def launch(self: _Configured, *arguments: Any) -> None:
         write_back: list[Callable[[], Any]] = []
         given = [_on_device(self.kernel, argument, write_back) for argument in arguments]
         report.launches += 1
         try:
-            simulate(self.kernel, self.grid, self.block, *given, shared_bytes=self.shared_bytes)
+            with one_at_a_time:  # threads of the program share what a launch rounds numbers with
+                simulate(self.kernel, self.grid, self.block, *given, shared_bytes=self.shared_bytes)
         except SimulationError as error:
             report.add(error)
             if stop or _ended(error):
