@@ -349,6 +349,12 @@ def test_a_float_divided_by_zero_is_infinite() -> None:
     np.testing.assert_array_equal(b, [np.inf, -np.inf, np.nan, -np.inf, 3])
 
 
+def test_with_debug_it_is_an_error() -> None:
+    debugged = cuda.jit(debug=True, opt=False)(by_zero.py_func)
+    (found,) = findings(debugged, np.array([0.0, 2.0]), np.zeros(5), block=1)
+    assert found == "division by zero: float division by zero"
+
+
 class Odd(Exception):
     pass
 

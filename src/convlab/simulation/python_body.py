@@ -83,7 +83,7 @@ class Copier:
         globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
-        globals_[BY_ZERO] = by_zero
+        globals_[BY_ZERO] = self._builtins.get(BY_ZERO, by_zero)
         if self._paths is not None:
             globals_[ENDLESS] = self._paths.endless
         code = _code_of(function, self._paths is not None)

@@ -31,7 +31,7 @@ from convlab.simulation.findings import (
 from convlab.simulation.greenlets import Block
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
-from convlab.simulation.python_body import Copier, names_used
+from convlab.simulation.python_body import BY_ZERO, Copier, names_used
 from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
 from convlab.simulation.simulated_cuda import BLOCKING, SimulatedCuda
@@ -95,6 +95,9 @@ class SimulatedLaunch(Clock):
         self.intrinsics = {emulation_of(one): does for one, does in own.items()}
         self.called: list[Callable[..., Any]] = []  # intrinsics that the kernel refers to
         builtins = dict(BUILTINS)
+        options = getattr(kernel, "targetoptions", {})  # of Numba's simulator it is an attribute
+        if options.get("debug") or getattr(kernel, "_debug", False):
+            builtins[BY_ZERO] = lambda divisor: divisor  # with debug=True Numba raises an error
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma
