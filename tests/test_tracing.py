@@ -197,7 +197,7 @@ def faulty():
 
 @cuda.jit
 def unknown(a):
-    cuda.cg.this_grid().sync()
+    cuda.cg.coalesced_threads().sync()
     a[0] = 1
 
 

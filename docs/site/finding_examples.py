@@ -193,8 +193,8 @@ def left_neighbour(a, b):
     b[i] = a[uint32(i - 1)]
 
 
-@Example("division by zero", (32, 32), {"    b[i]": "    if a[0] != 0:\n        b[i]"})
+@Example("division by zero", (32, 32), {"    b[i]": "    if int(a[0]) != 0:\n        b[i]"})
 @cuda.jit
 def share_of_each(a, b):
     i = cuda.grid(1)
-    b[i] = a[i] / a[0]
+    b[i] = int(a[i]) // int(a[0])

@@ -148,7 +148,7 @@ mistakes(
      {DO: ("if i % 2 == 0:", "    b[i] = cuda.ballot_sync(ALL, a[i] > 3)")}),
     ("warp_barrier_in_a_branch", "inactive lane", "cuda.syncwarp()",
      {DO: ("if i < 8:", "    cuda.syncwarp()", BARRIER, DO)}),
-    ("divides_by_zero", "division by zero", "1 / a[i]", {DO: "b[i] = 1 / a[i]"}),
+    ("divides_by_zero", "division by zero", "7 // int(a[i])", {DO: "b[i] = 7 // int(a[i])"}),
 )  # fmt: skip
 
 

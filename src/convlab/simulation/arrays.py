@@ -14,7 +14,7 @@ import numpy as np
 
 from convlab.simulation.access_log import ATOMIC, READ, WRITE, site_of
 from convlab.simulation.findings import NotSimulated
-from convlab.simulation.scalars import converted, poison, quick
+from convlab.simulation.scalars import converted, dtype_of, poison, quick
 
 
 def integer(value: Any) -> int:
@@ -45,9 +45,10 @@ class Array:
     alignment: int
     dtype: np.dtype[Any]
     wide: bool
-    # What differs, for indices that are checked: the part at some integers and slices; the
-    # neighbours from an element on, and storing there, rounded or wrapped to the array's type.
-    view: Callable[[tuple[Any, ...], int], Any]  # the last argument is the site
+    # What differs: another view of the elements, made by a method of NumPy's arrays; and, for
+    # indices that are checked, the neighbours from an element on, and storing there, rounded or
+    # wrapped to the array's type. The last argument is the site.
+    derived: Callable[[Callable[[np.ndarray], np.ndarray]], Any]
     load: Callable[[tuple[int, ...], int, int], list[Any]]
     store: Callable[[tuple[int, ...], tuple[Any, ...], int], None]
 
@@ -67,6 +68,50 @@ class Array:
         if not name.startswith("__") and hasattr(np.ndarray, name):
             raise NotSimulated(f"{self.name}.{name} is not simulated")
         raise AttributeError(f"{self.name} is an array, which has no {name}")
+
+    # Views, as NumPy has them.
+    T = property(lambda self: self.derived(np.transpose))
+    flat = property(lambda self: self.reshape(-1))
+    itemsize = property(lambda self: self.dtype.itemsize)
+    nbytes = property(lambda self: self.size * self.itemsize)
+
+    def transpose(self, *axes: Any) -> Any:
+        return self.derived(lambda host: host.transpose(*axes))
+
+    def reshape(self, *shape: Any) -> Any:
+        return self.derived(lambda host: host.reshape(*shape))
+
+    def ravel(self) -> Any:
+        return self.reshape(-1)
+
+    def copy(self) -> Any:
+        """An array of the thread's own with the same elements."""
+        return self.memory.local(self.elements(site_of(1)))
+
+    def elements(self, site: int) -> np.ndarray:
+        """All elements, each loaded by the running thread."""
+        loaded = [self.load(at, 1, site)[0] for at in np.ndindex(*self.shape)]
+        return np.array(loaded, self.dtype).reshape(self.shape)
+
+    def __array_ufunc__(
+        self, function: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **more: Any
+    ) -> Any:
+        """A function of NumPy on whole arrays: on each element, stored in ``out`` if that is given,
+        else in an array of the thread's own."""
+        if method != "__call__" or more:
+            what = f"np.{function.__name__} with {', '.join(more) or method}"
+            raise NotSimulated(f"{what} on {self.name} is not simulated")
+        site = site_of(2)
+        # As arrays, scalars have types of their own in what NumPy promotes them to, as in Numba.
+        given = [
+            one.elements(site) if isinstance(one, Array) else np.asarray(one) for one in inputs
+        ]
+        results: Any = function(*given)
+        results = results if isinstance(results, tuple) else (results,)
+        for target, result in zip(out, results, strict=False):
+            target.store_part(..., result, site)
+        kept = [*out] or [self.memory.local(np.asarray(result)) for result in results]
+        return kept[0] if len(kept) == 1 else tuple(kept)
 
     def __iter__(self) -> Iterator[Any]:
         for row in range(len(self)):
@@ -123,26 +168,40 @@ class Array:
     def part(self, index: Any, site: int) -> Any:
         """An element by an unusual index, or a view: ``a[2:]``, ``a[row]`` of a matrix."""
         entries = self.whole_index(index)
-        if self._is_partial(entries):
-            return self.view(entries, site)
+        if self.is_partial(entries):
+            return self.cut(entries, site)
         return self.load(self.check(entries, site), 1, site)[0]
 
     def store_part(self, index: Any, value: Any, site: int) -> None:
         """A store whose value or index is unusual: an integer that wraps, a float to be cut."""
         entries = self.whole_index(index)
-        if not self._is_partial(entries):
+        if not self.is_partial(entries):
             self.store(self.check(entries, site), (value,), site)
             return
-        row = self.view(entries, site)
+        row = self.cut(entries, site)
         if isinstance(value, Array):
-            raise NotSimulated(
-                f"an array of shape {value.shape} stored in one of shape {row.shape}, a part of "
-                f"{self.name}, is not simulated"
-            )
+            value = value.elements(site)
+        given = np.asarray(value)
+        try:
+            values = np.broadcast_to(given, row.shape)
+        except ValueError:
+            raise ValueError(
+                f"an array of shape {given.shape} stored in one of shape {row.shape}, a part of "
+                f"{self.name}: the shapes must agree"
+            ) from None
         for at in np.ndindex(*row.shape):
-            row.store_part(at, value, site)
+            row.store(
+                at, (values[at].item() if values.dtype.kind in "fiubc" else values[at],), site
+            )
 
-    def _is_partial(self, entries: tuple[Any, ...]) -> bool:
+    def cut(self, entries: tuple[Any, ...], site: int) -> Any:
+        """The part at some integers and slices."""
+        for entry, extent in zip(entries, self.shape, strict=False):
+            if not isinstance(entry, slice) and not 0 <= integer(entry) < extent:
+                self.report_outside(entries, site, None)
+        return self.derived(lambda host: host[entries])
+
+    def is_partial(self, entries: tuple[Any, ...]) -> bool:
         return len(entries) < self.ndim or any(isinstance(entry, slice) for entry in entries)
 
     def load_run(self, index: Any, count: int, depth: int = 2) -> tuple[Any, ...]:
@@ -179,8 +238,7 @@ class CheckedArray(Array):
     """A global, shared or constant array, or a view of one. ``base`` is its first address."""
 
     __slots__ = (
-        *("alignment", "base", "data", "dtype", "flat", "host", "itemsize", "shape"),
-        *("strides", "wide"),
+        *("alignment", "base", "data", "dtype", "host", "linear", "shape", "strides", "wide"),
     )
 
     def __init__(
@@ -189,39 +247,34 @@ class CheckedArray(Array):
         self.host, self.name, self.base, self.memory = host, name, base, memory
         self.alignment = alignment
         self.shape, self.strides = host.shape, host.strides
-        self.dtype, self.itemsize = host.dtype, host.itemsize
-        self.data, self.flat = quick(host), quick(host.reshape(-1))  # the same memory if wide
+        self.dtype = host.dtype
+        self.data, self.linear = quick(host), quick(host.reshape(-1))  # the same memory if wide
         self.wide = is_wide(host)
 
-    @property
-    def nbytes(self) -> int:
-        return self.host.nbytes
+    real = property(lambda self: self.derived(np.real))
+    imag = property(lambda self: self.derived(np.imag))
 
-    @property
-    def T(self) -> Any:
-        return self._view(self.host.T)
+    def view(self, dtype: Any) -> Any:
+        """The same bytes as numbers of another type."""
+        return self.derived(lambda host: host.view(dtype_of(dtype)))
 
     def __array__(self, *how: Any, **more: Any) -> np.ndarray:
         """NumPy calls this to work on a whole array, which no kernel can."""
         raise TypeError("no operation of NumPy takes an 'Array' of a kernel")
 
-    def view(self, entries: tuple[Any, ...], site: int) -> Any:
-        for entry, extent in zip(entries, self.shape, strict=False):
-            if not isinstance(entry, slice) and not 0 <= integer(entry) < extent:
-                self.report_outside(entries, site, None)
-        return self._view(self.host[entries])
-
-    def _view(self, part: np.ndarray) -> Any:
+    def derived(self, change: Callable[[np.ndarray], np.ndarray], name: str = "") -> Any:
+        """The view that ``change`` makes, with a name of its own if it has one."""
+        part = _view(change, self.host, self.name)
         offset = start_of(part) - start_of(self.host) if part.size else 0
         kind = self.memory.view_class(part.ndim, part.dtype)
-        return kind(part, self.name, self.base + offset, self.memory, self.alignment)
+        return kind(part, name or self.name, self.base + offset, self.memory, self.alignment)
 
     def load(self, at: tuple[int, ...], count: int, site: int) -> list[Any]:
         self._log(at, site, READ, count)
         if count == 1:
             return [self.loaded(self.data[_key(at)])]
         first = self.element(at)
-        return [self.loaded(value) for value in self.flat[first : first + count].tolist()]
+        return [self.loaded(value) for value in self.linear[first : first + count].tolist()]
 
     def store(self, at: tuple[int, ...], values: tuple[Any, ...], site: int) -> None:
         self.check_writeable()
@@ -231,7 +284,7 @@ class CheckedArray(Array):
             self.data[_key(at)] = kept[0]
         else:
             for n, value in enumerate(kept, self.element(at)):
-                self.flat[n] = value
+                self.linear[n] = value
 
     def update(
         self, index: Any, function: Callable[[Any], Any], site: int, kind: int = ATOMIC
@@ -254,6 +307,13 @@ class CheckedArray(Array):
             log.add(self.address(at), site, kind, count, values)
 
 
+def _view(change: Callable[[np.ndarray], np.ndarray], host: np.ndarray, name: str) -> np.ndarray:
+    part = change(host)
+    if part.size and not np.may_share_memory(part, host):
+        raise TypeError(f"{name} is not contiguous: a kernel cannot take its elements as one row")
+    return part
+
+
 def _key(at: tuple[int, ...]) -> Any:
     """An index as memoryviews take it."""
     return at[0] if len(at) == 1 else at
@@ -270,15 +330,19 @@ class LocalArray(Array):
         self.name, self.memory = name, memory
         self.cells: list[Any] = [None] * self.size
 
-    def view(self, entries: tuple[Any, ...], site: int) -> Any:
-        raise NotSimulated(f"{self.show(entries)}: views of local arrays are not simulated")
+    def derived(self, change: Callable[[np.ndarray], np.ndarray]) -> Any:
+        return LocalView(self, _view(change, self.numbers(), self.name))
+
+    def numbers(self) -> np.ndarray:
+        """Of each element the number of its cell."""
+        return np.arange(self.size).reshape(self.shape)
 
     def load(self, at: tuple[int, ...], count: int, site: int) -> list[Any]:
         first = self.element(at)
         values = self.cells[first : first + count]
         for n, value in enumerate(values):
             if value is None:  # found, and poisoned
-                where = tuple(int(i) for i in np.unravel_index(first + n, self.shape))
+                where = (*at[:-1], at[-1] + n) if at else at
                 what = f"{self.show(where)} is read before anything is written to it"
                 self.memory.report("uninitialised", what, site, self, where)
                 values[n] = poison(self.dtype).item()
@@ -290,3 +354,152 @@ class LocalArray(Array):
 
     def update(self, index: Any, function: Any, site: int, kind: int = 0) -> Any:
         raise NotSimulated(f"an atomic on {self.name}: a GPU has none for local memory")
+
+
+class LocalView(LocalArray):
+    """Some of a local array's elements, in any order."""
+
+    __slots__ = ("_numbers", "alignment", "dtype", "shape", "strides", "wide")
+
+    def __init__(self, of: LocalArray, numbers: np.ndarray) -> None:
+        self.name, self.memory, self.cells, self._numbers = of.name, of.memory, of.cells, numbers
+        self.dtype, self.shape, self.alignment = of.dtype, numbers.shape, of.alignment
+        scale = of.dtype.itemsize, numbers.itemsize
+        self.strides = tuple(step * scale[0] // scale[1] for step in numbers.strides)
+        self.wide = False
+
+    def numbers(self) -> np.ndarray:
+        return self._numbers
+
+    def element(self, at: tuple[int, ...]) -> int:
+        return int(self._numbers[at])
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.part(index, site_of(1))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.store_part(index, value, site_of(1))
+
+
+class RecordArray:
+    """A structured array. Its elements are :class:`Record`; ``a.x`` and ``a["x"]`` are the array of
+    a field. What is no field's name begins with an underscore, apart from NumPy's attributes.
+
+    ``whole`` has the same elements as bytes without fields: it knows shape, bounds and memory.
+    """
+
+    __slots__ = ("_fields", "_whole", "dtype")
+
+    def __init__(self, whole: CheckedArray, dtype: np.dtype[Any]) -> None:
+        self._whole, self.dtype = whole, dtype
+        self._fields: dict[str, Any] = {}
+
+    shape = property(lambda self: self._whole.shape)
+    strides = property(lambda self: self._whole.strides)
+    ndim = property(lambda self: self._whole.ndim)
+    size = property(lambda self: self._whole.size)
+    itemsize = property(lambda self: self._whole.itemsize)
+    nbytes = property(lambda self: self._whole.nbytes)
+    T = property(lambda self: RecordArray(self._whole.T, self.dtype))
+
+    def reshape(self, *shape: Any) -> Any:
+        return RecordArray(self._whole.reshape(*shape), self.dtype)
+
+    def __len__(self) -> int:
+        return len(self._whole)
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in range(len(self)):
+            yield self._part(row, site_of(1))
+
+    def __getattr__(self, name: str) -> Any:
+        return self._field(name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._field(index) if isinstance(index, str) else self._part(index, site_of(1))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._store_part(index, value, site_of(1))
+
+    def _field(self, name: str) -> Any:
+        if name not in self._fields:
+            if name not in (self.dtype.names or ()):
+                raise AttributeError(f"{self._whole.name} has no field {name}")
+            kind, whole, full = self.dtype[name], self._whole, self.dtype
+
+            def field(host: np.ndarray) -> np.ndarray:
+                part = host.view(full)[name]
+                return part if kind.base.names is None else part.view(bytes_of(kind.base))
+
+            found = whole.derived(field, f"{whole.name}.{name}")
+            nested = kind.base.names is not None
+            self._fields[name] = RecordArray(found, kind.base) if nested else found
+        return self._fields[name]
+
+    def _part(self, index: Any, site: int) -> Any:
+        entries = self._whole.whole_index(index)
+        if self._whole.is_partial(entries):
+            return RecordArray(self._whole.cut(entries, site), self.dtype)
+        return Record(self, self._whole.check(entries, site))
+
+    def _store_part(self, index: Any, value: Any, site: int) -> None:
+        part = self._part(index, site)
+        if isinstance(part, Record):
+            _assign(part, value, site)
+            return
+        for at in np.ndindex(*part.shape):
+            one = value._part(at, site) if isinstance(value, RecordArray) else value
+            _assign(Record(part, at), one, site)
+
+
+class Record:
+    """An element of a structured array: a reference to it, as in Numba."""
+
+    __slots__ = ("_array", "_at")
+
+    def __init__(self, array: RecordArray, at: tuple[int, ...]) -> None:
+        object.__setattr__(self, "_array", array)
+        object.__setattr__(self, "_at", at)
+
+    def __getattr__(self, name: str) -> Any:
+        return _field_of(self, name, site_of(1))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _store_field(self, name, value, site_of(1))
+
+    def __getitem__(self, name: str | int) -> Any:
+        return _field_of(self, name, site_of(1))
+
+    def __setitem__(self, name: str | int, value: Any) -> None:
+        _store_field(self, name, value, site_of(1))
+
+
+def _field(record: Record, name: str | int) -> Any:
+    """The array of a record's field, which Numba lets a kernel name by its number too."""
+    array = record._array
+    return array._field(name if isinstance(name, str) else (array.dtype.names or ())[name])
+
+
+def _field_of(record: Record, name: str | int, site: int) -> Any:
+    field = _field(record, name)
+    part = field._part if isinstance(field, RecordArray) else field.part
+    return part(record._at, site)
+
+
+def _store_field(record: Record, name: str | int, value: Any, site: int) -> None:
+    field = _field(record, name)
+    store = field._store_part if isinstance(field, RecordArray) else field.store_part
+    store(record._at, value, site)
+
+
+def _assign(record: Record, value: Any, site: int) -> None:
+    """Store all fields of another record."""
+    for name in record._array.dtype.names or ():
+        # Beside records of a kernel's there are constants of NumPy's.
+        one = _field_of(value, name, site) if isinstance(value, Record) else value[name]
+        _store_field(record, name, one, site)
+
+
+def bytes_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The structured type without its fields."""
+    return np.dtype((np.void, dtype.itemsize))

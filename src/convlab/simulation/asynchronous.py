@@ -114,7 +114,7 @@ class AsyncCopies:
         site, mine, log = site_of(1), self._groups[self._clock.number], self._log
         while len(mine) - 1 > groups:
             for copy in mine.pop(0):
-                values, flat = copy.values, copy.target.flat
+                values, flat = copy.values, copy.target.linear
                 if log is not None:
                     copy.landed = self._clock.position
                     address = copy.target.base + WORD * copy.first
@@ -134,7 +134,7 @@ class AsyncCopies:
         log, clock = self._log, self._clock
         if valid:
             far = source.first_of_run(at, count, site)
-            values = source.flat[far : far + count].tolist()
+            values = source.linear[far : far + count].tolist()
             if log is not None:
                 log.add(source.base + WORD * far, site, READ, count)
         if log is not None:

@@ -122,13 +122,14 @@ class _Event(numbas.Event):  # type: ignore[misc]
 
 
 def _jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
-    """``cuda.jit``; what its options ask of the compiler changes nothing here."""
+    """``cuda.jit``; of its options ``debug`` and ``extensions`` matter here."""
     if options.get("boundscheck"):
         raise NotImplementedError("bounds checking is not supported for CUDA")  # Numba's words
 
     def kernel(function: Any) -> Any:
         function = getattr(function, "py_func", function)
-        return FakeCUDAKernel(function, device, extensions=options.get("extensions", ()))
+        given = {"extensions": options.get("extensions", ()), "debug": bool(options.get("debug"))}
+        return FakeCUDAKernel(function, device, **given)
 
     if func_or_sig is None or is_signature(func_or_sig) or isinstance(func_or_sig, list):
         return kernel

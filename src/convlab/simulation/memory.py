@@ -12,7 +12,7 @@ the end and are faster than NumPy arrays.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +20,14 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from convlab.simulation.access_log import READ, WRITE, AccessLog, Span, c_strides, site_of
-from convlab.simulation.arrays import CheckedArray, LocalArray, is_wide, start_of
+from convlab.simulation.arrays import (
+    CheckedArray,
+    LocalArray,
+    RecordArray,
+    bytes_of,
+    is_wide,
+    start_of,
+)
 from convlab.simulation.scalars import quick
 
 Report = Callable[..., None]  # report(kind, what, site, array, index): raises where it must end
@@ -111,14 +118,32 @@ class Memory:
         """What loads of that type are handed through, to count what becomes of them."""
         return self._number if dtype.kind == "f" else None
 
-    def array(self, host: np.ndarray, name: str, base: int, alignment: int = 256) -> CheckedArray:
+    def array(self, host: np.ndarray, name: str, base: int, alignment: int = 256) -> Any:
         """The array as a kernel sees it, its first element at the simulated address ``base``."""
+        if host.dtype.names is not None:
+            return self._records(host, name, base, alignment)
         if self.log is not None and host.size:
             low, high = (base + address - start_of(host) for address in byte_bounds(host))
             self.log.spans.append(Span(name, low, high, host.shape, host.strides, host.dtype))
         made = self._array_class(host.ndim, self.number(host.dtype), host, base, alignment)
-        array: CheckedArray = made(host, name, base, self, alignment)
-        return array
+        return made(host, name, base, self, alignment)
+
+    def _records(self, host: np.ndarray, name: str, base: int, alignment: int) -> RecordArray:
+        """A structured array. Findings name its fields: they have spans of their own."""
+        host = np.asarray(host)  # no record array, whose views are such again
+        whole = self.array(host.view(bytes_of(host.dtype)), name, base, alignment)
+        for field, part in _fields(host, name):
+            if self.log is not None and part.size:
+                low, high = (base + end - start_of(host) for end in byte_bounds(part))
+                self.log.spans.append(Span(field, low, high, part.shape, part.strides, part.dtype))
+        return RecordArray(whole, host.dtype)
+
+    def local(self, values: np.ndarray) -> LocalArray:
+        """A local array that holds these values: the result of an operation on whole arrays."""
+        kind = local_class(values.shape, values.dtype, self.number(values.dtype), None)
+        made: LocalArray = kind("an array without a name", self)
+        made.cells[:] = values.reshape(-1).tolist()
+        return made
 
     def view_class(self, ndim: int, dtype: np.dtype[Any]) -> Any:
         """The class of views: one for each number of dimensions and kind of number."""
@@ -211,6 +236,16 @@ def local_class(
     made.shape, made.strides, made.dtype = shape, c_strides(shape, dtype.itemsize), dtype
     made.wide, made.alignment = dtype == np.float32, alignment or dtype.itemsize
     return made
+
+
+def _fields(host: np.ndarray, name: str) -> Iterator[tuple[str, np.ndarray]]:
+    """The fields of a structured array, and those in them, that have none themselves."""
+    for field in host.dtype.names or ():
+        part = host[field]
+        if part.dtype.names is None:
+            yield f"{name}.{field}", part
+        else:
+            yield from _fields(part, f"{name}.{field}")
 
 
 def _names(ndim: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import dis
 import inspect
+import opcode
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,14 +22,22 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numba.core import types as numba_types
 from numba.cuda import types as cuda_types
+from numba.cuda.np.numpy_support import from_dtype
+from numba.cuda.typing.templates import builtin_registry
+from numba.cuda.typing.typeof import typeof
 
 from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
 from convlab.simulation.access_log import Paths
 from convlab.simulation.findings import NotSimulated
+from convlab.simulation.scalars import by_zero
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
-_STUBS = ("numba.cuda.stubs", "numba.cuda.intrinsics")
+_STUBS = tuple(
+    f"numba.cuda.{name}"
+    for name in ("stubs", "intrinsics", "cache_hints", "simulator.vector_types")
+)
+_MODULES = {f"numba.cuda.{name}": name for name in ("cg", "fp16", "libdevice")}
 _ALWAYS = {"__builtins__", "__name__"}  # what globals have of themselves
 Meaning = Callable[[Any], Any]
 
@@ -74,6 +83,7 @@ class Copier:
         globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
+        globals_[BY_ZERO] = self._builtins.get(BY_ZERO, by_zero)
         if self._paths is not None:
             globals_[ENDLESS] = self._paths.endless
         code = _code_of(function, self._paths is not None)
@@ -118,6 +128,8 @@ class Copier:
                 return getattr(self.fake_cuda, name)
             except NotSimulated as error:
                 return Unknown(str(error))
+        if isinstance(value, ModuleType) and value.__name__ in _MODULES:
+            return getattr(self.fake_cuda, _MODULES[value.__name__])
         if isinstance(value, ModuleType):
             module = self._modules.setdefault(id(value), ModuleType(value.__name__))
             for name in attributes:
@@ -129,6 +141,10 @@ class Copier:
         if meant is not None:
             return meant
         module_name = str(getattr(value, "__module__", None) or type(value).__module__)
+        if module_name in _MODULES:  # `from numba.cuda.libdevice import sinf`
+            return getattr(getattr(self.fake_cuda, _MODULES[module_name]), value.__name__)
+        if isinstance(value, FunctionType) and (overloads := overloads_of(value)):
+            return self._overloaded(value, overloads)
         if callable(value) and module_name.split(".")[0] == "numba":
             name = getattr(value, "__name__", None) or type(value).__name__
             return Unknown(f"{module_name}.{name} is not simulated")
@@ -138,6 +154,48 @@ class Copier:
                 "@cuda.jit(device=True)"
             )
         return value
+
+    def _overloaded(self, function: FunctionType, overloads: list[Any]) -> Callable[..., Any]:
+        """A function that stands for its overloads: of types it knows, the body that the first of
+        them gives for the types of the arguments."""
+        chosen: dict[Any, Any] = {}
+
+        def called(*values: Any, **named: Any) -> Any:
+            types = tuple(map(type_of, values))
+            kinds = {name: type_of(value) for name, value in named.items()}
+            key = types, tuple(kinds.items())
+            if key not in chosen:
+                bodies = (overload(*types, **kinds) for overload in overloads)
+                body = next((one for one in bodies if one is not None), None)
+                chosen[key] = None if body is None else self.copy(getattr(body, "py_func", body))
+            if chosen[key] is None:
+                shown = ", ".join(map(str, types))
+                raise NotSimulated(f"{function.__name__} has no overload for ({shown})")
+            return chosen[key](*values, **named)
+
+        return called
+
+
+def overloads_of(function: FunctionType) -> list[Any]:
+    """What ``numba.cuda.extending.overload`` has registered for a function, the newest first."""
+    templates = [
+        template
+        for value, kind in builtin_registry.globals
+        if value is function
+        for template in getattr(kind, "templates", ())
+    ]
+    return [one._overload_func for one in templates[::-1] if hasattr(one, "_overload_func")]
+
+
+def type_of(value: Any) -> Any:
+    """Numba's type of a value in a kernel, as far as that is known."""
+    if isinstance(value, tuple):
+        return cuda_types.BaseTuple.from_types(tuple(map(type_of, value)))
+    if isinstance(value, FunctionType):
+        return cuda_types.pyobject
+    if hasattr(value, "dtype") and hasattr(value, "ndim"):
+        return cuda_types.Array(from_dtype(value.dtype), value.ndim, "A")
+    return typeof(value)
 
 
 @cache
@@ -173,13 +231,13 @@ _codes: WeakKeyDictionary[FunctionType, dict[bool, CodeType]] = WeakKeyDictionar
 
 
 def _code_of(function: FunctionType, counted: bool) -> CodeType:
-    """The function's code, shared with no other function of a factory, and with its ``while`` loops
-    ``counted``: always the same, so that Python and the caches of instructions in it need to look
-    at it only once."""
+    """The function's code, shared with no other function of a factory, in which divisions are a
+    GPU's and, if ``counted``, ``while`` loops count: always the same, so that Python and the caches
+    of instructions in it need to look at it only once."""
     codes = _codes.setdefault(function, {})
     if counted not in codes:
-        made = _with_counted_loops(function) if counted else None
-        codes[counted] = made or function.__code__.replace()
+        code = function.__code__
+        codes[counted] = (_compiled_anew(code, code.co_filename, counted) or code).replace()
     return codes[counted]
 
 
@@ -220,55 +278,89 @@ def _checked_index(value: Any) -> int:
     return index
 
 
-# A ``range`` can be replaced by one that counts; a ``while`` calls nothing. So a function with
-# ``while`` loops is compiled anew from its source, with ``while condition:`` as ``for _ in
-# endless():`` and ``if not condition: break``. Lines and columns stay those of the source.
+# A ``range`` can be replaced by one that counts; a ``while`` calls nothing, and neither does a
+# division of Python's numbers, which raises an error where a GPU's gives infinity. So a function
+# with any is compiled anew from its source, ``while condition:`` as ``for _ in endless():`` and
+# ``if not condition: break``, and ``a / b`` as ``a / ((d := b) or by_zero(d))``. Lines and columns
+# stay those of the source.
 
 
-ENDLESS = "_endless_"  # in the function's globals
+ENDLESS, BY_ZERO, DIVISOR = "_endless_", "_by_zero_", "_divisor_"  # the first two are globals
+_DIVISIONS = {code for code, (_, sign) in enumerate(opcode._nb_ops) if sign in ("/", "/=")}  # type: ignore[attr-defined]
 
 
-def _with_counted_loops(function: FunctionType) -> CodeType | None:
-    """None where there is no ``while`` loop, or no source."""
+@lru_cache(maxsize=1000)
+def _compiled_anew(code: CodeType, file: str, counted: bool) -> CodeType | None:
+    """None where nothing in it needs that, or where its source is not there or no longer its
+    own. ``file`` is the code's: codes of two files may be equal."""
+    steps = list(dis.get_instructions(code))
+    divides = any(step.opname == "BINARY_OP" and step.arg in _DIVISIONS for step in steps)
+    if not divides and not (counted and any("JUMP_BACKWARD" in step.opname for step in steps)):
+        return None
     try:
-        lines, first = inspect.getsourcelines(function)
+        lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
+        found = tree.body[0]
+        if not isinstance(found, ast.FunctionDef):
+            return None
+        found.decorator_list = []
+        # Around it a function that has what the original closes over.
+        outer: Any = ast.parse(f"def {ENDLESS}({', '.join(code.co_freevars)}):\n pass").body[0]
+        outer.body, tree.body = [found], [outer]
+        ast.increment_lineno(found, first - 1)
+        ast.fix_missing_locations(tree)
+        if _inner(tree, file, found.name).co_code != code.co_code:
+            return None
+        _Rewriter(counted).generic_visit(found)
+        return _inner(tree, file, found.name)
     except (OSError, TypeError, SyntaxError):
         return None
-    found = tree.body[0]
-    if not isinstance(found, ast.FunctionDef):
-        return None
-    counter = _Counter()
-    counter.generic_visit(found)
-    if not counter.loops:
-        return None
-    found.decorator_list = []
-    # Around it a function that has what the original closes over.
-    free = function.__code__.co_freevars
-    outer: Any = ast.parse(f"def {ENDLESS}({', '.join(free)}):\n pass").body[0]
-    outer.body, tree.body = [found], [outer]
-    ast.increment_lineno(found, first - 1)
-    ast.fix_missing_locations(tree)
-    compiled = compile(tree, function.__code__.co_filename, "exec")
-    code = next(code for code in _nested(compiled) if code.co_name == found.name)
-    return code if code.co_freevars == free else None
 
 
-class _Counter(ast.NodeTransformer):
-    """Makes ``for`` loops of ``while`` loops."""
+def _inner(tree: ast.Module, file: str, name: str) -> CodeType:
+    """The code of the function in the tree's function."""
+    compiled = compile(tree, file, "exec")
+    return next(code for code in _nested(compiled) if code.co_name == name)
 
-    loops = 0
+
+class _Rewriter(ast.NodeTransformer):
+    """Makes ``for`` loops of ``while`` loops, if ``counted``, and divisions that may be by zero."""
+
+    def __init__(self, counted: bool) -> None:
+        self._counted, self._loops = counted, 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         return node  # a function inside is none of the kernel's loops
 
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Div):
+            node.right = self._divisor(node.right)
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Div):
+            node.value = self._divisor(node.value)
+        return node
+
+    def _divisor(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Constant) and node.value:
+            return node
+        text = f"({DIVISOR} := value) or {BY_ZERO}({DIVISOR})"
+        made: Any = ast.parse(text, mode="eval").body
+        for part in ast.walk(made):
+            ast.copy_location(part, node)
+        made.values[0].value = node
+        return made  # type: ignore[no-any-return]
+
     def visit_While(self, node: ast.While) -> Any:
         self.generic_visit(node)
         parts = [part for statement in node.orelse for part in ast.walk(statement)]
-        if any(isinstance(part, ast.Break | ast.Continue) for part in parts):
+        if not self._counted or any(isinstance(p, ast.Break | ast.Continue) for p in parts):
             return node  # they are of a loop further out
-        self.loops += 1
-        text = f"for {ENDLESS}{self.loops} in {ENDLESS}():\n if not condition: break"
+        self._loops += 1
+        text = f"for {ENDLESS}{self._loops} in {ENDLESS}():\n if not condition: break"
         loop: Any = ast.parse(text).body[0]
         for part in ast.walk(loop):
             ast.copy_location(part, node)

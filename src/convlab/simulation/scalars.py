@@ -12,12 +12,14 @@ import operator
 import sys
 from collections import Counter
 from collections.abc import Callable
+from enum import Enum
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numba.core import types as numba_types
 from numba.cuda import types as cuda_types
+from numba.cuda.np.numpy_support import as_dtype
 
 NUMBERS = (
     *(numba_types.Number, numba_types.Boolean),
@@ -119,6 +121,10 @@ def meaning(value: Any) -> Any:
     """What a global of a kernel means when simulated; None: whatever it is."""
     if isinstance(value, NUMBERS):
         return cast("bool" if value.name in ("bool", "boolean") else value.name)
+    if isinstance(value, numba_types.Type | cuda_types.Type):
+        return value  # of a record, perhaps
+    if isinstance(value, type) and issubclass(value, Enum | BaseException):
+        return value
     if isinstance(value, type) and issubclass(value, np.generic):
         return cast(np.dtype(value).name)
     if isinstance(value, np.generic):
@@ -126,7 +132,7 @@ def meaning(value: Any) -> Any:
     if isinstance(value, np.ufunc):
         return _quiet(value)
     if callable(value) and getattr(value, "__module__", None) == "math":
-        return _safe(value)
+        return safe(value)
     return None
 
 
@@ -136,7 +142,7 @@ _NUMPYS_NAME = {
 }  # of functions that NumPy has by another name
 
 
-def _safe(function: Callable[..., Any]) -> Callable[..., Any]:
+def safe(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of ``math`` that gives NaN or infinity where Python raises: NumPy's answer where
     it has the function."""
     name = function.__name__
@@ -157,15 +163,32 @@ def _safe(function: Callable[..., Any]) -> Callable[..., Any]:
 def _quiet(function: np.ufunc) -> Callable[..., Any]:
     def quiet(*values: Any) -> Any:
         with np.errstate(all="ignore"):
-            return function(*values).item()
+            result = function(*values)
+        return result.item() if isinstance(result, np.generic) else result
 
     return quiet
+
+
+def divided(dividend: float, divisor: Any) -> Any:
+    return dividend / (divisor or by_zero(divisor))
 
 
 def power(base: Any, exponent: Any) -> Any:
     """``base ** exponent`` of floats as a GPU has it: NaN and infinity where Python refuses."""
     with np.errstate(all="ignore"):
         return float(np.power(float(base), float(exponent)))
+
+
+class Zero(float):
+    """A divisor of zero, which makes infinity or NaN of what is divided by it, as on a GPU."""
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _quiet(np.divide)(float(other), float(self))
+
+
+def by_zero(divisor: Any) -> Any:
+    """What a kernel divides by, instead of ``divisor``, which is zero or false."""
+    return Zero(divisor) if isinstance(divisor, int | float) else divisor
 
 
 def _extreme(better: Callable[[Any, Any], bool]) -> Callable[..., Any]:
@@ -181,12 +204,13 @@ def _extreme(better: Callable[[Any, Any], bool]) -> Callable[..., Any]:
     return extreme
 
 
+larger, smaller = _extreme(operator.ge), _extreme(operator.le)
 # What some of Python's own names mean in a kernel.
 BUILTINS = {
     "int": cast("int64"),
     "float": cast("float64"),
-    "max": _extreme(operator.ge),
-    "min": _extreme(operator.le),
+    "max": larger,
+    "min": smaller,
 }
 
 
@@ -197,7 +221,8 @@ class _Items:
         self._host = host
 
     def __getitem__(self, index: Any) -> Any:
-        return self._host.item(index)
+        value = self._host[index]
+        return value if value.dtype.kind in "Mm" else value.item()
 
     def __setitem__(self, index: Any, value: Any) -> None:
         with np.errstate(all="ignore"):
@@ -206,6 +231,13 @@ class _Items:
     def release(self) -> None:
         """Let the array go, as a memoryview does."""
         del self._host
+
+
+def dtype_of(kind: Any) -> np.dtype[Any]:
+    """NumPy's type for what a kernel names: a cast, a Numba type, anything of NumPy's."""
+    is_type = isinstance(kind, numba_types.Type | cuda_types.Type)
+    dtype: np.dtype[Any] = np.dtype(as_dtype(kind) if is_type else getattr(kind, "dtype", kind))
+    return dtype
 
 
 def quick(host: np.ndarray) -> Any:
@@ -218,12 +250,14 @@ def quick(host: np.ndarray) -> Any:
 def poison(dtype: np.dtype[Any]) -> Any:
     """What memory of this type holds before anybody wrote it: NaN, or the largest integer, which no
     right kernel uses."""
+    if dtype.kind in "SUV":
+        return np.frombuffer(b"\xff" * dtype.itemsize, f"V{dtype.itemsize}").view(dtype)[0]
     return dtype.type(np.iinfo(dtype).max if dtype.kind in "iu" else np.nan)
 
 
 def converted(value: Any, dtype: np.dtype[Any]) -> Any:
     """The value as an array of that type keeps it."""
-    return value if dtype.kind == "c" else keeper(dtype)(value)
+    return value if dtype.kind in "cSUMmV" else keeper(dtype)(value)
 
 
 # Floating-point numbers that count what is computed with them, for traces. Each addition,
@@ -304,6 +338,7 @@ class Arithmetic:
         # float's own, which take numbers of this class as they are
         plain = {f"__{r}{name}__" for name in OPERATIONS for r in ("", "r")}
         names |= {name: counting(getattr(float, name)) for name in plain}
+        names["__truediv__"] = counting(divided)
         names["__pow__"] = counting(power)
         names["__rpow__"] = counting(lambda exponent, base: power(base, exponent))
         names |= {f"__{name}__": copying(getattr(operator, name)) for name in ("neg", "pos", "abs")}

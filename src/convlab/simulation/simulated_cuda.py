@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from convlab.simulation.access_log import ATOMIC, EXCHANGE, WARP, assigned_name, site_of
-from convlab.simulation.arrays import CheckedArray
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.greenlets import Request
+from convlab.simulation.libraries import Library, half, of_libdevice, vector_types
 from convlab.simulation.memory import Memory, local_class
-from convlab.simulation.scalars import cast, converted, poison
+from convlab.simulation.scalars import cast, converted, dtype_of, keeper, poison
 
 ALL_LANES = (1 << WARP) - 1
 STATIC_BYTES, BLOCK_BYTES = 48 << 10, 227 << 10  # what a block may have: by itself, with dynamic
@@ -32,6 +32,9 @@ class Dim3:
     y: int = 0
     z: int = 0
 
+    def __str__(self) -> str:
+        return f"({self.x}, {self.y}, {self.z})"
+
 
 class Shared:
     """``cuda.shared``: an array for each call in the code, poisoned for every block. A call that
@@ -39,7 +42,8 @@ class Shared:
 
     def __init__(self, memory: Memory, dynamic_bytes: int) -> None:
         self._memory = memory
-        self._arrays: dict[tuple[Any, ...], CheckedArray] = {}
+        self._arrays: dict[tuple[Any, ...], Any] = {}
+        self._static: list[np.ndarray] = []
         if not 0 <= dynamic_bytes <= BLOCK_BYTES:
             raise ValueError(
                 f"shared_bytes is {dynamic_bytes}: a block has 0 to {BLOCK_BYTES} bytes of shared "
@@ -48,7 +52,7 @@ class Shared:
         self._begin = self._end = -(-dynamic_bytes // 16) * 16  # the dynamic part comes first
         self._dynamic = np.zeros(dynamic_bytes, np.uint8)
 
-    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         """This block's array of the call that asks; ``shape`` 0 is the dynamic part.
 
         Raises ``MemoryError`` where a block has not so much.
@@ -63,13 +67,14 @@ class Shared:
 
     def _new(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], alignment: int | None
-    ) -> CheckedArray:
+    ) -> Any:
         dynamic = len(self._dynamic)
         if shape == (0,):
             host = self._dynamic[: dynamic // dtype.itemsize * dtype.itemsize].view(dtype)
             return self._memory.array(host, name, 0, 16)
         host = np.full(shape, poison(dtype), dtype)
-        alignment = alignment or dtype.itemsize
+        self._static.append(host)
+        alignment = alignment or (dtype.itemsize if dtype.names is None else dtype.alignment)
         base = -(-self._end // alignment) * alignment
         self._end = base + host.nbytes
         if (static := self._end - self._begin) > STATIC_BYTES:
@@ -86,8 +91,8 @@ class Shared:
 
     def new_block(self) -> None:
         """Forget everything that the last block wrote."""
-        for array in self._arrays.values():
-            array.host[...] = poison(array.dtype)
+        for host in self._static:
+            host[...] = poison(host.dtype)
         self._dynamic.fill(NOBODY_WROTE)  # after the arrays that are views of it
 
 
@@ -104,6 +109,12 @@ class Local:
         made = self._made.get(call)
         if made is None:
             sizes, kept = _kind(shape, dtype)
+            if kept.names is not None:  # in memory, where fields can be views
+                host, name = (
+                    np.full(sizes, poison(kept)),
+                    assigned_name(frame.f_code, frame.f_lasti),
+                )
+                return Memory(None, self._memory.report).array(host, name, 0)
             kind = local_class(sizes, kept, self._memory.number(kept), alignment)
             made = self._made[call] = kind, assigned_name(frame.f_code, frame.f_lasti)
         kind, name = made
@@ -111,10 +122,9 @@ class Local:
 
 
 def _kind(shape: Any, dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """A shape as Numba takes it, a number or several, as a tuple; and NumPy's type for what a
-    kernel names: a cast, a Numba type, anything of NumPy's."""
+    """A shape as Numba takes it, a number or several, as a tuple; and NumPy's type."""
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
-    return tuple(map(int, sizes)), np.dtype(getattr(dtype, "dtype", dtype))
+    return tuple(map(int, sizes)), dtype_of(dtype)
 
 
 def _barrier(kind: str) -> Callable[..., int]:
@@ -149,12 +159,16 @@ class SimulatedCuda:
         self.hub = self.syncthreads = hub  # not a method: one call less for each barrier
         self.threadfence = self.threadfence_system = partial(on_fence, True)
         self.threadfence_block = partial(on_fence, False)
+        self.cg = Library("cuda.cg", {"this_grid": lambda: Grid(self)}.get)
+        self.fp16, self.libdevice = Library("cuda.fp16", half), Library("libdevice", of_libdevice)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         if name in _NUMBERS:
             return cast(name)
+        if name in vector_types():
+            return vector_types()[name]
         known = [one for one in dir(self) if not one.startswith("_")]
         meant = "".join(f" (is cuda.{one} meant?)" for one in get_close_matches(name, known, 1))
         raise NotSimulated(f"cuda.{name} is not simulated{meant}")
@@ -207,6 +221,35 @@ class SimulatedCuda:
         return int(f"{value & _mask(value):0{bits}b}"[::-1], 2)
 
 
+class Grid:
+    """``cuda.cg.this_grid()``."""
+
+    def __init__(self, cuda: SimulatedCuda) -> None:
+        self._cuda = cuda
+
+    def sync(self) -> None:
+        """A barrier of all threads of the grid."""
+        grid = self._cuda.gridDim
+        if grid.x * grid.y * grid.z > 1:
+            raise NotSimulated("the barrier of a grid of several blocks is not simulated")
+        self._cuda.hub(Request("syncthreads", site_of(1)))
+
+
+def _cached_load(array: Any, index: Any) -> Any:
+    """``cuda.ldca`` and its like: loads that say which caches keep what they load."""
+    return array.part(index, site_of(1))
+
+
+def _cached_store(array: Any, index: Any, value: Any) -> None:
+    array.store_part(index, value, site_of(1))
+
+
+for _hint in ("ldca", "ldcg", "ldcs", "ldlu", "ldcv"):
+    setattr(SimulatedCuda, _hint, staticmethod(_cached_load))
+for _hint in ("stcg", "stcs", "stwb", "stwt"):
+    setattr(SimulatedCuda, _hint, staticmethod(_cached_store))
+
+
 # What a lane brings to a call of its warp, of the arguments that follow the mask. A shuffle brings
 # the value and the source lane: beyond the warp, one's own.
 _COLLECTIVES: dict[str, Callable[..., Any]] = {
@@ -221,17 +264,21 @@ _COLLECTIVES: dict[str, Callable[..., Any]] = {
     "shfl_down_sync": lambda lane, value, delta: (value, lane + delta),
     "shfl_xor_sync": lambda lane, value, bits: (value, (lane ^ bits) % WARP),
 }
+as_int32 = keeper(np.dtype(np.int32))  # as which Numba types masks of lanes
 # A kernel that uses none of these runs its threads one after the other, with no switching.
 BLOCKING = {
     *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"),
-    *("activemask", "nanosleep", "cas", "compare_and_swap", *_COLLECTIVES),
+    *("this_grid", "activemask", "nanosleep", "cas", "compare_and_swap", *_COLLECTIVES),
 }
 
 
 def _collective(kind: str, brings: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: SimulatedCuda, mask: int, *values: Any) -> Any:
         brought = brings(self.laneid, *values)
-        return self.hub(Request(kind, site_of(1), brought, int(mask) & ALL_LANES))
+        result = self.hub(Request(kind, site_of(1), brought, int(mask) & ALL_LANES))
+        if kind == "match_all_sync":
+            return as_int32(result[0]), result[1]
+        return as_int32(result) if kind in ("ballot_sync", "match_any_sync") else result
 
     return call
 

@@ -6,9 +6,10 @@ import errno
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from itertools import chain
 from numbers import Number
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +31,7 @@ from convlab.simulation.findings import (
 from convlab.simulation.greenlets import Block
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
-from convlab.simulation.python_body import Copier, names_used
+from convlab.simulation.python_body import BY_ZERO, Copier, names_used
 from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
 from convlab.simulation.simulated_cuda import BLOCKING, SimulatedCuda
@@ -95,6 +96,9 @@ class SimulatedLaunch(Clock):
         self.intrinsics = {emulation_of(one): does for one, does in own.items()}
         self.called: list[Callable[..., Any]] = []  # intrinsics that the kernel refers to
         builtins = dict(BUILTINS)
+        options = getattr(kernel, "targetoptions", {})  # of Numba's simulator it is an attribute
+        if options.get("debug") or getattr(kernel, "_debug", False):
+            builtins[BY_ZERO] = lambda divisor: divisor  # with debug=True Numba raises an error
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma
@@ -143,6 +147,7 @@ class SimulatedLaunch(Clock):
         names = [*signature.parameters][: len(arguments)]
         # Last, where a kernel takes any number of arguments, several have its name.
         names += names[-1:] * (len(arguments) - len(names))
+        arguments = tuple(map(_with_arrays, arguments))
         starts = addresses([host for argument in arguments for host in _hosts(argument)])
 
         def seen(name: str, argument: Any) -> Any:
@@ -151,15 +156,17 @@ class SimulatedLaunch(Clock):
                 make = getattr(type(argument), "_make", tuple)  # a named tuple's
                 return make(entries)
             for host in _hosts(argument):
-                widest = 16 if host.dtype.kind == "c" else 8
-                known = host.dtype.kind in "fiubc" and host.dtype.itemsize <= widest
-                if not known or not host.dtype.isnative:
+                if not _known(host.dtype):
                     raise NotSimulated(
                         f"{name} is an array of {host.dtype}, which is not simulated"
                     )
-                return self.memory.array(host, name, starts[id(host)])
-            plain = argument.item() if isinstance(argument, np.generic) else argument
-            if not isinstance(plain, Number):
+                made = self.memory.array(host, name, starts[id(host)])
+                return made._part((), 0) if host.ndim == 0 and host.dtype.names else made
+            timed = np.datetime64 | np.timedelta64
+            plain = argument
+            if isinstance(argument, np.generic) and not isinstance(argument, timed):
+                plain = argument.item()
+            if not isinstance(plain, Number | Enum | timed):
                 kind = type(argument).__name__
                 raise TypeError(f"{name} is a {kind}: a kernel takes numbers, arrays and tuples")
             return self.arithmetic.counted(plain) if self.arithmetic else plain
@@ -203,6 +210,9 @@ class SimulatedLaunch(Clock):
                     self.reports.conflict(conflict, self.log)
         if error is not None:
             block, thread = self.reports.block(self.block_number), self.reports.thread(self.thread)
+            if self._is_own(error):  # said as Numba says it
+                which = f"tid={[*thread]} ctaid={[*block]}"
+                error.args = (f"{which}: {error}" if str(error) else which,)
             error.add_note(f"in {self.kernel}, block {block}, thread {thread}, {where}")
         elif self.recorder is not None and self.arithmetic is not None:
             self.recorder.end(self, self.arithmetic.operations)
@@ -301,6 +311,13 @@ class SimulatedLaunch(Clock):
         file, line = self.sites.line(self._site(error))
         return f"{file}:{line}"
 
+    def _is_own(self, error: BaseException) -> bool:
+        """Whether the kernel itself raised it."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        return trace is not None and self.sites.knows(trace.tb_frame.f_code)
+
     def _site(self, error: BaseException) -> int:
         """The innermost instruction of the kernel that an exception came through."""
         found, trace = 0, error.__traceback__
@@ -323,15 +340,37 @@ def _check_shape(grid: Coordinates, block: Coordinates) -> None:
                 )
 
 
+def _known(dtype: np.dtype[Any]) -> bool:
+    """Whether arrays of that type are simulated."""
+    if dtype.subdtype is not None:
+        return _known(dtype.base)
+    if dtype.fields is not None:
+        return all(_known(kind) for kind, *_ in dtype.fields.values())
+    widest = {"c": 16, "S": dtype.itemsize, "U": dtype.itemsize}.get(dtype.kind, 8)
+    return dtype.kind in "fiubcmMSU" and dtype.itemsize <= widest and dtype.isnative
+
+
 def _hosts(argument: Any) -> Iterator[np.ndarray]:
     """The arrays in an argument: itself, or those of a tuple."""
     if isinstance(argument, tuple):
         for entry in argument:
             yield from _hosts(entry)
-        return
-    inner = getattr(argument, "_ary", argument)  # device arrays under NUMBA_ENABLE_CUDASIM=1
-    if isinstance(inner, np.ndarray):
-        yield inner
+    elif isinstance(argument, np.ndarray):
+        yield argument
+
+
+def _with_arrays(argument: Any) -> Any:
+    """The argument with NumPy's arrays for the device arrays of Numba's simulator, and with an
+    array of no dimensions for a record."""
+    if isinstance(argument, tuple):
+        make = getattr(type(argument), "_make", tuple)  # a named tuple's
+        return make(map(_with_arrays, argument))
+    inner = getattr(argument, "_ary", argument)
+    if isinstance(inner, np.void):
+        where = {**inner.__array_interface__, "descr": [("", f"V{inner.itemsize}")]}
+        memory = SimpleNamespace(__array_interface__=where, record=inner)  # which lives as long
+        return np.asarray(memory).view(inner.dtype)
+    return inner
 
 
 def addresses(hosts: list[np.ndarray]) -> dict[int, int]:

@@ -1,0 +1,384 @@
+"""Engine ``simulator``: the parts of Numba's CUDA language beyond numbers and plain arrays."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda, float32, float64, int32
+from numba.cuda import libdevice
+from numba.cuda.extending import overload
+from numba.cuda.np.numpy_support import from_dtype
+
+from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import NotSimulated, SimulationError
+
+F = np.float32
+PLACE = np.dtype([("x", "f4"), ("y", "f4")])
+# Fields of all kinds, with names that the simulator's own arrays have too.
+BODY = np.dtype([("base", "i4"), ("at", PLACE), ("name", "f8", (2, 3)), ("c", "c8")], align=True)
+Place, Body = from_dtype(PLACE), from_dtype(BODY)
+ORIGIN = np.array([(1.5, 2.5)], PLACE)
+
+
+def run(kernel: Any, *arguments: Any, block: int = 1) -> Any:
+    """Launch it with both settings, which must agree; the last argument afterwards."""
+    results = []
+    for strict in (False, True):
+        copies = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+        Simulator(strict).launch(kernel, 1, block, *copies)
+        results.append(copies[-1])
+    np.testing.assert_array_equal(results[0], results[1])
+    return results[1]
+
+
+def findings(kernel: Any, *arguments: Any, block: int = 32) -> list[str]:
+    with pytest.raises(SimulationError) as caught:
+        Simulator().launch(kernel, 1, block, *arguments)
+    return [f"{one.kind}: {one.what}" for one in caught.value.findings]
+
+
+@cuda.jit
+def every_field(a, b):
+    i = cuda.threadIdx.x
+    b[i].base = a[i]["base"] + 1
+    b[i]["at"].x = a.at.y[i]
+    b.at[i].y = a[i].at.x
+    b[i].name[:, 1:] = a["name"][i, :, :2]
+    b[i].name[1, 0] = a[i].name.T[2, 1]
+    b[i].c = a[i].c.real - 1j * a.c[i].imag
+    b[i + 4] = a[i]
+    b[i + 4].at = ORIGIN[0]
+
+
+def test_every_field_of_a_record_is_read_and_written() -> None:
+    a, b = np.zeros(4, BODY), np.zeros(8, BODY)
+    a["base"], a["at"]["x"], a["at"]["y"] = np.arange(4), 5, [6, 7, 8, 9]
+    a["name"], a["c"] = np.arange(24).reshape(4, 2, 3), 1 + 2j
+    b = run(every_field, a, b, block=4)
+    assert b["base"].tolist() == [1, 2, 3, 4, 0, 1, 2, 3]
+    assert b["at"].tolist() == [(6, 5), (7, 5), (8, 5), (9, 5)] + [(1.5, 2.5)] * 4
+    assert b["name"][1].tolist() == [[0, 6, 7], [11, 9, 10]]
+    assert (b["name"][4:] == a["name"]).all()
+    assert b["c"].tolist() == [1 - 2j] * 4 + [1 + 2j] * 4
+
+
+@cuda.jit
+def record_in_an_argument(r, b):
+    r.at.x += 1
+    b[0] = r[0] + r.at.x
+
+
+def test_a_record_is_an_argument() -> None:
+    bodies = np.zeros(3, BODY)
+    for record in (bodies[1], bodies.view(np.recarray)[1]):
+        out = np.zeros(1)
+        Simulator().launch(record_in_an_argument, 1, 1, record, out)
+    assert bodies["at"]["x"].tolist() == [0, 2, 0]
+    assert out[0] == 2
+
+
+@cuda.jit
+def records_near(b):
+    i = cuda.threadIdx.x
+    shared = cuda.shared.array(32, Place)
+    own = cuda.local.array(2, Place)
+    own[1].x = i
+    own[1].y = -i
+    shared[i] = own[1]
+    cuda.syncthreads()
+    b[i] = shared[31 - i]
+
+
+def test_records_in_shared_and_local_memory() -> None:
+    b = run(records_near, np.zeros(32, PLACE), block=32)
+    assert b["x"].tolist() == [*range(31, -1, -1)]
+    assert (b["y"] == -b["x"]).all()
+
+
+@cuda.jit
+def race_on_a_field(b):
+    i = cuda.threadIdx.x
+    b[i].x = 1
+    b[1].x = i
+
+
+@cuda.jit
+def other_fields(b):
+    i = cuda.threadIdx.x
+    b[i].x = 1
+    b[(i + 1) % 32].y = i
+
+
+@cuda.jit
+def unwritten_field(b):
+    shared = cuda.shared.array(4, Place)
+    shared[0].x = 1
+    b[0] = shared[0]
+
+
+@cuda.jit
+def beyond(b):
+    b[cuda.threadIdx.x].y = 1
+
+
+def test_records_are_checked_by_field() -> None:
+    assert (
+        "global race: b.x[1] is written after thread (0, 0, 0) had written it, nothing "
+        in (findings(race_on_a_field, np.zeros(32, PLACE))[0])
+    )
+    run(other_fields, np.zeros(32, PLACE), block=32)
+    (found,) = findings(unwritten_field, np.zeros(1, PLACE), block=1)
+    assert found == "uninitialised: shared.y[0] is read before anything in this block wrote to it"
+    assert findings(beyond, np.zeros(31, PLACE)) == ["out of bounds: b[31] is outside shape (31,)"]
+
+
+@cuda.jit
+def row_sum(row):
+    total = float32(0)
+    for one in row:
+        total += one
+    return total
+
+
+@cuda.jit
+def views(a, b):
+    own = cuda.local.array((2, 3), float32)
+    own[:, :] = a[:2, ::-1]
+    b[0] = row_sum(own[1])
+    b[1] = own.T[2, 0]
+    b[2] = a.reshape(4, 3)[3, 2] + a.flat[1] + a.ravel()[-1 + 12]
+    b[3] = a.view(int32)[0, 1]
+    own[0][1:] = own[1, :2]
+    b[4] = own[0, 2] + len(own.T) + own.size + a.ndim
+    copied = a.copy()
+    copied[0, 0] = 9
+    b[5] = a[0, 0] + copied[0, 0]
+    b[6:9] = a[1, :]
+    b[9:] = 7
+    cuda.stcg(b, 10, cuda.ldca(a, (2, 1)))
+
+
+def test_views_and_slices_are_numpys() -> None:
+    a = np.arange(12, dtype=F).reshape(4, 3)
+    b = run(views, a, np.zeros(12))
+    assert b.tolist() == [12, 0, 23, 0x3F800000, 4 + 3 + 6 + 2, 9, 3, 4, 5, 7, 7, 7]
+
+
+@cuda.jit
+def local_row_unwritten(b):
+    own = cuda.local.array((2, 2), float32)
+    own[0, 0] = b[0]
+    b[0] = own[0][1]
+
+
+@cuda.jit
+def slices_that_overlap(a):
+    i = cuda.threadIdx.x
+    a[i : i + 2] = i
+
+
+@pytest.mark.parametrize(
+    ("kernel", "argument", "what"),
+    [
+        (local_row_unwritten, np.zeros(1, F), r"uninitialised.* own\[1\] is read before"),
+        (slices_that_overlap, np.zeros(33, F), r"global race.* a\[1\] is written after"),
+    ],
+)
+def test_mistakes_in_views_are_found(kernel: Any, argument: np.ndarray, what: str) -> None:
+    with pytest.raises(SimulationError, match=what):
+        Simulator().launch(kernel, 1, 32, argument)
+
+
+@cuda.jit
+def whole_arrays(a, b, c):
+    np.sqrt(a, b)
+    np.add(b, 1, c)
+    np.multiply(np.negative(c), a[:2], c)
+
+
+def test_functions_of_numpy_take_whole_arrays() -> None:
+    assert run(whole_arrays, np.array([4.0, 9.0]), np.zeros(2), np.zeros(2)).tolist() == [-12, -36]
+
+
+class Colour(Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+@cuda.jit
+def enums(colour, b):
+    b[0] = colour == Colour.BLUE
+    b[1] = colour is Colour["RED"]
+    b[2] = Level.HIGH + 1
+
+
+def test_enums() -> None:
+    assert run(enums, Colour.BLUE, np.zeros(3)).tolist() == [1, 0, 4]
+
+
+@cuda.jit
+def times_and_words(day, days, words):
+    days[0] = days[1] + (days[1] - day)
+    if days[1] > day:
+        words[0] = "later, but cut"
+        words[1] = words[2]
+
+
+def test_dates_and_words() -> None:
+    days = np.array(["2024-01-01", "2024-03-01"], "M8[D]")
+    words = np.array(["", "", "abc"], "U5")
+    Simulator().launch(times_and_words, 1, 1, np.datetime64("2024-02-28"), days, words)
+    assert str(days[0]) == "2024-03-03"
+    assert words.tolist() == ["later", "abc", "abc"]
+
+
+@cuda.jit
+def float16s(a, b):
+    x, y = a[0], a[1]
+    b[0] = cuda.fp16.hadd(x, y)
+    b[1] = cuda.fp16.hfma(x, y, y)
+    b[2] = cuda.fp16.hdiv(x, 0)
+    b[3] = cuda.fp16.hfloor(y) + cuda.fp16.hmax(x, y)
+    b[4] = cuda.fp16.hlt(x, y)
+    b[5] = cuda.fp16.hrint(cuda.fp16.hexp2(y))
+
+
+def test_float16_is_rounded() -> None:
+    a = np.array([2049 / 2048, -1.75])
+    half, minus = F(np.float16(a[0])), F(-1.75)
+    rounded = [np.float16(half + minus), np.float16(half * minus + minus), np.inf, -2 + half, 0, 0]
+    assert run(float16s, a, np.zeros(6)).tolist() == [float(one) for one in rounded]
+
+
+@cuda.jit
+def libdevices(a, b):
+    b[0], b[1] = libdevice.sincosf(a[0])
+    b[2] = libdevice.fast_expf(a[0])
+    b[3] = libdevice.float2int_rd(-1.5) + libdevice.double2uint_rn(3e9)
+    b[4] = libdevice.clz(1) + libdevice.clzll(1) + libdevice.popc(-1) + libdevice.ffs(0)
+    b[5] = libdevice.umulhi(-1, -1) + libdevice.mulhi(-1, 1)
+    b[6] = libdevice.int_as_float(libdevice.float_as_int(1.1))
+    b[7] = libdevice.rsqrt(0.0) + libdevice.fmin(float64(np.nan), 2.0)
+    b[8] = libdevice.fadd_rn(1.0, 2.0**-25) + libdevice.dadd_rn(1.0, 2.0**-25)
+    b[9] = libdevice.hiloint2double(libdevice.double2hiint(a[0]), libdevice.double2loint(a[0]))
+    b[10] = libdevice.round(-2.5) + libdevice.rint(2.5) + libdevice.saturatef(3.0)
+
+
+def test_functions_of_libdevice_have_their_types() -> None:
+    a = F(0.7)
+    expected = [np.sin(a), np.cos(a), np.exp(a), -2 + 3_000_000_000, 31 + 63 + 32, -3]
+    expected += [F(1.1), np.inf, 2 + 2.0**-25, 0.7, -3 + 2 + 1]
+    b = run(libdevices, np.array([0.7]), np.zeros(11))
+    np.testing.assert_allclose(b, expected, 1e-7)
+
+
+@cuda.jit
+def vectors(b):
+    v = cuda.float32x4(cuda.float2(0.1, 2), 3, cuda.int8x1(257))
+    b[0], b[1], b[2], b[3] = v.x, v.y, v.z, v.w
+    v.x = 5
+    b[4] = v.x
+
+
+@cuda.jit
+def vector_too_long(b):
+    b[0] = cuda.float32x3(1, 2).x
+
+
+@cuda.jit
+def vector_without(b):
+    b[0] = cuda.float32x2(1, 2).z
+
+
+def test_vector_types() -> None:
+    assert run(vectors, np.zeros(5)).tolist() == [F(0.1), 2, 3, 1, 5]
+    with pytest.raises(TypeError, match="float32x3 is made of 3 numbers, not of 2"):
+        run(vector_too_long, np.zeros(1))
+    with pytest.raises(AttributeError, match="float32x2 has no z"):
+        run(vector_without, np.zeros(1))
+
+
+def doubled(x):
+    raise AssertionError("an overload is run instead")
+
+
+@overload(doubled)
+def overload_doubled(x):
+    if str(x).startswith("float"):
+        return lambda x: 2 * x
+    if str(x).startswith("array"):
+        return lambda x: 2 * x[0]
+    return None
+
+
+@cuda.jit
+def overloaded(a, b):
+    b[0] = doubled(1.5)
+    b[1] = doubled(a)
+
+
+@cuda.jit
+def not_overloaded(b):
+    b[0] = doubled(1)
+
+
+def test_overloads_stand_for_a_plain_function() -> None:
+    assert run(overloaded, np.array([5.0]), np.zeros(2)).tolist() == [3, 10]
+    with pytest.raises(NotSimulated, match=r"doubled has no overload for \(int64\)"):
+        run(not_overloaded, np.zeros(1))
+
+
+@cuda.jit
+def by_zero(a, b):
+    zero = a[0]
+    b[0], b[1], b[2] = 1 / zero, -1 / zero, zero / zero
+    b[3] = 1.0
+    b[3] /= -zero
+    b[4] = 6 / (a[1] / 2) / 2
+
+
+def test_a_float_divided_by_zero_is_infinite() -> None:
+    b = run(by_zero, np.array([0.0, 2.0]), np.zeros(5))
+    np.testing.assert_array_equal(b, [np.inf, -np.inf, np.nan, -np.inf, 3])
+
+
+def test_with_debug_it_is_an_error() -> None:
+    debugged = cuda.jit(debug=True, opt=False)(by_zero.py_func)
+    (found,) = findings(debugged, np.array([0.0, 2.0]), np.zeros(5), block=1)
+    assert found == "division by zero: float division by zero"
+
+
+class Odd(Exception):
+    pass
+
+
+@cuda.jit
+def raises(b):
+    if cuda.grid(1) == 3:
+        raise Odd("three")
+
+
+def test_a_kernel_raises_as_numba_says_it() -> None:
+    with pytest.raises(Odd, match=r"^tid=\[1, 0, 0\] ctaid=\[1, 0, 0\]: three\n"):
+        Simulator().launch(raises, 2, 2, np.zeros(1))
+
+
+@cuda.jit
+def to_and_fro(b):
+    i = cuda.threadIdx.x
+    for _ in range(3):
+        value = b[31 - i]
+        cuda.cg.this_grid().sync()
+        b[i] = value + 1
+        cuda.cg.this_grid().sync()
+
+
+def test_the_barrier_of_a_grid() -> None:
+    assert run(to_and_fro, np.zeros(32), block=32).tolist() == [3] * 32
