@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines import Engine
+from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError, three
 from convlab.simulation.simulated_launch import Recorder, SimulatedLaunch
 from convlab.stage import Launch
@@ -28,8 +29,10 @@ class Simulator(Engine):
     name = "simulator"
     device = "convlab's strict simulator on the CPU"
 
-    def __init__(self, strict: bool = True, recorder: Recorder | None = None) -> None:
-        self.strict, self.recorder = strict, recorder
+    def __init__(
+        self, strict: bool = True, recorder: Recorder | None = None, loops: Loops | None = None
+    ) -> None:
+        self.strict, self.recorder, self.loops = strict, recorder, loops
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end."""
@@ -45,9 +48,12 @@ class Simulator(Engine):
     ) -> None:
         """Run anybody's kernel: ``kernel[grid, block, 0, shared_bytes](*arguments)``.
 
-        Raises :class:`SimulationError` with its findings if the kernel is wrong, and
-        :class:`NotSimulated` if it uses what is not known here.
+        Raises :class:`SimulationError` with its findings if the kernel is wrong,
+        :class:`NotSimulated` if it uses what is not known here, and ``EndlessLoop`` where it runs
+        more iterations than ``loops`` allows.
         """
         sizes = three(grid, "grid"), three(block, "block")
-        heard = self._counts, self.recorder
-        SimulatedLaunch(kernel, *sizes, arguments, shared_bytes, self.strict, *heard).run()
+        SimulatedLaunch(
+            kernel, *sizes, arguments, shared_bytes,
+            self.strict, self._counts, self.recorder, self.loops,
+        ).run()  # fmt: skip
