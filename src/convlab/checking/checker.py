@@ -44,6 +44,8 @@ PROBLEMS = {
     "a stride larger than the filter": ConvProblem(2, 2, 9, 11, 5, 2, stride=(4, 3)),
     "padding wider than the image": ConvProblem(1, 2, 2, 3, 3, 3, padding=((3, 1), (0, 2))),
     "dilation": ConvProblem(1, 3, 12, 9, 4, (2, 3), dilation=(3, 2), stride=(1, 2)),
+    # More than the channels and the columns that a block of the C_in-parallel stages takes.
+    "many channels, a wide image": ConvProblem(1, 9, 3, 35, 2, (2, 3), padding=(1, 2)),
     "everything at once": ConvProblem(
         2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2)
     ),
@@ -51,10 +53,12 @@ PROBLEMS = {
 }
 EVERYTHING = PROBLEMS["everything at once"]
 COUNTED = "what is counted below"
+TALL = "another tile"
 SEVERAL = "several blocks of several warps"  # larger for some stages: in_blocks
-PROBLEMS[SEVERAL] = EVERYTHING
+PROBLEMS[TALL] = PROBLEMS[SEVERAL] = EVERYTHING
 CAPABILITY: Capability = (9, 0)  # what is compiled for
 WIDEST = 4 * WARP  # threads of a checked block, at most
+MORE = (2, 3), (3, 2), (2, 1), (1, 2), (1, 1)  # times M_T and N_T of the tiny tile, the best first
 # A kernel whose loops run more iterations than so many, and so many times those of the stage, is
 # taken to be endless: that takes seconds.
 ITERATIONS, TIMES = 200_000, 10
@@ -102,9 +106,15 @@ def check(
     checked = Check(title_of(kernel), step.name, tuple(answers), tuple(found.values()), (), machine)
     if not checked.ok:
         return checked
-    stages = _counts_of_stage(step, answers[-1].problem, seed)
-    compared = (Count(unit, counts.get(unit, 0), stages.get(unit, 0)) for unit in counts | stages)
-    return replace(checked, counts=tuple(compared))
+    return replace(checked, counts=compared_with(step, counts, answers[-1].problem, seed))
+
+
+def compared_with(
+    stage: Stage, counts: dict[str, int], model: ConvProblem, seed: int
+) -> tuple[Count, ...]:
+    """The counts of a kernel beside those of the stage on the same problem."""
+    stages = _counts_of_stage(stage, model, seed)
+    return tuple(Count(unit, counts.get(unit, 0), stages.get(unit, 0)) for unit in counts | stages)
 
 
 Attempt = tuple[Answer, tuple[Finding, ...], dict[str, int]]  # and the counts, where it has any
@@ -116,6 +126,10 @@ def attempts(stage: Stage, make: Maker, seed: int, model: ConvProblem) -> Iterat
     right = True
     for name, problem in PROBLEMS.items():
         tile = stage.tiny_tile
+        if name == TALL:
+            if (tile := tall_tile(stage)) is None:
+                continue
+            problem = in_blocks(stage, problem, tile)
         if name == SEVERAL:
             if not right:
                 return
@@ -145,27 +159,31 @@ def check_tile(
 
 @lru_cache
 def wide_tile(stage: Stage) -> Tile | None:
-    """The smallest tile of more than two warps, the last of them not full where the stage allows:
-    within one warp, as the tiny tile has, a missing barrier does no harm. None for a stage without
-    tiles."""
+    """A small tile of more than two warps, where its sizes differ as much as the stage allows, so
+    that one taken for another shows: the last warp is not full, threads do not divide what they
+    share, and each computes more than in the tiny tile. Within one warp, as the tiny tile has, a
+    missing barrier does no harm. None for a stage without tiles."""
     tiny = stage.tiny_tile
     if tiny is None:
         return None
-    shapes = [
-        (rows, columns, K_B)
-        for rows in range(1, WIDEST // 2 + 1)
-        for columns in range(1, WIDEST // rows + 1)
-        for K_B in {tiny.K_B, rows, 2 * rows, columns, 2 * columns}
-        if rows * columns > 2 * WARP and tiny.K_B <= K_B <= 3 * tiny.K_B
-    ]
+    found = []
+    for rows in range(1, WIDEST // 2 + 1):
+        for columns in range(2 * WARP // rows + 1, WIDEST // rows + 1):
+            for times_M, times_N in MORE:
+                M_T, N_T = times_M * tiny.M_T, times_N * tiny.N_T
+                for K_B in {tiny.K_B, rows, 2 * rows, columns, 2 * columns}:
+                    if tiny.K_B <= K_B <= 3 * tiny.K_B:
+                        found.append(Tile(rows * M_T, columns * N_T, K_B, M_T, N_T))
 
-    def cost(shape: tuple[int, int, int]) -> tuple[bool, int, int]:
-        rows, columns, K_B = shape
-        slices = K_B * (rows * tiny.M_T + columns * tiny.N_T)
-        return rows * columns % WARP == 0, slices, rows * columns
+    def cost(tile: Tile) -> tuple[int, int]:
+        slices = [tile.K_B * tile.M_B, tile.K_B * tile.N_B]
+        alike = sum(slice % tile.threads == 0 for slice in slices)
+        alike += sum(side % max(1, tile.threads // tile.K_B) == 0 for side in (tile.M_B, tile.N_B))
+        alike += 2 * (tile.threads % WARP == 0) + (tile.rows == tile.columns)
+        more = MORE.index((tile.M_T // tiny.M_T, tile.N_T // tiny.N_T))
+        return alike + 2 * more, sum(slices)
 
-    for rows, columns, K_B in sorted(shapes, key=cost):
-        tile = replace(tiny, M_B=rows * tiny.M_T, N_B=columns * tiny.N_T, K_B=K_B)
+    for tile in sorted(found, key=cost):
         try:
             stage.prepare(EVERYTHING, tile)
         except ValueError:  # not for this stage
@@ -174,13 +192,39 @@ def wide_tile(stage: Stage) -> Tile | None:
     return tiny
 
 
+@lru_cache
+def tall_tile(stage: Stage) -> Tile | None:
+    """A tile of few threads whose four sizes differ, where each thread computes more rows than in
+    the tiny tile: there the wide one has more columns. None where there is none."""
+    tiny = stage.tiny_tile
+    if tiny is None:
+        return None
+    for times in (3, 2):
+        for columns in range(2, 4 * tiny.columns + 1):
+            for rows in range(1, 2 * tiny.threads // columns + 1):
+                M_T, N_T = times * tiny.M_T, tiny.N_T
+                tile = Tile(rows * M_T, columns * N_T, tiny.K_B, M_T, N_T)
+                sizes = {tile.M_B, tile.N_B, tile.K_B, tile.threads}
+                if len(sizes) < 4 or rows == columns or M_T <= N_T > 1:
+                    continue
+                try:
+                    stage.prepare(EVERYTHING, tile)
+                except ValueError:  # not for this stage
+                    continue
+                return tile
+    return None
+
+
 def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None) -> ConvProblem:
-    """The problem with as many more channels or images as take more than one block."""
+    """The problem with as many more channels or images as take more than one block, and the images
+    that fill most of a block's columns."""
 
     def larger(times: int) -> ConvProblem:
         if tile is None:
             return replace(problem, batch=(1 + times) * problem.batch)
-        return replace(problem, out_channels=problem.out_channels + times * tile.M_B)
+        channels = problem.out_channels + times * tile.M_B
+        images = (tile.N_B - 1) // (problem.N // problem.batch)
+        return replace(problem, out_channels=channels, batch=max(problem.batch, images))
 
     tried = map(larger, range(64))
     several = (one for one in tried if math.prod(_main(stage.prepare(one, tile)).grid) > 1)

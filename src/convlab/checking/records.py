@@ -81,6 +81,11 @@ class Count:
         return self.yours <= AS_GOOD * self.stages
 
     @property
+    def fewer_barriers(self) -> bool:
+        """Whether it counts barriers, and the stage has more."""
+        return self.unit.endswith(BARRIERS) and self.yours < self.stages
+
+    @property
     def times(self) -> float:
         """How many times the stage's."""
         return self.yours / self.stages if self.stages else float("inf") if self.yours else 1.0
@@ -201,7 +206,7 @@ class Check:
         if self.float64:
             more = "" if self.frugal else " and asks more of memory"
             return f"Right. It computes in float64{more}, which {self.stage} does not, though."
-        fewer = any(one.unit.endswith(BARRIERS) and one.yours < one.stages for one in self.counts)
+        fewer = any(count.fewer_barriers for count in self.counts)
         also = f" It has fewer barriers than {self.stage}." if fewer else ""
         if not self.frugal:
             return f"Right. It asks more of memory than {self.stage}, though.{also}"
