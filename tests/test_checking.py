@@ -118,11 +118,74 @@ def test_a_right_kernel_that_asks_for_more_is_right_and_told_so(few_problems, tm
     (more,) = [count for count in found.counts if count.unit == "requests to global memory"]
     assert more.times > 1.4
     assert found.conclusion == "Right. It asks more of memory than s01_direct, though."
+    order = "u = e % H_f\n        k = e // H_f % W_w"  # neighbours in the windows
+    swapped = "k = e % W_w\n        u = e // W_w % H_f"  # neighbours in the input
+    found = convlab.check(changed(tmp_path, "s10", (order, swapped)), "s10")
+    assert "asks more of memory" in found.conclusion
+    assert any(count.unit == "transforms: sectors stored" for count in found.counts if not count.ok)
     found = convlab.check(lambda problem, tile: s04_implicit_gemm.prepare(problem), "s05")
     counts = {count.unit: count for count in found.counts}
     assert found.ok
     assert counts["requests to global memory"].times > 5  # what shared memory saves
     assert counts["wavefronts of shared memory"].compared == "none"
+
+
+def test_what_goes_wrong_only_where_it_is_counted_is_told(few_problems, tmp_path):
+    barrier = "cuda.syncthreads()  # nobody computes"
+    at_most = f"if N < {checker.workloads.MODEL.N}:\n                {barrier}"
+    found = convlab.check(changed(tmp_path, "s05", (barrier, at_most)), "s05")
+    assert {finding.kind for finding in found.findings} == {"shared race"}
+    assert found.answers[-1].name == checker.COUNTED
+    assert not found.counts
+
+
+def test_a_kernel_that_needs_fewer_barriers_is_told_so(few_problems, tmp_path):
+    """Another pair of slices each time needs no barrier before it is filled."""
+    pairs = [
+        ("(M_B, K_B), (K_B, N_B)", "(2, M_B, K_B), (2, K_B, N_B)"),
+        ("S_F[e // K_B, e % K_B]", "S_F[k0 // K_B % 2, e // K_B, e % K_B]"),
+        ("S_I[e, tx]", "S_I[k0 // K_B % 2, e, tx]"),
+        ("S_F[ty, k] * S_I[k, tx]", "S_F[k0 // K_B % 2, ty, k] * S_I[k0 // K_B % 2, k, tx]"),
+        ("            cuda.syncthreads()  # nobody fetches", "            #"),
+    ]
+    found = convlab.check(changed(tmp_path, "s05", *pairs), "s05")
+    assert found.as_good
+    assert found.conclusion.endswith("It has fewer barriers than s05_shared_memory.")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "loop"),
+    [
+        ("s01", "total = float32(0)", "total = float32(0)\n        while i >= 0:\n            pass",
+         "while i >= 0:"),
+        # The loop at fault is the outer one, and its threads take turns in it.
+        ("s05", "            cuda.syncthreads()  # nobody fetches",
+         "            while True:\n                for _ in range(9):\n"
+         "                    cuda.syncthreads()  #", "while True:"),
+        ("s01", "total = float32(0)",
+         "for i in range(10**9):\n            total = float32(0)", "for i in range(10**9):"),
+        # Endless only where it is counted.
+        ("s01", "total = float32(0)",
+         "total = float32(0)\n        while H_o == W_o == 8:\n            total = float32(0)",
+         "while H_o == W_o == 8:"),
+    ],
+)  # fmt: skip
+def test_an_endless_loop_ends_and_is_named(few_problems, tmp_path, name, old, new, loop):
+    found = convlab.check(changed(tmp_path, name, (old, new)), name)
+    error = found.answers[-1].error
+    assert f"the loop `{loop}` does not end" in error
+    assert stage_named(name).name in error
+    assert "mine.py:" in error
+    assert f"does not run to its end on 1 of {len(found.answers)} problems" in found.conclusion
+
+
+def test_without_an_output_no_answer_is_called_right_or_wrong(few_problems, tmp_path):
+    out = "pixel = input[i, r, i_h, i_w]", "pixel = input[i, r + C_i, i_h, i_w]"
+    found = convlab.check(changed(tmp_path, "s01", out), "s01")
+    assert all(answer.check is None for answer in found.wrong)
+    assert "it does not run to its end on 2 of 2 problems, so there is no answer" in str(found)
+    assert "wrong on" not in found.conclusion
+    assert "came out right" not in found.conclusion
 
 
 @cuda.jit

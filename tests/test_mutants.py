@@ -249,15 +249,20 @@ def mutant(name: str, old: str, new: str, folder: Path) -> Stage:
     """The stage, imported anew, with ``old`` replaced by ``new`` in its source or, where it has no
     ``old``, in those of the modules of ``stages`` and ``kernels`` that it imports."""
     stage = stage_named(name).module
-    imports = _imports_of(stage)
-    targets = {stage} if old in _source(stage) else {m for m in imports if old in _source(m)}
+    imports = imports_of(stage)
+    targets = {stage} if old in source_of(stage) else {m for m in imports if old in source_of(m)}
     assert targets, f"{name} no longer contains {old!r}: mend the mutant"
+    return remade(stage, {one: source_of(one).replace(old, new) for one in targets}, folder)
+
+
+def remade(stage: str, texts: dict[str, str], folder: Path) -> Stage:
+    """The stage of that module, imported anew with other sources of modules, by their names."""
+    imports = imports_of(stage)
     # One of its own: to Python's cache, a file as long and of the same second is the same file.
     folder = Path(mkdtemp(dir=folder))
     with ExitStack() as patched:
-        for module in [m for m in [*imports, stage] if targets & {m, *_imports_of(m)}]:
-            piece = (old, new) if module in targets else ("", "")
-            made = _changed(module, *piece, folder)
+        for module in [m for m in [*imports, stage] if texts.keys() & {m, *imports_of(m)}]:
+            made = _changed(module, texts.get(module) or source_of(module), folder)
             package, _, short = module.rpartition(".")
             patched.enter_context(mock.patch.dict(sys.modules, {module: made}))
             patched.enter_context(mock.patch.object(sys.modules[package], short, made))
@@ -265,28 +270,28 @@ def mutant(name: str, old: str, new: str, folder: Path) -> Stage:
 
 
 @cache
-def _source(module: str) -> str:
+def source_of(module: str) -> str:
     return Path(import_module(module).__file__ or "").read_text()
 
 
 @cache
-def _imports_of(module: str) -> tuple[str, ...]:
+def imports_of(module: str) -> tuple[str, ...]:
     """The modules of ``stages`` and ``kernels`` that it imports, followed to the end; one that is
     imported stands before those that import it."""
     found: list[str] = []
-    for node in ast.walk(ast.parse(_source(module))):
+    for node in ast.walk(ast.parse(source_of(module))):
         if not isinstance(node, ast.ImportFrom):
             continue
         name = node.module or ""
         for one in (name, *(f"{name}.{alias.name}" for alias in node.names)):
             if one.startswith(("convlab.stages.", "convlab.kernels.")) and one in sys.modules:
-                found += [*_imports_of(one), one]
+                found += [*imports_of(one), one]
     return tuple(dict.fromkeys(found))
 
 
-def _changed(module: str, old: str, new: str, folder: Path) -> ModuleType:
+def _changed(module: str, text: str, folder: Path) -> ModuleType:
     path = folder / f"{module.rpartition('.')[2]}.py"
-    path.write_text(_source(module).replace(old, new))
+    path.write_text(text)
     spec = util.spec_from_file_location(module, path)
     assert spec is not None
     assert spec.loader is not None

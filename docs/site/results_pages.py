@@ -14,8 +14,10 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import ladder_results
 import papers
@@ -53,6 +55,7 @@ def generated() -> dict[Path, str]:
         "papers": lambda _: f"\n{papers.show_claims()}\n",
         "sizes": lambda _: f"\n{papers.show_one(SIZES_SECTION)}\n",
         "sanitizers": lambda _: f"\n{papers.show_one(SANITIZERS)}\n",
+        "stage-mutants": lambda _: f"\n{papers.show_one(STAGE_MUTANTS)}\n",
     }
     readme: dict[str, Maker] = {
         "ladder": lambda _: f"\n{ladder_table(ladder)}\n",
@@ -170,6 +173,40 @@ SANITIZERS = papers.Section(
     "", "sanitizers_h200.json", "`make sanitize`",
     lambda document: (sanitizers.show(document), ()), of_rows=False,
 )  # fmt: skip
+
+
+# Mutants of the stages.
+
+
+def mutants_tables(document: dict[str, Any]) -> papers.Shown:
+    """Two tables: by file how many mutants are rejected, and those that no check tells from the
+    stage."""
+    of_file: dict[str, list[dict[str, Any]]] = {name: [] for name in document["made"]}
+    for row in document["rows"]:
+        of_file[row["module"]].append(row)
+    made = document["made"] | {"all": sum(document["made"].values())}
+    lines, left = [], []
+    for name, rows in [*of_file.items(), ("all", document["rows"])]:
+        if not rows:
+            continue
+        results = Counter("equivalent" if row["equivalent"] else row["result"] for row in rows)
+        share = results["rejected"] / max(1, len(rows) - results["equivalent"])
+        counts = (results[one] for one in ("rejected", "told", "equivalent", "survived"))
+        file = name.rpartition(".")[2]
+        lines.append((file, *map(str, (made[name], len(rows), *counts)), f"{100 * share:.0f} %"))
+        left += [
+            (file, str(row["line"]), f"`{row['old']}`", f"`{row['new']}`", row["equivalent"] or "")
+            for row in rows
+            if row["result"] == "survived" and name != "all"
+        ]
+    head = "file", "mutants", "tried", "rejected", "told", "equivalent", "left", "rejected of rest"
+    survivors = table(("file", "line", "is", "becomes", "equivalent, because"), left)
+    return f"{table(head, lines)}\n{survivors}", ()
+
+
+STAGE_MUTANTS = papers.Section(
+    "", "stage_mutants.json", "`python -m stage_mutants --sample 10`", mutants_tables, of_rows=False
+)
 
 
 # Pictures.

@@ -8,7 +8,8 @@ import math
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,17 +20,18 @@ import numpy as np
 from numba.cuda.core import config
 
 from convlab import workloads
-from convlab.checking.records import SPOILED, Answer, Check, Count, Machine
+from convlab.checking.records import BARRIERS, SPOILED, Answer, Check, Count, Machine
 from convlab.engines.offline import CompilerMissing, compile_launch, is_float64
 from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan, with_tile
 from convlab.problem import ConvProblem
+from convlab.simulation.access_log import EndlessLoop, Loops
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.memory_rules import WARP
 from convlab.stage import SOURCES, Capability
 from convlab.stages import Launch, Program, Stage, Tile, allowances, stage_named
-from convlab.tracing import trace
+from convlab.tracing import LaunchTrace, trace_steps
 
 # Sizes of one, primes, remainders in M, N and K of every tile, unequal padding: a kernel that is
 # right on powers of two may fail here.
@@ -42,16 +44,24 @@ PROBLEMS = {
     "a stride larger than the filter": ConvProblem(2, 2, 9, 11, 5, 2, stride=(4, 3)),
     "padding wider than the image": ConvProblem(1, 2, 2, 3, 3, 3, padding=((3, 1), (0, 2))),
     "dilation": ConvProblem(1, 3, 12, 9, 4, (2, 3), dilation=(3, 2), stride=(1, 2)),
+    # More than the channels and the columns that a block of the C_in-parallel stages takes.
+    "many channels, a wide image": ConvProblem(1, 9, 3, 35, 2, (2, 3), padding=(1, 2)),
     "everything at once": ConvProblem(
         2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2)
     ),
     SPOILED: ConvProblem(2, 2, 6, 5, 5, 3, stride=(2, 1), padding=1),
 }
 EVERYTHING = PROBLEMS["everything at once"]
+COUNTED = "what is counted below"
+TALL = "another tile"
 SEVERAL = "several blocks of several warps"  # larger for some stages: in_blocks
-PROBLEMS[SEVERAL] = EVERYTHING
+PROBLEMS[TALL] = PROBLEMS[SEVERAL] = EVERYTHING
 CAPABILITY: Capability = (9, 0)  # what is compiled for
 WIDEST = 4 * WARP  # threads of a checked block, at most
+MORE = (2, 3), (3, 2), (2, 1), (1, 2), (1, 1)  # times M_T and N_T of the tiny tile, the best first
+# A kernel whose loops run more iterations than so many, and so many times those of the stage, is
+# taken to be endless: that takes seconds.
+ITERATIONS, TIMES = 200_000, 10
 DEFAULT_NAMES = ("make_kernel", "prepare")  # of a file, in this order
 Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
 Maker = Callable[[ConvProblem, Tile | None], Any]  # returns a kernel or a Program
@@ -82,14 +92,9 @@ def check(
     made = maker(kernel, step)
     answers: list[Answer] = []
     found: dict[Any, Finding] = {}
-    for name, problem in PROBLEMS.items():
-        tile = step.tiny_tile
-        if name == SEVERAL:
-            if found or not all(answer.ok for answer in answers):
-                break  # what is wrong shows better in small blocks
-            tile = wide_tile(step)
-            problem = in_blocks(step, problem, tile)
-        answer, findings = _try(step, made, name, problem, tile, seed)
+    counts: dict[str, int] = {}
+    for answer, findings, counted in attempts(step, made, seed, model or workloads.MODEL):
+        counts = counted
         answers.append(answer)
         for one in findings:
             found.setdefault((one.kind, one.line, one.other_line, one.array), one)
@@ -101,11 +106,42 @@ def check(
     checked = Check(title_of(kernel), step.name, tuple(answers), tuple(found.values()), (), machine)
     if not checked.ok:
         return checked
-    problem, tile = model or workloads.MODEL, step.model_tile or step.tiny_tile
-    yours = _counted(step, program_with(step, made, problem, tile), problem, seed)
-    stages = _counts_of_stage(step, problem, tile, seed)
-    counts = (Count(unit, number, stages[unit]) for unit, number in yours.items())
-    return replace(checked, counts=tuple(counts))
+    return replace(checked, counts=compared_with(step, counts, answers[-1].problem, seed))
+
+
+def compared_with(
+    stage: Stage, counts: dict[str, int], model: ConvProblem, seed: int
+) -> tuple[Count, ...]:
+    """The counts of a kernel beside those of the stage on the same problem."""
+    stages = _counts_of_stage(stage, model, seed)
+    return tuple(Count(unit, counts.get(unit, 0), stages.get(unit, 0)) for unit in counts | stages)
+
+
+Attempt = tuple[Answer, tuple[Finding, ...], dict[str, int]]  # and the counts, where it has any
+
+
+def attempts(stage: Stage, make: Maker, seed: int, model: ConvProblem) -> Iterator[Attempt]:
+    """The problems one by one, the larger ones only while nothing is wrong: what is wrong shows
+    better in small ones. The last is ``model``, which is counted."""
+    right = True
+    for name, problem in PROBLEMS.items():
+        tile = stage.tiny_tile
+        if name == TALL:
+            if (tile := tall_tile(stage)) is None:
+                continue
+            problem = in_blocks(stage, problem, tile)
+        if name == SEVERAL:
+            if not right:
+                return
+            tile = wide_tile(stage)
+            problem = in_blocks(stage, problem, tile)
+        answer, findings = _try(stage, make, name, problem, tile, seed)
+        yield answer, findings, {}
+        right = right and answer.ok and not findings
+        if answer.endless:
+            return  # each problem would take as long
+    if right:
+        yield _counted(stage, make, model, seed)
 
 
 def check_also(
@@ -127,27 +163,31 @@ def check_also(
 
 @lru_cache
 def wide_tile(stage: Stage) -> Tile | None:
-    """The smallest tile of more than two warps, the last of them not full where the stage allows:
-    within one warp, as the tiny tile has, a missing barrier does no harm. None for a stage without
-    tiles."""
+    """A small tile of more than two warps, where its sizes differ as much as the stage allows, so
+    that one taken for another shows: the last warp is not full, threads do not divide what they
+    share, and each computes more than in the tiny tile. Within one warp, as the tiny tile has, a
+    missing barrier does no harm. None for a stage without tiles."""
     tiny = stage.tiny_tile
     if tiny is None:
         return None
-    shapes = [
-        (rows, columns, K_B)
-        for rows in range(1, WIDEST // 2 + 1)
-        for columns in range(1, WIDEST // rows + 1)
-        for K_B in {tiny.K_B, rows, 2 * rows, columns, 2 * columns}
-        if rows * columns > 2 * WARP and tiny.K_B <= K_B <= 3 * tiny.K_B
-    ]
+    found = []
+    for rows in range(1, WIDEST // 2 + 1):
+        for columns in range(2 * WARP // rows + 1, WIDEST // rows + 1):
+            for times_M, times_N in MORE:
+                M_T, N_T = times_M * tiny.M_T, times_N * tiny.N_T
+                for K_B in {tiny.K_B, rows, 2 * rows, columns, 2 * columns}:
+                    if tiny.K_B <= K_B <= 3 * tiny.K_B:
+                        found.append(Tile(rows * M_T, columns * N_T, K_B, M_T, N_T))
 
-    def cost(shape: tuple[int, int, int]) -> tuple[bool, int, int]:
-        rows, columns, K_B = shape
-        slices = K_B * (rows * tiny.M_T + columns * tiny.N_T)
-        return rows * columns % WARP == 0, slices, rows * columns
+    def cost(tile: Tile) -> tuple[int, int]:
+        slices = [tile.K_B * tile.M_B, tile.K_B * tile.N_B]
+        alike = sum(slice % tile.threads == 0 for slice in slices)
+        alike += sum(side % max(1, tile.threads // tile.K_B) == 0 for side in (tile.M_B, tile.N_B))
+        alike += 2 * (tile.threads % WARP == 0) + (tile.rows == tile.columns)
+        more = MORE.index((tile.M_T // tiny.M_T, tile.N_T // tiny.N_T))
+        return alike + 2 * more, sum(slices)
 
-    for rows, columns, K_B in sorted(shapes, key=cost):
-        tile = replace(tiny, M_B=rows * tiny.M_T, N_B=columns * tiny.N_T, K_B=K_B)
+    for tile in sorted(found, key=cost):
         try:
             stage.prepare(EVERYTHING, tile)
         except ValueError:  # not for this stage
@@ -156,13 +196,39 @@ def wide_tile(stage: Stage) -> Tile | None:
     return tiny
 
 
+@lru_cache
+def tall_tile(stage: Stage) -> Tile | None:
+    """A tile of few threads whose four sizes differ, where each thread computes more rows than in
+    the tiny tile: there the wide one has more columns. None where there is none."""
+    tiny = stage.tiny_tile
+    if tiny is None:
+        return None
+    for times in (3, 2):
+        for columns in range(2, 4 * tiny.columns + 1):
+            for rows in range(1, 2 * tiny.threads // columns + 1):
+                M_T, N_T = times * tiny.M_T, tiny.N_T
+                tile = Tile(rows * M_T, columns * N_T, tiny.K_B, M_T, N_T)
+                sizes = {tile.M_B, tile.N_B, tile.K_B, tile.threads}
+                if len(sizes) < 4 or rows == columns or M_T <= N_T > 1:
+                    continue
+                try:
+                    stage.prepare(EVERYTHING, tile)
+                except ValueError:  # not for this stage
+                    continue
+                return tile
+    return None
+
+
 def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None) -> ConvProblem:
-    """The problem with as many more channels or images as take more than one block."""
+    """The problem with as many more channels or images as take more than one block, and the images
+    that fill most of a block's columns."""
 
     def larger(times: int) -> ConvProblem:
         if tile is None:
             return replace(problem, batch=(1 + times) * problem.batch)
-        return replace(problem, out_channels=problem.out_channels + times * tile.M_B)
+        channels = problem.out_channels + times * tile.M_B
+        images = (tile.N_B - 1) // (problem.N // problem.batch)
+        return replace(problem, out_channels=channels, batch=max(problem.batch, images))
 
     tried = map(larger, range(64))
     several = (one for one in tried if math.prod(_main(stage.prepare(one, tile)).grid) > 1)
@@ -181,6 +247,7 @@ def _try(
     """The answer, and the findings of a strict run; after findings the answer is that of a run
     without checks."""
     tensors = random_tensors(problem, seed)
+    own = _iterations(stage, problem, tile)
     if name == SPOILED:
         # An infinite weight gives NaN on padding, which is zeros.
         flat = tensors[0].reshape(-1)
@@ -191,59 +258,118 @@ def _try(
     findings: tuple[Finding, ...] = ()
     try:
         try:
-            output, written = _run(stage, program, problem, tensors, strict=True)
+            output, written = _run(stage, program, problem, tensors, own, strict=True)
         except NotSimulated:
             raise
         except SimulationError as error:
             findings = error.findings
-            output, written = _run(stage, program, problem, tensors, strict=False)
+            output, written = _run(stage, program, problem, tensors, own, strict=False)
     except NotSimulated as error:
         raise ValueError(str(error)) from error
     except SimulationError as error:
         return answer, error.findings
+    except EndlessLoop as error:
+        said = f"{error}, and {stage.name} has {own:,} in all loops of all threads"
+        return replace(answer, failed=", ".join([said, *_notes(error)]), endless=True), findings
     except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
-        return replace(answer, failed=raised_by(error)), ()
+        return replace(answer, failed=raised_by(error)), findings
+    return _checked(stage, name, problem, tensors, output, written), findings
+
+
+def _checked(
+    stage: Stage, name: str, problem: ConvProblem, tensors: Tensors, output: np.ndarray,
+    written: str | None,
+) -> Answer:  # fmt: skip
+    """The answer for an output; ``written`` as :func:`_written` returns it."""
     oracle, allowed = Oracle(problem, *tensors), allowances(stage, problem)
     checked = oracle.check(output, **allowed)
     images = enumerate(output) if not checked.ok else ()
     wrong = [oracle.is_wrong(i, image, **allowed) for i, image in images]
     failed = f"the kernel wrote to {written}, which is only to be read" if written else None
     where = np.stack(wrong) if wrong else None
-    return Answer(name, problem, checked, failed, where, output=output), findings
+    return Answer(name, problem, checked, failed, where, output=output)
 
 
 def _run(
-    stage: Stage, program: Program, problem: ConvProblem, tensors: Tensors, strict: bool
+    stage: Stage, program: Program, problem: ConvProblem, tensors: Tensors, own: int, strict: bool
 ) -> tuple[np.ndarray, str | None]:
     """The output, and the name of a read-only tensor that was written to."""
-    ready = Plan(problem, stage, program.tile, Simulator(strict=strict), program=program)
+    simulator = Simulator(strict, loops=_loops(own))
+    ready = Plan(problem, stage, program.tile, simulator, program=program)
     input, weight, bias = (tensor.copy() for tensor in tensors)
     output = np.full(problem.output_shape, np.nan, np.float32)
     ready(input, weight, output, bias)
-    tried = zip(SOURCES, (input, weight, bias), tensors, strict=True)
-    written = (name for name, now, was in tried if not np.array_equal(now, was, equal_nan=True))
-    return output, next(written, None)
+    return output, _written((input, weight, bias), tensors)
+
+
+def _written(now: Tensors, before: Tensors) -> str | None:
+    """The name of a tensor that has changed."""
+    tried = zip(SOURCES, now, before, strict=True)
+    changed = (name for name, one, was in tried if not np.array_equal(one, was, equal_nan=True))
+    return next(changed, None)
+
+
+def _loops(own: int) -> Loops:
+    """The iterations that a kernel may run where the stage's runs ``own``."""
+    return Loops(ITERATIONS + TIMES * own)
+
+
+@lru_cache(maxsize=256)
+def _iterations(stage: Stage, problem: ConvProblem, tile: Tile | None) -> int:
+    """How many iterations all loops of all threads of the stage's kernels run together."""
+    program = stage.prepare(problem, tile)
+    simulator = Simulator(strict=False, loops=(loops := Loops()))
+    most = loops.left
+    ready = Plan(problem, stage, program.tile, simulator, program=program)
+    input, weight, bias = random_tensors(problem, 0)
+    ready(input, weight, np.empty(problem.output_shape, np.float32), bias)
+    return most - loops.left
+
+
+def _counted(stage: Stage, make: Maker, problem: ConvProblem, seed: int) -> Attempt:
+    """The attempt at the problem whose memory traffic is counted."""
+    tile = stage.model_tile or stage.tiny_tile
+    program = program_with(stage, make, problem, tile)
+    ready = Plan(problem, stage, program.tile, Simulator(strict=False), program=program)
+    tensors = random_tensors(problem, seed)
+    input, weight, bias = (tensor.copy() for tensor in tensors)
+    output = np.full(problem.output_shape, np.nan, np.float32)
+    try:
+        loops = _loops(_iterations(stage, problem, tile))
+        launches = trace_steps(ready, input, weight, output, bias, loops=loops)
+        if any(launch.findings for launch in launches):
+            return *_try(stage, make, COUNTED, problem, tile, seed), {}
+    except (Exception, SystemExit):
+        answer, findings = _try(stage, make, COUNTED, problem, tile, seed)  # says what is wrong
+        if answer.ok and not findings:
+            raise
+        return answer, findings, {}
+    written = _written((input, weight, bias), tensors)
+    answer = _checked(stage, COUNTED, problem, tensors, output, written)
+    return answer, (), _counts_of(*launches)
 
 
 @lru_cache(maxsize=64)  # a kernel that is being corrected is checked repeatedly
-def _counts_of_stage(
-    stage: Stage, problem: ConvProblem, tile: Tile | None, seed: int
-) -> dict[str, int]:
-    return _counted(stage, stage.prepare(problem, tile), problem, seed)
+def _counts_of_stage(stage: Stage, problem: ConvProblem, seed: int) -> dict[str, int]:
+    return _counted(stage, stage.prepare, problem, seed)[2]
 
 
-def _counted(stage: Stage, program: Program, problem: ConvProblem, seed: int) -> dict[str, int]:
-    output = np.full(problem.output_shape, np.nan, np.float32)
-    main, arrays = main_launch(stage, program, problem, random_tensors(problem, seed), output)
-    launch = trace(main.kernel, main.grid, main.block, *arrays).main
-    return {
-        "requests to global memory": launch.total("requests", launch.of(space="global")),
-        "sectors of global memory": launch.total("sectors"),
-        "requests to shared memory": launch.total("requests", launch.of(space="shared")),
-        "wavefronts of shared memory": launch.total("wavefronts"),
-        "threads at barriers": launch.barriers,
-        "floating-point operations": launch.flops,
-    }
+def _counts_of(*launches: LaunchTrace) -> dict[str, int]:
+    """Counts of the main kernel, the last, and of the layout transforms before it. What is stored
+    has counts of its own: it is little, and waste would hide behind the loads."""
+    counts: Counter[str] = Counter()
+    for launch in launches:
+        of = "" if launch is launches[-1] else "transforms: "
+        near, far = (launch.of(space=space) for space in ("shared", "global"))
+        stored = [access for access in far if access.operation != "load"]
+        counts[f"{of}requests to global memory"] += launch.total("requests", far)
+        counts[f"{of}sectors of global memory"] += launch.total("sectors")
+        counts[f"{of}sectors stored"] += launch.total("sectors", stored)
+        counts[f"{of}requests to shared memory"] += launch.total("requests", near)
+        counts[f"{of}wavefronts of shared memory"] += launch.total("wavefronts")
+        counts[f"{of}{BARRIERS}"] += launch.barriers
+        counts[f"{of}floating-point operations"] += launch.flops
+    return {unit: number for unit, number in counts.items() if number}
 
 
 def main_launch(
@@ -427,8 +553,11 @@ def _in_words(error: BaseException) -> str:
 
 def raised_by(error: BaseException) -> str:
     """What a kernel raised, and the thread, file and line, which the simulator notes."""
-    notes = getattr(error, "__notes__", ())
-    return ", ".join([f"it raised {type(error).__name__}: {error}", *notes])
+    return ", ".join([f"it raised {type(error).__name__}: {error}", *_notes(error)])
+
+
+def _notes(error: BaseException) -> tuple[str, ...]:
+    return tuple(getattr(error, "__notes__", ()))
 
 
 def _place_of(error: BaseException, file: str) -> str:

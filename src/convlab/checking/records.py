@@ -17,6 +17,7 @@ from convlab.simulation.findings import Finding
 from convlab.tracing.views import as_html
 
 SPOILED = "NaN and infinities"
+BARRIERS = "threads at barriers"
 AS_GOOD = 1.10  # times the stage's count that still is as good
 WIDTH = 100
 MOST_ROWS, MOST_COLUMNS = 12, 48
@@ -26,7 +27,7 @@ MOST_ROWS, MOST_COLUMNS = 12, 48
 class Answer:
     """How the kernel did on one problem. ``wrong`` is True where ``output`` is wrong, by [image,
     channel, row, column]; None if the output is right or there is none. ``failed`` says what else
-    is wrong; ``ended`` that every run came to its end."""
+    is wrong; ``ended`` that every run came to its end, ``endless`` that a loop did not."""
 
     name: str
     problem: ConvProblem
@@ -35,6 +36,7 @@ class Answer:
     wrong: np.ndarray | None = None
     ended: bool = True
     output: np.ndarray | None = None
+    endless: bool = False
 
     @property
     def ok(self) -> bool:
@@ -76,6 +78,11 @@ class Count:
     def ok(self) -> bool:
         """Whether it is no more than a tenth above the stage's."""
         return self.yours <= AS_GOOD * self.stages
+
+    @property
+    def fewer_barriers(self) -> bool:
+        """Whether it counts barriers, and the stage has more."""
+        return self.unit.endswith(BARRIERS) and self.yours < self.stages
 
     @property
     def times(self) -> float:
@@ -183,8 +190,13 @@ class Check:
     def conclusion(self) -> str:
         """The result in one sentence."""
         if self.wrong:
-            many = f"{len(self.wrong)} of {len(self.answers)}"
-            return f"Not yet: the answer is wrong on {many} problems."
+            of = f"of {len(self.answers)} problems"
+            without = sum(answer.check is None for answer in self.wrong)
+            none = f"it does not run to its end on {without} {of}"
+            if without == len(self.wrong):
+                return f"Not yet: {none}, so there is no answer."
+            wrong = f"the answer is wrong on {len(self.wrong) - without} {of}"
+            return f"Not yet: {wrong}{f', and {none}' if without else ''}."
         here = "the answers came out right here, but"
         if self.compile_error is not None:
             return f"Not yet: {here} Numba cannot compile the kernel."
@@ -193,9 +205,11 @@ class Check:
         if self.float64:
             more = "" if self.frugal else " and asks more of memory"
             return f"Right. It computes in float64{more}, which {self.stage} does not, though."
+        fewer = any(count.fewer_barriers for count in self.counts)
+        also = f" It has fewer barriers than {self.stage}." if fewer else ""
         if not self.frugal:
-            return f"Right. It asks more of memory than {self.stage}, though."
-        return f"Right, and it asks no more of memory than {self.stage}."
+            return f"Right. It asks more of memory than {self.stage}, though.{also}"
+        return f"Right, and it asks no more of memory than {self.stage}.{also}"
 
     def as_text(self, width: int = WIDTH) -> Text:
         """The check for a terminal; lines that are too long hang below their text."""
@@ -240,12 +254,13 @@ class Check:
         if ended:
             yield self._compiled()
         yield "3. What does it ask of memory?", "bold"
-        head = f"{'':26}{'yours':>12}{self.stage.split('_')[0]:>12}"
+        long = max((len(count.unit) for count in self.counts), default=0)
+        head = f"{'':{long}}{'yours':>12}{self.stage.split('_')[0]:>12}"
         yield f"   {head if self.counts else 'counted once it is right'}", "dim"
         for count in self.counts:
             numbers = f"{count.yours:12,.0f}{count.stages:12,.0f}"
             style = "green" if count.ok else "yellow"
-            yield f"   {count.unit:26}{numbers}  {count.compared}", style
+            yield f"   {count.unit:{long}}{numbers}  {count.compared}", style
         yield self.conclusion, "bold green" if self.ok else "bold red"
 
     def _compiled(self) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from convlab.engines import Engine
+from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError, three
 from convlab.simulation.simulated_launch import Recorder, SimulatedLaunch
 from convlab.stage import Launch
@@ -29,8 +30,10 @@ class Simulator(Engine):
     device = "convlab's strict simulator on the CPU"
     multiply_adds_per_second = 450_000
 
-    def __init__(self, strict: bool = True, recorder: Recorder | None = None) -> None:
-        self.strict, self.recorder = strict, recorder
+    def __init__(
+        self, strict: bool = True, recorder: Recorder | None = None, loops: Loops | None = None
+    ) -> None:
+        self.strict, self.recorder, self.loops = strict, recorder, loops
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end."""
@@ -46,11 +49,14 @@ class Simulator(Engine):
     ) -> None:
         """Run anybody's kernel: ``kernel[grid, block, 0, shared_bytes](*arguments)``.
 
-        Raises :class:`SimulationError` with its findings if the kernel is wrong, and
-        :class:`NotSimulated` if it uses what is not known here.
+        Raises :class:`SimulationError` with its findings if the kernel is wrong,
+        :class:`NotSimulated` if it uses what is not known here, and ``EndlessLoop`` where it runs
+        more iterations than ``loops`` allows.
         """
         sizes = three(grid, "grid"), three(block, "block")
-        heard = self._counts, self.recorder
-        simulated = SimulatedLaunch(kernel, *sizes, arguments, shared_bytes, self.strict, *heard)
+        simulated = SimulatedLaunch(
+            kernel, *sizes, arguments, shared_bytes,
+            self.strict, self._counts, self.recorder, self.loops,
+        )  # fmt: skip
         simulated.on_block = self.on_block
         simulated.run()

@@ -461,7 +461,7 @@ def feedback_on(found: Check, stage: str, at_most: float, seed: int = 0) -> Feed
     problems = of_findings(found.findings)
     wrong = [answer for answer in found.answers if not answer.ok]
     right = [f"the answer is right on {len(found.answers)} problems"] * (not wrong)
-    raised = [one.failed for one in wrong if one.failed and "it raised" in one.failed]
+    raised = [one.failed for one in wrong if one.failed and re.search("raised|not end", one.failed)]
     picture = None
     if raised:
         problems.append(_error(raised[0]))

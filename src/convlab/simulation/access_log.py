@@ -308,10 +308,59 @@ def assigned_name(code: CodeType, offset: int) -> str:
 # around them, so that one lane's third iteration is not taken for another's second.
 
 
-class Paths:
-    """The paths of a block's threads. ``log`` hears where in it that of the running one changes."""
+class EndlessLoop(RuntimeError):
+    """A loop that goes on when all iterations are used up: its site, its line of the source, and
+    how many iterations it has had in one thread."""
 
-    def __init__(self, threads: int, log: AccessLog) -> None:
+    def __init__(self, site: int, iterations: int) -> None:
+        super().__init__(site, iterations)
+        self.site, self.iterations, self.code = site, iterations, ""
+
+    def __str__(self) -> str:
+        return f"the loop `{self.code}` does not end: a thread is in iteration {self.iterations:,}"
+
+
+class Loops:
+    """Counts the iterations of all loops, by all threads of any launches: ``left`` may be run."""
+
+    def __init__(self, left: int = 1 << 62) -> None:
+        self.left = left
+        self._running: dict[int, list[int]] = {}  # site and iterations, by the list's id
+
+    def range(self, *bounds: Any) -> Loop:
+        """The ``range`` of a kernel whose loops are counted."""
+        return Loop(self, site_of(1), builtins.range(*bounds))
+
+    def endless(self) -> Loop:
+        """What a ``while`` runs through, as :mod:`convlab.simulation.python_body` compiles it."""
+        return Loop(self, site_of(1), itertools.count())
+
+    def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What calls a device function."""
+        return function
+
+    def run(self, site: int, steps: Iterable[int]) -> Iterator[int]:
+        """The steps of one loop of one thread. Where none is left, the loop at fault is the one
+        with the most iterations: it may be around the one that is here."""
+        turn = [site, 0]
+        self._running[id(turn)] = turn
+        try:
+            for step in steps:
+                turn[1] += 1
+                self.left -= 1
+                if self.left < 0:
+                    raise EndlessLoop(*max(self._running.values(), key=lambda turn: turn[1]))
+                yield step
+        finally:  # after `break` and `return` too
+            del self._running[id(turn)]
+
+
+class Paths(Loops):
+    """The paths of a block's threads. ``log`` hears where in it that of the running one changes;
+    ``loops`` counts iterations, if it is given."""
+
+    def __init__(self, threads: int, log: AccessLog, loops: Loops | None) -> None:
+        self._loops = loops
         self.now = 0
         self.running = 0
         self.addresses, self.marks = log.addresses, log.path_marks
@@ -338,14 +387,6 @@ class Paths:
         self.now = path
         self.marks.extend((len(self.addresses), path))
 
-    def range(self, *bounds: Any) -> Loop:
-        """The ``range`` of a kernel whose paths are recorded."""
-        return Loop(self, site_of(1), builtins.range(*bounds))
-
-    def endless(self) -> Loop:
-        """What a ``while`` runs through, as :mod:`convlab.simulation.python_body` compiles it."""
-        return Loop(self, site_of(1), itertools.count())
-
     def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A device function that knows where it was called."""
         calls, note, addresses = self._calls, self.marks.extend, self.addresses
@@ -362,14 +403,31 @@ class Paths:
 
         return called
 
+    def run(self, site: int, steps: Iterable[int]) -> Iterator[int]:
+        """The steps of one loop of one thread, whose iterations are noted."""
+        outer = self.now
+        iterations = self.iterations[outer, site]
+        # Every iteration of every thread comes by here: `to`, written out.
+        note, addresses = self.marks.extend, self.addresses
+        counted = steps if self._loops is None else self._loops.run(site, steps)
+        try:
+            for iteration, step in enumerate(counted):
+                if iteration == len(iterations):  # nobody has been there yet
+                    iterations.append(next(self.numbers))
+                self.now = path = iterations[iteration]
+                note((len(addresses), path))
+                yield step
+        finally:  # after `break` and `return` too
+            self.to(outer)
+
 
 class Loop:
-    """A loop that notes its iterations."""
+    """A ``range`` whose iterations are noted."""
 
-    __slots__ = ("_paths", "_site", "_steps")
+    __slots__ = ("_loops", "_site", "_steps")
 
-    def __init__(self, paths: Paths, site: int, steps: Any) -> None:
-        self._paths, self._site, self._steps = paths, site, steps
+    def __init__(self, loops: Loops, site: int, steps: Any) -> None:
+        self._loops, self._site, self._steps = loops, site, steps
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -378,17 +436,4 @@ class Loop:
         return int(self._steps[index])
 
     def __iter__(self) -> Iterator[int]:
-        paths = self._paths
-        outer = paths.now
-        iterations = paths.iterations[outer, self._site]
-        # Every iteration of every thread comes by here: `to`, written out.
-        note, addresses = paths.marks.extend, paths.addresses
-        try:
-            for iteration, step in enumerate(self._steps):
-                if iteration == len(iterations):  # nobody has been there yet
-                    iterations.append(next(paths.numbers))
-                paths.now = path = iterations[iteration]
-                note((len(addresses), path))
-                yield step
-        finally:  # after `break` and `return` too
-            paths.to(outer)
+        return self._loops.run(self._site, self._steps)

@@ -28,7 +28,7 @@ from numba.cuda.typing.typeof import typeof
 
 from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
-from convlab.simulation.access_log import Paths
+from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.scalars import by_zero
 
@@ -55,7 +55,7 @@ class Copier:
 
     ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
     are names that get another meaning than Python's. ``emulation(value)`` is what stands for an
-    intrinsic, None for anything else. ``paths`` hears of loops and calls. ``used`` are the names of
+    intrinsic, None for anything else. ``loops`` hears of loops and calls. ``used`` are the names of
     ``cuda`` that functions imported by themselves.
     """
 
@@ -65,12 +65,12 @@ class Copier:
         meaning: Meaning,
         builtins: Mapping[str, Any] | None = None,
         emulation: Meaning = emulation_of,
-        paths: Paths | None = None,
+        loops: Loops | None = None,
     ) -> None:
         self.fake_cuda, self._meaning, self._emulation = fake_cuda, meaning, emulation
-        self._builtins, self._paths = dict(builtins or {}), paths
-        if paths is not None:
-            self._builtins["range"] = paths.range
+        self._builtins, self._loops = dict(builtins or {}), loops
+        if loops is not None:
+            self._builtins["range"] = loops.range
         self.used: set[str] = set()
         self._copies: dict[FunctionType, FunctionType] = {}
         self._modules: dict[int, ModuleType] = {}
@@ -84,9 +84,9 @@ class Copier:
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
         globals_[BY_ZERO] = self._builtins.get(BY_ZERO, by_zero)
-        if self._paths is not None:
-            globals_[ENDLESS] = self._paths.endless
-        code = _code_of(function, self._paths is not None)
+        if self._loops is not None:
+            globals_[ENDLESS] = self._loops.endless
+        code = _code_of(function, self._loops is not None)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
         self._copies[function] = copy  # before what it refers to is copied: that may be itself
         attributes = names_used(code)
@@ -119,7 +119,7 @@ class Copier:
             return emulation
         if isinstance(getattr(value, "py_func", None), FunctionType):  # a device function
             copy = self.copy(value.py_func)
-            return copy if self._paths is None else self._paths.call(copy)
+            return copy if self._loops is None else self._loops.call(copy)
         if (name := _imported_names().get(id(value))) is not None:  # `from numba.cuda import name`
             self.used.add(name)
             if name == "laneid":  # a number, which changes

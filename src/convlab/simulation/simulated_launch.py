@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import linecache
 import math
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -17,7 +18,7 @@ from greenlet import getcurrent
 from numpy.lib.array_utils import byte_bounds
 
 from convlab.device import emulation_of
-from convlab.simulation.access_log import GLOBAL, AccessLog, Clock, Paths, Sites
+from convlab.simulation.access_log import GLOBAL, AccessLog, Clock, EndlessLoop, Loops, Paths, Sites
 from convlab.simulation.arrays import start_of
 from convlab.simulation.asynchronous import AsyncCopies, TensorCores
 from convlab.simulation.findings import (
@@ -69,6 +70,7 @@ class SimulatedLaunch(Clock):
         strict: bool,
         counts: Counts | None,
         recorder: Recorder | None = None,
+        loops: Loops | None = None,
     ) -> None:
         _check_shape(grid, block)
         function = getattr(kernel, "py_func", None)
@@ -83,7 +85,7 @@ class SimulatedLaunch(Clock):
         self.grid, self.block_shape = grid, block
         self.kernel: str = function.__name__
         self.reports = Reports(self.kernel, grid, block, strict, self)
-        self.paths = Paths(block_size, log) if log is not None and by_request else None
+        self.paths = Paths(block_size, log, loops) if log is not None and by_request else None
         self.arithmetic = Arithmetic() if recorder is not None else None
         number = self.arithmetic.number if self.arithmetic else None
         self.memory = Memory(log, self.reports.of_array, number)
@@ -102,7 +104,7 @@ class SimulatedLaunch(Clock):
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma
-        copier = Copier(self.cuda, self._meaning, builtins, self._emulation, self.paths)
+        copier = Copier(self.cuda, self._meaning, builtins, self._emulation, self.paths or loops)
         self.body = copier.copy(function)
         self.codes: tuple[CodeType, ...] = tuple(copier.codes())
         self.sites = self.reports.sites = Sites(self.codes)
@@ -200,6 +202,9 @@ class SimulatedLaunch(Clock):
             raise NotSimulated(f"{unknown}, {self._where(unknown)}") from None
         except Exception as raised:
             error, where = raised, self._where(raised)
+            if isinstance(raised, EndlessLoop):
+                file, line = self.sites.line(raised.site)
+                raised.code, where = linecache.getline(file, line).strip(), f"{file}:{line}"
             if raised.args[:1] == (errno.ERANGE,):
                 what = "a power beyond the largest float is not simulated: write math.pow"
                 error = NotSimulated(f"{what}, {where}")

@@ -20,7 +20,7 @@ from convlab.engines.simulator import Simulator
 from convlab.oracle import random_tensors
 from convlab.plans import Plan, why_too_old
 from convlab.problem import ConvProblem
-from convlab.simulation.access_log import ATOMIC, GLOBAL, READ, WRITE, Span, c_strides
+from convlab.simulation.access_log import ATOMIC, GLOBAL, READ, WRITE, Loops, Span, c_strides
 from convlab.simulation.findings import (
     Finding,
     NotSimulated,
@@ -101,20 +101,31 @@ def trace_stage(
     _check_shown(block_shown, chosen.name, blocks)
     input, weight, bias = random_tensors(problem, seed)
     output = np.full(problem.output_shape, np.nan, np.float32)
-    launches = []
-    bound = ready.bound(input, weight, output, bias)
-    for (step, arrays), start in zip(bound, ready.steps(input, weight, output, bias), strict=True):
-        if isinstance(step, Launch):
-            shown = min(block_shown, math.prod(step.grid) - 1)  # transforms may have fewer blocks
-            launches.append(_launch(step.kernel, step.grid, step.block, arrays, 0, shown, compiled))
-        else:
-            start(None)  # a library's work, which is not traced
+    launches = trace_steps(ready, input, weight, output, bias, block_shown, compiled)
     about = {"problem": str(problem), "idea": chosen.title, "source": chosen.source}
     if ready.tile is not None:
         about["tile"] = str(ready.tile)
     if compiled is not None:
         about["compiled"] = arch_of(compiled)
-    return Trace(chosen.name, tuple(launches), about)
+    return Trace(chosen.name, launches, about)
+
+
+def trace_steps(
+    ready: Plan, input: Any, weight: Any, output: Any, bias: Any,
+    block_shown: int = 0, compiled: Capability | None = None, loops: Loops | None = None,
+) -> tuple[LaunchTrace, ...]:  # fmt: skip
+    """Run a plan's steps and trace every launch. Raises ``EndlessLoop`` where these run more
+    iterations than ``loops`` allows."""
+    launches = []
+    bound = ready.bound(input, weight, output, bias)
+    for (step, arrays), start in zip(bound, ready.steps(input, weight, output, bias), strict=True):
+        if isinstance(step, Launch):
+            shown = min(block_shown, math.prod(step.grid) - 1)  # transforms may have fewer blocks
+            launch = step.kernel, step.grid, step.block, arrays
+            launches.append(_launch(*launch, 0, shown, compiled, loops))
+        else:
+            start(None)  # a library's work, which is not traced
+    return tuple(launches)
 
 
 def _check_shown(shown: int, name: str, blocks: int) -> None:
@@ -130,12 +141,13 @@ def _launch(
     shared_bytes: int,
     shown: int,
     compiled: Capability | None,
+    loops: Loops | None = None,
 ) -> LaunchTrace:
     loads_of = None
     if compiled is not None:
         loads_of = shared_load_bytes(kernel, tuple(map(typeof, arguments)), compiled)
     recorder = Recorder(shown, loads_of)
-    simulator = Simulator(recorder=recorder)
+    simulator = Simulator(recorder=recorder, loops=loops)
     try:
         simulator.launch(kernel, grid, block, *arguments, shared_bytes=shared_bytes)
     except NotSimulated:

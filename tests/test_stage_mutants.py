@@ -1,0 +1,53 @@
+"""Mutants made from the stages' own sources: a sample; ``stage_mutants`` checks them all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import stage_mutants
+from stage_mutants import Mutant
+
+pytestmark = pytest.mark.same_in_cudasim
+
+S05, S11C = "convlab.stages.s05_shared_memory", "convlab.stages.s11c_multistage"
+
+
+def changes(module: str, kind: str) -> list[Mutant]:
+    return [mutant for mutant in stage_mutants.mutants_of(module) if mutant.kind == kind]
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        *changes(S05, "synchronisation"), *changes(S05, "index"), *changes(S05, "bound")[::5],
+        *changes(S05, "constant")[::9],
+        *changes(S11C, "synchronisation"), *changes(S11C, "constant")[::12],
+    ],
+    ids=lambda one: f"{one.module[-11:]}:{one.line}:{one.column}:{one.new}",
+)  # fmt: skip
+def test_a_sample_of_the_mutants_is_rejected(mutant):
+    assert stage_mutants.result_of(mutant) == stage_mutants.REJECTED or mutant.equivalent
+
+
+@pytest.mark.parametrize("module", [S05, S11C])
+def test_a_stage_that_is_not_changed_is_not_rejected(module):
+    same = Mutant(module, 1, 0, "nothing", '"""s', '"""s')
+    assert stage_mutants.result_of(same) == stage_mutants.SURVIVED
+
+
+def test_each_kind_of_change_is_made_and_stands_where_it_says():
+    made = list(stage_mutants.mutants_of(S11C))
+    assert {one.kind for one in made} == {"synchronisation", "index", "bound", "constant"}
+    removed = [one for one in made if one.new == "pass"]
+    assert len(removed) == 6  # two barriers, two waits, two commits
+    assert all(one.text.splitlines()[one.line - 1].strip().startswith("pass") for one in removed)
+
+
+def test_the_stored_results_reject_what_the_page_says():
+    document = json.loads(stage_mutants.RESULTS.read_text(encoding="utf-8"))
+    rows = [row for row in document["rows"] if row["equivalent"] is None]
+    rejected = [row for row in rows if row["result"] == stage_mutants.REJECTED]
+    assert len(rejected) > 0.95 * len(rows)
+    unsynchronised = [row for row in rows if row["kind"] == "synchronisation"]
+    assert all(row["result"] != stage_mutants.SURVIVED for row in unsynchronised)
