@@ -40,6 +40,23 @@ def test_a_wrong_kernel_gets_its_finding(case: Case, monkeypatch) -> None:
         assert str(finding) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "count", "block", "says"),
+    [
+        ("no_fence_after_stores", 256, 0, "thread (0, 0, 0), which wrote it, has not fenced it"),
+        ("own_part_with_no_barrier", 256, 0, "read by tensor cores after thread (0, 0, 0)"),
+        ("own_warp_s_part_is_done_only", 128, 0, "written while tensor cores may read it"),
+        ("tensor_cores_read_before_the_wait", 128, 0, "thread (0, 0, 0)'s copy to it is in flight"),
+        ("block_index_forgotten", 32, 1, "after block (0, 0, 0) had written it"),
+        ("no_guard", 1, 1, "a[32] is outside shape (32,)"),
+    ],
+)
+def test_what_is_said_of_a_mistake(name: str, count: int, block: int, says: str) -> None:
+    finding = findings_of(next(case for case in WRONG if case.name == name))[0]
+    assert says in finding.what
+    assert (finding.count, finding.block) == (count, (block, 0, 0))
+
+
 @pytest.mark.parametrize("case", [*RIGHT, *DOCUMENTED], ids=lambda case: case.name)
 def test_a_right_kernel_gets_none(case: Case, monkeypatch) -> None:
     for engine, long in (

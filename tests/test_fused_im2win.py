@@ -56,6 +56,12 @@ def test_every_way_to_fetch(tile: Tile, problem: ConvProblem, checked: Any) -> N
     assert checked(problem, S12, tensors, tile).ok
 
 
+@pytest.mark.same_in_cudasim
+def test_the_pipeline_is_as_deep_as_shared_memory_allows() -> None:
+    assert Tile(128, 128, 16, 8, 8).pipeline_depth(16 * 256) == 3
+    assert Tile(128, 128, 20, 8, 8).pipeline_depth(20 * 256) == 2
+
+
 def test_a_window_shorter_than_the_pipeline(checked: Any) -> None:
     problem = ConvProblem(2, 4, 5, 5, 5, 1)
     assert checked(problem, S12, random_tensors(problem, 1), Tile(16, 32, 4, 4, 4)).ok
@@ -69,6 +75,13 @@ def test_places_that_do_not_fit_constant_memory_are_computed(
         tile = Tile(16, 32, depth, 4, 4)
         plans._prepared.cache_clear()  # programs are kept
         assert checked(problem, S12, random_tensors(problem, 2), tile).ok
+
+
+@pytest.mark.same_in_cudasim
+def test_places_beyond_32_bits_are_computed() -> None:
+    for side, name in ((2**14, "looked_up"), (2**15, "computed")):
+        large = ConvProblem(1, 8, side, side, 4, 1)
+        assert window_copies.make_locate(large, Tile(16, 32, 4, 4, 4)).py_func.__name__ == name
 
 
 @pytest.mark.same_in_cudasim

@@ -333,6 +333,14 @@ def test_a_poisoned_element_is_found_where_it_is_in_plain_python(place):
     assert repr(result) == repr(expected)  # and so JSON can hold it; NaN equals nothing
 
 
+def test_a_result_is_a_sentence():
+    assert "all 210" in str(CheckResult(True, 0.1234, 0, 210))
+    wrong = str(CheckResult(False, 812.4, 37, 210, (0, 1, 0, 3), 1.25, 1.5))
+    for part in ("37 of 210", "[0, 1, 0, 3]", "got 1.25", "expected 1.5", "812 times"):
+        assert part in wrong
+    assert "got nan" in str(CheckResult(False, inf, 1, 210, (0, 1, 0, 3), nan, 1.5))
+
+
 # --- What is refused, and random tensors --------------------------------------------------------
 
 

@@ -190,7 +190,11 @@ UNSUITED_TILES = {  # and a part of the sentence that names the sizes and the ru
         (Tile(32, 16, 2, 4, 4), "share K_B x M_B / 4 float4s"),
         (Tile(128, 128, 32, 8, 8), "take 65536 bytes"),
     ],
-    "s10b": [(Tile(16, 8, 6, 4, 4), "K_B must"), (Tile(32, 16, 4, 4, 4), "share K_B x M_B / 4")],
+    "s10b": [
+        (Tile(16, 8, 6, 4, 4), "K_B must"),
+        (Tile(32, 16, 4, 4, 4), "share K_B x M_B / 4"),
+        (Tile(128, 128, 32, 8, 8), "take 66560 bytes"),
+    ],
     "s11": [
         *(
             (tile, "M_T, N_T and K_B must be multiples of 4")

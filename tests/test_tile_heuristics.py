@@ -169,6 +169,20 @@ def test_how_deep_slices_are(heuristic, depths):
     assert heuristic is not S12 or heuristic.slice_depth(padded) == 9
 
 
+def test_an_odd_depth_stays_where_there_are_more_than_three_slices():
+    three, five = (ConvProblem(1, channels, 16, 16, 8, 3) for channels in (3, 5))
+    assert [S12.slice_depth(problem) for problem in (three, five)] == [10, 9]
+
+
+def test_s14_counts_a_block_that_has_an_sm_to_itself_as_one_and_a_half():
+    tile = Tile(128, 128, 16, 32, 4)  # two of them are resident
+    one, two, three = (
+        S14.estimated_cost(ConvProblem(blocks, 16, 8, 16, 128, 1), tile, sm_count=1)
+        for blocks in (1, 2, 3)
+    )
+    assert (one, three) == (pytest.approx(1.5 / 2 * two), pytest.approx(3.5 / 2 * two))
+
+
 @EACH
 def test_the_choice_is_the_cheapest_by_the_model(heuristic):
     stage = STAGE_OF[id(heuristic)]

@@ -74,8 +74,8 @@ MODULES: dict[str, tuple[str, ...]] = {
 }
 # What no docstring can say.
 DATA = {
-    "ABLATION": "The stage s11 with some of its techniques left out, for ``bench.ablation``; it is "
-    "not on the ladder.",
+    "ABLATION": "The stage s11 with some of its techniques left out, for ``convlab bench --cases "
+    "ablation``; it is not on the ladder.",
     "LADDER": "All stages, in order: a tuple of :class:`Stage`.",
     "Step": "One step of a program: a :class:`Launch` or a :class:`LibraryCall`.",
     "BYTES_16": "The ``alignment=`` of a shared array that float4 loads and stores access: 16 on a "

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
 
 from convlab.arguments import LARGEST_AXIS, IntOrPair, Padding, Pair, integer, paddings, pair
 
@@ -19,7 +17,10 @@ class _Entry:
         self._field, self._indices = field, indices
 
     def __get__(self, problem: ConvProblem, owner: type) -> int:
-        return int(reduce(getitem, self._indices, getattr(problem, self._field)))
+        value = getattr(problem, self._field)
+        for index in self._indices:
+            value = value[index]
+        return int(value)
 
 
 @dataclass(frozen=True, init=False)
@@ -60,11 +61,8 @@ class ConvProblem:
         sizes = {"batch": batch, "in_channels": in_channels, "height": height, "width": width}
         for name, size in (sizes | {"out_channels": out_channels}).items():
             own[name] = integer(name, size, at_least=1)
-        for name, two in {
-            "kernel_size": kernel_size,
-            "stride": stride,
-            "dilation": dilation,
-        }.items():
+        pairs = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
+        for name, two in pairs.items():
             own[name] = pair(name, two, at_least=1)
         own["padding"] = paddings(padding, self.stride, self.window_shape)
         self._require_fit()
@@ -77,20 +75,20 @@ class ConvProblem:
                 made = f"padding {self.padding} makes the {axis} {padded}"
                 raise ValueError(f"{made}: it must be below 2**31, for 32-bit integers")
             if window > padded:
-                spans = (
-                    f"kernel_size {self.kernel_size} with dilation {self.dilation} spans {window}"
+                raise ValueError(
+                    f"kernel_size {self.kernel_size} with dilation {self.dilation} spans {window} "
+                    f"pixels of {axis}, but the padded input has {padded}: it must not span more"
                 )
-                has = f"pixels of {axis}, but the padded input has {padded}"
-                raise ValueError(f"{spans} {has}: it must not span more")
         for name in ("input", "weight", "output"):
             elements = math.prod(shape := getattr(self, f"{name}_shape"))
             if elements >= 2**63:
                 has = f"the {name} of shape {shape} has {elements} elements"
                 raise ValueError(f"{has}: it must have fewer than 2**63, for 64-bit integers")
         if self.K > LARGEST_AXIS:
-            of = f"kernel_size {self.kernel_size} over in_channels {self.in_channels}"
-            terms = f"makes sums of {self.K} terms"
-            raise ValueError(f"{of} {terms}: they must be below 2**31, for 32-bit integers")
+            raise ValueError(
+                f"kernel_size {self.kernel_size} over in_channels {self.in_channels} makes sums of "
+                f"{self.K} terms: they must be below 2**31, for 32-bit integers"
+            )
 
     # The same numbers under the paper's names (im2win paper (000), section 2.1).
     N_i = _Entry("batch")

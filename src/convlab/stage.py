@@ -33,12 +33,12 @@ class Tile:
     N_T: int = 1
 
     def __post_init__(self) -> None:
-        for name, size in vars(self).items():
+        for name, size in list(vars(self).items()):
             if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
                 raise ValueError(f"tile {name} is {shown(size)}: it must be a positive integer")
-            vars(self)[name] = int(size)  # NumPy's integers become Python's
-            if int(size) > LARGEST_AXIS:
+            if size > LARGEST_AXIS:
                 raise ValueError(f"tile {name} is {shown(size)}: it must be below 2**31")
+            object.__setattr__(self, name, int(size))  # NumPy's integers become Python's
         for block, thread in (("M_B", "M_T"), ("N_B", "N_T")):
             whole = getattr(self, block) % getattr(self, thread) == 0
             self.require(whole, f"{block} must be a multiple of {thread}: all threads do as much")
@@ -76,7 +76,7 @@ class Tile:
         return blocks_for(terms, self.K_B) * self.K_B
 
     def channel_group(self, problem: ConvProblem) -> int:
-        """The channels of which a slice has one place: K_B where it divides C_i, else one."""
+        """Channels of a group: K_B if it divides C_i (a slice is then one place), else 1."""
         return self.K_B if problem.C_i % self.K_B == 0 else 1
 
     def require_shared_memory(self, elements: int) -> None:
@@ -89,7 +89,7 @@ class Tile:
         self.require(whole, f"{', '.join(names[:-1])} and {names[-1]} {rule}")
 
     def require(self, holds: bool, rule: str) -> None:
-        """Raise ``ValueError`` naming this tile and the rule unless it holds, as above."""
+        """Raise ``ValueError`` with this tile and the rule unless ``holds``."""
         if not holds:
             raise ValueError(f"tile {self}: {rule}")
 
@@ -208,9 +208,9 @@ def tile_program(
 
 @dataclass(frozen=True)
 class Tiles:
-    """A stage's: ``tiny`` for a quick run on a simulator, ``model`` for counting on one, a smaller
-    copy of that for a GPU: ``production(problem)``, else what the model with the constants
-    ``heuristic`` chooses, else the paper's (:mod:`convlab.kernels.tile_heuristic`)."""
+    """``tiny``: tile for a quick run on a simulator. ``model``: tile for counting on one. On a GPU:
+    ``production(problem)`` if given; else the tile that the cost model ``heuristic`` chooses
+    (:mod:`convlab.kernels.tile_heuristic`); else the paper's."""
 
     tiny: Tile
     model: Tile = Tile(32, 64, 16, 4, 4)
@@ -235,8 +235,8 @@ class Stage:
     Its further arguments say what else the stage can do: techniques to switch off are True by
     default (``switches``), ``options`` False; ``workspace_limit``, in bytes, takes fewer images at
     a time (``in_slices``); ``splits`` blocks share each sum (split-K). ``vectorized`` claims
-    128-bit accesses of the main kernel, ``precision`` is ``fp32`` or ``3xtf32``, and each output is
-    added to ``atomic_additions(problem)`` times, where GPUs flush denormals, split-K aside."""
+    128-bit accesses of the main kernel; ``precision`` is ``fp32`` or ``3xtf32``. Without split-K an
+    output is added to atomically ``atomic_additions(problem)`` times: each may flush a denormal."""
 
     module: str
     title: str

@@ -15,7 +15,8 @@ precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak 
 
 Below ``2**-113`` a number's small part is too small for TF32: each such number may be off by
 ``2**-136``. An infinity has no small part, and a number next to the largest rounds to infinity:
-their sums become NaN or infinite. The fix-up computes such a sum again as s01 does.
+their sums become NaN or infinite. The fix-up computes such a sum again as s01 does, so infinities
+and NaN are those of the other stages.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def require_warpgroup_tile(tile: Tile) -> None:
 def make_epilogue(
     problem: ConvProblem, tile: Tile, relu: bool, filter_number: Any, LANES_M: int, LANES: int
 ) -> Any:
-    """``epilogue(R_O, input, packed, bias, output, m0, n0)``: a lane's outputs; its channels lie
-    ``LANES_M`` apart, the windows of a float4 ``LANES``."""
+    """``epilogue(R_O, input, packed, bias, output, m0, n0)``: a lane's outputs, from its first
+    channel m0 and window n0 on; channels lie ``LANES_M`` apart, a float4's windows ``LANES``."""
     fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))

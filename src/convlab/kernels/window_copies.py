@@ -28,7 +28,7 @@ from convlab.stage import Flat, Launch, Tile, blocks_for
 TABLE_BYTES = 48 * 1024  # of the 64 KiB of constant memory; beyond it, places are computed
 INFINITY = np.float32(np.inf)
 CLEARING = 256  # threads of a block that clears
-FLOAT4_STEP = 4  # with mma, what COLUMNS is without: a lane's next float4 is 4 float4s on
+FLOAT4_STEP = 4  # for mma: float4s of a lane are 4 float4s apart
 
 
 def fetching_columns(tile: Tile) -> tuple[int, int]:
@@ -77,7 +77,8 @@ def make_fetch(
     problem: ConvProblem, tile: Tile, padding: int, lanes: int, rotation: int = 0, parts: int = 1
 ) -> Any:
     """``fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)``: starts to copy a slice
-    to stage ``pipe`` of the pipeline, by the two functions below."""
+    to stage ``pipe`` of the pipeline. ``first``, ``i_h``, ``i_w``: see make_windows_of_thread;
+    ``padding``, ``lanes``, ``rotation``: make_fetch_windows; ``parts``: make_fetch_filter."""
     fetch_filter = make_fetch_filter(tile, tile.whole_slices(problem.K), parts)
     fetch_windows = make_fetch_windows(problem, tile, padding, lanes, rotation)
 
@@ -109,8 +110,8 @@ def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> Any:
 def make_interleave(LANES: int) -> tuple[Any, Any]:
     """``column(window)``, where a window of the block lies in a slice's rows, and
     ``window_at(column)``, the first of the four windows there, of which each next one is ``LANES``
-    further. A lane reads four columns with one load: across 1 lane, these are four neighbours;
-    across 8, a lane has every eighth of 32 windows, and the lanes' are neighbours."""
+    further. A lane reads four columns with one load. LANES = 1: four neighbours. LANES = 8: a lane
+    has every eighth of 32 windows, so eight lanes store neighbours."""
     ALL = FLOAT4 * LANES
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -238,8 +239,8 @@ def make_write(
     """``write(R_O, bias, output, m0, n0)``: a thread's outputs, from its first channel and window
     on. Channel i is ``row_of(i)`` further; float4s lie ``4 * COLUMNS`` windows apart, a float4's
     windows ``LANES``. Returns whether some sum is not finite. Scalar stores go channel after
-    channel: the next of the same lanes fills their sectors. Indices are unsigned, which Numba does
-    not wrap around."""
+    channel: the next of the same lanes fills their sectors. Indices are unsigned, which removes
+    Numba's wraparound for negative indices."""
     M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_T, N_T = tile.M_T, tile.N_T
     ALIGNED = PIXELS % FLOAT4 == 0  # no float4 crosses into the next image
@@ -249,21 +250,21 @@ def make_write(
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def write(R_O, bias, output, m0, n0):
-        broken = False
-        first = cuda.local.array(FLOAT4, uint64)
+        not_finite = False
+        starts = cuda.local.array(FLOAT4, uint64)
         for j in range(0, N_T, FLOAT4):
             if not WHOLE_COLUMNS and n0 + j * COLUMNS >= N:
                 continue
             for c in range(0, FLOAT4, STEP):
                 n = n0 + j * COLUMNS + c * LANES
-                first[c] = uint64((n // PIXELS * M + m0) * PIXELS + n % PIXELS)
+                starts[c] = uint64((n // PIXELS * M + m0) * PIXELS + n % PIXELS)
             for i in range(M_T):
                 row = row_of(i)
                 if WHOLE_ROWS or m0 + row < M:
                     b = bias[m0 + row]
                     for c in range(0, FLOAT4, STEP):
                         if WHOLE_COLUMNS or ALIGNED or n0 + j * COLUMNS + c * LANES < N:
-                            at = first[c] + uint64(row * PIXELS)
+                            at = starts[c] + uint64(row * PIXELS)
                             if ALIGNED:
                                 x, y = finish(R_O[i, j], b), finish(R_O[i, j + 1], b)
                                 z, w = finish(R_O[i, j + 2], b), finish(R_O[i, j + 3], b)
@@ -271,8 +272,8 @@ def make_write(
                             else:
                                 output[at] = finish(R_O[i, j + c], b)
                             for e in range(c, c + STEP):
-                                broken |= not abs(R_O[i, j + e]) < INFINITY
-        return broken
+                                not_finite |= not abs(R_O[i, j + e]) < INFINITY
+        return not_finite
 
     return write
 

@@ -16,7 +16,7 @@ Coordinates = tuple[int, int, int]
 
 # What usually fixes each kind. docs/findings.md says more about each.
 REMEDIES = {
-    "out of bounds": "guard the access with the array's size, or mend the index",
+    "out of bounds": "guard the access with the array's size, or correct the index",
     "misaligned": "let the index be a multiple of the access's width and give the shared array "
     "alignment=16",
     "uninitialised": "write every element before it is read, and put a barrier between",

@@ -1,9 +1,9 @@
 """s09: double buffering. Slices and operands exist twice: one is read while the other is filled.
 
 Source: im2win paper (000), section 3.3 ("Double buffer and prefetching") and Algorithm 3. With two
-buffers in shared memory one barrier per slice is enough: all threads have read the buffer that is
-filled before the last barrier. With two in registers a thread reads step k + 1 before it multiplies
-step k. (The paper loads the next slice in line 13; here, as in s08b, the whole slice hides it.)
+buffers in shared memory one barrier per slice is enough: before the last barrier all threads have
+read the buffer that is filled now. With two in registers a thread reads step k + 1 before it
+multiplies step k. (The paper loads the next slice in line 13; here a whole slice hides it.)
 
     round 0        load 0        (lines 3-7: the prologue) store 0   barrier
     round 1        load 1   multiply 0 but its last step   store 1   barrier   last step of 0
@@ -31,7 +31,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     M_4, M_P = M_B // FLOAT4, blocks_for(M, M_B) * M_B  # float4s in a row of the slice; padded M
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
-    SLICES, I_ROWS = blocks_for(K, K_B), THREADS // N_B
+    SLICES, I_ROWS = blocks_for(K, K_B), THREADS // N_B  # I_ROWS: rows loaded at a time
     F_FETCHED = (K_B * M_4 // THREADS, FLOAT4)  # what a thread holds of the next slice
     I_FETCHED = K_B // I_ROWS
 

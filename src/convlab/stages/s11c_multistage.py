@@ -78,7 +78,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
             read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
             multiply(R_F0, R_I0, R_O)
             if following is not None:
-                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)
+                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)  # roles exchanged
 
         return step
 

@@ -28,7 +28,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
     IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must be there
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     SLICES = blocks_for(problem.K, K_B)
-    ODD = K_B % 2 == 1
+    ODD = K_B % 2 == 1  # then each slice exchanges the register buffers' roles
     LANES = window_copies.interleaved_lanes(problem, LANES_N if BY_WARPS else 1)
     fetch = window_copies.make_fetch(problem, tile, 0, LANES)
     windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
@@ -67,7 +67,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
             if following is not None:
                 read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
-                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)
+                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)  # roles exchanged
 
         return step
 

@@ -3,7 +3,7 @@
 Source: ours, beyond the paper. One image has too few tiles for all SMs, so the blocks along z share
 the slices of a tile: ``output`` begins as zeros, and every block adds its part atomically. The
 order is not fixed, so with three parts or more the last bits may differ from call to call;
-``whole_sums=True`` never splits. The file's name is that of the whole, fused from s11d on.
+``whole_sums=True`` never splits. The name is that of the whole idea: since s11d im2win is fused.
 """
 
 from dataclasses import replace
@@ -33,9 +33,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
     SLICES, BLOCKS = blocks_for(problem.K, K_B), tile.resident_blocks(64)
     SHARE = blocks_for(SLICES, splits)  # slices of a block
     WHOLE_ROWS, WHOLE_COLUMNS = M % M_B == 0, N % N_B == 0
-    ODD = K_B % 2 == 1
+    ODD = K_B % 2 == 1  # then each slice exchanges the register buffers' roles
     LANES = LANES_N if BY_WARPS else 1
-    if splits == 1:  # with more, additions are scalar
+    if splits == 1:  # with more, additions are scalar: always interleaved
         LANES = window_copies.interleaved_lanes(problem, LANES)
     fetch = window_copies.make_fetch(problem, tile, 0, LANES)
     windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
@@ -63,7 +63,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
                             b = b if cuda.blockIdx.z == 0 else float32(0)
                             cuda.atomic.add(output, at, R_O[i, j + c] + b)
 
-    write = add if splits > 1 else write
+    write = add if splits > 1 else write  # parts of sums are added, whole sums stored
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
@@ -91,7 +91,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
             if following is not None:
                 read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
-                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)
+                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)  # roles exchanged
 
         return step
 
@@ -175,8 +175,8 @@ def prepare(
     whole_sums: bool = False,
     splits: int = 1,
 ) -> Program:
-    """``relu`` replaces negative results by zero. ``splits`` blocks share each sum, as
-    :mod:`tile_heuristic` chooses: 1, else ``ValueError``, with ``whole_sums`` or ``relu``."""
+    """``relu`` replaces negative results by zero. ``splits`` blocks share each sum (split-K).
+    Raises ``ValueError`` for more than one with ``relu`` or ``whole_sums``."""
     tile.require_float4s("M_T", "N_T")
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))

@@ -134,8 +134,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
             cuda.syncthreads()  # then for all threads'; the slice before may be overwritten
-            before = pipe - 1 if pipe > 0 else DEPTH - 1
-            fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, before, S_F, S_I)
+            free = pipe - 1 if pipe > 0 else DEPTH - 1
+            fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, free, S_F, S_I)
             steps(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = pipe + 1 if pipe + 1 < DEPTH else 0
 

@@ -94,8 +94,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         windows_of_thread(n0, t, first, i_h, i_w)
 
         # What this lane holds of the warp's matrices. The instruction gives it rows g and g + 8 of
-        # the windows, twice. Which window is which row is free: its four are neighbours in shared
-        # memory, one load.
+        # the windows, for each of two products. Which window is which row is free: its four are
+        # neighbours in shared memory, one load.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         column = warp * LANES_N * FLOAT4 + g * FLOAT4
@@ -111,8 +111,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
             cuda.syncthreads()  # then for all threads'; the slice before may be overwritten
-            before = pipe - 1 if pipe > 0 else DEPTH - 1
-            fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, before, S_F, S_I)
+            free = pipe - 1 if pipe > 0 else DEPTH - 1
+            fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, free, S_F, S_I)
             multiply(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = pipe + 1 if pipe + 1 < DEPTH else 0
 

@@ -1,8 +1,8 @@
 """s13d: two slices in shared memory, each one step of 16 terms.
 
 Source: ours, beyond the paper. 16 terms are what the tensor cores add up before they begin again.
-Two slices instead of three leave room for more blocks on an
-SM. A sum of at most two slices is fetched whole before the loop.
+Two slices instead of three leave room for more blocks on an SM. A sum of at most two slices is
+fetched whole before the loop.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -74,7 +74,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(96), (M_T, N_T)
     PADDING, ROTATION = window_copies.padding_or_rotation(tile)
     SLICES, PITCH = blocks_for(problem.K, K_B), N_B + PADDING
-    AT_FIRST = SLICES if SLICES <= DEPTH else DEPTH - 1  # slices fetched before the loop
+    AT_FIRST = SLICES if SLICES <= DEPTH else DEPTH - 1  # fetched before the loop: all, if they fit
     F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     LANES = window_copies.interleaved_lanes(problem, LANES_N)
@@ -105,8 +105,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         windows_of_thread(n0, t, first, i_h, i_w)
 
         # What this lane holds of the warp's matrices. The instruction gives it rows g and g + 8 of
-        # the windows, twice. Which window is which row is free: its four are neighbours in shared
-        # memory, one load.
+        # the windows, for each of two products. Which window is which row is free: its four are
+        # neighbours in shared memory, one load.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         column = warp * LANES_N * FLOAT4 + g * FLOAT4

@@ -1,8 +1,9 @@
 """s14: warpgroups. Four warps multiply together, and the tensor cores read the filter themselves.
 
 Source: ours, beyond the paper. With ``mma`` an H200's tensor cores reach 315 TFLOP/s in TF32, with
-``wgmma`` (:mod:`convlab.device.tensor_core`; compute capability 9.0 only) 535. It multiplies 64
-windows while the threads split the other 64. While threads add, another block's products run.
+``wgmma`` (:mod:`convlab.device.tensor_core`; compute capability 9.0 only) 535. A block has 128
+windows. ``wgmma`` multiplies 64 of them while the threads split the other 64. While these threads
+add, products of another block run.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -23,33 +24,34 @@ def make_multiply(tile: Tile) -> Kernel:
     The filter begins at ``at_F``, the lane's own windows at ``at_I``.
     ``L_`` are large parts, ``T_`` small ones, their tails."""
     PITCH = tile.N_B + window_copies.padding_or_rotation(tile)[0]
-    M_B, M_T, ROWS = tile.M_B, tile.M_T, tile.K_B // 4
-    X_SHAPE, D_SHAPE = (ROWS, FLOAT4), M_B // 2
+    M_B, M_T, K_4 = tile.M_B, tile.M_T, tile.K_B // 4  # K_4: rows of a lane
+    X_SHAPE, D_SHAPE = (K_4, FLOAT4), M_B // 2  # D: a lane's part of 64 windows x M_B
+    L_SHAPE = 2 * K_4
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_I, at, X):
-        for row in range(ROWS):  # rows i, i + 4, ...; i: thread in group
+        for row in range(K_4):  # rows i, i + 4, ...; i: thread in group
             X[row, 0], X[row, 1], X[row, 2], X[row, 3] = load4(S_I, at + 4 * row * PITCH)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def split(X, first, L, T):
-        for row in range(ROWS):
+    def split(X, j0, L, T):
+        for row in range(K_4):
             for e in range(2):
-                L[2 * row + e], T[2 * row + e] = split_tf32(X[row, first + e])
+                L[2 * row + e], T[2 * row + e] = split_tf32(X[row, j0 + e])
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def add(D, first, R_O):
-        for i in range(0, M_T, 2):
-            R_O[i, first] += D[2 * i]
-            R_O[i + 1, first] += D[2 * i + 1]
-            R_O[i, first + 1] += D[2 * i + 2]
-            R_O[i + 1, first + 1] += D[2 * i + 3]
+    def add(D, j0, R_O):
+        for i in range(0, M_T, 2):  # two channels of row g, then of row g + 8
+            R_O[i, j0] += D[2 * i]
+            R_O[i + 1, j0] += D[2 * i + 1]
+            R_O[i, j0 + 1] += D[2 * i + 2]
+            R_O[i + 1, j0 + 1] += D[2 * i + 3]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply(S_F, S_I, at_F, at_I, R_O):
         X, D = cuda.local.array(X_SHAPE, float32), cuda.local.array(D_SHAPE, float32)
-        L, T = cuda.local.array(8, float32), cuda.local.array(8, float32)
-        next_L, next_T = cuda.local.array(8, float32), cuda.local.array(8, float32)
+        L, T = cuda.local.array(L_SHAPE, float32), cuda.local.array(L_SHAPE, float32)
+        next_L, next_T = cuda.local.array(L_SHAPE, float32), cuda.local.array(L_SHAPE, float32)
         read(S_I, at_I, X)
         split(X, 0, L, T)
         start_product(D, L, T, S_F, at_F, M_B)
@@ -68,7 +70,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(96), (M_T, N_T)
     PADDING, ROTATION = window_copies.padding_or_rotation(tile)
     SLICES, PITCH = blocks_for(problem.K, K_B), N_B + PADDING
-    AT_FIRST = SLICES if SLICES <= DEPTH else DEPTH - 1  # slices fetched before the loop
+    AT_FIRST = SLICES if SLICES <= DEPTH else DEPTH - 1  # fetched before the loop: all, if they fit
     F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     LANES = window_copies.interleaved_lanes(problem, LANES_N)
@@ -99,8 +101,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         windows_of_thread(n0, t, first, i_h, i_w)
 
         # What this lane holds of the warp's matrices. The instruction gives it rows g and g + 8 of
-        # the windows, twice. Which window is which row is free: its four are neighbours in shared
-        # memory, one load.
+        # the windows, for each of two products. Which window is which row is free: its four are
+        # neighbours in shared memory, one load.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         column = warp * LANES_N * FLOAT4 + g * FLOAT4
