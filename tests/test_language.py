@@ -196,11 +196,22 @@ def test_mistakes_in_views_are_found(kernel: Any, argument: np.ndarray, what: st
 def whole_arrays(a, b, c):
     np.sqrt(a, b)
     np.add(b, 1, c)
-    np.multiply(np.negative(c), a[:2], c)
+    np.negative(c, c)
+    np.multiply(c, a[:2], c)
 
 
 def test_functions_of_numpy_take_whole_arrays() -> None:
     assert run(whole_arrays, np.array([4.0, 9.0]), np.zeros(2), np.zeros(2)).tolist() == [-12, -36]
+
+
+@cuda.jit
+def new_array(a):
+    a[:] = np.negative(a)
+
+
+def test_a_kernel_makes_no_arrays() -> None:
+    with pytest.raises(TypeError, match=r"np\.negative makes an 'Array'"):
+        run(new_array, np.zeros(2))
 
 
 class Colour(Enum):

@@ -10,7 +10,7 @@ from functools import cached_property
 from numbers import Integral
 from typing import Any
 
-from convlab.arguments import LARGEST_AXIS, shown
+from convlab.arguments import shown
 from convlab.problem import ConvProblem
 
 Grid = tuple[int, ...]
@@ -33,11 +33,10 @@ class Tile:
     N_T: int = 1
 
     def __post_init__(self) -> None:
-        for name, size in list(vars(self).items()):
-            if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-                raise ValueError(f"tile {name} is {shown(size)}: it must be a positive integer")
-            if size > LARGEST_AXIS:
-                raise ValueError(f"tile {name} is {shown(size)}: it must be below 2**31")
+        for name, size in [*vars(self).items()]:
+            if type(size) is bool or not isinstance(size, Integral) or not 0 < int(size) < 2**31:
+                rule = "it must be a positive integer below 2**31"
+                raise ValueError(f"tile {name} is {shown(size)}: {rule}")
             object.__setattr__(self, name, int(size))  # NumPy's integers become Python's
         for block, thread in (("M_B", "M_T"), ("N_B", "N_T")):
             whole = getattr(self, block) % getattr(self, thread) == 0

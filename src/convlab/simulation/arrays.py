@@ -96,8 +96,10 @@ class Array:
     def __array_ufunc__(
         self, function: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **more: Any
     ) -> Any:
-        """A function of NumPy on whole arrays: on each element, stored in ``out`` if that is given,
-        else in an array of the thread's own."""
+        """A function of NumPy on whole arrays: on each element, stored in ``out``. Without it the
+        result would need memory, which a kernel cannot allocate."""
+        if not out:
+            raise TypeError(f"np.{function.__name__} makes an 'Array', and a kernel makes none")
         if method != "__call__" or more:
             what = f"np.{function.__name__} with {', '.join(more) or method}"
             raise NotSimulated(f"{what} on {self.name} is not simulated")
@@ -110,8 +112,7 @@ class Array:
         results = results if isinstance(results, tuple) else (results,)
         for target, result in zip(out, results, strict=False):
             target.store_part(..., result, site)
-        kept = [*out] or [self.memory.local(np.asarray(result)) for result in results]
-        return kept[0] if len(kept) == 1 else tuple(kept)
+        return out[0] if len(out) == 1 else out
 
     def __iter__(self) -> Iterator[Any]:
         for row in range(len(self)):
@@ -179,6 +180,8 @@ class Array:
             self.store(self.check(entries, site), (value,), site)
             return
         row = self.cut(entries, site)
+        if isinstance(value, list):
+            raise TypeError("float() argument must be a number, not 'list': a kernel has no lists")
         if isinstance(value, Array):
             value = value.elements(site)
         given = np.asarray(value)

@@ -139,7 +139,7 @@ class Memory:
         return RecordArray(whole, host.dtype)
 
     def local(self, values: np.ndarray) -> LocalArray:
-        """A local array that holds these values: the result of an operation on whole arrays."""
+        """A local array that holds these values: a copy."""
         kind = local_class(values.shape, values.dtype, self.number(values.dtype), None)
         made: LocalArray = kind("an array without a name", self)
         made.cells[:] = values.reshape(-1).tolist()

@@ -15,6 +15,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
+from itertools import pairwise
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -304,9 +305,10 @@ def _compiled_anew(code: CodeType, file: str, counted: bool) -> CodeType | None:
         if not isinstance(found, ast.FunctionDef):
             return None
         found.decorator_list = []
-        # Around it a function that has what the original closes over.
+        # Around it a function that has what the original closes over, and before it the imports:
+        # a call such as ``cuda.grid(1)`` is another instruction where the name is imported.
         outer: Any = ast.parse(f"def {ENDLESS}({', '.join(code.co_freevars)}):\n pass").body[0]
-        outer.body, tree.body = [found], [outer]
+        outer.body, tree.body = [found], [*_imports(steps), outer]
         ast.increment_lineno(found, first - 1)
         ast.fix_missing_locations(tree)
         if _inner(tree, file, found.name).co_code != code.co_code:
@@ -315,6 +317,18 @@ def _compiled_anew(code: CodeType, file: str, counted: bool) -> CodeType | None:
         return _inner(tree, file, found.name)
     except (OSError, TypeError, SyntaxError):
         return None
+
+
+def _imports(steps: list[dis.Instruction]) -> list[ast.stmt]:
+    """An import of each global of which the code calls no method."""
+    loads = [(one.argval, then) for one, then in pairwise(steps) if one.opname == "LOAD_GLOBAL"]
+    asked = {name for name, then in loads if then.opname in ("LOAD_ATTR", "LOAD_METHOD")}
+    methods = {
+        name for name, then in loads
+        if then.opname == "LOAD_METHOD"
+        or (then.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and (then.arg or 0) & 1)
+    }  # fmt: skip
+    return [ast.Import([ast.alias(name)]) for name in sorted(asked - methods)]
 
 
 def _inner(tree: ast.Module, file: str, name: str) -> CodeType:
