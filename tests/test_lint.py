@@ -342,6 +342,7 @@ def test_several_kernels_are_disassembled_as_each_alone():
 
 
 def test_a_linker_that_tells_nothing_is_not_taken_for_no_registers(monkeypatch):
+    offline._built.cache_clear()
     monkeypatch.setattr(offline, "_link", lambda *_: (b"", "ptxas info    : 0 bytes gmem"))
     with pytest.raises(RuntimeError, match="how many registers splits takes"):
         compiled(splits)

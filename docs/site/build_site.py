@@ -69,6 +69,8 @@ MODULES: dict[str, tuple[str, ...]] = {
         "Work",
     ),
     "convlab.checking.records": ("Machine",),
+    "convlab.simulation.report": ("Report",),
+    "convlab.simulation.access_log": ("Loop", "Loops"),
     "convlab.simulation.findings": ("Finding", "SimulationError", "NotSimulated"),
     "convlab.oracle": ("Oracle", "CheckResult"),
 }

@@ -47,7 +47,7 @@ def unfold_einsum(
     ``bias[C_o]``: what PyTorch's ``conv1d``, ``conv2d`` and ``conv3d`` give, in any number of
     dimensions, as an array of the same library and dtype.
 
-    The arrays are of one library and one of :data:`DTYPES`. Sums of 16-bit numbers are kept in
+    The arrays are of one library and one of ``unfold.DTYPES``. Sums of 16-bit numbers are kept in
     float32 and rounded once. ``stride`` and ``dilation`` are each an int or one for each axis;
     ``padding`` may also be a (before, after) pair for each, ``'valid'`` or ``'same'``. Raises
     ``TypeError``, ``ValueError`` or ``MemoryError`` naming the argument, its value and the rule,
