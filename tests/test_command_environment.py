@@ -88,10 +88,11 @@ def test_ctrl_c_while_modules_are_imported(verb, seconds, tmp_path):
         time.sleep(seconds)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
-    # Report may have refused by then that there are no results, and Python be about to end.
-    others = ("report", 2), ("report", -signal.SIGINT), ("doctor", 0)
-    assert process.returncode == 130 or (verb, process.returncode) in others
-    assert len(said.splitlines()) == (process.returncode != 0)
+    # A shell calls the end by a signal 130 too. Report may have refused by then that there are no
+    # results.
+    ended = process.returncode in (130, -signal.SIGINT)
+    assert ended or (verb, process.returncode) in (("report", 2), ("doctor", 0))
+    assert len(said.splitlines()) <= 1
 
 
 @pytest.mark.parametrize("depth", [60, 900, 10**6])
