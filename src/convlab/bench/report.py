@@ -100,6 +100,7 @@ def make(
 
 
 def number(value: float | None, form: str) -> str:
+    """The value in that format; what says that there is none for None."""
     return NOTHING if value is None else format(value, form)
 
 

@@ -119,6 +119,7 @@ class Accesses(NamedTuple):
 
 
 def joined(parts: Sequence[Accesses]) -> Accesses:
+    """The accesses of all parts, in their order."""
     return Accesses(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 

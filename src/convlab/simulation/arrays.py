@@ -30,6 +30,7 @@ def start_of(host: np.ndarray) -> int:
 
 
 def is_wide(host: np.ndarray) -> bool:
+    """Whether float4 accesses take this array: float32 in C order."""
     return bool(host.dtype == np.float32 and host.flags.c_contiguous)
 
 
