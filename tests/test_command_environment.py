@@ -88,8 +88,8 @@ def test_ctrl_c_while_modules_are_imported(verb, seconds, tmp_path):
         time.sleep(seconds)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
-    # A shell calls the end by a signal 130 too. Report may have refused by then that there are no
-    # results.
+    # As Python ends it gives signals back to the system; a shell calls that 130 too. Report may
+    # have refused by then that there are no results.
     ended = process.returncode in (130, -signal.SIGINT)
     assert ended or (verb, process.returncode) in (("report", 2), ("doctor", 0))
     assert len(said.splitlines()) <= 1

@@ -1,12 +1,13 @@
 """The command from its first import on: ``python -m convlab``."""
 
-from convlab.interrupts import importing
+from convlab.interrupts import end_at_once
 
 
 def main() -> None:
     """The console entry point."""
-    with importing():
-        from convlab import cli
+    end_at_once()
+    from convlab import cli
+
     cli.main()
 
 

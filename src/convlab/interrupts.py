@@ -1,4 +1,4 @@
-"""Ctrl-C while modules are being imported."""
+"""Ctrl-C outside a verb of the command and while modules are being imported: one line, no more."""
 
 from __future__ import annotations
 
@@ -20,6 +20,25 @@ def importing() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def end_at_once() -> None:
+    """From here on Ctrl-C ends the process in one line, but inside `raised`."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else such as in background
+        signal.signal(signal.SIGINT, _end)
+
+
+@contextmanager
+def raised() -> Iterator[None]:
+    """Inside, Ctrl-C raises KeyboardInterrupt again: what runs keeps what it has."""
+    if signal.getsignal(signal.SIGINT) is not _end:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, _end)
 
 
 def _end(*_: object) -> None:

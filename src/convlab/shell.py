@@ -27,7 +27,7 @@ from typer.core import TyperGroup
 
 from convlab import files, workloads
 from convlab.arguments import duration, shown
-from convlab.interrupts import importing
+from convlab.interrupts import importing, raised
 from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Verbs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; exit 130 for Ctrl-C, 2 where standard output cannot be written."""
-        with _ended_in_one_line(), _usage_in_one_line():
+        with _ended_in_one_line(), raised(), _usage_in_one_line():
             return super().invoke(ctx)
 
 
