@@ -28,8 +28,8 @@ from convlab.device import (
 )
 from convlab.engines import offline
 from convlab.engines.offline import compile_kernel, compile_launch, instructions_of
-from convlab.kernels import tile_heuristic
-from convlab.kernels.im2col import columns_buffer, depth_last_buffer, depth_last_im2col_launches
+from convlab.kernels import depth_last, tile_heuristic
+from convlab.kernels.im2col import columns_buffer
 from convlab.lint import (
     CAPABILITIES,
     PROBLEMS,
@@ -206,8 +206,8 @@ def test_s11_multiplies_while_it_waits(layer):
 def test_every_depth_pitch_moves_float4s(depth, capability):
     """As docs/notes/measurements.md times them."""
     problem = ConvProblem(128, depth, 56, 56, 1, 3, padding=1)
-    (launch,) = depth_last_im2col_launches(problem)
-    program = Program((depth_last_buffer(problem), columns_buffer(problem)), (launch,))
+    (launch,) = depth_last.im2col_launches(problem)
+    program = Program((depth_last.buffer(problem), columns_buffer(problem)), (launch,))
     cubin = compile_launch(launch, program, capability)
     opcodes = cubin.opcodes()
     assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
