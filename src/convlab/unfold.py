@@ -183,7 +183,8 @@ def _windows(
         )
     out = tuple((n - k) // s + 1 for n, k, s in zip(padded, spans, strides, strict=True))
     columns = math.prod((*kernel, *out))
-    needed = N * (C * (math.prod(padded) + columns) + C_o * math.prod(out))
+    # Without images or channels, too, NumPy refuses shapes whose other sizes are too many.
+    needed = max(N, 1) * (max(C, 1) * (math.prod(padded) + columns) + C_o * math.prod(out))
     _check_memory("the unfolded input", needed, input)
     return _Windows(kernel, out, strides, zeros, dilations)
 
