@@ -42,7 +42,7 @@ from convlab.lint import (
 )
 from convlab.stage import Flat, Launch, Program, Tile
 from convlab.stages import production_program, stage_named
-from convlab.workloads import paper_layer
+from convlab.workloads import GROUPED, paper_layer
 
 if config.ENABLE_CUDASIM:
     pytest.skip(
@@ -143,6 +143,14 @@ def test_nobody_compiles_on_for_one_who_is_gone():
     assert len(multiprocessing.active_children()) == 2
     done.close()
     assert not multiprocessing.active_children()
+
+
+def test_the_kernel_for_groups_compiles_cleanly():
+    layers = {name: GROUPED[name] for name in ("mobilenetv2_2", "resnext50_2", "resnext50_7")}
+    rows = list(lint_stage(stage_named("grouped"), layers))
+    assert len(rows) == 6
+    assert not [row for row in rows if not row.ok]
+    assert max(row.registers for row in rows) <= 40  # six blocks are resident per SM
 
 
 @pytest.mark.parametrize(
