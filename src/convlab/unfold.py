@@ -30,6 +30,7 @@ from convlab.arguments import (
     paddings,
     shown,
 )  # fmt: skip
+from convlab.installing import how_to_install
 
 HALVES = ("float16", "bfloat16")  # whose sums are kept in float32
 DTYPES = (*HALVES, "float32", "float64", "complex64", "complex128")
@@ -141,7 +142,7 @@ def namespace(array: Any, name: str = "input") -> Any:
     try:
         from array_api_compat import array_namespace
     except ModuleNotFoundError:
-        install = "python -m pip install -e '.[arrays]' in convlab's folder"
+        install = how_to_install("arrays")
         raise ModuleNotFoundError(f"{kind} arrays need array-api-compat: {install}") from None
     return array_namespace(array)
 

@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from convlab.installing import how_to_install
 from convlab.shell import JsonFile, console_for, refuse, refusing, write_json, write_whole
 
 FIRST = "00_start_here.ipynb"
-INSTALL = "make lessons installs it, or python -m pip install 'convlab[lessons]'"
 
 
 def lessons(
@@ -32,7 +32,8 @@ def lessons(
     """
     console = console_for(json_file)
     if not no_open and util.find_spec("jupyterlab") is None:
-        refuse(f"JupyterLab is not installed: {INSTALL}; --no-open does without")
+        command = how_to_install("lessons", "make lessons")
+        refuse(f"JupyterLab is not installed: run {command}; --no-open does without")
     if folder.exists() and not folder.is_dir():
         refuse(f"folder is {str(folder)!r}, which is a file: give a folder")
     written, kept = _copy(folder)
@@ -67,7 +68,7 @@ def _copy(folder: Path) -> tuple[list[str], list[str]]:
 def _open(folder: Path) -> None:
     """Run JupyterLab until it is stopped. Its root is the checkout where the folder is in it, so
     that links to source and documentation can be followed."""
-    from convlab.lessons.source import CHECKOUT, in_checkout
+    from convlab.installing import CHECKOUT, in_checkout
 
     root = CHECKOUT if in_checkout() and folder.is_relative_to(CHECKOUT) else folder
     # In a container one is root, which JupyterLab must be told is meant.
