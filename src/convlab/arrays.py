@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from convlab.arguments import shown
+from convlab.installing import how_to_install
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def compat() -> Any:
     try:
         import array_api_compat
     except ModuleNotFoundError:
-        install = "python -m pip install array-api-compat"
+        install = how_to_install("arrays")
         raise ModuleNotFoundError(
             f"arrays of CuPy, PyTorch and JAX need array-api-compat: {install}"
         ) from None

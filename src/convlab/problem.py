@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from convlab.arguments import LARGEST_AXIS, IntOrPair, Padding, Pair, integer, paddings, pair
 
@@ -98,17 +99,22 @@ class ConvProblem:
             )
 
     # The same numbers under the paper's names (im2win paper (000), section 2.1).
-    N_i = _Entry("batch")
-    C_i = _Entry("in_channels")
-    H_i = _Entry("height")  # without padding
-    W_i = _Entry("width")
-    C_o = _Entry("out_channels")
-    H_f, W_f = _Entry("kernel_size", 0), _Entry("kernel_size", 1)  # without dilation
-    s_h, s_w = _Entry("stride", 0), _Entry("stride", 1)
-    d_h, d_w = _Entry("dilation", 0), _Entry("dilation", 1)
-    p_h, p_w = _Entry("padding", 0, 0), _Entry("padding", 1, 0)  # zeros above, zeros on the left
-    H_o, W_o = _Entry("output_size", 0), _Entry("output_size", 1)
-    M = _Entry("out_channels")  # rows of the GEMM's result: output channels
+    N_i: ClassVar[_Entry] = _Entry("batch")
+    C_i: ClassVar[_Entry] = _Entry("in_channels")
+    H_i: ClassVar[_Entry] = _Entry("height")  # without padding
+    W_i: ClassVar[_Entry] = _Entry("width")
+    C_o: ClassVar[_Entry] = _Entry("out_channels")
+    H_f: ClassVar[_Entry] = _Entry("kernel_size", 0)  # without dilation
+    W_f: ClassVar[_Entry] = _Entry("kernel_size", 1)
+    s_h: ClassVar[_Entry] = _Entry("stride", 0)
+    s_w: ClassVar[_Entry] = _Entry("stride", 1)
+    d_h: ClassVar[_Entry] = _Entry("dilation", 0)
+    d_w: ClassVar[_Entry] = _Entry("dilation", 1)
+    p_h: ClassVar[_Entry] = _Entry("padding", 0, 0)  # zeros above
+    p_w: ClassVar[_Entry] = _Entry("padding", 1, 0)  # zeros on the left
+    H_o: ClassVar[_Entry] = _Entry("output_size", 0)
+    W_o: ClassVar[_Entry] = _Entry("output_size", 1)
+    M: ClassVar[_Entry] = _Entry("out_channels")  # rows of the GEMM's result: output channels
 
     @property
     def N(self) -> int:
