@@ -399,7 +399,7 @@ def test_jupyterlab_is_opened_on_the_first_lesson(tmp_path, monkeypatch):
     ((((_, *module, root, first),), _),) = process.call_args_list
     assert module[:2] == ["-m", "jupyterlab"]
     assert root == f"--ServerApp.root_dir={tmp_path.resolve()}"
-    assert Path(first) == tmp_path.resolve() / "00_start_here.ipynb"
+    assert first == "--LabApp.default_url=/lab/tree/00_start_here.ipynb"
 
 
 @same

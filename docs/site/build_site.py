@@ -34,7 +34,7 @@ SITE = BUILD / "site"
 # The order of the pages; one that is in no list comes under "More".
 CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("getting-started", "glossary"),
-    "Lessons": ("lessons/index", "lessons", "lessons/answers/README"),
+    "Lessons": ("lessons/index", "lessons", "class", "lessons/answers/README"),
     "The ladder": ("ladder", "stages/index"),
     "The simulator": (
         "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",

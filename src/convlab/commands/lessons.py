@@ -10,6 +10,7 @@ from importlib import util
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from rich.table import Table
@@ -172,7 +173,9 @@ def _open(folder: Path) -> None:
     root = CHECKOUT if in_checkout() and folder.is_relative_to(CHECKOUT) else folder
     # In a container one is root, which JupyterLab must be told is meant.
     allow = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    options = [*allow, f"--ServerApp.root_dir={root}", str(folder / FIRST)]
+    # The address that is printed, for who opens it by hand, is the first lesson's too.
+    first = f"--LabApp.default_url=/lab/tree/{quote((folder / FIRST).relative_to(root).as_posix())}"
+    options = [*allow, f"--ServerApp.root_dir={root}", first]
     process = subprocess.Popen([sys.executable, "-m", "jupyterlab", *options])
     while True:
         try:
