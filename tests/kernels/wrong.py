@@ -74,6 +74,7 @@ def each_its_element(a, b):  # type: ignore[no-untyped-def]
 DO, VALUE = "b[i] = a[i]", "x = a[i]"
 MMA = "mma_tf32((x, x, x, x), (x, x), (x, x, x, x))"
 LOCK = ("while cuda.atomic.cas(a, 0, 0, 1) != 0:", "    pass", "b[0] += 1")
+POLL = "while cuda.atomic.add(a, 0, 0) == 0:"
 LOCKED: dict[str, Any] = {"arguments": lambda: [np.zeros(1, np.int32), np.zeros(1)]}
 mistakes(
     each_its_element,
@@ -148,6 +149,41 @@ mistakes(
      {DO: ("if i % 2 == 0:", "    b[i] = cuda.ballot_sync(ALL, a[i] > 3)")}),
     ("warp_barrier_in_a_branch", "inactive lane", "cuda.syncwarp()",
      {DO: ("if i < 8:", "    cuda.syncwarp()", BARRIER, DO)}),
+    ("flag_that_is_never_set", "deadlock", "while cuda.atomic.add(a, 0, 0)",
+     {DO: (POLL, "    pass", BARRIER, "b[0] = 1")}, {"grid": 2, **LOCKED}),
+    ("flag_polled_by_one_thread", "deadlock", BARRIER,
+     {DO: ("if i == 0:", f"    {POLL}", "        pass", BARRIER, "b[0] = 1")}, LOCKED),
+    ("flag_set_behind_the_barrier", "deadlock", BARRIER,
+     {DO: ("if i == 0:", f"    {POLL}", "        pass", BARRIER, "cuda.atomic.exch(a, 0, 1)")},
+     LOCKED),
+    ("lock_that_is_never_freed", "deadlock", LOCK[0], {DO: LOCK}, LOCKED),
+    ("lock_taken_twice", "deadlock", LOCK[0],
+     {DO: (*LOCK, "while cuda.atomic.cas(a, 0, 0, 1) != 0:  # again", "    cuda.nanosleep(8)",
+           "cuda.atomic.exch(a, 0, 0)")}, {"block": 1, **LOCKED}),
+    ("locks_in_two_orders", "deadlock", "cuda.atomic.cas(a, 1 - i",
+     {DO: ("while cuda.atomic.cas(a, i, 0, 1) != 0:", "    pass", "cuda.nanosleep(8)",
+           "while cuda.atomic.cas(a, 1 - i, 0, 1) != 0:", "    pass")},
+     {"block": 2, "arguments": lambda: [np.zeros(2, np.int32), np.zeros(1)]}),
+    ("grid_barrier_for_one_block_too_many", "deadlock", "while cuda.atomic.add(a, 0, 0) < 5",
+     {DO: ("if cuda.threadIdx.x == 0:", "    cuda.atomic.add(a, 0, 1)",
+           "    while cuda.atomic.add(a, 0, 0) < 5:", "        pass", BARRIER)},
+     {"grid": 4, **LOCKED}),
+    ("warp_waits_for_its_own_lane", "deadlock", POLL,
+     {DO: ("if i == 0:", f"    {POLL}", "        pass", "cuda.syncwarp()",
+           "cuda.atomic.exch(a, 0, 1)")}, LOCKED),
+    ("flag_read_without_an_atomic", "global race", "while a[0] == 0",
+     {DO: ("if i == 0:", "    while a[0] == 0:", "        pass", "if i == 32:", "    a[0] = 1")},
+     {"grid": 2, **LOCKED}),
+    ("data_behind_a_flag_with_no_fence", "global race", "b[0] = 1",
+     {DO: ("if i == 0:", f"    {POLL}", "        pass", "    b[1] = b[0]", "if i == 32:",
+           "    b[0] = 1", "    cuda.atomic.exch(a, 0, 1)")},
+     {"grid": 2, "arguments": lambda: [np.zeros(1, np.int32), np.zeros(2)]}),
+    ("loop_that_never_counts", "endless loop", "while k < 8",
+     {DO: ("k = 0", "while k < 8:", "    b[i] = a[i]")}),
+    ("loop_that_counts_away", "endless loop", "while k != 8",
+     {DO: ("k = 9", "while k != 8:", "    k += 1")}, {"block": 1}),
+    ("barrier_over_and_over", "endless loop", BARRIER,
+     {DO: ("while a[0] == 0:", f"    {BARRIER}")}, LOCKED),
     ("divides_by_zero", "division by zero", "1 / a[i]", {DO: "b[i] = 1 / a[i]"}),
 )  # fmt: skip
 

@@ -29,6 +29,9 @@ REMEDIES = {
     "barrier divergence": "move the barrier out of the branch, and let no thread return before it",
     "inactive lane": "let every lane that the mask names, for mma_tf32 all 32, for start_product "
     "all 128 threads, reach the call, and read from those only",
+    "deadlock": "let whoever is waited for come there without waiting itself: free every lock, set "
+    "every flag, reach every barrier",
+    "endless loop": "let the loop's condition come to an end",
     "wraps around": "compare before subtracting, or keep the number signed",
     "division by zero": "guard the division",
 }
@@ -85,7 +88,13 @@ class Stop(Exception):
 
 
 FATAL = ("out of bounds", "misaligned")  # these end a launch
-ALWAYS = (*FATAL, "wraps around", "division by zero")  # refused with no checks too
+ALWAYS = (
+    *FATAL,
+    "deadlock",
+    "endless loop",
+    "wraps around",
+    "division by zero",
+)  # refused with no checks too
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
 _BY_PRODUCT = READ + LANDED
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import dis
 import inspect
+import itertools
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,8 +47,9 @@ class Copier:
 
     ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
     are names that get another meaning than Python's. ``emulation(value)`` is what stands for an
-    intrinsic, None for anything else. ``paths`` hears of loops and calls. ``used`` are the names of
-    ``cuda`` that functions imported by themselves.
+    intrinsic, None for anything else. ``endless`` is what ``while`` loops run through. ``paths``
+    hears of loops and calls. ``used`` are the names of ``cuda`` that functions imported by
+    themselves.
     """
 
     def __init__(
@@ -57,9 +59,10 @@ class Copier:
         builtins: Mapping[str, Any] | None = None,
         emulation: Meaning = emulation_of,
         paths: Paths | None = None,
+        endless: Callable[[], Iterable[int]] = itertools.count,
     ) -> None:
         self.fake_cuda, self._meaning, self._emulation = fake_cuda, meaning, emulation
-        self._builtins, self._paths = dict(builtins or {}), paths
+        self._builtins, self._paths, self._endless = dict(builtins or {}), paths, endless
         if paths is not None:
             self._builtins["range"] = paths.range
         self.used: set[str] = set()
@@ -74,9 +77,8 @@ class Copier:
         globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
-        if self._paths is not None:
-            globals_[ENDLESS] = self._paths.endless
-        code = _code_of(function, self._paths is not None)
+        globals_[ENDLESS] = self._endless
+        code = _code_of(function, not self._copies)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
         self._copies[function] = copy  # before what it refers to is copied: that may be itself
         attributes = names_used(code)
@@ -172,15 +174,14 @@ class Unknown:
 _codes: WeakKeyDictionary[FunctionType, dict[bool, CodeType]] = WeakKeyDictionary()
 
 
-def _code_of(function: FunctionType, counted: bool) -> CodeType:
+def _code_of(function: FunctionType, is_kernel: bool) -> CodeType:
     """The function's code, shared with no other function of a factory, and with its ``while`` loops
-    ``counted``: always the same, so that Python and the caches of instructions in it need to look
+    counted: always the same, so that Python and the caches of instructions in it need to look
     at it only once."""
     codes = _codes.setdefault(function, {})
-    if counted not in codes:
-        made = _with_counted_loops(function) if counted else None
-        codes[counted] = made or function.__code__.replace()
-    return codes[counted]
+    if is_kernel not in codes:
+        codes[is_kernel] = _with_counted_loops(function, is_kernel) or function.__code__.replace()
+    return codes[is_kernel]
 
 
 @lru_cache(maxsize=1000)  # asked at every launch
@@ -220,16 +221,18 @@ def _checked_index(value: Any) -> int:
     return index
 
 
-# A ``range`` can be replaced by one that counts; a ``while`` calls nothing. So a function with
-# ``while`` loops is compiled anew from its source, with ``while condition:`` as ``for _ in
-# endless():`` and ``if not condition: break``. Lines and columns stay those of the source.
+# A ``while`` calls nothing that could count its iterations. So a function with ``while`` loops is
+# compiled anew from its source, with ``while condition:`` as ``for _ in endless():`` and ``if not
+# condition: break``. A kernel's ``return`` returns its line, to tell which one ended a thread.
+# Lines and columns stay those of the source.
 
 
 ENDLESS = "_endless_"  # in the function's globals
 
 
-def _with_counted_loops(function: FunctionType) -> CodeType | None:
-    """None where there is no ``while`` loop, or no source."""
+def _with_counted_loops(function: FunctionType, is_kernel: bool) -> CodeType | None:
+    """None where there is nothing to change, or no source."""
+    original = function.__code__
     try:
         lines, first = inspect.getsourcelines(function)
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -238,37 +241,46 @@ def _with_counted_loops(function: FunctionType) -> CodeType | None:
     found = tree.body[0]
     if not isinstance(found, ast.FunctionDef):
         return None
-    counter = _Counter()
+    ast.increment_lineno(found, first - 1)
+    counter = _Counter(is_kernel)
     counter.generic_visit(found)
-    if not counter.loops:
+    if not counter.changes:
         return None
     found.decorator_list = []
     # Around it a function that has what the original closes over.
-    free = function.__code__.co_freevars
+    free = original.co_freevars
     outer: Any = ast.parse(f"def {ENDLESS}({', '.join(free)}):\n pass").body[0]
     outer.body, tree.body = [found], [outer]
-    ast.increment_lineno(found, first - 1)
     ast.fix_missing_locations(tree)
-    compiled = compile(tree, function.__code__.co_filename, "exec")
+    compiled = compile(tree, original.co_filename, "exec")
     code = next(code for code in _nested(compiled) if code.co_name == found.name)
-    return code if code.co_freevars == free else None
+    # A source that has changed since the function was made is another function's.
+    same = code.co_freevars == free and {*code.co_names} - {ENDLESS} == {*original.co_names}
+    return code if same else None
 
 
 class _Counter(ast.NodeTransformer):
-    """Makes ``for`` loops of ``while`` loops."""
+    """Makes ``for`` loops of ``while`` loops, and lets a kernel's ``return`` say where it is."""
 
-    loops = 0
+    def __init__(self, is_kernel: bool) -> None:
+        self._is_kernel, self.changes = is_kernel, 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         return node  # a function inside is none of the kernel's loops
+
+    def visit_Return(self, node: ast.Return) -> Any:
+        if self._is_kernel and node.value is None:
+            self.changes += 1
+            node.value = ast.copy_location(ast.Constant(node.lineno), node)
+        return node
 
     def visit_While(self, node: ast.While) -> Any:
         self.generic_visit(node)
         parts = [part for statement in node.orelse for part in ast.walk(statement)]
         if any(isinstance(part, ast.Break | ast.Continue) for part in parts):
             return node  # they are of a loop further out
-        self.loops += 1
-        text = f"for {ENDLESS}{self.loops} in {ENDLESS}():\n if not condition: break"
+        self.changes += 1
+        text = f"for {ENDLESS}{self.changes} in {ENDLESS}():\n if not condition: break"
         loop: Any = ast.parse(text).body[0]
         for part in ast.walk(loop):
             ast.copy_location(part, node)

@@ -17,7 +17,7 @@ import numpy as np
 from convlab.simulation.access_log import ATOMIC, EXCHANGE, WARP, assigned_name, site_of
 from convlab.simulation.arrays import CheckedArray
 from convlab.simulation.findings import NotSimulated
-from convlab.simulation.greenlets import Request
+from convlab.simulation.greenlets import YIELD, Request
 from convlab.simulation.memory import Memory, local_class
 from convlab.simulation.scalars import cast, converted, poison
 
@@ -89,6 +89,19 @@ class Shared:
         for array in self._arrays.values():
             array.host[...] = poison(array.dtype)
         self._dynamic.fill(NOBODY_WROTE)  # after the arrays that are views of it
+
+    def keep(self) -> Any:
+        """What a block has here that lets others go first."""
+        return self._dynamic.tobytes(), {c: a.host.tobytes() for c, a in self._arrays.items()}
+
+    def put_back(self, kept: Any) -> None:
+        """Have what ``keep`` returned."""
+        self.new_block()
+        dynamic, arrays = kept
+        for call, data in arrays.items():
+            host = self._arrays[call].host
+            host[...] = np.frombuffer(data, host.dtype).reshape(host.shape)
+        self._dynamic[...] = np.frombuffer(dynamic, np.uint8)
 
 
 class Local:
@@ -187,7 +200,7 @@ class SimulatedCuda:
 
     def nanosleep(self, nanoseconds: int) -> None:
         """Let the block's other threads go on; nothing here takes time."""
-        self.hub(Request("yield", 0))
+        self.hub(Request(YIELD, site_of(1)))
 
     # Arithmetic. ``fma`` rounds twice, but in float64: docs/engines.md says what registers hold.
     # Bits are of 32 or of 64; ``ffs`` counts from 1.
@@ -220,11 +233,6 @@ _COLLECTIVES: dict[str, Callable[..., Any]] = {
     "shfl_up_sync": lambda lane, value, delta: (value, lane - delta),
     "shfl_down_sync": lambda lane, value, delta: (value, lane + delta),
     "shfl_xor_sync": lambda lane, value, bits: (value, (lane ^ bits) % WARP),
-}
-# A kernel that uses none of these runs its threads one after the other, with no switching.
-BLOCKING = {
-    *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"),
-    *("activemask", "nanosleep", "cas", "compare_and_swap", *_COLLECTIVES),
 }
 
 
@@ -261,9 +269,10 @@ class _Atomic:
 
     def cas(self, array: Any, index: Any, expected: Any, value: Any, depth: int = 1) -> Any:
         expected, value = converted(expected, array.dtype), converted(value, array.dtype)
-        old = array.update(index, lambda old: value if old == expected else old, site_of(depth))
+        site = site_of(depth)
+        old = array.update(index, lambda old: value if old == expected else old, site)
         if old != expected:  # perhaps a lock that another thread holds: let it run
-            self._cuda.hub(Request("yield", 0))
+            self._cuda.hub(Request(YIELD, site))
         return old
 
     def compare_and_swap(self, array: Any, expected: Any, value: Any) -> Any:

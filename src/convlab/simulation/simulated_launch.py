@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from numbers import Number
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from greenlet import getcurrent
@@ -17,7 +17,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from convlab.device import emulation_of
 from convlab.simulation.access_log import GLOBAL, AccessLog, Clock, Paths, Sites
-from convlab.simulation.arrays import start_of
+from convlab.simulation.arrays import CheckedArray, start_of
 from convlab.simulation.asynchronous import AsyncCopies, TensorCores
 from convlab.simulation.findings import (
     Coordinates,
@@ -30,10 +30,11 @@ from convlab.simulation.findings import (
 from convlab.simulation.greenlets import Block
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
-from convlab.simulation.python_body import Copier, names_used
+from convlab.simulation.python_body import Copier
 from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
-from convlab.simulation.simulated_cuda import BLOCKING, SimulatedCuda
+from convlab.simulation.simulated_cuda import SimulatedCuda
+from convlab.simulation.turns import Turns
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 BLOCK_THREADS = 1024
@@ -55,8 +56,19 @@ class Recorder(Protocol):
         """The launch is over; floating-point operations by site."""
 
 
+class Kept(NamedTuple):
+    """What a block that has begun needs to go on."""
+
+    phase: int
+    epochs: list[int]
+    shared: Any
+    products: Any
+    paths: Any
+
+
 class SimulatedLaunch(Clock):
-    """One launch."""
+    """One launch. ``backwards`` is another order of blocks and threads, in which they also let
+    others go first at each atomic."""
 
     def __init__(
         self,
@@ -68,6 +80,7 @@ class SimulatedLaunch(Clock):
         strict: bool,
         counts: Counts | None,
         recorder: Recorder | None = None,
+        backwards: bool = False,
     ) -> None:
         _check_shape(grid, block)
         function = getattr(kernel, "py_func", None)
@@ -97,17 +110,18 @@ class SimulatedLaunch(Clock):
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma
-        copier = Copier(self.cuda, self._meaning, builtins, self._emulation, self.paths)
+        self.turns = Turns(self)
+        how = self._emulation, self.paths, self.turns.endless
+        copier = Copier(self.cuda, self._meaning, builtins, *how)
         self.body = copier.copy(function)
         self.codes: tuple[CodeType, ...] = tuple(copier.codes())
         self.sites = self.reports.sites = Sites(self.codes)
         cores = self.tensor_cores
         cores.used = cores.start in self.called
-        used = copier.used.union(*map(names_used, self.codes))
-        self.waits = bool(used & BLOCKING) or cores.used or cores.mma in self.called
         self.arguments = self._as_seen(arguments)
         self.race = Race()
-        self.epoch = 0  # of all warps
+        self.phases = self.epoch = 0  # how many there were, of all blocks and warps
+        self.backwards = backwards
 
     def _emulation(self, value: object) -> Callable[..., Any] | None:
         """What an intrinsic does in this launch; None for anything else, and for a device function:
@@ -182,9 +196,13 @@ class SimulatedLaunch(Clock):
         if self.arithmetic is not None:
             self.arithmetic.codes.update(map(id, self.codes))
         try:
-            self._run_blocks()
+            self.turns.run(self._blocks())
         except Stop:
             pass
+        except KeyboardInterrupt as interrupt:
+            said = [f"{self.kernel} was interrupted in {self._where(interrupt)}"]
+            interrupt.add_note("; ".join([*said, *map(str, self.turns.waits())]))
+            raise
         except (WrapsAround, ZeroDivisionError) as stopped:
             kind = "wraps around" if isinstance(stopped, WrapsAround) else "division by zero"
             self.reports.add(kind, str(stopped), self._site(stopped), self.thread)
@@ -212,29 +230,60 @@ class SimulatedLaunch(Clock):
         if error is not None:
             raise error
 
-    def _run_blocks(self) -> None:
-        cuda, log, block_size = self.cuda, self.log, math.prod(self.block_shape)
+    def _blocks(self) -> Iterator[Block]:
+        """The blocks one after the other, each ready to run."""
+        block_size, blocks = math.prod(self.block_shape), range(math.prod(self.grid))
         indices = [coordinates_of(number, self.block_shape) for number in range(block_size)]
-        enter, body, arguments = self._enterer(), self.body, self.arguments
+        heard = self._enterer(), self._barrier, self._warp_barrier
         complain = self.reports.add if self.strict else None
-        for block_number in range(math.prod(self.grid)):
-            self.block_number = block_number
-            where = coordinates_of(block_number, self.grid)
-            cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z = where
-            for part in cuda.shared, self.copies, self.tensor_cores, self.paths:
+        for number in reversed(blocks) if self.backwards else blocks:
+            block = Block(
+                self.body, self.arguments, indices, *heard, complain, number, self.backwards
+            )
+            for part in self.cuda.shared, self.paths:
                 if part is not None:
                     part.new_block()
-            self.first = self.block_number * block_size
-            self.phase += 1
-            if self.waits:
-                heard = self._barrier, self._warp_barrier
-                Block(body, arguments, indices, enter, *heard, complain).run()
-            else:
-                for number, index in enumerate(indices):
-                    enter(number, index)
-                    body(*arguments)
-            if log is not None and len(log.addresses) > LONG:
-                self._look(whole=True)
+            self.phases += 1
+            self._enter_block(number, self.phases)
+            yield block
+
+    def _enter_block(self, number: int, phase: int) -> None:
+        where = coordinates_of(number, self.grid)
+        index = self.cuda.blockIdx
+        index.x, index.y, index.z = where
+        self.block_number, self.first, self.phase = number, number * self.block_size, phase
+
+    def leave(self, block: Block) -> None:
+        """Another block runs from here on: keep what this one needs to go on, or, at its end, look
+        at what it did."""
+        if block.waiting:
+            paths = None if self.paths is None else self.paths.keep()
+            shared, epochs = self.cuda.shared.keep(), self.epochs[:]
+            block.kept = Kept(self.phase, epochs, shared, self.tensor_cores.keep(), paths)
+            return
+        self.copies.end_block()
+        self.tensor_cores.end_block()
+        if self.log is not None and not self.turns.waiting and len(self.log.addresses) > LONG:
+            self._look(whole=True)
+
+    def resume(self, block: Block) -> None:
+        """Let a block go on that has waited for others."""
+        phase, self.epochs[:], shared, products, paths = block.kept
+        self._enter_block(block.number, phase)
+        self.cuda.shared.put_back(shared)
+        self.tensor_cores.put_back(products)
+        if self.paths is not None:
+            self.paths.put_back(paths)
+
+    def global_arrays(self) -> Iterator[CheckedArray]:
+        """The arrays among the arguments."""
+        rest = list(self.arguments)
+        while rest:
+            one = rest.pop()
+            if isinstance(one, tuple):
+                rest += one
+            elif isinstance(one, CheckedArray):
+                yield one
 
     # What happens while it runs.
 
@@ -256,12 +305,14 @@ class SimulatedLaunch(Clock):
         return enter
 
     def _barrier(self, threads: int, site: int) -> None:
-        self.phase += 1
+        self.phases += 1
+        self.phase = self.phases
+        self.turns.barrier(site)
         if self.counts is not None:
             self.counts.barriers += threads
         if self.recorder is not None:
             self.recorder.barrier(site, threads)
-        elif self.log is not None and len(self.log.addresses) > LONG:
+        elif self.log is not None and len(self.log.addresses) > LONG and self.turns.alone:
             self._look(whole=False)
 
     def _warp_barrier(self, threads: list[int], whole: bool) -> None:
