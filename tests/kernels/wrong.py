@@ -75,6 +75,9 @@ DO, VALUE = "b[i] = a[i]", "x = a[i]"
 MMA = "mma_tf32((x, x, x, x), (x, x), (x, x, x, x))"
 LOCK = ("while cuda.atomic.cas(a, 0, 0, 1) != 0:", "    pass", "b[0] += 1")
 POLL = "while cuda.atomic.add(a, 0, 0) == 0:"
+BLOCKS_OF_ONE: dict[str, Any] = {
+    "grid": 4, "block": 1, "arguments": lambda: [np.zeros(1, np.int32), np.zeros(5)],
+}  # fmt: skip
 LOCKED: dict[str, Any] = {"arguments": lambda: [np.zeros(1, np.int32), np.zeros(1)]}
 mistakes(
     each_its_element,
@@ -184,6 +187,22 @@ mistakes(
      {DO: ("k = 9", "while k != 8:", "    k += 1")}, {"block": 1}),
     ("barrier_over_and_over", "endless loop", BARRIER,
      {DO: ("while a[0] == 0:", f"    {BARRIER}")}, LOCKED),
+    ("flag_read_but_ignored", "global race", "b[1] = b[0]",
+     {DO: ("if i == 0:", "    b[0] = 1", "    cuda.threadfence()", "    cuda.atomic.exch(a, 0, 1)",
+           "if i == 32:", "    ready = cuda.atomic.add(a, 0, 0)", "    b[1] = b[0]")},
+     {"grid": 2, "arguments": lambda: [np.zeros(1, np.int32), np.zeros(2)]}),
+    ("scan_takes_lower_blocks_for_done", "global race", "total += b[i - 1]",
+     {DO: ("cuda.atomic.add(a, 0, 1)", "total = 1", "if i > 0:", "    total += b[i - 1]",
+           "b[i] = total", "cuda.threadfence()", "cuda.atomic.add(a, 0, 1)")}, BLOCKS_OF_ONE),
+    ("highest_block_taken_for_the_last", "global race", "b[4] += b[k]",
+     {DO: ("b[i] = 1", "cuda.threadfence()", "cuda.atomic.add(a, 0, 1)", "if i == 3:",
+           "    for k in range(4):", "        b[4] += b[k]")}, BLOCKS_OF_ONE),
+    ("producer_that_does_not_wait", "global race", "b[0] = k",
+     {DO: ("for k in range(3):", "    if i == 0:", "        b[0] = k", "        cuda.threadfence()",
+           "        cuda.atomic.add(a, 0, 1)", "    else:",
+           "        while cuda.atomic.add(a, 0, 0) <= k:", "            pass",
+           "        b[1] = b[0]")},
+     {**BLOCKS_OF_ONE, "grid": 2}),
     ("divides_by_zero", "division by zero", "1 / a[i]", {DO: "b[i] = 1 / a[i]"}),
 )  # fmt: skip
 

@@ -16,7 +16,11 @@ import numpy as np
 
 from convlab.engines import Engine
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError, three
-from convlab.simulation.simulated_launch import Recorder, SimulatedLaunch
+from convlab.simulation.simulated_launch import (
+    Recorder,
+    SimulatedLaunch,
+    run_in_two_orders,
+)
 from convlab.stage import Launch
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
@@ -49,5 +53,8 @@ class Simulator(Engine):
         :class:`NotSimulated` if it uses what is not known here.
         """
         sizes = three(grid, "grid"), three(block, "block")
-        heard = self._counts, self.recorder
-        SimulatedLaunch(kernel, *sizes, arguments, shared_bytes, self.strict, *heard).run()
+        what = kernel, *sizes, arguments, shared_bytes, self.strict
+        run_in_two_orders(
+            SimulatedLaunch(*what, self._counts, self.recorder),
+            lambda: SimulatedLaunch(*what, None, backwards=True),
+        )

@@ -106,6 +106,7 @@ class Reports:
         self, kernel: str, grid: Coordinates, block_shape: Coordinates, strict: bool, clock: Clock
     ) -> None:
         self.sites = Sites(())
+        self.order = ""  # in words, where it is not the usual one
         self._kernel, self._strict, self._clock = kernel, strict, clock
         self._grid, self._block_shape = grid, block_shape
         self._found: dict[tuple[object, ...], Finding] = {}
@@ -163,7 +164,7 @@ class Reports:
             if first.block != second.block:
                 who = f"block {self.block(first.block)}"
             did = f"{who} had {_DONE[first.kind]} it"
-            what = f"is {_DONE[second.kind]} after {did}, nothing between"
+            what = f"is {_DONE[second.kind]} after {did}, nothing between{self.order}"
         element = {"array": span.name, "index": index, "shape": span.shape}
         self.add(
             kind,

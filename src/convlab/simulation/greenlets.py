@@ -99,6 +99,8 @@ class Block:
         """Run until all threads have ended, or all that are left only poll; then ``waiting`` has
         them. Says whether a thread did anything else."""
         further, rounds = self._start(), 0
+        if self._backwards:  # a round at most for each run
+            rounds = PATIENCE if further and any(map(_yields, self.waiting)) else PATIENCE - 1
         enter = self._enter
         while self.waiting and rounds < PATIENCE:
             ready, waiting = self._who_goes_on()
@@ -117,7 +119,7 @@ class Block:
                     moved = True
             self.waiting = waiting
             further |= moved
-            lets_go = self._backwards and any(_yields(thread) for thread in waiting)
+            lets_go = self._backwards and any(map(_yields, waiting))
             rounds = rounds + 1 if lets_go or not moved else 0
         return further
 

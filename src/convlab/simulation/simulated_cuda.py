@@ -160,6 +160,7 @@ class SimulatedCuda:
         self.const = SimpleNamespace(array_like=lambda array: array)
         self.atomic = _Atomic(self)
         self.hub = self.syncthreads = hub  # not a method: one call less for each barrier
+        self.gives_way = False  # whether a thread lets others go first after each atomic
         self.threadfence = self.threadfence_system = partial(on_fence, True)
         self.threadfence_block = partial(on_fence, False)
 
@@ -262,7 +263,10 @@ class _Atomic:
 
         def atomic(array: Any, index: Any, value: Any) -> Any:
             value = converted(value, array.dtype)
-            return array.update(index, lambda old: combine(old, value), site_of(1), kind)
+            old = array.update(index, lambda old: combine(old, value), site_of(1), kind)
+            if self._cuda.gives_way:
+                self._cuda.hub(Request(YIELD, site_of(1)))
+            return old
 
         setattr(self, name, atomic)
         return atomic
@@ -271,7 +275,8 @@ class _Atomic:
         expected, value = converted(expected, array.dtype), converted(value, array.dtype)
         site = site_of(depth)
         old = array.update(index, lambda old: value if old == expected else old, site)
-        if old != expected:  # perhaps a lock that another thread holds: let it run
+        # Perhaps it is a lock that another thread holds: let that run.
+        if old != expected or self._cuda.gives_way:
             self._cuda.hub(Request(YIELD, site))
         return old
 

@@ -30,7 +30,7 @@ from convlab.simulation.findings import (
 from convlab.simulation.greenlets import Block
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
-from convlab.simulation.python_body import Copier
+from convlab.simulation.python_body import Copier, names_used
 from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
 from convlab.simulation.simulated_cuda import SimulatedCuda
@@ -38,6 +38,7 @@ from convlab.simulation.turns import Turns
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 BLOCK_THREADS = 1024
+FENCES = {"threadfence", "threadfence_block", "threadfence_system"}
 LONG = 60_000  # entries of the log that are looked at in one go
 
 
@@ -118,10 +119,14 @@ class SimulatedLaunch(Clock):
         self.sites = self.reports.sites = Sites(self.codes)
         cores = self.tensor_cores
         cores.used = cores.start in self.called
+        used = copier.used.union(*map(names_used, self.codes))
+        self.may_fence = bool(used & FENCES)
         self.arguments = self._as_seen(arguments)
         self.race = Race()
+        self.fenced = False
         self.phases = self.epoch = 0  # how many there were, of all blocks and warps
-        self.backwards = backwards
+        self.backwards = self.cuda.gives_way = backwards
+        self.reports.order = " when blocks run in another order" if backwards else ""
 
     def _emulation(self, value: object) -> Callable[..., Any] | None:
         """What an intrinsic does in this launch; None for anything else, and for a device function:
@@ -285,6 +290,11 @@ class SimulatedLaunch(Clock):
             elif isinstance(one, CheckedArray):
                 yield one
 
+    @property
+    def depends_on_order(self) -> bool:
+        """Whether threads have told each other something, so that another order may show more."""
+        return self.strict and self.fenced
+
     # What happens while it runs.
 
     def _enterer(self) -> Callable[[int, Coordinates], None]:
@@ -325,6 +335,7 @@ class SimulatedLaunch(Clock):
             self.race.warp_barriers.append((self.position, met))
 
     def _fence(self, far: bool) -> None:
+        self.fenced = True
         if self.strict:
             self.race.fences.append(self.access(FENCE if far else BLOCK_FENCE))
 
@@ -401,6 +412,30 @@ def addresses(hosts: list[np.ndarray]) -> dict[int, int]:
             free = -(-(free + high - low) // 256) * 256 + 256
         starts[id(host)] = begins[low] + real - low
     return starts
+
+
+def run_in_two_orders(launch: SimulatedLaunch, again: Callable[[], SimulatedLaunch]) -> None:
+    """Run it, and if threads tell each other something run it again in another order, which
+    ``again`` makes. The arguments become what the first run makes of them."""
+    if not (launch.strict and launch.may_fence):
+        launch.run()
+        return
+    hosts = [array.host for array in launch.global_arrays() if array.host.flags.writeable]
+    before = [host.copy() for host in hosts]
+    launch.run()
+    if not launch.depends_on_order:
+        return
+    after = [host.copy() for host in hosts]
+    _fill(hosts, before)
+    try:
+        again().run()
+    finally:
+        _fill(hosts, after)
+
+
+def _fill(hosts: list[np.ndarray], values: list[np.ndarray]) -> None:
+    for host, kept in zip(hosts, values, strict=True):
+        host[...] = kept
 
 
 def _owner(host: np.ndarray) -> np.ndarray:

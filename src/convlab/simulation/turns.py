@@ -36,7 +36,6 @@ class Turns:
     def __init__(self, launch: Any) -> None:
         self._launch = launch
         self.waiting: deque[Block] = deque()  # blocks not at their end, the one that runs first
-        self.polled = False  # whether a block has waited for another
         self._barriers = self._unknown = 0
         self._seen: Any = None
         self._until = 0
@@ -62,7 +61,6 @@ class Turns:
             launch.leave(block)
             if block.waiting:
                 waiting.append(block)
-                self.polled = True
             if further:
                 in_vain = turns = polls = tries = self._unknown = 0
                 now = None
