@@ -126,8 +126,8 @@ def beyond(b):
 
 def test_records_are_checked_by_field() -> None:
     assert (
-        "global race: b.x[1] is written after thread (0, 0, 0) had written it, nothing "
-        in (findings(race_on_a_field, np.zeros(32, PLACE))[0])
+        "global race: b.x[1] is written after thread (0, 0, 0), of the same warp, had "
+        "written it, nothing between" in (findings(race_on_a_field, np.zeros(32, PLACE))[0])
     )
     run(other_fields, np.zeros(32, PLACE), block=32)
     (found,) = findings(unwritten_field, np.zeros(1, PLACE), block=1)

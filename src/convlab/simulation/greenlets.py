@@ -4,13 +4,14 @@ Deterministic: threads run in order of their number, and a round ends when all w
 Then the threads whose call is complete continue. A warp's call is complete when all lanes that its
 mask names and that still live have come to the same instruction; a block's barrier when all living
 threads have come to one. A call that can never be complete is a finding; its threads then continue
-without the others.
+without the others. Threads that poll, or have failed to get a lock, let the others go first; a
+block in which nothing else happens lets other blocks go on.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ Complain = Callable[..., None]  # kind, what, site, thread, perhaps another site
 MMA = "mma_tf32"  # the request of the lanes of a warp
 # The requests of the threads of a warpgroup.
 PRODUCT, PRODUCT_DONE = "start_product", "finish_product"
+YIELD = "yield"  # the request of a thread that lets others go first; its value is what it polls
+PATIENCE = 2  # rounds in which all only poll, before other blocks go on
 
 
 @dataclass(slots=True, eq=False)
@@ -42,12 +45,12 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Thread:
-    """A CUDA thread: its number in the block, its index in the block, and what it waits for."""
+    """A CUDA thread that waits: its number in the block, its index in the block, and for what."""
 
     number: int
     index: Coordinates
     greenlet: Any
-    request: Any = None
+    request: Any
     result: tuple[Any, ...] = ()
 
     def waits_for(self) -> Request:
@@ -62,74 +65,115 @@ class Block:
     """The threads of one block. ``enter(number, index)`` is called before each switch to one.
 
     ``on_barrier(threads, site)`` hears how many threads each barrier lets go on and where it is,
-    ``on_warp_barrier`` which ones, and whether those are all of their warp that live.
+    ``on_warp_barrier`` which ones, and whether those are all of their warp that live. With
+    ``backwards`` threads run from the last to the first, and the block lets others go on whenever
+    one of its threads yields.
     """
 
     def __init__(
         self,
         body: Callable[..., Any],
         arguments: tuple[Any, ...],
-        indices: Iterable[Coordinates],
+        indices: Sequence[Coordinates],
         enter: Callable[[int, Coordinates], None],
         on_barrier: Callable[[int, int], None],
         on_warp_barrier: Callable[[list[int], bool], None],
         complain: Complain | None,
+        number: int = 0,
+        backwards: bool = False,
     ) -> None:
+        self.number, self._body, self._arguments = number, body, arguments
         self._enter, self._complain = enter, complain
         self.on_barrier, self.on_warp_barrier = on_barrier, on_warp_barrier
-        self._threads = [
-            Thread(number, index, greenlet(body), result=arguments)
-            for number, index in enumerate(indices)
-        ]
-        self._size = len(self._threads)
+        self.size, self._backwards = len(indices), backwards
+        order = list(enumerate(indices))
+        self._fresh = iter(order[::-1] if backwards else order)
+        self._begun = False
+        self._now = order[0]  # the thread that has begun last
+        self.waiting: list[Thread] = []
+        self.returned: dict[int, int] = {}  # the line of the ``return`` that ended a thread
+        self.polls = 0  # how often threads have done nothing but poll
+        self.kept: Any = None  # of its state while other blocks run
 
-    def run(self) -> None:
-        ready = self._threads
-        waiting: list[Thread] = []
+    def run(self) -> bool:
+        """Run until all threads have ended, or all that are left only poll; then ``waiting`` has
+        them. Says whether a thread did anything else."""
+        further, rounds = self._start(), 0
+        if self._backwards:  # a round at most for each run
+            rounds = PATIENCE if further and any(map(_yields, self.waiting)) else PATIENCE - 1
         enter = self._enter
-        while ready:
-            plain = not waiting
+        while self.waiting and rounds < PATIENCE:
+            ready, waiting = self._who_goes_on()
+            moved = False
             for thread in ready:
                 enter(thread.number, thread.index)
+                polled = _yields(thread)
                 thread.request = thread.greenlet.switch(*thread.result)
-                if not thread.greenlet.dead:
-                    waiting.append(thread)
-                    if thread.request != ():
-                        plain = False
-            if plain and waiting and self._all_at_one(waiting):
-                site = waiting[0].waits_for().site
-                ready, waiting = waiting, []
-                for thread in ready:
-                    thread.result = ()
-                self.on_barrier(len(ready), site)
-            else:
-                ready, waiting = self._who_goes_on(waiting)
+                if thread.greenlet.dead:
+                    moved = True
+                    continue
+                waiting.append(thread)
+                if polled and _yields(thread):
+                    self.polls += 1
+                else:
+                    moved = True
+            self.waiting = waiting
+            further |= moved
+            lets_go = self._backwards and any(map(_yields, waiting))
+            rounds = rounds + 1 if lets_go or not moved else 0
+        return further
+
+    def _start(self) -> bool:
+        """Let each thread run until it waits for the first time; whether any had to begin. One
+        greenlet runs thread after thread while they end; the next one begins where one waits."""
+        if self._begun:
+            return False
+        self._begun = True
+        while True:
+            worker = greenlet(self._work)
+            request = worker.switch()
+            if worker.dead:
+                return True
+            self.waiting.append(Thread(*self._now, worker, request))
+
+    def _work(self) -> None:
+        enter, body, arguments = self._enter, self._body, self._arguments
+        for number, index in self._fresh:
+            self._now = number, index
+            enter(number, index)
+            if (line := body(*arguments)) is not None:
+                self.returned[number] = line
 
     def _all_at_one(self, waiting: list[Thread]) -> bool:
-        """Whether threads that all wait at a plain barrier may pass: the usual case, made quick."""
-        if self._complain is None:
-            return True
-        if len(waiting) < self._size:
-            return False
+        """Whether all threads wait at one plain barrier: the usual case, made quick."""
         first = waiting[0].greenlet.gr_frame
         code, offset = first.f_code, first.f_lasti
+        checked = self._complain is not None
         for thread in waiting:
-            frame = thread.greenlet.gr_frame
-            if frame.f_lasti != offset or frame.f_code is not code:
+            if thread.request.__class__ is Request:
                 return False
-        return True
+            if checked:
+                frame = thread.greenlet.gr_frame
+                if frame.f_lasti != offset or frame.f_code is not code:
+                    return False
+        return len(waiting) == self.size or not checked
 
-    def _who_goes_on(self, waiting: list[Thread]) -> tuple[list[Thread], list[Thread]]:
+    def _who_goes_on(self) -> tuple[list[Thread], list[Thread]]:
         """The threads that may continue, with their results, and the threads that still wait."""
-        if not waiting:
-            return [], []
-        waiting.sort(key=lambda thread: thread.number)
+        waiting = self.waiting
+        if self._all_at_one(waiting):
+            site = waiting[0].waits_for().site
+            for thread in waiting:
+                thread.result = ()
+            self.on_barrier(len(waiting), site)
+            return waiting, []
+        waiting.sort(key=lambda thread: thread.number, reverse=self._backwards)
         going: list[Thread] = []
         at_barrier: list[Thread] = []
         calls: dict[tuple[Any, ...], list[Thread]] = defaultdict(list)
         for thread in waiting:
             request = thread.waits_for()
-            if request.kind == "yield":
+            if request.kind == YIELD:
                 thread.result = (None,)
                 going.append(thread)
             elif request.kind.startswith("syncthreads"):
@@ -153,7 +197,7 @@ class Block:
         if not going:
             going = self._barrier(at_barrier)
         gone = {thread.number for thread in going}
-        going.sort(key=lambda thread: thread.number)
+        going.sort(key=lambda thread: thread.number, reverse=self._backwards)
         return going, [thread for thread in waiting if thread.number not in gone]
 
     def _barrier(self, threads: list[Thread]) -> list[Thread]:
@@ -164,9 +208,9 @@ class Block:
                 what = "threads of one block wait at two different barriers"
                 where = site, other.number, other.request.site
                 self._complain("barrier divergence", what, *where)
-            elif ended := self._size - len(threads):
-                what = f"{ended} of {self._size} threads ended before this barrier"
-                first = min({*range(self._size)} - {thread.number for thread in threads})
+            elif ended := self.size - len(threads):
+                what = f"{ended} of {self.size} threads ended before this barrier"
+                first = min({*range(self.size)} - {thread.number for thread in threads})
                 self._complain("barrier divergence", what, site, first)
         values = [bool(thread.request.value) for thread in threads]
         result = {"count": sum(values), "and": all(values), "or": any(values)}
@@ -201,7 +245,7 @@ class Block:
         """Lanes that have ended are excused from ``syncwarp``, as by CUDA; not from what reads
         their numbers. A tensor core needs those too that a small block does not have."""
         first, kind, site = threads[0].number, threads[0].request.kind, threads[0].request.site
-        there = (1 << min(self._size - first // WARP * WARP, WARP)) - 1
+        there = (1 << min(self.size - first // WARP * WARP, WARP)) - 1
         there = {"syncwarp": living, MMA: mask, PRODUCT: mask, PRODUCT_DONE: mask}.get(kind, there)
         if absent := mask & there & ~present:
             what = f"{kind} names {_lanes(absent)} in its mask, which never come to it"
@@ -241,6 +285,11 @@ def _product(brought: Brought) -> Brought:
 
 def _same_for_all(compute: Callable[[Brought], Any]) -> Callable[[Brought], Brought]:
     return lambda brought: dict.fromkeys(brought, compute(brought))
+
+
+def _yields(thread: Thread) -> bool:
+    request = thread.request
+    return request.__class__ is Request and request.kind == YIELD
 
 
 def _bits(lanes: Iterable[int]) -> int:

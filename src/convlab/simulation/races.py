@@ -63,7 +63,9 @@ class Race:
         self.fences: list[Access] = []
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
-        self._written = np.empty(0, np.int64)  # of shared memory, by what went before of the block
+        self._written = np.empty(
+            0, np.int64
+        )  # of shared memory, by what went before: block and address
         self._log = AccessLog(1)
 
     def analyse(self, log: AccessLog, whole: bool = True) -> Iterator[Conflict]:
@@ -76,10 +78,9 @@ class Race:
                 sets = (accesses.kind == WRITE) | (columns.kind & SETS != 0)
                 yield from self._uninitialised(accesses, np.flatnonzero(shared), sets)
                 # Where the last block has written: it may go on in the next piece.
-                block = accesses.block
-                written = accesses.address[shared & sets & (block == block[-1])]
-                went_on = self._written if block[0] == block[-1] else written
-                self._written = np.union1d(written, went_on)
+                last = shared & sets & (accesses.block == accesses.block[-1])
+                written = accesses.block[last] * GLOBAL + accesses.address[last]
+                self._written = np.union1d(written, self._written)
             yield from self._within_blocks(accesses, columns.of_products)
             if not shared.all():
                 self._keep(accesses, np.flatnonzero(~shared))
@@ -102,15 +103,14 @@ class Race:
     ) -> Iterator[Conflict]:
         """Reads of shared memory before the block's first write there. Where another thread writes
         in the same phase there is a race, which says more."""
-        address = accesses.address[shared]
-        block = accesses.block[shared] - accesses.block[0]
-        cells, key = np.unique(block * GLOBAL + address, return_inverse=True)
+        address = accesses.block[shared] * GLOBAL + accesses.address[shared]
+        cells, key = np.unique(address, return_inverse=True)
         never = len(accesses.block)
         first_write = np.full(len(cells), never, np.int32)
         writes = np.flatnonzero(sets[shared])[::-1]  # backwards: the first one stays
         first_write[key[writes]] = shared[writes]
         if len(self._written):
-            first_write[key[(block == 0) & np.isin(address, self._written)]] = -1
+            first_write[np.isin(cells, self._written)] = -1
         first = first_write[key]
         early, first = shared[first > shared], first[first > shared]
         last = np.minimum(first, never - 1)
