@@ -11,15 +11,16 @@ block in which nothing else happens lets other blocks go on.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from greenlet import greenlet
+from greenlet import getcurrent, greenlet
 
 from convlab.device.products import WARP, WARPGROUP, warp_mma, warp_product
 from convlab.simulation.findings import Coordinates
 
+Place = tuple[tuple[int, ...], tuple[int, ...]]
 Complain = Callable[..., None]  # kind, what, site, thread, perhaps another site
 MMA = "mma_tf32"  # the request of the lanes of a warp
 # The requests of the threads of a warpgroup.
@@ -60,6 +61,35 @@ class Thread:
             self.request = Request("syncthreads", id(frame.f_code) + frame.f_lasti)
         return self.request
 
+    def place(self) -> Place:
+        """Where it waits: the instructions, the innermost first and then its callers', and the
+        iterations of the loops around it, the outermost first."""
+        sites = [self.waits_for().site]
+        frame = self.greenlet.gr_frame
+        while frame is not None:
+            sites.append(id(frame.f_code) + frame.f_lasti)
+            frame = frame.f_back
+        return tuple(sites), tuple(self.greenlet.loops)
+
+
+class Worker(greenlet):  # type: ignore[misc]
+    """Runs threads one after the other; ``loops`` are the iterations that its thread is in."""
+
+    loops: list[int]
+
+
+def numbered(steps: Iterable[Any]) -> Iterator[Any]:
+    """What a loop runs through in which threads may wait for each other."""
+    loops = getcurrent().loops
+    depth = len(loops)
+    loops.append(0)
+    try:
+        for step in steps:
+            loops[depth] += 1
+            yield step
+    finally:  # after `break` and `return` too
+        del loops[depth:]
+
 
 class Block:
     """The threads of one block. ``enter(number, index)`` is called before each switch to one.
@@ -67,7 +97,7 @@ class Block:
     ``on_barrier(threads, site)`` hears how many threads each barrier lets go on and where it is,
     ``on_warp_barrier`` which ones, and whether those are all of their warp that live. With
     ``backwards`` threads run from the last to the first, and the block lets others go on whenever
-    one of its threads yields.
+    one of its threads yields. ``deep`` says whether threads may wait in what the body calls.
     """
 
     def __init__(
@@ -81,8 +111,10 @@ class Block:
         complain: Complain | None,
         number: int = 0,
         backwards: bool = False,
+        deep: bool = True,
     ) -> None:
         self.number, self._body, self._arguments = number, body, arguments
+        self._deep = deep
         self._enter, self._complain = enter, complain
         self.on_barrier, self.on_warp_barrier = on_barrier, on_warp_barrier
         self.size, self._backwards = len(indices), backwards
@@ -130,7 +162,8 @@ class Block:
             return False
         self._begun = True
         while True:
-            worker = greenlet(self._work)
+            worker = Worker(self._work)
+            worker.loops = []
             request = worker.switch()
             if worker.dead:
                 return True
@@ -148,13 +181,16 @@ class Block:
         """Whether all threads wait at one plain barrier: the usual case, made quick."""
         first = waiting[0].greenlet.gr_frame
         code, offset = first.f_code, first.f_lasti
-        checked = self._complain is not None
+        checked, loops = self._complain is not None, waiting[0].greenlet.loops
+        place = waiting[0].place() if checked and self._deep else None
         for thread in waiting:
             if thread.request.__class__ is Request:
                 return False
             if checked:
                 frame = thread.greenlet.gr_frame
                 if frame.f_lasti != offset or frame.f_code is not code:
+                    return False
+                if thread.greenlet.loops != loops or (place and thread.place() != place):
                     return False
         return len(waiting) == self.size or not checked
 
@@ -180,7 +216,8 @@ class Block:
                 at_barrier.append(thread)
             else:
                 size = request.together
-                key = size, thread.number // size, request.kind, request.site, request.mask
+                place = thread.place() if self._deep else (request.site, *thread.greenlet.loops)
+                key = size, thread.number // size, request.kind, place, request.mask
                 calls[key].append(thread)
         incomplete = []
         for (size, which, _, _, mask), threads in calls.items():
@@ -203,11 +240,11 @@ class Block:
     def _barrier(self, threads: list[Thread]) -> list[Thread]:
         kind, site = threads[0].request.kind, threads[0].request.site
         if self._complain is not None:
-            other = next((t for t in threads if t.request.site != site), None)
+            place = threads[0].place()
+            other = next((t for t in threads if t.place() != place), None)
             if other is not None:
-                what = "threads of one block wait at two different barriers"
-                where = site, other.number, other.request.site
-                self._complain("barrier divergence", what, *where)
+                what, *sites = _apart(place, other.place())
+                self._complain("barrier divergence", what, sites[0], other.number, sites[1])
             elif ended := self.size - len(threads):
                 what = f"{ended} of {self.size} threads ended before this barrier"
                 first = min({*range(self.size)} - {thread.number for thread in threads})
@@ -268,6 +305,20 @@ class Block:
             what = f"{thread.request.kind} reads lane {source}, which does not take part"
             self._complain("inactive lane", what, thread.request.site, thread.number)
         return value
+
+
+def _apart(one: Place, other: Place) -> tuple[str, int, int]:
+    """What parts two threads that wait at barriers, and a site of each."""
+    (sites, loops), (other_sites, other_loops) = one, other
+    if sites == other_sites:
+        first, second = next(two for two in zip(loops, other_loops, strict=True) if len({*two}) > 1)
+        what = f"this barrier in iterations {first} and {second} of a loop around it"
+        return f"threads of one block wait at {what}", sites[0], sites[0]
+    if sites[0] != other_sites[0]:
+        return "threads of one block wait at two different barriers", sites[0], other_sites[0]
+    callers = zip(sites[::-1], other_sites[::-1], strict=False)
+    mine, its = next(two for two in callers if len({*two}) > 1)
+    return "threads of one block wait at one barrier in two calls of its function", mine, its
 
 
 Brought = dict[int, Any]  # what each lane brings to a call

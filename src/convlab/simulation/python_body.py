@@ -12,6 +12,7 @@ import dis
 import inspect
 import itertools
 import opcode
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,6 +33,7 @@ from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
 from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import NotSimulated
+from convlab.simulation.greenlets import numbered
 from convlab.simulation.scalars import by_zero
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
@@ -88,7 +90,7 @@ class Copier:
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
         globals_[BY_ZERO] = self._builtins.get(BY_ZERO, by_zero)
-        globals_[ENDLESS] = self._endless
+        globals_[ENDLESS], globals_[NUMBERED] = self._endless, numbered
         code = _code_of(function, not self._copies)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
         self._copies[function] = copy  # before what it refers to is copied: that may be itself
@@ -240,8 +242,35 @@ def _code_of(function: FunctionType, is_kernel: bool) -> CodeType:
     codes = _codes.setdefault(function, {})
     if is_kernel not in codes:
         code = function.__code__
-        codes[is_kernel] = (_compiled_anew(code, code.co_filename, is_kernel) or code).replace()
+        names = frozenset(name for name, value in _refers_to(function) if waits(value))
+        anew = _compiled_anew(code, code.co_filename, is_kernel, names)
+        codes[is_kernel] = (anew or code).replace()
     return codes[is_kernel]
+
+
+def _refers_to(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The globals and the variables of functions around it that a function refers to."""
+    for name in _global_names(function.__code__) & {*function.__globals__}:
+        yield name, function.__globals__[name]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # it has no value yet
+            continue
+
+
+def waits(value: Any, known: frozenset[Any] = frozenset()) -> bool:
+    """Whether it is a device function whose threads may wait for each other."""
+    function = getattr(value, "py_func", None)
+    if not isinstance(function, FunctionType) or function in known:
+        return False
+    known |= {function}
+    return may_wait(function.__code__) or any(waits(v, known) for _, v in _refers_to(function))
+
+
+def may_wait(code: CodeType) -> bool:
+    """Whether it calls, by their names, what makes threads wait for each other."""
+    return any(map(_WAITS, names_used(code)))
 
 
 @lru_cache(maxsize=1000)  # asked at every launch
@@ -290,13 +319,18 @@ def _checked_index(value: Any) -> int:
 
 
 ENDLESS, BY_ZERO, DIVISOR = "_endless_", "_by_zero_", "_divisor_"  # the first two are globals
+NUMBERED = "_numbered_"  # a global too: what a loop runs through in which threads may wait
+_WAITS = re.compile("sync|^activemask$|^mma_|_product$").search
 _DIVISIONS = {code for code, (_, sign) in enumerate(opcode._nb_ops) if sign in ("/", "/=")}  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=1000)
-def _compiled_anew(code: CodeType, file: str, is_kernel: bool) -> CodeType | None:
+def _compiled_anew(
+    code: CodeType, file: str, is_kernel: bool, waiting: frozenset[str]
+) -> CodeType | None:
     """None where nothing in it needs that, or where its source is not there or no longer its
-    own. ``file`` is the code's: codes of two files may be equal."""
+    own. ``file`` is the code's: codes of two files may be equal. ``waiting`` are the names of
+    device functions in which threads may wait for each other."""
     steps = list(dis.get_instructions(code))
     divides = any(step.opname == "BINARY_OP" and step.arg in _DIVISIONS for step in steps)
     repeats = any("JUMP_BACKWARD" in step.opname for step in steps)
@@ -318,7 +352,7 @@ def _compiled_anew(code: CodeType, file: str, is_kernel: bool) -> CodeType | Non
         ast.fix_missing_locations(tree)
         if _inner(tree, file, found.name).co_code != code.co_code:
             return None
-        _Rewriter(is_kernel).generic_visit(found)
+        _Rewriter(is_kernel, waiting).generic_visit(found)
         return _inner(tree, file, found.name)
     except (OSError, TypeError, SyntaxError):
         return None
@@ -346,8 +380,8 @@ class _Rewriter(ast.NodeTransformer):
     """Makes ``for`` loops of ``while`` loops and divisions that may be by zero, and lets a kernel's
     ``return`` say where it is."""
 
-    def __init__(self, is_kernel: bool) -> None:
-        self._is_kernel, self._loops = is_kernel, 0
+    def __init__(self, is_kernel: bool, waiting: frozenset[str]) -> None:
+        self._is_kernel, self._waiting, self._loops = is_kernel, waiting, 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         return node  # a function inside is none of the kernel's loops
@@ -393,4 +427,18 @@ class _Rewriter(ast.NodeTransformer):
         leave = loop.body[0]
         leave.test.operand, leave.body[:0] = node.test, node.orelse
         loop.body += node.body
+        return self._numbered(loop)
+
+    def visit_For(self, node: ast.For) -> Any:
+        self.generic_visit(node)
+        return self._numbered(node)
+
+    def _numbered(self, loop: ast.For) -> ast.For:
+        """The loop with its iterations counted, if threads in it may wait for each other."""
+        calls = (part.func for part in ast.walk(loop) if isinstance(part, ast.Call))
+        names = [str(getattr(call, "attr", getattr(call, "id", ""))) for call in calls]
+        if any(_WAITS(name) or name in self._waiting for name in names):
+            name = ast.Name(NUMBERED, ast.Load())
+            loop.iter = ast.copy_location(ast.Call(name, [loop.iter], []), loop.iter)
+            ast.copy_location(name, loop.iter)
         return loop

@@ -32,7 +32,7 @@ from convlab.simulation.findings import (
 from convlab.simulation.greenlets import Block
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
-from convlab.simulation.python_body import BY_ZERO, Copier, names_used
+from convlab.simulation.python_body import BY_ZERO, Copier, may_wait, names_used
 from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
 from convlab.simulation.simulated_cuda import SimulatedCuda
@@ -129,6 +129,7 @@ class SimulatedLaunch(Clock):
         cores.used = cores.start in self.called
         used = copier.used.union(*map(names_used, self.codes))
         self.may_fence = bool(used & FENCES)
+        self.deep = any(may_wait(code) for code in self.codes if code is not self.body.__code__)
         self.arguments = self._as_seen(arguments)
         self.race = Race()
         self.fenced = False
@@ -261,9 +262,8 @@ class SimulatedLaunch(Clock):
         for number in reversed(blocks) if self.backwards else blocks:
             if self.on_block is not None:
                 self.on_block(self.kernel, number, len(blocks))
-            block = Block(
-                self.body, self.arguments, indices, *heard, complain, number, self.backwards
-            )
+            how = number, self.backwards, self.deep
+            block = Block(self.body, self.arguments, indices, *heard, complain, *how)
             for part in self.cuda.shared, self.paths:
                 if part is not None:
                     part.new_block()

@@ -8,6 +8,7 @@ threads' variables have changed since the turn before, nothing ever will: that i
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from convlab.simulation.greenlets import YIELD, Block, Request
 from convlab.simulation.python_body import ENDLESS
 
 FIRST, LATER, MOST = 64, 8, 4096  # iterations of a loop before it is looked at, as a rule
+SOON = 6  # looks, until which a loop that stores in the same few elements is looked at as often
 STEPS = 10_000_000  # of one loop of one thread
 POLLS = 50_000  # of all threads while nothing else happens
 MANY, MOST_BARRIERS = 1024, 100_000
@@ -86,17 +88,19 @@ class Turns:
 
     def endless(self) -> Iterable[int]:
         """What a ``while`` loop runs through: 0, 1, 2, ..., with a look at it now and then."""
-        steps = itertools.chain.from_iterable(self._steps(site := site_of(1)))
+        steps = itertools.chain.from_iterable(self._steps())
         loops = self._launch.loops
-        return steps if loops is None else loops.endless(steps, site)
+        return steps if loops is None else loops.endless(steps, site_of(1))
 
-    def _steps(self, site: int) -> Iterator[range]:
+    def _steps(self) -> Iterator[range]:
         launch, log = self._launch, self._launch.log
         done, chunk = 0, FIRST
         while True:
             begin = 0 if log is None else len(log.addresses)
             yield range(done, done + chunk)
             done += chunk
+            kernels = next(self._frames(sys._getframe()))
+            site = id(kernels.f_code) + kernels.f_lasti
             few, stores = (True, True) if log is None else _repeated(log, begin)
             if log is None:  # it may compute, not poll
                 self._unknown += chunk
@@ -104,7 +108,10 @@ class Turns:
                     self._endless(f"loops have run {10 * STEPS:,} times, and no thread ended", site)
             if few:
                 launch.cuda.hub(Request(YIELD, site))
-            chunk = LATER if few and not stores else min(2 * chunk, MOST)
+            if not few or done > SOON * FIRST:
+                chunk = min(2 * chunk, MOST)
+            if few and not stores:
+                chunk = LATER
             if done > STEPS:
                 self._endless(f"this loop has run {STEPS:,} times and has not ended", site)
 
