@@ -26,6 +26,7 @@ MMA = "mma_tf32"  # the request of the lanes of a warp
 # The requests of the threads of a warpgroup.
 PRODUCT, PRODUCT_DONE = "start_product", "finish_product"
 YIELD = "yield"  # the request of a thread that lets others go first; its value is what it polls
+GRID_BARRIER = "syncthreads of the grid"
 PATIENCE = 2  # rounds in which all only poll, before other blocks go on
 
 
@@ -126,6 +127,7 @@ class Block:
         self.returned: dict[int, int] = {}  # the line of the ``return`` that ended a thread
         self.polls = 0  # how often threads have done nothing but poll
         self.kept: Any = None  # of its state while other blocks run
+        self.at_grid_barrier = self.released = False  # all its threads; from there
 
     def run(self) -> bool:
         """Run until all threads have ended, or all that are left only poll; then ``waiting`` has
@@ -231,7 +233,7 @@ class Block:
                 incomplete.append((threads, mask, present, living))
         if not going and incomplete:  # they wait for lanes that will never come
             going = self._call(*incomplete[0])
-        if not going:
+        if not going and at_barrier:
             going = self._barrier(at_barrier)
         gone = {thread.number for thread in going}
         going.sort(key=lambda thread: thread.number, reverse=self._backwards)
@@ -239,6 +241,10 @@ class Block:
 
     def _barrier(self, threads: list[Thread]) -> list[Thread]:
         kind, site = threads[0].request.kind, threads[0].request.site
+        self.at_grid_barrier = {thread.request.kind for thread in threads} == {GRID_BARRIER}
+        if self.at_grid_barrier and not self.released:
+            return []
+        self.at_grid_barrier = self.released = False
         if self._complain is not None:
             place = threads[0].place()
             other = next((t for t in threads if t.place() != place), None)

@@ -61,6 +61,7 @@ class Race:
 
     def __init__(self) -> None:
         self.fences: list[Access] = []
+        self.grid_barriers: list[int] = []  # positions
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
         self._written = np.empty(
@@ -93,10 +94,14 @@ class Race:
         if not self._kept:
             return
         accesses = joined(self._kept)
-        address, kind = accesses.address, accesses.kind
+        address, kind, between = accesses.address, accesses.kind, self._between(accesses)
         some = np.flatnonzero(np.isin(address, address[kind != READ]))
-        order = some[np.argsort(address[some], kind="stable")]
-        yield from self._conflicts(accesses, order, [address], "block")
+        order = some[np.lexsort((address[some], between[some]))]
+        yield from self._conflicts(accesses, order, [between, address], "block")
+
+    def _between(self, accesses: Accesses) -> np.ndarray:
+        """How many barriers of the grid came before each."""
+        return np.searchsorted(self.grid_barriers, accesses.position, "right")
 
     def _uninitialised(
         self, accesses: Accesses, shared: np.ndarray, sets: np.ndarray
@@ -140,6 +145,7 @@ class Race:
         each thread, and all atomics: any of them may tell another block something."""
         address = accesses.address
         entity = accesses.thread if self.fences else accesses.block
+        between = self._between(accesses) * (int(entity.max()) + 1)
         low = int(address[far].min())
         width = int(address[far].max()) - low + 1
         for kind in (READ, WRITE, ATOMIC):
@@ -147,7 +153,7 @@ class Race:
             if kind == WRITE:
                 chosen = chosen[::-1]
             if kind != ATOMIC or not self.fences:
-                each = (entity[chosen] - entity.min()) * width + address[chosen] - low
+                each = (between[chosen] + entity[chosen]) * width + address[chosen] - low
                 chosen = chosen[np.unique(each, return_index=True)[1]]
             self._kept.append(accesses.take(chosen))
 

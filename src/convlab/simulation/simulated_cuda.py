@@ -16,7 +16,7 @@ import numpy as np
 
 from convlab.simulation.access_log import ATOMIC, EXCHANGE, WARP, assigned_name, site_of
 from convlab.simulation.findings import NotSimulated
-from convlab.simulation.greenlets import YIELD, Request
+from convlab.simulation.greenlets import GRID_BARRIER, YIELD, Request
 from convlab.simulation.libraries import Library, half, of_libdevice, vector_types
 from convlab.simulation.memory import Memory, local_class
 from convlab.simulation.scalars import cast, converted, dtype_of, keeper, poison
@@ -242,10 +242,7 @@ class Grid:
 
     def sync(self) -> None:
         """A barrier of all threads of the grid."""
-        grid = self._cuda.gridDim
-        if grid.x * grid.y * grid.z > 1:
-            raise NotSimulated("the barrier of a grid of several blocks is not simulated")
-        self._cuda.hub(Request("syncthreads", site_of(1)))
+        self._cuda.hub(Request(GRID_BARRIER, site_of(1)))
 
 
 def _cached_load(array: Any, index: Any) -> Any:

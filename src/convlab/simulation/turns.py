@@ -8,6 +8,7 @@ threads' variables have changed since the turn before, nothing ever will: that i
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -68,7 +69,10 @@ class Turns:
                 now = None
                 continue
             in_vain, polls = in_vain + 1, polls + block.polls - before
-            if in_vain >= len(waiting) > 0:
+            if in_vain >= len(waiting) and all(one.at_grid_barrier for one in waiting):
+                self._grid_barrier()
+                in_vain = 0
+            elif in_vain >= len(waiting) > 0:
                 in_vain, turns = 0, turns + 1
                 if self._repeats(turns):
                     self._report("")
@@ -77,6 +81,18 @@ class Turns:
                     if now == memory or tries > POLLS * 20:
                         self._report(f" after {tries + polls:,} tries")
                     tries, polls = tries + polls, 0
+
+    def _grid_barrier(self) -> None:
+        """Let all blocks go on from it."""
+        launch, first = self._launch, self.waiting[0].waiting[0]
+        if ended := math.prod(launch.grid) - len(self.waiting):
+            what = (
+                f"{ended} of {math.prod(launch.grid)} blocks ended before this barrier of the grid"
+            )
+            launch.reports.add("barrier divergence", what, first.waits_for().site, first.number)
+        for block in self.waiting:
+            block.released = True
+        launch.race.grid_barriers.append(launch.position)
 
     def _repeats(self, count: int) -> bool:
         """Whether all is as it was some turns ago. It takes long to compare: turns 1, 2, 4, 8, ...
