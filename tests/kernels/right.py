@@ -350,6 +350,24 @@ def counting_under_a_lock_of_the_block(a, b):
 FLAGS: dict[str, Any] = {"arguments": row_and(np.zeros(8, np.int32), np.zeros(64, F))}
 
 
+@right(lambda a: a[0] * 2, grid=2, block=8, **FLAGS)
+def persistent_queue(a, head, b):
+    k = cuda.atomic.add(head, 0, 1)
+    while k < 64:
+        b[k] = a[k] * 2
+        k = cuda.atomic.add(head, 0, 1)
+
+
+@right(lambda a: [64], grid=2, block=32, arguments=row_and(np.zeros(1, np.int32), ONE))
+def spin_lock_between_blocks(a, lock, b):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    cuda.threadfence()
+    b[0] += 1
+    cuda.threadfence()
+    cuda.atomic.exch(lock, 0, 0)
+
+
 @right(lambda a: np.append(np.full(32, 31), a[0][:32]), 2, 32, **FLAGS)
 def first_block_waits_for_the_second(a, flag, b):
     i = cuda.threadIdx.x
