@@ -278,7 +278,7 @@ def test_a_race_is_told_with_both_lines_and_what_mends_it(quick):
     codes = {line.code for problem in found.problems for line in problem.lines}
     assert any(code.startswith("total += S_F") for code in codes)
     assert any(code.startswith("S_F[e // K_B") for code in codes)
-    assert "syncthreads" in str(found)
+    assert "syncwarp" in str(found)
 
 
 def test_what_is_wrong_with_an_im2col_is_told_of_the_first_problem():
@@ -452,7 +452,7 @@ MULTIPLY = """from numba import cuda
 def multiply(a, out):
     i = cuda.grid(1)
     while i < a.size:
-        out[i] = a[i]
+        out[i] = out[i] + a[i]
 """
 
 

@@ -127,7 +127,7 @@ class Clock:
     """Which thread of a launch runs, and when."""
 
     def __init__(self, log: AccessLog | None, block_size: int) -> None:
-        self.log = log
+        self.log, self.block_size = log, block_size
         self.thread = self.block_number = 0  # of the block, of the grid
         self.first = 0  # thread of the block, in the launch
         self.phase = 0
@@ -332,9 +332,9 @@ class Loops:
         """The ``range`` of a kernel whose loops are counted."""
         return Loop(self, site_of(1), builtins.range(*bounds))
 
-    def endless(self) -> Loop:
+    def endless(self, steps: Iterable[int], site: int) -> Loop:
         """What a ``while`` runs through, as :mod:`convlab.simulation.python_body` compiles it."""
-        return Loop(self, site_of(1), itertools.count())
+        return Loop(self, site, steps)
 
     def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What calls a device function."""
@@ -376,6 +376,16 @@ class Paths(Loops):
         """All threads are where the kernel begins."""
         self._of[:] = [0] * len(self._of)
         self.now = self.running = 0
+
+    def keep(self) -> list[int]:
+        """Where the threads of a block are that lets others go first."""
+        self._of[self.running] = self.now
+        return self._of[:]
+
+    def put_back(self, kept: list[int]) -> None:
+        """Have what ``keep`` returned."""
+        self._of[:] = kept
+        self.now = kept[self.running]
 
     def enter(self, thread: int) -> None:
         """Another thread runs from here on."""

@@ -84,11 +84,12 @@ class AsyncCopies:
             device.wait_copies: self.wait,
         }
 
-    def new_block(self) -> None:
-        """Copies that the last block's threads did not wait for do not concern this block."""
-        for copy in chain(*chain(*self._groups.values())):
-            copy.landed = self._clock.position
-        self._groups.clear()
+    def end_block(self) -> None:
+        """Copies that the block's threads did not wait for do not concern other blocks."""
+        first, size = self._clock.first, self._clock.block_size
+        for thread in [one for one in self._groups if first <= one < first + size]:
+            for copy in chain(*self._groups.pop(thread)):
+                copy.landed = self._clock.position
 
     # What a kernel calls.
 
@@ -173,6 +174,8 @@ class AsyncCopies:
             writer = {"thread": copy.thread, "block": copy.thread // log.block_size}
             writer |= {"kind": WRITE, "site": copy.site, "position": copy.issued}
             for access in columns.rows(indices[first[found] : last[found]]):
+                if access.block != writer["block"]:
+                    continue
                 if access.kind != WRITE or not same(access.value, copy.values[n]):
                     yield Conflict("copy in flight", access._replace(**writer), access)
         self._all = [] if whole else [copy for copy in copies if copy.landed == math.inf]
@@ -216,12 +219,21 @@ class TensorCores:
             device.finish_product: self.finish,
         }
 
-    def new_block(self) -> None:
-        """Products of the last block do not concern this block."""
+    def end_block(self) -> None:
+        """Products of the block do not concern other blocks."""
         for _, _, product in self._under_way.values():
             product.last_phase = self._clock.phase
-        self._under_way.clear()
-        self._coming.clear()
+        self.put_back(({}, {}))
+
+    def keep(self) -> Any:
+        """What a block has here that lets others go first."""
+        kept = self._under_way, self._coming
+        self.put_back(({}, {}))
+        return kept
+
+    def put_back(self, kept: Any) -> None:
+        """Have what ``keep`` returned."""
+        self._under_way, self._coming = kept
 
     # What a kernel calls.
 
@@ -318,6 +330,7 @@ class TensorCores:
             began = product.began
             inside = (began.address <= writes.address) & (writes.address < product.end)
             phases = (began.phase <= writes.phase) & (writes.phase <= product.last_phase)
+            phases &= writes.block == began.block
             for write in writes.rows(np.flatnonzero(inside & phases)):
                 read = began._replace(address=write.address)
                 before = write.position < began.position

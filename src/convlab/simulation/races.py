@@ -61,9 +61,12 @@ class Race:
 
     def __init__(self) -> None:
         self.fences: list[Access] = []
+        self.grid_barriers: list[int] = []  # positions
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
-        self._written = np.empty(0, np.int64)  # of shared memory, by what went before of the block
+        self._written = np.empty(
+            0, np.int64
+        )  # of shared memory, by what went before: block and address
         self._log = AccessLog(1)
 
     def analyse(self, log: AccessLog, whole: bool = True) -> Iterator[Conflict]:
@@ -76,10 +79,9 @@ class Race:
                 sets = (accesses.kind == WRITE) | (columns.kind & SETS != 0)
                 yield from self._uninitialised(accesses, np.flatnonzero(shared), sets)
                 # Where the last block has written: it may go on in the next piece.
-                block = accesses.block
-                written = accesses.address[shared & sets & (block == block[-1])]
-                went_on = self._written if block[0] == block[-1] else written
-                self._written = np.union1d(written, went_on)
+                last = shared & sets & (accesses.block == accesses.block[-1])
+                written = accesses.block[last] * GLOBAL + accesses.address[last]
+                self._written = np.union1d(written, self._written)
             yield from self._within_blocks(accesses, columns.of_products)
             if not shared.all():
                 self._keep(accesses, np.flatnonzero(~shared))
@@ -92,25 +94,28 @@ class Race:
         if not self._kept:
             return
         accesses = joined(self._kept)
-        address, kind = accesses.address, accesses.kind
+        address, kind, between = accesses.address, accesses.kind, self._between(accesses)
         some = np.flatnonzero(np.isin(address, address[kind != READ]))
-        order = some[np.argsort(address[some], kind="stable")]
-        yield from self._conflicts(accesses, order, [address], "block")
+        order = some[np.lexsort((address[some], between[some]))]
+        yield from self._conflicts(accesses, order, [between, address], "block")
+
+    def _between(self, accesses: Accesses) -> np.ndarray:
+        """How many barriers of the grid came before each."""
+        return np.searchsorted(self.grid_barriers, accesses.position, "right")
 
     def _uninitialised(
         self, accesses: Accesses, shared: np.ndarray, sets: np.ndarray
     ) -> Iterator[Conflict]:
         """Reads of shared memory before the block's first write there. Where another thread writes
         in the same phase there is a race, which says more."""
-        address = accesses.address[shared]
-        block = accesses.block[shared] - accesses.block[0]
-        cells, key = np.unique(block * GLOBAL + address, return_inverse=True)
+        address = accesses.block[shared] * GLOBAL + accesses.address[shared]
+        cells, key = np.unique(address, return_inverse=True)
         never = len(accesses.block)
         first_write = np.full(len(cells), never, np.int32)
         writes = np.flatnonzero(sets[shared])[::-1]  # backwards: the first one stays
         first_write[key[writes]] = shared[writes]
         if len(self._written):
-            first_write[key[(block == 0) & np.isin(address, self._written)]] = -1
+            first_write[np.isin(cells, self._written)] = -1
         first = first_write[key]
         early, first = shared[first > shared], first[first > shared]
         last = np.minimum(first, never - 1)
@@ -140,6 +145,7 @@ class Race:
         each thread, and all atomics: any of them may tell another block something."""
         address = accesses.address
         entity = accesses.thread if self.fences else accesses.block
+        between = self._between(accesses) * (int(entity.max()) + 1)
         low = int(address[far].min())
         width = int(address[far].max()) - low + 1
         for kind in (READ, WRITE, ATOMIC):
@@ -147,7 +153,7 @@ class Race:
             if kind == WRITE:
                 chosen = chosen[::-1]
             if kind != ATOMIC or not self.fences:
-                each = (entity[chosen] - entity.min()) * width + address[chosen] - low
+                each = (between[chosen] + entity[chosen]) * width + address[chosen] - low
                 chosen = chosen[np.unique(each, return_index=True)[1]]
             self._kept.append(accesses.take(chosen))
 
