@@ -394,3 +394,19 @@ def to_and_fro(b):
 def test_the_barrier_of_a_grid() -> None:
     for grid in 1, 4:
         assert run(to_and_fro, np.zeros(32), grid=grid, block=32 // grid).tolist() == [3] * 32
+
+
+@pytest.mark.parametrize("in_shared", [True, False])
+@pytest.mark.parametrize(
+    ("alignment", "error"), [(-1, ValueError), (0, ValueError), (17, ValueError), (1.5, TypeError)]
+)
+def test_an_alignment_that_numba_refuses(in_shared: bool, alignment: Any, error: Any) -> None:
+    @cuda.jit
+    def kernel(a):  # type: ignore[no-untyped-def]
+        if in_shared:
+            cuda.shared.array(4, float32, alignment=alignment)
+        else:
+            cuda.local.array(4, float32, alignment=alignment)
+
+    with pytest.raises(error, match="lignment"):
+        Simulator().launch(kernel, 1, 1, np.zeros(1))

@@ -793,3 +793,72 @@ right_product(
     # Written anew: what counts is the fence after the last one, which stands between barriers.
     {STORE: ("S[i] = float32(0)", BARRIER, PAIR, BARRIER)},
 )  # fmt: skip
+
+
+# Elements of several sizes in the same bytes.
+
+FIELDS = np.dtype([("x", np.float32), ("y", np.int16), ("z", np.int16)])
+PACKED = np.dtype([("tag", np.int8), ("x", np.float32)])
+
+
+@right(lambda a: [0x04030201, *np.arange(1, 8)], block=11, arguments=row_and(np.zeros(8, np.int32)))
+def bytes_beside_elements(a, b):
+    i = cuda.threadIdx.x
+    if i < 4:
+        b.view(np.uint8)[i] = i + 1
+    else:
+        b[i - 3] = i - 3
+
+
+@right(lambda a: np.zeros(32), block=32, arguments=floats(32, 32))
+def cleared_by_bytes(a, b):
+    s = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    for k in range(4):
+        s.view(np.uint8)[4 * i + k] = 0
+    cuda.syncthreads()
+    b[i] = s[31 - i]
+
+
+@right(lambda a: a[0][::-1] + 3, block=32, arguments=floats(32, 32), shared_bytes=384)
+def dynamic_arrays_side_by_side(a, b):
+    s = cuda.shared.array(0, float32)[:32]
+    wide = cuda.shared.array(0, np.int64)[16:]
+    i = cuda.threadIdx.x
+    s[i], wide[i] = a[i], 3
+    cuda.syncthreads()
+    b[i] = s[31 - i] + wide[31 - i]
+
+
+@right(lambda a: a[0][::-1], block=32, arguments=floats(32, 32))
+def fields_of_neighbours(a, b):
+    s = cuda.shared.array(32, FIELDS)
+    i = cuda.threadIdx.x
+    s[i].x = a[i]
+    s[(i + 1) % 32].y = i
+    s.z[(i + 2) % 32] = i
+    cuda.syncthreads()
+    b[i] = s[31 - i].x
+
+
+@right(lambda a: np.full(32, 1 + 2j), block=32, arguments=lambda: [np.zeros(32, np.complex64)])
+def parts_of_complex_numbers(a):
+    i = cuda.threadIdx.x
+    a.real[i] = 1
+    a.imag[(i + 1) % 32] = 2
+
+
+@right(lambda a: a[0][:32], block=32, arguments=lambda: [np.arange(32.0), np.zeros(32)])
+def fields_of_a_packed_record(a, b):
+    s = cuda.shared.array(32, PACKED)
+    i = cuda.threadIdx.x
+    s[i].x = a[i]
+    b[i] = s[i].x
+
+
+@right(
+    lambda a: a[0][:32].view(np.float64), block=16, arguments=lambda: [*floats(34)(), np.zeros(16)]
+)
+def view_of_an_aligned_slice(a, b):
+    i = cuda.threadIdx.x
+    b[i] = a[:32].view(np.float64)[i]

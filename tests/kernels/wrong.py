@@ -470,3 +470,74 @@ mistakes(
      {START: "start_product(D, L, T, S, 4, 8)"}),
     block=128, arguments=floats(256, 128), capability=(9, 0),
 )  # fmt: skip
+
+
+# Elements of several sizes in the same bytes.
+
+PACKED = np.dtype([("tag", np.int8), ("x", np.float32)])
+UNION = np.dtype({"names": ["x", "low"], "formats": [np.int32, np.int16], "offsets": [0, 0]})
+
+
+@wrong("shared race", "s[i] = 1.0")
+def byte_of_a_neighbour_written(a, b):
+    s = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    s.view(np.int8)[(4 * i + 5) % 128] = 1
+    s[i] = 1.0
+    b[i] = a[i]
+
+
+@wrong("global race", "b[0] = 7.0")
+def byte_inside_an_element_written(a, b):
+    i = cuda.threadIdx.x
+    if i == 0:
+        b[0] = 7.0
+    else:
+        b.view(np.uint8)[i] = i
+
+
+@wrong("uninitialised", "b[i] = s[31 - i]")
+def half_of_each_element_written(a, b):
+    s = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    s.view(np.int16)[2 * i] = 0
+    cuda.syncthreads()
+    b[i] = s[31 - i]
+
+
+@wrong("shared race", "wide[i] = 3", shared_bytes=256)
+def dynamic_arrays_in_the_same_bytes(a, b):
+    s = cuda.shared.array(0, float32)
+    wide = cuda.shared.array(0, np.int64)
+    i = cuda.threadIdx.x
+    s[i] = a[i]
+    wide[i] = 3
+    cuda.syncthreads()
+    b[i] = s[i]
+
+
+@wrong("global race", ".low = i + 1", arguments=lambda: [np.zeros(32, UNION)])
+def fields_that_share_bytes(a):
+    i = cuda.threadIdx.x
+    a[i].x = i
+    a[(i + 1) % 32].low = i + 1
+
+
+@wrong("global race", "a[(i + 1) % 32] = 2", arguments=lambda: [np.zeros(32, np.complex64)])
+def real_part_of_a_neighbour(a):
+    i = cuda.threadIdx.x
+    a.real[i] = 1
+    a[(i + 1) % 32] = 2
+
+
+@wrong("misaligned", "b[i] = wide[i]", block=15)
+def view_from_an_odd_element(a, b):
+    wide = a[1:31].view(np.float64)
+    i = cuda.threadIdx.x
+    b[i] = wide[i]
+
+
+@wrong("misaligned", "a.x[i] = i", arguments=lambda: [np.zeros(32, PACKED)])
+def field_of_packed_records(a):
+    i = cuda.threadIdx.x
+    a.x[i] = i

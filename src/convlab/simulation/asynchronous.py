@@ -118,7 +118,7 @@ class AsyncCopies:
                 values, flat = copy.values, copy.target.linear
                 if log is not None:
                     copy.landed = self._clock.position
-                    address = copy.target.base + WORD * copy.first
+                    address = copy.target.place + WORD * copy.first
                     log.add(address, site, WRITE + LANDED, len(values), values)
                 for n, value in enumerate(values, copy.first):
                     flat[n] = value
@@ -137,9 +137,9 @@ class AsyncCopies:
             far = source.first_of_run(at, count, site)
             values = source.linear[far : far + count].tolist()
             if log is not None:
-                log.add(source.base + WORD * far, site, READ, count)
+                log.add(source.place + WORD * far, site, READ, count)
         if log is not None:
-            log.add(target.base + WORD * first, site, WRITE + ISSUED, count, values)
+            log.add(target.place + WORD * first, site, WRITE + ISSUED, count, values)
         thread = clock.first + clock.thread  # `number`, written out
         copy = Copy(target, first, values, site, thread, clock.position)
         if self._strict:
@@ -161,7 +161,7 @@ class AsyncCopies:
         copies, counts = self._all, np.array([len(copy.values) for copy in self._all])
         which = np.repeat(np.arange(len(copies)), counts)
         word = np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
-        begin = np.array([copy.target.base + WORD * copy.first for copy in copies])
+        begin = np.array([copy.target.place + WORD * copy.first for copy in copies])
         address = begin[which] + WORD * word
         issued = np.array([copy.issued for copy in copies])[which] - start
         landed = np.array([copy.landed for copy in copies])[which] - start
@@ -261,7 +261,7 @@ class TensorCores:
         S.check(at, site)
         S.check(at + count - 1, site)
         S.check_aligned((at,), SIXTEEN, site)
-        address = S.base + at * S.itemsize
+        address = S.place + at * S.itemsize
         began = self._clock.access(READ + LANDED, address, site)
         brought = _registers(L, site), _registers(T, site), S.host[at : at + count].copy()
         if self._clock.log is not None:
@@ -365,7 +365,7 @@ class TensorCores:
 def _check_copy(target: Any, source: Any) -> None:
     if not _is_shared(target):
         raise TypeError(f"{target.name}: an async copy goes to shared memory, which that is not")
-    if not isinstance(source, CheckedArray) or source.base < GLOBAL:
+    if not isinstance(source, CheckedArray) or source.place < GLOBAL:
         raise TypeError(f"{source.name}: an async copy comes from global memory, which that is not")
 
 
@@ -385,7 +385,7 @@ def _check_product(D: Any, L: Any, T: Any, S: Any, N: int) -> None:
 
 def _is_shared(array: Any) -> bool:
     """Constant arrays lie low like shared ones, but are read-only."""
-    return isinstance(array, CheckedArray) and array.base < GLOBAL and array.host.flags.writeable
+    return isinstance(array, CheckedArray) and array.place < GLOBAL and array.host.flags.writeable
 
 
 def _registers(array: LocalArray, site: int) -> list[float]:

@@ -1,6 +1,6 @@
 """Which accesses of a log conflict: races and uninitialised reads.
 
-Two accesses to one address race when at least one writes, not both are atomic, different threads
+Two accesses that share a byte race when at least one writes, not both are atomic, different threads
 make them and nothing orders them. A block's barrier orders its threads, a warp barrier the lanes of
 a warp; nothing orders two blocks but a message: a fence and an atomic before, and the same atomic
 after. Stores of one and the same value by several threads are no race: flags are set like that.
@@ -64,15 +64,19 @@ class Race:
         self.grid_barriers: list[int] = []  # positions
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
-        self._written = np.empty(
-            0, np.int64
-        )  # of shared memory, by what went before: block and address
-        self._log = AccessLog(1)
+        # Of shared memory, by what went before: block and address.
+        self._written = np.empty(0, np.int64)
+        self._log, self._bytes = AccessLog(1), False
 
     def analyse(self, log: AccessLog, whole: bool = True) -> Iterator[Conflict]:
         """Conflicts within the blocks that the log holds; ``whole`` if the last one has ended."""
         self._log, columns = log, log.columns()
         if len(columns.address):
+            if log.mixed:
+                columns = in_bytes(columns)
+                if not self._bytes:  # what went before was in elements
+                    self._bytes, sizes = True, log.sizes(self._written)
+                    self._written = np.repeat(self._written, sizes) + _within(sizes)
             accesses = columns._replace(kind=columns.kind & 3)
             shared = columns.address < GLOBAL
             if shared.any():
@@ -94,6 +98,7 @@ class Race:
         if not self._kept:
             return
         accesses = joined(self._kept)
+        accesses = in_bytes(accesses) if self._log.mixed else accesses
         address, kind, between = accesses.address, accesses.kind, self._between(accesses)
         some = np.flatnonzero(np.isin(address, address[kind != READ]))
         order = some[np.lexsort((address[some], between[some]))]
@@ -174,8 +179,10 @@ class Race:
 
     def _first(self, accesses: list[Access], scope: str, messages: Messages) -> Iterator[Conflict]:
         """The first pair that races, if any does."""
-        dtype = self._log.span_at(accesses[0].address).dtype
-        kept = [converted(one.value, dtype) for one in accesses if one.kind == WRITE]
+        kept = [one.value for one in accesses if one.kind == WRITE]
+        if not self._log.mixed:
+            dtype = self._log.span_at(accesses[0].address).dtype
+            kept = [converted(value, dtype) for value in kept]
         is_flag = bool(kept) and all(same(value, kept[0]) for value in kept)
         pairs = _flag_and_others(accesses) if is_flag else _neighbours(accesses)
         for first, second in pairs:
@@ -291,6 +298,23 @@ def _neighbours(accesses: list[Access]) -> Iterator[tuple[Access, Access]]:
         if second.kind == WRITE:
             since = {READ: [], WRITE: [], ATOMIC: []}
         since[second.kind].append(second)
+
+
+def in_bytes(accesses: Accesses) -> Accesses:
+    """The accesses cut into bytes, each with a value of its own: zero is zero in all of its bytes,
+    and other numbers are the same in elements of one size."""
+    size = accesses.size
+    cut = accesses.take(np.repeat(np.arange(len(size)), size))
+    number, value = _within(size), cut.value.copy()
+    for n in np.flatnonzero((cut.kind & 3 == WRITE) & (cut.size > 1)).tolist():
+        value[n] = 0 if value[n] == 0 else (value[n], int(cut.size[n]), int(number[n]))
+    return cut._replace(address=cut.address + number, value=value, size=np.ones_like(number))
+
+
+def _within(sizes: np.ndarray) -> np.ndarray:
+    """0, 1, ... below each of the sizes, one after the other."""
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.asarray(np.arange(len(first)) - first)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -61,6 +61,7 @@ class Shared:
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
         known = self._arrays.get(call)
         if known is None:
+            _check_alignment(alignment)
             name = assigned_name(frame.f_code, frame.f_lasti)
             known = self._arrays[call] = self._new(name, *_kind(shape, dtype), alignment)
         return known
@@ -120,6 +121,7 @@ class Local:
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
         made = self._made.get(call)
         if made is None:
+            _check_alignment(alignment)
             sizes, kept = _kind(shape, dtype)
             if kept.names is not None:  # in memory, where fields can be views
                 host, name = (
@@ -131,6 +133,16 @@ class Local:
             made = self._made[call] = kind, assigned_name(frame.f_code, frame.f_lasti)
         kind, name = made
         return kind(name, self._memory)
+
+
+def _check_alignment(alignment: Any) -> None:
+    """Raise what Numba's compiler raises for an alignment that it refuses."""
+    if alignment is None:
+        return
+    if not isinstance(alignment, int):
+        raise TypeError(f"alignment is {alignment!r}: it must be a constant integer")
+    if alignment <= 0 or alignment & (alignment - 1):
+        raise ValueError(f"Alignment must be a positive power of two, not {alignment}")
 
 
 def _kind(shape: Any, dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
