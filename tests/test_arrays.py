@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from numba import cuda
+from numba.cuda.core import config
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 import convlab
 from convlab import ConvProblem
-from convlab.engines import unavailable
+from convlab.arrays import extent
+from convlab.engines import ENGINE_NAMES, unavailable
 from convlab.oracle import check_output, random_tensors
 
 FUNCTIONS = {"conv1d": convlab.conv1d, "conv2d": convlab.conv2d, "conv3d": convlab.conv3d}
@@ -136,15 +142,21 @@ def test_onnxs_own_cases(case):
         np.testing.assert_allclose(result, expected, case.rtol, case.atol + 1e-6)
 
 
+def is_misaligned(array: np.ndarray) -> bool:
+    return bool(array.size and array.ctypes.data % 16)
+
+
 def of_numpy(array: np.ndarray) -> np.ndarray:
     return array
 
 
 def of_numba(array: np.ndarray) -> Any:
-    cuda = pytest.importorskip("numba.cuda")
-    if not cuda.is_available():
-        pytest.skip("Numba device arrays need a GPU or NUMBA_ENABLE_CUDASIM=1")
-    made = cuda.device_array(array.shape, array.dtype, array.strides)
+    if config.ENABLE_CUDASIM:
+        return FakeCUDAArray(array)
+    if is_misaligned(array):
+        made = cuda.device_array(array.size + 1, array.dtype)[1:].reshape(array.shape)
+    else:
+        made = cuda.device_array(array.shape, array.dtype, array.strides)
     if array.size:
         made[...] = array
     return made
@@ -155,13 +167,20 @@ def of_torch(device: str, array: np.ndarray) -> Any:
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("there is no GPU for PyTorch")
     tensor = torch.from_numpy(array)
-    made = torch.empty_strided(tensor.shape, tensor.stride(), device=device)
+    if is_misaligned(array):
+        made = torch.empty(tensor.numel() + 1, device=device)[1:].view(tensor.shape)
+    else:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), device=device)
     return made.copy_(tensor)
 
 
 def of_cupy(array: np.ndarray) -> Any:
     cupy = pytest.importorskip("cupy")
-    made = cupy.ndarray(array.shape, array.dtype, strides=array.strides)
+    if is_misaligned(array):
+        made = cupy.empty(array.size + 1, array.dtype)[1:].reshape(array.shape)
+    else:
+        room = cupy.empty(extent(array)[1] - extent(array)[0], np.int8)
+        made = cupy.ndarray(array.shape, array.dtype, room.data, array.strides)
     made[...] = cupy.asarray(array)
     return made
 
@@ -210,14 +229,31 @@ def host(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("engine", ["simulator", "cudasim", "gpu"])
-@pytest.mark.parametrize("kind", KINDS)
+def unusable(kind: str) -> str | None:
+    if kind == "Numba":
+        usable = HAS_GPU or config.ENABLE_CUDASIM
+        return None if usable else "Numba device arrays need a GPU or NUMBA_ENABLE_CUDASIM=1"
+    library = {"CuPy": "cupy", "PyTorch": "torch", "JAX": "jax"}.get(kind.split(",")[0], "numpy")
+    return None if find_spec(library) else f"{library} is not installed"
+
+
+def cells() -> list[Any]:
+    """Kind, engine and layout; what this machine lacks is skipped once, not in every cell."""
+    lacking = {kind: unusable(kind) for kind in KINDS}
+    lacking |= {engine: unavailable(engine) for engine in ENGINE_NAMES}
+    return [
+        pytest.param(name, name, "", marks=pytest.mark.skip(reason), id=name)
+        for name, reason in lacking.items()
+        if reason is not None
+    ] + [
+        pytest.param(kind, engine, layout, id=f"{kind}-{engine}-{layout}")
+        for kind, engine, layout in product(KINDS, ENGINE_NAMES, LAYOUTS)
+        if lacking[kind] is None and lacking[engine] is None
+    ]
+
+
+@pytest.mark.parametrize(("kind", "engine", "layout"), cells())
 def test_every_kind_on_every_engine_in_every_layout(kind, engine, layout):
-    if kind != "NumPy":
-        pytest.importorskip("array_api_compat")
-    if (reason := unavailable(engine)) is not None:
-        pytest.skip(reason)
     input, weight, bias = random_tensors(PROBLEM, 3)
     laid = LAYOUTS[layout](input)
     given = KINDS[kind](laid), KINDS[kind](weight), KINDS[kind](bias)
