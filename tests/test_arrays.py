@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from importlib.util import find_spec
 from itertools import product
 from typing import Any
@@ -18,6 +19,9 @@ from convlab import ConvProblem
 from convlab.arrays import extent
 from convlab.engines import ENGINE_NAMES, unavailable
 from convlab.oracle import check_output, random_tensors
+
+# Else JAX takes three quarters of a GPU's memory in each of several test processes.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 FUNCTIONS = {"conv1d": convlab.conv1d, "conv2d": convlab.conv2d, "conv3d": convlab.conv3d}
 PROBLEM = ConvProblem(2, 4, 5, 6, 6, (3, 2), (1, 2), 1, groups=2)
@@ -158,7 +162,7 @@ def of_numba(array: np.ndarray) -> Any:
     else:
         made = cuda.device_array(array.shape, array.dtype, array.strides)
     if array.size:
-        made[...] = array
+        made[:] = array
     return made
 
 

@@ -28,7 +28,7 @@ from convlab.bench import analysis, plots, report, sanitizers, table
 from convlab.bench.analysis import Contender, Speedup
 from convlab.bench.cases import S12, SIZES
 from convlab.bench.results import Results, Row, open_results
-from convlab.workloads import UNSEEN, UNTUNED
+from convlab.workloads import GROUPED, UNSEEN, UNTUNED
 
 BENCH = f"{RESULTS}/bench_h200.json"
 HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
@@ -54,6 +54,7 @@ def generated() -> dict[Path, str]:
         "bench": lambda _: f"\n{brief.markdown}\n",
         "papers": lambda _: f"\n{papers.show_claims()}\n",
         "sizes": lambda _: f"\n{papers.show_one(SIZES_SECTION)}\n",
+        "grouped": lambda _: f"\n{papers.show_one(GROUPED_SECTION)}\n",
         "sanitizers": lambda _: f"\n{papers.show_one(SANITIZERS)}\n",
         "stage-mutants": lambda _: f"\n{papers.show_one(STAGE_MUTANTS)}\n",
     }
@@ -168,12 +169,27 @@ def sizes_tables(results: Results) -> papers.Shown:
     return "\n".join(filter(None, (table(columns, means), table(head, lines)))), ()
 
 
+def grouped_tables(results: Results) -> papers.Shown:
+    """One table: a grouped layer's time beside PyTorch's."""
+    ours, torch = (Contender(results, one, one, (one,)) for one in ("grouped", analysis.TORCH))
+    ratios = zip(results.layers(), ours.over(torch).by_layer, strict=True)
+    lines = [
+        (name, str(GROUPED[name]), _time(ours.best(layer)), _time(torch.best(layer)), f"{over:.2f}")
+        for layer, over in sorted(ratios, key=lambda pair: len(pair[0][0]))
+        for name in layer[:1]
+    ]
+    return table(("name", "layer", "convlab ms", "PyTorch ms", "PyTorch / convlab"), lines), ()
+
+
 def _time(row: Row | None) -> str:
     """Milliseconds, with ~ where the runs' spread stayed above 2 %."""
     return "" if row is None else f"{'~' if row.settled is False else ''}{row.time_ms:.4g}"
 
 
 SIZES_SECTION = papers.Section("", "sizes_h200.json", "`convlab bench --cases sizes`", sizes_tables)
+GROUPED_SECTION = papers.Section(
+    "", "grouped_h200.json", "`convlab bench --cases grouped`", grouped_tables
+)
 SANITIZERS = papers.Section(
     "", "sanitizers_h200.json", "`make sanitize`",
     lambda document: (sanitizers.show(document), ()), of_rows=False,

@@ -214,7 +214,7 @@ def _convolve(
     if out is None:
         return home.from_host(result)
     target = views["out"] if home.gpu is None else on_gpu(out)
-    target[...] = result
+    target[:] = result  # Numba's device arrays take no ellipsis
     return out
 
 
