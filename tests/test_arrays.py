@@ -162,7 +162,7 @@ def of_numba(array: np.ndarray) -> Any:
     else:
         made = cuda.device_array(array.shape, array.dtype, array.strides)
     if array.size:
-        made[:] = array
+        made[:] = np.ascontiguousarray(array)
     return made
 
 

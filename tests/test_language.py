@@ -382,6 +382,17 @@ def test_a_kernel_raises_as_numba_says_it() -> None:
 
 
 @cuda.jit
+def stores_a_packed_field(a):
+    a[0].x = 1
+
+
+def test_a_packed_field_is_refused_as_numba_refuses_it() -> None:
+    packed = np.zeros(1, [("tag", np.int8), ("x", np.float32)])
+    with pytest.raises(TypeError, match=r"a\.x lies 1 bytes into a record: .* multiples of 4"):
+        Simulator().launch(stores_a_packed_field, 1, 1, packed)
+
+
+@cuda.jit
 def to_and_fro(b):
     i = cuda.grid(1)
     for _ in range(3):

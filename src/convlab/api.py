@@ -23,6 +23,7 @@ from convlab.problem import ConvProblem
 from convlab.stage import SOURCES
 from convlab.stages import Tile, stage_named
 
+ALL = slice(None)  # of an axis: Numba's device arrays take no ellipsis
 PATIENCE_SECONDS = 30  # of a simulation that does not say how long it takes
 KEPT_PLANS, KEPT_BYTES = 16, 2**28  # of a thread's last calls on a GPU; bytes of workspace in all
 
@@ -214,7 +215,7 @@ def _convolve(
     if out is None:
         return home.from_host(result)
     target = views["out"] if home.gpu is None else on_gpu(out)
-    target[:] = result  # Numba's device arrays take no ellipsis
+    target[ALL] = result
     return out
 
 
@@ -233,11 +234,11 @@ def _on_gpu(
         made = view if _is_whole(view) else engine.empty(call.shape)
         for name in given.keys() & {*SOURCES}:
             if not _is_whole(views[name]):
-                views[name] = _put(engine.empty(views[name].shape), ..., views[name], stream)
+                views[name] = _put(engine.empty(views[name].shape), ALL, views[name], stream)
         prepare = partial(prepare, stream=stream)
         _run(call, [*map(views.get, SOURCES)], made, prepare, engine, stream)
         if made is not view:
-            _put(view, ..., made, stream)
+            _put(view, ALL, made, stream)
         if home.library == "JAX":  # whose next work runs on a stream of its own
             engine.synchronize()
     return result
@@ -276,7 +277,7 @@ def _run(
         run(images, filters, bias, maps)
         return
     # All images' planes at once: [N_i, C_i, D_i, H_i, W_i] to [N_i, D_o, C_i, D_f, H_i, W_i].
-    N_i, every = problem.N_i // depth.out, slice(None)
+    N_i = problem.N_i // depth.out
     C_i, size = problem.C_i // depth.taps, (problem.H_i, problem.W_i)
     volume = input.reshape((N_i, C_i, depth.size, *size))
     seen = engine.empty((N_i, depth.out, C_i, depth.taps, *size))
@@ -285,13 +286,13 @@ def _run(
             plane = d * depth.stride + tap * depth.dilation - depth.before
             inside = 0 <= plane < depth.size
             value = volume[:, :, plane] if inside else np.float32(0)
-            _put(seen, (every, d, every, tap), value, stream)
+            _put(seen, (ALL, d, ALL, tap), value, stream)
     maps = engine.empty(problem.output_shape)
     run(seen.reshape(problem.input_shape), filters, bias, maps)
     planes = maps.reshape((N_i, depth.out, *maps.shape[1:]))
     volume = out.reshape((N_i, problem.C_o, depth.out, *problem.output_size))
     for d in range(depth.out):
-        _put(volume, (every, every, d), planes[:, d], stream)
+        _put(volume, (ALL, ALL, d), planes[:, d], stream)
 
 
 def _run_groups(
@@ -313,19 +314,19 @@ def _run_groups(
         return
     C_i, C_o = problem.C_i // groups, problem.C_o // groups
     ready = prepare(replace(problem, in_channels=C_i, out_channels=C_o, groups=1))
-    one, every = ready.problem, slice(None)
+    one = ready.problem
     part = engine.empty(one.output_shape)
     own = {"input": engine.empty(one.input_shape), "weight": engine.empty(one.weight_shape)}
     own_bias = None if bias is None else engine.empty((C_o,))
     with _announced(ready, groups):
         for g in range(groups):
             channels, filters = slice(g * C_i, (g + 1) * C_i), slice(g * C_o, (g + 1) * C_o)
-            _put(own["input"], ..., input[:, channels], stream)
-            _put(own["weight"], ..., weight[filters], stream)
+            _put(own["input"], ALL, input[:, channels], stream)
+            _put(own["weight"], ALL, weight[filters], stream)
             if bias is not None:
-                _put(own_bias, ..., bias[filters], stream)
+                _put(own_bias, ALL, bias[filters], stream)
             ready(own["input"], own["weight"], part, own_bias, stream=stream or None)
-            _put(out, (every, filters), part, stream)
+            _put(out, (ALL, filters), part, stream)
 
 
 @contextmanager

@@ -318,8 +318,8 @@ class CheckedArray(Array):
 
 
 class MisalignedArray(CheckedArray):
-    """An array whose elements are not all at multiples of their size. Records that are packed load
-    and store such elements byte by byte, by ``part`` and ``store_part``."""
+    """An array whose elements are not all at multiples of their size. Only records that are copied
+    whole load and store such elements, byte by byte, by ``part`` and ``store_part``."""
 
     __slots__ = ()
 
@@ -495,22 +495,38 @@ class Record:
         object.__setattr__(self, "_at", at)
 
     def __getattr__(self, name: str) -> Any:
-        return _field_of(self, name, site_of(1))
+        return _field_of(_aligned(self, name), name, site_of(1))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        _store_field(self, name, value, site_of(1))
+        _store_field(_aligned(self, name), name, value, site_of(1))
 
     def __getitem__(self, name: str | int) -> Any:
-        return _field_of(self, name, site_of(1))
+        return _field_of(_aligned(self, name), name, site_of(1))
 
     def __setitem__(self, name: str | int, value: Any) -> None:
-        _store_field(self, name, value, site_of(1))
+        _store_field(_aligned(self, name), name, value, site_of(1))
 
 
 def _field(record: Record, name: str | int) -> Any:
     """The array of a record's field, which Numba lets a kernel name by its number too."""
-    array = record._array
-    return array._field(name if isinstance(name, str) else (array.dtype.names or ())[name])
+    return record._array._field(_name(record._array.dtype, name))
+
+
+def _name(dtype: np.dtype[Any], name: str | int) -> str:
+    return name if isinstance(name, str) else (dtype.names or ())[name]
+
+
+def _aligned(record: Record, name: str | int) -> Record:
+    """The record. Raises ``TypeError``, as Numba's compiler does, for a field of a packed record
+    that does not lie at a multiple of its alignment."""
+    dtype = record._array.dtype
+    kind, offset = (dtype.fields or {}).get(_name(dtype, name), (dtype, 0))[:2]
+    if offset % kind.base.alignment:
+        raise TypeError(
+            f"{record._array._whole.name}.{name} lies {offset} bytes into a record: Numba takes "
+            f"{kind.base} at multiples of {kind.base.alignment}, as align=True lays them"
+        )
+    return record
 
 
 def _field_of(record: Record, name: str | int, site: int) -> Any:
