@@ -208,7 +208,7 @@ def test_every_exercise_has_five_wrong_answers_and_two_right_ones(path):
 
 
 CASES = [
-    pytest.param(path, exercise, answer, id=f"{path.stem[:2]}-{exercise.name}-{answer.what}")
+    pytest.param(path, exercise, answer, id=f"{path.stem.split('_')[0]}-{exercise.name}-{answer.what}")
     for path in SOURCES
     for exercise in lesson_of(path).exercises()
     for answer in answers.answers_of(lesson_of(path))[exercise.name]
@@ -535,7 +535,7 @@ def test_the_simplest_problem_that_fails_is_shown():
 BARRIER = "cuda.syncthreads()"
 BARRIERS = [
     pytest.param(
-        path, exercise, part, to, id=f"{path.stem[:2]}-{exercise.name}-{part}-{to or 'none'}"
+        path, exercise, part, to, id=f"{path.stem.split('_')[0]}-{exercise.name}-{part}-{to or 'none'}"
     )
     for path in SOURCES
     for exercise in lesson_of(path).exercises()

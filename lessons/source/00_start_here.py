@@ -268,6 +268,7 @@ filter.
 
 ## Where to read on
 
+- [00b_small_kernels](00b_small_kernels.ipynb): rows and columns, shared memory, sums, a matrix product.
 - [01_direct](01_direct.ipynb): the first convolution, one thread for each output.
 - The words of GPUs, in one table: [documentation](../docs/glossary.md#the-words-of-gpus).
 - What the simulator finds, kind by kind: [findings](../docs/findings.md).

@@ -262,13 +262,14 @@ def check_kernel(
     *,
     fewest_sectors: bool = False,
     each_once: bool = False,
+    at_most: float = AS_FEW,
 ) -> Feedback:
     """Check a kernel by what ``wanted``, NumPy on the same inputs, gives: the kernel gets the
     inputs of each launch and then the array to write to, of the shape and dtype wanted.
 
     With ``fewest_sectors`` its requests must take as few sectors of global memory as hold inputs
     and output, with ``each_once`` its threads must access as many elements as inputs and
-    output have, by as few requests of whole warps, both give or take a quarter.
+    output have, by as few requests of whole warps; both may be ``at_most`` times as many.
     """
     ready(kernel, is_kernel)
     problems: dict[Any, Problem] = {}
@@ -287,19 +288,20 @@ def check_kernel(
         # Not the fewest for the requests that there are: those of one lane need a sector each.
         fewest = sum(
             blocks_for(math.prod(array.shape) * array.itemsize, SECTOR_BYTES)
-            for launch in traces for array in launch.arrays
+            for launch in traces for array in launch.arrays if array.space == "global"
         )  # fmt: skip
         sectors = sum(launch.total("sectors") for launch in traces)
-        rows.append(feedback.row_of("sectors of global memory", sectors, fewest))
+        rows.append(feedback.row_of("sectors of global memory", sectors, fewest, at_most))
     if each_once:
-        there = [math.prod(array.shape) for launch in traces for array in launch.arrays]
+        arrays = [array for launch in traces for array in launch.arrays if array.space == "global"]
+        there = [math.prod(array.shape) for array in arrays]
         by_warps = sum(blocks_for(elements, WARP) for elements in there)
         for unit, name, fewest in (
             ("lanes", "elements read and written", sum(there)),
             ("requests", "requests to global memory", by_warps),
         ):
-            yours = sum(launch.total(unit) for launch in traces)
-            rows.append(feedback.row_of(name, yours, fewest))
+            yours = sum(launch.total(unit, launch.of(space="global")) for launch in traces)
+            rows.append(feedback.row_of(name, yours, fewest, at_most))
     return feedback.checked_by_counts(answers, rows)
 
 

@@ -1,0 +1,448 @@
+# %% [markdown]
+"""
+# Small kernels: two dimensions, shared memory, sums, a matrix product
+
+**You will be able to** give each thread a row and a column, let the threads of a block share numbers
+through fast memory, wait for each other at a barrier, add up an array together, and multiply two
+matrices tile by tile. Everything in the convolutions of the next lessons is made of these four.
+
+You should have done [00_start_here](00_start_here.ipynb). It takes an hour.
+"""
+
+# %% setup=true
+import numpy as np
+from numba import cuda, float32
+
+from convlab import trace
+from convlab.lessons import On, check_kernel, one_request, what_is_wrong, who_does_what
+
+
+def numbers(*shape, seed=1):  # small whole numbers, so sums are exact in any order
+    return np.random.default_rng(seed).integers(-9, 10, shape).astype(np.float32)
+
+
+THREADS = 128  # in a block of sections 2 and 3: four warps
+
+
+@cuda.jit(device=True)  # a function that kernels call
+def load(a, i):
+    return a[i] if 0 <= i < a.size else float32(0)
+
+
+# %% [markdown]
+"""
+## 1. Rows and columns
+
+An image has rows and columns, so a block may have them too. A launch with blocks of `(8, 4)` has 8 threads
+across and 4 down: 32 in all. `x` counts across, `y` down, for threads and for blocks alike:
+
+| down | across |
+| --- | --- |
+| `cuda.threadIdx.y` | `cuda.threadIdx.x` |
+| `cuda.blockIdx.y` | `cuda.blockIdx.x` |
+| `cuda.blockDim.y` | `cuda.blockDim.x` |
+
+Threads that differ by one in `x` are neighbours in a warp. So `x` should be the column: a row of an
+array lies in memory number after number.
+"""
+
+
+# %%
+@cuda.jit
+def copy_table(a, out):
+    row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
+    column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+    if row < a.shape[0] and column < a.shape[1]:
+        out[row, column] = a[row, column]
+
+
+table = numbers(7, 14)
+who_does_what(trace(copy_table, (2, 2), (8, 4), table, np.zeros_like(table)).main, "out")
+
+# %% [markdown]
+"""
+Four blocks cover a table of 7 rows and 14 columns; the last block of each direction has too many
+threads, and each direction needs its own bound.
+
+### Your turn: add a row to each row
+
+`out[row, column]` shall be `a[row, column] + b[column]`: what NumPy calls broadcasting. Blocks have
+other shapes in other launches.
+
+<details><summary>Tip: the row</summary>
+
+As in the cell above: the blocks above mine have `cuda.blockIdx.y * cuda.blockDim.y` rows together. Add my
+row in my block.
+</details>
+<details><summary>Tip: the bounds</summary>
+
+`a.shape` is the number of rows, then of columns. A thread works where *both* are inside.
+</details>
+"""
+
+
+# %% exercise="rows"
+@cuda.jit
+def add_to_rows(a, b, out):
+    ### BEGIN SOLUTION: my row and my column; where both are inside, the sum
+    row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
+    column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+    if row < a.shape[0] and column < a.shape[1]:
+        out[row, column] = a[row, column] + b[column]
+    ### END SOLUTION
+
+
+# %% check="rows"
+def on_table(rows, columns, block):
+    across, down = block
+    grid = (columns + across - 1) // across, (rows + down - 1) // down
+    return On(grid, block, (numbers(rows, columns), numbers(columns, seed=2)))
+
+
+check_kernel(
+    add_to_rows,
+    lambda a, b: a + b,
+    [on_table(1, 1, (8, 4)), on_table(7, 14, (8, 4)), on_table(33, 20, (16, 5))],
+)
+
+# %% [markdown]
+"""
+## 2. Shared memory: fetch once, use three times
+
+Each block has **shared memory**: a small array on the chip that all its threads see and no other block
+does. A number from it comes some twenty times as soon as one from the GPU's main memory, called **global
+memory** (that waiting time is the **latency**). It pays where several threads need the same number:
+
+1. Each thread copies one number from global to shared memory.
+2. `cuda.syncthreads()`, a **barrier**: nobody goes on before all threads of the block are here.
+3. Each thread reads what it needs, its neighbours' numbers too.
+
+Without the barrier a thread reads a place that its neighbour may not have filled yet. This kernel turns
+each block's numbers round and has none:
+"""
+
+
+# %%
+@cuda.jit
+def turn_round(a, out):
+    tile = cuda.shared.array(THREADS, float32)
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    tile[t] = a[i]
+    # here is the barrier missing
+    out[i] = tile[THREADS - 1 - t]
+
+
+what_is_wrong(turn_round, 2, THREADS, numbers(256), np.zeros(256, np.float32))
+
+# %% [markdown]
+"""
+### Your turn: the sum of three neighbours
+
+`out[i]` shall be `a[i - 1] + a[i] + a[i + 1]`, where what lies outside of `a` counts as 0. The tile has two
+places more than the block has threads: `tile[t + 1]` is thread `t`'s own number, `tile[0]` and
+`tile[THREADS + 1]` are the neighbours of the first and of the last. `load(a, i)` from the first cell is `a[i]`, and 0 outside.
+
+All threads have to come to the barrier, also those past the end of the array.
+
+<details><summary>Tip: who fetches the two more?</summary>
+
+Thread 0 fetches `load(a, i - 1)` to `tile[0]`, the last one `load(a, i + 1)` to `tile[THREADS + 1]`.
+</details>
+<details><summary>Tip: after the barrier</summary>
+
+My number is in `tile[t + 1]`, so the three are `tile[t]`, `tile[t + 1]` and `tile[t + 2]`. Only where
+`i < a.size` is there an output.
+</details>
+"""
+
+
+# %% exercise="three"
+@cuda.jit
+def sum_of_three(a, out):
+    tile = cuda.shared.array(THREADS + 2, float32)
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    ### BEGIN SOLUTION: fill the tile with its two edges, wait, write the sum
+    tile[t + 1] = load(a, i)
+    if t == 0:
+        tile[0] = load(a, i - 1)
+    if t == THREADS - 1:
+        tile[THREADS + 1] = load(a, i + 1)
+    cuda.syncthreads()
+    if i < a.size:
+        out[i] = tile[t] + tile[t + 1] + tile[t + 2]
+    ### END SOLUTION
+
+
+# %% check="three"
+def three(a):
+    wide = np.pad(a, 1)
+    return wide[:-2] + wide[1:-1] + wide[2:]
+
+
+def in_blocks(size):
+    return On((size + THREADS - 1) // THREADS, THREADS, (numbers(size),))
+
+
+check_kernel(sum_of_three, three, [*map(in_blocks, (1, 128, 129, 300, 700))], each_once=True)
+
+# %% [markdown]
+"""
+The check also counts: each number is read once (and twice at the edges of blocks), not three times.
+
+## 3. A sum of many: the threads halve it
+
+One thread adds 128 numbers in 127 steps. Together it takes seven: 64 threads add the upper half to the lower
+half, then 32 threads add a quarter, and so on, until the sum stands in place 0. That is a **reduction**.
+Between two steps lies a barrier.
+
+### Your turn: a dot product
+
+Each block adds up the products of *its* part: `out[b]` is the sum of `a[i] * b[i]` over the 128 numbers of
+block `b`. The last block may have fewer. The thread's product is in `part` already.
+
+<details><summary>Tip: the loop</summary>
+
+```python
+half = THREADS // 2
+while half > 0:
+    ...
+    half //= 2
+```
+</details>
+<details><summary>Tip: one step</summary>
+
+Threads with `t < half` do `part[t] += part[t + half]`. Then *all* threads meet at the barrier: so it stands
+in the loop, but not inside the `if`.
+</details>
+<details><summary>Tip: the end</summary>
+
+One thread writes `out[cuda.blockIdx.x] = part[0]`.
+</details>
+"""
+
+
+# %% exercise="dot"
+@cuda.jit
+def dot_of_blocks(a, b, out):
+    part = cuda.shared.array(THREADS, float32)
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    part[t] = load(a, i) * load(b, i)
+    cuda.syncthreads()
+    ### BEGIN SOLUTION: halve until the sum is in part[0]; one thread writes it
+    half = THREADS // 2
+    while half > 0:
+        if t < half:
+            part[t] += part[t + half]
+        cuda.syncthreads()
+        half //= 2
+    if t == 0:
+        out[cuda.blockIdx.x] = part[0]
+    ### END SOLUTION
+
+
+# %% check="dot"
+def dots(a, b):
+    wide = np.pad(a * b, (0, -a.size % THREADS))
+    return wide.reshape(-1, THREADS).sum(axis=1)
+
+
+def two_arrays(size):
+    return On((size + THREADS - 1) // THREADS, THREADS, (numbers(size), numbers(size, seed=2)))
+
+
+check_kernel(dot_of_blocks, dots, [*map(two_arrays, (1, 128, 200, 600))], each_once=True)
+
+# %% [markdown]
+"""
+### Find the bug: the largest number of each block
+
+The same idea with `max` instead of `+`. Its answer is right, here and today. Run the check, read what the
+simulator says, and repair the kernel.
+"""
+
+
+# %% hunt="largest"
+@cuda.jit
+def largest_of_blocks(a, out):
+    part = cuda.shared.array(THREADS, float32)
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    part[t] = a[i]
+    cuda.syncthreads()
+    half = THREADS // 2
+    while half > 0:
+        if t < half:
+            part[t] = max(part[t], part[t + half])
+        ### BEGIN SOLUTION
+        cuda.syncthreads()
+        ### PLANTED
+        #: if half > 16:
+        #:     cuda.syncthreads()
+        ### END SOLUTION
+        half //= 2
+    if t == 0:
+        out[cuda.blockIdx.x] = part[0]
+
+
+# %% [markdown]
+"""
+<details><summary>Tip</summary>
+
+A warp has 32 threads, and the last steps need fewer. Do the threads of a warp really wait for each other
+without being told?
+</details>
+"""
+
+# %% check="largest"
+def no_two_alike(size):
+    order = np.random.default_rng(3).permutation(size).astype(np.float32)
+    return On(size // THREADS, THREADS, (order,))
+
+
+check_kernel(
+    largest_of_blocks,
+    lambda a: a.reshape(-1, THREADS).max(axis=1),
+    [*map(no_two_alike, (THREADS, 3 * THREADS, 9 * THREADS))],
+    each_once=True,
+)
+
+# %% [markdown]
+"""
+## 4. A matrix product, tile by tile
+
+`C = A @ B` takes for each element of `C` a whole row of `A` and a whole column of `B`:
+
+```python
+for k in range(K):
+    total += A[m, k] * B[k, n]
+```
+
+From here on, in all lessons with a matrix product, `m` is a row of `C`, `n` a column and `k` a term of the
+sum. There are `M` rows, `N` columns and `K` terms.
+
+All threads of a row need the same numbers of `A`, those of a column the same of `B`. So a block of 8 x 8
+threads computes a **tile** of 8 x 8 elements and goes along `k` in steps of 8: it copies 8 x 8 numbers of `A`
+and as many of `B` to shared memory, waits, and each thread adds 8 products. Each number that was fetched is
+used eight times. The picture shows which thread writes which element:
+"""
+
+
+# %%
+@cuda.jit
+def plain_product(A, B, C):
+    n, m = cuda.grid(2)
+    if m < C.shape[0] and n < C.shape[1]:
+        total = float32(0)
+        for k in range(A.shape[1]):
+            total += A[m, k] * B[k, n]
+        C[m, n] = total
+
+
+A, B = numbers(10, 12), numbers(12, 14, seed=2)
+plain = trace(plain_product, (2, 2), (8, 8), A, B, np.zeros((10, 14), np.float32)).main
+who_does_what(plain, "C")
+
+# %% [markdown]
+"""
+A warp's request for `A` in this plain kernel: four rows of threads want four numbers, and every number
+comes alone out of a sector of eight.
+"""
+
+# %%
+one_request(plain, "A")
+
+# %% [markdown]
+"""
+### Your turn: one step along k
+
+The loop over the steps and the store stand already. In a step every thread copies one number of `A` and one
+of `B`, 0 outside of the matrices (`load_2d` does that), and adds up 8 products. There are **two** barriers:
+one before the tile is read, and one before the next step overwrites it.
+
+<details><summary>Tip: what do I copy?</summary>
+
+Of `A` my row `m` and column `k0 + x`; of `B` row `k0 + y` and my column `n`. Both go to place `[y, x]` of
+their tiles.
+</details>
+<details><summary>Tip: the products</summary>
+
+`tile_A[y, k]` and `tile_B[k, x]` for `k` from 0 to 7.
+</details>
+"""
+
+# %% exercise="product"
+T = 8  # rows and columns of a tile
+
+
+@cuda.jit(device=True)
+def load_2d(matrix, row, column):
+    inside = row < matrix.shape[0] and column < matrix.shape[1]
+    return matrix[row, column] if inside else float32(0)
+
+
+@cuda.jit
+def tiled_product(A, B, C):
+    tile_A = cuda.shared.array((T, T), float32)
+    tile_B = cuda.shared.array((T, T), float32)
+    n, m = cuda.grid(2)
+    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    total = float32(0)
+    for k0 in range(0, A.shape[1], T):
+        ### BEGIN SOLUTION: copy one number of each, wait, add T products, wait
+        tile_A[y, x] = load_2d(A, m, k0 + x)
+        tile_B[y, x] = load_2d(B, k0 + y, n)
+        cuda.syncthreads()
+        for k in range(T):
+            total += tile_A[y, k] * tile_B[k, x]
+        cuda.syncthreads()
+        ### END SOLUTION
+    if m < C.shape[0] and n < C.shape[1]:
+        C[m, n] = total
+
+
+# %% check="product"
+def matrices(M, N, K):
+    grid = (N + T - 1) // T, (M + T - 1) // T
+    return On(grid, (T, T), (numbers(M, K), numbers(K, N, seed=2)))
+
+
+check_kernel(
+    tiled_product,
+    np.matmul,
+    [matrices(1, 1, 1), matrices(8, 16, 24), matrices(17, 9, 20), matrices(16, 24, 32)],
+    each_once=True,
+    at_most=4,  # a tile of A is read by every block of its row
+)
+
+# %% [markdown]
+"""
+That is the whole idea of [05_shared_memory](05_shared_memory.ipynb): a convolution is a matrix product too,
+and its tiles are larger.
+
+## Questions
+
+Think first, then unfold.
+
+<details><summary>A barrier inside <code>if t &lt; half:</code> looks right: only those threads have done anything. Why is it wrong?</summary>
+
+A barrier waits for *all* threads of the block. Those that do not come let the others wait for ever, or on
+some GPUs go on at the wrong time.
+</details>
+
+<details><summary>Two blocks add up one array. Can they share a tile?</summary>
+
+No. Shared memory belongs to one block, and blocks may run at different times. Blocks meet in global memory
+only, with an atomic addition or with a second kernel.
+</details>
+
+<details><summary>With tiles of 16 x 16 instead of 8 x 8, how often is a number of A fetched for a C of 64 columns?</summary>
+
+By each block of its row: 64 / 16 = 4 times instead of 8.
+</details>
+
+## Where to read on
+
+- The first convolution: [01_direct](01_direct.ipynb).
+- The words: [glossary](../docs/glossary.md#the-words-of-gpus). What the simulator finds:
+  [findings](../docs/findings.md).
+- More puzzles of this size: Sasha Rush, [GPU Puzzles](https://github.com/srush/GPU-Puzzles).
+"""
