@@ -19,7 +19,9 @@ pytestmark = pytest.mark.notebooks
 
 SECONDS = 60  # what a notebook may take on two cores
 IN_CUDASIM = ("00", "03", "13")  # the others do nothing that these do not
-RUN = [path for path in sources() if not config.ENABLE_CUDASIM or path.stem.split("_")[0] in IN_CUDASIM]
+RUN = [
+    path for path in sources() if not config.ENABLE_CUDASIM or path.stem.split("_")[0] in IN_CUDASIM
+]
 KINDS = (SOLUTION,) if config.ENABLE_CUDASIM else (SOLUTION, LEARNER)
 # Both notebooks of a lesson run in one process, which imports Numba once and traces a stage once.
 FIRST = """

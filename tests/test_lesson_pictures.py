@@ -69,7 +69,7 @@ SAYS = {
 def test_a_picture_says_what_the_kernel_did(name):
     draw, *said = SAYS[name]
     picture = draw()
-    assert picture.png.startswith(b"\x89PNG")
+    assert picture.data.startswith(b"\x89PNG")
     for piece in said:
         assert piece in picture.alt + picture.caption
 

@@ -78,7 +78,7 @@ def test_stored_notebooks_are_what_their_source_gives_with_outputs_and_pictures(
     assert all(cell.execution_count for cell in code)
     outputs = [output for cell in code for output in cell.outputs]
     html = "".join(output.get("data", {}).get("text/html", "") for output in outputs)
-    pictures = re.findall(r'src="data:image/png;base64,[^"]{2000,}" alt="[^"]{20,}"', html)
+    pictures = re.findall(r'src="data:image/(?:png|svg\+xml);base64,[^"]{2000,}" alt="[^"]{20,}"', html)
     assert len(pictures) == html.count("<img") >= 3
     checks = [cell for cell in code if "check" in cell.metadata.get("tags", ())]
     results = ["".join(cell.outputs[0].data["text/plain"]) for cell in checks]
@@ -208,7 +208,9 @@ def test_every_exercise_has_five_wrong_answers_and_two_right_ones(path):
 
 
 CASES = [
-    pytest.param(path, exercise, answer, id=f"{path.stem.split('_')[0]}-{exercise.name}-{answer.what}")
+    pytest.param(
+        path, exercise, answer, id=f"{path.stem.split('_')[0]}-{exercise.name}-{answer.what}"
+    )
     for path in SOURCES
     for exercise in lesson_of(path).exercises()
     for answer in answers.answers_of(lesson_of(path))[exercise.name]
@@ -313,7 +315,7 @@ def test_wrong_outputs_come_with_a_picture(quick):
     found = lessons.check(writes_nothing, "s01")
     assert found.result == "answer"
     assert found.picture is not None
-    assert found.picture.png.startswith(b"\x89PNG")
+    assert found.picture.data.startswith(b"\x89PNG")
     assert "in red" in found.picture.alt
 
 
@@ -535,7 +537,11 @@ def test_the_simplest_problem_that_fails_is_shown():
 BARRIER = "cuda.syncthreads()"
 BARRIERS = [
     pytest.param(
-        path, exercise, part, to, id=f"{path.stem.split('_')[0]}-{exercise.name}-{part}-{to or 'none'}"
+        path,
+        exercise,
+        part,
+        to,
+        id=f"{path.stem.split('_')[0]}-{exercise.name}-{part}-{to or 'none'}",
     )
     for path in SOURCES
     for exercise in lesson_of(path).exercises()

@@ -85,7 +85,7 @@ def line_of(launch: LaunchTrace, access: Access, file: Path) -> dict[str, Any] |
         return None
     number = alike.index(max(own, key=lambda one: len(one.lanes)))
     picture = one_request(launch, access.array, access.operation, number)
-    file.write_bytes(picture.png)
+    file.write_bytes(picture.data)
     return {
         "file": Path(access.file).name, "line": access.line, "space": access.space,
         "array": access.array, "operation": access.operation, "width": access.width,

@@ -11,7 +11,7 @@ request are ([00_start_here](00_start_here.ipynb)). It takes three quarters of a
 # %% setup=true
 from convlab import ConvProblem, Tile, trace_stage
 from convlab.lessons import block_of_product, check, measured
-from convlab.lessons import one_request, side_by_side, traced
+from convlab.lessons import one_request, side_by_side, tile_over_input, traced
 
 # %% [markdown]
 """
@@ -42,6 +42,15 @@ problem = ConvProblem(
 tile = Tile(M_B=8, N_B=32, K_B=8)
 ours = trace_stage("s05", problem, tile).main
 block_of_product(ours, problem, tile.K_B)
+
+# %% [markdown]
+"""
+In the image it looks like this. A column of the matrix is a window, and the block's 32 windows lie side by
+side: so a term of all of them is a strip of the image, moved a little for the next term.
+"""
+
+# %%
+tile_over_input(ours, tile.K_B)
 
 # %% [markdown]
 """

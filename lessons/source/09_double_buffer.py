@@ -10,7 +10,7 @@ met slices and barriers ([05_shared_memory](05_shared_memory.ipynb)). It takes t
 # %% setup=true
 from convlab import ConvProblem, Tile, trace_stage
 from convlab.lessons import check_prefetch, diary, measured
-from convlab.lessons import side_by_side, timeline
+from convlab.lessons import side_by_side, slices_in_buffers, timeline
 
 # %% [markdown]
 """
@@ -39,6 +39,9 @@ goes as well: no thread overwrites what others still read, because the next slic
 
 # %%
 timeline(s08=diary("s08"), s09=diary("s09"))
+
+# %%
+slices_in_buffers(s08=diary("s08"), s09=diary("s09"))
 
 # %% [markdown]
 """

@@ -1,9 +1,10 @@
 """What the lessons' notebooks import: checks that say what is wrong, and pictures of kernels."""
 # ruff: noqa: I001  (as few lines as the names take)
 
+from convlab.lessons.animations import slices_in_buffers, tile_over_input
 from convlab.lessons.charts import as_bars, global_traffic, ladder_speeds, measured
 from convlab.lessons.charts import measured_kernels, measured_memory, measured_parts
-from convlab.lessons.charts import measured_sweep, side_by_side, workspaces
+from convlab.lessons.charts import measured_sweep, memory_levels, side_by_side, workspaces
 from convlab.lessons.exercises import On, PretendGPU, check, check_function, check_im2col
 from convlab.lessons.exercises import check_kernel, gpus, part_of, pretended, run, traced
 from convlab.lessons.exercises import traced_im2col, what_is_wrong, where, with_field
@@ -20,12 +21,12 @@ from convlab.lessons.timelines import check_prefetch, diary, pipeline_stages, ti
 
 __all__ = [
     "Feedback", "On", "Picture", "PretendGPU", "as_bars", "bits_of_split", "block_of_product",
-    "check", "check_accuracy", "check_function", "check_im2col", "check_kernel",
-    "check_one_warp", "check_prefetch", "column_of_windows", "diary", "errors_by_terms",
-    "global_traffic", "gpus", "im2col_beside_im2win", "im2win_orders", "ladder_speeds",
-    "measured", "measured_kernels", "measured_memory", "measured_parts", "measured_sweep",
-    "one_request", "one_thread", "part_of", "pipeline_stages", "pretended", "reads_in_turn",
-    "region_and_field", "run", "side_by_side", "thread_in_tile", "tile_of_threads", "timeline",
-    "traced", "traced_im2col", "what_is_wrong", "where", "who_adds", "who_does_what",
-    "who_holds_what", "windows_written_out", "with_field", "workspaces",
+    "check", "check_accuracy", "check_function", "check_im2col", "check_kernel", "check_one_warp",
+    "check_prefetch", "column_of_windows", "diary", "errors_by_terms", "global_traffic", "gpus",
+    "im2col_beside_im2win", "im2win_orders", "ladder_speeds", "measured", "measured_kernels",
+    "measured_memory", "measured_parts", "measured_sweep", "memory_levels", "one_request",
+    "one_thread", "part_of", "pipeline_stages", "pretended", "reads_in_turn", "region_and_field",
+    "run", "side_by_side", "slices_in_buffers", "thread_in_tile", "tile_of_threads",
+    "tile_over_input", "timeline", "traced", "traced_im2col", "what_is_wrong", "where", "who_adds",
+    "who_does_what", "who_holds_what", "windows_written_out", "with_field", "workspaces",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from convlab.lessons.pictures import COLOURS, Picture, bars, lines
+from convlab.lessons.pictures import COLOURS, Grid, Picture, bars, lines
 from convlab.lessons.source import folder_of
 from convlab.stages import short_name, stage_named
 from convlab.tracing import LaunchTrace, Trace
@@ -232,3 +232,30 @@ def measured_sweep(sweep: str, *stages: str) -> Picture:
     )
     values = [point["value"] for point in points]
     return lines(values, found, "times as fast as s01", caption, ylim=(0, None), xlabel=sweep)
+
+
+def memory_levels() -> Picture:
+    """The memories of a GPU with their sizes, bandwidths and latencies."""
+    document = result("memory_levels_h200")
+    grid, told = Grid(0.34), []
+    for row, level in enumerate(document["levels"]):
+        wide = 5 + 2.2 * row
+        of_sm = " in each SM" * (level["bytes"] < 2**20)
+        facts = [f"{_size(level['bytes'])}{of_sm}", f"{level['latency_cycles']:.0f} cycles"]
+        if level["bytes_per_second"]:
+            facts.append(f"{level['bytes_per_second'] / 1e12:.1f} TB/s")
+        grid.cell(6 - wide / 2, 1.7 * row, COLOURS[row], level["name"], wide=wide, high=1.3, size=9)
+        grid.note(12.2, 1.7 * row + 0.65, ", ".join(facts), 9)
+        told.append(f"{level['name']}: {', '.join(facts)}")
+    caption = (
+        f"The memories of {_where(document)}: how large each is, how many cycles a thread waits "
+        "for a number of it (the latency, with the arithmetic of the address), and how much all "
+        "threads together read of it in a second. Shared memory and L1 cache are one memory, which "
+        "a kernel divides."
+    )
+    return grid.finished(f"The memories of a GPU. {'; '.join(told)}", caption)
+
+
+def _size(nbytes: int) -> str:
+    power = (nbytes.bit_length() - 1) // 10
+    return f"{nbytes / 2 ** (10 * power):.0f} {('B', 'KiB', 'MiB', 'GiB')[power]}"

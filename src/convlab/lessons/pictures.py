@@ -30,23 +30,24 @@ PAD = 0.09  # inches of paper around a panel
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture as PNG, ``width`` x ``height`` points large. ``alt`` says what it shows to who
-    cannot see it, ``caption`` what it means; a notebook shows the caption below."""
+    """A picture as PNG or SVG (``kind``), ``width`` x ``height`` points large. ``alt`` says what it
+    shows to who cannot see it, ``caption`` what it means; a notebook shows the caption below."""
 
-    png: bytes = field(repr=False)
+    data: bytes = field(repr=False)
     width: int
     height: int
     alt: str
     caption: str
     least: int = 0  # points: how narrow it may be shown
+    kind: str = "png"  # of data:image/...
 
     def _ipython_display_(self) -> None:
         from IPython.display import Markdown, display
 
-        data = base64.b64encode(self.png).decode()
+        data = base64.b64encode(self.data).decode()
         # As HTML, because a notebook's PNG has no alt text in JupyterLab.
         html = (
-            f'<div style="overflow-x:auto"><img src="data:image/png;base64,{data}" '
+            f'<div style="overflow-x:auto"><img src="data:image/{self.kind};base64,{data}" '
             f'alt="{escape(self.alt)}" width="{self.width}" '
             f'style="max-width:100%;min-width:{self.least}px"></div>'
         )

@@ -1,0 +1,137 @@
+"""Pictures that move, drawn from traces: a tile over the input, slices through two buffers.
+
+Each is an SVG with its own style sheet and no script. Readers whose system asks for less motion see
+one frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+
+import numpy as np
+
+from convlab.lessons.maps import array_named
+from convlab.lessons.pictures import COLOURS, INK, NOBODY, PAPER, Picture
+from convlab.lessons.timelines import ARRIVE, MULTIPLY, Diary
+from convlab.tracing import LaunchTrace
+
+BOX, MARGIN, LETTERS = 12, 10, 11  # pixels: of an element, around the drawing, of words
+# Slices in buffers: how many frames, and in pixels a row's height, the boxes and where they begin.
+FRAMES, TALL, WIDE, HIGH = 48, 74, 80, 30
+LEFT = {"in flight": 0, "buffer 0": 130, "buffer 1": 220, "multiplied": 350}
+STYLE = f"""text{{font:{LETTERS}px system-ui,sans-serif;fill:{INK};dominant-baseline:middle}}
+.f{{visibility:hidden;animation:f %.4gs step-end infinite}}
+@keyframes f{{0%%{{visibility:visible}}%.4g%%{{visibility:hidden}}}}
+@media(prefers-reduced-motion:reduce){{.f{{animation:none}}.s{{visibility:visible}}}}"""
+
+
+def box(x: float, y: float, wide: float, high: float, colour: str, text: str = "") -> str:
+    """A box, with words in its middle."""
+    made = f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}" fill="{colour}"/>'
+    return made + (note(x + wide / 2, y + high / 2, text, "middle") if text else "")
+
+
+def note(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def moving(
+    width: float, height: float, ground: str, frames: Sequence[str], seconds: float,
+    alt: str, caption: str,
+) -> Picture:  # fmt: skip
+    """What stands still, and over it the frames one after the other, each for so many seconds."""
+    style = STYLE % (seconds * len(frames), 100 / len(frames))
+    groups = "".join(
+        f'<g class="f{" s" * (place == len(frames) // 2)}" '
+        f'style="animation-delay:{seconds * place:.4g}s">{frame}</g>'
+        for place, frame in enumerate(frames)
+    )
+    width, height = round(width + 2 * MARGIN), round(height + 2 * MARGIN)
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-MARGIN} {-MARGIN} {width} {height}" '
+        f'width="{width}" height="{height}"><style>{style}</style>'
+        f"{box(-MARGIN, -MARGIN, width, height, PAPER)}{ground}{groups}</svg>"
+    )
+    return Picture(svg.encode(), width, height, alt, caption, kind="svg+xml")
+
+
+def tile_over_input(launch: LaunchTrace, K_B: int) -> Picture:
+    """Which pixels of the first image the block shown loads for each term of its sums, term after
+    term: of a launch in which a request for ``input`` is of one term, ``K_B`` terms to a slice."""
+    shape = array_named(launch, "input").shape[1:]
+    channels, rows, columns = shape
+    tall = (rows + 1) * BOX
+    ground = "".join(
+        box(c * BOX, r * tall + h * BOX, BOX - 1, BOX - 1, NOBODY)
+        for r in range(channels) for h in range(rows) for c in range(columns)
+    )  # fmt: skip
+    ground += "".join(
+        note(columns * BOX + 8, r * tall + rows * BOX / 2, f"channel {r}") for r in range(channels)
+    )
+    item, frames = array_named(launch, "input").itemsize, []
+    loads = [one for one in launch.requests if (one.array, one.operation) == ("input", "load")]
+    for k, request in enumerate(loads):
+        pixels = sorted({offset // item for offset in request.offsets})
+        colour, frame = COLOURS[k // K_B % len(COLOURS)], ""
+        for _, run in groupby(
+            enumerate(pixels), lambda pair: (pair[1] // columns, pair[1] - pair[0])
+        ):
+            first, *others = (pixel for _, pixel in run)
+            r, h, c = (int(at) for at in np.unravel_index(first, shape))
+            wide = (1 + len(others)) * BOX - 1
+            frame += box(c * BOX, r * tall + h * BOX, wide, BOX - 1, colour)
+        frames.append(frame + note(0, channels * tall, f"slice {k // K_B}, term k = {k}"))
+    caption = (
+        f"The pixels that a block loads, term after term, as the simulator ran it: {len(loads)} "
+        f"terms in slices of {K_B}, a colour for each slice. The same pixels come again and again, "
+        "moved by a row or a column."
+    )
+    alt = f"Animation: the tile of a block moves over {channels} channels in {len(loads)} steps"
+    return moving(columns * BOX + 80, channels * tall + 8, ground, frames, 0.45, alt, caption)
+
+
+def slices_in_buffers(**diaries: Diary) -> Picture:
+    """Diaries below each other as time goes on: which slice is in flight, which lies in which
+    buffer of shared memory, which is multiplied."""
+    longest = max(len(one.what) for one in diaries.values())
+    ground, frames = "", [""] * FRAMES
+    for place, (name, one) in enumerate(diaries.items()):
+        top, stays = place * TALL + LETTERS, _stays(one)
+        ground += note(0, top, name)
+        for head in dict.fromkeys(head for _, head, _, _ in stays):
+            ground += box(LEFT[head], top + 22, WIDE, HIGH, NOBODY)
+            ground += note(LEFT[head] + WIDE / 2, top + 14, head, "middle")
+        for frame in range(FRAMES):
+            for number, head, first, last in stays:
+                if first <= frame * longest / FRAMES <= last:
+                    what = COLOURS[number % len(COLOURS)], f"slice {number}"
+                    frames[frame] += box(LEFT[head], top + 22, WIDE, HIGH, *what)
+    caption = (
+        "What thread 0 does as time goes on, as the simulator ran it: a slice is in flight from "
+        "its request until it lies in shared memory. With one buffer a thread fetches or "
+        "multiplies; with two, the next slice is in flight while this one is multiplied."
+    )
+    alt = f"Animation: slices come into shared memory and are multiplied, for {', '.join(diaries)}"
+    return moving(
+        max(LEFT.values()) + WIDE, TALL * len(diaries), ground, frames, 0.35, alt, caption
+    )
+
+
+def _stays(one: Diary) -> list[tuple[int, str, float, float]]:
+    """Each slice's number, where it is, from when and until when."""
+    flights, work = one.flights(), one.by_slice(MULTIPLY)
+    places = one.address[one.by_slice(ARRIVE)[:, 0]].tolist()
+    buffers, stays = sorted(set(places)), []
+    for number, (asked, came) in enumerate(flights):
+        over = [
+            later for (_, later), where in zip(flights, places, strict=True)
+            if where == places[number] and later > came
+        ]  # fmt: skip
+        stays += [
+            (number, "in flight", asked, came),
+            (number, f"buffer {buffers.index(places[number])}", came, min(over, default=np.inf)),
+            (number, "multiplied", *work[number][[0, -1]].tolist()),
+        ]
+    return stays
