@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,11 @@ def circle_of(nbytes: int) -> np.ndarray:
 
 def latency_ns(kernel: Any, nbytes: int) -> float:
     circle, stop = cuda.to_device(circle_of(nbytes)), cuda.device_array(1, np.int32)
-    once, twice = (
-        measure(lambda stream, n=steps: kernel[1, 1, stream](circle, n, stop)).median_ms
-        for steps in (STEPS, 2 * STEPS)
-    )
+
+    def start(stream: Any, steps: int) -> None:
+        kernel[1, 1, stream](circle, steps, stop)
+
+    once, twice = (measure(partial(start, steps=n)).median_ms for n in (STEPS, 2 * STEPS))
     return 1e6 * (twice - once) / STEPS
 
 
@@ -79,10 +81,11 @@ def bytes_per_second(nbytes: int, times: int) -> float:
     gpu = choose("gpu")
     blocks = 2 * cuda.get_current_device().MULTIPROCESSOR_COUNT
     numbers, sums = gpu.empty((nbytes // 4,)), gpu.empty((blocks * THREADS,))
-    once, twice = (
-        measure(lambda stream, n=n: read[blocks, THREADS, stream](numbers, n, sums)).median_ms
-        for n in (times, 2 * times)
-    )
+
+    def start(stream: Any, times: int) -> None:
+        read[blocks, THREADS, stream](numbers, times, sums)
+
+    once, twice = (measure(partial(start, times=n)).median_ms for n in (times, 2 * times))
     return 1e3 * times * nbytes / (twice - once)
 
 
