@@ -60,7 +60,17 @@ EQUIVALENT = [
     (r"range\(0, [MN]_T, FLOAT4\)", r"([MN]_T) -> \(\1\) - 1",
      "the last of the steps of four begins before it"),
     (r"range\(.*, 2\)", r"(.*) -> \(\1\) - 1", "the last of the steps of two begins before it"),
+    (r"range\(0, K_B, MMA_K\)", r"K_B -> \(K_B\) - 1",
+     "the last of the steps of eight begins before it"),
     (r"local\.array", r"[MN]_T -> [MN]_T", "the array is longer than its use"),
+    (r"range\(0, K, K_B\)", r"K -> \(K\) \+ 1", "one more slice, of zeros, where K_B divides K"),
+    (r"k \* PITCH|K_B \* PITCH", "PITCH -> N_B", "PITCH is N_B"),
+    (r"< N_B:|e < I_ALL:|range\(t, M_B \* K_B", r"(.*) -> \(\1\) \+ 1",
+     "one more, which is padding"),
+    (r"^ +if e < K:$", r"K -> \(K\) - 1", "the last term is the last in both orders"),
+    (r"line < C_i|line < M_P", r"(.*) -> \(\1\) [+-] 1", "lines and what they count come in fours"),
+    (r"range\(t, M_B \* K_B", "THREADS -> N_B",
+     "loads are repeated where N_B < THREADS, and the counted tile has as many"),
 ]  # fmt: skip
 
 

@@ -28,13 +28,13 @@ PROBLEMS = {
     # Several slices of one place of the filter; more than the channels and the columns that a block
     # of the C_in-parallel stages takes.
     "many channels, a wide image": ConvProblem(
-        1, 24, 3, 33, 2, (2, 3), stride=(2, 1), padding=(1, 2), dilation=(2, 1)
+        1, 24, 3, 35, 2, (2, 3), stride=(2, 1), padding=(1, 2), dilation=(2, 1)
     ),
     "everything at once": ConvProblem(
         2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2)
     ),
-    SPOILED: ConvProblem(2, 16, 4, 3, 5, (2, 3), stride=(2, 1), padding=(1, 2), dilation=(2, 1)),
-    RELU: ConvProblem(2, 2, 7, 5, 5, (2, 3), stride=(2, 1), padding=(1, 2), dilation=(2, 1)),
+    SPOILED: ConvProblem(2, 3, 7, 5, 5, (2, 3), stride=(2, 1), padding=(1, 2), dilation=(2, 1)),
+    RELU: ConvProblem(2, 16, 4, 3, 5, (2, 3), stride=(2, 1), padding=(1, 2), dilation=(2, 1)),
 }
 EVERYTHING = PROBLEMS["everything at once"]
 COUNTED = "what is counted below"
@@ -42,7 +42,7 @@ PARTS = "a filter that takes more than shared memory"  # for stages without tile
 TALL = "another tile"
 SEVERAL = "several blocks of several warps"  # larger for some stages: in_blocks
 SPLIT = "split-K"
-PROBLEMS[PARTS] = ConvProblem(1, 1, 155, 159, 1, 3, dilation=75)
+PROBLEMS[PARTS] = ConvProblem(1, 1, 165, 159, 1, (3, 2), dilation=(80, 150))
 # With K_B = 5 five slices, of which split-K gives one block three and the other two.
 PROBLEMS[TALL] = replace(EVERYTHING, in_channels=4)
 PROBLEMS[SEVERAL], PROBLEMS[SPLIT] = EVERYTHING, PROBLEMS[TALL]
@@ -87,7 +87,8 @@ def wide_tile(stage: Stage) -> Tile | None:
 def tall_tile(stage: Stage) -> Tile | None:
     """A tile of few threads whose four sizes differ, where each thread computes more rows than in
     the tiny tile: there the wide one has more columns. K_B is odd if the tiny one's is even, or
-    the other way round. None where there is none."""
+    the other way round; a small tile whose threads do not share windows evenly comes first. None
+    where there is none."""
     tiny = stage.tiny_tile
     if tiny is None:
         return None
@@ -100,8 +101,9 @@ def tall_tile(stage: Stage) -> Tile | None:
                     found.append(Tile(rows * M_T, columns * N_T, K_B, M_T, N_T))
 
     def cost(tile: Tile) -> tuple[int, bool, int]:
-        times = TALLER.index(tile.M_T // tiny.M_T)
-        return times, tile.K_B == tiny.K_B, tile.K_B * (tile.M_B + tile.N_B)
+        times, slices = TALLER.index(tile.M_T // tiny.M_T), tile.K_B * (tile.M_B + tile.N_B)
+        even = tile.K_B * tile.N_B % (4 * tile.threads) == 0  # as many float4s for each thread
+        return times, tile.K_B == tiny.K_B, slices * (1 + 2 * even)
 
     differ = (t for t in found if len({t.M_B, t.N_B, t.K_B, t.threads}) == 4)
     return _first_for(stage, sorted(differ, key=cost))
