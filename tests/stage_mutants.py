@@ -1,8 +1,10 @@
 """Mutants made from each stage's own source, and which of them ``convlab check`` rejects.
 
     PYTHONPATH=src:tests python -m stage_mutants              # all, into docs/results
-    PYTHONPATH=src:tests python -m stage_mutants --only s05   # printed, nothing stored
-    PYTHONPATH=src:tests python -m stage_mutants --sample 12  # so many of each file, stored
+    PYTHONPATH=src:tests python -m stage_mutants --only s05 --kind synchronisation
+    PYTHONPATH=src:tests python -m stage_mutants --sample 60 --new   # more of each file
+
+Each run puts its results in the place of older ones of the same mutants.
 
 A mutant has one place of a kernel changed: a barrier, fence, wait or commit removed or weakened,
 two indices swapped, a bound shifted by one, a constant taken for another. ``make results`` shows
@@ -20,7 +22,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -58,7 +60,17 @@ EQUIVALENT = [
     (r"range\(0, [MN]_T, FLOAT4\)", r"([MN]_T) -> \(\1\) - 1",
      "the last of the steps of four begins before it"),
     (r"range\(.*, 2\)", r"(.*) -> \(\1\) - 1", "the last of the steps of two begins before it"),
+    (r"range\(0, K_B, MMA_K\)", r"K_B -> \(K_B\) - 1",
+     "the last of the steps of eight begins before it"),
     (r"local\.array", r"[MN]_T -> [MN]_T", "the array is longer than its use"),
+    (r"range\(0, K, K_B\)", r"K -> \(K\) \+ 1", "one more slice, of zeros, where K_B divides K"),
+    (r"k \* PITCH|K_B \* PITCH", "PITCH -> N_B", "PITCH is N_B"),
+    (r"< N_B:|e < I_ALL:|range\(t, M_B \* K_B", r"(.*) -> \(\1\) \+ 1",
+     "one more, which is padding"),
+    (r"^ +if e < K:$", r"K -> \(K\) - 1", "the last term is the last in both orders"),
+    (r"line < C_i|line < M_P", r"(.*) -> \(\1\) [+-] 1", "lines and what they count come in fours"),
+    (r"range\(t, M_B \* K_B", "THREADS -> N_B",
+     "loads are repeated where N_B < THREADS, and the counted tile has as many"),
 ]  # fmt: skip
 
 
@@ -230,18 +242,40 @@ def _checked_as(mutant: Mutant, name: str) -> str:
     return TOLD if any(not one.ok or one.fewer_barriers for one in compared) else SURVIVED
 
 
-def run(chosen: list[Mutant], jobs: int) -> list[dict]:
+def run(chosen: list[Mutant], jobs: int) -> Iterator[dict]:
     """Each mutant and its result."""
     with ProcessPoolExecutor(jobs) as pool:
-        results = pool.map(result_of, chosen, chunksize=4)
-        rows = []
-        for mutant, result in zip(chosen, results, strict=True):
-            why = mutant.equivalent if result == SURVIVED else None
-            rows.append(asdict(mutant) | {"result": result, "equivalent": why})
-            if len(rows) == len(chosen) or chosen[len(rows)].module != mutant.module:
-                print(line_of(mutant.module, [r for r in rows if r["module"] == mutant.module]))
-                sys.stdout.flush()
-    return rows
+        for mutant, result in zip(chosen, pool.map(result_of, chosen), strict=True):
+            yield asdict(mutant) | {"result": result}
+
+
+def stored(rows: list[dict], arguments: list[str]) -> None:
+    """Put rows into the stored ones, in the place of older results of the same mutants. Rows of
+    mutants that are no longer made go, and each gets the reason that EQUIVALENT has now."""
+    results = stored_results() | {_mutant(row): row["result"] for row in rows}
+    made = {name: [*mutants_of(name)] for name in modules()}
+    command = " ".join(["python -m stage_mutants", *arguments])
+    document = {
+        "environment": environment([]) | {"command": command},
+        "made": {name: len(of_it) for name, of_it in made.items()},
+        "rows": [
+            asdict(one)
+            | {"result": (result := results[one])}
+            | {"equivalent": one.equivalent if result == SURVIVED else None}
+            for of_it in made.values() for one in of_it if one in results
+        ],
+    }  # fmt: skip
+    RESULTS.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def stored_results() -> dict[Mutant, str]:
+    """The result of each mutant that was run before."""
+    there = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.is_file() else []
+    return {_mutant(row): row["result"] for row in there}
+
+
+def _mutant(row: dict) -> Mutant:
+    return Mutant(**{key: row[key] for key in Mutant.__dataclass_fields__})
 
 
 def line_of(module: str, rows: list[dict]) -> str:
@@ -250,7 +284,7 @@ def line_of(module: str, rows: list[dict]) -> str:
     head = f"{module.rpartition('.')[2]}: {len(rows)} mutants"
     head += "".join(f", {results.count(one)} {one}" for one in (REJECTED, TOLD, SURVIVED))
     survivors = (
-        f"  line {row['line']}, {row['kind']}, {row['equivalent'] or row['result']}: "
+        f"  line {row['line']}, {row['kind']}, {_mutant(row).equivalent or row['result']}: "
         f"{row['old']} -> {row['new']}"
         for row in rows
         if row["result"] != REJECTED
@@ -261,22 +295,23 @@ def line_of(module: str, rows: list[dict]) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", metavar="NAME", help="modules whose names begin so")
+    parser.add_argument("--only", metavar="NAME", default="", help="modules whose names begin so")
+    parser.add_argument("--kind", default="", help="synchronisation, index, bound or constant")
     parser.add_argument("--sample", metavar="N", type=int, help="at most N of each")
+    parser.add_argument("--new", action="store_true", help="only those without a stored result")
     parser.add_argument("--jobs", type=int, default=1)
     chosen = parser.parse_args(arguments)
-    names = [one for one in modules() if one.rpartition(".")[2].startswith(chosen.only or "")]
-    mutants = {name: [*mutants_of(name)] for name in names}
-    rows = run(
-        [m for of_it in mutants.values() for m in sampled(of_it, chosen.sample)], chosen.jobs
-    )
-    if chosen.only is None:
-        made = {name: len(of_it) for name, of_it in mutants.items()}
-        command = " ".join(["python -m stage_mutants", *(arguments or sys.argv[1:])])
-        document = {
-            "environment": environment([]) | {"command": command}, "made": made, "rows": rows,
-        }  # fmt: skip
-        RESULTS.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    names = [one for one in modules() if one.rpartition(".")[2].startswith(chosen.only)]
+    of_kind = [[m for m in mutants_of(name) if chosen.kind in ("", m.kind)] for name in names]
+    mutants = [m for of_it in of_kind for m in sampled(of_it, chosen.sample)]
+    if chosen.new:
+        known = stored_results()
+        mutants = [mutant for mutant in mutants if mutant not in known]
+    rows = run(mutants, chosen.jobs)
+    for module, results in groupby(rows, key=lambda row: row["module"]):
+        done = list(results)
+        stored(done, sys.argv[1:] if arguments is None else arguments)
+        print(line_of(module, done), flush=True)
     return 0
 
 

@@ -95,6 +95,35 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
     assert "another order" in replace(found, answers=()).conclusion
 
 
+@pytest.mark.parametrize(
+    ("where", "name", "old", "new"),
+    [
+        (checker.RELU, "s11e", "tile, relu, row_of", "tile, False, row_of"),
+        (checker.PARTS, "s02_cout", "range(0, H_f, U)", "range(0, U, U)"),
+        (checker.TALL, "s12", "if slice_ + 1 < end:", "if slice_ + 2 < end:"),
+        (checker.SEVERAL, "s08", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * N_B"),
+        (checker.SPLIT, "s12", "SHARE, SLICES)", "SHARE, DEPTH)"),
+    ],
+)
+def test_what_ordinary_launches_hide_is_launched_too(monkeypatch, tmp_path, where, name, old, new):
+    monkeypatch.setattr(checker, "PROBLEMS", {where: checker.PROBLEMS[where]})
+    found = convlab.check(changed(tmp_path, name, (old, new)), name)
+    assert [answer.name for answer in found.answers][:1] == [where]
+    assert not found.ok
+
+
+def test_options_are_tried_only_where_the_kernel_has_them_too(monkeypatch):
+    names = ("everything at once", checker.RELU, checker.SPLIT)
+    monkeypatch.setattr(checker, "PROBLEMS", {name: checker.PROBLEMS[name] for name in names})
+    own = stage_named("s12").prepare
+    alone = convlab.check(lambda problem, tile: own(problem, tile), "s12")
+    both = convlab.check(own, "s12")
+    assert alone.ok
+    assert both.ok
+    assert [answer.name for answer in alone.answers] == [names[0], checker.COUNTED]
+    assert [answer.name for answer in both.answers] == [*names, checker.COUNTED]
+
+
 TILED = [stage for stage in LADDER if stage.tiny_tile is not None]
 
 

@@ -200,33 +200,38 @@ SANITIZERS = papers.Section(
 
 
 def mutants_tables(document: dict[str, Any]) -> papers.Shown:
-    """Two tables: by file how many mutants are rejected, and those that no check tells from the
-    stage."""
-    of_file: dict[str, list[dict[str, Any]]] = {name: [] for name in document["made"]}
-    for row in document["rows"]:
-        of_file[row["module"]].append(row)
+    """Three tables: the files of which not all mutants are rejected, and all; why some compute the
+    same; which others no check tells from the stage."""
+    rows = document["rows"]
+    of_file = {name: [row for row in rows if row["module"] == name] for name in document["made"]}
     made = document["made"] | {"all": sum(document["made"].values())}
-    lines, left = [], []
-    for name, rows in [*of_file.items(), ("all", document["rows"])]:
-        if not rows:
-            continue
-        results = Counter("equivalent" if row["equivalent"] else row["result"] for row in rows)
-        share = results["rejected"] / max(1, len(rows) - results["equivalent"])
-        counts = (results[one] for one in ("rejected", "told", "equivalent", "survived"))
-        file = name.rpartition(".")[2]
-        lines.append((file, *map(str, (made[name], len(rows), *counts)), f"{100 * share:.0f} %"))
-        left += [
-            (file, str(row["line"]), f"`{row['old']}`", f"`{row['new']}`", row["equivalent"] or "")
-            for row in rows
-            if row["result"] == "survived" and name != "all"
-        ]
+    lines = []
+    for name, tried in [*of_file.items(), ("all", rows)]:
+        results = Counter("equivalent" if row["equivalent"] else row["result"] for row in tried)
+        counts = [results[one] for one in ("rejected", "told", "equivalent", "survived")]
+        rest = len(tried) - results["equivalent"]
+        if results["rejected"] < rest or name == "all":
+            share = f"{100 * results['rejected'] / max(1, rest):.1f} %"
+            lines.append((_file(name), *map(str, (made[name], len(tried), *counts)), share))
     head = "file", "mutants", "tried", "rejected", "told", "equivalent", "left", "rejected of rest"
-    survivors = table(("file", "line", "is", "becomes", "equivalent, because"), left)
-    return f"{table(head, lines)}\n{survivors}", ()
+    reasons = Counter(row["equivalent"] for row in rows if row["equivalent"])
+    same = [(why, str(many)) for why, many in reasons.most_common()]
+    left = [
+        (_file(row["module"]), str(row["line"]), f"`{row['old']}`", f"`{row['new']}`")
+        for row in rows
+        if row["result"] == "survived" and not row["equivalent"]
+    ]
+    tables = [table(head, lines), table(("equivalent, because", "mutants"), same)]
+    tables += [table(("file", "line", "is", "becomes"), left)] * bool(left)
+    return "\n".join(tables), ()
+
+
+def _file(module: str) -> str:
+    return module.rpartition(".")[2]
 
 
 STAGE_MUTANTS = papers.Section(
-    "", "stage_mutants.json", "`python -m stage_mutants --sample 10`", mutants_tables, of_rows=False
+    "", "stage_mutants.json", "`python -m stage_mutants`", mutants_tables, of_rows=False
 )
 
 

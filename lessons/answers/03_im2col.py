@@ -40,7 +40,12 @@ ANSWERS = {
         wrong("the matrix turned round", "answer", (STORE, "columns[n * K + k] = value")),
         wrong("the last row left out", "answer", (GUARD, "if k >= K - 1:")),
         wrong("every second column first", "counts", (PLACE, "k, n = uint32(e // WIDTH), e % WIDTH\n        n = n * 5 % WIDTH if WIDTH % 5 else n * 7 % WIDTH"), (STORE, "columns[k * WIDTH + n] = value")),
+        wrong("beyond the last window not thought of", "out of bounds", ("n < N and ", ""), line=FETCH),
+        wrong("the first image alone", "answer", (PIXEL, "i, pixel = 0, INDEX(n % PIXELS)")),
+        wrong("rows and columns of the filter exchanged", "answer", (TERM, "r, v, u = k // (H_f * W_f), k % (H_f * W_f) // H_f, k % H_f")),
+        wrong("one matrix for all images, always", "answer", ("if BY_IMAGE:", "if False:")),
         right("the place from row and column", (STORE, "columns[k * WIDTH + n] = value")),
         right("with divmod", (PLACE, "k, n = divmod(e, WIDTH)")),
+        right("by subtraction", (PLACE, "k = uint32(e // WIDTH)\n        n = e - k * WIDTH")),
     ],
 }

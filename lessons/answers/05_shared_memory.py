@@ -47,7 +47,13 @@ ANSWERS = {
         wrong("rows two longer", "counts", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B + 2)"), *TURNED),
         wrong("the filter's slice made longer", "counts", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B + 1), (N_B, K_B)"), *TURNED),
         wrong("a barrier taken out", "shared race", (SECOND, ""), line=COMPUTE),
+        wrong("rows four longer", "counts", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B + 4)"), *TURNED),
+        wrong("rows one too short", "out of bounds", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B - 1)"), *TURNED),
+        wrong("no barrier before computing", "shared race", (FIRST, ""), line=COMPUTE),
+        wrong("a warp\'s barrier, not the block\'s", "shared race", ("cuda.syncthreads()  # nobody computes", "cuda.syncwarp()  # nobody computes")),
+        wrong("the window of another thread", "answer", ("S_I[k, tx]", "S_I[k, N_B - 1 - tx]")),
         right("rows one longer", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B + 1)"), *TURNED),
         right("rows three longer", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B + 3)"), *TURNED),
+        right("not turned, rows one longer", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (K_B, N_B + 1)")),
     ],
 }

@@ -50,7 +50,13 @@ ANSWERS = {
         wrong("rows side by side, too", "counts", ("S_I[k, tx + j * COLUMNS]", READ), ("n = n0 + tx + j * COLUMNS", PLACE), ("S_F[ty + i * ROWS, k]", "S_F[ty * M_T + i, k]"), ("m = m0 + ty + i * ROWS", "m = m0 + ty * M_T + i")),
         wrong("the slice's rows one longer", "counts", ("S_I[k, tx + j * COLUMNS]", READ), ("n = n0 + tx + j * COLUMNS", PLACE), ("(M_B, K_B), (K_B, N_B), (M_T, N_T)", "(M_B, K_B), (K_B, N_B + 1), (M_T, N_T)")),
         wrong("threads in columns", "counts", ("ty, tx = t // COLUMNS, t % COLUMNS", "ty, tx = t % ROWS, t // ROWS")),
+        wrong("no barrier before computing", "shared race", ("            cuda.syncthreads()  # nobody computes before all have fetched\n", "")),
+        wrong("a warp's barrier, not the block's", "shared race", ("cuda.syncthreads()  # nobody computes", "cuda.syncwarp()  # nobody computes")),
+        wrong("ROWS for COLUMNS", "out of bounds", ("S_I[k, tx + j * COLUMNS]", "S_I[k, tx + j * ROWS]")),
+        wrong("always the first column", "answer", ("S_I[k, tx + j * COLUMNS]", "S_I[k, tx]")),
+        wrong("pairs side by side", "counts", ("S_I[k, tx + j * COLUMNS]", "S_I[k, 2 * tx + j // 2 * 2 * COLUMNS + j % 2]"), ("n = n0 + tx + j * COLUMNS", "n = n0 + 2 * tx + j // 2 * 2 * COLUMNS + j % 2")),
         right("from the right to the left", ("S_I[k, tx + j * COLUMNS]", "S_I[k, tx + (N_T - 1 - j) * COLUMNS]"), ("n = n0 + tx + j * COLUMNS", "n = n0 + tx + (N_T - 1 - j) * COLUMNS")),
         right("threads from the right to the left", ("ty, tx = t // COLUMNS, t % COLUMNS", "ty, tx = t // COLUMNS, COLUMNS - 1 - t % COLUMNS")),
+        right("the second half first", ("S_I[k, tx + j * COLUMNS]", "S_I[k, tx + (j + N_T // 2) % N_T * COLUMNS]"), ("n = n0 + tx + j * COLUMNS", "n = n0 + tx + (j + N_T // 2) % N_T * COLUMNS")),
     ],
 }

@@ -87,7 +87,13 @@ ANSWERS = {
         wrong("loaded after the stores", "uninitialised", (LOAD, ""), (STORE, STORE + ASK)),
         wrong("the barrier moved, too", "shared race", (STORE + BARRIER, BARRIER + STORE)),
         wrong("loaded twice", "counts", (TURN, ASK + TURN)),
+        wrong("no barrier", "shared race", (BARRIER, "")),
+        wrong("a warp\'s barrier, not the block\'s", "shared race", (BARRIER, BARRIER.replace("threads()", "warp()"))),
+        wrong("always the same buffer", "shared race", (TURN, "                k0 = uint32(0)\n")),
+        wrong("step 0 of the next slice not read", "answer", (FIRST, "")),
+        wrong("a barrier more", "counts", (STORE, "                cuda.syncthreads()\n" + STORE)),
         right("loaded in both cases", (LOAD, "            if slice_ == 0:\n" + ASK + "            if 0 < slice_ < SLICES:\n" + ASK)),
         right("the condition reversed", (LOAD, LOAD.replace("slice_ < SLICES", "SLICES > slice_"))),
+        right("the buffer by the slice\'s number", (TURN, "                k0 = uint32(slice_ % 2 * K_B)\n")),
     ],
 }

@@ -321,6 +321,14 @@ def check_output(
 Seed = int | np.random.Generator
 
 
+def before_relu(output: Singles, expected: Doubles) -> Singles:
+    """What stood there before the ReLU, as far as can be known: a zero may have been any negative
+    number, so it is right where a negative number is expected. A negative number becomes NaN, which
+    is wrong: ReLU leaves none."""
+    sums = np.where((output == 0) & (expected < 0), expected, output).astype(np.float32)
+    return np.where(output < 0, np.float32(np.nan), sums)
+
+
 def random_tensors(
     problem: ConvProblem, seed: Seed, bias: bool = True, *, integers: bool = False
 ) -> tuple[Singles, Singles, Any]:

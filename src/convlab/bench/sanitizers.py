@@ -37,7 +37,7 @@ from convlab.bench.tuning import processes
 from convlab.doctor import environment
 from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.files import write_whole
-from convlab.oracle import CheckResult, Oracle, random_tensors
+from convlab.oracle import CheckResult, Oracle, before_relu, random_tensors
 from convlab.plans import Plan, stages_for
 from convlab.problem import ConvProblem
 from convlab.stages import (
@@ -109,14 +109,6 @@ def check(case: Case, engine: Engine) -> CheckResult:
     oracle, found = Oracle(problem, *tensors), engine.to_host(output)
     found = before_relu(found, oracle.expected) if relu else found
     return oracle.check(found, **allowances(stage, problem))
-
-
-def before_relu(output: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """What stood there before the ReLU, as far as can be known: a zero may have been any negative
-    number, so it is right where a negative number is expected. A negative number becomes NaN, which
-    is wrong: ReLU leaves none."""
-    sums = np.where((output == 0) & (expected < 0), expected, output).astype(np.float32)
-    return np.where(output < 0, np.float32(np.nan), sums)
 
 
 def run_stages(names: Sequence[str]) -> int:

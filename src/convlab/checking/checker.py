@@ -2,69 +2,52 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import math
 import re
-import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
-from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 from numba.cuda.core import config
 
 from convlab import workloads
-from convlab.checking.records import BARRIERS, SPOILED, Answer, Check, Count, Machine
+from convlab.checking.launches import (
+    COUNTED,
+    EVERYTHING,
+    OPTIONS,
+    PARTS,
+    PIXEL,
+    PROBLEMS,
+    SEVERAL,
+    SPLIT,
+    TALL,
+    in_blocks,
+    main_of,
+    split_tile,
+    tall_tile,
+    wide_tile,
+)
+from convlab.checking.loading import Maker, maker, offers, title_of
+from convlab.checking.records import BARRIERS, RELU, SPOILED, Answer, Check, Count, Machine
 from convlab.engines.offline import CompilerMissing, compile_launch, is_float64
 from convlab.engines.simulator import Simulator
-from convlab.oracle import Oracle, random_tensors
+from convlab.oracle import Oracle, before_relu, random_tensors
 from convlab.plans import Plan, with_tile
 from convlab.problem import ConvProblem
 from convlab.simulation.access_log import EndlessLoop, Loops
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError
-from convlab.simulation.memory_rules import WARP
 from convlab.stage import SOURCES, Capability
 from convlab.stages import Launch, Program, Stage, Tile, allowances, stage_named
 from convlab.tracing import LaunchTrace, trace_steps
 
-# Sizes of one, primes, remainders in M, N and K of every tile, unequal padding: a kernel that is
-# right on powers of two may fail here.
-PIXEL = ConvProblem(1, 1, 1, 1, 1, 1)
-PROBLEMS = {
-    "a single pixel": PIXEL,
-    "a 1 x 1 filter": ConvProblem(2, 3, 5, 4, 6, 1),
-    "prime sizes": ConvProblem(1, 2, 7, 5, 3, (3, 2)),
-    "several images, many channels": ConvProblem(3, 7, 3, 3, 13, 2),
-    "a stride larger than the filter": ConvProblem(2, 2, 9, 11, 5, 2, stride=(4, 3)),
-    "padding wider than the image": ConvProblem(1, 2, 2, 3, 3, 3, padding=((3, 1), (0, 2))),
-    "dilation": ConvProblem(1, 3, 12, 9, 4, (2, 3), dilation=(3, 2), stride=(1, 2)),
-    # More than the channels and the columns that a block of the C_in-parallel stages takes.
-    "many channels, a wide image": ConvProblem(1, 9, 3, 35, 2, (2, 3), padding=(1, 2)),
-    "everything at once": ConvProblem(
-        2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2)
-    ),
-    SPOILED: ConvProblem(2, 2, 6, 5, 5, 3, stride=(2, 1), padding=1),
-}
-EVERYTHING = PROBLEMS["everything at once"]
-COUNTED = "what is counted below"
-TALL = "another tile"
-SEVERAL = "several blocks of several warps"  # larger for some stages: in_blocks
-PROBLEMS[TALL] = PROBLEMS[SEVERAL] = EVERYTHING
 CAPABILITY: Capability = (9, 0)  # what is compiled for
-WIDEST = 4 * WARP  # threads of a checked block, at most
-MORE = (2, 3), (3, 2), (2, 1), (1, 2), (1, 1)  # times M_T and N_T of the tiny tile, the best first
 # A kernel whose loops run more iterations than so many, and so many times those of the stage, is
 # taken to be endless: that takes seconds.
 ITERATIONS, TIMES = 200_000, 10
-DEFAULT_NAMES = ("make_kernel", "prepare")  # of a file, in this order
 Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
-Maker = Callable[[ConvProblem, Tile | None], Any]  # returns a kernel or a Program
 
 
 def check(
@@ -125,17 +108,24 @@ def attempts(stage: Stage, make: Maker, seed: int, model: ConvProblem) -> Iterat
     better in small ones. The last is ``model``, which is counted."""
     right = True
     for name, problem in PROBLEMS.items():
+        options = OPTIONS.get(name, {})
+        if not all(offers(one, options) for one in (stage.prepare, make)):
+            continue
         tile = stage.tiny_tile
+        if name == PARTS and tile is not None:
+            continue
         if name == TALL:
             if (tile := tall_tile(stage)) is None:
                 continue
             problem = in_blocks(stage, problem, tile)
+        if name in (SEVERAL, SPLIT) and not right:
+            return
         if name == SEVERAL:
-            if not right:
-                return
             tile = wide_tile(stage)
             problem = in_blocks(stage, problem, tile)
-        answer, findings = _try(stage, make, name, problem, tile, seed)
+        if name == SPLIT:
+            tile = split_tile(stage)
+        answer, findings = _try(stage, make, name, problem, tile, seed, options)
         yield answer, findings, {}
         right = right and answer.ok and not findings
         if answer.endless:
@@ -161,99 +151,20 @@ def check_also(
     return _try(with_tile(step, also), made, name, problem, also, seed)
 
 
-@lru_cache
-def wide_tile(stage: Stage) -> Tile | None:
-    """A small tile of more than two warps, where its sizes differ as much as the stage allows, so
-    that one taken for another shows: the last warp is not full, threads do not divide what they
-    share, and each computes more than in the tiny tile. Within one warp, as the tiny tile has, a
-    missing barrier does no harm. None for a stage without tiles."""
-    tiny = stage.tiny_tile
-    if tiny is None:
-        return None
-    found = []
-    for rows in range(1, WIDEST // 2 + 1):
-        for columns in range(2 * WARP // rows + 1, WIDEST // rows + 1):
-            for times_M, times_N in MORE:
-                M_T, N_T = times_M * tiny.M_T, times_N * tiny.N_T
-                for K_B in {tiny.K_B, rows, 2 * rows, columns, 2 * columns}:
-                    if tiny.K_B <= K_B <= 3 * tiny.K_B:
-                        found.append(Tile(rows * M_T, columns * N_T, K_B, M_T, N_T))
-
-    def cost(tile: Tile) -> tuple[int, int]:
-        slices = [tile.K_B * tile.M_B, tile.K_B * tile.N_B]
-        alike = sum(slice % tile.threads == 0 for slice in slices)
-        alike += sum(side % max(1, tile.threads // tile.K_B) == 0 for side in (tile.M_B, tile.N_B))
-        alike += 2 * (tile.threads % WARP == 0) + (tile.rows == tile.columns)
-        more = MORE.index((tile.M_T // tiny.M_T, tile.N_T // tiny.N_T))
-        return alike + 2 * more, sum(slices)
-
-    for tile in sorted(found, key=cost):
-        try:
-            stage.prepare(EVERYTHING, tile)
-        except ValueError:  # not for this stage
-            continue
-        return tile
-    return tiny
-
-
-@lru_cache
-def tall_tile(stage: Stage) -> Tile | None:
-    """A tile of few threads whose four sizes differ, where each thread computes more rows than in
-    the tiny tile: there the wide one has more columns. None where there is none."""
-    tiny = stage.tiny_tile
-    if tiny is None:
-        return None
-    for times in (3, 2):
-        for columns in range(2, 4 * tiny.columns + 1):
-            for rows in range(1, 2 * tiny.threads // columns + 1):
-                M_T, N_T = times * tiny.M_T, tiny.N_T
-                tile = Tile(rows * M_T, columns * N_T, tiny.K_B, M_T, N_T)
-                sizes = {tile.M_B, tile.N_B, tile.K_B, tile.threads}
-                if len(sizes) < 4 or rows == columns or M_T <= N_T > 1:
-                    continue
-                try:
-                    stage.prepare(EVERYTHING, tile)
-                except ValueError:  # not for this stage
-                    continue
-                return tile
-    return None
-
-
-def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None) -> ConvProblem:
-    """The problem with as many more channels or images as take more than one block, and the images
-    that fill most of a block's columns."""
-
-    def larger(times: int) -> ConvProblem:
-        if tile is None:
-            return replace(problem, batch=(1 + times) * problem.batch)
-        channels = problem.out_channels + times * tile.M_B
-        images = (tile.N_B - 1) // (problem.N // problem.batch)
-        return replace(problem, out_channels=channels, batch=max(problem.batch, images))
-
-    tried = map(larger, range(64))
-    several = (one for one in tried if math.prod(_main(stage.prepare(one, tile)).grid) > 1)
-    return next(several, problem)
-
-
-def _main(program: Program) -> Launch:
-    main = program.launches[-1]
-    assert isinstance(main, Launch)
-    return main
-
-
 def _try(
-    stage: Stage, make: Maker, name: str, problem: ConvProblem, tile: Tile | None, seed: int
-) -> tuple[Answer, tuple[Finding, ...]]:
+    stage: Stage, make: Maker, name: str, problem: ConvProblem, tile: Tile | None, seed: int,
+    options: dict[str, Any] | None = None,
+) -> tuple[Answer, tuple[Finding, ...]]:  # fmt: skip
     """The answer, and the findings of a strict run; after findings the answer is that of a run
     without checks."""
     tensors = random_tensors(problem, seed)
     own = _iterations(stage, problem, tile)
-    if name == SPOILED:
+    if name in (SPOILED, RELU):
         # An infinite weight gives NaN on padding, which is zeros.
         flat = tensors[0].reshape(-1)
         flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
         tensors[1][-1, 0, 0, 0] = np.inf
-    program = program_with(stage, make, problem, tile)
+    program = program_with(stage, make, problem, tile, options)
     answer = Answer(name, problem, None, "it could not go on", ended=False)
     findings: tuple[Finding, ...] = ()
     try:
@@ -282,6 +193,8 @@ def _checked(
 ) -> Answer:  # fmt: skip
     """The answer for an output; ``written`` as :func:`_written` returns it."""
     oracle, allowed = Oracle(problem, *tensors), allowances(stage, problem)
+    if name == RELU:
+        output = before_relu(output, oracle.expected)
     checked = oracle.check(output, **allowed)
     images = enumerate(output) if not checked.ok else ()
     wrong = [oracle.is_wrong(i, image, **allowed) for i, image in images]
@@ -382,7 +295,7 @@ def main_launch(
     for start in ready.steps(input, weight, output, bias)[:-1]:
         start(None)
     _, arrays = ready.bound(input, weight, output, bias)[-1]
-    return _main(program), arrays
+    return main_of(program), arrays
 
 
 def compiled(program: Program, stages: Program) -> Machine | None:
@@ -400,7 +313,7 @@ def compiled(program: Program, stages: Program) -> Machine | None:
 
 def _float64_in(program: Program) -> tuple[str, ...]:
     """Opcodes of the main kernel that compute in float64."""
-    opcodes = compile_launch(_main(program), program, CAPABILITY).opcodes()
+    opcodes = compile_launch(main_of(program), program, CAPABILITY).opcodes()
     return tuple(sorted(filter(is_float64, opcodes)))
 
 
@@ -417,19 +330,19 @@ def _reason(error: Exception) -> str:
     return f"{reason} (line {line[1]})" if line else reason
 
 
-# The kernel to check: given, made by a function, or found in a file.
-
-
-def program_with(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None) -> Program:
-    """The stage's program with the kernel in the main kernel's place.
+def program_with(
+    stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None,
+    options: dict[str, Any] | None = None,
+) -> Program:  # fmt: skip
+    """The stage's program with the kernel in the main kernel's place, both with those options.
 
     Raises ``ValueError`` where it takes other arguments.
     """
-    kernel = make(problem, tile)
+    kernel = make(problem, tile, **(options or {}))
     if isinstance(kernel, Program):
         return kernel
-    program = stage.prepare(problem, tile)
-    own = _main(program).kernel
+    program = stage.prepare(problem, tile, **(options or {}))
+    own = main_of(program).kernel
     theirs, ours = (inspect.signature(k.py_func).parameters for k in (kernel, own))
     if len(theirs) != len(ours):
         raise ValueError(
@@ -443,114 +356,6 @@ def program_with(stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | N
     return replace(program, launches=tuple(steps))
 
 
-def maker(kernel: Any, stage: Stage) -> Maker:
-    """A function that makes the kernel for a problem and tile, from what ``check`` takes.
-
-    Raises ``ValueError`` for what gives no kernel; so does the function that it returns.
-    """
-    wanted = ("problem",) if stage.tiny_tile is None else ("problem", "tile")
-    if isinstance(kernel, str):
-        kernel = _load(kernel, wanted)
-    if is_kernel(kernel):
-        return lambda problem, tile: kernel
-    title = title_of(kernel)
-    try:
-        parameters = inspect.signature(kernel).parameters
-    except (TypeError, ValueError):  # no function, or one that Python does not know, such as dict
-        raise ValueError(
-            f"kernel is {kernel!r}: it must be a @cuda.jit kernel, or a function that makes one"
-        ) from None
-    if not _takes(kernel, wanted):
-        raise ValueError(
-            f"{title} takes ({', '.join(parameters)}): to make a kernel like {stage.name}'s it "
-            f"must take ({', '.join(wanted)}); try FILE.py::prepare, a function that does and "
-            "returns a whole Program"
-        )
-
-    def make(problem: ConvProblem, tile: Tile | None) -> Any:
-        try:
-            made = kernel(*(problem, tile)[: len(wanted)])
-        except (Exception, SystemExit) as error:
-            place = _place_of(error, getattr(kernel, "__code__", make.__code__).co_filename)
-            raise ValueError(f"{place}: {title} raised {_in_words(error)}") from error
-        if isinstance(made, Program):
-            if not made.launches or not isinstance(made.launches[-1], Launch):
-                raise ValueError(f"{title}: its Program must end with a kernel's Launch")
-        elif not is_kernel(made):
-            raise ValueError(
-                f"{title} returned {made!r}: it must return a @cuda.jit kernel or a Program"
-            )
-        return made
-
-    return make
-
-
-def is_kernel(value: Any) -> bool:
-    """Whether that is a ``@cuda.jit`` kernel."""
-    return isinstance(getattr(value, "py_func", None), FunctionType)
-
-
-def title_of(kernel: Any) -> str:
-    """The name of a kernel or function."""
-    return str(getattr(getattr(kernel, "py_func", kernel), "__name__", kernel))
-
-
-def _takes(value: Any, wanted: tuple[str, ...]) -> bool:
-    try:
-        inspect.signature(value).bind(*wanted)
-    except TypeError:
-        return False
-    return True
-
-
-def _load(target: str, wanted: tuple[str, ...]) -> Any:
-    """The kernel, or the function that makes one, that ``FILE.py::NAME`` names; without a name
-    ``make_kernel``, or ``prepare`` where there is no ``make_kernel`` that takes what is wanted."""
-    file, _, name = target.partition("::")
-    path = Path(file)
-    if path.suffix != ".py" or not path.is_file():
-        raise ValueError(f"{file!r} is no Python file: name one, as in my_kernels.py::make_kernel")
-    module = _run_file(path)
-    there = {
-        key: value for key, value in vars(module).items()
-        if isinstance(getattr(value, "py_func", value), FunctionType)
-    }  # fmt: skip
-    names = (name,) if name else DEFAULT_NAMES
-    found = [there[one] for one in names if one in there]
-    if not found:
-        own = [
-            key for key, value in there.items()
-            if getattr(value, "py_func", value).__module__ == module.__name__
-        ]  # fmt: skip
-        raise ValueError(
-            f"{file} has no kernel {names[0]!r}: name a @cuda.jit kernel, or a function that makes "
-            f"one; it has {', '.join(own) or 'neither'}; try "
-            + (f"{file}::{own[-1]}" if own else "a stage's own file, changed")
-        )
-    return next((one for one in found if is_kernel(one) or _takes(one, wanted)), found[0])
-
-
-def _run_file(path: Path) -> ModuleType:
-    """The file as a module, run again at each call, since its author is changing it."""
-    name = f"checked_{path.stem}_{hashlib.sha1(str(path.resolve()).encode()).hexdigest()[:8]}"
-    module = sys.modules[name] = ModuleType(name)  # its dataclasses look themselves up there
-    module.__file__ = str(path)
-    try:
-        # The loader might take a compiled file of the same second.
-        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"{_place_of(error, str(path))}: {_in_words(error)}") from error
-    return module
-
-
-def _in_words(error: BaseException) -> str:
-    """``KeyError: 5``, in one line."""
-    if isinstance(error, SystemExit):
-        return "the file ends the program (sys.exit): put that below if __name__ == '__main__'"
-    said = error.msg if isinstance(error, SyntaxError) else error
-    return " ".join(f"{type(error).__name__}: {said}".removesuffix(": ").split())
-
-
 def raised_by(error: BaseException) -> str:
     """What a kernel raised, and the thread, file and line, which the simulator notes."""
     return ", ".join([f"it raised {type(error).__name__}: {error}", *_notes(error)])
@@ -558,13 +363,3 @@ def raised_by(error: BaseException) -> str:
 
 def _notes(error: BaseException) -> tuple[str, ...]:
     return tuple(getattr(error, "__notes__", ()))
-
-
-def _place_of(error: BaseException, file: str) -> str:
-    """``FILE:LINE``: the innermost line of ``file`` in the traceback; for a syntax error the line
-    that has it, in whichever file."""
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        return f"{error.filename}:{error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    line = next((one.lineno for one in reversed(frames) if one.filename == file), None)
-    return f"{file}:{line}" if line else file

@@ -17,6 +17,7 @@ from convlab.simulation.findings import Finding
 from convlab.tracing.views import as_html
 
 SPOILED = "NaN and infinities"
+RELU = "ReLU"  # of NaN and infinities too
 BARRIERS = "threads at barriers"
 AS_GOOD = 1.10  # times the stage's count that still is as good
 WIDTH = 100
@@ -128,13 +129,14 @@ class Check:
     def telling(self) -> Answer | None:
         """The wrong answer that shows the mistake best: on ordinary numbers where there is one, and
         on the problem with the fewest multiplications."""
-        ordinary = [answer for answer in self.wrong if answer.name != SPOILED]
+        ordinary = [answer for answer in self.wrong if answer.name not in (SPOILED, RELU)]
         return min(ordinary or self.wrong, key=Answer.work, default=None)
 
     @property
     def advice(self) -> str | None:
         """An explanation if the only mistake is a missing NaN."""
-        check = self.wrong[0].check if [one.name for one in self.wrong] == [SPOILED] else None
+        spoiled = bool(self.wrong) and {one.name for one in self.wrong} <= {SPOILED, RELU}
+        check = self.wrong[0].check if spoiled else None
         if check is None or check.expected is None or not np.isnan(check.expected):
             return None
         return (

@@ -31,7 +31,7 @@ def check(
     console = console_for(json_file)
     with numba_needed():
         from convlab.checking import check as checked
-        from convlab.checking.checker import PROBLEMS
+        from convlab.checking.launches import PROBLEMS
     names = [*PROBLEMS, "counts"]
     with refusing(ValueError), tables.progress(names) as advance:
         found = checked(kernel, stage, seed=seed, on_step=advance)

@@ -1,7 +1,7 @@
 """Answers that learners give, wrong ones and right ones, and what the checks say of them.
 
-``lessons/answers/NN_name.py`` holds, for every exercise and hunt of a lesson, at least five wrong
-answers and two right ones that look different from ours, as changes of ours.
+``lessons/answers/NN_name.py`` holds, for every exercise and hunt of a lesson, at least twelve
+wrong answers and three right ones that look different from ours, as changes of ours.
 ``python -m convlab.lessons.answers`` runs them all and writes the table
 ``lessons/answers/README.md``. It exits 1 if a check gives another result than expected.
 """

@@ -24,16 +24,9 @@ from numba.cuda.core import config
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from convlab.checking import check as checked
-from convlab.checking.checker import (
-    EVERYTHING,
-    PROBLEMS,
-    Tensors,
-    check_also,
-    is_kernel,
-    main_launch,
-    maker,
-    program_with,
-)
+from convlab.checking.checker import Tensors, check_also, main_launch, program_with
+from convlab.checking.launches import EVERYTHING, PROBLEMS
+from convlab.checking.loading import is_kernel, maker
 from convlab.checking.records import SPOILED, Machine
 from convlab.engines import choose
 from convlab.engines.offline import float64_lines

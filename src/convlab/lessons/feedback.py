@@ -465,16 +465,17 @@ def feedback_on(found: Check, stage: str, at_most: float, seed: int = 0) -> Feed
     right = [f"the answer is right on {len(found.answers)} problems"] * (not wrong)
     raised = [one.failed for one in wrong if one.failed and re.search("raised|not end", one.failed)]
     picture = None
-    if raised:
-        problems.append(_error(raised[0]))
-    elif (telling := found.telling) is not None and telling.check is not None:
-        on = f"{len(wrong)} of {len(found.answers)}" if len(wrong) < len(found.answers) else "all"
+    if (telling := found.telling) is not None and telling.check is not None:
+        many = sum(one.check is not None for one in wrong)
+        on = f"{many} of {len(found.answers)}" if many < len(found.answers) else "all"
         what = (
             f"The answer is wrong on {on} problems. Of the simplest of them, {telling.name!r} "
             f"({telling.problem}), {telling.error}."
         )
         problems.append(Problem(ANSWER, what, advice=_capital(found.advice or "")))
         picture = None if telling.wrong is None else side_by_side(telling, seed)
+    if raised:
+        problems.append(_error(raised[0]))
     if found.machine is not None and (error := found.machine.error) is not None:
         what = f"Numba cannot compile it: {error}."
         problems.append(Problem(DOES_NOT_COMPILE, what, advice=_hint(error)))

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 from numba import cuda, float32
 
-from convlab.checking.checker import is_kernel
+from convlab.checking.loading import is_kernel
 from convlab.convolution import reference
 from convlab.device import mma_tf32
 from convlab.device.products import WARP, K, M, N, multiply_add, split_into_tf32, warp_mma

@@ -171,7 +171,7 @@ def _quiet(function: np.ufunc) -> Callable[..., Any]:
 
 def divided(dividend: float, divisor: Any) -> Any:
     """``dividend / divisor`` of floats as a GPU has it: by zero infinity or NaN."""
-    return dividend / (divisor or by_zero(divisor))
+    return float(dividend) / (float(divisor) or by_zero(divisor))
 
 
 def power(base: Any, exponent: Any) -> Any:

@@ -1,0 +1,151 @@
+"""What a checked kernel is launched on: the problems, and tiles that show what small ones hide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+from convlab.checking.records import RELU, SPOILED
+from convlab.problem import ConvProblem
+from convlab.simulation.memory_rules import WARP
+from convlab.stages import Launch, Program, Stage, Tile
+
+# Sizes of one, primes, remainders in M, N and K of every tile, unequal padding: a kernel that is
+# right on powers of two may fail here.
+PIXEL = ConvProblem(1, 1, 1, 1, 1, 1)
+PROBLEMS = {
+    "a single pixel": PIXEL,
+    "a 1 x 1 filter": ConvProblem(2, 8, 5, 4, 6, 1),
+    "prime sizes": ConvProblem(1, 2, 7, 5, 3, (3, 2)),
+    "several images, many channels": ConvProblem(3, 8, 3, 3, 13, 2),
+    "a stride larger than the filter": ConvProblem(2, 2, 9, 11, 5, 2, stride=(4, 3)),
+    "padding wider than the image": ConvProblem(1, 2, 2, 3, 3, 3, padding=((3, 1), (0, 2))),
+    "dilation": ConvProblem(1, 3, 12, 9, 4, (2, 3), dilation=(3, 2), stride=(1, 2)),
+    # Several slices of one place of the filter; more than the channels and the columns that a block
+    # of the C_in-parallel stages takes.
+    "many channels, a wide image": ConvProblem(
+        1, 24, 3, 35, 2, (2, 3), stride=(2, 1), padding=(1, 2), dilation=(2, 1)
+    ),
+    "everything at once": ConvProblem(
+        2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2)
+    ),
+    SPOILED: ConvProblem(2, 3, 7, 5, 5, (2, 3), stride=(2, 1), padding=(1, 2), dilation=(2, 1)),
+    RELU: ConvProblem(2, 16, 4, 3, 5, (2, 3), stride=(2, 1), padding=(1, 2), dilation=(2, 1)),
+}
+EVERYTHING = PROBLEMS["everything at once"]
+COUNTED = "what is counted below"
+PARTS = "a filter that takes more than shared memory"  # for stages without tiles
+TALL = "another tile"
+SEVERAL = "several blocks of several warps"  # larger for some stages: in_blocks
+SPLIT = "split-K"
+PROBLEMS[PARTS] = ConvProblem(1, 1, 165, 159, 1, (3, 2), dilation=(80, 150))
+# With K_B = 5 five slices, of which split-K gives one block three and the other two.
+PROBLEMS[TALL] = replace(EVERYTHING, in_channels=4)
+PROBLEMS[SEVERAL], PROBLEMS[SPLIT] = EVERYTHING, PROBLEMS[TALL]
+# What a stage and a kernel may offer.
+OPTIONS: dict[str, dict[str, Any]] = {RELU: {"relu": True}, SPLIT: {"splits": 2}}
+WIDEST = 4 * WARP  # threads of a checked block, at most
+MORE = (2, 3), (3, 2), (2, 1), (1, 2), (1, 1)  # times M_T and N_T of the tiny tile, the best first
+TALLER = 5, 3, 2  # times M_T of the tiny tile
+
+
+@lru_cache
+def wide_tile(stage: Stage) -> Tile | None:
+    """A small tile of more than two warps, where its sizes differ as much as the stage allows, so
+    that one taken for another shows: the last warp is not full, threads do not divide what they
+    share, and each computes more than in the tiny tile. Within one warp, as the tiny tile has, a
+    missing barrier does no harm. None for a stage without tiles."""
+    tiny = stage.tiny_tile
+    if tiny is None:
+        return None
+    found = []
+    for rows in range(1, WIDEST // 2 + 1):
+        for columns in range(2 * WARP // rows + 1, WIDEST // rows + 1):
+            for times_M, times_N in MORE:
+                M_T, N_T = times_M * tiny.M_T, times_N * tiny.N_T
+                for K_B in {tiny.K_B, rows, 2 * rows, columns, 2 * columns}:
+                    if tiny.K_B <= K_B <= 3 * tiny.K_B:
+                        found.append(Tile(rows * M_T, columns * N_T, K_B, M_T, N_T))
+
+    def cost(tile: Tile) -> tuple[int, int]:
+        slices = [tile.K_B * tile.M_B, tile.K_B * tile.N_B]
+        alike = sum(slice % tile.threads == 0 for slice in slices)
+        alike += sum(side % max(1, tile.threads // tile.K_B) == 0 for side in (tile.M_B, tile.N_B))
+        alike += 4 - len({tile.M_B, tile.N_B, tile.K_B, tile.threads})
+        alike += 2 * (tile.threads % WARP == 0) + (tile.rows == tile.columns)
+        more = MORE.index((tile.M_T // tiny.M_T, tile.N_T // tiny.N_T))
+        return alike + 2 * more, sum(slices)
+
+    return _first_for(stage, sorted(found, key=cost)) or tiny
+
+
+@lru_cache
+def tall_tile(stage: Stage) -> Tile | None:
+    """A tile of few threads whose four sizes differ, where each thread computes more rows than in
+    the tiny tile: there the wide one has more columns. K_B is odd if the tiny one's is even, or
+    the other way round; a small tile whose threads do not share windows evenly comes first. None
+    where there is none."""
+    tiny = stage.tiny_tile
+    if tiny is None:
+        return None
+    found = []
+    for columns in range(2, 4 * tiny.columns + 1):
+        for rows in range(1, 2 * tiny.threads // columns + 1):
+            for times, K_B in product(TALLER, (tiny.K_B + 1, tiny.K_B)):
+                M_T, N_T = times * tiny.M_T, tiny.N_T
+                if rows != columns and (M_T > N_T or N_T == 1):
+                    found.append(Tile(rows * M_T, columns * N_T, K_B, M_T, N_T))
+
+    def cost(tile: Tile) -> tuple[int, bool, int]:
+        times, slices = TALLER.index(tile.M_T // tiny.M_T), tile.K_B * (tile.M_B + tile.N_B)
+        even = tile.K_B * tile.N_B % (4 * tile.threads) == 0  # as many float4s for each thread
+        return times, tile.K_B == tiny.K_B, slices * (1 + 2 * even)
+
+    differ = (t for t in found if len({t.M_B, t.N_B, t.K_B, t.threads}) == 4)
+    return _first_for(stage, sorted(differ, key=cost))
+
+
+def main_of(program: Program) -> Launch:
+    """The main kernel's launch, the last."""
+    main = program.launches[-1]
+    assert isinstance(main, Launch)
+    return main
+
+
+def _first_for(stage: Stage, tiles: Iterable[Tile]) -> Tile | None:
+    """The first tile that suits the stage."""
+    for tile in tiles:
+        try:
+            stage.prepare(EVERYTHING, tile)
+        except ValueError:
+            continue
+        return tile
+    return None
+
+
+def split_tile(stage: Stage) -> Tile | None:
+    """The wide tile with another K_B, odd if the tiny one's is even, if that suits the stage."""
+    if (wide := wide_tile(stage)) is None or stage.tiny_tile is None:
+        return wide
+    return _first_for(stage, [replace(wide, K_B=stage.tiny_tile.K_B + 1)]) or wide
+
+
+def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None) -> ConvProblem:
+    """The problem with as many more channels or images as take more than one block, and the images
+    that fill most of a block's columns. The last block along M is almost full, so that one that
+    begins too early leaves channels out."""
+
+    def larger(times: int) -> ConvProblem:
+        if tile is None:
+            return replace(problem, batch=(1 + times) * problem.batch)
+        channels = (1 + times) * tile.M_B - 3 if times else problem.out_channels
+        images = (tile.N_B - 1) // (problem.N // problem.batch)
+        return replace(problem, out_channels=channels, batch=max(problem.batch, images))
+
+    tried = map(larger, range(64))
+    several = (one for one in tried if math.prod(main_of(stage.prepare(one, tile)).grid) > 1)
+    return next(several, problem)

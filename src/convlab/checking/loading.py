@@ -1,0 +1,143 @@
+"""The kernel to check: given, made by a function, or found in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from convlab.problem import ConvProblem
+from convlab.stages import Launch, Program, Stage, Tile
+
+DEFAULT_NAMES = ("make_kernel", "prepare")  # of a file, in this order
+Maker = Callable[..., Any]  # of a problem, a tile or None, and options; a kernel or a Program
+
+
+def maker(kernel: Any, stage: Stage) -> Maker:
+    """A function that makes the kernel for a problem and tile, from what ``check`` takes.
+
+    Raises ``ValueError`` for what gives no kernel; so does the function that it returns.
+    """
+    wanted = ("problem",) if stage.tiny_tile is None else ("problem", "tile")
+    if isinstance(kernel, str):
+        kernel = _load(kernel, wanted)
+    if is_kernel(kernel):
+        return lambda problem, tile: kernel
+    title = title_of(kernel)
+    try:
+        parameters = inspect.signature(kernel).parameters
+    except (TypeError, ValueError):  # no function, or one that Python does not know, such as dict
+        raise ValueError(
+            f"kernel is {kernel!r}: it must be a @cuda.jit kernel, or a function that makes one"
+        ) from None
+    if not _takes(kernel, wanted):
+        raise ValueError(
+            f"{title} takes ({', '.join(parameters)}): to make a kernel like {stage.name}'s it "
+            f"must take ({', '.join(wanted)}); try FILE.py::prepare, a function that does and "
+            "returns a whole Program"
+        )
+
+    @wraps(kernel)  # whose options it has
+    def make(problem: ConvProblem, tile: Tile | None, **options: Any) -> Any:
+        try:
+            made = kernel(*(problem, tile)[: len(wanted)], **options)
+        except (Exception, SystemExit) as error:
+            place = _place_of(error, getattr(getattr(kernel, "__code__", None), "co_filename", ""))
+            raise ValueError(f"{place}: {title} raised {_in_words(error)}") from error
+        if isinstance(made, Program):
+            if not made.launches or not isinstance(made.launches[-1], Launch):
+                raise ValueError(f"{title}: its Program must end with a kernel's Launch")
+        elif not is_kernel(made):
+            raise ValueError(
+                f"{title} returned {made!r}: it must return a @cuda.jit kernel or a Program"
+            )
+        return made
+
+    return make
+
+
+def is_kernel(value: Any) -> bool:
+    """Whether that is a ``@cuda.jit`` kernel."""
+    return isinstance(getattr(value, "py_func", None), FunctionType)
+
+
+def title_of(kernel: Any) -> str:
+    """The name of a kernel or function."""
+    return str(getattr(getattr(kernel, "py_func", kernel), "__name__", kernel))
+
+
+def offers(value: Callable[..., Any], options: dict[str, Any]) -> bool:
+    """Whether a function has all of these parameters."""
+    return options.keys() <= inspect.signature(value).parameters.keys()
+
+
+def _takes(value: Any, wanted: tuple[str, ...]) -> bool:
+    try:
+        inspect.signature(value).bind(*wanted)
+    except TypeError:
+        return False
+    return True
+
+
+def _load(target: str, wanted: tuple[str, ...]) -> Any:
+    """The kernel, or the function that makes one, that ``FILE.py::NAME`` names; without a name
+    ``make_kernel``, or ``prepare`` where there is no ``make_kernel`` that takes what is wanted."""
+    file, _, name = target.partition("::")
+    path = Path(file)
+    if path.suffix != ".py" or not path.is_file():
+        raise ValueError(f"{file!r} is no Python file: name one, as in my_kernels.py::make_kernel")
+    module = _run_file(path)
+    there = {
+        key: value for key, value in vars(module).items()
+        if isinstance(getattr(value, "py_func", value), FunctionType)
+    }  # fmt: skip
+    names = (name,) if name else DEFAULT_NAMES
+    found = [there[one] for one in names if one in there]
+    if not found:
+        own = [
+            key for key, value in there.items()
+            if getattr(value, "py_func", value).__module__ == module.__name__
+        ]  # fmt: skip
+        raise ValueError(
+            f"{file} has no kernel {names[0]!r}: name a @cuda.jit kernel, or a function that makes "
+            f"one; it has {', '.join(own) or 'neither'}; try "
+            + (f"{file}::{own[-1]}" if own else "a stage's own file, changed")
+        )
+    return next((one for one in found if is_kernel(one) or _takes(one, wanted)), found[0])
+
+
+def _run_file(path: Path) -> ModuleType:
+    """The file as a module, run again at each call, since its author is changing it."""
+    name = f"checked_{path.stem}_{hashlib.sha1(str(path.resolve()).encode()).hexdigest()[:8]}"
+    module = sys.modules[name] = ModuleType(name)  # its dataclasses look themselves up there
+    module.__file__ = str(path)
+    try:
+        # The loader might take a compiled file of the same second.
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{_place_of(error, str(path))}: {_in_words(error)}") from error
+    return module
+
+
+def _in_words(error: BaseException) -> str:
+    """``KeyError: 5``, in one line."""
+    if isinstance(error, SystemExit):
+        return "the file ends the program (sys.exit): put that below if __name__ == '__main__'"
+    said = error.msg if isinstance(error, SyntaxError) else error
+    return " ".join(f"{type(error).__name__}: {said}".removesuffix(": ").split())
+
+
+def _place_of(error: BaseException, file: str) -> str:
+    """``FILE:LINE``: the innermost line of ``file`` in the traceback; for a syntax error the line
+    that has it, in whichever file."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((one.lineno for one in reversed(frames) if one.filename == file), None)
+    return f"{file}:{line}" if line else file
