@@ -510,13 +510,13 @@ class FakeCutlass:
 
 @pytest.fixture
 def fake_cutlass(monkeypatch, gpu):
-    def times(start):
-        start(None)
-        return [{1: 2.0, 2: 1.0}[fake.ran[-1][0]]]
+    def measure(start, **more):
+        start(SimpleNamespace(handle=0))
+        return SimpleNamespace(median_ms={1: 2.0, 2: 1.0}[fake.ran[-1][0]])
 
     fake = FakeCutlass()
     monkeypatch.setattr(compiled, "library", lambda variant: fake)
-    monkeypatch.setattr(compiled, "times_ms", times)
+    monkeypatch.setattr(compiled.timer, "measure", measure)
     return fake
 
 
@@ -622,9 +622,9 @@ class FakeCublas:
 def test_the_ceilings_are_rates(monkeypatch, gpu):
     from cuda.bindings import driver
 
-    def measure(start):
+    def measure(start, as_graph=True):
         start(SimpleNamespace(handle=0))
-        return SimpleNamespace(median_ms=2.0)
+        return SimpleNamespace(median_ms=2.0 if as_graph else 0.5)
 
     def copy(target, source, nbytes, stream):
         assert nbytes == 4000
@@ -633,9 +633,6 @@ def test_the_ceilings_are_rates(monkeypatch, gpu):
     cublas = FakeCublas()
     monkeypatch.setattr(gpu_backend, "choose", lambda name: gpu)
     monkeypatch.setattr(gpu_backend, "_cublas", lambda: cublas)
-    monkeypatch.setattr(
-        gpu_backend, "times_ms", lambda start, repeats: [start(None) or 0.5, 0.1, 9]
-    )
     monkeypatch.setattr(driver, "cuMemcpyDtoDAsync", copy)
     monkeypatch.setattr(gpu_backend.timer, "measure", measure)
     assert gpu_backend.sgemm_tflops(100) == pytest.approx(2 * 100**3 / 2e-3 / 1e12)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.arguments import IntOrEach, duration, each, integer, paddings, shown
+from convlab.arguments import IntOrEach, duration, each, integer, output_size, paddings, shown
 from convlab.arrays import Home, dtype_name, extent, home_of, on_gpu, on_host
 from convlab.engines import Engine, choose
 from convlab.plans import Plan, check_fits, plan, simulated_seconds
@@ -160,13 +160,8 @@ def _call_of(
         zeros = ((0, 0), *zeros)
     depth = None
     if axes == 3:
-        planes = integer("input's depth", size[0], at_least=1) + sum(zeros[0])
-        if spans[0] > planes:
-            raise ValueError(
-                f"kernel_size {shown(kernel)} with dilation {shown(dilations)} spans {spans[0]} "
-                f"planes of depth, but the padded input has {planes}: it must not span more"
-            )
-        out = (planes - spans[0]) // strides[0] + 1
+        integer("input's depth", size[0], at_least=1)
+        out, _, _ = output_size(size, spans, strides, zeros, taps, dilations)
         depth = _Depth(size[0], taps[0], out, strides[0], zeros[0][0], dilations[0])
     images, planes_seen = (depth.out, depth.taps) if depth else (1, 1)
     problem = ConvProblem(

@@ -99,6 +99,52 @@ def paddings(padding: object, strides: Sequence[int], windows: Sequence[int]) ->
     return tuple((p, p) for p in each("padding", padding, axes, at_least=0))
 
 
+def output_size(
+    size: Sequence[int],
+    windows: Sequence[int],
+    strides: Sequence[int],
+    zeros: Sequence[Pair],
+    kernel_size: object,
+    dilation: object,
+    bits: int = 64,
+) -> tuple[int, ...]:
+    """The outputs along each axis, the last two height and width; ``windows`` are the sizes that a
+    filter spans. Raises ``ValueError`` with the kernel size and dilation, as given, if it spans
+    more of an axis than the padded input has, or integers of so many bits do not count that."""
+    others = [f"axis {axis}" for axis in range(len(size) - 3)]
+    axes = [*others, "depth", "height", "width"][-len(size) :]
+    outputs = []
+    for axis, n, span, stride, side in zip(axes, size, windows, strides, zeros, strict=True):
+        padded = n + sum(side)
+        if padded >= 2 ** (bits - 1):
+            made = f"padding {shown(tuple(zeros))} makes the {axis} {padded}"
+            raise ValueError(f"{made}: it must be below 2**{bits - 1}, for {bits}-bit integers")
+        if span > padded:
+            raise ValueError(
+                f"kernel_size {shown(kernel_size)} with dilation {shown(dilation)} spans {span} "
+                f"pixels of {axis}, but the padded input has {padded}: it must not span more"
+            )
+        outputs.append((padded - span) // stride + 1)
+    return tuple(outputs)
+
+
+def pixels_read(size: int, outputs: int, stride: int, taps: int, dilation: int, before: int) -> int:
+    """How many of an axis's ``size`` pixels at least one window reads; ``before`` are zeros.
+
+    A filter tap reads pixels ``stride`` apart: consecutive ones among those of one remainder by
+    ``stride``. Taps come in order, so each adds what is beyond the last.
+    """
+    count, ends = 0, dict[int, int]()
+    for tap in range(taps):
+        first, remainder = divmod(tap * dilation - before, stride)
+        inside = -(-(size - remainder) // stride)  # how many pixels have that remainder
+        end = min(first + outputs, inside)
+        start = max(first, ends.get(remainder, 0))
+        count += max(0, end - start)
+        ends[remainder] = max(start, end)
+    return count
+
+
 def _is_sequence(value: Any) -> TypeGuard[Sequence[object]]:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,16 @@ def write_whole(path: Path, content: bytes) -> None:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def fingerprint(files: Iterable[Path], *more: str, below: Path | None = None) -> str:
+    """A short word for what files hold and for ``more``, and for the files' names if they are
+    ``below`` a folder. Raises ``OSError`` where one cannot be read."""
+    digest = hashlib.sha256("\0".join(more).encode())
+    for file in files:
+        name = "" if below is None else file.relative_to(below).as_posix()
+        digest.update(f"\0{name}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def json_of(text: str) -> Any:

@@ -6,7 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from convlab.arguments import LARGEST_AXIS, IntOrPair, Padding, Pair, integer, paddings, pair
+from convlab.arguments import (
+    LARGEST_AXIS,
+    IntOrPair,
+    Padding,
+    Pair,
+    integer,
+    output_size,
+    paddings,
+    pair,
+    pixels_read,
+)
 
 Shape = tuple[int, int, int, int]
 
@@ -73,20 +83,6 @@ class ConvProblem:
         for name, two in pairs.items():
             own[name] = pair(name, two, at_least=1)
         own["padding"] = paddings(padding, self.stride, self.window_shape)
-        self._require_fit()
-
-    def _require_fit(self) -> None:
-        """Raise ``ValueError`` unless the filter fits the input and every index its integer."""
-        sizes = zip(("height", "width"), self.padded_shape, self.window_shape, strict=True)
-        for axis, padded, window in sizes:
-            if padded > LARGEST_AXIS:
-                made = f"padding {self.padding} makes the {axis} {padded}"
-                raise ValueError(f"{made}: it must be below 2**31, for 32-bit integers")
-            if window > padded:
-                raise ValueError(
-                    f"kernel_size {self.kernel_size} with dilation {self.dilation} spans {window} "
-                    f"pixels of {axis}, but the padded input has {padded}: it must not span more"
-                )
         for name in ("input", "weight", "output"):
             elements = math.prod(shape := getattr(self, f"{name}_shape"))
             if elements >= 2**63:
@@ -139,8 +135,11 @@ class ConvProblem:
     @property
     def output_size(self) -> Pair:
         """Output height and width."""
-        (height, width), (rows, columns) = self.padded_shape, self.window_shape
-        return (height - rows) // self.s_h + 1, (width - columns) // self.s_w + 1
+        size, windows = (self.height, self.width), self.window_shape
+        rows, columns = output_size(
+            size, windows, self.stride, self.padding, self.kernel_size, self.dilation, bits=32
+        )
+        return rows, columns
 
     @property
     def input_shape(self) -> Shape:
@@ -164,8 +163,8 @@ class ConvProblem:
         """Bytes any implementation must move: each float32 once, without the input pixels that no
         window reaches (beyond the last one, or between windows where the stride is large)."""
         (top, _), (left, _) = self.padding
-        rows = _reached(self.H_i, self.H_o, self.s_h, self.H_f, self.d_h, top)
-        columns = _reached(self.W_i, self.W_o, self.s_w, self.W_f, self.d_w, left)
+        rows = pixels_read(self.H_i, self.H_o, self.s_h, self.H_f, self.d_h, top)
+        columns = pixels_read(self.W_i, self.W_o, self.s_w, self.W_f, self.d_w, left)
         pixels = self.N_i * self.C_i * rows * columns
         return 4 * (pixels + math.prod(self.weight_shape) + math.prod(self.output_shape))
 
@@ -184,20 +183,3 @@ class ConvProblem:
             if numbers != {usual}:
                 text += f", {name} {value if len(numbers) > 1 else numbers.pop()}"
         return text if self.groups == 1 else f"{text}, groups {self.groups}"
-
-
-def _reached(size: int, outputs: int, stride: int, taps: int, dilation: int, before: int) -> int:
-    """How many of an axis's ``size`` pixels at least one window reads.
-
-    A filter tap reads pixels ``stride`` apart: consecutive ones among those of one remainder by
-    ``stride``. Taps come in order, so each adds what is beyond the last.
-    """
-    count, ends = 0, dict[int, int]()
-    for tap in range(taps):
-        first, remainder = divmod(tap * dilation - before, stride)
-        inside = -(-(size - remainder) // stride)  # how many pixels have that remainder
-        end = min(first + outputs, inside)
-        start = max(first, ends.get(remainder, 0))
-        count += max(0, end - start)
-        ends[remainder] = max(start, end)
-    return count

@@ -166,11 +166,8 @@ def ladder_legend(engine: Engine) -> Text:
 
 def ladder_errors(results: Sequence[Result]) -> list[Text]:
     """What is wrong with each stage that is not right."""
-    return [
-        Text.assemble(f"{result.stage.name}: ", _status(result), f": {result.error}")
-        for result in results
-        if not result.ok
-    ]
+    wrong = [one for one in results if not one.ok]
+    return [Text.assemble(f"{one.stage.name}: ", _status(one), f": {one.error}") for one in wrong]
 
 
 # Machine code.
@@ -202,13 +199,11 @@ def _lint_result(row: LintRow) -> Text:
     return Text("OK", GOOD) if row.ok else Text(", ".join(words), BAD)
 
 
-def lint_legend() -> Text:
-    """What the lint's columns mean."""
-    return Text(
-        "registers: of a thread, and its budget. LDG, STG, LDS, STS: 128-bit loads and stores of "
-        "global and of shared memory in the machine code.",
-        "dim",
-    )
+LINT_LEGEND = Text(
+    "registers: of a thread, and its budget. LDG, STG, LDS, STS: 128-bit loads and stores of "
+    "global and of shared memory in the machine code.",
+    "dim",
+)
 
 
 def differences_table(found: Sequence[Difference]) -> Table:
@@ -219,11 +214,6 @@ def differences_table(found: Sequence[Difference]) -> Table:
         said = "\n".join(changes) or "not stored"
         rows.append((str(one.row), said, Text(", ".join(one.worse), "red")))
     return table_of(head, rows, folded=head)
-
-
-def lint_errors(rows: Sequence[LintRow]) -> list[Text]:
-    """A line for each kernel with findings."""
-    return [Text(f"{row}: {'; '.join(row.findings)}") for row in rows if not row.ok]
 
 
 # Tiles.

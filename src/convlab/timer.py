@@ -67,7 +67,7 @@ def measure(
             flush()  # and the GPU is busy until the host has started a graph
             begin.record(stream)
             if as_graph:
-                _check(driver.cuGraphLaunch(graph, int(stream.handle)))
+                answered(driver.cuGraphLaunch(graph, int(stream.handle)))
             else:
                 call(stream)
             end.record(stream)
@@ -127,14 +127,14 @@ def captured(call: Callable[[Any], Any], stream: Any) -> Iterator[Any]:
     """An executable graph of what ``call`` starts."""
     handle = int(stream.handle)
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    _check(driver.cuStreamBeginCapture(handle, mode))
+    answered(driver.cuStreamBeginCapture(handle, mode))
     try:
         call(stream)
     except BaseException:  # its message says more than the driver's about a broken capture
         driver.cuStreamEndCapture(handle)
         raise
-    graph = _check(driver.cuStreamEndCapture(handle))
-    executable = _check(driver.cuGraphInstantiate(graph, 0))
+    graph = answered(driver.cuStreamEndCapture(handle))
+    executable = answered(driver.cuGraphInstantiate(graph, 0))
     try:
         yield executable
     finally:
@@ -147,17 +147,17 @@ def _flusher(stream: Any) -> Iterator[Callable[[], None]]:
     """A function that empties L2 by writing twice its size."""
     device = cuda.get_current_device().id
     attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-    size = 2 * _check(driver.cuDeviceGetAttribute(attribute, device))
-    scratch = _check(driver.cuMemAlloc(size))
+    size = 2 * answered(driver.cuDeviceGetAttribute(attribute, device))
+    scratch = answered(driver.cuMemAlloc(size))
     try:
-        yield lambda: _check(driver.cuMemsetD8Async(scratch, 0, size, int(stream.handle)))
+        yield lambda: answered(driver.cuMemsetD8Async(scratch, 0, size, int(stream.handle)))
     finally:
         stream.synchronize()
         driver.cuMemFree(scratch)
 
 
-def _check(answer: tuple[Any, ...]) -> Any:
-    """The driver's result, or RuntimeError naming its error."""
+def answered(answer: tuple[Any, ...]) -> Any:
+    """The driver's result. Raises ``RuntimeError`` naming its error."""
     error, *results = answer
     if error != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"CUDA driver: {error.name}")

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
@@ -19,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from convlab.files import write_whole
+from convlab.files import fingerprint, write_whole
 from convlab.problem import ConvProblem
 from convlab.stage import Stage, Tile
 from convlab.stages import candidates
@@ -113,7 +112,5 @@ def _rows_once(file: Path) -> Rows:
 @cache
 def code() -> str:
     """A hash of all that stages are made of, and of numba-cuda."""
-    digest = hashlib.sha256(version("numba-cuda").encode())
-    for file in sorted(file for files in CODE for file in SOURCE.glob(files)):
-        digest.update(file.relative_to(SOURCE).as_posix().encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]
+    files = sorted(file for files in CODE for file in SOURCE.glob(files))
+    return fingerprint(files, version("numba-cuda"), below=SOURCE)

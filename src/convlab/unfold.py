@@ -27,6 +27,7 @@ from convlab.arguments import (
     check_memory,
     each,
     host_bytes,
+    output_size,
     paddings,
     shown,
 )  # fmt: skip
@@ -176,12 +177,7 @@ def _windows(
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     zeros = paddings(padding, strides, spans)
     padded = [n + sum(side) for n, side in zip(size, zeros, strict=True)]
-    if any(span > n for span, n in zip(spans, padded, strict=True)):
-        raise ValueError(
-            f"kernel_size {shown(kernel)} with dilation {shown(dilation)} does not fit input of "
-            f"size {shown(tuple(size))} with padding {shown(padding)}: it must not span more"
-        )
-    out = tuple((n - k) // s + 1 for n, k, s in zip(padded, spans, strides, strict=True))
+    out = output_size(size, spans, strides, zeros, kernel, dilation)
     columns = math.prod((*kernel, *out))
     # Without images or channels, too, NumPy refuses shapes whose other sizes are too many.
     needed = max(N, 1) * (max(C, 1) * (math.prod(padded) + columns) + C_o * math.prod(out))

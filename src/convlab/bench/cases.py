@@ -96,15 +96,6 @@ def sweep_points() -> list[tuple[str, int, ConvProblem]]:
     return [(sweep, n, problem(sweep, n)) for sweep, values in SWEEPS.items() for n in values]
 
 
-def points_as_json(older: Mapping[str, Any]) -> dict[str, Any]:
-    """The points of all sweeps."""
-    points = [
-        {"sweep": sweep, "value": value, "problem": str(problem)}
-        for sweep, value, problem in sweep_points()
-    ]
-    return {"points": points}
-
-
 EXPERIMENTS: dict[str, Callable[[], list[Case]]] = {
     "sizes": lambda: crossed(SIZES, SIZE_SYSTEMS),
     "grouped": lambda: crossed(GROUPED, ("grouped", TORCH)),
@@ -117,7 +108,12 @@ EXPERIMENTS: dict[str, Callable[[], list[Case]]] = {
 }
 # What else belongs into a document, from what an older one of the same identity has of it.
 MORE: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "sweeps": points_as_json,
+    "sweeps": lambda older: {
+        "points": [
+            {"sweep": sweep, "value": value, "problem": str(problem)}
+            for sweep, value, problem in sweep_points()
+        ]
+    },
     "unfold_table": unfold_table.first_calls_once,
 }
 

@@ -15,7 +15,7 @@ from statistics import geometric_mean
 
 from convlab.bench import analysis, plots, table
 from convlab.bench.analysis import Contender
-from convlab.bench.results import Results, Row
+from convlab.bench.results import Layer, Results, Row
 from convlab.bench.roofline import PIECE, Why
 from convlab.image import PlotsMissing
 from convlab.installing import how_to_install
@@ -125,8 +125,9 @@ def _table_by_layer(head: Sequence[str], results: Results, rows: Iterable[Sequen
     return table((*head, *(layer.capitalize() for layer, _ in results.layers())), rows)
 
 
-def by_layer(results: Results, what: str) -> str:
-    """``tflops``, ``time_ms`` or the percent of the roofline of every system on every layer."""
+def by_layer(results: Results, what: str, brief: bool = False) -> str:
+    """``tflops``, ``time_ms`` or the percent of the roofline of every system on every layer, or in
+    ``brief`` of the stages and the fastest of each library."""
 
     def cell(row: Row | None) -> str:
         if what == ROOFLINE:
@@ -136,9 +137,13 @@ def by_layer(results: Results, what: str) -> str:
             return NOTHING if row is None else SHORT.get(row.state, row.state)
         return f"{'' if row.settled else '~'}{digits(value)}"
 
+    def row(one: Contender, layer: Layer) -> Row | None:
+        return one.best(layer) or results.row(*layer, one.name)
+
+    everybody = analysis.in_few_rows if brief else analysis.everybody
     rows = [
-        (f"`{one.name}`", *(cell(results.row(*layer, one.name)) for layer in results.layers()))
-        for one in analysis.everybody(results)
+        (f"`{one.name}`", *(cell(row(one, layer)) for layer in results.layers()))
+        for one in everybody(results)
     ]
     return _table_by_layer([what if what == ROOFLINE else "system"], results, rows)
 

@@ -5,7 +5,6 @@ A row says how one system did on one layer: a number, or the reason why there is
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +20,7 @@ import convlab
 from convlab.bench.baselines import System
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import BASELINES
-from convlab.files import json_of, strict, write_whole
+from convlab.files import fingerprint, json_of, strict, write_whole
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER
 from convlab.workloads import problem_named
@@ -39,7 +38,6 @@ LIBRARIES = (
     "torch", "triton", "cupy-cuda12x", "cupy-cuda13x", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
     "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cutlass", "unfoldNd",
 )  # fmt: skip
-SHORT = 12  # digits of a fingerprint
 MORE = ("points", "first_calls")  # what an experiment's document may have beside rows
 
 State = Literal[
@@ -376,18 +374,14 @@ def identity(environment: Mapping[str, Any], gpu: str | None) -> str:
         "packages": environment["packages"],
         "code": code_fingerprint(),
     }
-    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:SHORT]
+    return fingerprint((), json.dumps(same, sort_keys=True))
 
 
 def code_fingerprint(root: Path | None = None, parts: Iterable[str] = MEASURED_BY) -> str:
     """A short word for the source that times depend on."""
     folder = Path(convlab.__file__).parent if root is None else root
-    digest = hashlib.sha256()
-    for part in parts:
-        path = folder / part
-        found = [path] if path.is_file() else sorted(path.rglob("*"))
-        for file in found:
-            if file.is_file() and file.suffix in {".py", ".cu", ".cpp", ".h"}:
-                digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
-                digest.update(file.read_bytes() + b"\0")
-    return digest.hexdigest()[:SHORT]
+    found = [
+        file for part in parts for file in (folder / part, *sorted((folder / part).rglob("*")))
+    ]
+    code = (file for file in found if file.suffix in {".py", ".cu", ".cpp"} and file.is_file())
+    return fingerprint(code, below=folder)

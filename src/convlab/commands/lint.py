@@ -75,12 +75,12 @@ def lint(
         if error.capability not in gate.CAPABILITIES:  # it may be one that no compiler knows
             shell.refuse(str(error))
         shell.fail(str(error), shell.WRONG)
-    console.print(tables.lint_table(rows), "", tables.lint_legend(), sep="\n")
+    console.print(tables.lint_table(rows), "", tables.LINT_LEGEND, sep="\n")
     shell.write_json(json_file, [{**asdict(row), "ok": row.ok} for row in rows])
     if not rows:
         console.print("There is no kernel to check: a library does this stage's work.")
         return
-    errors = tables.lint_errors(rows)
+    errors = [Text(f"{row}: {'; '.join(row.findings)}") for row in rows if not row.ok]
     if stored is not None:
         found = gate.differences(rows, stored)
         worse = [one for one in found if one.worse]

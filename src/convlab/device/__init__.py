@@ -4,6 +4,7 @@ Everything that touches numba-cuda's extension API is in this folder. Nothing he
 problems, stages or engines.
 """
 
+from convlab.device.indices import index_type, make_warp_tile
 from convlab.device.intrinsics import (
     BYTES_16,
     ENGINE_CONSTANTS,
@@ -27,7 +28,6 @@ from convlab.device.tensor_core import (
     start_product,
     to_tf32,
 )
-from convlab.device.warp_tile import make_warp_tile
 
 __all__ = [
     "BYTES_16",
@@ -40,6 +40,7 @@ __all__ = [
     "fence_shared",
     "finish_product",
     "gpu_only",
+    "index_type",
     "issue_loads",
     "load4",
     "make_warp_tile",

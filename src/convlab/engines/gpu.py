@@ -175,13 +175,18 @@ def _torch() -> Adapter:
 
     @contextmanager
     def on_stream(handle: int) -> Iterator[None]:
-        stream = torch.cuda.default_stream(device)
-        if handle:  # PyTorch takes 0 for "any new stream", not for CUDA's default one
-            stream = torch.cuda.ExternalStream(handle, device)
-        with torch.cuda.stream(stream), in_float32(torch.backends.cuda.matmul):
+        with torch_stream(torch, device, handle), in_float32(torch.backends.cuda.matmul):
             yield
 
     return torch, lambda array: torch.as_tensor(array, device=device), on_stream
+
+
+def torch_stream(torch: Any, device: Any, handle: int) -> AbstractContextManager[Any]:
+    """PyTorch's work inside the ``with`` goes to the stream of that handle; ``torch`` is the
+    module, which takes 0 for "any new stream", not for CUDA's default one."""
+    cuda = torch.cuda
+    stream = cuda.ExternalStream(handle, device) if handle else cuda.default_stream(device)
+    return cuda.stream(stream)  # type: ignore[no-any-return]
 
 
 @contextmanager

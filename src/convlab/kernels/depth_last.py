@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from numba import cuda, float32, uint32
 
-from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
-from convlab.kernels.im2col import index_type, pitch
+from convlab.device import BYTES_16, FLOAT4, gpu_only, index_type, load4, store4
+from convlab.kernels.im2col import pitch
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Flat, Launch, blocks_for
 

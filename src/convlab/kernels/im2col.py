@@ -12,25 +12,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda, float32, int64, uint32
+from numba import cuda, float32, uint32
 
-from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
+from convlab.device import BYTES_16, FLOAT4, gpu_only, index_type, load4, store4
 from convlab.kernels.filter_layout import require_float4
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Flat, Launch, Tile, blocks_for
 
 THREADS = 256
-LARGEST_32_BIT = 2**32 - 1
 
 
 def pitch(columns: int) -> int:
     """Elements from one row of the matrix to the next: a multiple of eight."""
     return blocks_for(columns, 8) * 8
-
-
-def index_type(largest: int) -> Any:
-    """The type for numbers up to ``largest``: 32 bits where they suffice, which divide faster."""
-    return uint32 if largest <= LARGEST_32_BIT else int64
 
 
 def columns_buffer(problem: ConvProblem) -> Buffer:

@@ -24,9 +24,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from numba import cuda, float32, int64, uint32
+from numba import cuda, float32, uint32
 
-from convlab.device import FLOAT4, gpu_only, load4, store4
+from convlab.device import FLOAT4, gpu_only, index_type, load4, store4
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Flat, Launch, Program, Tile, blocks_for
 
@@ -46,11 +46,6 @@ def window_columns(problem: ConvProblem) -> int:
 def group_size(problem: ConvProblem) -> int:
     """G: elements per column of the im2win tensor, a multiple of four."""
     return blocks_for(problem.H_f * problem.C_i, FLOAT4) * FLOAT4
-
-
-def index_type(largest: int) -> Any:
-    """The type for numbers up to ``largest``: 32 bits where they suffice, which divide faster."""
-    return uint32 if largest < 2**32 else int64
 
 
 def make_fill(place: Any, LINES: int, COLUMNS: int, BY_FLOAT4: bool, SIDE: int) -> Any:

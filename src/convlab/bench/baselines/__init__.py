@@ -166,11 +166,11 @@ class OnGpu:
     def poison(self) -> None:
         from cuda.bindings import driver
 
+        from convlab.timer import answered
+
         self._gpu.synchronize()
         output = self._arrays[2]
-        (error,) = driver.cuMemsetD32(pointer(output), NAN_BITS, output.size)
-        if error != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"CUDA driver: {error.name} while filling the output with NaN")
+        answered(driver.cuMemsetD32(pointer(output), NAN_BITS, output.size))
         self._gpu.synchronize()
 
     def output(self) -> Singles:
@@ -185,20 +185,3 @@ class OnGpu:
 def pointer(array: Any) -> int:
     """Where a device array begins."""
     return int(array.__cuda_array_interface__["data"][0])
-
-
-def times_ms(start: Callable[[int | None], None], repeats: int = 5) -> list[float]:
-    """How long ``start(stream)`` keeps the GPU busy, by events on the default stream, after one run
-    that does not count. Below some 0.1 ms a time includes the launch."""
-    from numba import cuda
-
-    start(None)
-    samples = []
-    for _ in range(repeats):
-        begin, end = cuda.event(), cuda.event()
-        begin.record()
-        start(None)
-        end.record()
-        end.synchronize()
-        samples.append(float(cuda.event_elapsed_time(begin, end)))
-    return samples

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convlab.bench.baselines import OnGpu, Singles, System, Unsupported, why_no_library
-from convlab.engines.gpu import cupy_stream
+from convlab.engines.gpu import cupy_stream, torch_stream
 from convlab.problem import ConvProblem
 
 TOO_MANY_ELEMENTS = "canUse32BitIndexMath"  # what PyTorch says where a kernel counts in 32 bits
@@ -143,11 +143,7 @@ class OnTorch:
     def _on(self, stream: int | None) -> AbstractContextManager[Any]:
         if self._device is None:
             return nullcontext()
-        cuda, device = self._torch.cuda, self._device
-        # PyTorch takes the handle 0 for "any new stream", not for CUDA's default one.
-        chosen = cuda.ExternalStream(stream, device) if stream else cuda.default_stream(device)
-        context: AbstractContextManager[Any] = cuda.stream(chosen)
-        return context
+        return torch_stream(self._torch, self._device, stream or 0)
 
     def poison(self) -> None:
         self._synchronize()

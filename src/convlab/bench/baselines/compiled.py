@@ -14,7 +14,6 @@ may not reorder the sums.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import shutil
 import subprocess
@@ -29,8 +28,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.bench.baselines import OnGpu, Singles, System, Unsupported, times_ms
+from convlab import timer
+from convlab.bench.baselines import OnGpu, Singles, System, Unsupported
 from convlab.engines import unavailable
+from convlab.files import fingerprint
 from convlab.problem import ConvProblem
 from convlab.tuned import cache_folder
 
@@ -42,6 +43,7 @@ CUTLASS_OPTIONS = ("-O3", "-std=c++17", "-shared", "-Xcompiler=-fPIC", "--expt-r
 LOOPS_SIZES = "C_i H_i W_i C_o H_f W_f H_o W_o p_h p_w s_h s_w d_h d_w"
 CUTLASS_SIZES = "N_i H_i W_i C_i C_o H_f W_f H_o W_o p_h p_w s_h s_w d_h d_w"
 COMPILER = "g++"
+TILE_AT_MOST_MS = 100.0  # of timed runs of each tile
 FIRST_CAPABILITY = (8, 0)  # asynchronous copies to shared memory
 
 
@@ -64,11 +66,8 @@ def built(
     Raises :class:`Unsupported` with the compiler's first error, or where it cannot be written.
     """
     command = [compiler, *options]
-    digest = hashlib.sha256()
-    for file in (source, *headers):
-        digest.update(file.read_bytes())
-    digest.update("\0".join([*command, compiler_version(compiler)]).encode())
-    library = cache_folder() / f"{source.stem}-{digest.hexdigest()[:16]}.so"
+    made_of = fingerprint([source, *headers], *command, compiler_version(compiler))
+    library = cache_folder() / f"{source.stem}-{made_of}.so"
     if library.exists():
         return library
     try:
@@ -238,7 +237,7 @@ class Cutlass(OnGpu):
         N_i, C_o, H_o, W_o = problem.output_shape
         self.place(channels_last(input), channels_last(weight), (N_i, H_o, W_o, C_o))
         try:
-            self._tile = min(able, key=lambda tile: min(times_ms(partial(self._start, tile))))
+            self._tile = min(able, key=self._milliseconds)
         except BaseException:
             self.close()
             raise
@@ -262,6 +261,12 @@ class Cutlass(OnGpu):
         """The fastest tile: output pixels x channels x slice of K."""
         name: bytes = self._library.convlab_name(self._tile)
         return name.decode()
+
+    def _milliseconds(self, tile: int) -> float:
+        def start(stream: Any) -> None:
+            self._start(tile, int(stream.handle))
+
+        return timer.measure(start, as_graph=False, at_most_ms=TILE_AT_MOST_MS).median_ms
 
     def run(self, stream: int | None = None) -> None:
         self._start(self._tile, stream)

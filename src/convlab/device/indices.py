@@ -1,12 +1,17 @@
-"""Which part of a block tile a thread has, so that a warp's lanes are a rectangle of it."""
+"""The type of indices, and which part of a block tile a thread has."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda, uint32
+from numba import cuda, int64, uint32
 
 from convlab.device.intrinsics import gpu_only
+
+
+def index_type(largest: int) -> Any:
+    """The type for numbers up to ``largest``: 32 bits where they suffice, which divide faster."""
+    return uint32 if largest < 2**32 else int64
 
 
 def make_warp_tile(ROWS: int, COLUMNS: int) -> Any:
