@@ -93,7 +93,7 @@ def test_every_parameter_is_what_numbas_launch_hands_over(stage, fake, monkeypat
         packed, launches = prepared(fake, program, held)
         for base in (0x7E00_0000_0000, 0x7D00_0000_0000):  # other arrays in the second call
             arrays = arrays_at(base)
-            packed(*arrays.values(), 7)
+            packed(*arrays.values(), stream=7)
             for (step, kernel), launched in zip(launches, fake.launches, strict=True):
                 handed = handed_by_numba(kernel, step, arrays | held, monkeypatch)
                 assert launched["values"] == handed
@@ -114,7 +114,7 @@ def test_the_same_addresses_are_not_written_again(fake):
         call(*arrays_at(0x2000).values())
 
 
-@pytest.mark.parametrize("name", prepacked.TENSORS)
+@pytest.mark.parametrize("name", SHAPES)
 def test_an_array_that_starts_between_is_refused(name, fake):
     call, arrays = s01(fake), arrays_at(0x1000)
     call(*arrays.values())
