@@ -155,6 +155,7 @@ def through(stage: Stage) -> Stage:
         builds_on=("b01_gradients", stage.name),
         prepare=prepare,
         tiles=stage.tiles and replace(stage.tiles, heuristic=None, production=tile_of),
+        vectorized=False,  # which is said of the last launch
         atomic_additions=additions,
         grouped=True,
     )
