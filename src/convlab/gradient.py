@@ -60,11 +60,10 @@ class Gradient:
             return p.N
         return p.C_o // p.groups * p.H_f * p.W_f
 
-    @property
-    def phases(self) -> int:
-        """Input pixels a window's stride apart see the same filter taps. With a stride of 2 x 2
-        there are four kinds, and each is a convolution of its own: dL/dinput's channels."""
-        return self.problem.s_h * self.problem.s_w
+    def phases(self, axis: int) -> int:
+        """Input pixels a stride apart see the same filter taps. Each such phase is a channel of its
+        own in dL/dinput's convolution, but for those that see no tap."""
+        return min(self.problem.stride[axis], self.problem.window_shape[axis])
 
     @property
     def parts(self) -> int:
@@ -104,7 +103,15 @@ class Gradient:
         steps = self.tap_step(0), self.tap_step(1)
         taps = self._span(0) // steps[0] + 1, self._span(1) // steps[1] + 1
         padding = (zeros[0], zeros[1])
-        return ConvProblem(*p.output_shape, p.C_i * self.phases, taps, 1, padding, steps, groups)
+        return ConvProblem(
+            *p.output_shape,
+            p.C_i * self.phases(0) * self.phases(1),
+            taps,
+            1,
+            padding,
+            steps,
+            groups,
+        )
 
     def __str__(self) -> str:
         return f"gradient of the {self.of} of {self.problem}"

@@ -45,6 +45,7 @@ def make_flip(gradient: Gradient) -> Kernel:
     C_g, M_g, H_f, W_f = p.C_i // p.groups, p.C_o // p.groups, p.H_f, p.W_f
     s_h, s_w, d_h, d_w = p.s_h, p.s_w, p.d_h, p.d_w
     step_h, step_w = gradient.tap_step(0), gradient.tap_step(1)
+    F_h, F_w = gradient.phases(0), gradient.phases(1)
     FILTERS, T_h, T_w = made.C_o, made.H_f, made.W_f
 
     @cuda.jit
@@ -56,10 +57,10 @@ def make_flip(gradient: Gradient) -> Kernel:
         filter = e // (T_w * T_h * M_g)
         if filter >= FILTERS:
             return
-        r = filter // (s_h * s_w)  # the channel of the input
+        r = filter // (F_h * F_w)  # the channel of the input
         # How far the window's start is from the pixel: by phase and tap, in pixels of the input.
-        far_h = (T_h - 1 - t_h) * (step_h * s_h) + filter // s_w % s_h
-        far_w = (T_w - 1 - t_w) * (step_w * s_w) + filter % s_w
+        far_h = (T_h - 1 - t_h) * (step_h * s_h) + filter // F_w % F_h
+        far_w = (T_w - 1 - t_w) * (step_w * s_w) + filter % F_w
         tap = float32(0)
         if far_h % d_h == 0 and far_w % d_w == 0 and far_h < H_f * d_h and far_w < W_f * d_w:
             tap = weight[r // C_g * M_g + k, r % C_g, far_h // d_h, far_w // d_w]
@@ -73,7 +74,8 @@ def make_interleave(gradient: Gradient) -> Kernel:
     p = gradient.problem
     N_i, C_i, H_i, W_i = p.input_shape
     s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
-    first_h, first_w, PHASES = gradient.first_row(0), gradient.first_row(1), gradient.phases
+    first_h, first_w = gradient.first_row(0), gradient.first_row(1)
+    F_h, F_w = gradient.phases(0), gradient.phases(1)
 
     @cuda.jit
     def interleave_phases(maps, of_input):
@@ -85,8 +87,11 @@ def make_interleave(gradient: Gradient) -> Kernel:
         if i >= N_i:
             return
         at_h, at_w = i_h + p_h, i_w + p_w
-        phase = at_h % s_h * s_w + at_w % s_w
-        pixel = maps[i, r * PHASES + phase, at_h // s_h - first_h, at_w // s_w - first_w]
+        f_h, f_w = at_h % s_h, at_w % s_w
+        pixel = float32(0)  # of a phase that sees no tap
+        if f_h < F_h and f_w < F_w:
+            channel = (r * F_h + f_h) * F_w + f_w
+            pixel = maps[i, channel, at_h // s_h - first_h, at_w // s_w - first_w]
         of_input[i, r, i_h, i_w] = pixel
 
     return interleave_phases
@@ -166,7 +171,7 @@ def _of_input(gradient: Gradient, forward: Program) -> Program:
     before = _launch(make_flip(gradient), problem.weight_shape, "weight", "flipped")
     buffers = [Buffer("flipped", problem.weight_shape)]
     names, after = {"weight": "flipped"}, []
-    if problem.output_shape != gradient.output_shape:
+    if gradient.problem.stride != (1, 1) or problem.output_shape != gradient.output_shape:
         buffers.append(Buffer("maps", problem.output_shape))
         names["output"] = "maps"
         after = [_launch(make_interleave(gradient), gradient.output_shape, "maps", "output")]
