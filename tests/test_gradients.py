@@ -18,6 +18,7 @@ from convlab.plans import Plan, plan, stage_for
 from convlab.problem import ConvProblem
 from convlab.stages import BACKWARD, allowances, stage_named
 from convlab.stages.b02_exchanged_roles import through
+from convlab.tracing import trace_stage
 from convlab.workloads import paper_layer
 
 SIDES = ("input", "weight")
@@ -144,6 +145,12 @@ def test_plan_takes_a_gradient_by_any_stage():
         assert plan(gradient, name, engine="simulator").stage.name == expected
     with pytest.raises(ValueError, match=r"^stage is 'b01': it must be one of"):
         plan(AWKWARD["plain"], "b01")
+
+
+def test_a_gradient_is_traced():
+    made = trace_stage("b02", Gradient(AWKWARD["plain"], "weight"))
+    names = [launch.kernel for launch in made.launches]
+    assert names == ["exchange_axes"] * 2 + ["pack_filter", "fused_im2win", "exchange_axes"]
 
 
 @pytest.mark.gate

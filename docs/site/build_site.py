@@ -57,7 +57,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "convlab.tracing": (),
     "convlab.checking": (),
     "convlab.engines": (),
-    "convlab.gradient": ("Gradient",),
     "convlab.plans": ("PlanForWeight",),
     "convlab.stage": ("Flat", "Images"),
     "convlab.tracing.records": (
