@@ -30,7 +30,7 @@ from convlab import lint as gate
 from convlab.engines.offline import CompilerMissing
 from convlab.lint import PROBLEMS, Row
 from convlab.oracle import CheckResult
-from convlab.stages import LADDER, Program, Stage, stage_named
+from convlab.stages import BACKWARD, LADDER, Program, Stage, stage_named
 
 NAMES = [stage.name for stage in LADDER]
 SIMULATED = ("ladder", "--engine", "cudasim")
@@ -104,8 +104,9 @@ def test_stages():
     result = convlab_("stages", "--json", "-")
     assert result.exit_code == 0
     listed = strict_json(result.stdout)
-    assert [stage["name"] for stage in listed] == NAMES
-    assert all(name in result.stderr for name in NAMES)
+    names = [*NAMES, "b01_gradients", "b02_exchanged_roles"]
+    assert [stage["name"] for stage in listed] == names
+    assert all(name in result.stderr for name in names)
     assert listed[0]["builds_on"] == []
     assert listed[0]["module"] == "convlab.stages.s01_direct"
 
@@ -422,7 +423,7 @@ def test_json_through_a_link_and_to_a_device(tmp_path):
     assert convlab_("stages", "--json", link).exit_code == 0
     assert link.is_symlink()
     assert target.stat().st_mode & 0o777 == 0o600
-    assert len(strict_json(target.read_text())) == len(LADDER)
+    assert len(strict_json(target.read_text())) == len(LADDER + BACKWARD)
     assert convlab_("stages", "--json", os.devnull).exit_code == 0
     assert not Path(os.devnull).is_file()
 

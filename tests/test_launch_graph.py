@@ -67,7 +67,7 @@ def test_a_call_that_ends_half_way_harms_no_later_one(name, how, captured, fake)
     update = call._graph.update
     for last in range(len(program.launches)):
         fake.capturing = {}
-        call(*first.values(), 7)
+        call(*first.values(), stream=7)
         right = list(fake.launches)
         left = [last]
 
@@ -83,11 +83,11 @@ def test_a_call_that_ends_half_way_harms_no_later_one(name, how, captured, fake)
 
         call._graph.update = half
         with pytest.raises((KeyboardInterrupt, RuntimeError)):
-            call(*second.values(), 7)
+            call(*second.values(), stream=7)
         call._graph.update = update
         fake.launches.clear()
         fake.capturing = {7: CAPTURED} if captured else {}
-        call(*first.values(), 7)
+        call(*first.values(), stream=7)
         assert fake.launches == right
         fake.launches.clear()
 
@@ -140,21 +140,21 @@ def test_a_captured_stream_gets_launches_of_their_own(stream, status, fake):
     first, second = arrays_at(0x1000_0000), arrays_at(0x2000_0000)
     expected = {}
     for name, arrays in (("first", first), ("second", second)):
-        call(*arrays.values(), stream)
+        call(*arrays.values(), stream=stream)
         expected[name] = list(fake.launches)
         fake.launches.clear()
     assert fake.alone == 0
     assert expected["first"] != expected["second"]
     for captured, name in ((True, "first"), (False, "first"), (True, "second"), (False, "first")):
         fake.capturing = {stream: status} if captured else {}
-        call(*(first if name == "first" else second).values(), stream)
+        call(*(first if name == "first" else second).values(), stream=stream)
         assert fake.launches == expected[name]
         fake.launches.clear()
     assert fake.alone == 2 * len(program.launches)
     fake.capturing = {stream: status}
     fake.answers = {"cuLaunchKernel": [fake.done, OUT_OF_RESOURCES]}
     with pytest.raises(RuntimeError, match=f"^CUDA could not launch {program.launches[1].name}: "):
-        call(*first.values(), stream)
+        call(*first.values(), stream=stream)
 
 
 def test_where_a_stream_cannot_be_asked_the_graph_is_tried(fake):

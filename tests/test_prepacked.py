@@ -82,18 +82,19 @@ def programs(stage: Stage) -> list[Program]:
     return made
 
 
+@pytest.mark.parametrize("lent", [False, True], ids=["own workspace", "lent workspace"])
 @pytest.mark.parametrize("stage", without_library, ids=lambda stage: stage.name)
-def test_every_parameter_is_what_numbas_launch_hands_over(stage, fake, monkeypatch):
+def test_every_parameter_is_what_numbas_launch_hands_over(stage, lent, fake, monkeypatch):
     for program in programs(stage):
         fake.launches.clear()
         held = {
             buffer.name: device_array(buffer.shape, 0x7F00_0000_0000 + 0x100000 * place)
             for place, buffer in enumerate(program.buffers)
         }
-        packed, launches = prepared(fake, program, held)
+        packed, launches = prepared(fake, program, {} if lent else held)
         for base in (0x7E00_0000_0000, 0x7D00_0000_0000):  # other arrays in the second call
             arrays = arrays_at(base)
-            packed(*arrays.values(), 7)
+            packed(*arrays.values(), *(held.values() if lent else ()), stream=7)
             for (step, kernel), launched in zip(launches, fake.launches, strict=True):
                 handed = handed_by_numba(kernel, step, arrays | held, monkeypatch)
                 assert launched["values"] == handed
@@ -114,7 +115,7 @@ def test_the_same_addresses_are_not_written_again(fake):
         call(*arrays_at(0x2000).values())
 
 
-@pytest.mark.parametrize("name", prepacked.TENSORS)
+@pytest.mark.parametrize("name", SHAPES)
 def test_an_array_that_starts_between_is_refused(name, fake):
     call, arrays = s01(fake), arrays_at(0x1000)
     call(*arrays.values())

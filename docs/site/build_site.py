@@ -78,6 +78,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 DATA = {
     "ABLATION": "The stage s11 with some of its techniques left out, for ``convlab bench --cases "
     "ablation``; it is not on the ladder.",
+    "BACKWARD": "The two stages of a convolution's gradients; they are not on the ladder.",
     "GROUPED": "A direct convolution in groups, one launch for all of them; it is not on the "
     "ladder.",
     "LADDER": "All stages, in order: a tuple of :class:`Stage`.",

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from convlab.api import conv1d, conv2d, conv3d
     from convlab.checking import Check, check
     from convlab.engines import EngineUnavailable
+    from convlab.gradient import Gradient
     from convlab.plans import Plan, plan
     from convlab.problem import ConvProblem
     from convlab.simulation.findings import SimulationError
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "LADDER", "Check", "ConvProblem", "EngineUnavailable", "Plan", "SimulationError", "Stage",
-    "Tile", "Trace", "check", "conv1d", "conv2d", "conv3d", "open_trace", "plan", "simulate",
-    "simulator", "trace", "trace_stage", "unfold_einsum",
+    "LADDER", "Check", "ConvProblem", "EngineUnavailable", "Gradient", "Plan", "SimulationError",
+    "Stage", "Tile", "Trace", "check", "conv1d", "conv2d", "conv3d", "open_trace", "plan",
+    "simulate", "simulator", "trace", "trace_stage", "unfold_einsum",
 ]  # fmt: skip
 
 # Looked up when first used: importing Numba takes a second that `convlab --help` need not wait,
@@ -29,6 +30,7 @@ _HOME = {
     "api": ("conv1d", "conv2d", "conv3d"),
     "checking": ("Check", "check"),
     "engines": ("EngineUnavailable",),
+    "gradient": ("Gradient",),
     "plans": ("Plan", "plan"),
     "problem": ("ConvProblem",),
     "simulation.findings": ("SimulationError",),

@@ -122,8 +122,8 @@ def _pytorchs(name: str, tensor: Any) -> Home:
 
     if tensor.requires_grad and torch.is_grad_enabled():
         raise TypeError(
-            f"{name} requires a gradient: convlab computes none, so give {name}.detach() or call "
-            "under torch.no_grad()"
+            f"{name} requires a gradient: convlab.torch.Conv2d computes it; here give "
+            f"{name}.detach() or call under torch.no_grad()"
         )
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name} has layout {tensor.layout}: it must be torch.strided")

@@ -46,13 +46,17 @@ def doctor(json_file: JsonFile = None) -> None:
 
 
 def stages(json_file: JsonFile = None) -> None:
-    """The ladder as a table: every stage, its idea, its source and what it builds on."""
+    """The ladder as a table: every stage, its idea, its source and what it builds on; and the same
+    of the stages that compute gradients."""
     console = console_for(json_file)
     with numba_needed():
-        from convlab.stages import LADDER
+        from convlab.stages import BACKWARD, LADDER
     console.print(tables.stages_table(LADDER))
+    console.print(tables.stages_table(BACKWARD, "backward"))
     keys = ("name", "title", "source", "builds_on", "module")
-    write_json(json_file, [{key: getattr(stage, key) for key in keys} for stage in LADDER])
+    write_json(
+        json_file, [{key: getattr(stage, key) for key in keys} for stage in (*LADDER, *BACKWARD)]
+    )
 
 
 app = typer.Typer(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from convlab.arguments import IntOrPair, Padding, shown
+from convlab.gradient import Gradient, Problem
 from convlab.problem import ConvProblem
 
 Doubles = NDArray[np.float64]
@@ -77,7 +78,7 @@ def problem_of(
 
 
 def reference(
-    problem: ConvProblem,
+    problem: Problem,
     input: NDArray[Any],
     weight: NDArray[Any],
     bias: NDArray[Any] | None = None,
@@ -91,7 +92,7 @@ def reference(
 
 
 def magnitude(
-    problem: ConvProblem,
+    problem: Problem,
     input: NDArray[Any],
     weight: NDArray[Any],
     bias: NDArray[Any] | None = None,
@@ -109,7 +110,7 @@ def finite_part(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def convolution(
-    problem: ConvProblem,
+    problem: Problem,
     input: NDArray[Any],
     weight: NDArray[Any],
     bias: NDArray[Any] | None,
@@ -118,6 +119,8 @@ def convolution(
 ) -> Doubles:
     """The convolution of ``taken(tensor)`` for each tensor, as :func:`reference` computes it."""
     require_shapes(problem, input, weight, bias)
+    if isinstance(problem, Gradient):
+        return _gradient(problem, taken(input), taken(weight))
     output = np.zeros(problem.output_shape)
     if bias is not None:
         output += taken(bias)[:, None, None]
@@ -137,6 +140,29 @@ def convolution(
     with _blas().limit(limits=1 if workers > 1 else None):
         each(convolve, range(problem.N_i), workers)
     return output
+
+
+@np.errstate(invalid="ignore")
+def _gradient(gradient: Gradient, input: NDArray[Any], weight: NDArray[Any]) -> Doubles:
+    """The chain rule, tap by tap: the pixels under a tap meet all outputs."""
+    p, of_input = gradient.problem, gradient.of == "input"
+    G, pixels = p.groups, p.output_size
+    outputs = (input if of_input else weight).astype(np.float64).reshape(p.N_i, G, -1, *pixels)
+    padded = np.zeros((p.N_i, G, p.C_i // G, *p.padded_shape))
+    inside = padded[..., p.p_h : p.p_h + p.H_i, p.p_w : p.p_w + p.W_i]
+    filters = np.zeros((G, p.C_o // G, p.C_i // G, *p.kernel_size))
+    if of_input:
+        filters[...] = weight.reshape(filters.shape)
+    else:
+        inside[...] = input.reshape(inside.shape)
+    for u, v in np.ndindex(*p.kernel_size):
+        rows, columns = padded[..., u * p.d_h :: p.s_h, :], slice(v * p.d_w, None, p.s_w)
+        seen = rows[..., : p.H_o, columns][..., : p.W_o]
+        if of_input:
+            seen += np.einsum("igjmn,gjr->igrmn", outputs, filters[..., u, v], optimize=True)
+        else:
+            filters[..., u, v] = np.einsum("igjmn,igrmn->gjr", outputs, seen, optimize=True)
+    return (inside if of_input else filters).reshape(gradient.output_shape)
 
 
 @cache
@@ -164,9 +190,11 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def workers_for(problem: ConvProblem) -> int:
+def workers_for(problem: Problem) -> int:
     """How many threads compute an answer: one per core, but no more than together take as much
     memory as the answer and its magnitude, 16 bytes per output."""
+    if isinstance(problem, Gradient):
+        return 1
     H_p, W_p = problem.padded_shape
     numbers = 3 * problem.C_i * H_p * W_p + problem.W_f * problem.C_i * problem.H_o * problem.W_o
     answer = 2 * problem.N_i * problem.C_o * problem.H_o * problem.W_o
@@ -185,13 +213,13 @@ def _seen_by_row(problem: ConvProblem, padded: Doubles, u: int) -> Doubles:
 
 
 def require_shapes(
-    problem: ConvProblem, input: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any] | None
+    problem: Problem, input: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any] | None
 ) -> None:
     """Raises ``ValueError`` naming the first of a problem's tensors that has another shape."""
     require_shape("input", input, problem.input_shape)
     require_shape("weight", weight, problem.weight_shape)
     if bias is not None:
-        require_shape("bias", bias, (problem.C_o,))
+        require_shape("bias", bias, (problem.out_channels,))
 
 
 def require_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:

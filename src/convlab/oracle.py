@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from convlab.convolution import (
     require_shape,
     workers_for,
 )
+from convlab.gradient import Problem
 from convlab.problem import ConvProblem
 
 Singles = NDArray[np.float32]
@@ -186,7 +187,7 @@ class Oracle:
 
     def __init__(
         self,
-        problem: ConvProblem,
+        problem: Problem,
         input: Singles,
         weight: Singles,
         bias: Singles | None = None,
@@ -198,7 +199,7 @@ class Oracle:
             _require_float32(name, tensor)
         if workers is not None and workers < 1:
             raise ValueError(f"workers is {workers}: it must be at least 1")
-        self.problem = problem
+        self.problem = cast(ConvProblem, problem)  # a Gradient has what is read here
         many = max(input.size, math.prod(problem.output_shape)) >= MANY_OUTPUTS
         self.workers = (workers or workers_for(problem)) if many else 1
         self.expected = reference(problem, input, weight, bias, workers=self.workers)
@@ -246,7 +247,7 @@ class Oracle:
         require_shape("output", output, self.problem.output_shape)
         _require_float32("output", output)
         look = partial(self._look, output, self._bound(atomic_additions, split_products))
-        found = each(look, range(self.problem.N_i), self.workers)
+        found = each(look, range(len(self.expected)), self.workers)
         largest = max(error for error, _, _ in found)
         wrong = sum(count for _, count, _ in found)
         if wrong == 0:
@@ -308,7 +309,7 @@ def _same_or_overflowed(
 
 
 def check_output(
-    problem: ConvProblem,
+    problem: Problem,
     output: Singles,
     input: Singles,
     weight: Singles,
@@ -330,7 +331,7 @@ def before_relu(output: Singles, expected: Doubles) -> Singles:
 
 
 def random_tensors(
-    problem: ConvProblem, seed: Seed, bias: bool = True, *, integers: bool = False
+    problem: Problem, seed: Seed, bias: bool = True, *, integers: bool = False
 ) -> tuple[Singles, Singles, Any]:
     """Input, weight and bias (None with ``bias=False``): float32, standard normal, of the shapes
     ``problem.input_shape``, ``problem.weight_shape`` and ``[C_o]``; the same for the same seed.
@@ -348,7 +349,7 @@ def random_tensors(
         return rng.standard_normal(shape, dtype=np.float32)
 
     input, weight = draw(*problem.input_shape), draw(*problem.weight_shape)
-    return input, weight, draw(problem.C_o) if bias else None
+    return input, weight, draw(problem.out_channels) if bias else None
 
 
 def _require_float32(name: str, array: NDArray[Any]) -> None:

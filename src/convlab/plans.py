@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from convlab.arguments import check_memory, shown
 from convlab.engines import Engine, EngineUnavailable, address_of, check_aligned, choose
+from convlab.gradient import Gradient, Problem
 from convlab.problem import ConvProblem
 from convlab.stage import SOURCES, Argument, Capability, Flat, Images, Program, Step, blocks_for
-from convlab.stages import GROUPED, LADDER, Stage, Tile, production_tile, splits_for, stage_named
+from convlab.stages import (
+    BACKWARD,
+    GROUPED,
+    LADDER,
+    Stage,
+    Tile,
+    production_tile,
+    short_name,
+    splits_for,
+    stage_named,
+)
+from convlab.stages.b02_exchanged_roles import through
 from convlab.tuned import tuned_tile
 
 # What "auto" means. On a GPU the first of these that it can run: s12 transforms no input beforehand
@@ -30,7 +42,8 @@ class Plan:
 
     A call only launches the kernels, so it can be captured in a CUDA graph (on a ``stream`` of your
     own: CUDA does not capture the default one). Calls share one workspace, so a GPU does one call
-    at a time: for concurrent work on two streams make two plans.
+    at a time: for concurrent work on two streams make two plans. With ``own_workspace=False`` each
+    call is given its own: arrays for ``program.buffers``.
 
     ``tile`` is the main kernel's, ``workspace_bytes`` the device memory beside the four tensors. If
     ``packed``, a call only exchanges addresses and calls the driver (``engines/prepacked.py``),
@@ -39,22 +52,26 @@ class Plan:
 
     def __init__(
         self,
-        problem: ConvProblem,
+        problem: Problem,
         stage: Stage,
         tile: Tile | None,
         engine: Engine,
         workspace_limit: int | None = None,
         program: Program | None = None,
+        own_workspace: bool = True,
         **switches: bool,
     ) -> None:
         check_runs(stage, engine)
+        self.problem = cast(ConvProblem, problem)  # a Gradient has what a plan reads
         if program is None:
-            program = program_for(problem, stage, tile, engine, workspace_limit, **switches)
-        self.problem, self.stage, self.engine, self.switches = problem, stage, engine, switches
+            program = program_for(self.problem, stage, tile, engine, workspace_limit, **switches)
+        self.stage, self.engine, self.switches = stage, engine, switches
         self.tile, self.workspace_bytes = program.tile, program.workspace_bytes
         hint = "; workspace_limit=BYTES takes fewer images at a time" if stage.in_slices else ""
-        check_fits(f"stage {stage.name}'s workspace", self.workspace_bytes, engine, hint)
-        self._own = {buffer.name: engine.empty(buffer.shape) for buffer in program.buffers}
+        buffers = program.buffers if own_workspace else ()
+        if buffers:
+            check_fits(f"stage {stage.name}'s workspace", self.workspace_bytes, engine, hint)
+        self._own = {buffer.name: engine.empty(buffer.shape) for buffer in buffers}
         self._no_bias = engine.to_device(np.zeros(problem.out_channels, np.float32))
         self._use(program)
 
@@ -72,7 +89,14 @@ class Plan:
         self.packed, self.one_graph = bool(together), bool(together and together.one_graph)
 
     def __call__(
-        self, input: Any, weight: Any, out: Any, bias: Any = None, *, stream: Any = None
+        self,
+        input: Any,
+        weight: Any,
+        out: Any,
+        bias: Any = None,
+        *,
+        stream: Any = None,
+        workspace: Sequence[Any] = (),
     ) -> Any:
         """Write the convolution of ``input`` and ``weight`` to ``out`` and return ``out``.
 
@@ -87,25 +111,28 @@ class Plan:
         current or the driver refuses a launch, with its error.
         """
         if self._together is not None:
-            self._together(input, weight, self._no_bias if bias is None else bias, out, stream)
+            bias = self._no_bias if bias is None else bias
+            self._together(input, weight, bias, out, *workspace, stream=stream)
             return out
-        for step in self.steps(input, weight, out, bias):
+        for step in self.steps(input, weight, out, bias, workspace):
             step(stream)
         return out
 
     def steps(
-        self, input: Any, weight: Any, out: Any, bias: Any = None
+        self, input: Any, weight: Any, out: Any, bias: Any = None, workspace: Sequence[Any] = ()
     ) -> list[Callable[[Any], None]]:
         """One function of a stream for each step, in the order of ``program.launches``."""
-        bound = self.bound(input, weight, out, bias)
+        bound = self.bound(input, weight, out, bias, workspace)
         return [partial(start, got) for start, (_, got) in zip(self._starts, bound, strict=True)]
 
     def bound(
-        self, input: Any, weight: Any, out: Any, bias: Any = None
+        self, input: Any, weight: Any, out: Any, bias: Any = None, workspace: Sequence[Any] = ()
     ) -> list[tuple[Step, list[Any]]]:
         """Each step with the arrays that it gets, in order."""
         bias = self._no_bias if bias is None else bias
-        arrays = {"input": input, "weight": weight, "bias": bias, "output": out, **self._own}
+        arrays = {"input": input, "weight": weight, "bias": bias, "output": out}
+        lent = zip(self.program.buffers, workspace, strict=False)
+        arrays |= self._own | {buffer.name: array for buffer, array in lent}
         return [(step, _arguments(step, arrays)) for step in self.program.launches]
 
     def for_weight(self, weight: Any, bias: Any = None, *, stream: Any = None) -> PlanForWeight:
@@ -160,7 +187,7 @@ class PlanForWeight:
 
 
 def plan(
-    problem: ConvProblem,
+    problem: Problem,
     stage: str = "auto",
     tile: Tile | None = None,
     engine: str = "auto",
@@ -171,7 +198,9 @@ def plan(
     """Prepare ``stage`` for ``problem``: build its kernels and allocate its workspace.
 
     ``stage="auto"`` is s12 on a GPU, s11 on one of compute capability below 8.0, s01 on a
-    simulator, and ``grouped`` for a problem with groups. ``tile=None`` is the stage's tiny tile on
+    simulator, and ``grouped`` for a problem with groups. A :class:`~convlab.gradient.Gradient` is
+    computed by "b01", "b02" or b02 through any stage of the ladder, "auto" being b01 on a simulator
+    and b02 on a GPU. ``tile=None`` is the stage's tiny tile on
     a simulator, and on a GPU the tile that ``convlab tune`` remembered for this problem, GPU and
     code (unless ``Stage.options`` are asked for), else the stage's production tile
     (``kernels/tile_heuristic.py``). ``workspace_limit``, in bytes, makes a stage with
@@ -184,11 +213,11 @@ def plan(
     does not fit; all before anything is launched.
     """
     chosen = choose(engine)
-    if not isinstance(problem, ConvProblem):
-        raise TypeError(f"problem is {shown(problem)}: it must be a ConvProblem")
+    if not isinstance(problem, ConvProblem | Gradient):
+        raise TypeError(f"problem is {shown(problem)}: it must be a ConvProblem or a Gradient")
     if tile is not None and not isinstance(tile, Tile):
         raise TypeError(f"tile is {shown(tile)}: it must be a Tile or None")
-    step = stage_for(stage, chosen, problem.groups)
+    step = stage_for(stage, chosen, problem)
     for name, value in switches.items():
         if name not in step.switches + step.options:
             known = ", ".join(step.switches + step.options) or "none"
@@ -267,11 +296,19 @@ def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
     return array.reshape(-1)
 
 
-def stage_for(name: str, engine: Engine, groups: int = 1) -> Stage:
-    """The stage of that name; ``"auto"`` is the engine's own, of groups the one that has them."""
+def stage_for(name: str, engine: Engine, problem: Problem | None = None) -> Stage:
+    """The stage of that name; ``"auto"`` is the engine's own, of groups the one that has them.
+    Gradients have stages of their own, and b02 by any of the ladder's."""
+    if isinstance(problem, Gradient):
+        for stage in BACKWARD:
+            if name in (stage.name, short_name(stage.name)):
+                return stage
+        if name == "auto" and not engine.is_gpu:
+            return BACKWARD[0]
+        return through(stage_for(name, engine))
     if not isinstance(name, str) or name != "auto":
         return stage_named(name)
-    return auto_stage(engine) if groups == 1 else GROUPED
+    return auto_stage(engine) if problem is None or problem.groups == 1 else GROUPED
 
 
 def auto_stage(engine: Engine) -> Stage:

@@ -214,7 +214,7 @@ class Tiles:
     tiny: Tile
     model: Tile = Tile(32, 64, 16, 4, 4)
     heuristic: str | None = None
-    production: Callable[[ConvProblem], Tile] | None = None
+    production: Callable[[Any], Tile] | None = None
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class Stage:
     vectorized: bool = False
     precision: str = "fp32"
     requires: Requirement | None = None
-    atomic_additions: Callable[[ConvProblem], int] = lambda problem: 0
+    atomic_additions: Callable[[Any], int] = lambda problem: 0
     grouped: bool = False
 
     def __post_init__(self) -> None:

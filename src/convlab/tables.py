@@ -77,11 +77,11 @@ def number(value: float | None, form: str) -> str | None:
     return None if value is None else format(value, form)
 
 
-def stages_table(stages: Sequence[Stage]) -> Table:
+def stages_table(stages: Sequence[Stage], name: str = "stage") -> Table:
     """The ladder: every stage, its idea, its source and what it builds on."""
     from convlab.stages import short_name
 
-    head = ("stage", "idea", "source", "builds on")
+    head = (name, "idea", "source", "builds on")
     rows = [
         (one.name, one.title, one.source, ", ".join(map(short_name, one.builds_on)) or None)
         for one in stages

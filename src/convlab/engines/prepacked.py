@@ -29,7 +29,6 @@ from convlab.stage import Argument, Flat, Images, Launch
 
 Shape = tuple[int, ...]
 
-TENSORS = ("input", "weight", "bias", "output")  # what differs from call to call, in order
 MARK = 0x5EED_0000_0000  # an address that no shape or stride can be
 # What looking into another version's kernels can raise.
 UNEXPECTED = (AttributeError, ImportError, LookupError, NotImplementedError, TypeError, ValueError)
@@ -38,11 +37,13 @@ UNEXPECTED = (AttributeError, ImportError, LookupError, NotImplementedError, Typ
 def prepack(
     launches: Sequence[tuple[Launch, Any]], shapes: Mapping[str, Shape], held: Mapping[str, Any]
 ) -> Prepacked | None:
-    """These launches, each with its compiled kernel, as one function of the four tensors; None
+    """These launches, each with its compiled kernel, as one function of arrays; None
     where numba-cuda is not as this module knows it. ``shapes`` are all arrays' by name, ``held``
-    those that stay the same from call to call."""
+    those that stay the same from call to call. A call takes the others, in the order of shapes."""
+    names = tuple(name for name in shapes if name not in held)
     try:
-        return Prepacked([_Packed(step, kernel, shapes, held) for step, kernel in launches])
+        packed = [_Packed(step, kernel, shapes, held, names) for step, kernel in launches]
+        return Prepacked(packed, names)
     except UNEXPECTED:
         return None
 
@@ -120,8 +121,8 @@ def _is_capturing(stream: int) -> bool:
 class Prepacked:
     """Launches in order, their parameters packed for arrays of certain shapes."""
 
-    def __init__(self, launches: list[_Packed]) -> None:
-        self._launches = launches
+    def __init__(self, launches: list[_Packed], names: tuple[str, ...]) -> None:
+        self._launches, self._names = launches, names
         self._context = _current_context()
         try:
             self._graph: LaunchGraph | None = LaunchGraph(launches)
@@ -136,14 +137,14 @@ class Prepacked:
         """Whether a call is one launch of a graph, unless the stream is captured."""
         return self._graph is not None
 
-    def __call__(self, input: Any, weight: Any, bias: Any, output: Any, stream: Any = None) -> None:
+    def __call__(self, *arrays: Any, stream: Any = None) -> None:
         """Start them on a stream. Raises as :meth:`convlab.plans.Plan.__call__` does."""
-        addresses = address_of(input), address_of(weight), address_of(bias), address_of(output)
+        addresses = tuple(map(address_of, arrays))
         handle = stream_handle(stream)
         with self._lock:
             others = addresses != self._in_graph
             if others:
-                for name, address in zip(TENSORS, addresses, strict=True):
+                for name, address in zip(self._names, addresses, strict=True):
                     check_aligned(name, address)
             self._have_context()
             if self._graph is None or _is_capturing(handle):
@@ -153,7 +154,7 @@ class Prepacked:
                 return
             if others:
                 # Ctrl-C may come while some kernels take the new arrays and some do not.
-                before, self._in_graph = self._in_graph or (None,) * len(TENSORS), ()
+                before, self._in_graph = self._in_graph or (None,) * len(addresses), ()
                 moved = {tensor for tensor, now in enumerate(addresses) if before[tensor] != now}
                 for number, packed in enumerate(self._launches):
                     if moved & packed.tensors:
@@ -183,7 +184,12 @@ class _Packed:
     """One launch: its parameters, eight bytes each, and the driver's call that reads them."""
 
     def __init__(
-        self, step: Launch, kernel: Any, shapes: Mapping[str, Shape], held: Mapping[str, Any]
+        self,
+        step: Launch,
+        kernel: Any,
+        shapes: Mapping[str, Shape],
+        held: Mapping[str, Any],
+        names: tuple[str, ...],
     ) -> None:
         self.name = step.name
         special = kernel.debug, kernel.cooperative, kernel.launch_config_sensitive
@@ -200,7 +206,7 @@ class _Packed:
             if name in held:
                 numbers[address] = address_of(held[name]) + offset
             else:
-                self._moving.append((address, TENSORS.index(name), offset))
+                self._moving.append((address, names.index(name), offset))
         self.tensors = {tensor for _, tensor, _ in self._moving}
         self._values = (ctypes.c_uint64 * len(numbers))(*numbers)
         first = ctypes.addressof(self._values)

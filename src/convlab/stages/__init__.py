@@ -20,6 +20,7 @@ from convlab.kernels.tile_heuristic import (
     splits_for,
 )
 from convlab.stage import Buffer, Launch, LibraryCall, Program, Stage, Step, Tile
+from convlab.stages import b01_gradients, b02_exchanged_roles
 
 
 def _ladder() -> tuple[Stage, ...]:
@@ -42,11 +43,12 @@ def _ladder() -> tuple[Stage, ...]:
 
 
 LADDER = _ladder()
+BACKWARD = b01_gradients.STAGE, b02_exchanged_roles.STAGE  # the gradients of a convolution
 
 __all__ = [
-    "ABLATION", "GROUPED", "LADDER", "Buffer", "Launch", "LibraryCall", "Program", "Stage", "Step",
-    "Tile", "allowances", "candidates", "family", "production_program", "production_tile",
-    "short_name", "splits_for", "stage_named",
+    "ABLATION", "BACKWARD", "GROUPED", "LADDER", "Buffer", "Launch", "LibraryCall", "Program",
+    "Stage", "Step", "Tile", "allowances", "candidates", "family", "production_program",
+    "production_tile", "short_name", "splits_for", "stage_named",
 ]  # fmt: skip
 
 

@@ -17,9 +17,9 @@ from numba import typeof
 from convlab import workloads
 from convlab.engines.offline import arch_of, shared_load_bytes
 from convlab.engines.simulator import Simulator
+from convlab.gradient import Gradient, Problem
 from convlab.oracle import random_tensors
-from convlab.plans import Plan, why_too_old
-from convlab.problem import ConvProblem
+from convlab.plans import Plan, stage_for, why_too_old
 from convlab.simulation.access_log import ATOMIC, GLOBAL, READ, WRITE, Loops, Span, c_strides
 from convlab.simulation.findings import (
     Finding,
@@ -75,7 +75,7 @@ def trace(
 
 def trace_stage(
     stage: str,
-    problem: ConvProblem | None = None,
+    problem: Problem | None = None,
     tile: Tile | None = None,
     *,
     block_shown: int = 0,
@@ -84,22 +84,24 @@ def trace_stage(
 ) -> Trace:
     """Trace every launch of a stage on random tensors.
 
-    ``problem=None`` takes the small Conv9, ``tile=None`` the stage's tile for counting.
+    ``problem=None`` takes the small Conv9, ``tile=None`` the stage's tile for counting. Of a
+    ``Gradient`` the stage is ``b01``, ``b02``, or one that b02 runs.
 
     Raises ``ValueError`` for an unknown stage, a stage without kernels, a tile that does not suit
     it or a GPU that cannot run it, and as :func:`trace`.
     """
-    chosen = stage_named(stage)
+    simulator, is_gradient = Simulator(strict=False), isinstance(problem, Gradient)
+    chosen = stage_for(stage, simulator, problem) if is_gradient else stage_named(stage)
     if compiled is not None:
         if (reason := why_too_old((chosen,), compiled, arch_of(compiled))) is not None:
             raise ValueError(f"compiled is {compiled}: {reason}")
     problem = workloads.MODEL if problem is None else problem
-    ready = Plan(problem, chosen, tile or chosen.model_tile, Simulator(strict=False))
+    ready = Plan(problem, chosen, tile or chosen.model_tile, simulator)
     if not ready.program.kernels:
         raise ValueError(f"stage {chosen.name} has no kernel to trace: a library does its work")
     blocks = max(math.prod(one.grid) for one in ready.program.kernels)
     _check_shown(block_shown, chosen.name, blocks)
-    input, weight, bias = random_tensors(problem, seed)
+    input, weight, bias = random_tensors(problem, seed, not is_gradient)
     output = np.full(problem.output_shape, np.nan, np.float32)
     launches = trace_steps(ready, input, weight, output, bias, block_shown, compiled)
     about = {"problem": str(problem), "idea": chosen.title, "source": chosen.source}

@@ -1,0 +1,169 @@
+"""Stages b01 and b02: gradients within the rounding bound of float64 ones, on every engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numba.cuda.core import config
+from strategies import problems
+
+from convlab.convolution import reference
+from convlab.engines import choose
+from convlab.gradient import Gradient
+from convlab.lint import lint_stage
+from convlab.oracle import Oracle, random_tensors
+from convlab.plans import Plan, plan, stage_for
+from convlab.problem import ConvProblem
+from convlab.stages import BACKWARD, allowances, stage_named
+from convlab.stages.b02_exchanged_roles import through
+from convlab.tracing import trace_stage
+from convlab.workloads import paper_layer
+
+SIDES = ("input", "weight")
+AWKWARD = {
+    "plain": ConvProblem(2, 3, 5, 6, 4, 3),
+    "sides differ": ConvProblem(1, 2, 7, 8, 3, (3, 2), (2, 3), ((0, 3), (2, 1)), (2, 1)),
+    "rows untouched": ConvProblem(2, 2, 9, 8, 3, 2, (4, 3)),
+    "window of zeros": ConvProblem(1, 1, 1, 1, 1, 2, 10, ((5, 5), (5, 0))),
+    "pixel between windows": ConvProblem(1, 2, 1, 1, 3, 1, 2, 1),
+    "more padding than filter": ConvProblem(1, 3, 6, 6, 2, 2, 1, ((5, 7), (1, 4))),
+    "larger than the image": ConvProblem(3, 4, 3, 3, 4, 5, 1, 2),
+    "stride and dilation alike": ConvProblem(1, 3, 9, 9, 2, 3, 2, 1, 2),
+    "stride and dilation unlike": ConvProblem(1, 2, 11, 9, 4, 3, (3, 2), (4, 9), (2, 3)),
+    "two groups": ConvProblem(2, 4, 5, 6, 6, (3, 2), (1, 2), 1, groups=2),
+    "depthwise": ConvProblem(2, 6, 10, 7, 6, (3, 1), 2, (1, 0), groups=6),
+}
+
+
+def run(gradient, stage, engine, tensors, tile=None):
+    """The result's check, its output poisoned with NaN first."""
+    plan = Plan(gradient, stage, tile, engine)
+    output = engine.to_device(np.full(gradient.output_shape, np.nan, np.float32))
+    plan(*map(engine.to_device, tensors[:2]), output)
+    allowed = allowances(stage, gradient)
+    return Oracle(gradient, *tensors[:2]).check(engine.to_host(output), **allowed)
+
+
+@pytest.mark.parametrize("of", SIDES)
+@pytest.mark.parametrize("problem", AWKWARD.values(), ids=AWKWARD)
+def test_the_reference_is_the_derivative(problem, of):
+    """The loss is linear in either tensor, so its derivative by an element is its value at that
+    element's unit vector."""
+    gradient = Gradient(problem, of)
+    input, weight, _ = random_tensors(problem, 1)
+    of_output = np.random.default_rng(2).standard_normal(problem.output_shape).astype("f4")
+    other = (of_output, weight) if of == "input" else (input, of_output)
+    got = reference(gradient, *other)
+    for place in {0, got.size // 2, got.size - 1}:
+        unit = np.zeros(gradient.output_shape, np.float32)
+        unit.flat[place] = 1
+        tensors = (unit, weight) if of == "input" else (input, unit)
+        loss = (of_output * reference(problem, *tensors)).sum()
+        np.testing.assert_allclose(got.flat[place], loss, 1e-12, 1e-12)
+
+
+@pytest.mark.parametrize("of", SIDES)
+@pytest.mark.parametrize("name", ["b01", "b02", "s05", "s13_tensor_cores"])
+@pytest.mark.parametrize("problem", AWKWARD.values(), ids=AWKWARD)
+def test_awkward_shapes_are_right(problem, name, of, engine):
+    gradient = Gradient(problem, of)
+    stage = stage_for(name, engine, gradient)
+    if stage.runs_on(engine.capability()):
+        result = run(gradient, stage, engine, random_tensors(gradient, 3, bias=False))
+        assert result.ok, str(result)
+
+
+@given(problems(max_macs=600), st.integers(0, 2**32 - 1))
+def test_any_shape_is_right(problem, seed):
+    simulator = choose("simulator")
+    for of in SIDES:
+        gradient = Gradient(problem, of)
+        tensors = random_tensors(gradient, seed, bias=False, integers=True)
+        for stage in (BACKWARD[0], through(stage_named("s01"))):
+            result = run(gradient, stage, simulator, tensors)
+            assert result.ok, f"{stage.name}: {result}"
+            assert result.error_over_bound == 0
+
+
+@pytest.mark.parametrize("of", SIDES)
+@pytest.mark.parametrize("stage", BACKWARD, ids=lambda stage: stage.name)
+def test_numbas_simulator_agrees(stage, of):
+    gradient = Gradient(AWKWARD["sides differ"], of)
+    assert run(gradient, stage, choose("cudasim"), random_tensors(gradient, 4, bias=False)).ok
+
+
+@pytest.mark.parametrize("of", SIDES)
+@pytest.mark.parametrize("name", ["two groups", "depthwise"])
+def test_a_stage_without_groups_leaves_them_to_grouped(name, of):
+    gradient = Gradient(AWKWARD[name], of)
+    program = through(stage_named("s12")).prepare(gradient, None)
+    assert "grouped" in [step.name for step in program.launches]
+
+
+def test_a_wrong_gradient_is_found():
+    """One pixel off, or the filters not flipped."""
+    gradient = Gradient(ConvProblem(1, 2, 5, 5, 2, 3, padding=1), "input")
+    of_output, weight, _ = random_tensors(gradient, 5, bias=False)
+    right = reference(gradient, of_output, weight).astype(np.float32)
+    wrong = reference(gradient, of_output, np.ascontiguousarray(weight[..., ::-1, ::-1]))
+    oracle = Oracle(gradient, of_output, weight)
+    assert oracle.check(right).ok
+    assert not oracle.check(wrong.astype(np.float32)).ok
+    assert not oracle.check(np.roll(right, 1, axis=3)).ok
+
+
+def test_no_more_work_than_the_convolution():
+    """A stride of two leaves three zeros of four between outputs; none is multiplied by."""
+    for layer in (ConvProblem(4, 8, 32, 32, 16, 4, 2, 1), ConvProblem(4, 8, 32, 32, 16, 1, 2)):
+        for of in SIDES:
+            assert Gradient(layer, of).as_convolution.flops < 1.2 * layer.flops
+    deep = ConvProblem(4, 8, 16, 16, 16, 3, 1, 1)
+    gradient = Gradient(deep, "input")
+    assert [step.name for step in BACKWARD[1].prepare(gradient, BACKWARD[1].tiny_tile).launches][
+        -1
+    ] == "fused_im2win"  # nothing to interleave
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((3, "input"), r"^problem is 3: it must be a ConvProblem$"),
+        ((AWKWARD["plain"], "bias"), r"^of is 'bias': it must be 'input' or 'weight'$"),
+    ],
+)
+def test_what_a_gradient_refuses(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Gradient(*arguments)
+
+
+def test_plan_takes_a_gradient_by_any_stage():
+    gradient = Gradient(AWKWARD["plain"], "input")
+    names = {"auto": "b01_gradients", "b02": "b02_exchanged_roles", "s05": "b02_exchanged_roles"}
+    for name, expected in names.items():
+        assert plan(gradient, name, engine="simulator").stage.name == expected
+    with pytest.raises(ValueError, match=r"^stage is 'b01': it must be one of"):
+        plan(AWKWARD["plain"], "b01")
+
+
+def test_a_gradient_is_traced():
+    made = trace_stage("b02", Gradient(AWKWARD["plain"], "weight"))
+    names = [launch.kernel for launch in made.launches]
+    assert names == ["exchange_axes"] * 2 + ["pack_filter", "fused_im2win", "exchange_axes"]
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("stage", BACKWARD, ids=lambda stage: stage.name)
+def test_gradients_compile_cleanly(stage):
+    if config.ENABLE_CUDASIM:
+        pytest.skip("Numba's simulator compiles nothing")
+    layers = {
+        "conv9": paper_layer("conv9"),
+        "stride": ConvProblem(32, 64, 56, 56, 128, 3, 2, 1),
+        "depthwise": ConvProblem(8, 96, 112, 112, 96, 3, 2, 1, groups=96),
+        "awkward": AWKWARD["sides differ"],
+    }
+    made = {f"{of} {name}": Gradient(layer, of) for name, layer in layers.items() for of in SIDES}
+    rows = list(lint_stage(stage, made, ((9, 0),)))
+    assert not [row for row in rows if not row.ok], [(str(row), row.findings) for row in rows]
