@@ -124,6 +124,12 @@ def test_places_that_do_not_fit_constant_memory_are_computed(
         assert checked(problem, stage, random_tensors(problem, 2), stage.tiny_tile).ok
 
 
+def forget_programs() -> None:
+    """A stage's, and the layout transform of the filter that several stages share."""
+    plans._prepared.cache_clear()
+    split_filter.pack_filter.cache_clear()
+
+
 @cuda.jit(device=True)
 def large_part_alone(value):
     return to_tf32(value), float32(0)
@@ -139,9 +145,9 @@ def large_part_alone(value):
 def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, checked: Any) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "split_tf32", large_part_alone)
-        plans._prepared.cache_clear()  # programs are kept
+        forget_programs()
         result = checked(FEW, stage, random_tensors(FEW, 4), stage.tiny_tile)
-    plans._prepared.cache_clear()
+    forget_programs()
     assert not result.ok
     assert result.error_over_bound > 10
     assert result.wrong > result.total / 2

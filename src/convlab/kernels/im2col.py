@@ -10,6 +10,7 @@ own.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from numba import cuda, float32, uint32
@@ -88,6 +89,7 @@ def product_launch(problem: ConvProblem, tile: Tile) -> Launch:
     )
 
 
+@lru_cache(maxsize=32)  # one kernel for all stages
 def make_product(problem: ConvProblem, tile: Tile) -> Any:
     """s08's kernel, except that its right-hand side is a matrix in memory, so that it too is loaded
     as float4s and without a division."""

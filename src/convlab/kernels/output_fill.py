@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from numba import cuda, float32, int64, uint32
 
 from convlab.device import gpu_only
@@ -11,6 +13,7 @@ from convlab.stage import Flat, Launch, blocks_for
 THREADS = 256
 
 
+@lru_cache(maxsize=32)  # one kernel for all stages
 def bias_launch(problem: ConvProblem) -> Launch:
     """Every output starts as its channel's bias: what is added to it must start from something."""
     C_o, PIXELS = problem.C_o, problem.H_o * problem.W_o

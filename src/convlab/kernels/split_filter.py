@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from typing import Any
 
 from numba import cuda, float32, int64, uint32
@@ -54,6 +55,7 @@ def make_address(problem: ConvProblem, tile: Tile, layout: Layout) -> Any:
     return address
 
 
+@lru_cache(maxsize=32)  # one kernel for all stages
 def pack_filter(problem: ConvProblem, tile: Tile, layout: Layout) -> Program:
     """Whole tiles of ``packed[address(m, k)]`` and its small part, zeros beyond K and M. A number
     that TF32 cannot hold, an infinity or one next to the largest, has infinity as its large part
