@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,13 @@ def start_of(host: np.ndarray) -> int:
 def is_wide(host: np.ndarray) -> bool:
     """Whether float4 accesses take this array: float32 in C order."""
     return bool(host.dtype == np.float32 and host.flags.c_contiguous)
+
+
+# What Numba compiles of an array's methods and of NumPy's functions whose result needs no memory,
+# apart from ufuncs.
+METHODS = {"sum", "prod", "mean", "var", "std", "min", "max", "all", "any", "argmin", "argmax"}
+FUNCTIONS = {"amin", "amax", "nansum", "nanprod", "nanmean", "nanvar", "nanstd", "nanmin", "nanmax"}
+FUNCTIONS |= {"count_nonzero", "median", "nanmedian", "searchsorted"}
 
 
 class Array:
@@ -66,6 +75,8 @@ class Array:
 
     def __getattr__(self, name: str) -> Any:
         """Of what a simulated array lacks; NumPy's arrays may have it."""
+        if name in METHODS:
+            return partial(self._reduced, getattr(np, name))
         if not name.startswith("__") and hasattr(np.ndarray, name):
             raise NotSimulated(f"{self.name}.{name} is not simulated")
         raise AttributeError(f"{self.name} is an array, which has no {name}")
@@ -73,6 +84,7 @@ class Array:
     # Views, as NumPy has them.
     T = property(lambda self: self.derived(np.transpose))
     flat = property(lambda self: self.reshape(-1))
+    ctypes = property(lambda self: SimpleNamespace(data=self.base % (1 << SIZE_SHIFT)))
     itemsize = property(lambda self: self.dtype.itemsize)
     nbytes = property(lambda self: self.size * self.itemsize)
 
@@ -93,6 +105,26 @@ class Array:
         """All elements, each loaded by the running thread."""
         loaded = [self.load(at, 1, site)[0] for at in np.ndindex(*self.shape)]
         return np.array(loaded, self.dtype).reshape(self.shape)
+
+    def fill(self, value: Any) -> None:
+        self.store_part(..., value, site_of(1))
+
+    def _reduced(self, function: Callable[..., Any], *others: Any, **how: Any) -> Any:
+        """One number of all elements, or a search among them."""
+        if how or len(others) > (function is np.searchsorted):
+            name = function.__name__
+            raise NotSimulated(f"{name} of {self.name} with more than the array is not simulated")
+        with np.errstate(all="ignore"):
+            return function(self.elements(site_of(2)), *others).item()
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, given: tuple[Any, ...], how: dict[str, Any]
+    ) -> Any:
+        """A function of NumPy other than a ufunc."""
+        name = function.__name__
+        if name not in METHODS | FUNCTIONS:
+            raise NotSimulated(f"np.{name} of {self.name} is not simulated")
+        return self._reduced(function, *given[1:], **how)
 
     def __array_ufunc__(
         self, function: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **more: Any
@@ -510,7 +542,12 @@ class Record:
 def _field(record: Record, name: str | int) -> Any:
     """The array of a record's field, which Numba lets a kernel name by its number too."""
     array = record._array
-    return array._field(name if isinstance(name, str) else (array.dtype.names or ())[name])
+    name = name if isinstance(name, str) else (array.dtype.names or ())[name]
+    field = array._field(name)
+    kind, offset = (array.dtype.fields or {})[name][:2]
+    if kind.base.names is None and offset % kind.base.alignment:
+        raise TypeError(f"{field.name} of type {kind.base} is not aligned, which Numba refuses")
+    return field
 
 
 def _field_of(record: Record, name: str | int, site: int) -> Any:

@@ -21,8 +21,9 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
 from convlab.simulation.findings import ALWAYS, NotSimulated, SimulationError, three
-from convlab.simulation.host_api import UnifiedArray, host_api
+from convlab.simulation.host_api import UnifiedArray, as_cuda_array, host_api
 from convlab.simulation.report import Report
+from convlab.simulation.signatures import as_declared
 from convlab.simulation.simulated_launch import SimulatedLaunch
 
 FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
@@ -59,6 +60,8 @@ def simulator(stop: bool = True) -> Iterator[Report]:
     def launch(self: _Configured, *arguments: Any) -> None:
         write_back: list[Callable[[], Any]] = []
         given = [_on_device(self.kernel, argument, write_back) for argument in arguments]
+        if declared := getattr(self.kernel, "declared", None):
+            given = as_declared(declared, given)
         report.launches += 1
         try:
             with one_at_a_time:  # threads of the program share what a launch rounds numbers with
@@ -132,6 +135,8 @@ def _on_device(kernel: Any, argument: Any, write_back: list[Callable[[], Any]]) 
         return np.asarray(argument)
     if isinstance(argument, np.void):
         return FakeCUDAArray(argument)
+    if hasattr(argument, "__cuda_array_interface__"):
+        return as_cuda_array(argument)
     if isinstance(argument, np.ndarray):
         argument = InOut(argument)
     return argument.to_device(write_back) if isinstance(argument, ArgHint) else argument
