@@ -14,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.access_log import ATOMIC, READ, SIZE_SHIFT, WRITE, site_of
+from convlab.simulation.access_log import (
+    ATOMIC,
+    READ,
+    SIZE_SHIFT,
+    WRITE,
+    literals_below_zero,
+    site_of,
+)
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.scalars import converted, dtype_of, poison, quick
 
@@ -181,15 +188,29 @@ class Array:
         entries = tuple(integer(entry) for entry in entries)
         if len(entries) != self.ndim:
             raise IndexError(f"{len(entries)} indices for {self.name} of shape {self.shape}")
-        if not all(0 <= i < n for i, n in zip(entries, self.shape, strict=True)):
-            self.report_outside(entries, site, entries)
-        return entries
+        if any(entry < 0 for entry in entries):
+            entries = self._from_end(entries, site)
+        if all(0 <= i < n for i, n in zip(entries, self.shape, strict=True)):
+            return entries
+        taken = tuple(i + n * (i < 0) for i, n in zip(entries, self.shape, strict=True))
+        wraps = all(0 <= i < n for i, n in zip(taken, self.shape, strict=True))
+        self.report_outside(entries, site, entries, f": Numba takes {self.show(taken)}" * wraps)
+        return taken  # as a signed index is on a GPU
+
+    def _from_end(self, entries: tuple[Any, ...], site: int) -> tuple[Any, ...]:
+        """The index with those numbers below zero that the kernel's text has counted from the
+        end."""
+        written = literals_below_zero(site)
+        return tuple(
+            entry + extent if not isinstance(entry, slice) and entry in written else entry
+            for entry, extent in zip(entries, self.shape, strict=False)
+        )
 
     def report_outside(
-        self, shown: tuple[Any, ...], site: int, index: tuple[int, ...] | None
+        self, shown: tuple[Any, ...], site: int, index: tuple[int, ...] | None, taken: str = ""
     ) -> None:
-        what = f"{self.show(shown)} is outside shape {self.shape}"
-        self.memory.report("out of bounds", what, site, self, index)
+        what = f"{self.show(shown)} is outside shape {self.shape}{taken}"
+        self.memory.report("out of bounds", what, site, self, index, bool(taken))
 
     def check_aligned(self, index: tuple[int, ...], width: int, site: int) -> None:
         """Report what is not at a multiple of ``width`` bytes, or only by chance."""
@@ -232,6 +253,7 @@ class Array:
 
     def cut(self, entries: tuple[Any, ...], site: int) -> Any:
         """The part at some integers and slices."""
+        entries = self._from_end(entries, site)
         for entry, extent in zip(entries, self.shape, strict=False):
             if not isinstance(entry, slice) and not 0 <= integer(entry) < extent:
                 self.report_outside(entries, site, None)

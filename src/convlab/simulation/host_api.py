@@ -232,6 +232,7 @@ def host_api() -> Iterator[None]:
     context["__getattr__"] = lambda self, name: getattr(self._device, name)
     mechanism, generalized = vectorizers.CUDAUFuncMechanism, vectorizers.CUDAGeneralizedUFunc
     broadcasts = {"_broadcast_scalar_input": _broadcast, "_broadcast_add_axis": _broadcast}
+    statistics = dict.fromkeys(("memsys_enable_stats", "memsys_disable_stats"), lambda: None)
     halves = {"bfloat16": _Stub("bfloat16"), "nv_bfloat16": _Stub("bfloat16"), "__getattr__": _Stub}
     with ExitStack() as stack:
         for name in ("numba.cuda.bf16", "numba.cuda._internal.cuda_bf16"):
@@ -243,7 +244,7 @@ def host_api() -> Iterator[None]:
             (FakeCUDADevice, _DEVICE),
             (FakeCUDAContext, context),
             (FakeCUDAArray, {"__cuda_array_interface__": property(_interface)}),
-            (rtsys, {"get_allocation_stats": lambda: _Allocations(0, 0, 0, 0)}),
+            (rtsys, {"get_allocation_stats": lambda: _Allocations(0, 0, 0, 0), **statistics}),
             (vectorizers.CUDAVectorize, {"_compile_core": _core_of_ufunc}),
             (mechanism, {"broadcast_device": _broadcast}),
             (generalized, broadcasts),

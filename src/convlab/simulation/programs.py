@@ -20,7 +20,7 @@ from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
-from convlab.simulation.findings import ALWAYS, NotSimulated, SimulationError, three
+from convlab.simulation.findings import SimulationError, three
 from convlab.simulation.host_api import UnifiedArray, as_cuda_array, host_api
 from convlab.simulation.report import Report
 from convlab.simulation.signatures import as_declared
@@ -68,7 +68,7 @@ def simulator(stop: bool = True) -> Iterator[Report]:
                 simulate(self.kernel, self.grid, self.block, *given, shared_bytes=self.shared_bytes)
         except SimulationError as error:
             report.add(error)
-            if stop or _ended(error):
+            if stop or error.ended:
                 raise
         finally:
             for copy_to_host in write_back:
@@ -81,12 +81,6 @@ def simulator(stop: bool = True) -> Iterator[Report]:
         patch.multiple(CUDADispatcher, __getitem__=_configured, forall=_forall, create=True),
     ):
         yield report
-
-
-def _ended(error: SimulationError) -> bool:
-    """Whether a launch ended before its end, as a GPU's would have."""
-    kinds = {finding.kind for finding in error.findings}
-    return bool(kinds & {*ALWAYS} or error.__cause__ or isinstance(error, NotSimulated))
 
 
 @dataclass(frozen=True)

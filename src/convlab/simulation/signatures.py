@@ -33,8 +33,8 @@ def as_declared(signatures: Declared, arguments: list[Any]) -> list[Any]:
     fits: list[tuple[list[int], tuple[Any, ...]]] = []
     for takes, _ in signatures:
         if len(takes) == len(kinds):
-            costs = [_numbas.can_convert(*pair) for pair in zip(kinds, takes, strict=True)]
-            if None not in costs and (len(signatures) == 1 or UNSAFE not in costs):
+            costs = [_cost(*pair, len(signatures) == 1) for pair in zip(kinds, takes, strict=True)]
+            if None not in costs:
                 fits.append((sorted(costs, reverse=True), takes))
     if not fits or any(map(_impossible, arguments, kinds, min(fits, key=lambda fit: fit[0])[1])):
         shown = ", ".join(map(str, kinds))
@@ -45,6 +45,20 @@ def as_declared(signatures: Declared, arguments: list[Any]) -> list[Any]:
             f"Ambiguous overloading for arguments of types {', '.join(map(str, kinds))}"
         )
     return [_cast(one, kind) for one, kind in zip(arguments, takes, strict=True)]
+
+
+def _cost(kind: Any, takes: Any, only: bool) -> Any:
+    """How far a conversion goes; None where there is none. The ``only`` signature loses digits, and
+    takes signed arrays for unsigned ones."""
+    cost = _numbas.can_convert(kind, takes)
+    if cost is None and only and isinstance(kind, types.Array) and isinstance(takes, types.Array):
+        both = kind.dtype, takes.dtype
+        if (
+            all(isinstance(one, types.Integer) for one in both)
+            and len({b.bitwidth for b in both}) < 2
+        ):
+            cost = _numbas.can_convert(kind.copy(dtype=takes.dtype), takes)
+    return None if cost == UNSAFE and not only else cost
 
 
 def _impossible(value: Any, kind: Any, takes: Any) -> bool:

@@ -230,11 +230,12 @@ class SimulatedLaunch(Clock):
 
     def _run(self) -> None:
         error: Exception | None = None
-        where = ""
+        where, ended = "", True
         if self.arithmetic is not None:
             self.arithmetic.codes.update(map(id, self.codes))
         try:
             self.turns.run(self._blocks())
+            ended = False
         except Stop:
             pass
         except KeyboardInterrupt as interrupt:
@@ -271,7 +272,7 @@ class SimulatedLaunch(Clock):
         elif self.recorder is not None and self.arithmetic is not None:
             self.recorder.end(self, self.arithmetic.operations)
         try:
-            self.reports.raise_any()
+            self.reports.raise_any(ended)
         except SimulationError as found:
             raise found from error
         if error is not None:
