@@ -329,6 +329,18 @@ def test_the_simulator_imports_nothing_of_the_ladder() -> None:
     assert loaded == {"device", "simulation"}
 
 
+def test_the_speed_of_both_simulators_is_measured() -> None:
+    source = """
+from convlab.simulation import speed
+cases = tuple(case._replace(sizes=(128, 256) if case.work(4) == 4 else (8, 16))
+              for case in speed.CASES)
+results = list(speed.measured(cases, runs=1))
+assert len(results) == 10 and all(one.ratio > 1 for one in results), results
+"""
+    done = python("-c", source, NUMBA_ENABLE_CUDASIM="1")
+    assert done.returncode == 0, done.stderr
+
+
 def command(*words: str) -> subprocess.CompletedProcess:
     return python("-c", "from convlab.cli import main; main()", *words, COLUMNS="200")
 

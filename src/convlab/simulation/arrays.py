@@ -83,7 +83,7 @@ class Array:
     def __getattr__(self, name: str) -> Any:
         """Of what a simulated array lacks; NumPy's arrays may have it."""
         if name in METHODS:
-            return partial(self._reduced, getattr(np, name))
+            return partial(self._reduced, getattr(np, name), 1)
         if not name.startswith("__") and hasattr(np.ndarray, name):
             raise NotSimulated(f"{self.name}.{name} is not simulated")
         raise AttributeError(f"{self.name} is an array, which has no {name}")
@@ -116,13 +116,13 @@ class Array:
     def fill(self, value: Any) -> None:
         self.store_part(..., value, site_of(1))
 
-    def _reduced(self, function: Callable[..., Any], *others: Any, **how: Any) -> Any:
-        """One number of all elements, or a search among them."""
+    def _reduced(self, function: Callable[..., Any], depth: int, *others: Any, **how: Any) -> Any:
+        """One number of all elements, or a search among them, asked ``depth`` calls above."""
         if how or len(others) > (function is np.searchsorted):
             name = function.__name__
             raise NotSimulated(f"{name} of {self.name} with more than the array is not simulated")
         with np.errstate(all="ignore"):
-            return function(self.elements(site_of(2)), *others).item()
+            return function(self.elements(site_of(depth)), *others).item()
 
     def __array_function__(
         self, function: Callable[..., Any], types: Any, given: tuple[Any, ...], how: dict[str, Any]
@@ -131,7 +131,7 @@ class Array:
         name = function.__name__
         if name not in METHODS | FUNCTIONS:
             raise NotSimulated(f"np.{name} of {self.name} is not simulated")
-        return self._reduced(function, *given[1:], **how)
+        return self._reduced(function, 2, *given[1:], **how)
 
     def __array_ufunc__(
         self, function: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **more: Any
@@ -491,6 +491,9 @@ class RecordArray:
 
     def reshape(self, *shape: Any) -> Any:
         return RecordArray(self._whole.reshape(*shape), self.dtype)
+
+    def view(self, dtype: Any) -> Any:
+        return self._whole.view(dtype)
 
     def __len__(self) -> int:
         return len(self._whole)
