@@ -10,6 +10,7 @@ import pytest
 from numba import cuda, float32, int32
 from numba import extending as numbas
 from numba.cuda.extending import overload
+from numba.cuda.misc.special import literal_unroll
 from numba.cuda.np.numpy_support import from_dtype
 
 from convlab.engines.simulator import Simulator
@@ -220,7 +221,9 @@ def reductions(a, b):
     own.fill(2)
     b[0], b[1], b[2] = a.sum(), np.mean(a), a[1].max()
     b[3], b[4], b[5] = a.argmin(), np.searchsorted(a[1], 4.5), own.prod()
-    b[6], b[7] = np.count_nonzero(a.T), TABLES[1][0]
+    b[6] = np.count_nonzero(a.T)
+    for table in literal_unroll(TABLES):
+        b[7] += table[0]
 
 
 @cuda.jit

@@ -308,7 +308,7 @@ def instruction(code: CodeType, offset: int) -> int:
 def literals_below_zero(site: int) -> frozenset[int]:
     """The negative numbers that stand in the index at this site: with them a kernel counts from an
     array's end, as in ``a[-1]``, which computed ones seldom mean."""
-    code = _codes.get(max((one for one in _by_id if one <= site), default=0))
+    code = _codes.get(max((one for one in [*_by_id] if one <= site), default=0))
     return frozenset() if code is None else _literals(code, site - id(code))
 
 

@@ -97,6 +97,8 @@ class _Configured:
 
 
 def _configured(kernel: Any, configuration: Any) -> _Configured:
+    if getattr(kernel, "_device", False):
+        raise RuntimeError("Cannot compile a device function as a kernel")  # Numba's words
     if not isinstance(configuration, tuple) or len(configuration) not in (2, 3, 4):
         raise ValueError(
             f"{kernel.py_func.__name__}[{configuration}]: a launch has a grid and a block, and may "

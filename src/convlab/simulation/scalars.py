@@ -131,6 +131,8 @@ def meaning(value: Any) -> Any:
         return value  # of a record, perhaps
     if isinstance(value, type) and issubclass(value, Enum | BaseException):
         return value
+    if getattr(value, "__name__", None) == "literal_unroll":  # of a tuple: runs through it
+        return lambda entries: entries
     if value in (np.datetime64, np.timedelta64):
         return _made_outside(value)
     if isinstance(value, type) and issubclass(value, np.generic):
