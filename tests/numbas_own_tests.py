@@ -1,8 +1,10 @@
 """``python tests/numbas_own_tests.py [MODULE ...]``: numba-cuda's own tests on both simulators.
 
-Runs ``numba.cuda.tests.cudapy``, or the modules of it that are named, on Numba's CUDA simulator and
-with every launch handed to the strict one, each in a process of its own, and prints what passed.
-What the tests need beside Numba is installed in a temporary folder.
+Runs ``numba.cuda.tests.cudapy``, or the modules of it that are named, on Numba's CUDA simulator,
+then with every launch handed to the strict one, then so with the tests that skip on Numba's
+simulator, each in a process of its own. Of the last the ones that launch a kernel count: the others
+are about the compiler or the driver. Prints what passed, and the findings. What the tests need
+beside Numba is installed in a temporary folder.
 """
 
 from __future__ import annotations
@@ -24,29 +26,34 @@ from typing import Any
 
 NEEDED = ("filecheck==1.0.6", "ml_dtypes==0.6.0", "psutil==7.2.2")
 TESTS = "numba.cuda.tests.cudapy"
-SECONDS = 120  # of one test, after which it counts as one that hangs
+SECONDS = 60  # of one test, after which it counts as one that hangs
 # Python runs it first in the process of the tests, and in those that tests start.
 HAND_OVER = """
 from convlab.simulation.programs import simulator
 handed_over = simulator()
-handed_over.__enter__()
+report = handed_over.__enter__()
 """
-SIMULATORS = ("Numba's simulator", "strict simulator")
+RUNS = ("Numba's simulator", "strict simulator", "strict, all")
 
 
 class Outcomes(unittest.TestResult):
-    """By test: ``passed``, ``skipped``, or why it did not pass."""
+    """By test: ``passed``, ``skipped``, or why it did not pass; and the tests that launch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.of: dict[str, str] = {}
+        self.launching: list[str] = []
+        self._before = 0
 
     def startTest(self, test: Any) -> None:
         signal.alarm(SECONDS)
         self.of[test.id()] = "passed"
+        self._before = launches()
 
     def stopTest(self, test: Any) -> None:
         signal.alarm(0)
+        if launches() > self._before:
+            self.launching.append(test.id())
 
     def addSkip(self, test: Any, reason: str) -> None:
         self.of[test.id()] = "skipped"
@@ -64,8 +71,14 @@ class Outcomes(unittest.TestResult):
         self.of[test.id()] = "passes, though it is marked as an expected failure"
 
 
-def work(modules: list[str]) -> dict[str, str]:
-    """Run the tests in this process."""
+def launches() -> int:
+    """How many kernels the strict simulator has launched in this process."""
+    return getattr(getattr(sys.modules["sitecustomize"], "report", None), "launches", 0)
+
+
+def work(modules: list[str], every: bool) -> Outcomes:
+    """Run the tests in this process; ``every`` one, those too that skip on Numba's simulator."""
+    from numba.cuda import config
 
     def hangs(*_: object) -> None:
         raise TimeoutError(f"it took longer than {SECONDS} seconds")
@@ -77,24 +90,28 @@ def work(modules: list[str]) -> dict[str, str]:
         if not found.name.startswith("test_") or (modules and found.name not in modules):
             continue
         try:
+            config.ENABLE_CUDASIM = not every  # which decorators and imports of tests ask
             module = importlib.import_module(f"{TESTS}.{found.name}")
         except BaseException as error:
             if type(error).__name__ not in ("SkipTest", "Skipped"):  # unittest's and pytest's
-                outcomes.of[found.name] = "".join(format_exception(error))
+                outcomes.of[f"{TESTS}.{found.name}"] = "".join(format_exception(error))
             continue
+        finally:
+            config.ENABLE_CUDASIM = True
         unittest.defaultTestLoader.loadTestsFromModule(module).run(outcomes)
-    return outcomes.of
+    return outcomes
 
 
-def run(which: str, modules: list[str], needed: str) -> dict[str, str]:
-    """Run the tests in a process that has what they need."""
+def run(which: str, modules: list[str], needed: str) -> Any:
+    """Run the tests in a process that has what they need: their outcomes, and those that launch."""
     path = os.pathsep.join([needed, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
-    Path(needed, "sitecustomize.py").write_text(HAND_OVER if which == SIMULATORS[1] else "")
+    Path(needed, "sitecustomize.py").write_text("" if which == RUNS[0] else HAND_OVER)
     out = Path(needed, "outcomes.json")
-    command = [sys.executable, "-W", "ignore", __file__, "--worker", str(out), *modules]
+    every = "every" if which == RUNS[2] else ""
+    command = [sys.executable, "-W", "ignore", __file__, "--worker", str(out), every, *modules]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-    return dict(json.loads(out.read_text(encoding="utf-8")))
+    return json.loads(out.read_text(encoding="utf-8"))
 
 
 def reason(outcome: str) -> str:
@@ -113,27 +130,40 @@ def install(folder: str) -> None:
     subprocess.run(command, check=True)
 
 
+def row(what: str, outcomes: list[str]) -> None:
+    counts = Counter(one if one in ("passed", "skipped") else "failed" for one in outcomes)
+    print(f"{what:44}", *(f"{counts[one]:5} {one}" for one in ("passed", "failed", "skipped")))
+
+
+def show(title: str, outcomes: dict[str, str]) -> None:
+    print(f"\n{len(outcomes)} {title}")
+    for test, outcome in outcomes.items():
+        print(f"{test.removeprefix(TESTS + '.')}\n    {reason(outcome)}")
+
+
 def main(modules: list[str]) -> int:
     """Print the table; 1 if a test that passes on Numba's simulator finds nothing wrong on the
     strict one and yet does not pass."""
     with tempfile.TemporaryDirectory() as folder:
         install(folder)
-        there, here = (run(which, modules, folder) for which in SIMULATORS)
-    for which, outcomes in zip(SIMULATORS, (there, here), strict=True):
-        counts = Counter(
-            one if one in ("passed", "skipped") else "failed" for one in outcomes.values()
-        )
-        print(f"{which:18}", *(f"{counts[one]:5} {one}" for one in ("passed", "failed", "skipped")))
+        (there, _), (here, _), (all_here, launching) = (run(one, modules, folder) for one in RUNS)
+    skipped = [test for test in launching if there.get(test, "skipped") == "skipped"]
+    executed = [test for test in there if there[test] != "skipped"]
+    row("Numba's simulator", list(there.values()))
+    row("strict: of those", [here[test] for test in executed])
+    row("strict: of those that skip, what launches", [all_here[test] for test in skipped])
     lost = {test: here[test] for test in there if there[test] == "passed" != here[test]}
-    print(f"\n{len(lost)} pass on Numba's simulator only:")
-    for test, outcome in lost.items():
-        print(f"{test.removeprefix(TESTS + '.')}\n    {reason(outcome)}")
+    show("pass on Numba's simulator only:", lost)
+    rest = {test: all_here[test] for test in skipped if all_here[test] not in ("passed", "skipped")}
+    show("skip on Numba's simulator, launch a kernel, and do not pass here:", rest)
     return 1 if any(not reason(outcome).startswith("- ") for outcome in lost.values()) else 0
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        out, *modules = sys.argv[2:]
-        Path(out).write_text(json.dumps(work(modules)), encoding="utf-8")
+        out, every, *modules = sys.argv[2:]
+        outcomes = work(modules, bool(every))
+        found = json.dumps([outcomes.of, outcomes.launching])
+        Path(out).write_text(found, encoding="utf-8")
     else:
         sys.exit(main(sys.argv[1:]))

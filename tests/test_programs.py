@@ -142,6 +142,47 @@ LINES = {
     assert cuda.get_current_device().MULTIPROCESSOR_COUNT and cuda.is_available()
     assert cuda.current_context().get_memory_info().free > 1 << 30
     """,
+    "arguments become what a signature declares": """
+    square = cuda.jit("float32(float32)", device=True)(lambda x: x * x)
+    @cuda.jit(["void(float32[:], int32)", "void(float64[:], int32)"])
+    def declared(a, n):
+        a[0], a[1] = n, square(0.1)
+    for kind in np.float32, np.float64:
+        a = np.zeros(2, kind)
+        declared[1, 1](a, np.int16(5))
+        assert a[0] == 5 and a[1] == np.float32(np.float32(0.1) ** 2), a
+    for given in [(np.zeros(2, np.int32), 5), (a, 1.5)]:
+        try:
+            declared[1, 1](*given)
+        except TypeError as error:
+            assert "No matching definition for argument type(s) array(" in str(error)
+        else:
+            assert False
+    """,
+    "device arrays have names in kernels and an interface": """
+    class Foreign:
+        def __init__(self, array):
+            self.__cuda_array_interface__ = array.__cuda_array_interface__
+    weights = cuda.to_device(np.arange(32.0))
+    @cuda.jit
+    def captured(a):
+        i = cuda.grid(1)
+        a[i] = weights[31 - i]
+    a = cuda.to_device(np.zeros(32))
+    captured[1, 32](Foreign(a))
+    assert (a.copy_to_host() == np.arange(31, -1, -1)).all()
+    captured_race = cuda.jit(lambda: weights.__setitem__(0, weights[cuda.grid(1)]))
+    assert findings(captured_race[1, 32]) == {("global race", "a global array")}
+    """,
+    "bfloat16 is there": """
+    from numba.cuda.bf16 import bfloat16, hadd
+    @cuda.jit
+    def halves(a):
+        a[0] = hadd(bfloat16(1.7), bfloat16(2))
+    a = np.zeros(1)
+    halves[1, 1](a)
+    assert a[0] == 3.703125 and cuda.is_bfloat16_supported()
+    """,
     "launches of two threads of the program do not mix": """
     from concurrent.futures import ThreadPoolExecutor
     outs = [np.zeros(500, np.float32) for _ in range(8)]
@@ -292,6 +333,18 @@ def test_the_simulator_imports_nothing_of_the_ladder() -> None:
         name.split(".")[1] for name in python("-c", source).stdout.split() if "convlab." in name
     }
     assert loaded == {"device", "simulation"}
+
+
+def test_the_speed_of_both_simulators_is_measured() -> None:
+    source = """
+from convlab.simulation import speed
+cases = tuple(case._replace(sizes=(128, 256) if case.work(4) == 4 else (8, 16))
+              for case in speed.CASES)
+results = list(speed.measured(cases, runs=1))
+assert len(results) == 10 and all(one.ratio > 1 for one in results), results
+"""
+    done = python("-c", source, NUMBA_ENABLE_CUDASIM="1")
+    assert done.returncode == 0, done.stderr
 
 
 def command(*words: str) -> subprocess.CompletedProcess:

@@ -798,6 +798,7 @@ right_product(
 # Elements of several sizes in the same bytes.
 
 FIELDS = np.dtype([("x", np.float32), ("y", np.int16), ("z", np.int16)])
+ODD = np.dtype([("x", np.float32), ("tag", np.int8)])
 
 
 @right(lambda a: [0x04030201, *np.arange(1, 8)], block=11, arguments=row_and(np.zeros(8, np.int32)))
@@ -845,6 +846,14 @@ def parts_of_complex_numbers(a):
     i = cuda.threadIdx.x
     a.real[i] = 1
     a.imag[(i + 1) % 32] = 2
+
+
+@right(lambda a: a[0][:32], block=32, arguments=lambda: [np.arange(32.0), np.zeros(32)])
+def records_of_an_odd_size(a, b):
+    s = cuda.shared.array(32, ODD)
+    i = cuda.threadIdx.x
+    s[i].x = a[i]
+    b[i] = s[i].x
 
 
 @right(

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType
 from typing import Any, NamedTuple
-from weakref import finalize
+from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
@@ -284,6 +284,7 @@ def _line_at(code: CodeType, offset: int) -> int:
     return next(lines, None) or code.co_firstlineno
 
 
+_codes: WeakValueDictionary[int, CodeType] = WeakValueDictionary()
 _by_id: dict[int, dict[int, int]] = {}  # asked at every wide access; hashing code takes long
 
 
@@ -293,6 +294,7 @@ def instruction(code: CodeType, offset: int) -> int:
     if id(code) not in _by_id:
         first: dict[object, int] = {}
         stands_for = _by_id[id(code)] = {}
+        _codes[id(code)] = code
         finalize(code, _by_id.pop, id(code), None)
         steps = list(dis.get_instructions(code))
         ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
@@ -301,6 +303,31 @@ def instruction(code: CodeType, offset: int) -> int:
             one = first.setdefault(where, step.offset)
             stands_for.update(dict.fromkeys(range(step.offset, end), one))
     return _by_id[id(code)][offset]
+
+
+def literals_below_zero(site: int) -> frozenset[int]:
+    """The negative numbers that stand in the index at this site: with them a kernel counts from an
+    array's end, as in ``a[-1]``, which computed ones seldom mean."""
+    code = _codes.get(max((one for one in [*_by_id] if one <= site), default=0))
+    return frozenset() if code is None else _literals(code, site - id(code))
+
+
+@cache
+def _literals(code: CodeType, offset: int) -> frozenset[int]:
+    steps = list(dis.get_instructions(code))
+    at = next((step for step in steps if step.offset == offset), None)
+    if at is None or at.positions is None or "SUBSCR" not in at.opname:
+        return frozenset()
+    first, last, left, right = at.positions
+    found: set[int] = set()
+    for step in steps:
+        where = step.positions
+        if step.opname == "LOAD_CONST" and where is not None and None not in where:
+            begin, end = (where.lineno, where.col_offset), (where.end_lineno, where.end_col_offset)
+            if (first, left) <= begin and end <= (last, right):
+                values = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+                found |= {one for one in values if isinstance(one, int) and one < 0}
+    return frozenset(found)
 
 
 def site_of(depth: int) -> int:

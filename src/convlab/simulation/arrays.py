@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from convlab.simulation.access_log import ATOMIC, READ, SIZE_SHIFT, WRITE, site_of
+from convlab.simulation.access_log import (
+    ATOMIC,
+    READ,
+    SIZE_SHIFT,
+    WRITE,
+    literals_below_zero,
+    site_of,
+)
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.scalars import converted, dtype_of, poison, quick
 
@@ -32,6 +41,13 @@ def start_of(host: np.ndarray) -> int:
 def is_wide(host: np.ndarray) -> bool:
     """Whether float4 accesses take this array: float32 in C order."""
     return bool(host.dtype == np.float32 and host.flags.c_contiguous)
+
+
+# What Numba compiles of an array's methods and of NumPy's functions whose result needs no memory,
+# apart from ufuncs.
+METHODS = {"sum", "prod", "mean", "var", "std", "min", "max", "all", "any", "argmin", "argmax"}
+FUNCTIONS = {"amin", "amax", "nansum", "nanprod", "nanmean", "nanvar", "nanstd", "nanmin", "nanmax"}
+FUNCTIONS |= {"count_nonzero", "median", "nanmedian", "searchsorted"}
 
 
 class Array:
@@ -66,6 +82,8 @@ class Array:
 
     def __getattr__(self, name: str) -> Any:
         """Of what a simulated array lacks; NumPy's arrays may have it."""
+        if name in METHODS:
+            return partial(self._reduced, getattr(np, name), 1)
         if not name.startswith("__") and hasattr(np.ndarray, name):
             raise NotSimulated(f"{self.name}.{name} is not simulated")
         raise AttributeError(f"{self.name} is an array, which has no {name}")
@@ -73,6 +91,7 @@ class Array:
     # Views, as NumPy has them.
     T = property(lambda self: self.derived(np.transpose))
     flat = property(lambda self: self.reshape(-1))
+    ctypes = property(lambda self: SimpleNamespace(data=self.base % (1 << SIZE_SHIFT)))
     itemsize = property(lambda self: self.dtype.itemsize)
     nbytes = property(lambda self: self.size * self.itemsize)
 
@@ -93,6 +112,26 @@ class Array:
         """All elements, each loaded by the running thread."""
         loaded = [self.load(at, 1, site)[0] for at in np.ndindex(*self.shape)]
         return np.array(loaded, self.dtype).reshape(self.shape)
+
+    def fill(self, value: Any) -> None:
+        self.store_part(..., value, site_of(1))
+
+    def _reduced(self, function: Callable[..., Any], depth: int, *others: Any, **how: Any) -> Any:
+        """One number of all elements, or a search among them, asked ``depth`` calls above."""
+        if how or len(others) > (function is np.searchsorted):
+            name = function.__name__
+            raise NotSimulated(f"{name} of {self.name} with more than the array is not simulated")
+        with np.errstate(all="ignore"):
+            return function(self.elements(site_of(depth)), *others).item()
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, given: tuple[Any, ...], how: dict[str, Any]
+    ) -> Any:
+        """A function of NumPy other than a ufunc."""
+        name = function.__name__
+        if name not in METHODS | FUNCTIONS:
+            raise NotSimulated(f"np.{name} of {self.name} is not simulated")
+        return self._reduced(function, 2, *given[1:], **how)
 
     def __array_ufunc__(
         self, function: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **more: Any
@@ -149,15 +188,29 @@ class Array:
         entries = tuple(integer(entry) for entry in entries)
         if len(entries) != self.ndim:
             raise IndexError(f"{len(entries)} indices for {self.name} of shape {self.shape}")
-        if not all(0 <= i < n for i, n in zip(entries, self.shape, strict=True)):
-            self.report_outside(entries, site, entries)
-        return entries
+        if any(entry < 0 for entry in entries):
+            entries = self._from_end(entries, site)
+        if all(0 <= i < n for i, n in zip(entries, self.shape, strict=True)):
+            return entries
+        taken = tuple(i + n * (i < 0) for i, n in zip(entries, self.shape, strict=True))
+        wraps = all(0 <= i < n for i, n in zip(taken, self.shape, strict=True))
+        self.report_outside(entries, site, entries, f": Numba takes {self.show(taken)}" * wraps)
+        return taken  # as a signed index is on a GPU
+
+    def _from_end(self, entries: tuple[Any, ...], site: int) -> tuple[Any, ...]:
+        """The index with those numbers below zero that the kernel's text has counted from the
+        end."""
+        written = literals_below_zero(site)
+        return tuple(
+            entry + extent if not isinstance(entry, slice) and entry in written else entry
+            for entry, extent in zip(entries, self.shape, strict=False)
+        )
 
     def report_outside(
-        self, shown: tuple[Any, ...], site: int, index: tuple[int, ...] | None
+        self, shown: tuple[Any, ...], site: int, index: tuple[int, ...] | None, taken: str = ""
     ) -> None:
-        what = f"{self.show(shown)} is outside shape {self.shape}"
-        self.memory.report("out of bounds", what, site, self, index)
+        what = f"{self.show(shown)} is outside shape {self.shape}{taken}"
+        self.memory.report("out of bounds", what, site, self, index, bool(taken))
 
     def check_aligned(self, index: tuple[int, ...], width: int, site: int) -> None:
         """Report what is not at a multiple of ``width`` bytes, or only by chance."""
@@ -200,6 +253,7 @@ class Array:
 
     def cut(self, entries: tuple[Any, ...], site: int) -> Any:
         """The part at some integers and slices."""
+        entries = self._from_end(entries, site)
         for entry, extent in zip(entries, self.shape, strict=False):
             if not isinstance(entry, slice) and not 0 <= integer(entry) < extent:
                 self.report_outside(entries, site, None)
@@ -318,8 +372,8 @@ class CheckedArray(Array):
 
 
 class MisalignedArray(CheckedArray):
-    """An array whose elements are not all at multiples of their size. Only records that are copied
-    whole load and store such elements, byte by byte, by ``part`` and ``store_part``."""
+    """An array whose elements are not all at multiples of their size. Records that are packed load
+    and store such elements byte by byte, by ``part`` and ``store_part``."""
 
     __slots__ = ()
 
@@ -438,6 +492,9 @@ class RecordArray:
     def reshape(self, *shape: Any) -> Any:
         return RecordArray(self._whole.reshape(*shape), self.dtype)
 
+    def view(self, dtype: Any) -> Any:
+        return self._whole.view(dtype)
+
     def __len__(self) -> int:
         return len(self._whole)
 
@@ -495,38 +552,27 @@ class Record:
         object.__setattr__(self, "_at", at)
 
     def __getattr__(self, name: str) -> Any:
-        return _field_of(_aligned(self, name), name, site_of(1))
+        return _field_of(self, name, site_of(1))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        _store_field(_aligned(self, name), name, value, site_of(1))
+        _store_field(self, name, value, site_of(1))
 
     def __getitem__(self, name: str | int) -> Any:
-        return _field_of(_aligned(self, name), name, site_of(1))
+        return _field_of(self, name, site_of(1))
 
     def __setitem__(self, name: str | int, value: Any) -> None:
-        _store_field(_aligned(self, name), name, value, site_of(1))
+        _store_field(self, name, value, site_of(1))
 
 
 def _field(record: Record, name: str | int) -> Any:
     """The array of a record's field, which Numba lets a kernel name by its number too."""
-    return record._array._field(_name(record._array.dtype, name))
-
-
-def _name(dtype: np.dtype[Any], name: str | int) -> str:
-    return name if isinstance(name, str) else (dtype.names or ())[name]
-
-
-def _aligned(record: Record, name: str | int) -> Record:
-    """The record. Raises ``TypeError``, as Numba's compiler does, for a field of a packed record
-    that does not lie at a multiple of its alignment."""
-    dtype = record._array.dtype
-    kind, offset = (dtype.fields or {}).get(_name(dtype, name), (dtype, 0))[:2]
-    if offset % kind.base.alignment:
-        raise TypeError(
-            f"{record._array._whole.name}.{name} lies {offset} bytes into a record: Numba takes "
-            f"{kind.base} at multiples of {kind.base.alignment}, as align=True lays them"
-        )
-    return record
+    array = record._array
+    name = name if isinstance(name, str) else (array.dtype.names or ())[name]
+    field = array._field(name)
+    kind, offset = (array.dtype.fields or {})[name][:2]
+    if kind.base.names is None and offset % kind.base.alignment:
+        raise TypeError(f"{field.name} of type {kind.base} is not aligned, which Numba refuses")
+    return field
 
 
 def _field_of(record: Record, name: str | int, site: int) -> Any:

@@ -93,11 +93,14 @@ class Finding:
 
 
 class SimulationError(RuntimeError):
-    """A kernel that a GPU would not run, or not rightly. The message lists the findings."""
+    """A kernel that a GPU would not run, or not rightly. The message lists the findings; ``ended``
+    says whether the launch ended before its end."""
 
-    def __init__(self, message: str, findings: tuple[Finding, ...] = ()) -> None:
+    def __init__(
+        self, message: str, findings: tuple[Finding, ...] = (), ended: bool = True
+    ) -> None:
         super().__init__(message)
-        self.findings = findings
+        self.findings, self.ended = findings, ended
 
 
 class NotSimulated(SimulationError):
@@ -151,13 +154,19 @@ class Reports:
         self._found[key] = Finding(kind, self._kernel, file, line, what, **fields)
 
     def of_array(
-        self, kind: str, what: str, site: int, array: Any, index: tuple[int, ...] | None
+        self,
+        kind: str,
+        what: str,
+        site: int,
+        array: Any,
+        index: tuple[int, ...] | None,
+        goes_on: bool = False,
     ) -> None:
         """Note a finding of the thread that runs, and end the launch if it must."""
         shape = tuple(array.shape)
         thread = self._clock.thread
         self.add(kind, what, site, thread, array=array.name, index=index, shape=shape)
-        if kind in FATAL:
+        if kind in FATAL and not goes_on:
             raise Stop
 
     def conflict(self, conflict: Conflict, log: AccessLog) -> None:
@@ -206,12 +215,12 @@ class Reports:
         x, y, z = self._block_shape
         return coordinates_of(number % (x * y * z), self._block_shape)
 
-    def raise_any(self) -> None:
+    def raise_any(self, ended: bool) -> None:
         if not self._found:
             return
         found = tuple(sorted(self._found.values(), key=lambda f: (f.line, f.kind)))
         message = "\n".join([f"kernel {found[0].kernel} is wrong:", *(f"- {f}" for f in found)])
-        raise SimulationError(message, found)
+        raise SimulationError(message, found, ended)
 
 
 def coordinates_of(number: int, shape: Coordinates) -> Coordinates:

@@ -19,8 +19,8 @@ import numba
 import numpy as np
 from numba.cuda import cache_hints, cg, intrinsics, libdevice, stubs, vectorizers
 from numba.cuda import simulator as numbas
-from numba.cuda.core.sigutils import is_signature
 from numba.cuda.kernels.reduction import Reduce
+from numba.cuda.memory_management import rtsys
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.cudadrv.devices import FakeCUDAContext, FakeCUDADevice
 from numba.cuda.simulator.kernel import FakeCUDAKernel
@@ -28,6 +28,7 @@ from numba.cuda.simulator.kernel import FakeCUDAKernel
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.python_body import Unknown
 from convlab.simulation.scalars import poison
+from convlab.simulation.signatures import declared
 
 # Of Numba's simulator as they are.
 _NUMBAS = (
@@ -41,11 +42,19 @@ _NUMBAS = (
 _DEVICE: dict[str, Any] = {
     "name": "convlab's strict simulator",
     "compute_capability": (9, 0),
+    "supports_bfloat16": True,
     "WARP_SIZE": 32,
     "MULTIPROCESSOR_COUNT": 4,
     "MAX_THREADS_PER_BLOCK": 1024,
     "MAX_THREADS_PER_MULTI_PROCESSOR": 2048,
     "MAX_SHARED_MEMORY_PER_BLOCK": 48 << 10,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 << 10,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 << 10,
+    "MAX_REGISTERS_PER_BLOCK": 65536,
+    "TOTAL_CONSTANT_MEMORY": 64 << 10,
+    **{"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0, "ASYNC_ENGINE_COUNT": 3},
+    **dict.fromkeys(("CONCURRENT_KERNELS", "COOPERATIVE_LAUNCH", "MANAGED_MEMORY"), 1),
+    **dict.fromkeys(("CAN_MAP_HOST_MEMORY", "UNIFIED_ADDRESSING"), 1),
     **{f"MAX_BLOCK_DIM_{axis}": size for axis, size in zip("XYZ", (1024, 1024, 64), strict=True)},
     **{
         f"MAX_GRID_DIM_{axis}": size
@@ -53,6 +62,7 @@ _DEVICE: dict[str, Any] = {
     },
 }
 _Memory = namedtuple("_Memory", ["free", "total"])
+_Allocations = namedtuple("_Allocations", ["alloc", "free", "mi_alloc", "mi_free"])
 _MLIR = "numba_cuda_mlir"  # the compiler that follows numba-cuda; it has the same ``cuda``
 
 
@@ -61,6 +71,7 @@ class UnifiedArray(np.ndarray):
     copy it."""
 
     __cuda_ndarray__ = True
+    __cuda_array_interface__ = property(lambda self: _interface(self))
 
     def copy_to_host(self, ary: Any = None, stream: Any = 0) -> Any:
         return FakeCUDAArray(np.asarray(self)).copy_to_host(ary, stream)
@@ -89,13 +100,25 @@ def _is_cuda_array(value: Any) -> bool:
     return hasattr(value, "__cuda_ndarray__") or hasattr(value, "__cuda_array_interface__")
 
 
-def _as_cuda_array(value: Any, sync: bool = True) -> Any:
-    if not hasattr(value, "__cuda_ndarray__"):
+def _interface(array: Any) -> dict[str, Any]:
+    """``__cuda_array_interface__``, which carries the array, so that it is known again."""
+    host = np.asarray(getattr(array, "_ary", array))
+    found = host.__array_interface__
+    shown = {key: found[key] for key in ("shape", "strides", "typestr", "data")}
+    return shown | {"version": 3, "stream": None, "host": host}
+
+
+def as_cuda_array(value: Any, sync: bool = True) -> Any:
+    """The device array that a value is, or shows as ``__cuda_array_interface__``."""
+    if hasattr(value, "__cuda_ndarray__"):
+        return value
+    host = getattr(value, "__cuda_array_interface__", {}).get("host")
+    if host is None:
         kind = type(value).__name__
         raise NotSimulated(
             f"as_cuda_array of a {kind}, which is another library's, is not simulated"
         )
-    return value
+    return FakeCUDAArray(host)
 
 
 @contextmanager
@@ -114,6 +137,16 @@ def _profiling() -> Iterator[None]:
     yield
 
 
+class _Stub:
+    """Stands for a function of ``numba.cuda.bf16``, which Numba's simulator lacks."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__, self.__module__ = name, "numba.cuda.bf16"
+
+    def __call__(self, *values: Any) -> Any:
+        raise TypeError(f"{self.__name__} is called outside of a kernel")
+
+
 class _Event(numbas.Event):  # type: ignore[misc]
     def __init__(self, timing: bool = True) -> None: ...
 
@@ -122,16 +155,20 @@ class _Event(numbas.Event):  # type: ignore[misc]
 
 
 def _jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
-    """``cuda.jit``; of its options ``debug`` and ``extensions`` matter here."""
+    """``cuda.jit``; of its options ``debug``, ``fastmath`` and ``extensions`` matter here."""
     if options.get("boundscheck"):
         raise NotImplementedError("bounds checking is not supported for CUDA")  # Numba's words
 
     def kernel(function: Any) -> Any:
         function = getattr(function, "py_func", function)
-        given = {"extensions": options.get("extensions", ()), "debug": bool(options.get("debug"))}
-        return FakeCUDAKernel(function, device, **given)
+        debug = bool(options.get("debug")) and not options.get("fastmath")
+        given = {"extensions": options.get("extensions", ()), "debug": debug}
+        made = FakeCUDAKernel(function, device, **given)
+        made.declared = signatures
+        return made
 
-    if func_or_sig is None or is_signature(func_or_sig) or isinstance(func_or_sig, list):
+    signatures = declared(func_or_sig)
+    if func_or_sig is None or signatures is not None:
         return kernel
     return kernel(func_or_sig)
 
@@ -171,9 +208,10 @@ def _names() -> dict[str, Any]:
         **{"device_array": _device_array, "pinned": _pinned, "mapped": _mapped},
         **{"managed_array": _unified_array, "mapped_array": _unified_array},
         "mapped_array_like": lambda array, **options: _unified_array(array.shape, array.dtype),
-        **{"is_cuda_array": _is_cuda_array, "as_cuda_array": _as_cuda_array},
+        **{"is_cuda_array": _is_cuda_array, "as_cuda_array": as_cuda_array},
         **{"profiling": _profiling, "profile_start": lambda: None, "profile_stop": lambda: None},
         **{"is_available": lambda: True, "cuda_error": lambda: None},
+        "is_bfloat16_supported": lambda: True,
         "event_elapsed_time": lambda start, end: start.elapsed_time(end),
     }
 
@@ -201,11 +239,19 @@ def host_api() -> Iterator[None]:
     context["__getattr__"] = lambda self, name: getattr(self._device, name)
     mechanism, generalized = vectorizers.CUDAUFuncMechanism, vectorizers.CUDAGeneralizedUFunc
     broadcasts = {"_broadcast_scalar_input": _broadcast, "_broadcast_add_axis": _broadcast}
+    statistics = dict.fromkeys(("memsys_enable_stats", "memsys_disable_stats"), lambda: None)
+    halves = {"bfloat16": _Stub("bfloat16"), "nv_bfloat16": _Stub("bfloat16"), "__getattr__": _Stub}
     with ExitStack() as stack:
+        for name in ("numba.cuda.bf16", "numba.cuda._internal.cuda_bf16"):
+            module = sys.modules.get(name)
+            if module is not None and not hasattr(module, "htrunc"):  # of Numba's simulator
+                stack.enter_context(patch.dict(vars(module), halves))
         for target, names in (
             (numba.cuda, _names()),
             (FakeCUDADevice, _DEVICE),
             (FakeCUDAContext, context),
+            (FakeCUDAArray, {"__cuda_array_interface__": property(_interface)}),
+            (rtsys, {"get_allocation_stats": lambda: _Allocations(0, 0, 0, 0), **statistics}),
             (vectorizers.CUDAVectorize, {"_compile_core": _core_of_ufunc}),
             (mechanism, {"broadcast_device": _broadcast}),
             (generalized, broadcasts),

@@ -20,9 +20,10 @@ from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
-from convlab.simulation.findings import ALWAYS, NotSimulated, SimulationError, three
-from convlab.simulation.host_api import UnifiedArray, host_api
+from convlab.simulation.findings import SimulationError, three
+from convlab.simulation.host_api import UnifiedArray, as_cuda_array, host_api
 from convlab.simulation.report import Report
+from convlab.simulation.signatures import as_declared
 from convlab.simulation.simulated_launch import SimulatedLaunch
 
 FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
@@ -59,13 +60,15 @@ def simulator(stop: bool = True) -> Iterator[Report]:
     def launch(self: _Configured, *arguments: Any) -> None:
         write_back: list[Callable[[], Any]] = []
         given = [_on_device(self.kernel, argument, write_back) for argument in arguments]
+        if declared := getattr(self.kernel, "declared", None):
+            given = as_declared(declared, given)
         report.launches += 1
         try:
             with one_at_a_time:  # threads of the program share what a launch rounds numbers with
                 simulate(self.kernel, self.grid, self.block, *given, shared_bytes=self.shared_bytes)
         except SimulationError as error:
             report.add(error)
-            if stop or _ended(error):
+            if stop or error.ended:
                 raise
         finally:
             for copy_to_host in write_back:
@@ -78,12 +81,6 @@ def simulator(stop: bool = True) -> Iterator[Report]:
         patch.multiple(CUDADispatcher, __getitem__=_configured, forall=_forall, create=True),
     ):
         yield report
-
-
-def _ended(error: SimulationError) -> bool:
-    """Whether a launch ended before its end, as a GPU's would have."""
-    kinds = {finding.kind for finding in error.findings}
-    return bool(kinds & {*ALWAYS} or error.__cause__ or isinstance(error, NotSimulated))
 
 
 @dataclass(frozen=True)
@@ -100,6 +97,8 @@ class _Configured:
 
 
 def _configured(kernel: Any, configuration: Any) -> _Configured:
+    if getattr(kernel, "_device", False):
+        raise RuntimeError("Cannot compile a device function as a kernel")  # Numba's words
     if not isinstance(configuration, tuple) or len(configuration) not in (2, 3, 4):
         raise ValueError(
             f"{kernel.py_func.__name__}[{configuration}]: a launch has a grid and a block, and may "
@@ -132,6 +131,8 @@ def _on_device(kernel: Any, argument: Any, write_back: list[Callable[[], Any]]) 
         return np.asarray(argument)
     if isinstance(argument, np.void):
         return FakeCUDAArray(argument)
+    if hasattr(argument, "__cuda_array_interface__"):
+        return as_cuda_array(argument)
     if isinstance(argument, np.ndarray):
         argument = InOut(argument)
     return argument.to_device(write_back) if isinstance(argument, ArgHint) else argument

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba.core import types as numba_types
+from numba.core.typing.templates import builtin_registry as numbas_registry
 from numba.cuda import types as cuda_types
 from numba.cuda.np.numpy_support import from_dtype
 from numba.cuda.typing.templates import builtin_registry
@@ -35,13 +36,15 @@ from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.greenlets import numbered
 from convlab.simulation.scalars import by_zero
+from convlab.simulation.signatures import casting
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = tuple(
     f"numba.cuda.{name}"
     for name in ("stubs", "intrinsics", "cache_hints", "simulator.vector_types")
 )
-_MODULES = {f"numba.cuda.{name}": name for name in ("cg", "fp16", "libdevice")}
+_MODULES = {f"numba.cuda.{name}": name for name in ("bf16", "cg", "fp16", "libdevice")}
+_MODULES["numba.cuda._internal.cuda_bf16"] = "bf16"
 _ALWAYS = {"__builtins__", "__name__"}  # what globals have of themselves
 Meaning = Callable[[Any], Any]
 
@@ -123,7 +126,9 @@ class Copier:
         if (emulation := self._emulation(value)) is not None:
             return emulation
         if isinstance(getattr(value, "py_func", None), FunctionType):  # a device function
-            copy = self.copy(value.py_func)
+            copy: Any = self.copy(value.py_func)
+            if declared := getattr(value, "declared", None):
+                copy = casting(copy, declared)
             return copy if self._loops is None else self._loops.call(copy)
         if (name := _imported_names().get(id(value))) is not None:  # `from numba.cuda import name`
             self.used.add(name)
@@ -133,6 +138,8 @@ class Copier:
                 return getattr(self.fake_cuda, name)
             except NotSimulated as error:
                 return Unknown(str(error))
+        if type(value) is tuple:
+            return tuple(self.replaced(entry, attributes) for entry in value)
         if isinstance(value, ModuleType) and value.__name__ in _MODULES:
             return getattr(self.fake_cuda, _MODULES[value.__name__])
         if isinstance(value, ModuleType):
@@ -147,7 +154,8 @@ class Copier:
             return meant
         module_name = str(getattr(value, "__module__", None) or type(value).__module__)
         if module_name in _MODULES:  # `from numba.cuda.libdevice import sinf`
-            return getattr(getattr(self.fake_cuda, _MODULES[module_name]), value.__name__)
+            name = value.__name__.lstrip("_")
+            return getattr(getattr(self.fake_cuda, _MODULES[module_name]), name)
         if isinstance(value, FunctionType) and (overloads := overloads_of(value)):
             return self._overloaded(value, overloads)
         if callable(value) and module_name.split(".")[0] == "numba":
@@ -182,12 +190,15 @@ class Copier:
 
 
 def overloads_of(function: FunctionType) -> list[Any]:
-    """What ``numba.cuda.extending.overload`` has registered for a function, the newest first."""
+    """What ``overload`` and ``register_jitable``, Numba's and numba-cuda's, have registered for a
+    function on a GPU, the newest first."""
     templates = [
         template
-        for value, kind in builtin_registry.globals
+        for registry in (numbas_registry, builtin_registry)
+        for value, kind in registry.globals
         if value is function
         for template in getattr(kind, "templates", ())
+        if getattr(template, "metadata", {}).get("target") != "cpu"
     ]
     return [one._overload_func for one in templates[::-1] if hasattr(one, "_overload_func")]
 

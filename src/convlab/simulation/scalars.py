@@ -21,6 +21,8 @@ from numba.core import types as numba_types
 from numba.cuda import types as cuda_types
 from numba.cuda.np.numpy_support import as_dtype
 
+from convlab.simulation.bfloat16 import TYPE_NAMES, BFloat16
+
 NUMBERS = (
     *(numba_types.Number, numba_types.Boolean),
     *(cuda_types.Number, cuda_types.Boolean),
@@ -48,6 +50,8 @@ def keeper(dtype: np.dtype[Any]) -> Callable[..., Any]:
     """What a number becomes in a register or an array of that type: rounded, cut, wrapped."""
     if dtype.kind in "iu":
         return _integer(dtype)
+    if dtype.name == "bfloat16":
+        return BFloat16
     if dtype.kind == "b":
         return lambda value=False: bool(value)
     if dtype == np.float64:
@@ -119,12 +123,18 @@ def _checked(kept: Callable[..., int], dtype: np.dtype[Any]) -> Callable[..., in
 
 def meaning(value: Any) -> Any:
     """What a global of a kernel means when simulated; None: whatever it is."""
+    if getattr(value, "name", None) in TYPE_NAMES:
+        return BFloat16
     if isinstance(value, NUMBERS):
         return cast("bool" if value.name in ("bool", "boolean") else value.name)
     if isinstance(value, numba_types.Type | cuda_types.Type):
         return value  # of a record, perhaps
     if isinstance(value, type) and issubclass(value, Enum | BaseException):
         return value
+    if getattr(value, "__name__", None) == "literal_unroll":  # of a tuple: runs through it
+        return lambda entries: entries
+    if value in (np.datetime64, np.timedelta64):
+        return _made_outside(value)
     if isinstance(value, type) and issubclass(value, np.generic):
         return cast(np.dtype(value).name)
     if isinstance(value, np.generic):
@@ -134,6 +144,15 @@ def meaning(value: Any) -> Any:
     if callable(value) and getattr(value, "__module__", None) == "math":
         return safe(value)
     return None
+
+
+def _made_outside(kind: type) -> Callable[..., Any]:
+    def refuse(*_: Any) -> Any:
+        raise TypeError(
+            f"np.{kind.__name__}(...) in a kernel: Numba compiles only dates made before"
+        )
+
+    return refuse
 
 
 _NUMPYS_NAME = {
@@ -150,11 +169,12 @@ def safe(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def safe(*values: Any) -> Any:
         try:
-            return function(*values)
+            result = function(*values)
+            return BFloat16(result) if values[0].__class__ is BFloat16 else result
         except (OverflowError, ValueError) as error:
             if isinstance(of_numpy, np.ufunc) and name != "remainder":
                 return _quiet(of_numpy)(*map(float, values))
-            pole = name == "lgamma" or values[0] == 0
+            pole = name == "lgamma" or (name == "gamma" and values[0] == 0)
             return math.inf if isinstance(error, OverflowError) or pole else math.nan
 
     return safe
@@ -205,6 +225,16 @@ def _extreme(better: Callable[[Any, Any], bool]) -> Callable[..., Any]:
     return extreme
 
 
+def _printed(item: Any) -> str:
+    """An item of ``print`` as a GPU's printf shows it."""
+    if isinstance(item, tuple):
+        inner = ", ".join(map(_printed, item))
+        return f"({inner},)" if len(item) == 1 else f"({inner})"
+    if isinstance(item, complex):
+        raise NotImplementedError("printing unimplemented for values of type complex128")
+    return f"{item:f}" if isinstance(item, float) else str(item)
+
+
 larger, smaller = _extreme(operator.ge), _extreme(operator.le)
 # What some of Python's own names mean in a kernel.
 BUILTINS = {
@@ -212,6 +242,7 @@ BUILTINS = {
     "float": cast("float64"),
     "max": larger,
     "min": smaller,
+    "print": lambda *items: print(*map(_printed, items)),
 }
 
 
@@ -223,6 +254,8 @@ class _Items:
 
     def __getitem__(self, index: Any) -> Any:
         value = self._host[index]
+        if self._host.dtype.name == "bfloat16":
+            return BFloat16(value)
         return value if value.dtype.kind in "Mm" else value.item()
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -236,6 +269,8 @@ class _Items:
 
 def dtype_of(kind: Any) -> np.dtype[Any]:
     """NumPy's type for what a kernel names: a cast, a Numba type, anything of NumPy's."""
+    if getattr(kind, "name", None) in TYPE_NAMES:
+        kind = BFloat16
     is_type = isinstance(kind, numba_types.Type | cuda_types.Type)
     dtype: np.dtype[Any] = np.dtype(as_dtype(kind) if is_type else getattr(kind, "dtype", kind))
     return dtype

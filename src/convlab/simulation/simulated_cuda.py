@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from convlab.simulation.access_log import ATOMIC, EXCHANGE, WARP, assigned_name, site_of
+from convlab.simulation.bfloat16 import of_bfloat16
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.greenlets import GRID_BARRIER, YIELD, Request
-from convlab.simulation.libraries import Library, half, of_libdevice, vector_types
+from convlab.simulation.libdevice import of_libdevice
+from convlab.simulation.libraries import Library, half, vector_types
 from convlab.simulation.memory import Memory, local_class
 from convlab.simulation.scalars import cast, converted, dtype_of, keeper, poison
 
@@ -185,13 +187,16 @@ class SimulatedCuda:
         self.threadfence = self.threadfence_system = partial(on_fence, True)
         self.threadfence_block = partial(on_fence, False)
         self.cg = Library("cuda.cg", {"this_grid": lambda: Grid(self)}.get)
-        self.fp16, self.libdevice = Library("cuda.fp16", half), Library("libdevice", of_libdevice)
+        self.fp16, self.bf16 = Library("cuda.fp16", half), Library("cuda.bf16", of_bfloat16)
+        self.libdevice = Library("libdevice", of_libdevice)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         if name in _NUMBERS:
             return cast(name)
+        if name == "bfloat16":
+            return self.bf16.bfloat16
         if name in vector_types():
             return vector_types()[name]
         known = [one for one in dir(self) if not one.startswith("_")]

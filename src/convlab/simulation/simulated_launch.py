@@ -41,6 +41,7 @@ from convlab.simulation.turns import Turns
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 BLOCK_THREADS = 1024
 FENCES = {"threadfence", "threadfence_block", "threadfence_system"}
+CAPTURED = 1 << 36  # where the addresses of device arrays begin that a kernel refers to by name
 LONG = 60_000  # entries of the log that are looked at in one go
 
 
@@ -113,13 +114,15 @@ class SimulatedLaunch(Clock):
         self.called: list[Callable[..., Any]] = []  # intrinsics that the kernel refers to
         builtins = dict(BUILTINS)
         options = getattr(kernel, "targetoptions", {})  # of Numba's simulator it is an attribute
-        if options.get("debug") or getattr(kernel, "_debug", False):
+        self.debug = options.get("debug") or getattr(kernel, "_debug", False)
+        if self.debug:
             builtins[BY_ZERO] = lambda divisor: divisor  # with debug=True Numba raises an error
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma
         self.loops = self.paths or loops  # what hears of loops and calls
         self.turns = Turns(self)
+        self._global: dict[int, tuple[np.ndarray, Any]] = {}
         how = self._emulation, self.loops, self.turns.endless
         copier = Copier(self.cuda, self._meaning, builtins, *how)
         self.body = copier.copy(function)
@@ -152,12 +155,25 @@ class SimulatedLaunch(Clock):
             constant = value.copy()
             constant.flags.writeable = False
             return Memory(None, self.reports.of_array).array(constant, "a constant array", 0)
+        if hasattr(value, "__cuda_array_interface__"):  # a device array: global memory
+            return self._captured(value)
         meant = meaning(value)
         if self.arithmetic is None or not callable(meant):
             return meant
         if getattr(meant, "dtype", None) is None:
             return self.arithmetic.function(meant)
         return self.arithmetic.cast(meant) if meant.dtype.kind == "f" else meant
+
+    def _captured(self, value: Any) -> Any:
+        """A device array that a kernel refers to by its name, beyond the addresses of arguments."""
+        host = value.__cuda_array_interface__.get("host")
+        if host is None:
+            kind = type(value).__name__
+            raise NotSimulated(f"a {kind} of another library in a kernel is not simulated")
+        if id(host) not in self._global:
+            base = CAPTURED + sum(-(-one.nbytes // 256) * 256 for one, _ in self._global.values())
+            self._global[id(host)] = host, self.memory.array(host, "a global array", base)
+        return self._global[id(host)][1]
 
     def _as_seen(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments as the kernel sees them, arrays checked and placed in global memory.
@@ -171,7 +187,12 @@ class SimulatedLaunch(Clock):
         # Last, where a kernel takes any number of arguments, several have its name.
         names += names[-1:] * (len(arguments) - len(names))
         arguments = tuple(map(_with_arrays, arguments))
-        starts = addresses([host for argument in arguments for host in _hosts(argument)])
+        hosts = [host for argument in arguments for host in _hosts(argument)]
+        starts = addresses(hosts)
+        if any(
+            np.may_share_memory(one, host) for one, _ in self._global.values() for host in hosts
+        ):
+            raise NotSimulated("a global array that is an argument too is not simulated")
 
         def seen(name: str, argument: Any) -> Any:
             if isinstance(argument, tuple):
@@ -209,11 +230,12 @@ class SimulatedLaunch(Clock):
 
     def _run(self) -> None:
         error: Exception | None = None
-        where = ""
+        where, ended = "", True
         if self.arithmetic is not None:
             self.arithmetic.codes.update(map(id, self.codes))
         try:
             self.turns.run(self._blocks())
+            ended = False
         except Stop:
             pass
         except KeyboardInterrupt as interrupt:
@@ -221,8 +243,11 @@ class SimulatedLaunch(Clock):
             interrupt.add_note("; ".join([*said, *map(str, self.turns.waits())]))
             raise
         except (WrapsAround, ZeroDivisionError) as stopped:
-            kind = "wraps around" if isinstance(stopped, WrapsAround) else "division by zero"
-            self.reports.add(kind, str(stopped), self._site(stopped), self.thread)
+            if self.debug and isinstance(stopped, ZeroDivisionError):
+                error, where = stopped, self._where(stopped)
+            else:
+                kind = "wraps around" if isinstance(stopped, WrapsAround) else "division by zero"
+                self.reports.add(kind, str(stopped), self._site(stopped), self.thread)
         except NotSimulated as unknown:
             raise NotSimulated(f"{unknown}, {self._where(unknown)}") from None
         except Exception as raised:
@@ -247,7 +272,7 @@ class SimulatedLaunch(Clock):
         elif self.recorder is not None and self.arithmetic is not None:
             self.recorder.end(self, self.arithmetic.operations)
         try:
-            self.reports.raise_any()
+            self.reports.raise_any(ended)
         except SimulationError as found:
             raise found from error
         if error is not None:
@@ -417,6 +442,8 @@ def _known(dtype: np.dtype[Any]) -> bool:
         return _known(dtype.base)
     if dtype.fields is not None:
         return all(_known(kind) for kind, *_ in dtype.fields.values())
+    if dtype.name == "bfloat16":
+        return True
     widest = {"c": 16, "S": dtype.itemsize, "U": dtype.itemsize}.get(dtype.kind, 8)
     return dtype.kind in "fiubcmMSU" and dtype.itemsize <= widest and dtype.isnative
 

@@ -1,0 +1,88 @@
+"""What ``cuda.jit("void(float32[:], int32)")`` asks for: arguments of declared types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba.cuda import types
+from numba.cuda.core.sigutils import is_signature, normalize_signature
+from numba.cuda.typing.context import BaseContext
+from numba.cuda.typing.typeof import typeof
+
+from convlab.simulation.scalars import NUMBERS, meaning
+
+Declared = list[tuple[tuple[Any, ...], Any]]  # types of arguments and of the result
+UNSAFE = 4  # how Numba numbers conversions: 1 is none, 2 and 3 lose nothing
+_numbas = BaseContext()
+
+
+def declared(given: Any) -> Declared | None:
+    """The first argument of ``jit`` as signatures; None where it is none."""
+    if not isinstance(given, list) and not is_signature(given):
+        return None
+    return [normalize_signature(one) for one in (given if isinstance(given, list) else [given])]
+
+
+def as_declared(signatures: Declared, arguments: list[Any]) -> list[Any]:
+    """A launch's arguments cast to the signature that fits best; ``TypeError`` if none fits."""
+    try:
+        kinds = [typeof(getattr(one, "_ary", one)) for one in arguments]
+    except ValueError:  # of an extension, which has its own type
+        return arguments
+    fits: list[tuple[list[int], tuple[Any, ...]]] = []
+    for takes, _ in signatures:
+        if len(takes) == len(kinds):
+            costs = [_cost(*pair, len(signatures) == 1) for pair in zip(kinds, takes, strict=True)]
+            if None not in costs:
+                fits.append((sorted(costs, reverse=True), takes))
+    if not fits or any(map(_impossible, arguments, kinds, min(fits, key=lambda fit: fit[0])[1])):
+        shown = ", ".join(map(str, kinds))
+        raise TypeError(f"No matching definition for argument type(s) {shown}")
+    best, takes = min(fits, key=lambda fit: fit[0])
+    if len([fit for fit in fits if fit[0] == best]) > 1:
+        raise TypeError(
+            f"Ambiguous overloading for arguments of types {', '.join(map(str, kinds))}"
+        )
+    return [_cast(one, kind) for one, kind in zip(arguments, takes, strict=True)]
+
+
+def _cost(kind: Any, takes: Any, only: bool) -> Any:
+    """How far a conversion goes; None where there is none. The ``only`` signature loses digits, and
+    takes signed arrays for unsigned ones."""
+    cost = _numbas.can_convert(kind, takes)
+    if cost is None and only and isinstance(kind, types.Array) and isinstance(takes, types.Array):
+        both = kind.dtype, takes.dtype
+        if (
+            all(isinstance(one, types.Integer) for one in both)
+            and len({b.bitwidth for b in both}) < 2
+        ):
+            cost = _numbas.can_convert(kind.copy(dtype=takes.dtype), takes)
+    return None if cost == UNSAFE and not only else cost
+
+
+def _impossible(value: Any, kind: Any, takes: Any) -> bool:
+    """Whether Numba refuses to launch with it: a fraction for an integer, a complex for a real."""
+    if isinstance(takes, types.Integer):
+        return not isinstance(kind, types.Integer | types.Boolean)
+    return isinstance(takes, types.Float) and isinstance(kind, types.Complex)
+
+
+def _cast(value: Any, kind: Any) -> Any:
+    return meaning(kind)(value) if isinstance(kind, NUMBERS) else value
+
+
+def casting(function: Callable[..., Any], signatures: Declared) -> Callable[..., Any]:
+    """A device function that casts what it takes and gives as its only signature says."""
+    if len(signatures) != 1:
+        return function
+    ((takes, gives),) = signatures
+    casts = [meaning(kind) if isinstance(kind, NUMBERS) else None for kind in takes]
+    result = meaning(gives) if isinstance(gives, NUMBERS) else None
+
+    def called(*values: Any, **named: Any) -> Any:
+        given = [cast(one) if cast else one for cast, one in zip(casts, values, strict=False)]
+        found = function(*given, **named)
+        return result(found) if result else found
+
+    return called if any([*casts, result]) else function
