@@ -111,18 +111,17 @@ def output_size(
     """The outputs along each axis, the last two height and width; ``windows`` are the sizes that a
     filter spans. Raises ``ValueError`` with the kernel size and dilation, as given, if it spans
     more of an axis than the padded input has, or integers of so many bits do not count that."""
-    others = [f"axis {axis}" for axis in range(len(size) - 3)]
-    axes = [*others, "depth", "height", "width"][-len(size) :]
     outputs = []
-    for axis, n, span, stride, side in zip(axes, size, windows, strides, zeros, strict=True):
-        padded = n + sum(side)
+    for axis, (n, span, stride, side) in enumerate(zip(size, windows, strides, zeros, strict=True)):
+        padded, left = n + sum(side), axis - len(size)
+        name = ("depth", "height", "width")[left] if left >= -3 else f"axis {axis}"
         if padded >= 2 ** (bits - 1):
-            made = f"padding {shown(tuple(zeros))} makes the {axis} {padded}"
+            made = f"padding {shown(tuple(zeros))} makes the {name} {padded}"
             raise ValueError(f"{made}: it must be below 2**{bits - 1}, for {bits}-bit integers")
         if span > padded:
             raise ValueError(
                 f"kernel_size {shown(kernel_size)} with dilation {shown(dilation)} spans {span} "
-                f"pixels of {axis}, but the padded input has {padded}: it must not span more"
+                f"pixels of {name}, but the padded input has {padded}: it must not span more"
             )
         outputs.append((padded - span) // stride + 1)
     return tuple(outputs)

@@ -115,7 +115,7 @@ class ConvProblem:
     @property
     def N(self) -> int:
         """Columns of the GEMM's result: output pixels of all images."""
-        return self.N_i * self.H_o * self.W_o
+        return self.batch * math.prod(self.output_size)
 
     @property
     def K(self) -> int:

@@ -116,14 +116,14 @@ class Look:
 def look(gpu: str | None) -> Callable[[], Look]:
     """Ask for clocks and load of the GPU of that UUID; call the result for the answer."""
     asked = _ask(f"--query-gpu={','.join(FIELDS)}", gpu)
-    return lambda: _look(asked())
 
+    def answer() -> Look:
+        values = (asked() or [""])[0].split(", ")
+        if len(values) != len(FIELDS):
+            return Look()
+        return Look(*(int(value) if value.strip().isdecimal() else None for value in values))
 
-def _look(lines: Sequence[str] | None) -> Look:
-    values = (lines or [""])[0].split(", ")
-    if len(values) != len(FIELDS):
-        return Look()
-    return Look(*(int(value) if value.strip().isdecimal() else None for value in values))
+    return answer
 
 
 def processes(gpu: str | None) -> Callable[[], tuple[int, ...] | None]:

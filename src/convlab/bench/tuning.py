@@ -9,7 +9,6 @@ or fails has no time.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from convlab.convolution import cores
 from convlab.doctor import environment
 from convlab.engines import Engine, choose
 from convlab.ladder import too_fast
@@ -122,9 +122,8 @@ def tuned(found: Sequence[Measured], stage: Stage, engine: Engine) -> Tuned:
 
 def processes(engine: Engine) -> int:
     """How many compile at a time: each takes a core, and a context in the GPU's memory."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     room = (engine.free_bytes() or 0) // MEMORY_A_PROCESS
-    return max(1, min(cores or 1, room, MOST_PROCESSES))
+    return max(1, min(cores(), room, MOST_PROCESSES))
 
 
 def measure_all(tasks: Sequence[Task], jobs: int) -> Generator[Measured, None, None]:
