@@ -63,6 +63,7 @@ SAYS = {
     "lanes": (lambda: lessons.who_holds_what(lane=6), "(g = 1, t = 2) holds A[1, 2], A[1, 6]"),
     "bars": (lambda: lessons.side_by_side({"s01": launched("s01")}, "requests to global memory"),
              f"s01 {launched('s01').total('requests'):,}"),
+    "memories": (lessons.memory_levels, "L2 cache: 60 MiB, 288 cycles, 5.7 TB/s"),
     "speeds": (lambda: lessons.ladder_speeds("conv4"), "s11"),
 }  # fmt: skip
 
