@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from convlab import ConvProblem, Tile, lessons, trace_stage
-from convlab.lessons import requests
+from convlab.bench.memory_levels import circle_of
+from convlab.lessons import animations, requests
 from convlab.lessons.charts import result, stored
 from convlab.lessons.exercises import numbered
 from convlab.lessons.layouts import made_of_numbers, windows_seen
@@ -61,6 +63,7 @@ SAYS = {
     "lanes": (lambda: lessons.who_holds_what(lane=6), "(g = 1, t = 2) holds A[1, 2], A[1, 6]"),
     "bars": (lambda: lessons.side_by_side({"s01": launched("s01")}, "requests to global memory"),
              f"s01 {launched('s01').total('requests'):,}"),
+    "memories": (lessons.memory_levels, "L2 cache: 60 MiB, 288 cycles, 5.7 TB/s"),
     "speeds": (lambda: lessons.ladder_speeds("conv4"), "s11"),
 }  # fmt: skip
 
@@ -72,6 +75,41 @@ def test_a_picture_says_what_the_kernel_did(name):
     assert picture.data.startswith(b"\x89PNG")
     for piece in said:
         assert piece in picture.alt + picture.caption
+
+
+def frames_of(picture):
+    """The words of each frame, by where they stand."""
+    svg = "{http://www.w3.org/2000/svg}"
+    return [
+        {float(one.get("x")): one.text for one in frame.iter(f"{svg}text")}
+        for frame in ElementTree.fromstring(picture.data).iter(f"{svg}g")
+    ]
+
+
+def test_a_tile_moves_over_the_input_term_by_term():
+    launch = trace_stage("s05", PROBLEM, Tile(M_B=4, N_B=32, K_B=4)).main
+    said = [{0.0: f"slice {k // 4}, term k = {k}"} for k in range(PROBLEM.K)]
+    assert frames_of(lessons.tile_over_input(launch, 4)) == said
+
+
+@pytest.mark.parametrize(("stage", "both"), [("s08", False), ("s09", True)])
+def test_with_two_buffers_a_slice_comes_while_another_is_multiplied(stage, both):
+    frames = frames_of(lessons.slices_in_buffers(**{stage: diary(stage)}))
+    in_flight, multiplied = (
+        animations.LEFT[name] + animations.WIDE / 2 for name in ("in flight", "multiplied")
+    )
+    assert any({in_flight, multiplied} <= frame.keys() for frame in frames) == both
+    assert [*dict.fromkeys(frame.get(multiplied) for frame in frames if multiplied in frame)] == [
+        f"slice {number}" for number in range(4)
+    ]
+
+
+def test_a_circle_of_indices_goes_through_every_line():
+    circle, at, lines = circle_of(2**12), 0, set()
+    while at not in lines:
+        lines.add(at)
+        at = int(circle[at])
+    assert lines == set(range(0, 2**10, 32))
 
 
 def test_the_map_of_threads_is_the_kernel_s():

@@ -78,9 +78,7 @@ def test_stored_notebooks_are_what_their_source_gives_with_outputs_and_pictures(
     assert all(cell.execution_count for cell in code)
     outputs = [output for cell in code for output in cell.outputs]
     html = "".join(output.get("data", {}).get("text/html", "") for output in outputs)
-    pictures = re.findall(
-        r'src="data:image/(?:png|svg\+xml);base64,[^"]{2000,}" alt="[^"]{20,}"', html
-    )
+    pictures = re.findall(r'src="data:image/[^"]+;base64,[^"]{2000,}" alt="[^"]{20,}"', html)
     assert len(pictures) == html.count("<img") >= 3
     checks = [cell for cell in code if "check" in cell.metadata.get("tags", ())]
     results = ["".join(cell.outputs[0].data["text/plain"]) for cell in checks]
@@ -196,14 +194,14 @@ def test_a_cell_that_is_two_things_or_has_no_check_is_refused(tmp_path, text, sa
 
 
 @each_lesson
-def test_every_exercise_has_twelve_wrong_answers_and_three_right_ones(path):
+def test_every_exercise_has_five_wrong_answers_and_two_right_ones(path):
     told = answers.answers_of(lesson_of(path))
     roles = {exercise.name: exercise.role for exercise in lesson_of(path).exercises()}
     assert told.keys() == roles.keys()
     for name, given in told.items():
         wrong = [answer for answer in given if answer.says not in (PASSED, UNFILLED)]
-        assert len(wrong) >= 12, name
-        assert len([answer for answer in given if answer.says == PASSED]) >= 3, name
+        assert len(wrong) >= 5, name
+        assert len([answer for answer in given if answer.says == PASSED]) >= 2, name
         assert len({answer.what for answer in given}) == len(given), name
         assert answers.GIVEN in [answer.what for answer in given], name
         assert (UNFILLED in [answer.says for answer in given]) == (roles[name] == "exercise"), name

@@ -11,7 +11,7 @@ request are ([00_start_here](00_start_here.ipynb)). It takes three quarters of a
 # %% setup=true
 from convlab import ConvProblem, Tile, trace_stage
 from convlab.lessons import block_of_product, check, measured
-from convlab.lessons import one_request, side_by_side, tile_over_input, traced
+from convlab.lessons import memory_levels, one_request, side_by_side, tile_over_input, traced
 
 # %% [markdown]
 """
@@ -58,6 +58,14 @@ Look at one row of the blue slice of the filter: it is needed by the 32 threads 
 s04 each of them fetches it. Now it is fetched **once**, into shared memory: a small memory next to the
 arithmetic, as fast as a cache, that all threads of a block see and that the kernel fills itself.
 
+These are a GPU's memories, from the nearest to the farthest:
+"""
+
+# %%
+memory_levels()
+
+# %% [markdown]
+"""
 For every slice a block does this:
 
 1. **Load.** The threads share out the work: each fetches a few numbers of the two slices into the shared

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, int32
+from numba import cuda, float32, uint32
 
 from convlab.doctor import environment
 from convlab.engines import choose
 from convlab.files import write_whole
 from convlab.timer import measure
 
-LINE, STEPS, THREADS = 32, 2**16, 1024  # LINE: int32s of a cache line
+LINE, STEPS, THREADS = 32, 2**16, 1024  # LINE: uint32s of a cache line
 # Bytes of the circles; the steps go all round the first three.
 SHARED, L1, L2, MEMORY = 2**14, 2**14, 2**22, 2**28
 WORDS = SHARED // 4
@@ -33,7 +33,7 @@ WORDS = SHARED // 4
 
 @cuda.jit
 def follow(circle, steps, stop):
-    i = 0
+    i = uint32(0)
     for _ in range(steps):
         i = circle[i]
     stop[0] = i
@@ -41,10 +41,10 @@ def follow(circle, steps, stop):
 
 @cuda.jit
 def follow_in_shared_memory(circle, steps, stop):
-    copy = cuda.shared.array(WORDS, int32)
+    copy = cuda.shared.array(WORDS, uint32)
     for i in range(circle.size):
         copy[i] = circle[i]
-    i = 0
+    i = uint32(0)
     for _ in range(steps):
         i = copy[i]
     stop[0] = i
@@ -53,22 +53,28 @@ def follow_in_shared_memory(circle, steps, stop):
 @cuda.jit
 def read(numbers, times, sums):
     total = float32(0)
-    for _ in range(times):
-        for i in range(cuda.grid(1), numbers.size, cuda.gridsize(1)):
-            total += numbers[i]
+    step = cuda.gridsize(1)
+    for time in range(times):
+        # Each time another block's part, which this SM's L1 cache does not hold.
+        i = (cuda.grid(1) + time * THREADS) % step
+        while i < numbers.size:  # a multiple of four steps
+            a, b = numbers[i], numbers[i + step]
+            c, d = numbers[i + 2 * step], numbers[i + 3 * step]
+            total += (a + b) + (c + d)
+            i += 4 * step
     sums[cuda.grid(1)] = total
 
 
 def circle_of(nbytes: int) -> np.ndarray:
     """Indices that lead from line to line in a random order, through all, and back."""
-    order = LINE * np.random.default_rng(0).permutation(nbytes // 4 // LINE).astype(np.int32)
-    circle = np.zeros(nbytes // 4, np.int32)
+    order = LINE * np.random.default_rng(0).permutation(nbytes // 4 // LINE).astype(np.uint32)
+    circle = np.zeros(nbytes // 4, np.uint32)
     circle[order] = np.roll(order, -1)
     return circle
 
 
 def latency_ns(kernel: Any, nbytes: int) -> float:
-    circle, stop = cuda.to_device(circle_of(nbytes)), cuda.device_array(1, np.int32)
+    circle, stop = cuda.to_device(circle_of(nbytes)), cuda.device_array(1, np.uint32)
 
     def start(stream: Any, steps: int) -> None:
         kernel[1, 1, stream](circle, steps, stop)
@@ -80,6 +86,8 @@ def latency_ns(kernel: Any, nbytes: int) -> float:
 def bytes_per_second(nbytes: int, times: int) -> float:
     gpu = choose("gpu")
     blocks = 2 * cuda.get_current_device().MULTIPROCESSOR_COUNT
+    step = 4 * blocks * THREADS
+    nbytes = nbytes // 4 // step * step * 4
     numbers, sums = gpu.empty((nbytes // 4,)), gpu.empty((blocks * THREADS,))
 
     def start(stream: Any, times: int) -> None:
@@ -92,7 +100,7 @@ def bytes_per_second(nbytes: int, times: int) -> float:
 def measured() -> dict[str, Any]:
     """Sizes in bytes (of an SM's memories, an SM's share), latencies in ns and cycles, bytes a
     second; None for what is not measured."""
-    found = environment([])
+    found = environment([]) | {"command": "python -m convlab.bench.memory_levels"}
     cycles_a_ns = found["clocks_mhz"]["max_sm"] / 1e3
     device = cuda.get_current_device()
     shared = device.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
