@@ -57,6 +57,10 @@ def quick(monkeypatch):
     monkeypatch.setattr(exercises, "MODEL", small)
 
 
+def short(path: Path) -> str:
+    return path.stem.split("_")[0]
+
+
 def markdown_of(notebook) -> str:
     return "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
 
@@ -95,6 +99,52 @@ def test_a_lesson_has_all_its_parts(path):
     assert {exercise.role for exercise in lesson.exercises()} == {"exercise", "hunt"}
     for tag in ("details", "summary", "code"):
         assert text.count(f"<{tag}>") == text.count(f"</{tag}>")
+
+
+@each_lesson
+def test_a_lesson_opens_with_its_aim_and_time_and_has_no_long_cell(path):
+    texts = [cell.text for cell in lesson_of(path).cells if cell.type == "markdown"]
+    aim = texts[0].split("\n\n")[1].replace("\n", " ")
+    assert aim.startswith("**You will be able to** ")
+    assert re.search(r"\bIt takes (half an|three quarters of an|an) hour\.", aim)
+    assert max(len(text.split()) for text in texts) <= 200
+
+
+@same
+@pytest.mark.parametrize(
+    "term",
+    [
+        "coalescing",
+        "latency",
+        "warp divergence",
+        "bank conflict",
+        "arithmetic intensity",
+        "occupancy",
+    ],
+)
+def test_a_term_is_defined_where_it_is_first_used(term):
+    text = " ".join(cell.text for path in SOURCES for cell in lesson_of(path).cells)
+    first = re.search(rf"\S*{term}\S*", " ".join(text.split()), re.IGNORECASE)
+    assert first is not None
+    assert first[0].startswith(f"**{term}**")
+
+
+def _lines(code: str) -> int:
+    return len(re.findall(r"^ *[^ #\n]", code, re.MULTILINE))
+
+
+@same
+def test_no_exercise_is_more_than_twice_the_one_before():
+    """What a learner writes beside the one before, the whole cell beside the longest before."""
+    before, longest = 3, 6
+    for path in SOURCES:
+        for exercise in lesson_of(path).exercises():
+            if exercise.role == "exercise":
+                whole = _lines(exercise.solution)
+                blank = whole - _lines(exercise.of(LEARNER).replace(STUB, ""))
+                assert 0 < blank <= 2 * before, f"{path.stem}: {exercise.name}"
+                assert whole <= 2 * longest, f"{path.stem}: {exercise.name}"
+                before, longest = blank, max(longest, whole)
 
 
 @each_lesson
@@ -208,7 +258,7 @@ def test_every_exercise_has_five_wrong_answers_and_two_right_ones(path):
 
 
 CASES = [
-    pytest.param(path, exercise, answer, id=f"{path.stem.split('_')[0]}-{exercise.name}-{answer.what}")
+    pytest.param(path, exercise, answer, id=f"{short(path)}-{exercise.name}-{answer.what}")
     for path in SOURCES
     for exercise in lesson_of(path).exercises()
     for answer in answers.answers_of(lesson_of(path))[exercise.name]
@@ -535,7 +585,7 @@ def test_the_simplest_problem_that_fails_is_shown():
 BARRIER = "cuda.syncthreads()"
 BARRIERS = [
     pytest.param(
-        path, exercise, part, to, id=f"{path.stem.split('_')[0]}-{exercise.name}-{part}-{to or 'none'}"
+        path, exercise, part, to, id=f"{short(path)}-{exercise.name}-{part}-{to or 'none'}"
     )
     for path in SOURCES
     for exercise in lesson_of(path).exercises()

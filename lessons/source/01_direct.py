@@ -2,9 +2,11 @@
 """
 # s01: direct convolution, one thread for each output
 
+**You will be able to** write a convolution as a GPU kernel and give each output a thread. It takes half an hour.
+
 A convolution slides a small filter over an image. Everywhere it multiplies what lies under the filter
-with the filter's numbers and adds up. Here you write it as a GPU kernel: seven loops, of which four
-become threads. You should have done [00_start_here](00_start_here.ipynb). It takes half an hour.
+with the filter's numbers and adds up. That is seven loops, of which four become threads. You should have
+done [00_start_here](00_start_here.ipynb) and [00b_small_kernels](00b_small_kernels.ipynb).
 """
 
 # %% setup=true
@@ -26,7 +28,10 @@ of the im2win paper:
 | `m`, `n` | rows and columns of the output | `H_o`, `W_o` |
 | `r` | input channels | `C_i` |
 | `u`, `v` | rows and columns of the filter | `H_f`, `W_f` |
+"""
 
+# %% [markdown]
+"""
 In plain Python, with a step `s` from one window to the next, all of it is seven loops:
 
 ```python
@@ -87,7 +92,10 @@ What is left is the sum. Besides the stride (`s_h`, `s_w`) there is the padding 
 above, zero columns on the left) and the dilation (`d_h`, `d_w`: the step from one row or column of the
 filter to the next, mostly 1). The pixel that filter row `u` meets is in input row
 `m * s_h + u * d_h - p_h`. Columns go likewise.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: the loops</summary>
 
 Three `for` loops, over `r` in `range(C_i)`, `u` in `range(H_f)` and `v` in `range(W_f)`. Inside:
@@ -197,7 +205,10 @@ measured("s01", "s05", "s07", "s09", "s11")
 Your first kernel is a respectable start. Every multiplication waits for two numbers from memory, but
 most of them come from the **caches**: small fast memories that keep what was fetched last. The neighbour
 fetched nearly the same numbers. Later stages do not leave that to luck.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.

@@ -2,10 +2,12 @@
 """
 # s02: channel-parallel, several threads for one output
 
+**You will be able to** let several threads add to one output with **atomic additions**, and say when
+that is worth it. It takes three quarters of an hour.
+
 In s01 a thread computes a whole output, input channel after input channel. Here each input channel gets
-a thread of its own, and several threads add to the same output. For that you need **atomic additions**.
-Then the threads of a block fetch their pixels together, and you see what that is good for. You should
-have done [01_direct](01_direct.ipynb). It takes three quarters of an hour.
+a thread of its own, and several threads add to the same output. Then the threads of a block fetch their
+pixels together. You should have done [01_direct](01_direct.ipynb).
 """
 
 # %% setup=true
@@ -95,7 +97,10 @@ What is left is all of the thread's work. For each output channel `j`:
 Here `output` has one dimension. Image `i`, channel `j`, row `m`, column `n` is element
 `((i * C_o + j) * H_o + m) * W_o + n`. A kernel that runs before yours has put the bias into every
 output, so you add to something that is there.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: the loops</summary>
 
 Three `for` loops: `j` in `range(C_o)`, inside it `u` in `range(H_f)`, inside that `v` in `range(W_f)`.
@@ -255,7 +260,10 @@ measured_sweep("kernel_size", "s02_cin", "s02_cout")
 What you should keep: `cuda.atomic.add` where threads have to share an output; that a warp's lanes should
 want neighbours; and that fetching together only pays when each number fetched is used often *and* cheaply.
 Lessons 05 to 07 make it cheap.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.
@@ -279,7 +287,10 @@ There would be nine times the threads for a 3 x 3 filter, each of which multipli
 atomically. An atomic addition costs far more than a multiplication in a register, and all of them queue up
 at the same outputs. Parts of a sum are worth sharing out only when they are large.
 </details>
+"""
 
+# %% [markdown]
+"""
 ## Where to read on
 
 - The files: [s02_cin_naive.py](../src/convlab/stages/s02_cin_naive.py),
