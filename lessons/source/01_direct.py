@@ -11,7 +11,8 @@ done [00_start_here](00_start_here.ipynb) and [00b_small_kernels](00b_small_kern
 
 # %% setup=true
 from convlab import ConvProblem, trace_stage
-from convlab.lessons import check, measured, one_request, one_thread, traced, who_does_what
+from convlab.lessons import check, measured, one_request, one_thread
+from convlab.lessons import time_mine, traced, who_does_what
 
 # %% [markdown]
 """
@@ -199,6 +200,14 @@ that you will write later.
 
 # %%
 measured("s01", "s05", "s07", "s09", "s11")
+
+# %% [markdown]
+"""
+With a GPU this times your own kernel, once it is right, beside the stage's and a library's:
+"""
+
+# %%
+time_mine(make_kernel, "s01")
 
 # %% [markdown]
 """

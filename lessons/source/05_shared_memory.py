@@ -14,7 +14,7 @@ request are ([00_start_here](00_start_here.ipynb)), and a tile ([00b](00b_small_
 # %% setup=true
 from convlab import ConvProblem, Tile, trace_stage
 from convlab.lessons import block_of_product, check, measured
-from convlab.lessons import one_request, side_by_side, traced
+from convlab.lessons import one_request, side_by_side, step_through, time_mine, traced
 
 # %% [markdown]
 """
@@ -157,6 +157,15 @@ one_request(ours, "S_I")
 
 # %% [markdown]
 """
+Here you can step through a block of s05, line by line, and see where each barrier stands:
+"""
+
+# %%
+few = ConvProblem(batch=1, in_channels=2, height=4, width=8, out_channels=8, kernel_size=2)
+step_through(trace_stage("s05", few))
+
+# %% [markdown]
+"""
 ## Find the bug
 
 Pass the check above first: this cell gives its answer away.
@@ -201,6 +210,9 @@ than they need to be, `K_B + 1`: then neighbouring lanes are 9 apart, and 32 of 
 
 # %%
 measured("s01", "s04", "s05", "s06")
+
+# %%
+time_mine(make_kernel, "s05")  # with a GPU, beside the stage's and a library's
 
 # %% [markdown]
 """
