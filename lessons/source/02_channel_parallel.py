@@ -85,7 +85,7 @@ print(total)
 """
 ## Your turn
 
-The thread already knows its output pixel (image `i`, row `m`, column `n`) and its *input* channel `r`.
+The thread already knows its output pixel (image `i`, row `o_h`, column `o_w`) and its *input* channel `r`.
 A **field** describes the block: `B_X` columns, `B_Y` rows and `B_Z` input channels, a thread for each.
 (`gpu_only(launch_bounds=...)` tells a GPU's compiler how many that are; the simulator does not need it.)
 What is left is all of the thread's work. For each output channel `j`:
@@ -94,8 +94,8 @@ What is left is all of the thread's work. For each output channel `j`:
   outside the image, as in s01,
 - add it atomically to the output.
 
-Here `output` has one dimension. Image `i`, channel `j`, row `m`, column `n` is element
-`((i * C_o + j) * H_o + m) * W_o + n`. A kernel that runs before yours has put the bias into every
+Here `output` has one dimension. Image `i`, channel `j`, row `o_h`, column `o_w` is element
+`((i * C_o + j) * H_o + o_h) * W_o + o_w`. A kernel that runs before yours has put the bias into every
 output, so you add to something that is there.
 """
 
@@ -113,7 +113,7 @@ one atomic addition for each output channel, not one for each product.
 </details>
 <details><summary>Tip: the pixel</summary>
 
-`i_h = m * s_h + u * d_h - p_h`, likewise `i_w`. Where `0 <= i_h < H_i and 0 <= i_w < W_i`, the pixel is
+`i_h = o_h * s_h + u * d_h - p_h`, likewise `i_w`. Where `0 <= i_h < H_i and 0 <= i_w < W_i`, the pixel is
 `input[i, r, i_h, i_w]`, else `float32(0)`. It is multiplied by `weight[j, r, u, v]`.
 </details>
 """
