@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from html import unescape
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,6 +20,7 @@ from convlab.lessons.maps import as_matrix, threads_on
 from convlab.lessons.requests import reads_for_a_product
 from convlab.lessons.timelines import ARRIVE, ASK, BARRIER, MULTIPLY, READ, SMALL, SMALL_TILE
 from convlab.stages import production_tile, s01_direct, s04_implicit_gemm, stage_named
+from convlab.tracing.views import page
 from convlab.unfold import unfold
 from convlab.workloads import paper_layer
 
@@ -327,3 +330,9 @@ def test_no_label_becomes_too_small_to_read():
     assert lessons.one_request(launch, "S_I").least > 500
     assert lessons.one_request(launch, "input").least <= 358
     assert lessons.side_by_side({"s05": launch}, "sectors of global memory").least <= 358
+
+
+def test_the_viewer_in_a_notebook_is_the_trace_s_page():
+    made = trace_stage("s01", PROBLEM)
+    html = lessons.step_through(made)._repr_html_()
+    assert unescape(re.search('srcdoc="([^"]*)"', html)[1]) == page(made)

@@ -25,7 +25,7 @@ from convlab.checking import checker
 from convlab.checking.records import Machine
 from convlab.cli import app
 from convlab.commands import lessons as command
-from convlab.lessons import answers, build, exercises, feedback, source
+from convlab.lessons import answers, build, exercises, feedback, source, timing
 from convlab.lessons.feedback import PASSED, UNFILLED
 from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, STUB, place, read
 from convlab.stages import s01_direct
@@ -55,6 +55,10 @@ def quick(monkeypatch):
     small = ConvProblem(1, 2, 4, 5, 3, 2)
     monkeypatch.setattr(checker, "PROBLEMS", {"small": small})
     monkeypatch.setattr(exercises, "MODEL", small)
+
+
+def short(path: Path) -> str:
+    return path.stem.split("_")[0]
 
 
 def markdown_of(notebook) -> str:
@@ -95,6 +99,52 @@ def test_a_lesson_has_all_its_parts(path):
     assert {exercise.role for exercise in lesson.exercises()} == {"exercise", "hunt"}
     for tag in ("details", "summary", "code"):
         assert text.count(f"<{tag}>") == text.count(f"</{tag}>")
+
+
+@each_lesson
+def test_a_lesson_opens_with_its_aim_and_time_and_has_no_long_cell(path):
+    texts = [cell.text for cell in lesson_of(path).cells if cell.type == "markdown"]
+    aim = texts[0].split("\n\n")[1].replace("\n", " ")
+    assert aim.startswith("**You will be able to** ")
+    assert re.search(r"\bIt takes (half an|three quarters of an|an) hour\.", aim)
+    assert max(len(text.split()) for text in texts) <= 200
+
+
+@same
+@pytest.mark.parametrize(
+    "term",
+    [
+        "coalescing",
+        "latency",
+        "warp divergence",
+        "bank conflict",
+        "arithmetic intensity",
+        "occupancy",
+    ],
+)
+def test_a_term_is_defined_where_it_is_first_used(term):
+    text = " ".join(cell.text for path in SOURCES for cell in lesson_of(path).cells)
+    first = re.search(rf"\S*{term}\S*", " ".join(text.split()), re.IGNORECASE)
+    assert first is not None
+    assert first[0].startswith(f"**{term}**")
+
+
+def _lines(code: str) -> int:
+    return len(re.findall(r"^ *[^ #\n]", code, re.MULTILINE))
+
+
+@same
+def test_no_exercise_is_more_than_twice_the_one_before():
+    """What a learner writes beside the one before, the whole cell beside the longest before."""
+    before, longest = 3, 6
+    for path in SOURCES:
+        for exercise in lesson_of(path).exercises():
+            if exercise.role == "exercise":
+                whole = _lines(exercise.solution)
+                blank = whole - _lines(exercise.of(LEARNER).replace(STUB, ""))
+                assert 0 < blank <= 2 * before, f"{path.stem}: {exercise.name}"
+                assert whole <= 2 * longest, f"{path.stem}: {exercise.name}"
+                before, longest = blank, max(longest, whole)
 
 
 @each_lesson
@@ -208,9 +258,7 @@ def test_every_exercise_has_five_wrong_answers_and_two_right_ones(path):
 
 
 CASES = [
-    pytest.param(
-        path, exercise, answer, id=f"{path.stem.split('_')[0]}-{exercise.name}-{answer.what}"
-    )
+    pytest.param(path, exercise, answer, id=f"{short(path)}-{exercise.name}-{answer.what}")
     for path in SOURCES
     for exercise in lesson_of(path).exercises()
     for answer in answers.answers_of(lesson_of(path))[exercise.name]
@@ -347,6 +395,52 @@ def test_where_nbgrader_grades_what_does_not_pass_raises(quick, monkeypatch):
     assert lessons.check(s01_direct.make_kernel, "s01").passed
     monkeypatch.setenv("NBGRADER_EXECUTION", "validate")
     assert not lessons.check(None, "s01").passed
+
+
+# A learner's own kernel timed
+
+
+def test_without_a_gpu_it_is_said_what_would_be_timed(capsys, monkeypatch):
+    monkeypatch.setattr(timing, "choose", lambda: Mock(is_gpu=False))
+    assert lessons.time_mine(s01_direct.make_kernel, "s01") is None
+    said = capsys.readouterr().out
+    assert "no GPU here" in said
+    assert re.search(r"On an NVIDIA H200 s01 takes [\d.]+ ms", said)
+    with pytest.raises(ValueError, match="kernel is 7"):
+        lessons.time_mine(7, "s01")
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_learner_s_kernel_is_timed_in_the_stage_s_place_where_it_is_right(
+    right, monkeypatch, capsys
+):
+    ours, problem = s01_direct.STAGE, ConvProblem(1, 2, 4, 5, 3, 2)
+
+    def ran(problem, stages, engine, tensors):
+        stage, mine = stages
+        assert mine.prepare(problem, None).launches[-1].kernel is writes_nothing
+        assert stage.prepare(problem, None).launches[-1].kernel is not writes_nothing
+        yield Mock(ok=True, time_ms=2.0)
+        yield Mock(ok=right, time_ms=3.0, error="4 of 5 are wrong")
+
+    monkeypatch.setattr(timing, "choose", lambda: Mock(is_gpu=True, device="GPU"))
+    monkeypatch.setattr(timing.ladder, "run", ran)
+    absent = Mock(on_gpu=True, precision="fp32", why_absent=lambda: "not installed")
+    there = Mock(on_gpu=True, precision="fp32", why_absent=lambda: None, title="Lib")
+    monkeypatch.setattr(timing, "BASELINES", (absent, there))
+    monkeypatch.setattr(timing, "_library_ms", lambda ready: 1.0)
+    picture = lessons.time_mine(writes_nothing, ours.name, problem)
+    assert "s01 2 ms" in picture.alt
+    assert "Lib 1 ms" in picture.alt
+    assert ("yours 3 ms" in picture.alt) == right
+    assert ("yours is not timed: 4 of 5 are wrong" in capsys.readouterr().out) != right
+    there.prepare.return_value.close.assert_called_once()
+
+
+@pytest.mark.gpu
+def test_a_learner_s_kernel_is_timed_on_this_gpu():
+    picture = lessons.time_mine(s01_direct.make_kernel, "s01", ConvProblem(2, 8, 16, 16, 8, 3))
+    assert re.search(r"s01 [\d.]+ ms; yours [\d.]+ ms", picture.alt)
 
 
 # The command
@@ -537,11 +631,7 @@ def test_the_simplest_problem_that_fails_is_shown():
 BARRIER = "cuda.syncthreads()"
 BARRIERS = [
     pytest.param(
-        path,
-        exercise,
-        part,
-        to,
-        id=f"{path.stem.split('_')[0]}-{exercise.name}-{part}-{to or 'none'}",
+        path, exercise, part, to, id=f"{short(path)}-{exercise.name}-{part}-{to or 'none'}"
     )
     for path in SOURCES
     for exercise in lesson_of(path).exercises()

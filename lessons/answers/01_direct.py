@@ -9,9 +9,9 @@ LOOPS = """        for r in range(C_i):
             for u in range(H_f):
                 for v in range(W_f):
 """
-ROWS = "n = thread % W_o\n        m = thread // W_o % H_o\n"
-NUMBERS = """        n = thread % W_o
-        m = thread // W_o % H_o
+ROWS = "o_w = thread % W_o\n        o_h = thread // W_o % H_o\n"
+NUMBERS = """        o_w = thread % W_o
+        o_h = thread // W_o % H_o
         j = thread // (W_o * H_o) % C_o
         i = thread // (W_o * H_o * C_o)
 """
@@ -23,7 +23,7 @@ ANSWERS = {
         wrong("a border one too wide", "out of bounds", ("i_w < W_i", "i_w <= W_i")),
         wrong("the border's own pixels left out", "answer", ("0 <= i_h", "0 < i_h")),
         wrong("the first channel alone", "answer", ("range(C_i)", "range(1)")),
-        wrong("stride forgotten", "answer", ("n * s_w", "n")),
+        wrong("stride forgotten", "answer", ("o_w * s_w", "o_w")),
         wrong("dilation forgotten", "answer", ("u * d_h", "u")),
         wrong("rows and columns of the filter exchanged", "out of bounds", ("weight[j, r, u, v]", "weight[j, r, v, u]")),
         wrong("the last term, not the sum", "answer", ("total += pixel", "total = pixel")),
@@ -36,19 +36,19 @@ ANSWERS = {
     ],
     "order": [
         given("counts"),
-        wrong("one line mended", "answer", ("m = thread // W_o % H_o", "m = thread % H_o")),
-        wrong("the image's sizes for the output's", "out of bounds", (ROWS, "n = thread % W_i\n        m = thread // W_i % H_o\n")),
-        wrong("the written place exchanged", "answer", ("output[i, j, m, n]", "output[i, j, n % H_o, m % W_o]")),
-        wrong("channels first", "counts", (NUMBERS, "        j = thread % C_o\n        n = thread // C_o % W_o\n        m = thread // (C_o * W_o) % H_o\n        i = thread // (W_o * H_o * C_o)\n")),
-        wrong("rows still first", "counts", (ROWS, "n = thread // H_o % W_o\n        m = thread - thread // H_o * H_o\n")),
+        wrong("one line mended", "answer", ("o_h = thread // W_o % H_o", "o_h = thread % H_o")),
+        wrong("the image's sizes for the output's", "out of bounds", (ROWS, "o_w = thread % W_i\n        o_h = thread // W_i % H_o\n")),
+        wrong("the written place exchanged", "answer", ("output[i, j, o_h, o_w]", "output[i, j, o_w % H_o, o_h % W_o]")),
+        wrong("channels first", "counts", (NUMBERS, "        j = thread % C_o\n        o_w = thread // C_o % W_o\n        o_h = thread // (C_o * W_o) % H_o\n        i = thread // (W_o * H_o * C_o)\n")),
+        wrong("rows still first", "counts", (ROWS, "o_w = thread // H_o % W_o\n        o_h = thread - thread // H_o * H_o\n")),
         wrong("no guard for the last block", "out of bounds", ("        if i >= N_i:\n            return\n\n", "")),
         wrong("the number in the block alone", "answer", ("uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)", "uint32(cuda.threadIdx.x)")),
-        wrong("written from the right", "answer", ("output[i, j, m, n]", "output[i, j, m, W_o - 1 - n]")),
+        wrong("written from the right", "answer", ("output[i, j, o_h, o_w]", "output[i, j, o_h, W_o - 1 - o_w]")),
         wrong("images without their channels", "answer", ("i = thread // (W_o * H_o * C_o)", "i = thread // (W_o * H_o)")),
         wrong("the bias added twice", "answer", ("total = float32(0)", "total = bias[j]")),
         wrong("a name that does not exist", "broken", ("if i >= N_i:", "if i >= N:")),
-        right("from the outside in", (NUMBERS, "        i = thread // (C_o * H_o * W_o)\n        rest = thread % (C_o * H_o * W_o)\n        j, pixel = rest // (H_o * W_o), rest % (H_o * W_o)\n        m, n = pixel // W_o, pixel % W_o\n")),
-        right("by subtraction", (ROWS, "m = thread // W_o % H_o\n        n = thread - thread // W_o * W_o\n")),
-        right("with divmod", (NUMBERS, "        rest, n = divmod(thread, W_o)\n        rest, m = divmod(rest, H_o)\n        i, j = divmod(rest, C_o)\n")),
+        right("from the outside in", (NUMBERS, "        i = thread // (C_o * H_o * W_o)\n        rest = thread % (C_o * H_o * W_o)\n        j, pixel = rest // (H_o * W_o), rest % (H_o * W_o)\n        o_h, o_w = pixel // W_o, pixel % W_o\n")),
+        right("by subtraction", (ROWS, "o_h = thread // W_o % H_o\n        o_w = thread - thread // W_o * W_o\n")),
+        right("with divmod", (NUMBERS, "        rest, o_w = divmod(thread, W_o)\n        rest, o_h = divmod(rest, H_o)\n        i, j = divmod(rest, C_o)\n")),
     ],
 }

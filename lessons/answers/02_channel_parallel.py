@@ -2,8 +2,8 @@
 
 from convlab.lessons.answers import given, right, wrong
 
-ATOMIC = "cuda.atomic.add(output, ((i * C_o + j) * H_o + m) * W_o + n, partial)"
-PLACE = "((i * C_o + j) * H_o + m) * W_o + n"
+ATOMIC = "cuda.atomic.add(output, ((i * C_o + j) * H_o + o_h) * W_o + o_w, partial)"
+PLACE = "((i * C_o + j) * H_o + o_h) * W_o + o_w"
 BORDER = "if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                        pixel = input[i, r, i_h, i_w]"
 ADD = "partial += pixel * weight[j, r, u, v]"
 LOOPS = "            for u in range(H_f):\n                for v in range(W_f):\n"
@@ -23,12 +23,12 @@ ANSWERS = {
         wrong("no border", "out of bounds", (BORDER, "pixel = input[i, r, i_h, i_w]"), line="input[i, r, i_h, i_w]"),
         wrong("padding forgotten", "answer", (" - p_h", ""), (" - p_w", "")),
         wrong("channels of the filter exchanged", "out of bounds", ("weight[j, r, u, v]", "weight[r, j, u, v]")),
-        wrong("rows and columns of the output exchanged", "answer", (PLACE, "((i * C_o + j) * W_o + n) * H_o + m")),
-        wrong("the first image's outputs for all", "answer", (PLACE, "(j * H_o + m) * W_o + n")),
-        wrong("four indices for an array of one dimension", "broken", (ATOMIC, "cuda.atomic.add(output, (i, j, m, n), partial)")),
+        wrong("rows and columns of the output exchanged", "answer", (PLACE, "((i * C_o + j) * W_o + o_w) * H_o + o_h")),
+        wrong("the first image's outputs for all", "answer", (PLACE, "(j * H_o + o_h) * W_o + o_w")),
+        wrong("four indices for an array of one dimension", "broken", (ATOMIC, "cuda.atomic.add(output, (i, j, o_h, o_w), partial)")),
         right("one loop over the filter", (LOOPS, "            for k in range(H_f * W_f):\n                u, v = k // W_f, k % W_f\n                if True:\n")),
         right("columns before rows", (LOOPS, "            for v in range(W_f):\n                for u in range(H_f):\n")),
-        right("added backwards, channel after channel", ("for j in range(C_o):", "for j in range(C_o - 1, -1, -1):"), (PLACE, "n + W_o * (m + H_o * (j + C_o * i))")),
+        right("added backwards, channel after channel", ("for j in range(C_o):", "for j in range(C_o - 1, -1, -1):"), (PLACE, "o_w + W_o * (o_h + H_o * (j + C_o * i))")),
     ],
     "lanes": [
         given("counts"),

@@ -2,8 +2,11 @@
 """
 # Start here: how a GPU runs threads
 
+**You will be able to** write a kernel for any number of elements, find a race and a read outside of an array,
+and see whether neighbouring threads read neighbouring numbers. It takes half an hour.
+
 You know NumPy. This notebook shows what a GPU does differently, with kernels of three lines. No GPU
-is needed: a simulator runs them and shows what happens. It takes half an hour.
+is needed: a simulator runs them and shows what happens.
 
 **How these notebooks work.** Read from top to bottom and run each cell with **Shift+Enter**. What you
 see below the cells is stored from an earlier run: run them all the same, as later ones need them. Where a
@@ -68,7 +71,10 @@ blocks together are the **grid**. Two more numbers say where a thread stands:
 | `cuda.blockDim.x` | how many threads a block has |
 
 With blocks of 4 threads, block 0 has elements 0 to 3, block 1 elements 4 to 7, and so on.
+"""
 
+# %% [markdown]
+"""
 ### Your turn: any number of elements
 
 Write a kernel that adds ten to *every* element, however many there are. Blocks have 32 threads in some
@@ -195,8 +201,9 @@ one_request(trace(add_ten_here, 2, 32, a, np.zeros_like(a)).main, "a")
 
 # %% [markdown]
 """
-Thirty-two neighbours, four sectors, nothing wasted. Such a request is called **coalesced**. Most
-of what makes a kernel fast or slow is visible in such a picture.
+Thirty-two neighbours, four sectors, nothing wasted. Such a request is called **coalesced**, and
+arranging threads so that their requests are is **coalescing**. Most of what makes a kernel fast or slow is
+visible in such a picture.
 
 ### Find the bug, second part: right and slow
 

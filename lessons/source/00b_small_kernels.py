@@ -4,9 +4,9 @@
 
 **You will be able to** give each thread a row and a column, let the threads of a block share numbers
 through fast memory, wait for each other at a barrier, add up an array together, and multiply two
-matrices tile by tile. Everything in the convolutions of the next lessons is made of these four.
+matrices tile by tile. It takes an hour. Everything in the convolutions of the next lessons is made of these four.
 
-You should have done [00_start_here](00_start_here.ipynb). It takes an hour.
+You should have done [00_start_here](00_start_here.ipynb).
 """
 
 # %% setup=true
@@ -195,6 +195,13 @@ One thread adds 128 numbers in 127 steps. Together it takes seven: 64 threads ad
 half, then 32 threads add a quarter, and so on, until the sum stands in place 0. That is a **reduction**.
 Between two steps lies a barrier.
 
+Where some threads of a warp take an `if` and others do not, the warp does both one after the other: that is
+**warp divergence**. Halving has little of it, as the threads that add lie side by side: most warps add as a
+whole or not at all.
+"""
+
+# %% [markdown]
+"""
 ### Your turn: a dot product
 
 Each block adds up the products of *its* part: `out[b]` is the sum of `a[i] * b[i]` over the 128 numbers of

@@ -2,43 +2,50 @@
 """
 # s01: direct convolution, one thread for each output
 
+**You will be able to** write a convolution as a GPU kernel and give each output a thread. It takes half an hour.
+
 A convolution slides a small filter over an image. Everywhere it multiplies what lies under the filter
-with the filter's numbers and adds up. Here you write it as a GPU kernel: seven loops, of which four
-become threads. You should have done [00_start_here](00_start_here.ipynb). It takes half an hour.
+with the filter's numbers and adds up. That is seven loops, of which four become threads. You should have
+done [00_start_here](00_start_here.ipynb) and [00b_small_kernels](00b_small_kernels.ipynb).
 """
 
 # %% setup=true
 from convlab import ConvProblem, trace_stage
-from convlab.lessons import check, measured, one_request, one_thread, traced, who_does_what
+from convlab.lessons import check, measured, one_request, one_thread
+from convlab.lessons import time_mine, traced, who_does_what
 
 # %% [markdown]
 """
 ## The idea
 
 Images have channels (three for a colour photograph, dozens inside a network), and there are several
-filters. Each filter sees all channels of an image and makes one channel of the output. With the names
-of the im2win paper:
+filters. Each filter sees all channels of an image and makes one channel of the output. The names
+are those of the im2win paper, but for `o_h` and `o_w`: its Equation 1 calls them `m` and `n`, which are
+an output channel and an output pixel in all later lessons.
 
 | letter | counts | runs over |
 | --- | --- | --- |
 | `i` | images | `N_i` |
 | `j` | filters, and so output channels | `C_o` |
-| `m`, `n` | rows and columns of the output | `H_o`, `W_o` |
+| `o_h`, `o_w` | rows and columns of the output | `H_o`, `W_o` |
 | `r` | input channels | `C_i` |
 | `u`, `v` | rows and columns of the filter | `H_f`, `W_f` |
+"""
 
+# %% [markdown]
+"""
 In plain Python, with a step `s` from one window to the next, all of it is seven loops:
 
 ```python
 for i in range(N_i):
     for j in range(C_o):
-        for m in range(H_o):
-            for n in range(W_o):
+        for o_h in range(H_o):
+            for o_w in range(W_o):
                 for r in range(C_i):
                     for u in range(H_f):
                         for v in range(W_f):
-                            output[i, j, m, n] += (
-                                input[i, r, m * s + u, n * s + v] * weight[j, r, u, v]
+                            output[i, j, o_h, o_w] += (
+                                input[i, r, o_h * s + u, o_w * s + v] * weight[j, r, u, v]
                             )
 ```
 
@@ -79,15 +86,18 @@ one_thread(small, thread=0)
 
 The kernel is a function inside a function. `make_kernel` gets a problem and makes the kernel *for its
 sizes*: `C_i`, `H_f` and so on are then plain numbers to the compiler. The thread's number is already
-taken apart into `i`, `j`, `m`, `n`: columns count fastest, after the last column of a row comes the next
+taken apart into `i`, `j`, `o_h`, `o_w`: columns count fastest, after the last column of a row comes the next
 row, after the last row the next channel, as in the first picture. (`uint32` is a whole number without a
 sign; GPUs are quickest with those.)
 
 What is left is the sum. Besides the stride (`s_h`, `s_w`) there is the padding (`p_h`, `p_w`: zero rows
 above, zero columns on the left) and the dilation (`d_h`, `d_w`: the step from one row or column of the
 filter to the next, mostly 1). The pixel that filter row `u` meets is in input row
-`m * s_h + u * d_h - p_h`. Columns go likewise.
+`o_h * s_h + u * d_h - p_h`. Columns go likewise.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: the loops</summary>
 
 Three `for` loops, over `r` in `range(C_i)`, `u` in `range(H_f)` and `v` in `range(W_f)`. Inside:
@@ -163,8 +173,8 @@ fix the lines and run the check.
 stage_kernel(
     "s01",
     planted=(
-        ("n = thread % W_o\n", "m = thread % H_o\n"),
-        ("m = thread // W_o % H_o\n", "n = thread // H_o % W_o\n"),
+        ("o_w = thread % W_o\n", "o_h = thread % H_o\n"),
+        ("o_h = thread // W_o % H_o\n", "o_w = thread // H_o % W_o\n"),
     ),
     called="make_slow",
 )
@@ -194,10 +204,21 @@ measured("s01", "s05", "s07", "s09", "s11")
 
 # %% [markdown]
 """
+With a GPU this times your own kernel, once it is right, beside the stage's and a library's:
+"""
+
+# %%
+time_mine(make_kernel, "s01")
+
+# %% [markdown]
+"""
 Your first kernel is a respectable start. Every multiplication waits for two numbers from memory, but
 most of them come from the **caches**: small fast memories that keep what was fetched last. The neighbour
 fetched nearly the same numbers. Later stages do not leave that to luck.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.

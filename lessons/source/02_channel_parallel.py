@@ -2,10 +2,12 @@
 """
 # s02: channel-parallel, several threads for one output
 
+**You will be able to** let several threads add to one output with **atomic additions**, and say when
+that is worth it. It takes three quarters of an hour.
+
 In s01 a thread computes a whole output, input channel after input channel. Here each input channel gets
-a thread of its own, and several threads add to the same output. For that you need **atomic additions**.
-Then the threads of a block fetch their pixels together, and you see what that is good for. You should
-have done [01_direct](01_direct.ipynb). It takes three quarters of an hour.
+a thread of its own, and several threads add to the same output. Then the threads of a block fetch their
+pixels together. You should have done [01_direct](01_direct.ipynb).
 """
 
 # %% setup=true
@@ -83,7 +85,7 @@ print(total)
 """
 ## Your turn
 
-The thread already knows its output pixel (image `i`, row `m`, column `n`) and its *input* channel `r`.
+The thread already knows its output pixel (image `i`, row `o_h`, column `o_w`) and its *input* channel `r`.
 A **field** describes the block: `B_X` columns, `B_Y` rows and `B_Z` input channels, a thread for each.
 (`gpu_only(launch_bounds=...)` tells a GPU's compiler how many that are; the simulator does not need it.)
 What is left is all of the thread's work. For each output channel `j`:
@@ -92,10 +94,13 @@ What is left is all of the thread's work. For each output channel `j`:
   outside the image, as in s01,
 - add it atomically to the output.
 
-Here `output` has one dimension. Image `i`, channel `j`, row `m`, column `n` is element
-`((i * C_o + j) * H_o + m) * W_o + n`. A kernel that runs before yours has put the bias into every
+Here `output` has one dimension. Image `i`, channel `j`, row `o_h`, column `o_w` is element
+`((i * C_o + j) * H_o + o_h) * W_o + o_w`. A kernel that runs before yours has put the bias into every
 output, so you add to something that is there.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: the loops</summary>
 
 Three `for` loops: `j` in `range(C_o)`, inside it `u` in `range(H_f)`, inside that `v` in `range(W_f)`.
@@ -108,7 +113,7 @@ one atomic addition for each output channel, not one for each product.
 </details>
 <details><summary>Tip: the pixel</summary>
 
-`i_h = m * s_h + u * d_h - p_h`, likewise `i_w`. Where `0 <= i_h < H_i and 0 <= i_w < W_i`, the pixel is
+`i_h = o_h * s_h + u * d_h - p_h`, likewise `i_w`. Where `0 <= i_h < H_i and 0 <= i_w < W_i`, the pixel is
 `input[i, r, i_h, i_w]`, else `float32(0)`. It is multiplied by `weight[j, r, u, v]`.
 </details>
 """
@@ -255,7 +260,10 @@ measured_sweep("kernel_size", "s02_cin", "s02_cout")
 What you should keep: `cuda.atomic.add` where threads have to share an output; that a warp's lanes should
 want neighbours; and that fetching together only pays when each number fetched is used often *and* cheaply.
 Lessons 05 to 07 make it cheap.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.
@@ -279,7 +287,10 @@ There would be nine times the threads for a 3 x 3 filter, each of which multipli
 atomically. An atomic addition costs far more than a multiplication in a register, and all of them queue up
 at the same outputs. Parts of a sum are worth sharing out only when they are large.
 </details>
+"""
 
+# %% [markdown]
+"""
 ## Where to read on
 
 - The files: [s02_cin_naive.py](../src/convlab/stages/s02_cin_naive.py),

@@ -2,9 +2,11 @@
 """
 # s03: im2col, make the convolution a matrix product
 
+**You will be able to** write a convolution as a matrix product, write the kernel that makes its matrix,
+and say what the matrix costs. It takes three quarters of an hour.
+
 People have spent decades on making matrix products fast. **im2col** ("image to columns") turns a convolution
-into one: it writes out what every output sees. Here you write the kernel that does it, and see what it
-costs. You should have done [01_direct](01_direct.ipynb). It takes three quarters of an hour.
+into one: it writes out what every output sees. You should have done [01_direct](01_direct.ipynb).
 """
 
 # %% setup=true
@@ -87,7 +89,10 @@ long, a little longer than `N`, so that each begins with a sector of its own: be
 - `value` is that pixel, or `float32(0)` outside the image and beyond the last column.
 
 The last lines write `value` into its place. `BY_IMAGE` is for a stage that makes a matrix for each image.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: taking a number apart</summary>
 
 As hours, minutes and seconds: `v = k % W_f`, `u = k % (H_f * W_f) // W_f`, `r = k // (H_f * W_f)`.
@@ -227,7 +232,10 @@ measured_kernels("s03_im2col", "s03_im2col_blas", "s03_depth_last")
 
 The rest of the ladder gets rid of the matrix. [Lesson 04](04_implicit_gemm.ipynb) does not store it, and
 s10 and s11 store something smaller, the im2win tensor. s11, in the picture above, is the fastest of them.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.
@@ -253,7 +261,10 @@ nothing would have to be copied at all.
 No: theirs is the same matrix transposed, and the product then has its factors exchanged. With a window in
 each column, the product comes out with pixels side by side, as the output tensor has them.
 </details>
+"""
 
+# %% [markdown]
+"""
 ## Where to read on
 
 - The kernel: [im2col.py](../src/convlab/kernels/im2col.py), the stages:

@@ -2,11 +2,14 @@
 """
 # s04: implicit GEMM, the matrix product without the matrix
 
+**You will be able to** compute where each number of im2col's matrix lies, and multiply without storing it.
+It takes half an hour.
+
 im2col makes a convolution a matrix product, and pays with a matrix that is several times as large as the
 input. But each of its numbers is a pixel, and a little arithmetic says which. So never build the matrix:
 compute where each number lies when it is needed. (**GEMM**, "general matrix multiplication", is what libraries call
 a matrix product.) You should have done [01_direct](01_direct.ipynb) and read the idea of
-[03_im2col](03_im2col.ipynb). It takes half an hour.
+[03_im2col](03_im2col.ipynb).
 """
 
 # %% setup=true
@@ -56,7 +59,10 @@ A block has 32 x 8 threads, and `m` and `n` are given. Two places are left for y
   `total`. `weight` has one dimension here: it *is* the `M` x `K` matrix of filters, row after row.
 
 These are lines 2 to 6 and 8 to 14 of Algorithm 1 in the im2win paper.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: taking a number apart</summary>
 
 As with hours, minutes and seconds: `f_w = k % W_f`, `f_h = k % (H_f * W_f) // W_f`,
@@ -188,7 +194,10 @@ something smaller than im2col's matrix. Everything that people know about fast m
 products can be done from here on. The very next step, s05, fetches each number once for a whole block, and
 takes `k` apart once for each number *fetched* instead of once for each multiplication. That alone makes up for
 most of what was lost.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.
@@ -212,7 +221,10 @@ and a filter has none of them.
 Yes, up to rounding, as long as `weight` is read in that order too. im2win chooses such an order, and it is a
 large part of why that is fast.
 </details>
+"""
 
+# %% [markdown]
+"""
 ## Where to read on
 
 - The whole file: [s04_implicit_gemm.py](../src/convlab/stages/s04_implicit_gemm.py), and what was measured:

@@ -2,16 +2,20 @@
 """
 # s05: shared memory, fetch together and read many times
 
+**You will be able to** fetch a slice into shared memory with all threads of a block, place the two
+barriers that this needs, and find a request that keeps it busy for too long. It takes three quarters of an hour.
+
 In s04 every thread fetches its own numbers from the GPU's main memory, and each number is fetched by many
 threads. Here the threads of a block work together: they fetch a slice once, store it in **shared memory**,
 wait for each other, and then all read it from there. You should know what a thread, a block and a
-request are ([00_start_here](00_start_here.ipynb)). It takes three quarters of an hour.
+request are ([00_start_here](00_start_here.ipynb)), and a tile ([00b](00b_small_kernels.ipynb)).
 """
 
 # %% setup=true
 from convlab import ConvProblem, Tile, trace_stage
 from convlab.lessons import block_of_product, check, measured
-from convlab.lessons import memory_levels, one_request, side_by_side, tile_over_input, traced
+from convlab.lessons import memory_levels, one_request, side_by_side, step_through
+from convlab.lessons import tile_over_input, time_mine, traced
 
 # %% [markdown]
 """
@@ -73,7 +77,10 @@ For every slice a block does this:
 2. **Wait.** `cuda.syncthreads()` is a **barrier**: no thread of the block goes on before all have come.
 3. **Compute.** Each thread multiplies its row of `S_F` with its column of `S_I`.
 4. **Wait again,** before the next slice is written over this one.
+"""
 
+# %% [markdown]
+"""
 ## Your turn
 
 `S_F[row, k]` holds the filter's slice, `S_I[k, column]` the windows'. This thread computes row `ty`,
@@ -85,7 +92,10 @@ you may take the loading of `S_I` as an example. Two places are left for you:
   here: row `row`, term `k` is `weight[row * K + k]`. Rows past `M` and terms past `K` do not exist: store
   0 there.
 - **Wait, compute, wait.**
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: sharing out the work</summary>
 
 `for e in range(t, M_B * K_B, THREADS):` gives thread `t` the elements `t`, `t + THREADS`, and so on: all
@@ -147,7 +157,8 @@ side_by_side(
 """
 In exchange there are requests to shared memory, two for each multiplication. Shared memory has no
 sectors. It has 32 **banks**, each of which gives one number at a time. Lanes that want numbers of
-different banks, or all the same number, are served at once. In the line that computes, all lanes of a
+different banks, or all the same number, are served at once. Different numbers of one bank are a **bank
+conflict**: their lanes take turns. In the line that computes, all lanes of a
 warp are in one row of the tile and so want the same number of `S_F`...
 """
 
@@ -161,6 +172,15 @@ one_request(ours, "S_F")
 
 # %%
 one_request(ours, "S_I")
+
+# %% [markdown]
+"""
+Here you can step through a block of s05, line by line, and see where each barrier stands:
+"""
+
+# %%
+few = ConvProblem(batch=1, in_channels=2, height=4, width=8, out_channels=8, kernel_size=2)
+step_through(trace_stage("s05", few))
 
 # %% [markdown]
 """
@@ -209,6 +229,9 @@ than they need to be, `K_B + 1`: then neighbouring lanes are 9 apart, and 32 of 
 # %%
 measured("s01", "s04", "s05", "s06")
 
+# %%
+time_mine(make_kernel, "s05")  # with a GPU, beside the stage's and a library's
+
 # %% [markdown]
 """
 s05 is far faster than s04, and not faster than the simple s01. That is honest and worth understanding:
@@ -221,7 +244,10 @@ s05 is far faster than s04, and not faster than the simple s01. That is honest a
 
 The next stages all live in the two arrays that you have just filled. s06 lets each thread compute several
 outputs, so that a number read once serves several sums, and there the gain comes.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.
@@ -245,7 +271,10 @@ In s04 each of the `M` rows of threads fetches it. In s05 one fetch serves the `
 tile: an eighth. For the filter one fetch serves `N_B = 32` columns. With tiles of 128 x 128, as in s09,
 it is a 128th.
 </details>
+"""
 
+# %% [markdown]
+"""
 ## Where to read on
 
 - The whole file: [s05_shared_memory.py](../src/convlab/stages/s05_shared_memory.py), and what was

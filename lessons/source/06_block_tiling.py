@@ -2,10 +2,13 @@
 """
 # s06: block tiling, several outputs a thread
 
+**You will be able to** give a thread several outputs, keep their sums in registers, and say how much less a
+larger tile fetches. It takes half an hour.
+
 In s05 every thread computes one output, and for each multiplication it reads two numbers from shared
 memory. Here a thread computes several outputs, one below the other. A number of the input, once read,
 serves all of them, and a block's tile becomes larger than the block. You should have done
-[s05, shared memory](05_shared_memory.ipynb). It takes half an hour.
+[s05, shared memory](05_shared_memory.ipynb).
 """
 
 # %% setup=true
@@ -32,7 +35,8 @@ tile_of_threads(s05, problem, thread=34)
 # %% [markdown]
 """
 A larger tile would be better. A number fetched from global memory into `S_I` serves all *rows* of the
-tile, one in `S_F` all its *columns*: the larger the tile, the less is fetched for each output. But a block
+tile, one in `S_F` all its *columns*: the larger the tile, the less is fetched for each output. The floating-point operations for
+each byte of memory traffic are the **arithmetic intensity**: a larger tile raises it. But a block
 has at most 1,024 threads, and so in s05 a tile has at most 1,024 outputs.
 
 The way out: every thread computes `M_T` outputs. With `M_T = 4` the same 128 threads have a tile of
@@ -68,7 +72,10 @@ R_O = cuda.local.array(M_T, float32)  # M_T numbers of this thread's own
 No other thread sees it, so there is nothing to wait for; but the kernel must clear it. Its size is a plain number
 to the compiler, and so are the bounds of `for i in range(M_T)`: the compiler writes this loop out
 `M_T` times and gives every element a register of its own.
+"""
 
+# %% [markdown]
+"""
 ## Your turn
 
 Loading is s05's and is given, barriers included; so is the loop that sets the sums to zero. The thread's row of the block of threads is `ty`, its
@@ -205,7 +212,10 @@ There it is: s06 takes far less time than s05 and, for the first time since s04,
 Still there is more than one read for each product, as every product needs *its own* number of the
 filter. s07 lets a thread compute several columns too, and then the filter's numbers serve several times
 as well.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.
@@ -223,7 +233,10 @@ Its sums would not fit into registers: a thread has at most 255 of them. What do
 main memory and is fetched again for every use. And the block would need a tile of millions of outputs;
 there would be few blocks, and most of the GPU would have nothing to do.
 </details>
+"""
 
+# %% [markdown]
+"""
 <details><summary>Why may the kernel not check <code>if m0 + ty &lt; M</code> once, before the last loop?</summary>
 
 That is the thread's first channel. Its others are `ROWS`, `2 * ROWS`, ... further on and may be past

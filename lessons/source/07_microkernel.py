@@ -2,10 +2,13 @@
 """
 # s07: the micro-kernel, all with all
 
+**You will be able to** compute a matrix of outputs in one thread's registers by an outer product, and
+choose which outputs those are. It takes half an hour.
+
 In s06 a thread computes several outputs of one column. Here it computes a small matrix of them, several
 rows *and* several columns. It reads a few numbers of the filter and a few of the input into registers and
 multiplies all with all. The more of both, the fewer reads for each product. You should have done
-[s06, block tiling](06_block_tiling.ipynb). It takes half an hour.
+[s06, block tiling](06_block_tiling.ipynb).
 """
 
 # %% setup=true
@@ -68,7 +71,10 @@ of the slice:
 1. Read this thread's `M_T` numbers of `S_F[row, k]` into `R_F`.
 2. Read its `N_T` numbers of `S_I[k, column]` into `R_I`.
 3. Multiply each number in `R_F` with each in `R_I` and add it to its sum in `R_O`.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: the loops</summary>
 
 One loop over `k` from 0 to `K_B`, and three parts in it: a loop over `i` that fills `R_F`, a loop over `j`
@@ -204,11 +210,15 @@ it removed its techniques one at a time, removing the micro-kernel cost most.
 - Both loops have bounds that the compiler knows, so it writes them out: a long row of multiplications
   and additions, with no counting and no jumping between them.
 - Registers are few. A thread has at most 255, and all threads of an SM (streaming
-  multiprocessor) share the SM's registers: the more a thread takes, the fewer threads fit. 8 x 8 sums, 8 and 8
+  multiprocessor) share the SM's registers: the more a thread takes, the fewer blocks fit. How many blocks (or warps) an SM holds at a
+  time is its **occupancy**. 8 x 8 sums, 8 and 8
   operands and some addresses do fit; 16 x 16 sums alone would need too many.
 
 What is left: reads from shared memory are still one number each. s08 makes them four.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.
@@ -225,7 +235,10 @@ row of the tile follows the other, `K_B` numbers each. For `i = 0` the two rows 
 1 of the tile, `K_B` numbers apart; with a thread's rows side by side they would want rows 0 and `M_T`,
 `M_T * K_B` apart. With `K_B = 16` and `M_T = 4` the first is two banks, the second the same bank twice.
 </details>
+"""
 
+# %% [markdown]
+"""
 <details><summary>Why is <code>R_F</code> read before the multiplications and not <code>S_F</code> in them? The compiler could keep the number, too.</summary>
 
 It could where it can prove that no thread changes the number in between. For shared memory, which other threads

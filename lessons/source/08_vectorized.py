@@ -2,11 +2,13 @@
 """
 # s08: vectorised access, four numbers at a time
 
+**You will be able to** use 128-bit loads and stores, and arrange numbers so that these are allowed. It takes
+three quarters of an hour.
+
 A thread of s07 reads shared memory with **scalar** loads: each instruction brings one number. GPUs also have
-instructions that move four neighbours at once: 16 bytes, 128 bits, a **float4**. After this lesson you can use
-128-bit loads and stores, and you know their condition: the four numbers must be neighbours, and the first one
-must lie at a multiple of 16 bytes. You should have done [s07, the micro-kernel](07_microkernel.ipynb). The
-lesson takes three quarters of an hour.
+instructions that move four neighbours at once: 16 bytes, 128 bits, a **float4**. The four numbers must be
+neighbours, and the first one must lie at a multiple of 16 bytes. You should have done
+[s07, the micro-kernel](07_microkernel.ipynb).
 """
 
 # %% setup=true
@@ -43,7 +45,10 @@ thread_in_tile(ours, problem, thread=9)
 """
 In lesson 07 it was a bug to give a thread columns that lie side by side, because each lane read one number and
 skipped three. Here each lane reads all four, and skips nothing.
+"""
 
+# %% [markdown]
+"""
 A thread with more than four rows has several float4s. The float4 with the thread's row `i` as its first
 (`i` = 0, 4, 8, ...) begins at row `ty * FLOAT4 + i * ROWS` of the tile, where `FLOAT4` is 4. So the first
 float4s of all threads lie side by side, then all second ones: the threads of a warp read neighbours.
@@ -58,7 +63,10 @@ Two functions move a float4. `array` is in shared or in global memory:
 For an array with two dimensions the index is a pair, `(row, column)`, and the four numbers are neighbours in
 the row. **The index must be a multiple of four numbers** from the array's start. Otherwise a GPU stops the
 kernel, and the simulator says `misaligned`.
+"""
 
+# %% [markdown]
+"""
 ### The filter is transposed
 
 `load4` can bring four *rows* of the filter's slice only if these are neighbours in memory. In s07's
@@ -73,7 +81,10 @@ filter's loads.
 | `weight` (s07) | `weight[row * K + k]` | `M` x `K` |
 | `packed` | `packed[k * M_P + row]` | `K` x `M`, each rounded up to whole tiles |
 | `S_F` | `S_F[k, row]` | `K_B` x `M_B` |
+"""
 
+# %% [markdown]
+"""
 ## Your turn
 
 Below is the kernel of s08. The outer product is the one of s07. At the end the kernel stores the sums as
@@ -86,7 +97,10 @@ float4s. Two places are left for you:
   steps of `FLOAT4`, load four numbers of `S_F` into `R_F[i]` to `R_F[i + 3]`. The four are in row `k`, from
   column `ty * FLOAT4 + i * ROWS` on. Likewise load `N_T` numbers of `S_I` into `R_I`, from column
   `tx * FLOAT4 + j * COLUMNS` on.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: four at once on the left</summary>
 
 `four = load4(S_F, (k, ...))`, then `R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four`.
@@ -235,7 +249,10 @@ Again less time, with the same arithmetic in the same order:
 What is left is waiting. While a block loads a slice it does not compute, and while it computes it does not
 load. The next two stages change that: s08b loads the next slice into registers while the block multiplies
 this one, and s09 gives each slice a buffer of its own.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.
@@ -257,7 +274,10 @@ warp need the same numbers, and a wavefront delivers these once for all of them.
 When the number of pixels of an output image is no multiple of four (`ALIGNED` is false). Then a float4 of
 columns may begin in one image and end in the next, and the pixel of the next image lies elsewhere in memory.
 </details>
+"""
 
+# %% [markdown]
+"""
 ## Where to read on
 
 - The whole file: [s08_vectorized.py](../src/convlab/stages/s08_vectorized.py), and what was

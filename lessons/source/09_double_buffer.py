@@ -2,9 +2,12 @@
 """
 # s09: double buffering, fetch the next slice while this one is multiplied
 
+**You will be able to** fetch a slice while the one before is multiplied, and see on a timeline whether loads
+and arithmetic overlap. It takes three quarters of an hour.
+
 Since s05 a block fetches a slice, waits, multiplies it, waits, and fetches the next. While it fetches it
 does not multiply, and while it multiplies it does not fetch. Here it does both at once. You should have
-met slices and barriers ([05_shared_memory](05_shared_memory.ipynb)). It takes three quarters of an hour.
+met slices and barriers ([05_shared_memory](05_shared_memory.ipynb)).
 """
 
 # %% setup=true
@@ -48,7 +51,10 @@ slices_in_buffers(s08=diary("s08"), s09=diary("s09"))
 The same is done once more, in small. From shared memory to registers is also a way, of some 30 cycles. So
 there are two sets of registers for the operands, `R_F0`, `R_I0` and `R_F1`, `R_I1`: step `k + 1` is read
 into the one while step `k` is multiplied from the other.
+"""
 
+# %% [markdown]
+"""
 ## Your turn
 
 The loop has one **round** more than there are slices, so that all rounds have the same code:
@@ -68,7 +74,10 @@ functions are given as well:
 | --- | --- |
 | `read(S_F, S_I, k, ty, tx, R_F, R_I)` | loads the operands in row `k` of shared memory into registers; the slice's step `k` is in row `k0 + k` |
 | `multiply(R_F, R_I, R_O)` | adds their products to the thread's sums |
+"""
 
+# %% [markdown]
+"""
 `S_F` and `S_I` have `2 * K_B` rows: one buffer begins at row 0, the other at row `K_B`. `k0` is the row where
 the slice begins that the block multiplies. Three places are left for you:
 
@@ -80,7 +89,10 @@ the slice begins that the block multiplies. Three places are left for you:
   given lines store what was loaded there.
 - **The change of roles.** Wait until all threads have stored, and read step 0 of the new slice into `R_F0`,
   `R_I0`.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: which steps does the loop do?</summary>
 
 With `K_B = 8` steps are 0 to 7. The given lines after the loop read step 7 and multiply step 6. So the
@@ -215,7 +227,10 @@ twice as fast, for two reasons.
 - What is left is not waiting but work. The input still comes one number at a time, and for each one a
   thread divides, takes remainders and asks whether it is in the image. [Lesson 11](11_im2win_full.ipynb)
   takes that away.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.
@@ -238,7 +253,10 @@ before the slow thread has come to it too, done with reading.
 Between asking and needing then lies one step instead of a whole slice, as the last step alone is left to
 multiply. Ours asks at the beginning of the round.
 </details>
+"""
 
+# %% [markdown]
+"""
 ## Where to read on
 
 - The whole file: [s09_double_buffer.py](../src/convlab/stages/s09_double_buffer.py), and what was

@@ -2,10 +2,13 @@
 """
 # s10: im2win, another order for the input
 
+**You will be able to** write the input in the order in which windows read it, and convolve from there. It
+takes three quarters of an hour.
+
 Up to s09 the kernels read the input as it lies in memory. Now a layout transform, a kernel that runs
 first, writes the input in another order: the order in which windows read it. That is the idea of the
 im2win paper. You need what a kernel and a request are ([00](00_start_here.ipynb)) and the
-loops of [01_direct](01_direct.ipynb). It takes three quarters of an hour.
+loops of [01_direct](01_direct.ipynb).
 """
 
 # %% setup=true
@@ -61,7 +64,8 @@ workspaces("s03_im2col", "s10", layers=("conv1", "conv3", "conv4", "conv5", "con
 ## Your turn: the transform
 
 The tensor is `windows[i, r, m, e]`: image, channel, row of the output, and the place `e` in its row. In the
-paper it is Equation 2:
+paper it is Equation 2, in which, other than in a matrix product, `m` is a row of the output and `k` a
+column of the input:
 
 `windows[i, r, m, k * H_f + u] = input[i, r, m * s_h + u, k]`
 
@@ -71,7 +75,10 @@ that a row of the tensor has `W_w * H_f` numbers.
 
 Each thread writes one number. Which one follows from its number `e`, taken apart as in lesson 01: `u`
 counts fastest, then `k`, then `m`, then `r`, then `i`.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: taking the number apart</summary>
 
 What counts fastest is a remainder: `u = e % H_f`. The next one is what is left, divided, and then a
@@ -252,7 +259,10 @@ the filter is wide. Then no column of pixels is shared by two windows of a row.
 36 is a quarter less than 48. (48 is a third more than 36.) Such things happen in papers; count for
 yourself. [Lesson 15](15_read_the_paper.ipynb) has more of them.
 </details>
+"""
 
+# %% [markdown]
+"""
 ## Where to read on
 
 - The whole file: [s10_im2win.py](../src/convlab/stages/s10_im2win.py), and what was measured:

@@ -2,9 +2,12 @@
 """
 # s11: the whole of im2win, four numbers at a time
 
+**You will be able to** load windows as float4s from the im2win tensor, and pad shared memory against bank
+conflicts. It takes three quarters of an hour.
+
 s10 has the right order and a slow kernel, s09 a fast kernel and the wrong order. This lesson brings them
 together: it is the paper's Algorithm 3. You should have done [09](09_double_buffer.ipynb) and
-[10](10_im2win.ipynb). It takes three quarters of an hour.
+[10](10_im2win.ipynb).
 """
 
 # %% setup=true
@@ -40,7 +43,10 @@ is packed in that order too, once, by a small kernel, with zeros where the tenso
 
 The rest of the kernel is s09's: tiles, registers, two buffers. What changes is how a slice is fetched and
 stored. (s10c, s10d and s11 also tune it; the end of the lesson says how.)
+"""
 
+# %% [markdown]
+"""
 ## Your turn: float4 loads
 
 [s10b_im2win_vectorized](../src/convlab/stages/s10b_im2win_vectorized.py) is s09's kernel with this idea alone; the
@@ -52,7 +58,10 @@ number `e % K_4`. A group has `G` numbers, and so a window `K_W = W_f * G`, zero
 The address where that window begins is computed before the loop over slices: `first_I[f]` for float4 `f`
 of this thread. So its first term is `k = slice_ * K_B + e % K_4 * FLOAT4`, and it lies at `first_I[f] + k`. (With a dilation in width `d_w` the columns of a window are `d_w` groups apart, and
 `k // G * G * (d_w - 1)` has to be added. Without, that is zero, and the compiler leaves it out.)
+"""
 
+# %% [markdown]
+"""
 `load4(windows, place)` loads four numbers at once. Assign them to `fetched_I[f, 0]` to `fetched_I[f, 3]`.
 The loop for the filter is given and works alike.
 
@@ -217,7 +226,10 @@ Three more stages make it faster and change nothing of its idea.
 - **The steps of k are unrolled.** The compiler keeps s09's loop over k a loop, with a counter and addresses
   to compute at every step. In [s10d_unrolled_steps](../src/convlab/stages/s10d_unrolled_steps.py) each step is a
   function with its own constant `k`, made by the one before it, as deep as a slice.
+"""
 
+# %% [markdown]
+"""
 [s11_im2win_full](../src/convlab/stages/s11_im2win_full.py):
 
 - **A tile for each problem.** [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py) chooses among eight shapes
@@ -234,7 +246,10 @@ as predicted, is in [fast.md](../docs/notes/fast.md): among others, that fetchin
 anything where an SM has other resident blocks to run.
 
 Could one have the order without the pass over memory? That is what [s12](12_fused_im2win.ipynb) does.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.
@@ -256,7 +271,10 @@ differ. The checks compare with an error bound that holds for every order.
 Its loads from <em>shared</em> memory are: section 3.3 says so. A float4 load from global memory needs windows
 that begin at multiples of four, and channels innermost give that.
 </details>
+"""
 
+# %% [markdown]
+"""
 ## Where to read on
 
 - The whole files: [s11_im2win_full.py](../src/convlab/stages/s11_im2win_full.py) and its transform,

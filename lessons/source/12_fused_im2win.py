@@ -2,9 +2,12 @@
 """
 # s12: im2win without its tensor
 
+**You will be able to** write a multistage pipeline of asynchronous copies, and wait for the right one. It
+takes three quarters of an hour.
+
 s11 writes the im2win tensor to global memory, and then reads it again. s12 never writes it: each block
 makes the slice that it needs, in shared memory, from the input. This goes beyond the paper. You should have
-done [09](09_double_buffer.ipynb) and [11](11_im2win_full.ipynb). It takes three quarters of an hour.
+done [09](09_double_buffer.ipynb) and [11](11_im2win_full.ipynb).
 """
 
 # %% setup=true
@@ -77,7 +80,10 @@ one slice after the other, while later ones arrive. Three places are left for yo
 - **Before slice `slice_` is read**, wait until it is there. `IN_FLIGHT` later ones may still be in flight. Your
   own part of the slice is there when `wait_copies` says so. But other threads have fetched the other parts, and
   each thread can wait only for its own copies.
+"""
 
+# %% [markdown]
+"""
 | call | does |
 | --- | --- |
 | `fetch_filter(packed, slice_, pipe, t, S_F)` | starts the copies of this thread's part of the filter's slice |
@@ -188,7 +194,10 @@ filter, where s11 takes several times the input.
 The [results](../docs/results.md) compare s12 with libraries, and [how it came to be fast](../docs/notes/fast.md)
 says what was tried. What s12 adds to the kernel above: where there are few outputs, blocks share the slices of each
 sum (split-K).
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.
@@ -211,7 +220,10 @@ the line that asked and the line that read.
 Each fetch is answered from the caches nearly always, since the same block and its neighbours have just
 fetched the same rows. s11's tensor is far larger than the caches: it went to memory and back.
 </details>
+"""
 
+# %% [markdown]
+"""
 ## Where to read on
 
 - The whole files: [s11d_window_copies.py](../src/convlab/stages/s11d_window_copies.py),

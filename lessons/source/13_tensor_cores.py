@@ -2,10 +2,13 @@
 """
 # s13: tensor cores, to float32 accuracy
 
+**You will be able to** multiply matrices with a warp's tensor core, and get float32 accuracy from it. It
+takes an hour.
+
 Up to s12 every thread multiplies for itself. A GPU also has **tensor cores**: a whole warp multiplies two
 small matrices with one instruction, which is many times faster and much less exact. s13 makes it exact
 again. This goes beyond the paper. You should have done [07](07_microkernel.ipynb) and
-[12](12_fused_im2win.ipynb). It takes an hour.
+[12](12_fused_im2win.ipynb).
 """
 
 # %% setup=true
@@ -47,7 +50,10 @@ In a kernel a lane's numbers are tuples, in this order:
 
 All 32 lanes have to come to the call. It is the warp that multiplies, and a lane that stays away takes its
 numbers with it.
+"""
 
+# %% [markdown]
+"""
 ## Your turn: a product by one warp
 
 Write `C = A @ B`. `A` is 16 x 8, `B` 8 x 8, `C` 16 x 8, all in rows, as NumPy has them. The kernel is
@@ -158,7 +164,10 @@ A thread is a lane here, as the block is one warp. The rows are those of the fir
 Which window is which column of a matrix is free to choose, and s13 chooses so that a lane's columns are
 float4s: one load, one store. Each product gives two columns of `d`, so the left ones of four products are one
 float4 (`left`), the right ones the next float4 (`left + FLOAT4`).
+"""
 
+# %% [markdown]
+"""
 For every pair of rows `i`, `i + 1` and every `j`, there are `CHAIN` steps of 8 terms to add up, 1 or 2 of them. Four
 places are left for you:
 
@@ -170,7 +179,10 @@ places are left for you:
   adds to `part`. Mind the order.
 - **Add the part** to the lane's sums: rows `i` and `i + 1` (which is 8 below) of `R_O`, columns `left` and
   `left + FLOAT4`.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: splitting</summary>
 
 `split_tf32` returns both parts: `L_I[half, j], T_I[half, j] = split_tf32(x)`.
@@ -325,7 +337,10 @@ only 27 terms, there is so little to multiply that s12 stays ahead.
 
 The layout transform splits the filter and writes it in the order in which lanes hold it, so that one float4
 load gets a lane its `a`. A network that is no longer trained needs that transform once.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.
@@ -343,7 +358,10 @@ Each small part is at most 1 part in 2,048 of its number, so that product is at 
 whole product, and on average far less, with either sign. A float32 sum of many terms is off by more. A fourth product
 would be a third more work for the tensor cores.
 </details>
+"""
 
+# %% [markdown]
+"""
 <details><summary>A pixel is infinite. What are its two parts, and what becomes of the sums?</summary>
 
 <code>large</code> is infinite, <code>small</code> is infinity minus infinity: NaN. So all sums with it would be NaN
@@ -358,7 +376,10 @@ Four ordinary additions per part and lane are instructions that tensor cores wai
 half as many of them, and the error is still below that of float32. (Where <code>K_B</code> is 8, s13 does begin
 again after 8.)
 </details>
+"""
 
+# %% [markdown]
+"""
 ## Where to read on
 
 - The whole file: [s13_tensor_cores.py](../src/convlab/stages/s13_tensor_cores.py). What the simulator's tensor

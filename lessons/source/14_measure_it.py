@@ -2,9 +2,12 @@
 """
 # Measure it: how fast is it really?
 
+**You will be able to** time a kernel without the usual four mistakes, and read a table of times. It takes half
+an hour.
+
 You have climbed the ladder, and counted. This lesson is about seconds: how one measures a kernel, what
 goes wrong when one does, and what the ladder's numbers say. With a GPU you can measure your own; without
-one you have the stored results of an NVIDIA H200. You should have done a few stages. It takes half an hour.
+one you have the stored results of an NVIDIA H200. You should have done a few stages.
 """
 
 # %% setup=true
@@ -216,7 +219,10 @@ Three things to read off:
   what comes after it.
 - How near is that to what is possible? A GPU has a highest speed of arithmetic and a highest speed of memory,
   and a layer is bound by one of the two: the [roofline](../docs/measuring.md#the-roofline).
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.

@@ -2,9 +2,11 @@
 """
 # Read the paper with us
 
+**You will be able to** check a paper's claims, figures and listings against code that works. It takes an hour.
+
 The ladder follows a paper: *Im2win: An Efficient Convolution Paradigm on GPU* by Lu, Chu, Guo and Liu
-([arXiv 2306.14316](https://arxiv.org/abs/2306.14316)). You have written most of what is in it. Now read it:
-an hour with the paper open beside this page. Papers are written by people, and this one too has slips; to
+([arXiv 2306.14316](https://arxiv.org/abs/2306.14316)). You have written most of what is in it. Now read it
+with the paper open beside this page. Papers are written by people, and this one too has slips; to
 find them is part of reading.
 """
 
@@ -151,6 +153,10 @@ of it: [from paper to code](../docs/papers.md). Two of them, for you to find:
 The right side is <code>I(i, r, m + u, n + v)</code>, and the left one has neither <code>n</code> nor <code>v</code>,
 but <code>k</code>. It should be column <code>k</code>, and row <code>m * s + u</code>, for strides other than 1.
 </details>
+"""
+
+# %% [markdown]
+"""
 <details><summary>What is wrong with line 19 of Algorithm 3?</summary>
 
 It multiplies <code>R_I[1]</code> by <code>R_I[1]</code>: the input by itself. One of them is the filter's,
@@ -190,7 +196,10 @@ On this layer and this GPU s11 is ahead of im2col with a library's matrix produc
 by less than 3.5 times; it is another GPU and another library. "Direct" can be very slow or
 fairly quick; ours, s01, is far less than 155 times slower, because its threads read neighbours. A speedup
 says as much about the slow one as about the fast one.
+"""
 
+# %% [markdown]
+"""
 ## Questions
 
 Think first, then unfold.
@@ -212,7 +221,10 @@ and so the paper's Figure 4 can be measured again.
 By the convolution's operations divided by the time, whatever was really computed. Then a figure above the
 GPU's highest speed is possible, and no mistake.
 </details>
+"""
 
+# %% [markdown]
+"""
 ## Where to read on
 
 - The im2win paper (000), now from the first page on: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).

@@ -13,11 +13,12 @@ from convlab.lessons.layouts import column_of_windows, im2col_beside_im2win, im2
 from convlab.lessons.layouts import windows_written_out
 from convlab.lessons.maps import block_of_product, one_thread, region_and_field
 from convlab.lessons.maps import tile_of_threads, who_adds, who_does_what
-from convlab.lessons.pictures import Picture
+from convlab.lessons.pictures import Picture, step_through
 from convlab.lessons.requests import one_request, reads_in_turn, thread_in_tile
 from convlab.lessons.tensor_cores import bits_of_split, check_accuracy, check_one_warp
 from convlab.lessons.tensor_cores import errors_by_terms, who_holds_what
 from convlab.lessons.timelines import check_prefetch, diary, pipeline_stages, timeline
+from convlab.lessons.timing import time_mine
 
 __all__ = [
     "Feedback", "On", "Picture", "PretendGPU", "as_bars", "bits_of_split", "block_of_product",
@@ -26,7 +27,8 @@ __all__ = [
     "im2col_beside_im2win", "im2win_orders", "ladder_speeds", "measured", "measured_kernels",
     "measured_memory", "measured_parts", "measured_sweep", "memory_levels", "one_request",
     "one_thread", "part_of", "pipeline_stages", "pretended", "reads_in_turn", "region_and_field",
-    "run", "side_by_side", "slices_in_buffers", "thread_in_tile", "tile_of_threads",
-    "tile_over_input", "timeline", "traced", "traced_im2col", "what_is_wrong", "where", "who_adds",
-    "who_does_what", "who_holds_what", "windows_written_out", "with_field", "workspaces",
+    "run", "side_by_side", "slices_in_buffers", "step_through", "thread_in_tile", "tile_of_threads",
+    "tile_over_input", "time_mine", "timeline", "traced", "traced_im2col", "what_is_wrong", "where",
+    "who_adds", "who_does_what", "who_holds_what", "windows_written_out", "with_field",
+    "workspaces",
 ]  # fmt: skip

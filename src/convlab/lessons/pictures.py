@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from convlab.tracing import Trace
+from convlab.tracing.views import page
+
 PAPER, INK, FAINT, NOBODY = "#fbfaf6", "#24292f", "#8b929a", "#eceae3"
 RIGHT, WRONG = "#7fbf8e", "#e0705c"
 # Eight colours that colour-blind people tell apart (Okabe and Ito), lightened to be written on.
@@ -53,6 +56,24 @@ class Picture:
         )
         display({"text/html": html, "text/plain": self.alt}, raw=True)
         display(Markdown(f"*{self.caption}*"))
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """The page of ``convlab trace --html`` in a frame of a notebook, apart from its styles."""
+
+    trace: Trace = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe title="{escape(self.trace.title)}" srcdoc="{escape(page(self.trace))}" '
+            'style="width:100%;height:42em;border:1px solid #8b929a" loading="lazy"></iframe>'
+        )
+
+
+def step_through(trace: Trace) -> Viewer:
+    """A viewer that steps through what each thread of a trace did."""
+    return Viewer(trace)
 
 
 def sheet(width: float, height: float, columns: int = 1) -> tuple[Any, list[Any]]:

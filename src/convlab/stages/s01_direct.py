@@ -22,11 +22,11 @@ def make_kernel(problem: ConvProblem) -> Kernel:
 
     @cuda.jit
     def direct(input, weight, bias, output):
-        # The four outer loops: thread number -> image i, output channel j, row m, column n.
+        # The four outer loops: thread number -> image i, output channel j, row o_h, column o_w.
         # Columns are innermost, so neighbouring threads read and write neighbouring addresses.
         thread = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
-        n = thread % W_o
-        m = thread // W_o % H_o
+        o_w = thread % W_o
+        o_h = thread // W_o % H_o
         j = thread // (W_o * H_o) % C_o
         i = thread // (W_o * H_o * C_o)
         if i >= N_i:
@@ -36,14 +36,14 @@ def make_kernel(problem: ConvProblem) -> Kernel:
         for r in range(C_i):
             for u in range(H_f):
                 for v in range(W_f):
-                    i_h = m * s_h + u * d_h - p_h
-                    i_w = n * s_w + v * d_w - p_w
+                    i_h = o_h * s_h + u * d_h - p_h
+                    i_w = o_w * s_w + v * d_w - p_w
                     pixel = float32(0)  # outside the image is padding
                     if 0 <= i_h < H_i and 0 <= i_w < W_i:
                         pixel = input[i, r, i_h, i_w]
                     total += pixel * weight[j, r, u, v]
 
-        output[i, j, m, n] = total + bias[j]
+        output[i, j, o_h, o_w] = total + bias[j]
 
     return direct
 

@@ -40,25 +40,25 @@ def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
         x, y, z = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.threadIdx.z)
         t = uint32((z * B_Y + y) * B_X + x)
         block = uint32(cuda.blockIdx.x)
-        n0 = block % ACROSS * B_X
-        m0 = block // ACROSS % DOWN * B_Y
+        w0 = block % ACROSS * B_X
+        h0 = block // ACROSS % DOWN * B_Y
         r0 = block // (ACROSS * DOWN) % GROUPS * B_Z
         i = block // (ACROSS * DOWN * GROUPS)
-        m, n, r = m0 + y, n0 + x, r0 + z
+        o_h, o_w, r = h0 + y, w0 + x, r0 + z
 
         for u0 in range(0, H_f, U):
             for v0 in range(0, W_f, V):
-                stage_field(input, S, i, r0, m0, n0, u0, v0, t)  # load
+                stage_field(input, S, i, r0, h0, w0, u0, v0, t)  # load
                 cuda.syncthreads()  # nobody computes before all have fetched
 
-                if m < H_o and n < W_o and r < C_i:
+                if o_h < H_o and o_w < W_o and r < C_i:
                     for j in range(C_o):  # compute
                         partial = float32(0)
                         for u in range(min(U, H_f - u0)):
                             for v in range(min(V, W_f - v0)):
                                 pixel = S[z, y * s_h + u * d_h, x * s_w + v * d_w]
                                 partial += pixel * weight[j, r, u0 + u, v0 + v]
-                        cuda.atomic.add(output, ((i * C_o + j) * H_o + m) * W_o + n, partial)
+                        cuda.atomic.add(output, ((i * C_o + j) * H_o + o_h) * W_o + o_w, partial)
                 cuda.syncthreads()  # nobody fetches the next part over what others still read
 
     return cin_parallel

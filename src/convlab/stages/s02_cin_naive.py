@@ -33,24 +33,24 @@ def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
     def cin_naive(input, weight, output):
         x, y, z = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.threadIdx.z)
         block = uint32(cuda.blockIdx.x)
-        n = block % ACROSS * B_X + x
-        m = block // ACROSS % DOWN * B_Y + y
+        o_w = block % ACROSS * B_X + x
+        o_h = block // ACROSS % DOWN * B_Y + y
         r = block // (ACROSS * DOWN) % GROUPS * B_Z + z
         i = block // (ACROSS * DOWN * GROUPS)
-        if m >= H_o or n >= W_o or r >= C_i:
+        if o_h >= H_o or o_w >= W_o or r >= C_i:
             return
 
         for j in range(C_o):
             partial = float32(0)
             for u in range(H_f):
                 for v in range(W_f):
-                    i_h = m * s_h + u * d_h - p_h
-                    i_w = n * s_w + v * d_w - p_w
+                    i_h = o_h * s_h + u * d_h - p_h
+                    i_w = o_w * s_w + v * d_w - p_w
                     pixel = float32(0)  # outside the image is padding
                     if 0 <= i_h < H_i and 0 <= i_w < W_i:
                         pixel = input[i, r, i_h, i_w]
                     partial += pixel * weight[j, r, u, v]
-            cuda.atomic.add(output, ((i * C_o + j) * H_o + m) * W_o + n, partial)
+            cuda.atomic.add(output, ((i * C_o + j) * H_o + o_h) * W_o + o_w, partial)
 
     return cin_naive
 

@@ -38,16 +38,16 @@ def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
         t = uint32(y * B_X + x)
         block = uint32(cuda.blockIdx.x)  # those that fetch the same field are neighbours
         j = block % C_o
-        n0 = block // C_o % ACROSS * B_X
-        m0 = block // (C_o * ACROSS) % DOWN * B_Y
+        w0 = block // C_o % ACROSS * B_X
+        h0 = block // (C_o * ACROSS) % DOWN * B_Y
         i = block // (C_o * ACROSS * DOWN)
-        m, n = m0 + y, n0 + x
+        o_h, o_w = h0 + y, w0 + x
 
         total = float32(0)
         for r0 in range(0, C_i, B_Z):
             for u0 in range(0, H_f, U):
                 for v0 in range(0, W_f, V):
-                    stage_field(input, S, i, r0, m0, n0, u0, v0, t)  # load
+                    stage_field(input, S, i, r0, h0, w0, u0, v0, t)  # load
                     cuda.syncthreads()  # nobody computes before all have fetched
 
                     for z in range(min(B_Z, C_i - r0)):  # compute
@@ -57,8 +57,8 @@ def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
                                 total += pixel * weight[j, r0 + z, u0 + u, v0 + v]
                     cuda.syncthreads()  # nobody fetches the next over what others still read
 
-        if m < H_o and n < W_o:
-            output[i, j, m, n] = total + bias[j]
+        if o_h < H_o and o_w < W_o:
+            output[i, j, o_h, o_w] = total + bias[j]
 
     return cout_parallel
 
