@@ -118,13 +118,14 @@ def attempts(stage: Stage, make: Maker, seed: int, model: ConvProblem) -> Iterat
             if (tile := tall_tile(stage)) is None:
                 continue
             problem = in_blocks(stage, problem, tile)
-        if name in (SEVERAL, SPLIT) and not right:
+        if name == SEVERAL and not right:
             return
         if name == SEVERAL:
             tile = wide_tile(stage)
             problem = in_blocks(stage, problem, tile)
         if name == SPLIT:
             tile = split_tile(stage)
+            problem = in_blocks(stage, problem, tile)
         answer, findings = _try(stage, make, name, problem, tile, seed, options)
         yield answer, findings, {}
         right = right and answer.ok and not findings

@@ -128,10 +128,12 @@ def _first_for(stage: Stage, tiles: Iterable[Tile]) -> Tile | None:
 
 
 def split_tile(stage: Stage) -> Tile | None:
-    """The wide tile with another K_B, odd if the tiny one's is even, if that suits the stage."""
-    if (wide := wide_tile(stage)) is None or stage.tiny_tile is None:
-        return wide
-    return _first_for(stage, [replace(wide, K_B=stage.tiny_tile.K_B + 1)]) or wide
+    """A tile of 4 x 2 threads, each of which computes more than in the tiny tile, and another K_B,
+    odd if the tiny one's is even. The tiny one where that does not suit the stage."""
+    if (tiny := stage.tiny_tile) is None:
+        return None
+    M_T, N_T = 2 * tiny.M_T, 3 * tiny.N_T
+    return _first_for(stage, [Tile(4 * M_T, 2 * N_T, tiny.K_B + 1, M_T, N_T)]) or tiny
 
 
 def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None) -> ConvProblem:

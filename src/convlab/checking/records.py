@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterator
@@ -50,8 +51,8 @@ class Answer:
         return None if self.ok else self.failed or str(self.check)
 
     def work(self) -> tuple[bool, int]:
-        """How much there is to compute; answers without an output come last."""
-        return self.check is None, self.problem.flops
+        """How much there is to read and compute; answers without an output come last."""
+        return self.check is None, self.problem.flops + math.prod(self.problem.input_shape)
 
     def map_of_wrong(self) -> list[str]:
         """The first output channel that is wrong as a picture of characters: x is wrong."""
@@ -128,7 +129,7 @@ class Check:
     @property
     def telling(self) -> Answer | None:
         """The wrong answer that shows the mistake best: on ordinary numbers where there is one, and
-        on the problem with the fewest multiplications."""
+        on the smallest problem."""
         ordinary = [answer for answer in self.wrong if answer.name not in (SPOILED, RELU)]
         return min(ordinary or self.wrong, key=Answer.work, default=None)
 
