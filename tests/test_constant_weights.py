@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numba.cuda.core import config
+from pretended_gpu import PretendedGpu
 
 import convlab
 from convlab import LADDER, ConvProblem, Tile, plans
@@ -62,13 +63,6 @@ def test_every_stage_with_a_constant_weight(stage: Stage, engine: Engine) -> Non
         check(output, input, used, None)
         assert ready(on(input), again) is again
         check(again, input, weight, bias)
-
-
-class PretendedGpu(Simulator):
-    name, is_gpu = "gpu", True
-
-    def sm_count(self) -> int:
-        return 4
 
 
 @pytest.mark.same_in_cudasim

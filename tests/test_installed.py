@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import subprocess
-import venv
+import sys
 from collections.abc import Callable
 from email.parser import Parser
 from pathlib import Path
@@ -25,14 +25,16 @@ ALONE = {name: value for name, value in os.environ.items() if name[:6] not in ("
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def uv(*arguments: object) -> None:
+    """Builds and installs as pip does, in a tenth of the time."""
+    words = [Path(sys.executable).with_name("uv"), "--quiet", *map(str, arguments)]
+    subprocess.run(words, check=True, env=ALONE)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    venv.create(folder / "build", with_pip=True)
-    pip = [folder / "build/bin/python", "-m", "pip", "install", "-q", "build"]
-    subprocess.run(pip, check=True, env=ALONE)
-    build = [folder / "build/bin/python", "-m", "build", "-o", folder, ROOT]
-    subprocess.run(build, check=True, env=ALONE, cwd=folder, capture_output=True)
+    uv("build", "--python", sys.executable, "--out-dir", folder, ROOT)
     (found,) = folder.glob("*.whl")  # of the sdist, where nothing else is asked for
     return found
 
@@ -41,13 +43,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Runs one of the environment's programs in an empty folder."""
     folder = tmp_path_factory.mktemp("alone")
-    venv.create(folder / "venv", with_pip=True)
+    uv("venv", "--python", sys.executable, folder / "venv")
+    uv("pip", "install", "--python", folder / "venv/bin/python", wheel)
 
     def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         command = [folder / "venv/bin" / program, *map(str, arguments)]
         return subprocess.run(command, cwd=folder, env=ALONE, capture_output=True, text=True)
 
-    run("python", "-m", "pip", "install", "-q", wheel).check_returncode()
     return run
 
 

@@ -4,16 +4,16 @@ and not what auto takes. The GPU is a simulator that says it is one."""
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from numba.cuda.core import config
+from pretended_gpu import PretendedGpu
 from size import SOURCE, read_with
-from typer.testing import CliRunner
+from test_cli import convlab_, refused
 
-from convlab import ConvProblem, Tile, api, cli, doctor, engines, ladder, plans, shell
+from convlab import ConvProblem, Tile, api, doctor, engines, ladder, plans, shell
 from convlab import lint as gate
 from convlab.bench import sanitizers, systems, tuning
 from convlab.engines import EngineUnavailable
@@ -32,18 +32,7 @@ ALONE = "s14_warpgroups"
 TOO_NEW = (*COPYING, ALONE)
 
 
-class PretendedGpu(Simulator):
-    name, is_gpu = "gpu", True
-
-    def __init__(self, *capability: int, device: str = "Tesla T4") -> None:
-        super().__init__(strict=False)
-        self._capability, self.device = capability, device
-
-    def capability(self) -> Any:
-        return self._capability
-
-
-T4 = PretendedGpu(7, 5)
+T4 = PretendedGpu("Tesla T4", (7, 5), strict=False)
 
 
 def reason(*names: str, gpu: str = "Tesla T4", capability: tuple[int, int] = (7, 5)) -> str:
@@ -61,18 +50,6 @@ def t4(monkeypatch):
     monkeypatch.setattr(api, "_current_gpu", lambda: 0)
     monkeypatch.setattr(api, "_kept", api._Kept())
     return T4
-
-
-def convlab(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(cli.app, list(map(str, arguments)), prog_name="convlab")
-
-
-def refused(*arguments: str) -> str:
-    """The one line of standard error with which the command ends, status 2."""
-    ran = convlab(*arguments)
-    assert ran.exit_code == 2
-    assert ran.stderr.count("\n") == 1
-    return ran.stderr
 
 
 # Which stages these are.
@@ -101,7 +78,7 @@ def test_a_stage_requires_what_it_and_its_kernels_use(stage):
     ids=str,
 )  # fmt: skip
 def test_which_gpus_run_them(capability, absent, auto, monkeypatch):
-    gpu = PretendedGpu(*capability)
+    gpu = PretendedGpu("Tesla T4", capability, strict=False)
     stages, left_out = stages_for(gpu)
     assert tuple(stage.name for stage in LADDER if stage not in stages) == absent
     assert auto_stage(gpu) is stage_named(auto)
@@ -185,7 +162,7 @@ def test_the_ladder_leaves_them_out_in_a_line(monkeypatch):
     monkeypatch.setattr(ladder, "default_problem", lambda engine: PROBLEM)
     few = tuple(map(stage_named, ("s01", "s11", "s12", "s14")))
     monkeypatch.setattr("convlab.stages.LADDER", few)
-    ran = convlab("ladder", "--engine", "simulator")
+    ran = convlab_("ladder", "--engine", "simulator")
     assert ran.exit_code == 0, ran.output
     assert f"left out        {reason('s12', 's14')}\n" in ran.stdout
     assert "All 2 stages are right" in ran.stdout
@@ -230,7 +207,7 @@ def test_the_doctor_warns(t4, monkeypatch):
     monkeypatch.setattr(doctor, "_would_use", lambda *_: {"engine": "gpu", "why": "it works"})
     line = f"{reason()}; stage auto is s11_im2win_full"
     assert doctor.facts()["warnings"][-1] == line
-    ran = convlab("doctor")
+    ran = convlab_("doctor")
     assert ran.exit_code == 0
     assert f"Warning: {line}" in " ".join(ran.stdout.split())
 
@@ -256,7 +233,7 @@ def test_lint_refuses_them_by_name_and_leaves_them_out_otherwise(monkeypatch):
     monkeypatch.setattr(shell, "check_compilers", lambda user: None)
     gpus = {(9, 0): (), (7, 5): TOO_NEW, (10, 0): (ALONE,)}
     named = [word for gpu in gpus for word in ("--arch", "sm_{}{}".format(*gpu))]
-    ran = convlab("lint", *named, "--layer", "conv12")
+    ran = convlab_("lint", *named, "--layer", "conv12")
     assert ran.exit_code == 0, ran.output
     older, newer = reason(gpu="sm_75"), reason(gpu="sm_100", capability=(10, 0))
     assert ran.stdout.startswith(f"left out: {older}\nleft out: {newer}\n")
@@ -266,7 +243,7 @@ def test_lint_refuses_them_by_name_and_leaves_them_out_otherwise(monkeypatch):
 
     # Nobody named sm_80, so nobody is refused.
     asked.clear()
-    ran = convlab("lint", "s14", "--layer", "conv12")
+    ran = convlab_("lint", "s14", "--layer", "conv12")
     assert ran.exit_code == 0, ran.output
     assert ran.stdout.startswith(f"left out: {of_s14}\n")
     assert asked == [(ALONE, (9, 0))]

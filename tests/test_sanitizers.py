@@ -13,10 +13,10 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from pretended_gpu import PretendedGpu
 
 from convlab.bench import sanitizers
 from convlab.engines import EngineUnavailable
-from convlab.engines.simulator import Simulator
 from convlab.stages import LADDER
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -39,10 +39,6 @@ for n in $findings; do
 done
 exit $code
 """
-
-
-class PretendedGpu(Simulator):
-    name, is_gpu, device = "gpu", True, "pretended GPU"
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from pretended_gpu import PretendedGpu
 
 from convlab import ConvProblem, plan, plans, tuned
 from convlab.engines import choose
-from convlab.engines.simulator import Simulator
 from convlab.kernels import tile_heuristic
 from convlab.oracle import random_tensors
 from convlab.stages import s12_fused_im2win as s12
@@ -28,14 +28,6 @@ best_splits, best_tile = tile_heuristic.S12.best_splits, tile_heuristic.S12.best
 candidates = tile_heuristic.S12.candidates
 CHOSEN = best_tile(PROBLEM, 4)
 OTHER = next(tile for tile in candidates(PROBLEM) if tile != CHOSEN)
-
-
-class PretendedGpu(Simulator):
-    name, is_gpu = "gpu", True
-
-    def __init__(self, device=GPU, sms=4, **options):
-        super().__init__(**options)
-        self.device, self.sm_count = device, lambda: sms
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from pretended_gpu import PretendedGpu
 from strategies import problems
-from typer.testing import CliRunner
+from test_cli import convlab_
 
-from convlab import ConvProblem, Tile, cli, engines, plans, stages, tuned
+from convlab import ConvProblem, Tile, engines, plans, stages, tuned
 from convlab.bench import tuning
 from convlab.engines import EngineUnavailable
-from convlab.engines.simulator import Simulator
 from convlab.kernels import tile_heuristic
 from convlab.kernels.tile_heuristic import Heuristic
 from convlab.stages import s12_fused_im2win as s12
@@ -39,13 +39,6 @@ FEW = SimpleNamespace(
 tile_heuristic.HEURISTICS["few tiles"] = cast(Heuristic, FEW)
 S12 = replace(s12.STAGE, tiles=replace(s12.STAGE.tiles, heuristic="few tiles"))
 TASKS = tuning.tasks_for({"small": PROBLEM}, S12)
-
-
-class PretendedGpu(Simulator):
-    name, is_gpu, device = "gpu", True, "pretended GPU"
-
-    def sm_count(self):
-        return 4
 
 
 @pytest.fixture
@@ -90,10 +83,6 @@ def times(gpu, monkeypatch):
 
     monkeypatch.setattr(tuning, "measure_group", measure_group)
     return coming
-
-
-def convlab(*arguments):
-    return CliRunner().invoke(cli.app, list(map(str, arguments)), prog_name="convlab")
 
 
 # The tuner.
@@ -196,7 +185,7 @@ def test_processes_of_their_own_hand_back_what_they_found():
 
 def test_one_problem_is_shown_tile_by_tile_and_its_best_remembered(gpu, times, tmp_path):
     times += [0.5, 0.75, 0.6]
-    ran = convlab("tune", "--problem", SHAPES, "--json", tmp_path / "t.json")
+    ran = convlab_("tune", "--problem", SHAPES, "--json", tmp_path / "t.json")
     assert ran.exit_code == 0, ran.output
     lines = [line.split() for line in ran.stdout.splitlines() if "/" in line.split(" ")[0]]
     assert [line[0] for line in lines] == ["16x32x4/4x4", "12x32x3/12x8", "32x32x4/4x4"]
@@ -211,7 +200,7 @@ def test_one_problem_is_shown_tile_by_tile_and_its_best_remembered(gpu, times, t
 
 def test_several_problems_are_a_line_each(times):
     times += [1, 2, 3, 6, 4, 5]
-    ran = convlab("tune", "--problem", SHAPES, "--problem", ANOTHER)
+    ran = convlab_("tune", "--problem", SHAPES, "--problem", ANOTHER)
     assert ran.exit_code == 0, ran.output
     ratios = [line.split()[-1] for line in ran.stdout.splitlines() if "x3x3" in line]
     assert ratios == ["2.00", "1.00"]
@@ -219,7 +208,7 @@ def test_several_problems_are_a_line_each(times):
 
 def test_a_wrong_tile_is_named_and_exits_1_and_the_right_ones_count(gpu, times):
     times += ["ValueError: no", 1, 2]
-    ran = convlab("tune", "--problem", SHAPES)
+    ran = convlab_("tune", "--problem", SHAPES)
     assert ran.exit_code == 1
     assert "16x32x4/4x4: ValueError: no" in ran.stdout
     assert plans.tile_for(PROBLEM, S12, gpu) == TILES[1]
@@ -228,7 +217,7 @@ def test_a_wrong_tile_is_named_and_exits_1_and_the_right_ones_count(gpu, times):
 def test_ctrl_c_keeps_the_problems_that_are_done(gpu, times, tmp_path):
     times += [3, 2, 1, 5, None]
     file = tmp_path / "t.json"
-    ran = convlab("tune", "--problem", SHAPES, "--problem", ANOTHER, "--json", file)
+    ran = convlab_("tune", "--problem", SHAPES, "--problem", ANOTHER, "--json", file)
     assert ran.exit_code == 130
     assert "after 1 of 2 problems" in ran.stderr
     assert ran.stdout.count("x3x3") == 2  # what was begun is shown
@@ -239,10 +228,10 @@ def test_ctrl_c_keeps_the_problems_that_are_done(gpu, times, tmp_path):
 
 def test_forgetting(gpu, times):
     times += [1, 2, 3]
-    assert convlab("tune", "--problem", SHAPES).exit_code == 0
-    assert "0 tiles are" in convlab("tune", "--forget", "--layer", "conv1").stdout
+    assert convlab_("tune", "--problem", SHAPES).exit_code == 0
+    assert "0 tiles are" in convlab_("tune", "--forget", "--layer", "conv1").stdout
     assert plans.tile_for(PROBLEM, S12, gpu) == TILES[0]
-    assert "1 tile is" in convlab("tune", "--forget", "--problem", SHAPES).stdout
+    assert "1 tile is" in convlab_("tune", "--forget", "--problem", SHAPES).stdout
     assert plans.tile_for(PROBLEM, S12, gpu) == MODEL
 
 
@@ -250,9 +239,9 @@ def test_all_are_the_layers_and_what_nobody_tuned_for(times, monkeypatch):
     tasks_for = Mock(wraps=tuning.tasks_for)
     monkeypatch.setattr(tuning, "tasks_for", tasks_for)
     monkeypatch.setattr(tuned, "remember", lambda *_: None)  # whole files, 93 times
-    assert convlab("tune", "--all").exit_code == 0
+    assert convlab_("tune", "--all").exit_code == 0
     assert len(tasks_for.call_args.args[0]) == 12 + len(UNTUNED) + len(UNSEEN) == 93
-    assert convlab("tune", "--batch", "2").exit_code == 0
+    assert convlab_("tune", "--batch", "2").exit_code == 0
     assert [*tasks_for.call_args.args[0].values()] == [paper_layer("conv9", 2)]
 
 
@@ -273,7 +262,7 @@ def test_all_are_the_layers_and_what_nobody_tuned_for(times, monkeypatch):
     ],
 )
 def test_what_is_refused_in_a_line(gpu, arguments, said):
-    ran = convlab("tune", *arguments)
+    ran = convlab_("tune", *arguments)
     assert ran.exit_code == 2
     assert said in ran.stderr
     assert ran.stderr.count("\n") == 1
@@ -282,7 +271,7 @@ def test_what_is_refused_in_a_line(gpu, arguments, said):
 
 def test_without_a_gpu_it_is_refused(monkeypatch):
     monkeypatch.setattr(engines, "choose", Mock(side_effect=EngineUnavailable("there is none")))
-    ran = convlab("tune")
+    ran = convlab_("tune")
     assert (ran.exit_code, ran.stderr) == (2, "convlab: there is none\n")
 
 
@@ -301,7 +290,7 @@ def test_tiles_that_cannot_be_kept_are_refused_before_any_work(
     path = tmp_path / broken
     path.write_text("") if broken == "cache" else path.mkdir(parents=True)
     monkeypatch.setattr(tuning, "measure_all", lambda *_: pytest.fail("work was done"))
-    ran = convlab("tune", *arguments)
+    ran = convlab_("tune", *arguments)
     assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1)
     assert str(path) in ran.stderr
     assert "CONVLAB_CACHE" in ran.stderr

@@ -128,7 +128,7 @@ class Grid:
         edge = edge or (FAINT if hatch else PAPER)
         box = Rectangle((column, row), wide, high, facecolor=colour, edgecolor=edge, hatch=hatch)
         box.set_linewidth(line)
-        self.panel.add_patch(box)
+        self.panel.add_artist(box)  # not as a patch: finished() sets the limits
         if text:
             self._write(column + wide / 2, row + high / 2, text, size, ha="center")
 
