@@ -144,6 +144,10 @@ LINES = {
     """,
     "arguments become what a signature declares": """
     square = cuda.jit("float32(float32)", device=True)(lambda x: x * x)
+    below = cuda.jit("uint32(uint32)", device=True)(lambda x: x - 10)
+    wrapped = np.zeros(1)
+    cuda.jit(lambda a: a.__setitem__(0, below(3)))[1, 1](wrapped)
+    assert wrapped[0] == 2**32 - 7
     @cuda.jit(["void(float32[:], int32)", "void(float64[:], int32)"])
     def declared(a, n):
         a[0], a[1] = n, square(0.1)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numba.cuda import types
 from numba.cuda.core.sigutils import is_signature, normalize_signature
 from numba.cuda.typing.context import BaseContext
 from numba.cuda.typing.typeof import typeof
 
-from convlab.simulation.scalars import NUMBERS, meaning
+from convlab.simulation.scalars import CHECKED, NUMBERS, keeper, meaning
 
 Declared = list[tuple[tuple[Any, ...], Any]]  # types of arguments and of the result
 UNSAFE = 4  # how Numba numbers conversions: 1 is none, 2 and 3 lose nothing
@@ -44,7 +45,8 @@ def as_declared(signatures: Declared, arguments: list[Any]) -> list[Any]:
         raise TypeError(
             f"Ambiguous overloading for arguments of types {', '.join(map(str, kinds))}"
         )
-    return [_cast(one, kind) for one, kind in zip(arguments, takes, strict=True)]
+    casts = map(_cast_to, takes)
+    return [cast(one) if cast else one for cast, one in zip(casts, arguments, strict=True)]
 
 
 def _cost(kind: Any, takes: Any, only: bool) -> Any:
@@ -68,8 +70,12 @@ def _impossible(value: Any, kind: Any, takes: Any) -> bool:
     return isinstance(takes, types.Float) and isinstance(kind, types.Complex)
 
 
-def _cast(value: Any, kind: Any) -> Any:
-    return meaning(kind)(value) if isinstance(kind, NUMBERS) else value
+def _cast_to(kind: Any) -> Callable[[Any], Any] | None:
+    """What casts to a type of numbers. Unlike a cast that a kernel writes it may wrap around."""
+    if not isinstance(kind, NUMBERS):
+        return None
+    cast: Callable[[Any], Any] = meaning(kind)
+    return keeper(np.dtype(kind.name)) if kind.name in CHECKED else cast
 
 
 def casting(function: Callable[..., Any], signatures: Declared) -> Callable[..., Any]:
@@ -77,8 +83,7 @@ def casting(function: Callable[..., Any], signatures: Declared) -> Callable[...,
     if len(signatures) != 1:
         return function
     ((takes, gives),) = signatures
-    casts = [meaning(kind) if isinstance(kind, NUMBERS) else None for kind in takes]
-    result = meaning(gives) if isinstance(gives, NUMBERS) else None
+    casts, result = [_cast_to(kind) for kind in takes], _cast_to(gives)
 
     def called(*values: Any, **named: Any) -> Any:
         given = [cast(one) if cast else one for cast, one in zip(casts, values, strict=False)]
