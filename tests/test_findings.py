@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernels import sanitized
+from kernels import sanitized, schedules
 from kernels.cases import Case, findings_of
 from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
@@ -25,7 +25,7 @@ def lines(findings: Sequence[Finding]) -> set:
     return {(f.kind, f.line, f.other_line, f.array) for f in findings}
 
 
-@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*WRONG, *schedules.WRONG], ids=lambda case: case.name)
 def test_a_wrong_kernel_gets_its_finding(case: Case, monkeypatch) -> None:
     found = findings_of(case)
     source = linecache.getlines(case.kernel.py_func.__code__.co_filename)
@@ -57,7 +57,9 @@ def test_what_is_said_of_a_mistake(name: str, count: int, block: int, says: str)
     assert (finding.count, finding.block) == (count, (block, 0, 0))
 
 
-@pytest.mark.parametrize("case", [*RIGHT, *DOCUMENTED], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [*RIGHT, *schedules.RIGHT, *DOCUMENTED], ids=lambda case: case.name
+)
 def test_a_right_kernel_gets_none(case: Case, monkeypatch) -> None:
     for engine, long in (
         (Simulator(), simulated_launch.LONG), (Simulator(), 0), (Simulator(strict=False), 0)
@@ -72,7 +74,7 @@ def test_there_are_enough_of_both_and_every_kind_has_its_row_in_the_documentatio
     assert len(WRONG) >= 40
     assert len(RIGHT) >= 20
     assert len(DOCUMENTED) >= 10
-    assert {case.kind for case in WRONG} == set(REMEDIES)
+    assert {case.kind for case in WRONG + schedules.WRONG} == set(REMEDIES)
     page = (Path(__file__).parents[1] / "docs/findings.md").read_text(encoding="utf-8")
     assert all(f"\n| {kind} | " in page for kind in REMEDIES)
 

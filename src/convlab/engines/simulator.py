@@ -17,11 +17,8 @@ import numpy as np
 from convlab.engines import Engine
 from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError, three
-from convlab.simulation.simulated_launch import (
-    Recorder,
-    SimulatedLaunch,
-    run_in_two_orders,
-)
+from convlab.simulation.orders import run_in_two_orders
+from convlab.simulation.simulated_launch import Recorder, SimulatedLaunch
 from convlab.stage import Launch
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]

@@ -303,6 +303,13 @@ def instruction(code: CodeType, offset: int) -> int:
     return _by_id[id(code)][offset]
 
 
+@cache
+def ignores_result(code: CodeType, offset: int) -> bool:
+    """Whether the result of the call at ``offset`` is thrown away."""
+    later = [step for step in dis.get_instructions(code) if step.offset > offset]
+    return next((step.opname for step in later if step.opname != "CACHE"), "") == "POP_TOP"
+
+
 def site_of(depth: int) -> int:
     """The site in the function ``depth`` calls above the caller."""
     frame = sys._getframe(depth + 1)

@@ -32,6 +32,8 @@ REMEDIES = {
     "inactive lane": "let every lane that the mask names reach the call, and read from those only",
     "deadlock": "let whoever is waited for come there without waiting itself: free every lock, set "
     "every flag, reach every barrier",
+    "depends on order": "poll until the others have come there, put a barrier between, retry a "
+    "lock until it is free, or split the kernel in two launches",
     "endless loop": "let the loop's condition come to an end",
     "wraps around": "compare before subtracting, or keep the number signed",
     "division by zero": "guard the division",

@@ -22,6 +22,7 @@ from numba.cuda.simulator.kernel import FakeCUDAKernel
 
 from convlab.simulation.findings import ALWAYS, NotSimulated, SimulationError, three
 from convlab.simulation.host_api import UnifiedArray, host_api
+from convlab.simulation.orders import run_in_two_orders
 from convlab.simulation.report import Report
 from convlab.simulation.simulated_launch import SimulatedLaunch
 
@@ -42,7 +43,8 @@ def simulate(
     if it uses what is not known here, and ``ValueError`` for a shape that CUDA does not launch.
     """
     sizes = three(grid, "grid"), three(block, "block")
-    SimulatedLaunch(kernel, *sizes, arguments, shared_bytes, True, None).run()
+    what = kernel, *sizes, arguments, shared_bytes, True, None
+    run_in_two_orders(SimulatedLaunch(*what), lambda: SimulatedLaunch(*what, backwards=True))
 
 
 @contextmanager

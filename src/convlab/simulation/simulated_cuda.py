@@ -181,6 +181,7 @@ class SimulatedCuda:
         self.const = SimpleNamespace(array_like=lambda array: array)
         self.atomic = _Atomic(self)
         self.hub = self.syncthreads = hub  # not a method: one call less for each barrier
+        self.asked: Any = None  # an orders.Asked, if anything looks at it
         self.gives_way = False  # whether a thread lets others go first after each atomic
         self.threadfence = self.threadfence_system = partial(on_fence, True)
         self.threadfence_block = partial(on_fence, False)
@@ -318,9 +319,13 @@ class _Atomic:
 
         def atomic(array: Any, index: Any, value: Any) -> Any:
             value = converted(value, array.dtype)
-            old = array.update(index, lambda old: combine(old, value), site_of(1), kind)
-            if self._cuda.gives_way:
-                self._cuda.hub(Request(YIELD, site_of(1)))
+            site, asked = site_of(1), self._cuda.asked
+            old = array.update(index, lambda old: combine(old, value), site, kind)
+            gives_way = self._cuda.gives_way
+            if combine(old, value) == old and asked.read(array, index, site, old, sys._getframe(1)):
+                gives_way = True  # it polls, in a loop of any kind
+            if gives_way:
+                self._cuda.hub(Request(YIELD, site))
             return old
 
         setattr(self, name, atomic)
@@ -330,6 +335,7 @@ class _Atomic:
         expected, value = converted(expected, array.dtype), converted(value, array.dtype)
         site = site_of(depth)
         old = array.update(index, lambda old: value if old == expected else old, site)
+        self._cuda.asked.swap(array, index, site, expected, old == expected)
         # Perhaps it is a lock that another thread holds: let that run.
         if old != expected or self._cuda.gives_way:
             self._cuda.hub(Request(YIELD, site))

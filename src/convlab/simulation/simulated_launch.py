@@ -32,6 +32,7 @@ from convlab.simulation.findings import (
 from convlab.simulation.greenlets import Block
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
+from convlab.simulation.orders import Asked
 from convlab.simulation.python_body import BY_ZERO, Copier, may_wait, names_used
 from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
@@ -40,7 +41,8 @@ from convlab.simulation.turns import Turns
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 BLOCK_THREADS = 1024
-FENCES = {"threadfence", "threadfence_block", "threadfence_system"}
+# What threads tell each other something by.
+TELLING = {"threadfence", "threadfence_block", "threadfence_system", "atomic"}
 LONG = 60_000  # entries of the log that are looked at in one go
 
 
@@ -128,11 +130,12 @@ class SimulatedLaunch(Clock):
         cores = self.tensor_cores
         cores.used = cores.start in self.called
         used = copier.used.union(*map(names_used, self.codes))
-        self.may_fence = bool(used & FENCES)
+        self.may_tell = bool(used & TELLING)
         self.deep = any(may_wait(code) for code in self.codes if code is not self.body.__code__)
         self.arguments = self._as_seen(arguments)
         self.race = Race()
         self.fenced = False
+        self.asked = self.cuda.asked = Asked(self)
         self.phases = self.epoch = 0  # how many there were, of all blocks and warps
         self.backwards = self.cuda.gives_way = backwards
         self.reports.order = " when blocks run in another order" if backwards else ""
@@ -285,8 +288,8 @@ class SimulatedLaunch(Clock):
             shared, epochs = self.cuda.shared.keep(), self.epochs[:]
             block.kept = Kept(self.phase, epochs, shared, self.tensor_cores.keep(), paths)
             return
-        self.copies.end_block()
-        self.tensor_cores.end_block()
+        for part in self.copies, self.tensor_cores, self.asked:
+            part.end_block()
         if self.log is not None and not self.turns.waiting and len(self.log.addresses) > LONG:
             self._look(whole=True)
 
@@ -311,11 +314,6 @@ class SimulatedLaunch(Clock):
             one = one._whole if isinstance(one, RecordArray) else one
             if isinstance(one, CheckedArray):
                 yield one
-
-    @property
-    def depends_on_order(self) -> bool:
-        """Whether threads have told each other something, so that another order may show more."""
-        return self.strict and self.fenced
 
     # What happens while it runs.
 
@@ -463,30 +461,6 @@ def addresses(hosts: list[np.ndarray]) -> dict[int, int]:
             free = -(-(free + high - low) // 256) * 256 + 256
         starts[id(host)] = begins[low] + real - low
     return starts
-
-
-def run_in_two_orders(launch: SimulatedLaunch, again: Callable[[], SimulatedLaunch]) -> None:
-    """Run it, and if threads tell each other something run it again in another order, which
-    ``again`` makes. The arguments become what the first run makes of them."""
-    if not (launch.strict and launch.may_fence):
-        launch.run()
-        return
-    hosts = [array.host for array in launch.global_arrays() if array.host.flags.writeable]
-    before = [host.copy() for host in hosts]
-    launch.run()
-    if not launch.depends_on_order:
-        return
-    after = [host.copy() for host in hosts]
-    _fill(hosts, before)
-    try:
-        again().run()
-    finally:
-        _fill(hosts, after)
-
-
-def _fill(hosts: list[np.ndarray], values: list[np.ndarray]) -> None:
-    for host, kept in zip(hosts, values, strict=True):
-        host[...] = kept
 
 
 def _owner(host: np.ndarray) -> np.ndarray:
