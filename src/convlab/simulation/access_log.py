@@ -205,6 +205,15 @@ class AccessLog:
             column.clear()
         self._columns = None
 
+    def forget_half_an_entry(self) -> None:
+        """Have only whole entries, after Ctrl-C in the middle of one."""
+        del self.addresses[len(self.sites) :]
+        try:
+            self.columns()
+        except ValueError:  # a store without its value
+            self.addresses.pop()
+            self.sites.pop()
+
     def columns(self) -> Accesses:
         """The entries as arrays, which several callers share: the same ones until ``clear``."""
         if self._columns is not None:
@@ -352,10 +361,11 @@ class EndlessLoop(RuntimeError):
 
 
 class Loops:
-    """Counts the iterations of all loops, by all threads of any launches: ``left`` may be run."""
+    """Counts the iterations of all loops, by all threads of any launches: ``left`` may be run.
+    More of them are an error, or a finding if it ``finds``."""
 
-    def __init__(self, left: int = 1 << 62) -> None:
-        self.left = left
+    def __init__(self, left: int = 1 << 62, finds: bool = False) -> None:
+        self.left, self.limit, self.finds = left, left, finds
         self._running: dict[int, list[int]] = {}  # site and iterations, by the list's id
 
     def range(self, *bounds: Any) -> Loop:

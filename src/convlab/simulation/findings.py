@@ -48,6 +48,7 @@ SPECIAL = {
     "launches",
     ("inactive lane", "mma_tf32"): "let all 32 lanes of the warp reach the call",
     ("inactive lane", "_product"): "let all 128 threads of the warpgroup reach the call",
+    ("endless loop", "together"): "let the loops end, or allow more steps",
     ("out of bounds", "shape (0,)"): "give the launch its dynamic shared memory in bytes, "
     "kernel[grid, block, stream, bytes], if this is dynamic shared memory",
 }

@@ -120,6 +120,7 @@ class SimulatedLaunch(Clock):
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma
+        self._loops = loops
         self.loops = self.paths or loops  # what hears of loops and calls
         self.turns = Turns(self)
         how = self._emulation, self.loops, self.turns.endless
@@ -220,6 +221,8 @@ class SimulatedLaunch(Clock):
         except Stop:
             pass
         except KeyboardInterrupt as interrupt:
+            if self.log is not None:
+                self.log.forget_half_an_entry()
             said = [f"{self.kernel} was interrupted in {self._where(interrupt)}"]
             interrupt.add_note("; ".join([*said, *map(str, self.turns.waits())]))
             raise
@@ -233,6 +236,10 @@ class SimulatedLaunch(Clock):
             if isinstance(raised, EndlessLoop):
                 file, line = self.sites.line(raised.site)
                 raised.code, where = linecache.getline(file, line).strip(), f"{file}:{line}"
+                if self._loops is not None and self._loops.finds:
+                    error, what = None, f"all loops together have run {self._loops.limit:,} times"
+                    what += f", this one {raised.iterations:,} times in one thread"
+                    self.reports.add("endless loop", what, raised.site, self.thread)
             if raised.args[:1] == (errno.ERANGE,):
                 what = "a power beyond the largest float is not simulated: write math.pow"
                 error = NotSimulated(f"{what}, {where}")
