@@ -58,6 +58,26 @@ def test_what_is_said_of_a_mistake(name: str, count: int, block: int, says: str)
 
 
 @pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("slice_one_too_short", "a[1:][31] is outside shape (31,)"),
+        ("row_of_a_matrix", "a[2][6] is outside shape (6,)"),
+        ("dynamic_size_forgotten", "the launch gives 0 bytes of dynamic shared memory"),
+        ("dynamic_size_in_elements", "kernel[grid, block, stream, BYTES]"),
+        ("return_of_threads_out_of_range", "this one returned in line"),
+        ("trip_count_of_each_thread", "inside the while in line"),
+        ("barrier_in_a_device_function_in_a_branch", "parted by the if in line"),
+        ("volatile_tree_with_no_syncwarp", "put cuda.syncwarp()"),
+        ("bounded_poll_without_fences", "an atomic flag that the other block waits for"),
+        ("element_of_two_warps", "put cuda.syncthreads()"),
+    ],
+)
+def test_what_is_said_of_threads_that_meet(name: str, says: str) -> None:
+    found = findings_of(next(case for case in schedules.WRONG if case.name == name))
+    assert any(says in str(finding) for finding in found)
+
+
+@pytest.mark.parametrize(
     "case", [*RIGHT, *schedules.RIGHT, *DOCUMENTED], ids=lambda case: case.name
 )
 def test_a_right_kernel_gets_none(case: Case, monkeypatch) -> None:

@@ -385,6 +385,13 @@ def volatile_tree_with_no_syncwarp(a, b):
         b[0] = S[0]
 
 
+@wrong("global race", "b[i] = a[(i + 32) % 64]", 1, 64, floats(64, 64))
+def element_of_two_warps(a, b):
+    i = cuda.threadIdx.x
+    a[i] = i
+    b[i] = a[(i + 32) % 64]
+
+
 # What is said of arrays.
 
 

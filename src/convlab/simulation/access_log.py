@@ -29,6 +29,8 @@ from weakref import finalize
 
 import numpy as np
 
+from convlab.simulation.branches import branch_between
+
 GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
 READ, WRITE, ATOMIC = 0, 1, 2
 # Added to these: WIDE, in columns, for what a wide access touches after its first element, ISSUED
@@ -270,6 +272,15 @@ class Sites:
         if (code := self._code(site)) is None:
             return "?", 0
         return code.co_filename, _line_at(code, site - id(code))
+
+    def branch_between(self, site: int, other: int) -> str:
+        """The branch that has only one of the two in it, or that has both, if they are one."""
+        code, line = self._code(site), self.line(site)[1]
+        if code is None or self._code(other) is not code:
+            return ""
+        return branch_between(
+            code, code.co_filename, line, None if other == site else self.line(other)[1]
+        )
 
     def knows(self, code: CodeType) -> bool:
         return id(code) in self._codes

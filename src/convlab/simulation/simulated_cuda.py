@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.access_log import ATOMIC, EXCHANGE, WARP, assigned_name, site_of
+from convlab.simulation.access_log import ATOMIC, EXCHANGE, SIZE_SHIFT, WARP, assigned_name, site_of
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.greenlets import GRID_BARRIER, YIELD, Request
 from convlab.simulation.libraries import Library, half, of_libdevice, vector_types
@@ -51,6 +51,15 @@ class Shared:
             )
         self._begin = self._end = -(-dynamic_bytes // 16) * 16  # the dynamic part comes first
         self._dynamic = np.zeros(dynamic_bytes, np.uint8)
+
+    @property
+    def dynamic_bytes(self) -> int:
+        return len(self._dynamic)
+
+    def is_dynamic(self, array: Any) -> bool:
+        """Whether it lies in the dynamic part, or would, if that were not empty."""
+        base = getattr(array, "base", self._begin) % (1 << SIZE_SHIFT)
+        return base < self._begin or (base == 0 == self._begin and array.shape == (0,))
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         """This block's array of the call that asks; ``shape`` 0 is the dynamic part.

@@ -104,7 +104,7 @@ class SimulatedLaunch(Clock):
         self.paths = Paths(block_size, log, loops) if log is not None and by_request else None
         self.arithmetic = Arithmetic() if recorder is not None else None
         number = self.arithmetic.number if self.arithmetic else None
-        self.memory = Memory(log, self.reports.of_array, number)
+        self.memory = Memory(log, self._of_array, number)
         self.cuda = SimulatedCuda(
             grid, block, self.memory, shared_bytes, getcurrent().switch, self._fence
         )
@@ -162,6 +162,15 @@ class SimulatedLaunch(Clock):
         if getattr(meant, "dtype", None) is None:
             return self.arithmetic.function(meant)
         return self.arithmetic.cast(meant) if meant.dtype.kind == "f" else meant
+
+    def _of_array(
+        self, kind: str, what: str, site: int, array: Any, index: tuple[int, ...] | None
+    ) -> None:
+        """Note a finding about an array, and how large dynamic shared memory is, if it is there."""
+        if kind == "out of bounds" and self.cuda.shared.is_dynamic(array):
+            given = self.cuda.shared.dynamic_bytes
+            what += f": the launch gives {given} bytes of dynamic shared memory"
+        self.reports.of_array(kind, what, site, array, index)
 
     def _as_seen(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments as the kernel sees them, arrays checked and placed in global memory.
