@@ -148,6 +148,19 @@ def bounded_poll_given_up(flag, data, out):
         cuda.atomic.exch(flag, 0, 1)
 
 
+@wrong("depends on order", "while spins < 5", 2, 1, zeros(1, 1, 1))
+def spin_given_up(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        spins = 0
+        while spins < 5 and cuda.atomic.max(flag, 0, 0) == 0:
+            spins += 1
+        out[0] = cuda.atomic.max(data, 0, 0)
+    else:
+        for _ in range(20):
+            cuda.atomic.add(data, 0, 1)
+        cuda.atomic.max(flag, 0, 1)
+
+
 @wrong("global race", "data[0] = 7", 2, 1, zeros(1, 1, 1))
 def bounded_poll_without_fences(flag, data, out):
     if cuda.blockIdx.x == 0:

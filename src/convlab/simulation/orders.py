@@ -18,6 +18,7 @@ import numpy as np
 from convlab.simulation.access_log import GLOBAL, ignores_result
 
 Launch = Any  # a simulated_launch.SimulatedLaunch
+PATIENCE = 64  # times that a thread polls in vain before it lets others go first
 TOLERANCE = 1e-5  # of the largest number: sums of floats in another order
 Key = tuple[int, int, str, Any]  # thread of the launch, site, array, index
 
@@ -37,7 +38,8 @@ class Asked:
     def __init__(self, clock: Any) -> None:
         self._clock = clock
         self.answers: dict[Key, Any] = {}  # the last one
-        self.polled: dict[Key, bool] = {}  # whether the last answer was the one before, too
+        self.polled: dict[Key, int] = {}  # how often in a row the last answer was the one before
+        self.patience = 0
         self._failed: dict[tuple[int, str, Any], Try] = {}
         self._without: list[Try] = []
         self.swaps = False
@@ -47,11 +49,12 @@ class Asked:
         if ignores_result(frame.f_code, site - id(frame.f_code)):
             return False
         key = self._clock.number, site, array.name, index
-        again = key in self.answers
-        if again:
-            self.polled[key] = bool(self.answers[key] == answer)
+        in_vain = 0
+        if key in self.answers:
+            in_vain = self.polled.get(key, 0) + 1 if self.answers[key] == answer else 0
+            self.polled[key] = in_vain
         self.answers[key] = answer
-        return again and self.polled[key]
+        return in_vain > self.patience
 
     def swap(self, array: Any, index: Any, site: int, expected: Any, done: bool) -> None:
         """Note a ``cas``."""
@@ -82,11 +85,12 @@ class Asked:
             self._without.append(one)
 
 
-def run_in_two_orders(launch: Launch, again: Callable[[], Launch]) -> None:
-    """Run it, and if threads tell each other something run it again in another order, which
-    ``again`` makes: where there are fences or locks, threads let others go first at each atomic;
-    where threads ask how far others are, each block runs as far as it can. The arguments become
-    what the first run makes of them."""
+def run_in_orders(launch: Launch, again: Callable[[bool], Launch]) -> None:
+    """Run it, and if threads tell each other something run it again in other orders; ``again``
+    makes a launch, backwards or not. Where there are fences or locks, threads let others go first
+    at each atomic; where threads ask how far others are, each block runs as far as it can; where
+    they poll, they do so a little longer before others run. The arguments become what the first run
+    makes of them."""
     if not (launch.strict and launch.may_tell):
         launch.run()
         return
@@ -95,13 +99,16 @@ def run_in_two_orders(launch: Launch, again: Callable[[], Launch]) -> None:
     before = [host.copy() for host in hosts]
     launch.run()
     asked = launch.asked
-    orders = [True] * (launch.fenced or asked.swaps) + [False] * bool(asked.answers)
+    orders = [(True, True)] * (launch.fenced or asked.swaps)  # backwards, and giving way
+    orders += [(True, False)] * bool(asked.answers) + [(False, False)] * bool(asked.polled)
     after = [host.copy() for host in hosts] if orders else []
-    for gives_way in orders:
+    for backwards, gives_way in orders:
         _fill(hosts, before)
         try:
-            other = again()
+            other = again(backwards)
             other.cuda.gives_way = gives_way
+            other.asked.patience = 0 if gives_way else PATIENCE
+            other.reports.order = " when blocks run in another order"
             other.run()
             if outcome := _difference(names, after, hosts, before):
                 _report(launch, other, outcome)

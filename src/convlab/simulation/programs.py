@@ -23,7 +23,7 @@ from numba.cuda.simulator.kernel import FakeCUDAKernel
 from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import ALWAYS, NotSimulated, SimulationError, three
 from convlab.simulation.host_api import UnifiedArray, host_api
-from convlab.simulation.orders import run_in_two_orders
+from convlab.simulation.orders import run_in_orders
 from convlab.simulation.report import Report
 from convlab.simulation.simulated_launch import SimulatedLaunch
 
@@ -55,7 +55,7 @@ def simulate(
         what = kernel, *sizes, arguments, shared_bytes, True, None, None, loops
         return SimulatedLaunch(*what, backwards=backwards)
 
-    run_in_two_orders(made(), lambda: made(backwards=True))
+    run_in_orders(made(), made)
 
 
 @contextmanager

@@ -72,8 +72,7 @@ class Kept(NamedTuple):
 
 
 class SimulatedLaunch(Clock):
-    """One launch. ``backwards`` is another order of blocks and threads, in which they also let
-    others go first at each atomic."""
+    """One launch. With ``backwards`` blocks and threads run from the last to the first."""
 
     def __init__(
         self,
@@ -138,8 +137,7 @@ class SimulatedLaunch(Clock):
         self.fenced = False
         self.asked = self.cuda.asked = Asked(self)
         self.phases = self.epoch = 0  # how many there were, of all blocks and warps
-        self.backwards = self.cuda.gives_way = backwards
-        self.reports.order = " when blocks run in another order" if backwards else ""
+        self.backwards = backwards
 
     def _emulation(self, value: object) -> Callable[..., Any] | None:
         """What an intrinsic does in this launch; None for anything else, and for a device function:
