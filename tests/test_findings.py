@@ -15,7 +15,7 @@ from kernels.right import RIGHT
 from kernels.wrong import WRONG
 
 from convlab.engines.simulator import Finding, SimulationError, Simulator
-from convlab.simulation import simulated_launch
+from convlab.simulation import simulated_launch, turns
 from convlab.simulation.findings import REMEDIES
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -81,6 +81,7 @@ def test_what_is_said_of_threads_that_meet(name: str, says: str) -> None:
     "case", [*RIGHT, *schedules.RIGHT, *DOCUMENTED], ids=lambda case: case.name
 )
 def test_a_right_kernel_gets_none(case: Case, monkeypatch) -> None:
+    monkeypatch.setattr(turns, "POLLS", 50)  # sooner than usual: some give up polling
     for engine, long in (
         (Simulator(), simulated_launch.LONG), (Simulator(), 0), (Simulator(strict=False), 0)
     ):  # fmt: skip

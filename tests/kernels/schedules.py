@@ -478,6 +478,14 @@ def bounded_poll_that_is_long_enough(flag, data, out):
         cuda.atomic.exch(flag, 0, 1)
 
 
+@right([1] * 8, 2, 4, zeros(1, 8))
+def poll_that_gives_up(flag, out):
+    for _ in range(200):
+        if cuda.atomic.add(flag, 0, 0):
+            break
+    out[cuda.grid(1)] = 1
+
+
 @right([32], 4, 8, zeros(1, 1, 1))
 def last_ticket_writes_the_sum(total, ticket, out):
     cuda.atomic.add(total, 0, 1)
