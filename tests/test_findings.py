@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernels import data_types, sanitized
+from kernels import data_types, sanitized, schedules
 from kernels.cases import Case, findings_of
 from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
 from kernels.wrong import WRONG
 
 from convlab.engines.simulator import Finding, SimulationError, Simulator
-from convlab.simulation import simulated_launch
+from convlab.simulation import simulated_launch, turns
 from convlab.simulation.findings import REMEDIES
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -25,7 +25,9 @@ def lines(findings: Sequence[Finding]) -> set:
     return {(f.kind, f.line, f.other_line, f.array) for f in findings}
 
 
-@pytest.mark.parametrize("case", [*WRONG, *data_types.WRONG], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [*WRONG, *data_types.WRONG, *schedules.WRONG], ids=lambda case: case.name
+)
 def test_a_wrong_kernel_gets_its_finding(case: Case, monkeypatch) -> None:
     found = findings_of(case)
     source = linecache.getlines(case.kernel.py_func.__code__.co_filename)
@@ -58,9 +60,30 @@ def test_what_is_said_of_a_mistake(name: str, count: int, block: int, says: str)
 
 
 @pytest.mark.parametrize(
-    "case", [*RIGHT, *DOCUMENTED, *data_types.RIGHT], ids=lambda case: case.name
+    ("name", "says"),
+    [
+        ("slice_one_too_short", "a[1:][31] is outside shape (31,)"),
+        ("row_of_a_matrix", "a[2][6] is outside shape (6,)"),
+        ("dynamic_size_forgotten", "the launch gives 0 bytes of dynamic shared memory"),
+        ("dynamic_size_in_elements", "kernel[grid, block, stream, BYTES]"),
+        ("return_of_threads_out_of_range", "this one returned in line"),
+        ("trip_count_of_each_thread", "inside the while in line"),
+        ("barrier_in_a_device_function_in_a_branch", "parted by the if in line"),
+        ("volatile_tree_with_no_syncwarp", "put cuda.syncwarp()"),
+        ("bounded_poll_without_fences", "an atomic flag that the other block waits for"),
+        ("element_of_two_warps", "put cuda.syncthreads()"),
+    ],
+)
+def test_what_is_said_of_threads_that_meet(name: str, says: str) -> None:
+    found = findings_of(next(case for case in schedules.WRONG if case.name == name))
+    assert any(says in str(finding) for finding in found)
+
+
+@pytest.mark.parametrize(
+    "case", [*RIGHT, *data_types.RIGHT, *schedules.RIGHT, *DOCUMENTED], ids=lambda case: case.name
 )
 def test_a_right_kernel_gets_none(case: Case, monkeypatch) -> None:
+    monkeypatch.setattr(turns, "POLLS", 50)  # sooner than usual: some give up polling
     for engine, long in (
         (Simulator(), simulated_launch.LONG), (Simulator(), 0), (Simulator(strict=False), 0)
     ):  # fmt: skip
@@ -78,7 +101,7 @@ def test_there_are_enough_of_both_and_every_kind_has_its_row_in_the_documentatio
     assert len(WRONG) >= 40
     assert len(RIGHT) >= 20
     assert len(DOCUMENTED) >= 10
-    assert {case.kind for case in WRONG} == set(REMEDIES)
+    assert {case.kind for case in WRONG + schedules.WRONG} == set(REMEDIES)
     page = (Path(__file__).parents[1] / "docs/findings.md").read_text(encoding="utf-8")
     assert all(f"\n| {kind} | " in page for kind in REMEDIES)
 

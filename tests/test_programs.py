@@ -261,6 +261,45 @@ def test_a_program_runs_as_it_is(tmp_path, monkeypatch, arguments, status, lines
     assert done.stdout == ""
 
 
+LONG = """
+import numpy as np
+from numba import cuda
+
+@cuda.jit
+def sums(a):
+    for k in range(1 << 40):
+        a[0] = k % 3
+
+def test_long(): sums[1, 1](np.zeros(1))
+if __name__ == "__main__": test_long()
+"""
+
+
+def test_a_launch_has_so_many_steps(tmp_path, monkeypatch) -> None:
+    (tmp_path / "test_long.py").write_text(LONG)
+    monkeypatch.chdir(tmp_path)
+    told = "test_long.py:7: endless loop, sums, line 7: all loops together have run 500 times"
+    assert told in command("run", "--steps", "500", "test_long.py").stderr
+    (plugin,) = PLUGINS.values()
+    options = "-p", plugin, "-p", "no:cacheprovider", "--cuda=strict", "--cuda-steps=500"
+    assert told in python("-m", "pytest", *options, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1").stdout
+    source = (
+        "import numpy, convlab, test_long; convlab.simulate(test_long.sums, 1, 1, numpy.ones(1)"
+    )
+    for steps, error in (5, "all loops together have run 5 times"), (0, "steps is 0: a launch has"):
+        assert error in python("-c", f"{source}, steps={steps})").stderr
+
+
+def test_an_interrupted_launch_says_where_its_threads_are(tmp_path, monkeypatch) -> None:
+    """Ctrl-C in the middle of a kernel."""
+    alarm = "import signal, os; signal.signal(signal.SIGALRM, signal.default_int_handler)"
+    (tmp_path / "long.py").write_text(f"{alarm}; signal.setitimer(signal.ITIMER_REAL, 2)\n{LONG}")
+    monkeypatch.chdir(tmp_path)
+    done = command("run", "long.py")
+    assert done.returncode == 130
+    assert "sums was interrupted in" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -198,6 +198,15 @@ def waits_for_a_flag(a, b):
         cuda.atomic.exch(a, 0, 1)
 
 
+@Example("depends on order", (32, 32), {"    if i == 31": "    cuda.syncthreads()\n    if i == 31"})
+@cuda.jit
+def last_thread_takes_the_count(a, b):
+    i = cuda.grid(1)
+    cuda.atomic.add(a, 0, 1)
+    if i == 31:
+        b[0] = cuda.atomic.add(a, 0, 0)
+
+
 @Example("endless loop", (32, 32), {"        b[i] = k": "        b[i] = k\n        k += 1"})
 @cuda.jit
 def count_to_eight(a, b):

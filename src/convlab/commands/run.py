@@ -41,6 +41,10 @@ def run(
     module: Annotated[
         bool, typer.Option("-m", "--module", help="SCRIPT.py is a module's name, as of python -m.")
     ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Loop iterations that all threads of a launch may have together."),
+    ] = None,
     json_file: JsonFile = None,
     sarif_file: Annotated[
         str | None, typer.Option("--sarif", metavar="FILE", help="Also write SARIF 2.1.0 to FILE.")
@@ -61,7 +65,8 @@ def run(
         from convlab.simulation.programs import simulator
     here = Path.cwd()
     alone = STANDARD_OUTPUT in (json_file, sarif_file)
-    with simulator(stop=False) as report, redirect_stdout(sys.stderr) if alone else nullcontext():
+    strict = simulator(stop=False, steps=steps)
+    with strict as report, redirect_stdout(sys.stderr) if alone else nullcontext():
         try:
             status = _run(path, arguments or [], module, report)
         finally:
@@ -107,6 +112,9 @@ def _run(program: str, arguments: list[str], module: bool, report: Report) -> in
                 runpy.run_module(program, run_name="__main__", alter_sys=True)
             else:
                 runpy.run_path(program, run_name="__main__")
+    except KeyboardInterrupt as interrupt:  # the launch has noted where its threads are
+        print(*getattr(interrupt, "__notes__", ()), sep="\n", file=sys.stderr)
+        raise
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)

@@ -17,11 +17,8 @@ import numpy as np
 from convlab.engines import Engine
 from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError, three
-from convlab.simulation.simulated_launch import (
-    Recorder,
-    SimulatedLaunch,
-    run_in_two_orders,
-)
+from convlab.simulation.orders import run_in_orders
+from convlab.simulation.simulated_launch import Recorder, SimulatedLaunch
 from convlab.stage import Launch
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
@@ -62,9 +59,9 @@ class Simulator(Engine):
         left = None if self.loops is None else self.loops.left  # for either order
         simulated = SimulatedLaunch(*what, self._counts, self.recorder, self.loops)
         simulated.on_block = self.on_block
-        run_in_two_orders(
+        run_in_orders(
             simulated,
-            lambda: SimulatedLaunch(
-                *what, None, None, None if left is None else Loops(left), backwards=True
+            lambda backwards: SimulatedLaunch(
+                *what, None, None, None if left is None else Loops(left), backwards=backwards
             ),
         )

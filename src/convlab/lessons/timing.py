@@ -9,7 +9,8 @@ from typing import Any
 from convlab import ladder, workloads
 from convlab.bench.baselines import Prepared, Unsupported
 from convlab.bench.systems import BASELINES
-from convlab.checking.checker import maker, program_with
+from convlab.checking.checker import program_with
+from convlab.checking.loading import maker
 from convlab.engines import choose
 from convlab.ladder import Tensors
 from convlab.lessons.charts import stored

@@ -29,6 +29,8 @@ from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
+from convlab.simulation.branches import branch_between
+
 GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
 READ, WRITE, ATOMIC = 0, 1, 2
 # Added to these: WIDE, in columns, for what a wide access touches after its first element, ISSUED
@@ -205,6 +207,15 @@ class AccessLog:
             column.clear()
         self._columns = None
 
+    def forget_half_an_entry(self) -> None:
+        """Have only whole entries, after Ctrl-C in the middle of one."""
+        del self.addresses[len(self.sites) :]
+        try:
+            self.columns()
+        except ValueError:  # a store without its value
+            self.addresses.pop()
+            self.sites.pop()
+
     def columns(self) -> Accesses:
         """The entries as arrays, which several callers share: the same ones until ``clear``."""
         if self._columns is not None:
@@ -261,6 +272,15 @@ class Sites:
         if (code := self._code(site)) is None:
             return "?", 0
         return code.co_filename, _line_at(code, site - id(code))
+
+    def branch_between(self, site: int, other: int) -> str:
+        """The branch that has only one of the two in it, or that has both, if they are one."""
+        code, line = self._code(site), self.line(site)[1]
+        if code is None or self._code(other) is not code:
+            return ""
+        return branch_between(
+            code, code.co_filename, line, None if other == site else self.line(other)[1]
+        )
 
     def knows(self, code: CodeType) -> bool:
         return id(code) in self._codes
@@ -330,6 +350,13 @@ def _literals(code: CodeType, offset: int) -> frozenset[int]:
     return frozenset(found)
 
 
+@cache
+def ignores_result(code: CodeType, offset: int) -> bool:
+    """Whether the result of the call at ``offset`` is thrown away."""
+    later = [step for step in dis.get_instructions(code) if step.offset > offset]
+    return next((step.opname for step in later if step.opname != "CACHE"), "") == "POP_TOP"
+
+
 def site_of(depth: int) -> int:
     """The site in the function ``depth`` calls above the caller."""
     frame = sys._getframe(depth + 1)
@@ -372,10 +399,11 @@ class EndlessLoop(RuntimeError):
 
 
 class Loops:
-    """Counts the iterations of all loops, by all threads of any launches: ``left`` may be run."""
+    """Counts the iterations of all loops, by all threads of any launches: ``left`` may be run.
+    More of them are an error, or a finding if it ``finds``."""
 
-    def __init__(self, left: int = 1 << 62) -> None:
-        self.left = left
+    def __init__(self, left: int = 1 << 62, finds: bool = False) -> None:
+        self.left, self.limit, self.finds = left, left, finds
         self._running: dict[int, list[int]] = {}  # site and iterations, by the list's id
 
     def range(self, *bounds: Any) -> Loop:

@@ -65,7 +65,7 @@ class Array:
     # What differs: another view of the elements, made by a method of NumPy's arrays; and, for
     # indices that are checked, the neighbours from an element on, and storing there, rounded or
     # wrapped to the array's type. The last argument is the site.
-    derived: Callable[[Callable[[np.ndarray], np.ndarray]], Any]
+    derived: Callable[..., Any]
     load: Callable[[tuple[int, ...], int, int], list[Any]]
     store: Callable[[tuple[int, ...], tuple[Any, ...], int], None]
 
@@ -257,7 +257,8 @@ class Array:
         for entry, extent in zip(entries, self.shape, strict=False):
             if not isinstance(entry, slice) and not 0 <= integer(entry) < extent:
                 self.report_outside(entries, site, None)
-        return self.derived(lambda host: host[entries])
+        written = ", ".join(map(_as_written, entries))
+        return self.derived(lambda host: host[entries], f"{self.name}[{written}]")
 
     def is_partial(self, entries: tuple[Any, ...]) -> bool:
         return len(entries) < self.ndim or any(isinstance(entry, slice) for entry in entries)
@@ -390,8 +391,16 @@ class MisalignedArray(CheckedArray):
         if not self.is_partial(entries):
             width = self.dtype.alignment
             if self.address(at := self.check(entries, site)) % width:
-                what = f"{self.show(at)} is not at a multiple of {width} bytes"
+                what = f"{self.show(at)} is not at a multiple of its size, {width} bytes"
                 self.memory.report("misaligned", what, site, self, at)
+
+
+def _as_written(entry: Any) -> str:
+    """An index or a slice as in a kernel: ``1:``, ``::2``."""
+    if not isinstance(entry, slice):
+        return str(entry)
+    begin, end, step = ("" if n is None else str(n) for n in (entry.start, entry.stop, entry.step))
+    return f"{begin}:{end}" + f":{step}" * bool(step)
 
 
 def _view(change: Callable[[np.ndarray], np.ndarray], host: np.ndarray, name: str) -> np.ndarray:
@@ -417,7 +426,7 @@ class LocalArray(Array):
         self.name, self.memory = name, memory
         self.cells: list[Any] = [None] * self.size
 
-    def derived(self, change: Callable[[np.ndarray], np.ndarray]) -> Any:
+    def derived(self, change: Callable[[np.ndarray], np.ndarray], name: str = "") -> Any:
         return LocalView(self, _view(change, self.numbers(), self.name))
 
     def numbers(self) -> np.ndarray:

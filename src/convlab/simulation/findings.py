@@ -26,12 +26,14 @@ REMEDIES = {
     "landed, and put cuda.syncthreads() after that for other threads",
     "not fenced": "call fence_shared() after the stores, or after wait_copies(), and before the "
     "barrier that lets tensor cores read",
-    "global race": "let each element belong to one thread, use an atomic, or split the kernel in "
-    "two launches",
+    "global race": "put cuda.syncthreads() between the two accesses, let each element belong to "
+    "one thread, or use an atomic",
     "barrier divergence": "move the barrier out of the branch, and let no thread return before it",
     "inactive lane": "let every lane that the mask names reach the call, and read from those only",
     "deadlock": "let whoever is waited for come there without waiting itself: free every lock, set "
     "every flag, reach every barrier",
+    "depends on order": "poll until the others have come there, put a barrier between, retry a "
+    "lock until it is free, or split the kernel in two launches",
     "endless loop": "let the loop's condition come to an end",
     "wraps around": "compare before subtracting, or keep the number signed",
     "division by zero": "guard the division",
@@ -42,12 +44,17 @@ SPECIAL = {
     ("shared race", SAME_WARP): "put cuda.syncwarp() between the two accesses, or use an atomic",
     ("global race", SAME_WARP): "put cuda.syncwarp() between the two accesses, or use an atomic",
     ("global race", "after block "): "let each element belong to one thread, use an atomic, put "
-    "cuda.threadfence() before the atomic that tells the other block, or split the kernel in two "
-    "launches",
+    "cuda.threadfence() before an atomic flag that the other block waits for, or split the kernel "
+    "in two launches",
     ("inactive lane", "mma_tf32"): "let all 32 lanes of the warp reach the call",
     ("inactive lane", "_product"): "let all 128 threads of the warpgroup reach the call",
-    ("out of bounds", "shape (0,)"): "give the launch its dynamic shared memory in bytes, "
-    "kernel[grid, block, stream, bytes], if this is dynamic shared memory",
+    ("endless loop", "together"): "let the loops end, or allow more steps",
+    ("out of bounds", "dynamic shared"): "give the launch as many bytes as its arrays have, "
+    "kernel[grid, block, stream, BYTES]",
+    ("misaligned", "multiple of its size"): "align the field, or begin the view at a "
+    "multiple of its element's size",
+    ("barrier divergence", "returned in line"): "let no thread return before the barrier: put the "
+    "work that it skips in a branch",
 }
 
 
@@ -149,6 +156,10 @@ class Reports:
         if (known := self._found.get(key)) is not None:
             self._found[key] = replace(known, count=known.count + 1)
             return
+        if kind == "barrier divergence" and "line" not in what:
+            branch = self.sites.branch_between(site, site if other is None else other)
+            how = "inside" if other in (None, site) else "parted by"
+            what += f", {how} {branch}" * bool(branch)
         where = {"block": self.block(self._clock.block_number), "thread": self.thread(thread)}
         fields = where | {"other_line": other_line, "other_file": other_file} | more
         self._found[key] = Finding(kind, self._kernel, file, line, what, **fields)

@@ -254,7 +254,11 @@ class Block:
             elif ended := self.size - len(threads):
                 what = f"{ended} of {self.size} threads ended before this barrier"
                 first = min({*range(self.size)} - {thread.number for thread in threads})
-                self._complain("barrier divergence", what, site, first)
+                more: dict[str, Any] = {}
+                if (line := self.returned.get(first)) is not None:
+                    what += f", this one returned in line {line}"
+                    more = {"other_line": line, "other_file": self._body.__code__.co_filename}
+                self._complain("barrier divergence", what, site, first, **more)
         values = [bool(thread.request.value) for thread in threads]
         result = {"count": sum(values), "and": all(values), "or": any(values)}
         for thread in threads:

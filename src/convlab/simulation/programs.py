@@ -20,8 +20,10 @@ from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
+from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import SimulationError, three
 from convlab.simulation.host_api import UnifiedArray, as_cuda_array, host_api
+from convlab.simulation.orders import run_in_orders
 from convlab.simulation.report import Report
 from convlab.simulation.signatures import as_declared
 from convlab.simulation.simulated_launch import SimulatedLaunch
@@ -35,25 +37,37 @@ def simulate(
     block: int | Sequence[int],
     *arguments: Any,
     shared_bytes: int = 0,
+    steps: int | None = None,
 ) -> None:
     """Run ``kernel[grid, block, 0, shared_bytes](*arguments)`` on the strict simulator.
 
     ``kernel`` is any ``@cuda.jit`` kernel; arrays are NumPy's, or device arrays of Numba's
-    simulator. Raises ``SimulationError`` with its findings if the kernel is wrong, ``NotSimulated``
-    if it uses what is not known here, and ``ValueError`` for a shape that CUDA does not launch.
+    simulator. ``steps`` are how many iterations all loops of all threads may have together; more
+    are a finding. Raises ``SimulationError`` with its findings if the kernel is wrong,
+    ``NotSimulated`` if it uses what is not known here, and ``ValueError`` for a shape that CUDA
+    does not launch or for less than one step.
     """
+    if steps is not None and steps < 1:
+        raise ValueError(f"steps is {steps}: a launch has at least 1")
     sizes = three(grid, "grid"), three(block, "block")
-    SimulatedLaunch(kernel, *sizes, arguments, shared_bytes, True, None).run()
+
+    def made(backwards: bool = False) -> SimulatedLaunch:
+        loops = None if steps is None else Loops(steps, finds=True)
+        what = kernel, *sizes, arguments, shared_bytes, True, None, None, loops
+        return SimulatedLaunch(*what, backwards=backwards)
+
+    run_in_orders(made(), made)
 
 
 @contextmanager
-def simulator(stop: bool = True) -> Iterator[Report]:
+def simulator(stop: bool = True, steps: int | None = None) -> Iterator[Report]:
     """Inside, ``numba.cuda`` needs no GPU and every launch is simulated strictly. Gives the
     :class:`Report` of what the launches were found to do wrong.
 
     A launch with findings raises ``SimulationError``; with ``stop=False`` only one that could not
-    go on to its end does. A program is best imported inside: Numba decides at its first import
-    whether it needs a GPU, which ``NUMBA_ENABLE_CUDASIM=1`` denies.
+    go on to its end does. ``steps`` are a launch's, as of :func:`simulate`. A program is best
+    imported inside: Numba decides at its first import whether it needs a GPU, which
+    ``NUMBA_ENABLE_CUDASIM=1`` denies.
     """
     report, one_at_a_time = Report(), Lock()
 
@@ -65,7 +79,8 @@ def simulator(stop: bool = True) -> Iterator[Report]:
         report.launches += 1
         try:
             with one_at_a_time:  # threads of the program share what a launch rounds numbers with
-                simulate(self.kernel, self.grid, self.block, *given, shared_bytes=self.shared_bytes)
+                what = self.kernel, self.grid, self.block, *given
+                simulate(*what, shared_bytes=self.shared_bytes, steps=steps)
         except SimulationError as error:
             report.add(error)
             if stop or error.ended:

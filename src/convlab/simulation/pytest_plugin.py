@@ -18,10 +18,17 @@ _REPORT = pytest.StashKey[Any]()
 
 
 def pytest_addoption(parser: Any) -> None:
-    parser.getgroup("convlab").addoption(
+    group = parser.getgroup("convlab")
+    group.addoption(
         "--cuda",
         choices=["strict"],
         help="Run Numba CUDA kernels on convlab's strict simulator; what it finds fails the test.",
+    )
+    group.addoption(
+        "--cuda-steps",
+        type=int,
+        metavar="N",
+        help="With --cuda, loop iterations that all threads of a launch may have together.",
     )
 
 
@@ -34,7 +41,9 @@ def pytest_load_initial_conftests(early_config: Any) -> None:
     from convlab.simulation.programs import simulator
 
     early_config.stash[_ENTERED] = stack = ExitStack()
-    early_config.stash[_REPORT] = stack.enter_context(simulator(stop=False))
+    early_config.stash[_REPORT] = stack.enter_context(
+        simulator(stop=False, steps=early_config.known_args_namespace.cuda_steps)
+    )
 
 
 def pytest_unconfigure(config: Any) -> None:

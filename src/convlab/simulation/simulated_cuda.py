@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.access_log import ATOMIC, EXCHANGE, WARP, assigned_name, site_of
+from convlab.simulation.access_log import ATOMIC, EXCHANGE, SIZE_SHIFT, WARP, assigned_name, site_of
 from convlab.simulation.bfloat16 import of_bfloat16
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.greenlets import GRID_BARRIER, YIELD, Request
@@ -53,6 +53,15 @@ class Shared:
             )
         self._begin = self._end = -(-dynamic_bytes // 16) * 16  # the dynamic part comes first
         self._dynamic = np.zeros(dynamic_bytes, np.uint8)
+
+    @property
+    def dynamic_bytes(self) -> int:
+        return len(self._dynamic)
+
+    def is_dynamic(self, array: Any) -> bool:
+        """Whether it lies in the dynamic part, or would, if that were not empty."""
+        base = getattr(array, "base", self._begin) % (1 << SIZE_SHIFT)
+        return base < self._begin or (base == 0 == self._begin and array.shape == (0,))
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         """This block's array of the call that asks; ``shape`` 0 is the dynamic part.
@@ -183,6 +192,7 @@ class SimulatedCuda:
         self.const = SimpleNamespace(array_like=lambda array: array)
         self.atomic = _Atomic(self)
         self.hub = self.syncthreads = hub  # not a method: one call less for each barrier
+        self.asked: Any = None  # an orders.Asked, if anything looks at it
         self.gives_way = False  # whether a thread lets others go first after each atomic
         self.threadfence = self.threadfence_system = partial(on_fence, True)
         self.threadfence_block = partial(on_fence, False)
@@ -323,9 +333,13 @@ class _Atomic:
 
         def atomic(array: Any, index: Any, value: Any) -> Any:
             value = converted(value, array.dtype)
-            old = array.update(index, lambda old: combine(old, value), site_of(1), kind)
-            if self._cuda.gives_way:
-                self._cuda.hub(Request(YIELD, site_of(1)))
+            site, asked = site_of(1), self._cuda.asked
+            old = array.update(index, lambda old: combine(old, value), site, kind)
+            gives_way = self._cuda.gives_way
+            if combine(old, value) == old and asked.read(array, index, site, old, sys._getframe(1)):
+                gives_way = True  # it polls, in a loop of any kind
+            if gives_way:
+                self._cuda.hub(Request(YIELD, site))
             return old
 
         setattr(self, name, atomic)
@@ -335,6 +349,7 @@ class _Atomic:
         expected, value = converted(expected, array.dtype), converted(value, array.dtype)
         site = site_of(depth)
         old = array.update(index, lambda old: value if old == expected else old, site)
+        self._cuda.asked.swap(array, index, site, expected, old == expected)
         # Perhaps it is a lock that another thread holds: let that run.
         if old != expected or self._cuda.gives_way:
             self._cuda.hub(Request(YIELD, site))

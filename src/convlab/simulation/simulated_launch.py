@@ -32,6 +32,7 @@ from convlab.simulation.findings import (
 from convlab.simulation.greenlets import Block
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
+from convlab.simulation.orders import Asked
 from convlab.simulation.python_body import BY_ZERO, Copier, may_wait, names_used
 from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
@@ -40,8 +41,9 @@ from convlab.simulation.turns import Turns
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 BLOCK_THREADS = 1024
-FENCES = {"threadfence", "threadfence_block", "threadfence_system"}
 CAPTURED = 1 << 36  # where the addresses of device arrays begin that a kernel refers to by name
+# What threads tell each other something by.
+TELLING = {"threadfence", "threadfence_block", "threadfence_system", "atomic"}
 LONG = 60_000  # entries of the log that are looked at in one go
 
 
@@ -71,8 +73,7 @@ class Kept(NamedTuple):
 
 
 class SimulatedLaunch(Clock):
-    """One launch. ``backwards`` is another order of blocks and threads, in which they also let
-    others go first at each atomic."""
+    """One launch. With ``backwards`` blocks and threads run from the last to the first."""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class SimulatedLaunch(Clock):
         self.paths = Paths(block_size, log, loops) if log is not None and by_request else None
         self.arithmetic = Arithmetic() if recorder is not None else None
         number = self.arithmetic.number if self.arithmetic else None
-        self.memory = Memory(log, self.reports.of_array, number)
+        self.memory = Memory(log, self._of_array, number)
         self.cuda = SimulatedCuda(
             grid, block, self.memory, shared_bytes, getcurrent().switch, self._fence
         )
@@ -120,6 +121,7 @@ class SimulatedLaunch(Clock):
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma
+        self._loops = loops
         self.loops = self.paths or loops  # what hears of loops and calls
         self.turns = Turns(self)
         self._global: dict[int, tuple[np.ndarray, Any]] = {}
@@ -131,14 +133,14 @@ class SimulatedLaunch(Clock):
         cores = self.tensor_cores
         cores.used = cores.start in self.called
         used = copier.used.union(*map(names_used, self.codes))
-        self.may_fence = bool(used & FENCES)
+        self.may_tell = bool(used & TELLING)
         self.deep = any(may_wait(code) for code in self.codes if code is not self.body.__code__)
         self.arguments = self._as_seen(arguments)
         self.race = Race()
         self.fenced = False
+        self.asked = self.cuda.asked = Asked(self)
         self.phases = self.epoch = 0  # how many there were, of all blocks and warps
-        self.backwards = self.cuda.gives_way = backwards
-        self.reports.order = " when blocks run in another order" if backwards else ""
+        self.backwards = backwards
 
     def _emulation(self, value: object) -> Callable[..., Any] | None:
         """What an intrinsic does in this launch; None for anything else, and for a device function:
@@ -174,6 +176,15 @@ class SimulatedLaunch(Clock):
             base = CAPTURED + sum(-(-one.nbytes // 256) * 256 for one, _ in self._global.values())
             self._global[id(host)] = host, self.memory.array(host, "a global array", base)
         return self._global[id(host)][1]
+
+    def _of_array(
+        self, kind: str, what: str, site: int, array: Any, index: tuple[int, ...] | None
+    ) -> None:
+        """Note a finding about an array, and how large dynamic shared memory is, if it is there."""
+        if kind == "out of bounds" and self.cuda.shared.is_dynamic(array):
+            given = self.cuda.shared.dynamic_bytes
+            what += f": the launch gives {given} bytes of dynamic shared memory"
+        self.reports.of_array(kind, what, site, array, index)
 
     def _as_seen(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments as the kernel sees them, arrays checked and placed in global memory.
@@ -239,6 +250,8 @@ class SimulatedLaunch(Clock):
         except Stop:
             pass
         except KeyboardInterrupt as interrupt:
+            if self.log is not None:
+                self.log.forget_half_an_entry()
             said = [f"{self.kernel} was interrupted in {self._where(interrupt)}"]
             interrupt.add_note("; ".join([*said, *map(str, self.turns.waits())]))
             raise
@@ -255,6 +268,10 @@ class SimulatedLaunch(Clock):
             if isinstance(raised, EndlessLoop):
                 file, line = self.sites.line(raised.site)
                 raised.code, where = linecache.getline(file, line).strip(), f"{file}:{line}"
+                if self._loops is not None and self._loops.finds:
+                    error, what = None, f"all loops together have run {self._loops.limit:,} times"
+                    what += f", this one {raised.iterations:,} times in one thread"
+                    self.reports.add("endless loop", what, raised.site, self.thread)
             if raised.args[:1] == (errno.ERANGE,):
                 what = "a power beyond the largest float is not simulated: write math.pow"
                 error = NotSimulated(f"{what}, {where}")
@@ -310,8 +327,8 @@ class SimulatedLaunch(Clock):
             shared, epochs = self.cuda.shared.keep(), self.epochs[:]
             block.kept = Kept(self.phase, epochs, shared, self.tensor_cores.keep(), paths)
             return
-        self.copies.end_block()
-        self.tensor_cores.end_block()
+        for part in self.copies, self.tensor_cores, self.asked:
+            part.end_block()
         if self.log is not None and not self.turns.waiting and len(self.log.addresses) > LONG:
             self._look(whole=True)
 
@@ -336,11 +353,6 @@ class SimulatedLaunch(Clock):
             one = one._whole if isinstance(one, RecordArray) else one
             if isinstance(one, CheckedArray):
                 yield one
-
-    @property
-    def depends_on_order(self) -> bool:
-        """Whether threads have told each other something, so that another order may show more."""
-        return self.strict and self.fenced
 
     # What happens while it runs.
 
@@ -490,30 +502,6 @@ def addresses(hosts: list[np.ndarray]) -> dict[int, int]:
             free = -(-(free + high - low) // 256) * 256 + 256
         starts[id(host)] = begins[low] + real - low
     return starts
-
-
-def run_in_two_orders(launch: SimulatedLaunch, again: Callable[[], SimulatedLaunch]) -> None:
-    """Run it, and if threads tell each other something run it again in another order, which
-    ``again`` makes. The arguments become what the first run makes of them."""
-    if not (launch.strict and launch.may_fence):
-        launch.run()
-        return
-    hosts = [array.host for array in launch.global_arrays() if array.host.flags.writeable]
-    before = [host.copy() for host in hosts]
-    launch.run()
-    if not launch.depends_on_order:
-        return
-    after = [host.copy() for host in hosts]
-    _fill(hosts, before)
-    try:
-        again().run()
-    finally:
-        _fill(hosts, after)
-
-
-def _fill(hosts: list[np.ndarray], values: list[np.ndarray]) -> None:
-    for host, kept in zip(hosts, values, strict=True):
-        host[...] = kept
 
 
 def _owner(host: np.ndarray) -> np.ndarray:

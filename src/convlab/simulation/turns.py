@@ -27,6 +27,7 @@ FIRST, LATER, MOST = 64, 8, 4096  # iterations of a loop before it is looked at,
 SOON = 6  # looks, until which a loop that stores in the same few elements is looked at as often
 STEPS = 10_000_000  # of one loop of one thread
 POLLS = 50_000  # of all threads while nothing else happens
+BOUND = 1000  # polls of each thread: a loop that gives up goes on before that
 MANY, MOST_BARRIERS = 1024, 100_000
 PERIOD = 6  # after how many turns all may be the same again
 FEW = 8  # addresses that a loop reads which polls
@@ -76,11 +77,16 @@ class Turns:
                 in_vain, turns = 0, turns + 1
                 if self._repeats(turns):
                     self._report("")
-                if polls > POLLS and launch.log is not None:
+                if polls > POLLS and launch.log is not None and polls > BOUND * self._polling():
                     memory, now = now, self._state()[0]
                     if now == memory or tries > POLLS * 20:
                         self._report(f" after {tries + polls:,} tries")
                     tries, polls = tries + polls, 0
+
+    def _polling(self) -> int:
+        """How many threads poll."""
+        waiting = (thread for block in self.waiting for thread in block.waiting)
+        return sum(thread.waits_for().kind == YIELD for thread in waiting)
 
     def _grid_barrier(self) -> None:
         """Let all blocks go on from it."""

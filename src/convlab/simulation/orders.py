@@ -1,0 +1,189 @@
+"""Runs a launch in a second order where threads learn from atomics how far others are.
+
+Many right kernels leave something else in another order: a compacted array is permuted, the sum of
+floats rounded otherwise, the first of several threads wins. So an order matters only if the arrays
+hold other numbers afterwards, wherever they lie, and a thread has asked by an atomic without
+waiting for the answer: it has read what others had not written yet, polled too few times, or not
+got a lock that was free again later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convlab.simulation.access_log import GLOBAL, ignores_result
+
+Launch = Any  # a simulated_launch.SimulatedLaunch
+PATIENCE = 64  # times that a thread polls in vain before it lets others go first
+TOLERANCE = 1e-5  # of the largest number: sums of floats in another order
+Key = tuple[int, int, str, Any]  # thread of the launch, site, array, index
+
+
+class Try(NamedTuple):
+    """A failed ``cas``: what it expected at an index of an array."""
+
+    array: Any
+    index: Any
+    expected: Any
+    key: Key
+
+
+class Asked:
+    """What the threads of a launch have asked by atomics that change nothing."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+        self.answers: dict[Key, Any] = {}  # the last one
+        self.polled: dict[Key, int] = {}  # how often in a row the last answer was the one before
+        self.patience = 0
+        self._failed: dict[tuple[int, str, Any], Try] = {}
+        self._without: list[Try] = []
+        self.swaps = False
+
+    def read(self, array: Any, index: Any, site: int, answer: Any, frame: FrameType) -> bool:
+        """Note that an atomic changed nothing; whether its thread polls, so others may go first."""
+        if ignores_result(frame.f_code, site - id(frame.f_code)):
+            return False
+        key = self._clock.number, site, array.name, index
+        in_vain = 0
+        if key in self.answers:
+            in_vain = self.polled.get(key, 0) + 1 if self.answers[key] == answer else 0
+            self.polled[key] = in_vain
+        self.answers[key] = answer
+        return in_vain > self.patience
+
+    def swap(self, array: Any, index: Any, site: int, expected: Any, done: bool) -> None:
+        """Note a ``cas``."""
+        self.swaps = True
+        number = self._clock.number
+        if done:
+            self._failed.pop((number, array.name, index), None)
+            return
+        key = number, site, array.name, index
+        self._failed[number, array.name, index] = Try(array, index, expected, key)
+
+    def end_block(self) -> None:
+        """Look at the locks in the shared memory of the block that ends."""
+        for name, one in [*self._failed.items()]:
+            if one.array.base < GLOBAL and one.key[0] // self._clock.block_size == (
+                self._clock.block_number
+            ):
+                self._settle(self._failed.pop(name))
+
+    def without_lock(self) -> list[Try]:
+        """The threads that went on without a lock which others have freed."""
+        while self._failed:
+            self._settle(self._failed.popitem()[1])
+        return self._without
+
+    def _settle(self, one: Try) -> None:
+        if one.array.host[one.index] == one.expected:
+            self._without.append(one)
+
+
+def run_in_orders(launch: Launch, again: Callable[[bool], Launch]) -> None:
+    """Run it, and if threads tell each other something run it again in other orders; ``again``
+    makes a launch, backwards or not. Where there are fences or locks, threads let others go first
+    at each atomic; where threads ask how far others are, each block runs as far as it can; where
+    they poll, they do so a little longer before others run. The arguments become what the first run
+    makes of them."""
+    if not (launch.strict and launch.may_tell):
+        launch.run()
+        return
+    arrays = [array for array in launch.global_arrays() if array.host.flags.writeable]
+    names, hosts = [array.name for array in arrays], [array.host for array in arrays]
+    before = [host.copy() for host in hosts]
+    launch.run()
+    asked = launch.asked
+    orders = [(True, True)] * (launch.fenced or asked.swaps)  # backwards, and giving way
+    orders += [(True, False)] * bool(asked.answers) + [(False, False)] * bool(asked.polled)
+    after = [host.copy() for host in hosts] if orders else []
+    for backwards, gives_way in orders:
+        _fill(hosts, before)
+        try:
+            other = again(backwards)
+            other.cuda.gives_way = gives_way
+            other.asked.patience = 0 if gives_way else PATIENCE
+            other.reports.order = " when blocks run in another order"
+            other.run()
+            if outcome := _difference(names, after, hosts, before):
+                _report(launch, other, outcome)
+        finally:
+            _fill(hosts, after)
+
+
+def _report(launch: Launch, other: Launch, outcome: str) -> None:
+    """Raise ``SimulationError`` if threads did not wait for what the outcome depends on."""
+    if (evidence := _evidence(launch, other)) is not None:
+        what, (number, site, _, _) = evidence
+        block = other.reports.block(number // other.block_size)
+        what = f"{what}: {outcome}"
+        other.reports.add("depends on order", what, site, number, block=block)
+        other.reports.raise_any()
+
+
+def _evidence(launch: Launch, other: Launch) -> tuple[str, Key] | None:
+    """What a thread did not wait for, in words, and where."""
+    for failed in (*other.asked.without_lock(), *launch.asked.without_lock()):
+        said = (
+            f"a thread goes on without the lock {_element(failed.key)}, which is held only for now"
+        )
+        return said, failed.key
+    one, two = launch.asked, other.asked
+    for asked in two, one:
+        for key, in_vain in asked.polled.items():
+            if in_vain:
+                said = f"a thread has polled {_element(key)} in vain and goes on"
+                return f"{said}, though it becomes another number later", key
+    polls = {key[1] for asked in (one, two) for key in asked.polled}
+    for key, answer in one.answers.items():
+        if key[1] not in polls and two.answers.get(key, answer) != answer:
+            said = f"an atomic reads {_element(key)}, {answer} or {two.answers[key]}"
+            return f"{said} as other threads are further or not, and nothing waits for them", key
+    return None
+
+
+def _element(key: Key) -> str:
+    _, _, name, index = key
+    return f"{name}[{', '.join(map(str, index)) if isinstance(index, tuple) else index}]"
+
+
+def _difference(
+    names: list[str], one: list[np.ndarray], two: list[np.ndarray], before: list[np.ndarray]
+) -> str:
+    """Which numbers the two orders leave, if they are not the same ones, wherever they lie."""
+    scale = max((_largest(host) for host in (*one, *two, *before)), default=0.0)
+    for name, a, b in zip(names, one, two, strict=True):
+        for first, second in zip(_parts(a), _parts(b), strict=True):
+            some, others = np.sort(first, axis=None), np.sort(second, axis=None)
+            if some.dtype.kind in "fc":
+                close = np.isclose(some, others, 0, scale * TOLERANCE, equal_nan=True)
+            else:
+                close = some == others
+            if not close.all():
+                at = tuple(np.argwhere(first != second)[0].tolist())
+                where = f"{name}[{', '.join(map(str, at))}]"
+                return f"{where} becomes {first[at]}, and {second[at]} in another order"
+    return ""
+
+
+def _parts(host: np.ndarray) -> Iterator[np.ndarray]:
+    """The array, or the fields of records."""
+    if host.dtype.names is None:
+        yield host
+    for name in host.dtype.names or ():
+        yield from _parts(host[name])
+
+
+def _largest(host: np.ndarray) -> float:
+    floats = [part[np.isfinite(part)] for part in _parts(host) if part.dtype.kind in "fc"]
+    return max((float(np.abs(part).max()) for part in floats if part.size), default=0.0)
+
+
+def _fill(hosts: list[np.ndarray], values: list[np.ndarray]) -> None:
+    for host, kept in zip(hosts, values, strict=True):
+        host[...] = kept

@@ -1,0 +1,752 @@
+"""Kernels whose threads or blocks wait for each other: wrong ones, and right ones like them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, int32
+
+from kernels.cases import Case, floats
+
+WRONG: list[Case] = []
+RIGHT: list[Case] = []
+ALL = 0xFFFFFFFF
+
+
+def zeros(*sizes: Any) -> Callable[[], list[Any]]:
+    return lambda: [np.zeros(size, np.int32) for size in sizes]
+
+
+def wrong(kind: str, line: str, grid: Any, block: Any, arguments: Any, **more: Any) -> Any:
+    """Compile the function below and put it into the table of wrong ones."""
+    return lambda function: WRONG.append(
+        Case(cuda.jit(function), grid, block, arguments, kind, line, **more)
+    )
+
+
+def right(result: Any, grid: Any, block: Any, arguments: Any, **more: Any) -> Any:
+    """The same of right ones; ``result`` is what the last argument becomes."""
+    return lambda function: RIGHT.append(
+        Case(cuda.jit(function), grid, block, arguments, result=lambda _: result, **more)
+    )
+
+
+# Blocks that speak by atomics alone.
+
+
+@wrong("depends on order", "ready = cuda.atomic.add(flag", 2, 1, zeros(1, 1, 1))
+def flag_ignored(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        cuda.atomic.add(data, 0, 7)
+        cuda.atomic.exch(flag, 0, 1)
+    else:
+        ready = cuda.atomic.add(flag, 0, 0)  # noqa: F841  the mistake
+        out[0] = cuda.atomic.add(data, 0, 0)
+
+
+@wrong("depends on order", "if cuda.atomic.or_(flag", 2, 32, zeros(1, 1, 1))
+def flag_looked_at_once(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        cuda.atomic.add(data, 0, 1)
+        if cuda.threadIdx.x == 31:
+            cuda.atomic.or_(flag, 0, 1)
+    elif cuda.threadIdx.x == 0:
+        if cuda.atomic.or_(flag, 0, 0):
+            out[0] = cuda.atomic.add(data, 0, 0)
+
+
+@wrong("depends on order", "out[0] = cuda.atomic.add(total", 4, 8, zeros(1, 1))
+def highest_block_writes_the_sum(total, out):
+    cuda.atomic.add(total, 0, 1)
+    cuda.syncthreads()
+    if cuda.blockIdx.x == cuda.gridDim.x - 1 and cuda.threadIdx.x == 0:
+        out[0] = cuda.atomic.add(total, 0, 0)
+
+
+@wrong("global race", "out[0] = total[0]", 4, 8, zeros(1, 1))
+def highest_block_reads_the_sum_plainly(total, out):
+    cuda.atomic.add(total, 0, 1)
+    cuda.syncthreads()
+    if cuda.blockIdx.x == cuda.gridDim.x - 1 and cuda.threadIdx.x == 0:
+        out[0] = total[0]
+
+
+@wrong("depends on order", "cuda.atomic.max(best, 0, -1)", 3, 4, zeros(1, 3))
+def each_block_takes_the_maximum_for_final(best, out):
+    i = cuda.grid(1)
+    cuda.atomic.max(best, 0, i * 5 % 12)
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        out[cuda.blockIdx.x] = cuda.atomic.max(best, 0, -1)
+
+
+@wrong("depends on order", "before = cuda.atomic.add(sums", 4, 1, zeros(4, 4))
+def scan_of_atomics_takes_lower_blocks_for_done(sums, out):
+    k = cuda.blockIdx.x
+    before = 0
+    if k > 0:
+        before = cuda.atomic.add(sums, k - 1, 0)
+    cuda.atomic.add(sums, k, before + 1)
+    out[k] = before + 1
+
+
+@wrong("global race", "sums[k - 1]", 4, 1, zeros(4, 4))
+def scan_of_plain_sums_takes_lower_blocks_for_done(sums, out):
+    k = cuda.blockIdx.x
+    sums[k] = (sums[k - 1] if k > 0 else 0) + 1
+    out[k] = sums[k]
+
+
+@wrong("depends on order", "cuda.atomic.cas(lock", 4, 1, zeros(1, 1))
+def lock_tried_once(lock, total):
+    if cuda.atomic.cas(lock, 0, 0, 1) == 0:
+        cuda.atomic.add(total, 0, 1)
+        cuda.atomic.exch(lock, 0, 0)
+
+
+@wrong("depends on order", "cuda.atomic.cas(lock", 4, 1, zeros(1, 1))
+def lock_tried_once_with_fences(lock, total):
+    if cuda.atomic.cas(lock, 0, 0, 1) == 0:
+        cuda.threadfence()
+        total[0] += 1
+        cuda.threadfence()
+        cuda.atomic.exch(lock, 0, 0)
+
+
+@wrong("depends on order", "cuda.atomic.cas(lock", 1, 64, zeros(1))
+def lock_in_shared_memory_tried_once(out):
+    lock = cuda.shared.array(1, int32)
+    if cuda.threadIdx.x == 0:
+        lock[0] = 0
+    cuda.syncthreads()
+    if cuda.atomic.cas(lock, 0, 0, 1) == 0:
+        cuda.atomic.add(out, 0, 1)
+        cuda.atomic.exch(lock, 0, 0)
+
+
+@wrong("depends on order", "cuda.atomic.cas(lock", 1, 16, zeros(1, 1))
+def lock_given_up_after_two_tries(lock, total):
+    for _ in range(2):
+        if cuda.atomic.cas(lock, 0, 0, 1) == 0:
+            cuda.atomic.add(total, 0, 1)
+            cuda.atomic.exch(lock, 0, 0)
+            break
+
+
+@wrong("depends on order", "cuda.atomic.add(flag, 0, 0)", 2, 1, zeros(1, 1, 1))
+def bounded_poll_given_up(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        for _ in range(3):
+            if cuda.atomic.add(flag, 0, 0):
+                break
+        out[0] = cuda.atomic.add(data, 0, 0)
+    else:
+        for _ in range(9):
+            cuda.atomic.add(data, 0, 1)
+        cuda.atomic.exch(flag, 0, 1)
+
+
+@wrong("depends on order", "while spins < 5", 2, 1, zeros(1, 1, 1))
+def spin_given_up(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        spins = 0
+        while spins < 5 and cuda.atomic.max(flag, 0, 0) == 0:
+            spins += 1
+        out[0] = cuda.atomic.max(data, 0, 0)
+    else:
+        for _ in range(20):
+            cuda.atomic.add(data, 0, 1)
+        cuda.atomic.max(flag, 0, 1)
+
+
+@wrong("global race", "data[0] = 7", 2, 1, zeros(1, 1, 1))
+def bounded_poll_without_fences(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        for _ in range(10000):
+            if cuda.atomic.add(flag, 0, 0):
+                break
+        out[0] = data[0]
+    else:
+        data[0] = 7
+        cuda.atomic.exch(flag, 0, 1)
+
+
+@wrong("global race", "parts[k]", 4, 32, zeros(4, 1, 1))
+def last_block_by_ticket_without_a_fence(parts, ticket, out):
+    if cuda.threadIdx.x == 0:
+        parts[cuda.blockIdx.x] = 1
+        if cuda.atomic.add(ticket, 0, 1) == cuda.gridDim.x - 1:
+            for k in range(4):
+                out[0] += parts[k]
+
+
+@wrong("global race", "parts[k]", 4, 1, zeros(4, 1, 1))
+def first_ticket_taken_for_the_last(parts, ticket, out):
+    parts[cuda.blockIdx.x] = 1
+    cuda.threadfence()
+    if cuda.atomic.add(ticket, 0, 1) == 0:
+        for k in range(4):
+            out[0] += parts[k]
+
+
+@wrong("global race", "box[0]", 2, 1, zeros(1, 1, 4))
+def producer_that_overwrites(full, box, out):
+    for k in range(4):
+        if cuda.blockIdx.x == 0:
+            box[0] = k
+            cuda.threadfence()
+            cuda.atomic.exch(full, 0, k + 1)
+        else:
+            while cuda.atomic.add(full, 0, 0) <= k:
+                pass
+            out[k] = box[0]
+
+
+@wrong("global race", "out[i] = a[31 - i]", 4, 8, zeros(1, 32, 32))
+def grid_barrier_by_counter_that_does_not_wait(count, a, out):
+    i = cuda.grid(1)
+    a[i] = i
+    cuda.threadfence()
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        cuda.atomic.add(count, 0, 1)
+    cuda.syncthreads()
+    out[i] = a[31 - i]
+
+
+@wrong("depends on order", "cuda.atomic.add(n, 0, 0)", 2, 8, zeros(1, 16, 2))
+def length_read_while_others_push(n, items, out):
+    items[cuda.atomic.add(n, 0, 1)] = 1
+    cuda.syncthreads()
+    if cuda.grid(1) == 0:
+        out[0] = cuda.atomic.add(n, 0, 0)
+
+
+@wrong("deadlock", "while cuda.atomic.add(turn", 3, 1, zeros(1, 1))
+def turn_that_skips_one(turn, out):
+    while cuda.atomic.add(turn, 0, 0) != cuda.blockIdx.x:
+        pass
+    out[0] += 1
+    cuda.threadfence()
+    cuda.atomic.add(turn, 0, 2)
+
+
+@wrong("deadlock", "cuda.atomic.cas(lock", 2, 2, zeros(1, 1))
+def lock_not_freed_on_one_path(lock, out):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    cuda.threadfence()
+    out[0] += 1
+    if out[0] > 2:
+        return
+    cuda.threadfence()
+    cuda.atomic.exch(lock, 0, 0)
+
+
+@wrong("deadlock", "while cuda.atomic.max(gate", 2, 32, zeros(1, 32))
+def warp_waits_for_itself(gate, out):
+    if cuda.threadIdx.x < 16:
+        while cuda.atomic.max(gate, 0, 0) == 0:
+            pass
+    cuda.syncwarp()
+    cuda.atomic.max(gate, 0, 1)
+    out[cuda.threadIdx.x] = 1
+
+
+@wrong("endless loop", "while k > 0", 1, 1, zeros(1))
+def loop_that_steps_by_zero(out):
+    k, step = 8, 0
+    while k > 0:
+        k -= step
+    out[0] = 1
+
+
+# Barriers and warp operations.
+
+
+def tile_sum(a, S, i):
+    S[i] = a[i]
+    cuda.syncthreads()
+    return S[31 - i]
+
+
+tile_sum_of = cuda.jit(device=True)(tile_sum)
+
+
+@wrong("barrier divergence", "tile_sum_of(a, S, i)", 1, 32, floats(32, 32))
+def barrier_in_a_device_function_in_a_branch(a, b):
+    S = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    if i < 20:
+        b[i] = tile_sum_of(a, S, i)
+    else:
+        b[i] = tile_sum_of(a, S, i)
+
+
+@wrong("barrier divergence", "cuda.syncthreads()", 1, 64, floats(64, 64))
+def return_of_threads_out_of_range(a, b):
+    i = cuda.threadIdx.x
+    if i >= 50:
+        return
+    b[i] = a[i]
+    cuda.syncthreads()
+
+
+@wrong("barrier divergence", "cuda.syncthreads()", 1, 32, floats(32, 32))
+def trip_count_of_each_thread(a, b):
+    i = cuda.threadIdx.x
+    k = 0
+    while k < i:
+        cuda.syncthreads()
+        k += 8
+    b[i] = a[i]
+
+
+@wrong("barrier divergence", "cuda.syncthreads()", 1, 32, floats(32, 32))
+def break_before_the_barrier(a, b):
+    i = cuda.threadIdx.x
+    for k in range(4):
+        if a[i] < 10 * k:
+            break
+        b[i] += 1
+        cuda.syncthreads()
+
+
+@wrong("barrier divergence", "cuda.syncthreads()", 1, 32, floats(32, 32))
+def continue_past_the_barrier(a, b):
+    i = cuda.threadIdx.x
+    for k in range(3):
+        if (i + k) % 3 == 0:
+            continue
+        cuda.syncthreads()
+    b[i] = a[i]
+
+
+@wrong("barrier divergence", "cuda.syncthreads", 1, 32, floats(32, 32))
+def barrier_only_in_a_conditional_expression(a, b):
+    i = cuda.threadIdx.x
+    b[i] = cuda.syncthreads_count(1) if i > 3 else cuda.syncthreads_or(0)
+
+
+@wrong("barrier divergence", "cuda.syncthreads()", 1, 64, floats(64, 64))
+def one_warp_has_a_barrier_more(a, b):
+    i = cuda.threadIdx.x
+    for _ in range(2 if i < 32 else 3):
+        cuda.syncthreads()
+    b[i] = a[i]
+
+
+@wrong("inactive lane", "cuda.shfl_xor_sync", 1, 32, floats(32, 32))
+def butterfly_behind_a_guard(a, b):
+    i = cuda.threadIdx.x
+    if i < 24:
+        b[i] = a[i] + cuda.shfl_xor_sync(ALL, a[i], 8)
+
+
+@wrong("inactive lane", "cuda.any_sync", 1, 32, floats(32, 32))
+def vote_left_early(a, b):
+    i = cuda.threadIdx.x
+    if a[i] > 30:
+        return
+    b[i] = cuda.any_sync(ALL, a[i] > 5)
+
+
+@wrong("inactive lane", "cuda.shfl_down_sync", 1, 32, floats(32, 32))
+def shuffles_in_loops_of_different_length(a, b):
+    i = cuda.threadIdx.x
+    value = a[i]
+    for _ in range(1 + i // 16):
+        value += cuda.shfl_down_sync(ALL, value, 1)
+    b[i] = value
+
+
+@wrong("inactive lane", "cuda.match_any_sync", 1, 32, floats(32, 32))
+def match_of_the_odd_lanes_with_the_whole_mask(a, b):
+    i = cuda.threadIdx.x
+    if i & 1:
+        b[i] = cuda.match_any_sync(ALL, i % 4)
+
+
+@wrong("shared race", "S[i] += S[i + step]", 1, 128, floats(128, 1))
+def tree_with_syncwarp_across_warps(a, b):
+    S = cuda.shared.array(128, float32)
+    i = cuda.threadIdx.x
+    S[i] = a[i]
+    cuda.syncthreads()
+    step = 64
+    while step > 0:
+        if i < step:
+            S[i] += S[i + step]
+        cuda.syncwarp()
+        step //= 2
+    if i == 0:
+        b[0] = S[0]
+
+
+@wrong("shared race", "S[i] += S[i + step]", 1, 32, floats(32, 1))
+def volatile_tree_with_no_syncwarp(a, b):
+    S = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    S[i] = a[i]
+    cuda.syncthreads()
+    for step in (16, 8, 4, 2, 1):
+        if i < step:
+            S[i] += S[i + step]
+    if i == 0:
+        b[0] = S[0]
+
+
+@wrong("global race", "b[i] = a[(i + 32) % 64]", 1, 64, floats(64, 64))
+def element_of_two_warps(a, b):
+    i = cuda.threadIdx.x
+    a[i] = i
+    b[i] = a[(i + 32) % 64]
+
+
+# What is said of arrays.
+
+
+@wrong("out of bounds", "part[i] = i", 1, 32, zeros(32))
+def slice_one_too_short(a):
+    part = a[1:]
+    i = cuda.threadIdx.x
+    part[i] = i
+
+
+@wrong("out of bounds", "row[i]", 1, 8, floats((4, 6), 8))
+def row_of_a_matrix(a, b):
+    i = cuda.threadIdx.x
+    row = a[2]
+    b[i] = row[i]
+
+
+@wrong("out of bounds", "S[i] = a[i]", 1, 32, floats(32, 32))
+def dynamic_size_forgotten(a, b):
+    S = cuda.shared.array(0, float32)
+    i = cuda.threadIdx.x
+    S[i] = a[i]
+    cuda.syncthreads()
+    b[i] = S[31 - i]
+
+
+@wrong("out of bounds", "S[i] = a[i]", 1, 32, floats(32, 32), shared_bytes=32)
+def dynamic_size_in_elements(a, b):
+    S = cuda.shared.array(0, float32)
+    i = cuda.threadIdx.x
+    S[i] = a[i]
+    cuda.syncthreads()
+    b[i] = S[31 - i]
+
+
+@wrong("shared race", "left[i] = a[i]", 1, 32, floats(32, 32))
+def halves_that_overlap(a, b):
+    S = cuda.shared.array(33, float32)
+    left, right = S[:32], S[1:]
+    i = cuda.threadIdx.x
+    left[i] = a[i]
+    b[i] = right[i]
+
+
+# Right ones.
+
+
+@right([7], 2, 1, zeros(1, 1, 1))
+def flag_waited_for(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        while cuda.atomic.add(flag, 0, 0) == 0:
+            pass
+        out[0] = cuda.atomic.add(data, 0, 0)
+    else:
+        cuda.atomic.add(data, 0, 7)
+        cuda.atomic.exch(flag, 0, 1)
+
+
+@right([9], 2, 1, zeros(1, 1, 1))
+def bounded_poll_that_is_long_enough(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        for _ in range(1 << 20):
+            if cuda.atomic.add(flag, 0, 0):
+                break
+        cuda.threadfence()
+        out[0] = data[0]
+    else:
+        for _ in range(9):
+            data[0] += 1
+        cuda.threadfence()
+        cuda.atomic.exch(flag, 0, 1)
+
+
+@right([1] * 8, 2, 4, zeros(1, 8))
+def poll_that_gives_up(flag, out):
+    for _ in range(200):
+        if cuda.atomic.add(flag, 0, 0):
+            break
+    out[cuda.grid(1)] = 1
+
+
+@right([32], 4, 8, zeros(1, 1, 1))
+def last_ticket_writes_the_sum(total, ticket, out):
+    cuda.atomic.add(total, 0, 1)
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        cuda.threadfence()
+        if cuda.atomic.add(ticket, 0, 1) == cuda.gridDim.x - 1:
+            out[0] = cuda.atomic.add(total, 0, 0)
+
+
+@right([1, 2, 3, 4], 4, 1, zeros(4, 4, 4))
+def scan_that_waits_for_the_block_before(done, sums, out):
+    k = cuda.blockIdx.x
+    before = 0
+    if k > 0:
+        while cuda.atomic.add(done, k - 1, 0) == 0:
+            pass
+        cuda.threadfence()
+        before = sums[k - 1]
+    sums[k] = before + 1
+    cuda.threadfence()
+    cuda.atomic.exch(done, k, 1)
+    out[k] = before + 1
+
+
+@right([4], 4, 1, zeros(1, 1))
+def lock_tried_until_it_is_free(lock, total):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    cuda.threadfence()
+    total[0] += 1
+    cuda.threadfence()
+    cuda.atomic.exch(lock, 0, 0)
+
+
+@right([16], 1, 16, zeros(1, 1))
+def lock_tried_in_a_for_loop(lock, total):
+    for _ in range(100000):
+        if cuda.atomic.cas(lock, 0, 0, 1) == 0:
+            cuda.threadfence()
+            total[0] += 1
+            cuda.threadfence()
+            cuda.atomic.exch(lock, 0, 0)
+            break
+
+
+@right([16], 2, 8, zeros(16, 1, 1))
+def compaction_in_any_order(items, n, out):
+    i = cuda.grid(1)
+    items[cuda.atomic.add(n, 0, 1)] = i
+    cuda.atomic.add(out, 0, 1)
+
+
+@right([1], 2, 8, zeros(1, 1))
+def first_one_wins(seen, out):
+    if cuda.atomic.cas(seen, 0, 0, 1) == 0:
+        out[0] = 1
+
+
+@right([10], 2, 8, zeros(1, 1, 1))
+def whoever_comes_first_is_noted(seen, who, out):
+    i = cuda.grid(1)
+    if cuda.atomic.cas(seen, 0, 0, 1) == 0:
+        who[0] = i
+        out[0] = 10
+
+
+@right([0], 2, 8, zeros(1, 16, 1))
+def list_with_its_newest_at_the_head(head, after, out):
+    i = cuda.grid(1)
+    after[i] = cuda.atomic.exch(head, 0, i + 1)
+
+
+@right([12], 2, 8, zeros(1, 1))
+def counter_of_what_is_rejected(best, out):
+    i = cuda.grid(1)
+    cuda.atomic.max(best, 0, i)
+    if i % 4:
+        cuda.atomic.add(out, 0, 1)
+
+
+@right([1], 2, 16, zeros(1, 1))
+def search_that_stops_early(found, out):
+    i = cuda.grid(1)
+    for k in range(8):
+        if cuda.atomic.add(found, 0, 0):
+            return
+        if i * 8 + k == 77:
+            cuda.atomic.exch(found, 0, 1)
+            out[0] = 1
+
+
+@right([[15.0] * 2] * 2, 2, 2, lambda: [np.zeros((2, 2))])
+def float_maximum_by_cas(a):
+    for k in range(16):
+        at = cuda.threadIdx.x, cuda.blockIdx.x
+        old = a[at] if False else cuda.atomic.max(a, at, 0.0)
+        while old < k:
+            seen = cuda.atomic.cas(a, at, old, float(k))
+            if seen == old:
+                break
+            old = seen
+
+
+@right([6], 3, 1, zeros(2, 1))
+def ticket_lock(lock, out):
+    mine = cuda.atomic.add(lock, 0, 1)
+    while cuda.atomic.add(lock, 1, 0) != mine:
+        pass
+    cuda.threadfence()
+    out[0] += 2
+    cuda.threadfence()
+    cuda.atomic.add(lock, 1, 1)
+
+
+@right([3, 2, 1, 0], 2, 2, zeros(1, 4, 4))
+def grid_barrier_by_counter(count, a, out):
+    i = cuda.grid(1)
+    a[i] = i
+    cuda.threadfence()
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        cuda.atomic.add(count, 0, 1)
+        while cuda.atomic.add(count, 0, 0) < cuda.gridDim.x:
+            pass
+        cuda.threadfence()
+    cuda.syncthreads()
+    out[i] = a[3 - i]
+
+
+@right([0, 1, 2, 3], 2, 1, zeros(1, 1, 4))
+def producer_that_waits(full, box, out):
+    for k in range(4):
+        want = cuda.blockIdx.x
+        while cuda.atomic.add(full, 0, 0) != want:
+            pass
+        cuda.threadfence()
+        if cuda.blockIdx.x == 0:
+            box[0] = k
+        else:
+            out[k] = box[0]
+        cuda.threadfence()
+        cuda.atomic.exch(full, 0, 1 - want)
+
+
+@right([136], 3, 4, zeros(1, 1))
+def queue_of_work(next_one, out):
+    while True:
+        k = cuda.atomic.add(next_one, 0, 1)
+        if k > 16:
+            break
+        cuda.atomic.add(out, 0, k)
+
+
+@right([8, 8, 8, 8], 4, 8, zeros(4))
+def counts_of_a_histogram(out):
+    cuda.atomic.add(out, cuda.grid(1) % 4, 1)
+
+
+@right([31], 1, 32, zeros(1))
+def maximum_in_shared_memory(out):
+    best = cuda.shared.array(1, int32)
+    i = cuda.threadIdx.x
+    if i == 0:
+        best[0] = 0
+    cuda.syncthreads()
+    cuda.atomic.max(best, 0, i)
+    cuda.syncthreads()
+    if i == 0:
+        out[0] = cuda.atomic.max(best, 0, 0)
+
+
+@right([4] * 8, 1, 8, zeros(8, 8))
+def open_addressing(keys, counts):
+    key = cuda.threadIdx.x % 2 + 1
+    at = key * 3 % 8
+    for _ in range(4):
+        while True:
+            old = cuda.atomic.cas(keys, at, 0, key)
+            if old == 0 or old == key:
+                break
+            at = (at + 1) % 8
+    for k in range(8):
+        cuda.atomic.max(counts, k, 4)
+
+
+@right([31.0 - k for k in range(32)], 1, 32, floats(32, 32))
+def barrier_in_a_device_function(a, b):
+    S = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    b[i] = tile_sum_of(a, S, i)
+
+
+@right([float(k) for k in range(32)], 1, 32, floats(32, 32))
+def barrier_in_a_branch_of_the_whole_block(a, b):
+    i = cuda.threadIdx.x
+    if cuda.blockIdx.x == 0:
+        cuda.syncthreads()
+    b[i] = a[i]
+
+
+@right([0.0] * 32, 1, 32, lambda: [np.zeros(32)])
+def barrier_in_a_while_of_the_whole_block(b):
+    k = 4
+    while k:
+        cuda.syncthreads()
+        k -= 1
+    b[cuda.threadIdx.x] = k
+
+
+@right([float(4 * (k // 4) * 4 + 6) for k in range(32)], 1, 32, floats(32, 32))
+def sums_of_four_lanes(a, b):
+    value = a[cuda.threadIdx.x]
+    for step in (1, 2):
+        value += cuda.shfl_xor_sync(ALL, value, step)
+    b[cuda.threadIdx.x] = value
+
+
+@right([16] * 16 + [0] * 16, 1, 32, zeros(32))
+def vote_of_half_a_warp(out):
+    i = cuda.threadIdx.x
+    if i < 16:
+        out[i] = cuda.popc(cuda.ballot_sync(0xFFFF, i >= 0))
+
+
+@right([1.0] * 50, 1, 64, floats(50, 50))
+def return_behind_the_last_barrier(a, b):
+    i = cuda.threadIdx.x
+    cuda.syncthreads()
+    if i >= 50:
+        return
+    b[i] = 1
+
+
+@right([64], 2, 32, zeros(1))
+def vote_of_a_warp_added_once(out):
+    count = cuda.popc(cuda.ballot_sync(ALL, True))
+    if cuda.laneid == 0:
+        cuda.atomic.add(out, 0, count)
+
+
+@right([31.0 - k for k in range(32)], 1, 32, floats(32, 32), shared_bytes=128)
+def dynamic_size_given(a, b):
+    S = cuda.shared.array(0, float32)
+    i = cuda.threadIdx.x
+    S[i] = a[i]
+    cuda.syncthreads()
+    b[i] = S[31 - i]
+
+
+@right([float(k + 1) for k in range(31)] + [0.0], 1, 32, lambda: [np.arange(32.0), np.zeros(32)])
+def slices_side_by_side(a, b):
+    S = cuda.shared.array(64, float32)
+    low, high = S[:32], S[32:]
+    i = cuda.threadIdx.x
+    low[i], high[i] = a[i], 0
+    cuda.syncthreads()
+    b[i] = S[i + 1]
+
+
+@right([1, 2, 3, 4], 1, 4, zeros(4))
+def loops_of_different_length_with_no_barrier(out):
+    for _ in range(cuda.threadIdx.x + 1):
+        out[cuda.threadIdx.x] += 1
