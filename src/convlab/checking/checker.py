@@ -125,7 +125,6 @@ def attempts(stage: Stage, make: Maker, seed: int, model: ConvProblem) -> Iterat
             problem = in_blocks(stage, problem, tile)
         if name == SPLIT:
             tile = split_tile(stage)
-            problem = in_blocks(stage, problem, tile)
         answer, findings = _try(stage, make, name, problem, tile, seed, options)
         yield answer, findings, {}
         right = right and answer.ok and not findings

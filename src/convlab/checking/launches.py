@@ -45,7 +45,8 @@ SPLIT = "split-K"
 PROBLEMS[PARTS] = ConvProblem(1, 1, 165, 159, 1, (3, 2), dilation=(80, 150))
 # With K_B = 5 five slices, of which split-K gives one block three and the other two.
 PROBLEMS[TALL] = replace(EVERYTHING, in_channels=4)
-PROBLEMS[SEVERAL], PROBLEMS[SPLIT] = EVERYTHING, PROBLEMS[TALL]
+PROBLEMS[SEVERAL] = EVERYTHING
+PROBLEMS[SPLIT] = replace(PROBLEMS[TALL], batch=4, out_channels=61)  # four blocks of split_tile's
 # What a stage and a kernel may offer.
 OPTIONS: dict[str, dict[str, Any]] = {RELU: {"relu": True}, SPLIT: {"splits": 2}}
 WIDEST = 4 * WARP  # threads of a checked block, at most
