@@ -15,6 +15,7 @@ from numba.cuda.np.numpy_support import from_dtype
 
 from convlab.engines.simulator import Simulator
 from convlab.simulation.findings import NotSimulated, SimulationError
+from convlab.simulation.scalars import Arithmetic
 
 F = np.float32
 PLACE = np.dtype([("x", "f4"), ("y", "f4")])
@@ -335,6 +336,11 @@ def by_zero(a, b):
     b[3] = 1.0
     b[3] /= -zero
     b[4] = 6 / (a[1] / 2) / 2
+
+
+def test_a_division_is_counted_once() -> None:
+    by = Arithmetic().number
+    assert [by(1.0) / by(4.0), 1.0 / by(4.0), by(-1.0) / by(0.0)] == [0.25, 0.25, -np.inf]
 
 
 def test_a_float_divided_by_zero_is_infinite() -> None:

@@ -191,7 +191,8 @@ def _quiet(function: np.ufunc) -> Callable[..., Any]:
 
 def divided(dividend: float, divisor: Any) -> Any:
     """``dividend / divisor`` of floats as a GPU has it: by zero infinity or NaN."""
-    return float(dividend) / (float(divisor) or by_zero(divisor))
+    divisor = float(divisor)  # not a counted number, whose division this is
+    return float(dividend) / (divisor or Zero(divisor))
 
 
 def power(base: Any, exponent: Any) -> Any:
