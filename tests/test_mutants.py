@@ -54,13 +54,13 @@ def numbers_for(problem: ConvProblem) -> list[Tensors]:
 # By stage what is wrong, a piece of its file or of one that it imports, and what replaces it.
 MUTANTS = {
     "s01": [
-        ("no padding above", "m * s_h + u * d_h - p_h", "m * s_h + u * d_h"),
-        ("stride ignored", "n * s_w + v", "n + v"),
-        ("strides swapped", "i_h = m * s_h", "i_h = m * s_w"),
+        ("no padding above", "o_h * s_h + u * d_h - p_h", "o_h * s_h + u * d_h"),
+        ("stride ignored", "o_w * s_w + v", "o_w + v"),
+        ("strides swapped", "i_h = o_h * s_h", "i_h = o_h * s_w"),
         ("dilation ignored", "v * d_w", "v"),
         ("last channel left out", "range(C_i)", "range(C_i - 1)"),
         ("bias forgotten", "total + bias[j]", "total"),
-        ("nothing written", "output[i, j, m, n] = total + bias[j]"),
+        ("nothing written", "output[i, j, o_h, o_w] = total + bias[j]"),
         ("no guard of the grid", "        if i >= N_i:\n            return\n", ""),
         ("image bound too wide", "0 <= i_w < W_i", "0 <= i_w <= W_i"),
         ("edge pixel dropped", "0 <= i_h", "0 < i_h"),
@@ -82,8 +82,8 @@ MUTANTS = {
     "s02_cin_naive": [
         ("bias of the wrong channel", "// PIXELS % C_o", "% C_o"),
         ("parts stored, not added",
-         "cuda.atomic.add(output, ((i * C_o + j) * H_o + m) * W_o + n, partial)",
-         "output[((i * C_o + j) * H_o + m) * W_o + n] += partial"),
+         "cuda.atomic.add(output, ((i * C_o + j) * H_o + o_h) * W_o + o_w, partial)",
+         "output[((i * C_o + j) * H_o + o_h) * W_o + o_w] += partial"),
         ("channels of one group for all", "% GROUPS * B_Z + z", "% 1 * B_Z + z"),
     ],
     "s02_cout": [

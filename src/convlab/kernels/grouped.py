@@ -30,8 +30,8 @@ def make_kernel(problem: ConvProblem, M_T: int) -> Kernel:
         pixel = block // uint32(TILES) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if pixel >= N:
             return
-        n = pixel % uint32(W_o)
-        m = pixel // uint32(W_o) % uint32(H_o)
+        o_w = pixel % uint32(W_o)
+        o_h = pixel // uint32(W_o) % uint32(H_o)
         i = pixel // uint32(W_o * H_o)
         first = j // uint32(M_g) * uint32(C_g)  # of the group's input channels
 
@@ -41,15 +41,15 @@ def make_kernel(problem: ConvProblem, M_T: int) -> Kernel:
         for r in range(C_g):
             for u in range(H_f):
                 for v in range(W_f):
-                    i_h = m * s_h + u * d_h - p_h
-                    i_w = n * s_w + v * d_w - p_w
+                    i_h = o_h * s_h + u * d_h - p_h
+                    i_w = o_w * s_w + v * d_w - p_w
                     image_pixel = float32(0)  # outside the image is padding
                     if 0 <= i_h < H_i and 0 <= i_w < W_i:
                         image_pixel = input[i, first + r, i_h, i_w]
                     for c in range(M_T):
                         sums[c] += image_pixel * weight[j + c, r, u, v]
         for c in range(M_T):
-            output[i, j + c, m, n] = sums[c] + bias[j + c]
+            output[i, j + c, o_h, o_w] = sums[c] + bias[j + c]
 
     return grouped
 

@@ -123,7 +123,7 @@ def _report(launch: Launch, other: Launch, outcome: str) -> None:
         block = other.reports.block(number // other.block_size)
         what = f"{what}: {outcome}"
         other.reports.add("depends on order", what, site, number, block=block)
-        other.reports.raise_any()
+        other.reports.raise_any(ended=False)
 
 
 def _evidence(launch: Launch, other: Launch) -> tuple[str, Key] | None:

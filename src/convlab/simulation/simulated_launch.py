@@ -177,14 +177,12 @@ class SimulatedLaunch(Clock):
             self._global[id(host)] = host, self.memory.array(host, "a global array", base)
         return self._global[id(host)][1]
 
-    def _of_array(
-        self, kind: str, what: str, site: int, array: Any, index: tuple[int, ...] | None
-    ) -> None:
+    def _of_array(self, kind: str, what: str, site: int, array: Any, *where: Any) -> None:
         """Note a finding about an array, and how large dynamic shared memory is, if it is there."""
         if kind == "out of bounds" and self.cuda.shared.is_dynamic(array):
             given = self.cuda.shared.dynamic_bytes
             what += f": the launch gives {given} bytes of dynamic shared memory"
-        self.reports.of_array(kind, what, site, array, index)
+        self.reports.of_array(kind, what, site, array, *where)
 
     def _as_seen(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments as the kernel sees them, arrays checked and placed in global memory.
