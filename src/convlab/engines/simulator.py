@@ -24,16 +24,25 @@ __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
 
 
 class Simulator(Engine):
-    """The strict simulator. Arrays are plain NumPy arrays; a launch returns when it has ended."""
+    """The strict simulator. Arrays are plain NumPy arrays; a launch returns when it has ended.
+
+    With ``typed`` registers have Numba's types, as far as its type inference knows them: integers
+    wrap, float32 is rounded by each operation. A kernel that Numba refuses raises ``NotSimulated``
+    with its reason.
+    """
 
     name = "simulator"
     device = "convlab's strict simulator on the CPU"
     multiply_adds_per_second = 450_000
 
     def __init__(
-        self, strict: bool = True, recorder: Recorder | None = None, loops: Loops | None = None
+        self,
+        strict: bool = True,
+        recorder: Recorder | None = None,
+        loops: Loops | None = None,
+        typed: bool = False,
     ) -> None:
-        self.strict, self.recorder, self.loops = strict, recorder, loops
+        self.strict, self.recorder, self.loops, self.typed = strict, recorder, loops, typed
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end."""
@@ -56,7 +65,7 @@ class Simulator(Engine):
         sizes = three(grid, "grid"), three(block, "block")
         simulated = SimulatedLaunch(
             kernel, *sizes, arguments, shared_bytes,
-            self.strict, self._counts, self.recorder, self.loops,
+            self.strict, self._counts, self.recorder, self.loops, self.typed,
         )  # fmt: skip
         simulated.on_block = self.on_block
         simulated.run()

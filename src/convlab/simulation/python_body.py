@@ -31,7 +31,9 @@ from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
 from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import NotSimulated
+from convlab.simulation.inference import Inferred, Typed, infer
 from convlab.simulation.scalars import by_zero
+from convlab.simulation.typed_arithmetic import CALLED, GLOBALS, TypedArithmetic, positions
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = tuple(
@@ -73,13 +75,16 @@ class Copier:
         if loops is not None:
             self._builtins["range"] = loops.range
         self.used: set[str] = set()
-        self._copies: dict[FunctionType, FunctionType] = {}
+        self._copies: dict[Any, FunctionType] = {}
         self._modules: dict[int, ModuleType] = {}
 
-    def copy(self, function: FunctionType) -> FunctionType:
-        """The function with its globals and closure replaced."""
-        if function in self._copies:
-            return self._copies[function]
+    def copy(
+        self, function: FunctionType, types: tuple[Any, ...] | None = None, small: Small = ()
+    ) -> FunctionType:
+        """The function with its globals and closure replaced and, if the Numba ``types`` of its
+        arguments are given, with arithmetic as those have it."""
+        if (function, types) in self._copies:
+            return self._copies[function, types]
         # Not all of them: they would live as long as the copy.
         globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
         originals = function.__closure__ or ()
@@ -87,9 +92,15 @@ class Copier:
         globals_[BY_ZERO] = self._builtins.get(BY_ZERO, by_zero)
         if self._loops is not None:
             globals_[ENDLESS] = self._loops.endless
-        code = _code_of(function, self._loops is not None)
+        code, calls = _code_of(function, self._loops is not None, types, small)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
-        self._copies[function] = copy  # before what it refers to is copied: that may be itself
+        self._copies[function, types] = copy  # before what it calls is copied: that may be itself
+        if types is not None:
+            globals_ |= GLOBALS
+        for number, typed in enumerate(calls):
+            called = self.copy(typed.calls, tuple(typed.signature.args))
+            loops = self._loops
+            globals_[f"{CALLED}{number}"] = called if loops is None else loops.call(called)
         attributes = names_used(code)
         for name in _global_names(code):
             if name in function.__globals__:
@@ -228,18 +239,27 @@ class Unknown:
     __lt__ = __le__ = __gt__ = __ge__ = __and__ = __rand__ = __rshift__ = __rlshift__ = _refuse
 
 
-_codes: WeakKeyDictionary[FunctionType, dict[bool, CodeType]] = WeakKeyDictionary()
+Small = tuple[bool, ...]  # of each argument, whether it is an integer of less than 32 bits
+_Code = tuple[CodeType, list[Typed]]
+_codes: WeakKeyDictionary[FunctionType, dict[Any, _Code]] = WeakKeyDictionary()
 
 
-def _code_of(function: FunctionType, counted: bool) -> CodeType:
-    """The function's code, shared with no other function of a factory, in which divisions are a
-    GPU's and, if ``counted``, ``while`` loops count: always the same, so that Python and the caches
-    of instructions in it need to look at it only once."""
-    codes = _codes.setdefault(function, {})
-    if counted not in codes:
+def _code_of(
+    function: FunctionType, counted: bool, types: tuple[Any, ...] | None, small: Small
+) -> _Code:
+    """The function's code, shared with no other function of a factory, and what it calls by types:
+    code in which divisions are a GPU's, arithmetic that of the types, and, if ``counted``,
+    ``while`` loops count. It is always the same, so that Python and the caches of instructions in
+    it need to look at it only once."""
+    codes, key = _codes.setdefault(function, {}), (counted, types, small)
+    if key not in codes:
         code = function.__code__
-        codes[counted] = (_compiled_anew(code, code.co_filename, counted) or code).replace()
-    return codes[counted]
+        if types is not None:
+            codes[key] = _typed_code(code, counted, infer(function, types, small))
+        else:
+            anew = _compiled_anew(code, code.co_filename, counted)
+            codes[key] = (anew or code).replace(), []
+    return codes[key]
 
 
 @lru_cache(maxsize=1000)  # asked at every launch
@@ -299,24 +319,49 @@ def _compiled_anew(code: CodeType, file: str, counted: bool) -> CodeType | None:
     if not divides and not (counted and any("JUMP_BACKWARD" in step.opname for step in steps)):
         return None
     try:
-        lines, first = inspect.getsourcelines(code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-        found = tree.body[0]
-        if not isinstance(found, ast.FunctionDef):
-            return None
-        found.decorator_list = []
-        # Around it a function that has what the original closes over, and before it the imports:
-        # a call such as ``cuda.grid(1)`` is another instruction where the name is imported.
-        outer: Any = ast.parse(f"def {ENDLESS}({', '.join(code.co_freevars)}):\n pass").body[0]
-        outer.body, tree.body = [found], [*_imports(steps), outer]
-        ast.increment_lineno(found, first - 1)
-        ast.fix_missing_locations(tree)
-        if _inner(tree, file, found.name).co_code != code.co_code:
-            return None
+        tree, found, _ = _source(code, steps, file)
         _Rewriter(counted).generic_visit(found)
         return _inner(tree, file, found.name)
     except (OSError, TypeError, SyntaxError):
         return None
+
+
+def _typed_code(code: CodeType, counted: bool, inferred: Inferred) -> _Code:
+    """The code with the arithmetic of its types, and what it calls. Raises ``OSError`` or its like
+    where there is no source."""
+    tree, found, same = _source(code, list(dis.get_instructions(code)), code.co_filename)
+    rewriter = _LoopRewriter(counted)
+    typed = TypedArithmetic(positions(same, inferred), rewriter.divisor)
+    typed.generic_visit(found)
+    rewriter.generic_visit(found)
+    # A name that is called no longer is still closed over.
+    found.body[:0] = ast.parse(f"if 0:\n [{', '.join(code.co_freevars)}]").body
+    for part in ast.walk(found.body[0]):
+        ast.copy_location(part, found)
+    return _inner(tree, code.co_filename, found.name), typed.calls
+
+
+def _source(
+    code: CodeType, steps: list[dis.Instruction], file: str
+) -> tuple[ast.Module, ast.FunctionDef, CodeType]:
+    """The tree of the code's source, the function in it, and the code that it compiles to: with the
+    same instructions, or ``TypeError``."""
+    lines, first = inspect.getsourcelines(code)
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    found = tree.body[0]
+    if not isinstance(found, ast.FunctionDef):
+        raise TypeError(f"{code.co_name} is no function with a name")
+    found.decorator_list = []
+    # Around it a function that has what the original closes over, and before it the imports:
+    # a call such as ``cuda.grid(1)`` is another instruction where the name is imported.
+    outer: Any = ast.parse(f"def {ENDLESS}({', '.join(code.co_freevars)}):\n pass").body[0]
+    outer.body, tree.body = [found], [*_imports(steps), outer]
+    ast.increment_lineno(found, first - 1)
+    ast.fix_missing_locations(tree)
+    same = _inner(tree, file, found.name)
+    if same.co_code != code.co_code:
+        raise TypeError(f"the source of {code.co_name} is no longer its own")
+    return tree, found, same
 
 
 def _imports(steps: list[dis.Instruction]) -> list[ast.stmt]:
@@ -349,16 +394,16 @@ class _Rewriter(ast.NodeTransformer):
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         self.generic_visit(node)
         if isinstance(node.op, ast.Div):
-            node.right = self._divisor(node.right)
+            node.right = self.divisor(node.right)
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         self.generic_visit(node)
         if isinstance(node.op, ast.Div):
-            node.value = self._divisor(node.value)
+            node.value = self.divisor(node.value)
         return node
 
-    def _divisor(self, node: ast.expr) -> ast.expr:
+    def divisor(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Constant) and node.value:
             return node
         text = f"({DIVISOR} := value) or {BY_ZERO}({DIVISOR})"
@@ -382,3 +427,9 @@ class _Rewriter(ast.NodeTransformer):
         leave.test.operand, leave.body[:0] = node.test, node.orelse
         loop.body += node.body
         return loop
+
+
+class _LoopRewriter(_Rewriter):
+    """Makes loops alone: the divisions are typed."""
+
+    visit_BinOp = visit_AugAssign = ast.NodeTransformer.generic_visit

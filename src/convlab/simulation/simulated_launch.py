@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 from greenlet import getcurrent
+from numba.cuda.np.numpy_support import from_dtype
+from numba.cuda.typing.typeof import Purpose, typeof
 from numpy.lib.array_utils import byte_bounds
 
 from convlab.device import emulation_of
@@ -30,11 +32,12 @@ from convlab.simulation.findings import (
     coordinates_of,
 )
 from convlab.simulation.greenlets import Block
+from convlab.simulation.inference import Refused, check_kernel
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
 from convlab.simulation.python_body import BY_ZERO, Copier, names_used
 from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
-from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
+from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
 from convlab.simulation.simulated_cuda import BLOCKING, SimulatedCuda
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
@@ -71,6 +74,7 @@ class SimulatedLaunch(Clock):
         counts: Counts | None,
         recorder: Recorder | None = None,
         loops: Loops | None = None,
+        typed: bool = False,
     ) -> None:
         _check_shape(grid, block)
         function = getattr(kernel, "py_func", None)
@@ -104,8 +108,23 @@ class SimulatedLaunch(Clock):
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma
-        copier = Copier(self.cuda, self._meaning, builtins, self._emulation, self.paths or loops)
-        self.body = copier.copy(function)
+        makes = self.cuda, self._meaning, builtins, self._emulation, self.paths or loops
+        copier = Copier(*makes)
+        self.typed = typed and self.arithmetic is None
+        try:
+            types: Any = _types(arguments) if self.typed else (None,)
+            if self.typed:
+                check_kernel(function, types[0])
+            self.body = copier.copy(function, *types)
+        except Refused as refused:
+            where = f"{function.__code__.co_filename}:{refused.line}"
+            raise NotSimulated(f"Numba refuses {self.kernel}: {refused}, {where}") from None
+        except Exception:  # types that are not known: registers hold Python's numbers
+            if not self.typed:
+                raise
+            self.typed, copier = False, Copier(*makes)
+            self.called.clear()
+            self.body = copier.copy(function)
         self.codes: tuple[CodeType, ...] = tuple(copier.codes())
         self.sites = self.reports.sites = Sites(self.codes)
         cores = self.tensor_cores
@@ -132,6 +151,8 @@ class SimulatedLaunch(Clock):
             constant.flags.writeable = False
             return Memory(None, self.reports.of_array).array(constant, "a constant array", 0)
         meant = meaning(value)
+        if self.typed and (dtype := getattr(meant, "dtype", None)) is not None:
+            return cast(dtype.name, False) if callable(meant) else meant
         if self.arithmetic is None or not callable(meant):
             return meant
         if getattr(meant, "dtype", None) is None:
@@ -331,6 +352,21 @@ class SimulatedLaunch(Clock):
                 found = id(trace.tb_frame.f_code) + trace.tb_lasti
             trace = trace.tb_next
         return found
+
+
+def _types(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+    """Numba's types of the arguments, and which are integers of less than 32 bits."""
+    given: list[Any] = [_with_arrays(argument) for argument in arguments]
+    types = tuple(
+        from_dtype(one.dtype) if _is_record(one) else typeof(one, Purpose.argument) for one in given
+    )
+    return types, tuple(
+        isinstance(one, int | np.integer) and abs(int(one)) < 2**31 for one in given
+    )
+
+
+def _is_record(argument: Any) -> bool:
+    return isinstance(argument, np.ndarray) and argument.ndim == 0 and bool(argument.dtype.names)
 
 
 def _check_shape(grid: Coordinates, block: Coordinates) -> None:
