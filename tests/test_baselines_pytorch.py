@@ -65,6 +65,10 @@ def test_each_gives_the_same_for_one_shape_after_another(baseline):
         check(baseline, problem)
 
 
+def test_groups_are_pytorch_s_too():
+    check(baseline_named("torch_fp32"), ConvProblem(2, 4, 5, 6, 6, (3, 2), 2, 1, groups=2))
+
+
 def test_flags_are_put_back():
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
 

@@ -256,7 +256,7 @@ def test_what_numba_does_not_compile_is_not_right(few_problems, tmp_path, old, n
     "lacking", ["numba.cuda.cudadrv.nvrtc.get_arch_option", "cuda.bindings.nvjitlink.create"]
 )
 def test_kernels_are_not_compiled_where_the_compilers_libraries_are_not(monkeypatch, lacking):
-    """As after `pip install convlab` with no GPU: cuda.pathfinder raises at the first call."""
+    """Installed with no GPU: cuda.pathfinder raises at the first call."""
 
     def no_library(*args, **kwargs):
         raise DynamicLibNotFoundError("Failure finding libnvrtc.so\nNo such file")

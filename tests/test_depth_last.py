@@ -11,23 +11,16 @@ import pytest
 
 from convlab import ConvProblem, trace
 from convlab.engines import Engine
-from convlab.kernels.im2col import (
-    DEEPEST,
-    WARP,
-    columns_buffer,
-    depth_last_buffer,
-    depth_last_im2col_launches,
-    depth_slices,
-    make_run_of,
-    to_depth_last_launches,
-)
+from convlab.kernels import depth_last
+from convlab.kernels.depth_last import DEEPEST, WARP, depth_slices
+from convlab.kernels.im2col import columns_buffer
 from convlab.simulation.python_body import python_body
 from convlab.stage import Launch, Program
 from convlab.tracing.records import LaunchTrace
 
 
 def traced(launch: Launch, problem: ConvProblem) -> LaunchTrace:
-    buffers = depth_last_buffer(problem), columns_buffer(problem)
+    buffers = depth_last.buffer(problem), columns_buffer(problem)
     arrays = (np.zeros(prod(buffer.shape), np.float32) for buffer in buffers)
     return trace(launch.kernel, launch.grid, launch.block, *arrays).main
 
@@ -41,7 +34,7 @@ def test_whole_sectors_and_no_bank_conflict(depth: int, filter_size: int) -> Non
     more = filter_size - 1
     problem = ConvProblem(1, depth, 4 + more, 64 + more, 1, filter_size)
     for launch, slices in zip(
-        depth_last_im2col_launches(problem), depth_slices(depth), strict=True
+        depth_last.im2col_launches(problem), depth_slices(depth), strict=True
     ):
         accesses = traced(launch, problem).accesses
         assert [(a.array, a.operation, a.width) for a in accesses] == [
@@ -60,15 +53,15 @@ def test_whole_sectors_and_no_bank_conflict(depth: int, filter_size: int) -> Non
 @pytest.mark.parametrize("quads", [1, 2, 3, 4])
 @pytest.mark.parametrize("lanes", [8, WARP])
 @pytest.mark.parametrize("odd", [0, 1])
-def test_every_run_is_fetched_once(quads: int, lanes: int, odd: int) -> None:
-    run_of = python_body(make_run_of(quads, lanes), SimpleNamespace())
-    runs = [run_of(f, lane, odd) for f in range(quads) for lane in range(lanes)]
-    assert sorted(runs) == list(range(quads * lanes))
+def test_every_float4_is_fetched_once(quads: int, lanes: int, odd: int) -> None:
+    float4_of = python_body(depth_last.make_float4_of(quads, lanes), SimpleNamespace())
+    found = [float4_of(f, lane, odd) for f in range(quads) for lane in range(lanes)]
+    assert sorted(found) == list(range(quads * lanes))
 
 
 def test_pitch_4_is_the_documents_design() -> None:
-    """Block 128 x 2, a run of four a thread, shared memory of 8 x (128 + 4)."""
-    (launch,) = depth_last_im2col_launches(ConvProblem(1, 3, 4, 64, 1, 1))
+    """Block 128 x 2, a float4 a thread, shared memory of 8 x (128 + 4)."""
+    (launch,) = depth_last.im2col_launches(ConvProblem(1, 3, 4, 64, 1, 1))
     assert launch.block == (128, 2)
     found = traced(launch, ConvProblem(1, 3, 4, 64, 1, 1))
     shapes = {array.name: array.shape for array in found.arrays}
@@ -85,7 +78,7 @@ def test_the_depth_goes_through_in_slices_of_16(depth: int) -> None:
     assert pitches[-1] in (4, 8, 12, 16)
     assert 0 <= sum(pitches) - depth < 4
     problem = ConvProblem(2, depth, 3, 5, 1, 1)
-    assert prod(depth_last_buffer(problem).shape) == 2 * 3 * 5 * sum(pitches)
+    assert prod(depth_last.buffer(problem).shape) == 2 * 3 * 5 * sum(pitches)
 
 
 @pytest.mark.parametrize("depth", [3, 8, 11, 13, 30])
@@ -98,8 +91,8 @@ def test_the_matrix_at_a_gpus_width(depth: int, settings: dict[str, Any], engine
     """With warps of 32, which tiny tiles never have: element by element, the rows' zeros too."""
     p = ConvProblem(3, depth, 7, 9, 1, (2, 3), **settings)
     program = Program(
-        (depth_last_buffer(p), columns_buffer(p)),
-        (*to_depth_last_launches(p), *depth_last_im2col_launches(p)),
+        (depth_last.buffer(p), columns_buffer(p)),
+        (*depth_last.transform_launches(p), *depth_last.im2col_launches(p)),
     )
     input = np.random.default_rng(1).standard_normal(p.input_shape, np.float32)
     arrays = {buffer.name: engine.empty(buffer.shape) for buffer in program.buffers}

@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 from convlab.bench import cases, systems
 from convlab.bench.baselines import unfold_table
 from convlab.cli import app
+from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
-from convlab.stages import ABLATION
-from convlab.workloads import LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
+from convlab.stages import ABLATION, stage_named
+from convlab.workloads import GROUPED, LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -47,6 +48,7 @@ def first_calls(monkeypatch):
         "LAYER_NAMES": ("conv12",),
         "UNFOLDED": SMALL,
         "SIZES": {SIZE: SMALL, ANOTHER: replace(SMALL, batch=2)},
+        "GROUPED": {"resnext50_1": ConvProblem(1, 4, 6, 6, 2, 3, groups=2)},
         "SWEEP_BASE": SMALL,
         "SWEEPS": {"size": (6, 9), "kernel_size": (1, 3)},
     }.items():
@@ -67,6 +69,7 @@ SWEPT = (SMALL, ConvProblem(1, 2, 9, 9, 3, 3), ConvProblem(1, 2, 6, 6, 3, 1))  #
     ("name", "layers", "names"),
     [
         ("sizes", [SIZE, ANOTHER], cases.SIZE_SYSTEMS),
+        ("grouped", ["resnext50_1"], ("grouped", "torch_fp32")),
         ("ablation", ["conv12"], (systems.WHOLE, *systems.VARIANTS)),
         ("sweeps", [*map(str, SWEPT)], cases.SWEEP_SYSTEMS),
         ("unfold_table", [str(SMALL)], cases.UNFOLD_SYSTEMS),
@@ -105,6 +108,15 @@ def test_sizes_are_problems_that_no_tile_was_tuned_for():
     problems = [*map(str, [*UNTUNED.values(), *UNSEEN.values()])]
     assert len({*problems}) == len(problems) == len({*UNTUNED, *UNSEEN})
     assert not {*problems} & {str(paper_layer(name)) for name in LAYER_NAMES}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_the_kernel_for_groups_computes_each_layer_in_small(name, checked_in_simulator):
+    whole = GROUPED[name]
+    channels = 2 * whole.in_channels // whole.groups  # two groups as wide as the layer's
+    sizes = {"in_channels": channels, "out_channels": channels, "groups": 2}
+    small = replace(whole, batch=2, height=5, width=4, **sizes)
+    assert checked_in_simulator(small, stage_named("grouped"), random_tensors(small, 1)).ok
 
 
 def test_a_variant_is_s11_with_one_switch_off(monkeypatch):

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_cli import convlab_
 
-from convlab import ConvProblem, EngineUnavailable, api, conv2d, unfold_einsum
+from convlab import ConvProblem, EngineUnavailable, api, conv1d, conv2d, conv3d, unfold_einsum
 from convlab.unfold import unfold
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.same_in_cudasim
 IN_TIME = settings(deadline=10_000)
 REFUSALS = (TypeError, ValueError, MemoryError, EngineUnavailable)
 ARGUMENTS = {"input", "weight", "bias", "out", "groups", "stage", "engine", "tile"}
+CONVOLUTIONS = {conv1d: 1, conv2d: 2, conv3d: 3}
 SETTINGS = {"stride", "padding", "dilation"}
 
 enormous = st.sampled_from([2**31 - 1, 2**31, 2**63, 10**400, 10**4299, -(10**4299)])
@@ -41,7 +42,7 @@ def arrays(draw: st.DrawFn, usual: tuple[int, ...]) -> np.ndarray:
     sizes = [draw(st.sampled_from([n] * 6 + [0, 1, 3])) for n in usual]
     shape = sizes[draw(st.sampled_from([0] * 6 + [1, 2])) :]
     if draw(st.integers(0, 9)) == 0:
-        return np.broadcast_to(np.float32(1), [2**15] * len(shape))
+        return np.broadcast_to(np.float32(1), [2**12] * len(shape))
     made = np.ones(shape, draw(dtypes))
     return np.ma.array(made) if draw(st.integers(0, 9)) == 0 else made
 
@@ -49,13 +50,14 @@ def arrays(draw: st.DrawFn, usual: tuple[int, ...]) -> np.ndarray:
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
     """A function and its arguments: right ones, up to three of them replaced."""
-    function = draw(st.sampled_from([conv2d, conv2d, unfold_einsum, unfold]))
+    function, axes = draw(st.sampled_from([*CONVOLUTIONS.items(), (unfold_einsum, 2), (unfold, 2)]))
+    size, kernel = (3, 5, 6)[3 - axes :], (2, 3, 2)[3 - axes :]
+    given: dict[str, Any] = {"input": draw(arrays((2, 4, *size)))}
     if function is unfold:
-        given: dict[str, Any] = {"input": draw(arrays((2, 4, 5, 6))), "kernel_size": 2}
+        given["kernel_size"] = 2
     else:
-        given = {"input": draw(arrays((2, 4, 5, 6))), "weight": draw(arrays((2, 4, 3, 2)))}
-        given["bias"] = draw(st.none() | arrays((2,)))
-    more = {*SETTINGS, *given, *(ARGUMENTS if function is conv2d else ())}
+        given |= {"weight": draw(arrays((2, 4, *kernel))), "bias": draw(st.none() | arrays((2,)))}
+    more = {*SETTINGS, *given, *(ARGUMENTS if function in CONVOLUTIONS else ())}
     for name in draw(st.lists(st.sampled_from(sorted(more)), max_size=3)):
         given[name] = draw(setting)
     return function, given
@@ -117,6 +119,7 @@ def test_a_command_line_ends_in_one_too(tmp_path_factory, verb, typed):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("fuzz"))
         patch.setattr("convlab.ladder.run", lambda *_: iter(()))  # tests of their own run them
+        patch.setattr("convlab.lint.lint_all", lambda *_: iter(()))  # minutes for every stage
         patch.setattr("convlab.image.draw", lambda *_: b"")
         patch.setattr("convlab.tracing.trace_stage", Mock(side_effect=typer.Exit))
         result = convlab_(verb, *typed)

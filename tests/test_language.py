@@ -23,12 +23,12 @@ Place, Body = from_dtype(PLACE), from_dtype(BODY)
 ORIGIN = np.array([(1.5, 2.5)], PLACE)
 
 
-def run(kernel: Any, *arguments: Any, block: int = 1) -> Any:
+def run(kernel: Any, *arguments: Any, grid: int = 1, block: int = 1) -> Any:
     """Launch it with both settings, which must agree; the last argument afterwards."""
     results = []
     for strict in (False, True):
         copies = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
-        Simulator(strict).launch(kernel, 1, block, *copies)
+        Simulator(strict).launch(kernel, grid, block, *copies)
         results.append(copies[-1])
     np.testing.assert_array_equal(results[0], results[1])
     return results[1]
@@ -126,8 +126,8 @@ def beyond(b):
 
 def test_records_are_checked_by_field() -> None:
     assert (
-        "global race: b.x[1] is written after thread (0, 0, 0) had written it, nothing "
-        in (findings(race_on_a_field, np.zeros(32, PLACE))[0])
+        "global race: b.x[1] is written after thread (0, 0, 0), of the same warp, had "
+        "written it, nothing between" in (findings(race_on_a_field, np.zeros(32, PLACE))[0])
     )
     run(other_fields, np.zeros(32, PLACE), block=32)
     (found,) = findings(unwritten_field, np.zeros(1, PLACE), block=1)
@@ -383,7 +383,7 @@ def test_a_kernel_raises_as_numba_says_it() -> None:
 
 @cuda.jit
 def to_and_fro(b):
-    i = cuda.threadIdx.x
+    i = cuda.grid(1)
     for _ in range(3):
         value = b[31 - i]
         cuda.cg.this_grid().sync()
@@ -392,4 +392,21 @@ def to_and_fro(b):
 
 
 def test_the_barrier_of_a_grid() -> None:
-    assert run(to_and_fro, np.zeros(32), block=32).tolist() == [3] * 32
+    for grid in 1, 4:
+        assert run(to_and_fro, np.zeros(32), grid=grid, block=32 // grid).tolist() == [3] * 32
+
+
+@pytest.mark.parametrize("in_shared", [True, False])
+@pytest.mark.parametrize(
+    ("alignment", "error"), [(-1, ValueError), (0, ValueError), (17, ValueError), (1.5, TypeError)]
+)
+def test_an_alignment_that_numba_refuses(in_shared: bool, alignment: Any, error: Any) -> None:
+    @cuda.jit
+    def kernel(a):  # type: ignore[no-untyped-def]
+        if in_shared:
+            cuda.shared.array(4, float32, alignment=alignment)
+        else:
+            cuda.local.array(4, float32, alignment=alignment)
+
+    with pytest.raises(error, match="lignment"):
+        Simulator().launch(kernel, 1, 1, np.zeros(1))

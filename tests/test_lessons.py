@@ -6,9 +6,7 @@ import _thread
 import json
 import re
 import runpy
-import subprocess
 import sys
-import zipfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -280,7 +278,7 @@ def test_a_race_is_told_with_both_lines_and_what_mends_it(quick):
     codes = {line.code for problem in found.problems for line in problem.lines}
     assert any(code.startswith("total += S_F") for code in codes)
     assert any(code.startswith("S_F[e // K_B") for code in codes)
-    assert "syncthreads" in str(found)
+    assert "syncwarp" in str(found)
 
 
 def test_what_is_wrong_with_an_im2col_is_told_of_the_first_problem():
@@ -387,7 +385,7 @@ def test_what_cannot_be_copied_to_or_opened_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(command.util, "find_spec", lambda name: None)
     code, _, said = run(tmp_path / "mine")
     assert code == 2
-    assert "make lessons installs it" in said
+    assert "run make lessons, or python -m pip install -e '.[lessons]';" in said
     assert not (tmp_path / "mine").exists()
 
 
@@ -401,7 +399,7 @@ def test_jupyterlab_is_opened_on_the_first_lesson(tmp_path, monkeypatch):
     ((((_, *module, root, first),), _),) = process.call_args_list
     assert module[:2] == ["-m", "jupyterlab"]
     assert root == f"--ServerApp.root_dir={tmp_path.resolve()}"
-    assert Path(first) == tmp_path.resolve() / "00_start_here.ipynb"
+    assert first == "--LabApp.default_url=/lab/tree/00_start_here.ipynb"
 
 
 @same
@@ -412,7 +410,7 @@ def test_an_installed_package_has_the_notebooks_and_results(tmp_path, monkeypatc
     one = place(NAMES[0], LEARNER)
     (packed / "notebooks" / one.name).write_bytes(one.read_bytes())
     monkeypatch.setattr(source, "PACKAGE", packed)
-    monkeypatch.setattr(source, "CHECKOUT", tmp_path)
+    monkeypatch.setattr("convlab.installing.CHECKOUT", tmp_path)
     assert source.folder_of("docs/results", "results") == packed / "results"
     run(tmp_path / "mine", "--no-open")
     text = (tmp_path / "mine" / one.name).read_text(encoding="utf-8")
@@ -422,22 +420,6 @@ def test_an_installed_package_has_the_notebooks_and_results(tmp_path, monkeypatc
         source.folder_of("docs/results", "results")
     with pytest.raises(ValueError, match="checkout"):
         source.sources()
-
-
-@same
-def test_the_wheel_has_the_notebooks_and_results(tmp_path):
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
-        cwd=ROOT, check=True, capture_output=True,
-    )  # fmt: skip
-    (wheel,) = tmp_path.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    for name in NAMES:
-        assert f"convlab/lessons/notebooks/{name}.ipynb" in names
-        assert f"convlab/lessons/notebooks/solutions/{name}.ipynb" in names
-    assert "convlab/lessons/results/ladder_conv9_h200.json" in names
-    assert "convlab/lessons/exercises.py" in names
-    assert "convlab/py.typed" in names  # type checkers read the annotations
 
 
 @pytest.mark.parametrize(
@@ -470,7 +452,7 @@ MULTIPLY = """from numba import cuda
 def multiply(a, out):
     i = cuda.grid(1)
     while i < a.size:
-        out[i] = a[i]
+        out[i] = out[i] + a[i]
 """
 
 

@@ -28,8 +28,8 @@ from convlab.device import (
 )
 from convlab.engines import offline
 from convlab.engines.offline import compile_kernel, compile_launch, instructions_of
-from convlab.kernels import tile_heuristic
-from convlab.kernels.im2col import columns_buffer, depth_last_buffer, depth_last_im2col_launches
+from convlab.kernels import depth_last, tile_heuristic
+from convlab.kernels.im2col import columns_buffer
 from convlab.lint import (
     CAPABILITIES,
     PROBLEMS,
@@ -42,7 +42,7 @@ from convlab.lint import (
 )
 from convlab.stage import Flat, Launch, Program, Tile
 from convlab.stages import production_program, stage_named
-from convlab.workloads import paper_layer
+from convlab.workloads import GROUPED, paper_layer
 
 if config.ENABLE_CUDASIM:
     pytest.skip(
@@ -145,6 +145,14 @@ def test_nobody_compiles_on_for_one_who_is_gone():
     assert not multiprocessing.active_children()
 
 
+def test_the_kernel_for_groups_compiles_cleanly():
+    layers = {name: GROUPED[name] for name in ("mobilenetv2_2", "resnext50_2", "resnext50_7")}
+    rows = list(lint_stage(stage_named("grouped"), layers))
+    assert len(rows) == 6
+    assert not [row for row in rows if not row.ok]
+    assert max(row.registers for row in rows) <= 40  # six blocks are resident per SM
+
+
 @pytest.mark.parametrize(
     ("switch", "registers"), [("microkernel", 40), ("vectorized", 232), ("prefetch", 128)]
 )
@@ -206,8 +214,8 @@ def test_s11_multiplies_while_it_waits(layer):
 def test_every_depth_pitch_moves_float4s(depth, capability):
     """As docs/notes/measurements.md times them."""
     problem = ConvProblem(128, depth, 56, 56, 1, 3, padding=1)
-    (launch,) = depth_last_im2col_launches(problem)
-    program = Program((depth_last_buffer(problem), columns_buffer(problem)), (launch,))
+    (launch,) = depth_last.im2col_launches(problem)
+    program = Program((depth_last.buffer(problem), columns_buffer(problem)), (launch,))
     cubin = compile_launch(launch, program, capability)
     opcodes = cubin.opcodes()
     assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)

@@ -138,7 +138,7 @@ def imported_at_once(tree: ast.Module) -> Iterator[str]:
 
 
 def test_a_plain_install_has_all_that_modules_import_at_once():
-    declared = {entry.name for entry in CORE} | {PROJECT["name"]}
+    declared = {entry.name for entry in CORE} | {"convlab"}
     missing = {
         f"{path.relative_to(ROOT)}: {name}"
         for path in (ROOT / "src").rglob("*.py")
@@ -154,7 +154,7 @@ def test_a_plain_install_has_all_that_modules_import_at_once():
 def test_the_viewer_is_package_data():
     """Hatchling packs every file below ``packages`` that git knows: nothing may leave these out."""
     build = TOOLS["hatch"].get("build", {}).get("targets", {})
-    assert build.get("wheel", {}).keys() <= {"force-include"}
+    assert build["wheel"].keys() <= {"force-include", "hooks", "packages"}
     viewer = ROOT / "src/convlab/tracing/viewer"
     ignored = subprocess.run(
         ["git", "-C", str(ROOT), "check-ignore", *map(str, viewer.iterdir())],
@@ -162,3 +162,44 @@ def test_the_viewer_is_package_data():
     )  # fmt: skip
     assert not ignored.stdout
     assert {*SCRIPTS, "page.html", "viewer.css"} == {path.name for path in viewer.iterdir()}
+
+
+PLACES = [
+    ROOT / name
+    for name in subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    if Path(name).suffix in {".cff", ".ipynb", ".jinja", ".json", ".md", ".py", ".toml", ".yml"}
+]
+TEXTS = {path: path.read_text(encoding="utf-8") for path in PLACES if path.is_file()}
+
+
+def test_nobody_is_told_to_install_the_other_convlab():
+    """On the package index that name is another project's: pages, messages, notebooks."""
+    named = re.compile(r"pip\W+install(?![^\n]*\bgit\+)[^\n]*?(?<![\w-])convlab(?![\w/.-])")
+    told = "python -m pip install -q {}{}".format
+    assert named.search(told("'", "convlab[lessons]'"))
+    assert named.search(told("", "convlab"))
+    assert not named.search(told("cuda-", "convlab"))
+    assert {path: found[0] for path, text in TEXTS.items() if (found := named.search(text))} == {}
+
+
+def test_the_repository_has_one_address():
+    address = PROJECT["urls"]["Repository"].removeprefix("https://github.com/")
+    named = re.compile(r"([\w.-]+/convlab)(?=/blob|/raw|/HEAD|/tree|@|\.git|$)", re.MULTILINE)
+    other = {
+        (path.name, found)
+        for path, text in TEXTS.items()
+        for line in text.splitlines()
+        if "github" in line or "mybinder.org" in line
+        for found in named.findall(line)
+    }
+    assert {found for _, found in other} == {address}, other
+
+
+def test_the_citation_names_version_and_address():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == convlab.__version__
+    assert citation["repository-code"] == PROJECT["urls"]["Repository"]
+    assert all({"type", "title", "authors"} <= paper.keys() for paper in citation["references"])
+    assert f"## {convlab.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from split_products import warpgroup_tile as tile_of
 
 from convlab import ConvProblem, Tile
 from convlab.engines import Engine, choose
-from convlab.kernels import tf32x3, tile_heuristic, window_copies
+from convlab.kernels import tile_heuristic, window_copies
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import stages_for
 from convlab.stage import GRID_LIMIT, blocks_for
@@ -172,7 +172,7 @@ def test_no_bank_is_asked_twice_and_the_filter_is_written_by_neighbours(
 
 
 def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
-    for channels in range(8, tf32x3.MOST_CHANNELS + 1, 8):
+    for channels in range(8, 129, 8):
         tile = tile_of(channels)
         S14.prepare(FEW, tile)
         assert tile.threads == 128

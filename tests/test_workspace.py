@@ -14,7 +14,7 @@ from convlab import LADDER, ConvProblem, Stage
 from convlab.engines import EngineUnavailable, choose, gpu
 from convlab.engines.cudasim import CudaSim
 from convlab.engines.gpu import in_float32
-from convlab.kernels.im2col import in_slices as program_in_slices
+from convlab.kernels.batch_slices import in_slices as program_in_slices
 from convlab.oracle import check_output, random_tensors
 from convlab.plans import Plan
 from convlab.stage import Buffer, Flat, Images, LibraryCall

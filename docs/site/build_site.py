@@ -34,7 +34,7 @@ SITE = BUILD / "site"
 # The order of the pages; one that is in no list comes under "More".
 CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("getting-started", "glossary"),
-    "Lessons": ("lessons/index", "lessons", "lessons/answers/README"),
+    "Lessons": ("lessons/index", "lessons", "class", "lessons/answers/README"),
     "The ladder": ("ladder", "stages/index"),
     "The simulator": (
         "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",
@@ -78,6 +78,8 @@ MODULES: dict[str, tuple[str, ...]] = {
 DATA = {
     "ABLATION": "The stage s11 with some of its techniques left out, for ``convlab bench --cases "
     "ablation``; it is not on the ladder.",
+    "GROUPED": "A direct convolution in groups, one launch for all of them; it is not on the "
+    "ladder.",
     "LADDER": "All stages, in order: a tuple of :class:`Stage`.",
     "Step": "One step of a program: a :class:`Launch` or a :class:`LibraryCall`.",
     "BYTES_16": "The ``alignment=`` of a shared array that float4 loads and stores access: 16 on a "

@@ -186,6 +186,27 @@ def sum_of_pairs(a, b):
         b[i // 2] = a[i] + cuda.shfl_down_sync(ALL, a[i], 1)
 
 
+@Example("deadlock", (32, 32), {"            pass": "            break"})
+@cuda.jit
+def waits_for_a_flag(a, b):
+    i = cuda.grid(1)
+    if i == 0:
+        while cuda.atomic.add(a, 0, 0) == 0:
+            pass
+    cuda.syncthreads()
+    if i == 1:
+        cuda.atomic.exch(a, 0, 1)
+
+
+@Example("endless loop", (32, 32), {"        b[i] = k": "        b[i] = k\n        k += 1"})
+@cuda.jit
+def count_to_eight(a, b):
+    i = cuda.grid(1)
+    k = 0
+    while k < 8:
+        b[i] = k
+
+
 @Example("wraps around", (32, 32), {"    b[i]": "    if i > 0:\n        b[i]"})
 @cuda.jit
 def left_neighbour(a, b):

@@ -98,12 +98,17 @@ def _speedups(results: Results) -> str:
     return report.speedup_table(best, [*analysis.first(results), *analysis.fastest(results)])
 
 
-# The sample of the command in docs/ladder.md.
+# The sample of the command in docs/ladder.md: a stage of each number that stores no im2col matrix.
+
+SHOWN = ("s01", *(f"s{number:02}" for number in range(4, 15)))
 
 
 def sample(json_file: Path | None = None) -> str:
-    """What the ladder prints without a GPU, 80 columns wide; its JSON goes to the file, if any."""
-    more = () if json_file is None else ("--json", str(json_file))
+    """What the ladder prints of SHOWN without a GPU, 80 columns wide; its JSON goes to the file, if
+    any."""
+    more = [] if json_file is None else ["--json", str(json_file)]
+    for name in SHOWN:
+        more += ["--stage", name]
     code = "from convlab.cli import main; main()"
     output = subprocess.run(
         [sys.executable, "-c", code, "ladder", "--engine", "simulator", *more],

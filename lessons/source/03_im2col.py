@@ -263,6 +263,6 @@ each column, the product comes out with pixels side by side, as the output tenso
 - Faster Convolution (002), section 2.2 and Algorithm 1: padding, unfolding, one product and folding, without a
   kernel of one's own. [unfold.py](../src/convlab/unfold.py) has it, and stage `s03_unfold_einsum`.
 - CUDA IM2COL Kernels Design (003), equations 1.2 and 1.4 for the matrices, case 1 (a depth pitch of 4) for the
-  kernel that moves four numbers at a time: [im2col.py](../src/convlab/kernels/im2col.py).
+  kernel that moves four numbers at a time: [depth_last.py](../src/convlab/kernels/depth_last.py).
 - Next: [04_implicit_gemm](04_implicit_gemm.ipynb), the same product without the matrix.
 """

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from convlab.api import conv2d
+    from convlab.api import conv1d, conv2d, conv3d
     from convlab.checking import Check, check
     from convlab.engines import EngineUnavailable
     from convlab.plans import Plan, plan
@@ -19,14 +19,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LADDER", "Check", "ConvProblem", "EngineUnavailable", "Plan", "SimulationError", "Stage",
-    "Tile", "Trace", "check", "conv2d", "open_trace", "plan", "simulate", "simulator", "trace",
-    "trace_stage", "unfold_einsum",
+    "Tile", "Trace", "check", "conv1d", "conv2d", "conv3d", "open_trace", "plan", "simulate",
+    "simulator", "trace", "trace_stage", "unfold_einsum",
 ]  # fmt: skip
 
 # Looked up when first used: importing Numba takes a second that `convlab --help` need not wait,
 # and `convlab doctor` must start where Numba cannot be imported, to say so.
 _HOME = {
-    "api": ("conv2d",),
+    "api": ("conv1d", "conv2d", "conv3d"),
     "checking": ("Check", "check"),
     "engines": ("EngineUnavailable",),
     "plans": ("Plan", "plan"),

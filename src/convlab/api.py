@@ -1,4 +1,4 @@
-"""``conv2d``: one convolution by any stage on any engine, its arguments checked."""
+"""``conv1d``, ``conv2d``, ``conv3d``: any stage on any engine, for any library's arrays."""
 
 from __future__ import annotations
 
@@ -7,32 +7,53 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from threading import local
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.arguments import IntOrPair, duration, shown
-from convlab.convolution import problem_of
-from convlab.engines import Engine, address_of, check_aligned, choose
+from convlab.arguments import IntOrEach, duration, each, integer, paddings, shown
+from convlab.arrays import Home, dtype_name, extent, home_of, on_gpu, on_host
+from convlab.engines import Engine, choose
 from convlab.plans import Plan, check_fits, plan, simulated_seconds
 from convlab.problem import ConvProblem
-from convlab.stages import Tile
+from convlab.stage import SOURCES
+from convlab.stages import Tile, stage_named
 
-MOST_GROUPS = 64  # each has launches of its own
 PATIENCE_SECONDS = 30  # of a simulation that does not say how long it takes
 KEPT_PLANS, KEPT_BYTES = 16, 2**28  # of a thread's last calls on a GPU; bytes of workspace in all
+
+
+def conv1d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: IntOrEach = 1,
+    padding: Any = 0,
+    dilation: IntOrEach = 1,
+    groups: int = 1,
+    *,
+    stage: str = "auto",
+    tile: Tile | None = None,
+    engine: str = "auto",
+    out: Any = None,
+) -> Any:
+    """1-D convolution of ``[N_i, C_i, W_i]`` with ``[C_o, C_i / groups, W_f]``, as PyTorch's
+    ``F.conv1d``: a 2-D one of height 1. All else is :func:`conv2d`'s."""
+    settings = stride, padding, dilation, groups
+    return _convolve(1, input, weight, bias, settings, stage, tile, engine, out)
 
 
 def conv2d(
     input: Any,
     weight: Any,
     bias: Any = None,
-    stride: IntOrPair = 1,
+    stride: IntOrEach = 1,
     padding: Any = 0,
-    dilation: IntOrPair = 1,
+    dilation: IntOrEach = 1,
     groups: int = 1,
     *,
     stage: str = "auto",
@@ -43,80 +64,268 @@ def conv2d(
     """2-D convolution (cross-correlation) with the meaning of PyTorch's ``F.conv2d``.
 
     ``input`` is float32 of shape (N_i, C_i, H_i, W_i), or (C_i, H_i, W_i) for one image, ``weight``
-    (C_o, C_i / groups, H_f, W_f), ``bias`` (C_o,) or None: NumPy arrays or Numba device arrays, all
-    of one kind. The result, float32 of shape (N_i, C_o, H_o, W_o), without N_i for one image, is of
-    the same kind; ``out`` may give the array to write it to. Device arrays are C-contiguous and
-    start at a multiple of 16 bytes. ``groups`` is at most 64, because each group is launched on its
-    own, and 1 for device arrays on a GPU. ``padding`` is also ``'same'`` or ``'valid'``.
+    (C_o, C_i / groups, H_f, W_f), ``bias`` (C_o,) or None: arrays of NumPy, Numba, CuPy, PyTorch or
+    JAX, all of one library and device, of any strides. The result, float32 of shape (N_i, C_o, H_o,
+    W_o), without N_i for one image, is a contiguous array of that library on that device; ``out``
+    may give the array to write it to. ``padding`` is also ``'same'`` or ``'valid'``. Without images
+    or channels the result is empty, as PyTorch's is.
 
     ``stage="auto"`` is s12 on a GPU, s11 on one of compute capability below 8.0, s01 on a
-    simulator. A simulator takes seconds per million multiply-adds; before a call of more than half
-    a minute it says on standard error how long, and then how far it is. On a GPU the work runs on
-    the default stream, and plans for a thread's last few problems are kept, with at most 256 MiB of
-    workspace. There s12 may use split-K for few outputs, so the last bits may differ from call to
-    call; :func:`plan` with ``whole_sums=True`` never does.
+    simulator, and for groups ``grouped``; another stage computes one group after the other. A
+    simulator takes seconds per million multiply-adds; before a call of more than half a minute it
+    says on standard error how long, and then how far it is. On a GPU the work runs on the current
+    stream of CuPy or PyTorch, else on the default one; arrays that are C-contiguous and begin at a
+    multiple of 16 bytes are not copied, and plans for a thread's last few problems are kept, with
+    at most 256 MiB of workspace. There s12 may use split-K for few outputs, so the last bits may
+    differ from call to call; :func:`plan` with ``whole_sums=True`` never does.
 
     Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule, and what
-    :func:`plan` raises; ``out`` is then untouched.
+    :func:`plan` raises; ``out`` is then untouched. ``ModuleNotFoundError`` says that arrays of
+    CuPy, PyTorch and JAX need array-api-compat.
     """
+    settings = stride, padding, dilation, groups
+    return _convolve(2, input, weight, bias, settings, stage, tile, engine, out)
+
+
+def conv3d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: IntOrEach = 1,
+    padding: Any = 0,
+    dilation: IntOrEach = 1,
+    groups: int = 1,
+    *,
+    stage: str = "auto",
+    tile: Tile | None = None,
+    engine: str = "auto",
+    out: Any = None,
+) -> Any:
+    """3-D convolution of ``[N_i, C_i, D_i, H_i, W_i]`` with ``[C_o, C_i / groups, D_f, H_f, W_f]``,
+    as PyTorch's ``F.conv3d``: a 2-D one that has an image for each output plane, whose channels are
+    the D_f input planes that it sees, copied. All else is :func:`conv2d`'s."""
+    settings = stride, padding, dilation, groups
+    return _convolve(3, input, weight, bias, settings, stage, tile, engine, out)
+
+
+class _Depth(NamedTuple):
+    """The third axis of a convolution."""
+
+    size: int
+    taps: int
+    out: int
+    stride: int
+    before: int  # planes of zeros
+    dilation: int
+
+
+class _Call(NamedTuple):
+    """A call's settings, checked: the 2-D problem that it becomes, and its output's shape."""
+
+    problem: ConvProblem
+    depth: _Depth | None
+    shape: tuple[int, ...]
+    is_empty: bool
+
+
+def _call_of(
+    axes: int, input: tuple[int, ...], weight: tuple[int, ...], settings: tuple[Any, ...]
+) -> _Call:
+    """Raises ``TypeError`` or ``ValueError`` for shapes and settings that do not fit."""
+    stride, padding, dilation, groups = settings
+    groups = integer("groups", groups, at_least=1)
+    for name, shape, ndim in (("input", input, axes + 2), ("weight", weight, axes + 2)):
+        if len(shape) != ndim and not (name == "input" and len(shape) == axes + 1):
+            may = f"{ndim} dimensions{', or one less' if name == 'input' else ''}"
+            raise ValueError(f"{name} has shape {shown(shape)}: it must have {may}")
+    batched = input if len(input) == axes + 2 else (1, *input)
+    N_i, C_i, *size = batched
+    C_o, channels, *kernel = weight
+    if C_i % groups or C_o % groups:
+        must = f"it must divide input's {C_i} channels and weight's {C_o} filters"
+        raise ValueError(f"groups is {groups}: {must}")
+    if channels != C_i // groups:
+        raise ValueError(
+            f"weight has shape {shown(weight)}: its second size must be input's {C_i} channels"
+            f"{'' if groups == 1 else f' / {groups} groups'}"
+        )
+    taps = each("kernel_size", kernel, axes, at_least=1)
+    strides = each("stride", stride, axes, at_least=1)
+    dilations = each("dilation", dilation, axes, at_least=1)
+    spans = [(k - 1) * d + 1 for k, d in zip(taps, dilations, strict=True)]
+    zeros = paddings(padding, strides, spans)
+    if axes == 1:
+        size, taps, strides, dilations = [1, *size], (1, *taps), (1, *strides), (1, *dilations)
+        zeros = ((0, 0), *zeros)
+    depth = None
+    if axes == 3:
+        planes = integer("input's depth", size[0], at_least=1) + sum(zeros[0])
+        if spans[0] > planes:
+            raise ValueError(
+                f"kernel_size {shown(kernel)} with dilation {shown(dilations)} spans {spans[0]} "
+                f"planes of depth, but the padded input has {planes}: it must not span more"
+            )
+        out = (planes - spans[0]) // strides[0] + 1
+        depth = _Depth(size[0], taps[0], out, strides[0], zeros[0][0], dilations[0])
+    images, planes_seen = (depth.out, depth.taps) if depth else (1, 1)
+    problem = ConvProblem(
+        max(N_i, 1) * images, max(C_i, groups) * planes_seen, size[-2], size[-1], C_o, taps[-2:],
+        strides[-2:], zeros[-2:], dilations[-2:], groups,
+    )  # fmt: skip
+    sizes = (() if depth is None else (depth.out,)) + problem.output_size[2 - min(axes, 2) :]
+    shape = (C_o if C_i else 0, *sizes)  # PyTorch's, too, has no channels where its input has none
+    whole = (N_i, *shape) if len(input) == axes + 2 else shape
+    return _Call(problem, depth, whole, not (N_i and C_i))
+
+
+def _convolve(
+    axes: int,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    settings: tuple[Any, ...],
+    stage: str,
+    tile: Tile | None,
+    engine: str,
+    out: Any,
+) -> Any:
     chosen = choose(engine)
     optional = {name: array for name, array in (("bias", bias), ("out", out)) if array is not None}
     given = {"input": input, "weight": weight, **optional}
-    on_device = _are_device_arrays(given)
-    for name, array in given.items():
-        _check_tensor(name, array)
-    one_image = len(input.shape) == 3
-    images = input.reshape((1, *input.shape)) if one_image else input
-    problem = problem_of(images, weight, stride, padding, dilation, groups)
-    shape = (problem.N_i, weight.shape[0], *problem.output_size)
-    _check_shape("bias", bias, shape[1:2])
-    _check_shape("out", out, shape[one_image:])
-    if out is not None:
-        _check_writable(out, given)
-    if groups > (most := 1 if on_device and chosen.is_gpu else MOST_GROUPS):
-        own, split = "each has launches of its own", "device arrays are not split into groups"
-        why = split if most == 1 else own
-        raise ValueError(f"groups is {groups}: it must be at most {most}, because {why}")
+    home = _home(given)
+    call = _call_of(axes, tuple(input.shape), tuple(weight.shape), settings)
+    _check_shape("bias", bias, (weight.shape[0],))
+    _check_shape("out", out, call.shape)
+    prepare = partial(_ready, stage=stage, tile=tile, engine=chosen)
+    if call.is_empty:
+        return home.empty(call.shape) if out is None else out
+    if chosen.is_gpu and home.gpu is not None:
+        return _on_gpu(given, call, prepare, chosen, home)
 
-    if on_device and not chosen.is_gpu:  # Numba's simulator keeps its device arrays on the host
-        from numba import cuda
-
-        input, weight, bias = (
-            None if array is None else array.copy_to_host() for array in (input, weight, bias)
-        )
-        settings = (stride, padding, dilation, groups)
-        result = conv2d(input, weight, bias, *settings, stage=stage, tile=tile, engine=engine)
-        if out is None:
-            return cuda.to_device(result)
-        out.copy_to_device(result)
-        return out
-    if not on_device:
-        copies = 4 * sum(map(math.prod, (input.shape, weight.shape, shape)))
-        check_fits("copying input, weight and output", copies, chosen)
-    ready = _ready(problem, stage, tile, chosen)
-    if on_device:
-        result = chosen.empty(shape[one_image:]) if out is None else out
-        ready(images, weight, result.reshape(shape) if one_image else result, bias)
-        return result
-    with _announced(ready, groups):
-        parts = [_one_group(ready, g, images, weight, bias) for g in range(groups)]
-    result = parts[0] if groups == 1 else np.concatenate(parts, axis=1)
-    if one_image:
-        result = result[0]
+    views = {name: on_host(array) for name, array in given.items()}
+    _check_out(views)
+    sizes = [math.prod(views[name].shape) for name in ("input", "weight")]
+    needed = 4 * (sum(sizes) + math.prod(call.shape))
+    check_fits("copying input, weight and output", needed, chosen)
+    tensors = [chosen.to_device(views[name]) if name in views else None for name in SOURCES]
+    made = chosen.empty(call.shape)
+    _run(call, tensors, made, prepare, chosen)
+    result = chosen.to_host(made)
     if out is None:
-        return result
-    out[...] = result
+        return home.from_host(result)
+    target = views["out"] if home.gpu is None else on_gpu(out)
+    target[...] = result
     return out
 
 
-def _one_group(ready: Plan, group: int, input: Any, weight: Any, bias: Any) -> np.ndarray:
-    """The output channels of one group, from the host and to it."""
-    engine, problem = ready.engine, ready.problem
-    channels = slice(group * problem.C_i, (group + 1) * problem.C_i)
-    filters = slice(group * problem.C_o, (group + 1) * problem.C_o)
-    given = input[:, channels], weight[filters], None if bias is None else bias[filters]
-    input, weight, bias = (None if array is None else engine.to_device(array) for array in given)
-    return engine.to_host(ready(input, weight, engine.empty(problem.output_shape), bias))
+def _on_gpu(
+    given: dict[str, Any], call: _Call, prepare: partial[Plan], engine: Engine, home: Home
+) -> Any:
+    """The convolution of arrays in a GPU's memory, where the library's next work would run."""
+    from numba import cuda
+
+    with nullcontext() if home.library == "Numba" else cuda.gpus[home.gpu]:
+        stream = home.stream()
+        views = {name: on_gpu(array, stream) for name, array in given.items()}
+        _check_out(views)
+        result = given["out"] if "out" in given else home.empty(call.shape)
+        view = on_gpu(result, stream)
+        made = view if _is_whole(view) else engine.empty(call.shape)
+        for name in given.keys() & {*SOURCES}:
+            if not _is_whole(views[name]):
+                views[name] = _put(engine.empty(views[name].shape), ..., views[name], stream)
+        prepare = partial(prepare, stream=stream)
+        _run(call, [*map(views.get, SOURCES)], made, prepare, engine, stream)
+        if made is not view:
+            _put(view, ..., made, stream)
+        if home.library == "JAX":  # whose next work runs on a stream of its own
+            engine.synchronize()
+    return result
+
+
+def _is_whole(array: Any) -> bool:
+    """Whether a stage can take a device array as it lies: four numbers at a time."""
+    return bool(array.is_c_contiguous()) and extent(array)[0] % 16 == 0
+
+
+def _put(target: Any, key: Any, value: Any, stream: int = 0) -> Any:
+    """``target[key] = value`` of the engine's arrays, on that stream of a GPU; the target."""
+    if stream:
+        from numba import cuda
+
+        target.setitem(key, value, cuda.external_stream(stream))
+    else:
+        target[key] = value
+    return target
+
+
+def _run(
+    call: _Call,
+    tensors: list[Any],
+    out: Any,
+    prepare: partial[Plan],
+    engine: Engine,
+    stream: int = 0,
+) -> None:
+    """Write the convolution of the engine's contiguous arrays to ``out``."""
+    (input, weight, bias), problem, depth = tensors, call.problem, call.depth
+    run = partial(_run_groups, problem, prepare=prepare, engine=engine, stream=stream)
+    filters = weight.reshape(problem.weight_shape)
+    if depth is None:
+        images, maps = input.reshape(problem.input_shape), out.reshape(problem.output_shape)
+        run(images, filters, bias, maps)
+        return
+    # All images' planes at once: [N_i, C_i, D_i, H_i, W_i] to [N_i, D_o, C_i, D_f, H_i, W_i].
+    N_i, every = problem.N_i // depth.out, slice(None)
+    C_i, size = problem.C_i // depth.taps, (problem.H_i, problem.W_i)
+    volume = input.reshape((N_i, C_i, depth.size, *size))
+    seen = engine.empty((N_i, depth.out, C_i, depth.taps, *size))
+    for d in range(depth.out):
+        for tap in range(depth.taps):
+            plane = d * depth.stride + tap * depth.dilation - depth.before
+            inside = 0 <= plane < depth.size
+            value = volume[:, :, plane] if inside else np.float32(0)
+            _put(seen, (every, d, every, tap), value, stream)
+    maps = engine.empty(problem.output_shape)
+    run(seen.reshape(problem.input_shape), filters, bias, maps)
+    planes = maps.reshape((N_i, depth.out, *maps.shape[1:]))
+    volume = out.reshape((N_i, problem.C_o, depth.out, *problem.output_size))
+    for d in range(depth.out):
+        _put(volume, (every, every, d), planes[:, d], stream)
+
+
+def _run_groups(
+    problem: ConvProblem,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    out: Any,
+    prepare: partial[Plan],
+    engine: Engine,
+    stream: int,
+) -> None:
+    """By one launch, or where the stage has no groups by those of one after the other."""
+    groups = problem.groups
+    if groups == 1 or (stage := prepare.keywords["stage"]) == "auto" or stage_named(stage).grouped:
+        ready = prepare(problem)
+        with _announced(ready, 1):
+            ready(input, weight, out, bias, stream=stream or None)
+        return
+    C_i, C_o = problem.C_i // groups, problem.C_o // groups
+    ready = prepare(replace(problem, in_channels=C_i, out_channels=C_o, groups=1))
+    one, every = ready.problem, slice(None)
+    part = engine.empty(one.output_shape)
+    own = {"input": engine.empty(one.input_shape), "weight": engine.empty(one.weight_shape)}
+    own_bias = None if bias is None else engine.empty((C_o,))
+    with _announced(ready, groups):
+        for g in range(groups):
+            channels, filters = slice(g * C_i, (g + 1) * C_i), slice(g * C_o, (g + 1) * C_o)
+            _put(own["input"], ..., input[:, channels], stream)
+            _put(own["weight"], ..., weight[filters], stream)
+            if bias is not None:
+                _put(own_bias, ..., bias[filters], stream)
+            ready(own["input"], own["weight"], part, own_bias, stream=stream or None)
+            _put(out, (every, filters), part, stream)
 
 
 @contextmanager
@@ -158,14 +367,16 @@ class _Kept(local):
 _kept = _Kept()
 
 
-def _ready(problem: ConvProblem, stage: str, tile: Tile | None, engine: Engine) -> Plan:
-    """The problem's plan; on a GPU an earlier call may have kept it."""
+def _ready(
+    problem: ConvProblem, stage: str, tile: Tile | None, engine: Engine, stream: int = 0
+) -> Plan:
+    """The problem's plan; on a GPU an earlier call on that stream may have kept it."""
     prepare = partial(plan, problem, stage, tile, engine.name)
     asked = isinstance(stage, str) and isinstance(tile, Tile | None)  # plan says what is wrong
     if not (engine.is_gpu and asked):
         # On a simulator each call gets a fresh workspace of NaN, because that finds mistakes.
         return prepare()
-    kept, key = _kept.plans, (_current_gpu(), problem, stage, tile)
+    kept, key = _kept.plans, (_current_gpu(), stream, problem, stage, tile)
     if (ready := kept.get(key)) is not None:
         kept.move_to_end(key)
         return ready
@@ -187,32 +398,17 @@ def _current_gpu() -> int:
     return int(cuda.get_current_device().id)
 
 
-def _is_device_array(array: Any) -> bool:
-    return hasattr(array, "copy_to_host") and hasattr(array, "shape")
-
-
-def _are_device_arrays(arrays: dict[str, Any]) -> bool:
-    """Whether the arrays are on a device; TypeError unless all are of one known kind."""
-    for name, array in arrays.items():
-        if isinstance(array, np.ma.MaskedArray):
-            raise TypeError(f"{name} is a masked array: convlab has no masks, give its data")
-        if not isinstance(array, np.ndarray) and not _is_device_array(array):
-            kind = type(array).__name__
-            raise TypeError(f"{name} is a {kind}: it must be a NumPy array or a Numba device array")
-    kinds = {name: _is_device_array(array) for name, array in arrays.items()}
-    if len(set(kinds.values())) > 1:
-        named = ", ".join(f"{name} {'device' if kind else 'NumPy'}" for name, kind in kinds.items())
-        raise TypeError(f"the arrays are of two kinds ({named}): they must be of one")
-    return kinds["input"]
-
-
-def _check_tensor(name: str, array: Any) -> None:
-    if array.dtype != np.float32:
-        raise TypeError(f"{name} has dtype {str(array.dtype)[:50]}: it must be float32")
-    if _is_device_array(array):
-        if not array.is_c_contiguous():
-            raise ValueError(f"{name} is a device array that is not C-contiguous: it must be")
-        check_aligned(name, _memory(array)[0])
+def _home(arrays: dict[str, Any]) -> Home:
+    """Where the arrays are; TypeError unless that is one place, and they are float32."""
+    homes = {name: home_of(name, array) for name, array in arrays.items()}
+    for name, home in homes.items():
+        if home != homes["input"]:
+            raise TypeError(f"{name} is of {home}: it must be of input's {homes['input']}")
+        if (dtype := dtype_name(arrays[name])) != "float32":
+            raise TypeError(f"{name} has dtype {dtype[:50]}: it must be float32")
+    if homes["input"].library == "JAX" and "out" in arrays:
+        raise TypeError("out is a JAX array, which nothing can write to: it must be None")
+    return homes["input"]
 
 
 def _check_shape(name: str, array: Any, shape: tuple[int, ...]) -> None:
@@ -220,21 +416,16 @@ def _check_shape(name: str, array: Any, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{name} has shape {shown(tuple(array.shape))}: it must be {shape}")
 
 
-def _check_writable(out: Any, sources: dict[str, Any]) -> None:
-    """Raise ``ValueError`` when ``out`` is read-only or shares memory with a source."""
+def _check_out(views: dict[str, Any]) -> None:
+    """Raise ``ValueError`` where ``out`` is read-only or shares memory, also with itself."""
+    if (out := views.get("out")) is None:
+        return
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ValueError("out is read-only: it must be writable")
-    start, end = _memory(out)
-    for name, source in sources.items():
-        source_start, source_end = _memory(source)
-        if name != "out" and start < source_end and source_start < end:
+    if any(size > 1 and not step for size, step in zip(out.shape, out.strides, strict=True)):
+        raise ValueError("out has elements that share memory: each must have its own")
+    start, end = extent(out)
+    for name in views.keys() & {*SOURCES}:
+        source_start, source_end = extent(views[name])
+        if start < source_end and source_start < end:
             raise ValueError(f"out shares memory with {name}: it must have its own")
-
-
-def _memory(array: Any) -> tuple[int, int]:
-    """The addresses that an array's elements lie between."""
-    if isinstance(array, np.ndarray):
-        return np.lib.array_utils.byte_bounds(array)
-    on_gpu = hasattr(array, "device_ctypes_pointer")  # else an array of Numba's simulator
-    start = address_of(array) if on_gpu else array.ctypes.data
-    return start, start + 4 * math.prod(array.shape)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from convlab.arguments import IntOrPair, Padding, integer, shown
+from convlab.arguments import IntOrPair, Padding, shown
 from convlab.problem import ConvProblem
 
 Doubles = NDArray[np.float64]
@@ -61,28 +61,19 @@ def problem_of(
     stride: IntOrPair = 1,
     padding: Any = 0,
     dilation: IntOrPair = 1,
-    groups: int = 1,
 ) -> ConvProblem:
-    """The problem of one group of an input ``[N_i, C_i, H_i, W_i]`` and a weight
-    ``[C_o, C_i / groups, H_f, W_f]``. Raises ``ValueError`` for other shapes, and what
-    :class:`ConvProblem` raises."""
-    groups = integer("groups", groups, at_least=1)
+    """The problem of an input ``[N_i, C_i, H_i, W_i]`` and a weight ``[C_o, C_i, H_f, W_f]``.
+    Raises ``ValueError`` for other shapes, and what :class:`ConvProblem` raises."""
     for name, array in (("input", input), ("weight", weight)):
         if len(array.shape) != 4:
             has = f"{name} has shape {shown(tuple(array.shape))}"
             raise ValueError(f"{has}: it must have 4 dimensions")
     N_i, C_i, H_i, W_i = input.shape
     C_o, channels, *kernel_size = weight.shape
-    if C_i % groups or C_o % groups:
-        must = f"it must divide input's {C_i} channels and weight's {C_o} filters"
-        raise ValueError(f"groups is {groups}: {must}")
-    if channels != C_i // groups:
-        raise ValueError(
-            f"weight has shape {shown(tuple(weight.shape))}: its second size must be input's "
-            f"{C_i} channels{'' if groups == 1 else f' / {groups} groups'}"
-        )
-    sizes = N_i, C_i // groups, H_i, W_i, C_o // groups
-    return ConvProblem(*sizes, kernel_size, stride, padding, dilation)
+    if channels != C_i:
+        has = f"weight has shape {shown(tuple(weight.shape))}"
+        raise ValueError(f"{has}: its second size must be input's {C_i} channels")
+    return ConvProblem(N_i, C_i, H_i, W_i, C_o, kernel_size, stride, padding, dilation)
 
 
 def reference(
@@ -130,14 +121,15 @@ def convolution(
     output = np.zeros(problem.output_shape)
     if bias is not None:
         output += taken(bias)[:, None, None]
-    # A matrix [C_o, W_f*C_i] for each row of the filters.
-    filters = taken(weight).astype(np.float64)
-    filter_rows = filters.transpose(2, 0, 3, 1).reshape(problem.H_f, problem.C_o, -1)
+    # For each row of the filters, a matrix [C_o / groups, W_f * C_i / groups] for each group.
+    G = problem.groups
+    filters = taken(weight).astype(np.float64).reshape(G, problem.C_o // G, *weight.shape[1:])
+    filter_rows = filters.transpose(3, 0, 1, 4, 2).reshape(problem.H_f, G, problem.C_o // G, -1)
 
     @np.errstate(invalid="ignore")
     def convolve(i: int) -> None:  # an image, which bounds the memory this takes
         padded = np.pad(taken(input[i]).astype(np.float64), ((0, 0), *problem.padding))
-        result = output[i].reshape(problem.C_o, -1)
+        result = output[i].reshape(G, problem.C_o // G, -1)
         for u in range(problem.H_f):
             result += filter_rows[u] @ _seen_by_row(problem, padded, u)
 
@@ -182,12 +174,14 @@ def workers_for(problem: ConvProblem) -> int:
 
 
 def _seen_by_row(problem: ConvProblem, padded: Doubles, u: int) -> Doubles:
-    """The pixels under row u of a filter, a column for each output pixel: [W_f*C_i, H_o*W_o]."""
-    rows = padded[:, u * problem.d_h :: problem.s_h][:, : problem.H_o]
-    seen = np.empty((problem.W_f, problem.C_i, problem.H_o, problem.W_o))
+    """The pixels under row u of a filter, a column for each output pixel:
+    [groups, W_f * C_i / groups, H_o * W_o]."""
+    G, H_o, W_o = problem.groups, problem.H_o, problem.W_o
+    rows = padded.reshape(G, -1, *padded.shape[1:])[:, :, u * problem.d_h :: problem.s_h, :]
+    seen = np.empty((G, problem.W_f, problem.C_i // G, H_o, W_o))
     for v in range(problem.W_f):
-        seen[v] = rows[:, :, v * problem.d_w :: problem.s_w][:, :, : problem.W_o]
-    return seen.reshape(problem.W_f * problem.C_i, -1)
+        seen[:, v] = rows[:, :, :H_o, v * problem.d_w :: problem.s_w][..., :W_o]
+    return seen.reshape(G, -1, H_o * W_o)
 
 
 def require_shapes(

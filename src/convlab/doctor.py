@@ -15,14 +15,13 @@ from importlib import import_module, metadata
 from typing import Any
 
 import convlab
+from convlab.installing import how_to_install
 
 PACKAGES = (
     "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "greenlet",
     "matplotlib", "torch",
 )  # fmt: skip
 COMPILERS = ("NVVM", "NVRTC", "nvJitLink", "nvdisasm")
-# From convlab's source folder: a package index may have another package of that name.
-INSTALL_COMPILERS = "make gate, or python -m pip install -e '.[lint]'"
 FIRST_NUMPY_TOO_NEW = (2, 5)  # numba-cuda 0.30 uses names that NumPy 2.5 took away
 GPU_KEYS = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
 
@@ -163,7 +162,11 @@ def compilers() -> list[dict[str, Any]]:
     (None when it is missing) and how to install it."""
     found = {name: _compiler(name) for name in COMPILERS}
     return [
-        {"name": name, "found": version, "install": None if version else INSTALL_COMPILERS}
+        {
+            "name": name,
+            "found": version,
+            "install": None if version else how_to_install("lint", "make gate"),
+        }
         for name, version in found.items()
     ]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from convlab.installing import how_to_install
 from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
@@ -67,8 +68,7 @@ def load(path: Path | None, pixels: int) -> np.ndarray:
         from PIL import Image, ImageOps
     except ImportError as error:
         raise PlotsMissing(
-            f"--image needs Matplotlib ({error}): run make ladder, which installs it, or "
-            "python -m pip install -e '.[plots]'"
+            f"--image needs Matplotlib ({error}): run {how_to_install('plots', 'make ladder')}"
         ) from error
     file = path or Path(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False))
     try:

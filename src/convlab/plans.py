@@ -14,7 +14,7 @@ from convlab.arguments import check_memory, shown
 from convlab.engines import Engine, EngineUnavailable, address_of, check_aligned, choose
 from convlab.problem import ConvProblem
 from convlab.stage import SOURCES, Argument, Capability, Flat, Images, Program, Step, blocks_for
-from convlab.stages import LADDER, Stage, Tile, production_tile, splits_for, stage_named
+from convlab.stages import GROUPED, LADDER, Stage, Tile, production_tile, splits_for, stage_named
 from convlab.tuned import tuned_tile
 
 # What "auto" means. On a GPU the first of these that it can run: s12 transforms no input beforehand
@@ -171,11 +171,12 @@ def plan(
     """Prepare ``stage`` for ``problem``: build its kernels and allocate its workspace.
 
     ``stage="auto"`` is s12 on a GPU, s11 on one of compute capability below 8.0, s01 on a
-    simulator. ``tile=None`` is the stage's tiny tile on a simulator, and on a GPU the tile that
-    ``convlab tune`` remembered for this problem, GPU and code (unless ``Stage.options`` are asked
-    for), else the stage's production tile (``kernels/tile_heuristic.py``). ``workspace_limit``, in
-    bytes, makes a stage with ``Stage.in_slices`` do fewer images at a time. ``switches`` turn off
-    techniques (``Stage.switches``) or ask for more (``Stage.options``), such as ``relu=True``.
+    simulator, and ``grouped`` for a problem with groups. ``tile=None`` is the stage's tiny tile on
+    a simulator, and on a GPU the tile that ``convlab tune`` remembered for this problem, GPU and
+    code (unless ``Stage.options`` are asked for), else the stage's production tile
+    (``kernels/tile_heuristic.py``). ``workspace_limit``, in bytes, makes a stage with
+    ``Stage.in_slices`` do fewer images at a time. ``switches`` turn off techniques
+    (``Stage.switches``) or ask for more (``Stage.options``), such as ``relu=True``.
 
     Raises ``ValueError`` for an unknown stage, engine or switch, a tile that does not suit the
     stage or a limit that one image's workspace exceeds, ``EngineUnavailable`` where the engine
@@ -187,7 +188,7 @@ def plan(
         raise TypeError(f"problem is {shown(problem)}: it must be a ConvProblem")
     if tile is not None and not isinstance(tile, Tile):
         raise TypeError(f"tile is {shown(tile)}: it must be a Tile or None")
-    step = stage_for(stage, chosen)
+    step = stage_for(stage, chosen, problem.groups)
     for name, value in switches.items():
         if name not in step.switches + step.options:
             known = ", ".join(step.switches + step.options) or "none"
@@ -266,10 +267,11 @@ def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
     return array.reshape(-1)
 
 
-def stage_for(name: str, engine: Engine) -> Stage:
-    """The stage of that name; ``"auto"`` is the engine's own."""
-    is_auto = isinstance(name, str) and name == "auto"
-    return auto_stage(engine) if is_auto else stage_named(name)
+def stage_for(name: str, engine: Engine, groups: int = 1) -> Stage:
+    """The stage of that name; ``"auto"`` is the engine's own, of groups the one that has them."""
+    if not isinstance(name, str) or name != "auto":
+        return stage_named(name)
+    return auto_stage(engine) if groups == 1 else GROUPED
 
 
 def auto_stage(engine: Engine) -> Stage:

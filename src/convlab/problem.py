@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from convlab.arguments import LARGEST_AXIS, IntOrPair, Padding, Pair, integer, paddings, pair
 
@@ -31,8 +32,9 @@ class ConvProblem:
     or a (height, width) pair. ``padding`` is the zeros around the input: also
     ``((top, bottom), (left, right))``, ``'valid'`` (none) or ``'same'`` (output as large as the
     input; stride 1 only; an odd total puts the extra zero at the bottom and the right, as PyTorch
-    does). The fields always hold pairs, and padding two pairs, so equal problems compare and hash
-    equal. Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule."""
+    does). ``groups`` split the channels: each filter sees in_channels / groups of them. The fields
+    always hold pairs, and padding two pairs, so equal problems compare and hash equal. Raises
+    ``TypeError`` or ``ValueError`` naming the argument, its value and the rule."""
 
     batch: int
     in_channels: int
@@ -43,6 +45,7 @@ class ConvProblem:
     stride: Pair
     padding: tuple[Pair, Pair]
     dilation: Pair
+    groups: int = 1
 
     # Written out, because the arguments are looser than the fields they become.
     def __init__(
@@ -56,11 +59,16 @@ class ConvProblem:
         stride: IntOrPair = 1,
         padding: Padding = 0,
         dilation: IntOrPair = 1,
+        groups: int = 1,
     ) -> None:
         own = vars(self)  # the class is frozen
         sizes = {"batch": batch, "in_channels": in_channels, "height": height, "width": width}
         for name, size in (sizes | {"out_channels": out_channels}).items():
             own[name] = integer(name, size, at_least=1)
+        own["groups"] = integer("groups", groups, at_least=1)
+        if own["in_channels"] % own["groups"] or own["out_channels"] % own["groups"]:
+            channels = f"in_channels {self.in_channels} and out_channels {self.out_channels}"
+            raise ValueError(f"groups is {self.groups}: it must divide {channels}")
         pairs = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
         for name, two in pairs.items():
             own[name] = pair(name, two, at_least=1)
@@ -91,17 +99,22 @@ class ConvProblem:
             )
 
     # The same numbers under the paper's names (im2win paper (000), section 2.1).
-    N_i = _Entry("batch")
-    C_i = _Entry("in_channels")
-    H_i = _Entry("height")  # without padding
-    W_i = _Entry("width")
-    C_o = _Entry("out_channels")
-    H_f, W_f = _Entry("kernel_size", 0), _Entry("kernel_size", 1)  # without dilation
-    s_h, s_w = _Entry("stride", 0), _Entry("stride", 1)
-    d_h, d_w = _Entry("dilation", 0), _Entry("dilation", 1)
-    p_h, p_w = _Entry("padding", 0, 0), _Entry("padding", 1, 0)  # zeros above, zeros on the left
-    H_o, W_o = _Entry("output_size", 0), _Entry("output_size", 1)
-    M = _Entry("out_channels")  # rows of the GEMM's result: output channels
+    N_i: ClassVar[_Entry] = _Entry("batch")
+    C_i: ClassVar[_Entry] = _Entry("in_channels")
+    H_i: ClassVar[_Entry] = _Entry("height")  # without padding
+    W_i: ClassVar[_Entry] = _Entry("width")
+    C_o: ClassVar[_Entry] = _Entry("out_channels")
+    H_f: ClassVar[_Entry] = _Entry("kernel_size", 0)  # without dilation
+    W_f: ClassVar[_Entry] = _Entry("kernel_size", 1)
+    s_h: ClassVar[_Entry] = _Entry("stride", 0)
+    s_w: ClassVar[_Entry] = _Entry("stride", 1)
+    d_h: ClassVar[_Entry] = _Entry("dilation", 0)
+    d_w: ClassVar[_Entry] = _Entry("dilation", 1)
+    p_h: ClassVar[_Entry] = _Entry("padding", 0, 0)  # zeros above
+    p_w: ClassVar[_Entry] = _Entry("padding", 1, 0)  # zeros on the left
+    H_o: ClassVar[_Entry] = _Entry("output_size", 0)
+    W_o: ClassVar[_Entry] = _Entry("output_size", 1)
+    M: ClassVar[_Entry] = _Entry("out_channels")  # rows of the GEMM's result: output channels
 
     @property
     def N(self) -> int:
@@ -110,8 +123,8 @@ class ConvProblem:
 
     @property
     def K(self) -> int:
-        """Terms of each dot product: one window's elements over all input channels."""
-        return self.C_i * self.H_f * self.W_f
+        """Terms of each dot product: one window's elements over a group's input channels."""
+        return self.C_i // self.groups * self.H_f * self.W_f
 
     @property
     def padded_shape(self) -> Pair:
@@ -135,7 +148,7 @@ class ConvProblem:
 
     @property
     def weight_shape(self) -> Shape:
-        return self.C_o, self.C_i, self.H_f, self.W_f
+        return self.C_o, self.C_i // self.groups, self.H_f, self.W_f
 
     @property
     def output_shape(self) -> Shape:
@@ -170,7 +183,7 @@ class ConvProblem:
             numbers = {*value} if name != "padding" else {*value[0], *value[1]}
             if numbers != {usual}:
                 text += f", {name} {value if len(numbers) > 1 else numbers.pop()}"
-        return text
+        return text if self.groups == 1 else f"{text}, groups {self.groups}"
 
 
 def _reached(size: int, outputs: int, stride: int, taps: int, dilation: int, before: int) -> int:

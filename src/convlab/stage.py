@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from numbers import Integral
 from typing import Any
 
@@ -235,7 +235,8 @@ class Stage:
     default (``switches``), ``options`` False; ``workspace_limit``, in bytes, takes fewer images at
     a time (``in_slices``); ``splits`` blocks share each sum (split-K). ``vectorized`` claims
     128-bit accesses of the main kernel; ``precision`` is ``fp32`` or ``3xtf32``. Without split-K an
-    output is added to atomically ``atomic_additions(problem)`` times: each may flush a denormal."""
+    output is added to atomically ``atomic_additions(problem)`` times: each may flush a denormal.
+    ``prepare`` of a stage that is not ``grouped`` raises ``ValueError`` for groups."""
 
     module: str
     title: str
@@ -247,6 +248,11 @@ class Stage:
     precision: str = "fp32"
     requires: Requirement | None = None
     atomic_additions: Callable[[ConvProblem], int] = lambda problem: 0
+    grouped: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.grouped:
+            object.__setattr__(self, "prepare", _of_one_group(self.name, self.prepare))
 
     @property
     def name(self) -> str:
@@ -286,6 +292,17 @@ class Stage:
         if capability is None or self.requires is None or capability == self.requires.capability:
             return True
         return capability > self.requires.capability and not self.requires.exact
+
+
+def _of_one_group(name: str, prepare: Callable[..., Program]) -> Callable[..., Program]:
+    @wraps(prepare)
+    def checked(problem: ConvProblem, *arguments: Any, **more: Any) -> Program:
+        if problem.groups > 1:
+            which = f"groups is {problem.groups}, and stage {name} computes one"
+            raise ValueError(f"{which}: 'grouped' has as many as there are")
+        return prepare(problem, *arguments, **more)
+
+    return checked
 
 
 def blocks_for(total: int, per_block: int) -> int:

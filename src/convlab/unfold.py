@@ -30,6 +30,7 @@ from convlab.arguments import (
     paddings,
     shown,
 )  # fmt: skip
+from convlab.arrays import check_unmasked, compat, dtype_name
 
 HALVES = ("float16", "bfloat16")  # whose sums are kept in float32
 DTYPES = (*HALVES, "float32", "float64", "complex64", "complex128")
@@ -58,7 +59,7 @@ def unfold_einsum(
     _check_shapes(input, weight, bias)
     C_o, C_i, *kernel = weight.shape
     windows = _windows(input, kernel, stride, padding, dilation, C_o)
-    dtype, sums = input.dtype, xp.float32 if _name(input.dtype) in HALVES else input.dtype
+    dtype, sums = input.dtype, xp.float32 if dtype_name(input) in HALVES else input.dtype
     columns = _unfolded(xp.astype(input, sums, copy=False), windows)
     filters = xp.reshape(xp.astype(weight, sums, copy=False), (C_o, C_i * math.prod(kernel)))
     folded = fold(xp.einsum("bis,oi->bos", columns, filters), windows.out)
@@ -130,20 +131,13 @@ def taps(
 
 def namespace(array: Any, name: str = "input") -> Any:
     """The array's library, with the array API's names. Raises ``TypeError`` for anything else."""
-    if isinstance(array, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array: convlab has no masks, give its data")
+    check_unmasked(name, array)
     if isinstance(array, np.ndarray):
         return np
-    kind = type(array).__module__.split(".")[0]
-    if kind not in ("cupy", "torch"):
+    if type(array).__module__.partition(".")[0] not in ("cupy", "torch"):
         what = f"{name} is a {type(array).__name__}"
         raise TypeError(f"{what}: it must be an array of NumPy, CuPy or PyTorch")
-    try:
-        from array_api_compat import array_namespace
-    except ModuleNotFoundError:
-        install = "python -m pip install -e '.[arrays]' in convlab's folder"
-        raise ModuleNotFoundError(f"{kind} arrays need array-api-compat: {install}") from None
-    return array_namespace(array)
+    return compat().array_namespace(array)
 
 
 class _Windows(NamedTuple):
@@ -189,7 +183,8 @@ def _windows(
         )
     out = tuple((n - k) // s + 1 for n, k, s in zip(padded, spans, strides, strict=True))
     columns = math.prod((*kernel, *out))
-    needed = N * (C * (math.prod(padded) + columns) + C_o * math.prod(out))
+    # Without images or channels, too, NumPy refuses shapes whose other sizes are too many.
+    needed = max(N, 1) * (max(C, 1) * (math.prod(padded) + columns) + C_o * math.prod(out))
     _check_memory("the unfolded input", needed, input)
     return _Windows(kernel, out, strides, zeros, dilations)
 
@@ -200,7 +195,7 @@ def _namespace_of(arrays: dict[str, Any]) -> Any:
     found = {name: namespace(array, name) for name, array in arrays.items()}
     input = arrays["input"]
     for name, array in arrays.items():
-        if (dtype := _name(array.dtype)) not in DTYPES:
+        if (dtype := dtype_name(array)) not in DTYPES:
             raise TypeError(f"{name} has dtype {dtype[:50]}: it must be {', '.join(DTYPES)}")
         if found[name] is not found["input"]:
             kinds = type(array).__name__, type(input).__name__
@@ -233,11 +228,6 @@ def _check_memory(what: str, elements: int, like: Any) -> None:
     """Raise ``MemoryError`` for more than fits; a GPU's library knows how much that is there."""
     on_gpu = hasattr(like, "__cuda_array_interface__")
     check_memory(what, elements * max(4, like.dtype.itemsize), None if on_gpu else host_bytes())
-
-
-def _name(dtype: Any) -> str:
-    """``float32`` for NumPy's, CuPy's and PyTorch's."""
-    return str(dtype).split(".")[-1]
 
 
 def _on(like: Any) -> dict[str, Any]:

@@ -141,6 +141,22 @@ UNSEEN: dict[str, ConvProblem] = {
     "five_channels": ConvProblem(7, 5, 211, 199, 12, 3, stride=2, padding=1),
 }
 
+# The depthwise layers of MobileNetV2 (Sandler et al., Table 2) and the grouped ones of ResNeXt-50
+# 32x4d (Xie et al., Table 1), every one once: channels in and out, H_i = W_i, stride.
+_DEPTHWISE = (
+    (32, 112, 1), (96, 112, 2), (144, 56, 1), (144, 56, 2), (192, 28, 1), (192, 28, 2),
+    (384, 14, 1), (576, 14, 1), (576, 14, 2), (960, 7, 1),
+)  # fmt: skip
+_RESNEXT_50 = (
+    (128, 56, 1), (256, 56, 2), (256, 28, 1), (512, 28, 2), (512, 14, 1), (1024, 14, 2),
+    (1024, 7, 1),
+)  # fmt: skip
+GROUPED: dict[str, ConvProblem] = {
+    f"{network}_{number}": ConvProblem(NETWORK_BATCH, c, size, size, c, 3, s, 1, 1, groups or c)
+    for network, rows, groups in (("mobilenetv2", _DEPTHWISE, 0), ("resnext50", _RESNEXT_50, 32))
+    for number, (c, size, s) in enumerate(rows, start=1)
+}
+
 EXAMPLE = "'32x64x56x56 * 64x64x3x3, padding 1'"
 FOUR = r"(\d+)x(\d+)x(\d+)x(\d+)"
 SHAPES = re.compile(rf"\s*{FOUR}\s*[*,]\s*{FOUR}\s*(.*)", re.DOTALL)
@@ -174,9 +190,9 @@ def problem_of(text: str) -> ConvProblem:
 
 
 def problem_named(name: str, batch: int) -> ConvProblem:
-    """A layer of the paper, a size of ``UNTUNED`` or ``UNSEEN``, or what :func:`problem_of` reads;
-    with this batch. Raises ``ValueError`` for any other name."""
+    """A layer of the paper, a size of ``UNTUNED``, ``UNSEEN`` or ``GROUPED``, or what
+    :func:`problem_of` reads; with this batch. Raises ``ValueError`` for any other name."""
     if SHAPES.fullmatch(name):
         return replace(problem_of(name), batch=batch)
-    other = (UNTUNED | UNSEEN).get(name)
+    other = (UNTUNED | UNSEEN | GROUPED).get(name)
     return paper_layer(name, batch) if other is None else replace(other, batch=batch)

@@ -347,6 +347,148 @@ def counting_under_a_lock_of_the_block(a, b):
     cuda.atomic.exch(lock, 0, 0)
 
 
+FLAGS: dict[str, Any] = {"arguments": row_and(np.zeros(8, np.int32), np.zeros(64, F))}
+
+
+@right(lambda a: a[0] * 2, grid=2, block=8, **FLAGS)
+def persistent_queue(a, head, b):
+    k = cuda.atomic.add(head, 0, 1)
+    while k < 64:
+        b[k] = a[k] * 2
+        k = cuda.atomic.add(head, 0, 1)
+
+
+@right(lambda a: [64], grid=2, block=32, arguments=row_and(np.zeros(1, np.int32), ONE))
+def spin_lock_between_blocks(a, lock, b):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    cuda.threadfence()
+    b[0] += 1
+    cuda.threadfence()
+    cuda.atomic.exch(lock, 0, 0)
+
+
+@right(lambda a: np.append(np.full(32, 31), a[0][:32]), 2, 32, **FLAGS)
+def first_block_waits_for_the_second(a, flag, b):
+    i = cuda.threadIdx.x
+    if cuda.blockIdx.x == 0:
+        if i == 0:
+            while cuda.atomic.add(flag, 0, 0) == 0:
+                pass
+            cuda.threadfence()
+        cuda.syncthreads()
+        b[i] = b[63]
+    else:
+        b[32 + i] = a[i]
+        cuda.syncthreads()
+        if i == 0:
+            cuda.threadfence()
+            cuda.atomic.exch(flag, 0, 1)
+
+
+@right(lambda a: a[0][::-1], grid=4, block=16, **FLAGS)
+def all_blocks_meet(a, count, b):
+    i = cuda.grid(1)
+    b[i] = a[i]
+    for k in range(1, 3):
+        value = b[63 - i] if k == 2 else float32(0)
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            cuda.threadfence()
+            cuda.atomic.add(count, 0, 1)
+            while cuda.atomic.add(count, 0, 0) < k * cuda.gridDim.x:
+                cuda.nanosleep(20)
+            cuda.threadfence()
+        cuda.syncthreads()
+    b[i] = value
+
+
+@right(lambda a: np.cumsum(a[0][:8]), grid=8, block=1,
+       arguments=row_and(np.zeros(8, np.int32), np.zeros(8, F)))  # fmt: skip
+def scan_from_block_to_block(a, done, b):
+    block = cuda.gridDim.x - 1 - cuda.blockIdx.x
+    place = 7 - block
+    total = a[place]
+    if place > 0:
+        while cuda.atomic.add(done, place - 1, 0) == 0:
+            pass
+        cuda.threadfence()
+        total += b[place - 1]
+    b[place] = total
+    cuda.threadfence()
+    cuda.atomic.exch(done, place, 1)
+
+
+@right(lambda a: [5], arguments=row_and(ONE))
+def one_warp_waits_for_the_other(a, b):
+    data, flag = cuda.shared.array(1, float32), cuda.shared.array(1, int32)
+    i = cuda.threadIdx.x
+    if i == 0:
+        flag[0] = 0
+    cuda.syncthreads()
+    if i == 63:
+        data[0] = a[5]
+        cuda.threadfence_block()
+        cuda.atomic.exch(flag, 0, 1)
+    if i == 0:
+        while cuda.atomic.add(flag, 0, 0) == 0:
+            pass
+        cuda.threadfence_block()
+        b[0] = data[0]
+
+
+@right(lambda a: [400], block=2, arguments=row_and(np.zeros(2, np.int32), ONE))
+def lock_with_a_pause_that_grows(a, lock, b):
+    for _ in range(200):
+        pause = 8
+        while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+            cuda.nanosleep(pause)
+            pause *= 2
+        cuda.threadfence()
+        b[0] += 1
+        cuda.threadfence()
+        cuda.atomic.exch(lock, 0, 0)
+
+
+@right(lambda a: [a[0].sum() * 32], block=1, arguments=floats(64, 1))
+def long_loop_over_the_same_few(a, b):
+    k = 0
+    b[0] = 0
+    while k < 2048:
+        b[0] += a[k % 64]
+        k += 1
+
+
+@right(lambda a: a[0] * 0 + 3000, arguments=floats(64, 64))
+def long_loop_with_one_in_four_barriers(a, b):
+    k = 0
+    while k < 3000:
+        if k % 750 == 0:
+            cuda.syncthreads()
+        k += 1
+    b[cuda.threadIdx.x] = k
+
+
+@right(lambda a: [1, 2, 3, 4], grid=2, block=1,
+       arguments=lambda: [np.zeros(1, np.int32), np.zeros(1), np.zeros(4)])  # fmt: skip
+def one_cell_handed_from_block_to_block(full, cell, b):
+    for k in range(4):
+        if cuda.blockIdx.x == 0:
+            while cuda.atomic.add(full, 0, 0) == 0:
+                pass
+            cuda.threadfence()
+            b[k] = cell[0]
+            cuda.threadfence()
+            cuda.atomic.exch(full, 0, 0)
+        else:
+            while cuda.atomic.add(full, 0, 0) == 1:
+                pass
+            cuda.threadfence()
+            cell[0] = k + 1
+            cuda.threadfence()
+            cuda.atomic.exch(full, 0, 1)
+
+
 @right(lambda a: a[1] * 0 + 3, arguments=floats(64, (2, 3)), block=1)
 def rows_filled_at_once(a, b):
     b[0] = a[3]
@@ -651,3 +793,72 @@ right_product(
     # Written anew: what counts is the fence after the last one, which stands between barriers.
     {STORE: ("S[i] = float32(0)", BARRIER, PAIR, BARRIER)},
 )  # fmt: skip
+
+
+# Elements of several sizes in the same bytes.
+
+FIELDS = np.dtype([("x", np.float32), ("y", np.int16), ("z", np.int16)])
+PACKED = np.dtype([("tag", np.int8), ("x", np.float32)])
+
+
+@right(lambda a: [0x04030201, *np.arange(1, 8)], block=11, arguments=row_and(np.zeros(8, np.int32)))
+def bytes_beside_elements(a, b):
+    i = cuda.threadIdx.x
+    if i < 4:
+        b.view(np.uint8)[i] = i + 1
+    else:
+        b[i - 3] = i - 3
+
+
+@right(lambda a: np.zeros(32), block=32, arguments=floats(32, 32))
+def cleared_by_bytes(a, b):
+    s = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    for k in range(4):
+        s.view(np.uint8)[4 * i + k] = 0
+    cuda.syncthreads()
+    b[i] = s[31 - i]
+
+
+@right(lambda a: a[0][::-1] + 3, block=32, arguments=floats(32, 32), shared_bytes=384)
+def dynamic_arrays_side_by_side(a, b):
+    s = cuda.shared.array(0, float32)[:32]
+    wide = cuda.shared.array(0, np.int64)[16:]
+    i = cuda.threadIdx.x
+    s[i], wide[i] = a[i], 3
+    cuda.syncthreads()
+    b[i] = s[31 - i] + wide[31 - i]
+
+
+@right(lambda a: a[0][::-1], block=32, arguments=floats(32, 32))
+def fields_of_neighbours(a, b):
+    s = cuda.shared.array(32, FIELDS)
+    i = cuda.threadIdx.x
+    s[i].x = a[i]
+    s[(i + 1) % 32].y = i
+    s.z[(i + 2) % 32] = i
+    cuda.syncthreads()
+    b[i] = s[31 - i].x
+
+
+@right(lambda a: np.full(32, 1 + 2j), block=32, arguments=lambda: [np.zeros(32, np.complex64)])
+def parts_of_complex_numbers(a):
+    i = cuda.threadIdx.x
+    a.real[i] = 1
+    a.imag[(i + 1) % 32] = 2
+
+
+@right(lambda a: a[0][:32], block=32, arguments=lambda: [np.arange(32.0), np.zeros(32)])
+def fields_of_a_packed_record(a, b):
+    s = cuda.shared.array(32, PACKED)
+    i = cuda.threadIdx.x
+    s[i].x = a[i]
+    b[i] = s[i].x
+
+
+@right(
+    lambda a: a[0][:32].view(np.float64), block=16, arguments=lambda: [*floats(34)(), np.zeros(16)]
+)
+def view_of_an_aligned_slice(a, b):
+    i = cuda.threadIdx.x
+    b[i] = a[:32].view(np.float64)[i]

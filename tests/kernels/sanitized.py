@@ -88,7 +88,8 @@ def table(document):
         f"| mistake | kernels | simulator | {' | '.join(tools)} | any of the four |",
         f"|{' --- |' * (len(tools) + 4)}", *rows, "",
         f"Of {len(right)} right kernels the simulator finds a mistake in "
-        f"{sum(bool(found_kinds(case)) for case in right)}. compute-sanitizer ran on an "
+        f"{sum(bool(found_kinds(case)) for case in right)}. compute-sanitizer ran on "
+        f"{sum(case.name in said for case in WRONG)} of the {len(WRONG)} wrong ones, on an "
         f"{made['gpu']['name']}, driver {made['gpu']['driver']}, {made['date'][:10]}.",
     ])  # fmt: skip
 

@@ -74,6 +74,10 @@ def each_its_element(a, b):  # type: ignore[no-untyped-def]
 DO, VALUE = "b[i] = a[i]", "x = a[i]"
 MMA = "mma_tf32((x, x, x, x), (x, x), (x, x, x, x))"
 LOCK = ("while cuda.atomic.cas(a, 0, 0, 1) != 0:", "    pass", "b[0] += 1")
+POLL = "while cuda.atomic.add(a, 0, 0) == 0:"
+BLOCKS_OF_ONE: dict[str, Any] = {
+    "grid": 4, "block": 1, "arguments": lambda: [np.zeros(1, np.int32), np.zeros(5)],
+}  # fmt: skip
 LOCKED: dict[str, Any] = {"arguments": lambda: [np.zeros(1, np.int32), np.zeros(1)]}
 mistakes(
     each_its_element,
@@ -148,6 +152,69 @@ mistakes(
      {DO: ("if i % 2 == 0:", "    b[i] = cuda.ballot_sync(ALL, a[i] > 3)")}),
     ("warp_barrier_in_a_branch", "inactive lane", "cuda.syncwarp()",
      {DO: ("if i < 8:", "    cuda.syncwarp()", BARRIER, DO)}),
+    ("flag_that_is_never_set", "deadlock", "while cuda.atomic.add(a, 0, 0)",
+     {DO: (POLL, "    pass", BARRIER, "b[0] = 1")}, {"grid": 2, **LOCKED}),
+    ("flag_polled_by_one_thread", "deadlock", BARRIER,
+     {DO: ("if i == 0:", f"    {POLL}", "        pass", BARRIER, "b[0] = 1")}, LOCKED),
+    ("flag_set_behind_the_barrier", "deadlock", BARRIER,
+     {DO: ("if i == 0:", f"    {POLL}", "        pass", BARRIER, "cuda.atomic.exch(a, 0, 1)")},
+     LOCKED),
+    ("lock_that_is_never_freed", "deadlock", LOCK[0], {DO: LOCK}, LOCKED),
+    ("lock_taken_twice", "deadlock", LOCK[0],
+     {DO: (*LOCK, "while cuda.atomic.cas(a, 0, 0, 1) != 0:  # again", "    cuda.nanosleep(8)",
+           "cuda.atomic.exch(a, 0, 0)")}, {"block": 1, **LOCKED}),
+    ("locks_in_two_orders", "deadlock", "cuda.atomic.cas(a, 1 - i",
+     {DO: ("while cuda.atomic.cas(a, i, 0, 1) != 0:", "    pass", "cuda.nanosleep(8)",
+           "while cuda.atomic.cas(a, 1 - i, 0, 1) != 0:", "    pass")},
+     {"block": 2, "arguments": lambda: [np.zeros(2, np.int32), np.zeros(1)]}),
+    ("grid_barrier_for_one_block_too_many", "deadlock", "while cuda.atomic.add(a, 0, 0) < 5",
+     {DO: ("if cuda.threadIdx.x == 0:", "    cuda.atomic.add(a, 0, 1)",
+           "    while cuda.atomic.add(a, 0, 0) < 5:", "        pass", BARRIER)},
+     {"grid": 4, **LOCKED}),
+    ("warp_waits_for_its_own_lane", "deadlock", POLL,
+     {DO: ("if i == 0:", f"    {POLL}", "        pass", "cuda.syncwarp()",
+           "cuda.atomic.exch(a, 0, 1)")}, LOCKED),
+    ("flag_read_without_an_atomic", "global race", "while a[0] == 0",
+     {DO: ("if i == 0:", "    while a[0] == 0:", "        pass", "if i == 32:", "    a[0] = 1")},
+     {"grid": 2, **LOCKED}),
+    ("data_behind_a_flag_with_no_fence", "global race", "b[0] = 1",
+     {DO: ("if i == 0:", f"    {POLL}", "        pass", "    b[1] = b[0]", "if i == 32:",
+           "    b[0] = 1", "    cuda.atomic.exch(a, 0, 1)")},
+     {"grid": 2, "arguments": lambda: [np.zeros(1, np.int32), np.zeros(2)]}),
+    ("iterations_that_do_not_meet", "barrier divergence", BARRIER,
+     {DO: ("for j in range(2):", "    for k in range(1 + j if i < 16 else 2 - j):",
+           f"        {BARRIER}")}),
+    ("lanes_in_other_iterations", "inactive lane", "cuda.syncwarp()",
+     {DO: ("for j in range(2):", "    for k in range(1 + j if i % 2 else 2 - j):",
+           "        cuda.syncwarp()")}),
+    ("grid_barrier_forgotten", "global race", "b[i] = value",
+     {DO: ("g = cuda.cg.this_grid()", "for k in range(2):", "    value = b[31 - i]",
+           "    g.sync()", "    b[i] = value")}, {"grid": 4, "block": 8}),
+    ("grid_barrier_after_a_return", "barrier divergence", "cuda.cg.this_grid().sync()",
+     {DO: ("if cuda.blockIdx.x == 1:", "    return", "cuda.cg.this_grid().sync()")},
+     {"grid": 2, "block": 8}),
+    ("loop_that_never_counts", "endless loop", "while k < 8",
+     {DO: ("k = 0", "while k < 8:", "    b[i] = a[i]")}),
+    ("loop_that_counts_away", "endless loop", "while k != 8",
+     {DO: ("k = 9", "while k != 8:", "    k += 1")}, {"block": 1}),
+    ("barrier_over_and_over", "endless loop", BARRIER,
+     {DO: ("while a[0] == 0:", f"    {BARRIER}")}, LOCKED),
+    ("flag_read_but_ignored", "global race", "b[1] = b[0]",
+     {DO: ("if i == 0:", "    b[0] = 1", "    cuda.threadfence()", "    cuda.atomic.exch(a, 0, 1)",
+           "if i == 32:", "    ready = cuda.atomic.add(a, 0, 0)", "    b[1] = b[0]")},
+     {"grid": 2, "arguments": lambda: [np.zeros(1, np.int32), np.zeros(2)]}),
+    ("scan_takes_lower_blocks_for_done", "global race", "total += b[i - 1]",
+     {DO: ("cuda.atomic.add(a, 0, 1)", "total = 1", "if i > 0:", "    total += b[i - 1]",
+           "b[i] = total", "cuda.threadfence()", "cuda.atomic.add(a, 0, 1)")}, BLOCKS_OF_ONE),
+    ("highest_block_taken_for_the_last", "global race", "b[4] += b[k]",
+     {DO: ("b[i] = 1", "cuda.threadfence()", "cuda.atomic.add(a, 0, 1)", "if i == 3:",
+           "    for k in range(4):", "        b[4] += b[k]")}, BLOCKS_OF_ONE),
+    ("producer_that_does_not_wait", "global race", "b[0] = k",
+     {DO: ("for k in range(3):", "    if i == 0:", "        b[0] = k", "        cuda.threadfence()",
+           "        cuda.atomic.add(a, 0, 1)", "    else:",
+           "        while cuda.atomic.add(a, 0, 0) <= k:", "            pass",
+           "        b[1] = b[0]")},
+     {**BLOCKS_OF_ONE, "grid": 2}),
     ("divides_by_zero", "division by zero", "7 // int(a[i])", {DO: "b[i] = 7 // int(a[i])"}),
 )  # fmt: skip
 
@@ -403,3 +470,74 @@ mistakes(
      {START: "start_product(D, L, T, S, 4, 8)"}),
     block=128, arguments=floats(256, 128), capability=(9, 0),
 )  # fmt: skip
+
+
+# Elements of several sizes in the same bytes.
+
+PACKED = np.dtype([("tag", np.int8), ("x", np.float32)])
+UNION = np.dtype({"names": ["x", "low"], "formats": [np.int32, np.int16], "offsets": [0, 0]})
+
+
+@wrong("shared race", "s[i] = 1.0")
+def byte_of_a_neighbour_written(a, b):
+    s = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    s.view(np.int8)[(4 * i + 5) % 128] = 1
+    s[i] = 1.0
+    b[i] = a[i]
+
+
+@wrong("global race", "b[0] = 7.0")
+def byte_inside_an_element_written(a, b):
+    i = cuda.threadIdx.x
+    if i == 0:
+        b[0] = 7.0
+    else:
+        b.view(np.uint8)[i] = i
+
+
+@wrong("uninitialised", "b[i] = s[31 - i]")
+def half_of_each_element_written(a, b):
+    s = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    s.view(np.int16)[2 * i] = 0
+    cuda.syncthreads()
+    b[i] = s[31 - i]
+
+
+@wrong("shared race", "wide[i] = 3", shared_bytes=256)
+def dynamic_arrays_in_the_same_bytes(a, b):
+    s = cuda.shared.array(0, float32)
+    wide = cuda.shared.array(0, np.int64)
+    i = cuda.threadIdx.x
+    s[i] = a[i]
+    wide[i] = 3
+    cuda.syncthreads()
+    b[i] = s[i]
+
+
+@wrong("global race", ".low = i + 1", arguments=lambda: [np.zeros(32, UNION)])
+def fields_that_share_bytes(a):
+    i = cuda.threadIdx.x
+    a[i].x = i
+    a[(i + 1) % 32].low = i + 1
+
+
+@wrong("global race", "a[(i + 1) % 32] = 2", arguments=lambda: [np.zeros(32, np.complex64)])
+def real_part_of_a_neighbour(a):
+    i = cuda.threadIdx.x
+    a.real[i] = 1
+    a[(i + 1) % 32] = 2
+
+
+@wrong("misaligned", "b[i] = wide[i]", block=15)
+def view_from_an_odd_element(a, b):
+    wide = a[1:31].view(np.float64)
+    i = cuda.threadIdx.x
+    b[i] = wide[i]
+
+
+@wrong("misaligned", "a.x[i] = i", arguments=lambda: [np.zeros(32, PACKED)])
+def field_of_packed_records(a):
+    i = cuda.threadIdx.x
+    a.x[i] = i

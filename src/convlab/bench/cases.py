@@ -4,6 +4,7 @@ Beside the twelve layers there are, as ``convlab bench --cases NAME``,
 
 ============ ======================================================================================
 sizes        s12, PyTorch and cuDNN's GEMM class on sizes that no tile was tuned for
+grouped      MobileNetV2's depthwise and ResNeXt-50's grouped layers, beside PyTorch
 ablation     Figure 4 of the im2win paper: s11 whole and without each technique, twelve layers
 sweeps       Figures 1 to 4 of article 001: single images, one size changed at a time, and C++ loops
 unfold_table Table 1 of article 002 (:mod:`convlab.bench.baselines.unfold_table`)
@@ -34,7 +35,7 @@ from convlab.bench.roofline import Machine, in_gemm_class, too_fast
 from convlab.bench.systems import VARIANTS, WHOLE, system_named
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
-from convlab.workloads import LAYER_NAMES, PAPER_BATCH, UNSEEN, UNTUNED, paper_layer
+from convlab.workloads import GROUPED, LAYER_NAMES, PAPER_BATCH, UNSEEN, UNTUNED, paper_layer
 
 SEED = 0
 # A GPU that was too hot or in use may recover: such a case is measured again at the end of its
@@ -106,6 +107,7 @@ def points_as_json(older: Mapping[str, Any]) -> dict[str, Any]:
 
 EXPERIMENTS: dict[str, Callable[[], list[Case]]] = {
     "sizes": lambda: crossed(SIZES, SIZE_SYSTEMS),
+    "grouped": lambda: crossed(GROUPED, ("grouped", TORCH)),
     "ablation": lambda: crossed(
         {name: paper_layer(name, PAPER_BATCH) for name in LAYER_NAMES}, (WHOLE, *VARIANTS)
     ),

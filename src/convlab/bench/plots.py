@@ -18,6 +18,7 @@ from convlab.bench import analysis
 from convlab.bench.analysis import Contender
 from convlab.bench.results import Layer, Results
 from convlab.image import PlotsMissing
+from convlab.installing import how_to_install
 from convlab.workloads import problem_named
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def svg(salt: str, height: float, draw: Callable[[Axes], None], width: float = W
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PlotsMissing(
-            "plots need matplotlib: run make report, or python -m pip install -e '.[plots]'"
+            f"plots need matplotlib: run {how_to_install('plots', 'make report')}"
         ) from error
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt}):
         figure = Figure(figsize=(width, height))

@@ -18,6 +18,7 @@ from convlab.bench.analysis import Contender
 from convlab.bench.results import Results, Row
 from convlab.bench.roofline import PIECE, Why
 from convlab.image import PlotsMissing
+from convlab.installing import how_to_install
 from convlab.stages import short_name
 
 TITLE = "Convolution on a GPU: stages and baselines"
@@ -77,8 +78,7 @@ def make(
         import markdown_it  # noqa: F401
     except ImportError as error:
         raise PlotsMissing(
-            "reports need Jinja and markdown-it: run make report, or python -m pip install -e "
-            "'.[plots]'"
+            f"reports need Jinja and markdown-it: run {how_to_install('plots', 'make report')}"
         ) from error
     drawn: dict[str, str] = {}
 

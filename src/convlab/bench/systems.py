@@ -75,7 +75,7 @@ def of_stage(stage: Stage, **switches: bool) -> System:
         partial(PreparedStage, stage, switches),
         kind="stage",
         precision=stage.precision,
-        method="direct" if stage.name.startswith(("s01", "s02")) else "gemm",
+        method="direct" if stage.name.startswith(("s01", "s02", "grouped")) else "gemm",
         compile=compile,
         allowances=partial(allowances, stage),
     )  # fmt: skip

@@ -2,45 +2,77 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from importlib import util
+from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
+from convlab.files import json_of
+from convlab.installing import how_to_install
 from convlab.shell import JsonFile, console_for, refuse, refusing, write_json, write_whole
 
 FIRST = "00_start_here.ipynb"
-INSTALL = "make lessons installs it, or python -m pip install 'convlab[lessons]'"
+Notebooks = dict[Path, bytes]
 
 
 def lessons(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Where the notebooks are copied to.")
+        Path, typer.Argument(metavar="FOLDER", help="Where your notebooks are.")
     ] = Path("my-lessons"),
     no_open: Annotated[bool, typer.Option("--no-open", help="Copy them, and no more.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show what you have done.")] = False,
+    hint: Annotated[str, typer.Option(metavar="NN", help="The next tip of a lesson.")] = "",
+    reset: Annotated[str, typer.Option(metavar="NN", help="Begin a lesson anew.")] = "",
+    update: Annotated[
+        bool, typer.Option("--update", help="Take this release's notebooks; answers stay.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """The lessons: copies the notebooks to a folder of yours and opens them in JupyterLab.
 
-    What is there already is kept, so that your work is safe: to start a lesson anew, delete or
-    rename its file.
+    What is there already is kept, so that your work is safe: --reset and --update leave the
+    notebook as it was as NAME.old.ipynb.
     """
     console = console_for(json_file)
-    if not no_open and util.find_spec("jupyterlab") is None:
-        refuse(f"JupyterLab is not installed: {INSTALL}; --no-open does without")
+    if sum(map(bool, (status, hint, reset, update))) > 1:
+        refuse("--status, --hint, --reset and --update exclude each other: give one")
     if folder.exists() and not folder.is_dir():
         refuse(f"folder is {str(folder)!r}, which is a file: give a folder")
+    if status or hint or reset or update:
+        if not folder.is_dir():
+            refuse(f"folder is {str(folder)!r}, which does not exist: convlab lessons makes it")
+        with refusing(OSError, ValueError):
+            if hint:
+                console.print(Text(_next_tip(folder, hint)))
+            elif status:
+                rows = _status(folder)
+                table = Table(*rows[0], box=None)
+                for row in rows:
+                    table.add_row(*map(str, row.values()))
+                console.print(table)
+                write_json(json_file, {"folder": str(folder), "lessons": rows})
+            else:
+                changed = _rewritten(folder, reset)
+                console.print(Text(f"Wrote {', '.join(changed) or 'nothing: all is up to date'}."))
+        return
+    if not no_open and util.find_spec("jupyterlab") is None:
+        command = how_to_install("lessons", "make lessons")
+        refuse(f"JupyterLab is not installed: run {command}; --no-open does without")
     written, kept = _copy(folder)
-    if (count := len(written)) > 0:
-        console.print(Text(f"Copied {count} notebook{'s' * (count != 1)} to {folder}."))
-    if (count := len(kept)) > 0:
-        which = "notebooks that were" if count != 1 else "notebook that was"
-        console.print(Text(f"Kept {count} {which} there already."))
+    if (many := len(written)) > 0:
+        console.print(Text(f"Copied {many} notebook{'s' * (many != 1)} to {folder}."))
+    if (many := len(kept)) > 0:
+        which = "notebooks that were" if many != 1 else "notebook that was"
+        console.print(Text(f"Kept {many} {which} there already."))
     write_json(json_file, {"folder": str(folder), "written": written, "kept": kept})
     if no_open:
         console.print(Text(f"Open {folder / FIRST} to begin."))
@@ -51,11 +83,14 @@ def lessons(
 
 def _copy(folder: Path) -> tuple[list[str], list[str]]:
     """The names of the notebooks that were written, and of those that were there."""
+    from convlab.lessons import progress
     from convlab.lessons.source import copies
 
     written: list[str] = []
     kept: list[str] = []
-    with refusing(OSError):
+    with refusing(OSError, ValueError):
+        folder.mkdir(parents=True, exist_ok=True)
+        progress.write(folder, progress.read(folder))  # checks write to it only if it is there
         for path, content in copies(folder):
             (kept if path.exists() else written).append(path.relative_to(folder).as_posix())
             if not path.exists():
@@ -64,15 +99,83 @@ def _copy(folder: Path) -> tuple[list[str], list[str]]:
     return written, kept
 
 
+def _notebooks(folder: Path, lesson: str = "") -> Notebooks:
+    """This release's notebooks for the folder; of one lesson, by its number or name, if given.
+    Raises ``ValueError`` for an unknown one."""
+    from convlab.lessons.source import copies
+
+    found = {path: text for path, text in copies(folder) if path.parent == folder}
+    if not lesson:
+        return found
+    chosen = {
+        path: text for path, text in found.items() if lesson in (path.stem, path.stem.split("_")[0])
+    }
+    if not chosen:
+        numbers = ", ".join(path.stem.split("_")[0] for path in found)
+        raise ValueError(f"lesson is {lesson!r}: it must be one of {numbers}")
+    return chosen
+
+
+def _status(folder: Path) -> list[dict[str, Any]]:
+    from convlab.lessons import progress
+
+    state = progress.read(folder)
+    return [
+        progress.row(path.stem, json.loads(text), state)
+        for path, text in _notebooks(folder).items()
+    ]
+
+
+def _next_tip(folder: Path, lesson: str) -> str:
+    """The lesson's next tip, which is counted; after the last one the last again."""
+    from convlab.lessons import progress
+
+    ((path, text),) = _notebooks(folder, lesson).items()
+    state, tips, number = progress.read(folder), progress.tips(json.loads(text)), path.stem[:2]
+    if not tips:
+        return "This lesson has no tips."
+    shown = min(state["hints"].get(number, 0) + 1, len(tips))
+    state["hints"][number] = shown
+    progress.write(folder, state)
+    return f"Tip {shown} of {len(tips)}: {': '.join(tips[shown - 1])}"
+
+
+def _rewritten(folder: Path, reset: str) -> list[str]:
+    """Write one lesson as it was given or, without ``reset``, all with their answers; the names of
+    those that differ from what was there, which is kept beside them."""
+    from convlab.lessons import progress
+
+    state, changed = progress.read(folder), []
+    for path, text in _notebooks(folder, reset).items():
+        there = path.read_bytes() if path.is_file() else None
+        if there is not None and not reset:
+            mine = json_of(there.decode())
+            if (made := progress.updated(mine, json.loads(text))) == mine:
+                continue
+            text = (json.dumps(made, indent=1, ensure_ascii=False) + "\n").encode()
+        if there is not None:
+            numbers = (str(number) if number > 1 else "" for number in count(1))
+            old = (path.with_suffix(f".old{number}.ipynb") for number in numbers)
+            write_whole(next(name for name in old if not name.exists()), there)
+        write_whole(path, text)
+        changed.append(path.name)
+        if reset:
+            progress.forget(state, path.stem)
+    progress.write(folder, state)
+    return changed
+
+
 def _open(folder: Path) -> None:
     """Run JupyterLab until it is stopped. Its root is the checkout where the folder is in it, so
     that links to source and documentation can be followed."""
-    from convlab.lessons.source import CHECKOUT, in_checkout
+    from convlab.installing import CHECKOUT, in_checkout
 
     root = CHECKOUT if in_checkout() and folder.is_relative_to(CHECKOUT) else folder
     # In a container one is root, which JupyterLab must be told is meant.
     allow = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    options = [*allow, f"--ServerApp.root_dir={root}", str(folder / FIRST)]
+    # The address that is printed, for who opens it by hand, is the first lesson's too.
+    first = f"--LabApp.default_url=/lab/tree/{quote((folder / FIRST).relative_to(root).as_posix())}"
+    options = [*allow, f"--ServerApp.root_dir={root}", first]
     process = subprocess.Popen([sys.executable, "-m", "jupyterlab", *options])
     while True:
         try:

@@ -15,7 +15,6 @@ from convlab.device.intrinsics import (
     gpu_only,
     issue_loads,
     load4,
-    make_warp_tile,
     store4,
     wait_copies,
 )
@@ -28,6 +27,7 @@ from convlab.device.tensor_core import (
     start_product,
     to_tf32,
 )
+from convlab.device.warp_tile import make_warp_tile
 
 __all__ = [
     "BYTES_16",

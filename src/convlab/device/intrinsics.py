@@ -45,7 +45,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
-from numba import cuda, uint32
+from numba import cuda
 from numba.cuda import types
 from numba.cuda.core import config
 
@@ -135,24 +135,6 @@ def gpu_only(**options: Any) -> dict[str, Any]:
     simulator loses nothing without them.
     """
     return {} if config.ENABLE_CUDASIM else options
-
-
-def make_warp_tile(ROWS: int, COLUMNS: int) -> Any:
-    """``row_and_column(t)``: the thread's place among ROWS x COLUMNS threads, so that a warp is
-    4 x 8 where that divides them: lanes (0, 0), (1, 0), (0, 1), ... (s10c)."""
-    BY_WARPS, WARPS_N = ROWS % 4 == COLUMNS % 8 == 0, max(1, COLUMNS // 8)
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def row_and_column(t):  # type: ignore[no-untyped-def]
-        if BY_WARPS:
-            warp, lane = t // 32, t % 32
-            ty = warp // WARPS_N * 4 + lane // 16 * 2 + lane % 2
-            tx = warp % WARPS_N * 8 + lane % 16 // 2
-        else:
-            ty, tx = t // COLUMNS, t % COLUMNS
-        return uint32(ty), uint32(tx)
-
-    return row_and_column
 
 
 def is_float32_c_array(array: Any) -> bool:

@@ -57,7 +57,9 @@ class CudaSim(Engine):
                 cuda.shared.arrays.clear()
                 # No warp has a barrier of its own in Numba's simulator.
                 ends = cuda.enter, cuda.on_barrier, lambda threads, whole: None, _complain
-                Block(thread, arguments, indices, *ends).run()
+                running = Block(thread, arguments, indices, *ends)
+                while running.run() and running.waiting:
+                    pass
 
 
 def _complain(kind: str, what: str, *_: Any) -> None:

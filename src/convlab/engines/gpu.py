@@ -16,6 +16,7 @@ from numba.cuda import types
 from numba.cuda.core import config
 
 from convlab.engines import Engine, EngineUnavailable, Start, stream_handle
+from convlab.installing import how_to_install
 from convlab.stage import Capability, Flat, Launch, LibraryCall, Program, Step
 
 # Dense TF32 multiply-adds per SM and clock, by compute capability: the TFLOP/s of NVIDIA's papers
@@ -55,7 +56,7 @@ class Gpu(Engine):
         except Exception as error:  # the loader's own exception types differ between versions
             return (
                 f"the CUDA compilers are not installed ({type(error).__name__}): "
-                "make ladder installs them, or pip install -e '.[gpu-cu13]' (gpu-cu12 for CUDA 12)"
+                f"run {how_to_install('gpu-cu13', 'make ladder')} (gpu-cu12 for CUDA 12)"
             )
         return None
 

@@ -17,7 +17,11 @@ import numpy as np
 from convlab.engines import Engine
 from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError, three
-from convlab.simulation.simulated_launch import Recorder, SimulatedLaunch
+from convlab.simulation.simulated_launch import (
+    Recorder,
+    SimulatedLaunch,
+    run_in_two_orders,
+)
 from convlab.stage import Launch
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
@@ -63,9 +67,13 @@ class Simulator(Engine):
         more iterations than ``loops`` allows.
         """
         sizes = three(grid, "grid"), three(block, "block")
-        simulated = SimulatedLaunch(
-            kernel, *sizes, arguments, shared_bytes,
-            self.strict, self._counts, self.recorder, self.loops, self.typed,
-        )  # fmt: skip
+        what = kernel, *sizes, arguments, shared_bytes, self.strict
+        left = None if self.loops is None else self.loops.left  # for either order
+
+        def again() -> SimulatedLaunch:
+            loops = None if left is None else Loops(left)
+            return SimulatedLaunch(*what, None, None, loops, self.typed, backwards=True)
+
+        simulated = SimulatedLaunch(*what, self._counts, self.recorder, self.loops, self.typed)
         simulated.on_block = self.on_block
-        simulated.run()
+        run_in_two_orders(simulated, again)

@@ -16,13 +16,13 @@ from typing import Any
 from numba import cuda, float32, uint32
 
 from convlab.device import gpu_only
+from convlab.kernels.output_fill import bias_launch
 from convlab.problem import ConvProblem
 from convlab.stage import SHARED_BYTES, Flat, Launch, Program, blocks_for
 
 REGION = (8, 32)  # rows and columns of output pixels; neighbouring threads are neighbouring columns
 MOST_THREADS = 1024  # of a block
 MOST_CHANNELS = 64  # CUDA's largest block in z
-FILL_THREADS = 256
 
 
 @dataclass(frozen=True)
@@ -108,21 +108,6 @@ def make_stage_field(problem: ConvProblem, field: Field, THREADS: int) -> Any:
     return stage_field
 
 
-def fill_launch(problem: ConvProblem) -> Launch:
-    """Every output starts as its channel's bias: what is added to it must start from something."""
-    C_o, PIXELS = problem.C_o, problem.H_o * problem.W_o
-    OUTPUTS = problem.M * problem.N
-
-    @cuda.jit
-    def fill_with_bias(bias, output):
-        e = uint32(cuda.blockIdx.x) * FILL_THREADS + uint32(cuda.threadIdx.x)
-        if e < OUTPUTS:
-            output[e] = bias[e // PIXELS % C_o]
-
-    grid = (blocks_for(OUTPUTS, FILL_THREADS),)
-    return Launch(fill_with_bias, grid, (FILL_THREADS,), ("bias", Flat("output")))
-
-
 def channel_parallel_program(problem: ConvProblem, field: Field, kernel: Any) -> Program:
     """The outputs filled with the bias, then a thread for each pixel and input channel."""
     down, across = field.regions(problem)
@@ -132,4 +117,4 @@ def channel_parallel_program(problem: ConvProblem, field: Field, kernel: Any) ->
         block=(field.B_X, field.B_Y, field.B_Z),
         arguments=("input", "weight", Flat("output")),
     )
-    return Program((), (fill_launch(problem), launch))
+    return Program((), (bias_launch(problem), launch))

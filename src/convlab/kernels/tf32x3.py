@@ -32,7 +32,6 @@ from convlab.problem import ConvProblem
 from convlab.stage import Tile
 
 MMA_K = 8  # terms that an instruction multiplies
-MOST_CHANNELS = 128  # M_B of a warpgroup's tile
 
 
 def make_unrolled(multiply: Any, K_B: int, STEP: int) -> Any:
@@ -72,7 +71,7 @@ def require_warpgroup_tile(tile: Tile) -> None:
     tile.require(tile.N_T == 4, "N_T must be 4, because a warp multiplies four columns a lane")
     whole = tile.N_B == 128 and tile.K_B == 16 and tile.threads == 128
     tile.require(whole, "N_B must be 128, K_B 16 and M_T M_B / 4, the tile of a warpgroup")
-    tile.require(tile.M_B <= MOST_CHANNELS, f"M_B must be at most {MOST_CHANNELS}")
+    tile.require(tile.M_B <= 128, "M_B must be at most 128")
 
 
 def make_epilogue(

@@ -23,11 +23,10 @@ from numba import cuda, float32, int32, int64, uint32, uint64
 
 from convlab.device import FLOAT4, copy_async, copy_async4, gpu_only, store4
 from convlab.problem import ConvProblem
-from convlab.stage import Flat, Launch, Tile, blocks_for
+from convlab.stage import Tile, blocks_for
 
 TABLE_BYTES = 48 * 1024  # of the 64 KiB of constant memory; beyond it, places are computed
 INFINITY = np.float32(np.inf)
-CLEARING = 256  # threads of a block that clears
 FLOAT4_STEP = 4  # for mma: float4s of a lane are 4 float4s apart
 
 
@@ -276,16 +275,3 @@ def make_write(
         return not_finite
 
     return write
-
-
-def clear_launch(problem: ConvProblem) -> Launch:
-    """Makes ``output`` zeros, for split-K's additions."""
-    OUTPUTS = problem.M * problem.N
-
-    @cuda.jit(**gpu_only(launch_bounds=CLEARING))
-    def clear(output):
-        at = int64(cuda.blockIdx.x) * CLEARING + cuda.threadIdx.x
-        if at < OUTPUTS:
-            output[at] = float32(0)
-
-    return Launch(clear, (blocks_for(OUTPUTS, CLEARING),), (CLEARING,), (Flat("output"),))

@@ -11,14 +11,29 @@ import argparse
 import os
 import sys
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from convlab import __version__
 from convlab.files import write_whole
+from convlab.installing import CHECKOUT
+from convlab.lessons.progress import MARK, given
 from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, Lesson, place, read, sources
 
 CELL_SECONDS = 120
+PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+RELEASE = {"name": PROJECT["name"], "url": PROJECT["urls"]["Repository"], "version": __version__}
+# Colab has CUDA 12, and an older Numba.
+INSTALL = """\
+# Installs convlab where it is missing, as on Colab; anywhere else this cell does nothing.
+from importlib.util import find_spec
+from shutil import which
+
+if find_spec("convlab") is None:
+    gpu = ",gpu-cu12" if which("nvidia-smi") else ""
+    %pip install -q "{name}[plots{{gpu}}] @ git+{url}@v{version}\""""
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
 
@@ -28,16 +43,26 @@ def notebook(lesson: Lesson, kind: str) -> Any:
     its schema."""
     from nbformat import v4
 
-    exercises = [cell.name for cell in lesson.cells if cell.role == "exercise"]
+    exercises = [cell.name for cell in lesson.exercises()]
+    short = lesson.name.split("_")[0]
     cells = []
     for number, cell in enumerate(lesson.cells):
         text = cell.of(kind)
+        if number == 0 and kind != NBGRADER:
+            title, _, rest = text.partition("\n")
+            text = f"{title}\n\n{badges(lesson.name, kind)}\n{rest}"
+        if cell.role == "check" and kind == LEARNER:
+            text = f"{MARK.format(short, cell.name)}\n{text}"
         if cell.type == "markdown" and kind == SOLUTION:  # solutions are a folder deeper
             text = text.replace("](../", "](../../").replace("](solutions/", "](")
         made = v4.new_markdown_cell(text) if cell.type == "markdown" else v4.new_code_cell(text)
-        made.id = f"{lesson.name.split('_')[0]}-{number:02d}"
+        made.id = f"{short}-{number:02d}"
         if cell.role:
             made.metadata["tags"] = [cell.role]
+        if kind == LEARNER:
+            own = f"{cell.role}-{cell.name}" if cell.name else made.id
+            made.metadata["convlab"] = given(own, text)
+        # nbgrader would empty a hunt that it takes for a solution: it stays a cell as any other.
         if cell.name in exercises and cell.role in ("exercise", "check"):
             checks = cell.role == "check"
             made.metadata["nbgrader"] = {
@@ -45,7 +70,19 @@ def notebook(lesson: Lesson, kind: str) -> Any:
                 "schema_version": 3, "grade_id": f"{cell.role}-{lesson.name}-{cell.name}",
             } | ({"points": 1} if checks else {})  # fmt: skip
         cells.append(made)
+        if number == 0 and kind != NBGRADER:
+            cells.append(v4.new_code_cell(INSTALL.format(**RELEASE), id=f"{short}-install"))
+            cells[-1].metadata["convlab"] = {"cell": "install", "given": ""}
     return v4.new_notebook(cells=cells, metadata=METADATA)
+
+
+def badges(name: str, kind: str) -> str:
+    """Links that open a stored notebook on Colab and on Binder, at the same release."""
+    path = place(name, kind).relative_to(CHECKOUT).as_posix()
+    where = RELEASE["url"].removeprefix("https://github.com/")
+    colab = f"https://colab.research.google.com/github/{where}/blob/v{__version__}/{path}"
+    binder = f"https://mybinder.org/v2/gh/{where}/v{__version__}?urlpath=lab/tree/{path}"
+    return f"[▶ Open in Colab]({colab}) · [▶ Open in Binder]({binder})"
 
 
 def execute(made: Any, folder: Path) -> None:

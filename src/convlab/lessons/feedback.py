@@ -29,6 +29,7 @@ from convlab.checking import Answer, Check
 from convlab.checking.checker import raised_by
 from convlab.convolution import reference
 from convlab.lessons.pictures import NOBODY, RIGHT, WRONG, Grid, Picture
+from convlab.lessons.progress import note
 from convlab.oracle import random_tensors
 from convlab.simulation.findings import Finding, NotSimulated
 
@@ -196,6 +197,7 @@ def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
                 feedback = check(*arguments, **options)
         except Stopped as stopped:
             (feedback,) = stopped.args
+        note(feedback.result)
         if os.environ.get("NBGRADER_EXECUTION") == "autograde" and not feedback.passed:
             raise AssertionError(str(feedback))
         return feedback

@@ -30,16 +30,11 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from convlab.installing import CHECKOUT, in_checkout
 from convlab.stages import stage_named
 
 PACKAGE = Path(__file__).parent
-CHECKOUT = PACKAGE.parents[2]
 LEARNER, SOLUTION, NBGRADER = "learner", "solution", "nbgrader"  # the kinds of notebooks
-
-
-def in_checkout() -> bool:
-    """Whether convlab runs from a checkout of its repository."""
-    return (CHECKOUT / "lessons/source").is_dir()
 
 
 def folder_of(name: str, packed: str) -> Path:
@@ -73,7 +68,7 @@ def place(lesson: str, kind: str) -> Path:
     return CHECKOUT / folder / f"{lesson}.ipynb"
 
 
-OUT_OF_THE_FOLDER = re.compile(r"\[([^\]]*)\]\((?:\.\./)+((?:docs|src)/[^)\s]*)\)")
+OUT_OF_THE_FOLDER = re.compile(r"\[([^][]*)\]\((?:\.\./)+((?:docs|src)/[^)\s]*)\)")
 
 
 def copies(folder: Path) -> Iterator[tuple[Path, bytes]]:

@@ -5,7 +5,9 @@ on, then every global array at addresses of its own, with the same distances as 
 site is the address of the instruction, ``id(code) + offset``, plus 1 for a store: since Python 3.11
 the instructions lie two bytes apart inside the code object, so each gets its own number at little
 cost. Entries of atomics, of async copies and of wide accesses have negative sites, which hold the
-kind and how many elements too: :meth:`AccessLog.add`. Which thread it was stands in ``marks``, once
+kind and how many elements too: :meth:`AccessLog.add`. Where bytes are seen as elements of another
+size than their array's, as through ``view`` or as fields of a record, the address carries that
+size: :meth:`AccessLog.sized`. Which thread it was stands in ``marks``, once
 for each time that a thread is switched to, and on which path in ``path_marks``. Both are numbers in
 a row: tuples by the million would take longer to keep and to read.
 """
@@ -36,6 +38,7 @@ WIDE, ISSUED, LANDED, SETS = 4, 8, 16, 32
 EXCHANGE = ATOMIC + SETS
 WARP = 32
 WORD = 4  # bytes of a float32, of which all wide accesses are
+SIZE_SHIFT = 40  # the bits of an address in the log above these are the bytes of its element
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Access(NamedTuple):
     path: int
     position: float  # in the launch
     value: Any = None  # what a WRITE stores
+    size: int = 0  # bytes
 
 
 class Accesses(NamedTuple):
@@ -101,6 +105,7 @@ class Accesses(NamedTuple):
     path: np.ndarray
     position: np.ndarray
     value: np.ndarray
+    size: np.ndarray
 
     @property
     def of_products(self) -> np.ndarray:
@@ -127,7 +132,7 @@ class Clock:
     """Which thread of a launch runs, and when."""
 
     def __init__(self, log: AccessLog | None, block_size: int) -> None:
-        self.log = log
+        self.log, self.block_size = log, block_size
         self.thread = self.block_number = 0  # of the block, of the grid
         self.first = 0  # thread of the block, in the launch
         self.phase = 0
@@ -164,6 +169,7 @@ class AccessLog:
     marks: list[int] = field(default_factory=list)
     path_marks: list[int] = field(default_factory=list)  # first entry, path; empty if not kept
     spans: list[Span] = field(default_factory=list)
+    mixed: bool = False  # elements of several sizes share bytes
     _columns: Accesses | None = None
 
     def add(
@@ -175,6 +181,22 @@ class AccessLog:
         self.sites.append(-(site << 13 | count << 6 | kind))
         if values:
             self.values.extend(values)
+
+    def sized(self, address: int, size: int) -> int:
+        """The address for elements of ``size`` bytes in an array that has others."""
+        self.mixed = True
+        return address % (1 << SIZE_SHIFT) + (size << SIZE_SHIFT)
+
+    def sizes(self, addresses: np.ndarray) -> np.ndarray:
+        """How many bytes each access touches; takes the sizes out of the addresses."""
+        if len({span.itemsize for span in self.spans}) == 1 and not self.mixed:
+            return np.full(len(addresses), self.spans[0].itemsize)
+        sizes = addresses >> SIZE_SHIFT
+        addresses &= (1 << SIZE_SHIFT) - 1
+        for span in self.spans:  # of several the first: later ones that differ have sized addresses
+            inside = (sizes == 0) & (addresses >= span.start) & (addresses < span.end)
+            sizes[inside] = span.itemsize
+        return sizes
 
     def clear(self) -> None:
         """Forget the accesses; the spans stay."""
@@ -204,9 +226,10 @@ class AccessLog:
             within = np.arange(len(columns[0])) - np.repeat(np.cumsum(counts) - counts, counts)
             columns[0] += WORD * within
             columns[2][within > 0] |= WIDE
+        size = self.sizes(columns[0])
         value = np.full(len(columns[0]), None)
         value[columns[2] & 3 == WRITE] = np.fromiter(self.values, object, len(self.values))
-        self._columns = Accesses._make([*columns, value])
+        self._columns = Accesses._make([*columns, value, size])
         return self._columns
 
     def span_at(self, address: int) -> Span:
@@ -332,9 +355,9 @@ class Loops:
         """The ``range`` of a kernel whose loops are counted."""
         return Loop(self, site_of(1), builtins.range(*bounds))
 
-    def endless(self) -> Loop:
+    def endless(self, steps: Iterable[int], site: int) -> Loop:
         """What a ``while`` runs through, as :mod:`convlab.simulation.python_body` compiles it."""
-        return Loop(self, site_of(1), itertools.count())
+        return Loop(self, site, steps)
 
     def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What calls a device function."""
@@ -376,6 +399,16 @@ class Paths(Loops):
         """All threads are where the kernel begins."""
         self._of[:] = [0] * len(self._of)
         self.now = self.running = 0
+
+    def keep(self) -> list[int]:
+        """Where the threads of a block are that lets others go first."""
+        self._of[self.running] = self.now
+        return self._of[:]
+
+    def put_back(self, kept: list[int]) -> None:
+        """Have what ``keep`` returned."""
+        self._of[:] = kept
+        self.now = kept[self.running]
 
     def enter(self, thread: int) -> None:
         """Another thread runs from here on."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.access_log import ATOMIC, READ, WRITE, site_of
+from convlab.simulation.access_log import ATOMIC, READ, SIZE_SHIFT, WRITE, site_of
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.scalars import converted, dtype_of, poison, quick
 
@@ -255,6 +255,8 @@ class CheckedArray(Array):
         self.data, self.linear = quick(host), quick(host.reshape(-1))  # the same memory if wide
         self.wide = is_wide(host)
 
+    # The first address without the size that :meth:`AccessLog.sized` adds.
+    place = property(lambda self: self.base % (1 << SIZE_SHIFT))
     real = property(lambda self: self.derived(np.real))
     imag = property(lambda self: self.derived(np.imag))
 
@@ -270,8 +272,12 @@ class CheckedArray(Array):
         """The view that ``change`` makes, with a name of its own if it has one."""
         part = _view(change, self.host, self.name)
         offset = start_of(part) - start_of(self.host) if part.size else 0
-        kind = self.memory.view_class(part.ndim, part.dtype)
-        return kind(part, name or self.name, self.base + offset, self.memory, self.alignment)
+        base, log, size = self.base + offset, self.memory.log, part.dtype.itemsize
+        if size != self.dtype.itemsize and log is not None:
+            base = log.sized(base, size)
+        aligned = part.flags.aligned or part.dtype.kind not in "fiubc"
+        kind = self.memory.view_class(part.ndim, part.dtype) if aligned else MisalignedArray
+        return kind(part, name or self.name, base, self.memory, self.alignment)
 
     def load(self, at: tuple[int, ...], count: int, site: int) -> list[Any]:
         self._log(at, site, READ, count)
@@ -309,6 +315,29 @@ class CheckedArray(Array):
     ) -> None:
         if (log := self.memory.log) is not None:
             log.add(self.address(at), site, kind, count, values)
+
+
+class MisalignedArray(CheckedArray):
+    """An array whose elements are not all at multiples of their size. Records that are packed load
+    and store such elements byte by byte, by ``part`` and ``store_part``."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        self._check_place(index, site_of(1))
+        return self.part(index, site_of(1))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._check_place(index, site_of(1))
+        self.store_part(index, value, site_of(1))
+
+    def _check_place(self, index: Any, site: int) -> None:
+        entries = self.whole_index(index)
+        if not self.is_partial(entries):
+            width = self.dtype.alignment
+            if self.address(at := self.check(entries, site)) % width:
+                what = f"{self.show(at)} is not at a multiple of {width} bytes"
+                self.memory.report("misaligned", what, site, self, at)
 
 
 def _view(change: Callable[[np.ndarray], np.ndarray], host: np.ndarray, name: str) -> np.ndarray:

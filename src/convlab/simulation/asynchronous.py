@@ -84,11 +84,12 @@ class AsyncCopies:
             device.wait_copies: self.wait,
         }
 
-    def new_block(self) -> None:
-        """Copies that the last block's threads did not wait for do not concern this block."""
-        for copy in chain(*chain(*self._groups.values())):
-            copy.landed = self._clock.position
-        self._groups.clear()
+    def end_block(self) -> None:
+        """Copies that the block's threads did not wait for do not concern other blocks."""
+        first, size = self._clock.first, self._clock.block_size
+        for thread in [one for one in self._groups if first <= one < first + size]:
+            for copy in chain(*self._groups.pop(thread)):
+                copy.landed = self._clock.position
 
     # What a kernel calls.
 
@@ -117,7 +118,7 @@ class AsyncCopies:
                 values, flat = copy.values, copy.target.linear
                 if log is not None:
                     copy.landed = self._clock.position
-                    address = copy.target.base + WORD * copy.first
+                    address = copy.target.place + WORD * copy.first
                     log.add(address, site, WRITE + LANDED, len(values), values)
                 for n, value in enumerate(values, copy.first):
                     flat[n] = value
@@ -136,9 +137,9 @@ class AsyncCopies:
             far = source.first_of_run(at, count, site)
             values = source.linear[far : far + count].tolist()
             if log is not None:
-                log.add(source.base + WORD * far, site, READ, count)
+                log.add(source.place + WORD * far, site, READ, count)
         if log is not None:
-            log.add(target.base + WORD * first, site, WRITE + ISSUED, count, values)
+            log.add(target.place + WORD * first, site, WRITE + ISSUED, count, values)
         thread = clock.first + clock.thread  # `number`, written out
         copy = Copy(target, first, values, site, thread, clock.position)
         if self._strict:
@@ -160,7 +161,7 @@ class AsyncCopies:
         copies, counts = self._all, np.array([len(copy.values) for copy in self._all])
         which = np.repeat(np.arange(len(copies)), counts)
         word = np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
-        begin = np.array([copy.target.base + WORD * copy.first for copy in copies])
+        begin = np.array([copy.target.place + WORD * copy.first for copy in copies])
         address = begin[which] + WORD * word
         issued = np.array([copy.issued for copy in copies])[which] - start
         landed = np.array([copy.landed for copy in copies])[which] - start
@@ -173,6 +174,8 @@ class AsyncCopies:
             writer = {"thread": copy.thread, "block": copy.thread // log.block_size}
             writer |= {"kind": WRITE, "site": copy.site, "position": copy.issued}
             for access in columns.rows(indices[first[found] : last[found]]):
+                if access.block != writer["block"]:
+                    continue
                 if access.kind != WRITE or not same(access.value, copy.values[n]):
                     yield Conflict("copy in flight", access._replace(**writer), access)
         self._all = [] if whole else [copy for copy in copies if copy.landed == math.inf]
@@ -216,12 +219,21 @@ class TensorCores:
             device.finish_product: self.finish,
         }
 
-    def new_block(self) -> None:
-        """Products of the last block do not concern this block."""
+    def end_block(self) -> None:
+        """Products of the block do not concern other blocks."""
         for _, _, product in self._under_way.values():
             product.last_phase = self._clock.phase
-        self._under_way.clear()
-        self._coming.clear()
+        self.put_back(({}, {}))
+
+    def keep(self) -> Any:
+        """What a block has here that lets others go first."""
+        kept = self._under_way, self._coming
+        self.put_back(({}, {}))
+        return kept
+
+    def put_back(self, kept: Any) -> None:
+        """Have what ``keep`` returned."""
+        self._under_way, self._coming = kept
 
     # What a kernel calls.
 
@@ -249,7 +261,7 @@ class TensorCores:
         S.check(at, site)
         S.check(at + count - 1, site)
         S.check_aligned((at,), SIXTEEN, site)
-        address = S.base + at * S.itemsize
+        address = S.place + at * S.itemsize
         began = self._clock.access(READ + LANDED, address, site)
         brought = _registers(L, site), _registers(T, site), S.host[at : at + count].copy()
         if self._clock.log is not None:
@@ -318,6 +330,7 @@ class TensorCores:
             began = product.began
             inside = (began.address <= writes.address) & (writes.address < product.end)
             phases = (began.phase <= writes.phase) & (writes.phase <= product.last_phase)
+            phases &= writes.block == began.block
             for write in writes.rows(np.flatnonzero(inside & phases)):
                 read = began._replace(address=write.address)
                 before = write.position < began.position
@@ -352,7 +365,7 @@ class TensorCores:
 def _check_copy(target: Any, source: Any) -> None:
     if not _is_shared(target):
         raise TypeError(f"{target.name}: an async copy goes to shared memory, which that is not")
-    if not isinstance(source, CheckedArray) or source.base < GLOBAL:
+    if not isinstance(source, CheckedArray) or source.place < GLOBAL:
         raise TypeError(f"{source.name}: an async copy comes from global memory, which that is not")
 
 
@@ -372,7 +385,7 @@ def _check_product(D: Any, L: Any, T: Any, S: Any, N: int) -> None:
 
 def _is_shared(array: Any) -> bool:
     """Constant arrays lie low like shared ones, but are read-only."""
-    return isinstance(array, CheckedArray) and array.base < GLOBAL and array.host.flags.writeable
+    return isinstance(array, CheckedArray) and array.place < GLOBAL and array.host.flags.writeable
 
 
 def _registers(array: LocalArray, site: int) -> list[float]:

@@ -14,6 +14,7 @@ from convlab.simulation.races import Conflict
 
 Coordinates = tuple[int, int, int]
 
+SAME_WARP = ", of the same warp,"
 # What usually fixes each kind. docs/findings.md says more about each.
 REMEDIES = {
     "out of bounds": "guard the access with the array's size, or correct the index",
@@ -28,10 +29,25 @@ REMEDIES = {
     "global race": "let each element belong to one thread, use an atomic, or split the kernel in "
     "two launches",
     "barrier divergence": "move the barrier out of the branch, and let no thread return before it",
-    "inactive lane": "let every lane that the mask names, for mma_tf32 all 32, for start_product "
-    "all 128 threads, reach the call, and read from those only",
+    "inactive lane": "let every lane that the mask names reach the call, and read from those only",
+    "deadlock": "let whoever is waited for come there without waiting itself: free every lock, set "
+    "every flag, reach every barrier",
+    "endless loop": "let the loop's condition come to an end",
     "wraps around": "compare before subtracting, or keep the number signed",
     "division by zero": "guard the division",
+}
+
+# The remedy where what is found has this piece.
+SPECIAL = {
+    ("shared race", SAME_WARP): "put cuda.syncwarp() between the two accesses, or use an atomic",
+    ("global race", SAME_WARP): "put cuda.syncwarp() between the two accesses, or use an atomic",
+    ("global race", "after block "): "let each element belong to one thread, use an atomic, put "
+    "cuda.threadfence() before the atomic that tells the other block, or split the kernel in two "
+    "launches",
+    ("inactive lane", "mma_tf32"): "let all 32 lanes of the warp reach the call",
+    ("inactive lane", "_product"): "let all 128 threads of the warpgroup reach the call",
+    ("out of bounds", "shape (0,)"): "give the launch its dynamic shared memory in bytes, "
+    "kernel[grid, block, stream, bytes], if this is dynamic shared memory",
 }
 
 
@@ -60,6 +76,9 @@ class Finding:
 
     @property
     def remedy(self) -> str:
+        for (kind, piece), remedy in SPECIAL.items():
+            if kind == self.kind and piece in self.what:
+                return remedy
         return REMEDIES[self.kind]
 
     def __str__(self) -> str:
@@ -90,7 +109,13 @@ class Stop(Exception):
 
 
 FATAL = ("out of bounds", "misaligned")  # these end a launch
-ALWAYS = (*FATAL, "wraps around", "division by zero")  # refused with no checks too
+ALWAYS = (
+    *FATAL,
+    "deadlock",
+    "endless loop",
+    "wraps around",
+    "division by zero",
+)  # refused with no checks too
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
 _BY_PRODUCT = READ + LANDED
 
@@ -102,6 +127,7 @@ class Reports:
         self, kernel: str, grid: Coordinates, block_shape: Coordinates, strict: bool, clock: Clock
     ) -> None:
         self.sites = Sites(())
+        self.order = ""  # in words, where it is not the usual one
         self._kernel, self._strict, self._clock = kernel, strict, clock
         self._grid, self._block_shape = grid, block_shape
         self._found: dict[tuple[object, ...], Finding] = {}
@@ -158,8 +184,10 @@ class Reports:
         else:
             if first.block != second.block:
                 who = f"block {self.block(first.block)}"
+            elif first.warp == second.warp:
+                who += SAME_WARP
             did = f"{who} had {_DONE[first.kind]} it"
-            what = f"is {_DONE[second.kind]} after {did}, nothing between"
+            what = f"is {_DONE[second.kind]} after {did}, nothing between{self.order}"
         element = {"array": span.name, "index": index, "shape": span.shape}
         self.add(
             kind,

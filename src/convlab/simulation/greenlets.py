@@ -4,25 +4,30 @@ Deterministic: threads run in order of their number, and a round ends when all w
 Then the threads whose call is complete continue. A warp's call is complete when all lanes that its
 mask names and that still live have come to the same instruction; a block's barrier when all living
 threads have come to one. A call that can never be complete is a finding; its threads then continue
-without the others.
+without the others. Threads that poll, or have failed to get a lock, let the others go first; a
+block in which nothing else happens lets other blocks go on.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from greenlet import greenlet
+from greenlet import getcurrent, greenlet
 
 from convlab.device.products import WARP, WARPGROUP, warp_mma, warp_product
 from convlab.simulation.findings import Coordinates
 
+Place = tuple[tuple[int, ...], tuple[int, ...]]
 Complain = Callable[..., None]  # kind, what, site, thread, perhaps another site
 MMA = "mma_tf32"  # the request of the lanes of a warp
 # The requests of the threads of a warpgroup.
 PRODUCT, PRODUCT_DONE = "start_product", "finish_product"
+YIELD = "yield"  # the request of a thread that lets others go first; its value is what it polls
+GRID_BARRIER = "syncthreads of the grid"
+PATIENCE = 2  # rounds in which all only poll, before other blocks go on
 
 
 @dataclass(slots=True, eq=False)
@@ -42,12 +47,12 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Thread:
-    """A CUDA thread: its number in the block, its index in the block, and what it waits for."""
+    """A CUDA thread that waits: its number in the block, its index in the block, and for what."""
 
     number: int
     index: Coordinates
     greenlet: Any
-    request: Any = None
+    request: Any
     result: tuple[Any, ...] = ()
 
     def waits_for(self) -> Request:
@@ -57,86 +62,164 @@ class Thread:
             self.request = Request("syncthreads", id(frame.f_code) + frame.f_lasti)
         return self.request
 
+    def place(self) -> Place:
+        """Where it waits: the instructions, the innermost first and then its callers', and the
+        iterations of the loops around it, the outermost first."""
+        sites = [self.waits_for().site]
+        frame = self.greenlet.gr_frame
+        while frame is not None:
+            sites.append(id(frame.f_code) + frame.f_lasti)
+            frame = frame.f_back
+        return tuple(sites), tuple(self.greenlet.loops)
+
+
+class Worker(greenlet):  # type: ignore[misc]
+    """Runs threads one after the other; ``loops`` are the iterations that its thread is in."""
+
+    loops: list[int]
+
+
+def numbered(steps: Iterable[Any]) -> Iterator[Any]:
+    """What a loop runs through in which threads may wait for each other."""
+    loops = getcurrent().loops
+    depth = len(loops)
+    loops.append(0)
+    try:
+        for step in steps:
+            loops[depth] += 1
+            yield step
+    finally:  # after `break` and `return` too
+        del loops[depth:]
+
 
 class Block:
     """The threads of one block. ``enter(number, index)`` is called before each switch to one.
 
     ``on_barrier(threads, site)`` hears how many threads each barrier lets go on and where it is,
-    ``on_warp_barrier`` which ones, and whether those are all of their warp that live.
+    ``on_warp_barrier`` which ones, and whether those are all of their warp that live. With
+    ``backwards`` threads run from the last to the first, and the block lets others go on whenever
+    one of its threads yields. ``deep`` says whether threads may wait in what the body calls.
     """
 
     def __init__(
         self,
         body: Callable[..., Any],
         arguments: tuple[Any, ...],
-        indices: Iterable[Coordinates],
+        indices: Sequence[Coordinates],
         enter: Callable[[int, Coordinates], None],
         on_barrier: Callable[[int, int], None],
         on_warp_barrier: Callable[[list[int], bool], None],
         complain: Complain | None,
+        number: int = 0,
+        backwards: bool = False,
+        deep: bool = True,
     ) -> None:
+        self.number, self._body, self._arguments = number, body, arguments
+        self._deep = deep
         self._enter, self._complain = enter, complain
         self.on_barrier, self.on_warp_barrier = on_barrier, on_warp_barrier
-        self._threads = [
-            Thread(number, index, greenlet(body), result=arguments)
-            for number, index in enumerate(indices)
-        ]
-        self._size = len(self._threads)
+        self.size, self._backwards = len(indices), backwards
+        order = list(enumerate(indices))
+        self._fresh = iter(order[::-1] if backwards else order)
+        self._begun = False
+        self._now = order[0]  # the thread that has begun last
+        self.waiting: list[Thread] = []
+        self.returned: dict[int, int] = {}  # the line of the ``return`` that ended a thread
+        self.polls = 0  # how often threads have done nothing but poll
+        self.kept: Any = None  # of its state while other blocks run
+        self.at_grid_barrier = self.released = False  # all its threads; from there
 
-    def run(self) -> None:
-        ready = self._threads
-        waiting: list[Thread] = []
+    def run(self) -> bool:
+        """Run until all threads have ended, or all that are left only poll; then ``waiting`` has
+        them. Says whether a thread did anything else."""
+        further, rounds = self._start(), 0
+        if self._backwards:  # a round at most for each run
+            rounds = PATIENCE if further and any(map(_yields, self.waiting)) else PATIENCE - 1
         enter = self._enter
-        while ready:
-            plain = not waiting
+        while self.waiting and rounds < PATIENCE:
+            ready, waiting = self._who_goes_on()
+            moved = False
             for thread in ready:
                 enter(thread.number, thread.index)
+                polled = _yields(thread)
                 thread.request = thread.greenlet.switch(*thread.result)
-                if not thread.greenlet.dead:
-                    waiting.append(thread)
-                    if thread.request != ():
-                        plain = False
-            if plain and waiting and self._all_at_one(waiting):
-                site = waiting[0].waits_for().site
-                ready, waiting = waiting, []
-                for thread in ready:
-                    thread.result = ()
-                self.on_barrier(len(ready), site)
-            else:
-                ready, waiting = self._who_goes_on(waiting)
+                if thread.greenlet.dead:
+                    moved = True
+                    continue
+                waiting.append(thread)
+                if polled and _yields(thread):
+                    self.polls += 1
+                else:
+                    moved = True
+            self.waiting = waiting
+            further |= moved
+            lets_go = self._backwards and any(map(_yields, waiting))
+            rounds = rounds + 1 if lets_go or not moved else 0
+        return further
+
+    def _start(self) -> bool:
+        """Let each thread run until it waits for the first time; whether any had to begin. One
+        greenlet runs thread after thread while they end; the next one begins where one waits."""
+        if self._begun:
+            return False
+        self._begun = True
+        while True:
+            worker = Worker(self._work)
+            worker.loops = []
+            request = worker.switch()
+            if worker.dead:
+                return True
+            self.waiting.append(Thread(*self._now, worker, request))
+
+    def _work(self) -> None:
+        enter, body, arguments = self._enter, self._body, self._arguments
+        for number, index in self._fresh:
+            self._now = number, index
+            enter(number, index)
+            if (line := body(*arguments)) is not None:
+                self.returned[number] = line
 
     def _all_at_one(self, waiting: list[Thread]) -> bool:
-        """Whether threads that all wait at a plain barrier may pass: the usual case, made quick."""
-        if self._complain is None:
-            return True
-        if len(waiting) < self._size:
-            return False
+        """Whether all threads wait at one plain barrier: the usual case, made quick."""
         first = waiting[0].greenlet.gr_frame
         code, offset = first.f_code, first.f_lasti
+        checked, loops = self._complain is not None, waiting[0].greenlet.loops
+        place = waiting[0].place() if checked and self._deep else None
         for thread in waiting:
-            frame = thread.greenlet.gr_frame
-            if frame.f_lasti != offset or frame.f_code is not code:
+            if thread.request.__class__ is Request:
                 return False
-        return True
+            if checked:
+                frame = thread.greenlet.gr_frame
+                if frame.f_lasti != offset or frame.f_code is not code:
+                    return False
+                if thread.greenlet.loops != loops or (place and thread.place() != place):
+                    return False
+        return len(waiting) == self.size or not checked
 
-    def _who_goes_on(self, waiting: list[Thread]) -> tuple[list[Thread], list[Thread]]:
+    def _who_goes_on(self) -> tuple[list[Thread], list[Thread]]:
         """The threads that may continue, with their results, and the threads that still wait."""
-        if not waiting:
-            return [], []
-        waiting.sort(key=lambda thread: thread.number)
+        waiting = self.waiting
+        if self._all_at_one(waiting):
+            site = waiting[0].waits_for().site
+            for thread in waiting:
+                thread.result = ()
+            self.on_barrier(len(waiting), site)
+            return waiting, []
+        waiting.sort(key=lambda thread: thread.number, reverse=self._backwards)
         going: list[Thread] = []
         at_barrier: list[Thread] = []
         calls: dict[tuple[Any, ...], list[Thread]] = defaultdict(list)
         for thread in waiting:
             request = thread.waits_for()
-            if request.kind == "yield":
+            if request.kind == YIELD:
                 thread.result = (None,)
                 going.append(thread)
             elif request.kind.startswith("syncthreads"):
                 at_barrier.append(thread)
             else:
                 size = request.together
-                key = size, thread.number // size, request.kind, request.site, request.mask
+                place = thread.place() if self._deep else (request.site, *thread.greenlet.loops)
+                key = size, thread.number // size, request.kind, place, request.mask
                 calls[key].append(thread)
         incomplete = []
         for (size, which, _, _, mask), threads in calls.items():
@@ -150,23 +233,27 @@ class Block:
                 incomplete.append((threads, mask, present, living))
         if not going and incomplete:  # they wait for lanes that will never come
             going = self._call(*incomplete[0])
-        if not going:
+        if not going and at_barrier:
             going = self._barrier(at_barrier)
         gone = {thread.number for thread in going}
-        going.sort(key=lambda thread: thread.number)
+        going.sort(key=lambda thread: thread.number, reverse=self._backwards)
         return going, [thread for thread in waiting if thread.number not in gone]
 
     def _barrier(self, threads: list[Thread]) -> list[Thread]:
         kind, site = threads[0].request.kind, threads[0].request.site
+        self.at_grid_barrier = {thread.request.kind for thread in threads} == {GRID_BARRIER}
+        if self.at_grid_barrier and not self.released:
+            return []
+        self.at_grid_barrier = self.released = False
         if self._complain is not None:
-            other = next((t for t in threads if t.request.site != site), None)
+            place = threads[0].place()
+            other = next((t for t in threads if t.place() != place), None)
             if other is not None:
-                what = "threads of one block wait at two different barriers"
-                where = site, other.number, other.request.site
-                self._complain("barrier divergence", what, *where)
-            elif ended := self._size - len(threads):
-                what = f"{ended} of {self._size} threads ended before this barrier"
-                first = min({*range(self._size)} - {thread.number for thread in threads})
+                what, *sites = _apart(place, other.place())
+                self._complain("barrier divergence", what, sites[0], other.number, sites[1])
+            elif ended := self.size - len(threads):
+                what = f"{ended} of {self.size} threads ended before this barrier"
+                first = min({*range(self.size)} - {thread.number for thread in threads})
                 self._complain("barrier divergence", what, site, first)
         values = [bool(thread.request.value) for thread in threads]
         result = {"count": sum(values), "and": all(values), "or": any(values)}
@@ -201,7 +288,7 @@ class Block:
         """Lanes that have ended are excused from ``syncwarp``, as by CUDA; not from what reads
         their numbers. A tensor core needs those too that a small block does not have."""
         first, kind, site = threads[0].number, threads[0].request.kind, threads[0].request.site
-        there = (1 << min(self._size - first // WARP * WARP, WARP)) - 1
+        there = (1 << min(self.size - first // WARP * WARP, WARP)) - 1
         there = {"syncwarp": living, MMA: mask, PRODUCT: mask, PRODUCT_DONE: mask}.get(kind, there)
         if absent := mask & there & ~present:
             what = f"{kind} names {_lanes(absent)} in its mask, which never come to it"
@@ -226,6 +313,20 @@ class Block:
         return value
 
 
+def _apart(one: Place, other: Place) -> tuple[str, int, int]:
+    """What parts two threads that wait at barriers, and a site of each."""
+    (sites, loops), (other_sites, other_loops) = one, other
+    if sites == other_sites:
+        first, second = next(two for two in zip(loops, other_loops, strict=True) if len({*two}) > 1)
+        what = f"this barrier in iterations {first} and {second} of a loop around it"
+        return f"threads of one block wait at {what}", sites[0], sites[0]
+    if sites[0] != other_sites[0]:
+        return "threads of one block wait at two different barriers", sites[0], other_sites[0]
+    callers = zip(sites[::-1], other_sites[::-1], strict=False)
+    mine, its = next(two for two in callers if len({*two}) > 1)
+    return "threads of one block wait at one barrier in two calls of its function", mine, its
+
+
 Brought = dict[int, Any]  # what each lane brings to a call
 
 
@@ -241,6 +342,11 @@ def _product(brought: Brought) -> Brought:
 
 def _same_for_all(compute: Callable[[Brought], Any]) -> Callable[[Brought], Brought]:
     return lambda brought: dict.fromkeys(brought, compute(brought))
+
+
+def _yields(thread: Thread) -> bool:
+    request = thread.request
+    return request.__class__ is Request and request.kind == YIELD
 
 
 def _bits(lanes: Iterable[int]) -> int:

@@ -23,6 +23,7 @@ from convlab.simulation.access_log import READ, WRITE, AccessLog, Span, c_stride
 from convlab.simulation.arrays import (
     CheckedArray,
     LocalArray,
+    MisalignedArray,
     RecordArray,
     bytes_of,
     is_wide,
@@ -124,7 +125,13 @@ class Memory:
             return self._records(host, name, base, alignment)
         if self.log is not None and host.size:
             low, high = (base + address - start_of(host) for address in byte_bounds(host))
-            self.log.spans.append(Span(name, low, high, host.shape, host.strides, host.dtype))
+            span = Span(name, low, high, host.shape, host.strides, host.dtype)
+            around = (one for one in self.log.spans if one.start < high and low < one.end)
+            if any(one.itemsize != span.itemsize for one in around):
+                base = self.log.sized(base, span.itemsize)
+            self.log.spans.append(span)
+        if host.dtype.kind in "fiubc" and not host.flags.aligned:
+            return MisalignedArray(host, name, base, self, alignment)
         made = self._array_class(host.ndim, self.number(host.dtype), host, base, alignment)
         return made(host, name, base, self, alignment)
 

@@ -183,8 +183,7 @@ def requests_of(log: AccessLog, sites: Sites, loads_of: Mapping[tuple[str, int],
     span = np.zeros(len(begins), np.int64)
     for number, one in enumerate(log.spans):  # of views of the same memory the last one has it
         span[(accesses.address >= one.start) & (accesses.address < one.end)] = number
-    sizes = np.array([one.itemsize for one in log.spans], np.int64)
-    width = elements * sizes[span] if len(sizes) else elements
+    width = elements * accesses.size
     if loads_of:
         keep, width = _merged(accesses, width, sites, loads_of)
         accesses, span, width = accesses.take(keep), span[keep], width[keep]

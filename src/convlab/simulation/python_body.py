@@ -10,7 +10,9 @@ from __future__ import annotations
 import ast
 import dis
 import inspect
+import itertools
 import opcode
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,6 +33,7 @@ from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
 from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import NotSimulated
+from convlab.simulation.greenlets import numbered
 from convlab.simulation.inference import Inferred, Typed, infer
 from convlab.simulation.scalars import by_zero
 from convlab.simulation.typed_arithmetic import CALLED, GLOBALS, TypedArithmetic, positions
@@ -58,8 +61,9 @@ class Copier:
 
     ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
     are names that get another meaning than Python's. ``emulation(value)`` is what stands for an
-    intrinsic, None for anything else. ``loops`` hears of loops and calls. ``used`` are the names of
-    ``cuda`` that functions imported by themselves.
+    intrinsic, None for anything else. ``loops`` hears of loops and calls, ``endless`` is what
+    ``while`` loops run through. ``used`` are the names of ``cuda`` that functions imported by
+    themselves.
     """
 
     def __init__(
@@ -69,9 +73,10 @@ class Copier:
         builtins: Mapping[str, Any] | None = None,
         emulation: Meaning = emulation_of,
         loops: Loops | None = None,
+        endless: Callable[[], Iterable[int]] = itertools.count,
     ) -> None:
         self.fake_cuda, self._meaning, self._emulation = fake_cuda, meaning, emulation
-        self._builtins, self._loops = dict(builtins or {}), loops
+        self._builtins, self._loops, self._endless = dict(builtins or {}), loops, endless
         if loops is not None:
             self._builtins["range"] = loops.range
         self.used: set[str] = set()
@@ -90,9 +95,8 @@ class Copier:
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
         globals_[BY_ZERO] = self._builtins.get(BY_ZERO, by_zero)
-        if self._loops is not None:
-            globals_[ENDLESS] = self._loops.endless
-        code, calls = _code_of(function, self._loops is not None, types, small)
+        globals_[ENDLESS], globals_[NUMBERED] = self._endless, numbered
+        code, calls = _code_of(function, not self._copies, types, small)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
         self._copies[function, types] = copy  # before what it calls is copied: that may be itself
         if types is not None:
@@ -245,21 +249,48 @@ _codes: WeakKeyDictionary[FunctionType, dict[Any, _Code]] = WeakKeyDictionary()
 
 
 def _code_of(
-    function: FunctionType, counted: bool, types: tuple[Any, ...] | None, small: Small
+    function: FunctionType, is_kernel: bool, types: tuple[Any, ...] | None, small: Small
 ) -> _Code:
     """The function's code, shared with no other function of a factory, and what it calls by types:
-    code in which divisions are a GPU's, arithmetic that of the types, and, if ``counted``,
-    ``while`` loops count. It is always the same, so that Python and the caches of instructions in
-    it need to look at it only once."""
-    codes, key = _codes.setdefault(function, {}), (counted, types, small)
+    code in which divisions are a GPU's, arithmetic that of the types and ``while`` loops count. It
+    is always the same, so that Python and the caches of instructions in it need to look at it only
+    once."""
+    codes, key = _codes.setdefault(function, {}), (is_kernel, types, small)
     if key not in codes:
         code = function.__code__
+        names = frozenset(name for name, value in _refers_to(function) if waits(value))
         if types is not None:
-            codes[key] = _typed_code(code, counted, infer(function, types, small))
+            inferred = infer(function, types, small)
+            codes[key] = _typed_code(code, is_kernel, names, inferred)
         else:
-            anew = _compiled_anew(code, code.co_filename, counted)
+            anew = _compiled_anew(code, code.co_filename, is_kernel, names)
             codes[key] = (anew or code).replace(), []
     return codes[key]
+
+
+def _refers_to(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The globals and the variables of functions around it that a function refers to."""
+    for name in _global_names(function.__code__) & {*function.__globals__}:
+        yield name, function.__globals__[name]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # it has no value yet
+            continue
+
+
+def waits(value: Any, known: frozenset[Any] = frozenset()) -> bool:
+    """Whether it is a device function whose threads may wait for each other."""
+    function = getattr(value, "py_func", None)
+    if not isinstance(function, FunctionType) or function in known:
+        return False
+    known |= {function}
+    return may_wait(function.__code__) or any(waits(v, known) for _, v in _refers_to(function))
+
+
+def may_wait(code: CodeType) -> bool:
+    """Whether it calls, by their names, what makes threads wait for each other."""
+    return any(map(_WAITS, names_used(code)))
 
 
 @lru_cache(maxsize=1000)  # asked at every launch
@@ -302,35 +333,45 @@ def _checked_index(value: Any) -> int:
 # A ``range`` can be replaced by one that counts; a ``while`` calls nothing, and neither does a
 # division of Python's numbers, which raises an error where a GPU's gives infinity. So a function
 # with any is compiled anew from its source, ``while condition:`` as ``for _ in endless():`` and
-# ``if not condition: break``, and ``a / b`` as ``a / ((d := b) or by_zero(d))``. Lines and columns
-# stay those of the source.
+# ``if not condition: break``, and ``a / b`` as ``a / ((d := b) or by_zero(d))``. A kernel's
+# ``return`` returns its line, to tell which one ended a thread. Lines and columns stay those of
+# the source.
 
 
 ENDLESS, BY_ZERO, DIVISOR = "_endless_", "_by_zero_", "_divisor_"  # the first two are globals
+NUMBERED = "_numbered_"  # a global too: what a loop runs through in which threads may wait
+_WAITS = re.compile("sync|^activemask$|^mma_|_product$").search
 _DIVISIONS = {code for code, (_, sign) in enumerate(opcode._nb_ops) if sign in ("/", "/=")}  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=1000)
-def _compiled_anew(code: CodeType, file: str, counted: bool) -> CodeType | None:
+def _compiled_anew(
+    code: CodeType, file: str, is_kernel: bool, waiting: frozenset[str]
+) -> CodeType | None:
     """None where nothing in it needs that, or where its source is not there or no longer its
-    own. ``file`` is the code's: codes of two files may be equal."""
+    own. ``file`` is the code's: codes of two files may be equal. ``waiting`` are the names of
+    device functions in which threads may wait for each other."""
     steps = list(dis.get_instructions(code))
     divides = any(step.opname == "BINARY_OP" and step.arg in _DIVISIONS for step in steps)
-    if not divides and not (counted and any("JUMP_BACKWARD" in step.opname for step in steps)):
+    repeats = any("JUMP_BACKWARD" in step.opname for step in steps)
+    returns = is_kernel and sum(step.opname.startswith("RETURN_") for step in steps) > 1
+    if not (divides or repeats or returns):
         return None
     try:
         tree, found, _ = _source(code, steps, file)
-        _Rewriter(counted).generic_visit(found)
+        _Rewriter(is_kernel, waiting).generic_visit(found)
         return _inner(tree, file, found.name)
     except (OSError, TypeError, SyntaxError):
         return None
 
 
-def _typed_code(code: CodeType, counted: bool, inferred: Inferred) -> _Code:
+def _typed_code(
+    code: CodeType, is_kernel: bool, waiting: frozenset[str], inferred: Inferred
+) -> _Code:
     """The code with the arithmetic of its types, and what it calls. Raises ``OSError`` or its like
     where there is no source."""
     tree, found, same = _source(code, list(dis.get_instructions(code)), code.co_filename)
-    rewriter = _LoopRewriter(counted)
+    rewriter = _LoopRewriter(is_kernel, waiting)
     typed = TypedArithmetic(positions(same, inferred), rewriter.divisor)
     typed.generic_visit(found)
     rewriter.generic_visit(found)
@@ -383,10 +424,11 @@ def _inner(tree: ast.Module, file: str, name: str) -> CodeType:
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Makes ``for`` loops of ``while`` loops, if ``counted``, and divisions that may be by zero."""
+    """Makes ``for`` loops of ``while`` loops and divisions that may be by zero, and lets a kernel's
+    ``return`` say where it is."""
 
-    def __init__(self, counted: bool) -> None:
-        self._counted, self._loops = counted, 0
+    def __init__(self, is_kernel: bool, waiting: frozenset[str]) -> None:
+        self._is_kernel, self._waiting, self._loops = is_kernel, waiting, 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         return node  # a function inside is none of the kernel's loops
@@ -413,10 +455,16 @@ class _Rewriter(ast.NodeTransformer):
         made.values[0].value = node
         return made  # type: ignore[no-any-return]
 
+    def visit_Return(self, node: ast.Return) -> Any:
+        self.generic_visit(node)
+        if self._is_kernel and node.value is None:
+            node.value = ast.copy_location(ast.Constant(node.lineno), node)
+        return node
+
     def visit_While(self, node: ast.While) -> Any:
         self.generic_visit(node)
         parts = [part for statement in node.orelse for part in ast.walk(statement)]
-        if not self._counted or any(isinstance(p, ast.Break | ast.Continue) for p in parts):
+        if any(isinstance(part, ast.Break | ast.Continue) for part in parts):
             return node  # they are of a loop further out
         self._loops += 1
         text = f"for {ENDLESS}{self._loops} in {ENDLESS}():\n if not condition: break"
@@ -426,6 +474,20 @@ class _Rewriter(ast.NodeTransformer):
         leave = loop.body[0]
         leave.test.operand, leave.body[:0] = node.test, node.orelse
         loop.body += node.body
+        return self._numbered(loop)
+
+    def visit_For(self, node: ast.For) -> Any:
+        self.generic_visit(node)
+        return self._numbered(node)
+
+    def _numbered(self, loop: ast.For) -> ast.For:
+        """The loop with its iterations counted, if threads in it may wait for each other."""
+        calls = (part.func for part in ast.walk(loop) if isinstance(part, ast.Call))
+        names = [str(getattr(call, "attr", getattr(call, "id", ""))) for call in calls]
+        if any(_WAITS(name) or name in self._waiting for name in names):
+            name = ast.Name(NUMBERED, ast.Load())
+            loop.iter = ast.copy_location(ast.Call(name, [loop.iter], []), loop.iter)
+            ast.copy_location(name, loop.iter)
         return loop
 
 

@@ -1,6 +1,6 @@
 """Which accesses of a log conflict: races and uninitialised reads.
 
-Two accesses to one address race when at least one writes, not both are atomic, different threads
+Two accesses that share a byte race when at least one writes, not both are atomic, different threads
 make them and nothing orders them. A block's barrier orders its threads, a warp barrier the lanes of
 a warp; nothing orders two blocks but a message: a fence and an atomic before, and the same atomic
 after. Stores of one and the same value by several threads are no race: flags are set like that.
@@ -61,25 +61,31 @@ class Race:
 
     def __init__(self) -> None:
         self.fences: list[Access] = []
+        self.grid_barriers: list[int] = []  # positions
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
-        self._written = np.empty(0, np.int64)  # of shared memory, by what went before of the block
-        self._log = AccessLog(1)
+        # Of shared memory, by what went before: block and address.
+        self._written = np.empty(0, np.int64)
+        self._log, self._bytes = AccessLog(1), False
 
     def analyse(self, log: AccessLog, whole: bool = True) -> Iterator[Conflict]:
         """Conflicts within the blocks that the log holds; ``whole`` if the last one has ended."""
         self._log, columns = log, log.columns()
         if len(columns.address):
+            if log.mixed:
+                columns = in_bytes(columns)
+                if not self._bytes:  # what went before was in elements
+                    self._bytes, sizes = True, log.sizes(self._written)
+                    self._written = np.repeat(self._written, sizes) + _within(sizes)
             accesses = columns._replace(kind=columns.kind & 3)
             shared = columns.address < GLOBAL
             if shared.any():
                 sets = (accesses.kind == WRITE) | (columns.kind & SETS != 0)
                 yield from self._uninitialised(accesses, np.flatnonzero(shared), sets)
                 # Where the last block has written: it may go on in the next piece.
-                block = accesses.block
-                written = accesses.address[shared & sets & (block == block[-1])]
-                went_on = self._written if block[0] == block[-1] else written
-                self._written = np.union1d(written, went_on)
+                last = shared & sets & (accesses.block == accesses.block[-1])
+                written = accesses.block[last] * GLOBAL + accesses.address[last]
+                self._written = np.union1d(written, self._written)
             yield from self._within_blocks(accesses, columns.of_products)
             if not shared.all():
                 self._keep(accesses, np.flatnonzero(~shared))
@@ -92,25 +98,29 @@ class Race:
         if not self._kept:
             return
         accesses = joined(self._kept)
-        address, kind = accesses.address, accesses.kind
+        accesses = in_bytes(accesses) if self._log.mixed else accesses
+        address, kind, between = accesses.address, accesses.kind, self._between(accesses)
         some = np.flatnonzero(np.isin(address, address[kind != READ]))
-        order = some[np.argsort(address[some], kind="stable")]
-        yield from self._conflicts(accesses, order, [address], "block")
+        order = some[np.lexsort((address[some], between[some]))]
+        yield from self._conflicts(accesses, order, [between, address], "block")
+
+    def _between(self, accesses: Accesses) -> np.ndarray:
+        """How many barriers of the grid came before each."""
+        return np.searchsorted(self.grid_barriers, accesses.position, "right")
 
     def _uninitialised(
         self, accesses: Accesses, shared: np.ndarray, sets: np.ndarray
     ) -> Iterator[Conflict]:
         """Reads of shared memory before the block's first write there. Where another thread writes
         in the same phase there is a race, which says more."""
-        address = accesses.address[shared]
-        block = accesses.block[shared] - accesses.block[0]
-        cells, key = np.unique(block * GLOBAL + address, return_inverse=True)
+        address = accesses.block[shared] * GLOBAL + accesses.address[shared]
+        cells, key = np.unique(address, return_inverse=True)
         never = len(accesses.block)
         first_write = np.full(len(cells), never, np.int32)
         writes = np.flatnonzero(sets[shared])[::-1]  # backwards: the first one stays
         first_write[key[writes]] = shared[writes]
         if len(self._written):
-            first_write[key[(block == 0) & np.isin(address, self._written)]] = -1
+            first_write[np.isin(cells, self._written)] = -1
         first = first_write[key]
         early, first = shared[first > shared], first[first > shared]
         last = np.minimum(first, never - 1)
@@ -140,6 +150,7 @@ class Race:
         each thread, and all atomics: any of them may tell another block something."""
         address = accesses.address
         entity = accesses.thread if self.fences else accesses.block
+        between = self._between(accesses) * (int(entity.max()) + 1)
         low = int(address[far].min())
         width = int(address[far].max()) - low + 1
         for kind in (READ, WRITE, ATOMIC):
@@ -147,7 +158,7 @@ class Race:
             if kind == WRITE:
                 chosen = chosen[::-1]
             if kind != ATOMIC or not self.fences:
-                each = (entity[chosen] - entity.min()) * width + address[chosen] - low
+                each = (between[chosen] + entity[chosen]) * width + address[chosen] - low
                 chosen = chosen[np.unique(each, return_index=True)[1]]
             self._kept.append(accesses.take(chosen))
 
@@ -168,8 +179,10 @@ class Race:
 
     def _first(self, accesses: list[Access], scope: str, messages: Messages) -> Iterator[Conflict]:
         """The first pair that races, if any does."""
-        dtype = self._log.span_at(accesses[0].address).dtype
-        kept = [converted(one.value, dtype) for one in accesses if one.kind == WRITE]
+        kept = [one.value for one in accesses if one.kind == WRITE]
+        if not self._log.mixed:
+            dtype = self._log.span_at(accesses[0].address).dtype
+            kept = [converted(value, dtype) for value in kept]
         is_flag = bool(kept) and all(same(value, kept[0]) for value in kept)
         pairs = _flag_and_others(accesses) if is_flag else _neighbours(accesses)
         for first, second in pairs:
@@ -285,6 +298,23 @@ def _neighbours(accesses: list[Access]) -> Iterator[tuple[Access, Access]]:
         if second.kind == WRITE:
             since = {READ: [], WRITE: [], ATOMIC: []}
         since[second.kind].append(second)
+
+
+def in_bytes(accesses: Accesses) -> Accesses:
+    """The accesses cut into bytes, each with a value of its own: zero is zero in all of its bytes,
+    and other numbers are the same in elements of one size."""
+    size = accesses.size
+    cut = accesses.take(np.repeat(np.arange(len(size)), size))
+    number, value = _within(size), cut.value.copy()
+    for n in np.flatnonzero((cut.kind & 3 == WRITE) & (cut.size > 1)).tolist():
+        value[n] = 0 if value[n] == 0 else (value[n], int(cut.size[n]), int(number[n]))
+    return cut._replace(address=cut.address + number, value=value, size=np.ones_like(number))
+
+
+def _within(sizes: np.ndarray) -> np.ndarray:
+    """0, 1, ... below each of the sizes, one after the other."""
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.asarray(np.arange(len(first)) - first)
 
 
 def same(one: Any, other: Any) -> bool:

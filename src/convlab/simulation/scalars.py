@@ -250,7 +250,8 @@ def dtype_of(kind: Any) -> np.dtype[Any]:
 
 def quick(host: np.ndarray) -> Any:
     """The array with quick access to single elements: a memoryview gives Python numbers."""
-    if host.dtype.kind in "fiub" and host.dtype.char != "e" and host.size and host.dtype.isnative:
+    usual = host.dtype.kind in "fiub" and host.dtype.char != "e" and host.dtype.isnative
+    if usual and host.size and host.flags.aligned:
         return memoryview(host)  # type: ignore[arg-type]
     return _Items(host)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from convlab.simulation.access_log import ATOMIC, EXCHANGE, WARP, assigned_name, site_of
 from convlab.simulation.findings import NotSimulated
-from convlab.simulation.greenlets import Request
+from convlab.simulation.greenlets import GRID_BARRIER, YIELD, Request
 from convlab.simulation.libraries import Library, half, of_libdevice, vector_types
 from convlab.simulation.memory import Memory, local_class
 from convlab.simulation.scalars import cast, converted, dtype_of, keeper, poison
@@ -61,6 +61,7 @@ class Shared:
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
         known = self._arrays.get(call)
         if known is None:
+            _check_alignment(alignment)
             name = assigned_name(frame.f_code, frame.f_lasti)
             known = self._arrays[call] = self._new(name, *_kind(shape, dtype), alignment)
         return known
@@ -95,6 +96,18 @@ class Shared:
             host[...] = poison(host.dtype)
         self._dynamic.fill(NOBODY_WROTE)  # after the arrays that are views of it
 
+    def keep(self) -> Any:
+        """What a block has here that lets others go first."""
+        return self._dynamic.tobytes(), [host.tobytes() for host in self._static]
+
+    def put_back(self, kept: Any) -> None:
+        """Have what ``keep`` returned."""
+        self.new_block()
+        dynamic, arrays = kept
+        for host, data in zip(self._static, arrays, strict=False):  # others may have made more
+            host[...] = np.frombuffer(data, host.dtype).reshape(host.shape)
+        self._dynamic[...] = np.frombuffer(dynamic, np.uint8)
+
 
 class Local:
     """``cuda.local``: a new array for each call."""
@@ -108,6 +121,7 @@ class Local:
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
         made = self._made.get(call)
         if made is None:
+            _check_alignment(alignment)
             sizes, kept = _kind(shape, dtype)
             if kept.names is not None:  # in memory, where fields can be views
                 host, name = (
@@ -119,6 +133,16 @@ class Local:
             made = self._made[call] = kind, assigned_name(frame.f_code, frame.f_lasti)
         kind, name = made
         return kind(name, self._memory)
+
+
+def _check_alignment(alignment: Any) -> None:
+    """Raise what Numba's compiler raises for an alignment that it refuses."""
+    if alignment is None:
+        return
+    if not isinstance(alignment, int):
+        raise TypeError(f"alignment is {alignment!r}: it must be a constant integer")
+    if alignment <= 0 or alignment & (alignment - 1):
+        raise ValueError(f"Alignment must be a positive power of two, not {alignment}")
 
 
 def _kind(shape: Any, dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -157,6 +181,7 @@ class SimulatedCuda:
         self.const = SimpleNamespace(array_like=lambda array: array)
         self.atomic = _Atomic(self)
         self.hub = self.syncthreads = hub  # not a method: one call less for each barrier
+        self.gives_way = False  # whether a thread lets others go first after each atomic
         self.threadfence = self.threadfence_system = partial(on_fence, True)
         self.threadfence_block = partial(on_fence, False)
         self.cg = Library("cuda.cg", {"this_grid": lambda: Grid(self)}.get)
@@ -201,7 +226,7 @@ class SimulatedCuda:
 
     def nanosleep(self, nanoseconds: int) -> None:
         """Let the block's other threads go on; nothing here takes time."""
-        self.hub(Request("yield", 0))
+        self.hub(Request(YIELD, site_of(1)))
 
     # Arithmetic. ``fma`` rounds twice, but in float64: docs/engines.md says what registers hold.
     # Bits are of 32 or of 64; ``ffs`` counts from 1.
@@ -229,10 +254,7 @@ class Grid:
 
     def sync(self) -> None:
         """A barrier of all threads of the grid."""
-        grid = self._cuda.gridDim
-        if grid.x * grid.y * grid.z > 1:
-            raise NotSimulated("the barrier of a grid of several blocks is not simulated")
-        self._cuda.hub(Request("syncthreads", site_of(1)))
+        self._cuda.hub(Request(GRID_BARRIER, site_of(1)))
 
 
 def _cached_load(array: Any, index: Any) -> Any:
@@ -265,11 +287,6 @@ _COLLECTIVES: dict[str, Callable[..., Any]] = {
     "shfl_xor_sync": lambda lane, value, bits: (value, (lane ^ bits) % WARP),
 }
 as_int32 = keeper(np.dtype(np.int32))  # as which Numba types masks of lanes
-# A kernel that uses none of these runs its threads one after the other, with no switching.
-BLOCKING = {
-    *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"),
-    *("this_grid", "activemask", "nanosleep", "cas", "compare_and_swap", *_COLLECTIVES),
-}
 
 
 def _collective(kind: str, brings: Callable[..., Any]) -> Callable[..., Any]:
@@ -301,16 +318,21 @@ class _Atomic:
 
         def atomic(array: Any, index: Any, value: Any) -> Any:
             value = converted(value, array.dtype)
-            return array.update(index, lambda old: combine(old, value), site_of(1), kind)
+            old = array.update(index, lambda old: combine(old, value), site_of(1), kind)
+            if self._cuda.gives_way:
+                self._cuda.hub(Request(YIELD, site_of(1)))
+            return old
 
         setattr(self, name, atomic)
         return atomic
 
     def cas(self, array: Any, index: Any, expected: Any, value: Any, depth: int = 1) -> Any:
         expected, value = converted(expected, array.dtype), converted(value, array.dtype)
-        old = array.update(index, lambda old: value if old == expected else old, site_of(depth))
-        if old != expected:  # perhaps a lock that another thread holds: let it run
-            self._cuda.hub(Request("yield", 0))
+        site = site_of(depth)
+        old = array.update(index, lambda old: value if old == expected else old, site)
+        # Perhaps it is a lock that another thread holds: let that run.
+        if old != expected or self._cuda.gives_way:
+            self._cuda.hub(Request(YIELD, site))
         return old
 
     def compare_and_swap(self, array: Any, expected: Any, value: Any) -> Any:

@@ -11,7 +11,7 @@ from enum import Enum
 from itertools import chain
 from numbers import Number
 from types import CodeType, SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from greenlet import getcurrent
@@ -21,7 +21,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from convlab.device import emulation_of
 from convlab.simulation.access_log import GLOBAL, AccessLog, Clock, EndlessLoop, Loops, Paths, Sites
-from convlab.simulation.arrays import start_of
+from convlab.simulation.arrays import CheckedArray, Record, RecordArray, start_of
 from convlab.simulation.asynchronous import AsyncCopies, TensorCores
 from convlab.simulation.findings import (
     Coordinates,
@@ -35,13 +35,15 @@ from convlab.simulation.greenlets import Block
 from convlab.simulation.inference import Refused, check_kernel
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
-from convlab.simulation.python_body import BY_ZERO, Copier, names_used
+from convlab.simulation.python_body import BY_ZERO, Copier, may_wait, names_used
 from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
-from convlab.simulation.simulated_cuda import BLOCKING, SimulatedCuda
+from convlab.simulation.simulated_cuda import SimulatedCuda
+from convlab.simulation.turns import Turns
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 BLOCK_THREADS = 1024
+FENCES = {"threadfence", "threadfence_block", "threadfence_system"}
 LONG = 60_000  # entries of the log that are looked at in one go
 
 
@@ -60,8 +62,19 @@ class Recorder(Protocol):
         """The launch is over; floating-point operations by site."""
 
 
+class Kept(NamedTuple):
+    """What a block that has begun needs to go on."""
+
+    phase: int
+    epochs: list[int]
+    shared: Any
+    products: Any
+    paths: Any
+
+
 class SimulatedLaunch(Clock):
-    """One launch."""
+    """One launch. ``backwards`` is another order of blocks and threads, in which they also let
+    others go first at each atomic."""
 
     def __init__(
         self,
@@ -75,6 +88,7 @@ class SimulatedLaunch(Clock):
         recorder: Recorder | None = None,
         loops: Loops | None = None,
         typed: bool = False,
+        backwards: bool = False,
     ) -> None:
         _check_shape(grid, block)
         function = getattr(kernel, "py_func", None)
@@ -108,7 +122,10 @@ class SimulatedLaunch(Clock):
         if self.arithmetic is not None:
             builtins["float"] = self.arithmetic.cast(BUILTINS["float"])
             self.cuda.fma = self.arithmetic.fma
-        makes = self.cuda, self._meaning, builtins, self._emulation, self.paths or loops
+        self.loops = self.paths or loops  # what hears of loops and calls
+        self.turns = Turns(self)
+        how = self._emulation, self.loops, self.turns.endless
+        makes = self.cuda, self._meaning, builtins, *how
         copier = Copier(*makes)
         self.typed = typed and self.arithmetic is None
         try:
@@ -130,10 +147,14 @@ class SimulatedLaunch(Clock):
         cores = self.tensor_cores
         cores.used = cores.start in self.called
         used = copier.used.union(*map(names_used, self.codes))
-        self.waits = bool(used & BLOCKING) or cores.used or cores.mma in self.called
+        self.may_fence = bool(used & FENCES)
+        self.deep = any(may_wait(code) for code in self.codes if code is not self.body.__code__)
         self.arguments = self._as_seen(arguments)
         self.race = Race()
-        self.epoch = 0  # of all warps
+        self.fenced = False
+        self.phases = self.epoch = 0  # how many there were, of all blocks and warps
+        self.backwards = self.cuda.gives_way = backwards
+        self.reports.order = " when blocks run in another order" if backwards else ""
 
     def _emulation(self, value: object) -> Callable[..., Any] | None:
         """What an intrinsic does in this launch; None for anything else, and for a device function:
@@ -213,9 +234,13 @@ class SimulatedLaunch(Clock):
         if self.arithmetic is not None:
             self.arithmetic.codes.update(map(id, self.codes))
         try:
-            self._run_blocks()
+            self.turns.run(self._blocks())
         except Stop:
             pass
+        except KeyboardInterrupt as interrupt:
+            said = [f"{self.kernel} was interrupted in {self._where(interrupt)}"]
+            interrupt.add_note("; ".join([*said, *map(str, self.turns.waits())]))
+            raise
         except (WrapsAround, ZeroDivisionError) as stopped:
             kind = "wraps around" if isinstance(stopped, WrapsAround) else "division by zero"
             self.reports.add(kind, str(stopped), self._site(stopped), self.thread)
@@ -249,31 +274,69 @@ class SimulatedLaunch(Clock):
         if error is not None:
             raise error
 
-    def _run_blocks(self) -> None:
-        cuda, log, block_size = self.cuda, self.log, math.prod(self.block_shape)
+    def _blocks(self) -> Iterator[Block]:
+        """The blocks one after the other, each ready to run."""
+        block_size, blocks = math.prod(self.block_shape), range(math.prod(self.grid))
         indices = [coordinates_of(number, self.block_shape) for number in range(block_size)]
-        enter, body, arguments = self._enterer(), self.body, self.arguments
+        heard = self._enterer(), self._barrier, self._warp_barrier
         complain = self.reports.add if self.strict else None
-        for block_number in range(blocks := math.prod(self.grid)):
-            self.block_number = block_number
+        for number in reversed(blocks) if self.backwards else blocks:
             if self.on_block is not None:
-                self.on_block(self.kernel, block_number, blocks)
-            where = coordinates_of(block_number, self.grid)
-            cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z = where
-            for part in cuda.shared, self.copies, self.tensor_cores, self.paths:
+                self.on_block(self.kernel, number, len(blocks))
+            how = number, self.backwards, self.deep
+            block = Block(self.body, self.arguments, indices, *heard, complain, *how)
+            for part in self.cuda.shared, self.paths:
                 if part is not None:
                     part.new_block()
-            self.first = self.block_number * block_size
-            self.phase += 1
-            if self.waits:
-                heard = self._barrier, self._warp_barrier
-                Block(body, arguments, indices, enter, *heard, complain).run()
-            else:
-                for number, index in enumerate(indices):
-                    enter(number, index)
-                    body(*arguments)
-            if log is not None and len(log.addresses) > LONG:
-                self._look(whole=True)
+            self.phases += 1
+            self._enter_block(number, self.phases)
+            yield block
+
+    def _enter_block(self, number: int, phase: int) -> None:
+        where = coordinates_of(number, self.grid)
+        index = self.cuda.blockIdx
+        index.x, index.y, index.z = where
+        self.block_number, self.first, self.phase = number, number * self.block_size, phase
+
+    def leave(self, block: Block) -> None:
+        """Another block runs from here on: keep what this one needs to go on, or, at its end, look
+        at what it did."""
+        if block.waiting:
+            paths = None if self.paths is None else self.paths.keep()
+            shared, epochs = self.cuda.shared.keep(), self.epochs[:]
+            block.kept = Kept(self.phase, epochs, shared, self.tensor_cores.keep(), paths)
+            return
+        self.copies.end_block()
+        self.tensor_cores.end_block()
+        if self.log is not None and not self.turns.waiting and len(self.log.addresses) > LONG:
+            self._look(whole=True)
+
+    def resume(self, block: Block) -> None:
+        """Let a block go on that has waited for others."""
+        phase, self.epochs[:], shared, products, paths = block.kept
+        self._enter_block(block.number, phase)
+        self.cuda.shared.put_back(shared)
+        self.tensor_cores.put_back(products)
+        if self.paths is not None:
+            self.paths.put_back(paths)
+
+    def global_arrays(self) -> Iterator[CheckedArray]:
+        """The arrays among the arguments."""
+        rest = list(self.arguments)
+        while rest:
+            one = rest.pop()
+            if isinstance(one, tuple):
+                rest += one
+                continue
+            one = one._array if isinstance(one, Record) else one
+            one = one._whole if isinstance(one, RecordArray) else one
+            if isinstance(one, CheckedArray):
+                yield one
+
+    @property
+    def depends_on_order(self) -> bool:
+        """Whether threads have told each other something, so that another order may show more."""
+        return self.strict and self.fenced
 
     # What happens while it runs.
 
@@ -295,12 +358,14 @@ class SimulatedLaunch(Clock):
         return enter
 
     def _barrier(self, threads: int, site: int) -> None:
-        self.phase += 1
+        self.phases += 1
+        self.phase = self.phases
+        self.turns.barrier(site)
         if self.counts is not None:
             self.counts.barriers += threads
         if self.recorder is not None:
             self.recorder.barrier(site, threads)
-        elif self.log is not None and len(self.log.addresses) > LONG:
+        elif self.log is not None and len(self.log.addresses) > LONG and self.turns.alone:
             self._look(whole=False)
 
     def _warp_barrier(self, threads: list[int], whole: bool) -> None:
@@ -313,6 +378,7 @@ class SimulatedLaunch(Clock):
             self.race.warp_barriers.append((self.position, met))
 
     def _fence(self, far: bool) -> None:
+        self.fenced = True
         if self.strict:
             self.race.fences.append(self.access(FENCE if far else BLOCK_FENCE))
 
@@ -433,6 +499,30 @@ def addresses(hosts: list[np.ndarray]) -> dict[int, int]:
             free = -(-(free + high - low) // 256) * 256 + 256
         starts[id(host)] = begins[low] + real - low
     return starts
+
+
+def run_in_two_orders(launch: SimulatedLaunch, again: Callable[[], SimulatedLaunch]) -> None:
+    """Run it, and if threads tell each other something run it again in another order, which
+    ``again`` makes. The arguments become what the first run makes of them."""
+    if not (launch.strict and launch.may_fence):
+        launch.run()
+        return
+    hosts = [array.host for array in launch.global_arrays() if array.host.flags.writeable]
+    before = [host.copy() for host in hosts]
+    launch.run()
+    if not launch.depends_on_order:
+        return
+    after = [host.copy() for host in hosts]
+    _fill(hosts, before)
+    try:
+        again().run()
+    finally:
+        _fill(hosts, after)
+
+
+def _fill(hosts: list[np.ndarray], values: list[np.ndarray]) -> None:
+    for host, kept in zip(hosts, values, strict=True):
+        host[...] = kept
 
 
 def _owner(host: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from importlib import import_module
 
 from convlab.arguments import shown
 from convlab.kernels.ablation import ABLATION
+from convlab.kernels.grouped import GROUPED
 from convlab.kernels.tile_heuristic import (
     allowances,
     candidates,
@@ -43,9 +44,9 @@ def _ladder() -> tuple[Stage, ...]:
 LADDER = _ladder()
 
 __all__ = [
-    "ABLATION", "LADDER", "Buffer", "Launch", "LibraryCall", "Program", "Stage", "Step", "Tile",
-    "allowances", "candidates", "family", "production_program", "production_tile", "short_name",
-    "splits_for", "stage_named",
+    "ABLATION", "GROUPED", "LADDER", "Buffer", "Launch", "LibraryCall", "Program", "Stage", "Step",
+    "Tile", "allowances", "candidates", "family", "production_program", "production_tile",
+    "short_name", "splits_for", "stage_named",
 ]  # fmt: skip
 
 
@@ -69,13 +70,14 @@ def family(stage: Stage) -> str:
 
 def stage_named(name: str) -> Stage:
     """The stage of that name, ``s05_shared_memory``, or short, where the number is one stage's
-    alone, ``s05``; ``ablation`` is s11 with switches that leave techniques out.
+    alone, ``s05``; ``ablation`` is s11 with switches that leave techniques out,
+    ``grouped`` the kernel for groups.
 
     Raises ``ValueError`` naming the stages it could be for anything else.
     """
     if not isinstance(name, str):
         raise TypeError(f"stage is {shown(name)}: it must be a name, such as 's05'")
-    for stage in (*LADDER, ABLATION):
+    for stage in (*LADDER, ABLATION, GROUPED):
         if name in (stage.name, short_name(stage.name)):
             return stage
     numbered = [stage.name for stage in LADDER if stage.name.split("_")[0] == name]

@@ -1,7 +1,7 @@
 """s03, depth last: im2col by 128-bit loads and stores, transposed in shared memory.
 
 Source: CUDA IM2COL Kernels Design (003). The matrix is :mod:`s03_im2col`'s, except that its rows
-have the depth innermost, as the document flattens a filter. Its kernels (:mod:`im2col`) read
+have the depth innermost, as the document flattens a filter. Its kernels (:mod:`depth_last`) read
 a tensor in which the channels of a pixel are neighbours, so they load and store float4s. A layout
 transform makes that tensor, because convlab's tensors are NCHW. A network whose tensors are depth
 last does not need it.
@@ -9,16 +9,10 @@ last does not need it.
 
 from numba import cuda, float32, uint32
 
+from convlab.kernels import depth_last
+from convlab.kernels.batch_slices import in_slices
 from convlab.kernels.filter_layout import pack_filter
-from convlab.kernels.im2col import (
-    WARP,
-    columns_buffer,
-    depth_last_buffer,
-    depth_last_im2col_launches,
-    in_slices,
-    product_launch,
-    to_depth_last_launches,
-)
+from convlab.kernels.im2col import columns_buffer, product_launch
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Kernel, Program, Stage, Step, Tile, Tiles
 
@@ -44,12 +38,14 @@ def prepare(problem: ConvProblem, tile: Tile, workspace_limit: int | None = None
     pack = pack_filter(problem, tile, make_pack_filter, "weight")
 
     def buffers(part: ConvProblem) -> tuple[Buffer, ...]:
-        return depth_last_buffer(part), columns_buffer(part), *pack.buffers
+        return depth_last.buffer(part), columns_buffer(part), *pack.buffers
+
+    lanes = min(depth_last.WARP, tile.N_B)  # less only on a simulator
 
     def steps(part: ConvProblem) -> list[Step]:
         return [
-            *to_depth_last_launches(part),
-            *depth_last_im2col_launches(part, min(WARP, tile.N_B)),  # less only on a simulator
+            *depth_last.transform_launches(part),
+            *depth_last.im2col_launches(part, lanes),
             product_launch(part, tile),
         ]
 

@@ -7,8 +7,9 @@ image at a time. The cost is memory: each pixel is stored once for each window t
 ``workspace_limit`` makes the stage take as many images at a time as fit.
 """
 
+from convlab.kernels.batch_slices import in_slices
 from convlab.kernels.filter_layout import pack_filter
-from convlab.kernels.im2col import columns_buffer, im2col_launch, in_slices, product_launch
+from convlab.kernels.im2col import columns_buffer, im2col_launch, product_launch
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Program, Stage, Step, Tile, Tiles
 

@@ -8,7 +8,8 @@ Caffe's way, one image at a time.
 
 from typing import Any
 
-from convlab.kernels.im2col import im2col_launch, in_slices
+from convlab.kernels.batch_slices import in_slices
+from convlab.kernels.im2col import im2col_launch
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, LibraryCall, Program, Stage, Step
 

@@ -9,7 +9,7 @@ einsum of ``bis,oi->bos`` is a batched matrix product, and fold with a 1 x 1 ker
 
 from typing import Any
 
-from convlab.kernels.im2col import in_slices
+from convlab.kernels.batch_slices import in_slices
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, LibraryCall, Program, Stage, Step
 from convlab.unfold import taps

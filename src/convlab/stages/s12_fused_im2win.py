@@ -6,13 +6,11 @@ order is not fixed, so with three parts or more the last bits may differ from ca
 ``whole_sums=True`` never splits. The name is that of the whole idea: since s11d im2win is fused.
 """
 
-from dataclasses import replace
-
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, make_warp_tile
 from convlab.device.intrinsics import commit_copies, wait_copies
-from convlab.kernels import window_copies
+from convlab.kernels import output_fill, window_copies
 from convlab.kernels.filter_layout import pack_in_order
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
@@ -187,7 +185,7 @@ def prepare(
     kernel = make_kernel(problem, tile, relu, splits)
     before = pack_in_order(problem, tile)
     if splits > 1:
-        before = replace(before, launches=(*before.launches, window_copies.clear_launch(problem)))
+        before = Program(before.buffers, (*before.launches, output_fill.zeros_launch(problem)))
     return tile_program(problem, tile, kernel, before, splits=(splits,))
 
 

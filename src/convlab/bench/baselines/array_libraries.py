@@ -227,8 +227,8 @@ def conv2d(problem: ConvProblem, x: Any, w: Any) -> Compute:
     import torch
 
     taken, padding = padded(problem, x)
-    stride, dilation = problem.stride, problem.dilation
-    return lambda: torch.nn.functional.conv2d(taken(), w, None, stride, padding, dilation)
+    settings = problem.stride, padding, problem.dilation, problem.groups
+    return lambda: torch.nn.functional.conv2d(taken(), w, None, *settings)
 
 
 def compiled_conv2d(problem: ConvProblem, x: Any, w: Any) -> Compute:

@@ -1,0 +1,190 @@
+"""Arrays of NumPy, Numba, CuPy, PyTorch and JAX: their library, and their memory without a copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from convlab.arguments import shown
+from convlab.installing import how_to_install
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where an array lives: its library, and the number of the GPU that holds it, None of none."""
+
+    library: str
+    gpu: int | None = None
+    device: Any = None  # as the library names it
+
+    def __str__(self) -> str:
+        return f"{self.library} on {self.device or ('the host' if self.gpu is None else 'the GPU')}"
+
+    def empty(self, shape: tuple[int, ...]) -> Any:
+        """A new float32 array of the library, on the same device."""
+        if self.library == "NumPy":
+            return np.empty(shape, np.float32)
+        if self.library == "Numba":
+            from numba import cuda
+
+            return cuda.device_array(shape, np.float32)
+        xp = library_named(self.library)
+        return xp.empty(shape, dtype=xp.float32, device=self.device)
+
+    def from_host(self, array: np.ndarray) -> Any:
+        """An array of the library with the elements of a host's, which it may keep."""
+        if self.library == "NumPy":
+            return array
+        if self.library == "Numba":
+            from numba import cuda
+
+            return cuda.to_device(array)
+        return library_named(self.library).asarray(array, device=self.device)
+
+    def stream(self) -> int:
+        """The handle of the stream that the library's next work runs on; 0 is the default one."""
+        if self.library == "PyTorch":
+            import torch
+
+            return int(torch.cuda.current_stream(self.gpu).cuda_stream)
+        if self.library == "CuPy":
+            import cupy
+
+            return int(cupy.cuda.get_current_stream(self.gpu).ptr)
+        return 0
+
+
+def compat() -> Any:
+    """array-api-compat. Raises ``ModuleNotFoundError`` with what installs it."""
+    try:
+        import array_api_compat
+    except ModuleNotFoundError:
+        install = how_to_install("arrays")
+        raise ModuleNotFoundError(
+            f"arrays of CuPy, PyTorch and JAX need array-api-compat: {install}"
+        ) from None
+    return array_api_compat
+
+
+def library_named(name: str) -> Any:
+    """The library with the array API's names."""
+    if name == "JAX":
+        import jax.numpy
+
+        return jax.numpy
+    if name == "PyTorch":
+        from array_api_compat import torch
+
+        return torch
+    from array_api_compat import cupy
+
+    return cupy
+
+
+def check_unmasked(name: str, array: Any) -> None:
+    """Raise ``TypeError`` for a masked array."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array: convlab has no masks, give its data")
+
+
+def home_of(name: str, array: Any) -> Home:
+    """Where the array lives. Raises ``TypeError`` naming what convlab cannot take."""
+    check_unmasked(name, array)
+    if isinstance(array, np.ndarray):
+        return Home("NumPy")
+    if is_numbas(array):
+        from numba import cuda
+
+        return Home("Numba", getattr(cuda.get_current_device(), "id", 0))
+    kind = type(array).__module__.partition(".")[0]
+    if kind in ("torch", "cupy", "jax", "jaxlib"):
+        library = compat()
+        if library.is_torch_array(array):
+            return _pytorchs(name, array)
+        if library.is_cupy_array(array):
+            return Home("CuPy", int(array.device.id), array.device)
+        if library.is_jax_array(array):
+            return _jaxs(name, array)
+    raise TypeError(
+        f"{name} is a {type(array).__name__}: it must be an array of NumPy, Numba, CuPy, PyTorch "
+        "or JAX"
+    )
+
+
+def is_numbas(array: Any) -> bool:
+    return hasattr(array, "copy_to_host") and hasattr(array, "shape")
+
+
+def _pytorchs(name: str, tensor: Any) -> Home:
+    import torch
+
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise TypeError(
+            f"{name} requires a gradient: convlab computes none, so give {name}.detach() or call "
+            "under torch.no_grad()"
+        )
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{name} has layout {tensor.layout}: it must be torch.strided")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"{name} is on {tensor.device}: it must be on 'cpu' or 'cuda'")
+    return Home("PyTorch", tensor.device.index, tensor.device)
+
+
+def _jaxs(name: str, array: Any) -> Home:
+    import jax
+
+    if isinstance(array, jax.core.Tracer):
+        raise TypeError(f"{name} is a tracer: it must be an array, so call outside of jax.jit")
+    devices = list(array.devices())
+    if len(devices) > 1 or devices[0].platform not in ("cpu", "gpu"):
+        where = ", ".join(map(str, devices))
+        raise TypeError(f"{name} is on {shown(where)}: it must be on one CPU or GPU")
+    gpu = None if devices[0].platform == "cpu" else devices[0].local_hardware_id
+    return Home("JAX", gpu, devices[0])
+
+
+def dtype_name(array: Any) -> str:
+    """``float32`` for every library's; NumPy's with the byte order where that is not this
+    machine's."""
+    return str(array.dtype).split(".")[-1]
+
+
+def on_host(array: Any) -> np.ndarray:
+    """The array's elements as NumPy's: the same memory where that is the host's, else a copy."""
+    if isinstance(array, np.ndarray):
+        return array
+    if hasattr(array, "__cuda_array_interface__") or is_numbas(array):
+        from numba import cuda
+
+        cuda.synchronize()
+        return np.asarray(on_gpu(array).copy_to_host())
+    if hasattr(array, "resolve_neg"):  # PyTorch's
+        array = array.detach().resolve_neg()
+    return np.asarray(array)
+
+
+def on_gpu(array: Any, stream: int = 0) -> Any:
+    """An array in a GPU's memory as Numba's device array: the same memory, used on that stream."""
+    if is_numbas(array):
+        return array
+    from numba import cuda
+
+    if hasattr(array, "detach"):
+        array = array.detach()
+    if hasattr(array, "block_until_ready"):  # JAX's have streams of their own
+        array.block_until_ready()
+    described = dict(array.__cuda_array_interface__, stream=stream or None)
+    return cuda.from_cuda_array_interface(described, owner=array, sync=False)
+
+
+def extent(array: Any) -> tuple[int, int]:
+    """The addresses that the elements of NumPy's or Numba's array lie between."""
+    if isinstance(array, np.ndarray):
+        return np.lib.array_utils.byte_bounds(array)
+    if not hasattr(array, "device_ctypes_pointer"):  # an array of Numba's simulator
+        return extent(array._ary)
+    start = int(array.device_ctypes_pointer.value)
+    steps = zip(array.shape, array.strides, strict=True)
+    return start, start + 4 + sum((size - 1) * step for size, step in steps)

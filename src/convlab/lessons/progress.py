@@ -1,0 +1,137 @@
+"""What a learner has done in a folder of notebooks, and notebooks begun anew or brought up to date.
+
+``progress.json`` beside the notebooks holds it: ``{"checks": {"05 slices": {"tries": 2, "began":
+seconds, "passed": seconds or null}}, "hints": {"05": 1}}``, seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from contextlib import suppress
+from pathlib import Path
+from time import time
+from typing import Any
+
+from convlab.files import json_of, write_whole
+
+FILE = "progress.json"
+MARK = "# check {} {}"  # the first line of a learner's check: lesson and exercise
+MARKED = re.compile(MARK.format(r"(\d+\w*)", r"(\w+)"))
+TIP = re.compile(r"<details><summary>Tip:?\s*(.*?)</summary>\s*(.*?)\s*</details>", re.DOTALL)
+ANSWERED = ("exercise", "hunt")
+Notebook = dict[str, Any]
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """What ``progress.json`` holds, empty where there is none. Raises ``ValueError`` for a file
+    that convlab did not write."""
+    path = folder / FILE
+    if not path.is_file():
+        return {"checks": {}, "hints": {}}
+    found = json_of(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(key), dict) for key in ("checks", "hints")
+    ):
+        raise ValueError(f"{path} has no checks and hints: delete it")
+    return found
+
+
+def write(folder: Path, state: dict[str, Any]) -> None:
+    """Write ``progress.json`` whole. Raises ``OSError`` where it cannot be written."""
+    write_whole(folder / FILE, (json.dumps(state, indent=1) + "\n").encode())
+
+
+def note(result: str) -> None:
+    """Count the try of the notebook's cell that runs now, if it is a learner's check and its folder
+    keeps a ``progress.json``. A file that cannot be read or written is left: no check fails by it.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    cell = (shell.user_ns.get("In") or [""])[-1] if shell is not None else ""
+    here = Path()
+    if (marked := MARKED.match(cell)) is None or not (here / FILE).is_file():
+        return
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        state = read(here)
+        new = {"tries": 0, "began": round(time()), "passed": None}
+        check = state["checks"].setdefault(" ".join(marked.groups()), new)
+        if check["passed"] is None:
+            check["tries"] += result != "unfilled"
+            check["passed"] = round(time()) if result == "passed" else None
+            write(here, state)
+
+
+def row(lesson: str, notebook: Notebook, state: dict[str, Any]) -> dict[str, Any]:
+    """A lesson's row of ``convlab lessons --status``: checks passed, of how many, tries, hints, and
+    the minutes from each check's first try to its pass, together."""
+    number = lesson.partition("_")[0]
+    marks = [MARKED.match(_text(cell)) for cell in notebook["cells"]]
+    names = [" ".join(mark.groups()) for mark in marks if mark]
+    checks = [state["checks"][name] for name in names if name in state["checks"]]
+    passed = [check for check in checks if check["passed"] is not None]
+    return {
+        "lesson": lesson,
+        "passed": len(passed),
+        "checks": len(names),
+        "tries": sum(check["tries"] for check in checks),
+        "hints": f"{state['hints'].get(number, 0)}/{len(tips(notebook))}",
+        "minutes": round(sum(check["passed"] - check["began"] for check in passed) / 60),
+    }
+
+
+def tips(notebook: Notebook) -> list[tuple[str, str]]:
+    """The tips of a notebook, in order: what each is about, and what it says."""
+    return TIP.findall("\n".join(map(_text, notebook["cells"])))
+
+
+def forget(state: dict[str, Any], lesson: str) -> None:
+    """Take a lesson out of the state."""
+    number = lesson.partition("_")[0]
+    state["hints"].pop(number, None)
+    for name in [name for name in state["checks"] if name.split()[0] == number]:
+        del state["checks"][name]
+
+
+def given(name: str, text: str) -> dict[str, str]:
+    """The mark in a cell's metadata: its name in all releases, and what tells whether the learner
+    has changed its text."""
+    return {"cell": name, "given": hashlib.sha256(text.strip().encode()).hexdigest()[:16]}
+
+
+def updated(mine: Notebook, new: Notebook) -> Notebook:
+    """The new release's notebook with the learner's answers and added cells.
+
+    An answer that was changed takes the place of the new one; a cell that the learner added, or
+    whose exercise is gone, comes after the same exercise or check as before.
+    """
+    answers: dict[str, Any] = {}
+    own: dict[str, list[Any]] = {}
+    names = {_name(cell) for cell in new["cells"]}
+    last = ""
+    for cell in mine["cells"]:
+        name = _name(cell)
+        changed = given(name, _text(cell)) != cell["metadata"].get("convlab")
+        answer = changed and cell.get("metadata", {}).get("tags", [""])[0] in ANSWERED
+        if not name or (answer and (name not in names or name in answers)):
+            own.setdefault(last, []).append(cell)
+        elif answer:
+            answers[name] = cell
+        last = name if name in names else last
+    cells = list(own.pop("", []))
+    for cell in new["cells"]:
+        name = _name(cell)
+        if name in answers:
+            kept = ("source", "outputs", "execution_count")
+            cell = cell | {key: answers[name][key] for key in kept if key in answers[name]}
+        cells += [cell, *own.get(name, [])]
+    return new | {"cells": cells}
+
+
+def _name(cell: dict[str, Any]) -> str:
+    return str(cell["metadata"].get("convlab", {}).get("cell", ""))
+
+
+def _text(cell: dict[str, Any]) -> str:
+    return "".join(cell["source"])

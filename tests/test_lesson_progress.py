@@ -1,0 +1,146 @@
+"""What a learner has done is kept; lessons begin anew and take releases without losing answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from test_docs import keys, listed
+from typer.testing import CliRunner
+
+from convlab.cli import app
+from convlab.lessons import progress
+
+pytestmark = pytest.mark.same_in_cudasim
+
+LESSON = "05_shared_memory.ipynb"
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    found = CliRunner().invoke(app, ["lessons", *map(str, arguments)])
+    assert found.exit_code == code, found.output
+    return " ".join(found.output.split())
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    run(tmp_path, "--no-open")
+    return tmp_path
+
+
+def cells(file: Path) -> dict[str, dict]:
+    found = json.loads(file.read_text(encoding="utf-8"))["cells"]
+    return {cell["metadata"].get("convlab", {}).get("cell", cell["id"]): cell for cell in found}
+
+
+def change(file: Path, **texts: str) -> None:
+    """Give cells, by name, another text; an unknown name is a cell of one's own at the end."""
+    notebook = json.loads(file.read_text(encoding="utf-8"))
+    there = cells(file)
+    for name, text in texts.items():
+        own = {"cell_type": "code", "id": name, "metadata": {}, "source": text, "outputs": []}
+        found = [c for c in notebook["cells"] if c["id"] == there.get(name, {}).get("id")]
+        for cell in found:
+            cell["source"] = text
+        notebook["cells"] += [] if found else [own | {"execution_count": None}]
+    file.write_text(json.dumps(notebook), encoding="utf-8")
+
+
+def check(folder: Path, monkeypatch, mark: str, result: str) -> None:
+    """A check's cell that runs in the folder's notebook."""
+    shell = Mock(user_ns={"In": ["", f"{mark}\ncheck(make_kernel)"]})
+    monkeypatch.setitem(sys.modules, "IPython", Mock(get_ipython=lambda: shell))
+    monkeypatch.chdir(folder)
+    progress.note(result)
+
+
+def row(folder: Path, number: str) -> dict:
+    run(folder, "--status", "--json", folder / "status.json")
+    told = json.loads((folder / "status.json").read_text())
+    assert set(listed("## `convlab lessons --status --json`")) == set(keys(told))
+    return next(one for one in told["lessons"] if one["lesson"].startswith(number))
+
+
+def test_tries_passes_and_hints_are_counted(mine, monkeypatch):
+    checks = [cell for name, cell in cells(mine / LESSON).items() if name.startswith("check-")]
+    mark = "".join(checks[0]["source"]).splitlines()[0]
+    for result in ("unfilled", "answer", "counts", "passed", "answer"):
+        check(mine, monkeypatch, mark, result)
+    check(mine, monkeypatch, "# another cell", "passed")
+    assert run(mine, "--hint", "05").startswith("Tip 1 of")
+    assert run(mine, "--hint", "05_shared_memory").startswith("Tip 2 of")
+    found = row(mine, "05")
+    assert (found["passed"], found["tries"], found["hints"][:2]) == (1, 3, "2/")
+    assert found["checks"] == len(checks)
+    run(mine, "--reset", "05")
+    found = row(mine, "05")
+    assert (found["passed"], found["tries"], found["hints"][:2]) == (0, 0, "0/")
+
+
+def test_a_check_leaves_a_folder_or_file_that_is_not_ours(tmp_path, monkeypatch):
+    check(tmp_path, monkeypatch, "# check 05 slices", "passed")
+    assert not any(tmp_path.iterdir())
+    (tmp_path / progress.FILE).write_text("[1")
+    check(tmp_path, monkeypatch, "# check 05 slices", "passed")
+    assert (tmp_path / progress.FILE).read_text() == "[1"
+    assert run(tmp_path, "--status", code=2)
+    (tmp_path / progress.FILE).write_text("{}")
+    assert "delete it" in run(tmp_path, "--status", code=2)
+
+
+def test_a_lesson_begins_anew_and_the_old_one_is_kept(mine):
+    first = (mine / LESSON).read_text(encoding="utf-8")
+    for number in ("", "2"):
+        (mine / LESSON).write_text(f"mine{number}")
+        run(mine, "--reset", "05")
+        assert (mine / LESSON).read_text(encoding="utf-8") == first
+        assert (mine / LESSON.replace(".ipynb", f".old{number}.ipynb")).read_text().startswith("m")
+
+
+def test_a_newer_release_keeps_answers_and_own_cells(mine, monkeypatch):
+    assert "nothing" in run(mine, "--update")
+    exercise, hunt = (
+        next(name for name in cells(mine / LESSON) if name.startswith(f"{role}-"))
+        for role in ("exercise", "hunt")
+    )
+    change(mine / LESSON, **{exercise: "my answer", "own": "my cell"})
+    before = (mine / LESSON).read_bytes()
+
+    def newer(folder: Path):
+        for path, text in copies(folder):
+            yield path, text.replace(b"# FILL ME IN", b"# FILL IN").replace(b"cuda.", b"cuda2.")
+
+    from convlab.lessons.source import copies
+
+    monkeypatch.setattr("convlab.lessons.source.copies", newer)
+    assert LESSON in run(mine, "--update")
+    now = cells(mine / LESSON)
+    assert now[exercise]["source"] == "my answer"
+    assert now["own"]["source"] == "my cell"
+    assert "cuda2." in "".join(now[hunt]["source"])  # it was as given, so it is the release's
+    assert (mine / LESSON.replace(".ipynb", ".old.ipynb")).read_bytes() == before
+    assert "nothing" in run(mine, "--update")
+
+
+def test_an_answer_whose_exercise_is_gone_stays_as_a_cell(mine):
+    notebook = json.loads((mine / LESSON).read_text(encoding="utf-8"))
+    answer = next(cell for cell in notebook["cells"] if cell["metadata"].get("tags"))
+    new = notebook | {"cells": [cell for cell in notebook["cells"] if cell is not answer]}
+    tagged = answer | {"source": "mine", "metadata": answer["metadata"] | {"tags": ["exercise"]}}
+    cells = [tagged if cell is answer else cell for cell in notebook["cells"]]
+    assert tagged in progress.updated(notebook | {"cells": cells}, new)["cells"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--reset", "99"), "lesson is '99': it must be one of 00"),
+        (("--status", "--update"), "exclude each other"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(mine, options, said):
+    assert said in run(mine, *options, code=2)
+    assert "does not exist" in run(mine / "absent", "--status", code=2)
