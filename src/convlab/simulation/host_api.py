@@ -19,7 +19,7 @@ import numba
 import numpy as np
 from numba.cuda import cache_hints, cg, intrinsics, libdevice, stubs, vectorizers
 from numba.cuda import simulator as numbas
-from numba.cuda.core.sigutils import is_signature
+from numba.cuda.core.sigutils import is_signature, normalize_signature
 from numba.cuda.kernels.reduction import Reduce
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.cudadrv.devices import FakeCUDAContext, FakeCUDADevice
@@ -129,11 +129,14 @@ def _jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
     def kernel(function: Any) -> Any:
         function = getattr(function, "py_func", function)
         given = {"extensions": options.get("extensions", ()), "debug": bool(options.get("debug"))}
-        return FakeCUDAKernel(function, device, **given)
+        made = FakeCUDAKernel(function, device, **given)
+        made.declared = [normalize_signature(one) for one in signatures]
+        return made
 
-    if func_or_sig is None or is_signature(func_or_sig) or isinstance(func_or_sig, list):
-        return kernel
-    return kernel(func_or_sig)
+    signatures = func_or_sig if isinstance(func_or_sig, list) else []
+    if is_signature(func_or_sig):
+        signatures = [func_or_sig]
+    return kernel(func_or_sig) if callable(func_or_sig) and not signatures else kernel
 
 
 def _declare_device(name: str, signature: Any, *linked: Any, **options: Any) -> Any:

@@ -6,6 +6,7 @@ Inside :func:`simulator` a program has device arrays, streams and events that ne
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,31 +29,57 @@ from convlab.simulation.simulated_launch import SimulatedLaunch
 FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
 
 
+class UntypedRegisters(UserWarning):
+    """A kernel ran with Python's numbers, and why Numba's types of them are not known."""
+
+
 def simulate(
     kernel: Any,
     grid: int | Sequence[int],
     block: int | Sequence[int],
     *arguments: Any,
     shared_bytes: int = 0,
+    typed: bool = True,
 ) -> None:
     """Run ``kernel[grid, block, 0, shared_bytes](*arguments)`` on the strict simulator.
 
     ``kernel`` is any ``@cuda.jit`` kernel; arrays are NumPy's, or device arrays of Numba's
-    simulator. Raises ``SimulationError`` with its findings if the kernel is wrong, ``NotSimulated``
-    if it uses what is not known here, and ``ValueError`` for a shape that CUDA does not launch.
+    simulator. If ``typed``, registers have Numba's types; where its type inference does not tell
+    them, an :class:`UntypedRegisters` warns. Raises ``SimulationError`` with its findings if the
+    kernel is wrong, ``NotSimulated`` if it uses what is not known here or Numba refuses it, and
+    ``ValueError`` for a shape that CUDA does not launch.
     """
+
+    def warn(why: str) -> None:
+        warnings.warn(why, UntypedRegisters, stacklevel=4)
+
+    _simulate(kernel, grid, block, arguments, shared_bytes, typed, warn)
+
+
+def _simulate(
+    kernel: Any,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    arguments: tuple[Any, ...],
+    shared_bytes: int,
+    typed: bool,
+    tell: Callable[[str], None],
+) -> None:
     sizes = three(grid, "grid"), three(block, "block")
-    SimulatedLaunch(kernel, *sizes, arguments, shared_bytes, True, None).run()
+    launch = SimulatedLaunch(kernel, *sizes, arguments, shared_bytes, True, None, typed=typed)
+    if launch.untyped:
+        tell(launch.untyped)
+    launch.run()
 
 
 @contextmanager
-def simulator(stop: bool = True) -> Iterator[Report]:
+def simulator(stop: bool = True, typed: bool = True) -> Iterator[Report]:
     """Inside, ``numba.cuda`` needs no GPU and every launch is simulated strictly. Gives the
     :class:`Report` of what the launches were found to do wrong.
 
     A launch with findings raises ``SimulationError``; with ``stop=False`` only one that could not
-    go on to its end does. A program is best imported inside: Numba decides at its first import
-    whether it needs a GPU, which ``NUMBA_ENABLE_CUDASIM=1`` denies.
+    go on to its end does. ``typed`` is :func:`simulate`'s. A program is best imported inside: Numba
+    decides at its first import whether it needs a GPU, which ``NUMBA_ENABLE_CUDASIM=1`` denies.
     """
     report, one_at_a_time = Report(), Lock()
 
@@ -62,7 +89,8 @@ def simulator(stop: bool = True) -> Iterator[Report]:
         report.launches += 1
         try:
             with one_at_a_time:  # threads of the program share what a launch rounds numbers with
-                simulate(self.kernel, self.grid, self.block, *given, shared_bytes=self.shared_bytes)
+                how = self.shared_bytes, typed, report.note
+                _simulate(self.kernel, self.grid, self.block, tuple(given), *how)
         except SimulationError as error:
             report.add(error)
             if stop or _ended(error):

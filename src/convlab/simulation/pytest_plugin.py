@@ -20,8 +20,9 @@ _REPORT = pytest.StashKey[Any]()
 def pytest_addoption(parser: Any) -> None:
     parser.getgroup("convlab").addoption(
         "--cuda",
-        choices=["strict"],
-        help="Run Numba CUDA kernels on convlab's strict simulator; what it finds fails the test.",
+        choices=["strict", "untyped"],
+        help="Run Numba CUDA kernels on convlab's strict simulator; what it finds fails the test. "
+        "untyped: registers hold Python's numbers instead of Numba's types.",
     )
 
 
@@ -34,12 +35,18 @@ def pytest_load_initial_conftests(early_config: Any) -> None:
     from convlab.simulation.programs import simulator
 
     early_config.stash[_ENTERED] = stack = ExitStack()
-    early_config.stash[_REPORT] = stack.enter_context(simulator(stop=False))
+    typed = early_config.known_args_namespace.cuda == "strict"
+    early_config.stash[_REPORT] = stack.enter_context(simulator(stop=False, typed=typed))
 
 
 def pytest_unconfigure(config: Any) -> None:
     if _ENTERED in config.stash:
         config.stash[_ENTERED].close()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
+    for note in config.stash[_REPORT].notes if _REPORT in config.stash else ():
+        terminalreporter.write_line(f"cuda: {note}")
 
 
 def pytest_report_header(config: Any) -> str | None:

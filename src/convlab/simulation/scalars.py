@@ -90,6 +90,8 @@ def _integer(dtype: np.dtype[Any]) -> Callable[..., int]:
     of_nan = ((1 << 63) - low) % span + low if limits.bits == 64 else 0
 
     def integer(value: Any = 0) -> int:
+        if value.__class__ is int and low <= value <= high:
+            return int(value)
         try:
             number = int(value)
         except (OverflowError, ValueError, TypeError):  # infinite, NaN, complex

@@ -15,6 +15,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from greenlet import getcurrent
+from numba.core import errors as core_errors
+from numba.cuda import types as numba_types
+from numba.cuda.core import errors
 from numba.cuda.np.numpy_support import from_dtype
 from numba.cuda.typing.typeof import Purpose, typeof
 from numpy.lib.array_utils import byte_bounds
@@ -32,11 +35,13 @@ from convlab.simulation.findings import (
     coordinates_of,
 )
 from convlab.simulation.greenlets import Block
-from convlab.simulation.inference import Refused, check_kernel
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
+from convlab.simulation.numbas_types import check_kernel
 from convlab.simulation.python_body import BY_ZERO, Copier, may_wait, names_used
 from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
+from convlab.simulation.ranges import WIDEST, given_bits
+from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
 from convlab.simulation.simulated_cuda import SimulatedCuda
 from convlab.simulation.turns import Turns
@@ -127,19 +132,18 @@ class SimulatedLaunch(Clock):
         how = self._emulation, self.loops, self.turns.endless
         makes = self.cuda, self._meaning, builtins, *how
         copier = Copier(*makes)
-        self.typed = typed and self.arithmetic is None
+        self.typed, self.untyped = typed and self.arithmetic is None, ""
         try:
-            types: Any = _types(arguments) if self.typed else (None,)
+            types: Any = _types(kernel, arguments) if self.typed else (None,)
             if self.typed:
                 check_kernel(function, types[0])
             self.body = copier.copy(function, *types)
         except Refused as refused:
             where = f"{function.__code__.co_filename}:{refused.line}"
             raise NotSimulated(f"Numba refuses {self.kernel}: {refused}, {where}") from None
-        except Exception:  # types that are not known: registers hold Python's numbers
-            if not self.typed:
-                raise
+        except Untyped as why:
             self.typed, copier = False, Copier(*makes)
+            self.untyped = f"{self.kernel} ran without Numba's types: {why}"
             self.called.clear()
             self.body = copier.copy(function)
         self.codes: tuple[CodeType, ...] = tuple(copier.codes())
@@ -172,8 +176,8 @@ class SimulatedLaunch(Clock):
             constant.flags.writeable = False
             return Memory(None, self.reports.of_array).array(constant, "a constant array", 0)
         meant = meaning(value)
-        if self.typed and (dtype := getattr(meant, "dtype", None)) is not None:
-            return cast(dtype.name, False) if callable(meant) else meant
+        if self.typed and callable(meant) and hasattr(meant, "dtype"):
+            return cast(meant.dtype.name, False) if meant.dtype.kind in "iufb" else meant
         if self.arithmetic is None or not callable(meant):
             return meant
         if getattr(meant, "dtype", None) is None:
@@ -420,14 +424,23 @@ class SimulatedLaunch(Clock):
         return found
 
 
-def _types(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
-    """Numba's types of the arguments, and which are integers of less than 32 bits."""
+def _types(kernel: Any, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Numba's types of the arguments, and of integers how many bits they have at most."""
     given: list[Any] = [_with_arrays(argument) for argument in arguments]
-    types = tuple(
-        from_dtype(one.dtype) if _is_record(one) else typeof(one, Purpose.argument) for one in given
-    )
+    declared = getattr(kernel, "declared", None) or []  # jit's signatures
+    try:
+        types = tuple(
+            from_dtype(one.dtype) if _is_record(one) else typeof(one, Purpose.argument)
+            for one in given
+        )
+    except (ValueError, errors.NumbaError, core_errors.NumbaError) as error:
+        raise Untyped(str(error)) from None
+    if len(declared) == 1 and len(declared[0][0]) == len(types):
+        pairs = zip(types, declared[0][0], strict=True)
+        types = tuple(new if isinstance(new, numba_types.Number) else one for one, new in pairs)
     return types, tuple(
-        isinstance(one, int | np.integer) and abs(int(one)) < 2**31 for one in given
+        given_bits(int(one).bit_length() if isinstance(kind, numba_types.Integer) else WIDEST)
+        for one, kind in zip(given, types, strict=True)
     )
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numba.cuda import types
 
-from convlab.simulation.inference import Inferred, Typed
+from convlab.simulation.inference import Typed
 from convlab.simulation.scalars import keeper, power
 
 CALLED = "_called_"  # and a number: a device function for the types of one call
-_WRAPPED = "_wrapped_"
+_WRAPPED, _ROUND, ROUNDING = "_wrapped_", "_float32_", "_rounding_"
 _CACHE_BYTES = 2  # of an instruction
 _NUMBAS_OFFSET = 2  # Numba puts an instruction before the first
 Position = tuple[int | None, ...]
@@ -48,6 +48,7 @@ def _first_set(bits: int) -> Callable[[int], int]:
 
 _OF_BITS = {"clz": _leading_zeros, "popc": _ones, "brev": _reversed, "ffs": _first_set}
 GLOBALS: dict[str, Any] = {
+    ROUNDING: memoryview(bytearray(4)).cast("f"),
     "_float_": float,
     "_power_": power,
     "_shifted_": _shifted,
@@ -57,11 +58,11 @@ GLOBALS: dict[str, Any] = {
 }
 
 
-def positions(code: Any, inferred: Inferred) -> dict[Position, Typed]:
+def positions(code: Any, expressions: dict[int, Typed]) -> dict[Position, Typed]:
     """What is known of the expressions by their place in the source that ``code`` comes from."""
     where = [*code.co_positions()]
     found: dict[Position, Typed] = {}
-    for offset, typed in inferred.expressions.items():
+    for offset, typed in expressions.items():
         line, end, column, last = where[(offset - _NUMBAS_OFFSET) // _CACHE_BYTES]
         found[line, end, column, last] = typed
     return found
@@ -69,6 +70,21 @@ def positions(code: Any, inferred: Inferred) -> dict[Position, Typed]:
 
 def position_of(node: Any) -> Position:
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
+_INSIDE = (  # what gives no more bits than it takes
+    *(ast.FloorDiv, ast.Mod, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor),
+    ast.UAdd,
+)
+_RING = (ast.Add, ast.Sub, ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift)
+
+
+def _is_ring(node: ast.BinOp, typed: Typed) -> bool:
+    """Whether the last 64 bits of the result depend on those of the operands alone."""
+    if isinstance(node.op, ast.LShift) and not isinstance(node.right, ast.Constant):
+        return False
+    whole = isinstance(typed.signature.return_type, types.Integer)
+    return whole and isinstance(node.op, _RING) and all(map(_is_integer, typed.operands))
 
 
 def _is_integer(kind: Any) -> bool:
@@ -84,7 +100,7 @@ class TypedArithmetic(ast.NodeTransformer):
     ) -> None:
         self._known, self._divisor = known, divisor
         self.calls: list[Typed] = []
-        self._stored: set[int] = set()  # nodes whose value an array rounds or cuts
+        self._loose: set[int] = set()  # nodes whose value is rounded or cut later
 
     def _typed(self, node: Any) -> Typed | None:
         return self._known.get(position_of(node))
@@ -107,9 +123,9 @@ class TypedArithmetic(ast.NodeTransformer):
             result = value.signature.return_type
             both = isinstance(dtype, types.Integer) and isinstance(result, types.Integer)
             if dtype == result or both:
-                self._stored.add(id(node.value))
+                self._loose.add(id(node.value))
         self.generic_visit(node)
-        return node
+        return node if others else self._in_steps(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         typed = self._typed(node)
@@ -122,16 +138,61 @@ class TypedArithmetic(ast.NodeTransformer):
                 node.value = self._divisor(node.value)
             return node
         read = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
-        value = ast.copy_location(ast.BinOp(read, node.op, self.visit(node.value)), node)
-        changed = self._binary(value, typed, rounds=True)
-        return ast.copy_location(ast.Assign([node.target], changed), node)
+        value = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
+        return self._in_steps(
+            ast.copy_location(ast.Assign([node.target], self._visited(value, typed)), node)
+        )
+
+    def _in_steps(self, node: ast.Assign) -> list[ast.stmt] | ast.Assign:
+        """The assignment of a float32 without the calls that round it: an element of type float32
+        rounds what is stored in it, in a third of the time."""
+        steps: list[ast.stmt] = []
+
+        def rounded(value: ast.expr) -> ast.expr:
+            if not (isinstance(value, ast.Call) and getattr(value.func, "id", "") == _ROUND):
+                return value
+            (inner,) = value.args
+            if isinstance(inner, ast.BinOp):  # what is computed first, if the other is at hand
+                if isinstance(inner.right, ast.Name | ast.Constant):
+                    inner.left = rounded(inner.left)
+                elif isinstance(inner.left, ast.Name | ast.Constant):
+                    inner.right = rounded(inner.right)
+            store: Any = ast.parse(f"{ROUNDING}[0] = value").body[0]
+            for part in ast.walk(store):
+                ast.copy_location(part, node)
+            store.value = inner
+            steps.append(store)
+            load = ast.parse(f"{ROUNDING}[0]", mode="eval").body
+            for part in ast.walk(load):
+                ast.copy_location(part, value)
+            return load
+
+        if not isinstance(node.targets[0], ast.Name):
+            return node
+        node.value = rounded(node.value)
+        return [*steps, node]
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
-        typed, rounds = self._typed(node), id(node) not in self._stored
-        self.generic_visit(node)
+        typed = self._typed(node)
         if typed is None:
+            self.generic_visit(node)
             return self._divided(node, "right")
-        return self._binary(node, typed, rounds)
+        return self._visited(node, typed)
+
+    def _visited(self, node: ast.BinOp, typed: Typed) -> Any:
+        """The operation. Of integers that are added, multiplied and so on, only the last result is
+        cut to 64 bits: what is beyond them does not change the others."""
+        rounds, cut = id(node) not in self._loose, False
+        for part in node.left, node.right:
+            inner = self._typed(part)
+            if inner is None or inner.narrow or not isinstance(part, ast.BinOp):
+                continue
+            alike = inner.signature.return_type == typed.signature.return_type
+            if alike and _is_ring(node, typed) and _is_ring(part, inner):
+                self._loose.add(id(part))
+                cut = rounds and not (isinstance(node.op, ast.BitAnd) and typed.narrow)
+        self.generic_visit(node)
+        return self._binary(node, typed, rounds, cut)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
         typed = self._typed(node)
@@ -199,7 +260,7 @@ class TypedArithmetic(ast.NodeTransformer):
         is_narrow = isinstance(kind, types.Integer) and not typed.narrow
         return self._call(f"_{kind.name}_", node) if is_narrow else None
 
-    def _binary(self, node: ast.BinOp, typed: Typed, rounds: bool) -> Any:
+    def _binary(self, node: ast.BinOp, typed: Typed, rounds: bool, cut: bool) -> Any:
         result = typed.signature.return_type
         if isinstance(result, types.Float):
             if not self._floats(typed):
@@ -218,7 +279,7 @@ class TypedArithmetic(ast.NodeTransformer):
             if not constant:
                 shifted = self._call("_shifted_", node.left, node.right)
                 return self._kept(shifted, typed, rounds)
-        return self._kept(node, typed, rounds)
+        return self._kept(node, typed, rounds, cut)
 
     def _divided(self, node: Any, divisor: str) -> Any:
         """A division of unknown types."""
@@ -231,34 +292,32 @@ class TypedArithmetic(ast.NodeTransformer):
             isinstance(kind, types.Float) or _is_integer(kind) for kind in typed.operands
         )
 
-    def _kept(self, node: Any, typed: Typed, rounds: bool) -> Any:
-        """The node's value as a register of its type holds it."""
+    def _kept(self, node: Any, typed: Typed, rounds: bool, cut: bool = False) -> Any:
+        """The node's value as a register of its type holds it; ``cut`` if it is known to be
+        longer."""
         result = typed.signature.return_type
         if result in (types.float32, types.float16):
             return self._call(f"_{result.name}_", node) if rounds else node
         if not isinstance(result, types.Integer) or not rounds:
             return node
-        operation = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else None
-        kinds = [types.unliteral(kind) for kind in typed.operands]
-        inside = (
-            ast.FloorDiv | ast.Mod | ast.RShift | ast.BitAnd | ast.BitOr | ast.BitXor | ast.UAdd
-        )
-        if isinstance(operation, inside) and all(
-            getattr(kind, "signed", result.signed) == result.signed for kind in kinds
-        ):
-            return node
-        if typed.narrow and result.signed:
-            return node
-        if (
-            typed.narrow
-            and isinstance(operation, ast.Add | ast.Mult)
-            and not any(getattr(kind, "signed", False) for kind in kinds)
-        ):
+        if not cut and self._fits(node, typed, result):
             return node
         if not result.signed:
             return self._filled(f"value & {2**64 - 1}", node)
         test = f"{_WRAPPED} if {-(2**63)} <= ({_WRAPPED} := value) <= {2**63 - 1}"
         return self._filled(f"{test} else _int64_({_WRAPPED})", node)
+
+    def _fits(self, node: Any, typed: Typed, result: Any) -> bool:
+        """Whether 64 bits are enough for the integer."""
+        kinds = [types.unliteral(kind) for kind in typed.operands]
+        operation = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else None
+        if isinstance(operation, _INSIDE) and all(
+            getattr(kind, "signed", result.signed) == result.signed for kind in kinds
+        ):
+            return True
+        grows = isinstance(operation, ast.Add | ast.Mult)
+        unsigned = grows and not any(getattr(kind, "signed", False) for kind in kinds)
+        return typed.narrow and (result.signed or unsigned)
 
     def _call(self, name: str, *nodes: Any) -> Any:
         made = ast.Call(ast.Name(name, ast.Load()), [*nodes], [])
