@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernels.typed import RIGHT, WRONG
 from numba import cuda, float32, float64, int8, int32, int64, uint8, uint32, uint64
+from numba.cuda.types import float16
 
 from convlab.engines.simulator import Simulator
 from convlab.simulation.findings import NotSimulated
+from convlab.simulation.programs import UntypedRegisters, simulate, simulator
 
 TYPED = Simulator(typed=True)
 NAMES = {"int32": "i", "uint32": "u", "int64": "l", "uint64": "v", "float32": "f", "float64": "d"}
@@ -28,7 +31,7 @@ GIVEN = {
     "float32": [-2.5, -0.0, 0.0, 0.1, 3e38, np.inf, np.nan],
     "float64": [-1.7, 0.0, 1e-3, 1e300, 3.0],
 }
-NUMBERS = {"math": math, "np": np} | {
+NUMBERS = {"math": math, "np": np, "cuda": cuda, "float16": float16} | {
     kind.name: kind for kind in (float32, float64, int8, int32, int64, uint8, uint32, uint64)
 }
 number = count()
@@ -114,13 +117,40 @@ def test_numbas_own_results(lines: list[str], values: tuple[Any, ...], flag: boo
         assert same, f"{line} of {dict(zip(names, (*values, flag), strict=True))}: {out} {wanted}"
 
 
+READ = {
+    **{"i": np.int32(-7), "u": np.uint32(5), "l": np.int64(2**40 + 3), "v": np.uint64(9)},
+    **{"f": np.float32(0.1), "d": np.float64(0.1), "c": np.int8(-3), "w": np.uint8(250)},
+    **{"zero": np.int64(0), "h": np.float16(2048)},
+}
+
+
+@pytest.mark.parametrize("name", [*WRONG, *RIGHT])
+def test_what_a_gpu_computes(name: str) -> None:
+    text, right, *meant = (WRONG | RIGHT)[name]
+    assert meant != [right]
+    lines, kind = text.split("\n"), np.asarray(right).dtype
+    if not {"cuda", "float16", "h"} & {*function_of(lines, "").__code__.co_names}:
+        *names, _ = READ  # Numba has no float16 on a CPU
+        of_cpu = numba.njit(error_model="numpy")(
+            function_of([*lines, "return x"], ", ".join(names))
+        )
+        assert of_cpu(*(READ[one] for one in names)) == right
+        kind = np.dtype(str(numba.types.unliteral(of_cpu.nopython_signatures[0].return_type)))
+    loads = [f"{one} = {one}_[0]" for one in READ]
+    store = ["if cuda.threadIdx.x == 0: out[0] = x"]
+    names = ", ".join(f"{one}_" for one in READ)
+    kernel = cuda.jit(function_of([*loads, *lines, *store], f"{names}, out"))
+    out = np.zeros(1, kind)
+    TYPED.launch(kernel, 1, 32, *(np.array([value]) for value in READ.values()), out)
+    assert out[0] == np.array(right).astype(kind)
+
+
 def launched(*lines: str) -> np.ndarray:
     a = np.array([1.5, 0.1, 3, 0], np.float32)
     TYPED.launch(cuda.jit(function_of([*lines], "a")), 1, 1, a)
     return a
 
 
-NUMBERS |= {"cuda": cuda}
 COMPUTED = {
     "popc(int32(-1)) + popc(-1)": 96,
     "clz(uint32(1)) + clz(uint64(1))": 94,
@@ -154,7 +184,50 @@ REFUSED = {
     "if a[0] > 0: x = 1\nelse: x = (1, 2)\na[0] = x[0]": "Cannot unify",
     "x = 'a' + str(int(a[0])); a[0] = len(x)": "str",
     "open('x')": "open",
+    "a[0] = (1 << 40) << 30": "too large",
 }
+
+
+def test_a_note_says_where_types_are_not_known() -> None:
+    @cuda.jit(device=True)
+    def factorial(n):
+        return 1 if n < 2 else n * factorial(n - 1)
+
+    @cuda.jit
+    def kernel(a):
+        a[0] = factorial(5)
+
+    a = np.zeros(1)
+    with pytest.warns(UntypedRegisters, match="kernel ran without Numba's types: factorial calls"):
+        simulate(kernel, 1, 1, a)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warnings.warn", pytest.fail)
+        simulate(kernel, 1, 1, a, typed=False)
+    with simulator() as report:
+        kernel[1, 1](a)
+    assert a[0] == 120
+    assert ["factorial calls itself" in one for one in report.notes] == [True]
+
+
+def test_constants_and_lambdas_of_device_functions_and_declared_types() -> None:
+    @cuda.jit(device=True)
+    def filled(a, n, function):
+        s = cuda.shared.array(n, float32)
+        s[0] = function(a[0], n)
+        a[0] = s[0]
+
+    @cuda.jit
+    def constant(a):
+        filled(a, 32, times)
+
+    a = np.full(1, 0.1, np.float32)
+    times = cuda.jit(device=True)(lambda x, n: x * n / n)
+    simulate(constant, 1, 1, a)
+    assert a[0] == np.float32(0.1)
+    with simulator():
+        clz = cuda.jit("void(float32[:], int32)")(function_of(["a[0] = cuda.clz(n)"], "a, n"))
+        clz[1, 1](a, 1)
+    assert a[0] == 31
 
 
 @pytest.mark.parametrize("line", REFUSED)

@@ -17,7 +17,8 @@ from numba.cuda.core import errors, ir
 # Of Numba's reasons those that mean a kernel is wrong, and not that its types are unknown here.
 _REFUSALS = re.compile(
     r"Cannot unify .*(?=, defined at)|Cannot unify .*|Use of unsupported NumPy function .*"
-    r"|Illegal IR, .*|Untyped global name '\w+': .* <class 'builtin_function_or_method'>"
+    r"|Illegal IR, .*|Int value is too large: \d+"
+    r"|Untyped global name '\w+': .* <class 'builtin_function_or_method'>"
     r"|No implementation of function Function\(<class '(?:str|tuple|list|dict|set)'>\)"
     r"|Unknown attribute '.*' of type (?:array|list|Literal|int|float|unicode|Tuple).*"
 )
