@@ -36,8 +36,9 @@ from convlab.simulation.findings import NotSimulated
 from convlab.simulation.greenlets import numbered
 from convlab.simulation.inference import Typed, infer
 from convlab.simulation.refusals import Untyped
+from convlab.simulation.registers import GLOBALS
 from convlab.simulation.scalars import by_zero
-from convlab.simulation.typed_arithmetic import CALLED, GLOBALS, TypedArithmetic, positions
+from convlab.simulation.typed_arithmetic import CALLED, TypedArithmetic, positions
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = tuple(

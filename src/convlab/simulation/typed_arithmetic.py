@@ -15,47 +15,14 @@ import numpy as np
 from numba.cuda import types
 
 from convlab.simulation.inference import Typed
-from convlab.simulation.scalars import keeper, power
+from convlab.simulation.registers import OF_BITS, ROUNDING
 
 CALLED = "_called_"  # and a number: a device function for the types of one call
-_WRAPPED, _ROUND, ROUNDING = "_wrapped_", "_float32_", "_rounding_"
+_WRAPPED, _ROUND = "_wrapped_", "_float32_"
 _CACHE_BYTES = 2  # of an instruction
 _NUMBAS_OFFSET = 2  # Numba puts an instruction before the first
 Position = tuple[int | None, ...]
 """First line, last line, first column, last column."""
-
-
-def _shifted(value: int, count: int) -> int:
-    """``value << count``: no bit is left of 64, however large the count."""
-    return value << count if 0 <= count < 64 else 0
-
-
-def _leading_zeros(bits: int) -> Callable[[int], int]:
-    return lambda value: bits - (value & (1 << bits) - 1).bit_length()
-
-
-def _ones(bits: int) -> Callable[[int], int]:
-    return lambda value: (value & (1 << bits) - 1).bit_count()
-
-
-def _reversed(bits: int) -> Callable[[int], int]:
-    return lambda value: int(f"{value & (1 << bits) - 1:0{bits}b}"[::-1], 2)
-
-
-def _first_set(bits: int) -> Callable[[int], int]:
-    return lambda value: (value & -value & (1 << bits) - 1).bit_length()
-
-
-_OF_BITS = {"clz": _leading_zeros, "popc": _ones, "brev": _reversed, "ffs": _first_set}
-GLOBALS: dict[str, Any] = {
-    ROUNDING: memoryview(bytearray(4)).cast("f"),
-    "_float_": float,
-    "_power_": power,
-    "_shifted_": _shifted,
-    **{f"_{name}_": keeper(np.dtype(name)) for name in ("float16", "float32")},
-    **{f"_{u}int{n}_": keeper(np.dtype(f"{u}int{n}")) for u in ("", "u") for n in (8, 16, 32, 64)},
-    **{f"_{name}{n}_": of(n) for name, of in _OF_BITS.items() for n in (8, 16, 32, 64)},
-}
 
 
 def positions(code: Any, expressions: dict[int, Typed]) -> dict[Position, Typed]:
@@ -72,11 +39,9 @@ def position_of(node: Any) -> Position:
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 
-_INSIDE = (  # what gives no more bits than it takes
-    *(ast.FloorDiv, ast.Mod, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor),
-    ast.UAdd,
-)
-_RING = (ast.Add, ast.Sub, ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift)
+_BITS = (ast.BitAnd, ast.BitOr, ast.BitXor)
+_INSIDE = (ast.FloorDiv, ast.Mod, ast.RShift, ast.UAdd, *_BITS)  # no more bits than they take
+_RING = (ast.Add, ast.Sub, ast.Mult, ast.LShift, *_BITS)
 
 
 def _is_ring(node: ast.BinOp, typed: Typed) -> bool:
@@ -162,10 +127,7 @@ class TypedArithmetic(ast.NodeTransformer):
                 ast.copy_location(part, node)
             store.value = inner
             steps.append(store)
-            load = ast.parse(f"{ROUNDING}[0]", mode="eval").body
-            for part in ast.walk(load):
-                ast.copy_location(part, value)
-            return load
+            return self._filled(f"{ROUNDING}[0]", value)
 
         if not isinstance(node.targets[0], ast.Name):
             return node
@@ -239,7 +201,7 @@ class TypedArithmetic(ast.NodeTransformer):
             node.func = ast.copy_location(ast.Name(name, ast.Load()), node.func)
             return self._call("_float_", node) if result == types.float64 else node
         name = getattr(typed.key, "__name__", "")
-        if name in _OF_BITS and typed.operands and isinstance(typed.operands[0], types.Integer):
+        if name in OF_BITS and typed.operands and isinstance(typed.operands[0], types.Integer):
             bits = typed.operands[0].bitwidth
             node.func = ast.copy_location(ast.Name(f"_{name}{bits}_", ast.Load()), node.func)
             return node
