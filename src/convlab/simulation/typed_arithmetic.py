@@ -113,7 +113,7 @@ class TypedArithmetic(ast.NodeTransformer):
         rounds what is stored in it, in a third of the time."""
         steps: list[ast.stmt] = []
 
-        def rounded(value: ast.expr) -> ast.expr:
+        def rounded(value: ast.expr) -> Any:
             if not (isinstance(value, ast.Call) and getattr(value.func, "id", "") == _ROUND):
                 return value
             (inner,) = value.args
