@@ -18,13 +18,15 @@ from numba.cuda.core import errors, ir
 _REFUSALS = re.compile(
     r"Cannot unify .*(?=, defined at)|Cannot unify .*|Use of unsupported NumPy function .*"
     r"|Illegal IR, .*|Int value is too large: \d+"
+    r"|Use of unsupported opcode .* found|Untyped global name '(?:dict|list|set|str)'"
+    r"|Unknown attribute '\w+' of type Module(?=\(<module 'numpy)"
     r"|Untyped global name '\w+': .* <class 'builtin_function_or_method'>"
     r"|No implementation of function Function\(<class '(?:str|tuple|list|dict|set)'>\)"
     r"|Unknown attribute '.*' of type (?:array|list|Literal|int|float|unicode|Tuple).*"
 )
 _RUN_TIME_SHAPE = re.compile(
-    r"Function\(<function (shared|local)\.array .*?>>> array\("
-    r"(?:shape=)?(?:u?int\d|UniTuple\(u?int)",
+    r"Function\(<function (shared|local)\.array.*?>>> array\("
+    r"(?:shape=)?(?:Tuple\((?:Literal\[int\]\(\d+\), )*|UniTuple\()?u?int\d",
     re.DOTALL,
 )
 _NO_FUNCTION = re.compile(r"No implementation of function Function\(<(?:built-in )?function (\w+)")
@@ -70,10 +72,8 @@ def refusal(error: Exception, function: FunctionType) -> Refused | Untyped:
     """Numba's reason and line, if they mean that the kernel is wrong."""
     if isinstance(error, Refused | Untyped):  # of a device function that it calls
         return error
-    said = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    said = re.sub(r"\x1b\[[0-9;]*m| at 0x\w+|Failed in types mode .*", "", str(error))
     why = Untyped(f"{function.__name__}: {' '.join(said.split())[:200]}")
-    if not isinstance(error, errors.NumbaError | core_errors.NumbaError):
-        return why
     lines = {line for *_, line in function.__code__.co_lines() if line is not None}
     first = function.__code__.co_firstlineno
     own = lines - {first} or {first}
@@ -81,10 +81,11 @@ def refusal(error: Exception, function: FunctionType) -> Refused | Untyped:
     line = next((one for one in named if min(own) <= one <= max(own)), min(own))
     if (shape := _RUN_TIME_SHAPE.search(said)) is not None:
         return Refused(f"cuda.{shape[1]}.array with a shape known only at run time", line)
-    missing = _NO_FUNCTION.search(said)
-    if missing is not None and hasattr(np, missing[1]):
-        if not any(hasattr(module, missing[1]) for module in (builtins, math, operator)):
-            return Refused(f"np.{missing[1]} of such arguments", line)
+    for missing in _NO_FUNCTION.findall(said)[:1]:
+        plain = any(hasattr(one, missing) for one in (builtins, math, operator))
+        for name, module in {"np": np, "np.linalg": np.linalg}.items():
+            if hasattr(module, missing) and not plain:
+                return Refused(f"{name}.{missing} of such arguments", line)
     if (found := _REFUSALS.search(said)) is not None:
         return Refused(found[0], line)
     if isinstance(error, _UNSUPPORTED):
