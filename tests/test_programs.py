@@ -343,6 +343,9 @@ def test_skipped():
     shared_element[1, 32](np.zeros(1))
     pytest.skip("too late")
 def test_unknown(): cuda.jit(lambda a: cuda.unheard_of(a))[1, 1](np.zeros(1))
+def test_untyped():
+    exec("@cuda.jit\\ndef sourceless(a): a[0] = 1", globals())
+    sourceless[1, 1](np.zeros(1))
 def test_prepared(prepared): pass
 """
 
@@ -365,9 +368,59 @@ def test_a_suite_runs_strictly(tmp_path, monkeypatch) -> None:
         "ERROR test_suite.py::test_prepared": "test_suite.py:10: global race",
     }.items():
         assert f"{test} - Failed: {words}"[:60] in told, told
-    assert "5 failed, 1 passed, 1 error" in told
+    assert "5 failed, 2 passed, 1 error" in told
+    assert "cuda: sourceless ran without Numba's types" in told
     told = python(*options, "test_import.py", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1").stdout
     assert "ERROR test_import.py - test_suite.py:10: global race" in told
+
+
+TYPES = """
+import numpy as np
+from numba import cuda
+
+@cuda.jit
+def doubled(a, n):
+    x = 2**62
+    for _ in range(n):
+        x += x
+    a[0] = x
+
+@cuda.jit(device=True)
+def factorial(n):
+    return 1 if n < 2 else n * factorial(n - 1)
+
+@cuda.jit
+def recursive(a):
+    a[0] = factorial(3)
+
+def test_types():
+    a = np.ones(1)
+    doubled[1, 1](a, 2)
+    print(a[0])
+    recursive[1, 1](a)
+
+if __name__ == "__main__":
+    test_types()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "result"),
+    [("", "0.0"), ("--no-typed", f"{2.0**64}"), ("--cuda=untyped", f"{2.0**64}")],
+)
+def test_types_can_be_switched_off(tmp_path, words: str, result: str) -> None:
+    file = tmp_path / "numbers_of_types.py"
+    file.write_text(TYPES)
+    if words.startswith("--cuda"):
+        (plugin,) = PLUGINS.values()
+        how = "-m", "pytest", "-p", plugin, "-qs", words, str(file)
+        done = python(*how, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    else:
+        done = command("run", *words.split(), str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert result in done.stdout
+    told = "recursive ran without Numba's types: factorial calls itself" in done.stderr
+    assert told == (words == "")
 
 
 def test_the_simulator_imports_nothing_of_the_ladder() -> None:

@@ -70,6 +70,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "convlab.checking.records": ("Machine",),
     "convlab.simulation.report": ("Report",),
+    "convlab.simulation.programs": ("UntypedRegisters",),
     "convlab.simulation.access_log": ("Loop", "Loops"),
     "convlab.simulation.findings": ("Finding", "SimulationError", "NotSimulated"),
     "convlab.oracle": ("Oracle", "CheckResult"),

@@ -49,6 +49,9 @@ def run(
     sarif_file: Annotated[
         str | None, typer.Option("--sarif", metavar="FILE", help="Also write SARIF 2.1.0 to FILE.")
     ] = None,
+    typed: Annotated[
+        bool, typer.Option(help="Registers have Numba's types, not Python's numbers.")
+    ] = True,
 ) -> None:
     """Run a Numba CUDA program, unchanged and without a GPU, on the strict simulator.
 
@@ -65,8 +68,8 @@ def run(
         from convlab.simulation.programs import simulator
     here = Path.cwd()
     alone = STANDARD_OUTPUT in (json_file, sarif_file)
-    strict = simulator(stop=False, steps=steps)
-    with strict as report, redirect_stdout(sys.stderr) if alone else nullcontext():
+    told = redirect_stdout(sys.stderr) if alone else nullcontext()
+    with simulator(stop=False, steps=steps, typed=typed) as report, told:
         try:
             status = _run(path, arguments or [], module, report)
         finally:
@@ -153,6 +156,8 @@ def _tell(report: Report) -> None:
     console = console_for(STANDARD_OUTPUT)
     for line in report.lines():
         console.print(Text(line, "red"), soft_wrap=True)
+    for note in report.notes:
+        console.print(Text(f"convlab: {note}", "yellow"), soft_wrap=True)
     launches = _counted(report.launches, "launch", "launches")
     if report.findings:
         found = _counted(len(report.findings), "finding", "findings")

@@ -25,16 +25,25 @@ __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
 
 
 class Simulator(Engine):
-    """The strict simulator. Arrays are plain NumPy arrays; a launch returns when it has ended."""
+    """The strict simulator. Arrays are plain NumPy arrays; a launch returns when it has ended.
+
+    With ``typed`` registers have Numba's types, as far as its type inference knows them: integers
+    wrap, float32 is rounded by each operation. A kernel that Numba refuses raises ``NotSimulated``
+    with its reason.
+    """
 
     name = "simulator"
     device = "convlab's strict simulator on the CPU"
     multiply_adds_per_second = 450_000
 
     def __init__(
-        self, strict: bool = True, recorder: Recorder | None = None, loops: Loops | None = None
+        self,
+        strict: bool = True,
+        recorder: Recorder | None = None,
+        loops: Loops | None = None,
+        typed: bool = False,
     ) -> None:
-        self.strict, self.recorder, self.loops = strict, recorder, loops
+        self.strict, self.recorder, self.loops, self.typed = strict, recorder, loops, typed
 
     def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
         """Run one launch to its end."""
@@ -57,11 +66,11 @@ class Simulator(Engine):
         sizes = three(grid, "grid"), three(block, "block")
         what = kernel, *sizes, arguments, shared_bytes, self.strict
         left = None if self.loops is None else self.loops.left  # for either order
-        simulated = SimulatedLaunch(*what, self._counts, self.recorder, self.loops)
+
+        def again(backwards: bool) -> SimulatedLaunch:
+            loops = None if left is None else Loops(left)
+            return SimulatedLaunch(*what, None, None, loops, self.typed, backwards=backwards)
+
+        simulated = SimulatedLaunch(*what, self._counts, self.recorder, self.loops, self.typed)
         simulated.on_block = self.on_block
-        run_in_orders(
-            simulated,
-            lambda backwards: SimulatedLaunch(
-                *what, None, None, None if left is None else Loops(left), backwards=backwards
-            ),
-        )
+        run_in_orders(simulated, again)

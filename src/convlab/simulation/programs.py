@@ -6,6 +6,7 @@ Inside :func:`simulator` a program has device arrays, streams and events that ne
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,10 @@ from convlab.simulation.simulated_launch import SimulatedLaunch
 FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
 
 
+class UntypedRegisters(UserWarning):
+    """A kernel ran with Python's numbers, and why Numba's types of them are not known."""
+
+
 def simulate(
     kernel: Any,
     grid: int | Sequence[int],
@@ -38,34 +43,56 @@ def simulate(
     *arguments: Any,
     shared_bytes: int = 0,
     steps: int | None = None,
+    typed: bool = True,
 ) -> None:
     """Run ``kernel[grid, block, 0, shared_bytes](*arguments)`` on the strict simulator.
 
     ``kernel`` is any ``@cuda.jit`` kernel; arrays are NumPy's, or device arrays of Numba's
     simulator. ``steps`` are how many iterations all loops of all threads may have together; more
-    are a finding. Raises ``SimulationError`` with its findings if the kernel is wrong,
-    ``NotSimulated`` if it uses what is not known here, and ``ValueError`` for a shape that CUDA
-    does not launch or for less than one step.
+    are a finding. If ``typed``, registers have Numba's types; where its type inference does not
+    tell them, an :class:`UntypedRegisters` warns. Raises ``SimulationError`` with its findings if
+    the kernel is wrong, ``NotSimulated`` if it uses what is not known here or Numba refuses it, and
+    ``ValueError`` for a shape that CUDA does not launch or for less than one step.
     """
+
+    def warn(why: str) -> None:
+        warnings.warn(why, UntypedRegisters, stacklevel=4)
+
+    _simulate(kernel, grid, block, arguments, shared_bytes, steps, typed, warn)
+
+
+def _simulate(
+    kernel: Any,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    arguments: tuple[Any, ...],
+    shared_bytes: int,
+    steps: int | None,
+    typed: bool,
+    tell: Callable[[str], None],
+) -> None:
     if steps is not None and steps < 1:
         raise ValueError(f"steps is {steps}: a launch has at least 1")
     sizes = three(grid, "grid"), three(block, "block")
 
     def made(backwards: bool = False) -> SimulatedLaunch:
         loops = None if steps is None else Loops(steps, finds=True)
-        what = kernel, *sizes, arguments, shared_bytes, True, None, None, loops
+        what = kernel, *sizes, arguments, shared_bytes, True, None, None, loops, typed
         return SimulatedLaunch(*what, backwards=backwards)
 
-    run_in_orders(made(), made)
+    launch = made()
+    if launch.untyped:
+        tell(launch.untyped)
+    run_in_orders(launch, made)
 
 
 @contextmanager
-def simulator(stop: bool = True, steps: int | None = None) -> Iterator[Report]:
+def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -> Iterator[Report]:
     """Inside, ``numba.cuda`` needs no GPU and every launch is simulated strictly. Gives the
     :class:`Report` of what the launches were found to do wrong.
 
     A launch with findings raises ``SimulationError``; with ``stop=False`` only one that could not
-    go on to its end does. ``steps`` are a launch's, as of :func:`simulate`. A program is best
+    go on to its end does. ``steps`` and ``typed`` are :func:`simulate`'s. A program is best
     imported inside: Numba decides at its first import whether it needs a GPU, which
     ``NUMBA_ENABLE_CUDASIM=1`` denies.
     """
@@ -79,8 +106,8 @@ def simulator(stop: bool = True, steps: int | None = None) -> Iterator[Report]:
         report.launches += 1
         try:
             with one_at_a_time:  # threads of the program share what a launch rounds numbers with
-                what = self.kernel, self.grid, self.block, *given
-                simulate(*what, shared_bytes=self.shared_bytes, steps=steps)
+                how = self.shared_bytes, steps, typed, report.note
+                _simulate(self.kernel, self.grid, self.block, tuple(given), *how)
         except SimulationError as error:
             report.add(error)
             if stop or error.ended:

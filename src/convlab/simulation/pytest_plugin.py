@@ -21,8 +21,9 @@ def pytest_addoption(parser: Any) -> None:
     group = parser.getgroup("convlab")
     group.addoption(
         "--cuda",
-        choices=["strict"],
-        help="Run Numba CUDA kernels on convlab's strict simulator; what it finds fails the test.",
+        choices=["strict", "untyped"],
+        help="Run Numba CUDA kernels on convlab's strict simulator; what it finds fails the test. "
+        "untyped: registers hold Python's numbers instead of Numba's types.",
     )
     group.addoption(
         "--cuda-steps",
@@ -41,14 +42,20 @@ def pytest_load_initial_conftests(early_config: Any) -> None:
     from convlab.simulation.programs import simulator
 
     early_config.stash[_ENTERED] = stack = ExitStack()
-    early_config.stash[_REPORT] = stack.enter_context(
-        simulator(stop=False, steps=early_config.known_args_namespace.cuda_steps)
-    )
+    given = early_config.known_args_namespace
+    typed = given.cuda == "strict"
+    strict = simulator(stop=False, steps=given.cuda_steps, typed=typed)
+    early_config.stash[_REPORT] = stack.enter_context(strict)
 
 
 def pytest_unconfigure(config: Any) -> None:
     if _ENTERED in config.stash:
         config.stash[_ENTERED].close()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
+    for note in config.stash[_REPORT].notes if _REPORT in config.stash else ():
+        terminalreporter.write_line(f"cuda: {note}")
 
 
 def pytest_report_header(config: Any) -> str | None:

@@ -35,8 +35,12 @@ from convlab.device import ENGINE_CONSTANTS, emulation_of
 from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.greenlets import numbered
+from convlab.simulation.inference import Typed, infer
+from convlab.simulation.refusals import Untyped
+from convlab.simulation.registers import GLOBALS
 from convlab.simulation.scalars import by_zero
 from convlab.simulation.signatures import casting
+from convlab.simulation.typed_arithmetic import CALLED, TypedArithmetic, positions
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = tuple(
@@ -81,22 +85,33 @@ class Copier:
         if loops is not None:
             self._builtins["range"] = loops.range
         self.used: set[str] = set()
-        self._copies: dict[FunctionType, FunctionType] = {}
+        self._copies: dict[Any, FunctionType] = {}
         self._modules: dict[int, ModuleType] = {}
 
-    def copy(self, function: FunctionType) -> FunctionType:
-        """The function with its globals and closure replaced."""
-        if function in self._copies:
-            return self._copies[function]
+    def copy(
+        self, function: FunctionType, types: Types | None = None, bits: Bits = ()
+    ) -> FunctionType:
+        """The function with its globals and closure replaced and, if the Numba ``types`` of its
+        arguments are given, with arithmetic as those have it; integers among them have no more than
+        so many ``bits``. Raises ``Refused`` and ``Untyped`` as :func:`infer` does."""
+        key = function, types, bits
+        if key in self._copies:
+            return self._copies[key]
         # Not all of them: they would live as long as the copy.
         globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
         globals_[BY_ZERO] = self._builtins.get(BY_ZERO, by_zero)
         globals_[ENDLESS], globals_[NUMBERED] = self._endless, numbered
-        code = _code_of(function, not self._copies)
+        code, calls = _code_of(function, not self._copies, types, bits)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
-        self._copies[function] = copy  # before what it refers to is copied: that may be itself
+        self._copies[key] = copy  # before what it calls is copied: that may be itself
+        if types is not None:
+            globals_ |= GLOBALS
+        for number, typed in enumerate(calls):
+            called = self.copy(typed.calls, tuple(typed.signature.args), typed.bits)
+            loops = self._loops
+            globals_[f"{CALLED}{number}"] = called if loops is None else loops.call(called)
         attributes = names_used(code)
         for name in _global_names(code):
             if name in function.__globals__:
@@ -243,20 +258,30 @@ class Unknown:
     __lt__ = __le__ = __gt__ = __ge__ = __and__ = __rand__ = __rshift__ = __rlshift__ = _refuse
 
 
-_codes: WeakKeyDictionary[FunctionType, dict[bool, CodeType]] = WeakKeyDictionary()
+Types = tuple[Any, ...]
+Bits = tuple[int, ...]
+_Code = tuple[CodeType, list[Typed]]
+_codes: WeakKeyDictionary[FunctionType, dict[Any, _Code]] = WeakKeyDictionary()
 
 
-def _code_of(function: FunctionType, is_kernel: bool) -> CodeType:
-    """The function's code, shared with no other function of a factory, in which divisions are a
-    GPU's and ``while`` loops count: always the same, so that Python and the caches of instructions
-    in it need to look at it only once."""
-    codes = _codes.setdefault(function, {})
-    if is_kernel not in codes:
+def _code_of(function: FunctionType, is_kernel: bool, types: Types | None, bits: Bits) -> _Code:
+    """The function's code, shared with no other function of a factory, and what it calls by types:
+    code in which divisions are a GPU's, arithmetic that of the types and ``while`` loops count. It
+    is always the same, so that Python and the caches of instructions in it need to look at it only
+    once."""
+    codes, key = _codes.setdefault(function, {}), (is_kernel, types, bits)
+    if key not in codes:
         code = function.__code__
         names = frozenset(name for name, value in _refers_to(function) if waits(value))
-        anew = _compiled_anew(code, code.co_filename, is_kernel, names)
-        codes[is_kernel] = (anew or code).replace()
-    return codes[is_kernel]
+        if types is not None:
+            try:
+                codes[key] = _typed_code(code, is_kernel, names, infer(function, types, bits))
+            except (OSError, TypeError, SyntaxError) as error:
+                raise Untyped(f"{function.__name__}: {error}") from None
+        else:
+            anew = _compiled_anew(code, code.co_filename, is_kernel, names)
+            codes[key] = (anew or code).replace(), []
+    return codes[key]
 
 
 def _refers_to(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -349,24 +374,63 @@ def _compiled_anew(
     if not (divides or repeats or returns):
         return None
     try:
-        lines, first = inspect.getsourcelines(code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-        found = tree.body[0]
-        if not isinstance(found, ast.FunctionDef):
-            return None
-        found.decorator_list = []
-        # Around it a function that has what the original closes over, and before it the imports:
-        # a call such as ``cuda.grid(1)`` is another instruction where the name is imported.
-        outer: Any = ast.parse(f"def {ENDLESS}({', '.join(code.co_freevars)}):\n pass").body[0]
-        outer.body, tree.body = [found], [*_imports(steps), outer]
-        ast.increment_lineno(found, first - 1)
-        ast.fix_missing_locations(tree)
-        if _inner(tree, file, found.name).co_code != code.co_code:
-            return None
+        tree, found, _ = _source(code, steps, file)
         _Rewriter(is_kernel, waiting).generic_visit(found)
-        return _inner(tree, file, found.name)
+        return _inner(tree, file, code.co_name)
     except (OSError, TypeError, SyntaxError):
         return None
+
+
+def _typed_code(
+    code: CodeType, is_kernel: bool, waiting: frozenset[str], expressions: dict[int, Typed]
+) -> _Code:
+    """The code with the arithmetic of its types, and what it calls. Raises ``OSError`` or its like
+    where there is no source."""
+    tree, found, same = _source(code, list(dis.get_instructions(code)), code.co_filename)
+    rewriter = _LoopRewriter(is_kernel, waiting)
+    typed = TypedArithmetic(positions(same, expressions), rewriter.divisor)
+    typed.generic_visit(found)
+    rewriter.generic_visit(found)
+    # A name that is called no longer is still closed over.
+    kept = f"[{', '.join(code.co_freevars)}]"
+    if isinstance(found, ast.Lambda):
+        either: Any = ast.parse(f"value if 1 else {kept}", mode="eval").body
+        added = [*ast.walk(either)]
+        found.body, either.body = either, found.body
+    else:
+        found.body[:0] = ast.parse(f"if 0:\n {kept}").body
+        added = [*ast.walk(found.body[0])]
+    for part in added:
+        ast.copy_location(part, found)
+    return _inner(tree, code.co_filename, code.co_name), typed.calls
+
+
+def _source(
+    code: CodeType, steps: list[dis.Instruction], file: str
+) -> tuple[ast.Module, ast.FunctionDef | ast.Lambda, CodeType]:
+    """The tree of the code's source, the function in it, and the code that it compiles to: with the
+    same instructions, or ``TypeError``."""
+    lines, first = inspect.getsourcelines(code)
+    source = ast.parse(textwrap.dedent("".join(lines)))
+    ast.increment_lineno(source, first - 1)
+    function = source.body[0]
+    for found in [function] if isinstance(function, ast.FunctionDef) else ast.walk(source):
+        if not isinstance(found, ast.FunctionDef | ast.Lambda):
+            continue
+        if isinstance(found, ast.FunctionDef):
+            found.decorator_list = []
+        # Around it a function that has what the original closes over, and before it the imports:
+        # a call such as ``cuda.grid(1)`` is another instruction where the name is imported.
+        text = f"def {ENDLESS}({', '.join(code.co_freevars)}):\n pass"
+        tree = ast.parse(text)
+        outer: Any = tree.body[0]
+        outer.body = [found if isinstance(found, ast.FunctionDef) else ast.Expr(found)]
+        tree.body[:0] = _imports(steps)
+        ast.fix_missing_locations(tree)
+        same = _inner(tree, file, code.co_name)
+        if same.co_code == code.co_code:
+            return tree, found, same
+    raise TypeError("the source is not, or no longer, its own")
 
 
 def _imports(steps: list[dis.Instruction]) -> list[ast.stmt]:
@@ -400,16 +464,16 @@ class _Rewriter(ast.NodeTransformer):
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         self.generic_visit(node)
         if isinstance(node.op, ast.Div):
-            node.right = self._divisor(node.right)
+            node.right = self.divisor(node.right)
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         self.generic_visit(node)
         if isinstance(node.op, ast.Div):
-            node.value = self._divisor(node.value)
+            node.value = self.divisor(node.value)
         return node
 
-    def _divisor(self, node: ast.expr) -> ast.expr:
+    def divisor(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Constant) and node.value:
             return node
         text = f"({DIVISOR} := value) or {BY_ZERO}({DIVISOR})"
@@ -453,3 +517,9 @@ class _Rewriter(ast.NodeTransformer):
             loop.iter = ast.copy_location(ast.Call(name, [loop.iter], []), loop.iter)
             ast.copy_location(name, loop.iter)
         return loop
+
+
+class _LoopRewriter(_Rewriter):
+    """Makes loops alone: the divisions are typed."""
+
+    visit_BinOp = visit_AugAssign = ast.NodeTransformer.generic_visit

@@ -16,10 +16,11 @@ SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 @dataclass
 class Report:
     """The findings of some launches, one for each kind, array and pair of lines, and why launches
-    could not be simulated."""
+    could not be simulated. ``notes`` say which kernels ran without Numba's types, and why."""
 
     launches: int = 0
     refused: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     _found: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
 
     @property
@@ -37,8 +38,12 @@ class Report:
                 one if known is None else replace(known, count=known.count + one.count)
             )
 
+    def note(self, what: str) -> None:
+        if what not in self.notes:
+            self.notes.append(what)
+
     def take(self) -> Report:
-        """What was kept since this was last asked."""
+        """What was kept since this was last asked, and all notes."""
         taken = replace(self)
         self.launches, self.refused, self._found = 0, [], {}
         return taken
@@ -57,6 +62,7 @@ class Report:
             "launches": self.launches,
             "findings": [asdict(finding) | {"text": str(finding)} for finding in self.findings],
             "refused": self.refused,
+            "notes": self.notes,
         }
 
     def as_sarif(self, version: str) -> dict[str, Any]:

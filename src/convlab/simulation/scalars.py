@@ -35,11 +35,12 @@ class WrapsAround(ArithmeticError):
 
 
 @cache
-def cast(name: str) -> Callable[..., Any]:
-    """The number type of that name as a function of a number; ``.dtype`` is NumPy's."""
+def cast(name: str, checked: bool = True) -> Callable[..., Any]:
+    """The number type of that name as a function of a number; ``.dtype`` is NumPy's. Unless
+    ``checked``, numbers below zero wrap in unsigned types."""
     dtype = np.dtype(name)
     made: Any = keeper(dtype)
-    if name in CHECKED:
+    if checked and name in CHECKED:
         made = _checked(made, dtype)
     made.dtype = dtype
     return made  # type: ignore[no-any-return]
@@ -93,6 +94,8 @@ def _integer(dtype: np.dtype[Any]) -> Callable[..., int]:
     of_nan = ((1 << 63) - low) % span + low if limits.bits == 64 else 0
 
     def integer(value: Any = 0) -> int:
+        if value.__class__ is int and low <= value <= high:
+            return int(value)
         try:
             number = int(value)
         except (OverflowError, ValueError, TypeError):  # infinite, NaN, complex
@@ -206,6 +209,12 @@ class Zero(float):
 
     def __rtruediv__(self, other: Any) -> Any:
         return _quiet(np.divide)(float(other), float(self))
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _quiet(np.floor_divide)(float(other), float(self))
+
+    def __rmod__(self, other: Any) -> Any:
+        return math.nan
 
 
 def by_zero(divisor: Any) -> Any:

@@ -15,6 +15,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from greenlet import getcurrent
+from numba.core import errors as core_errors
+from numba.cuda import types as numba_types
+from numba.cuda.core import errors
+from numba.cuda.np.numpy_support import from_dtype
+from numba.cuda.typing.typeof import Purpose, typeof
 from numpy.lib.array_utils import byte_bounds
 
 from convlab.device import emulation_of
@@ -32,10 +37,13 @@ from convlab.simulation.findings import (
 from convlab.simulation.greenlets import Block
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
+from convlab.simulation.numbas_types import check_kernel
 from convlab.simulation.orders import Asked
 from convlab.simulation.python_body import BY_ZERO, Copier, may_wait, names_used
 from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
-from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, meaning
+from convlab.simulation.ranges import WIDEST, given_bits
+from convlab.simulation.refusals import Refused, Untyped
+from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
 from convlab.simulation.simulated_cuda import SimulatedCuda
 from convlab.simulation.turns import Turns
 
@@ -86,6 +94,7 @@ class SimulatedLaunch(Clock):
         counts: Counts | None,
         recorder: Recorder | None = None,
         loops: Loops | None = None,
+        typed: bool = False,
         backwards: bool = False,
     ) -> None:
         _check_shape(grid, block)
@@ -126,8 +135,22 @@ class SimulatedLaunch(Clock):
         self.turns = Turns(self)
         self._global: dict[int, tuple[np.ndarray, Any]] = {}
         how = self._emulation, self.loops, self.turns.endless
-        copier = Copier(self.cuda, self._meaning, builtins, *how)
-        self.body = copier.copy(function)
+        makes = self.cuda, self._meaning, builtins, *how
+        copier = Copier(*makes)
+        self.typed, self.untyped = typed and self.arithmetic is None, ""
+        try:
+            types: Any = _types(kernel, arguments) if self.typed else (None,)
+            if self.typed:
+                check_kernel(function, types[0])
+            self.body = copier.copy(function, *types)
+        except Refused as refused:
+            where = f"{function.__code__.co_filename}:{refused.line}"
+            raise NotSimulated(f"Numba refuses {self.kernel}: {refused}, {where}") from None
+        except Untyped as why:
+            self.typed, copier = False, Copier(*makes)
+            self.untyped = f"{self.kernel} ran without Numba's types: {why}"
+            self.called.clear()
+            self.body = copier.copy(function)
         self.codes: tuple[CodeType, ...] = tuple(copier.codes())
         self.sites = self.reports.sites = Sites(self.codes)
         cores = self.tensor_cores
@@ -160,6 +183,8 @@ class SimulatedLaunch(Clock):
         if hasattr(value, "__cuda_array_interface__"):  # a device array: global memory
             return self._captured(value)
         meant = meaning(value)
+        if self.typed and callable(meant) and hasattr(meant, "dtype"):
+            return cast(meant.dtype.name, False) if meant.dtype.kind in "iufb" else meant
         if self.arithmetic is None or not callable(meant):
             return meant
         if getattr(meant, "dtype", None) is None:
@@ -432,6 +457,30 @@ class SimulatedLaunch(Clock):
                 found = id(trace.tb_frame.f_code) + trace.tb_lasti
             trace = trace.tb_next
         return found
+
+
+def _types(kernel: Any, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Numba's types of the arguments, and of integers how many bits they have at most."""
+    given: list[Any] = [_with_arrays(argument) for argument in arguments]
+    declared = getattr(kernel, "declared", None) or []  # jit's signatures
+    try:
+        types = tuple(
+            from_dtype(one.dtype) if _is_record(one) else typeof(one, Purpose.argument)
+            for one in given
+        )
+    except (ValueError, errors.NumbaError, core_errors.NumbaError) as error:
+        raise Untyped(str(error)) from None
+    if len(declared) == 1 and len(declared[0][0]) == len(types):
+        pairs = zip(types, declared[0][0], strict=True)
+        types = tuple(new if isinstance(new, numba_types.Number) else one for one, new in pairs)
+    return types, tuple(
+        given_bits(int(one).bit_length() if isinstance(kind, numba_types.Integer) else WIDEST)
+        for one, kind in zip(given, types, strict=True)
+    )
+
+
+def _is_record(argument: Any) -> bool:
+    return isinstance(argument, np.ndarray) and argument.ndim == 0 and bool(argument.dtype.names)
 
 
 def _check_shape(grid: Coordinates, block: Coordinates) -> None:

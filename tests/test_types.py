@@ -1,0 +1,240 @@
+"""Registers have Numba's types: what Numba's own compiler computes is what a simulated kernel
+computes, and what its type inference refuses is refused."""
+
+from __future__ import annotations
+
+import linecache
+import math
+from itertools import count
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernels.typed import RIGHT, WRONG
+from numba import cuda, float32, float64, int8, int32, int64, uint8, uint32, uint64
+from numba.cuda.types import float16
+
+from convlab.engines.simulator import Simulator
+from convlab.simulation.findings import NotSimulated
+from convlab.simulation.programs import UntypedRegisters, simulate, simulator
+
+TYPED = Simulator(typed=True)
+NAMES = {"int32": "i", "uint32": "u", "int64": "l", "uint64": "v", "float32": "f", "float64": "d"}
+GIVEN = {
+    "int32": [-(2**31), -7, 0, 3, 2**31 - 1],
+    "uint32": [0, 1, 5, 2**31, 2**32 - 1],
+    "int64": [-(2**61), -5, 0, 12, 2**61 - 1],
+    "uint64": [0, 1, 9, 2**63, 2**64 - 1],
+    "float32": [-2.5, -0.0, 0.0, 0.1, 3e38, np.inf, np.nan],
+    "float64": [-1.7, 0.0, 1e-3, 1e300, 3.0],
+}
+NUMBERS = {"math": math, "np": np, "cuda": cuda, "float16": float16} | {
+    kind.name: kind for kind in (float32, float64, int8, int32, int64, uint8, uint32, uint64)
+}
+number = count()
+
+
+def function_of(lines: list[str], arguments: str) -> Any:
+    """A function of that source, which ``inspect`` finds."""
+    file = f"<types {next(number)}>"
+    source = [f"def f({arguments}):\n", *(f"    {line}\n" for line in lines)]
+    linecache.cache[file] = sum(map(len, source)), None, source, file
+    namespace = dict(NUMBERS)
+    exec(compile("".join(source), file, "exec"), namespace)
+    return namespace["f"]
+
+
+LEAVES = st.sampled_from([*NAMES.values(), "2", "3", "-1", "0.5", "b", "2**40", "7.0"])
+
+
+def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    def filled(pattern: str) -> st.SearchStrategy[str]:
+        return st.tuples(inner, inner).map(lambda two: pattern.format(*two))
+
+    ints = st.sampled_from(["int64({})", "int32({})", "uint32({})", "uint8({})", "int8({})"])
+    whole = st.tuples(ints, st.sampled_from(["i", "u", "l", "v", "3", "b"])).map(
+        lambda two: two[0].format(two[1])
+    )
+    return st.one_of(
+        *(filled(f"({{}} {sign} {{}})") for sign in ("+", "-", "*", "/", "<", "==", ">=")),
+        *(filled(f"({{}} {sign} ({{}} + 0.5))") for sign in ("//", "%")),
+        filled("(-{0})"),
+        filled("float32({0})"),
+        filled("float64({0} - {1})"),
+        filled("abs({0})"),
+        filled("({0} if {1} > 1 else 3)"),
+        whole,
+        *(
+            st.tuples(whole, whole).map(lambda two, s=sign: f"({two[0]} {s} {two[1]})")
+            for sign in ("&", "|", "^", "+", "*", "-")
+        ),
+        *(
+            st.tuples(whole, whole).map(lambda two, s=sign: f"({two[0]} {s} ({two[1]} & 15))")
+            for sign in ("<<", ">>")
+        ),
+        *(
+            st.tuples(whole, whole).map(lambda two, s=sign: f"({two[0]} {s} ({two[1]} | 1))")
+            for sign in ("//", "%")
+        ),
+        whole.map(lambda one: f"(~{one})"),
+        whole.map(lambda one: f"({one} ** 2)"),
+    )
+
+
+EXPRESSIONS = st.recursive(LEAVES, _larger, max_leaves=6)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    lines=st.lists(EXPRESSIONS, min_size=12, max_size=12),
+    values=st.tuples(*(st.sampled_from(values) for values in GIVEN.values())),
+    flag=st.booleans(),
+)
+def test_numbas_own_results(lines: list[str], values: tuple[Any, ...], flag: bool) -> None:
+    arrays = [np.array([v], kind) for v, kind in zip(values, GIVEN, strict=True)]
+    arrays.append(np.array([flag]))
+    names = [*NAMES.values(), "b"]
+    loads = [f"{name} = {name}_[0]" for name in names]
+    parameters = ", ".join(f"{name}_" for name in names)
+    known = [f"x{n} = {line}" for n, line in enumerate(lines)]
+    results = ", ".join(f"x{n}" for n in range(len(lines)))
+    of_cpu = numba.njit(error_model="numpy")(
+        function_of([*loads, *known, f"return ({results},)"], parameters)
+    )
+    right = of_cpu(*arrays)
+    kinds = map(numba.types.unliteral, of_cpu.nopython_signatures[0].return_type.types)
+    outs = [np.zeros(1, str(kind)) for kind in kinds]
+    stores = [f"o{n}[0] = x{n}" for n in range(len(lines))]
+    out_names = ", ".join(f"o{n}" for n in range(len(lines)))
+    kernel = cuda.jit(function_of([*loads, *known, *stores], f"{parameters}, {out_names}"))
+    TYPED.launch(kernel, 1, 1, *arrays, *outs)
+    for line, want, out in zip(lines, right, outs, strict=True):
+        wanted = np.array([want], out.dtype)
+        same = out.tobytes() == wanted.tobytes() or (out != out and wanted != wanted)
+        assert same, f"{line} of {dict(zip(names, (*values, flag), strict=True))}: {out} {wanted}"
+
+
+READ = {
+    **{"i": np.int32(-7), "u": np.uint32(5), "l": np.int64(2**40 + 3), "v": np.uint64(9)},
+    **{"f": np.float32(0.1), "d": np.float64(0.1), "c": np.int8(-3), "w": np.uint8(250)},
+    **{"zero": np.int64(0), "h": np.float16(2048)},
+}
+
+
+@pytest.mark.parametrize("name", [*WRONG, *RIGHT])
+def test_what_a_gpu_computes(name: str) -> None:
+    text, right, *meant = (WRONG | RIGHT)[name]
+    assert meant != [right]
+    lines, kind = text.split("\n"), np.asarray(right).dtype
+    if not {"cuda", "float16", "h"} & {*function_of(lines, "").__code__.co_names}:
+        *names, _ = READ  # Numba has no float16 on a CPU
+        of_cpu = numba.njit(error_model="numpy")(
+            function_of([*lines, "return x"], ", ".join(names))
+        )
+        assert of_cpu(*(READ[one] for one in names)) == right
+        kind = np.dtype(str(numba.types.unliteral(of_cpu.nopython_signatures[0].return_type)))
+    loads = [f"{one} = {one}_[0]" for one in READ]
+    store = ["if cuda.threadIdx.x == 0: out[0] = x"]
+    names = ", ".join(f"{one}_" for one in READ)
+    kernel = cuda.jit(function_of([*loads, *lines, *store], f"{names}, out"))
+    out = np.zeros(1, kind)
+    TYPED.launch(kernel, 1, 32, *(np.array([value]) for value in READ.values()), out)
+    assert out[0] == np.array(right).astype(kind)
+
+
+def launched(*lines: str) -> np.ndarray:
+    a = np.array([1.5, 0.1, 3, 0], np.float32)
+    TYPED.launch(cuda.jit(function_of([*lines], "a")), 1, 1, a)
+    return a
+
+
+COMPUTED = {
+    "popc(int32(-1)) + popc(-1)": 96,
+    "clz(uint32(1)) + clz(uint64(1))": 94,
+    "brev(uint32(1)) / 2**31": 1,
+    "ffs(8)": 4,
+    "ballot_sync(0xFFFFFFFF, True)": 1,
+}
+
+
+@pytest.mark.parametrize("expression", COMPUTED)
+def test_bits_by_width(expression: str) -> None:
+    names = "popc", "clz", "brev", "ffs", "ballot_sync"
+    for name in names:
+        expression_of_cuda = expression.replace(f"{name}(", f"cuda.{name}(")
+        if expression_of_cuda != expression:
+            assert launched(f"a[0] = {expression_of_cuda}")[0] == COMPUTED[expression]
+
+
+REFUSED = {
+    "x = [1, 2]; a[0] = x[0]": "a list",
+    "x = [i for i in range(3)]": "a list",
+    "x = {1: 2}; a[0] = x[1]": "a dict",
+    "s = cuda.shared.array(int(a[0]), float32); s[0] = 1": "run time",
+    "s = cuda.local.array(len(a), float32); s[0] = 1": "run time",
+    "return a[0]": "returns nothing",
+    "yield a[0]": "generator",
+    "x = np.zeros(3); a[0] = x[0]": "np.zeros",
+    "a[:] = np.sort(a)": "np.sort",
+    "a[0] = np.dot(a, a)": "np.dot",
+    "a[0] = np.linalg.norm(a)": "np.linalg.norm",
+    "a[0] = np.random.rand()": "Unknown attribute 'rand'",
+    "x = dict(); a[0] = 1": "Untyped global name 'dict'",
+    "s = cuda.local.array((2, int(a[0])), float32); s[0, 0] = 1": "run time",
+    "a[0] = a.nope": "Unknown attribute 'nope'",
+    "if a[0] > 0: x = 1\nelse: x = (1, 2)\na[0] = x[0]": "Cannot unify",
+    "x = 'a' + str(int(a[0])); a[0] = len(x)": "str",
+    "open('x')": "open",
+    "a[0] = (1 << 40) << 30": "too large",
+}
+
+
+def test_a_note_says_where_types_are_not_known() -> None:
+    @cuda.jit(device=True)
+    def factorial(n):
+        return 1 if n < 2 else n * factorial(n - 1)
+
+    @cuda.jit
+    def kernel(a):
+        a[0] = factorial(5)
+
+    a = np.zeros(1)
+    with pytest.warns(UntypedRegisters, match="kernel ran without Numba's types: factorial calls"):
+        simulate(kernel, 1, 1, a)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warnings.warn", pytest.fail)
+        simulate(kernel, 1, 1, a, typed=False)
+    with simulator() as report:
+        kernel[1, 1](a)
+    assert a[0] == 120
+    assert ["factorial calls itself" in one for one in report.notes] == [True]
+
+
+def test_constants_and_lambdas_of_device_functions_and_declared_types() -> None:
+    @cuda.jit(device=True)
+    def filled(a, n, function):
+        s = cuda.shared.array(n, float32)
+        s[0] = function(a[0], n)
+        a[0] = s[0]
+
+    @cuda.jit
+    def constant(a):
+        filled(a, 32, times)
+
+    a = np.full(1, 0.1, np.float32)
+    times = cuda.jit(device=True)(lambda x, n: x * n / n)
+    simulate(constant, 1, 1, a)
+    assert a[0] == np.float32(0.1)
+    with simulator():
+        clz = cuda.jit("void(float32[:], int32)")(function_of(["a[0] = cuda.clz(n)"], "a, n"))
+        clz[1, 1](a, 1)
+    assert a[0] == 31
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_numba_refuses(line: str) -> None:
+    with pytest.raises(NotSimulated, match=f"Numba refuses f: .*{REFUSED[line]}.*<types .*:[234]"):
+        launched(*line.split("\n"))
