@@ -146,7 +146,10 @@ LINES = {
     square = cuda.jit("float32(float32)", device=True)(lambda x: x * x)
     below = cuda.jit("uint32(uint32)", device=True)(lambda x: x - 10)
     wrapped = np.zeros(1)
-    cuda.jit(lambda a: a.__setitem__(0, below(3)))[1, 1](wrapped)
+    @cuda.jit
+    def wraps(a):
+        a[0] = below(3)
+    wraps[1, 1](wrapped)
     assert wrapped[0] == 2**32 - 7
     @cuda.jit(["void(float32[:], int32)", "void(float64[:], int32)"])
     def declared(a, n):
@@ -175,7 +178,9 @@ LINES = {
     a = cuda.to_device(np.zeros(32))
     captured[1, 32](Foreign(a))
     assert (a.copy_to_host() == np.arange(31, -1, -1)).all()
-    captured_race = cuda.jit(lambda: weights.__setitem__(0, weights[cuda.grid(1)]))
+    @cuda.jit
+    def captured_race():
+        weights[0] = weights[cuda.grid(1)]
     assert findings(captured_race[1, 32]) == {("global race", "a global array")}
     """,
     "bfloat16 is there": """

@@ -63,7 +63,12 @@ def _real_compiler() -> Iterator[None]:
                         setattr(numba.cuda, name, value)
             yield
         finally:
-            _kept.update({name: sys.modules[name] for name in own if name in sys.modules})
+            # Imported once more, its registries would be other ones.
+            _kept.update(
+                (name, module)
+                for name, module in sys.modules.items()
+                if name.startswith(f"{package}.") and name not in shadows.keys() - own.keys()
+            )
             sys.modules.update(own)
             for name in [*vars(numba.cuda)]:
                 if name not in before:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba.core import errors as core_errors
 from numba.cuda.core import errors, ir
+from numba.cuda.core.ir_utils import get_definition, guard
 
 # Of Numba's reasons those that mean a kernel is wrong, and not that its types are unknown here.
 _REFUSALS = re.compile(
@@ -54,8 +55,12 @@ def check_instructions(function: FunctionType) -> None:
             raise Refused("try and with statements", line)
 
 
+RANDOM = "getattr", "random"
+
+
 def unsupported(state: Any) -> Refused | None:
-    """What types alone do not refuse: lists, dicts, sets, generators."""
+    """What types alone do not refuse: lists, dicts, sets, generators, and ``np.random``, which they
+    know once another part of Numba has brought it."""
     if (function := state.func_ir) is None:
         return None
     for block in function.blocks.values():
@@ -65,6 +70,10 @@ def unsupported(state: Any) -> Refused | None:
                 return Refused("a generator", value.loc.line)
             if isinstance(value, ir.Expr) and value.op in _CONTAINERS:
                 return Refused(f"{_CONTAINERS[value.op]}, which no kernel can make", value.loc.line)
+            if isinstance(value, ir.Expr) and (value.op, getattr(value, "attr", "")) == RANDOM:
+                module = guard(get_definition, function, value.value)
+                if getattr(module, "value", None) is np:
+                    return Refused("np.random, which no kernel can call", value.loc.line)
     return None
 
 

@@ -19,6 +19,7 @@ from numba import cuda, float32, int32
 from convlab.simulation.programs import simulate
 
 THREADS, TILE, BINS = 128, 8, 16
+PADDED = TILE + 1  # by name: Numba knows no sum as the shape of a shared array
 RUNS, LONG = 5, 1.0  # of each run the quickest counts; none follows when they took so many seconds
 
 
@@ -29,7 +30,7 @@ def saxpy(a, x, y):  # type: ignore[no-untyped-def]
 
 
 def transpose(a, b):  # type: ignore[no-untyped-def]
-    tile = cuda.shared.array((TILE, TILE + 1), float32)
+    tile = cuda.shared.array((TILE, PADDED), float32)
     x, y = cuda.threadIdx.x, cuda.threadIdx.y
     column, row = cuda.blockIdx.x * TILE, cuda.blockIdx.y * TILE
     tile[y, x] = a[row + y, column + x]
