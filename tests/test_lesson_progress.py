@@ -70,6 +70,8 @@ def test_tries_passes_and_hints_are_counted(mine, monkeypatch):
     for result in ("unfilled", "answer", "counts", "passed", "answer"):
         check(mine, monkeypatch, mark, result)
     check(mine, monkeypatch, "# another cell", "passed")
+    assert run(mine, "--hint", "00b").startswith("Tip 1 of")
+    assert [row(mine, one)["hints"][:2] for one in ("00_", "00b", "05")] == ["0/", "1/", "0/"]
     assert run(mine, "--hint", "05").startswith("Tip 1 of")
     assert run(mine, "--hint", "05_shared_memory").startswith("Tip 2 of")
     found = row(mine, "05")
