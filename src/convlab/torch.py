@@ -43,6 +43,8 @@ class Conv2d(torch.nn.Conv2d):  # type: ignore[misc]
         self.stage, self.engine = stage, engine
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if not isinstance(input, Tensor):
+            raise TypeError(f"input is {shown(input)}: it must be a torch.Tensor")
         left, right, top, bottom = self._reversed_padding_repeated_twice
         padding, batched = [top, bottom, left, right], input.dim() != 3
         settings = self.stride, padding, self.dilation, self.groups, self.stage, self.engine
@@ -59,8 +61,11 @@ def replace(model: torch.nn.Module, stage: str = "auto", engine: str = "auto") -
     and engine, in place: parameters, hooks and names stay. Returns how many there are.
 
     Layers of other classes, those derived from ``torch.nn.Conv2d`` among them, stay as they are.
-    Raises as :class:`Conv2d` does, with the layer's name, before any layer is changed.
+    Raises as :class:`Conv2d` does, with the layer's name, before any layer is changed, and
+    ``TypeError`` for a ``model`` that is no ``torch.nn.Module``.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is {shown(model)}: it must be a torch.nn.Module")
     kinds = (torch.nn.Conv2d, Conv2d)
     layers = {name: one for name, one in model.named_modules() if type(one) in kinds}
     for name, layer in layers.items():
