@@ -70,9 +70,10 @@ def test_the_reference_is_the_derivative(problem, of):
 def test_awkward_shapes_are_right(problem, name, of, engine):
     gradient = Gradient(problem, of)
     stage = stage_for(name, engine, gradient)
-    if stage.runs_on(engine.capability()):
-        result = run(gradient, stage, engine, random_tensors(gradient, 3, bias=False))
-        assert result.ok, str(result)
+    if not stage.runs_on(engine.capability()):
+        pytest.skip(f"the GPU is too old for {stage.name}")
+    result = run(gradient, stage, engine, random_tensors(gradient, 3, bias=False))
+    assert result.ok, str(result)
 
 
 @given(problems(max_macs=600), st.integers(0, 2**32 - 1))

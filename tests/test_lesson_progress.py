@@ -141,6 +141,7 @@ def test_an_answer_whose_exercise_is_gone_stays_as_a_cell(mine):
     [
         (("--reset", "99"), "lesson is '99': it must be one of 00"),
         (("--status", "--update"), "exclude each other"),
+        (("--hint", "05", "--json", "-"), "--json has nothing to write with --hint"),
     ],
 )
 def test_what_cannot_be_done_is_refused(mine, options, said):

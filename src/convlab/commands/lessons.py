@@ -45,6 +45,8 @@ def lessons(
     console = console_for(json_file)
     if sum(map(bool, (status, hint, reset, update))) > 1:
         refuse("--status, --hint, --reset and --update exclude each other: give one")
+    if json_file is not None and (hint or reset or update):
+        refuse("--json has nothing to write with --hint, --reset or --update: give --status")
     if folder.exists() and not folder.is_dir():
         refuse(f"folder is {str(folder)!r}, which is a file: give a folder")
     if status or hint or reset or update:
