@@ -6,6 +6,7 @@ import math
 import os
 from importlib.util import find_spec
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,19 +113,17 @@ def onnx_data(case: Any) -> tuple[Any, list[tuple[list[np.ndarray], np.ndarray]]
     import onnx
     from onnx import numpy_helper
 
-    def read(path: Any, value: Any) -> np.ndarray:
+    def read(path: Path) -> np.ndarray:
         tensor = onnx.TensorProto.FromString(path.read_bytes())
         return numpy_helper.to_array(tensor)
 
     if case.model_dir is None:
         return case.model.graph.node[0], [(list(i), o[0]) for i, o in case.data_sets]
-    from pathlib import Path
-
     folder = Path(case.model_dir)
     graph = onnx.load(folder / "model.onnx").graph
     held = [numpy_helper.to_array(one) for one in graph.initializer]
     sets = [
-        ([read(one / "input_0.pb", 0), *held], read(one / "output_0.pb", 0))
+        ([read(one / "input_0.pb"), *held], read(one / "output_0.pb"))
         for one in sorted(folder.glob("test_data_set_*"))
     ]
     return graph.node[0], sets

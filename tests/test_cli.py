@@ -137,9 +137,9 @@ def test_stages_run_in_the_ladder_s_order_and_once_and_the_json_is_told_what_was
         return [result.stage.name for result in results], arguments
 
     monkeypatch.setattr(ladder, "as_json", as_json)
-    stages = ("--stage", "s04", "--stage", "s01", "--stage", "s04")
+    stages = [word for name in ("grouped", "s04", "s01", "s04") for word in ("--stage", name)]
     names, typed = strict_json(convlab_(*SIMULATED, "--json", "-", *stages).stdout)
-    assert names == ["s01_direct", "s04_implicit_gemm"]
+    assert names == ["s01_direct", "s04_implicit_gemm", "grouped"]
     assert typed == [*SIMULATED, "--json", "-", *stages]
 
 
@@ -229,6 +229,10 @@ def test_yes_waits(monkeypatch):
             "engine is 'cuda': it must be 'auto', 'gpu', 'simulator' or 'cudasim'",
         ),
         (("ladder", "--stage", "s99"), "stage is 's99': it must be one of s01_direct, "),
+        (
+            ("lint", "b01"),
+            "stage is 'b01': it must compute a convolution, but b01_gradients computes gradients",
+        ),
         (("ladder", "--json", "absent/ladder.json"), "there is no folder 'absent'"),
         (("ladder", "--json", "."), "'.', which is a folder"),
         (("stages", "--json", "absent/stages.json"), "there is no folder 'absent'"),

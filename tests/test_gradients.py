@@ -70,9 +70,10 @@ def test_the_reference_is_the_derivative(problem, of):
 def test_awkward_shapes_are_right(problem, name, of, engine):
     gradient = Gradient(problem, of)
     stage = stage_for(name, engine, gradient)
-    if stage.runs_on(engine.capability()):
-        result = run(gradient, stage, engine, random_tensors(gradient, 3, bias=False))
-        assert result.ok, str(result)
+    if not stage.runs_on(engine.capability()):
+        pytest.skip(f"the GPU is too old for {stage.name}")
+    result = run(gradient, stage, engine, random_tensors(gradient, 3, bias=False))
+    assert result.ok, str(result)
 
 
 @given(problems(max_macs=600), st.integers(0, 2**32 - 1))
@@ -143,7 +144,7 @@ def test_plan_takes_a_gradient_by_any_stage():
     names = {"auto": "b01_gradients", "b02": "b02_exchanged_roles", "s05": "b02_exchanged_roles"}
     for name, expected in names.items():
         assert plan(gradient, name, engine="simulator").stage.name == expected
-    with pytest.raises(ValueError, match=r"^stage is 'b01': it must be one of"):
+    with pytest.raises(ValueError, match=r"^stage is 'b01': it must compute a convolution"):
         plan(AWKWARD["plain"], "b01")
 
 

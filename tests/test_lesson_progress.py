@@ -70,6 +70,8 @@ def test_tries_passes_and_hints_are_counted(mine, monkeypatch):
     for result in ("unfilled", "answer", "counts", "passed", "answer"):
         check(mine, monkeypatch, mark, result)
     check(mine, monkeypatch, "# another cell", "passed")
+    assert run(mine, "--hint", "00b").startswith("Tip 1 of")
+    assert [row(mine, one)["hints"][:2] for one in ("00_", "00b", "05")] == ["0/", "1/", "0/"]
     assert run(mine, "--hint", "05").startswith("Tip 1 of")
     assert run(mine, "--hint", "05_shared_memory").startswith("Tip 2 of")
     found = row(mine, "05")
@@ -139,6 +141,7 @@ def test_an_answer_whose_exercise_is_gone_stays_as_a_cell(mine):
     [
         (("--reset", "99"), "lesson is '99': it must be one of 00"),
         (("--status", "--update"), "exclude each other"),
+        (("--hint", "05", "--json", "-"), "--json has nothing to write with --hint"),
     ],
 )
 def test_what_cannot_be_done_is_refused(mine, options, said):

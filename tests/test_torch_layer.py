@@ -217,9 +217,16 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match=r"^1: padding_mode is 'circular': it must be 'zeros'$"):
         layers.replace(model)
     assert type(model[0]) is nn.Conv2d
+    with pytest.raises(TypeError, match=r"^model is 3: it must be a torch.nn.Module$"):
+        layers.replace(3)
     layer = layers.Conv2d(3, 4, 3, device=DEVICE)
+    with pytest.raises(TypeError, match=r"^input is \[1\]: it must be a torch.Tensor$"):
+        layer([1])
     with pytest.raises(TypeError, match=r"^input has dtype torch.float16: it must be torch.float"):
         layer(torch.zeros(1, 3, 4, 4, dtype=torch.float16, device=DEVICE))
+    image = torch.ones(1, 3, 4, 4, device=DEVICE)
+    with pytest.raises(NotImplementedError, match=r"^input has a tangent: it must have none, "):
+        torch.func.jvp(layer, (image,), (image,))
     for shape in ((1, 2, 4, 4), (3, 3), (1, 3, 2, 4)):
         with pytest.raises(ValueError, match=r"it must|must not"):
             layer(torch.zeros(shape, device=DEVICE))

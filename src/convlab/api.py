@@ -137,7 +137,7 @@ def _call_of(
     groups = integer("groups", groups, at_least=1)
     for name, shape, ndim in (("input", input, axes + 2), ("weight", weight, axes + 2)):
         if len(shape) != ndim and not (name == "input" and len(shape) == axes + 1):
-            may = f"{ndim} dimensions{', or one less' if name == 'input' else ''}"
+            may = f"{ndim} dimensions{f', or {axes + 1}' if name == 'input' else ''}"
             raise ValueError(f"{name} has shape {shown(shape)}: it must have {may}")
     batched = input if len(input) == axes + 2 else (1, *input)
     N_i, C_i, *size = batched
@@ -217,7 +217,7 @@ def _convolve(
 def _on_gpu(
     given: dict[str, Any], call: _Call, prepare: partial[Plan], engine: Engine, home: Home
 ) -> Any:
-    """The convolution of arrays in a GPU's memory, where the library's next work would run."""
+    """The convolution of arrays in a GPU's memory, on the stream of the library's next work."""
     from numba import cuda
 
     with nullcontext() if home.library == "Numba" else cuda.gpus[home.gpu]:
@@ -240,7 +240,7 @@ def _on_gpu(
 
 
 def _is_whole(array: Any) -> bool:
-    """Whether a stage can take a device array as it lies: four numbers at a time."""
+    """Whether a stage can read a device array as it lies, by float4 loads too."""
     return bool(array.is_c_contiguous()) and extent(array)[0] % 16 == 0
 
 
@@ -300,7 +300,7 @@ def _run_groups(
     engine: Engine,
     stream: int,
 ) -> None:
-    """By one launch, or where the stage has no groups by those of one after the other."""
+    """All groups by one plan, or one after the other where the stage has none."""
     groups = problem.groups
     if groups == 1 or (stage := prepare.keywords["stage"]) == "auto" or stage_named(stage).grouped:
         ready = prepare(problem)
@@ -370,7 +370,7 @@ def _ready(
     prepare = partial(plan, problem, stage, tile, engine.name)
     asked = isinstance(stage, str) and isinstance(tile, Tile | None)  # plan says what is wrong
     if not (engine.is_gpu and asked):
-        # On a simulator each call gets a fresh workspace of NaN, because that finds mistakes.
+        # On a simulator each call gets a fresh workspace of NaN, which shows unwritten elements.
         return prepare()
     kept, key = _kept.plans, (_current_gpu(), stream, problem, stage, tile)
     if (ready := kept.get(key)) is not None:

@@ -46,8 +46,7 @@ def doctor(json_file: JsonFile = None) -> None:
 
 
 def stages(json_file: JsonFile = None) -> None:
-    """The ladder as a table: every stage, its idea, its source and what it builds on; and the same
-    of the stages that compute gradients."""
+    """The stages of the ladder and of gradients: idea, source and what each builds on."""
     console = console_for(json_file)
     with numba_needed():
         from convlab.stages import BACKWARD, LADDER

@@ -87,7 +87,7 @@ class Gradient:
 
     @cached_property
     def as_convolution(self) -> ConvProblem:
-        """The convolution that computes it. docs/design.md derives both."""
+        """The convolution that computes it: docs/training.md has the roles of the tensors."""
         p, groups = self.problem, self.groups
         if self.of == "weight":
             rows, columns = ((p.output_size[a] - 1) * p.stride[a] + p.window_shape[a] for a in AXES)

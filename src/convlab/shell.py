@@ -246,11 +246,11 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def stages_named(names: Sequence[str] | None) -> tuple[Stage, ...]:
-    """The stages of these names in the ladder's order; without names, all."""
-    from convlab.stages import LADDER, stage_named
+    """The stages of these names in the ladder's order, then others; without names, the ladder."""
+    from convlab.stages import ABLATION, GROUPED, LADDER, stage_named
 
     wanted = LADDER if not names else [stage_named(name) for name in names]
-    return tuple(stage for stage in LADDER if stage in wanted)
+    return tuple(stage for stage in (*LADDER, ABLATION, GROUPED) if stage in wanted)
 
 
 def problem_from(layer: str | None, batch: int | None, engine: Engine) -> ConvProblem:

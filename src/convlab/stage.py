@@ -298,8 +298,8 @@ def _of_one_group(name: str, prepare: Callable[..., Program]) -> Callable[..., P
     @wraps(prepare)
     def checked(problem: ConvProblem, *arguments: Any, **more: Any) -> Program:
         if problem.groups > 1:
-            which = f"groups is {problem.groups}, and stage {name} computes one"
-            raise ValueError(f"{which}: 'grouped' has as many as there are")
+            rule = f"it must be 1 for stage {name}; stage 'grouped' computes any number"
+            raise ValueError(f"groups is {problem.groups}: {rule}")
         return prepare(problem, *arguments, **more)
 
     return checked

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from convlab.arguments import shown
 from convlab.engines import Engine, choose
@@ -29,7 +30,8 @@ class Conv2d(torch.nn.Conv2d):  # type: ignore[misc]
     it); ``"auto"`` is :func:`convlab.plan`'s; groups are computed by ``grouped`` where the stage
     has none. ``engine="auto"`` is the GPU where there is one: a tensor elsewhere is copied there
     and its result back. Raises ``ValueError`` for an unknown stage or engine, or a
-    ``padding_mode`` other than zeros, and at a call ``TypeError`` for another dtype than float32.
+    ``padding_mode`` other than zeros; at a call, ``TypeError`` for what is no float32 tensor and
+    ``NotImplementedError`` for derivatives in forward mode.
     """
 
     stage: str
@@ -43,6 +45,13 @@ class Conv2d(torch.nn.Conv2d):  # type: ignore[misc]
         self.stage, self.engine = stage, engine
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if not isinstance(input, Tensor):
+            raise TypeError(f"input is {shown(input)}: it must be a torch.Tensor")
+        for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
+            # PyTorch's custom operators have no forward derivative; torch.func.jvp would give 0.
+            if tensor is not None and unpack_dual(tensor).tangent is not None:
+                why = "because the layer has derivatives in backward mode only"
+                raise NotImplementedError(f"{name} has a tangent: it must have none, {why}")
         left, right, top, bottom = self._reversed_padding_repeated_twice
         padding, batched = [top, bottom, left, right], input.dim() != 3
         settings = self.stride, padding, self.dilation, self.groups, self.stage, self.engine
@@ -59,8 +68,11 @@ def replace(model: torch.nn.Module, stage: str = "auto", engine: str = "auto") -
     and engine, in place: parameters, hooks and names stay. Returns how many there are.
 
     Layers of other classes, those derived from ``torch.nn.Conv2d`` among them, stay as they are.
-    Raises as :class:`Conv2d` does, with the layer's name, before any layer is changed.
+    Raises as :class:`Conv2d` does, with the layer's name, before any layer is changed, and
+    ``TypeError`` for a ``model`` that is no ``torch.nn.Module``.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is {shown(model)}: it must be a torch.nn.Module")
     kinds = (torch.nn.Conv2d, Conv2d)
     layers = {name: one for name, one in model.named_modules() if type(one) in kinds}
     for name, layer in layers.items():

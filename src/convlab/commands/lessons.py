@@ -45,6 +45,8 @@ def lessons(
     console = console_for(json_file)
     if sum(map(bool, (status, hint, reset, update))) > 1:
         refuse("--status, --hint, --reset and --update exclude each other: give one")
+    if json_file is not None and (hint or reset or update):
+        refuse("--json has nothing to write with --hint, --reset or --update: give --status")
     if folder.exists() and not folder.is_dir():
         refuse(f"folder is {str(folder)!r}, which is a file: give a folder")
     if status or hint or reset or update:
@@ -102,16 +104,17 @@ def _copy(folder: Path) -> tuple[list[str], list[str]]:
 def _notebooks(folder: Path, lesson: str = "") -> Notebooks:
     """This release's notebooks for the folder; of one lesson, by its number or name, if given.
     Raises ``ValueError`` for an unknown one."""
+    from convlab.lessons.progress import number_of
     from convlab.lessons.source import copies
 
     found = {path: text for path, text in copies(folder) if path.parent == folder}
     if not lesson:
         return found
     chosen = {
-        path: text for path, text in found.items() if lesson in (path.stem, path.stem.split("_")[0])
+        path: text for path, text in found.items() if lesson in (path.stem, number_of(path.stem))
     }
     if not chosen:
-        numbers = ", ".join(path.stem.split("_")[0] for path in found)
+        numbers = ", ".join(number_of(path.stem) for path in found)
         raise ValueError(f"lesson is {lesson!r}: it must be one of {numbers}")
     return chosen
 
@@ -131,7 +134,8 @@ def _next_tip(folder: Path, lesson: str) -> str:
     from convlab.lessons import progress
 
     ((path, text),) = _notebooks(folder, lesson).items()
-    state, tips, number = progress.read(folder), progress.tips(json.loads(text)), path.stem[:2]
+    state, tips = progress.read(folder), progress.tips(json.loads(text))
+    number = progress.number_of(path.stem)
     if not tips:
         return "This lesson has no tips."
     shown = min(state["hints"].get(number, 0) + 1, len(tips))

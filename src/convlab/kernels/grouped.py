@@ -1,9 +1,9 @@
 """Grouped convolution: s01 with registers, each filter over its own group's channels.
 
-``convlab.plan`` takes it for a problem with groups, where the stages of the ladder have none. A
-depthwise layer has as many groups as channels and sums of nine terms, which no matrix product
-makes faster: every number is moved once and used nine times. So a thread owns a pixel, in as many
-output channels of one group as its registers hold, and each input that it reads serves all of them.
+``convlab.plan`` takes it for a problem with groups, because the ladder's stages compute one group.
+A depthwise layer has as many groups as channels. Its sums have nine terms (3 x 3 filters), and each
+input is used nine times, so a matrix product gains nothing. A thread computes one pixel of up to
+``MOST_SUMS`` output channels of one group, and each input that it reads serves all of them.
 """
 
 from numba import cuda, float32, uint32
@@ -12,7 +12,7 @@ from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Launch, Program, Stage, blocks_for
 
 THREADS = 256
-MOST_SUMS = 8  # of a thread
+MOST_SUMS = 8  # of a thread, in registers
 
 
 def make_kernel(problem: ConvProblem, M_T: int) -> Kernel:

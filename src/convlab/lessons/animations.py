@@ -41,12 +41,13 @@ def moving(
     width: float, height: float, ground: str, frames: Sequence[str], seconds: float,
     alt: str, caption: str,
 ) -> Picture:  # fmt: skip
-    """What stands still, and over it the frames one after the other, each for so many seconds."""
+    """An SVG of ``ground``, which stays, and over it the frames one after the other, each for so
+    many ``seconds``; ``width`` and ``height`` are in pixels, without the margin."""
     style = STYLE % (seconds * len(frames), 100 / len(frames))
     groups = "".join(
-        f'<g class="f{" s" * (place == len(frames) // 2)}" '
-        f'style="animation-delay:{seconds * place:.4g}s">{frame}</g>'
-        for place, frame in enumerate(frames)
+        f'<g class="f{" s" * (number == len(frames) // 2)}" '
+        f'style="animation-delay:{seconds * number:.4g}s">{frame}</g>'
+        for number, frame in enumerate(frames)
     )
     width, height = round(width + 2 * MARGIN), round(height + 2 * MARGIN)
     svg = (
@@ -97,16 +98,16 @@ def slices_in_buffers(**diaries: Diary) -> Picture:
     buffer of shared memory, which is multiplied."""
     longest = max(len(one.what) for one in diaries.values())
     ground, frames = "", [""] * FRAMES
-    for place, (name, one) in enumerate(diaries.items()):
-        top, stays = place * TALL + LETTERS, _stays(one)
+    for number, (name, one) in enumerate(diaries.items()):
+        top, stays = number * TALL + LETTERS, _stays(one)
         ground += note(0, top, name)
         for head in dict.fromkeys(head for _, head, _, _ in stays):
             ground += box(LEFT[head], top + 22, WIDE, HIGH, NOBODY)
             ground += note(LEFT[head] + WIDE / 2, top + 14, head, "middle")
         for frame in range(FRAMES):
-            for number, head, first, last in stays:
+            for part, head, first, last in stays:
                 if first <= frame * longest / FRAMES <= last:
-                    what = COLOURS[number % len(COLOURS)], f"slice {number}"
+                    what = COLOURS[part % len(COLOURS)], f"slice {part}"
                     frames[frame] += box(LEFT[head], top + 22, WIDE, HIGH, *what)
     caption = (
         "What thread 0 does as time goes on, as the simulator ran it: a slice is in flight from "
@@ -122,16 +123,16 @@ def slices_in_buffers(**diaries: Diary) -> Picture:
 def _stays(one: Diary) -> list[tuple[int, str, float, float]]:
     """Each slice's number, where it is, from when and until when."""
     flights, work = one.flights(), one.by_slice(MULTIPLY)
-    places = one.address[one.by_slice(ARRIVE)[:, 0]].tolist()
-    buffers, stays = sorted(set(places)), []
+    addresses = one.address[one.by_slice(ARRIVE)[:, 0]].tolist()
+    buffers, stays = sorted(set(addresses)), []
     for number, (asked, came) in enumerate(flights):
         over = [
-            later for (_, later), where in zip(flights, places, strict=True)
-            if where == places[number] and later > came
+            later for (_, later), address in zip(flights, addresses, strict=True)
+            if address == addresses[number] and later > came
         ]  # fmt: skip
         stays += [
             (number, "in flight", asked, came),
-            (number, f"buffer {buffers.index(places[number])}", came, min(over, default=np.inf)),
+            (number, f"buffer {buffers.index(addresses[number])}", came, min(over, default=np.inf)),
             (number, "multiplied", *work[number][[0, -1]].tolist()),
         ]
     return stays

@@ -19,7 +19,7 @@ from typing import Any
 from convlab import __version__
 from convlab.files import write_whole
 from convlab.installing import CHECKOUT
-from convlab.lessons.progress import MARK, given
+from convlab.lessons.progress import MARK, given, number_of
 from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, Lesson, place, read, sources
 
 CELL_SECONDS = 120
@@ -44,7 +44,7 @@ def notebook(lesson: Lesson, kind: str) -> Any:
     from nbformat import v4
 
     exercises = [cell.name for cell in lesson.exercises()]
-    short = lesson.name.split("_")[0]
+    short = number_of(lesson.name)
     cells = []
     for number, cell in enumerate(lesson.cells):
         text = cell.of(kind)

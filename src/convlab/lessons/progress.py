@@ -25,6 +25,11 @@ ANSWERED = ("exercise", "hunt")
 Notebook = dict[str, Any]
 
 
+def number_of(lesson: str) -> str:
+    """``00b`` of ``00b_small_kernels``."""
+    return lesson.partition("_")[0]
+
+
 def read(folder: Path) -> dict[str, Any]:
     """What ``progress.json`` holds, empty where there is none. Raises ``ValueError`` for a file
     that convlab did not write."""
@@ -66,7 +71,7 @@ def note(result: str) -> None:
 def row(lesson: str, notebook: Notebook, state: dict[str, Any]) -> dict[str, Any]:
     """A lesson's row of ``convlab lessons --status``: checks passed, of how many, tries, hints, and
     the minutes from each check's first try to its pass, together."""
-    number = lesson.partition("_")[0]
+    number = number_of(lesson)
     marks = [MARKED.match(_text(cell)) for cell in notebook["cells"]]
     names = [" ".join(mark.groups()) for mark in marks if mark]
     checks = [state["checks"][name] for name in names if name in state["checks"]]
@@ -88,7 +93,7 @@ def tips(notebook: Notebook) -> list[tuple[str, str]]:
 
 def forget(state: dict[str, Any], lesson: str) -> None:
     """Take a lesson out of the state."""
-    number = lesson.partition("_")[0]
+    number = number_of(lesson)
     state["hints"].pop(number, None)
     for name in [name for name in state["checks"] if name.split()[0] == number]:
         del state["checks"][name]

@@ -223,7 +223,7 @@ class Turns:
         shown = f"{span.name}[{', '.join(map(str, index))}]"
         for array in self._launch.global_arrays():
             if array.name == span.name and array.shape == span.shape:
-                shown += f", which stays {array.host[index]}"
+                shown += f" (it stays {array.host[index]})"
         return shown, kind & 3 == WRITE
 
 

@@ -75,13 +75,18 @@ def stage_named(name: str) -> Stage:
     alone, ``s05``; ``ablation`` is s11 with switches that leave techniques out,
     ``grouped`` the kernel for groups.
 
-    Raises ``ValueError`` naming the stages it could be for anything else.
+    Raises ``TypeError`` unless ``name`` is a string, ``ValueError`` for one of ``BACKWARD`` and,
+    with the stages that it could be, for anything else.
     """
     if not isinstance(name, str):
         raise TypeError(f"stage is {shown(name)}: it must be a name, such as 's05'")
     for stage in (*LADDER, ABLATION, GROUPED):
         if name in (stage.name, short_name(stage.name)):
             return stage
+    for stage in BACKWARD:
+        if name in (stage.name, short_name(stage.name)):
+            computes = f"{stage.name} computes gradients"
+            raise ValueError(f"stage is {name!r}: it must compute a convolution, but {computes}")
     numbered = [stage.name for stage in LADDER if stage.name.split("_")[0] == name]
     first, second, *_, last = (stage.name for stage in LADDER)
     all_names = f"{first}, {second} and so on to {last}, which `convlab stages` lists"

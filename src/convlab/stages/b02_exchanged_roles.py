@@ -104,9 +104,10 @@ def make_exchange(
     before: tuple[int, int] = (0, 0),
     parts: int = 1,
 ) -> Kernel:
-    """``target``, whose shape is ``shape``, from a source with other axes: those of ``target``
-    lie ``strides`` elements apart there, the last of them between ``parts`` that are summed. Around
-    the source's images are zeros, ``before`` of them above and on the left."""
+    """A copy of ``source`` with other axes. ``shape`` is the target's, rows and columns last.
+    ``strides`` tell how many elements lie in the source between neighbours along the target's first
+    three axes, and between the ``parts``, which are summed. Each source ``image`` has zeros around
+    it, ``before`` of them above and on the left."""
     A, B, C, ROWS, COLUMNS = shape
     by_a, by_b, by_c, by_part = strides
     H, W = image
@@ -114,7 +115,7 @@ def make_exchange(
 
     @cuda.jit
     def exchange_axes(source, target):
-        # Both have one dimension.
+        # Both are flat, because source and target have different axes.
         e = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         w = e % COLUMNS - left
         h = e // COLUMNS % ROWS - above
@@ -133,7 +134,8 @@ def make_exchange(
 
 
 def through(stage: Stage) -> Stage:
-    """b02 by that forward stage; by ``grouped`` where there are groups and the stage has none."""
+    """b02 with that stage as its convolution; with ``grouped`` where a problem has groups that
+    the stage cannot compute."""
 
     def forward_of(gradient: Gradient) -> tuple[Stage, ConvProblem]:
         problem = gradient.as_convolution
@@ -160,7 +162,7 @@ def through(stage: Stage) -> Stage:
         builds_on=("b01_gradients", stage.name),
         prepare=prepare,
         tiles=stage.tiles and replace(stage.tiles, heuristic=None, production=tile_of),
-        vectorized=False,  # which is said of the last launch
+        vectorized=False,  # a promise about the last launch, which copies scalars
         atomic_additions=additions,
         grouped=True,
     )
