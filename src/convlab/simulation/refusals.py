@@ -55,9 +55,6 @@ def check_instructions(function: FunctionType) -> None:
             raise Refused("try and with statements", line)
 
 
-RANDOM = "getattr", "random"
-
-
 def unsupported(state: Any) -> Refused | None:
     """What types alone do not refuse: lists, dicts, sets, generators, and ``np.random``, which they
     know once another part of Numba has brought it."""
@@ -70,7 +67,8 @@ def unsupported(state: Any) -> Refused | None:
                 return Refused("a generator", value.loc.line)
             if isinstance(value, ir.Expr) and value.op in _CONTAINERS:
                 return Refused(f"{_CONTAINERS[value.op]}, which no kernel can make", value.loc.line)
-            if isinstance(value, ir.Expr) and (value.op, getattr(value, "attr", "")) == RANDOM:
+            is_attribute = isinstance(value, ir.Expr) and value.op == "getattr"
+            if is_attribute and value.attr == "random":
                 module = guard(get_definition, function, value.value)
                 if getattr(module, "value", None) is np:
                     return Refused("np.random, which no kernel can call", value.loc.line)
