@@ -229,6 +229,21 @@ def _mlir_modules() -> dict[str, ModuleType]:
 
 
 @contextmanager
+def _as_mlir() -> Iterator[None]:
+    """Inside, ``numba_cuda_mlir`` is another name. What is imported meanwhile stays imported, as
+    registries of Numba's are only once."""
+    modules = _mlir_modules()
+    before = {name: sys.modules[name] for name in modules if name in sys.modules}
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name in modules:
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
+
+
+@contextmanager
 def host_api() -> Iterator[None]:
     """Inside, ``numba.cuda`` needs no GPU, and ``numba_cuda_mlir`` is another name for it."""
     context = {
@@ -258,5 +273,5 @@ def host_api() -> Iterator[None]:
             (Reduce, {"_cache": {}}),
         ):
             stack.enter_context(patch.multiple(target, create=True, **names))
-        stack.enter_context(patch.dict(sys.modules, _mlir_modules()))
+        stack.enter_context(_as_mlir())
         yield

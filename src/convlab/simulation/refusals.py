@@ -67,8 +67,7 @@ def unsupported(state: Any) -> Refused | None:
                 return Refused("a generator", value.loc.line)
             if isinstance(value, ir.Expr) and value.op in _CONTAINERS:
                 return Refused(f"{_CONTAINERS[value.op]}, which no kernel can make", value.loc.line)
-            is_attribute = isinstance(value, ir.Expr) and value.op == "getattr"
-            if is_attribute and value.attr == "random":
+            if isinstance(value, ir.Expr) and value.op == "getattr" and value.attr == "random":
                 module = guard(get_definition, function, value.value)
                 if getattr(module, "value", None) is np:
                     return Refused("np.random, which no kernel can call", value.loc.line)
