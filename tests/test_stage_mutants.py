@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import pytest
 import stage_mutants
@@ -13,11 +14,11 @@ pytestmark = pytest.mark.same_in_cudasim
 S05, S11C = "convlab.stages.s05_shared_memory", "convlab.stages.s11c_multistage"
 
 
-MADE = {module: [*stage_mutants.mutants_of(module)] for module in (S05, S11C)}
+made_of = cache(lambda module: [*stage_mutants.mutants_of(module)])
 
 
 def changes(module: str, kind: str) -> list[Mutant]:
-    return [mutant for mutant in MADE[module] if mutant.kind == kind]
+    return [mutant for mutant in made_of(module) if mutant.kind == kind]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_a_stage_that_is_not_changed_is_not_rejected(module):
 
 
 def test_each_kind_of_change_is_made_and_stands_where_it_says():
-    made = MADE[S11C]
+    made = made_of(S11C)
     assert {one.kind for one in made} == {"synchronisation", "index", "bound", "constant"}
     removed = [one for one in made if one.new == "pass"]
     assert len(removed) == 6  # two barriers, two waits, two commits

@@ -333,10 +333,16 @@ class _Atomic:
 
         def atomic(array: Any, index: Any, value: Any) -> Any:
             value = converted(value, array.dtype)
-            site, asked = site_of(1), self._cuda.asked
-            old = array.update(index, lambda old: combine(old, value), site, kind)
+            site, asked, new = site_of(1), self._cuda.asked, None
+
+            def combined(old: Any) -> Any:
+                nonlocal new
+                new = combine(old, value)
+                return new
+
+            old = array.update(index, combined, site, kind)
             gives_way = self._cuda.gives_way
-            if combine(old, value) == old and asked.read(array, index, site, old, sys._getframe(1)):
+            if new == old and asked.read(array, index, site, old, sys._getframe(1)):
                 gives_way = True  # it polls, in a loop of any kind
             if gives_way:
                 self._cuda.hub(Request(YIELD, site))
