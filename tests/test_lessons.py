@@ -25,6 +25,7 @@ from convlab.checking import checker
 from convlab.checking.records import Machine
 from convlab.cli import app
 from convlab.commands import lessons as command
+from convlab.engines import unavailable
 from convlab.lessons import answers, build, exercises, feedback, source, timing
 from convlab.lessons.feedback import PASSED, UNFILLED
 from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, STUB, place, read
@@ -438,6 +439,7 @@ def test_a_learner_s_kernel_is_timed_in_the_stage_s_place_where_it_is_right(
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(unavailable("gpu") is not None, reason="times are taken on a GPU")
 def test_a_learner_s_kernel_is_timed_on_this_gpu():
     picture = lessons.time_mine(s01_direct.make_kernel, "s01", ConvProblem(2, 8, 16, 16, 8, 3))
     assert re.search(r"s01 [\d.]+ ms; yours [\d.]+ ms", picture.alt)
