@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels.typed import RIGHT, WRONG
 from numba import cuda, float32, float64, int8, int32, int64, uint8, uint32, uint64
+from numba.cuda.core import config
 from numba.cuda.types import float16
 
 from convlab.engines.simulator import Simulator
@@ -234,7 +235,18 @@ def test_constants_and_lambdas_of_device_functions_and_declared_types() -> None:
     assert a[0] == 31
 
 
-@pytest.mark.parametrize("line", REFUSED)
+# In a process of Numba's simulator its compiler takes what only CPUs have.
+OF_CPUS = ("np.zeros", "np.sort", "np.dot", "np.linalg", "str")
+IN_CUDASIM = pytest.mark.xfail(config.ENABLE_CUDASIM, reason="not refused beside Numba's simulator")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, marks=IN_CUDASIM) if what.startswith(OF_CPUS) else line
+        for line, what in REFUSED.items()
+    ],
+)
 def test_what_numba_refuses(line: str) -> None:
     with pytest.raises(NotSimulated, match=f"Numba refuses f: .*{REFUSED[line]}.*<types .*:[234]"):
         launched(*line.split("\n"))
