@@ -6,6 +6,7 @@ import _thread
 import json
 import re
 import runpy
+import signal
 import sys
 from contextlib import suppress
 from functools import cache
@@ -605,7 +606,11 @@ def test_who_stops_a_check_is_told_so_without_a_traceback():
         for _ in range(10**9):
             pass
 
-    assert check().headline == "Stopped."
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
+    try:
+        assert check().headline == "Stopped."
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_prints_of_thousands_of_threads_are_a_few_lines(capsys):
