@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,8 +41,9 @@ def documents() -> dict[str, Any]:
     answer = checking.Answer("name", TEACHING, None, "it could not go on")
     count = checking.Count("requests", 1, 2)
     linted = Row("s01", "k", "conv9", "-", "sm_90", 1, 2, 0, 0, 0, (), {}, ())
-    (task, *_) = tuning.tasks_for({"conv9": paper_layer("conv9")}, s12)
-    tuned = tuning.Tuned("conv9", task.problem, task.tile, (tuning.Measured(task, 1.0, 1.0),))
+    ((name, tile), *_) = tuning.tiles_of(s12, {"conv9": paper_layer("conv9")})
+    row = SimpleNamespace(time_ms=1.0, time_spread=1.0, reason="why")
+    tuned = tuning.Tuned(name, paper_layer("conv9"), tile, {tile: row})
     return {
         "ladder": ran,
         "stages": json.loads(CliRunner().invoke(app, ["stages", "--json", "-"]).stdout),

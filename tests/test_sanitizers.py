@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -193,3 +194,9 @@ def test_without_the_program_or_a_gpu_nothing_runs(tell, monkeypatch, tmp_path, 
     monkeypatch.setattr(sanitizers, "choose", absent)
     assert sanitizers.main([]) == 2
     assert capsys.readouterr().err.startswith("convlab: there is no GPU here\n")
+
+
+@pytest.mark.parametrize(("free", "most"), [(0, 1), (5 * 2**30, 2), (2**50, 16), (None, 1)])
+def test_processes_are_as_many_as_have_room(free, most, monkeypatch):
+    monkeypatch.setattr(sanitizers, "cores", lambda: 64)
+    assert sanitizers.processes(SimpleNamespace(free_bytes=lambda: free)) == most

@@ -1,25 +1,26 @@
-"""The tuner and `convlab tune`, on a simulator that says it is a GPU, with a timer that measures
-what a test says."""
+"""`convlab tune`, on a simulator that says it is a GPU, with a clock that says what a test says."""
 
 from __future__ import annotations
 
 import json
-import sys
-from dataclasses import replace
-from itertools import chain, count
-from types import ModuleType, SimpleNamespace
+from dataclasses import astuple, replace
+from itertools import count
+from types import SimpleNamespace
 from typing import cast
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from bench_fakes import Fakes, Timing, pretend_gpu
 from hypothesis import given, settings
 from pretended_gpu import PretendedGpu
 from strategies import problems
 from test_cli import convlab_
 
 from convlab import ConvProblem, Tile, engines, plans, stages, tuned
-from convlab.bench import tuning
+from convlab.bench import baselines, systems, tuning
+from convlab.bench.cases import crossed
+from convlab.bench.results import Row
 from convlab.engines import EngineUnavailable
 from convlab.kernels import tile_heuristic
 from convlab.kernels.tile_heuristic import Heuristic
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.same_in_cudasim
 TILES = (Tile(16, 32, 4, 4, 4), Tile(32, 32, 4, 4, 4), Tile(12, 32, 3, 12, 8))
 MODEL = TILES[1]
 PROBLEM = ConvProblem(3, 3, 4, 4, 5, 3, padding=1)  # two blocks, one of them with a remainder
+SHAPES_IN_FULL = str(PROBLEM)
 SHAPES, ANOTHER = "3x3x4x4,5x3x3x3,p1", "1x3x4x4*5x3x3x3,stride 2"
 FEW = SimpleNamespace(
     candidates=lambda problem: TILES, best_tile=lambda *_, **__: MODEL, splits=(1,),
@@ -38,30 +40,43 @@ FEW = SimpleNamespace(
 )  # fmt: skip
 tile_heuristic.HEURISTICS["few tiles"] = cast(Heuristic, FEW)
 S12 = replace(s12.STAGE, tiles=replace(s12.STAGE.tiles, heuristic="few tiles"))
-TASKS = tuning.tasks_for({"small": PROBLEM}, S12)
+
+
+class OnSimulator(Fakes):
+    """The backend: real systems, on the simulator that says it is a GPU."""
+
+    system_named = staticmethod(systems.system_named)
+
+    def time(self, prepared, on_gpu=True):
+        prepared.run(None)
+        return Timing(1.5)
+
+    time_called = time
 
 
 @pytest.fixture
 def gpu(tmp_path, monkeypatch):
     """A GPU on which everything takes 1.5 ms, and a cache of the test's own."""
-
-    def measure(call):
-        call(None)
-        return SimpleNamespace(median_ms=1.5, spread_percent=2.5, repeats=10)
-
-    timer = ModuleType("convlab.timer")
-    timer.measure = measure
-    monkeypatch.setitem(sys.modules, "convlab.timer", timer)
+    pretend_gpu(monkeypatch, "test_tuning:OnSimulator")
     engine = PretendedGpu(strict=False)
-    monkeypatch.setattr(tuning, "choose", lambda name: engine)
-    monkeypatch.setattr(engines, "choose", lambda name: engine)
-    monkeypatch.setattr(tuning, "processes", lambda engine: 1)
+    for module in (engines, systems, baselines):
+        monkeypatch.setattr(module, "choose", lambda name: engine)
+    monkeypatch.setattr(baselines.OnGpu, "poison", lambda self: self._arrays[2].fill(np.nan))
     with_it = tuple(S12 if stage.name == S12.name else stage for stage in stages.LADDER)
     monkeypatch.setattr(stages, "LADDER", with_it)
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(plans, "tuned_tile", tuned.tuned_tile)
     tuned._rows_once.cache_clear()
     return engine
+
+
+def row_of(case, ms: float | str) -> Row:
+    """A row with that time, or that error."""
+    key = case.layer, case.problem.batch, case.system.name
+    if isinstance(ms, str):
+        return Row(*key, "failed", ms)
+    numbers = {"time_spread": 1.5, "repeats": 20, "tflops": 1.0}
+    return Row(*key, "measured", time_ms=ms, **numbers)
 
 
 @pytest.fixture
@@ -71,27 +86,14 @@ def times(gpu, monkeypatch):
     coming: list[float | str | None] = []
     after = count(1)
 
-    def measure_group(tasks):
-        found = []
-        for task in tasks:
-            ms = coming.pop(0) if coming else float(next(after))
-            if ms is None:
+    def run(cases, bench):
+        for case in cases:
+            if (ms := coming.pop(0) if coming else float(next(after))) is None:
                 raise KeyboardInterrupt
-            wrong = isinstance(ms, str)
-            found.append(tuning.Measured(task, *((None, None, ms) if wrong else (ms, 1.5))))
-        return found
+            yield row_of(case, ms)
 
-    monkeypatch.setattr(tuning, "measure_group", measure_group)
+    monkeypatch.setattr(tuning, "run", run)
     return coming
-
-
-# The tuner.
-
-
-def test_every_candidate_is_checked_and_timed(gpu):
-    found = list(tuning.measure_all(TASKS, 1))
-    assert found == [tuning.Measured(task, 1.5, 2.5) for task in TASKS]
-    assert [one.task.tile for one in found] == list(TILES)
 
 
 @pytest.mark.parametrize(
@@ -99,88 +101,45 @@ def test_every_candidate_is_checked_and_timed(gpu):
     [
         ([0.5, 0.25, 0.75], 1.0),
         ([0.5, 0.75, 0.6], 1.5),
-        ([1.0, None, 2.0], None),
-        ([None] * 3, None),
+        ([1.0, "wrong", 2.0], None),
+        (["wrong"] * 3, None),
     ],
 )
-def test_the_ratio_is_the_heuristic_s_time_over_the_best(gpu, ms, ratio):
-    measured = [tuning.Measured(task, time) for task, time in zip(TASKS, ms, strict=True)]
-    found = tuning.tuned(measured, S12, gpu)
-    best = min(filter(None, ms), default=None)
-    assert found.best is (measured[ms.index(best)] if best else None)
-    assert (found.model, found.model_ms, found.ratio) == (MODEL, ms[1], ratio)
-    assert json.loads(json.dumps(found.as_json()))["ratio"] == ratio
+def test_the_ratio_is_the_heuristic_s_time_over_the_best(ms, ratio):
+    cases = crossed({"small": PROBLEM}, [systems.of_stage(S12, tile) for tile in TILES])
+    rows = dict(zip(TILES, map(row_of, cases, ms), strict=True))
+    found = tuning.Tuned("small", PROBLEM, MODEL, rows)
+    best = min((one for one in ms if one != "wrong"), default=None)
+    assert found.best == (TILES[ms.index(best)] if best else None)
+    assert found.ms(MODEL) == (ms[1] if ms[1] != "wrong" else None)
+    document = json.loads(json.dumps(found.as_json()))
+    assert document["ratio"] == found.ratio == ratio
+    assert [one["error"] or one["time_ms"] for one in document["tiles"]] == ms
 
 
-@pytest.mark.parametrize(("image", "batch"), [(0, 3), (-1, 3), (-1, 2), (0, 1)])
-@pytest.mark.parametrize("run", ["checked", "timed"])
-def test_a_wrong_first_or_last_image_is_found(run, image, batch, gpu, monkeypatch):
-    """Also where only the timed runs spoil it."""
-    call = plans.Plan.__call__
+@pytest.mark.parametrize("spoiled", [None, TILES[0]])
+def test_every_candidate_is_checked_and_timed_with_its_own_tile(
+    gpu, monkeypatch, tmp_path, spoiled
+):
+    call, tiles = plans.Plan.__call__, []
 
-    def spoil(plan, input, weight, out, bias, **options):
-        if run == "checked" or not options:
-            call(plan, input, weight, out, bias, **options)
-        if (run == "timed") == bool(options):  # only a timed call says on which stream
-            out[image, 2, 3, 3] = np.nan
+    def spoil(plan, *arrays, **options):
+        out = call(plan, *arrays, **options)
+        tiles.append(plan.tile)
+        if plan.tile == spoiled:
+            arrays[2][-1, 2, 3, 3] = np.nan
+        return out
 
-    monkeypatch.setattr(tuning.Plan, "__call__", spoil)
-    tasks = tuning.tasks_for({"p": replace(PROBLEM, batch=batch)}, S12)[:1]
-    (one,) = tuning.measure_group(tasks)
-    assert one.time_ms is None
-    assert "1 of" in str(one.error)
-    assert ("after it was timed" in str(one.error)) == (run == "timed")
-
-
-def test_a_tile_that_raises_does_not_stop_the_others(gpu, monkeypatch):
-    def plan(problem, stage, tile, engine):
-        if tile == TILES[0]:
-            raise RuntimeError("this\none is not\nfor compilers")
-        return plans.Plan(problem, stage, tile, engine)
-
-    monkeypatch.setattr(tuning, "Plan", plan)
-    first, second = tuning.measure_group(TASKS[:2])
-    assert first.error == "RuntimeError: this one is not for compilers"
-    assert second.error is None
-
-
-def test_a_time_beyond_the_arithmetic_is_refused(gpu, monkeypatch):
-    monkeypatch.setattr(gpu, "peak_flops", lambda precision: 1e3)
-    (one,) = tuning.measure_all(TASKS[:1], 1)
-    assert "its time is refused" in str(one.error)
-
-
-def test_tensors_that_do_not_fit_are_every_tile_s_error(gpu, monkeypatch):
-    monkeypatch.setattr(tuning, "_two_images", Mock(side_effect=MemoryError("too large")))
-    found = tuning.measure_group(TASKS)
-    assert [one.error for one in found] == ["MemoryError: too large"] * 3
-
-
-@pytest.mark.parametrize(("jobs", "sizes"), [(1, [1] * 15), (4, [3] * 5), (5, [1] * 15)])
-def test_a_process_does_a_problem_where_that_leaves_none_idle(jobs, sizes):
-    many = {f"p{number}": replace(PROBLEM, batch=number) for number in range(1, 6)}
-    tasks = tuning.tasks_for(many, S12)
-    parts = tuning.groups(tasks, jobs)
-    assert [len(part) for part in parts] == sizes
-    assert list(chain.from_iterable(parts)) == tasks
-
-
-@pytest.mark.parametrize(("free", "most"), [(0, 1), (5 * 2**30, 2), (2**50, 16), (None, 1)])
-def test_processes_are_as_many_as_have_room(free, most, monkeypatch):
-    monkeypatch.setattr(tuning, "cores", lambda: 64)
-    assert tuning.processes(SimpleNamespace(free_bytes=lambda: free)) == most
-
-
-def test_processes_of_their_own_hand_back_what_they_found():
-    """Two real processes; with no GPU, what they find is that there is none."""
-    if engines.unavailable("gpu") is None:
-        pytest.skip("there is a GPU, and these tiles would be measured on it")
-    found = list(tuning.measure_all(TASKS, 2))
-    assert [one.task for one in found] == TASKS
-    assert all(str(one.error).startswith("EngineUnavailable: ") for one in found)
-
-
-# The verb.
+    monkeypatch.setattr(plans.Plan, "__call__", spoil)
+    ran = convlab_("tune", "--problem", SHAPES, "--json", tmp_path / "t.json")
+    assert ran.exit_code == (spoiled is not None), ran.output
+    assert [*dict.fromkeys(tiles)] == [*TILES]
+    (found,) = json.loads((tmp_path / "t.json").read_text())["problems"]
+    assert [tuple(one["tile"]) for one in found["tiles"]] == [astuple(tile) for tile in TILES]
+    times = [1.5] * 3 if spoiled is None else [None, 1.5, 1.5]
+    assert [one["time_ms"] for one in found["tiles"]] == times
+    said = f"{SHAPES_IN_FULL}, s12_fused_im2win {TILES[0]}: wrong: 1 of 240 outputs are NaN"
+    assert (said in ran.stdout.replace("\n", "")) == (spoiled is not None)
 
 
 def test_one_problem_is_shown_tile_by_tile_and_its_best_remembered(gpu, times, tmp_path):
@@ -210,7 +169,7 @@ def test_a_wrong_tile_is_named_and_exits_1_and_the_right_ones_count(gpu, times):
     times += ["ValueError: no", 1, 2]
     ran = convlab_("tune", "--problem", SHAPES)
     assert ran.exit_code == 1
-    assert "16x32x4/4x4: ValueError: no" in ran.stdout
+    assert "16x32x4/4x4: failed: ValueError: no" in ran.stdout
     assert plans.tile_for(PROBLEM, S12, gpu) == TILES[1]
 
 
@@ -236,13 +195,13 @@ def test_forgetting(gpu, times):
 
 
 def test_all_are_the_layers_and_what_nobody_tuned_for(times, monkeypatch):
-    tasks_for = Mock(wraps=tuning.tasks_for)
-    monkeypatch.setattr(tuning, "tasks_for", tasks_for)
+    tiles_of = Mock(wraps=tuning.tiles_of)
+    monkeypatch.setattr(tuning, "tiles_of", tiles_of)
     monkeypatch.setattr(tuned, "remember", lambda *_: None)  # whole files, 93 times
     assert convlab_("tune", "--all").exit_code == 0
-    assert len(tasks_for.call_args.args[0]) == 12 + len(UNTUNED) + len(UNSEEN) == 93
+    assert len(tiles_of.call_args.args[1]) == 12 + len(UNTUNED) + len(UNSEEN) == 93
     assert convlab_("tune", "--batch", "2").exit_code == 0
-    assert [*tasks_for.call_args.args[0].values()] == [paper_layer("conv9", 2)]
+    assert [*tiles_of.call_args.args[1].values()] == [paper_layer("conv9", 2)]
 
 
 @pytest.mark.parametrize(
@@ -289,7 +248,7 @@ def test_tiles_that_cannot_be_kept_are_refused_before_any_work(
 ):
     path = tmp_path / broken
     path.write_text("") if broken == "cache" else path.mkdir(parents=True)
-    monkeypatch.setattr(tuning, "measure_all", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr(tuning, "measured", lambda *_: pytest.fail("work was done"))
     ran = convlab_("tune", *arguments)
     assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1)
     assert str(path) in ran.stderr

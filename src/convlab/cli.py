@@ -8,7 +8,7 @@ from __future__ import annotations
 import typer
 from rich.text import Text
 
-from convlab import tables
+from convlab import shell, tables
 from convlab.commands.bench import bench
 from convlab.commands.check import check
 from convlab.commands.ladder import ImageAlone, ladder
@@ -19,47 +19,38 @@ from convlab.commands.run import run
 from convlab.commands.trace import trace
 from convlab.commands.tune import tune
 from convlab.interrupts import importing
-from convlab.shell import (
-    JsonFile,
-    Verbs,
-    console_for,
-    numba_needed,
-    numba_settings,
-    refuse,
-    write_json,
-)
 
 
-def doctor(json_file: JsonFile = None) -> None:
+def doctor(json_file: shell.JsonFile = None) -> None:
     """What is here: GPU, driver, engines, versions; what would be used, and why."""
-    console = console_for(json_file)
-    with importing(), numba_settings():
+    console = shell.console_for(json_file)
+    with importing(), shell.numba_settings():
         from convlab.doctor import facts
 
         found = facts()
     console.print(tables.doctor_table(found))
     for warning in found["warnings"]:
         console.print(Text(f"Warning: {warning}", "yellow"))
-    write_json(json_file, found)
+    shell.write_json(json_file, found)
     if found["would_use"]["engine"] is None:
-        refuse("no engine works here: the lines above say why")
+        shell.refuse("no engine works here: the lines above say why")
 
 
-def stages(json_file: JsonFile = None) -> None:
+def stages(json_file: shell.JsonFile = None) -> None:
     """The stages of the ladder and of gradients: idea, source and what each builds on."""
-    console = console_for(json_file)
-    with numba_needed():
+    console = shell.console_for(json_file)
+    with shell.numba_needed():
         from convlab.stages import BACKWARD, LADDER
     console.print(tables.stages_table(LADDER))
     console.print(tables.stages_table(BACKWARD, "backward"))
     keys = ("name", "title", "source", "builds_on", "module")
-    write_json(
+    shell.write_json(
         json_file, [{key: getattr(stage, key) for key in keys} for stage in (*LADDER, *BACKWARD)]
     )
 
 
 app = typer.Typer(
-    cls=Verbs,
+    cls=shell.Verbs,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

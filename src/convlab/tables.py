@@ -221,26 +221,25 @@ def differences_table(found: Sequence[Difference]) -> Table:
 
 def tiles_table(tuned: Tuned) -> Table:
     """Every tile of one problem, the fastest first, the model's choice marked."""
-    best, rows = tuned.best.time_ms if tuned.best else None, []
-    for one in sorted(tuned.measured, key=lambda one: (one.time_ms is None, one.time_ms)):
-        chosen = "the model's choice" if one.task.tile == tuned.model else ""
-        cells: tuple[Cell, ...] = (None, None, None, None, f"WRONG {chosen}".strip())
-        if one.time_ms is not None and best is not None:
-            rate = tuned.problem.flops / one.time_ms / 1e9
-            cells = (f"{one.time_ms:.4g}", f"{one.spread_percent:.1f} %",
-                     f"{one.time_ms / best:.2f}", f"{rate:.1f}", chosen)  # fmt: skip
-        rows.append((str(one.task.tile), *cells))
+    best, rows = tuned.ms(tuned.best), []
+    for tile, row in sorted(tuned.rows.items(), key=lambda one: one[1].time_ms or float("inf")):
+        chosen = "the model's choice" if tile == tuned.model else ""
+        cells: tuple[Cell, ...] = (None, None, None, None, f"{row.state.upper()} {chosen}".strip())
+        if row.time_ms is not None and best is not None:
+            cells = (f"{row.time_ms:.4g}", f"{row.time_spread:.1f} %",
+                     f"{row.time_ms / best:.2f}", f"{row.tflops:.1f}", chosen)  # fmt: skip
+        rows.append((str(tile), *cells))
     head = ("tile", "time ms", "spread", "over the\nbest", "TFLOP\n/ s", "")
     return table_of(head, rows, folded=[""])
 
 
 def tuned_table(found: Sequence[Tuned]) -> Table:
     """The model's tile and the best one of every problem, and how far apart they are."""
-    rows = []
-    for one in found:
-        tile, time_ms = (str(one.best.task.tile), one.best.time_ms) if one.best else (None, None)
-        times = (number(one.model_ms, ".4g"), number(time_ms, ".4g"))
-        rows.append((one.name, str(one.model), tile, *times, number(one.ratio, ".2f")))
+    rows = [
+        (one.name, str(one.model), str(one.best or "-"), number(one.ms(one.model), ".4g"),
+         number(one.ms(one.best), ".4g"), number(one.ratio, ".2f"))
+        for one in found
+    ]  # fmt: skip
     head = ("problem", "model's tile", "best tile", "model\nms", "best\nms", "ratio")
     return table_of(head, rows, words=3, folded=["problem"])
 

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convlab.bench import table
-from convlab.bench.tuning import processes
+from convlab.convolution import cores
 from convlab.doctor import environment
 from convlab.engines import Engine, EngineUnavailable, choose
 from convlab.files import write_whole
@@ -58,6 +58,8 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = 3  # the exit code that tools are to give where they found something
 INTERRUPTED = 130  # what shells give for Ctrl-C
 PATIENCE_SECONDS = 1800
+MOST_PROCESSES = 16
+MEMORY_A_PROCESS = 2 * 2**30  # of the GPU
 NOTHING, SOMETHING, HANGS, FAILS = "nothing", "found", "hangs", "fails"
 
 PROBLEMS = (
@@ -193,6 +195,12 @@ def of_stage(tool: str, stage: str) -> dict[str, Any]:
         "seconds": round(time.monotonic() - started, 1),
         "printed": "" if says == NOTHING else text[-4000:],
     }
+
+
+def processes(engine: Engine) -> int:
+    """How many run at a time: each takes a core, and a context in the GPU's memory."""
+    room = (engine.free_bytes() or 0) // MEMORY_A_PROCESS
+    return max(1, min(cores(), room, MOST_PROCESSES))
 
 
 def measure(engine: Engine) -> dict[str, Any]:

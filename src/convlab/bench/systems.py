@@ -13,7 +13,7 @@ from convlab.bench.baselines.unfold_table import ROWS as UNFOLD_ROWS
 from convlab.engines import choose
 from convlab.plans import Plan, program_for, stages_for, tile_by_rule
 from convlab.problem import ConvProblem
-from convlab.stages import ABLATION, LADDER, Stage, allowances, stage_named
+from convlab.stages import ABLATION, LADDER, Stage, Tile, allowances, stage_named, tile_named
 
 BASELINES: tuple[System, ...] = (
     *array_libraries.BY_TORCH,
@@ -41,13 +41,14 @@ VARIANTS = {
 
 
 def system_named(name: str) -> System:
-    """The stage, variant, baseline or row of article 002's table of that name. Raises
-    ``ValueError`` for any other."""
+    """The stage, variant, baseline or row of article 002's table of that name; a stage's name may
+    end in a tile, ``s12_fused_im2win 64x128x16/8x8``. Raises ``ValueError`` for any other."""
     if name in VARIANTS:
-        whole = of_stage(ABLATION, **{VARIANTS[name]: False})
+        whole = of_stage(ABLATION, None, **{VARIANTS[name]: False})
         return replace(whole, name=name, title=f"s11 without {VARIANTS[name]}")
     known = UNFOLD_ROWS | {baseline.name: baseline for baseline in BASELINES}
-    return known.get(name) or of_stage(stage_named(name))
+    stage, _, tile = name.partition(" ")
+    return known.get(name) or of_stage(stage_named(stage), tile_named(tile) if tile else None)
 
 
 def baseline_named(name: str) -> System:
@@ -58,21 +59,21 @@ def baseline_named(name: str) -> System:
     return known[name]
 
 
-def of_stage(stage: Stage, **switches: bool) -> System:
-    """A stage with its production tile, whatever ``convlab tune`` remembers: the same code gives
-    the same row. ``switches`` turn off techniques of stages that have any."""
+def of_stage(stage: Stage, tile: Tile | None = None, **switches: bool) -> System:
+    """A stage with that tile; None is its production tile, whatever ``convlab tune`` remembers: the
+    same code gives the same row. ``switches`` turn off techniques of stages that have any."""
 
     def compile(problem: ConvProblem) -> None:
         engine = choose("gpu")
-        tile = tile_by_rule(problem, stage, engine, **switches)
-        program = program_for(problem, stage, tile, engine, **switches)
+        chosen = tile or tile_by_rule(problem, stage, engine, **switches)
+        program = program_for(problem, stage, chosen, engine, **switches)
         for step in program.launches:  # a library's, too: that imports the library
             engine.build(step, program)
 
     return System(
-        stage.name, stage.title, STAGE_FAMILY,
+        stage.name if tile is None else f"{stage.name} {tile}", stage.title, STAGE_FAMILY,
         lambda: stages_for(choose("gpu"), (stage,))[1],
-        partial(PreparedStage, stage, switches),
+        partial(PreparedStage, stage, tile, switches),
         kind="stage",
         precision=stage.precision,
         method="direct" if stage.name.startswith(("s01", "s02", "grouped")) else "gemm",
@@ -87,13 +88,14 @@ class PreparedStage(OnGpu):
     def __init__(
         self,
         stage: Stage,
+        tile: Tile | None,
         switches: dict[str, bool],
         problem: ConvProblem,
         input: Singles,
         weight: Singles,
     ) -> None:
         super().__init__(stage.name)
-        tile = tile_by_rule(problem, stage, self._gpu, **switches)
+        tile = tile or tile_by_rule(problem, stage, self._gpu, **switches)
         self._plan: Plan | None = Plan(problem, stage, tile, self._gpu, None, None, **switches)
         self.workspace_bytes: int | None = self._plan.workspace_bytes
         self.algorithm = None if self._plan.tile is None else str(self._plan.tile)

@@ -16,26 +16,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from convlab import tables, workloads
-from convlab.shell import (
-    INTERRUPTED,
-    STANDARD_OUTPUT,
-    WRONG,
-    console_for,
-    fail,
-    numba_needed,
-    refuse,
-    refusing,
-    write_json,
-)
+from convlab import shell, tables, workloads
 
 if TYPE_CHECKING:
-    from convlab.bench.cases import Case
+    from convlab.bench.cases import Bench, Case
     from convlab.bench.results import Results, Row
 
 DEFAULT_FILE = "bench.json"
 QUICK_LAYERS = ("conv5", "conv9", "conv12")
 IDLE_SECONDS = 20  # how long to wait for a busy GPU
+ROW_SECONDS = 180.0
 
 
 def bench(
@@ -75,7 +65,7 @@ def bench(
     ] = False,
     seconds: Annotated[
         float, typer.Option(min=1, metavar="S", help="The longest that one row may take.")
-    ] = 180.0,
+    ] = ROW_SECONDS,
     given_file: Annotated[
         str | None,
         typer.Option(
@@ -92,14 +82,13 @@ def bench(
     true or failed; a baseline that is wrong is reported only.
     """
     json_file = given_file or (f"{list_of_cases}.json" if list_of_cases else DEFAULT_FILE)
-    console = console_for(json_file)
-    with numba_needed():
+    console = shell.console_for(json_file)
+    with shell.numba_needed():
         from convlab.bench import cases as all_cases
-        from convlab.bench import gpu_backend, systems
-        from convlab.bench.pool import WorkerDied
+        from convlab.bench import systems
         from convlab.bench.results import Results, open_results, set_aside
         from convlab.engines import EngineUnavailable, choose, unavailable
-    with refusing(ValueError, EngineUnavailable):
+    with shell.refusing(ValueError, EngineUnavailable):
         if (reason := unavailable("gpu")) is not None:
             raise ValueError(
                 f"convlab bench needs a GPU, as a simulator's times mean nothing: {reason}"
@@ -117,17 +106,9 @@ def bench(
         else:
             cases = all_cases.experiment(list_of_cases)
         older = None
-        if json_file != STANDARD_OUTPUT and Path(json_file).is_file():
+        if json_file != shell.STANDARD_OUTPUT and Path(json_file).is_file():
             older = open_results(Path(json_file))
-    context.with_resource(_ended_like_ctrl_c())
-    until = time.monotonic() + IDLE_SECONDS
-    while busy := gpu_backend.why_busy(gpu_backend.look(gpu_backend.current_gpu())()):
-        if time.monotonic() > until:
-            refuse(f"{busy}: times would mean nothing; try again when it is idle")
-        _say(console, f"Waiting: {busy}", "yellow")
-        time.sleep(5)
-    with refusing(WorkerDied, OSError):
-        opened = context.with_resource(all_cases.open_bench(row_seconds=seconds))
+    opened = open_idle(context, console, seconds)
     command = shlex.join(["convlab", *context.obj])
     known = opened.environment | {"command": command}
     results = Results(opened.machine, known, opened.identity, commands=[command])
@@ -135,7 +116,7 @@ def bench(
     todo = {case.key: case for case in cases if case.key in left}
     _say(console, _heading(results, cases, len(todo), json_file))
     if older is not None and older.rows and older.identity != results.identity:
-        with refusing(OSError):
+        with shell.refusing(OSError):
             aside = set_aside(Path(json_file), older)
         rows = f"{len(older.rows)} rows were in {json_file}"
         other = f"of another machine, other versions or other code: they are in {aside} now"
@@ -153,10 +134,27 @@ def bench(
     except KeyboardInterrupt:
         goes_on = "begins anew" if again else "goes on"
         rows = f"{len(left)} of {len(cases)} rows are left"
-        fail(f"interrupted, {rows}: the same command {goes_on}", INTERRUPTED)
+        shell.fail(f"interrupted, {rows}: the same command {goes_on}", shell.INTERRUPTED)
     _save(results, json_file)
     shown = [results.rows[case.key] for case in cases]
     _conclude(console, results, shown, time.monotonic() - started, json_file)
+
+
+def open_idle(context: typer.Context, console: Console, row_seconds: float = ROW_SECONDS) -> Bench:
+    """The workers, until the verb ends, on a GPU that nothing else uses: waits for that, and
+    refuses one that stays busy."""
+    from convlab.bench import cases, gpu_backend
+    from convlab.bench.pool import WorkerDied
+
+    context.with_resource(_ended_like_ctrl_c())
+    until = time.monotonic() + IDLE_SECONDS
+    while busy := gpu_backend.why_busy(gpu_backend.look(gpu_backend.current_gpu())()):
+        if time.monotonic() > until:
+            shell.refuse(f"{busy}: times would mean nothing; try again when it is idle")
+        _say(console, f"Waiting: {busy}", "yellow")
+        time.sleep(5)
+    with shell.refusing(WorkerDied, OSError):
+        return context.with_resource(cases.open_bench(row_seconds))
 
 
 def _say(console: Console, line: str, style: str = "") -> None:
@@ -224,8 +222,8 @@ def _bars(todo: Sequence[Case]) -> Iterator[Advance]:
 
 
 def _save(results: Results, json_file: str) -> None:
-    if json_file != STANDARD_OUTPUT:
-        write_json(json_file, results.as_json(), indent=1)
+    if json_file != shell.STANDARD_OUTPUT:
+        shell.write_json(json_file, results.as_json(), indent=1)
 
 
 def _conclude(
@@ -234,8 +232,8 @@ def _conclude(
     from convlab.bench.results import WRONG_STATES
 
     console.print("", tables.summary(results, rows, console.width), "", sep="\n")
-    if json_file == STANDARD_OUTPUT:
-        write_json(json_file, results.as_json(), indent=1)
+    if json_file == shell.STANDARD_OUTPUT:
+        shell.write_json(json_file, results.as_json(), indent=1)
     else:
         shows = f"convlab report {json_file} --html report.html shows them"
         _say(console, f"The results are in {json_file}: {shows}")
@@ -252,4 +250,4 @@ def _conclude(
         _say(console, f"{tables.wrong_in_words(its, 'baselines')}: not convlab's, told only.")
     if its := wrong["stage"]:
         _say(console, f"{tables.wrong_in_words(its, 'stages')}.", "bold red")
-        raise typer.Exit(WRONG)
+        raise typer.Exit(shell.WRONG)

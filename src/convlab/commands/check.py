@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from convlab import tables
-from convlab.shell import WRONG, JsonFile, console_for, numba_needed, refusing, write_json
+from convlab import shell, tables
 
 
 def check(
@@ -22,20 +21,20 @@ def check(
         str, typer.Option("--as", metavar="STAGE", help="The stage that it is to do the work of.")
     ],
     seed: Annotated[int, typer.Option(min=0, help="Chooses the numbers.")] = 0,
-    json_file: JsonFile = None,
+    json_file: shell.JsonFile = None,
 ) -> None:
     """Check your own kernel as a stage: its answers, the findings, its memory traffic.
 
     Exits 1 when an answer is wrong or something is found.
     """
-    console = console_for(json_file)
-    with numba_needed():
+    console = shell.console_for(json_file)
+    with shell.numba_needed():
         from convlab.checking import check as checked
         from convlab.checking.launches import PROBLEMS
     names = [*PROBLEMS, "counts"]
-    with refusing(ValueError), tables.progress(names) as advance:
+    with shell.refusing(ValueError), tables.progress(names) as advance:
         found = checked(kernel, stage, seed=seed, on_step=advance)
     console.print(found.as_text(console.width))
-    write_json(json_file, found.as_json())
+    shell.write_json(json_file, found.as_json())
     if not found.ok:
-        raise typer.Exit(WRONG)
+        raise typer.Exit(shell.WRONG)

@@ -8,19 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from convlab import tables
+from convlab import shell, tables
 from convlab.commands.bench import DEFAULT_FILE
-from convlab.shell import (
-    STANDARD_OUTPUT,
-    JsonFile,
-    check_writable,
-    console_for,
-    numba_needed,
-    refuse,
-    refusing,
-    write_json,
-    write_whole,
-)
 
 
 def report(
@@ -41,7 +30,7 @@ def report(
     counts: Annotated[
         bool, typer.Option("--counts/--no-counts", help="Count on the simulator why not faster.")
     ] = True,
-    json_file: JsonFile = None,
+    json_file: shell.JsonFile = None,
 ) -> None:
     """Tables and plots of what was measured: TFLOP/s, roofline, speedups, memory, why not faster.
 
@@ -49,26 +38,26 @@ def report(
     """
     files = results_files or [Path(DEFAULT_FILE)]
     taken = {file.resolve(): "the results themselves" for file in files}
-    json_path = None if json_file in (None, STANDARD_OUTPUT) else Path(str(json_file))
+    json_path = None if json_file in (None, shell.STANDARD_OUTPUT) else Path(str(json_file))
     written = {"--html": html_file, "--markdown": markdown_file, "--json": json_path}
     for option, file in written.items():
         if file is not None:
-            check_writable(option, file)
+            shell.check_writable(option, file)
             if whose := taken.get(file.resolve()):
-                refuse(f"{option} is {str(file)!r}, {whose}: give another file")
+                shell.refuse(f"{option} is {str(file)!r}, {whose}: give another file")
             taken[file.resolve()] = f"the file of {option}"
-    console = console_for(json_file)
-    with numba_needed():
+    console = shell.console_for(json_file)
+    with shell.numba_needed():
         from convlab.bench import analysis
         from convlab.bench import report as reports
         from convlab.bench.results import open_results
         from convlab.bench.roofline import counted
         from convlab.image import PlotsMissing
-    with refusing(ValueError):
+    with shell.refusing(ValueError):
         first, *others = map(open_results, files)
     if not first.rows:
-        refuse(f"{str(files[0])!r} has no rows yet: let convlab bench go on")
-    write_json(json_file, analysis.as_json(first, others))
+        shell.refuse(f"{str(files[0])!r} has no rows yet: let convlab bench go on")
+    shell.write_json(json_file, analysis.as_json(first, others))
     if html_file is None and markdown_file is None:
         console.print(tables.summary(first, width=console.width))
         if stopped := reports.interrupted(first):
@@ -83,13 +72,13 @@ def report(
                 why.append(one)
                 advance()
     pictures = "" if markdown_file is None else f"{markdown_file.stem}-"
-    with refusing(PlotsMissing):
+    with shell.refusing(PlotsMissing):
         made = reports.make(first, others, why, pictures=pictures)
     if html_file is not None:
-        write_whole(html_file, made.html().encode())
+        shell.write_whole(html_file, made.html().encode())
         console.print(Text(f"The page is in {html_file}: open it with a browser"))
     if markdown_file is not None:
         for name, picture in made.pictures.items():
-            write_whole(markdown_file.with_name(name), picture.encode())
-        write_whole(markdown_file, made.markdown.encode())
+            shell.write_whole(markdown_file.with_name(name), picture.encode())
+        shell.write_whole(markdown_file, made.markdown.encode())
         console.print(Text(f"The tables are in {markdown_file}, the plots beside it"))

@@ -15,19 +15,7 @@ from unittest.mock import patch
 import typer
 from rich.text import Text
 
-from convlab import __version__
-from convlab.shell import (
-    REFUSED,
-    STANDARD_OUTPUT,
-    WRONG,
-    JsonFile,
-    check_writable,
-    console_for,
-    numba_needed,
-    refuse,
-    refusing,
-    write_json,
-)
+from convlab import __version__, shell
 
 if TYPE_CHECKING:
     from convlab.simulation.report import Report
@@ -45,7 +33,7 @@ def run(
         int | None,
         typer.Option(min=1, help="Loop iterations that all threads of a launch may have together."),
     ] = None,
-    json_file: JsonFile = None,
+    json_file: shell.JsonFile = None,
     sarif_file: Annotated[
         str | None, typer.Option("--sarif", metavar="FILE", help="Also write SARIF 2.1.0 to FILE.")
     ] = None,
@@ -57,17 +45,17 @@ def run(
 
     Exits 1 when something is found, 2 when a kernel cannot be simulated, else as the program does.
     """
-    if json_file == sarif_file == STANDARD_OUTPUT:
-        refuse("--json and --sarif are both -, standard output: give one of them a file")
+    if json_file == sarif_file == shell.STANDARD_OUTPUT:
+        shell.refuse("--json and --sarif are both -, standard output: give one of them a file")
     for option, file in ("--json", json_file), ("--sarif", sarif_file):
-        if file not in (None, STANDARD_OUTPUT):
-            check_writable(option, Path(file))
+        if file not in (None, shell.STANDARD_OUTPUT):
+            shell.check_writable(option, Path(file))
     path = _found(program, module)
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # for programs that ask Numba, and for their children
-    with numba_needed():
+    with shell.numba_needed():
         from convlab.simulation.programs import simulator
     here = Path.cwd()
-    alone = STANDARD_OUTPUT in (json_file, sarif_file)
+    alone = shell.STANDARD_OUTPUT in (json_file, sarif_file)
     told = redirect_stdout(sys.stderr) if alone else nullcontext()
     with simulator(stop=False, steps=steps, typed=typed) as report, told:
         try:
@@ -76,10 +64,10 @@ def run(
             sys.stdout.flush()
             os.chdir(here)
             _tell(report)
-    status = WRONG if report.findings else REFUSED if report.refused else status
+    status = shell.WRONG if report.findings else shell.REFUSED if report.refused else status
     command = {"program": [program, *(arguments or [])], "status": status}
-    write_json(json_file, command | report.as_json())
-    write_json(sarif_file, report.as_sarif(__version__))
+    shell.write_json(json_file, command | report.as_json())
+    shell.write_json(sarif_file, report.as_sarif(__version__))
     if status:
         raise typer.Exit(status)
 
@@ -88,18 +76,18 @@ def _found(program: str, module: bool) -> str:
     """The program as Python is to run it; refused if that cannot begin."""
     if module:
         # The package alone: to look further would import it, which needs the simulator.
-        with refusing(ValueError), patch.object(sys, "path", [os.getcwd(), *sys.path]):
+        with shell.refusing(ValueError), patch.object(sys, "path", [os.getcwd(), *sys.path]):
             if importlib.util.find_spec(program.partition(".")[0]) is None:
-                refuse(f"-m is {program!r}: there is no such module")
+                shell.refuse(f"-m is {program!r}: there is no such module")
         return program
     path = os.path.abspath(program)
     try:
         compile(Path(path).read_bytes(), path, "exec")
     except OSError as error:
-        refuse(f"SCRIPT.py is {program!r}, which cannot be read: {error.strerror}")
+        shell.refuse(f"SCRIPT.py is {program!r}, which cannot be read: {error.strerror}")
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
-        refuse(f"{program}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}")
+        shell.refuse(f"{program}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}")
     return path
 
 
@@ -124,7 +112,7 @@ def _run(program: str, arguments: list[str], module: bool, report: Report) -> in
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
         _show(error, report)
-        return WRONG
+        return shell.WRONG
     return 0
 
 
@@ -153,7 +141,7 @@ def _show(error: Exception, report: Report) -> None:
 
 
 def _tell(report: Report) -> None:
-    console = console_for(STANDARD_OUTPUT)
+    console = shell.console_for(shell.STANDARD_OUTPUT)
     for line in report.lines():
         console.print(Text(line, "red"), soft_wrap=True)
     for note in report.notes:

@@ -4,33 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from convlab import tables
-from convlab.shell import (
-    WRONG,
-    Batch,
-    JsonFile,
-    Layer,
-    Yes,
-    capability,
-    check_compilers,
-    check_writable,
-    console_for,
-    numba_needed,
-    problem_from,
-    refuse,
-    refuse_simulator,
-    refusing,
-    too_slow,
-    write_json,
-    write_whole,
-)
+from convlab import shell, tables
 
 if TYPE_CHECKING:
     from convlab.stage import Capability
@@ -43,8 +23,8 @@ def trace(
     stage: Annotated[
         str, typer.Argument(metavar="STAGE", help="Such as s05; or a trace that --json saved.")
     ],
-    layer: Layer = None,
-    batch: Batch = None,
+    layer: shell.Layer = None,
+    batch: shell.Batch = None,
     tile: Annotated[
         str | None,
         typer.Option(metavar="SIZES", help="M_BxN_BxK_B or M_BxN_BxK_B/M_TxN_T: 8x32x8/1x1."),
@@ -59,39 +39,39 @@ def trace(
         str | None,
         typer.Option(metavar="SM", help="Merge shared loads as the compiler does for sm_90."),
     ] = None,
-    yes: Yes = False,
-    json_file: JsonFile = None,
+    yes: shell.Yes = False,
+    json_file: shell.JsonFile = None,
 ) -> None:
     """The memory traffic of a stage, by line and request, on the strict simulator.
 
     Exits 1 when the simulator finds something wrong with a kernel.
     """
-    console = console_for(json_file)
+    console = shell.console_for(json_file)
     saved = Path(stage)
     opens = saved.suffix == ".json" or os.path.isfile(stage)  # False for a name too long
     if html_file is not None:
-        check_writable("--html", html_file)
+        shell.check_writable("--html", html_file)
         page_is = f"--html is {str(html_file)!r}"
         if json_file is not None and Path(json_file).resolve() == html_file.resolve():
-            refuse(f"{page_is}, and so is --json: give another file")
+            shell.refuse(f"{page_is}, and so is --json: give another file")
         if opens and html_file.resolve() == saved.resolve():
-            refuse(f"{page_is}, the trace itself: give another file")
+            shell.refuse(f"{page_is}, the trace itself: give another file")
     if opens and (layer, batch, tile, block, compiled) != (None, None, None, 0, None):
         options = "--layer, --batch, --tile, --block and --compiled"
-        refuse(f"{stage!r} is a trace that was saved: leave out {options}")
-    with refusing(ValueError):
-        gpu = None if compiled is None else capability("compiled", compiled)
-    with numba_needed():
+        shell.refuse(f"{stage!r} is a trace that was saved: leave out {options}")
+    with shell.refusing(ValueError):
+        gpu = None if compiled is None else shell.capability("compiled", compiled)
+    with shell.numba_needed():
         if gpu is not None:
-            refuse_simulator()
+            shell.refuse_simulator()
         from convlab.tracing import open_trace, page
         from convlab.tracing.views import as_tables
     if opens:
         try:
-            with refusing(ValueError):
+            with shell.refusing(ValueError):
                 made = open_trace(saved)
         except OSError as error:
-            refuse(f"trace {stage!r} cannot be read: {error.strerror}")
+            shell.refuse(f"trace {stage!r} cannot be read: {error.strerror}")
     else:
         made = _traced(stage, layer, batch, tile, block, gpu, yes)
     console.print(as_tables(made))
@@ -99,11 +79,11 @@ def trace(
         arch = made.about["compiled"]
         console.print(f"Loads from shared memory are counted as merged for {arch}.")
     if html_file is not None:
-        write_whole(html_file, page(made).encode())
+        shell.write_whole(html_file, page(made).encode())
         console.print(Text(f"The page is in {html_file}: open it with a browser"))
-    write_json(json_file, made.as_json(), indent=None)
+    shell.write_json(json_file, made.as_json(), indent=None)
     if any(launch.findings for launch in made.launches):
-        raise typer.Exit(WRONG)
+        raise typer.Exit(shell.WRONG)
 
 
 def _traced(
@@ -116,46 +96,37 @@ def _traced(
     yes: bool,
 ) -> Trace:
     """The trace of a stage; refused before any work where it cannot be or takes too long."""
-    with numba_needed():
+    with shell.numba_needed():
         from convlab import ladder as runner
         from convlab.engines import EngineUnavailable, choose
         from convlab.engines.offline import CompilerMissing, UnknownGPU, arch_of
         from convlab.plans import program_for, why_too_old
         from convlab.simulation.findings import NotSimulated
-        from convlab.stages import Tile, stage_named
+        from convlab.stages import stage_named, tile_named
         from convlab.tracing import trace_stage
-    with refusing(ValueError, EngineUnavailable):
+    with shell.refusing(ValueError, EngineUnavailable):
         engine = choose("simulator")
         stage = stage_named(name)
-        problem = problem_from(layer, batch, engine)
+        problem = shell.problem_from(layer, batch, engine)
         if sizes is not None and stage.tiny_tile is None:
-            refuse(f"stage {stage.name} has no tiles: leave out --tile")
-        tile = stage.model_tile if sizes is None else Tile(*_sizes(sizes))
+            shell.refuse(f"stage {stage.name} has no tiles: leave out --tile")
+        tile = stage.model_tile if sizes is None else tile_named(sizes)
         kernels = program_for(problem, stage, tile, engine).kernels
         if not kernels:
-            refuse(f"stage {stage.name} has no kernel to trace: a library does its work")
+            shell.refuse(f"stage {stage.name} has no kernel to trace: a library does its work")
         blocks = max(math.prod(launch.grid) for launch in kernels)
         if block >= blocks:
-            refuse(f"--block is {block}: {stage.name} has blocks 0 to {blocks - 1} here")
+            shell.refuse(f"--block is {block}: {stage.name} has blocks 0 to {blocks - 1} here")
     seconds = TRACING_TAKES * (runner.estimated_seconds(problem, [stage], engine) or 0)
     if not yes and seconds > runner.PATIENCE_SECONDS:
-        refuse(too_slow(problem, seconds, engine, runner.PATIENCE_SECONDS, gpu=False))
+        shell.refuse(shell.too_slow(problem, seconds, engine, runner.PATIENCE_SECONDS, gpu=False))
     if gpu is not None:
         if (reason := why_too_old((stage,), gpu, arch_of(gpu))) is not None:
-            refuse(f"--compiled is {arch_of(gpu)!r}: {reason}")
-        check_compilers("--compiled")
-    memory = refusing(MemoryError, hint="; a smaller --batch takes less")
-    refused = refusing(NotSimulated, CompilerMissing, UnknownGPU)
+            shell.refuse(f"--compiled is {arch_of(gpu)!r}: {reason}")
+        shell.check_compilers("--compiled")
+    memory = shell.refusing(MemoryError, hint="; a smaller --batch takes less")
+    refused = shell.refusing(NotSimulated, CompilerMissing, UnknownGPU)
     with memory, refused, tables.progress([stage.name]) as advance:
         made = trace_stage(stage.name, problem, tile, block_shown=block, compiled=gpu)
         advance()
     return made
-
-
-def _sizes(tile: str) -> list[int]:
-    """The sizes of a tile, as :class:`Tile` takes them."""
-    found = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:/(\d+)x(\d+))?", tile)
-    if found is None:
-        wanted = "M_BxN_BxK_B or M_BxN_BxK_B/M_TxN_T, such as 8x32x8/1x1"
-        refuse(f"tile is {tile!r}: it must be {wanted}")
-    return [int(size) for size in found.groups() if size is not None]

@@ -48,7 +48,7 @@ BACKWARD = b01_gradients.STAGE, b02_exchanged_roles.STAGE  # the gradients of a 
 __all__ = [
     "ABLATION", "BACKWARD", "GROUPED", "LADDER", "Buffer", "Launch", "LibraryCall", "Program",
     "Stage", "Step", "Tile", "allowances", "candidates", "family", "production_program",
-    "production_tile", "short_name", "splits_for", "stage_named",
+    "production_tile", "short_name", "splits_for", "stage_named", "tile_named",
 ]  # fmt: skip
 
 
@@ -92,3 +92,12 @@ def stage_named(name: str) -> Stage:
     all_names = f"{first}, {second} and so on to {last}, which `convlab stages` lists"
     known = ", ".join(numbered) or all_names
     raise ValueError(f"stage is {shown(name)}: it must be one of {known}")
+
+
+def tile_named(text: str) -> Tile:
+    """The tile that prints as this, ``8x32x8/1x1``, or ``8x32x8`` for short."""
+    found = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:/(\d+)x(\d+))?", text)
+    if found is None:
+        wanted = "M_BxN_BxK_B or M_BxN_BxK_B/M_TxN_T, such as 8x32x8/1x1"
+        raise ValueError(f"tile is {shown(text)}: it must be {wanted}")
+    return Tile(*(int(size) for size in found.groups() if size is not None))
