@@ -13,8 +13,8 @@ from test_docs import keys, listed
 from typer.testing import CliRunner
 
 from convlab import Trace, checking, doctor, ladder, trace, trace_stage
-from convlab.bench import tuning
 from convlab.cli import app
+from convlab.commands import tune
 from convlab.engines import choose
 from convlab.lint import Row
 from convlab.oracle import random_tensors
@@ -41,9 +41,8 @@ def documents() -> dict[str, Any]:
     answer = checking.Answer("name", TEACHING, None, "it could not go on")
     count = checking.Count("requests", 1, 2)
     linted = Row("s01", "k", "conv9", "-", "sm_90", 1, 2, 0, 0, 0, (), {}, ())
-    ((name, tile), *_) = tuning.tiles_of(s12, {"conv9": paper_layer("conv9")})
-    row = SimpleNamespace(time_ms=1.0, time_spread=1.0, reason="why")
-    tuned = tuning.Tuned(name, paper_layer("conv9"), tile, {tile: row})
+    row, tile = SimpleNamespace(time_ms=1.0, time_spread=1.0, reason="why"), s12.tiny_tile
+    tuned = tune.Tuned("conv9", paper_layer("conv9"), tile, {tile: row})
     return {
         "ladder": ran,
         "stages": json.loads(CliRunner().invoke(app, ["stages", "--json", "-"]).stdout),
@@ -52,7 +51,7 @@ def documents() -> dict[str, Any]:
         "run": {"program": ["p.py"], "status": 1} | report.as_json(),
         "trace": json.loads(json.dumps(Trace("both in one", (busy,)).as_json())),
         "lint": [asdict(linted) | {"ok": linted.ok}],
-        "tune": tuning.as_json([tuned], s12, engine),
+        "tune": tune.as_json([tuned], s12, engine),
     }
 
 

@@ -51,7 +51,7 @@ NARROW = {
     "api": "arguments arrays problem stage stages engines plans",
     "torch": "arguments problem gradient stage stages engines plans",
     "shell": "arguments files interrupts problem workloads stage stages engines ladder doctor",
-    "cli": "commands shell tables doctor stages interrupts",
+    "cli": "commands shell tables checking doctor stages interrupts",
     "__main__": "cli interrupts",
 }
 COMMAND = {"tables", "shell", "commands", "cli", "__main__"}

@@ -15,7 +15,7 @@ from test_cli import convlab_, refused
 
 from convlab import ConvProblem, Tile, api, doctor, engines, ladder, plans, shell
 from convlab import lint as gate
-from convlab.bench import sanitizers, systems, tuning
+from convlab.bench import cases, sanitizers, systems
 from convlab.engines import EngineUnavailable
 from convlab.engines.gpu import Gpu
 from convlab.engines.simulator import Simulator
@@ -173,7 +173,7 @@ def test_the_ladder_leaves_them_out_in_a_line(monkeypatch):
 @pytest.mark.parametrize("name", [name for name in TOO_NEW if stage_named(name).tiles.heuristic])
 def test_they_are_not_tuned(name, t4, tmp_path, monkeypatch):
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tuning, "measured", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr(cases, "run", lambda *_: pytest.fail("work was done"))
     assert reason(name) in refused("tune", "--stage", name)
     assert not (tmp_path / "cache").exists()
 

@@ -18,9 +18,10 @@ from strategies import problems
 from test_cli import convlab_
 
 from convlab import ConvProblem, Tile, engines, plans, stages, tuned
-from convlab.bench import baselines, systems, tuning
+from convlab.bench import baselines, cases, systems
 from convlab.bench.cases import crossed
 from convlab.bench.results import Row
+from convlab.commands.tune import Tuned
 from convlab.engines import EngineUnavailable
 from convlab.kernels import tile_heuristic
 from convlab.kernels.tile_heuristic import Heuristic
@@ -86,13 +87,13 @@ def times(gpu, monkeypatch):
     coming: list[float | str | None] = []
     after = count(1)
 
-    def run(cases, bench):
-        for case in cases:
+    def run(tried, bench):
+        for case in tried:
             if (ms := coming.pop(0) if coming else float(next(after))) is None:
                 raise KeyboardInterrupt
             yield row_of(case, ms)
 
-    monkeypatch.setattr(tuning, "run", run)
+    monkeypatch.setattr(cases, "run", run)
     return coming
 
 
@@ -106,9 +107,9 @@ def times(gpu, monkeypatch):
     ],
 )
 def test_the_ratio_is_the_heuristic_s_time_over_the_best(ms, ratio):
-    cases = crossed({"small": PROBLEM}, [systems.of_stage(S12, tile) for tile in TILES])
-    rows = dict(zip(TILES, map(row_of, cases, ms), strict=True))
-    found = tuning.Tuned("small", PROBLEM, MODEL, rows)
+    tried = crossed({"small": PROBLEM}, [systems.of_stage(S12, tile) for tile in TILES])
+    rows = dict(zip(TILES, map(row_of, tried, ms), strict=True))
+    found = Tuned("small", PROBLEM, MODEL, rows)
     best = min((one for one in ms if one != "wrong"), default=None)
     assert found.best == (TILES[ms.index(best)] if best else None)
     assert found.ms(MODEL) == (ms[1] if ms[1] != "wrong" else None)
@@ -194,14 +195,14 @@ def test_forgetting(gpu, times):
     assert plans.tile_for(PROBLEM, S12, gpu) == MODEL
 
 
-def test_all_are_the_layers_and_what_nobody_tuned_for(times, monkeypatch):
-    tiles_of = Mock(wraps=tuning.tiles_of)
-    monkeypatch.setattr(tuning, "tiles_of", tiles_of)
+def test_all_are_the_layers_and_what_nobody_tuned_for(times, monkeypatch, tmp_path):
     monkeypatch.setattr(tuned, "remember", lambda *_: None)  # whole files, 93 times
-    assert convlab_("tune", "--all").exit_code == 0
-    assert len(tiles_of.call_args.args[1]) == 12 + len(UNTUNED) + len(UNSEEN) == 93
-    assert convlab_("tune", "--batch", "2").exit_code == 0
-    assert [*tiles_of.call_args.args[1].values()] == [paper_layer("conv9", 2)]
+    assert convlab_("tune", "--all", "--json", tmp_path / "t.json").exit_code == 0
+    found = json.loads((tmp_path / "t.json").read_text())["problems"]
+    assert len(found) == 12 + len(UNTUNED) + len(UNSEEN) == 93
+    assert convlab_("tune", "--batch", "2", "--json", tmp_path / "t.json").exit_code == 0
+    (one,) = json.loads((tmp_path / "t.json").read_text())["problems"]
+    assert one["problem"] == str(paper_layer("conv9", 2))
 
 
 @pytest.mark.parametrize(
@@ -248,7 +249,7 @@ def test_tiles_that_cannot_be_kept_are_refused_before_any_work(
 ):
     path = tmp_path / broken
     path.write_text("") if broken == "cache" else path.mkdir(parents=True)
-    monkeypatch.setattr(tuning, "measured", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr(cases, "run", lambda *_: pytest.fail("work was done"))
     ran = convlab_("tune", *arguments)
     assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1)
     assert str(path) in ran.stderr

@@ -1,16 +1,17 @@
-"""The ``convlab`` command: its verbs are in ``convlab.commands``.
+"""The ``convlab`` command: its longer verbs are in ``convlab.commands``.
 
 Numba is imported only by the verbs that need it, when they run: it is slow.
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 from rich.text import Text
 
 from convlab import shell, tables
 from convlab.commands.bench import bench
-from convlab.commands.check import check
 from convlab.commands.ladder import ImageAlone, ladder
 from convlab.commands.lessons import lessons
 from convlab.commands.lint import lint
@@ -47,6 +48,37 @@ def stages(json_file: shell.JsonFile = None) -> None:
     shell.write_json(
         json_file, [{key: getattr(stage, key) for key in keys} for stage in (*LADDER, *BACKWARD)]
     )
+
+
+def check(
+    kernel: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py::KERNEL",
+            help="A @cuda.jit kernel, or a function that makes one; make_kernel if not named.",
+        ),
+    ],
+    stage: Annotated[
+        str, typer.Option("--as", metavar="STAGE", help="The stage that it is to do the work of.")
+    ],
+    seed: Annotated[int, typer.Option(min=0, help="Chooses the numbers.")] = 0,
+    json_file: shell.JsonFile = None,
+) -> None:
+    """Check your own kernel as a stage: its answers, the findings, its memory traffic.
+
+    Exits 1 when an answer is wrong or something is found.
+    """
+    console = shell.console_for(json_file)
+    with shell.numba_needed():
+        from convlab.checking import check as checked
+        from convlab.checking.launches import PROBLEMS
+    names = [*PROBLEMS, "counts"]
+    with shell.refusing(ValueError), tables.progress(names) as advance:
+        found = checked(kernel, stage, seed=seed, on_step=advance)
+    console.print(found.as_text(console.width))
+    shell.write_json(json_file, found.as_json())
+    if not found.ok:
+        raise typer.Exit(shell.WRONG)
 
 
 app = typer.Typer(

@@ -22,7 +22,6 @@ from convlab.problem import ConvProblem
 if TYPE_CHECKING:
     from convlab.bench.results import Results
     from convlab.bench.results import Row as BenchRow
-    from convlab.bench.tuning import Tuned
     from convlab.engines import Engine
     from convlab.ladder import Result
     from convlab.lint import Difference
@@ -214,34 +213,6 @@ def differences_table(found: Sequence[Difference]) -> Table:
         said = "\n".join(changes) or "not stored"
         rows.append((str(one.row), said, Text(", ".join(one.worse), "red")))
     return table_of(head, rows, folded=head)
-
-
-# Tiles.
-
-
-def tiles_table(tuned: Tuned) -> Table:
-    """Every tile of one problem, the fastest first, the model's choice marked."""
-    best, rows = tuned.ms(tuned.best), []
-    for tile, row in sorted(tuned.rows.items(), key=lambda one: one[1].time_ms or float("inf")):
-        chosen = "the model's choice" if tile == tuned.model else ""
-        cells: tuple[Cell, ...] = (None, None, None, None, f"{row.state.upper()} {chosen}".strip())
-        if row.time_ms is not None and best is not None:
-            cells = (f"{row.time_ms:.4g}", f"{row.time_spread:.1f} %",
-                     f"{row.time_ms / best:.2f}", f"{row.tflops:.1f}", chosen)  # fmt: skip
-        rows.append((str(tile), *cells))
-    head = ("tile", "time ms", "spread", "over the\nbest", "TFLOP\n/ s", "")
-    return table_of(head, rows, folded=[""])
-
-
-def tuned_table(found: Sequence[Tuned]) -> Table:
-    """The model's tile and the best one of every problem, and how far apart they are."""
-    rows = [
-        (one.name, str(one.model), str(one.best or "-"), number(one.ms(one.model), ".4g"),
-         number(one.ms(one.best), ".4g"), number(one.ratio, ".2f"))
-        for one in found
-    ]  # fmt: skip
-    head = ("problem", "model's tile", "best tile", "model\nms", "best\nms", "ratio")
-    return table_of(head, rows, words=3, folded=["problem"])
 
 
 # What is here.

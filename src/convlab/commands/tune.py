@@ -2,18 +2,67 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, cast
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from convlab import shell, tables, workloads
 from convlab.commands.bench import open_idle
 from convlab.problem import ConvProblem
 
+if TYPE_CHECKING:
+    from convlab.bench.results import Row
+    from convlab.engines import Engine
+    from convlab.stages import Stage, Tile
+
 TILES, OTHER_CACHE = "the file of tiles", "remove it, or set CONVLAB_CACHE to another folder"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A problem, its name, and each measured tile's row; ``model`` is the heuristic's tile."""
+
+    name: str
+    problem: ConvProblem
+    model: Tile
+    rows: dict[Tile, Row]
+
+    def ms(self, tile: Tile | None) -> float | None:
+        """The median time of a tile; None where there is none."""
+        return self.rows[tile].time_ms if tile in self.rows else None
+
+    @property
+    def best(self) -> Tile | None:
+        """The fastest; None where none has a time."""
+        times = {tile: ms for tile in self.rows if (ms := self.ms(tile)) is not None}
+        return min(times, key=times.__getitem__, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """The time of the heuristic's tile over the best time; None where either has none."""
+        model, best = self.ms(self.model), self.ms(self.best)
+        return model / best if model and best else None
+
+    def as_json(self) -> dict[str, Any]:
+        """As ``convlab tune --json`` writes it."""
+        return {
+            "name": self.name,
+            "problem": str(self.problem),
+            "flops": self.problem.flops,
+            "model": astuple(self.model),
+            "best": self.best and astuple(self.best),
+            "ratio": self.ratio,
+            "tiles": [
+                {"tile": astuple(tile), "time_ms": row.time_ms, "time_spread": row.time_spread,
+                 "error": row.reason}
+                for tile, row in self.rows.items()
+            ],
+        }  # fmt: skip
 
 
 def tune(
@@ -50,30 +99,36 @@ def tune(
     problems = problems or _problems(["conv9"], None, False, batch)
 
     with shell.numba_needed():
-        from convlab.bench import tuning
+        from convlab.bench.cases import crossed, run
+        from convlab.bench.systems import of_stage
         from convlab.engines import EngineUnavailable, choose
         from convlab.plans import check_runs, tile_by_rule
-        from convlab.stages import Tile, stage_named
+        from convlab.stages import candidates, stage_named
         from convlab.tuned import cache_folder, remember, tiles_file
     with shell.refusing(ValueError, EngineUnavailable):
         chosen = stage_named(stage)
-        tiles = tuning.tiles_of(chosen, problems)
+        tiles = {name: candidates(chosen, one) for name, one in problems.items()}
+        if not any(tiles.values()):
+            raise ValueError(f"stage is {chosen.name!r}: it has no tiles to choose from")
         engine = choose("gpu")
         check_runs(chosen, engine)
     with shell.refusing(OSError, RuntimeError, hint=": set CONVLAB_CACHE to a folder for it"):
         cache_folder().mkdir(parents=True, exist_ok=True)
     shell.check_writable(TILES, tiles_file(), OTHER_CACHE)
 
-    found: list[tuning.Tuned] = []
+    found: list[Tuned] = []
     done, stopped = 0, False
     bench = open_idle(context, console)
     try:
-        with tables.progress([f"{name} {tile}" for name, tile in tiles]) as advance:
+        steps = [f"{name} {tile}" for name, several in tiles.items() for tile in several]
+        with tables.progress(steps) as advance:
             for name, one in problems.items():
-                rule = cast(Tile, tile_by_rule(one, chosen, engine))  # a choice has a rule
-                found.append(tuning.Tuned(name, one, rule, {}))
-                for tile, row in tuning.measured(name, one, chosen, bench):
-                    found[-1].rows[tile] = row
+                rule = cast("Tile", tile_by_rule(one, chosen, engine))  # a choice has a rule
+                found.append(Tuned(name, one, rule, {}))
+                systems = {of_stage(chosen, tile): tile for tile in tiles[name]}
+                own = {system.name: tile for system, tile in systems.items()}
+                for row in run(crossed({name: one}, systems), bench):
+                    found[-1].rows[own[row.system]] = row
                     advance()
                 best = found[-1].best
                 if best is not None and (ms := found[-1].ms(best)) is not None:
@@ -85,13 +140,13 @@ def tune(
     found = [tuned for tuned in found if tuned.rows]
     if len(found) == 1:  # a tile a line, else a problem a line
         console.print(Text(f"{found[0].problem} on {engine.device}"), "", sep="\n")
-        console.print(tables.tiles_table(found[0]))
+        console.print(_tiles_table(found[0]))
     elif found:
-        console.print(tables.tuned_table(found))
+        console.print(_tuned_table(found))
     if stopped:
         kept = f"after {done} of {len(problems)} problems, which are remembered"
         shell.fail(f"interrupted {kept}; no JSON was written", shell.INTERRUPTED)
-    shell.write_json(json_file, tuning.as_json(found, chosen, engine, arguments=context.obj))
+    shell.write_json(json_file, as_json(found, chosen, engine, context.obj))
 
     wrong = [(tuned.name, row) for tuned in found for row in tuned.rows.values() if not row.ok]
     for name, row in wrong:
@@ -102,6 +157,47 @@ def tune(
     console.print(Text(f"{told} remembered in {tiles_file()}."), soft_wrap=True)
     if wrong:
         raise typer.Exit(shell.WRONG)
+
+
+def _tiles_table(tuned: Tuned) -> Table:
+    """Every tile of one problem, the fastest first, the model's choice marked."""
+    best, rows = tuned.ms(tuned.best), []
+    for tile, row in sorted(tuned.rows.items(), key=lambda one: one[1].time_ms or float("inf")):
+        chosen = "the model's choice" if tile == tuned.model else ""
+        failed = f"{row.state.upper()} {chosen}".strip()
+        cells: tuple[tables.Cell, ...] = (None, None, None, None, failed)
+        if row.time_ms is not None and best is not None:
+            cells = (f"{row.time_ms:.4g}", f"{row.time_spread:.1f} %",
+                     f"{row.time_ms / best:.2f}", f"{row.tflops:.1f}", chosen)  # fmt: skip
+        rows.append((str(tile), *cells))
+    head = ("tile", "time ms", "spread", "over the\nbest", "TFLOP\n/ s", "")
+    return tables.table_of(head, rows, folded=[""])
+
+
+def _tuned_table(found: Sequence[Tuned]) -> Table:
+    """The model's tile and the best one of every problem, and how far apart they are."""
+    rows = [
+        (one.name, str(one.model), str(one.best or "-"), tables.number(one.ms(one.model), ".4g"),
+         tables.number(one.ms(one.best), ".4g"), tables.number(one.ratio, ".2f"))
+        for one in found
+    ]  # fmt: skip
+    head = ("problem", "model's tile", "best tile", "model\nms", "best\nms", "ratio")
+    return tables.table_of(head, rows, words=3, folded=["problem"])
+
+
+def as_json(
+    found: Sequence[Tuned], stage: Stage, engine: Engine, arguments: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What ``convlab tune --json`` writes; ``arguments`` is what was typed after ``convlab``."""
+    from convlab.doctor import environment
+
+    return {
+        "device": engine.device,
+        "multiprocessors": engine.sm_count(),
+        "stage": stage.name,
+        "environment": environment(arguments),
+        "problems": [tuned.as_json() for tuned in found],
+    }
 
 
 def _forget(problems: dict[str, ConvProblem], json_file: str | None, console: Console) -> None:
