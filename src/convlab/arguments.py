@@ -57,8 +57,7 @@ def integer(name: str, value: object, *, at_least: int, whole: object = None) ->
 def each(
     name: str, value: object, axes: int, *, at_least: int, whole: object = None
 ) -> tuple[int, ...]:
-    """One integer for each axis, of an int, one int in a sequence, or one for each axis. Raises as
-    :func:`integer` does."""
+    """One integer for each axis, of an int or a sequence of one or as many. Raises as `integer`."""
     if not _is_sequence(value):
         return (integer(name, value, at_least=at_least, whole=whole),) * axes
     whole = value if whole is None else whole

@@ -146,8 +146,7 @@ def _jaxs(name: str, array: Any) -> Home:
 
 
 def dtype_name(array: Any) -> str:
-    """``float32`` for every library's; NumPy's with the byte order where that is not this
-    machine's."""
+    """``float32`` for every library's; NumPy's with the byte order if it is not the machine's."""
     return str(array.dtype).split(".")[-1]
 
 

@@ -202,8 +202,7 @@ def workers_for(problem: Problem) -> int:
 
 
 def _seen_by_row(problem: ConvProblem, padded: Doubles, u: int) -> Doubles:
-    """The pixels under row u of a filter, a column for each output pixel:
-    [groups, W_f * C_i / groups, H_o * W_o]."""
+    """The pixels under row u of a filter: [groups, W_f * C_i / groups, H_o * W_o]."""
     G, H_o, W_o = problem.groups, problem.H_o, problem.W_o
     rows = padded.reshape(G, -1, *padded.shape[1:])[:, :, u * problem.d_h :: problem.s_h, :]
     seen = np.empty((G, problem.W_f, problem.C_i // G, H_o, W_o))

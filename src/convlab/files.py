@@ -47,8 +47,7 @@ def fingerprint(files: Iterable[Path], *more: str, below: Path | None = None) ->
 
 
 def json_of(text: str) -> Any:
-    """What JSON says. Raises ``ValueError`` for other text, and for what is nested so deeply that
-    nothing could walk through it."""
+    """What JSON says. Raises ``ValueError`` for other text and for more than 50 levels."""
     try:
         _check_depth(value := json.loads(text), DEEPEST)
     except RecursionError:

@@ -107,8 +107,7 @@ def run(
 def _run_one(
     problem: ConvProblem, stage: Stage, engine: Engine, tensors: Tensors, oracle: Oracle
 ) -> Result:
-    """One stage's result, on its own copies of the tensors. The plan and its workspace are freed
-    when this returns."""
+    """One stage's result, on its own copies of the tensors, which are freed when this returns."""
     workspace_bytes = None
     try:
         tile = None if engine.is_gpu else simulated_tile(stage, engine)
@@ -198,8 +197,7 @@ def _main_and_others(
 
 
 def too_fast(flops: int, timing: Timing, engine: Engine, stage: Stage) -> str | None:
-    """A sentence that refuses a time in which this GPU cannot do the arithmetic; None for a
-    possible time."""
+    """Why this GPU cannot do the arithmetic in that time, in one sentence; None if it can."""
     peak, rate = engine.peak_flops(stage.precision), flops / timing.median_ms * 1e3
     if peak is None or rate <= peak:
         return None
@@ -249,8 +247,7 @@ def as_json(
     problem: ConvProblem, engine: Engine, results: Sequence[Result], arguments: Sequence[str] = ()
 ) -> dict[str, Any]:
     """What ``convlab ladder --json`` writes (docs/json.md); ``arguments`` is what was typed after
-    ``convlab``. JSON has no NaN and no infinity: such a number is the string "nan", "inf" or
-    "-inf"."""
+    ``convlab``. Numbers that are not finite become strings."""
     shapes = {
         **{size.name: getattr(problem, size.name) for size in fields(problem)},
         "input_shape": problem.input_shape,

@@ -129,11 +129,9 @@ def lint_stage(
     capabilities: tuple[Capability, ...] = CAPABILITIES,
     **switches: bool,
 ) -> Iterator[Row]:
-    """Compile every kernel of a stage at its production tile and check the machine code.
-
-    Raises ``CompilerMissing`` where the compilers are not installed, ``ValueError`` for a GPU that
-    the stage cannot run on, :class:`NotCompiled`.
-    """
+    """Compile every kernel of a stage at its production tile and check the machine code. Raises
+    ``CompilerMissing`` where the compilers are not installed, ``ValueError`` for a GPU that the
+    stage cannot run on, :class:`NotCompiled`."""
     for capability in capabilities:
         if (reason := why_too_old((stage,), capability, offline.arch_of(capability))) is not None:
             raise ValueError(reason)
@@ -320,9 +318,8 @@ def lint_all(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row]]:
 
 
 def _begin() -> None:
-    """Set up a worker process. Ctrl-C ends it at once and without a traceback, since the parent
-    reports it. Garbage collection takes a tenth of the compile time, and finds little: it runs
-    less often."""
+    """Set up a worker: Ctrl-C, which the parent reports, ends it without a traceback. Garbage
+    collection would take a tenth of the compile time."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.freeze()
     gc.set_threshold(100_000)

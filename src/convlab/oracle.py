@@ -95,9 +95,8 @@ def largest_error(output: Singles, expected: Doubles, magnitude: Doubles, bound:
 
 
 def squared_errors(output: Singles, expected: Doubles) -> tuple[float, float, float]:
-    """The sum of squared errors, the sum of squares of what was expected, and the largest error.
-    Where an element is not finite, the first result is not finite either, and the largest error
-    means nothing. This is compiled too."""
+    """The sums of squared errors and of squared expected values, and the largest error. If an
+    element is not finite, neither is the first, and the last means nothing. Compiled too."""
     flat = (np.asarray(array).reshape(-1) for array in (output, expected))
     errors, sizes, largest = _compiled()[1](*flat)
     return float(errors), float(sizes), float(largest)

@@ -174,8 +174,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class PlanForWeight:
-    """A plan with its weight and bias, made by :meth:`Plan.for_weight`. ``plan`` has the steps that
-    are left."""
+    """A plan with its weight and bias, of :meth:`Plan.for_weight`; ``plan`` has the other steps."""
 
     plan: Plan
     weight: Any

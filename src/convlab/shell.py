@@ -167,8 +167,7 @@ def numba_settings() -> Iterator[None]:
 
 
 def _mistake(error: Exception) -> str | None:
-    """``FILE:LINE`` in convlab's own source where its import failed; None if the cause is
-    elsewhere, such as in Numba."""
+    """``FILE:LINE`` in convlab's own source where its import failed; None for another's."""
     here: Any = traceback.extract_tb(error.__traceback__)[-1]
     if isinstance(error, SyntaxError):
         here = error

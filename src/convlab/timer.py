@@ -27,8 +27,7 @@ HOST_REPEATS = 3
 
 @dataclass(frozen=True)
 class Timing:
-    """Median and spread of repeated runs; the spread is the middle half's width in percent of the
-    median."""
+    """Median and spread of repeated runs: the middle half's width in percent of the median."""
 
     median_ms: float
     spread_percent: float

@@ -60,10 +60,8 @@ def tuned_tile(problem: ConvProblem, stage: Stage, gpu: str) -> Tile | None:
 
 
 def remember(problem: ConvProblem, stage: Stage, gpu: str, tile: Tile, time_ms: float) -> None:
-    """Keep the tile that was found best with today's code, in the place of an older one.
-
-    Raises ``OSError`` where the file cannot be written; it is written whole or not at all.
-    """
+    """Keep the tile that was found best with today's code, in the place of an older one. Raises
+    ``OSError`` where the file cannot be written; it is written whole or not at all."""
     key = (str(problem), gpu, stage.name)
     row = dict(zip(KEY, key, strict=True)) | {
         "code": code(),

@@ -123,8 +123,7 @@ def pad(input: Any, padding: Sequence[Pair]) -> Any:
 def taps(
     kernel: Sequence[int], out: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-    """Each filter element, and the slices of the padded input that it meets: one element per
-    output."""
+    """Each filter element, and the slices of the padded input that it meets, one each output."""
     for offset in itertools.product(*map(range, kernel)):
         axes = zip(offset, dilation, out, stride, strict=True)
         yield offset, tuple(slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in axes)
@@ -186,8 +185,7 @@ def _windows(
 
 
 def _namespace_of(arrays: dict[str, Any]) -> Any:
-    """The library of the arrays. Raises ``TypeError`` unless they have one, and one dtype and
-    device, whose sums mean something."""
+    """The arrays' library. Raises ``TypeError`` unless all share it, a dtype and a device."""
     found = {name: namespace(array, name) for name, array in arrays.items()}
     input = arrays["input"]
     for name, array in arrays.items():

@@ -32,10 +32,7 @@ PAPER_BATCH = 128
 
 def paper_layer(name: str, batch: int = PAPER_BATCH) -> ConvProblem:
     """The problem of one of the twelve layers, ``conv1`` to ``conv12`` (im2win paper, Table 2), in
-    capitals or not.
-
-    Raises ``ValueError`` for any other name.
-    """
+    capitals or not. Raises ``ValueError`` for any other name."""
     row = _TABLE_2.get(str(name).lower())
     if row is None:
         raise ValueError(f"layer is {shown(name)}: it must be one of {', '.join(LAYER_NAMES)}")
@@ -166,10 +163,8 @@ NAMES = {"s": "stride", "p": "padding", "d": "dilation"}
 
 def problem_of(text: str) -> ConvProblem:
     """The problem that is written as its ``str``: input, filters, and what is not usual of stride,
-    padding and dilation, which may be their first letters: ``32x64x56x56,64x64x3x3,s2,p1``.
-
-    Raises ``ValueError`` or ``TypeError`` naming what is wrong with it.
-    """
+    padding and dilation, which may be their first letters: ``32x64x56x56,64x64x3x3,s2,p1``. Raises
+    ``ValueError`` or ``TypeError`` naming what is wrong with it."""
     shapes = SHAPES.fullmatch(text)
     if shapes is None:
         raise ValueError(f"--problem is {shown(text)}: it must be input and filters, as {EXAMPLE}")

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A Markdown table, or nothing where there are no rows; words stand in its first ``left``
-    columns, numbers in the others."""
+    """A Markdown table, empty without rows; its first ``left`` columns hold words, not numbers."""
     rule = ["---" if column < left else "---:" for column in range(len(head))]
     lines = [
         f"| {' | '.join(' '.join(cell.split()).replace('|', '/') for cell in row)} |\n"

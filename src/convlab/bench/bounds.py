@@ -69,10 +69,8 @@ def limit(problem: ConvProblem, bound: str) -> float:
 
 class Checker:
     """The float64 answer to one convolution without bias, which any number of outputs are held to.
-
     Raises ``MemoryError`` where the host has no room for it: 16 bytes an output, and up to as much
-    again while it is worked out.
-    """
+    again while it is worked out."""
 
     def __init__(self, problem: ConvProblem, input: Singles, weight: Singles) -> None:
         self.problem = problem
@@ -86,10 +84,7 @@ class Checker:
         allowances: Mapping[str, Any] = MappingProxyType({}),
     ) -> Checked:
         """Check every element of an output; ``allowances`` are more arguments of
-        :meth:`Oracle.check`.
-
-        Raises ``ValueError`` when its shape or dtype is not the problem's.
-        """
+        :meth:`Oracle.check`. Raises ``ValueError`` when its shape or dtype is not the problem's."""
         if output.shape != self.problem.output_shape:
             raise ValueError(
                 f"output has shape {output.shape}: for this problem it must have "

@@ -126,8 +126,7 @@ def experiment(name: str) -> list[Case]:
 
 
 def compiled_ahead(cases: Sequence[Case]) -> list[Case]:
-    """What is made ready before the first measurement: every stage's kernels, each baseline on the
-    GPU once."""
+    """What is made ready before measuring: every stage's kernels, each GPU baseline once."""
     stages = [case for case in cases if case.system.kind == "stage"]
     baselines = {case.system.name: case for case in cases if case.system.on_gpu}
     return [*stages, *(case for case in baselines.values() if case.system.kind == "baseline")]
@@ -141,8 +140,7 @@ def weights(problems: Iterable[ConvProblem]) -> list[float]:
 
 
 class Bench(NamedTuple):
-    """Workers, and what rows are measured with: the GPU's ceilings, what is installed, and the word
-    that stands for machine, versions and code."""
+    """Workers, and what rows are measured with; ``identity`` stands for all of it and the code."""
 
     pool: WorkerPool
     machine: Machine
@@ -152,8 +150,7 @@ class Bench(NamedTuple):
 
 @contextmanager
 def open_bench(row_seconds: float = ROW_SECONDS) -> Iterator[Bench]:
-    """Start the workers. Raises :class:`~convlab.bench.pool.WorkerDied` or ``OSError`` where no
-    process can measure."""
+    """Start the workers. Raises ``WorkerDied`` or ``OSError`` where no process can measure."""
     gpu = gpu_backend.current_gpu()
     pool = WorkerPool(row_seconds=row_seconds, foreign=gpu_backend.processes(gpu)())
     try:

@@ -87,8 +87,7 @@ class GpuBackend:
 
 
 def current_gpu() -> str | None:
-    """The UUID of CUDA's first GPU, without making a context on it; None where the driver does not
-    say."""
+    """The UUID of CUDA's first GPU, found without a context on it; None if unknown."""
     from cuda.bindings import driver
 
     with suppress(Exception):  # no driver at all
@@ -103,8 +102,7 @@ def current_gpu() -> str | None:
 
 @dataclass(frozen=True)
 class Look:
-    """What nvidia-smi said at one moment: MHz of the SMs, percent, MiB; None where it does not
-    know."""
+    """What nvidia-smi said at one moment: MHz of the SMs, percent, MiB; None where unknown."""
 
     sm: int | None = None
     max_sm: int | None = None
@@ -177,8 +175,7 @@ def newcomers(seen: Sequence[int] | None, expected: Sequence[int] | None, own: i
 
 
 def why_busy(seen: Look) -> str | None:
-    """Why a GPU on which we do nothing yet is too busy to measure, in one sentence; None when it is
-    idle."""
+    """Why a GPU is too busy to measure on, before we use it; None when it is idle."""
     if (seen.utilisation or 0) > IDLE_PERCENT:
         return f"other processes keep the GPU busy {seen.utilisation} % of the time"
     if seen.used_mib and seen.total_mib and 100 * seen.used_mib > MEMORY_PERCENT * seen.total_mib:
@@ -212,10 +209,8 @@ def machine(engine: Any) -> Machine:
 
 
 def sgemm_tflops(size: int = SGEMM_SIZE) -> float:
-    """TFLOP/s of cuBLAS's fp32 matrix product of ``size`` x ``size`` random matrices.
-
-    Raises ``RuntimeError`` where cuBLAS fails or its product is wrong.
-    """
+    """TFLOP/s of cuBLAS's fp32 matrix product of ``size`` x ``size`` random matrices. Raises
+    ``RuntimeError`` where cuBLAS fails or its product is wrong."""
     gpu, cublas = choose("gpu"), _cublas()
     rng = np.random.default_rng(0)
     left, right = (rng.standard_normal((size, size), np.float32) for _ in range(2))

@@ -98,8 +98,7 @@ def bytes_per_second(nbytes: int, times: int) -> float:
 
 
 def measured() -> dict[str, Any]:
-    """Sizes in bytes (of an SM's memories, an SM's share), latencies in ns and cycles, bytes a
-    second; None for what is not measured."""
+    """Bytes of each memory (an SM's share), latencies in ns and cycles, bytes a second."""
     found = environment([]) | {"command": "python -m convlab.bench.memory_levels"}
     cycles_a_ns = found["clocks_mhz"]["max_sm"] / 1e3
     device = cuda.get_current_device()

@@ -54,10 +54,7 @@ STYLE: Any = {
 
 def svg(salt: str, height: float, draw: Callable[[Axes], None], width: float = WIDTH) -> str:
     """One picture in inches; the same bytes for the same ``salt``, which no other picture of a page
-    may have.
-
-    Raises :class:`~convlab.image.PlotsMissing` where matplotlib is not installed.
-    """
+    may have. Raises :class:`~convlab.image.PlotsMissing` where matplotlib is not installed."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -80,8 +77,7 @@ def svg(salt: str, height: float, draw: Callable[[Axes], None], width: float = W
 
 
 def with_dark_mode(picture: str) -> str:
-    """A picture that takes the dark card where the reader's system is dark. A program without style
-    sheets shows the light card."""
+    """A picture with a dark card where the reader's system is dark and style sheets are read."""
     rules = " ".join(
         f'[{what}="{light}"], [style*="{what}: {light}"] {{ {what}: {DARK[name]} !important }}'
         for name, light in LIGHT.items()
@@ -122,8 +118,7 @@ def _log2_axis(axes: Axes, low: float, high: float, step: int = 1) -> None:
 
 
 def _series(axes: Axes, shown: Sequence[Contender], x: Sequence[float], line: str) -> list[float]:
-    """TFLOP/s of each system at the ``x`` of each layer, each with a colour and a marker of its
-    own; returns the TFLOP/s."""
+    """Plots and returns the TFLOP/s of each system at the ``x`` of each layer."""
     reached = []
     for number, one in enumerate(shown):
         points = [

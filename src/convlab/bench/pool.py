@@ -58,8 +58,7 @@ class Worker:
             raise self._death() from None
 
     def answer(self, deadline: float) -> dict[str, Any]:
-        """The next answer. Raises :class:`WorkerDied` where none comes before the deadline, a time
-        of :func:`time.monotonic`."""
+        """The next answer. Raises :class:`WorkerDied` if none comes before the deadline."""
         wait = max(0.0, deadline - time.monotonic())
         try:
             if not self._connection.poll(wait):
@@ -119,10 +118,8 @@ class WorkerPool:
         self._shared: np.ndarray | None = None
 
     def facts(self) -> dict[str, Any]:
-        """What the backend knows of the machine, asked in a process of its own.
-
-        Raises :class:`WorkerDied` with the reason where it cannot.
-        """
+        """What the backend knows of the machine, asked in a process of its own. Raises
+        :class:`WorkerDied` with the reason where it cannot."""
         self._worker("facts").send(do="facts", allowed=None)
         answer = self._worker("facts").answer(self._started_by())
         self._end("facts")
@@ -168,10 +165,8 @@ class WorkerPool:
 
     @contextmanager
     def layer(self, problem: ConvProblem, tensors: tuple[np.ndarray, np.ndarray]) -> Iterator[None]:
-        """Hand input and weight (float32) over, for :meth:`measure` inside the ``with``.
-
-        Raises ``OSError`` where there is no room for them.
-        """
+        """Hand input and weight (float32) over, for :meth:`measure` inside the ``with``. Raises
+        ``OSError`` where there is no room for them."""
         nbytes = sum(tensor.nbytes for tensor in tensors) + 4 * math.prod(problem.output_shape)
         folder = self._tensors = _folder_for(nbytes, self._folder)
         output = folder / harness.OUTPUT

@@ -70,9 +70,7 @@ def make(
     """The report on results; ``others`` are further runs to compare with it, ``why`` the traced
     counts; the names of pictures begin with ``pictures``. Each batch has its own tables, plots and
     means. ``brief`` leaves the tables of times, shares and methods away, as docs/results.md does.
-
-    Raises :class:`~convlab.image.PlotsMissing` where matplotlib or Jinja is not installed.
-    """
+    Raises :class:`~convlab.image.PlotsMissing` where matplotlib or Jinja is not installed."""
     try:
         import jinja2
         import markdown_it  # noqa: F401
@@ -180,8 +178,7 @@ def mean_table(results: Results, over: Iterable[Contender]) -> str:
 def why_not_faster(
     results: Results, why: Iterable[Why]
 ) -> Iterator[tuple[Why, float | None, float | None]]:
-    """Counts of the simulator, the share of the peak that they allow and the measured one, in
-    percent."""
+    """The simulator's counts, and the peak's share that they allow and that was reached (%)."""
     machine = results.machine
     for one in why:
         peak = machine.peak_flops(results.systems.get(one.stage, {}).get("precision", "fp32"))

@@ -305,8 +305,7 @@ class Results:
 
 
 def _checked(document: Mapping[str, Any]) -> tuple[Machine, dict[str, Any]]:
-    """Machine and environment of a document whose parts are all of their kinds; ``ValueError`` for
-    another."""
+    """Machine and environment of a document; ``ValueError`` where a part is not of its kind."""
     _require(document, OF_A_DOCUMENT)
     machine, environment = document["machine"], document["environment"]
     ceilings = {one.name for one in fields(Machine)} & machine.keys()
@@ -346,9 +345,7 @@ def open_results(path: Path) -> Results:
 def set_aside(path: Path, older: Results) -> Path:
     """Keep a file of results beside itself, under a name that no file has: what is written to
     ``path`` from now on is of another machine, other versions or other code. Returns that name.
-
-    Raises ``OSError`` where it cannot be written.
-    """
+    Raises ``OSError`` where it cannot be written."""
     endings = chain([""], (f"-{number}" for number in count(2)))
     names = (f"{path.stem}-{older.identity}{end}{path.suffix}" for end in endings)
     aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())

@@ -77,8 +77,7 @@ def least_flops(problem: ConvProblem, method: str) -> float:
 def floor_seconds(
     problem: ConvProblem, machine: Machine, precision: str = "fp32", method: str = "gemm"
 ) -> float | None:
-    """The least time that the arithmetic takes, or the bytes where these take longer; None where
-    the machine is not known."""
+    """The least time for the arithmetic or, if longer, the bytes; None if unknown."""
     peak, bandwidth = machine.peak_flops(precision), machine.memory_bytes_per_second
     floors = [least_flops(problem, method) / peak] if peak else []
     floors += [problem.least_bytes / bandwidth] if bandwidth else []
@@ -111,9 +110,8 @@ def too_fast(
 
 
 def in_gemm_class(method: str, kernels: str | None) -> bool:
-    """Whether kernels do every multiplication of the convolution, as cuDNN's GEMM and direct
-    algorithms do. Where the library chooses (``any``), the names of the kernels that ran decide;
-    without names they are not accepted."""
+    """Whether kernels do every multiplication, as GEMM and direct algorithms do. Where the library
+    chooses (``any``), the names of its kernels decide; without names they are not accepted."""
     if method != "any":
         return method in EVERY_MULTIPLICATION
     names = (kernels or FEWER_MULTIPLICATIONS[0]).lower()
@@ -133,17 +131,15 @@ class Why:
     bytes_per_flop: float | None = None
 
     def allows(self, pace: float = 1.0) -> float | None:
-        """How much of the arithmetic peak the slowest of these leaves, in percent; None where
-        nothing was counted. ``pace`` is how many times as many multiply-adds as in fp32 the
-        arithmetic of the stage could start."""
+        """How much of the peak the slowest of these leaves, in percent; None where nothing was
+        counted. ``pace`` is the arithmetic's speed over fp32's."""
         slowest = max(self.requests or 0, (self.sectors or 0) / SECTORS_PER_CLOCK,
                       self.wavefronts or 0)  # fmt: skip
         return min(100.0, 100 / (PER_CLOCK * pace * slowest)) if slowest else None
 
 
 def counted(names: Sequence[str]) -> Iterator[Why]:
-    """Count each stage of these names on :data:`PIECE`, by the strict simulator; stages that no
-    longer exist are left out."""
+    """Count each of these stages on :data:`PIECE`; names of no stage are left out."""
     there = {stage.name: stage for stage in LADDER}
     return (_counted(there[name]) for name in names if name in there)
 

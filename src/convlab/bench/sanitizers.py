@@ -114,8 +114,7 @@ def check(case: Case, engine: Engine) -> CheckResult:
 
 
 def run_stages(names: Sequence[str]) -> int:
-    """Run the cases of these stages, or of all, on the GPU, for a tool to watch; 0 when every
-    output is right."""
+    """Run the cases of these stages, or of all, for a tool to watch; 0 if every output is right."""
     try:
         wanted = tuple(map(stage_named, names)) or STAGES
         engine = choose("gpu")
@@ -204,8 +203,7 @@ def processes(engine: Engine) -> int:
 
 
 def measure(engine: Engine) -> dict[str, Any]:
-    """Every stage that the GPU can run, under every tool. Ctrl-C ends the tools that run and begins
-    no others."""
+    """Every stage that the GPU can run, under every tool. Ctrl-C ends the tools that run."""
     said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
     version = re.search(r"[Vv]ersion (\S+)", said)
     stages, left_out = stages_for(engine, STAGES)
@@ -259,8 +257,7 @@ def _cell(row: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code: 1 where a tool found something or a run was wrong, 2
-    where nothing can run, 130 after Ctrl-C."""
+    """The command; 1 for a finding or a wrong run, 2 if nothing can run, 130 after Ctrl-C."""
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["run"]:
         return run_stages(words[1:])

@@ -138,10 +138,7 @@ def check_also(
     kernel: Any, stage: str, also: Tile | ConvProblem, seed: int = 0
 ) -> tuple[Answer, tuple[Finding, ...]]:
     """The answer and the findings on one more problem, or with one more tile, on a problem with
-    channels for two of them.
-
-    Raises ``ValueError`` as :func:`check`.
-    """
+    channels for two of them. Raises ``ValueError`` as :func:`check`."""
     step = stage_named(stage)
     made = maker(kernel, step)
     if isinstance(also, ConvProblem):
@@ -155,8 +152,7 @@ def _try(
     stage: Stage, make: Maker, name: str, problem: ConvProblem, tile: Tile | None, seed: int,
     options: dict[str, Any] | None = None,
 ) -> tuple[Answer, tuple[Finding, ...]]:  # fmt: skip
-    """The answer, and the findings of a strict run; after findings the answer is that of a run
-    without checks."""
+    """The answer, and a strict run's findings; after these the answer of a run without checks."""
     tensors = random_tensors(problem, seed)
     own = _iterations(stage, problem, tile)
     if name in (SPOILED, RELU):
@@ -288,8 +284,7 @@ def _counts_of(*launches: LaunchTrace) -> dict[str, int]:
 def main_launch(
     stage: Stage, program: Program, problem: ConvProblem, tensors: Tensors, output: np.ndarray
 ) -> tuple[Launch, list[Any]]:
-    """The last launch of a program and its arrays, after the layout transforms before it have
-    run. ``tensors`` are input, weight and bias."""
+    """The last launch of a program and its arrays, after the layout transforms have run."""
     ready = Plan(problem, stage, program.tile, Simulator(strict=False), program=program)
     input, weight, bias = tensors
     for start in ready.steps(input, weight, output, bias)[:-1]:
@@ -335,9 +330,7 @@ def program_with(
     options: dict[str, Any] | None = None,
 ) -> Program:  # fmt: skip
     """The stage's program with the kernel in the main kernel's place, both with those options.
-
-    Raises ``ValueError`` where it takes other arguments.
-    """
+    Raises ``ValueError`` where it takes other arguments."""
     kernel = make(problem, tile, **(options or {}))
     if isinstance(kernel, Program):
         return kernel

@@ -138,9 +138,8 @@ def split_tile(stage: Stage) -> Tile | None:
 
 
 def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None) -> ConvProblem:
-    """The problem with as many more channels or images as take more than one block, and the images
-    that fill most of a block's columns. The last block along M is almost full, so that one that
-    begins too early leaves channels out."""
+    """The problem with channels or images for more than one block, and images that fill most of a
+    block's columns. The last block along M is almost full: one that begins too early shows."""
 
     def larger(times: int) -> ConvProblem:
         if tile is None:

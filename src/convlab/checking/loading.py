@@ -20,10 +20,8 @@ Maker = Callable[..., Any]  # of a problem, a tile or None, and options; a kerne
 
 
 def maker(kernel: Any, stage: Stage) -> Maker:
-    """A function that makes the kernel for a problem and tile, from what ``check`` takes.
-
-    Raises ``ValueError`` for what gives no kernel; so does the function that it returns.
-    """
+    """A function that makes the kernel for a problem and tile, from what ``check`` takes. Raises
+    ``ValueError`` for what gives no kernel; so does the function that it returns."""
     wanted = ("problem",) if stage.tiny_tile is None else ("problem", "tile")
     if isinstance(kernel, str):
         kernel = _load(kernel, wanted)
@@ -134,8 +132,7 @@ def _in_words(error: BaseException) -> str:
 
 
 def _place_of(error: BaseException, file: str) -> str:
-    """``FILE:LINE``: the innermost line of ``file`` in the traceback; for a syntax error the line
-    that has it, in whichever file."""
+    """``FILE:LINE``: the traceback's innermost line of ``file``, or a syntax error's line."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -128,8 +128,7 @@ class Check:
 
     @property
     def telling(self) -> Answer | None:
-        """The wrong answer that shows the mistake best: on ordinary numbers where there is one, and
-        on the smallest problem."""
+        """The wrong answer that shows most: on ordinary numbers, and on the smallest problem."""
         ordinary = [answer for answer in self.wrong if answer.name not in (SPOILED, RELU)]
         return min(ordinary or self.wrong, key=Answer.work, default=None)
 

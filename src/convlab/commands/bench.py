@@ -141,8 +141,7 @@ def bench(
 
 
 def open_idle(context: typer.Context, console: Console, row_seconds: float = ROW_SECONDS) -> Bench:
-    """The workers, until the verb ends, on a GPU that nothing else uses: waits for that, and
-    refuses one that stays busy."""
+    """The workers, until the verb ends, once the GPU is idle; one that stays busy is refused."""
     from convlab.bench import cases, gpu_backend
     from convlab.bench.pool import WorkerDied
 
@@ -197,8 +196,7 @@ Advance = tuple[Callable[[], None], Callable[["Row"], None]]
 
 @contextmanager
 def _bars(todo: Sequence[Case]) -> Iterator[Advance]:
-    """Two bars on standard error: what is compiled, and rows measured with the time that is left;
-    yields what to call after each of either."""
+    """Two bars on standard error, compiling and measuring; yields what to call for each step."""
     from convlab.bench.cases import compiled_ahead, weights
 
     console = Console(stderr=True)

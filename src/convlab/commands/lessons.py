@@ -102,8 +102,7 @@ def _copy(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _notebooks(folder: Path, lesson: str = "") -> Notebooks:
-    """This release's notebooks for the folder; of one lesson, by its number or name, if given.
-    Raises ``ValueError`` for an unknown one."""
+    """This release's notebooks, or one lesson's by number or name (``ValueError`` if unknown)."""
     from convlab.lessons.progress import number_of
     from convlab.lessons.source import copies
 

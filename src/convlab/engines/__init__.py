@@ -142,11 +142,9 @@ def unavailable(name: str) -> str | None:
 
 
 def choose(name: str = "auto") -> Engine:
-    """The engine of that name; ``'auto'`` is the GPU where there is one, Numba's simulator
-    where ``NUMBA_ENABLE_CUDASIM=1`` turns that on, else convlab's.
-
-    Raises ``ValueError`` for an unknown name, :class:`EngineUnavailable` for one that cannot run.
-    """
+    """The engine of that name; ``'auto'`` is the GPU where there is one, Numba's simulator where
+    ``NUMBA_ENABLE_CUDASIM=1`` turns that on, else convlab's. Raises ``ValueError`` for an unknown
+    name, :class:`EngineUnavailable` for one that cannot run."""
     if not isinstance(name, str):  # an array compares with no word
         raise TypeError(f"engine is {shown(name)}: it must be a name, such as 'simulator'")
     if name == "auto":

@@ -133,8 +133,7 @@ def main_loop(code: Sequence[str]) -> list[str]:
 
 
 def multiply_adds(code: Sequence[str]) -> int:
-    """How many of the instructions multiply and add float32 or TF32: of a thread, a warp (HMMA) or
-    a warpgroup (HGMMA)."""
+    """How many instructions multiply and add float32 or TF32: a thread's, warp's, warpgroup's."""
     return sum(line.split(None, 1)[0].split(".")[0] in MULTIPLY_ADDS for line in code)
 
 

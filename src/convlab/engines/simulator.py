@@ -57,12 +57,10 @@ class Simulator(Engine):
         *arguments: Any,
         shared_bytes: int = 0,
     ) -> None:
-        """Run anybody's kernel: ``kernel[grid, block, 0, shared_bytes](*arguments)``.
-
-        Raises :class:`SimulationError` with its findings if the kernel is wrong,
-        :class:`NotSimulated` if it uses what is not known here, and ``EndlessLoop`` where it runs
-        more iterations than ``loops`` allows.
-        """
+        """Run anybody's kernel: ``kernel[grid, block, 0, shared_bytes](*arguments)``. Raises
+        :class:`SimulationError` with its findings if the kernel is wrong, :class:`NotSimulated` if
+        it uses what is not known here, and ``EndlessLoop`` where it runs more iterations than
+        ``loops`` allows."""
         sizes = three(grid, "grid"), three(block, "block")
         what = kernel, *sizes, arguments, shared_bytes, self.strict
         left = None if self.loops is None else self.loops.left  # for either order

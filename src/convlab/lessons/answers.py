@@ -40,8 +40,7 @@ class Answer:
     line: str = ""
 
     def of(self, exercise: Cell) -> str:
-        """The text of the exercise's cell. Raises ``ValueError`` where a piece is not there exactly
-        once."""
+        """The text of the exercise's cell. Raises ``ValueError`` unless it has each piece once."""
         if self.what == GIVEN:
             return exercise.of(LEARNER)
         text = exercise.solution
@@ -87,8 +86,7 @@ class CheckResult:
 
     @property
     def said(self) -> str:
-        """The reasons. Not whether it compiles: that is found only where compilers are installed,
-        and the page is to be the same everywhere."""
+        """The reasons, without whether it compiles: not every machine has the compilers."""
         told = [reason for reason in self.feedback.reasons if reason != DOES_NOT_COMPILE]
         return ", ".join(told) or PASSED
 
@@ -112,8 +110,7 @@ def checked(lesson: Lesson, exercise: Cell, answer: Answer) -> CheckResult:
 
 
 def feedback_on(lesson: Lesson, exercise: Cell, text: str) -> Feedback:
-    """Run setup, the checks before (later ones use their functions), ``text`` in the place of the
-    exercise, and its check."""
+    """Run setup, the checks before it, ``text`` in the place of the exercise, and its check."""
     there: dict[str, Any] = {}
     for cell in lesson.cells[: lesson.cells.index(exercise)]:
         if cell.role == "setup":

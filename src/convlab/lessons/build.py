@@ -39,8 +39,7 @@ METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
 
 
 def notebook(lesson: Lesson, kind: str) -> Any:
-    """The notebook, an ``nbformat`` one, without outputs; with nbgrader's metadata, version 3 of
-    its schema."""
+    """The ``nbformat`` notebook without outputs, with nbgrader's metadata of schema 3."""
     from nbformat import v4
 
     exercises = [cell.name for cell in lesson.exercises()]
@@ -86,10 +85,8 @@ def badges(name: str, kind: str) -> str:
 
 
 def execute(made: Any, folder: Path) -> None:
-    """Run a notebook's cells in ``folder`` and keep their outputs in it.
-
-    Raises nbclient's ``CellExecutionError`` where a cell raises.
-    """
+    """Run a notebook's cells in ``folder`` and keep their outputs in it. Raises nbclient's
+    ``CellExecutionError`` where a cell raises."""
     from nbclient import NotebookClient
     from traitlets.config import Config
 
@@ -113,8 +110,7 @@ def execute(made: Any, folder: Path) -> None:
 def lessons_named(
     parser: argparse.ArgumentParser, arguments: Sequence[str] | None
 ) -> tuple[argparse.Namespace, list[Lesson]]:
-    """The options, and the lessons that the arguments name, or all. Exits with 2 for an unknown
-    name or a source that is no lesson."""
+    """The options, and the lessons named, or all. Exits with 2 for an unknown name or source."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="such as 05_shared_memory")
     options = parser.parse_args(arguments)
     try:

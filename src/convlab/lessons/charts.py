@@ -54,8 +54,7 @@ def as_bars(
 
 
 def global_traffic(**traces: Trace) -> Picture:
-    """Which arrays of global memory the launches of stages read and write, and how large they
-    are."""
+    """Which arrays of global memory the stages' launches read and write, and their sizes."""
     panel: list[tuple[str, dict[str, float]]] = []
     launches = [(stage, one) for stage, trace in traces.items() for one in trace.launches]
     for stage, launch in launches:
@@ -103,8 +102,7 @@ def _of(stages: Iterable[str], measured: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_layer(layer: str, stages: Iterable[str], value: str) -> tuple[dict[str, Any], str, str]:
-    """A value of each of these stages on a layer, the chart's title, and where and when it was
-    measured."""
+    """A value of each stage on a layer, the chart's title, and where and when it was measured."""
     document = stored(layer)
     there = {one["name"]: one[value] for one in document["stages"] if one[value]}
     return _of(stages, there), f"milliseconds for {layer.capitalize()}", _where(document)
@@ -182,8 +180,7 @@ def measured_memory(*stages: str, layer: str = "conv9") -> Picture:
 
 
 def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
-    """What stages store beside input, filter and output, as a part of the size of these three, on
-    these or all of the paper's layers."""
+    """What stages store beside input, filter and output, over these, on the paper's layers."""
     document, rows = _memory(layers)
     panel: list[tuple[str, dict[str, float]]] = []
     for row in rows:

@@ -121,10 +121,8 @@ def ready_for(
 def part_of(stage: str, **parts: Any) -> Any:
     """A function that makes a stage's ``Program`` with a learner's function in the place of one of
     its module's, as in ``part_of("s11", make_fetch=make_fetch)``, or of a module whose functions
-    that one uses: what checks and pictures take for a ``make_kernel``.
-
-    Raises ``ValueError`` for a function that no stage has.
-    """
+    that one uses: what checks and pictures take for a ``make_kernel``. Raises ``ValueError`` for a
+    function that no stage has."""
     step = stage_named(stage)
     ((name, made),) = parts.items()
     own = importlib.import_module(step.module)
@@ -152,8 +150,7 @@ def _taking(function: Any, *names: str) -> Any:
 
 
 def with_field(made: Any) -> Any:
-    """``made(problem, field)`` as a function of the problem alone, with the block that the
-    C_in-parallel stages take."""
+    """``made(problem, field)`` as a function of the problem alone, with its stage's block."""
 
     @wraps(made)
     def make_kernel(problem: ConvProblem) -> Any:
@@ -224,8 +221,7 @@ def _by_types(stage: Stage, made: Any) -> Machine | None:
 
 
 def jumps_of(launch: LaunchTrace, array: str) -> int:
-    """How often a thread reads something else of the array than the neighbour of what it read
-    before, in the block that is shown."""
+    """How often a thread's read is not of the element beside its last one, in the block shown."""
     jumps, last = 0, dict[tuple[int, int], int]()
     for one in launch.requests:
         if (one.array, one.operation) == (array, "load"):

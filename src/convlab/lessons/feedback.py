@@ -79,8 +79,7 @@ class Problem:
 
     @property
     def cause(self) -> Any:
-        """The same for what one mistake causes: without a barrier or a wait threads meet at
-        all lines that it would part."""
+        """The same for what one mistake causes: races at many lines may lack one barrier."""
         return self.reason if self.reason in UNORDERED else (self.reason, self.lines)
 
 
@@ -207,8 +206,7 @@ def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
 
 @contextmanager
 def running(what: str = "", seconds: float = SECONDS) -> Iterator[None]:
-    """Inside runs what a learner wrote, for so long at most: whatever that raises ends the check,
-    and is its result."""
+    """Inside runs a learner's code, for so long at most; what it raises is the check's result."""
     try:
         with limited(seconds):
             yield
@@ -346,8 +344,7 @@ def stale(made: Any) -> Problem | None:
 
 
 def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
-    """Raise :class:`Stopped` for what cannot be checked: a function with lines still to be filled
-    in, and what is not one, by ``is_one``."""
+    """Raise :class:`Stopped` for lines still to be filled in, and for what ``is_one`` refuses."""
     if (problem := stale(made)) is not None:
         raise Stopped(Feedback("Not yet: the cell above did not run.", (problem,)))
     if lines := unfilled(made):
@@ -492,8 +489,7 @@ def feedback_on(found: Check, stage: str, at_most: float, seed: int = 0) -> Feed
 
 
 def side_by_side(answer: Answer, seed: int) -> Picture:
-    """The first plane of an output that has wrong elements, beside what was expected, a channel of
-    the input and the filter's."""
+    """The first wrong plane of an output beside the expected one, a channel, and a filter."""
     assert answer.wrong is not None
     assert answer.output is not None
     input, weight, bias = random_tensors(answer.problem, seed)
@@ -544,8 +540,7 @@ def checked_by_counts(right: Sequence[str], rows: Sequence[Row]) -> Feedback:
 def with_problems(
     problems: Iterable[Problem], right: Sequence[str] = (), picture: Picture | None = None
 ) -> Feedback:
-    """The feedback of what is wrong, with a wrong answer first; ``right`` says what of the answer
-    is known to be right."""
+    """The feedback of what is wrong, a wrong answer first; ``right`` says what is right."""
     found = tuple(sorted(problems, key=lambda one: one.reason not in (ANSWER, BROKEN)))
     headline = HEADLINES.get(found[0].reason, ON_A_GPU if right else NO_ANSWER)
     return Feedback(headline, found, tuple(right), picture=picture)

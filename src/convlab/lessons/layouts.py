@@ -21,10 +21,7 @@ from convlab.stages import stage_named
 
 def made_of_numbers(stage: str, problem: ConvProblem) -> np.ndarray:
     """What a stage's first layout transform makes of an input with pixels 1, 2, 3, ...; 0 is
-    padding.
-
-    Raises ``ValueError`` for a stage without a layout transform of the input.
-    """
+    padding. Raises ``ValueError`` for a stage without a layout transform of the input."""
     step = stage_named(stage)
     ready = Plan(problem, step, step.tiny_tile, Simulator(strict=False))
     weight, bias = np.zeros(problem.weight_shape, np.float32), np.zeros(problem.M, np.float32)
@@ -179,10 +176,8 @@ def windows_seen(made: Any, stage: str, problem: ConvProblem) -> np.ndarray:
 def column_of_windows(made: Any, stage: str, problem: ConvProblem, column: int) -> Picture:
     """Where a kernel in the stage's place finds each term of a column of the matrix of windows: the
     column on the left, the image's channels on the right, numbers are terms. ``made`` makes the
-    kernel, as for :func:`~convlab.lessons.traced`.
-
-    Raises ``ValueError`` for a column that there is not.
-    """
+    kernel, as for :func:`~convlab.lessons.traced`. Raises ``ValueError`` for a column that there is
+    not."""
     if not 0 <= column < problem.N:
         raise ValueError(f"column is {column}: the matrix has columns 0 to {problem.N - 1}")
     pixels = windows_seen(made, stage, problem)[:, column]

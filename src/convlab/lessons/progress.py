@@ -31,8 +31,7 @@ def number_of(lesson: str) -> str:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What ``progress.json`` holds, empty where there is none. Raises ``ValueError`` for a file
-    that convlab did not write."""
+    """What ``progress.json`` holds, empty without one. Raises ``ValueError`` for another's file."""
     path = folder / FILE
     if not path.is_file():
         return {"checks": {}, "hints": {}}
@@ -100,8 +99,7 @@ def forget(state: dict[str, Any], lesson: str) -> None:
 
 
 def given(name: str, text: str) -> dict[str, str]:
-    """The mark in a cell's metadata: its name in all releases, and what tells whether the learner
-    has changed its text."""
+    """The mark in a cell's metadata: its lasting name, and a hash of the text as it was given."""
     return {"cell": name, "given": hashlib.sha256(text.strip().encode()).hexdigest()[:16]}
 
 

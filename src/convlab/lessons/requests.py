@@ -27,10 +27,8 @@ def one_request(
     launch: LaunchTrace, array: str, operation: str = "load", number: int = 0
 ) -> Picture:
     """What one warp's load or store wants of an array: sectors of global memory, or banks and
-    wavefronts of shared memory. ``number`` counts the requests of the block shown from 0.
-
-    Raises ``ValueError`` for an array or number that is not there.
-    """
+    wavefronts of shared memory. ``number`` counts the requests of the block shown from 0. Raises
+    ``ValueError`` for an array or number that is not there."""
     space = array_named(launch, array).space
     found = [one for one in launch.requests if (one.array, one.operation) == (array, operation)]
     if not 0 <= number < len(found):
@@ -212,8 +210,7 @@ def reads_for_a_product(launch: LaunchTrace) -> float:
 
 
 def reads_in_turn(launches: dict[str, LaunchTrace], warp: int = 0) -> Picture:
-    """A warp's first reads from the slices, in their order, a row for each launch; and how many
-    reads there are for a product."""
+    """A warp's first reads from the slices, a row for each launch; and the reads for a product."""
     grid, told = Grid(), []
     grid.note(MOST_READS + 1, -0.2, "reads a product", 8)
     for place, (name, launch) in enumerate(launches.items()):

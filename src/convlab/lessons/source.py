@@ -38,10 +38,8 @@ LEARNER, SOLUTION, NBGRADER = "learner", "solution", "nbgrader"  # the kinds of 
 
 
 def folder_of(name: str, packed: str) -> Path:
-    """The folder ``name`` of the checkout, else ``packed`` of the package.
-
-    Raises ``FileNotFoundError`` where the installation has none.
-    """
+    """The folder ``name`` of the checkout, else ``packed`` of the package. Raises
+    ``FileNotFoundError`` where the installation has none."""
     found = CHECKOUT / name if in_checkout() else PACKAGE / packed
     if not found.is_dir():
         raise FileNotFoundError(f"there is no folder {str(found)!r}: install convlab again")
@@ -49,10 +47,8 @@ def folder_of(name: str, packed: str) -> Path:
 
 
 def sources(names: Sequence[str] = ()) -> list[Path]:
-    """The lessons' source files; only those named, where any are.
-
-    Raises ``ValueError`` for a name that there is not, or outside a checkout.
-    """
+    """The lessons' source files; only those named, where any are. Raises ``ValueError`` for a name
+    that there is not, or outside a checkout."""
     if not in_checkout():
         raise ValueError("lessons are built in a checkout of convlab's repository")
     found = {path.stem: path for path in sorted((CHECKOUT / "lessons/source").glob("*.py"))}
@@ -161,10 +157,8 @@ class Lesson:
 
 
 def read(path: Path) -> Lesson:
-    """The lesson of a source file.
-
-    Raises ``ValueError`` naming the file where a cell is not as it must be.
-    """
+    """The lesson of a source file. Raises ``ValueError`` naming the file where a cell is not as it
+    must be."""
     import jupytext
 
     cells = []

@@ -175,8 +175,7 @@ HOW = {
 
 
 def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
-    """Why the answer is wrong: what lanes bring, then what they start from, then what they do
-    with the sums."""
+    """Why the answer is wrong: what lanes bring, start from, and do with the sums."""
     if not found.calls:
         return Problem(ANSWER, "No lane comes to mma_tf32.")
     lanes = found.calls[0]
@@ -318,8 +317,7 @@ def _mean(errors: np.ndarray) -> float:
 
 @cache
 def errors_of_ways() -> dict[str, list[float]]:
-    """The errors of sums of ``SUM_TERMS`` positive products by each way to multiply: the root of
-    the mean square, as a part of the sum."""
+    """The root mean square of the relative errors of sums, by each way to multiply."""
     random = np.random.default_rng(0)
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     for terms in SUM_TERMS:

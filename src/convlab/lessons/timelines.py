@@ -221,8 +221,7 @@ def pipeline_stages(one: Diary) -> Picture:
 
 @graded
 def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
-    """:func:`convlab.lessons.check`, and whether as much is done as in the stage while numbers
-    are in flight."""
+    """:func:`convlab.lessons.check`, and whether as much is done while data is in flight."""
     found = check(made, stage, **options)
     if not found.passed:
         return found

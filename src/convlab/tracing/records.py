@@ -39,8 +39,7 @@ InstructionKey = tuple[str, int, str, str, int]
 
 @dataclass(frozen=True)
 class Instruction:
-    """What some requests have in common: ``operation`` is ``load``, ``store`` or ``atomic``,
-    ``width`` its bytes per lane."""
+    """What requests share: ``operation`` (load, store, atomic), ``width`` in bytes a lane."""
 
     file: str
     line: int
@@ -87,8 +86,7 @@ class Access(Instruction):
 
 
 class Cost(NamedTuple):
-    """What accesses to one memory cost: ``total`` sectors or wavefronts (``unit``), and the fewest
-    that would do."""
+    """What accesses to one memory cost: ``total`` of the ``unit``, and the fewest that would do."""
 
     unit: str
     requests: int

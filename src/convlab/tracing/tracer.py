@@ -116,8 +116,7 @@ def trace_steps(
     ready: Plan, input: Any, weight: Any, output: Any, bias: Any,
     block_shown: int = 0, compiled: Capability | None = None, loops: Loops | None = None,
 ) -> tuple[LaunchTrace, ...]:  # fmt: skip
-    """Run a plan's steps and trace every launch. Raises ``EndlessLoop`` where these run more
-    iterations than ``loops`` allows."""
+    """Run a plan's steps, trace each launch. Raises ``EndlessLoop`` when ``loops`` are used up."""
     launches = []
     bound = ready.bound(input, weight, output, bias)
     for (step, arrays), start in zip(bound, ready.steps(input, weight, output, bias), strict=True):
@@ -328,8 +327,7 @@ def _add(totals: dict[Any, Totals], key: Any, more: Totals) -> None:
 
 
 def _names(spans: Sequence[Span]) -> list[str]:
-    """A name for each array: ``x = y`` where it has several, numbered where several arrays have the
-    same."""
+    """A name for each array: ``x = y`` for one with two, numbered where arrays share one."""
     called: dict[Span, dict[str, None]] = defaultdict(dict)
     for span in spans:
         called[replace(span, name="")][span.name] = None
@@ -361,8 +359,7 @@ def _by_array(touched: Touched, spans: Sequence[Span]) -> dict[tuple[int, int], 
 
 
 def _runs(addresses: np.ndarray, span: Span) -> tuple[tuple[int, int], ...]:
-    """``(first, count)`` of each run of neighbours among the elements there, which are counted in C
-    order however they lie in memory."""
+    """``(first, count)`` of each run of neighbouring elements there, counted in C order."""
     strides, sizes = _strides(span), c_strides(span.shape, 1)
     rest, numbers = addresses - span.start, np.zeros(len(addresses), np.int64)
     for axis in sorted(range(len(strides)), key=lambda axis: -abs(strides[axis])):

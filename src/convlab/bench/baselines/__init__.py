@@ -31,8 +31,7 @@ class Unsupported(Exception):
 
 
 class Prepared(Protocol):
-    """A system made ready for one problem: tensors on their device, workspace allocated, kernels
-    chosen. Not for several threads."""
+    """A system ready for one problem: tensors, workspace, kernels. Not for several threads."""
 
     @property
     def workspace_bytes(self) -> int | None:
@@ -157,8 +156,7 @@ class OnGpu:
 
     @property
     def pointers(self) -> tuple[int, ...]:
-        """The addresses of input, weight, output and what else was allocated. Raises
-        ``RuntimeError`` after ``close``."""
+        """Addresses of input, weight, output and workspace. Raises ``RuntimeError`` once closed."""
         if not self._arrays:
             raise RuntimeError(f"{self._name} has been closed")
         return tuple(map(pointer, self._arrays))

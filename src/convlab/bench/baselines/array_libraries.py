@@ -240,8 +240,7 @@ def compiled_conv2d(problem: ConvProblem, x: Any, w: Any) -> Compute:
 
 
 def per_image(problem: ConvProblem, x: Any, w: Any) -> Compute:
-    """For each image, in a loop in Python: its im2col matrix, and the product that writes its
-    output."""
+    """In a loop over images: the im2col matrix, and the product that writes the output."""
     import torch
 
     p, filters = problem, w.reshape(problem.M, problem.K)

@@ -62,9 +62,7 @@ def built(
 ) -> Path:
     """The shared library that ``compiler OPTIONS -o LIBRARY SOURCE`` makes, kept in convlab's cache
     folder. A change of the source, the ``headers``, the options or the compiler builds it anew.
-
-    Raises :class:`Unsupported` with the compiler's first error, or where it cannot be written.
-    """
+    Raises :class:`Unsupported` with the compiler's first error, or where it cannot be written."""
     command = [compiler, *options]
     made_of = fingerprint([source, *headers], *command, compiler_version(compiler))
     library = cache_folder() / f"{source.stem}-{made_of}.so"
@@ -186,10 +184,7 @@ def headers() -> Path | None:
 @cache
 def library(variant: Variant) -> Any:
     """The variant's library, which serves every problem; the first build takes a quarter of a
-    minute.
-
-    Raises :class:`Unsupported` where it cannot be built.
-    """
+    minute. Raises :class:`Unsupported` where it cannot be built."""
     compiler, folder = nvcc(), headers()
     if compiler is None or folder is None:
         raise Unsupported(str(why_no_cutlass()))

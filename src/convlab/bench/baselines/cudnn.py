@@ -43,10 +43,8 @@ def why_absent() -> str | None:
 
 @cache
 def library() -> Any:
-    """cuDNN, of the package that PyTorch installs (``nvidia-cudnn-cu13``) or of the system.
-
-    Raises ``OSError`` where there is none that can be loaded.
-    """
+    """cuDNN, of the package that PyTorch installs (``nvidia-cudnn-cu13``) or of the system. Raises
+    ``OSError`` where there is none that can be loaded."""
     _load_cublas()
     failures = []
     for path in _candidates():

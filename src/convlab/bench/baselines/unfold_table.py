@@ -44,8 +44,7 @@ class Line(NamedTuple):
 
     @property
     def settings(self) -> dict[str, bool]:
-        """Those of :func:`flags`. cuDNN chooses as PyTorch has it do unless told otherwise, as in
-        the article."""
+        """Those of :func:`flags`; cuDNN chooses by PyTorch's default, as in the article."""
         return {"tf32": self.cudnn, "matmul": self.matmul, "benchmark": False}
 
 
