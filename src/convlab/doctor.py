@@ -135,26 +135,32 @@ def _clocks() -> dict[str, int | None] | None:
     try:
         from numba import cuda
 
-        options = [f"--id={cuda.get_current_device().uuid}"]
+        gpu = cuda.get_current_device().uuid
     except Exception:  # no driver, or a simulator
-        options = []
-    answers = _ask_nvidia_smi("clocks.sm", "clocks.mem", "clocks.max.sm", options=options)
+        gpu = None
+    answers = _ask_nvidia_smi("clocks.sm", "clocks.mem", "clocks.max.sm", gpu=gpu)
     if answers is None:
         return None
     megahertz = [int(answer) if answer.isdecimal() else None for answer in answers]
     return dict(zip(("sm", "memory", "max_sm"), megahertz, strict=True))
 
 
-def _ask_nvidia_smi(*fields: str, options: Sequence[str] = ()) -> list[str] | None:
-    """What nvidia-smi says of these fields, of the first GPU; None when it does not answer."""
-    query = f"--query-gpu={','.join(fields)}"
-    command = ["nvidia-smi", query, "--format=csv,noheader,nounits", *options]
+def _ask_nvidia_smi(*fields: str, gpu: str | None = None) -> list[str] | None:
+    """What nvidia-smi says of these fields, of that or the first GPU; None for no answer."""
+    lines = nvidia_smi(f"--query-gpu={','.join(fields)}", gpu)
+    answers = (lines or [""])[0].split(", ")
+    return answers if len(answers) == len(fields) else None
+
+
+def nvidia_smi(query: str, gpu: str | None = None) -> list[str] | None:
+    """The lines that nvidia-smi answers, of the GPU of that UUID; None where it does not answer."""
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+    command += [f"--id={gpu}"] if gpu else []
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    answers = (answer.stdout.splitlines() or [""])[0].split(", ")
-    return answers if len(answers) == len(fields) else None
+    return answer.stdout.splitlines()
 
 
 def compilers() -> list[dict[str, Any]]:

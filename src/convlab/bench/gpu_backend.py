@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from ctypes import byref, c_float, c_void_p
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ from convlab import timer
 from convlab.bench.baselines import Prepared, pointer
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import system_named
-from convlab.doctor import environment
+from convlab.doctor import environment, nvidia_smi
 from convlab.engines import choose
 from convlab.timer import Timing
 
@@ -36,6 +36,7 @@ MEMORY_PERCENT = 10  # of all memory, held by others
 SGEMM_SIZE = 8192
 COPY_BYTES = 2**31
 CHECKED = 64  # entries of the product, by a sum in float64
+_QUERIES = ThreadPoolExecutor()  # of nvidia-smi, which takes a while
 FIELDS = (
     "clocks.sm", "clocks.max.sm", "utilization.gpu", "memory.used", "memory.total",
 )  # fmt: skip
@@ -139,25 +140,7 @@ def processes(gpu: str | None) -> Callable[[], tuple[int, ...] | None]:
 
 def _ask(query: str, gpu: str | None) -> Callable[[], list[str] | None]:
     """Start a query; call the result for the answer's lines, None where there is no answer."""
-    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
-    command += [f"--id={gpu}"] if gpu else []
-    try:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-    except OSError:
-        return lambda: None
-
-    def lines() -> list[str] | None:
-        try:
-            text, _ = process.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            return None
-        return None if process.returncode else text.splitlines()
-
-    return lines
+    return _QUERIES.submit(nvidia_smi, query, gpu).result
 
 
 def newcomers(seen: Sequence[int] | None, expected: Sequence[int] | None, own: int) -> int | None:
