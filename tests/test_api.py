@@ -14,7 +14,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 import convlab
 from convlab import ConvProblem, EngineUnavailable, Tile, api, unfold_einsum
-from convlab.arrays import Home
+from convlab.arrays import Placement
 from convlab.engines import unavailable
 from convlab.engines.cudasim import CudaSim
 from convlab.engines.simulator import Simulator
@@ -262,8 +262,10 @@ def planned(monkeypatch) -> list[tuple[Any, ...]]:
 
     monkeypatch.setattr(api, "choose", lambda name: PretendedGpu(strict=False))
     monkeypatch.setattr(api, "_ready", ready)
-    monkeypatch.setattr(api, "home_of", lambda *_: Home("Numba", 0))
-    monkeypatch.setattr(Home, "empty", lambda home, shape: FakeCUDAArray(np.empty(shape, "f4")))
+    monkeypatch.setattr(api, "placement_of", lambda *_: Placement("Numba", 0))
+    monkeypatch.setattr(
+        Placement, "empty", lambda placement, shape: FakeCUDAArray(np.empty(shape, "f4"))
+    )
     return calls
 
 

@@ -38,7 +38,7 @@ def launched(stage, problem=PROBLEM, tile=None):
     return trace_stage(stage, problem, tile).main
 
 
-diary = cache(lessons.diary)
+event_log = cache(lessons.event_log)
 
 
 # What a picture's words must have. Those of the lessons are held whole by test_lesson_notebooks.py.
@@ -56,7 +56,7 @@ SAYS = {
     "figure 1": (lambda: lessons.im2col_beside_im2win(FIGURE_1), "12 x 4 = 48", "3 x 2 x 6 = 36"),
     "orders": (lambda: lessons.im2win_orders(ConvProblem(1, 2, 3, 5, 2, 2)),
                "2 x 4 contiguous numbers in s10 and 1 x 8 in s11"),
-    "pipeline": (lambda: lessons.pipeline_stages(diary("s12")), "at most 2."),
+    "pipeline": (lambda: lessons.pipeline_stages(event_log("s12")), "at most 2."),
     "tile": (lambda: lessons.tile_of_threads(launched("s07", tile=SCALAR_TILE), PROBLEM, 5),
              "in 2 of the rows and 2 of the columns"),
     "scalar": (lambda: lessons.reads_in_turn({"s07": launched("s07", tile=SCALAR_TILE)}),
@@ -97,7 +97,7 @@ def test_a_tile_moves_over_the_input_term_by_term():
 
 @pytest.mark.parametrize(("stage", "both"), [("s08", False), ("s09", True)])
 def test_with_two_buffers_a_slice_comes_while_another_is_multiplied(stage, both):
-    frames = frames_of(lessons.slices_in_buffers(**{stage: diary(stage)}))
+    frames = frames_of(lessons.slices_in_buffers(**{stage: event_log(stage)}))
     in_flight, multiplied = (
         animations.LEFT[name] + animations.WIDE / 2 for name in ("in flight", "multiplied")
     )
@@ -179,7 +179,7 @@ WRONG = {  # what is asked for in vain, and what the error says of it
     "column": (lambda: lessons.column_of_windows(s04_implicit_gemm.make_kernel, "s04", PROBLEM, 48),
                "column is 48: the matrix has columns 0 to 47"),
     "transform": (lambda: made_of_numbers("s01", FIGURE_1), "no layout transform"),
-    "copies": (lambda: lessons.pipeline_stages(diary("s09")), "no asynchronous copies"),
+    "copies": (lambda: lessons.pipeline_stages(event_log("s09")), "no asynchronous copies"),
     "part": (lambda: lessons.part_of("s10", nothing=None), "no function 'nothing'"),
     "zero": (lambda: lessons.bits_of_split(0.0), "value is 0"),
     "not finite": (lambda: lessons.bits_of_split(np.inf), "value is inf"),
@@ -305,8 +305,8 @@ def test_figure_1_is_what_the_transforms_write():
 
 
 @pytest.mark.parametrize("stage", ["s08", "s09", "s11", "s12"])
-def test_a_diary_has_all_that_the_thread_does(stage):
-    one = diary(stage)
+def test_an_event_log_has_all_that_the_thread_does(stage):
+    one = event_log(stage)
     slices, steps = SMALL.K // SMALL_TILE.K_B, SMALL_TILE.K_B
     assert (one.slices, one.steps) == (slices, steps)
     assert len(one.times(MULTIPLY)) == SMALL.K * SMALL_TILE.M_T * SMALL_TILE.N_T
@@ -315,7 +315,7 @@ def test_a_diary_has_all_that_the_thread_does(stage):
 
 
 def test_only_double_buffering_multiplies_while_slices_come():
-    before, ours, pipelined = diary("s08"), diary("s09"), diary("s12")
+    before, ours, pipelined = event_log("s08"), event_log("s09"), event_log("s12")
     assert before.meanwhile() == before.steps_ahead() == 0
     slice_of_it = SMALL_TILE.K_B * SMALL_TILE.M_T * SMALL_TILE.N_T
     assert ours.meanwhile() == slice_of_it * (SMALL_TILE.K_B - 1) / SMALL_TILE.K_B

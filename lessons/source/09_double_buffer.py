@@ -12,7 +12,7 @@ met slices and barriers ([05_shared_memory](05_shared_memory.ipynb)).
 
 # %% setup=true
 from convlab import ConvProblem, Tile, trace_stage
-from convlab.lessons import check_prefetch, diary, measured
+from convlab.lessons import check_prefetch, event_log, measured
 from convlab.lessons import side_by_side, slices_in_buffers, timeline
 
 # %% [markdown]
@@ -28,7 +28,7 @@ which needs it. This is its thread 0 on a small problem of four slices:
 """
 
 # %%
-timeline(s08=diary("s08"))
+timeline(s08=event_log("s08"))
 
 # %% [markdown]
 """
@@ -41,10 +41,10 @@ goes as well: no thread overwrites what others still read, because the next slic
 """
 
 # %%
-timeline(s08=diary("s08"), s09=diary("s09"))
+timeline(s08=event_log("s08"), s09=event_log("s09"))
 
 # %%
-slices_in_buffers(s08=diary("s08"), s09=diary("s09"))
+slices_in_buffers(s08=event_log("s08"), s09=event_log("s09"))
 
 # %% [markdown]
 """
@@ -197,7 +197,7 @@ stage_kernel(
 )
 
 # %%
-timeline(yours=diary("s09", make_slow))
+timeline(yours=event_log("s09", make_slow))
 
 # %% check="late"
 check_prefetch(make_slow, "s09")

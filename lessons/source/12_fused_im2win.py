@@ -12,7 +12,7 @@ done [09](09_double_buffer.ipynb) and [11](11_im2win_full.ipynb).
 
 # %% setup=true
 from convlab import ConvProblem, Tile, trace_stage
-from convlab.lessons import check_prefetch, diary, global_traffic, measured_parts, measured
+from convlab.lessons import check_prefetch, event_log, global_traffic, measured_parts, measured
 from convlab.lessons import one_request, part_of, pipeline_stages, timeline
 
 # %% [markdown]
@@ -63,7 +63,7 @@ in the others. The index of a stage is `pipe`.
 """
 
 # %%
-pipeline_stages(diary("s12"))
+pipeline_stages(event_log("s12"))
 
 # %% [markdown]
 """
@@ -135,7 +135,7 @@ The number of multiplications between asking and needing is larger again:
 """
 
 # %%
-timeline(s09=diary("s09"), s12=diary("s12"))
+timeline(s09=event_log("s09"), s12=event_log("s12"))
 
 # %% [markdown]
 """
@@ -163,7 +163,7 @@ stage_kernel(
 )
 
 # %%
-pipeline_stages(diary("s11d", part_of("s11d", make_kernel=make_slow)))
+pipeline_stages(event_log("s11d", part_of("s11d", make_kernel=make_slow)))
 
 # %% check="impatient"
 check_prefetch(part_of("s11d", make_kernel=make_slow), "s11d")

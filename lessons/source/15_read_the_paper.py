@@ -12,7 +12,7 @@ find them is part of reading.
 
 # %% setup=true
 from convlab import ConvProblem, workloads
-from convlab.lessons import check, check_function, diary, im2col_beside_im2win, ladder_speeds
+from convlab.lessons import check, check_function, event_log, im2col_beside_im2win, ladder_speeds
 from convlab.lessons import measured, measured_parts, timeline, workspaces
 
 # %% [markdown]
@@ -171,7 +171,7 @@ load the next slice, line 16 is the barrier. Ours loads earlier than line 14 doe
 """
 
 # %%
-timeline(s11=diary("s11"))
+timeline(s11=event_log("s11"))
 
 # %% [markdown]
 """

@@ -26,7 +26,7 @@ __all__ = [
 
 # Looked up when first used: importing Numba takes a second that `convlab --help` need not wait,
 # and `convlab doctor` must start where Numba cannot be imported, to say so.
-_HOME = {
+_MODULES = {
     "api": ("conv1d", "conv2d", "conv3d"),
     "checking": ("Check", "check"),
     "engines": ("EngineUnavailable",),
@@ -42,7 +42,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOME.items():
+    for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"convlab.{module}"), name)
     raise AttributeError(f"module 'convlab' has no attribute {name!r}")

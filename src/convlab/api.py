@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convlab.arguments import IntOrEach, duration, each, integer, output_size, paddings, shown
-from convlab.arrays import Home, dtype_name, extent, home_of, on_gpu, on_host
+from convlab.arrays import Placement, dtype_name, extent, on_gpu, on_host, placement_of
 from convlab.engines import Engine, choose
 from convlab.plans import Plan, check_fits, plan, simulated_seconds
 from convlab.problem import ConvProblem
@@ -135,9 +135,9 @@ def _call_of(
     """Raises ``TypeError`` or ``ValueError`` for shapes and settings that do not fit."""
     stride, padding, dilation, groups = settings
     groups = integer("groups", groups, at_least=1)
-    for name, shape, ndim in (("input", input, axes + 2), ("weight", weight, axes + 2)):
-        if len(shape) != ndim and not (name == "input" and len(shape) == axes + 1):
-            may = f"{ndim} dimensions{f', or {axes + 1}' if name == 'input' else ''}"
+    for name, shape in (("input", input), ("weight", weight)):
+        if len(shape) != axes + 2 and not (name == "input" and len(shape) == axes + 1):
+            may = f"{axes + 2} dimensions{f', or {axes + 1}' if name == 'input' else ''}"
             raise ValueError(f"{name} has shape {shown(shape)}: it must have {may}")
     batched = input if len(input) == axes + 2 else (1, *input)
     N_i, C_i, *size = batched
@@ -188,15 +188,15 @@ def _convolve(
     chosen = choose(engine)
     optional = {name: array for name, array in (("bias", bias), ("out", out)) if array is not None}
     given = {"input": input, "weight": weight, **optional}
-    home = _home(given)
+    placement = _placement(given)
     call = _call_of(axes, tuple(input.shape), tuple(weight.shape), settings)
     _check_shape("bias", bias, (weight.shape[0],))
     _check_shape("out", out, call.shape)
     prepare = partial(_ready, stage=stage, tile=tile, engine=chosen)
     if call.is_empty:
-        return home.empty(call.shape) if out is None else out
-    if chosen.is_gpu and home.gpu is not None:
-        return _on_gpu(given, call, prepare, chosen, home)
+        return placement.empty(call.shape) if out is None else out
+    if chosen.is_gpu and placement.gpu is not None:
+        return _on_gpu(given, call, prepare, chosen, placement)
 
     views = {name: on_host(array) for name, array in given.items()}
     _check_out(views)
@@ -208,23 +208,23 @@ def _convolve(
     _run(call, tensors, made, prepare, chosen)
     result = chosen.to_host(made)
     if out is None:
-        return home.from_host(result)
-    target = views["out"] if home.gpu is None else on_gpu(out)
+        return placement.from_host(result)
+    target = views["out"] if placement.gpu is None else on_gpu(out)
     target[ALL] = result
     return out
 
 
 def _on_gpu(
-    given: dict[str, Any], call: _Call, prepare: partial[Plan], engine: Engine, home: Home
+    given: dict[str, Any], call: _Call, prepare: partial[Plan], engine: Engine, placement: Placement
 ) -> Any:
     """The convolution of arrays in a GPU's memory, on the stream of the library's next work."""
     from numba import cuda
 
-    with nullcontext() if home.library == "Numba" else cuda.gpus[home.gpu]:
-        stream = home.stream()
+    with nullcontext() if placement.library == "Numba" else cuda.gpus[placement.gpu]:
+        stream = placement.stream()
         views = {name: on_gpu(array, stream) for name, array in given.items()}
         _check_out(views)
-        result = given["out"] if "out" in given else home.empty(call.shape)
+        result = given["out"] if "out" in given else placement.empty(call.shape)
         view = on_gpu(result, stream)
         made = view if _is_whole(view) else engine.empty(call.shape)
         for name in given.keys() & {*SOURCES}:
@@ -234,7 +234,7 @@ def _on_gpu(
         _run(call, [*map(views.get, SOURCES)], made, prepare, engine, stream)
         if made is not view:
             _put(view, ALL, made, stream)
-        if home.library == "JAX":  # whose next work runs on a stream of its own
+        if placement.library == "JAX":  # whose next work runs on a stream of its own
             engine.synchronize()
     return result
 
@@ -394,17 +394,17 @@ def _current_gpu() -> int:
     return int(cuda.get_current_device().id)
 
 
-def _home(arrays: dict[str, Any]) -> Home:
+def _placement(arrays: dict[str, Any]) -> Placement:
     """Where the arrays are; TypeError unless that is one place, and they are float32."""
-    homes = {name: home_of(name, array) for name, array in arrays.items()}
-    for name, home in homes.items():
-        if home != homes["input"]:
-            raise TypeError(f"{name} is of {home}: it must be of input's {homes['input']}")
-        if (dtype := dtype_name(arrays[name])) != "float32":
+    of_input = placement_of("input", arrays["input"])
+    for name, array in arrays.items():
+        if (placement := placement_of(name, array)) != of_input:
+            raise TypeError(f"{name} is of {placement}: it must be of input's {of_input}")
+        if (dtype := dtype_name(array)) != "float32":
             raise TypeError(f"{name} has dtype {dtype[:50]}: it must be float32")
-    if homes["input"].library == "JAX" and "out" in arrays:
+    if of_input.library == "JAX" and "out" in arrays:
         raise TypeError("out is a JAX array, which nothing can write to: it must be None")
-    return homes["input"]
+    return of_input
 
 
 def _check_shape(name: str, array: Any, shape: tuple[int, ...]) -> None:

@@ -12,7 +12,7 @@ from convlab.installing import how_to_install
 
 
 @dataclass(frozen=True)
-class Home:
+class Placement:
     """Where an array lives: its library, and the number of the GPU that holds it, None of none."""
 
     library: str
@@ -89,22 +89,22 @@ def check_unmasked(name: str, array: Any) -> None:
         raise TypeError(f"{name} is a masked array: convlab has no masks, give its data")
 
 
-def home_of(name: str, array: Any) -> Home:
+def placement_of(name: str, array: Any) -> Placement:
     """Where the array lives. Raises ``TypeError`` naming what convlab cannot take."""
     check_unmasked(name, array)
     if isinstance(array, np.ndarray):
-        return Home("NumPy")
+        return Placement("NumPy")
     if is_numbas(array):
         from numba import cuda
 
-        return Home("Numba", getattr(cuda.get_current_device(), "id", 0))
+        return Placement("Numba", getattr(cuda.get_current_device(), "id", 0))
     kind = type(array).__module__.partition(".")[0]
     if kind in ("torch", "cupy", "jax", "jaxlib"):
         library = compat()
         if library.is_torch_array(array):
             return _pytorchs(name, array)
         if library.is_cupy_array(array):
-            return Home("CuPy", int(array.device.id), array.device)
+            return Placement("CuPy", int(array.device.id), array.device)
         if library.is_jax_array(array):
             return _jaxs(name, array)
     raise TypeError(
@@ -117,7 +117,7 @@ def is_numbas(array: Any) -> bool:
     return hasattr(array, "copy_to_host") and hasattr(array, "shape")
 
 
-def _pytorchs(name: str, tensor: Any) -> Home:
+def _pytorchs(name: str, tensor: Any) -> Placement:
     import torch
 
     if tensor.requires_grad and torch.is_grad_enabled():
@@ -129,10 +129,10 @@ def _pytorchs(name: str, tensor: Any) -> Home:
         raise TypeError(f"{name} has layout {tensor.layout}: it must be torch.strided")
     if tensor.device.type not in ("cpu", "cuda"):
         raise TypeError(f"{name} is on {tensor.device}: it must be on 'cpu' or 'cuda'")
-    return Home("PyTorch", tensor.device.index, tensor.device)
+    return Placement("PyTorch", tensor.device.index, tensor.device)
 
 
-def _jaxs(name: str, array: Any) -> Home:
+def _jaxs(name: str, array: Any) -> Placement:
     import jax
 
     if isinstance(array, jax.core.Tracer):
@@ -142,7 +142,7 @@ def _jaxs(name: str, array: Any) -> Home:
         where = ", ".join(map(str, devices))
         raise TypeError(f"{name} is on {shown(where)}: it must be on one CPU or GPU")
     gpu = None if devices[0].platform == "cpu" else devices[0].local_hardware_id
-    return Home("JAX", gpu, devices[0])
+    return Placement("JAX", gpu, devices[0])
 
 
 def dtype_name(array: Any) -> str:

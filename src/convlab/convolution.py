@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from convlab.arguments import IntOrPair, Padding, shown
+from convlab.arguments import IntOrPair, Padding
 from convlab.gradient import Gradient, Problem
 from convlab.problem import ConvProblem
 
@@ -35,10 +35,13 @@ def seven_loops(
 ) -> Doubles:
     """The im2win paper's Equation 1 in float64, written to be read. The paper has no padding,
     dilation or bias; here they mean what they mean in PyTorch."""
-    problem = problem_of(input, weight, stride, padding, dilation)
+    for name, array in (("input", input), ("weight", weight)):
+        if array.ndim != 4:
+            raise ValueError(f"{name} has shape {array.shape}: it must have 4 dimensions")
+    (N_i, C_i, H_i, W_i), (C_o, _, H_f, W_f) = input.shape, weight.shape
+    problem = ConvProblem(N_i, C_i, H_i, W_i, C_o, (H_f, W_f), stride, padding, dilation)
     require_shapes(problem, input, weight, bias)
-    N_i, C_o, H_o, W_o = problem.output_shape
-    C_i, H_f, W_f = weight.shape[1:]
+    H_o, W_o = problem.output_size
     s_h, s_w, d_h, d_w = problem.s_h, problem.s_w, problem.d_h, problem.d_w
 
     padded = np.pad(input.astype(np.float64), ((0, 0), (0, 0), *problem.padding))
@@ -54,27 +57,6 @@ def seven_loops(
                                 pixel = padded[i, r, m * s_h + u * d_h, n * s_w + v * d_w]
                                 output[i, j, m, n] += pixel * weight[j, r, u, v]
     return output if bias is None else output + bias[:, None, None]
-
-
-def problem_of(
-    input: Any,
-    weight: Any,
-    stride: IntOrPair = 1,
-    padding: Any = 0,
-    dilation: IntOrPair = 1,
-) -> ConvProblem:
-    """The problem of an input ``[N_i, C_i, H_i, W_i]`` and a weight ``[C_o, C_i, H_f, W_f]``.
-    Raises ``ValueError`` for other shapes, and what :class:`ConvProblem` raises."""
-    for name, array in (("input", input), ("weight", weight)):
-        if len(array.shape) != 4:
-            has = f"{name} has shape {shown(tuple(array.shape))}"
-            raise ValueError(f"{has}: it must have 4 dimensions")
-    N_i, C_i, H_i, W_i = input.shape
-    C_o, channels, *kernel_size = weight.shape
-    if channels != C_i:
-        has = f"weight has shape {shown(tuple(weight.shape))}"
-        raise ValueError(f"{has}: its second size must be input's {C_i} channels")
-    return ConvProblem(N_i, C_i, H_i, W_i, C_o, kernel_size, stride, padding, dilation)
 
 
 def reference(

@@ -14,7 +14,7 @@ import numpy as np
 
 from convlab.lessons.maps import array_named
 from convlab.lessons.pictures import COLOURS, INK, NOBODY, PAPER, Picture
-from convlab.lessons.timelines import ARRIVE, MULTIPLY, Diary
+from convlab.lessons.timelines import ARRIVE, MULTIPLY, EventLog
 from convlab.tracing import LaunchTrace
 
 BOX, MARGIN, LETTERS = 12, 10, 11  # pixels: of an element, around the drawing, of words
@@ -93,12 +93,12 @@ def tile_over_input(launch: LaunchTrace, K_B: int) -> Picture:
     return moving(columns * BOX + 80, channels * tall + 8, ground, frames, 0.45, alt, caption)
 
 
-def slices_in_buffers(**diaries: Diary) -> Picture:
-    """Diaries below each other as time goes on: which slice is in flight, which lies in which
+def slices_in_buffers(**logs: EventLog) -> Picture:
+    """Logs below each other as time goes on: which slice is in flight, which lies in which
     buffer of shared memory, which is multiplied."""
-    longest = max(len(one.what) for one in diaries.values())
+    longest = max(len(one.what) for one in logs.values())
     ground, frames = "", [""] * FRAMES
-    for number, (name, one) in enumerate(diaries.items()):
+    for number, (name, one) in enumerate(logs.items()):
         top, stays = number * TALL + LETTERS, _stays(one)
         ground += note(0, top, name)
         for head in dict.fromkeys(head for _, head, _, _ in stays):
@@ -114,13 +114,11 @@ def slices_in_buffers(**diaries: Diary) -> Picture:
         "its request until it lies in shared memory. With one buffer a thread fetches or "
         "multiplies; with two, the next slice is in flight while this one is multiplied."
     )
-    alt = f"Animation: slices come into shared memory and are multiplied, for {', '.join(diaries)}"
-    return moving(
-        max(LEFT.values()) + WIDE, TALL * len(diaries), ground, frames, 0.35, alt, caption
-    )
+    alt = f"Animation: slices come into shared memory and are multiplied, for {', '.join(logs)}"
+    return moving(max(LEFT.values()) + WIDE, TALL * len(logs), ground, frames, 0.35, alt, caption)
 
 
-def _stays(one: Diary) -> list[tuple[int, str, float, float]]:
+def _stays(one: EventLog) -> list[tuple[int, str, float, float]]:
     """Each slice's number, where it is, from when and until when."""
     flights, work = one.flights(), one.by_slice(MULTIPLY)
     addresses = one.address[one.by_slice(ARRIVE)[:, 0]].tolist()

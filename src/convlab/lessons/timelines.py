@@ -1,6 +1,6 @@
 """Pictures of an order: when a thread requests numbers, gets them, multiplies, and waits.
 
-A diary is what one thread of the first block does, instruction by instruction, on the strict
+An event log is what one thread of the first block does, instruction by instruction, on the strict
 simulator. It shows no times. It shows what a thread has to do between a load and the use of its
 value.
 """
@@ -27,7 +27,7 @@ from convlab.simulation.simulated_launch import SimulatedLaunch
 from convlab.stages import Launch, Tile
 
 ASK, ARRIVE, READ, MULTIPLY, BARRIER = "ask", "arrive", "read", "multiply", "barrier"
-# One block, one warp, four slices of K_B = 8 without remainders: what a diary is kept of.
+# One block, one warp, four slices of K_B = 8 without remainders: what an event log is kept of.
 SMALL = ConvProblem(1, 8, 5, 9, 16, 2)
 SMALL_TILE = Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)
 AFTER = ("bias", "output")  # what a kernel touches once its sums are complete
@@ -36,7 +36,7 @@ BELOW = "what thread 0 does, first to last"
 
 
 @dataclass
-class Diary:
+class EventLog:
     """What one thread did, in order: for each event one of the words above, and the address that it
     concerns of shared memory, else 0; ``slices`` of ``steps`` terms each. A multiplication and the
     addition after it are one event."""
@@ -80,7 +80,7 @@ class Diary:
         return float(np.mean(wanted - np.searchsorted(done, reads) * total // len(done)))
 
 
-class _Scribe(Counter[int]):
+class _EventRecorder(Counter[int]):
     """Hears of a launch (:class:`convlab.simulation.simulated_launch.Recorder`), and of each
     operation, because it counts them in the launch's place. Notes after how many accesses thread
     0 came to each barrier and operation."""
@@ -120,16 +120,17 @@ class _Scribe(Counter[int]):
         """Nothing more is noted."""
 
 
-def diary(stage: str, made: Any = None) -> Diary:
+def event_log(stage: str, made: Any = None) -> EventLog:
     """What thread 0 of a stage's main kernel does on a small problem of four slices; ``made`` is
     a learner's function in the place of the stage's, as for :func:`convlab.lessons.traced`."""
     with running(seconds=PICTURE_SECONDS):
-        scribe = _Scribe(*ready_for(made, stage, SMALL, SMALL_TILE, random_tensors(SMALL, 0)))
-    columns = scribe.columns
-    after = [span for span in scribe.spans if span.name in AFTER]
-    found: list[tuple[float, str, int]] = [(at - 0.5, BARRIER, 0) for at in scribe.barriers]
+        main, arrays = ready_for(made, stage, SMALL, SMALL_TILE, random_tensors(SMALL, 0))
+        recorder = _EventRecorder(main, arrays)
+    columns = recorder.columns
+    after = [span for span in recorder.spans if span.name in AFTER]
+    found: list[tuple[float, str, int]] = [(at - 0.5, BARRIER, 0) for at in recorder.barriers]
     # A product and the addition that follows it are two operations, one instruction.
-    found += [(at - 0.25, MULTIPLY, 0) for at in scribe.operations[::2]]
+    found += [(at - 0.25, MULTIPLY, 0) for at in recorder.operations[::2]]
     copies = bool((columns.kind & ISSUED != 0).any())
     end = len(columns.address)
     for at in np.flatnonzero((columns.thread == 0) & (columns.kind & WIDE == 0)).tolist():
@@ -145,15 +146,15 @@ def diary(stage: str, made: Any = None) -> Diary:
             found.append((at, ASK, address if address < GLOBAL else 0))
     found = sorted(one for one in found if one[0] < end)
     _, what, addresses = map(np.array, zip(*found, strict=True))
-    return Diary(SMALL.K // SMALL_TILE.K_B, SMALL_TILE.K_B, what, addresses)
+    return EventLog(SMALL.K // SMALL_TILE.K_B, SMALL_TILE.K_B, what, addresses)
 
 
-def timeline(**diaries: Diary) -> Picture:
-    """Diaries below each other: when each slice is in flight, when it is multiplied, where the
+def timeline(**logs: EventLog) -> Picture:
+    """Logs below each other: when each slice is in flight, when it is multiplied, where the
     thread waits for the others."""
-    event = ACROSS / max(len(one.what) for one in diaries.values())
+    event = ACROSS / max(len(one.what) for one in logs.values())
     grid, told = Grid(0.25), []
-    for place, (name, one) in enumerate(diaries.items()):
+    for place, (name, one) in enumerate(logs.items()):
         top = place * 5.0
         grid.note(-4.5, top, name, 11, weight="bold")
         for row, text in enumerate(("slice is in flight", "slice is multiplied"), 1):
@@ -179,7 +180,7 @@ def timeline(**diaries: Diary) -> Picture:
             f"{name} does {one.meanwhile():.0f} multiply-adds between a request and the use of its "
             f"data, and waits at {len(barriers)} barriers"
         )
-    grid.note(0, 5.0 * len(diaries) - 1.3, BELOW, 8, color=FAINT)
+    grid.note(0, 5.0 * len(logs) - 1.3, BELOW, 8, color=FAINT)
     caption = (
         "What thread 0 does, as the simulator ran it: a box with a number is a slice, a black line "
         "a barrier. A slice is in flight from its request until it lies in shared memory. "
@@ -189,13 +190,13 @@ def timeline(**diaries: Diary) -> Picture:
     return grid.finished(f"Timelines of thread 0. {'; '.join(told)}.", caption)
 
 
-def pipeline_stages(one: Diary) -> Picture:
-    """Which slice is in which stage of the pipeline, and when: of a diary whose slices come by
+def pipeline_stages(one: EventLog) -> Picture:
+    """Which slice is in which stage of the pipeline, and when: of an event log whose slices come by
     asynchronous copies. Raises ``ValueError`` where they do not."""
     firsts = one.address[one.by_slice(ASK)[:, 0]].tolist()
     places = sorted(set(firsts))
     if len(places) < 2:
-        raise ValueError("the diary has no asynchronous copies into several stages")
+        raise ValueError("the event log has no asynchronous copies into several stages")
     event = ACROSS / len(one.what)
     grid, told = Grid(0.27), []
     flights, work = one.flights(), one.by_slice(MULTIPLY)
@@ -225,7 +226,7 @@ def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
     found = check(made, stage, **options)
     if not found.passed:
         return found
-    yours, ours = diary(stage, made), diary(stage)
+    yours, ours = event_log(stage, made), event_log(stage)
     pairs = {
         "multiply-adds while a slice is in flight": (yours.meanwhile(), ours.meanwhile()),
         "steps read ahead": (yours.steps_ahead(), ours.steps_ahead()),
@@ -241,7 +242,7 @@ def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
     told = " and ".join(f"{row.yours:.3g} {row.unit} (the stage: {row.target:.3g})" for row in few)
     what = f"Only {told}: the thread waits for data that it has only just requested."
     name = getattr(made, "__name__", "make_kernel")
-    shows = f"timeline(ours=diary({stage!r}), yours=diary({stage!r}, {name}))"
+    shows = f"timeline(ours=event_log({stage!r}), yours=event_log({stage!r}, {name}))"
     problem = Problem(COUNTS, what, advice=f"The picture shows it: {shows}.")
     headline = "Right, but not there yet: it waits where it could multiply."
     return replace(found, headline=headline, problems=(problem,))
