@@ -6,7 +6,8 @@ Each output channel is a filter everybody knows, so that a person sees whether a
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -46,7 +47,17 @@ MOST_ELONGATED = 20  # one side to the other: what can still be drawn
 
 
 class PlotsMissing(RuntimeError):
-    """Matplotlib is not installed; the message says what to do."""
+    """Matplotlib, Jinja or markdown-it is not installed; the message says what to do."""
+
+
+@contextmanager
+def plots_needed(what: str, target: str = "make report") -> Iterator[None]:
+    """Turn an import that fails into :class:`PlotsMissing`; ``what`` needs it."""
+    try:
+        yield
+    except ImportError as error:
+        install = how_to_install("plots", target)
+        raise PlotsMissing(f"{what} needs more ({error}): run {install}") from error
 
 
 def pixels_for(engine: Engine) -> int:
@@ -63,13 +74,9 @@ def load(path: Path | None, pixels: int) -> np.ndarray:
     """A picture as float32 [3, height, width] from 0 to 1, scaled down to about ``pixels``; without
     a path Matplotlib's sample photograph of Grace Hopper (public domain). Raises ``ValueError`` for
     a file that is not a picture, :class:`PlotsMissing`."""
-    try:
+    with plots_needed("--image", "make ladder"):
         from matplotlib import cbook
         from PIL import Image, ImageOps
-    except ImportError as error:
-        raise PlotsMissing(
-            f"--image needs Matplotlib ({error}): run {how_to_install('plots', 'make ladder')}"
-        ) from error
     file = path or Path(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False))
     try:
         with Image.open(file) as opened:

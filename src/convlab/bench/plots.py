@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from convlab.bench import analysis
 from convlab.bench.analysis import Contender
 from convlab.bench.results import Layer, Results
-from convlab.image import PlotsMissing
-from convlab.installing import how_to_install
+from convlab.image import plots_needed
 from convlab.workloads import problem_named
 
 if TYPE_CHECKING:
@@ -55,13 +54,9 @@ STYLE: Any = {
 def svg(salt: str, height: float, draw: Callable[[Axes], None], width: float = WIDTH) -> str:
     """One picture in inches; the same bytes for the same ``salt``, which no other picture of a page
     may have. Raises :class:`~convlab.image.PlotsMissing` where matplotlib is not installed."""
-    try:
+    with plots_needed("a plot"):
         import matplotlib
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PlotsMissing(
-            f"plots need matplotlib: run {how_to_install('plots', 'make report')}"
-        ) from error
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt}):
         figure = Figure(figsize=(width, height))
         figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1)

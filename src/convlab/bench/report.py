@@ -17,8 +17,7 @@ from convlab.bench import analysis, plots, table
 from convlab.bench.analysis import Contender
 from convlab.bench.results import Layer, Results, Row
 from convlab.bench.roofline import PIECE, Why
-from convlab.image import PlotsMissing
-from convlab.installing import how_to_install
+from convlab.image import plots_needed
 from convlab.stages import short_name
 
 TITLE = "Convolution on a GPU: stages and baselines"
@@ -71,13 +70,9 @@ def make(
     counts; the names of pictures begin with ``pictures``. Each batch has its own tables, plots and
     means. ``brief`` leaves the tables of times, shares and methods away, as docs/results.md does.
     Raises :class:`~convlab.image.PlotsMissing` where matplotlib or Jinja is not installed."""
-    try:
+    with plots_needed("a report"):
         import jinja2
         import markdown_it  # noqa: F401
-    except ImportError as error:
-        raise PlotsMissing(
-            f"reports need Jinja and markdown-it: run {how_to_install('plots', 'make report')}"
-        ) from error
     drawn: dict[str, str] = {}
 
     def figure(name: str, results: Results, of: str, about: str) -> str:
