@@ -127,11 +127,9 @@ def output_size(
 
 
 def pixels_read(size: int, outputs: int, stride: int, taps: int, dilation: int, before: int) -> int:
-    """How many of an axis's ``size`` pixels at least one window reads; ``before`` are zeros.
-
-    A filter tap reads pixels ``stride`` apart: consecutive ones among those of one remainder by
-    ``stride``. Taps come in order, so each adds what is beyond the last.
-    """
+    """How many of an axis's ``size`` pixels at least one window reads; ``before`` are zeros. A
+    filter tap reads pixels ``stride`` apart: consecutive ones among those of one remainder by
+    ``stride``. Taps come in order, so each adds what is beyond the last."""
     count, ends = 0, dict[int, int]()
     for tap in range(taps):
         first, remainder = divmod(tap * dilation - before, stride)

@@ -40,14 +40,11 @@ Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Result:
-    """How one stage did on a problem.
-
-    ``failed`` says what the stage raised, in which case there is no ``check``, or why its time was
-    refused. A simulator gives counts and no times, a GPU the reverse. ``counts`` are the main
-    kernel's, over all its launches, ``transform_counts`` those of the layout transforms together;
-    each is None if there is no such kernel. ``launch_ms`` has the time of each kernel alone.
-    ``output`` is what was checked, on the host.
-    """
+    """How one stage did on a problem. ``failed`` says what it raised, and then there is no
+    ``check``, or why its time was refused. A simulator gives counts and no times, a GPU the
+    reverse: ``counts`` of the main kernel, ``transform_counts`` of the layout transforms, None if
+    there is none; ``launch_ms`` of each kernel alone. ``output`` is what was checked, on the
+    host."""
 
     stage: Stage
     flops: int

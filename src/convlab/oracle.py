@@ -66,12 +66,10 @@ def bound_at(magnitude: _Size, bound: Bound) -> _Size:
 def rounding_bound(
     K: int, *, with_bias: bool, integers: bool = False, least: int = 0, always: float = 0.0
 ) -> Bound:
-    """The bound of float32 sums of K terms; docs/checking.md derives it.
-
-    ``integers`` says that every tensor holds integers only, ``least`` is the least number of
-    roundings to allow, ``always`` a further loss that is allowed unless all are integers.
-    Raises ``ValueError`` from ``n = 2**24`` roundings on, where gamma_n means nothing.
-    """
+    """The bound of float32 sums of K terms; docs/checking.md derives it. ``integers`` says that
+    every tensor holds integers only, ``least`` is the least number of roundings to allow,
+    ``always`` a further loss that is allowed unless all are integers. Raises ``ValueError`` from
+    ``n = 2**24`` roundings on, where gamma_n means nothing."""
     roundings = max(K, least) + with_bias
     if roundings >= 1 / ROUNDOFF:
         raise ValueError(
@@ -85,11 +83,8 @@ def rounding_bound(
 
 def largest_error(output: Singles, expected: Doubles, magnitude: Doubles, bound: Bound) -> float:
     """The largest error of many outputs as a multiple of its bound, infinite where one of them or
-    of what was expected is no finite number. The three arrays are of one shape.
-
-    Compiled for the processor: one pass and no arrays in between. With NumPy alone, checking a
-    benchmark's hundreds of millions of outputs takes longer than anything else in it.
-    """
+    of what was expected is not finite; three arrays of one shape. Compiled: with NumPy alone,
+    checking a benchmark's hundreds of millions of outputs takes longer than anything else in it."""
     flat = (np.asarray(array).reshape(-1) for array in (output, expected, magnitude))
     return float(_compiled()[0](*flat, bound))
 
@@ -177,12 +172,10 @@ class _Facts(NamedTuple):
 
 
 class Oracle:
-    """The answer to one convolution, computed once, to check any number of outputs.
-
-    ``expected`` and ``magnitude`` are float64 of ``problem.output_shape``. ``workers`` is how many
-    threads work on many outputs; None is one a core, or fewer where they would take more memory
-    than the answer. Raises ``ValueError`` naming a tensor of another shape or dtype than float32.
-    """
+    """The answer to one convolution, computed once, to check any number of outputs. ``expected``
+    and ``magnitude`` are float64 of ``problem.output_shape``. ``workers`` is how many threads work
+    on many outputs; None is one a core, or fewer where they would take more memory than the answer.
+    Raises ``ValueError`` naming a tensor of another shape or dtype than float32."""
 
     def __init__(
         self,
@@ -292,11 +285,9 @@ class Oracle:
 def _same_or_overflowed(
     output: Singles, expected: Doubles, finite: Doubles, magnitude: Doubles, bound: Doubles
 ) -> NDArray[np.bool_]:
-    """Where a NaN or an infinity is right or allowed; docs/checking.md has the rules.
-
-    ``finite`` and ``magnitude`` are the sums of the finite terms and of their sizes. Half of their
-    sum is the sum of the positive terms; half of their difference is the sum of the negative terms.
-    """
+    """Where a NaN or an infinity is right or allowed; docs/checking.md has the rules. ``finite``
+    and ``magnitude`` are the sums of the finite terms and of their sizes. Half of their sum is the
+    sum of the positive terms; half of their difference is the sum of the negative terms."""
     up = ((magnitude + finite) / 2 + bound >= OVERFLOW) | (expected == np.inf)
     down = ((magnitude - finite) / 2 + bound >= OVERFLOW) | (expected == -np.inf)
     excused: NDArray[np.bool_] = (
@@ -334,11 +325,8 @@ def random_tensors(
 ) -> tuple[Singles, Singles, Any]:
     """Input, weight and bias (None with ``bias=False``): float32, standard normal, of the shapes
     ``problem.input_shape``, ``problem.weight_shape`` and ``[C_o]``; the same for the same seed.
-
-    With ``integers``, whole numbers from -9 to 9 without 0 instead: float32 sums them exactly
-    while K is at most 200,000, and so do the 16-bit formats that accumulate in float32; the oracle
-    then allows no error at all.
-    """
+    With ``integers``, whole numbers from -9 to 9 without 0: float32 sums them exactly while K is at
+    most 200,000, and the oracle allows no error."""
     rng = np.random.default_rng(seed)
 
     def draw(*shape: int) -> Singles:

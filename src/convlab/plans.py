@@ -40,14 +40,12 @@ class Plan:
     """A stage prepared for a problem on an engine, made by :func:`plan`: kernels built, workspace
     allocated.
 
-    A call only launches the kernels, so it can be captured in a CUDA graph (on a ``stream`` of your
-    own: CUDA does not capture the default one). Calls share one workspace, so a GPU does one call
-    at a time: for concurrent work on two streams make two plans. With ``own_workspace=False`` each
-    call is given its own: arrays for ``program.buffers``.
-
-    ``tile`` is the main kernel's, ``workspace_bytes`` the device memory beside the four tensors. If
-    ``packed``, a call only exchanges addresses and calls the driver (``engines/prepacked.py``),
-    else it takes Numba's launches; if ``one_graph``, it calls the driver once for all of them.
+    A call only launches the kernels, so a CUDA graph can capture it (on a ``stream`` of your own).
+    Calls share one workspace: for concurrent work on two streams make two plans. With
+    ``own_workspace=False`` each call is given its own: arrays for ``program.buffers``. ``tile`` is
+    the main kernel's, ``workspace_bytes`` the device memory beside the four tensors. If ``packed``,
+    a call only exchanges addresses and calls the driver (``engines/prepacked.py``); if
+    ``one_graph``, once.
     """
 
     def __init__(

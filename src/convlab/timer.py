@@ -49,11 +49,9 @@ def measure(
     at_most_ms: float = AT_MOST_MS,
 ) -> Timing:
     """Time ``call(stream)``, which starts the work on that stream without waiting.
-
     ``spread_percent`` repeats the work until the spread is that small, or ``at_most_ms`` is over.
     ``before_repeats`` is called once, before the timed repeats. ``as_graph=False`` times work that
-    cannot be captured; launches that the host makes while L2 is flushed are not timed.
-    """
+    cannot be captured; launches that the host makes while L2 is flushed are not timed."""
     stream = cuda.stream()
     warm_up(lambda: call(stream), stream.synchronize)
     graph_of = captured(call, stream) if as_graph else nullcontext()

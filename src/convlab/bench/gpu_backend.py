@@ -144,12 +144,9 @@ def _ask(query: str, gpu: str | None) -> Callable[[], list[str] | None]:
 
 
 def newcomers(seen: Sequence[int] | None, expected: Sequence[int] | None, own: int) -> int | None:
-    """How many of the processes ``seen`` on a GPU are not ``expected`` there; None where that is
-    unknown. ``own`` computes there and is expected.
-
-    Ids are compared where ``own`` is seen under its own id. Otherwise they are ids outside of a
-    container, and only their number is compared. Where none is seen, not even ``own``, nothing is.
-    """
+    """How many of the processes ``seen`` on a GPU are not ``expected`` there; None if unknown.
+    ``own`` computes there. Ids are compared where ``own`` is seen; else they are ids outside of a
+    container, and only their number is compared. Where none is seen, nothing is."""
     if not seen or expected is None:
         return None
     if own in seen:

@@ -81,10 +81,8 @@ def measure(
     backend: GpuBackend,
     check: Check,
 ) -> Outcome:
-    """Measure a system on a problem; ``tensors`` are input and weight.
-
-    Errors of the system are part of the outcome. Only what ends a process is raised.
-    """
+    """Measure a system on a problem; ``tensors`` are input and weight. Errors of the system are
+    part of the outcome. Only what ends a process is raised."""
     outcome = Outcome()
     prepared: Prepared | None = None
     try:

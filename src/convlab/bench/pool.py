@@ -93,11 +93,9 @@ class Worker:
 
 
 class WorkerPool:
-    """All workers, and the folder in which tensors are handed over.
-
-    ``backend`` is ``MODULE:CLASS``. ``foreign`` are the ids of other people's processes that had an
-    idle context on the GPU at the start; None where they are unknown.
-    """
+    """All workers, and the folder in which tensors are handed over. ``backend`` is
+    ``MODULE:CLASS``. ``foreign`` are the ids of other people's processes that had an idle context
+    on the GPU at the start; None where they are unknown."""
 
     def __init__(
         self,
@@ -129,12 +127,9 @@ class WorkerPool:
         return facts
 
     def compile(self, wanted: Sequence[tuple[ConvProblem, System]]) -> Iterator[None]:
-        """Compile stages' kernels and load baselines' libraries side by side; yields after each.
-
-        Each happens in the process that measures it: kernels are spread over several processes, a
-        family of baselines is one command. A failure here repeats, and is reported, when the system
-        is measured.
-        """
+        """Compile stages' kernels and load baselines' libraries side by side, each in the process
+        that measures it; yields after each. A failure here repeats, and is reported, when the
+        system is measured."""
         tasks: dict[str, list[tuple[ConvProblem, list[str]]]] = {}  # by the process's name
         kernels = cycle(range(self._compilers))
         for problem, system in wanted:

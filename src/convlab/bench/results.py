@@ -191,12 +191,9 @@ class Row:
 
 @dataclass
 class Results:
-    """The rows by what they are of, the systems and layers they name, and the machine.
-
-    ``missing`` are the rows that commands asked for and that are not there yet, so of a run that
-    was interrupted; ``finished`` says when the last one came. ``more`` are further keys of the
-    document: what an experiment has beside rows.
-    """
+    """The rows by what they are of, the systems and layers they name, and the machine. ``missing``
+    are rows asked for that are not there yet; ``finished`` says when the last one came. ``more``
+    are further keys of the document: what an experiment has beside rows."""
 
     machine: Machine
     environment: dict[str, Any]

@@ -39,12 +39,9 @@ PIECE = ConvProblem(1, 16, 8, 16, 64, 3, padding=1)
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU's ceilings: operations and bytes a second, None where unknown.
-
-    ``fp32_flops``, ``tf32_flops`` and ``memory_bytes_per_second`` follow from its clocks and are
-    not reached by anything; ``sgemm_tflops`` and ``copy_bytes_per_second`` are what cuBLAS and a
-    copy of device memory were measured to reach.
-    """
+    """A GPU's ceilings, in operations and bytes a second, None where unknown: ``fp32_flops``,
+    ``tf32_flops`` and ``memory_bytes_per_second`` follow from its clocks; ``sgemm_tflops`` and
+    ``copy_bytes_per_second`` are what cuBLAS and a copy in its memory reached."""
 
     device: str
     fp32_flops: float | None = None
@@ -65,11 +62,9 @@ class Machine:
 
 def least_flops(problem: ConvProblem, method: str) -> float:
     """The operations that a method cannot do without: all of them in a product over windows.
-
     Fourier and Winograd algorithms do at least one for each output, input channel and filter, so at
     most ``H_f * W_f`` times fewer: F(m, r) takes m + r - 1 for m outputs (Winograd, Arithmetic
-    Complexity of Computations, 1980), a Fourier transform more.
-    """
+    Complexity of Computations, 1980)."""
     fewer = 1 if method in EVERY_MULTIPLICATION else problem.H_f * problem.W_f
     return problem.flops / fewer
 
@@ -87,10 +82,8 @@ def floor_seconds(
 def too_fast(
     problem: ConvProblem, time_ms: float, machine: Machine, precision: str, method: str
 ) -> str | None:
-    """Why a time cannot be right, in one sentence; None where it can.
-
-    What is written may stay in L2 when the clock stops, so the output counts only beyond that.
-    """
+    """Why a time cannot be right, in one sentence; None where it can. What is written may stay in
+    L2 when the clock stops, so the output counts only beyond that."""
     peak, bandwidth = machine.peak_flops(precision), machine.memory_bytes_per_second
     flops = least_flops(problem, method)
     refused = f"refused, above the roofline: {time_ms:.4g} ms"

@@ -120,11 +120,9 @@ class PreparedStage(OnGpu):
 def chosen(
     stages: Sequence[str] | None, baselines: Sequence[str] | None, quick: bool = False
 ) -> tuple[System, ...]:
-    """The systems of these names: stages in the ladder's order, then baselines in theirs.
-
-    None means the usual ones, ``all`` every one, ``none`` not one. Raises ``ValueError`` for an
-    unknown name, and where nothing is left.
-    """
+    """The systems of these names: stages in the ladder's order, then baselines in theirs. None
+    means the usual ones, ``all`` every one, ``none`` not one. Raises ``ValueError`` for an unknown
+    name, and where nothing is left."""
     slow = SLOW_START if quick else ()
     usual = [one.name for one in BASELINES if one.on_gpu and not one.name.startswith(slow)]
     found: list[System] = []

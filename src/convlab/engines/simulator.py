@@ -25,12 +25,9 @@ __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]
 
 
 class Simulator(Engine):
-    """The strict simulator. Arrays are plain NumPy arrays; a launch returns when it has ended.
-
-    With ``typed`` registers have Numba's types, as far as its type inference knows them: integers
-    wrap, float32 is rounded by each operation. A kernel that Numba refuses raises ``NotSimulated``
-    with its reason.
-    """
+    """The strict simulator. Arrays are plain NumPy arrays; a launch returns when it has ended. With
+    ``typed`` registers have Numba's types, as far as they are inferred: integers wrap, float32 is
+    rounded by each operation. What Numba refuses raises ``NotSimulated`` with its reason."""
 
     name = "simulator"
     device = "convlab's strict simulator on the CPU"
@@ -58,9 +55,8 @@ class Simulator(Engine):
         shared_bytes: int = 0,
     ) -> None:
         """Run anybody's kernel: ``kernel[grid, block, 0, shared_bytes](*arguments)``. Raises
-        :class:`SimulationError` with its findings if the kernel is wrong, :class:`NotSimulated` if
-        it uses what is not known here, and ``EndlessLoop`` where it runs more iterations than
-        ``loops`` allows."""
+        :class:`SimulationError` with its findings if it is wrong, :class:`NotSimulated` if it uses
+        what is not known here, ``EndlessLoop`` for more iterations than ``loops`` allows."""
         sizes = three(grid, "grid"), three(block, "block")
         what = kernel, *sizes, arguments, shared_bytes, self.strict
         left = None if self.loops is None else self.loops.left  # for either order

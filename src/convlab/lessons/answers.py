@@ -164,11 +164,8 @@ def table(found: Sequence[CheckResult]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the answers of the lessons named, or of all, and print each result.
-
-    With no names the page is written too. Returns 0 where each was checked as it must be, 1 where
-    one was not.
-    """
+    """Check the answers of the lessons named, or of all, and print each result. With no names the
+    page is written too. Returns 0 where each was checked as it must be, 1 where one was not."""
     parser = argparse.ArgumentParser(prog="python -m convlab.lessons.answers", description=__doc__)
     options, lessons = lessons_named(parser, arguments)
     found = []

@@ -92,11 +92,9 @@ def traced(
     made: Any, stage: str, problem: ConvProblem, tile: Tile | None = None, *,
     block_shown: int = 0, seed: int = 0,
 ) -> LaunchTrace:  # fmt: skip
-    """The trace of a learner's kernel in the place of the stage's, on random numbers.
-
-    ``made`` is ``make_kernel(problem, tile)``, without ``tile`` for a stage that has none;
-    ``tile=None`` takes the stage's tile for counting.
-    """
+    """The trace of a learner's kernel in the place of the stage's, on random numbers. ``made`` is
+    ``make_kernel(problem, tile)``, without ``tile`` for a stage that has none; ``tile=None`` takes
+    the stage's tile for counting."""
     with running(seconds=PICTURE_SECONDS):
         main, arrays = ready_for(made, stage, problem, tile, random_tensors(problem, seed))
         return trace(main.kernel, main.grid, main.block, *arrays, block_shown=block_shown).main
@@ -377,12 +375,10 @@ def _brief(value: Any) -> str:
 
 @dataclass
 class PretendGPU:
-    """A GPU of which one knows what a measurement should find, in milliseconds.
-
-    It works while the program goes on: ``launch`` only puts work into its queue. The first launch
-    compiles the kernel. What a launch has read stays in the cache, so that the next one takes
-    ``cached`` instead of ``cold``. One launch in ``hiccup`` takes four times as long.
-    """
+    """A GPU of which one knows what a measurement should find, in milliseconds. ``launch`` only
+    puts work into its queue. The first launch compiles the kernel. What a launch has read stays in
+    the cache, so the next one takes ``cached`` instead of ``cold``; one in ``hiccup`` takes four
+    times as long."""
 
     cold: float
     cached: float

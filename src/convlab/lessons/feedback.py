@@ -419,9 +419,8 @@ def _capital(text: str) -> str:
 
 
 def of_findings(findings: Iterable[Finding], kernel: Any = None) -> list[Problem]:
-    """Findings of the simulator with the lines they are about; of a trace, with its kernel.
-
-    Of several with one cause, that which shows most of the learner's lines is told."""
+    """Findings of the simulator with the lines they are about; of a trace, with its kernel. Of
+    several with one cause, that which shows most of the learner's lines is told."""
     problems: dict[Any, list[Problem]] = {}
     for finding in findings:
         one = _of_finding(finding, kernel)

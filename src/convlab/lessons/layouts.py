@@ -159,11 +159,8 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
 
 def windows_seen(made: Any, stage: str, problem: ConvProblem) -> np.ndarray:
     """The K x N matrix of windows as a kernel in the stage's place sees it: for each term the
-    number of the pixel that it takes, counted from 1, 0 where it takes none.
-
-    The kernel has to tell: it gets K filters, each of which is one at one place and zero elsewhere,
-    and an input of numbered pixels. Filter k then picks out term k.
-    """
+    number of its pixel, from 1, or 0. The kernel gets an input of numbered pixels and K filters
+    that are one at one place and zero elsewhere: filter k picks out term k."""
     square = replace(problem, out_channels=problem.K)
     weight = np.eye(problem.K, dtype=np.float32).reshape(square.weight_shape)
     output = np.zeros(square.output_shape, np.float32)

@@ -105,11 +105,9 @@ def finished(figure: Any, alt: str, caption: str = "") -> Picture:
 
 
 class Grid:
-    """A drawing on squared paper: a box is one unit wide and high, and rows go down.
-
-    The paper becomes as large as what is drawn; ``unit`` is a box's size in inches, less where the
-    drawing would be wider than ``widest`` inches.
-    """
+    """A drawing on squared paper: a box is one unit wide and high, and rows go down. The paper
+    becomes as large as what is drawn; ``unit`` is a box's size in inches, less where the drawing
+    would be wider than ``widest`` inches."""
 
     def __init__(self, unit: float = 0.3, widest: float = 7.4) -> None:
         self.figure, (self.panel,) = sheet(1, 1)

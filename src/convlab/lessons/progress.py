@@ -104,11 +104,9 @@ def given(name: str, text: str) -> dict[str, str]:
 
 
 def updated(mine: Notebook, new: Notebook) -> Notebook:
-    """The new release's notebook with the learner's answers and added cells.
-
-    An answer that was changed takes the place of the new one; a cell that the learner added, or
-    whose exercise is gone, comes after the same exercise or check as before.
-    """
+    """The new release's notebook with the learner's answers and added cells. An answer that was
+    changed takes the place of the new one; a cell that the learner added, or whose exercise is
+    gone, comes after the same exercise or check as before."""
     answers: dict[str, Any] = {}
     own: dict[str, list[Any]] = {}
     names = {_name(cell) for cell in new["cells"]}

@@ -68,11 +68,9 @@ OUT_OF_THE_FOLDER = re.compile(r"\[([^][]*)\]\((?:\.\./)+((?:docs|src)/[^)\s]*)\
 
 
 def copies(folder: Path) -> Iterator[tuple[Path, bytes]]:
-    """Every notebook: where it goes below ``folder``, and its content.
-
-    Links to convlab's documentation and source lead to the checkout; where there is none, as in an
-    installed package, or it is on another drive, their words are left.
-    """
+    """Every notebook: where it goes below ``folder``, and its content. Links to convlab's
+    documentation and source lead to the checkout; where there is none, as in an installed package,
+    or it is on another drive, their words are left."""
     there = folder_of("lessons", "notebooks")
     for source in sorted(there.glob("*.ipynb")) + sorted(there.glob("solutions/*.ipynb")):
         target = folder / source.relative_to(there)
@@ -211,15 +209,11 @@ def stage_kernel(
     name: str = "make_kernel",
     called: str = "make_kernel",
 ) -> tuple[str, str]:
-    """A stage's code as a cell: what it imports, its constants and the function ``name``, which is
-    ``called`` so there. ``stage`` may also be the file of a kernel that stages share, without its
-    ending: ``im2col``.
-
-    Twice: as it is, with the blanks marked as solutions; and with the faults ``planted``, pairs of
-    (what the stage says, what stands there instead).
-
-    Raises ``ValueError`` where a blank or fault is not found in exactly one place.
-    """
+    """A stage's code as a cell: what it imports, its constants and the function ``name``, here
+    ``called`` so. ``stage`` may also be the file of a kernel that stages share: ``im2col``. Twice:
+    as it is, with the blanks marked as solutions; and with the faults ``planted``, pairs of what
+    the stage says and what stands there instead. Raises ``ValueError`` unless a blank or fault is
+    found in exactly one place."""
     right = given = stage_code(stage, name).replace(f"def {name}(", f"def {called}(")
     for blank in blanks:
         lines = right.splitlines()

@@ -24,14 +24,10 @@ HOW = "checked, then timed with L2 flushed before each run: the median of some 2
 
 def time_mine(made: Any, stage: str, problem: ConvProblem | None = None) -> Picture | None:
     """Time a learner's ``make_kernel`` beside the stage's own kernel and a library's convolution,
-    by the ladder's timer: bars in milliseconds. ``problem`` is the ladder's layer, conv9, if none
-    is named.
-
-    What cannot be timed is printed with the reason; a wrong kernel is not timed. Without a GPU it
-    prints what would happen and returns None.
-
-    Raises ``ValueError`` for a stage that there is not, and for what makes no kernel.
-    """
+    by the ladder's timer: bars in milliseconds. ``problem`` is conv9 if none is named. A wrong
+    kernel is not timed; the reason is printed. Without a GPU it prints what would happen and
+    returns None. Raises ``ValueError`` for a stage that there is not, and for what makes no
+    kernel."""
     engine, step = choose(), stage_named(stage)
     problem = problem or workloads.GPU_DEFAULT
     short, make = short_name(step.name), maker(made, step)

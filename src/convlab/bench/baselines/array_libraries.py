@@ -53,11 +53,8 @@ def why_no_cupy() -> str | None:
 
 class OnTorch:
     """A computation of PyTorch's made ready for one problem: on the GPU, on the CPU without one.
-
-    ``channels_last`` is the layout of input, weight and so the output, before the clock starts.
-    ``settings`` are those of :func:`flags`. cuDNN may try its kernels in the first run, which
-    happens here.
-    """
+    ``channels_last`` is the layout of input, weight and output; ``settings`` are those of
+    :func:`flags`. cuDNN may try its kernels in the first run, which happens here."""
 
     capturable = True
     # Setting precision and library takes microseconds, which would count in every call. So PyTorch
@@ -205,11 +202,9 @@ def flags(
 
 
 def padded(problem: ConvProblem, x: Any) -> tuple[Callable[[], Any], tuple[int, int]]:
-    """A function that returns the input to convolve, and the padding that is left to do.
-
-    PyTorch pads both ends of an axis alike. Where the problem does not, the function pads at each
-    call, and its copy counts in the time.
-    """
+    """A function that returns the input to convolve, and the padding that is left to do. PyTorch
+    pads both ends of an axis alike. Where the problem does not, the function pads at each call, and
+    its copy counts in the time."""
     import torch
 
     (top, bottom), (left, right) = problem.padding
