@@ -16,7 +16,7 @@ from bench_fakes import GIB, MACHINE, SPOILED, Fakes, InThread, small_layer, sys
 from convlab.bench import cases as all_cases
 from convlab.bench import harness, pool
 from convlab.bench.bounds import Checked, Checker
-from convlab.bench.cases import PASSING, Bench, cases_for, compiled_ahead, weights
+from convlab.bench.cases import PASSING, Bench, cases_for, compiled_ahead, estimated_seconds
 from convlab.bench.cases import run as run_cases
 from convlab.bench.pool import Worker, WorkerDied, WorkerPool
 from convlab.bench.results import Row
@@ -369,6 +369,6 @@ def test_out_of_memory_in_every_library_s_words():
 
 
 def test_the_time_left_is_told_by_weights():
-    found = weights([paper_layer(name) for name in LAYER_NAMES])
+    found = [estimated_seconds(paper_layer(name)) for name in LAYER_NAMES]
     assert LAYER_NAMES[found.index(max(found))] == "conv4"
     assert min(found) > 0.5

@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeGuard
 
 Pair = tuple[int, int]
 IntOrEach = int | Sequence[int]
-IntOrPair = IntOrEach  # of two axes
 Padding = IntOrEach | Sequence[IntOrEach] | Literal["same", "valid"]
 LARGEST_AXIS = 2**31 - 1  # so that a coordinate, padding included, fits a signed 32-bit integer
 SHOWN = 100  # characters of a value that a message repeats

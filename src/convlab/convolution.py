@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from convlab.arguments import IntOrPair, Padding
+from convlab.arguments import IntOrEach, Padding
 from convlab.gradient import Gradient, Problem
 from convlab.problem import ConvProblem
 
@@ -29,9 +29,9 @@ def seven_loops(
     input: NDArray[Any],
     weight: NDArray[Any],
     bias: NDArray[Any] | None = None,
-    stride: IntOrPair = 1,
+    stride: IntOrEach = 1,
     padding: Padding = 0,
-    dilation: IntOrPair = 1,
+    dilation: IntOrEach = 1,
 ) -> Doubles:
     """The im2win paper's Equation 1 in float64, written to be read. The paper has no padding,
     dilation or bias; here they mean what they mean in PyTorch."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from convlab.arguments import (
     LARGEST_AXIS,
-    IntOrPair,
+    IntOrEach,
     Padding,
     Pair,
     integer,
@@ -65,10 +65,10 @@ class ConvProblem:
         height: int,
         width: int,
         out_channels: int,
-        kernel_size: IntOrPair,
-        stride: IntOrPair = 1,
+        kernel_size: IntOrEach,
+        stride: IntOrEach = 1,
         padding: Padding = 0,
-        dilation: IntOrPair = 1,
+        dilation: IntOrEach = 1,
         groups: int = 1,
     ) -> None:
         own = vars(self)  # the class is frozen

@@ -132,11 +132,9 @@ def compiled_ahead(cases: Sequence[Case]) -> list[Case]:
     return [*stages, *(case for case in baselines.values() if case.system.kind == "baseline")]
 
 
-def weights(problems: Iterable[ConvProblem]) -> list[float]:
-    """Estimated seconds per row: a constant, its bytes, and its arithmetic on the slow stages."""
-    return [
-        0.8 + 1.2 * problem.least_bytes / 1e9 + 4.0 * problem.flops / 610e9 for problem in problems
-    ]
+def estimated_seconds(problem: ConvProblem) -> float:
+    """Of a row: a constant, the problem's bytes, and its arithmetic on the slow stages."""
+    return 0.8 + 1.2 * problem.least_bytes / 1e9 + 4.0 * problem.flops / 610e9
 
 
 class Bench(NamedTuple):

@@ -69,12 +69,10 @@ def least_flops(problem: ConvProblem, method: str) -> float:
     return problem.flops / fewer
 
 
-def floor_seconds(
-    problem: ConvProblem, machine: Machine, precision: str = "fp32", method: str = "gemm"
-) -> float | None:
+def floor_seconds(problem: ConvProblem, machine: Machine, precision: str = "fp32") -> float | None:
     """The least time for the arithmetic or, if longer, the bytes; None if unknown."""
     peak, bandwidth = machine.peak_flops(precision), machine.memory_bytes_per_second
-    floors = [least_flops(problem, method) / peak] if peak else []
+    floors = [problem.flops / peak] if peak else []
     floors += [problem.least_bytes / bandwidth] if bandwidth else []
     return max(floors, default=None)
 

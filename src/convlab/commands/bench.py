@@ -197,11 +197,10 @@ Advance = tuple[Callable[[], None], Callable[["Row"], None]]
 @contextmanager
 def _bars(todo: Sequence[Case]) -> Iterator[Advance]:
     """Two bars on standard error, compiling and measuring; yields what to call for each step."""
-    from convlab.bench.cases import compiled_ahead, weights
+    from convlab.bench.cases import compiled_ahead, estimated_seconds
 
     console = Console(stderr=True)
-    estimated = weights([case.problem for case in todo])
-    seconds = dict(zip([case.key for case in todo], estimated, strict=True))
+    seconds = {case.key: estimated_seconds(case.problem) for case in todo}
     ahead = len(compiled_ahead(todo))
     with Progress(
         TextColumn("{task.description:40}"), BarColumn(bar_width=24), TimeElapsedColumn(),
