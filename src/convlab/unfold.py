@@ -96,7 +96,7 @@ def unfold_one_hot(
     kernel = _windows(input, kernel_size, stride, padding, dilation).kernel
     (N, C, *size), elements = input.shape, math.prod(kernel)
     _check_memory("one-hot filters", elements**2, input)
-    eye = xp.eye(elements, dtype=input.dtype, **_on(input))
+    eye = xp.eye(elements, dtype=input.dtype, device=input.device)
     planes, one_hot = xp.reshape(input, (N * C, 1, *size)), xp.reshape(eye, (elements, 1, *kernel))
     unfolded = unfold_einsum(planes, one_hot, None, stride, padding, dilation)
     return xp.reshape(unfolded, (N, C * elements, math.prod(unfolded.shape[2:])))
@@ -114,7 +114,7 @@ def pad(input: Any, padding: Sequence[Pair]) -> Any:
     size = input.shape[2:]
     padded_size = [n + sum(zeros) for n, zeros in zip(size, padding, strict=True)]
     shape = (*input.shape[:2], *padded_size)
-    padded = namespace(input).zeros(shape, dtype=input.dtype, **_on(input))
+    padded = namespace(input).zeros(shape, dtype=input.dtype, device=input.device)
     inside = (slice(p, p + n) for n, (p, _) in zip(size, padding, strict=True))
     padded[(..., *inside)] = input
     return padded
@@ -222,8 +222,3 @@ def _check_memory(what: str, elements: int, like: Any) -> None:
     """Raise ``MemoryError`` for more than fits; a GPU's library knows how much that is there."""
     on_gpu = hasattr(like, "__cuda_array_interface__")
     check_memory(what, elements * max(4, like.dtype.itemsize), None if on_gpu else host_bytes())
-
-
-def _on(like: Any) -> dict[str, Any]:
-    """The device that new arrays have to be on; NumPy has none to name before 2.0."""
-    return {} if isinstance(like, np.ndarray) else {"device": like.device}

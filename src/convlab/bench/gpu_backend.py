@@ -22,11 +22,11 @@ from uuid import UUID
 import numpy as np
 
 from convlab import timer
-from convlab.bench.baselines import Prepared, pointer
+from convlab.bench.baselines import Prepared
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import system_named
 from convlab.doctor import environment, nvidia_smi
-from convlab.engines import choose
+from convlab.engines import address_of, choose
 from convlab.timer import Timing
 
 SETTLED_PERCENT = 2.0  # a spread of times up to this needs no mark in a table
@@ -203,7 +203,7 @@ def sgemm_tflops(size: int = SGEMM_SIZE) -> float:
         def start(stream: Any) -> None:
             _check(cublas.cublasSetStream_v2(handle, c_void_p(int(stream.handle))))
             # Column by column to cuBLAS, so that it sees all three transposed: C' = B' A'.
-            x, y, z = (c_void_p(pointer(matrix)) for matrix in (b, a, c))
+            x, y, z = (c_void_p(address_of(matrix)) for matrix in (b, a, c))
             n, alpha, beta = size, byref(one), byref(zero)
             _check(cublas.cublasSgemm_v2(handle, 0, 0, n, n, n, alpha, x, n, y, n, beta, z, n))
 
@@ -227,7 +227,7 @@ def copy_bytes_per_second(nbytes: int = COPY_BYTES) -> float:
     copied = 4 * (nbytes // 4)
 
     def start(stream: Any) -> None:
-        ends = pointer(target), pointer(source)
+        ends = address_of(target), address_of(source)
         timer.answered(driver.cuMemcpyDtoDAsync(*ends, copied, int(stream.handle)))
 
     # Not through a graph: copies of this length take half as long again there.

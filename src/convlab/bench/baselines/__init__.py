@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from convlab.engines import choose
+from convlab.engines import address_of, choose
 from convlab.problem import ConvProblem
 
 Singles = NDArray[np.float32]
@@ -159,7 +159,7 @@ class OnGpu:
         """Addresses of input, weight, output and workspace. Raises ``RuntimeError`` once closed."""
         if not self._arrays:
             raise RuntimeError(f"{self._name} has been closed")
-        return tuple(map(pointer, self._arrays))
+        return tuple(map(address_of, self._arrays))
 
     def poison(self) -> None:
         from cuda.bindings import driver
@@ -168,7 +168,7 @@ class OnGpu:
 
         self._gpu.synchronize()
         output = self._arrays[2]
-        answered(driver.cuMemsetD32(pointer(output), NAN_BITS, output.size))
+        answered(driver.cuMemsetD32(address_of(output), NAN_BITS, output.size))
         self._gpu.synchronize()
 
     def output(self) -> Singles:
@@ -178,8 +178,3 @@ class OnGpu:
     def close(self) -> None:
         self._arrays = []
         self._gpu.free_bytes()  # Numba frees unused memory later, unless asked
-
-
-def pointer(array: Any) -> int:
-    """Where a device array begins."""
-    return int(array.__cuda_array_interface__["data"][0])
