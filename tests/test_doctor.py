@@ -80,8 +80,8 @@ def test_clocks_that_nobody_knows(monkeypatch, nvidia_smi):
 
 def test_convlab_has_a_version_where_it_is_not_installed(monkeypatch):
     monkeypatch.setattr(metadata, "version", raising(metadata.PackageNotFoundError))
-    assert doctor._version("convlab") == convlab.__version__
-    assert doctor._version("numpy") is None
+    assert doctor.version("convlab") == convlab.__version__
+    assert doctor.version("numpy") is None
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,11 @@ def facts() -> dict[str, Any]:
     engines, gpu = _engines(), _gpu()
     would_use = _would_use(engines, gpu)
     return {
-        "convlab": _version("convlab"),
+        "convlab": version("convlab"),
         "python": platform.python_version(),
         "executable": sys.executable,
         "os": platform.platform(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version(name) for name in PACKAGES},
         "gpu": gpu,
         "engines": engines,
         "would_use": would_use,
@@ -51,13 +51,14 @@ def environment(arguments: Sequence[str]) -> dict[str, Any]:
         "command": shlex.join(["convlab", *arguments]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in ("convlab", *PACKAGES)},
+        "packages": {name: version(name) for name in ("convlab", *PACKAGES)},
         "gpu": _gpu(),
         "clocks_mhz": _clocks(),
     }
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """The version of an installed package; None where it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -190,7 +191,7 @@ def _compiler(name: str) -> str | None:
 
 
 def _numpy_too_new() -> list[str]:
-    numpy = _version("numpy")
+    numpy = version("numpy")
     if numpy is None or tuple(map(int, numpy.split(".")[:2])) < FIRST_NUMPY_TOO_NEW:
         return []
     return [

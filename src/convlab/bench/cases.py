@@ -30,9 +30,10 @@ from convlab.bench.bounds import Checked, Checker
 from convlab.bench.gpu_backend import SETTLED_PERCENT
 from convlab.bench.harness import Outcome, no_room
 from convlab.bench.pool import ROW_SECONDS, WorkerPool
-from convlab.bench.results import Key, Row, State, identity, library_versions
+from convlab.bench.results import LIBRARIES, Key, Row, State, identity
 from convlab.bench.roofline import Machine, in_gemm_class, too_fast
 from convlab.bench.systems import VARIANTS, WHOLE, system_named
+from convlab.doctor import version
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 from convlab.workloads import GROUPED, LAYER_NAMES, PAPER_BATCH, UNSEEN, UNTUNED, paper_layer
@@ -154,7 +155,8 @@ def open_bench(row_seconds: float = ROW_SECONDS) -> Iterator[Bench]:
     try:
         facts = pool.facts()
         known = facts["environment"]
-        known["packages"] = known["packages"] | library_versions()
+        libraries = {name: found for name in LIBRARIES if (found := version(name)) is not None}
+        known["packages"] = known["packages"] | libraries
         yield Bench(pool, Machine(**facts["machine"]), known, identity(known, gpu))
     finally:
         pool.close()

@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from importlib import metadata
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -348,15 +346,6 @@ def set_aside(path: Path, older: Results) -> Path:
     aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())
     write_whole(aside, path.read_bytes())
     return aside
-
-
-def library_versions() -> dict[str, str | None]:
-    """The versions of the baselines' libraries, those that are here."""
-    found: dict[str, str | None] = {}
-    for name in LIBRARIES:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
 
 
 def identity(environment: Mapping[str, Any], gpu: str | None) -> str:
