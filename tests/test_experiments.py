@@ -124,7 +124,7 @@ def test_a_variant_is_s11_with_one_switch_off(monkeypatch):
     monkeypatch.setattr(
         systems,
         "PreparedStage",
-        lambda stage, switches, *tensors: seen.append((stage.name, switches)),
+        lambda stage, tile, switches, *tensors: seen.append((stage.name, switches)),
     )
     for name in (systems.WHOLE, *systems.VARIANTS):
         variant = systems.system_named(name)
