@@ -307,6 +307,8 @@ class HostArray:
 class HostGpu:
     """An engine whose device memory is the host's."""
 
+    device = "a GPU"
+
     free = 2**40
 
     def empty(self, shape):
@@ -461,7 +463,11 @@ def test_cudnn_gets_the_workspace_it_asks_for(fake_cudnn):
         ({"refuses": 2000}, RuntimeError, "CUDNN_STATUS_2000"),
         ({"at_run": 3007}, Unsupported, "cudnnConvolutionForward: CUDNN_STATUS_3007"),
         ({"at_run": 5000}, RuntimeError, "cudnnConvolutionForward: CUDNN_STATUS_5000"),
-        ({"workspace": 2**41}, MemoryError, "workspace of 2048.00 GiB .* but 1024.00 are free"),
+        (
+            {"workspace": 2**41},
+            MemoryError,
+            "workspace .* needs 2048.0 GiB, but 1024.0 GiB are",
+        ),
     ],
 )
 def test_what_cudnn_refuses_is_said_and_nothing_is_kept(fake_cudnn, settings, error, says):
@@ -590,7 +596,7 @@ def test_cupy_needs_the_memory_that_it_says(fake_cupy, gpu):
     p = TEACHING
     assert needs == 4 * (p.K * p.N + p.N_i * p.C_i * (p.H_i + 2) * (p.W_i + 2))
     gpu.free = needs - 1
-    with pytest.raises(MemoryError, match="its im2col matrix takes"):
+    with pytest.raises(MemoryError, match="its im2col matrix needs"):
         array_libraries.BY_CUPY.prepare(TEACHING, *TENSORS)
 
 
@@ -601,7 +607,7 @@ def test_too_little_memory_is_a_row_of_that_state(fake_cudnn, fake_cutlass, fake
     gpu.free = 100
     outcome = measure(baseline, TEACHING, TENSORS, Fakes(), lambda output: Checked("fp32", 0.0))
     assert outcome.state == "out of memory"
-    assert "of the GPU's memory, but 0.00 are free" in outcome.reason
+    assert "but 100 bytes are all there is on a GPU" in outcome.reason
     assert outcome.healthy
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convlab.engines import address_of, choose
+from convlab.plans import check_fits
 from convlab.problem import ConvProblem
 
 Singles = NDArray[np.float32]
@@ -144,15 +145,8 @@ class OnGpu:
     def place(self, input: Singles, weight: Singles, output_shape: tuple[int, ...]) -> None:
         """Copy both to the GPU beside an empty output. Raises ``MemoryError`` without room."""
         needed = input.nbytes + weight.nbytes + 4 * int(np.prod(output_shape, dtype=np.int64))
-        self.require_free(needed, "input, weight and output take")
+        check_fits("input, weight and output", needed, self._gpu)
         self._arrays = [*map(self._gpu.to_device, (input, weight)), self._gpu.empty(output_shape)]
-
-    def require_free(self, nbytes: int, what: str) -> None:
-        """Raise ``MemoryError`` unless the GPU has that much memory free."""
-        free = self._gpu.free_bytes()
-        if free is not None and nbytes > free:
-            have = f"{free / 2**30:.2f} are free"
-            raise MemoryError(f"{what} {nbytes / 2**30:.2f} GiB of the GPU's memory, but {have}")
 
     @property
     def pointers(self) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from convlab.bench.baselines import OnGpu, Singles, System, Unsupported, why_no_library
 from convlab.engines.gpu import cupy_stream, torch_stream
+from convlab.plans import check_fits
 from convlab.problem import ConvProblem
 
 TOO_MANY_ELEMENTS = "canUse32BitIndexMath"  # what PyTorch says where a kernel counts in 32 bits
@@ -318,7 +319,7 @@ class CupyIm2col(OnGpu):
         self.workspace_bytes = 4 * int(np.prod(windows) + (np.prod(padded_shape) if pads else 0))
         try:
             self.place(input, weight, p.output_shape)
-            self.require_free(self.workspace_bytes, "its im2col matrix takes")
+            check_fits("its im2col matrix", self.workspace_bytes, self._gpu)
             self._input, filters, self._output = map(cupy.asarray, self._arrays)  # views
             self._filters = cupy.broadcast_to(filters.reshape(p.M, p.K), (p.N_i, p.M, p.K))
             self._padded = cupy.empty(padded_shape, "f4") if pads else self._input

@@ -19,6 +19,7 @@ from typing import Any
 
 from convlab.bench.baselines import OnGpu, Singles, System, Unsupported
 from convlab.engines import unavailable
+from convlab.plans import check_fits
 from convlab.problem import ConvProblem
 
 # In the order of cudnnConvolutionFwdAlgo_t, from 0; and how each computes.
@@ -119,7 +120,7 @@ class Convolution(OnGpu):
             self.workspace_bytes = size.value
             self.place(input, weight, problem.output_shape)
             if size.value:
-                self.require_free(size.value, "it asks for a workspace of")
+                check_fits("the workspace that it asks for", size.value, self._gpu)
                 self._arrays.append(self._gpu.empty((-(-size.value // 4),)))
             self.run()  # loads kernels, which a capture must not; some refuse only here
         except BaseException:
