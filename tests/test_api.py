@@ -251,7 +251,7 @@ def planned(monkeypatch) -> list[tuple[Any, ...]]:
     """What plans of a pretended GPU are called with; a simulator does their work."""
     calls: list[tuple[Any, ...]] = []
 
-    def ready(problem: ConvProblem, stage: str, **_: Any) -> Any:
+    def ready(problem: ConvProblem, stage: str, *_: Any) -> Any:
         plan = convlab.plan(problem, stage, engine="simulator")
 
         def run(*arrays: Any, stream: Any) -> None:

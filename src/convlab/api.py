@@ -44,8 +44,8 @@ def conv1d(
 ) -> Any:
     """1-D convolution of ``[N_i, C_i, W_i]`` with ``[C_o, C_i / groups, W_f]``, as PyTorch's
     ``F.conv1d``: a 2-D one of height 1. All else is :func:`conv2d`'s."""
-    settings = stride, padding, dilation, groups
-    return _convolve(1, input, weight, bias, settings, stage, tile, engine, out)
+    arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
+    return _convolve(1, arrays, settings, _Asked(stage, tile, choose(engine)))
 
 
 def conv2d(
@@ -84,8 +84,8 @@ def conv2d(
     :func:`plan` raises; ``out`` is then untouched. ``ModuleNotFoundError`` says that arrays of
     CuPy, PyTorch and JAX need array-api-compat.
     """
-    settings = stride, padding, dilation, groups
-    return _convolve(2, input, weight, bias, settings, stage, tile, engine, out)
+    arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
+    return _convolve(2, arrays, settings, _Asked(stage, tile, choose(engine)))
 
 
 def conv3d(
@@ -105,8 +105,8 @@ def conv3d(
     """3-D convolution of ``[N_i, C_i, D_i, H_i, W_i]`` with ``[C_o, C_i / groups, D_f, H_f, W_f]``,
     as PyTorch's ``F.conv3d``: a 2-D one that has an image for each output plane, whose channels are
     the D_f input planes that it sees, copied. All else is :func:`conv2d`'s."""
-    settings = stride, padding, dilation, groups
-    return _convolve(3, input, weight, bias, settings, stage, tile, engine, out)
+    arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
+    return _convolve(3, arrays, settings, _Asked(stage, tile, choose(engine)))
 
 
 class _Depth(NamedTuple):
@@ -174,39 +174,47 @@ def _call_of(
     return _Call(problem, depth, whole, not (N_i and C_i))
 
 
-def _convolve(
-    axes: int,
-    input: Any,
-    weight: Any,
-    bias: Any,
-    settings: tuple[Any, ...],
-    stage: str,
-    tile: Tile | None,
-    engine: str,
-    out: Any,
-) -> Any:
-    chosen = choose(engine)
+class _Asked(NamedTuple):
+    """What is to compute a call, as asked for, and a stream of the engine's GPU."""
+
+    stage: str
+    tile: Tile | None
+    engine: Engine
+    stream: int = 0
+
+    def put(self, target: Any, key: Any, value: Any) -> Any:
+        """``target[key] = value`` of the engine's arrays, on the stream; the target."""
+        if self.stream:
+            from numba import cuda
+
+            target.setitem(key, value, cuda.external_stream(self.stream))
+        else:
+            target[key] = value
+        return target
+
+
+def _convolve(axes: int, arrays: tuple[Any, ...], settings: tuple[Any, ...], asked: _Asked) -> Any:
+    (input, weight, bias, out), engine = arrays, asked.engine
     optional = {name: array for name, array in (("bias", bias), ("out", out)) if array is not None}
     given = {"input": input, "weight": weight, **optional}
     placement = _placement(given)
     call = _call_of(axes, tuple(input.shape), tuple(weight.shape), settings)
     _check_shape("bias", bias, (weight.shape[0],))
     _check_shape("out", out, call.shape)
-    prepare = partial(_ready, stage=stage, tile=tile, engine=chosen)
     if call.is_empty:
         return placement.empty(call.shape) if out is None else out
-    if chosen.is_gpu and placement.gpu is not None:
-        return _on_gpu(given, call, prepare, chosen, placement)
+    if engine.is_gpu and placement.gpu is not None:
+        return _on_gpu(given, call, asked, placement)
 
     views = {name: on_host(array) for name, array in given.items()}
     _check_out(views)
     sizes = [math.prod(views[name].shape) for name in ("input", "weight")]
     needed = 4 * (sum(sizes) + math.prod(call.shape))
-    check_fits("copying input, weight and output", needed, chosen)
-    tensors = [chosen.to_device(views[name]) if name in views else None for name in SOURCES]
-    made = chosen.empty(call.shape)
-    _run(call, tensors, made, prepare, chosen)
-    result = chosen.to_host(made)
+    check_fits("copying input, weight and output", needed, engine)
+    tensors = [engine.to_device(views[name]) if name in views else None for name in SOURCES]
+    made = engine.empty(call.shape)
+    _run(call, tensors, made, asked)
+    result = engine.to_host(made)
     if out is None:
         return placement.from_host(result)
     target = views["out"] if placement.gpu is None else on_gpu(out)
@@ -214,26 +222,24 @@ def _convolve(
     return out
 
 
-def _on_gpu(
-    given: dict[str, Any], call: _Call, prepare: partial[Plan], engine: Engine, placement: Placement
-) -> Any:
+def _on_gpu(given: dict[str, Any], call: _Call, asked: _Asked, placement: Placement) -> Any:
     """The convolution of arrays in a GPU's memory, on the stream of the library's next work."""
     from numba import cuda
 
+    engine = asked.engine
     with nullcontext() if placement.library == "Numba" else cuda.gpus[placement.gpu]:
-        stream = placement.stream()
-        views = {name: on_gpu(array, stream) for name, array in given.items()}
+        asked = asked._replace(stream=placement.stream())
+        views = {name: on_gpu(array, asked.stream) for name, array in given.items()}
         _check_out(views)
         result = given["out"] if "out" in given else placement.empty(call.shape)
-        view = on_gpu(result, stream)
+        view = on_gpu(result, asked.stream)
         made = view if _is_whole(view) else engine.empty(call.shape)
         for name in given.keys() & {*SOURCES}:
             if not _is_whole(views[name]):
-                views[name] = _put(engine.empty(views[name].shape), ALL, views[name], stream)
-        prepare = partial(prepare, stream=stream)
-        _run(call, [*map(views.get, SOURCES)], made, prepare, engine, stream)
+                views[name] = asked.put(engine.empty(views[name].shape), ALL, views[name])
+        _run(call, [*map(views.get, SOURCES)], made, asked)
         if made is not view:
-            _put(view, ALL, made, stream)
+            asked.put(view, ALL, made)
         if placement.library == "JAX":  # whose next work runs on a stream of its own
             engine.synchronize()
     return result
@@ -244,84 +250,56 @@ def _is_whole(array: Any) -> bool:
     return bool(array.is_c_contiguous()) and extent(array)[0] % 16 == 0
 
 
-def _put(target: Any, key: Any, value: Any, stream: int = 0) -> Any:
-    """``target[key] = value`` of the engine's arrays, on that stream of a GPU; the target."""
-    if stream:
-        from numba import cuda
-
-        target.setitem(key, value, cuda.external_stream(stream))
-    else:
-        target[key] = value
-    return target
-
-
-def _run(
-    call: _Call,
-    tensors: list[Any],
-    out: Any,
-    prepare: partial[Plan],
-    engine: Engine,
-    stream: int = 0,
-) -> None:
+def _run(call: _Call, tensors: list[Any], out: Any, asked: _Asked) -> None:
     """Write the convolution of the engine's contiguous arrays to ``out``."""
     (input, weight, bias), problem, depth = tensors, call.problem, call.depth
-    run = partial(_run_groups, problem, prepare=prepare, engine=engine, stream=stream)
     filters = weight.reshape(problem.weight_shape)
     if depth is None:
         images, maps = input.reshape(problem.input_shape), out.reshape(problem.output_shape)
-        run(images, filters, bias, maps)
+        _run_groups(problem, (images, filters, bias), maps, asked)
         return
     # All images' planes at once: [N_i, C_i, D_i, H_i, W_i] to [N_i, D_o, C_i, D_f, H_i, W_i].
     N_i = problem.N_i // depth.out
     C_i, size = problem.C_i // depth.taps, (problem.H_i, problem.W_i)
     volume = input.reshape((N_i, C_i, depth.size, *size))
-    seen = engine.empty((N_i, depth.out, C_i, depth.taps, *size))
+    seen = asked.engine.empty((N_i, depth.out, C_i, depth.taps, *size))
     for d in range(depth.out):
         for tap in range(depth.taps):
             plane = d * depth.stride + tap * depth.dilation - depth.before
             inside = 0 <= plane < depth.size
-            value = volume[:, :, plane] if inside else np.float32(0)
-            _put(seen, (ALL, d, ALL, tap), value, stream)
-    maps = engine.empty(problem.output_shape)
-    run(seen.reshape(problem.input_shape), filters, bias, maps)
+            asked.put(seen, (ALL, d, ALL, tap), volume[:, :, plane] if inside else np.float32(0))
+    maps = asked.engine.empty(problem.output_shape)
+    _run_groups(problem, (seen.reshape(problem.input_shape), filters, bias), maps, asked)
     planes = maps.reshape((N_i, depth.out, *maps.shape[1:]))
     volume = out.reshape((N_i, problem.C_o, depth.out, *problem.output_size))
     for d in range(depth.out):
-        _put(volume, (ALL, ALL, d), planes[:, d], stream)
+        asked.put(volume, (ALL, ALL, d), planes[:, d])
 
 
-def _run_groups(
-    problem: ConvProblem,
-    input: Any,
-    weight: Any,
-    bias: Any,
-    out: Any,
-    prepare: partial[Plan],
-    engine: Engine,
-    stream: int,
-) -> None:
+def _run_groups(problem: ConvProblem, tensors: tuple[Any, ...], out: Any, asked: _Asked) -> None:
     """All groups by one plan, or one after the other where the stage has none."""
-    groups = problem.groups
-    if groups == 1 or (stage := prepare.keywords["stage"]) == "auto" or stage_named(stage).grouped:
-        ready = prepare(problem)
+    groups, stream = problem.groups, asked.stream or None
+    if groups == 1 or asked.stage == "auto" or stage_named(asked.stage).grouped:
+        ready, (input, weight, bias) = _ready(problem, *asked), tensors
         with _announced(ready, 1):
-            ready(input, weight, out, bias, stream=stream or None)
+            ready(input, weight, out, bias, stream=stream)
         return
     C_i, C_o = problem.C_i // groups, problem.C_o // groups
-    ready = prepare(replace(problem, in_channels=C_i, out_channels=C_o, groups=1))
-    one = ready.problem
-    part = engine.empty(one.output_shape)
-    own = {"input": engine.empty(one.input_shape), "weight": engine.empty(one.weight_shape)}
-    own_bias = None if bias is None else engine.empty((C_o,))
+    ready = _ready(replace(problem, in_channels=C_i, out_channels=C_o, groups=1), *asked)
+    one, empty = ready.problem, asked.engine.empty
+    shapes = one.input_shape, one.weight_shape, (C_o,)
+    pairs = zip(tensors, shapes, strict=True)
+    own = [None if tensor is None else empty(shape) for tensor, shape in pairs]
+    part = empty(one.output_shape)
     with _announced(ready, groups):
         for g in range(groups):
             channels, filters = slice(g * C_i, (g + 1) * C_i), slice(g * C_o, (g + 1) * C_o)
-            _put(own["input"], ALL, input[:, channels], stream)
-            _put(own["weight"], ALL, weight[filters], stream)
-            if bias is not None:
-                _put(own_bias, ALL, bias[filters], stream)
-            ready(own["input"], own["weight"], part, own_bias, stream=stream or None)
-            _put(out, (ALL, filters), part, stream)
+            keys = (ALL, channels), filters, filters
+            for target, tensor, key in zip(own, tensors, keys, strict=True):
+                if tensor is not None:
+                    asked.put(target, ALL, tensor[key])
+            ready(own[0], own[1], part, own[2], stream=stream)
+            asked.put(out, (ALL, filters), part)
 
 
 @contextmanager
