@@ -34,18 +34,7 @@ from convlab.engines.simulator import Simulator
 from convlab.kernels.im2col import THREADS, make_im2col, pitch
 from convlab.kernels.receptive_field import channel_parallel_field
 from convlab.lessons import feedback
-from convlab.lessons.feedback import (
-    ANSWER,
-    AS_FEW,
-    INPUT,
-    SECONDS,
-    Feedback,
-    Problem,
-    graded,
-    limited,
-    ready,
-    running,
-)
+from convlab.lessons.feedback import Feedback, Problem, graded, limited, ready, running
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 from convlab.simulation.findings import SimulationError
@@ -165,8 +154,8 @@ def numbered(problem: ConvProblem) -> np.ndarray:
 
 @graded
 def check(
-    made: Any, stage: str, *, also: Tile | ConvProblem | None = None, at_most: float = AS_FEW,
-    in_order: str = "", seed: int = 0,
+    made: Any, stage: str, *, also: Tile | ConvProblem | None = None,
+    at_most: float = feedback.AS_FEW, in_order: str = "", seed: int = 0,
 ) -> Feedback:  # fmt: skip
     """Check ``made``, a kernel or a function ``make_kernel`` that makes one, as the stage.
 
@@ -179,7 +168,7 @@ def check(
     """
     step = stage_named(stage)
     ready(made)
-    with limited(SECONDS + TIMES * _seconds(step.name)):
+    with limited(feedback.SECONDS + TIMES * _seconds(step.name)):
         try:
             found = checked(made, step.name, seed=seed, model=MODEL)
         except ValueError as error:
@@ -249,7 +238,7 @@ def check_kernel(
     *,
     fewest_sectors: bool = False,
     each_once: bool = False,
-    at_most: float = AS_FEW,
+    at_most: float = feedback.AS_FEW,
 ) -> Feedback:
     """Check a kernel by what ``wanted``, NumPy on the same inputs, gives: the kernel gets the
     inputs of each launch and then the array to write to, of the shape and dtype wanted.
@@ -269,7 +258,9 @@ def check_kernel(
         traces.append(made)
     answers = (f"the answer is what NumPy gives, on {len(traces)} launches",)
     if problems:
-        return feedback.with_problems(problems.values(), () if ANSWER in problems else answers)
+        return feedback.with_problems(
+            problems.values(), () if feedback.ANSWER in problems else answers
+        )
     rows = []
     if fewest_sectors:
         # Not the fewest for the requests that there are: those of one lane need a sector each.
@@ -306,7 +297,7 @@ def tried(
         problems[problem.cause] = problem
     if not all(map(np.array_equal, inputs, launch.inputs)):
         what = "The kernel changed its input, which is only to be read."
-        problems[INPUT] = Problem(INPUT, what)
+        problems[feedback.INPUT] = Problem(feedback.INPUT, what)
     wrong = ~np.isclose(output, right, rtol=1e-5, atol=1e-6, equal_nan=True)
     if wrong.any():
         where = tuple(np.argwhere(wrong)[0].tolist())
@@ -324,7 +315,7 @@ def tried(
         shown = [*zip(repeat("input"), alike), ("wanted", right), ("got", output)]
         told = [f"{name} {' '.join(f'{n:.4g}' for n in array[near])}" for name, array in shown]
         what += f" Around there: {'; '.join(told)}."
-        problems[ANSWER] = Problem(ANSWER, what)
+        problems[feedback.ANSWER] = Problem(feedback.ANSWER, what)
     return made, problems, output
 
 
@@ -362,7 +353,7 @@ def check_function(
             numbers = np.array([])
         if numbers.shape != right.shape or not np.allclose(numbers, right, rtol=within, atol=0):
             what = f"{said} is {_brief(got)}; wanted is {_brief(tuple(right.tolist()))}."
-            return feedback.with_problems([Problem(ANSWER, what)])
+            return feedback.with_problems([Problem(feedback.ANSWER, what)])
     return Feedback("Passed.", (), (f"right on {len(ours)} cases",))
 
 
@@ -459,9 +450,11 @@ def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarr
             launch = On(blocks_for(right.size, THREADS), THREADS, (input,))
             with running():
                 theirs, wrong, _ = tried(kernel, launch, right.reshape(-1))
-            if ANSWER in wrong:
+            if feedback.ANSWER in wrong:
                 wrong_on.add(name)
-                wrong[ANSWER] = Problem(ANSWER, f"On {name!r} ({problem}): {wrong[ANSWER].what}")
+                wrong[feedback.ANSWER] = Problem(
+                    feedback.ANSWER, f"On {name!r} ({problem}): {wrong[feedback.ANSWER].what}"
+                )
             problems = problems | wrong | problems  # the first of each kind
             ours, *_ = tried(make_im2col(problem, *layout), launch, right.reshape(-1))
             counts += [[theirs.total(unit), ours.total(unit)] for unit in units]
