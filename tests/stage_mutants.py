@@ -120,7 +120,7 @@ def mutants_of(module: str) -> Iterator[Mutant]:
         for statement in function.body:
             for node in ast.walk(statement):
                 for kind, place, new in _changes(node, names, source):
-                    old = ast.get_source_segment(source, place)
+                    old = _segment(source, place)
                     made = Mutant(module, place.lineno, place.col_offset, kind, old or "", new)
                     if old and new != old and made not in seen:
                         seen.add(made)
@@ -148,7 +148,7 @@ def _changes(node, names, source):
     """What may be changed at a node: the kind, the node to replace, its new text."""
 
     def text(part):
-        return ast.get_source_segment(source, part) or ast.unparse(part)
+        return _segment(source, part) or ast.unparse(part)
 
     match node:
         case ast.Expr(value=ast.Call() as call) if _called(call) in SYNCHRONISATION:
@@ -188,6 +188,17 @@ def _changes(node, names, source):
             for other in TAKEN_FOR.get(name, ()):
                 if other in names:
                     yield "constant", node, other
+
+
+lines_of = cache(str.splitlines)
+
+
+def _segment(source, node):
+    """Python's own, which splits the source into lines each time, for what is in one line."""
+    if node.lineno != node.end_lineno:
+        return ast.get_source_segment(source, node)
+    line = lines_of(source)[node.lineno - 1].encode()
+    return line[node.col_offset : node.end_col_offset].decode()
 
 
 def _called(call):

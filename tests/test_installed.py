@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from email.parser import Parser
 from pathlib import Path
+from sysconfig import get_path
 from zipfile import ZipFile
 
 import nbformat
@@ -45,6 +47,11 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("alone")
     uv("venv", "--python", sys.executable, folder / "venv")
     uv("pip", "install", "--python", folder / "venv/bin/python", wheel)
+    # Numba's bytecode takes 10 s to compile: Python takes this one's where the source is as old.
+    here, there = Path(get_path("purelib")), next(folder.glob("venv/lib/*/site-packages"))
+    for package in filter(Path.is_dir, there.rglob("*")):
+        if (compiled := here / package.relative_to(there) / "__pycache__").is_dir():
+            shutil.copytree(compiled, package / "__pycache__", dirs_exist_ok=True)
 
     def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         command = [folder / "venv/bin" / program, *map(str, arguments)]

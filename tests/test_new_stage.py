@@ -31,7 +31,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("copy") / "convlab"
     root.mkdir()
     for folder in ("src", "tests", "docs"):
-        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, root / folder)
     shutil.copy(ROOT / "pyproject.toml", root)
     stages = root / "src/convlab/stages"
     shutil.copy(stages / "s09_double_buffer.py", stages / f"{NAME}.py")

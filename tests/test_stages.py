@@ -54,6 +54,12 @@ AWKWARD = {
     "output in whole float4s, rows not": ConvProblem(2, 1, 2, 6, 5, 1),
     "one window of many channels": ConvProblem(1, 40, 1, 1, 17, 1),
 }
+# Numba's simulator runs the same Python: there, those that take every branch which all take.
+BRANCHES = (
+    "primes", "same", "dilation", "stride and dilation", "whole tiles",
+    "output in whole float4s, rows not", "one window of many channels",
+)  # fmt: skip
+PROBLEMS = {name: AWKWARD[name] for name in (BRANCHES if config.ENABLE_CUDASIM else AWKWARD)}
 
 
 @stages
@@ -68,7 +74,7 @@ def test_any_problem_and_any_values(
 
 
 @stages
-@pytest.mark.parametrize("problem", AWKWARD.values(), ids=AWKWARD.keys())
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 def test_awkward_problem(stage: Stage, problem: ConvProblem, checked) -> None:
     # Whole numbers: float32 sums them exactly, so that any wrong term shows. Some have no bias.
     numbers = random_tensors(problem, 1, problem.C_o != 3, integers=True)
