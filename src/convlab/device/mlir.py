@@ -192,7 +192,7 @@ def _four_floats() -> Any:
 
 
 @counterpart_of(intrinsics.load4)
-def _load4(typing_context, array, index):  # type: ignore[no-untyped-def]
+def load4(typing_context, array, index):  # type: ignore[no-untyped-def]
     if not _is_floats(array):
         return None
 
@@ -205,7 +205,7 @@ def _load4(typing_context, array, index):  # type: ignore[no-untyped-def]
 
 
 @counterpart_of(intrinsics.store4)
-def _store4(typing_context, array, index, values):  # type: ignore[no-untyped-def]
+def store4(typing_context, array, index, values):  # type: ignore[no-untyped-def]
     if not _is_floats(array) or values != types.UniTuple(types.float32, 4):
         return None
 
@@ -237,29 +237,29 @@ def _copy(signature: Any, cache: str, count: int) -> Any:
 
 
 @counterpart_of(intrinsics.copy_async)
-def _copy_async(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
+def copy_async(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
     return _copy(types.void(target, index, source, at, valid), "ca", 1)
 
 
 @counterpart_of(intrinsics.copy_async4)
-def _copy_async4(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
+def copy_async4(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
     return _copy(types.void(target, index, source, at, valid), "cg", 4)
 
 
 @counterpart_of(intrinsics.commit_copies)
-def _commit_copies(typing_context):  # type: ignore[no-untyped-def]
+def commit_copies(typing_context):  # type: ignore[no-untyped-def]
     return types.void(), _statement("cp.async.commit_group;")
 
 
 @counterpart_of(intrinsics.wait_copies)
-def _wait_copies(typing_context, groups):  # type: ignore[no-untyped-def]
+def wait_copies(typing_context, groups):  # type: ignore[no-untyped-def]
     if not isinstance(groups, types.IntegerLiteral) or groups.literal_value < 0:
         return None
     return types.void(groups), _statement(f"cp.async.wait_group {groups.literal_value};")
 
 
 @counterpart_of(tensor_core.to_tf32)
-def _to_tf32(typing_context, value):  # type: ignore[no-untyped-def]
+def to_tf32(typing_context, value):  # type: ignore[no-untyped-def]
     if value != types.float32:
         return None
 
@@ -272,7 +272,7 @@ def _to_tf32(typing_context, value):  # type: ignore[no-untyped-def]
 
 
 @counterpart_of(tensor_core.split_tf32)
-def _split_tf32(typing_context, value):  # type: ignore[no-untyped-def]
+def split_tf32(typing_context, value):  # type: ignore[no-untyped-def]
     if value != types.float32:
         return None
 
@@ -286,7 +286,7 @@ def _split_tf32(typing_context, value):  # type: ignore[no-untyped-def]
 
 
 @counterpart_of(tensor_core.mma_tf32)
-def _mma_tf32(typing_context, a, b, c):  # type: ignore[no-untyped-def]
+def mma_tf32(typing_context, a, b, c):  # type: ignore[no-untyped-def]
     wanted = [types.UniTuple(types.float32, SIZES[name]) for name in "abc"]
     if [a, b, c] != wanted:
         return None
@@ -300,7 +300,7 @@ def _mma_tf32(typing_context, a, b, c):  # type: ignore[no-untyped-def]
 
 
 @counterpart_of(tensor_core.fence_shared)
-def _fence_shared(typing_context):  # type: ignore[no-untyped-def]
+def fence_shared(typing_context):  # type: ignore[no-untyped-def]
     return types.void(), _statement("fence.proxy.async.shared::cta;")
 
 
@@ -323,7 +323,7 @@ def _loaded(pointers: Iterable[Any]) -> list[Any]:
 
 
 @counterpart_of(tensor_core.start_product)
-def _start_product(typing_context, D, L, T, S, at, N):  # type: ignore[no-untyped-def]
+def start_product(typing_context, D, L, T, S, at, N):  # type: ignore[no-untyped-def]
     if (width := _width(N, D, L, T, S)) is None:
         return None
     shape, part = ptx.descriptor(width)
@@ -345,7 +345,7 @@ def _start_product(typing_context, D, L, T, S, at, N):  # type: ignore[no-untype
 
 
 @counterpart_of(tensor_core.finish_product)
-def _finish_product(typing_context, D, N):  # type: ignore[no-untyped-def]
+def finish_product(typing_context, D, N):  # type: ignore[no-untyped-def]
     if (width := _width(N, D)) is None:
         return None
 
