@@ -30,7 +30,7 @@ from convlab.device import intrinsics, ptx, tensor_core
 from convlab.device.products import SIZES, check_width
 
 # The options of ``@cuda.jit`` that change the machine code.
-OPTIONS = ("device", "fastmath", "forceinline", "launch_bounds", "max_registers")
+OPTIONS = ("device", "fastmath", "launch_bounds", "max_registers")
 _counterparts: dict[int, Any] = {}  # of intrinsics, by id: those live as long as their modules
 
 
@@ -53,7 +53,13 @@ def translated(kernel: Any, chip: str, lineinfo: bool = False) -> Any:
     names |= {"__builtins__": builtins, "__name__": function.__module__}
     code, defaults = function.__code__, function.__defaults__
     copy = FunctionType(code, names, function.__name__, defaults, cells)
-    return cuda.jit(chip=chip, lto=True, lineinfo=lineinfo, **options)(copy)
+    options |= {"chip": chip, "lto": True, "lineinfo": lineinfo, "inline": _left_to_nvvm}
+    return cuda.jit(**options)(copy)
+
+
+def _left_to_nvvm(*_: Any) -> bool:
+    """Whether numba-cuda-mlir inlines a device function: NVVM does."""
+    return False
 
 
 def array_type(kind: Any) -> Any:

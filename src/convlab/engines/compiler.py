@@ -68,7 +68,7 @@ def mlirs_lto_ir(
 ) -> tuple[bytes, str]:
     """The kernel for arguments of these types of numba-cuda's, and its name there. Raises what
     numba-cuda-mlir raises."""
-    from numba_cuda_mlir import linker, tools
+    from numba_cuda_mlir import linker, mlir_optimization, tools
 
     from convlab.device import mlir
 
@@ -76,6 +76,9 @@ def mlirs_lto_ir(
     with (
         # It asks the driver for the GPU that is here, even where another one is named.
         mock.patch.object(tools, "_cached_cc", capability),
+        # NVVM inlines device functions, once it has unrolled their loops. Inlined by MLIR, s13's
+        # loop over its sums is not unrolled, which keeps them on the stack.
+        mock.patch.object(mlir_optimization, "get_inline_pipeline", return_value="canonicalize"),
         # It links for itself, with other options.
         mock.patch.object(linker.Linker, "complete", return_value=SimpleNamespace(code=b"")),
     ):
