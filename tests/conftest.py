@@ -17,6 +17,7 @@ from numba.cuda.core import config
 
 from convlab import Stage, Tile, plans
 from convlab.engines import Engine, choose
+from convlab.engines.compiler import MLIR, NAMES, VARIABLE
 from convlab.oracle import CheckResult, Oracle
 from convlab.plans import Plan
 from convlab.problem import ConvProblem
@@ -63,6 +64,15 @@ def _nothing_remembered(_pytorch_is_left_in_float32: None, monkeypatch: pytest.M
 def engine() -> Engine:
     """The engine that ``auto`` takes here."""
     return choose()
+
+
+@pytest.fixture(params=NAMES)
+def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Kernels are compiled by each compiler."""
+    if request.param == MLIR:
+        pytest.importorskip("numba_cuda_mlir", reason="needs numba-cuda-mlir, which is optional")
+    monkeypatch.setenv(VARIABLE, request.param)
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from numba.cuda import dispatcher
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
 from convlab.engines import prepacked
-from convlab.engines.gpu import signature
+from convlab.engines.compiler import signature
 from convlab.problem import ConvProblem
 from convlab.stages import production_program, stage_named
 

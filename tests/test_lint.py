@@ -53,6 +53,7 @@ pytestmark = pytest.mark.gate
 CONV9 = {"conv9": PROBLEMS["conv9"]}
 BARRIER = "BAR.SYNC.DEFER_BLOCKING"
 F1, F2, F3 = (types.Array(types.float32, ndim, "C") for ndim in (1, 2, 3))
+BY_EACH = pytest.mark.usefixtures("compiler")
 GPUS = pytest.mark.parametrize("capability", CAPABILITIES)
 
 
@@ -259,6 +260,7 @@ def copies(output):
     output[i] = value + narrow[31 - i]
 
 
+@BY_EACH
 @GPUS
 def test_async_copies_are_one_instruction_each(capability):
     cubin = compiled(copies, capability)
@@ -273,6 +275,7 @@ def test_async_copies_are_one_instruction_each(capability):
     assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
 
 
+@BY_EACH
 @GPUS
 @pytest.mark.parametrize(
     ("kernel", "kinds", "instructions"),
@@ -295,6 +298,7 @@ def result_for_some_lanes(output):
             output[k] += total[0]
 
 
+@BY_EACH
 @GPUS
 def test_no_tensor_core_waits_in_a_branch_that_some_lanes_take(capability):
     opcodes = opcodes_in(compiled(result_for_some_lanes, capability).instructions)
@@ -306,6 +310,7 @@ def splits(output):
     output[1], output[2] = split_tf32(output[0])
 
 
+@BY_EACH
 def test_numbers_are_split_by_three_instructions():
     code = compiled(splits).instructions
     loaded = next(at for at, line in enumerate(code) if line.startswith("LDG"))
@@ -341,7 +346,7 @@ def test_what_is_lowered_once_is_compiled_for_each_gpu():
     """The machine code for a GPU is the same whichever GPU its kernel was compiled for before."""
 
     def code(*gpus: tuple[int, int]) -> list[list[str]]:
-        offline._built.cache_clear()
+        offline._built_by.cache_clear()
         offline._lowered.cache_clear()
         cubins = [compile_kernel(tf32_gemm, (F2, F2, F2), gpu) for gpu in gpus]
         assert offline._lowered.cache_info().hits == 1
@@ -363,7 +368,7 @@ def test_several_kernels_are_disassembled_as_each_alone():
 
 
 def test_a_linker_that_tells_nothing_is_not_taken_for_no_registers(monkeypatch):
-    offline._built.cache_clear()
+    offline._built_by.cache_clear()
     monkeypatch.setattr(offline, "_link", lambda *_: (b"", "ptxas info    : 0 bytes gmem"))
     with pytest.raises(RuntimeError, match="how many registers splits takes"):
         compiled(splits)

@@ -17,7 +17,8 @@ from numba.cuda.core import config
 
 from convlab import engines
 from convlab.engines import address_of
-from convlab.engines.gpu import Gpu, signature
+from convlab.engines.compiler import signature
+from convlab.engines.gpu import Gpu
 from convlab.plans import Plan, _pick
 from convlab.stage import Argument, Images, Launch, Program
 from convlab.stages import LADDER, Stage, production_program, stage_named

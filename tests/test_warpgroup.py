@@ -290,6 +290,7 @@ def compiled(kernel: Any, dimensions: int = 1, arguments: int = 2) -> Any:
 
 
 @pytest.mark.gate
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("N", [24, 256])
 def test_it_compiles_to_hopper_s_instructions(N: int) -> None:
     cubin = compiled(make_products(N), 3, 3)
@@ -304,6 +305,7 @@ def test_it_compiles_to_hopper_s_instructions(N: int) -> None:
 
 
 @pytest.mark.gate
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     "case", [case for case in RIGHT if case.capability], ids=lambda case: case.name
 )

@@ -284,7 +284,12 @@ def capability(option: str, arch: str) -> Capability:
 def check_compilers(user: str) -> None:
     """Refuse where a compiler or the disassembler is missing; ``user`` is what needs them."""
     from convlab.doctor import compilers
+    from convlab.engines.compiler import why_no_compiler
 
+    with refusing(ValueError):
+        reason = why_no_compiler()
+    if reason is not None:
+        refuse(reason)
     for tool in compilers():
         if not tool["found"]:
             refuse(f"{tool['name']} is missing, and {user} needs it: run {tool['install']}")

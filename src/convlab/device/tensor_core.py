@@ -58,6 +58,7 @@ import numpy as np
 from numba import cuda, float32
 from numba.cuda.core import config
 
+from convlab.device import ptx
 from convlab.device.intrinsics import (
     assembly,
     element_pointer,
@@ -133,11 +134,7 @@ else:
 
     _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
     _FOUR_FLOATS = ir.LiteralStructType([_F32] * 4)
-    _TF32_BITS = ir.Constant(_I32, 0xFFFFE000)
-    _MMA = (
-        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-        "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
-    )
+    _TF32_BITS = ir.Constant(_I32, ptx.TF32_BITS)
 
     @intrinsic
     def to_tf32(typing_context, value):  # type: ignore[no-untyped-def]
@@ -147,8 +144,7 @@ else:
             raise TypingError(f"to_tf32: value is {value}, but must be float32")
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            text = "cvt.rna.tf32.f32 $0, $1;"
-            bits = assembly(builder, text, "=r,f", args, _I32, side_effect=False)
+            bits = assembly(builder, *ptx.TO_TF32, args, _I32, side_effect=False)
             # PTX says nothing of the other 13 bits.
             return builder.bitcast(builder.and_(bits, _TF32_BITS), _F32)
 
@@ -209,9 +205,8 @@ else:
                 for numbers, count in zip(args, SIZES.values(), strict=True)
             )
             bits = [builder.bitcast(number, _I32) for number in a + b]
-            constraints = ",".join(["=f"] * 4 + ["r"] * 6 + ["f"] * 4)
             result = assembly(
-                builder, _MMA, constraints, bits + c, _FOUR_FLOATS,
+                builder, *ptx.MMA, bits + c, _FOUR_FLOATS,
                 side_effect=False, convergent=True,
             )  # fmt: skip
             return context.make_tuple(
@@ -221,8 +216,6 @@ else:
         return four(a, b, c), generate
 
     _SHARED = 3  # NVVM's address space
-    # Of a matrix descriptor: bytes over 16 from a core matrix to the next one along N.
-    _ALONG_N = 128 >> 4
 
     def _width(name: str, N: Any, arrays: dict[str, Any]) -> int:
         """N, once everything about the call's arguments is as it has to be."""
@@ -243,14 +236,6 @@ else:
         data = context.make_array(kind)(context, builder, array).data
         return [builder.gep(data, [ir.Constant(_I64, n)]) for n in range(count)]
 
-    def _multiply(count: int, a: int, b: int, N: int, fresh: bool) -> str:
-        """One instruction: 8 terms, A from operand ``a`` on, B by the descriptor ``b``."""
-        d = ", ".join(f"${n}" for n in range(count))
-        left = ", ".join(f"${a + n}" for n in range(4))
-        add = 0 if fresh else 1
-        kind = f"m64n{N}k8.f32.tf32.tf32"
-        return f"wgmma.mma_async.sync.aligned.{kind} {{{d}}}, {{{left}}}, ${b}, {add}, 1, 1;"
-
     @intrinsic
     def fence_shared(typing_context):  # type: ignore[no-untyped-def]
         """After a barrier, tensor cores see what this thread stored to shared memory before the
@@ -269,31 +254,17 @@ else:
             start = element_pointer(context, builder, kinds[3:5], args[3:5])
             near = builder.addrspacecast(start, ir.PointerType(start.type.pointee, _SHARED))
             sixteenths = builder.lshr(builder.ptrtoint(near, _I32), ir.Constant(_I32, 4))
-            along_k = 16 * width >> 4  # as above, to the next core matrix along K
-            shape = ir.Constant(_I64, along_k << 16 | _ALONG_N << 32)
-            first = builder.or_(builder.zext(sixteenths, _I64), shape)
-            part = TERMS // 2 * width * 4 >> 4  # of 8 terms, in sixteenths
+            shape, part = ptx.descriptor(width)
+            first = builder.or_(builder.zext(sixteenths, _I64), ir.Constant(_I64, shape))
             parts = [builder.add(first, ir.Constant(_I64, n * part)) for n in range(4)]
             left = [
                 builder.bitcast(builder.load(pointer), _I32)
                 for kind, array in zip(kinds[1:3], args[1:3], strict=True)
                 for pointer in _numbers(context, builder, kind, array, 8)
             ]
-            L0, L1, T0, T1, B = (count + n for n in (0, 4, 8, 12, 16))
-            text = "\n".join([
-                "wgmma.fence.sync.aligned;",  # registers are as they have to be
-                _multiply(count, T0, B, width, True),  # small products first
-                _multiply(count, L0, B + 1, width, False),
-                _multiply(count, T1, B + 2, width, False),
-                _multiply(count, L1, B + 3, width, False),
-                _multiply(count, L0, B, width, False),
-                _multiply(count, L1, B + 2, width, False),
-                "wgmma.commit_group.sync.aligned;",
-            ])  # fmt: skip
-            result = ir.LiteralStructType([_F32] * count)
-            # "&": the product's registers are written while operands are still read.
-            constraints = ",".join(["=&f"] * count + ["r"] * 16 + ["l"] * 4)
-            product = assembly(builder, text, constraints, left + parts, result, convergent=True)
+            result, operands = ir.LiteralStructType([_F32] * count), left + parts
+            started = ptx.start_product(width)
+            product = assembly(builder, *started, operands, result, convergent=True)
             for n, pointer in enumerate(_numbers(context, builder, kinds[0], args[0], count)):
                 builder.store(builder.extract_value(product, n), pointer)
             return context.get_dummy_value()
@@ -307,12 +278,9 @@ else:
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             pointers = _numbers(context, builder, signature.args[0], args[0], count)
-            # Each number goes in and comes out in the same register: no code reads it before.
-            constraints = ",".join(["=f"] * count + [str(n) for n in range(count)])
-            text = "wgmma.wait_group.sync.aligned 0;"
             numbers = [builder.load(pointer) for pointer in pointers]
-            kind = ir.LiteralStructType([_F32] * count)
-            result = assembly(builder, text, constraints, numbers, kind, convergent=True)
+            kind, finished = ir.LiteralStructType([_F32] * count), ptx.finish_product(2 * count)
+            result = assembly(builder, *finished, numbers, kind, convergent=True)
             for n, pointer in enumerate(pointers):
                 builder.store(builder.extract_value(result, n), pointer)
             return context.get_dummy_value()

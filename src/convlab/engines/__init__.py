@@ -144,12 +144,17 @@ def unavailable(name: str) -> str | None:
 def choose(name: str = "auto") -> Engine:
     """The engine of that name; ``'auto'`` is the GPU where there is one, Numba's simulator where
     ``NUMBA_ENABLE_CUDASIM=1`` turns that on, else convlab's. Raises ``ValueError`` for an unknown
-    name, :class:`EngineUnavailable` for one that cannot run."""
+    name or ``CONVLAB_COMPILER``, :class:`EngineUnavailable` for an engine that cannot run."""
     if not isinstance(name, str):  # an array compares with no word
         raise TypeError(f"engine is {shown(name)}: it must be a name, such as 'simulator'")
+    from convlab.engines.compiler import why_no_compiler
+
+    no_compiler = why_no_compiler()
     if name == "auto":
         from numba.cuda.core import config
 
+        if no_compiler is not None:  # somebody asked for it: no simulator stands in for it
+            raise EngineUnavailable(no_compiler)
         usual = "cudasim" if config.ENABLE_CUDASIM else "simulator"
         name = "gpu" if unavailable("gpu") is None else usual
     if name not in ENGINE_NAMES:

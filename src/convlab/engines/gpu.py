@@ -12,12 +12,12 @@ from unittest import mock
 
 import numpy as np
 from numba import cuda
-from numba.cuda import types
 from numba.cuda.core import config
 
-from convlab.engines import Engine, EngineUnavailable, Start, stream_handle
+from convlab.engines import Engine, EngineUnavailable, Start, address_of, stream_handle
+from convlab.engines.compiler import MLIR, MlirKernel, compiler, signature, why_no_compiler
 from convlab.installing import how_to_install
-from convlab.stage import Capability, Flat, Launch, LibraryCall, Program, Step
+from convlab.stage import Capability, Launch, LibraryCall, Program, Step
 
 # Dense TF32 multiply-adds per SM and clock, by compute capability: the TFLOP/s of NVIDIA's papers
 # (A100 156, RTX 3090 36, H100 SXM 495, RTX 4090 83, B200 1,200, RTX 5090 105) over SMs and clock.
@@ -25,16 +25,6 @@ TF32_LANES = {
     (8, 0): 512, (8, 6): 128, (8, 7): 256, (8, 9): 128, (9, 0): 1024, (10, 0): 2048,
     (10, 3): 2048, (12, 0): 128,
 }  # fmt: skip
-
-
-def signature(launch: Launch, program: Program) -> tuple[Any, ...]:
-    """Numba's types of the launch's arguments: C-contiguous float32 arrays."""
-    ndim = {"input": 4, "weight": 4, "bias": 1, "output": 4}
-    ndim |= {buffer.name: len(buffer.shape) for buffer in program.buffers}
-    return tuple(
-        types.Array(types.float32, 1 if isinstance(argument, Flat) else ndim[str(argument)], "C")
-        for argument in launch.arguments
-    )
 
 
 class Gpu(Engine):
@@ -58,7 +48,7 @@ class Gpu(Engine):
                 f"the CUDA compilers are not installed ({type(error).__name__}): "
                 f"run {how_to_install('gpu-cu13', 'make ladder')} (gpu-cu12 for CUDA 12)"
             )
-        return None
+        return why_no_compiler()
 
     @property
     def device(self) -> str:
@@ -86,7 +76,14 @@ class Gpu(Engine):
         if isinstance(step, LibraryCall):
             return _build_library_call(step)
         kernel = step.kernel
-        kernel.compile(signature(step, program))
+        made = self._compiled(step, program)
+        if isinstance(made, MlirKernel):
+
+            def start(arrays: list[Any], stream: Any = None) -> None:
+                placed = [(array.shape, address_of(array)) for array in arrays]
+                made.launch(step, placed, stream_handle(stream))
+
+            return start
 
         @lru_cache(maxsize=4)  # a plan is called on one stream, seldom on two
         def configured(handle: int) -> Any:
@@ -106,9 +103,18 @@ class Gpu(Engine):
             return None  # what a library does needs arrays, not addresses
         from convlab.engines.prepacked import prepack
 
-        compiled = [(step, step.kernel.compile(signature(step, program))) for step in launches]
+        compiled = [(step, self._compiled(step, program)) for step in launches]
         buffers = {buffer.name: buffer.shape for buffer in program.buffers}
         return prepack(compiled, shapes | buffers, held)
+
+    def _compiled(self, step: Launch, program: Program) -> Any:
+        """The step's kernel for the current GPU: numba-cuda's, or an ``MlirKernel``."""
+        kinds = signature(step, program)
+        if compiler() == MLIR:
+            from convlab.engines.offline import mlir_kernel
+
+            return mlir_kernel(step.kernel, kinds, cuda.get_current_device().compute_capability)
+        return step.kernel.compile(kinds)
 
     def why_no_library(self) -> str | None:
         if _library_name() is not None:

@@ -1,8 +1,9 @@
 """Compile kernels for a GPU that is not here, the way Numba really does when one is.
 
 What runs is the link-time-optimised build: LTO-IR from NVVM, linked to a cubin by nvJitLink. The
-PTX that ``cuda.compile_ptx`` shows is another build with other registers and other loads. Needs
-the compilers as Python packages (``make gate`` installs them); neither a GPU nor a driver.
+PTX that ``cuda.compile_ptx`` shows is another build with other registers and other loads. Needs the
+compilers as Python packages (``make gate`` installs them); neither a GPU nor a driver. Of the two
+compilers of kernels (:mod:`convlab.engines.compiler`) the chosen one makes the LTO-IR.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from convlab.engines.gpu import signature
+from convlab.engines.compiler import (
+    MLIR,
+    MlirKernel,
+    compiler,
+    mlirs_lto_ir,
+    own_instructions,
+    signature,
+)
 from convlab.stage import Capability, Launch, Program
 
 
@@ -83,6 +91,13 @@ def compile_kernel(kernel: Any, types: tuple[Any, ...], capability: Capability) 
     return Cubin(capability, registers, stack, stores + loads, shared, code)
 
 
+@lru_cache(maxsize=256)  # a plan needs it to launch it and to put it in a graph
+def mlir_kernel(kernel: Any, types: tuple[Any, ...], capability: Capability) -> MlirKernel:
+    """The kernel for the current GPU, by numba-cuda-mlir; raises as :func:`compile_kernel`."""
+    code, _ = _built_by(MLIR, kernel, types, capability, False)
+    return MlirKernel(code, mlirs_lto_ir(kernel, types, capability)[1])
+
+
 def instructions_of(cubins: Sequence[Cubin]) -> list[list[str]]:
     """The instructions of each in order, opcode first (``FFMA R1, R2, R3, R1``). A branch names the
     byte of its kernel that it leads to. One process disassembles all for one GPU, because nvdisasm
@@ -92,7 +107,7 @@ def instructions_of(cubins: Sequence[Cubin]) -> list[list[str]]:
         numbers = [n for n, cubin in enumerate(cubins) if cubin.capability == capability]
         codes = [_machine_code(cubins[n].code) for n in numbers]
         ends = [*accumulate(map(len, codes))]
-        kind = _with_own_instructions(capability).replace("sm_", "SM")
+        kind = own_instructions(capability).replace("sm_", "SM")
         for at, instruction in _INSTRUCTION.findall(
             _disassemble(b"".join(codes), "--binary", kind)
         ):
@@ -142,11 +157,6 @@ def arch_of(capability: Capability) -> str:
     return f"sm_{capability[0]}{capability[1]}"
 
 
-def _with_own_instructions(capability: Capability) -> str:
-    """``sm_90a``: from 9.0 on Numba links with what only this kind of GPU has, such as wgmma."""
-    return arch_of(capability) + ("a" if capability >= (9, 0) else "")
-
-
 def is_float64(opcode: str) -> bool:
     """DADD, DMUL, DFMA, DSETP, ... and every conversion to or from F64."""
     return opcode.startswith(("DADD", "DMUL", "DFMA", "DSETP", "DMNMX", "DMMA")) or "F64" in opcode
@@ -170,11 +180,17 @@ def shared_load_bytes(
     return widest
 
 
-@lru_cache(maxsize=64)  # layout transforms, which the next stage on the ladder has too
 def _built(
     kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool = False
 ) -> tuple[bytes, str]:
     """The cubin, and the linker's log."""
+    return _built_by(compiler(), kernel, types, capability, lineinfo)
+
+
+@lru_cache(maxsize=64)  # layout transforms, which the next stage on the ladder has too
+def _built_by(
+    name: str, kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool
+) -> tuple[bytes, str]:
     from numba.cuda.core import config
 
     if config.ENABLE_CUDASIM:
@@ -183,8 +199,11 @@ def _built(
     from numba.cuda.cudadrv.error import CCSupportError, CudaSupportError, NvvmSupportError
 
     try:
-        library = _lowered(kernel, types, min(capability, _SAME_FROM), lineinfo)
-        lto_ir = bytes(library.get_ltoir(cc=capability))
+        if name == MLIR:
+            lto_ir, _ = mlirs_lto_ir(kernel, types, capability, lineinfo)
+        else:
+            library = _lowered(kernel, types, min(capability, _SAME_FROM), lineinfo)
+            lto_ir = bytes(library.get_ltoir(cc=capability))
         return _link(lto_ir, capability, *["-lineinfo"] * lineinfo)
     except CCSupportError as error:
         raise UnknownGPU(f"no compiler here knows {arch_of(capability)}: {error}") from error
@@ -264,7 +283,7 @@ def float64_lines(launch: Launch, program: Program) -> tuple[int, ...] | None:
 def _link(lto_ir: bytes, capability: Capability, *more: str) -> tuple[bytes, str]:
     from cuda.bindings import nvjitlink
 
-    arch = _with_own_instructions(capability)
+    arch = own_instructions(capability)
     # Beside a driver, nvJitLink keeps what it linked, and of what it finds there it tells nothing.
     options = [f"-arch={arch}", "-lto", "-verbose", "-no-cache", *more]
     try:

@@ -24,6 +24,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from convlab.engines import address_of, check_aligned, stream_handle
+from convlab.engines.compiler import MlirKernel
 from convlab.simulation.findings import three
 from convlab.stage import Argument, Flat, Images, Launch
 
@@ -192,26 +193,24 @@ class _Packed:
         names: tuple[str, ...],
     ) -> None:
         self.name = step.name
-        special = kernel.debug, kernel.cooperative, kernel.launch_config_sensitive
-        if any(special) or kernel.extensions:
-            raise ValueError(f"{step.name} needs more for a launch than its arguments")
-        self._compiled = kernel._codelibrary.get_cufunc()  # held: it owns the machine code
+        places = [_place(argument, shapes) for argument in step.arguments]
+        # Held: it owns the machine code.
+        self._compiled, laid_out = _read(kernel, step.name, [shape for *_, shape in places])
         numbers: list[int] = []
         self._moving: list[tuple[int, int, int]] = []  # which parameter, whose address, plus what
-        for kind, argument in zip(kernel.argument_types, step.arguments, strict=True):
-            name, offset, shape = _place(argument, shapes)
-            laid_out = _laid_out(kernel, kind, shape)
-            address = len(numbers) + laid_out.index(MARK)
-            numbers += laid_out
-            if name in held:
-                numbers[address] = address_of(held[name]) + offset
-            else:
-                self._moving.append((address, names.index(name), offset))
+        for (name, offset, _), parameters in zip(places, laid_out, strict=True):
+            addresses = [at for at, number in enumerate(parameters, len(numbers)) if number == MARK]
+            numbers += parameters
+            for address in addresses:
+                if name in held:
+                    numbers[address] = address_of(held[name]) + offset
+                else:
+                    self._moving.append((address, names.index(name), offset))
         self.tensors = {tensor for _, tensor, _ in self._moving}
         self._values = (ctypes.c_uint64 * len(numbers))(*numbers)
         first = ctypes.addressof(self._values)
-        places = range(first, first + 8 * len(numbers), 8)
-        self._pointers = (ctypes.c_void_p * len(numbers))(*places)
+        at = range(first, first + 8 * len(numbers), 8)
+        self._pointers = (ctypes.c_void_p * len(numbers))(*at)
         self.parameters_at = ctypes.addressof(self._pointers)
         self.function = _function(self._compiled.handle)
         self.grid, self.block = three(step.grid, "grid"), three(step.block, "block")
@@ -257,6 +256,18 @@ def _place(argument: Argument, shapes: Mapping[str, Shape]) -> tuple[str, int, S
         start, stop, _ = slice(argument.start, argument.stop).indices(images)
         return argument.name, 4 * math.prod(image) * start, (stop - start, *image)
     return argument, 0, shapes[argument]
+
+
+def _read(kernel: Any, name: str, shapes: Sequence[Shape]) -> tuple[Any, list[list[int]]]:
+    """What holds the kernel's handle, and its parameters for arrays of these shapes."""
+    if isinstance(kernel, MlirKernel):
+        return kernel, [kernel.laid_out(shape, MARK) for shape in shapes]
+    special = kernel.debug, kernel.cooperative, kernel.launch_config_sensitive
+    if any(special) or kernel.extensions:
+        raise ValueError(f"{name} needs more for a launch than its arguments")
+    kinds = zip(kernel.argument_types, shapes, strict=True)
+    laid_out = [_laid_out(kernel, kind, shape) for kind, shape in kinds]
+    return kernel._codelibrary.get_cufunc(), laid_out
 
 
 def _laid_out(kernel: Any, kind: Any, shape: Shape) -> list[int]:

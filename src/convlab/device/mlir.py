@@ -1,0 +1,366 @@
+"""Kernels in the terms of numba-cuda-mlir, numba-cuda's successor.
+
+A kernel is a Python function that ``numba.cuda`` has decorated. :func:`translated` copies the
+function and gives its names what they mean to numba-cuda-mlir: that package's ``cuda`` and types,
+the copies of its device functions, and convlab's intrinsics, which this module writes in MLIR. So a
+stage has one text, which both compilers read.
+
+Where numba-cuda's intrinsics use LLVM's builder, these use operations of MLIR's dialects. Their
+``lower(builder, target, args, kwargs)`` reads the kernel's variables ``args`` and stores to the
+variable ``target``.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+import numba.core.types
+import numba.cuda
+from numba_cuda_mlir import cuda, types
+from numba_cuda_mlir._mlir import ir
+from numba_cuda_mlir._mlir.dialects import arith, llvm, memref
+from numba_cuda_mlir.extending import intrinsic
+from numba_cuda_mlir.lowering_utilities import memref_data_pointer
+
+from convlab.device import intrinsics, ptx, tensor_core
+from convlab.device.products import SIZES, check_width
+
+# The options of ``@cuda.jit`` that change the machine code.
+OPTIONS = ("device", "fastmath", "launch_bounds", "max_registers")
+_counterparts: dict[int, Any] = {}  # of intrinsics, by id: those live as long as their modules
+
+
+@cache
+def translated(kernel: Any, chip: str, lineinfo: bool = False) -> Any:
+    """numba-cuda-mlir's dispatcher for a kernel, or a device function, of numba-cuda's, to be
+    compiled for a GPU such as ``sm_90a``."""
+    given, function = kernel.targetoptions, kernel.py_func
+    options = {name: given[name] for name in OPTIONS if given.get(name)}
+
+    def meaning(value: Any) -> Any:
+        if hasattr(value, "py_func"):  # a device function
+            return translated(value, chip, lineinfo)
+        if type(value) is tuple:
+            return tuple(map(meaning, value))
+        return _meaning(value)
+
+    cells = tuple(CellType(meaning(cell.cell_contents)) for cell in function.__closure__ or ())
+    names = {name: meaning(value) for name, value in _globals_of(function)}
+    names |= {"__builtins__": builtins, "__name__": function.__module__}
+    code, defaults = function.__code__, function.__defaults__
+    copy = FunctionType(code, names, function.__name__, defaults, cells)
+    options |= {"chip": chip, "lto": True, "lineinfo": lineinfo, "inline": _left_to_nvvm}
+    return cuda.jit(**options)(copy)
+
+
+def _left_to_nvvm(*_: Any) -> bool:
+    """Whether numba-cuda-mlir inlines a device function: NVVM does."""
+    return False
+
+
+def array_type(kind: Any) -> Any:
+    """numba-cuda-mlir's type of an array, for numba-cuda's."""
+    return types.Array(_meaning(kind.dtype), kind.ndim, kind.layout)
+
+
+def _globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    codes = [function.__code__]
+    for code in codes:
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+
+
+def _meaning(value: Any) -> Any:
+    """What a global, or a variable of a closure, is to numba-cuda-mlir."""
+    if value is numba.cuda:
+        return cuda
+    if id(value) in _counterparts:
+        return _counterparts[id(value)]
+    if isinstance(value, numba.core.types.Type | numba.cuda.types.Type):
+        return getattr(types, str(value))
+    return value
+
+
+def counterpart_of(original: Any) -> Callable[[Any], Any]:
+    """Has the decorated typing function make what ``original`` is to numba-cuda-mlir."""
+
+    def register(typing_function: Any) -> Any:
+        made = _counterparts[id(original)] = intrinsic(typing_function)
+        return made
+
+    return register
+
+
+# Values and memory.
+
+GLOBAL, SHARED = 1, 3  # address spaces
+_DYNAMIC = -(2**31)  # among constant indices: one that is given as a value
+
+
+def _integers(bits: int) -> Any:
+    return ir.IntegerType.get_signless(bits)
+
+
+def _struct(count: int) -> Any:
+    """What inline PTX with that many float32 results returns."""
+    return ir.Type.parse(f"!llvm.struct<({', '.join(['f32'] * count)})>")
+
+
+def _constant(number: int, bits: int = 32) -> Any:
+    return arith.constant(_integers(bits), number)
+
+
+def _is_floats(kind: Any) -> bool:
+    """Whether a type is one of the arrays that convlab's intrinsics take."""
+    return isinstance(kind, types.Array) and kind.dtype == types.float32 and kind.layout == "C"
+
+
+def _start(builder: Any, array: Any) -> Any:
+    return memref_data_pointer(builder.load_var(array))
+
+
+def _after(pointer: Any, offset: Any) -> Any:
+    """Pointer to the float32 that is ``offset``, a number or a value, after that one."""
+    constant = isinstance(offset, int)
+    at = [offset] if constant else [_DYNAMIC]
+    f32 = ir.F32Type.get()
+    return llvm.getelementptr(pointer.type, pointer, [] if constant else [offset], at, f32, None)
+
+
+def _pointer(builder: Any, array: Any, index: Any) -> Any:
+    """Pointer to ``array[index]``, with no negative-index wrap."""
+    kinds, indices = builder.get_numba_type(index), builder.load_var(index)
+    if not isinstance(kinds, types.BaseTuple):
+        kinds, indices = (kinds,), (indices,)
+    offset = None
+    for axis, (kind, value) in enumerate(zip(kinds, indices, strict=True)):
+        if isinstance(value.type, ir.IndexType):
+            wide = arith.index_cast(_integers(64), value)
+        elif value.type.width < 64:  # MLIR's integers have no sign; Numba's types do
+            wide = (arith.extsi if kind.signed else arith.extui)(_integers(64), value)
+        else:
+            wide = value
+        if offset is not None:
+            place = arith.constant(ir.IndexType.get(), axis)
+            extent = arith.index_cast(_integers(64), memref.dim(builder.load_var(array), place))
+            wide = arith.addi(arith.muli(offset, extent), wide)
+        offset = wide
+    return _after(_start(builder, array), offset)
+
+
+def _in_space(pointer: Any, space: int, bits: int) -> Any:
+    """A pointer as PTX wants it: an integer, of one kind of memory."""
+    return llvm.ptrtoint(_integers(bits), llvm.addrspacecast(llvm.PointerType.get(space), pointer))
+
+
+def _bits(value: Any) -> Any:
+    return arith.bitcast(_integers(32), value)
+
+
+def _float(value: Any) -> Any:
+    return arith.bitcast(ir.F32Type.get(), value)
+
+
+def _assembly(
+    text: str, constraints: str, args: Iterable[Any] = (), results: int = 0, memory: bool = True
+) -> list[Any]:
+    """Inline PTX, and its float32 results. ``memory``: the compiler moves no memory access across
+    it. It has side effects in any case, so that it stays out of branches that only some threads
+    take: MLIR has no word for "convergent" here."""
+    if memory:
+        constraints = ",".join(filter(None, [constraints, "~{memory}"]))
+    kind = _struct(results) if results else None
+    made = llvm.inline_asm(kind, [*args], text, constraints, has_side_effects=True)
+    return [llvm.extractvalue(ir.F32Type.get(), made, [n]) for n in range(results)]
+
+
+def _statement(text: str) -> Any:
+    """What lowers an intrinsic that is this PTX, with no operands."""
+
+    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
+        _assembly(text, "")
+        builder.store_var(target, None)
+
+    return lower
+
+
+# The intrinsics. What each does is written where numba-cuda's is.
+
+
+def _four_floats() -> Any:
+    return ir.VectorType.get([4], ir.F32Type.get())
+
+
+@counterpart_of(intrinsics.load4)
+def load4(typing_context, array, index):  # type: ignore[no-untyped-def]
+    if not _is_floats(array):
+        return None
+
+    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
+        four = llvm.load(_four_floats(), _pointer(builder, *args), alignment=16)
+        numbers = (llvm.extractelement(four, _constant(lane)) for lane in range(4))
+        builder.store_var(target, tuple(numbers))
+
+    return types.UniTuple(types.float32, 4)(array, index), lower
+
+
+@counterpart_of(intrinsics.store4)
+def store4(typing_context, array, index, values):  # type: ignore[no-untyped-def]
+    if not _is_floats(array) or values != types.UniTuple(types.float32, 4):
+        return None
+
+    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
+        four = llvm.mlir_undef(_four_floats())
+        for lane, number in enumerate(builder.load_var(args[2])):
+            four = llvm.insertelement(four, number, _constant(lane))
+        llvm.store(four, _pointer(builder, *args[:2]), alignment=16)
+        builder.store_var(target, None)
+
+    return types.void(array, index, values), lower
+
+
+def _copy(signature: Any, cache: str, count: int) -> Any:
+    target, _, source, _, _ = signature.args
+    if not (_is_floats(target) and _is_floats(source)):
+        return None
+    text = f"cp.async.{cache}.shared.global [$0], [$1], {4 * count}, $2;"
+
+    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
+        near = _in_space(_pointer(builder, *args[0:2]), SHARED, 32)
+        far = _in_space(_pointer(builder, *args[2:4]), GLOBAL, 64)
+        valid = builder.mlir_convert(builder.load_var(args[4]), _integers(1))
+        read = arith.select(valid, _constant(4 * count), _constant(0))
+        _assembly(text, "r,l,r", (near, far, read))
+        builder.store_var(target, None)
+
+    return signature, lower
+
+
+@counterpart_of(intrinsics.copy_async)
+def copy_async(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
+    return _copy(types.void(target, index, source, at, valid), "ca", 1)
+
+
+@counterpart_of(intrinsics.copy_async4)
+def copy_async4(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
+    return _copy(types.void(target, index, source, at, valid), "cg", 4)
+
+
+@counterpart_of(intrinsics.commit_copies)
+def commit_copies(typing_context):  # type: ignore[no-untyped-def]
+    return types.void(), _statement("cp.async.commit_group;")
+
+
+@counterpart_of(intrinsics.wait_copies)
+def wait_copies(typing_context, groups):  # type: ignore[no-untyped-def]
+    if not isinstance(groups, types.IntegerLiteral) or groups.literal_value < 0:
+        return None
+    return types.void(groups), _statement(f"cp.async.wait_group {groups.literal_value};")
+
+
+@counterpart_of(tensor_core.to_tf32)
+def to_tf32(typing_context, value):  # type: ignore[no-untyped-def]
+    if value != types.float32:
+        return None
+
+    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
+        text, constraints = ptx.TO_TF32
+        rounded = llvm.inline_asm(_integers(32), [builder.load_var(args[0])], text, constraints)
+        builder.store_var(target, _float(arith.andi(rounded, _constant(ptx.TF32_BITS))))
+
+    return types.float32(value), lower
+
+
+@counterpart_of(tensor_core.split_tf32)
+def split_tf32(typing_context, value):  # type: ignore[no-untyped-def]
+    if value != types.float32:
+        return None
+
+    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
+        number = builder.load_var(args[0])
+        rounded = arith.addi(_bits(number), _constant(0x1000))
+        large = _float(arith.andi(rounded, _constant(ptx.TF32_BITS)))
+        builder.store_var(target, (large, arith.subf(number, large)))
+
+    return types.UniTuple(types.float32, 2)(value), lower
+
+
+@counterpart_of(tensor_core.mma_tf32)
+def mma_tf32(typing_context, a, b, c):  # type: ignore[no-untyped-def]
+    wanted = [types.UniTuple(types.float32, SIZES[name]) for name in "abc"]
+    if [a, b, c] != wanted:
+        return None
+
+    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
+        a, b, c = map(builder.load_var, args)
+        operands = [*map(_bits, (*a, *b)), *c]
+        builder.store_var(target, tuple(_assembly(*ptx.MMA, operands, 4, memory=False)))
+
+    return types.UniTuple(types.float32, 4)(a, b, c), lower
+
+
+@counterpart_of(tensor_core.fence_shared)
+def fence_shared(typing_context):  # type: ignore[no-untyped-def]
+    return types.void(), _statement("fence.proxy.async.shared::cta;")
+
+
+def _width(N: Any, *arrays: Any) -> int | None:
+    """N, where a call's arguments are as they have to be."""
+    if not isinstance(N, types.IntegerLiteral):
+        return None
+    check_width(N.literal_value)
+    fine = all(_is_floats(array) and array.ndim == 1 for array in arrays)
+    return int(N.literal_value) if fine else None
+
+
+def _numbers(builder: Any, array: Any, count: int) -> list[Any]:
+    """Pointers to the first numbers of an array."""
+    return [_after(_start(builder, array), n) for n in range(count)]
+
+
+def _loaded(pointers: Iterable[Any]) -> list[Any]:
+    return [llvm.load(ir.F32Type.get(), pointer) for pointer in pointers]
+
+
+@counterpart_of(tensor_core.start_product)
+def start_product(typing_context, D, L, T, S, at, N):  # type: ignore[no-untyped-def]
+    if (width := _width(N, D, L, T, S)) is None:
+        return None
+    shape, part = ptx.descriptor(width)
+
+    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
+        D, L, T, S, at, _ = args
+        near = _in_space(_pointer(builder, S, at), SHARED, 32)
+        sixteenths = arith.extui(_integers(64), arith.shrui(near, _constant(4)))
+        first = arith.ori(sixteenths, _constant(shape, 64))
+        parts = [arith.addi(first, _constant(n * part, 64)) for n in range(4)]
+        left = [*_loaded(_numbers(builder, L, 8)), *_loaded(_numbers(builder, T, 8))]
+        text, constraints = ptx.start_product(width)
+        sums = _assembly(text, constraints, [*map(_bits, left), *parts], width // 2)
+        for number, pointer in zip(sums, _numbers(builder, D, width // 2), strict=True):
+            llvm.store(number, pointer)
+        builder.store_var(target, None)
+
+    return types.void(D, L, T, S, at, N), lower
+
+
+@counterpart_of(tensor_core.finish_product)
+def finish_product(typing_context, D, N):  # type: ignore[no-untyped-def]
+    if (width := _width(N, D)) is None:
+        return None
+
+    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
+        pointers = _numbers(builder, args[0], width // 2)
+        text, constraints = ptx.finish_product(width)
+        sums = _assembly(text, constraints, _loaded(pointers), width // 2)
+        for number, pointer in zip(sums, pointers, strict=True):
+            llvm.store(number, pointer)
+        builder.store_var(target, None)
+
+    return types.void(D, N), lower

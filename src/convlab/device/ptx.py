@@ -1,0 +1,58 @@
+"""Tensor-core instructions in PTX: each with the constraints of its operands, for both compilers.
+
+A result is ``=f`` (float32); ``=&f`` says that it is written while operands are still read.
+"""
+
+from __future__ import annotations
+
+from convlab.device.products import TERMS
+
+Assembly = tuple[str, str]  # text, constraints
+
+TF32_BITS = 0xFFFFE000  # of a float32, those that TF32 has
+TO_TF32: Assembly = "cvt.rna.tf32.f32 $0, $1;", "=r,f"
+MMA: Assembly = (
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+    "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};",
+    ",".join(["=f"] * 4 + ["r"] * 6 + ["f"] * 4),
+)
+
+
+def start_product(N: int) -> Assembly:
+    """Starts a warpgroup's product of N columns: of L and T eight numbers each, and the matrix
+    descriptors of B's four parts, to N / 2 sums."""
+    count = N // 2
+    L0, L1, T0, T1, B = (count + n for n in (0, 4, 8, 12, 16))
+    sums = ", ".join(f"${n}" for n in range(count))
+
+    def multiply(a: int, b: int, add: int) -> str:
+        """One instruction: 8 terms, A from operand ``a`` on, B by the descriptor ``b``."""
+        left = ", ".join(f"${a + n}" for n in range(4))
+        kind = f"m64n{N}k8.f32.tf32.tf32"
+        return f"wgmma.mma_async.sync.aligned.{kind} {{{sums}}}, {{{left}}}, ${b}, {add}, 1, 1;"
+
+    text = "\n".join([
+        "wgmma.fence.sync.aligned;",  # registers are as they have to be
+        multiply(T0, B, 0),  # small products first
+        multiply(L0, B + 1, 1),
+        multiply(T1, B + 2, 1),
+        multiply(L1, B + 3, 1),
+        multiply(L0, B, 1),
+        multiply(L1, B + 2, 1),
+        "wgmma.commit_group.sync.aligned;",
+    ])  # fmt: skip
+    return text, ",".join(["=&f"] * count + ["r"] * 16 + ["l"] * 4)
+
+
+def finish_product(N: int) -> Assembly:
+    """Waits for it. Each number goes in and comes out in the same register: no code reads it
+    before."""
+    constraints = ["=f"] * (N // 2) + [str(n) for n in range(N // 2)]
+    return "wgmma.wait_group.sync.aligned 0;", ",".join(constraints)
+
+
+def descriptor(N: int) -> tuple[int, int]:
+    """Of B's descriptor the part that says where its core matrices are, and how far its four parts
+    are from each other; both count 16 bytes, as does the address that is added."""
+    along_n, along_k = 128 >> 4, 16 * N >> 4  # from a core matrix to the next one
+    return along_k << 16 | along_n << 32, TERMS // 2 * N * 4 >> 4
