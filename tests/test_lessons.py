@@ -311,6 +311,7 @@ def test_nothing_that_a_learner_hands_over_raises(quick, made):
     assert lessons.check(lessons.with_field(made), "s02_cin_naive").result == "broken"
     matrix = lambda input, problem: np.zeros((problem.K, problem.N))  # noqa: E731
     assert lessons.check_im2col(made, matrix).result == "broken"
+    assert lessons.check_gradient(made, "input").result == "broken"
     assert lessons.check_accuracy(made, "s13").result == "broken"
     cases = lessons.gpus((2.0, 1.0))
     assert lessons.check_function(made, lessons.pretended, cases).result in ("broken", "answer")
