@@ -317,6 +317,23 @@ def test_nothing_that_a_learner_hands_over_raises(quick, made):
     assert lessons.check_function(made, lessons.pretended, cases).result in ("broken", "answer")
 
 
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda a: a, "shape (2, 3, 1); wanted is an array of shape (3, 2, 1)"),
+        (lambda a: None, "is None; wanted"),
+        (
+            lambda a: a.swapaxes(0, 1) * [[[2.0], [2.0]]] * 3,
+            "has 6 at [0, 0, 0], where 2 is wanted",
+        ),
+    ],
+)
+def test_a_wrong_array_is_told_by_its_shape_or_first_wrong_place(made, said):
+    ones = np.ones((2, 3, 1))
+    found = lessons.check_function(made, lambda a: 2 * a.swapaxes(0, 1), [(ones,)])
+    assert said in str(found)
+
+
 def told(name, says):
     """The feedback on the first answer to a lesson's first exercise that must get that reason."""
     lesson = lesson_of(*source.sources([name]))

@@ -377,11 +377,11 @@ def check_function(
         if numbers.shape != right.shape or not np.allclose(numbers, right, rtol=within, atol=0):
             what = f"{said} is {_brief(got)}; wanted is {_brief(tuple(right.tolist()))}."
             if right.ndim > 1:
-                what = f"{said} is {_brief(numbers)}; wanted is {_brief(right)}."
+                what = f"{said} is {_brief(got)}; wanted is {_brief(right)}."
             if right.ndim > 1 and numbers.shape == right.shape:
                 where = tuple(np.argwhere(~np.isclose(numbers, right, rtol=within, atol=0))[0])
-                wrong = f"{numbers[where]:.6g}, not {right[where]:.6g}"
-                what = f"{said}: at {[*map(int, where)]} is {wrong}."
+                wrong = f"has {numbers[where]:.6g} at {[*map(int, where)]}"
+                what = f"{said} {wrong}, where {right[where]:.6g} is wanted."
             return feedback.with_problems([Problem(ANSWER, what)])
     return Feedback("Passed.", (), (f"right on {len(ours)} cases",))
 
