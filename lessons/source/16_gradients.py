@@ -33,7 +33,7 @@ the **gradient** of `L` with respect to that number. Each step of training moves
 against their gradients.
 
 The gradients are computed from the last layer to the first, in the **backward pass**. A convolution
-receives `of_output`, the gradients of its outputs, and has to compute two tensors:
+receives `of_output`, the gradients of its outputs (`dL/doutput` in formulas), and computes two tensors:
 
 | the gradients of | needed for |
 | --- | --- |
@@ -59,7 +59,7 @@ y[2] = x[2] w[0] + x[3] w[1]
 Let the gradients of the outputs be `g = 1, 0, 2`: when `y[2]` grows by 1, the loss grows by 2. Now let
 `x[2]` grow by 1. It is in `y[1]`, times `w[1]`, and in `y[2]`, times `w[0]`. So the loss grows by
 `g[1] w[1] + g[2] w[0]`. Let `w[0]` grow by 1. It is in all three outputs, each time with another pixel. So
-the loss grows by `g[0] x[0] + g[1] x[1] + g[2] x[2]`. In general:
+the loss grows by `g[0] x[0] + g[1] x[1] + g[2] x[2]`. That is the **chain rule**. In general:
 
 ```
 of_x[i] = sum over u of g[i - u] w[u]        where there is an output i - u
@@ -233,7 +233,7 @@ second `if` asks whether both are inside the output. Inside that is the loop ove
 </details>
 <details><summary>Tip: why ask whether <code>at_h</code> is negative?</summary>
 
-`-3 // 3` is -1, a whole number, and row -1 is no error in Python: it is the last row.
+`-3 // 3` is -1, a whole number, and row -1 is no error in Python and Numba: it is the last row.
 </details>
 <details><summary>Tip: the stride</summary>
 
@@ -258,15 +258,14 @@ check_gradient(make_gather, "input")
 
 # %% [markdown]
 """
-The check compares your gradient with the chain rule in 64 bits, on strides, dilations, padding, groups, and
+The check compares your gradient with the same sums in 64 bits, on strides, dilations, padding, groups, and
 images smaller than the filter.
 
 ## Find the bug: scatter
 
-Pass the check above first. Most people write this kernel first: one thread for each output, which
-hands its products to the pixels of its window. (Stride 1, no padding; `of_input` holds zeros before.) The
-simulator runs threads one after the other, so the answer comes out right. Run the next two cells, read what
-the simulator found, and fix one line.
+Most people write this kernel first: one thread for each output, which hands its products to the pixels of
+its window. (Stride 1, no padding; `of_input` holds zeros before.) The simulator runs threads one after the
+other, so the answer comes out right. Run the next two cells, read what the simulator found, and fix one line.
 """
 
 
