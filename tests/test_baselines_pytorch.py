@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from bench_fakes import Fakes
 
-from convlab.bench.baselines import array_libraries
+from convlab.bench.baselines import Unsupported, array_libraries
 from convlab.bench.baselines.array_libraries import OnTorch, flags
 from convlab.bench.bounds import Checked
 from convlab.bench.harness import measure
 from convlab.bench.systems import BASELINES, baseline_named
+from convlab.gradient import Gradient
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
 from convlab.workloads import TEACHING
@@ -67,6 +68,14 @@ def test_each_gives_the_same_for_one_shape_after_another(baseline):
 
 def test_groups_are_pytorch_s_too():
     check(baseline_named("torch_fp32"), ConvProblem(2, 4, 5, 6, 6, (3, 2), 2, 1, groups=2))
+
+
+@pytest.mark.parametrize("of", ["input", "weight"])
+def test_gradients_are_pytorch_s_too(of):
+    torch_fp32, strided = baseline_named("torch_fp32"), {"stride": (2, 1), "padding": 1}
+    check(torch_fp32, Gradient(ConvProblem(2, 4, 5, 6, 6, (3, 2), **strided, groups=2), of))
+    with pytest.raises(Unsupported, match="pads both ends of an axis alike"):
+        torch_fp32.prepare(Gradient(LOPSIDED, of), *TENSORS)
 
 
 def test_flags_are_put_back():

@@ -12,12 +12,14 @@ import pytest
 from bench_fakes import Fakes, interrupt_at, pretend_gpu, small_layer
 from typer.testing import CliRunner
 
+from convlab import workloads
 from convlab.bench import cases, systems
 from convlab.bench.baselines import unfold_table
 from convlab.cli import app
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
-from convlab.stages import ABLATION, stage_named
+from convlab.stages import ABLATION, BACKWARD, stage_named
+from convlab.stages.b02_exchanged_roles import through
 from convlab.workloads import GROUPED, LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -65,11 +67,15 @@ def run(name, file, expected=0):
 SWEPT = (SMALL, ConvProblem(1, 2, 9, 9, 3, 3), ConvProblem(1, 2, 6, 6, 3, 1))  # each once
 
 
+ON_CONVOLUTION, ON_GRADIENT = ((one, *cases.GRADIENT_SYSTEMS) for one in cases.PLAIN)
+
+
 @pytest.mark.parametrize(
     ("name", "layers", "names"),
     [
         ("sizes", [SIZE, ANOTHER], cases.SIZE_SYSTEMS),
         ("grouped", ["resnext50_1"], ("grouped", "torch_fp32")),
+        ("gradients", ["conv12"], ON_CONVOLUTION),
         ("ablation", ["conv12"], (systems.WHOLE, *systems.VARIANTS)),
         ("sweeps", [*map(str, SWEPT)], cases.SWEEP_SYSTEMS),
         ("unfold_table", [str(SMALL)], cases.UNFOLD_SYSTEMS),
@@ -79,9 +85,12 @@ def test_every_system_is_measured_on_every_problem(name, layers, names, first_ca
     file = tmp_path / "results.json"
     document = run(name, file)
     rows = document["rows"]
-    assert sorted((row["layer"], row["system"]) for row in rows) == sorted(
-        (layer, one) for layer in layers for one in names
-    )
+    expected = [(layer, one) for layer in layers for one in names]
+    if name == "gradients":
+        both = [f"{layer} d{of}" for layer in layers for of in ("input", "weight")]
+        expected += [(layer, one) for layer in both for one in ON_GRADIENT]
+        assert [row["layer"] for row in rows] == sorted(row["layer"] for row in rows)
+    assert sorted((row["layer"], row["system"]) for row in rows) == sorted(expected)
     assert {row["state"] for row in rows} == {"measured"}
     if name in ("sweeps", "unfold_table"):
         assert [row["problem"] for row in rows] == [row["layer"] for row in rows]
@@ -135,6 +144,16 @@ def test_a_variant_is_s11_with_one_switch_off(monkeypatch):
     assert {*systems.VARIANTS.values()} <= {*ABLATION.switches}
     program = ABLATION.prepare(ConvProblem(1, 4, 8, 8, 8, 3), ABLATION.tiny_tile, microkernel=False)
     assert program.tile.M_T == program.tile.N_T == 1
+
+
+def test_on_a_gradient_a_stage_is_b02_by_that_stage():
+    b01, s12 = BACKWARD[0], stage_named("s12")
+    for layer in workloads.gradients({"conv9": paper_layer("conv9", 1)}).values():
+        assert systems.stage_on(layer, s12) is through(s12)
+        assert systems.stage_on(layer, b01) is b01
+        allowed = systems.system_named(s12.name).allowances(layer)
+        assert allowed["atomic_additions"] > 0  # of split-K, in the convolution that b02 makes
+    assert systems.stage_on(SMALL, s12) is s12
 
 
 # Table 1 of article 002.

@@ -38,7 +38,7 @@ NARROW = {
     "unfold": "arguments arrays",
     "files": "",
     "interrupts": "",
-    "workloads": "arguments problem",
+    "workloads": "arguments problem gradient",
     "convolution": "arguments problem gradient",
     "oracle": "problem gradient convolution",
     "stage": "arguments problem",

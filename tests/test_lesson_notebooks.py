@@ -18,7 +18,7 @@ from convlab.lessons.source import CHECKOUT, LEARNER, SOLUTION, place, read, sou
 pytestmark = pytest.mark.notebooks
 
 SECONDS = 60  # what a notebook may take on two cores
-IN_CUDASIM = ("00_", "03", "13")  # the others do nothing that these do not
+IN_CUDASIM = ("00_", "03", "13", "16")  # the others do nothing that these do not
 RUN = [path for path in sources() if not config.ENABLE_CUDASIM or path.stem.startswith(IN_CUDASIM)]
 KINDS = (SOLUTION,) if config.ENABLE_CUDASIM else (SOLUTION, LEARNER)
 # Both notebooks of a lesson run in one process, which imports Numba once and traces a stage once.

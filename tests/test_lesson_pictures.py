@@ -28,6 +28,8 @@ pytestmark = pytest.mark.same_in_cudasim
 
 PROBLEM = ConvProblem(1, 2, 6, 8, 4, 3, padding=1)
 WIDE = ConvProblem(1, 1, 12, 40, 1, 5)
+STRIDED = ConvProblem(2, 1, 6, 7, 1, (3, 2), stride=(1, 2), dilation=(1, 2))
+UNUSED = ConvProblem(1, 1, 4, 4, 1, 1, stride=2)
 FIGURE_1 = ConvProblem(1, 3, 3, 3, out_channels=2, kernel_size=2)
 FLOAT4_TILE = Tile(M_B=16, N_B=16, K_B=4, M_T=4, N_T=4)
 SCALAR_TILE = Tile(M_B=4, N_B=32, K_B=4, M_T=2, N_T=2)
@@ -48,6 +50,12 @@ SAYS = {
                "reads 8 of input, reads 18 of weight, writes 1 of output"),
     "field": (lambda: lessons.region_and_field(launched("s02_cin", WIDE), WIDE),
               "fetches 12 x 36 pixels of an input channel and computes 8 x 32"),
+    "users": (lambda: lessons.who_uses(launched("s01"), PROBLEM, (0, 1, 0, 7)),
+              "the 16 outputs that use it, the first under filter tap 1,2, the last under 0,1"),
+    "strided": (lambda: lessons.who_uses(launched("s01", STRIDED), STRIDED, (1, 0, 3, 4)),
+                "the 6 outputs that use it, the first under filter tap 2,1, the last under 0,0"),
+    "unused": (lambda: lessons.who_uses(launched("s01", UNUSED), UNUSED, (0, 0, 1, 1)),
+               "the 0 outputs that use it"),
     "adders": (lambda: lessons.who_adds(launched("s02_cin_naive"), PROBLEM), "2 threads add"),
     "column": (lambda: lessons.column_of_windows(s04_implicit_gemm.make_kernel, "s04", PROBLEM, 6),
                "18 terms, 6 of them padding, the others in 12 pixels"),

@@ -311,9 +311,27 @@ def test_nothing_that_a_learner_hands_over_raises(quick, made):
     assert lessons.check(lessons.with_field(made), "s02_cin_naive").result == "broken"
     matrix = lambda input, problem: np.zeros((problem.K, problem.N))  # noqa: E731
     assert lessons.check_im2col(made, matrix).result == "broken"
+    assert lessons.check_gradient(made, "input").result == "broken"
     assert lessons.check_accuracy(made, "s13").result == "broken"
     cases = lessons.gpus((2.0, 1.0))
     assert lessons.check_function(made, lessons.pretended, cases).result in ("broken", "answer")
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda a: a, "shape (2, 3, 1); wanted is an array of shape (3, 2, 1)"),
+        (lambda a: None, "is None; wanted"),
+        (
+            lambda a: a.swapaxes(0, 1) * [[[2.0], [2.0]]] * 3,
+            "has 6 at [0, 0, 0], where 2 is wanted",
+        ),
+    ],
+)
+def test_a_wrong_array_is_told_by_its_shape_or_first_wrong_place(made, said):
+    ones = np.ones((2, 3, 1))
+    found = lessons.check_function(made, lambda a: 2 * a.swapaxes(0, 1), [(ones,)])
+    assert said in str(found)
 
 
 def told(name, says):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from convlab import conv2d
 from convlab.engines import unavailable
 
 torch = pytest.importorskip("torch", "2.4", reason="the layer is PyTorch's, which is optional")
@@ -163,6 +164,20 @@ def test_any_strides_are_taken(change):
         "negated": lambda: torch._neg_view(-input.detach()),
     }[change]()
     assert torch.equal(layer(other), layer(input))
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "in parts"])
+def test_conv2d_in_a_compiled_function_says_what_to_use(whole):
+    """Where parts are called as they are too; outside, before and after, it works."""
+    tensors = torch.ones(1, 1, 2, 2, device=DEVICE), torch.ones(1, 1, 1, 1, device=DEVICE)
+    compiled = torch.compile(lambda x, w: conv2d(x, w) + 1, fullgraph=whole, backend="eager")
+    as_it_is = torch.compiler.disable(conv2d)
+    outside = torch.compile(lambda x, w: as_it_is(x, w) + 0, backend="eager")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"torch.compile, .* use convlab.torch.Conv2d"):
+            compiled(*tensors)
+        assert torch.equal(conv2d(*tensors), tensors[0])
+        assert torch.equal(outside(*tensors), tensors[0])
 
 
 def test_compiled_whole():

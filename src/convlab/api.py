@@ -82,7 +82,8 @@ def conv2d(
 
     Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule, and what
     :func:`plan` raises; ``out`` is then untouched. ``ModuleNotFoundError`` says that arrays of
-    CuPy, PyTorch and JAX need array-api-compat.
+    CuPy, PyTorch and JAX need array-api-compat, ``RuntimeError`` that ``torch.compile`` takes
+    :class:`convlab.torch.Conv2d` instead.
     """
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
     return _convolve(2, arrays, settings, _Asked(stage, tile, choose(engine)))
@@ -195,6 +196,7 @@ class _Asked(NamedTuple):
 
 def _convolve(axes: int, arrays: tuple[Any, ...], settings: tuple[Any, ...], asked: _Asked) -> Any:
     (input, weight, bias, out), engine = arrays, asked.engine
+    _refuse_compiling(f"conv{axes}d")
     optional = {name: array for name, array in (("bias", bias), ("out", out)) if array is not None}
     given = {"input": input, "weight": weight, **optional}
     placement = _placement(given)
@@ -220,6 +222,17 @@ def _convolve(axes: int, arrays: tuple[Any, ...], settings: tuple[Any, ...], ask
     target = views["out"] if placement.gpu is None else on_gpu(out)
     target[ALL] = result
     return out
+
+
+def _refuse_compiling(name: str) -> None:
+    """Raise ``RuntimeError`` inside ``torch.compile``, which would end in errors of others."""
+    if (torch := sys.modules.get("torch")) is None or "torch._dynamo" not in sys.modules:
+        return
+    # What it cannot trace it calls as it is, and tries to trace what that calls.
+    callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)
+    if torch.compiler.is_compiling() or callable(callback()):
+        what = f"{name} is called inside torch.compile, which cannot trace it"
+        raise RuntimeError(f"{what}: use convlab.torch.Conv2d, or convlab.torch.replace on a model")
 
 
 def _on_gpu(given: dict[str, Any], call: _Call, asked: _Asked, placement: Placement) -> Any:

@@ -22,6 +22,8 @@ from convlab.gradient import Gradient, Problem
 from convlab.problem import ConvProblem
 
 Doubles = NDArray[np.float64]
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 
 @np.errstate(invalid="ignore")  # inf * 0 is NaN, and meant to be
@@ -102,7 +104,7 @@ def convolution(
     """The convolution of ``taken(tensor)`` for each tensor, as :func:`reference` computes it."""
     require_shapes(problem, input, weight, bias)
     if isinstance(problem, Gradient):
-        return _gradient(problem, taken(input), taken(weight))
+        return _gradient(problem, input, weight, taken, workers)
     output = np.zeros(problem.output_shape)
     if bias is not None:
         output += taken(bias)[:, None, None]
@@ -118,43 +120,58 @@ def convolution(
         for u in range(problem.H_f):
             result += filter_rows[u] @ _seen_by_row(problem, padded, u)
 
-    # A BLAS with threads of its own in each of ours would take longer than without any.
-    with _blas().limit(limits=1 if workers > 1 else None):
-        each(convolve, range(problem.N_i), workers)
+    _each_image(convolve, problem, workers)
     return output
 
 
-@np.errstate(invalid="ignore")
-def _gradient(gradient: Gradient, input: NDArray[Any], weight: NDArray[Any]) -> Doubles:
+def _gradient(
+    gradient: Gradient,
+    input: NDArray[Any],
+    weight: NDArray[Any],
+    taken: Callable[[NDArray[Any]], NDArray[Any]],
+    workers: int,
+) -> Doubles:
     """The chain rule, tap by tap: the pixels under a tap meet all outputs."""
-    p, of_input = gradient.problem, gradient.of == "input"
-    G, pixels = p.groups, p.output_size
-    outputs = (input if of_input else weight).astype(np.float64).reshape(p.N_i, G, -1, *pixels)
-    padded = np.zeros((p.N_i, G, p.C_i // G, *p.padded_shape))
-    inside = padded[..., p.p_h : p.p_h + p.H_i, p.p_w : p.p_w + p.W_i]
-    filters = np.zeros((G, p.C_o // G, p.C_i // G, *p.kernel_size))
-    if of_input:
-        filters[...] = weight.reshape(filters.shape)
-    else:
-        inside[...] = input.reshape(inside.shape)
-    for u, v in np.ndindex(*p.kernel_size):
-        rows, columns = padded[..., u * p.d_h :: p.s_h, :], slice(v * p.d_w, None, p.s_w)
-        seen = rows[..., : p.H_o, columns][..., : p.W_o]
-        if of_input:
-            seen += np.einsum("igjmn,gjr->igrmn", outputs, filters[..., u, v], optimize=True)
-        else:
-            filters[..., u, v] = np.einsum("igjmn,igrmn->gjr", outputs, seen, optimize=True)
-    return (inside if of_input else filters).reshape(gradient.output_shape)
+    p, of_input, G = gradient.problem, gradient.of == "input", gradient.groups
+    images, of_outputs = (None, input) if of_input else (input, weight)
+    shape = G, p.C_o // G, p.C_i // G, *p.kernel_size
+    taps = taken(weight).astype(np.float64).reshape(shape) if of_input else np.zeros(shape)
+
+    @np.errstate(invalid="ignore")
+    def of_image(i: int) -> Doubles:
+        outputs = taken(of_outputs[i]).astype(np.float64).reshape(G, p.C_o // G, -1)
+        padded = np.zeros((G, p.C_i // G, *p.padded_shape))
+        inside = padded[..., p.p_h : p.p_h + p.H_i, p.p_w : p.p_w + p.W_i]
+        filters = taps if images is None else np.zeros(shape)
+        if images is not None:
+            inside[...] = taken(images[i]).reshape(inside.shape)
+        for u, v in np.ndindex(*p.kernel_size):
+            rows, columns = padded[..., u * p.d_h :: p.s_h, :], slice(v * p.d_w, None, p.s_w)
+            seen = rows[..., : p.H_o, columns][..., : p.W_o]
+            if of_input:
+                products = filters[..., u, v].swapaxes(1, 2) @ outputs
+                seen += products.reshape(seen.shape)
+            else:
+                pixels = seen.reshape(G, p.C_i // G, -1)
+                filters[..., u, v] = outputs @ pixels.swapaxes(1, 2)
+        return inside if of_input else filters
+
+    found = _each_image(of_image, p, workers)
+    whole = np.stack(found) if of_input else np.sum(found, axis=0)
+    return whole.reshape(gradient.output_shape)
+
+
+def _each_image(work: Callable[[int], _Made], problem: ConvProblem, workers: int) -> list[_Made]:
+    """The work for each image, by so many threads."""
+    # A BLAS with threads of its own in each of ours would take longer than without any.
+    with _blas().limit(limits=1 if workers > 1 else None):
+        return each(work, range(problem.N_i), workers)
 
 
 @cache
 def _blas() -> ThreadpoolController:
     """Controls the threads of NumPy's matrix products. Finding it takes milliseconds, once."""
     return ThreadpoolController().select(user_api="blas")
-
-
-_Item = TypeVar("_Item")
-_Made = TypeVar("_Made")
 
 
 def each(work: Callable[[_Item], _Made], items: Iterable[_Item], workers: int) -> list[_Made]:
@@ -176,7 +193,7 @@ def workers_for(problem: Problem) -> int:
     """How many threads compute an answer: one per core, but no more than together take as much
     memory as the answer and its magnitude, 16 bytes per output."""
     if isinstance(problem, Gradient):
-        return 1
+        problem = problem.problem  # as much memory as for the convolution's
     H_p, W_p = problem.padded_shape
     numbers = 3 * problem.C_i * H_p * W_p + problem.W_f * problem.C_i * problem.H_o * problem.W_o
     answer = 2 * problem.N_i * problem.C_o * problem.H_o * problem.W_o

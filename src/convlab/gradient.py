@@ -44,6 +44,28 @@ class Gradient:
         return self.problem.input_shape if self.of == "input" else self.problem.weight_shape
 
     @property
+    def batch(self) -> int:
+        return self.problem.batch
+
+    @property
+    def kernel_size(self) -> Pair:
+        return self.problem.kernel_size
+
+    @property
+    def flops(self) -> int:
+        """As many as the convolution's: each product of an output and a tap has one here."""
+        return self.problem.flops
+
+    @property
+    def least_bytes(self) -> int:
+        """As many as the convolution's, whose three tensors are the same."""
+        return self.problem.least_bytes
+
+    @property
+    def flops_per_byte(self) -> float:
+        return self.problem.flops_per_byte
+
+    @property
     def out_channels(self) -> int:
         """Of the convolution that computes the gradient."""
         return self.as_convolution.out_channels

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import cast
 
 from convlab.arguments import shown
+from convlab.gradient import Gradient
 from convlab.problem import ConvProblem
 
 # im2win paper (000), Table 2: C_i, H_i = W_i, C_o, H_f = W_f, stride. The outputs
@@ -184,9 +187,24 @@ def problem_of(text: str) -> ConvProblem:
     return ConvProblem(n, c, h, w, m, tuple(taps), **options)
 
 
+def gradients(problems: Mapping[str, ConvProblem]) -> dict[str, ConvProblem]:
+    """Of each problem ``conv9`` both :class:`Gradient` problems, ``conv9 dinput`` and ``conv9
+    dweight``, which have what a benchmark reads of a :class:`ConvProblem`."""
+    both = {
+        f"{name} d{of}": Gradient(problem, of)
+        for name, problem in problems.items()
+        for of in ("input", "weight")
+    }
+    return cast(dict[str, ConvProblem], both)
+
+
 def problem_named(name: str, batch: int) -> ConvProblem:
-    """A layer of the paper, a size of ``UNTUNED``, ``UNSEEN`` or ``GROUPED``, or what
-    :func:`problem_of` reads; with this batch. Raises ``ValueError`` for any other name."""
+    """A layer of the paper, a size of ``UNTUNED``, ``UNSEEN`` or ``GROUPED``, what
+    :func:`problem_of` reads, or one of the :func:`gradients` of these; with this batch. Raises
+    ``ValueError`` for any other name."""
+    forward, gradient, _ = name.rpartition(" d")
+    if gradient and name in (both := gradients({forward: problem_named(forward, batch)})):
+        return both[name]
     if SHAPES.fullmatch(name):
         return replace(problem_of(name), batch=batch)
     other = (UNTUNED | UNSEEN | GROUPED).get(name)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from convlab.convolution import each
+from convlab.gradient import Gradient, Problem
 from convlab.oracle import ROUNDOFF, Oracle, Singles, squared_errors
-from convlab.problem import ConvProblem
 
 FP32 = "fp32"  # the oracle's bound, and a norm
 RULES = (FP32, "tf32", "fft", "winograd")
@@ -52,15 +52,16 @@ def bounds_for(precision: str, method: str) -> tuple[str, ...]:
     return (method if method in ("fft", "winograd") else FP32,)
 
 
-def limit(problem: ConvProblem, bound: str) -> float:
+def limit(problem: Problem, bound: str) -> float:
     """The relative error in the 2-norm that a rule allows."""
-    points = math.prod(1 << (size - 1).bit_length() for size in problem.padded_shape)
+    made = problem.as_convolution if isinstance(problem, Gradient) else problem
+    points = math.prod(1 << (size - 1).bit_length() for size in made.padded_shape)
     transforms = 3 * math.log2(max(points, 2)) * FFT_ETA
     limits = {
         FP32: FP32_SHARE * math.sqrt(problem.K) * ROUNDOFF,
         "tf32": TF32_LIMIT,
         "winograd": WINOGRAD_LIMIT,
-        "fft": (transforms + problem.C_i + 2) * ROUNDOFF,
+        "fft": (transforms + made.C_i + 2) * ROUNDOFF,
     }
     if bound not in limits:
         raise ValueError(f"bound is {bound!r}: it must be one of {', '.join(RULES)}")
@@ -68,11 +69,12 @@ def limit(problem: ConvProblem, bound: str) -> float:
 
 
 class Checker:
-    """The float64 answer to one convolution without bias, which any number of outputs are held to.
+    """The float64 answer to one convolution without bias, or gradient, which any number of outputs
+    are held to.
     Raises ``MemoryError`` where the host has no room for it: 16 bytes an output, and up to as much
     again while it is worked out."""
 
-    def __init__(self, problem: ConvProblem, input: Singles, weight: Singles) -> None:
+    def __init__(self, problem: Problem, input: Singles, weight: Singles) -> None:
         self.problem = problem
         self._oracle = Oracle(problem, input, weight)
 
@@ -106,7 +108,7 @@ class Checker:
         return Checked(FP32, max(by_norm, result.error_over_bound), reason)
 
     def _by_norm(self, output: Singles, bound: str) -> Checked:
-        allowed, images = limit(self.problem, bound), range(self.problem.batch)
+        allowed, images = limit(self.problem, bound), range(len(output))
         expected, workers = self._oracle.expected, self._oracle.workers
         sums = each(lambda image: squared_errors(output[image], expected[image]), images, workers)
         errors, sizes = (math.fsum(one[place] for one in sums) for place in (0, 1))

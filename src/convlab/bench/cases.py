@@ -5,6 +5,7 @@ Beside the twelve layers there are, as ``convlab bench --cases NAME``,
 ============ ======================================================================================
 sizes        s12, PyTorch and cuDNN's GEMM class on sizes that no tile was tuned for
 grouped      MobileNetV2's depthwise and ResNeXt-50's grouped layers, beside PyTorch
+gradients    both gradients of the twelve layers, and the layers, b01 and b02 beside PyTorch
 ablation     Figure 4 of the im2win paper: s11 whole and without each technique, twelve layers
 sweeps       Figures 1 to 4 of article 001: single images, one size changed at a time, and C++ loops
 unfold_table Table 1 of article 002 (:mod:`convlab.bench.baselines.unfold_table`)
@@ -36,7 +37,16 @@ from convlab.bench.systems import VARIANTS, WHOLE, system_named
 from convlab.doctor import version
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
-from convlab.workloads import GROUPED, LAYER_NAMES, PAPER_BATCH, UNSEEN, UNTUNED, paper_layer
+from convlab.workloads import (
+    GROUPED,
+    LAYER_NAMES,
+    NETWORK_BATCH,
+    PAPER_BATCH,
+    UNSEEN,
+    UNTUNED,
+    gradients,
+    paper_layer,
+)
 
 SEED = 0
 # A GPU that was too hot or in use may recover: such a case is measured again at the end of its
@@ -45,6 +55,9 @@ PASSING: tuple[State, ...] = ("unsteady", "busy")
 
 SIZES = UNTUNED | UNSEEN
 S12 = "s12_fused_im2win"
+PLAIN = ("s01_direct", "b01_gradients")  # on a convolution, on its gradients
+# On a gradient a stage is b02 by that stage, and PyTorch its convolution_backward.
+GRADIENT_SYSTEMS = ("s08_vectorized", "s11_im2win_full", S12, TORCH)
 SIZE_SYSTEMS = (S12, TORCH, "cudnn_implicit_gemm", "cudnn_implicit_precomp_gemm", "cudnn_gemm")
 SWEEP_BASE = ConvProblem(1, 4, 128, 128, 16, 3)
 # Article 001 gives no sizes but a filter of 64 x 64. These keep the C++ loops at seconds.
@@ -97,9 +110,19 @@ def sweep_points() -> list[tuple[str, int, ConvProblem]]:
     return [(sweep, n, problem(sweep, n)) for sweep, values in SWEEPS.items() for n in values]
 
 
+def _gradients() -> list[Case]:
+    layers = {name: paper_layer(name, NETWORK_BATCH) for name in LAYER_NAMES}
+    return [
+        case
+        for problems, plain in zip((layers, gradients(layers)), PLAIN, strict=True)
+        for case in crossed(problems, (plain, *GRADIENT_SYSTEMS))
+    ]
+
+
 EXPERIMENTS: dict[str, Callable[[], list[Case]]] = {
     "sizes": lambda: crossed(SIZES, SIZE_SYSTEMS),
     "grouped": lambda: crossed(GROUPED, ("grouped", TORCH)),
+    "gradients": _gradients,
     "ablation": lambda: crossed(
         {name: paper_layer(name, PAPER_BATCH) for name in LAYER_NAMES}, (WHOLE, *VARIANTS)
     ),

@@ -315,7 +315,7 @@ def _checked(document: Mapping[str, Any]) -> tuple[Machine, dict[str, Any]]:
 
 def _order(key: tuple[Any, ...]) -> tuple[int, str, int]:
     layer, batch, *_ = key
-    digits = layer.removeprefix("conv")
+    digits = layer.removeprefix("conv").partition(" ")[0]  # of "conv9 dinput" too
     return (int(digits) if digits.isdecimal() else 0, layer, batch)
 
 

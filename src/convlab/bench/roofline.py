@@ -65,7 +65,7 @@ def least_flops(problem: ConvProblem, method: str) -> float:
     Fourier and Winograd algorithms do at least one for each output, input channel and filter, so at
     most ``H_f * W_f`` times fewer: F(m, r) takes m + r - 1 for m outputs (Winograd, Arithmetic
     Complexity of Computations, 1980)."""
-    fewer = 1 if method in EVERY_MULTIPLICATION else problem.H_f * problem.W_f
+    fewer = 1 if method in EVERY_MULTIPLICATION else math.prod(problem.kernel_size)
     return problem.flops / fewer
 
 

@@ -11,9 +11,20 @@ from typing import Any
 from convlab.bench.baselines import OnGpu, Singles, System, array_libraries, compiled, cudnn
 from convlab.bench.baselines.unfold_table import ROWS as UNFOLD_ROWS
 from convlab.engines import choose
+from convlab.gradient import Gradient, Problem
 from convlab.plans import Plan, program_for, stages_for, tile_by_rule
 from convlab.problem import ConvProblem
-from convlab.stages import ABLATION, LADDER, Stage, Tile, allowances, stage_named, tile_named
+from convlab.stages import (
+    ABLATION,
+    BACKWARD,
+    LADDER,
+    Stage,
+    Tile,
+    allowances,
+    stage_named,
+    tile_named,
+)
+from convlab.stages.b02_exchanged_roles import through
 
 BASELINES: tuple[System, ...] = (
     *array_libraries.BY_TORCH,
@@ -47,8 +58,11 @@ def system_named(name: str) -> System:
         whole = of_stage(ABLATION, None, **{VARIANTS[name]: False})
         return replace(whole, name=name, title=f"s11 without {VARIANTS[name]}")
     known = UNFOLD_ROWS | {baseline.name: baseline for baseline in BASELINES}
-    stage, _, tile = name.partition(" ")
-    return known.get(name) or of_stage(stage_named(stage), tile_named(tile) if tile else None)
+    if name in known:
+        return known[name]
+    word, _, tile = name.partition(" ")
+    backward = {stage.name: stage for stage in BACKWARD}
+    return of_stage(backward.get(word) or stage_named(word), tile_named(tile) if tile else None)
 
 
 def baseline_named(name: str) -> System:
@@ -64,9 +78,9 @@ def of_stage(stage: Stage, tile: Tile | None = None, **switches: bool) -> System
     same code gives the same row. ``switches`` turn off techniques of stages that have any."""
 
     def compile(problem: ConvProblem) -> None:
-        engine = choose("gpu")
-        chosen = tile or tile_by_rule(problem, stage, engine, **switches)
-        program = program_for(problem, stage, chosen, engine, **switches)
+        engine, its = choose("gpu"), stage_on(problem, stage)
+        chosen = tile or tile_by_rule(problem, its, engine, **switches)
+        program = program_for(problem, its, chosen, engine, **switches)
         for step in program.launches:  # a library's, too: that imports the library
             engine.build(step, program)
 
@@ -78,8 +92,13 @@ def of_stage(stage: Stage, tile: Tile | None = None, **switches: bool) -> System
         precision=stage.precision,
         method="direct" if stage.name.startswith(("s01", "s02", "grouped")) else "gemm",
         compile=compile,
-        allowances=partial(allowances, stage),
+        allowances=lambda problem: allowances(stage_on(problem, stage), problem),
     )  # fmt: skip
+
+
+def stage_on(problem: Problem, stage: Stage) -> Stage:
+    """The stage, or for a gradient b02 by the stage, unless it computes gradients itself."""
+    return through(stage) if isinstance(problem, Gradient) and stage not in BACKWARD else stage
 
 
 class PreparedStage(OnGpu):
@@ -95,6 +114,7 @@ class PreparedStage(OnGpu):
         weight: Singles,
     ) -> None:
         super().__init__(stage.name)
+        stage = stage_on(problem, stage)
         tile = tile or tile_by_rule(problem, stage, self._gpu, **switches)
         self._plan: Plan | None = Plan(problem, stage, tile, self._gpu, None, None, **switches)
         self.workspace_bytes: int | None = self._plan.workspace_bytes

@@ -54,7 +54,7 @@ def bench(
         typer.Option(
             "--cases",
             metavar="NAME",
-            help="Another list: sizes, grouped, ablation, sweeps or unfold_table.",
+            help="Another list: sizes, grouped, gradients, ablation, sweeps or unfold_table.",
         ),
     ] = None,
     quick: Annotated[

@@ -5,15 +5,15 @@ from convlab.lessons.animations import slices_in_buffers, tile_over_input
 from convlab.lessons.charts import as_bars, global_traffic, ladder_speeds, measured
 from convlab.lessons.charts import measured_kernels, measured_memory, measured_parts
 from convlab.lessons.charts import measured_sweep, memory_levels, side_by_side, workspaces
-from convlab.lessons.exercises import On, PretendGPU, check, check_function, check_im2col
-from convlab.lessons.exercises import check_kernel, gpus, part_of, pretended, run, traced
-from convlab.lessons.exercises import traced_im2col, what_is_wrong, where, with_field
+from convlab.lessons.exercises import On, PretendGPU, check, check_function, check_gradient
+from convlab.lessons.exercises import check_im2col, check_kernel, gpus, part_of, pretended, run
+from convlab.lessons.exercises import traced, traced_im2col, what_is_wrong, where, with_field
 from convlab.lessons.feedback import Feedback
 from convlab.lessons.layouts import column_of_windows, im2col_beside_im2win, im2win_orders
 from convlab.lessons.layouts import windows_written_out
 from convlab.lessons.maps import block_of_product, one_thread, region_and_field
-from convlab.lessons.maps import tile_of_threads, who_adds, who_does_what
-from convlab.lessons.pictures import Picture, step_through
+from convlab.lessons.maps import tile_of_threads, who_adds, who_does_what, who_uses
+from convlab.lessons.pictures import Picture, lines, step_through
 from convlab.lessons.requests import one_request, reads_in_turn, thread_in_tile
 from convlab.lessons.tensor_cores import bits_of_split, check_accuracy, check_one_warp
 from convlab.lessons.tensor_cores import errors_by_terms, who_holds_what
@@ -21,58 +21,15 @@ from convlab.lessons.timelines import check_prefetch, event_log, pipeline_stages
 from convlab.lessons.timing import time_mine
 
 __all__ = [
-    "Feedback",
-    "On",
-    "Picture",
-    "PretendGPU",
-    "as_bars",
-    "bits_of_split",
-    "block_of_product",
-    "check",
-    "check_accuracy",
-    "check_function",
-    "check_im2col",
-    "check_kernel",
-    "check_one_warp",
-    "check_prefetch",
-    "column_of_windows",
-    "errors_by_terms",
-    "event_log",
-    "global_traffic",
-    "gpus",
-    "im2col_beside_im2win",
-    "im2win_orders",
-    "ladder_speeds",
-    "measured",
-    "measured_kernels",
-    "measured_memory",
-    "measured_parts",
-    "measured_sweep",
-    "memory_levels",
-    "one_request",
-    "one_thread",
-    "part_of",
-    "pipeline_stages",
-    "pretended",
-    "reads_in_turn",
-    "region_and_field",
-    "run",
-    "side_by_side",
-    "slices_in_buffers",
-    "step_through",
-    "thread_in_tile",
-    "tile_of_threads",
-    "tile_over_input",
-    "time_mine",
-    "timeline",
-    "traced",
-    "traced_im2col",
-    "what_is_wrong",
-    "where",
-    "who_adds",
-    "who_does_what",
-    "who_holds_what",
-    "windows_written_out",
-    "with_field",
+    "Feedback", "On", "Picture", "PretendGPU", "as_bars", "bits_of_split", "block_of_product",
+    "check", "check_accuracy", "check_function", "check_gradient", "check_im2col", "check_kernel",
+    "check_one_warp", "check_prefetch", "column_of_windows", "errors_by_terms", "event_log",
+    "global_traffic", "gpus", "im2col_beside_im2win", "im2win_orders", "ladder_speeds", "lines",
+    "measured", "measured_kernels", "measured_memory", "measured_parts", "measured_sweep",
+    "memory_levels", "one_request", "one_thread", "part_of", "pipeline_stages", "pretended",
+    "reads_in_turn", "region_and_field", "run", "side_by_side", "slices_in_buffers", "step_through",
+    "thread_in_tile", "tile_of_threads", "tile_over_input", "time_mine", "timeline", "traced",
+    "traced_im2col", "what_is_wrong", "where", "who_adds", "who_does_what", "who_holds_what",
+    "who_uses", "windows_written_out", "with_field",
     "workspaces",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, wraps
 from inspect import Parameter, Signature
@@ -28,9 +28,11 @@ from convlab.checking.checker import Tensors, check_also, main_launch, program_w
 from convlab.checking.launches import EVERYTHING, PROBLEMS
 from convlab.checking.loading import is_kernel, maker
 from convlab.checking.records import SPOILED, Machine
+from convlab.convolution import reference
 from convlab.engines import choose
 from convlab.engines.offline import float64_lines
 from convlab.engines.simulator import Simulator
+from convlab.gradient import Gradient
 from convlab.kernels.im2col import THREADS, make_im2col, pitch
 from convlab.kernels.receptive_field import channel_parallel_field
 from convlab.lessons import feedback
@@ -40,7 +42,7 @@ from convlab.problem import ConvProblem
 from convlab.simulation.findings import SimulationError
 from convlab.simulation.memory_rules import SECTOR_BYTES, WARP
 from convlab.stage import blocks_for
-from convlab.stages import Launch, Program, Stage, Tile, short_name, stage_named
+from convlab.stages import BACKWARD, Launch, Program, Stage, Tile, short_name, stage_named
 from convlab.tracing import LaunchTrace, trace
 
 # What is counted: small, so that a check takes seconds; still several blocks and slices of K.
@@ -48,6 +50,8 @@ TIMES = 50  # what a check may take, of the stage's own time on one problem: rig
 PICTURE_SECONDS = 10.0  # that a launch may take, of which a picture is drawn
 FEW = 8  # numbers around a wrong one that are told
 MODEL = ConvProblem(1, 4, 6, 16, 16, 3, padding=1)
+IN_GROUPS = ConvProblem(2, 4, 5, 6, 6, (3, 2), (1, 2), 1, groups=2)
+MANY_TERMS = 10**5  # of a problem: more take seconds
 
 
 def where() -> str:
@@ -239,9 +243,11 @@ def check_kernel(
     fewest_sectors: bool = False,
     each_once: bool = False,
     at_most: float = feedback.AS_FEW,
+    before: float | None = None,
 ) -> Feedback:
     """Check a kernel by what ``wanted``, NumPy on the same inputs, gives: the kernel gets the
-    inputs of each launch and then the array to write to, of the shape and dtype wanted.
+    inputs of each launch and then the array to write to, of the shape and dtype wanted, which holds
+    ``before``, by default what no kernel may leave there.
 
     With ``fewest_sectors`` its requests must take as few sectors of global memory as hold inputs
     and output, with ``each_once`` its threads must access as many elements as inputs and
@@ -253,7 +259,7 @@ def check_kernel(
     for launch in sorted(on, key=_size):  # the simplest that fails is told
         right = np.asarray(wanted(*launch.inputs))
         with running():
-            made, wrong, _ = tried(kernel, launch, right)
+            made, wrong, _ = tried(kernel, launch, right, before)
         problems = problems | wrong | problems  # the first of each kind
         traces.append(made)
     answers = (f"the answer is what NumPy gives, on {len(traces)} launches",)
@@ -284,11 +290,13 @@ def check_kernel(
 
 
 def tried(
-    kernel: Any, launch: On, right: np.ndarray
+    kernel: Any, launch: On, right: np.ndarray, before: float | None = None
 ) -> tuple[LaunchTrace, dict[Any, Problem], np.ndarray]:
     """The trace of a launch whose output should be ``right``, what is wrong, each thing once, and
-    the output. Raises whatever the kernel raises."""
-    poison = np.array(np.nan if right.dtype.kind == "f" else np.iinfo(right.dtype).max, right.dtype)
+    the output, which holds ``before`` first. Raises whatever the kernel raises."""
+    if before is None:
+        before = np.nan if right.dtype.kind == "f" else np.iinfo(right.dtype).max
+    poison = np.array(before, right.dtype)
     output = np.full(right.shape, poison)
     inputs = [array.copy() for array in launch.inputs]
     made = trace(kernel, launch.grid, launch.block, *inputs, output).main
@@ -353,11 +361,19 @@ def check_function(
             numbers = np.array([])
         if numbers.shape != right.shape or not np.allclose(numbers, right, rtol=within, atol=0):
             what = f"{said} is {_brief(got)}; wanted is {_brief(tuple(right.tolist()))}."
+            if right.ndim > 1:
+                what = f"{said} is {_brief(got)}; wanted is {_brief(right)}."
+            if right.ndim > 1 and numbers.shape == right.shape:
+                where = tuple(np.argwhere(~np.isclose(numbers, right, rtol=within, atol=0))[0])
+                wrong = f"has {numbers[where]:.6g} at {[*map(int, where)]}"
+                what = f"{said} {wrong}, where {right[where]:.6g} is wanted."
             return feedback.with_problems([Problem(feedback.ANSWER, what)])
     return Feedback("Passed.", (), (f"right on {len(ours)} cases",))
 
 
 def _brief(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
     if isinstance(value, tuple | list):
         inside = ", ".join(map(_brief, value))
         return inside if len(value) == 1 else f"({inside})"
@@ -428,41 +444,80 @@ def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarr
     """Check ``made``, a function like ``make_im2col(problem, WIDTH, BY_IMAGE)``: its kernel must
     write what ``wanted(input, problem)`` gives, the K x N matrix, and ask memory for no more than
     the stages' own does."""
-    ready(made)
-    problems: dict[Any, Problem] = {}
-    units = {"requests": "requests to global memory", "sectors": "sectors of global memory"}
-    counts = np.zeros((len(units), 2), int)  # the learner's and ours
-    # Nothing is computed with the numbers; what is counted has to have long rows.
-    tried_on = {name: one for name, one in PROBLEMS.items() if name != SPOILED}
-    tried_on["an ordinary layer"] = MODEL
-    wrong_on = set()
-    for name, problem in sorted(tried_on.items(), key=lambda item: item[1].N * item[1].K):
+
+    def cases(problem: ConvProblem) -> Iterator[Case]:
         input, width = numbered(problem), pitch(problem.N)
         matrix = np.asarray(wanted(input, problem), np.float32)
         rows = np.pad(matrix, ((0, 0), (0, width - problem.N)))
         by_image = matrix.reshape(problem.K, problem.N_i, -1).transpose(1, 0, 2)
         for right, layout in ((rows, (width, False)), (by_image, (problem.N, True))):
-            with running(f"{made.__name__}: "):
-                kernel = made(problem, *layout)
-            if not is_kernel(kernel):
-                what = f"{made.__name__} returned {kernel!r}: it must be a kernel"
-                raise feedback.broken(what)
             launch = On(blocks_for(right.size, THREADS), THREADS, (input,))
+            yield (problem, *layout), launch, right.reshape(-1), make_im2col(problem, *layout)
+
+    # Nothing is computed with the numbers; what is counted has to have long rows.
+    return _on_problems(made, cases, "the matrix is", PROBLEMS)
+
+
+@graded
+def check_gradient(made: Any, of: str) -> Feedback:
+    """Check ``made``, a function like b01's ``make_input_kernel(gradient)``: its kernel must write
+    the gradient ``of`` the ``"input"`` or the ``"weight"``, and ask memory for no more than b01's
+    does."""
+
+    def cases(problem: ConvProblem) -> Iterator[Case]:
+        gradient = Gradient(problem, of)  # type: ignore[arg-type]
+        first, second, _ = random_tensors(gradient, 0, bias=False, integers=True)
+        (own,) = BACKWARD[0].prepare(gradient).launches
+        assert isinstance(own, Launch)
+        right = reference(gradient, first, second).astype(np.float32)
+        yield (gradient,), On(own.grid, own.block, (first, second)), right, own.kernel
+
+    small = {name: one for name, one in PROBLEMS.items() if one.K * one.N < MANY_TERMS}
+    return _on_problems(made, cases, "the gradient is", small | {"two groups": IN_GROUPS})
+
+
+# Of one problem: arguments for a learner's function, what its kernel is launched on, what that must
+# write, and a kernel of ours for the same.
+Case = tuple[tuple[Any, ...], On, np.ndarray, Any]
+
+
+def _on_problems(
+    made: Any,
+    cases: Callable[[ConvProblem], Iterable[Case]],
+    what: str,
+    tried_on: Mapping[str, ConvProblem],
+) -> Feedback:
+    """Check a function that makes a kernel on all cases of each problem; ``what`` begins a
+    sentence that says what is right."""
+    ready(made)
+    problems: dict[Any, Problem] = {}
+    units = {"requests": "requests to global memory", "sectors": "sectors of global memory"}
+    counts = np.zeros((len(units), 2), int)  # the learner's and ours
+    tried_on = {name: one for name, one in tried_on.items() if name != SPOILED}
+    tried_on["an ordinary layer"] = MODEL
+    wrong_on = set()
+    for name, problem in sorted(tried_on.items(), key=lambda item: item[1].N * item[1].K):
+        for arguments, launch, right, own in cases(problem):
+            with running(f"{made.__name__}: "):
+                kernel = made(*arguments)
+            if not is_kernel(kernel):
+                said = f"{made.__name__} returned {kernel!r}: it must be a kernel"
+                raise feedback.broken(said)
             with running():
-                theirs, wrong, _ = tried(kernel, launch, right.reshape(-1))
+                theirs, wrong, _ = tried(kernel, launch, right)
             if feedback.ANSWER in wrong:
                 wrong_on.add(name)
                 wrong[feedback.ANSWER] = Problem(
                     feedback.ANSWER, f"On {name!r} ({problem}): {wrong[feedback.ANSWER].what}"
                 )
             problems = problems | wrong | problems  # the first of each kind
-            ours, *_ = tried(make_im2col(problem, *layout), launch, right.reshape(-1))
+            ours, *_ = tried(own, launch, right)
             counts += [[theirs.total(unit), ours.total(unit)] for unit in units]
     count = len(tried_on)
     if problems:
         right_on = count - len(wrong_on)
-        said = f"the matrix is right on {right_on} of {count} problems"
+        said = f"{what} right on {right_on} of {count} problems"
         return feedback.with_problems(problems.values(), (said,) * bool(right_on))
-    told = (f"the matrix is what NumPy gives, on {count} problems",)
+    told = (f"{what} what NumPy gives, on {count} problems",)
     pairs = zip(units.values(), counts.tolist(), strict=True)
     return feedback.checked_by_counts(told, [feedback.row_of(unit, *pair) for unit, pair in pairs])

@@ -164,6 +164,44 @@ def one_thread(launch: LaunchTrace, thread: int) -> Picture:
     return grid.finished(alt, f"{alt}. Blue is read, orange written.")
 
 
+def who_uses(
+    launch: LaunchTrace, problem: ConvProblem, pixel: tuple[int, int, int, int]
+) -> Picture:
+    """Which outputs are written by the threads of the block shown that read one pixel of the input,
+    of a kernel with a thread for each output; and under which filter tap it lies there."""
+    p, (image, channel, *place) = problem, pixel
+    wanted = int(np.ravel_multi_index(pixel, p.input_shape))
+    read = elements_of(launch, "input", "load")
+    readers = [thread for thread, element in read if element == wanted]
+    uses = np.isin(threads_on(launch, "output"), readers)
+    strides, dilations, above_and_left = p.stride, p.dilation, (p.p_h, p.p_w)
+
+    def tap(*output: int) -> str:
+        axes = zip(place, above_and_left, output, strides, dilations, strict=True)
+        return ",".join(str((i + pad - o * s) // d) for i, pad, o, s, d in axes)
+
+    grid, one = Grid(0.36), np.zeros((p.H_i, p.W_i), bool)
+    one[*place] = True
+    grid.note(0, -0.9, f"input[{image}, {channel}]", 9)
+    grid.cells(0, 0, one, (NOBODY, COLOURS[0]))
+    for j in range(min(p.C_o, MOST_PLANES)):
+        left = p.W_i + 1.5 + j * (p.W_o + 1.5)
+        grid.note(left, -0.9, f"output[{image}, {j}]", 9)
+        for (row, column), used in np.ndenumerate(uses[image, j]):
+            colour, text = (COLOURS[1], tap(row, column)) if used else (NOBODY, "")
+            grid.cell(left + column, row, colour, text)
+    taps = [tap(*output) for output in np.argwhere(uses)[:, 2:].tolist()]
+    alt = f"Pixel {[*pixel]} of the input and the {len(taps)} outputs that use it"
+    if taps:
+        alt += f", the first under filter tap {taps[0]}, the last under {taps[-1]}"
+    caption = (
+        f"The blue pixel is part of {len(taps)} outputs (orange). A box says under which filter "
+        "tap `u,v` the pixel lies there: the further down and right the output, the further up and "
+        "left the tap."
+    )
+    return grid.finished(alt, caption)
+
+
 def who_adds(launch: LaunchTrace, problem: ConvProblem) -> Picture:
     """Which threads of the block shown add to the outputs of the first plane: a grid for each input
     channel, and one that says how many add to each output."""

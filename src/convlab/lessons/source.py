@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from convlab.installing import CHECKOUT, in_checkout
-from convlab.stages import stage_named
+from convlab.stages import BACKWARD, stage_named
 
 PACKAGE = Path(__file__).parent
 LEARNER, SOLUTION, NBGRADER = "learner", "solution", "nbgrader"  # the kinds of notebooks
@@ -240,7 +240,9 @@ def stage_code(stage: str, name: str = "make_kernel") -> str:
     """A function of a stage's file without its annotations, after the imports and constants that
     it uses; other functions of the file are imported from it."""
     shared = (PACKAGE.parent / f"kernels/{stage}.py").is_file()
-    module = f"convlab.kernels.{stage}" if shared else stage_named(stage).module
+    backward = {one.name: one.module for one in BACKWARD}
+    named = backward.get(stage) or stage_named(stage).module if not shared else ""
+    module = named or f"convlab.kernels.{stage}"
     source = inspect.getsource(importlib.import_module(module))
     tree, lines = ast.parse(source), source.splitlines()
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}

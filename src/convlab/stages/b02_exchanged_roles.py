@@ -13,6 +13,7 @@ stage may split it (split-K); with groups each image has a part, and the last la
 """
 
 from dataclasses import replace
+from functools import cache
 
 from numba import cuda, float32, uint32
 
@@ -133,6 +134,7 @@ def make_exchange(
     return exchange_axes
 
 
+@cache  # equal stages share what was compiled for them
 def through(stage: Stage) -> Stage:
     """b02 with that stage as its convolution; with ``grouped`` where a problem has groups that
     the stage cannot compute."""

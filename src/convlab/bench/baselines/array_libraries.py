@@ -20,6 +20,7 @@ import numpy as np
 
 from convlab.bench.baselines import OnGpu, Singles, System, Unsupported, why_no_library
 from convlab.engines.gpu import cupy_stream, torch_stream
+from convlab.gradient import Gradient, Problem
 from convlab.plans import check_fits
 from convlab.problem import ConvProblem
 
@@ -214,13 +215,30 @@ def padded(problem: ConvProblem, x: Any) -> tuple[Callable[[], Any], tuple[int, 
     return lambda: torch.nn.functional.pad(x, (left, right, top, bottom)), (0, 0)
 
 
-def conv2d(problem: ConvProblem, x: Any, w: Any) -> Compute:
-    """``F.conv2d``."""
+def conv2d(problem: Problem, x: Any, w: Any) -> Compute:
+    """``F.conv2d``; for a gradient ``aten.convolution_backward``, which is asked for it alone."""
     import torch
 
+    if isinstance(problem, Gradient):
+        return _gradient(problem, x, w)
     taken, padding = padded(problem, x)
     settings = problem.stride, padding, problem.dilation, problem.groups
     return lambda: torch.nn.functional.conv2d(taken(), w, None, *settings)
+
+
+def _gradient(gradient: Gradient, x: Any, w: Any) -> Compute:
+    import torch
+
+    p, of_input = gradient.problem, gradient.of == "input"
+    if any(before != after for before, after in p.padding):
+        raise Unsupported(f"PyTorch pads both ends of an axis alike, but padding is {p.padding}")
+    # Of the tensor whose gradient it is, only the shape is read.
+    shaped = x.new_empty(1).expand(gradient.output_shape)
+    tensors = (x, shaped, w) if of_input else (w, x, shaped)
+    settings = p.stride, (p.p_h, p.p_w), p.dilation, False, (0, 0), p.groups
+    wanted = of_input, not of_input, False
+    backward = torch.ops.aten.convolution_backward
+    return lambda: backward(*tensors, None, *settings, wanted)[0 if of_input else 1]
 
 
 def compiled_conv2d(problem: ConvProblem, x: Any, w: Any) -> Compute:
