@@ -42,7 +42,7 @@ class Asked:
         self.patience = 0
         self._failed: dict[tuple[int, str, Any], Try] = {}
         self._without: list[Try] = []
-        self.swaps = False
+        self.swaps: set[int] = set()  # the position of each ``cas``
 
     def read(self, array: Any, index: Any, site: int, answer: Any, frame: FrameType) -> bool:
         """Note that an atomic changed nothing; whether its thread polls, so others may go first."""
@@ -57,8 +57,8 @@ class Asked:
         return in_vain > self.patience
 
     def swap(self, array: Any, index: Any, site: int, expected: Any, done: bool) -> None:
-        """Note a ``cas``."""
-        self.swaps = True
+        """Note a ``cas``, the last access."""
+        self.swaps.add(self._clock.position - 1)
         number = self._clock.number
         if done:
             self._failed.pop((number, array.name, index), None)
@@ -99,7 +99,7 @@ def run_in_orders(launch: Launch, again: Callable[[bool], Launch]) -> None:
     before = [host.copy() for host in hosts]
     launch.run()
     asked = launch.asked
-    orders = [(True, True)] * (launch.fenced or asked.swaps)  # backwards, and giving way
+    orders = [(True, True)] * bool(launch.fenced or asked.swaps)  # backwards, and giving way
     orders += [(True, False)] * bool(asked.answers) + [(False, False)] * bool(asked.polled)
     after = [host.copy() for host in hosts] if orders else []
     for backwards, gives_way in orders:

@@ -11,9 +11,9 @@ through the accesses to an element that is also written in the same phase, and f
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,13 +29,12 @@ from convlab.simulation.access_log import (
     AccessLog,
     joined,
 )
+from convlab.simulation.happens_before import HappensBefore
 from convlab.simulation.memory_rules import changes
 from convlab.simulation.scalars import converted
 
 SIEVE = 1 << 18
 ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
-# The kinds of fences, beside those of accesses: ``threadfence_block``, ``threadfence``.
-BLOCK_FENCE, FENCE = 64, 65
 
 
 class Conflict(NamedTuple):
@@ -61,6 +60,7 @@ class Race:
 
     def __init__(self) -> None:
         self.fences: list[Access] = []
+        self.swaps: set[int] = set()  # positions of the atomics that are a ``cas``
         self.grid_barriers: list[int] = []  # positions
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
@@ -77,7 +77,7 @@ class Race:
                 if not self._bytes:  # what went before was in elements
                     self._bytes, sizes = True, log.sizes(self._written)
                     self._written = np.repeat(self._written, sizes) + _within(sizes)
-            accesses = columns._replace(kind=columns.kind & 3)
+            accesses = self._guesses_as_atomics(columns._replace(kind=columns.kind & 3))
             shared = columns.address < GLOBAL
             if shared.any():
                 sets = (accesses.kind == WRITE) | (columns.kind & SETS != 0)
@@ -144,40 +144,73 @@ class Race:
             order = some[np.lexsort([key[some] for key in keys])]
             yield from self._conflicts(accesses, order, keys, scope)
 
+    def _guesses_as_atomics(self, accesses: Accesses) -> Accesses:
+        """A read before a ``cas`` of its thread there is as good as an atomic: the ``cas`` fails if
+        another thread comes between."""
+        if not self.swaps:
+            return accesses
+        kind, address, thread = accesses.kind.copy(), accesses.address, accesses.thread
+        swap = np.isin(accesses.position, [*self.swaps])
+        order = np.lexsort((accesses.position, thread, address))
+        before, after = order[:-1], order[1:]
+        same_place = (address[before] == address[after]) & (thread[before] == thread[after])
+        kind[before[same_place & swap[after] & (kind[before] == READ)]] = ATOMIC
+        return accesses._replace(kind=kind)
+
     def _keep(self, accesses: Accesses, far: np.ndarray) -> None:
-        """Of each block's accesses of a kind to a global address keep one: the last write, since a
-        fence may come after it, and the first read or atomic. Where there are fences keep one of
-        each thread, and all atomics: any of them may tell another block something."""
+        """Of each block's accesses of a kind to a global address keep the first. Where there are
+        fences keep one of each thread from an atomic, fence or barrier to the next, and all
+        atomics: any of them may tell another block something."""
         address = accesses.address
-        entity = accesses.thread if self.fences else accesses.block
-        between = self._between(accesses) * (int(entity.max()) + 1)
         low = int(address[far].min())
         width = int(address[far].max()) - low + 1
+        among = self._between(accesses) * (int(accesses.block.max()) + 1) + accesses.block
+        if self.fences:
+            among = self._segments(accesses)
         for kind in (READ, WRITE, ATOMIC):
             chosen = far[accesses.kind[far] == kind]
-            if kind == WRITE:
-                chosen = chosen[::-1]
             if kind != ATOMIC or not self.fences:
-                each = (between[chosen] + entity[chosen]) * width + address[chosen] - low
+                each = among[chosen] * width + address[chosen] - low
                 chosen = chosen[np.unique(each, return_index=True)[1]]
             self._kept.append(accesses.take(chosen))
+
+    def _segments(self, accesses: Accesses) -> np.ndarray:
+        """A number for each stretch of a thread between its atomics, fences and barriers."""
+        count = len(accesses.position)
+        fences = [one for one in self.fences if one.position > accesses.position[0] - 1]
+        thread = np.append(accesses.thread, [one.thread for one in fences])
+        position = np.append(accesses.position, [one.position for one in fences])
+        tells = np.append(accesses.kind == ATOMIC, np.ones(len(fences), bool))
+        phase = np.append(accesses.phase, [one.phase for one in fences])
+        epoch = np.append(accesses.epoch, [one.epoch for one in fences])
+        order = np.lexsort((position, thread))
+        segment = np.empty(len(order), np.int64)
+        new = changes(thread[order], phase[order], epoch[order]) | tells[order]
+        segment[order] = np.cumsum(new)
+        return segment[:count]
 
     def _conflicts(
         self, accesses: Accesses, order: np.ndarray, keys: Sequence[np.ndarray], scope: str
     ) -> Iterator[Conflict]:
         """The first of each group that agrees in the keys (``order`` sorts by them, if given), and
         no more than enough of the same lines."""
-        # What fences and atomics say; with no fence atomics say nothing beyond themselves.
-        atomics: Any = np.flatnonzero(accesses.kind == ATOMIC) if self.fences else []
-        messages = Messages(self.fences, _in_time(accesses, atomics))
+
+        @cache
+        def happens_before() -> HappensBefore:
+            # With no fence atomics say nothing beyond themselves.
+            atomics: Any = np.flatnonzero(accesses.kind == ATOMIC) if self.fences else []
+            return HappensBefore(self.fences, _in_time(accesses, atomics), self.swaps)
+
         seen: Counter[tuple[int, int]] = Counter()
         for indices, sites in _in_conflict(accesses, order, keys, getattr(accesses, scope)):
             if seen[sites] < ENOUGH:
-                for conflict in self._first(_in_time(accesses, indices), scope, messages):
+                for conflict in self._first(_in_time(accesses, indices), scope, happens_before):
                     seen[sites] += 1
                     yield conflict
 
-    def _first(self, accesses: list[Access], scope: str, messages: Messages) -> Iterator[Conflict]:
+    def _first(
+        self, accesses: list[Access], scope: str, happens_before: Callable[[], HappensBefore]
+    ) -> Iterator[Conflict]:
         """The first pair that races, if any does."""
         kept = [one.value for one in accesses if one.kind == WRITE]
         if not self._log.mixed:
@@ -186,7 +219,9 @@ class Race:
         is_flag = bool(kept) and all(same(value, kept[0]) for value in kept)
         pairs = _flag_and_others(accesses) if is_flag else _neighbours(accesses)
         for first, second in pairs:
-            if getattr(first, scope) == getattr(second, scope) or messages.told(first, second):
+            if getattr(first, scope) == getattr(second, scope):
+                continue
+            if happens_before()(first, second):
                 continue
             if scope == "thread" and self._met(first, second):
                 continue
@@ -200,53 +235,6 @@ class Race:
             first.position < position <= second.position and {first.thread, second.thread} <= met
             for position, met in self.warp_barriers
         )
-
-
-class Messages:
-    """Which accesses of different blocks, or threads, are in order all the same.
-
-    A thread fences, then tells by an atomic: it releases a lock, or counts finished blocks. Another
-    thread that reads this by an atomic at the same address may rely on all that came before the
-    fence. Each step may be another thread's, where a barrier lies between.
-    """
-
-    def __init__(self, fences: Iterable[Access], atomics: Iterable[Access]) -> None:
-        self._fences: dict[int, list[Access]] = defaultdict(list)
-        self._atomics: dict[int, list[Access]] = defaultdict(list)
-        for by_block, accesses in ((self._fences, fences), (self._atomics, atomics)):
-            for one in accesses:
-                by_block[one.block].append(one)
-
-    def told(self, first: Access, second: Access) -> bool:
-        """Whether the thread of the second access may rely on the first one."""
-        told: dict[int, float] = {}  # since which position, by address
-        if first.kind == ATOMIC:
-            told[first.address] = first.position
-        # The first fence of each thread that comes after the access and reaches far enough.
-        fences: dict[int, Access] = {}
-        for one in self._fences[first.block]:
-            if one.kind == FENCE or first.block == second.block:
-                if one.thread not in fences and _ordered(first, one):
-                    fences[one.thread] = one
-        for one in fences.values():
-            for atomic in self._atomics[first.block]:
-                if _ordered(one, atomic):
-                    since = told.get(atomic.address, atomic.position)
-                    told[atomic.address] = min(since, atomic.position)
-        return bool(told) and any(
-            told.get(atomic.address, second.position) < atomic.position
-            and (atomic.position == second.position or _ordered(atomic, second))
-            for atomic in self._atomics[second.block]
-        )
-
-
-def _ordered(one: Access, other: Access) -> bool:
-    """Whether program order or a barrier puts one before the other."""
-    if one.position > other.position:
-        return False
-    if one.thread == other.thread or (one.block == other.block and one.phase < other.phase):
-        return True
-    return one.warp == other.warp and one.epoch < other.epoch
 
 
 def _in_time(accesses: Accesses, indices: Any) -> list[Access]:

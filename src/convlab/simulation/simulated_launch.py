@@ -35,12 +35,13 @@ from convlab.simulation.findings import (
     coordinates_of,
 )
 from convlab.simulation.greenlets import Block
+from convlab.simulation.happens_before import BLOCK_FENCE, FENCE
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
 from convlab.simulation.numbas_types import check_kernel
 from convlab.simulation.orders import Asked
 from convlab.simulation.python_body import BY_ZERO, Copier, may_wait, names_used
-from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
+from convlab.simulation.races import Race, few
 from convlab.simulation.ranges import WIDEST, given_bits
 from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
@@ -162,6 +163,7 @@ class SimulatedLaunch(Clock):
         self.race = Race()
         self.fenced = False
         self.asked = self.cuda.asked = Asked(self)
+        self.race.swaps = self.asked.swaps
         self.phases = self.epoch = 0  # how many there were, of all blocks and warps
         self.backwards = backwards
 
