@@ -27,6 +27,7 @@ from convlab.simulation.access_log import (
     Access,
     Accesses,
     AccessLog,
+    Sites,
     joined,
 )
 from convlab.simulation.happens_before import HappensBefore
@@ -58,9 +59,12 @@ def few(conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
 class Race:
     """Analyses a launch's log piece by piece: whole blocks, or whole phases of one."""
 
-    def __init__(self) -> None:
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
         self.fences: list[Access] = []
-        self.swaps: set[int] = set()  # positions of the atomics that are a ``cas``
+        # Positions of the atomics that are a ``cas``, and of those that check a number read before.
+        self.swaps: set[int] = set()
+        self.checks: set[int] = set()
         self.grid_barriers: list[int] = []  # positions
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
@@ -145,16 +149,24 @@ class Race:
             yield from self._conflicts(accesses, order, keys, scope)
 
     def _guesses_as_atomics(self, accesses: Accesses) -> Accesses:
-        """A read before a ``cas`` of its thread there is as good as an atomic: the ``cas`` fails if
-        another thread comes between."""
-        if not self.swaps:
+        """A plain read for a guess is as good as an atomic one: the thread's next access there is a
+        ``cas``, ``max`` or ``min``, which does no harm if others came between. Another thread that
+        reads at that line may find that it need not; but one that polls there has no atomic."""
+        if not self.checks:
             return accesses
-        kind, address, thread = accesses.kind.copy(), accesses.address, accesses.thread
-        swap = np.isin(accesses.position, [*self.swaps])
+        address, thread, site = (
+            accesses.address,
+            accesses.thread,
+            self._sites.one_each(accesses.site),
+        )
+        check, read = np.isin(accesses.position, [*self.checks]), accesses.kind == READ
         order = np.lexsort((accesses.position, thread, address))
-        before, after = order[:-1], order[1:]
-        same_place = (address[before] == address[after]) & (thread[before] == thread[after])
-        kind[before[same_place & swap[after] & (kind[before] == READ)]] = ATOMIC
+        now, then = order[:-1], order[1:]
+        pairs = (address[now] == address[then]) & (thread[now] == thread[then]) & read[now]
+        now, then = now[pairs], then[pairs]
+        polls = np.unique(site[now[read[then] & (site[now] == site[then])]])
+        guesses = np.setdiff1d(site[now[check[then]]], polls)
+        kind = np.where(read & np.isin(site, guesses), np.int8(ATOMIC), accesses.kind)
         return accesses._replace(kind=kind)
 
     def _keep(self, accesses: Accesses, far: np.ndarray) -> None:

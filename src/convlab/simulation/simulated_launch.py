@@ -39,7 +39,7 @@ from convlab.simulation.happens_before import BLOCK_FENCE, FENCE
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
 from convlab.simulation.numbas_types import check_kernel
-from convlab.simulation.orders import Asked
+from convlab.simulation.orders import USUAL, Asked, Order
 from convlab.simulation.python_body import BY_ZERO, Copier, may_wait, names_used
 from convlab.simulation.races import Race, few
 from convlab.simulation.ranges import WIDEST, given_bits
@@ -82,7 +82,7 @@ class Kept(NamedTuple):
 
 
 class SimulatedLaunch(Clock):
-    """One launch. With ``backwards`` blocks and threads run from the last to the first."""
+    """One launch, in an order of its blocks and threads."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class SimulatedLaunch(Clock):
         recorder: Recorder | None = None,
         loops: Loops | None = None,
         typed: bool = False,
-        backwards: bool = False,
+        order: Order = USUAL,
     ) -> None:
         _check_shape(grid, block)
         function = getattr(kernel, "py_func", None)
@@ -160,12 +160,12 @@ class SimulatedLaunch(Clock):
         self.may_tell = bool(used & TELLING)
         self.deep = any(may_wait(code) for code in self.codes if code is not self.body.__code__)
         self.arguments = self._as_seen(arguments)
-        self.race = Race()
+        self.race = Race(self.sites)
         self.fenced = False
-        self.asked = self.cuda.asked = Asked(self)
-        self.race.swaps = self.asked.swaps
+        self.asked = self.cuda.asked = Asked(self, order)
+        self.race.swaps, self.race.checks = self.asked.swaps, self.asked.checks
         self.phases = self.epoch = 0  # how many there were, of all blocks and warps
-        self.backwards = backwards
+        self.order = order
 
     def _emulation(self, value: object) -> Callable[..., Any] | None:
         """What an intrinsic does in this launch; None for anything else, and for a device function:
@@ -326,10 +326,10 @@ class SimulatedLaunch(Clock):
         indices = [coordinates_of(number, self.block_shape) for number in range(block_size)]
         heard = self._enterer(), self._barrier, self._warp_barrier
         complain = self.reports.add if self.strict else None
-        for number in reversed(blocks) if self.backwards else blocks:
+        for number in reversed(blocks) if self.order.backwards else blocks:
             if self.on_block is not None:
                 self.on_block(self.kernel, number, len(blocks))
-            how = number, self.backwards, self.deep
+            how = number, self.order.backwards, self.order.gives_way, self.deep
             block = Block(self.body, self.arguments, indices, *heard, complain, *how)
             for part in self.cuda.shared, self.paths:
                 if part is not None:
