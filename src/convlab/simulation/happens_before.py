@@ -110,8 +110,9 @@ class HappensBefore:
                     changed[board] = event.position
                 read[*board, thread] = event.position
 
-    def __call__(self, first: Access, second: Access) -> bool:
-        """Whether the thread of the second access may rely on the first one."""
+    def __call__(self, first: Access, second: Access, fenced: bool = True) -> bool:
+        """Whether the thread of the second access may rely on the first one; if not ``fenced``,
+        whether it could if it had fenced after it polled."""
         if first.kind == ATOMIC and any(
             atomic.position > first.position and in_order(atomic, second)
             for atomic in self._atomics[second.block, first.address]
@@ -120,7 +121,7 @@ class HappensBefore:
         return any(
             in_order(one.atomic, second)
             and in_order(first, one.fence)
-            and not (one.polls and self._early(one.atomic, second))
+            and not (fenced and one.polls and self._early(one.atomic, second))
             for one in reversed(self._learned[second.block, first.block])
         )
 

@@ -18,7 +18,8 @@ import numpy as np
 from convlab.simulation.access_log import GLOBAL, WARP, ignores_result
 
 Launch = Any  # a simulated_launch.SimulatedLaunch
-PATIENCE = 64  # times that a thread polls in vain before it lets others go first
+PATIENCE = 1024  # times that a thread polls in vain before it lets others go first, at first
+MOST_PATIENCE = 50_000  # of all threads
 TOLERANCE = 1e-5  # of the largest number: sums of floats in another order
 Key = tuple[int, int, str, Any]  # thread of the launch, site, array, index
 
@@ -26,7 +27,7 @@ Key = tuple[int, int, str, Any]  # thread of the launch, site, array, index
 class Order(NamedTuple):
     """In which order blocks and threads run: ``backwards``, from the last to the first. With
     ``slow`` 0 the even warps let others go first at each atomic, with 1 the odd ones, counted from
-    the block's number on. A thread polls ``patience`` times in vain before others run."""
+    the block's number on. A thread polls ``patience`` times in vain before others run, once."""
 
     backwards: bool = False
     slow: tuple[int, ...] = ()
@@ -56,6 +57,8 @@ class Asked:
     def __init__(self, clock: Any, order: Order) -> None:
         self._clock, self._order = clock, order
         self.answers: dict[Key, Any] = {}  # the last one
+        self._impatient: set[int] = set()  # threads that have polled for so long
+        self._left = MOST_PATIENCE
         self.polled: dict[Key, int] = {}  # how often in a row the last answer was the one before
         self._failed: dict[tuple[int, str, Any], Try] = {}
         self._without: list[Try] = []
@@ -72,13 +75,20 @@ class Asked:
         """Note that an atomic changed nothing; whether its thread polls, so others may go first."""
         if ignores_result(frame.f_code, site - id(frame.f_code)):
             return False
-        key = self._clock.number, site, array.name, index
+        number = self._clock.number
+        key = number, site, array.name, index
         in_vain = 0
         if key in self.answers:
             in_vain = self.polled.get(key, 0) + 1 if self.answers[key] == answer else 0
             self.polled[key] = in_vain
         self.answers[key] = answer
-        return in_vain > self._order.patience
+        if number in self._impatient or self._left <= 0:
+            return in_vain > 0
+        self._left -= in_vain > 0
+        if in_vain > self._order.patience:
+            self._impatient.add(number)
+            return True
+        return False
 
     def check(self) -> None:
         """Note that the last access was an atomic that a stale number before it does no harm."""
@@ -136,7 +146,7 @@ def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
         _fill(hosts, before)
         try:
             other = again(order)
-            other.reports.order = " when blocks run in another order"
+            other.reports.order = ", seen in another order of the threads"
             other.run()
             if outcome := _difference(names, after, hosts, before):
                 _report(launch, other, outcome)
@@ -157,21 +167,19 @@ def _report(launch: Launch, other: Launch, outcome: str) -> None:
 def _evidence(launch: Launch, other: Launch) -> tuple[str, Key] | None:
     """What a thread did not wait for, in words, and where."""
     for failed in (*other.asked.without_lock(), *launch.asked.without_lock()):
-        said = (
-            f"a thread goes on without the lock {_element(failed.key)}, which is held only for now"
-        )
-        return said, failed.key
+        said = f"a thread goes on without the lock {_element(failed.key)}"
+        return f"{said}, which another thread frees later", failed.key
     one, two = launch.asked, other.asked
     for asked in two, one:
         for key, in_vain in asked.polled.items():
             if in_vain:
-                said = f"a thread has polled {_element(key)} in vain and goes on"
-                return f"{said}, though it becomes another number later", key
+                said = f"a thread gives up polling {_element(key)}"
+                return f"{said}, which another thread changes later", key
     polls = {key[1] for asked in (one, two) for key in asked.polled}
     for key, answer in one.answers.items():
         if key[1] not in polls and two.answers.get(key, answer) != answer:
-            said = f"an atomic reads {_element(key)}, {answer} or {two.answers[key]}"
-            return f"{said} as other threads are further or not, and nothing waits for them", key
+            said = f"an atomic reads {answer} or {two.answers[key]} from {_element(key)}"
+            return f"{said}, and the kernel does not wait for the threads that change it", key
     return None
 
 

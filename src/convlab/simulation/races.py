@@ -39,11 +39,13 @@ ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
 
 
 class Conflict(NamedTuple):
-    """``kind`` as in a Finding; ``second`` is None for an uninitialised read."""
+    """``kind`` as in a Finding; ``second`` is None for an uninitialised read. ``polled`` says that
+    the second thread has waited for the first one, but has not fenced."""
 
     kind: str
     first: Access
     second: Access | None
+    polled: bool = False
 
 
 def few(conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
@@ -65,6 +67,8 @@ class Race:
         # Positions of the atomics that are a ``cas``, and of those that check a number read before.
         self.swaps: set[int] = set()
         self.checks: set[int] = set()
+        self._guesses: set[int] = set()  # sites of reads before a check, and of those that poll
+        self._polls: set[int] = set()
         self.grid_barriers: list[int] = []  # positions
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
@@ -101,7 +105,7 @@ class Race:
         """Conflicts between blocks."""
         if not self._kept:
             return
-        accesses = joined(self._kept)
+        accesses = self._without_guesses(joined(self._kept))
         accesses = in_bytes(accesses) if self._log.mixed else accesses
         address, kind, between = accesses.address, accesses.kind, self._between(accesses)
         some = np.flatnonzero(np.isin(address, address[kind != READ]))
@@ -150,8 +154,9 @@ class Race:
 
     def _guesses_as_atomics(self, accesses: Accesses) -> Accesses:
         """A plain read for a guess is as good as an atomic one: the thread's next access there is a
-        ``cas``, ``max`` or ``min``, which does no harm if others came between. Another thread that
-        reads at that line may find that it need not; but one that polls there has no atomic."""
+        ``max`` or ``min``, or a ``cas`` tried over and over, which does no harm if others came
+        between. Another thread that reads at that line may find that it need not; but one that
+        polls there has no atomic."""
         if not self.checks:
             return accesses
         address, thread, site = (
@@ -160,14 +165,20 @@ class Race:
             self._sites.one_each(accesses.site),
         )
         check, read = np.isin(accesses.position, [*self.checks]), accesses.kind == READ
+        swaps = np.unique(site[np.isin(accesses.position, [*self.swaps])]).tolist()
+        check &= ~np.isin(site, [one for one in swaps if not self._sites.in_while(one)])
         order = np.lexsort((accesses.position, thread, address))
         now, then = order[:-1], order[1:]
         pairs = (address[now] == address[then]) & (thread[now] == thread[then]) & read[now]
         now, then = now[pairs], then[pairs]
-        polls = np.unique(site[now[read[then] & (site[now] == site[then])]])
-        guesses = np.setdiff1d(site[now[check[then]]], polls)
-        kind = np.where(read & np.isin(site, guesses), np.int8(ATOMIC), accesses.kind)
-        return accesses._replace(kind=kind)
+        self._polls.update(site[now[read[then] & (site[now] == site[then])]].tolist())
+        self._guesses.update(site[now[check[then]]].tolist())
+        return self._without_guesses(accesses)
+
+    def _without_guesses(self, accesses: Accesses) -> Accesses:
+        guesses = [*self._guesses - self._polls]
+        here = np.isin(self._sites.one_each(accesses.site), guesses) & (accesses.kind == READ)
+        return accesses._replace(kind=np.where(here, np.int8(ATOMIC), accesses.kind))
 
     def _keep(self, accesses: Accesses, far: np.ndarray) -> None:
         """Of each block's accesses of a kind to a global address keep the first. Where there are
@@ -238,7 +249,7 @@ class Race:
             if scope == "thread" and self._met(first, second):
                 continue
             where = "shared race" if first.address < GLOBAL else "global race"
-            yield Conflict(where, first, second)
+            yield Conflict(where, first, second, happens_before()(first, second, fenced=False))
             return
 
     def _met(self, first: Access, second: Access) -> bool:
