@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernels import data_types, sanitized, schedules
+from kernels import data_types, messages, sanitized, schedules
 from kernels.cases import Case, findings_of
 from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
 from kernels.wrong import WRONG
 
 from convlab.engines.simulator import Finding, SimulationError, Simulator
-from convlab.simulation import simulated_launch, turns
+from convlab.simulation import scheduler, simulated_launch
 from convlab.simulation.findings import REMEDIES
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -26,7 +26,9 @@ def lines(findings: Sequence[Finding]) -> set:
 
 
 @pytest.mark.parametrize(
-    "case", [*WRONG, *data_types.WRONG, *schedules.WRONG], ids=lambda case: case.name
+    "case",
+    [*WRONG, *data_types.WRONG, *schedules.WRONG, *messages.WRONG],
+    ids=lambda case: case.name,
 )
 def test_a_wrong_kernel_gets_its_finding(case: Case, monkeypatch) -> None:
     found = findings_of(case)
@@ -46,10 +48,20 @@ def test_a_wrong_kernel_gets_its_finding(case: Case, monkeypatch) -> None:
     ("name", "count", "block", "says"),
     [
         ("no_fence_after_stores", 256, 0, "thread (0, 0, 0), which wrote it, has not fenced it"),
-        ("own_part_with_no_barrier", 256, 0, "read by tensor cores after thread (0, 0, 0)"),
+        (
+            "own_part_with_no_barrier",
+            256,
+            0,
+            "writes S[0] and tensor cores read it",
+        ),
         ("own_warp_s_part_is_done_only", 128, 0, "written while tensor cores may read it"),
         ("tensor_cores_read_before_the_wait", 128, 0, "thread (0, 0, 0)'s copy to it is in flight"),
-        ("block_index_forgotten", 32, 1, "after block (0, 0, 0) had written it"),
+        (
+            "block_index_forgotten",
+            32,
+            1,
+            "writes b[0] and block (1, 0, 0) overwrites it",
+        ),
         ("no_guard", 1, 1, "a[32] is outside shape (32,)"),
     ],
 )
@@ -69,7 +81,8 @@ def test_what_is_said_of_a_mistake(name: str, count: int, block: int, says: str)
         ("return_of_threads_out_of_range", "this one returned in line"),
         ("trip_count_of_each_thread", "inside the while in line"),
         ("barrier_in_a_device_function_in_a_branch", "parted by the if in line"),
-        ("volatile_tree_with_no_syncwarp", "put cuda.syncwarp()"),
+        ("volatile_tree_with_no_syncwarp", "put cuda.syncthreads()"),
+        ("last_warp_with_no_syncwarp", "put cuda.syncwarp()"),
         ("bounded_poll_without_fences", "an atomic flag that the other block waits for"),
         ("element_of_two_warps", "put cuda.syncthreads()"),
     ],
@@ -80,10 +93,12 @@ def test_what_is_said_of_threads_that_meet(name: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [*RIGHT, *data_types.RIGHT, *schedules.RIGHT, *DOCUMENTED], ids=lambda case: case.name
+    "case",
+    [*RIGHT, *data_types.RIGHT, *schedules.RIGHT, *messages.RIGHT, *DOCUMENTED],
+    ids=lambda case: case.name,
 )
 def test_a_right_kernel_gets_none(case: Case, monkeypatch) -> None:
-    monkeypatch.setattr(turns, "POLLS", 50)  # sooner than usual: some give up polling
+    monkeypatch.setattr(scheduler, "POLLS", 50)  # sooner than usual: some give up polling
     for engine, long in (
         (Simulator(), simulated_launch.LONG), (Simulator(), 0), (Simulator(strict=False), 0)
     ):  # fmt: skip

@@ -128,8 +128,8 @@ def beyond(b):
 
 def test_records_are_checked_by_field() -> None:
     assert (
-        "global race: b.x[1] is written after thread (0, 0, 0), of the same warp, had "
-        "written it, nothing between" in (findings(race_on_a_field, np.zeros(32, PLACE))[0])
+        "global race: thread (0, 0, 0) writes b.x[1] and thread (1, 0, 0) overwrites it, with no "
+        "barrier between" in (findings(race_on_a_field, np.zeros(32, PLACE))[0])
     )
     run(other_fields, np.zeros(32, PLACE), block=32)
     (found,) = findings(unwritten_field, np.zeros(1, PLACE), block=1)
@@ -186,7 +186,7 @@ def slices_that_overlap(a):
     ("kernel", "argument", "what"),
     [
         (local_row_unwritten, np.zeros(1, F), r"uninitialised.* own\[1\] is read before"),
-        (slices_that_overlap, np.zeros(33, F), r"global race.* a\[1\] is written after"),
+        (slices_that_overlap, np.zeros(33, F), r"global race.* writes a\[1\] and thread"),
     ],
 )
 def test_mistakes_in_views_are_found(kernel: Any, argument: np.ndarray, what: str) -> None:

@@ -283,7 +283,7 @@ if __name__ == "__main__": test_long()
 def test_a_launch_has_so_many_steps(tmp_path, monkeypatch) -> None:
     (tmp_path / "test_long.py").write_text(LONG)
     monkeypatch.chdir(tmp_path)
-    told = "test_long.py:7: endless loop, sums, line 7: all loops together have run 500 times"
+    told = "test_long.py:7: endless loop, sums, line 7 of test_long.py: all loops together have"
     assert told in command("run", "--steps", "500", "test_long.py").stderr
     (plugin,) = PLUGINS.values()
     options = "-p", plugin, "-p", "no:cacheprovider", "--cuda=strict", "--cuda-steps=500"

@@ -69,7 +69,8 @@ def edited(function: Any, name: str, edits: dict[str, Any]) -> Any:
     """The function ``name(a, b)`` whose lines are those of ``function``, except that each line in
     ``edits`` becomes the line or the lines beside it. Raises ``ValueError`` for a line that is not
     there exactly once."""
-    _, *lines = inspect.getsource(function).splitlines()
+    lines = inspect.getsource(function).splitlines()
+    del lines[: 1 + next(n for n, line in enumerate(lines) if line.startswith("def "))]
     body = []
     for line in lines:
         old, indent = line.strip(), line[: len(line) - len(line.lstrip())]

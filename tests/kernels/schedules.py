@@ -398,6 +398,20 @@ def volatile_tree_with_no_syncwarp(a, b):
         b[0] = S[0]
 
 
+@wrong("shared race", "S[i] += S[i + step]", 1, 64, floats(64, 1))
+def last_warp_with_no_syncwarp(a, b):
+    S = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    S[i] = a[i]
+    cuda.syncthreads()
+    if i < 32:
+        for step in (32, 16, 8, 4, 2, 1):
+            if i < step:
+                S[i] += S[i + step]
+        if i == 0:
+            b[0] = S[0]
+
+
 @wrong("global race", "b[i] = a[(i + 32) % 64]", 1, 64, floats(64, 64))
 def element_of_two_warps(a, b):
     i = cuda.threadIdx.x

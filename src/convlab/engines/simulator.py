@@ -17,7 +17,7 @@ import numpy as np
 from convlab.engines import Engine
 from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import Finding, NotSimulated, SimulationError, three
-from convlab.simulation.orders import run_in_orders
+from convlab.simulation.orders import Order, run_in_orders
 from convlab.simulation.simulated_launch import Recorder, SimulatedLaunch
 from convlab.stage import Launch
 
@@ -61,9 +61,9 @@ class Simulator(Engine):
         what = kernel, *sizes, arguments, shared_bytes, self.strict
         left = None if self.loops is None else self.loops.left  # for either order
 
-        def again(backwards: bool) -> SimulatedLaunch:
+        def again(order: Order) -> SimulatedLaunch:
             loops = None if left is None else Loops(left)
-            return SimulatedLaunch(*what, None, None, loops, self.typed, backwards=backwards)
+            return SimulatedLaunch(*what, None, None, loops, self.typed, order=order)
 
         simulated = SimulatedLaunch(*what, self._counts, self.recorder, self.loops, self.typed)
         simulated.on_block = self.on_block

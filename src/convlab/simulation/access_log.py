@@ -29,7 +29,7 @@ from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
-from convlab.simulation.branches import branch_between
+from convlab.simulation.branches import branch_between, in_while, together_in_branch
 
 GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
 READ, WRITE, ATOMIC = 0, 1, 2
@@ -265,8 +265,8 @@ def _spread(rows: list[int], width: int, entries: int) -> Iterator[np.ndarray]:
 class Sites:
     """Finds source lines and names for the sites of some functions."""
 
-    def __init__(self, codes: Iterable[CodeType]) -> None:
-        self._codes = {id(code): code for code in codes}
+    def __init__(self, codes: Iterable[CodeType], kernel: CodeType | None = None) -> None:
+        self._codes, self._kernel = {id(code): code for code in codes}, kernel
 
     def line(self, site: int) -> tuple[str, int]:
         if (code := self._code(site)) is None:
@@ -281,6 +281,19 @@ class Sites:
         return branch_between(
             code, code.co_filename, line, None if other == site else self.line(other)[1]
         )
+
+    def in_while(self, site: int) -> bool:
+        """Whether a ``while`` loop runs it over and over."""
+        code = self._code(site)
+        return code is not None and in_while(code, code.co_filename, self.line(site)[1])
+
+    def together_in_branch(self, site: int, other: int) -> bool:
+        """Whether an ``if`` has both in it and all that may come between them; so it may be for
+        those of device functions, which may be called in one."""
+        code = self._code(site)
+        if code is None or code is not self._code(other) or code is not self._kernel:
+            return True
+        return together_in_branch(code, code.co_filename, self.line(site)[1], self.line(other)[1])
 
     def knows(self, code: CodeType) -> bool:
         return id(code) in self._codes

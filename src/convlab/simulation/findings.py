@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,12 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.access_log import ATOMIC, LANDED, READ, WRITE, AccessLog, Clock, Sites
+from convlab.simulation.access_log import (
+    ATOMIC,
+    LANDED,
+    READ,
+    WARP,
+    WRITE,
+    Access,
+    AccessLog,
+    Clock,
+    Sites,
+)
 from convlab.simulation.races import Conflict
 
 Coordinates = tuple[int, int, int]
 
 SAME_WARP = ", of the same warp,"
+NO_BARRIER, NO_ORDER = "with no barrier between", "and nothing orders the two blocks"
+NO_FENCE = "with no fence after the atomic that waits for it"
 # What usually fixes each kind. docs/findings.md says more about each.
 REMEDIES = {
     "out of bounds": "guard the access with the array's size, or correct the index",
@@ -30,25 +43,29 @@ REMEDIES = {
     "one thread, or use an atomic",
     "barrier divergence": "move the barrier out of the branch, and let no thread return before it",
     "inactive lane": "let every lane that the mask names reach the call, and read from those only",
-    "deadlock": "let whoever is waited for come there without waiting itself: free every lock, set "
-    "every flag, reach every barrier",
-    "depends on order": "poll until the others have come there, put a barrier between, retry a "
-    "lock until it is free, or split the kernel in two launches",
-    "endless loop": "let the loop's condition come to an end",
+    "deadlock": "let each thread free its locks, set its flags and reach its barriers before it "
+    "waits for others",
+    "depends on order": "poll until the other threads are there, put a barrier between, retry the "
+    "lock until it is free, or split the kernel into two launches",
+    "endless loop": "change in the loop what its condition tests",
     "wraps around": "compare before subtracting, or keep the number signed",
     "division by zero": "guard the division",
 }
 
+_FENCE = "call cuda.threadfence() after that atomic: the compiler may read earlier"
+_WARP = "put cuda.syncwarp() between the two accesses, or use an atomic"
 # The remedy where what is found has this piece.
 SPECIAL = {
-    ("shared race", SAME_WARP): "put cuda.syncwarp() between the two accesses, or use an atomic",
-    ("global race", SAME_WARP): "put cuda.syncwarp() between the two accesses, or use an atomic",
-    ("global race", "after block "): "let each element belong to one thread, use an atomic, put "
+    ("shared race", SAME_WARP): _WARP,
+    ("global race", SAME_WARP): _WARP,
+    ("shared race", NO_FENCE): _FENCE.replace("threadfence", "threadfence_block"),
+    ("global race", NO_FENCE): _FENCE,
+    ("global race", NO_ORDER): "let each element belong to one thread, use an atomic, put "
     "cuda.threadfence() before an atomic flag that the other block waits for, or split the kernel "
-    "in two launches",
+    "into two launches",
     ("inactive lane", "mma_tf32"): "let all 32 lanes of the warp reach the call",
     ("inactive lane", "_product"): "let all 128 threads of the warpgroup reach the call",
-    ("endless loop", "together"): "let the loops end, or allow more steps",
+    ("endless loop", "together"): "end the loops earlier, or allow more steps",
     ("out of bounds", "dynamic shared"): "give the launch as many bytes as its arrays have, "
     "kernel[grid, block, stream, BYTES]",
     ("misaligned", "multiple of its size"): "align the field, or begin the view at a "
@@ -89,11 +106,11 @@ class Finding:
         return REMEDIES[self.kind]
 
     def __str__(self) -> str:
-        lines = f"line {self.line}"
+        lines = f"line {self.line} of {Path(self.file).name}"
         if self.other_file not in (None, self.file):
             lines += f" and line {self.other_line} of {Path(str(self.other_file)).name}"
         elif self.other_line not in (None, self.line):
-            lines = f"lines {self.line} and {self.other_line}"
+            lines = f"lines {self.line} and {self.other_line} of {Path(self.file).name}"
         who = f" (block {self.block}, thread {self.thread})" if self.thread is not None else ""
         times = f" [{self.count} times]" if self.count > 1 else ""
         return f"{self.kind}, {self.kernel}, {lines}: {self.what}{who}{times}; {self.remedy}"
@@ -127,6 +144,7 @@ ALWAYS = (
     "division by zero",
 )  # refused with no checks too
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
+_DOES = {READ: "reads", WRITE: "writes", ATOMIC: "updates"}
 _BY_PRODUCT = READ + LANDED
 
 
@@ -138,6 +156,7 @@ class Reports:
     ) -> None:
         self.sites = Sites(())
         self.order = ""  # in words, where it is not the usual one
+        self.syncs_warps = False  # whether the kernel calls syncwarp
         self._kernel, self._strict, self._clock = kernel, strict, clock
         self._grid, self._block_shape = grid, block_shape
         self._found: dict[tuple[object, ...], Finding] = {}
@@ -154,14 +173,16 @@ class Reports:
         other_file, other_line = (None, None) if other is None else self.sites.line(other)
         key = kind, file, line, other_file, other_line, more.get("array")
         if (known := self._found.get(key)) is not None:
-            self._found[key] = replace(known, count=known.count + 1)
-            return
+            if SAME_WARP not in known.what or SAME_WARP in what:
+                self._found[key] = replace(known, count=known.count + 1)
+                return
         if kind == "barrier divergence" and "line" not in what:
             branch = self.sites.branch_between(site, site if other is None else other)
             how = "inside" if other in (None, site) else "parted by"
             what += f", {how} {branch}" * bool(branch)
         where = {"block": self.block(self._clock.block_number), "thread": self.thread(thread)}
         fields = where | {"other_line": other_line, "other_file": other_file} | more
+        fields["count"] = 1 if known is None else known.count + 1
         self._found[key] = Finding(kind, self._kernel, file, line, what, **fields)
 
     def of_array(
@@ -182,41 +203,66 @@ class Reports:
 
     def conflict(self, conflict: Conflict, log: AccessLog) -> None:
         """Note a race, an uninitialised read, or an access to the target of a copy in flight."""
-        kind, first, second = conflict
+        kind, first, second, _ = conflict
         shown = second or first
         span = log.span_at(first.address)
         index, _ = span.split(first.address)
+        element = f"{span.name}[{', '.join(map(str, index))}]"
         who = f"thread {self.thread(first.thread)}"
         if second is None:
-            what = "is read before anything in this block wrote to it"
+            what = f"{element} is read before anything in this block wrote to it"
         elif kind == "not fenced":
-            what = f"is read by tensor cores, but {who}, which wrote it, has not fenced it"
+            what = (
+                f"{element} is read by tensor cores, but {who}, which wrote it, has not fenced it"
+            )
         elif kind == "copy in flight":
-            what = f"is {_DONE[second.kind]} while {who}'s copy to it is in flight"
+            what = f"{element} is {_DONE[second.kind]} while {who}'s copy to it is in flight"
         elif first.kind == _BY_PRODUCT:
             what = (
-                f"is {_DONE[second.kind]} while tensor cores may read it: no barrier after "
-                "finish_product lies between"
+                f"{element} is {_DONE[second.kind]} while tensor cores may read it: no barrier "
+                "after finish_product lies between"
             )
         elif second.kind == _BY_PRODUCT:
-            did = f"{who} had {_DONE[first.kind]} it"
-            what = f"is read by tensor cores after {did}, no barrier between"
+            what = f"{who} {_DOES[first.kind]} {element} and tensor cores read it, {NO_BARRIER}"
         else:
-            if first.block != second.block:
-                who = f"block {self.block(first.block)}"
-            elif first.warp == second.warp:
-                who += SAME_WARP
-            did = f"{who} had {_DONE[first.kind]} it"
-            what = f"is {_DONE[second.kind]} after {did}, nothing between{self.order}"
-        element = {"array": span.name, "index": index, "shape": span.shape}
+            what = self._race(conflict, element, log)
         self.add(
             kind,
-            f"{span.name}[{', '.join(map(str, index))}] {what}",
+            what,
             shown.site,
             shown.thread,
             None if second is None else first.site,
             block=self.block(shown.block),
-            **element,
+            array=span.name,
+            index=index,
+            shape=span.shape,
+        )
+
+    def _race(self, conflict: Conflict, element: str, log: AccessLog) -> str:
+        """Who does what to the element, and what lies not between."""
+        first, second = conflict.first, conflict.second
+        assert second is not None
+        one, other = f"thread {self.thread(first.thread)}", f"thread {self.thread(second.thread)}"
+        missing = NO_BARRIER
+        if first.block != second.block:
+            one, other = f"block {self.block(first.block)}", f"block {self.block(second.block)}"
+            missing = NO_ORDER
+        elif first.warp == second.warp and self._by_warps(first, second, log):
+            other += SAME_WARP
+        does = "overwrites" if second.kind == WRITE else _DOES[second.kind]
+        missing = NO_FENCE if conflict.polled else missing
+        return f"{one} {_DOES[first.kind]} {element} and {other} {does} it, {missing}{self.order}"
+
+    def _by_warps(self, first: Access, second: Access, log: AccessLog) -> bool:
+        """Whether a barrier of the warp is the one to put between the accesses of two lanes: the
+        kernel has some, or only some warps come to that branch."""
+        if self.syncs_warps:
+            return True
+        columns = log.columns()
+        here = (columns.block == first.block) & np.isin(columns.site, (first.site, second.site))
+        warps = -(-math.prod(self._block_shape) // WARP)
+        return len(np.unique(columns.warp[here])) < warps and self.sites.together_in_branch(
+            first.site, second.site
         )
 
     def block(self, number: int) -> Coordinates:

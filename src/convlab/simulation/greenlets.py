@@ -97,8 +97,9 @@ class Block:
 
     ``on_barrier(threads, site)`` hears how many threads each barrier lets go on and where it is,
     ``on_warp_barrier`` which ones, and whether those are all of their warp that live. With
-    ``backwards`` threads run from the last to the first, and the block lets others go on whenever
-    one of its threads yields. ``deep`` says whether threads may wait in what the body calls.
+    ``backwards`` threads run from the last to the first. If it ``gives_way``, the block lets others
+    go on whenever one of its threads yields. ``deep`` says whether threads may wait in what the
+    body calls.
     """
 
     def __init__(
@@ -112,13 +113,14 @@ class Block:
         complain: Complain | None,
         number: int = 0,
         backwards: bool = False,
+        gives_way: bool = False,
         deep: bool = True,
     ) -> None:
         self.number, self._body, self._arguments = number, body, arguments
         self._deep = deep
         self._enter, self._complain = enter, complain
         self.on_barrier, self.on_warp_barrier = on_barrier, on_warp_barrier
-        self.size, self._backwards = len(indices), backwards
+        self.size, self._backwards, self._gives_way = len(indices), backwards, gives_way
         order = list(enumerate(indices))
         self._fresh = iter(order[::-1] if backwards else order)
         self._begun = False
@@ -133,7 +135,7 @@ class Block:
         """Run until all threads have ended, or all that are left only poll; then ``waiting`` has
         them. Says whether a thread did anything else."""
         further, rounds = self._start(), 0
-        if self._backwards:  # a round at most for each run
+        if self._gives_way:  # a round at most for each run
             rounds = PATIENCE if further and any(map(_yields, self.waiting)) else PATIENCE - 1
         enter = self._enter
         while self.waiting and rounds < PATIENCE:
@@ -153,7 +155,7 @@ class Block:
                     moved = True
             self.waiting = waiting
             further |= moved
-            lets_go = self._backwards and any(map(_yields, waiting))
+            lets_go = self._gives_way and any(map(_yields, waiting))
             rounds = rounds + 1 if lets_go or not moved else 0
         return further
 

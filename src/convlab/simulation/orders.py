@@ -15,12 +15,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.simulation.access_log import GLOBAL, ignores_result
+from convlab.simulation.access_log import GLOBAL, WARP, ignores_result
 
 Launch = Any  # a simulated_launch.SimulatedLaunch
-PATIENCE = 64  # times that a thread polls in vain before it lets others go first
+PATIENCE = 1024  # times that a thread polls in vain before it lets others go first, at first
+MOST_PATIENCE = 50_000  # of all threads
 TOLERANCE = 1e-5  # of the largest number: sums of floats in another order
 Key = tuple[int, int, str, Any]  # thread of the launch, site, array, index
+
+
+class Order(NamedTuple):
+    """In which order blocks and threads run: ``backwards``, from the last to the first. With
+    ``slow`` 0 the even warps let others go first at each atomic, with 1 the odd ones, counted from
+    the block's number on. A thread polls ``patience`` times in vain before others run, once."""
+
+    backwards: bool = False
+    slow: tuple[int, ...] = ()
+    patience: int = 0
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether a block lets others go on where its threads could go on themselves."""
+        return self.backwards or bool(self.slow)
+
+
+USUAL = Order()
 
 
 class Try(NamedTuple):
@@ -35,30 +54,50 @@ class Try(NamedTuple):
 class Asked:
     """What the threads of a launch have asked by atomics that change nothing."""
 
-    def __init__(self, clock: Any) -> None:
-        self._clock = clock
+    def __init__(self, clock: Any, order: Order) -> None:
+        self._clock, self._order = clock, order
         self.answers: dict[Key, Any] = {}  # the last one
+        self._impatient: set[int] = set()  # threads that have polled for so long
+        self._left = MOST_PATIENCE
         self.polled: dict[Key, int] = {}  # how often in a row the last answer was the one before
-        self.patience = 0
         self._failed: dict[tuple[int, str, Any], Try] = {}
         self._without: list[Try] = []
-        self.swaps = False
+        self.swaps: set[int] = set()  # the position of each ``cas``
+        self.checks: set[int] = set()  # and of each atomic for which a guess is good enough
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether the thread that runs lets others go first after each atomic."""
+        clock = self._clock
+        return (clock.block_number + clock.thread // WARP) % 2 in self._order.slow
 
     def read(self, array: Any, index: Any, site: int, answer: Any, frame: FrameType) -> bool:
         """Note that an atomic changed nothing; whether its thread polls, so others may go first."""
         if ignores_result(frame.f_code, site - id(frame.f_code)):
             return False
-        key = self._clock.number, site, array.name, index
+        number = self._clock.number
+        key = number, site, array.name, index
         in_vain = 0
         if key in self.answers:
             in_vain = self.polled.get(key, 0) + 1 if self.answers[key] == answer else 0
             self.polled[key] = in_vain
         self.answers[key] = answer
-        return in_vain > self.patience
+        if number in self._impatient or self._left <= 0:
+            return in_vain > 0
+        self._left -= in_vain > 0
+        if in_vain > self._order.patience:
+            self._impatient.add(number)
+            return True
+        return False
+
+    def check(self) -> None:
+        """Note that the last access was an atomic that a stale number before it does no harm."""
+        self.checks.add(self._clock.position - 1)
 
     def swap(self, array: Any, index: Any, site: int, expected: Any, done: bool) -> None:
-        """Note a ``cas``."""
-        self.swaps = True
+        """Note a ``cas``, the last access."""
+        self.swaps.add(self._clock.position - 1)
+        self.check()
         number = self._clock.number
         if done:
             self._failed.pop((number, array.name, index), None)
@@ -85,12 +124,11 @@ class Asked:
             self._without.append(one)
 
 
-def run_in_orders(launch: Launch, again: Callable[[bool], Launch]) -> None:
+def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
     """Run it, and if threads tell each other something run it again in other orders; ``again``
-    makes a launch, backwards or not. Where there are fences or locks, threads let others go first
-    at each atomic; where threads ask how far others are, each block runs as far as it can; where
-    they poll, they do so a little longer before others run. The arguments become what the first run
-    makes of them."""
+    makes a launch. Where there are fences or locks, and where threads ask how far others are, some
+    or all of them let others go first at each atomic; where they poll, they do so a little longer
+    before others run. The arguments become what the first run makes of them."""
     if not (launch.strict and launch.may_tell):
         launch.run()
         return
@@ -98,17 +136,17 @@ def run_in_orders(launch: Launch, again: Callable[[bool], Launch]) -> None:
     names, hosts = [array.name for array in arrays], [array.host for array in arrays]
     before = [host.copy() for host in hosts]
     launch.run()
-    asked = launch.asked
-    orders = [(True, True)] * (launch.fenced or asked.swaps)  # backwards, and giving way
-    orders += [(True, False)] * bool(asked.answers) + [(False, False)] * bool(asked.polled)
+    asked, tells = launch.asked, bool(launch.fenced or launch.asked.swaps)
+    orders = [Order(True, (0, 1))] * tells
+    orders += [Order(True, patience=PATIENCE)] * bool(asked.answers)
+    orders += [Order(slow=(0,)), Order(slow=(1,))] * (tells or bool(asked.answers))
+    orders += [Order(patience=PATIENCE)] * bool(asked.polled)
     after = [host.copy() for host in hosts] if orders else []
-    for backwards, gives_way in orders:
+    for order in orders:
         _fill(hosts, before)
         try:
-            other = again(backwards)
-            other.cuda.gives_way = gives_way
-            other.asked.patience = 0 if gives_way else PATIENCE
-            other.reports.order = " when blocks run in another order"
+            other = again(order)
+            other.reports.order = ", seen in another order of the threads"
             other.run()
             if outcome := _difference(names, after, hosts, before):
                 _report(launch, other, outcome)
@@ -129,21 +167,19 @@ def _report(launch: Launch, other: Launch, outcome: str) -> None:
 def _evidence(launch: Launch, other: Launch) -> tuple[str, Key] | None:
     """What a thread did not wait for, in words, and where."""
     for failed in (*other.asked.without_lock(), *launch.asked.without_lock()):
-        said = (
-            f"a thread goes on without the lock {_element(failed.key)}, which is held only for now"
-        )
-        return said, failed.key
+        said = f"a thread goes on without the lock {_element(failed.key)}"
+        return f"{said}, which another thread frees later", failed.key
     one, two = launch.asked, other.asked
     for asked in two, one:
         for key, in_vain in asked.polled.items():
             if in_vain:
-                said = f"a thread has polled {_element(key)} in vain and goes on"
-                return f"{said}, though it becomes another number later", key
+                said = f"a thread gives up polling {_element(key)}"
+                return f"{said}, which another thread changes later", key
     polls = {key[1] for asked in (one, two) for key in asked.polled}
     for key, answer in one.answers.items():
         if key[1] not in polls and two.answers.get(key, answer) != answer:
-            said = f"an atomic reads {_element(key)}, {answer} or {two.answers[key]}"
-            return f"{said} as other threads are further or not, and nothing waits for them", key
+            said = f"an atomic reads {answer} or {two.answers[key]} from {_element(key)}"
+            return f"{said}, and the kernel does not wait for the threads that change it", key
     return None
 
 

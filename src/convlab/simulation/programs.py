@@ -24,7 +24,7 @@ from numba.cuda.simulator.kernel import FakeCUDAKernel
 from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import SimulationError, three
 from convlab.simulation.host_api import UnifiedArray, as_cuda_array, host_api
-from convlab.simulation.orders import run_in_orders
+from convlab.simulation.orders import USUAL, Order, run_in_orders
 from convlab.simulation.report import Report
 from convlab.simulation.signatures import as_declared
 from convlab.simulation.simulated_launch import SimulatedLaunch
@@ -75,10 +75,10 @@ def _simulate(
         raise ValueError(f"steps is {steps}: a launch has at least 1")
     sizes = three(grid, "grid"), three(block, "block")
 
-    def made(backwards: bool = False) -> SimulatedLaunch:
+    def made(order: Order = USUAL) -> SimulatedLaunch:
         loops = None if steps is None else Loops(steps, finds=True)
         what = kernel, *sizes, arguments, shared_bytes, True, None, None, loops, typed
-        return SimulatedLaunch(*what, backwards=backwards)
+        return SimulatedLaunch(*what, order=order)
 
     launch = made()
     if launch.untyped:

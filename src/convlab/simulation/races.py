@@ -11,9 +11,9 @@ through the accesses to an element that is also written in the same phase, and f
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,23 +27,25 @@ from convlab.simulation.access_log import (
     Access,
     Accesses,
     AccessLog,
+    Sites,
     joined,
 )
+from convlab.simulation.happens_before import HappensBefore
 from convlab.simulation.memory_rules import changes
 from convlab.simulation.scalars import converted
 
 SIEVE = 1 << 18
 ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
-# The kinds of fences, beside those of accesses: ``threadfence_block``, ``threadfence``.
-BLOCK_FENCE, FENCE = 64, 65
 
 
 class Conflict(NamedTuple):
-    """``kind`` as in a Finding; ``second`` is None for an uninitialised read."""
+    """``kind`` as in a Finding; ``second`` is None for an uninitialised read. ``polled`` says that
+    the second thread has waited for the first one, but has not fenced."""
 
     kind: str
     first: Access
     second: Access | None
+    polled: bool = False
 
 
 def few(conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
@@ -59,8 +61,14 @@ def few(conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
 class Race:
     """Analyses a launch's log piece by piece: whole blocks, or whole phases of one."""
 
-    def __init__(self) -> None:
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
         self.fences: list[Access] = []
+        # Positions of the atomics that are a ``cas``, and of those that check a number read before.
+        self.swaps: set[int] = set()
+        self.checks: set[int] = set()
+        self._guesses: set[int] = set()  # sites of reads before a check, and of those that poll
+        self._polls: set[int] = set()
         self.grid_barriers: list[int] = []  # positions
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
@@ -77,7 +85,7 @@ class Race:
                 if not self._bytes:  # what went before was in elements
                     self._bytes, sizes = True, log.sizes(self._written)
                     self._written = np.repeat(self._written, sizes) + _within(sizes)
-            accesses = columns._replace(kind=columns.kind & 3)
+            accesses = self._guesses_as_atomics(columns._replace(kind=columns.kind & 3))
             shared = columns.address < GLOBAL
             if shared.any():
                 sets = (accesses.kind == WRITE) | (columns.kind & SETS != 0)
@@ -97,7 +105,7 @@ class Race:
         """Conflicts between blocks."""
         if not self._kept:
             return
-        accesses = joined(self._kept)
+        accesses = self._without_guesses(joined(self._kept))
         accesses = in_bytes(accesses) if self._log.mixed else accesses
         address, kind, between = accesses.address, accesses.kind, self._between(accesses)
         some = np.flatnonzero(np.isin(address, address[kind != READ]))
@@ -144,40 +152,88 @@ class Race:
             order = some[np.lexsort([key[some] for key in keys])]
             yield from self._conflicts(accesses, order, keys, scope)
 
+    def _guesses_as_atomics(self, accesses: Accesses) -> Accesses:
+        """A plain read for a guess is as good as an atomic one: the thread's next access there is a
+        ``max`` or ``min``, or a ``cas`` tried over and over, which does no harm if others came
+        between. Another thread that reads at that line may find that it need not; but one that
+        polls there has no atomic."""
+        if not self.checks:
+            return accesses
+        address, thread, site = (
+            accesses.address,
+            accesses.thread,
+            self._sites.one_each(accesses.site),
+        )
+        check, read = np.isin(accesses.position, [*self.checks]), accesses.kind == READ
+        swaps = np.unique(site[np.isin(accesses.position, [*self.swaps])]).tolist()
+        check &= ~np.isin(site, [one for one in swaps if not self._sites.in_while(one)])
+        order = np.lexsort((accesses.position, thread, address))
+        now, then = order[:-1], order[1:]
+        pairs = (address[now] == address[then]) & (thread[now] == thread[then]) & read[now]
+        now, then = now[pairs], then[pairs]
+        self._polls.update(site[now[read[then] & (site[now] == site[then])]].tolist())
+        self._guesses.update(site[now[check[then]]].tolist())
+        return self._without_guesses(accesses)
+
+    def _without_guesses(self, accesses: Accesses) -> Accesses:
+        guesses = [*self._guesses - self._polls]
+        here = np.isin(self._sites.one_each(accesses.site), guesses) & (accesses.kind == READ)
+        return accesses._replace(kind=np.where(here, np.int8(ATOMIC), accesses.kind))
+
     def _keep(self, accesses: Accesses, far: np.ndarray) -> None:
-        """Of each block's accesses of a kind to a global address keep one: the last write, since a
-        fence may come after it, and the first read or atomic. Where there are fences keep one of
-        each thread, and all atomics: any of them may tell another block something."""
+        """Of each block's accesses of a kind to a global address keep the first. Where there are
+        fences keep one of each thread from an atomic, fence or barrier to the next, and all
+        atomics: any of them may tell another block something."""
         address = accesses.address
-        entity = accesses.thread if self.fences else accesses.block
-        between = self._between(accesses) * (int(entity.max()) + 1)
         low = int(address[far].min())
         width = int(address[far].max()) - low + 1
+        among = self._between(accesses) * (int(accesses.block.max()) + 1) + accesses.block
+        if self.fences:
+            among = self._segments(accesses)
         for kind in (READ, WRITE, ATOMIC):
             chosen = far[accesses.kind[far] == kind]
-            if kind == WRITE:
-                chosen = chosen[::-1]
             if kind != ATOMIC or not self.fences:
-                each = (between[chosen] + entity[chosen]) * width + address[chosen] - low
+                each = among[chosen] * width + address[chosen] - low
                 chosen = chosen[np.unique(each, return_index=True)[1]]
             self._kept.append(accesses.take(chosen))
+
+    def _segments(self, accesses: Accesses) -> np.ndarray:
+        """A number for each stretch of a thread between its atomics, fences and barriers."""
+        count = len(accesses.position)
+        fences = [one for one in self.fences if one.position > accesses.position[0] - 1]
+        thread = np.append(accesses.thread, [one.thread for one in fences])
+        position = np.append(accesses.position, [one.position for one in fences])
+        tells = np.append(accesses.kind == ATOMIC, np.ones(len(fences), bool))
+        phase = np.append(accesses.phase, [one.phase for one in fences])
+        epoch = np.append(accesses.epoch, [one.epoch for one in fences])
+        order = np.lexsort((position, thread))
+        segment = np.empty(len(order), np.int64)
+        new = changes(thread[order], phase[order], epoch[order]) | tells[order]
+        segment[order] = np.cumsum(new)
+        return segment[:count]
 
     def _conflicts(
         self, accesses: Accesses, order: np.ndarray, keys: Sequence[np.ndarray], scope: str
     ) -> Iterator[Conflict]:
         """The first of each group that agrees in the keys (``order`` sorts by them, if given), and
         no more than enough of the same lines."""
-        # What fences and atomics say; with no fence atomics say nothing beyond themselves.
-        atomics: Any = np.flatnonzero(accesses.kind == ATOMIC) if self.fences else []
-        messages = Messages(self.fences, _in_time(accesses, atomics))
+
+        @cache
+        def happens_before() -> HappensBefore:
+            # With no fence atomics say nothing beyond themselves.
+            atomics: Any = np.flatnonzero(accesses.kind == ATOMIC) if self.fences else []
+            return HappensBefore(self.fences, _in_time(accesses, atomics), self.swaps)
+
         seen: Counter[tuple[int, int]] = Counter()
         for indices, sites in _in_conflict(accesses, order, keys, getattr(accesses, scope)):
             if seen[sites] < ENOUGH:
-                for conflict in self._first(_in_time(accesses, indices), scope, messages):
+                for conflict in self._first(_in_time(accesses, indices), scope, happens_before):
                     seen[sites] += 1
                     yield conflict
 
-    def _first(self, accesses: list[Access], scope: str, messages: Messages) -> Iterator[Conflict]:
+    def _first(
+        self, accesses: list[Access], scope: str, happens_before: Callable[[], HappensBefore]
+    ) -> Iterator[Conflict]:
         """The first pair that races, if any does."""
         kept = [one.value for one in accesses if one.kind == WRITE]
         if not self._log.mixed:
@@ -186,12 +242,14 @@ class Race:
         is_flag = bool(kept) and all(same(value, kept[0]) for value in kept)
         pairs = _flag_and_others(accesses) if is_flag else _neighbours(accesses)
         for first, second in pairs:
-            if getattr(first, scope) == getattr(second, scope) or messages.told(first, second):
+            if getattr(first, scope) == getattr(second, scope):
+                continue
+            if happens_before()(first, second):
                 continue
             if scope == "thread" and self._met(first, second):
                 continue
             where = "shared race" if first.address < GLOBAL else "global race"
-            yield Conflict(where, first, second)
+            yield Conflict(where, first, second, happens_before()(first, second, fenced=False))
             return
 
     def _met(self, first: Access, second: Access) -> bool:
@@ -200,53 +258,6 @@ class Race:
             first.position < position <= second.position and {first.thread, second.thread} <= met
             for position, met in self.warp_barriers
         )
-
-
-class Messages:
-    """Which accesses of different blocks, or threads, are in order all the same.
-
-    A thread fences, then tells by an atomic: it releases a lock, or counts finished blocks. Another
-    thread that reads this by an atomic at the same address may rely on all that came before the
-    fence. Each step may be another thread's, where a barrier lies between.
-    """
-
-    def __init__(self, fences: Iterable[Access], atomics: Iterable[Access]) -> None:
-        self._fences: dict[int, list[Access]] = defaultdict(list)
-        self._atomics: dict[int, list[Access]] = defaultdict(list)
-        for by_block, accesses in ((self._fences, fences), (self._atomics, atomics)):
-            for one in accesses:
-                by_block[one.block].append(one)
-
-    def told(self, first: Access, second: Access) -> bool:
-        """Whether the thread of the second access may rely on the first one."""
-        told: dict[int, float] = {}  # since which position, by address
-        if first.kind == ATOMIC:
-            told[first.address] = first.position
-        # The first fence of each thread that comes after the access and reaches far enough.
-        fences: dict[int, Access] = {}
-        for one in self._fences[first.block]:
-            if one.kind == FENCE or first.block == second.block:
-                if one.thread not in fences and _ordered(first, one):
-                    fences[one.thread] = one
-        for one in fences.values():
-            for atomic in self._atomics[first.block]:
-                if _ordered(one, atomic):
-                    since = told.get(atomic.address, atomic.position)
-                    told[atomic.address] = min(since, atomic.position)
-        return bool(told) and any(
-            told.get(atomic.address, second.position) < atomic.position
-            and (atomic.position == second.position or _ordered(atomic, second))
-            for atomic in self._atomics[second.block]
-        )
-
-
-def _ordered(one: Access, other: Access) -> bool:
-    """Whether program order or a barrier puts one before the other."""
-    if one.position > other.position:
-        return False
-    if one.thread == other.thread or (one.block == other.block and one.phase < other.phase):
-        return True
-    return one.warp == other.warp and one.epoch < other.epoch
 
 
 def _in_time(accesses: Accesses, indices: Any) -> list[Access]:

@@ -193,7 +193,6 @@ class SimulatedCuda:
         self.atomic = _Atomic(self)
         self.hub = self.syncthreads = hub  # not a method: one call less for each barrier
         self.asked: Any = None  # an orders.Asked, if anything looks at it
-        self.gives_way = False  # whether a thread lets others go first after each atomic
         self.threadfence = self.threadfence_system = partial(on_fence, True)
         self.threadfence_block = partial(on_fence, False)
         self.cg = Library("cuda.cg", {"this_grid": lambda: Grid(self)}.get)
@@ -330,6 +329,7 @@ class _Atomic:
             raise NotSimulated(f"cuda.atomic.{name} is not simulated")
         combine = _ATOMICS[name]
         kind = EXCHANGE if name == "exch" else ATOMIC
+        checks = name in ("max", "min", "nanmax", "nanmin")
 
         def atomic(array: Any, index: Any, value: Any) -> Any:
             value = converted(value, array.dtype)
@@ -341,7 +341,9 @@ class _Atomic:
                 return new
 
             old = array.update(index, combined, site, kind)
-            gives_way = self._cuda.gives_way
+            if checks:
+                asked.check()
+            gives_way = asked.gives_way
             if new == old and asked.read(array, index, site, old, sys._getframe(1)):
                 gives_way = True  # it polls, in a loop of any kind
             if gives_way:
@@ -355,9 +357,10 @@ class _Atomic:
         expected, value = converted(expected, array.dtype), converted(value, array.dtype)
         site = site_of(depth)
         old = array.update(index, lambda old: value if old == expected else old, site)
-        self._cuda.asked.swap(array, index, site, expected, old == expected)
+        asked = self._cuda.asked
+        asked.swap(array, index, site, expected, old == expected)
         # Perhaps it is a lock that another thread holds: let that run.
-        if old != expected or self._cuda.gives_way:
+        if old != expected or asked.gives_way:
             self._cuda.hub(Request(YIELD, site))
         return old
 

@@ -35,17 +35,18 @@ from convlab.simulation.findings import (
     coordinates_of,
 )
 from convlab.simulation.greenlets import Block
+from convlab.simulation.happens_before import BLOCK_FENCE, FENCE
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
 from convlab.simulation.numbas_types import check_kernel
-from convlab.simulation.orders import Asked
+from convlab.simulation.orders import USUAL, Asked, Order
 from convlab.simulation.python_body import BY_ZERO, Copier, may_wait, names_used
-from convlab.simulation.races import BLOCK_FENCE, FENCE, Race, few
+from convlab.simulation.races import Race, few
 from convlab.simulation.ranges import WIDEST, given_bits
 from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
+from convlab.simulation.scheduler import Scheduler
 from convlab.simulation.simulated_cuda import SimulatedCuda
-from convlab.simulation.turns import Turns
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 BLOCK_THREADS = 1024
@@ -81,7 +82,7 @@ class Kept(NamedTuple):
 
 
 class SimulatedLaunch(Clock):
-    """One launch. With ``backwards`` blocks and threads run from the last to the first."""
+    """One launch, in an order of its blocks and threads."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class SimulatedLaunch(Clock):
         recorder: Recorder | None = None,
         loops: Loops | None = None,
         typed: bool = False,
-        backwards: bool = False,
+        order: Order = USUAL,
     ) -> None:
         _check_shape(grid, block)
         function = getattr(kernel, "py_func", None)
@@ -132,9 +133,9 @@ class SimulatedLaunch(Clock):
             self.cuda.fma = self.arithmetic.fma
         self._loops = loops
         self.loops = self.paths or loops  # what hears of loops and calls
-        self.turns = Turns(self)
+        self.scheduler = Scheduler(self)
         self._global: dict[int, tuple[np.ndarray, Any]] = {}
-        how = self._emulation, self.loops, self.turns.endless
+        how = self._emulation, self.loops, self.scheduler.endless
         makes = self.cuda, self._meaning, builtins, *how
         copier = Copier(*makes)
         self.typed, self.untyped = typed and self.arithmetic is None, ""
@@ -152,18 +153,20 @@ class SimulatedLaunch(Clock):
             self.called.clear()
             self.body = copier.copy(function)
         self.codes: tuple[CodeType, ...] = tuple(copier.codes())
-        self.sites = self.reports.sites = Sites(self.codes)
+        self.sites = self.reports.sites = Sites(self.codes, self.body.__code__)
         cores = self.tensor_cores
         cores.used = cores.start in self.called
         used = copier.used.union(*map(names_used, self.codes))
         self.may_tell = bool(used & TELLING)
+        self.reports.syncs_warps = "syncwarp" in used
         self.deep = any(may_wait(code) for code in self.codes if code is not self.body.__code__)
         self.arguments = self._as_seen(arguments)
-        self.race = Race()
+        self.race = Race(self.sites)
         self.fenced = False
-        self.asked = self.cuda.asked = Asked(self)
+        self.asked = self.cuda.asked = Asked(self, order)
+        self.race.swaps, self.race.checks = self.asked.swaps, self.asked.checks
         self.phases = self.epoch = 0  # how many there were, of all blocks and warps
-        self.backwards = backwards
+        self.order = order
 
     def _emulation(self, value: object) -> Callable[..., Any] | None:
         """What an intrinsic does in this launch; None for anything else, and for a device function:
@@ -268,7 +271,7 @@ class SimulatedLaunch(Clock):
         if self.arithmetic is not None:
             self.arithmetic.codes.update(map(id, self.codes))
         try:
-            self.turns.run(self._blocks())
+            self.scheduler.run(self._blocks())
             ended = False
         except Stop:
             pass
@@ -276,7 +279,7 @@ class SimulatedLaunch(Clock):
             if self.log is not None:
                 self.log.forget_half_an_entry()
             said = [f"{self.kernel} was interrupted in {self._where(interrupt)}"]
-            interrupt.add_note("; ".join([*said, *map(str, self.turns.waits())]))
+            interrupt.add_note("; ".join([*said, *map(str, self.scheduler.waits())]))
             raise
         except (WrapsAround, ZeroDivisionError) as stopped:
             if self.debug and isinstance(stopped, ZeroDivisionError):
@@ -324,10 +327,10 @@ class SimulatedLaunch(Clock):
         indices = [coordinates_of(number, self.block_shape) for number in range(block_size)]
         heard = self._enterer(), self._barrier, self._warp_barrier
         complain = self.reports.add if self.strict else None
-        for number in reversed(blocks) if self.backwards else blocks:
+        for number in reversed(blocks) if self.order.backwards else blocks:
             if self.on_block is not None:
                 self.on_block(self.kernel, number, len(blocks))
-            how = number, self.backwards, self.deep
+            how: Any = number, self.order.backwards, self.order.gives_way, self.deep
             block = Block(self.body, self.arguments, indices, *heard, complain, *how)
             for part in self.cuda.shared, self.paths:
                 if part is not None:
@@ -352,7 +355,7 @@ class SimulatedLaunch(Clock):
             return
         for part in self.copies, self.tensor_cores, self.asked:
             part.end_block()
-        if self.log is not None and not self.turns.waiting and len(self.log.addresses) > LONG:
+        if self.log is not None and not self.scheduler.waiting and len(self.log.addresses) > LONG:
             self._look(whole=True)
 
     def resume(self, block: Block) -> None:
@@ -399,12 +402,12 @@ class SimulatedLaunch(Clock):
     def _barrier(self, threads: int, site: int) -> None:
         self.phases += 1
         self.phase = self.phases
-        self.turns.barrier(site)
+        self.scheduler.barrier(site)
         if self.counts is not None:
             self.counts.barriers += threads
         if self.recorder is not None:
             self.recorder.barrier(site, threads)
-        elif self.log is not None and len(self.log.addresses) > LONG and self.turns.alone:
+        elif self.log is not None and len(self.log.addresses) > LONG and self.scheduler.alone:
             self._look(whole=False)
 
     def _warp_barrier(self, threads: list[int], whole: bool) -> None:

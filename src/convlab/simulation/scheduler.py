@@ -1,8 +1,9 @@
-"""Blocks of a launch take turns, so that one may wait for another; who waits in vain is found.
+"""Schedules the blocks of a launch, so that one may wait for another; finds who waits in vain.
 
 A block runs until its threads have ended or do nothing but poll. Then the next one runs, and so
-on in turn. If no thread has done anything but poll for a whole turn, and neither memory nor the
-threads' variables have changed since the turn before, nothing ever will: that is a deadlock.
+on, round after round. If no thread has done anything but poll for a whole round, and neither
+memory nor the threads' variables have changed since the round before, nothing ever will: that is
+a deadlock.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ STEPS = 10_000_000  # of one loop of one thread
 POLLS = 50_000  # of all threads while nothing else happens
 BOUND = 1000  # polls of each thread: a loop that gives up goes on before that
 MANY, MOST_BARRIERS = 1024, 100_000
-PERIOD = 6  # after how many turns all may be the same again
+PERIOD = 6  # after how many rounds all may be the same again
 FEW = 8  # addresses that a loop reads which polls
 
 
-class Turns:
+class Scheduler:
     """The blocks of a launch, a :class:`~convlab.simulation.simulated_launch.SimulatedLaunch`, one
     of which runs."""
 
@@ -52,7 +53,7 @@ class Turns:
     def run(self, blocks: Iterator[Block]) -> None:
         """Run them all. Raises :class:`Stop` for a deadlock, which is then among the findings."""
         launch, waiting = self._launch, self.waiting
-        in_vain = turns = polls = tries = 0  # since a thread did anything else
+        in_vain = rounds = polls = tries = 0  # since a thread did anything else
         now: Any = None
         while (block := next(blocks, None)) or waiting:
             if block is None:
@@ -66,7 +67,7 @@ class Turns:
             if block.waiting:
                 waiting.append(block)
             if further:
-                in_vain = turns = polls = tries = self._unknown = 0
+                in_vain = rounds = polls = tries = self._unknown = 0
                 now = None
                 continue
             in_vain, polls = in_vain + 1, polls + block.polls - before
@@ -74,8 +75,8 @@ class Turns:
                 self._grid_barrier()
                 in_vain = 0
             elif in_vain >= len(waiting) > 0:
-                in_vain, turns = 0, turns + 1
-                if self._repeats(turns):
+                in_vain, rounds = 0, rounds + 1
+                if self._repeats(rounds):
                     self._report("")
                 if polls > POLLS and launch.log is not None and polls > BOUND * self._polling():
                     memory, now = now, self._state()[0]
@@ -101,7 +102,7 @@ class Turns:
         launch.race.grid_barriers.append(launch.position)
 
     def _repeats(self, count: int) -> bool:
-        """Whether all is as it was some turns ago. It takes long to compare: turns 1, 2, 4, 8, ...
+        """Whether all is as it was some rounds ago. It takes long to compare: rounds 1, 2, 4, ...
         are kept, each for the next few."""
         if count & (count - 1) == 0:
             self._seen, self._until = self._state(), count + PERIOD
