@@ -47,6 +47,7 @@ WRONG = {
     "power_by_a_float": ("x = 3 ** (cuda.laneid + 39)", 4052555153018976256, 3**39),
     "integer_of_a_half": ("x = uint8(h * float16(0.0012))", 2, 3),
     "half_not_cut_off": ("x = int(float16(2.75))", 3, 2),
+    "difference_with_a_sign": ("x = (v - uint64(10) ^ int64(zero)) < 0", True, False),
     "negated_unsigned": ("x = -uint32(5)", 2**32 - 5, -5),
     "complement": ("x = ~uint32(0)", 2**32 - 1, -1),
 }

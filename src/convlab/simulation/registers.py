@@ -18,14 +18,14 @@ def _shifted(value: int, count: int) -> int:
     return value << count if 0 <= count < 64 else 0
 
 
-def _integer_power(name: str) -> Callable[[int, int], int]:
+def _integer_power(name: str) -> Callable[[int, int], Any]:
     """``base ** exponent`` of integers as Numba's code has it: by a float64 if the exponent is no
     constant, and of a negative exponent the integer part, or the highest bit for base zero."""
-    kept, lowest = keeper(np.dtype(name)), -(2**63)
+    kept, constant = keeper(np.dtype(name)), _constant_power(name)
 
-    def power(base: int, exponent: int) -> int:
+    def power(base: int, exponent: int) -> Any:
         if exponent < 0:
-            return base ** (-exponent) if base in (1, -1) else 0 if base else kept(lowest)
+            return constant(base, exponent) if base in (0, 1, -1) else 0
         if exponent > 0x10000:
             return kept(_float_power(base, exponent))
         return kept(float(kept(pow(base, exponent, 2**64))))
@@ -33,10 +33,11 @@ def _integer_power(name: str) -> Callable[[int, int], int]:
     return power
 
 
-def _constant_power(name: str) -> Callable[[int, int], int]:
+def _constant_power(name: str) -> Callable[[int, int], Any]:
+    """The same where the exponent is a constant: exact."""
     kept, lowest = keeper(np.dtype(name)), -(2**63)
 
-    def power(base: int, exponent: int) -> int:
+    def power(base: int, exponent: int) -> Any:
         found = kept(pow(base, abs(exponent), 2**64))
         if exponent >= 0 or found in (1, -1):
             return found
