@@ -42,6 +42,12 @@ WRONG = {
     "square_overflows": ("x = l * l // 3 < 2**60", True, False),
     "power_overflows": ("x = (l + 5) ** 3", 211106232533504, 2**120 + 211106232533504),
     "sum_overflows": ("x = (l << 22) + (l << 22) < 0", True, False),
+    "power_below_one": ("x = 16 * l**-1", 0, 2**-36),
+    "power_of_zero": ("x = zero ** (i + 6)", -(2**63), 0),
+    "power_by_a_float": ("x = 3 ** (cuda.laneid + 39)", 4052555153018976256, 3**39),
+    "integer_of_a_half": ("x = uint8(h * float16(0.0012))", 2, 3),
+    "half_not_cut_off": ("x = int(float16(2.75))", 3, 2),
+    "difference_with_a_sign": ("x = (v - uint64(10) ^ int64(zero)) < 0", True, False),
     "negated_unsigned": ("x = -uint32(5)", 2**32 - 5, -5),
     "complement": ("x = ~uint32(0)", 2**32 - 1, -1),
 }

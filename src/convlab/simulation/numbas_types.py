@@ -1,7 +1,7 @@
-"""Numba's types of everything in a kernel, by its type inference alone: no compiler, no GPU.
+"""Numba's types of everything in a kernel, and what Numba refuses: no GPU, no CUDA compiler.
 
-Numba's own intermediate representation is typed as for a launch, but each expression remembers the
-instruction of Python that it comes from.
+Numba types the kernel as for a launch, but each expression remembers the instruction of Python that
+it comes from. Then Numba writes LLVM's code, which is dropped: what fails there fails on a GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numba.cuda
@@ -21,7 +21,7 @@ from numba.cuda import types
 from numba.cuda.core import config, ir
 from numba.cuda.core.compiler_machinery import FunctionPass, PassManager, register_pass
 
-from convlab.simulation.refusals import Refused, Untyped, check_instructions, refusal, unsupported
+from convlab.simulation.refusals import Refused, check_instructions, refusal, unsupported
 
 Types = tuple[Any, ...]
 
@@ -31,6 +31,15 @@ class Device:
     """A device function, as Numba's types name it."""
 
     function: FunctionType
+
+
+class Kept(NamedTuple):
+    """A typed function: its code, types by variable, signatures by expression."""
+
+    func_ir: Any
+    typemap: dict[str, Any]
+    calltypes: dict[Any, Any]
+    return_type: Any
 
 
 @contextmanager
@@ -87,13 +96,19 @@ def _numbas() -> SimpleNamespace:
 
 
 def _made_of_numbas() -> SimpleNamespace:
+    from numba.core.target_extension import dispatcher_registry, target_registry
     from numba.cuda import compiler, dispatcher, typing, utils
     from numba.cuda.core.callconv import CUDACallConv
-    from numba.cuda.core.compiler import CompilerBase
     from numba.cuda.core.typed_passes import NopythonTypeInference
+    from numba.cuda.cudadrv import nvvm
+    from numba.cuda.descriptor import cuda_target
     from numba.cuda.flags import CUDAFlags
-    from numba.cuda.target import CUDATargetContext, CUDATypingContext
+    from numba.cuda.initialize import initialize_all
+    from numba.cuda.target import CUDATypingContext
     from numba.cuda.typing.templates import AbstractTemplate, fold_arguments
+
+    if target_registry["cuda"] not in dispatcher_registry:  # in a process of Numba's simulator
+        initialize_all()
 
     class Interpreter(compiler.CUDABytecodeInterpreter):  # type: ignore[misc]
         def _iter_inst(self) -> Iterator[Any]:
@@ -112,28 +127,29 @@ def _made_of_numbas() -> SimpleNamespace:
             state["func_ir"] = Interpreter(state["func_id"]).interpret(state["bc"])
             return True
 
-    class Ended(BaseException):
-        pass
-
     @register_pass(mutates_CFG=False, analysis_only=True)
-    class End(FunctionPass):  # type: ignore[misc]
-        _name = "end after the types"
+    class Keep(FunctionPass):  # type: ignore[misc]
+        _name = "keep the types as lowering changes the code"
 
         def __init__(self) -> None:
             FunctionPass.__init__(self)
 
         def run_pass(self, state: Any) -> bool:
-            raise Ended(state)
+            if (found := unsupported(state, state.func_id.func)) is not None:
+                raise found
+            state["kept"] = Kept(
+                state.func_ir.copy(), state.typemap, {**state.calltypes}, state.return_type
+            )
+            return False
 
-    class OnlyTyped(CompilerBase):  # type: ignore[misc]
+    class Compiler(compiler.CUDACompiler):  # type: ignore[misc]
         def define_pipelines(self) -> list[Any]:
-            manager = PassManager("types")
-            untyped = compiler.DefaultPassBuilder.define_untyped_pipeline(self.state)
-            for one, what in untyped.passes:
-                mine = one.__name__ == "TranslateByteCode"
+            (usual,) = super().define_pipelines()
+            manager = PassManager("cuda")
+            for one, what in usual.passes:
+                mine = one is compiler.CUDATranslateBytecode
                 manager.passes.append((Translate if mine else one, what))
-            manager.add_pass(NopythonTypeInference, "types")
-            manager.add_pass(End, "end")
+            manager.add_pass_after(Keep, NopythonTypeInference)
             manager.finalize()
             return [manager]
 
@@ -147,7 +163,7 @@ def _made_of_numbas() -> SimpleNamespace:
             return templates[function]
 
     templates: dict[FunctionType, Any] = {}
-    states: dict[Any, Any] = {}
+    known: dict[Any, Any] = {}
 
     def template(function: FunctionType) -> Any:
         signature = inspect.signature(function)
@@ -162,23 +178,25 @@ def _made_of_numbas() -> SimpleNamespace:
                     lambda index, parameter, default: types.Omitted(default),
                     lambda index, parameter, values: types.StarArgTuple(values),
                 )
-                found = typing.signature(state(function, folded).return_type, *folded)
+                found = typing.signature(kept(function, folded).return_type, *folded)
                 return found.replace(pysig=signature)
 
         return Template
 
-    context = Context()
-    target = CUDATargetContext(context)
+    context, target = Context(), cuda_target.target_context  # which has Numba's own overloads
+    flags = CUDAFlags()
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.error_model, flags.compute_capability = "numpy", (9, 0)
+    # What lowering asks of the compiler after it, which is not needed.
+    layout = SimpleNamespace(data_layout=nvvm._datalayout, get_ir_version=lambda: (2, 0, 3, 2))
 
-    def state(function: FunctionType, arguments: Types) -> Any:
+    def kept(function: FunctionType, arguments: Types) -> Kept:
         key = function, arguments
-        if key not in states:
+        if key not in known:
             check_instructions(function)
-            states[key] = None  # until it is known: it may call itself
-            flags = CUDAFlags()
-            flags.no_compile, flags.error_model = True, "numpy"
-            flags.compute_capability = (9, 0)
-            pipeline = OnlyTyped(
+            itself = f"{function.__name__} calls itself"  # until more is known
+            known[key] = Refused(itself, function, function.__code__.co_firstlineno)
+            pipeline = Compiler(
                 *(context, target, None, arguments, None, flags, {}, CUDACallConv(target), {})
             )
             try:
@@ -186,27 +204,29 @@ def _made_of_numbas() -> SimpleNamespace:
                     utils.numba_target_override(),
                     # Overloads of Numba's own are compiled for "the current device".
                     patch.object(dispatcher, "get_current_device", return_value=flags),
+                    patch.object(nvvm, "NVVM", return_value=layout),
                 ):
-                    pipeline.compile_extra(function)
-            except Ended as ended:
-                states[key] = unsupported(pipeline.state) or ended.args[0]
+                    made = pipeline.compile_extra(function)
+                    made.library.finalize()
+                target.insert_user_function(Device(function), made.fndesc, [made.library])
+                known[key] = pipeline.state.kept
             except Exception as error:
-                states[key] = unsupported(pipeline.state) or refusal(error, function)
-        if states[key] is None:
-            raise Untyped(f"{function.__name__} calls itself")
-        if isinstance(states[key], Exception):
-            raise states[key]
-        return states[key]
+                known[key] = unsupported(pipeline.state, function) or refusal(error, function)
+        found: Kept | Exception = known[key]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    return SimpleNamespace(state=state)
+    return SimpleNamespace(kept=kept)
 
 
-def typed_function(function: FunctionType, arguments: Types) -> Any:
-    """Numba's compiler's state after it has typed the function for arguments of these types.
-    Raises :class:`Refused` where it refuses the function, and :class:`Untyped` where what it says
-    is not known here."""
+def typed_function(function: FunctionType, arguments: Types) -> Kept:
+    """What Numba's compiler knows of the function for arguments of these types. Raises
+    :class:`Refused` where it refuses the function, and :class:`Untyped` where what it says is not
+    known here."""
     with _real_compiler():
-        return _numbas().state(function, arguments)
+        known: Kept = _numbas().kept(function, arguments)
+        return known
 
 
 def check_kernel(function: FunctionType, arguments: Types) -> None:
@@ -219,4 +239,5 @@ def check_kernel(function: FunctionType, arguments: Types) -> None:
             for one in block.body
             if isinstance(one, ir.Return)
         ]
-        raise Refused(f"a kernel returns nothing, and this returns {state.return_type}", lines[0])
+        what = f"a kernel returns nothing, and this returns {state.return_type}"
+        raise Refused(what, function, lines[0])

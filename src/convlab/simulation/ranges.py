@@ -29,7 +29,7 @@ class Ranges:
     """Of the variables of a typed function, whose arguments have so many bits at most."""
 
     def __init__(self, state: Any, arguments: tuple[int, ...]) -> None:
-        self._types, self._arguments = state.typemap, arguments
+        self._types, self._calls, self._arguments = state.typemap, state.calltypes, arguments
         self.values: dict[str, list[Any]] = defaultdict(list)  # all that is assigned to a variable
         for block in state.func_ir.blocks.values():
             for one in block.body:
@@ -138,8 +138,12 @@ class Ranges:
                 if getattr(key, "__name__", "") in _SIZES or self._is_shape(value)
                 else WIDEST + 1
             )
-        function = _function(value)
-        if function in _GROW or value_op(value) == "unary":
+        function, is_unary = _function(value), value_op(value) == "unary"
+        if is_unary or function is operator.sub:
+            gives = self._calls[value].return_type
+            if isinstance(gives, types.Integer) and not gives.signed:  # below zero is above 2**63
+                return WIDEST + 1
+        if function in _GROW or is_unary:
             return max(known) + 1
         if function is operator.mul:
             return sum(known)

@@ -11,36 +11,31 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba.core import errors as core_errors
-from numba.cuda.core import errors, ir
+from numba.cuda.core import ir
 from numba.cuda.core.ir_utils import get_definition, guard
 
-# Of Numba's reasons those that mean a kernel is wrong, and not that its types are unknown here.
-_REFUSALS = re.compile(
-    r"Cannot unify .*(?=, defined at)|Cannot unify .*|Use of unsupported NumPy function .*"
-    r"|Illegal IR, .*|Int value is too large: \d+"
-    r"|Use of unsupported opcode .* found|Untyped global name '(?:dict|list|set|str)'"
-    r"|Unknown attribute '\w+' of type Module(?=\(<module 'numpy)"
-    r"|Untyped global name '\w+': .* <class 'builtin_function_or_method'>"
-    r"|No implementation of function Function\(<class '(?:str|tuple|list|dict|set)'>\)"
-    r"|Unknown attribute '.*' of type (?:array|list|Literal|int|float|unicode|Tuple).*"
-)
 _RUN_TIME_SHAPE = re.compile(
     r"Function\(<function (shared|local)\.array.*?>>> array\("
     r"(?:shape=)?(?:Tuple\((?:Literal\[int\]\(\d+\), )*|UniTuple\()?u?int\d",
     re.DOTALL,
 )
-_NO_FUNCTION = re.compile(r"No implementation of function Function\(<(?:built-in )?function (\w+)")
-_UNSUPPORTED = (errors.UnsupportedError, core_errors.UnsupportedError)
+_NO_FUNCTION = re.compile(
+    r"No implementation of function Function\((.*?)\) found for signature:.*?>>> (.*?)(\(.*?)\n",
+    re.DOTALL,
+)
+_ABOUT = re.compile(r"\s*(Failed in|- Resolution failure|During: |File \"|\^|$)")
+# Values of LLVM's, and places, of which the first is given anyway.
+_MORE = re.compile(r": (%|\w+ \d).*| from '[^']*'(?=>)|,? (defined at|Raised from) .*")
+# What is there without a GPU only, so that it says nothing about one with a GPU.
+_NO_GPU = re.compile(r"numba\.cuda\.simulator|convlab\.|FakeCUDA|driver|not simulated")
 _CONTAINERS = {"build_list": "a list", "build_map": "a dict", "build_set": "a set"}
 
 
 class Refused(Exception):
-    """Numba does not compile the function: its reason in one line, and the line of the source."""
+    """Numba does not compile the function: its reason in one line, and where."""
 
-    def __init__(self, reason: str, line: int) -> None:
-        super().__init__(reason)
-        self.line = line
+    def __init__(self, reason: str, function: FunctionType, line: int) -> None:
+        super().__init__(f"{reason}, {function.__code__.co_filename}:{line}")
 
 
 class Untyped(Exception):
@@ -52,48 +47,63 @@ def check_instructions(function: FunctionType) -> None:
     for step in dis.get_instructions(function):
         line = (step.positions and step.positions.lineno) or line
         if step.opname == "PUSH_EXC_INFO":
-            raise Refused("try and with statements", line)
+            raise Refused("try and with statements", function, line)
 
 
-def unsupported(state: Any) -> Refused | None:
-    """What types alone do not refuse: lists, dicts, sets, generators, and ``np.random``, which they
-    know once another part of Numba has brought it."""
-    if (function := state.func_ir) is None:
+def unsupported(state: Any, function: FunctionType) -> Refused | None:
+    """What Numba says less clearly, or much later: lists, dicts, sets, generators, and
+    ``np.random``, which types know once another part of Numba has brought it."""
+    if state.func_ir is None:
         return None
-    for block in function.blocks.values():
+    for block in state.func_ir.blocks.values():
         for one in block.body:
-            value = getattr(one, "value", None)
+            value: Any = getattr(one, "value", None)
+            what = ""
             if isinstance(value, ir.Yield):
-                return Refused("a generator", value.loc.line)
-            if isinstance(value, ir.Expr) and value.op in _CONTAINERS:
-                return Refused(f"{_CONTAINERS[value.op]}, which no kernel can make", value.loc.line)
-            if isinstance(value, ir.Expr) and value.op == "getattr" and value.attr == "random":
-                module = guard(get_definition, function, value.value)
+                what = "a generator"
+            elif isinstance(value, ir.Expr) and value.op in _CONTAINERS:
+                what = f"{_CONTAINERS[value.op]}, which no kernel can make"
+            elif isinstance(value, ir.Expr) and value.op == "getattr" and value.attr == "random":
+                module = guard(get_definition, state.func_ir, value.value)
                 if getattr(module, "value", None) is np:
-                    return Refused("np.random, which no kernel can call", value.loc.line)
+                    what = "np.random, which no kernel can call"
+            if what:
+                return Refused(what, function, value.loc.line)
     return None
 
 
 def refusal(error: Exception, function: FunctionType) -> Refused | Untyped:
-    """Numba's reason and line, if they mean that the kernel is wrong."""
+    """What the compiler's error means: that Numba refuses the function, if it says nothing of what
+    is other here than beside a GPU."""
     if isinstance(error, Refused | Untyped):  # of a device function that it calls
         return error
-    said = re.sub(r"\x1b\[[0-9;]*m| at 0x\w+|Failed in types mode .*", "", str(error))
-    why = Untyped(f"{function.__name__}: {' '.join(said.split())[:200]}")
+    said = re.sub(r"\x1b\[[0-9;]*m| at 0x\w+", "", str(error))
+    if _NO_GPU.search(said) or isinstance(error, OSError | ImportError):
+        return Untyped(f"{function.__name__}: {' '.join(said.split())[:200]}")
     lines = {line for *_, line in function.__code__.co_lines() if line is not None}
     first = function.__code__.co_firstlineno
     own = lines - {first} or {first}
     named = [int(line) for line in re.findall(r"(?:line |\()(\d+)(?:\)|:)", said)]
     line = next((one for one in named if min(own) <= one <= max(own)), min(own))
+    return Refused(_reason(error, said), function, line)
+
+
+def _reason(error: Exception, said: str) -> str:
     if (shape := _RUN_TIME_SHAPE.search(said)) is not None:
-        return Refused(f"cuda.{shape[1]}.array with a shape known only at run time", line)
-    for missing in _NO_FUNCTION.findall(said)[:1]:
-        plain = any(hasattr(one, missing) for one in (builtins, math, operator))
-        for name, module in {"np": np, "np.linalg": np.linalg}.items():
-            if hasattr(module, missing) and not plain:
-                return Refused(f"{name}.{missing} of such arguments", line)
-    if (found := _REFUSALS.search(said)) is not None:
-        return Refused(found[0], line)
-    if isinstance(error, _UNSUPPORTED):
-        return Refused(said.strip().splitlines()[0], line)
-    return why
+        return f"cuda.{shape[1]}.array with a shape known only at run time"
+    if isinstance(error, KeyError) and isinstance(error.args[0], np.ufunc):
+        return f"np.{error.args[0].__name__}, which no kernel can call"
+    if (missing := _NO_FUNCTION.search(said)) is not None:
+        function, name, given = missing.groups()
+        if name.endswith("array_allocate"):
+            return "an array, for which a kernel has no memory"
+        if (device := re.match(r"Device\(function=<function (\S+)>", function)) is not None:
+            return f"{device[1]} does not take {given}"
+        plain = any(hasattr(one, name) for one in (builtins, math, operator))
+        for where, module in {"np": np, "np.linalg": np.linalg}.items():
+            if name in vars(module) and not plain:
+                return f"{where}.{name} of such arguments"
+        return f"there is no {name}{given}"
+    lines = [_MORE.sub("", line).strip() for line in said.splitlines() if not _ABOUT.match(line)]
+    told = lines[0] if lines else ""
+    return f"{type(error).__name__} {told}" if isinstance(error, LookupError) else told

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.scalars import keeper, power
+from convlab.simulation.scalars import keeper
+from convlab.simulation.scalars import power as _float_power
 
 ROUNDING = "_rounding_"  # an array whose element rounds to float32
 
@@ -15,6 +16,34 @@ ROUNDING = "_rounding_"  # an array whose element rounds to float32
 def _shifted(value: int, count: int) -> int:
     """``value << count``: no bit is left of 64, however large the count."""
     return value << count if 0 <= count < 64 else 0
+
+
+def _integer_power(name: str) -> Callable[[int, int], Any]:
+    """``base ** exponent`` of integers as Numba's code has it: by a float64 if the exponent is no
+    constant, and of a negative exponent the integer part, or the highest bit for base zero."""
+    kept, constant = keeper(np.dtype(name)), _constant_power(name)
+
+    def power(base: int, exponent: int) -> Any:
+        if exponent < 0:
+            return constant(base, exponent) if base in (0, 1, -1) else 0
+        if exponent > 0x10000:
+            return kept(_float_power(base, exponent))
+        return kept(float(kept(pow(base, exponent, 2**64))))
+
+    return power
+
+
+def _constant_power(name: str) -> Callable[[int, int], Any]:
+    """The same where the exponent is a constant: exact."""
+    kept, lowest = keeper(np.dtype(name)), -(2**63)
+
+    def power(base: int, exponent: int) -> Any:
+        found = kept(pow(base, abs(exponent), 2**64))
+        if exponent >= 0 or found in (1, -1):
+            return found
+        return 0 if found else kept(lowest)
+
+    return power
 
 
 def _leading_zeros(bits: int) -> Callable[[int], int]:
@@ -37,7 +66,10 @@ OF_BITS = {"clz": _leading_zeros, "popc": _ones, "brev": _reversed, "ffs": _firs
 GLOBALS: dict[str, Any] = {
     ROUNDING: memoryview(bytearray(4)).cast("f"),
     "_float_": float,
-    "_power_": power,
+    "_nearest_": lambda half: float(np.rint(half)),  # an integer of a float16 is not cut off
+    "_power_": _float_power,
+    **{f"_power_{name}_": _integer_power(name) for name in ("int64", "uint64")},
+    **{f"_constant_power_{name}_": _constant_power(name) for name in ("int64", "uint64")},
     "_shifted_": _shifted,
     **{f"_{name}_": keeper(np.dtype(name)) for name in ("float16", "float32")},
     **{f"_{u}int{n}_": keeper(np.dtype(f"{u}int{n}")) for u in ("", "u") for n in (8, 16, 32, 64)},

@@ -145,8 +145,7 @@ class SimulatedLaunch(Clock):
                 check_kernel(function, types[0])
             self.body = copier.copy(function, *types)
         except Refused as refused:
-            where = f"{function.__code__.co_filename}:{refused.line}"
-            raise NotSimulated(f"Numba refuses {self.kernel}: {refused}, {where}") from None
+            raise NotSimulated(f"Numba refuses {self.kernel}: {refused}") from None
         except Untyped as why:
             self.typed, copier = False, Copier(*makes)
             self.untyped = f"{self.kernel} ran without Numba's types: {why}"

@@ -90,6 +90,8 @@ class TypedArithmetic(ast.NodeTransformer):
             if dtype == result or both:
                 self._loose.add(id(node.value))
         self.generic_visit(node)
+        if stored and isinstance(dtype, types.Integer) and types.float16 in stored.signature.args:
+            node.value = self._call("_nearest_", node.value)
         return node if others else self._in_steps(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
@@ -205,6 +207,9 @@ class TypedArithmetic(ast.NodeTransformer):
             bits = typed.operands[0].bitwidth
             node.func = ast.copy_location(ast.Name(f"_{name}{bits}_", ast.Load()), node.func)
             return node
+        if isinstance(result, types.Integer) and typed.operands == (types.float16,):
+            node.args[0] = self._call("_nearest_", node.args[0])
+            return node
         if typed.key is abs:
             return self._of_width(node, typed) or node
         module = str(getattr(typed.key, "__module__", ""))
@@ -236,6 +241,12 @@ class TypedArithmetic(ast.NodeTransformer):
                 return self._kept(self._call("_power_", node.left, node.right), typed, rounds)
             if isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod):
                 node.right = self._divisor(node.right)
+        elif isinstance(result, types.Integer) and isinstance(node.op, ast.Pow):
+            exponent = typed.signature.args[1]
+            constant = isinstance(exponent, types.IntegerLiteral)
+            if not constant or exponent.literal_value < 0:
+                name = f"_{'constant_' * constant}power_{result.name}_"
+                return self._call(name, node.left, node.right)
         elif isinstance(result, types.Integer) and isinstance(node.op, ast.LShift):
             constant = isinstance(node.right, ast.Constant)
             if not constant:
