@@ -67,6 +67,8 @@ EQUIVALENT = [
     (r"k \* PITCH|K_B \* PITCH", "PITCH -> N_B", "PITCH is N_B"),
     (r"< N_B:|e < I_ALL:|range\(t, M_B \* K_B", r"(.*) -> \(\1\) \+ 1",
      "one more, which is padding"),
+    (r"range\(0, ELEMENTS, THREADS\)", r"ELEMENTS -> \(ELEMENTS\) \+ 1",
+     "one more turn, for which no element is left"),
     (r"^ +if e < K:$", r"K -> \(K\) - 1", "the last term is the last in both orders"),
     (r"line < C_i|line < M_P", r"(.*) -> \(\1\) [+-] 1", "lines and what they count come in fours"),
     (r"range\(t, M_B \* K_B", "THREADS -> N_B",

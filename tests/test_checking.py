@@ -99,8 +99,10 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
     ("where", "name", "old", "new"),
     [
         (checker.RELU, "s11e", "tile, relu, row_of", "tile, False, row_of"),
-        (checker.PARTS, "s02_cout", "range(0, H_f, U)", "range(0, U, U)"),
+        (checker.PARTS[0], "s02_cout", "range(0, H_f, U)", "range(0, W_f, U)"),
+        (checker.PARTS[1], "s02_cout", "range(0, W_f, V)", "range(0, H_f, V)"),
         (checker.TALL, "s12", "if slice_ + 1 < end:", "if slice_ + 2 < end:"),
+        (checker.SEVERAL, "s05", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * K_B"),
         (checker.SEVERAL, "s08", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * N_B"),
         (checker.SPLIT, "s12", "SHARE, SLICES)", "SHARE, DEPTH)"),
     ],
@@ -130,10 +132,11 @@ TILED = [stage for stage in LADDER if stage.tiny_tile is not None]
 @pytest.mark.parametrize("stage", TILED, ids=lambda stage: stage.name)
 def test_a_checked_launch_has_several_warps_and_blocks(stage):
     tile = checker.wide_tile(stage)
-    problem = checker.in_blocks(stage, checker.EVERYTHING, tile)
+    problem = checker.in_blocks(stage, checker.EVERYTHING, tile, rows=2)
     main = stage.prepare(problem, tile).launches[-1]
     assert math.prod(main.block) > 2 * 32
     assert math.prod(main.grid) > 1
+    assert problem.out_channels > tile.M_B
 
 
 def test_a_right_kernel_that_asks_for_more_is_right_and_told_so(few_problems, tmp_path):
@@ -206,6 +209,12 @@ def test_an_endless_loop_ends_and_is_named(few_problems, tmp_path, name, old, ne
     assert stage_named(name).name in error
     assert "mine.py:" in error
     assert f"does not run to its end on 1 of {len(found.answers)} problems" in found.conclusion
+
+
+def test_a_loop_too_many_is_not_called_endless(few_problems, tmp_path):
+    many = "total = float32(0)\n        for _ in range(2_000):\n            total = float32(0)"
+    found = convlab.check(changed(tmp_path, "s01", ("total = float32(0)", many)), "s01")
+    assert "iterations, those of s01_direct" in found.answers[-1].error
 
 
 def test_without_an_output_no_answer_is_called_right_or_wrong(few_problems, tmp_path):

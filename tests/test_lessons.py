@@ -385,6 +385,20 @@ def test_wrong_outputs_come_with_a_picture(quick):
     assert found.picture is not None
     assert found.picture.data.startswith(b"\x89PNG")
     assert "in red" in found.picture.alt
+    assert "NaN before the launch: nothing was written there" in found.problems[0].advice
+
+
+@cuda.jit
+def copy_in_eights(numbers, out):
+    out[cuda.blockIdx.x * 8 + cuda.threadIdx.x] = numbers[cuda.blockIdx.x * 8 + cuda.threadIdx.x]
+
+
+def test_a_wrong_answer_is_told_with_its_launch_and_the_kernel_s_arrays():
+    launches = [lessons.On(2, block, (np.arange(2.0 * block),)) for block in (8, 12)]
+    what = lessons.check_kernel(copy_in_eights, np.copy, launches).problems[0].what
+    assert what.startswith("With grid 2 and block 12 the answer is wrong in 4 of 24 places")
+    assert "nothing, or NaN, was written there" in what
+    assert "numbers 18 19 20" in what
 
 
 def test_float64_is_told_and_not_punished(quick, monkeypatch):
@@ -649,6 +663,11 @@ def test_a_finding_without_an_answer_does_not_say_that_the_answer_is_right():
 def test_the_simplest_problem_that_fails_is_shown():
     found = told("01_direct", "answer")
     assert "the simplest of them, 'padding wider than the image'" in found.problems[0].what
+    lesson = lesson_of(*source.sources(["01_direct"]))
+    exercise = lesson.exercises()[0]
+    upside_down = exercise.solution.replace("weight[j, r, u, v]", "weight[j, r, H_f - 1 - u, v]")
+    found = answers.feedback_on(lesson, exercise, upside_down)
+    assert "the simplest of them, 'prime sizes'" in found.problems[0].what
     assert found.picture is not None
     assert "Input, expected and got" in found.picture.alt
 

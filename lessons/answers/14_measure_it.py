@@ -38,6 +38,7 @@ ANSWERS = {
         wrong("a button that does not exist", "broken", ("gpu.flush_cache()", "gpu.flush()")),
         wrong("the clock started once", "answer", ("        start = gpu.clock()\n", ""), (FIRST, "    gpu.launch()\n    times, start = [], gpu.clock()\n")),
         wrong("all of them together", "answer", ("statistics.median", "sum")),
+        wrong("the time that it pretends", "answer", ("return statistics.median(times)", "return gpu.cold"), ("range(repeats)", "range(1)")),
         wrong("a loop without an end", "broken", ("for _ in range(repeats):", "while True:")),
         right("two launches to warm up", (FIRST, "    gpu.launch()\n    gpu.launch()\n    gpu.wait()\n    times = []\n")),
         right("the median by hand", ("statistics.median(times)", "sorted(times)[len(times) // 2]")),

@@ -24,6 +24,12 @@ from convlab import trace
 from convlab.lessons import On, check_kernel, one_request, run
 from convlab.lessons import what_is_wrong, where, who_does_what
 
+
+def launch(size, block=32):  # for the checks: as many blocks as so many numbers take
+    numbers = np.arange(1, size + 1, dtype=np.float32)
+    return On(grid=(size + block - 1) // block, block=block, inputs=(numbers,))
+
+
 print(where())
 
 # %% [markdown]
@@ -107,11 +113,6 @@ def add_ten_to_all(a, out):
 # %% check="any_number"
 def wanted(a):  # what NumPy does
     return a + 10
-
-
-def launch(size, block=32):  # as many blocks as it takes
-    numbers = np.arange(1, size + 1, dtype=np.float32)
-    return On(grid=(size + block - 1) // block, block=block, inputs=(numbers,))
 
 
 launches = [*map(launch, (1, 31, 32, 100)), launch(250, 80)]

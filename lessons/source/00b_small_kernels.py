@@ -4,7 +4,7 @@
 
 **You will be able to** give each thread a row and a column, let the threads of a block share numbers
 through fast memory, wait for each other at a barrier, add up an array together, and multiply two
-matrices tile by tile. It takes an hour. Everything in the convolutions of the next lessons is made of these four.
+matrices tile by tile. It takes an hour. The convolutions of the next lessons are made of these parts.
 
 You should have done [00_start_here](00_start_here.ipynb).
 """
@@ -103,6 +103,8 @@ check_kernel(
     add_to_rows,
     lambda a, b: a + b,
     [on_table(1, 1, (8, 4)), on_table(7, 14, (8, 4)), on_table(33, 20, (16, 5))],
+    each_once=True,
+    at_most=3,  # b is read again for every row
 )
 
 # %% [markdown]
@@ -110,29 +112,30 @@ check_kernel(
 ## 2. Shared memory: fetch once, use three times
 
 Each block has **shared memory**: a small array on the chip that all its threads see and no other block
-does. A number from it comes some twenty times as soon as one from the GPU's main memory, called **global
-memory** (that waiting time is the **latency**). It pays where several threads need the same number:
+does. A thread waits for a number of it a twentieth of the time that it waits for one of the GPU's main
+memory, called **global memory**. (That time is the **latency**.) It pays where several threads need the
+same number:
 
 1. Each thread copies one number from global to shared memory.
 2. `cuda.syncthreads()`, a **barrier**: nobody goes on before all threads of the block are here.
 3. Each thread reads what it needs, its neighbours' numbers too.
 
-Without the barrier a thread reads a place that its neighbour may not have filled yet. This kernel turns
-each block's numbers round and has none:
+Without the barrier a thread reads a place that its neighbour may not have filled yet. This kernel reverses
+the order of each block's numbers, and its barrier is missing:
 """
 
 
 # %%
 @cuda.jit
-def turn_round(a, out):
+def reverse_blocks(a, out):
     tile = cuda.shared.array(THREADS, float32)
     i, t = cuda.grid(1), cuda.threadIdx.x
     tile[t] = a[i]
-    # here is the barrier missing
+    # the barrier is missing here
     out[i] = tile[THREADS - 1 - t]
 
 
-what_is_wrong(turn_round, 2, THREADS, numbers(256), np.zeros(256, np.float32))
+what_is_wrong(reverse_blocks, 2, THREADS, numbers(256), np.zeros(256, np.float32))
 
 # %% [markdown]
 """
@@ -257,13 +260,14 @@ def two_arrays(size):
     return On((size + THREADS - 1) // THREADS, THREADS, (numbers(size), numbers(size, seed=2)))
 
 
-check_kernel(dot_of_blocks, dots, [*map(two_arrays, (1, 128, 200, 600))], each_once=True)
+launches = [*map(two_arrays, (1, 128, 200, 600))]
+check_kernel(dot_of_blocks, dots, launches, each_once=True, busiest=26)
 
 # %% [markdown]
 """
 ### Find the bug: the largest number of each block
 
-The same idea with `max` instead of `+`. Its answer is right, here and today. Run the check, read what the
+The same idea with `max` instead of `+`. On many GPUs its answer is right. Run the check, read what the
 simulator says, and repair the kernel.
 """
 
@@ -336,7 +340,7 @@ used eight times. The picture shows which thread writes which element:
 # %%
 @cuda.jit
 def plain_product(A, B, C):
-    n, m = cuda.grid(2)
+    n, m = cuda.grid(2)  # my column and my row among all threads: across comes first
     if m < C.shape[0] and n < C.shape[1]:
         total = float32(0)
         for k in range(A.shape[1]):
@@ -350,8 +354,8 @@ who_does_what(plain, "C")
 
 # %% [markdown]
 """
-A warp's request for `A` in this plain kernel: four rows of threads want four numbers, and every number
-comes alone out of a sector of eight.
+A warp's request for `A` in this plain kernel: a warp is four rows of 8 threads, which want four numbers,
+and every number comes alone out of a sector of eight.
 """
 
 # %%

@@ -5,8 +5,9 @@
 **You will be able to** write a convolution as a GPU kernel and give each output a thread. It takes half an hour.
 
 A convolution slides a small filter over an image. Everywhere it multiplies what lies under the filter
-with the filter's numbers and adds up. That is seven loops, of which four become threads. You should have
-done [00_start_here](00_start_here.ipynb) and [00b_small_kernels](00b_small_kernels.ipynb).
+with the filter's numbers and adds up. That is seven loops, of which four become threads. This kernel, s01,
+is the first **stage** of a **ladder**: each stage adds one idea to the one before. You should have done
+[00_start_here](00_start_here.ipynb) and [00b_small_kernels](00b_small_kernels.ipynb).
 """
 
 # %% setup=true

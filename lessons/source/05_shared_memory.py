@@ -58,11 +58,12 @@ tile_over_input(ours, tile.K_B)
 
 # %% [markdown]
 """
-Look at one row of the blue slice of the filter: it is needed by the 32 threads of a row of the tile. In
-s04 each of them fetches it. Now it is fetched **once**, into shared memory: a small memory next to the
-arithmetic, as fast as a cache, that all threads of a block see and that the kernel fills itself.
+In the first picture look at one row of the filter's blue slice: it is needed by the 32 threads of a row of
+the tile. In s04 each of them fetches it. Now it is fetched **once**, into shared memory: a small memory next
+to the arithmetic, as fast as a cache, that all threads of a block see and that the kernel fills itself.
 
-These are a GPU's memories, from the nearest to the farthest:
+A GPU has many **SM**s (streaming multiprocessors), each of which runs blocks and has a shared memory. These
+are a GPU's memories, from the nearest to the farthest:
 """
 
 # %%

@@ -161,7 +161,7 @@ in flight in registers.
 
 Pass the check above first: this cell gives its answer away.
 
-This kernel is right, has all the buffers takes as much memory as yours, and gains nothing by it. Compare
+This kernel is right, has all the buffers, takes as much memory as yours, and gains nothing by it. Compare
 its timeline with the one of s09 above. What is in flight while slices are multiplied? Then fix it.
 """
 

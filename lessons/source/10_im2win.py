@@ -64,7 +64,7 @@ workspaces("s03_im2col", "s10", layers=("conv1", "conv3", "conv4", "conv5", "con
 ## Your turn: the transform
 
 The tensor is `windows[i, r, m, e]`: image, channel, row of the output, and the place `e` in its row. In the
-paper it is Equation 2, in which, other than in a matrix product, `m` is a row of the output and `k` a
+paper it is Equation 2, in which, unlike in a matrix product, `m` is a row of the output and `k` a
 column of the input:
 
 `windows[i, r, m, k * H_f + u] = input[i, r, m * s_h + u, k]`

@@ -233,7 +233,7 @@ Three more stages make it faster and change nothing of its idea.
 [s11_im2win_full](../src/convlab/stages/s11_im2win_full.py):
 
 - **A tile for each problem.** [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py) chooses among eight shapes
-  by a model of what the busiest SM (streaming multiprocessor) has to do. With some of them the threads do not
+  by a model of what the busiest SM has to do. With some of them the threads do not
   share a slice evenly: `F_EVEN`, `I_EVEN` and `K_EVEN` are constants, so a bounds check costs nothing where it always holds.
 - **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the compiler loads the
   next slice only when it has multiplied most of this one. Here that hardly matters: an SM has other

@@ -112,7 +112,7 @@ def attempts(stage: Stage, make: Maker, seed: int, model: ConvProblem) -> Iterat
         if not all(offers(one, options) for one in (stage.prepare, make)):
             continue
         tile = stage.tiny_tile
-        if name == PARTS and tile is not None:
+        if name in PARTS and tile is not None:
             continue
         if name == TALL:
             if (tile := tall_tile(stage)) is None:
@@ -122,7 +122,7 @@ def attempts(stage: Stage, make: Maker, seed: int, model: ConvProblem) -> Iterat
             return
         if name == SEVERAL:
             tile = wide_tile(stage)
-            problem = in_blocks(stage, problem, tile)
+            problem = in_blocks(stage, problem, tile, rows=2)
         if name == SPLIT:
             tile = split_tile(stage)
         answer, findings = _try(stage, make, name, problem, tile, seed, options)
@@ -177,6 +177,9 @@ def _try(
         return answer, error.findings
     except EndlessLoop as error:
         said = f"{error}, and {stage.name} has {own:,} in all loops of all threads"
+        if error.code.startswith("for ") and error.iterations <= own:  # it would end
+            most = _loops(own).limit
+            said = f"its loops run more than {most:,} iterations, those of {stage.name} {own:,}"
         return replace(answer, failed=", ".join([said, *_notes(error)]), endless=True), findings
     except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
         return replace(answer, failed=raised_by(error)), findings
@@ -351,7 +354,8 @@ def program_with(
 
 def raised_by(error: BaseException) -> str:
     """What a kernel raised, and the thread, file and line, which the simulator notes."""
-    return ", ".join([f"it raised {type(error).__name__}: {error}", *_notes(error)])
+    said = re.sub(r"^tid=\[.*?\] ctaid=\[.*?\]:? ?", "", str(error))  # the notes say it better
+    return ", ".join([f"it raised {type(error).__name__}: {said}", *_notes(error)])
 
 
 def _notes(error: BaseException) -> tuple[str, ...]:

@@ -38,11 +38,14 @@ PROBLEMS = {
 }
 EVERYTHING = PROBLEMS["everything at once"]
 COUNTED = "what is counted below"
-PARTS = "a filter that takes more than shared memory"  # for stages without tiles
+# For stages without tiles: both, as a loop over rows that counts columns is right on one. Each has
+# several blocks along one side, and strides, which count in where a block begins.
+PARTS = tuple(f"a {shape} filter that takes more than shared memory" for shape in ("tall", "wide"))
 TALL = "another tile"
 SEVERAL = "several blocks of several warps"  # larger for some stages: in_blocks
 SPLIT = "split-K"
-PROBLEMS[PARTS] = ConvProblem(1, 1, 165, 159, 1, (3, 2), dilation=(80, 150))
+PROBLEMS[PARTS[0]] = ConvProblem(1, 1, 181, 159, 1, (3, 2), (2, 3), dilation=(80, 150))
+PROBLEMS[PARTS[1]] = ConvProblem(1, 1, 159, 227, 1, (2, 3), (3, 2), dilation=(150, 80))
 # With K_B = 5 five slices, of which split-K gives one block three and the other two.
 PROBLEMS[TALL] = replace(EVERYTHING, in_channels=4)
 PROBLEMS[SEVERAL] = EVERYTHING
@@ -137,17 +140,19 @@ def split_tile(stage: Stage) -> Tile | None:
     return _first_for(stage, [Tile(4 * M_T, 2 * N_T, tiny.K_B + 1, M_T, N_T)]) or tiny
 
 
-def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None) -> ConvProblem:
-    """The problem with channels or images for more than one block, and images that fill most of a
-    block's columns. The last block along M is almost full: one that begins too early shows."""
+def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None, rows: int = 1) -> ConvProblem:
+    """The problem with as many more channels or images as take more than one block, and the images
+    that fill most of a block's columns. With a tile there are ``rows`` of blocks or more, and the
+    last of several is almost full, so that one that begins too early leaves channels out."""
 
     def larger(times: int) -> ConvProblem:
         if tile is None:
             return replace(problem, batch=(1 + times) * problem.batch)
-        channels = (1 + times) * tile.M_B - 3 if times else problem.out_channels
+        missing = 3 if tile.M_B > 8 else 1
+        channels = (1 + times) * tile.M_B - missing if times else problem.out_channels
         images = (tile.N_B - 1) // (problem.N // problem.batch)
         return replace(problem, out_channels=channels, batch=max(problem.batch, images))
 
-    tried = map(larger, range(64))
+    tried = map(larger, range(rows - 1 if tile else 0, 64))
     several = (one for one in tried if math.prod(main_of(stage.prepare(one, tile)).grid) > 1)
     return next(several, problem)

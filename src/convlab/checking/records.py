@@ -50,9 +50,12 @@ class Answer:
         """What is wrong, in one sentence; None when nothing is."""
         return None if self.ok else self.failed or str(self.check)
 
-    def work(self) -> tuple[bool, int]:
-        """How much there is to read and compute; answers without an output come last."""
-        return self.check is None, self.problem.flops + math.prod(self.problem.input_shape)
+    def work(self) -> tuple[bool, int, int]:
+        """How much there is to understand, first by what the problem has beside one image and its
+        filters, then by numbers; answers without an output come last."""
+        p = self.problem
+        beside = max(p.stride) > 1, max(p.dilation) > 1, max(map(max, p.padding)) > 0, p.batch > 1
+        return self.check is None, sum(beside), p.flops + math.prod(p.input_shape)
 
     def map_of_wrong(self) -> list[str]:
         """The first output channel that is wrong as a picture of characters: x is wrong."""
@@ -128,14 +131,22 @@ class Check:
 
     @property
     def telling(self) -> Answer | None:
-        """The wrong answer that shows most: on ordinary numbers, and on the smallest problem."""
+        """The wrong answer that shows the mistake best: on ordinary numbers where there is one, and
+        on the simplest problem."""
         ordinary = [answer for answer in self.wrong if answer.name not in (SPOILED, RELU)]
         return min(ordinary or self.wrong, key=Answer.work, default=None)
 
     @property
     def advice(self) -> str | None:
-        """An explanation if the only mistake is a missing NaN."""
+        """An explanation of a NaN in the output, and of one that is missing where that is the only
+        mistake."""
         spoiled = bool(self.wrong) and {one.name for one in self.wrong} <= {SPOILED, RELU}
+        shown = self.telling.check if self.telling is not None and not spoiled else None
+        if shown is not None and np.isnan(shown.got or 0):
+            return (
+                "the output is NaN before the launch: nothing was written there, or a sum took "
+                "memory that nothing was written to"
+            )
         check = self.wrong[0].check if spoiled else None
         if check is None or check.expected is None or not np.isnan(check.expected):
             return None

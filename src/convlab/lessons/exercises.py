@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, wraps
-from inspect import Parameter, Signature
-from itertools import repeat
+from inspect import Parameter, Signature, signature
 from time import process_time
 from typing import Any, NamedTuple
 from unittest import mock
@@ -242,6 +242,7 @@ def check_kernel(
     *,
     fewest_sectors: bool = False,
     each_once: bool = False,
+    busiest: int | None = None,
     at_most: float = feedback.AS_FEW,
     before: float | None = None,
 ) -> Feedback:
@@ -251,7 +252,8 @@ def check_kernel(
 
     With ``fewest_sectors`` its requests must take as few sectors of global memory as hold inputs
     and output, with ``each_once`` its threads must access as many elements as inputs and
-    output have, by as few requests of whole warps; both may be ``at_most`` times as many.
+    output have, by as few requests of whole warps, and no thread makes more accesses than the
+    ``busiest`` needs; all may be ``at_most`` times as many.
     """
     ready(kernel, is_kernel)
     problems: dict[Any, Problem] = {}
@@ -267,7 +269,7 @@ def check_kernel(
         return feedback.with_problems(
             problems.values(), () if feedback.ANSWER in problems else answers
         )
-    rows = []
+    rows, advice = [], ""
     if fewest_sectors:
         # Not the fewest for the requests that there are: those of one lane need a sector each.
         fewest = sum(
@@ -286,7 +288,17 @@ def check_kernel(
         ):
             yours = sum(launch.total(unit, launch.of(space="global")) for launch in traces)
             rows.append(feedback.row_of(name, yours, fewest, at_most))
-    return feedback.checked_by_counts(answers, rows)
+        advice = "Which elements does more than one thread read or write?"
+    if busiest is not None:
+        yours = max(map(_busiest, traces))
+        rows.append(feedback.row_of("accesses of the busiest thread", yours, busiest, at_most))
+    return feedback.checked_by_counts(answers, rows, advice)
+
+
+def _busiest(launch: LaunchTrace) -> int:
+    """Accesses of memory of the thread with the most, in the block that is shown."""
+    lanes = Counter((one.warp, lane) for one in launch.requests for lane in one.lanes)
+    return max(lanes.values(), default=0)
 
 
 def tried(
@@ -310,17 +322,21 @@ def tried(
     if wrong.any():
         where = tuple(np.argwhere(wrong)[0].tolist())
         said = f"the kernel wrote {output[where]:.6g}"
-        if output[where] == poison or output[where] != output[where]:
+        if output[where] == poison:
             said = "nothing was written there"
+        if output[where] != output[where]:
+            said = "nothing, or NaN, was written there"
         what = (
-            f"The answer is wrong in {wrong.sum()} of {wrong.size} places, first at "
+            f"With grid {launch.grid} and block {launch.block} the answer is wrong in "
+            f"{wrong.sum()} of {wrong.size} places, first at "
             f"{where[0] if len(where) == 1 else list(where)}: {said}, wanted is "
             f"{right[where]:.6g}."
         )
         start = max(where[-1] - FEW // 4, 0)
         near = (*where[:-1], slice(start, start + FEW))
-        alike = [one for one in launch.inputs if one.shape == right.shape]
-        shown = [*zip(repeat("input"), alike), ("wanted", right), ("got", output)]
+        named = zip(signature(kernel.py_func).parameters, launch.inputs, strict=False)
+        alike = [(name, one) for name, one in named if one.shape == right.shape]
+        shown = [*alike, ("wanted", right), ("got", output)]
         told = [f"{name} {' '.join(f'{n:.4g}' for n in array[near])}" for name, array in shown]
         what += f" Around there: {'; '.join(told)}."
         problems[feedback.ANSWER] = Problem(feedback.ANSWER, what)
@@ -355,6 +371,9 @@ def check_function(
         right = np.atleast_1d(np.asarray(wanted(*same), float))
         with running(f"{said}: "):
             got = function(*arguments)
+        if isinstance(gpu := arguments[0], PretendGPU) and gpu._launches < arguments[1]:
+            what = f"{said} launches {gpu._launches} times; it must {arguments[1]} times."
+            return feedback.with_problems([Problem(feedback.ANSWER, what)])
         try:
             numbers = np.atleast_1d(np.asarray(got, float))
         except (TypeError, ValueError):

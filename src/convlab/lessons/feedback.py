@@ -380,6 +380,10 @@ HINTS = {
     "C_i is named.",
     "returned None": "The last line of a function that makes a kernel returns it.",
     "it must be a kernel": "Is @cuda.jit in the line above the function?",
+    "'method'": "Is a pair of parentheses missing, as in cuda.grid(1)?",
+    "is no integer": "// divides to an integer, / to a float.",
+    "<intrinsic wait_copies>": "It takes a constant, such as IN_FLIGHT: compute it first.",
+    "run more than": "Is there a loop too many?",
 }
 PLACE = re.compile(r"(, in \w+, block \(.*?\), thread \(.*?\))?, (?P<file>[^,]*):(?P<line>\d+)$")
 
@@ -446,7 +450,9 @@ def _of_finding(finding: Finding, kernel: Any) -> Problem:
     places = (finding.file, finding.line), (finding.other_file, finding.other_line)
     lines = _lines(*places, kernel=kernel)
     what = f"{_capital(finding.kind)}: {finding.what}{seen}."
-    return Problem(finding.kind, what, lines, f"What usually fixes it: {finding.remedy}.")
+    # A warp's barrier is in no lesson, and with it threads of other warps are the next finding.
+    remedy = finding.remedy.replace("syncwarp", "syncthreads")
+    return Problem(finding.kind, what, lines, f"What usually fixes it: {remedy}.")
 
 
 def _place(place: tuple[int, ...]) -> str:
@@ -459,7 +465,8 @@ def feedback_on(found: Check, stage: str, at_most: float, seed: int = 0) -> Feed
     problems = of_findings(found.findings)
     wrong = [answer for answer in found.answers if not answer.ok]
     right = [f"the answer is right on {len(found.answers)} problems"] * (not wrong)
-    raised = [one.failed for one in wrong if one.failed and re.search("raised|not end", one.failed)]
+    ended = "raised|not end|iterations"
+    raised = [one.failed for one in wrong if one.failed and re.search(ended, one.failed)]
     picture = None
     if (telling := found.telling) is not None and telling.check is not None:
         many = sum(one.check is not None for one in wrong)
@@ -521,7 +528,7 @@ def row_of(unit: str, yours: float, target: float, at_most: float = AS_FEW) -> R
     return Row(unit, yours, target, yours <= at_most * target)
 
 
-def checked_by_counts(right: Sequence[str], rows: Sequence[Row]) -> Feedback:
+def checked_by_counts(right: Sequence[str], rows: Sequence[Row], advice: str = "") -> Feedback:
     """Feedback on a right kernel: whether its memory traffic is as low as it should be."""
     rows = tuple(row for row in rows if row.yours or row.target)
     many = [row for row in rows if not row.ok]
@@ -533,7 +540,8 @@ def checked_by_counts(right: Sequence[str], rows: Sequence[Row]) -> Feedback:
         for row in many
     )
     headline = "Right, but not there yet: it causes more memory traffic than it should."
-    return Feedback(headline, (Problem(COUNTS, f"Too many {told}."),), tuple(right), rows)
+    problem = Problem(COUNTS, f"Too many {told}.", advice=advice)
+    return Feedback(headline, (problem,), tuple(right), rows)
 
 
 def with_problems(

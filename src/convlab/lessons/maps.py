@@ -102,8 +102,8 @@ def who_does_what(
     found = spans(int(thread) for thread in threads.flat if thread >= 0)
     alt = f"{where} as a grid of {' x '.join(map(str, threads.shape))} boxes: threads {found}"
     caption = (
-        f"Each box is an element of `{where}`; the number is the thread of {block} that {verb} it, "
-        "a colour is a warp. Grey boxes belong to other blocks."
+        f"Each box is an element of `{where}`; the number is the thread of {block} that {verb} it"
+        f"{', a colour is a warp' * int(threads.max() >= WARP)}. Grey boxes belong to other blocks."
     )
     return grid.finished(alt, caption)
 
