@@ -72,9 +72,9 @@ def trace(
     if html_file is not None:
         check_writable("--html", html_file)
         page_is = f"--html is {str(html_file)!r}"
-        if json_file is not None and Path(json_file).resolve() == html_file.resolve():
+        if json_file is not None and os.path.realpath(json_file) == os.path.realpath(html_file):
             refuse(f"{page_is}, and so is --json: give another file")
-        if opens and html_file.resolve() == saved.resolve():
+        if opens and os.path.realpath(html_file) == os.path.realpath(saved):
             refuse(f"{page_is}, the trace itself: give another file")
     if opens and (layer, batch, tile, block, compiled) != (None, None, None, 0, None):
         options = "--layer, --batch, --tile, --block and --compiled"
@@ -154,7 +154,7 @@ def _traced(
 
 def _sizes(tile: str) -> list[int]:
     """The sizes of a tile, as :class:`Tile` takes them."""
-    found = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:/(\d+)x(\d+))?", tile)
+    found = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:/(\d+)x(\d+))?", tile, re.ASCII)
     if found is None:
         wanted = "M_BxN_BxK_B or M_BxN_BxK_B/M_TxN_T, such as 8x32x8/1x1"
         refuse(f"tile is {tile!r}: it must be {wanted}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
+from convlab.arguments import shown
 from convlab.simulation.findings import REMEDIES, Finding
 from convlab.simulation.memory_rules import SECTOR_BYTES, WARP
 
@@ -235,10 +236,10 @@ def open_trace(path: str | Path) -> Trace:
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         known = False
     if not known:
-        raise ValueError(f"{str(path)!r} holds no trace: convlab trace --json makes one")
+        raise ValueError(f"{shown(str(path))} holds no trace: convlab trace --json makes one")
     if version != VERSION:
         raise ValueError(
-            f"{str(path)!r} holds a trace of version {version}, and this convlab reads "
+            f"{shown(str(path))} holds a trace of version {version}, and this convlab reads "
             f"version {VERSION}: trace again"
         )
     try:
@@ -247,7 +248,7 @@ def open_trace(path: str | Path) -> Trace:
         for launch in trace.launches:
             _check(launch)
     except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{str(path)!r} is a damaged trace: trace again") from None
+        raise ValueError(f"{shown(str(path))} is a damaged trace: trace again") from None
     return trace
 
 
