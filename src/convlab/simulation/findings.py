@@ -240,7 +240,7 @@ def coordinates_of(number: int, shape: Coordinates) -> Coordinates:
     return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
 
 
-def three(size: int | Sequence[int], what: str) -> Coordinates:
+def three(size: Any, what: str) -> Coordinates:
     """A grid's or a block's sizes along x, y and z. Raises ``TypeError`` or ``ValueError`` for
     anything but one to three integers from 1 on."""
     if isinstance(size, np.ndarray):
