@@ -135,7 +135,8 @@ def namespace(array: Any, name: str = "input") -> Any:
     check_unmasked(name, array)
     if isinstance(array, np.ndarray):
         return np
-    if type(array).__module__.partition(".")[0] not in ("cupy", "torch"):
+    library = type(array).__module__.partition(".")[0]
+    if library not in ("cupy", "torch") or not hasattr(array, "ndim"):
         what = f"{name} is a {type(array).__name__}"
         raise TypeError(f"{what}: it must be an array of NumPy, CuPy or PyTorch")
     if hasattr(array, "layout"):  # PyTorch's

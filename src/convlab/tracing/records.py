@@ -236,10 +236,10 @@ def open_trace(path: str | Path) -> Trace:
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         known = False
     if not known:
-        raise ValueError(f"{shown(str(path))} holds no trace: convlab trace --json makes one")
+        raise ValueError(f"{str(path)!r} holds no trace: convlab trace --json makes one")
     if version != VERSION:
         raise ValueError(
-            f"{shown(str(path))} holds a trace of version {version}, and this convlab reads "
+            f"{str(path)!r} holds a trace of version {shown(version)}, and this convlab reads "
             f"version {VERSION}: trace again"
         )
     try:
@@ -248,7 +248,7 @@ def open_trace(path: str | Path) -> Trace:
         for launch in trace.launches:
             _check(launch)
     except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{shown(str(path))} is a damaged trace: trace again") from None
+        raise ValueError(f"{str(path)!r} is a damaged trace: trace again") from None
     return trace
 
 
