@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
