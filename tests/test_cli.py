@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -710,9 +711,10 @@ def test_lint_against_says_what_was_not_stored_and_refuses_what_holds_no_rows(co
     result = convlab_("lint", "s01", "--layer", "conv9", "--against", file)
     assert result.exit_code == 0
     assert "not stored" in result.stdout
-    for text in ("", "no JSON", "[1]", '[{"stage": "s01"}]'):
+    unlike = re.sub(r'"registers": \d+', '"registers": "many"', file.read_text())
+    for text in ("", "no JSON", "[1]", '[{"stage": "s01"}]', unlike):
         file.write_text(text)
-        assert convlab_("lint", "s01", "--against", file).exit_code == 2
+        assert refused("lint", "s01", "--against", file)
     assert convlab_("lint", "s01", "--against", tmp_path / "absent").exit_code == 2
 
 

@@ -20,10 +20,11 @@ pytestmark = pytest.mark.same_in_cudasim
 SOURCE = str(Path(convlab.__file__).parents[1])
 
 
-def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+def command(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
     environment = os.environ | options.pop("environment", {})
     words = [sys.executable, "-m", "convlab", *arguments]
-    return subprocess.run(words, env=environment, stderr=subprocess.PIPE, timeout=60, **options)
+    options = {"stderr": subprocess.PIPE} | options
+    return subprocess.run(words, env=environment, timeout=60, **options)
 
 
 def one_line(done: subprocess.CompletedProcess[bytes], status: int) -> str:
@@ -56,6 +57,18 @@ def test_standard_output_that_takes_nothing(arguments, output):
     assert last.startswith("convlab: ")
     assert "standard output" in last
     assert not table or ("--json" in arguments and "full" in output)  # the table for people
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_standard_error_that_is_full_is_no_wrong_answer():
+    with open("/dev/full", "w") as full:
+        assert command("trace", "s99", stderr=full).returncode == 2
+
+
+def test_links_that_go_round_in_circles(tmp_path):
+    (loop := tmp_path / "loop").symlink_to("loop")
+    done = command("report", loop, "--html", tmp_path / "page.html", stdout=subprocess.PIPE)
+    assert "cannot be read" in one_line(done, 2)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,9 +14,22 @@ import pytest
 import typer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numba import cuda
 from test_cli import convlab_
 
-from convlab import ConvProblem, EngineUnavailable, api, conv1d, conv2d, conv3d, unfold_einsum
+from convlab import (
+    ConvProblem,
+    EngineUnavailable,
+    SimulationError,
+    api,
+    conv1d,
+    conv2d,
+    conv3d,
+    simulate,
+    trace_stage,
+    unfold_einsum,
+)  # fmt: skip
+from convlab.simulation.findings import three
 from convlab.unfold import unfold
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -32,6 +46,7 @@ odd = st.sampled_from([
     None, True, 1.5, float("nan"), "same", "valid", "s01", "\udcff", b"1", {}, {1}, [], range(3),
     np.int8(2), np.True_, np.float32(1), np.ones(2), np.ma.ones(2), object(), "x" * 10**6,
 ])  # fmt: skip
+LAUNCHED = st.sampled_from(["steps", "shared_bytes"])
 setting = st.recursive(numbers | odd, lambda inner: st.lists(inner, max_size=3) | st.tuples(inner))
 dtypes = st.sampled_from(["f4"] * 4 + ["f2", "f8", "i4", "?", "c8", ">f4", "O"])
 
@@ -97,6 +112,34 @@ def test_a_problem_ends_in_one_too(sizes):
         str(ConvProblem(*sizes))
     except (TypeError, ValueError) as error:
         assert_short(error)
+
+
+@cuda.jit
+def write(a, n):
+    if cuda.grid(1) < n:
+        a[cuda.grid(1)] = n
+
+
+@IN_TIME
+@given(st.lists(setting, min_size=2, max_size=2), st.dictionaries(LAUNCHED, setting, max_size=2))
+@example([1, range(10**12)], {})
+@example(["12", 1.5], {"steps": (1,), "shared_bytes": None})
+def test_a_launch_ends_in_one_too(sizes, given):
+    try:
+        # A grid of thousands of blocks is a right one, which takes long.
+        grid, block = map(three, sizes, ("grid", "block"))
+        simulate(write, grid if prod(grid) < 99 else 1, block, np.ones(4, np.float32), 4, **given)
+    except SimulationError:
+        pass
+    except (TypeError, ValueError) as error:
+        assert_short(error)
+
+
+@pytest.mark.parametrize("odd", [{"problem": "conv9"}, {"problem": 1}, {"tile": "8x8x8"}])
+def test_a_trace_is_of_a_problem_with_a_tile(odd):
+    with pytest.raises(TypeError, match=f"{next(iter(odd))} is .*: it must be a") as refused:
+        trace_stage("s05", **odd)
+    assert_short(refused.value)
 
 
 VERBS = ["doctor", "stages", "ladder", "check", "trace", "lint", "tune", "bench", "report", "no"]

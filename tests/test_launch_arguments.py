@@ -36,8 +36,12 @@ def one(b):
 
 B = np.zeros(1, F)
 REFUSED = [
-    (one, (0, 1), 32, [B], ValueError, r"grid \(0, 1, 1\) has 0 along x: 1 to 2147483647"),
-    (one, -1, 32, [B], ValueError, "has -1 along x"),
+    (one, (0, 1), 32, [B], ValueError, r"grid is \(0, 1\): it must be at least 1 and below"),
+    (one, -1, 32, [B], ValueError, "grid is -1: it must be at least 1"),
+    (one, 1, "32", [B], TypeError, "block is '32': it must be an integer, not str"),
+    (one, range(10**12), 1, [B], ValueError, r"grid is range\(0, 1000000000000\): it has one to"),
+    (one, 10**999, 1, [B], ValueError, "grid is a 3319-bit int: it must be"),
+    (one, 1, [1, 1.5], [B], TypeError, r"block is \[1, 1.5\]: its entries must be integers"),
     (one, (1, 65536), 1, [B], ValueError, "has 65536 along y: 1 to 65535"),
     (one, 1, (1, 1, 65), [B], ValueError, "has 65 along z: 1 to 64"),
     (one, 1, (33, 32), [B], ValueError, "are 1056 threads: a block has 1 to 1024"),

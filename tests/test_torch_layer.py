@@ -242,6 +242,8 @@ def test_what_is_refused():
     image = torch.ones(1, 3, 4, 4, device=DEVICE)
     with pytest.raises(NotImplementedError, match=r"^input has a tangent: it must have none, "):
         torch.func.jvp(layer, (image,), (image,))
+    with pytest.raises(TypeError, match=r"^input has layout torch.sparse_coo: it must be torch.s"):
+        layer(image.to_sparse())
     for shape in ((1, 2, 4, 4), (3, 3), (1, 3, 2, 4)):
         with pytest.raises(ValueError, match=r"it must|must not"):
             layer(torch.zeros(shape, device=DEVICE))
@@ -345,3 +347,15 @@ def test_resnet18_has_the_same_outputs_and_gradients():
     for number, (right, their, our) in enumerate(zip(*results, strict=True)):
         least = 0.02 if number and ON_GPU else 1e-4
         assert error(our, right) <= 10 * error(their, right) + least
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("in_channels", "3"), ("in_channels", -1), ("out_channels", 2**40), ("groups", ()),
+     ("groups", 5), ("kernel_size", 0), ("stride", (1, 1, 1)), ("padding", ((1, 1), (1, 1))),
+     ("padding", 1.5), ("dilation", True), ("stage", ["s12"]), ("stage", 5)],
+)  # fmt: skip
+def test_a_layer_names_what_is_wrong_with_it(name, value):
+    usual = {"in_channels": 3, "out_channels": 4, "kernel_size": 3}
+    with pytest.raises((TypeError, ValueError), match=rf"^{name} is .*: it"):
+        layers.Conv2d(**usual | {name: value})

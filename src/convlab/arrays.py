@@ -89,6 +89,13 @@ def check_unmasked(name: str, array: Any) -> None:
         raise TypeError(f"{name} is a masked array: convlab has no masks, give its data")
 
 
+def check_dense(name: str, tensor: Any) -> None:
+    """Raise ``TypeError`` for a tensor of PyTorch's that is sparse or nested."""
+    layout = "nested" if tensor.is_nested else str(tensor.layout)
+    if layout != "torch.strided":
+        raise TypeError(f"{name} has layout {layout}: it must be torch.strided")
+
+
 def placement_of(name: str, array: Any) -> Placement:
     """Where the array lives. Raises ``TypeError`` naming what convlab cannot take."""
     check_unmasked(name, array)
@@ -125,8 +132,7 @@ def _pytorchs(name: str, tensor: Any) -> Placement:
             f"{name} requires a gradient: convlab.torch.Conv2d computes it; here give "
             f"{name}.detach() or call under torch.no_grad()"
         )
-    if tensor.layout is not torch.strided:
-        raise TypeError(f"{name} has layout {tensor.layout}: it must be torch.strided")
+    check_dense(name, tensor)
     if tensor.device.type not in ("cpu", "cuda"):
         raise TypeError(f"{name} is on {tensor.device}: it must be on 'cpu' or 'cuda'")
     return Placement("PyTorch", tensor.device.index, tensor.device)
@@ -137,6 +143,8 @@ def _jaxs(name: str, array: Any) -> Placement:
 
     if isinstance(array, jax.core.Tracer):
         raise TypeError(f"{name} is a tracer: it must be an array, so call outside of jax.jit")
+    if array.is_deleted():
+        raise ValueError(f"{name} is an array that JAX has deleted: it must be there")
     devices = list(array.devices())
     if len(devices) > 1 or devices[0].platform not in ("cpu", "gpu"):
         where = ", ".join(map(str, devices))

@@ -14,10 +14,11 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from convlab.arguments import shown
 from convlab.convolution import cores
 from convlab.engines import offline
 from convlab.files import json_of
@@ -242,6 +243,12 @@ def stored_rows(path: Path) -> list[dict[str, Any]]:
         rows = json_of(text) if one_list else [*map(json_of, filter(None, text.split("\n")))]
         if not rows or not all(isinstance(row, dict) and {*wanted} <= row.keys() for row in rows):
             raise ValueError(f"it must hold objects with the keys {', '.join(wanted)}")
+        kinds = {one.name: {"str": str, "int": int}.get(str(one.type), list) for one in fields(Row)}
+        for key, value in ((key, row[key]) for row in rows for key in wanted):
+            if type(value) is not kinds[key]:
+                raise ValueError(
+                    f"{key} is {shown(value)}: it must be of type {kinds[key].__name__}"
+                )
     except (OSError, ValueError) as error:
         raise ValueError(f"against is {str(path)!r}, which cannot be compared: {error}") from error
     return rows

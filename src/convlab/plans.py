@@ -210,10 +210,7 @@ def plan(
     does not fit; all before anything is launched.
     """
     chosen = choose(engine)
-    if not isinstance(problem, ConvProblem | Gradient):
-        raise TypeError(f"problem is {shown(problem)}: it must be a ConvProblem or a Gradient")
-    if tile is not None and not isinstance(tile, Tile):
-        raise TypeError(f"tile is {shown(tile)}: it must be a Tile or None")
+    check_asked(problem, tile)
     step = stage_for(stage, chosen, problem)
     for name, value in switches.items():
         if name not in step.switches + step.options:
@@ -233,6 +230,14 @@ def plan(
             "so it must be None"
         )
     return Plan(problem, step, tile, chosen, workspace_limit, None, **switches)
+
+
+def check_asked(problem: object, tile: object) -> None:
+    """Raise ``TypeError`` for what is no problem, or no tile."""
+    if not isinstance(problem, ConvProblem | Gradient):
+        raise TypeError(f"problem is {shown(problem)}: it must be a ConvProblem or a Gradient")
+    if not isinstance(tile, Tile | None):
+        raise TypeError(f"tile is {shown(tile)}: it must be a Tile or None")
 
 
 def program_for(
@@ -296,7 +301,7 @@ def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
 def stage_for(name: str, engine: Engine, problem: Problem | None = None) -> Stage:
     """The stage of that name; ``"auto"`` is the engine's own, of groups the one that has them.
     Gradients have stages of their own, and b02 by any of the ladder's."""
-    if isinstance(problem, Gradient):
+    if isinstance(problem, Gradient) and isinstance(name, str):
         for stage in BACKWARD:
             if name in (stage.name, short_name(stage.name)):
                 return stage

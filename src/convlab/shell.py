@@ -125,7 +125,10 @@ def fail(message: str, code: int) -> NoReturn:
     """End the verb with one line on standard error, short whatever was typed."""
     if len(message) > LONGEST:
         message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 3 :]}"
-    print(f"convlab: {message}", file=sys.stderr)
+    try:
+        print(f"convlab: {message}", file=sys.stderr)
+    except OSError:  # standard error is full
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     raise typer.Exit(code)
 
 
@@ -275,7 +278,7 @@ def too_slow(
 
 def capability(option: str, arch: str) -> Capability:
     """(9, 0) for ``sm_90``. Raises ``ValueError`` naming the option for what is no such name."""
-    digits = re.fullmatch(r"sm_(\d{1,2})(\d)", arch)
+    digits = re.fullmatch(r"sm_([0-9]{1,2})([0-9])", arch)
     if digits is None:
         raise ValueError(f"{option} is {arch!r}: it must be sm_ and digits, such as sm_90")
     return int(digits[1]), int(digits[2])

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-from convlab.arguments import shown
+from convlab.arguments import integer, paddings, pair, shown
+from convlab.arrays import check_dense
 from convlab.engines import Engine, choose
 from convlab.gradient import Gradient, Problem
 from convlab.plans import Plan, stage_for
@@ -40,6 +41,7 @@ class Conv2d(torch.nn.Conv2d):  # type: ignore[misc]
     def __init__(
         self, *arguments: Any, stage: str = "auto", engine: str = "auto", **more: Any
     ) -> None:
+        _check_sizes(*arguments, **more)
         super().__init__(*arguments, **more)
         _check(self, stage, engine)
         self.stage, self.engine = stage, engine
@@ -47,12 +49,14 @@ class Conv2d(torch.nn.Conv2d):  # type: ignore[misc]
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not isinstance(input, Tensor):
             raise TypeError(f"input is {shown(input)}: it must be a torch.Tensor")
+        check_dense("input", input)
         for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
             # PyTorch's custom operators have no forward derivative; torch.func.jvp would give 0.
             if tensor is not None and unpack_dual(tensor).tangent is not None:
                 why = "because the layer has derivatives in backward mode only"
                 raise NotImplementedError(f"{name} has a tangent: it must have none, {why}")
-        left, right, top, bottom = self._reversed_padding_repeated_twice
+        sides = self._reversed_padding_repeated_twice  # two of a padding in a one-element tuple
+        left, right, top, bottom = sides if len(sides) == 4 else [*sides, *sides]
         padding, batched = [top, bottom, left, right], input.dim() != 3
         settings = self.stride, padding, self.dilation, self.groups, self.stage, self.engine
         images = input if batched else input.unsqueeze(0)
@@ -82,10 +86,27 @@ def replace(model: torch.nn.Module, stage: str = "auto", engine: str = "auto") -
     return len(layers)
 
 
+def _check_sizes(
+    in_channels: Any, out_channels: Any, kernel_size: Any, stride: Any = 1, padding: Any = 0,
+    dilation: Any = 1, groups: Any = 1, *others: Any, **more: Any,
+) -> None:  # fmt: skip
+    """Raise ``TypeError`` or ``ValueError`` for what PyTorch's layer refuses without its name, or
+    takes and cannot convolve."""
+    for name, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
+        if integer(name, channels, at_least=0) % integer("groups", groups, at_least=1):
+            raise ValueError(f"groups is {groups}: it must divide {name}, {channels}")
+    steps, taps = pair("stride", stride, at_least=1), pair("kernel_size", kernel_size, at_least=1)
+    pair("dilation", dilation, at_least=1)
+    if isinstance(padding, str):
+        paddings(padding, steps, taps)
+    else:
+        pair("padding", padding, at_least=0)
+
+
 def _check(layer: torch.nn.Conv2d, stage: str, engine: str, where: str = "") -> None:
     if (mode := layer.padding_mode) != "zeros":
         raise ValueError(f"{where}padding_mode is {shown(mode)}: it must be 'zeros'")
-    if stage != "auto":
+    if not isinstance(stage, str) or stage != "auto":
         stage_named(stage)
     choose(engine)
 
@@ -146,8 +167,10 @@ Settings = tuple[Sequence[int], Sequence[int], Sequence[int], int]
 
 def _problem(input: Sequence[int], weight: Sequence[int], settings: Settings) -> ConvProblem:
     stride, (top, bottom, left, right), dilation, groups = settings
-    if len(input) != 4:
-        raise ValueError(f"input has shape {shown((*input,))}: it must have 4 dimensions, or 3")
+    for name, shape, may in (("input", input, ", or 3"), ("weight", weight, "")):
+        if len(shape) != 4:
+            rule = f"it must have 4 dimensions{may}"
+            raise ValueError(f"{name} has shape {shown((*shape,))}: {rule}")
     if input[1] != weight[1] * groups:
         rule = f"it must have {weight[1] * groups} channels"
         raise ValueError(f"input has shape {shown((*input,))}: {rule}")

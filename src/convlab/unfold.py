@@ -31,7 +31,7 @@ from convlab.arguments import (
     paddings,
     shown,
 )  # fmt: skip
-from convlab.arrays import check_unmasked, compat, dtype_name
+from convlab.arrays import check_dense, check_unmasked, compat, dtype_name
 
 HALVES = ("float16", "bfloat16")  # whose sums are kept in float32
 DTYPES = (*HALVES, "float32", "float64", "complex64", "complex128")
@@ -134,9 +134,12 @@ def namespace(array: Any, name: str = "input") -> Any:
     check_unmasked(name, array)
     if isinstance(array, np.ndarray):
         return np
-    if type(array).__module__.partition(".")[0] not in ("cupy", "torch"):
+    library = type(array).__module__.partition(".")[0]
+    if library not in ("cupy", "torch") or not hasattr(array, "ndim"):
         what = f"{name} is a {type(array).__name__}"
         raise TypeError(f"{what}: it must be an array of NumPy, CuPy or PyTorch")
+    if hasattr(array, "layout"):  # PyTorch's
+        check_dense(name, array)
     return compat().array_namespace(array)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import convlab
+from convlab.arguments import shown
 from convlab.bench.baselines import System
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import BASELINES
@@ -108,7 +109,7 @@ def _require(
     for kind, names in kinds.items():
         for name in names:
             if not KINDS[kind](value := values.get(name)):
-                raise ValueError(f"{what.format(name)} is {value!r}: it must be {kind}")
+                raise ValueError(f"{what.format(name)} is {shown(value)}: it must be {kind}")
 
 
 def tensor_bytes(problem: ConvProblem) -> int:
@@ -154,7 +155,7 @@ class Row:
 
     def __post_init__(self) -> None:
         if self.state not in STATES:
-            raise ValueError(f"state is {self.state!r}: it must be one of {', '.join(STATES)}")
+            raise ValueError(f"state is {shown(self.state)}: it must be one of {', '.join(STATES)}")
         known = {name: value for name, value in vars(self).items() if value is not None}
         told = {kind: known.keys() & names for kind, names in OF_A_ROW.items()}
         _require(known, told, f"{{}} of {self.key}")
@@ -182,7 +183,7 @@ class Row:
         """The row of a document, whose infinite error may be a word; ``ValueError`` or
         ``TypeError`` for anything else."""
         read = {one.name: document[one.name] for one in fields(cls) if one.name in document}
-        if isinstance(read.get("error_over_bound"), str):
+        if read.get("error_over_bound") in ("nan", "inf"):
             read["error_over_bound"] = float(read["error_over_bound"])
         return cls(**read)
 
@@ -279,7 +280,7 @@ class Results:
         try:
             for name, known in (("format", FORMAT), ("version", VERSION)):
                 if document[name] != known:
-                    raise ValueError(f"its {name} is {document[name]!r}, not {known!r}")
+                    raise ValueError(f"its {name} is {shown(document[name])}, not {known!r}")
             machine, environment = _checked(document)
             rows = [Row.from_json(row) for row in document["rows"]]
             missing = [(layer, batch, name) for layer, batch, name in document.get("missing", ())]
@@ -291,11 +292,13 @@ class Results:
             )  # fmt: skip
             for row in rows:
                 if row.system not in results.systems:
-                    raise ValueError(f"there is a row of {row.system!r}, which is no system of it")
+                    raise ValueError(
+                        f"there is a row of {shown(row.system)}, which is no system of it"
+                    )
             for layer, batch in {key[:2] for key in (*results.rows, *missing)}:
                 problem_named(layer, batch)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it is no result of convlab bench: {error!r}") from error
+            raise ValueError(f"it is no result of convlab bench: {shown(error)}") from error
         return results
 
 
@@ -309,7 +312,7 @@ def _checked(document: Mapping[str, Any]) -> tuple[Machine, dict[str, Any]]:
     _require(environment, OF_AN_ENVIRONMENT, "its environment.{}")
     for system in document["systems"]:
         _require({"system": system}, {"an object": ["system"]})
-        _require(system, OF_A_SYSTEM, f"{{}} of its system {system.get('name')!r}")
+        _require(system, OF_A_SYSTEM, f"{{}} of its system {shown(system.get('name'))}")
     return Machine(**{name: machine[name] for name in ceilings}), environment
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from convlab.arguments import shown
 from convlab.problem import ConvProblem
 from convlab.stages import Launch, Program, Stage, Tile
 
@@ -32,7 +33,8 @@ def maker(kernel: Any, stage: Stage) -> Maker:
         parameters = inspect.signature(kernel).parameters
     except (TypeError, ValueError):  # no function, or one that Python does not know, such as dict
         raise ValueError(
-            f"kernel is {kernel!r}: it must be a @cuda.jit kernel, or a function that makes one"
+            f"kernel is {shown(kernel)}: it must be a @cuda.jit kernel, or a function that makes "
+            "one"
         ) from None
     if not _takes(kernel, wanted):
         raise ValueError(
@@ -53,7 +55,7 @@ def maker(kernel: Any, stage: Stage) -> Maker:
                 raise ValueError(f"{title}: its Program must end with a kernel's Launch")
         elif not is_kernel(made):
             raise ValueError(
-                f"{title} returned {made!r}: it must return a @cuda.jit kernel or a Program"
+                f"{title} returned {shown(made)}: it must return a @cuda.jit kernel or a Program"
             )
         return made
 

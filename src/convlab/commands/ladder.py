@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -74,7 +75,7 @@ def ladder(
     if image is not None:
         shell.check_writable("--output", picture_file)
         for option, other in (("--image", image), ("--json", json_file)):
-            if other is not None and Path(other).resolve() == picture_file.resolve():
+            if other is not None and os.path.realpath(other) == os.path.realpath(picture_file):
                 given = f"--output is {str(picture_file)!r}"
                 shell.refuse(f"{given}, and so is {option}: give another file")
 

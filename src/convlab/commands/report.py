@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -37,15 +38,15 @@ def report(
     Without --html and --markdown, a table here.
     """
     files = results_files or [Path(DEFAULT_FILE)]
-    taken = {file.resolve(): "the results themselves" for file in files}
+    taken = {os.path.realpath(file): "the results themselves" for file in files}
     json_path = None if json_file in (None, shell.STANDARD_OUTPUT) else Path(str(json_file))
     written = {"--html": html_file, "--markdown": markdown_file, "--json": json_path}
     for option, file in written.items():
         if file is not None:
             shell.check_writable(option, file)
-            if whose := taken.get(file.resolve()):
+            if whose := taken.get(os.path.realpath(file)):
                 shell.refuse(f"{option} is {str(file)!r}, {whose}: give another file")
-            taken[file.resolve()] = f"the file of {option}"
+            taken[os.path.realpath(file)] = f"the file of {option}"
     console = shell.console_for(json_file)
     with shell.numba_needed():
         from convlab.bench import analysis

@@ -52,9 +52,9 @@ def trace(
     if html_file is not None:
         shell.check_writable("--html", html_file)
         page_is = f"--html is {str(html_file)!r}"
-        if json_file is not None and Path(json_file).resolve() == html_file.resolve():
+        if json_file is not None and os.path.realpath(json_file) == os.path.realpath(html_file):
             shell.refuse(f"{page_is}, and so is --json: give another file")
-        if opens and html_file.resolve() == saved.resolve():
+        if opens and os.path.realpath(html_file) == os.path.realpath(saved):
             shell.refuse(f"{page_is}, the trace itself: give another file")
     if opens and (layer, batch, tile, block, compiled) != (None, None, None, 0, None):
         options = "--layer, --batch, --tile, --block and --compiled"

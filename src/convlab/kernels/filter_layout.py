@@ -1,7 +1,8 @@
 """Layout transforms of the filter, padded with zeros to whole tiles, K_P and M_P.
 
-That removes the bounds checks from the loop. Transposed: M x K becomes K_P x M_P. Row k holds term
-k of every output channel, so that a float4 loads four channels. In windows' order: from s11d on.
+The zeros remove the bounds checks from the loop. :func:`pack_filter` transposes M x K to K_P x M_P:
+row k holds term k of every output channel, so that a float4 loads four channels.
+:func:`pack_in_order`, from s11d on, orders the terms as the kernels copy them.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from convlab.arguments import integer, shown
 from convlab.simulation.access_log import (
     ATOMIC,
     LANDED,
@@ -285,10 +286,14 @@ def coordinates_of(number: int, shape: Coordinates) -> Coordinates:
     return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
 
 
-def three(size: int | Sequence[int], what: str) -> Coordinates:
-    """A grid's or a block's sizes along x, y and z; ``ValueError`` if there are others."""
-    sizes = (size,) if isinstance(size, int | np.integer) else tuple(size)
+def three(size: Any, what: str) -> Coordinates:
+    """A grid's or a block's sizes along x, y and z. Raises ``TypeError`` or ``ValueError`` for
+    anything but one to three integers from 1 on."""
+    if isinstance(size, np.ndarray):
+        size = size.tolist()
+    several = isinstance(size, Sequence) and not isinstance(size, str)
+    sizes, whole = (size, size) if several else ((size,), None)
     if not 1 <= len(sizes) <= 3:
-        raise ValueError(f"{what} is {size}: it has one to three sizes, x, y and z")
-    x, y, z = (*sizes, 1, 1)[:3]
-    return int(x), int(y), int(z)
+        raise ValueError(f"{what} is {shown(size)}: it has one to three sizes, x, y and z")
+    x, y, z = [*(integer(what, one, at_least=1, whole=whole) for one in sizes), 1, 1][:3]
+    return x, y, z

@@ -16,11 +16,11 @@ from unittest.mock import patch
 
 import numpy as np
 from numba.cuda.dispatcher import CUDADispatcher
-from numba.cuda.errors import normalize_kernel_dimensions
 from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
+from convlab.arguments import integer, shown
 from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import SimulationError, three
 from convlab.simulation.host_api import UnifiedArray, as_cuda_array, host_api
@@ -71,8 +71,8 @@ def _simulate(
     typed: bool,
     tell: Callable[[str], None],
 ) -> None:
-    if steps is not None and steps < 1:
-        raise ValueError(f"steps is {steps}: a launch has at least 1")
+    if steps is not None:
+        steps = integer("steps", steps, at_least=1)
     sizes = three(grid, "grid"), three(block, "block")
 
     def made(order: Order = USUAL) -> SimulatedLaunch:
@@ -143,11 +143,11 @@ def _configured(kernel: Any, configuration: Any) -> _Configured:
         raise RuntimeError("Cannot compile a device function as a kernel")  # Numba's words
     if not isinstance(configuration, tuple) or len(configuration) not in (2, 3, 4):
         raise ValueError(
-            f"{kernel.py_func.__name__}[{configuration}]: a launch has a grid and a block, and may "
-            "have a stream and bytes of dynamic shared memory"
+            f"{kernel.py_func.__name__}[{shown(configuration)}]: a launch has grid and block, and "
+            "may have a stream and bytes of dynamic shared memory"
         )
-    shape = normalize_kernel_dimensions(*configuration[:2])
-    return _Configured(kernel, *shape, *configuration[2:])
+    grid, block = map(three, configuration[:2], ("grid", "block"))
+    return _Configured(kernel, grid, block, *configuration[2:])
 
 
 def _forall(kernel: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from convlab.arguments import integer
 from convlab.simulation.access_log import ATOMIC, EXCHANGE, SIZE_SHIFT, WARP, assigned_name, site_of
 from convlab.simulation.bfloat16 import of_bfloat16
 from convlab.simulation.findings import NotSimulated
@@ -46,7 +47,8 @@ class Shared:
         self._memory = memory
         self._arrays: dict[tuple[Any, ...], Any] = {}
         self._static: list[np.ndarray] = []
-        if not 0 <= dynamic_bytes <= BLOCK_BYTES:
+        dynamic_bytes = integer("shared_bytes", dynamic_bytes, at_least=0)
+        if dynamic_bytes > BLOCK_BYTES:
             raise ValueError(
                 f"shared_bytes is {dynamic_bytes}: a block has 0 to {BLOCK_BYTES} bytes of shared "
                 "memory"

@@ -22,6 +22,7 @@ from numba.cuda.np.numpy_support import from_dtype
 from numba.cuda.typing.typeof import Purpose, typeof
 from numpy.lib.array_utils import byte_bounds
 
+from convlab.arguments import shown
 from convlab.device import emulation_of
 from convlab.simulation.access_log import GLOBAL, AccessLog, Clock, EndlessLoop, Loops, Paths, Sites
 from convlab.simulation.arrays import CheckedArray, Record, RecordArray, start_of
@@ -101,7 +102,7 @@ class SimulatedLaunch(Clock):
         _check_shape(grid, block)
         function = getattr(kernel, "py_func", None)
         if not inspect.isfunction(function):
-            raise TypeError(f"{kernel!r} is no kernel: it needs @cuda.jit")
+            raise TypeError(f"{shown(kernel)} is no kernel: it needs @cuda.jit")
         by_request = counts is not None or recorder is not None
         block_size = math.prod(block)
         log = AccessLog(block_size) if strict or by_request else None
@@ -487,11 +488,11 @@ def _is_record(argument: Any) -> bool:
 
 def _check_shape(grid: Coordinates, block: Coordinates) -> None:
     """``ValueError`` for a shape that CUDA does not launch."""
-    if not 1 <= (threads := math.prod(block)) <= BLOCK_THREADS:
+    if (threads := math.prod(block)) > BLOCK_THREADS:
         raise ValueError(f"{block} are {threads} threads: a block has 1 to {BLOCK_THREADS}")
     for what, sizes, limits in ("grid", grid, GRID_LIMITS), ("block", block, BLOCK_LIMITS):
         for axis, size, limit in zip("xyz", sizes, limits, strict=True):
-            if not 1 <= size <= limit:
+            if size > limit:
                 raise ValueError(
                     f"{what} {sizes} has {size} along {axis}: 1 to {limit} are allowed"
                 )

@@ -96,7 +96,7 @@ def stage_named(name: str) -> Stage:
 
 def tile_named(text: str) -> Tile:
     """The tile that prints as this, ``8x32x8/1x1``, or ``8x32x8`` for short."""
-    found = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:/(\d+)x(\d+))?", text)
+    found = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:/(\d+)x(\d+))?", text, re.ASCII)
     if found is None:
         wanted = "M_BxN_BxK_B or M_BxN_BxK_B/M_TxN_T, such as 8x32x8/1x1"
         raise ValueError(f"tile is {shown(text)}: it must be {wanted}")

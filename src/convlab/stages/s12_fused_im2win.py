@@ -3,7 +3,8 @@
 Source: ours, beyond the paper. One image has too few tiles for all SMs, so the blocks along z share
 the slices of a tile: ``output`` begins as zeros, and every block adds its part atomically. The
 order is not fixed, so with three parts or more the last bits may differ from call to call;
-``whole_sums=True`` never splits. The name is that of the whole idea: since s11d im2win is fused.
+``whole_sums=True`` never splits. The name is older than the step: "fused" means that the kernel
+copies windows from the input itself, as all stages since s11d do.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -32,7 +33,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
     SHARE = blocks_for(SLICES, splits)  # slices of a block
     WHOLE_ROWS, WHOLE_COLUMNS = M % M_B == 0, N % N_B == 0
     ODD = K_B % 2 == 1  # then each slice exchanges the register buffers' roles
-    LANES = LANES_N if BY_WARPS else 1
+    LANES = LANES_N if BY_WARPS else 1  # that windows of a slice are interleaved across
     if splits == 1:  # with more, additions are scalar: always interleaved
         LANES = window_copies.interleaved_lanes(problem, LANES)
     fetch = window_copies.make_fetch(problem, tile, 0, LANES)
@@ -48,7 +49,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def add(R_O, bias, output, m0, n0):
-        """What a split-K block has is a part of each sum. Block 0 along z adds the bias."""
+        """The epilogue of split-K: a block adds its part of each sum, block 0 along z the bias."""
         for j in range(0, N_T, FLOAT4):
             for c in range(FLOAT4):
                 n = n0 + j * COLUMNS + c * LANES
@@ -113,6 +114,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
         if splits > 1:
             begin = int32(cuda.blockIdx.z) * SHARE
             end = min(begin + SHARE, SLICES)
+        # Of the windows that this thread copies: first element in the input, its row and column.
         windows_of_thread(n0, t, first, i_h, i_w)
         for i in range(M_T):
             for j in range(N_T):

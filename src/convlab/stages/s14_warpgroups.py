@@ -2,8 +2,8 @@
 
 Source: ours, beyond the paper. With ``mma`` an H200's tensor cores reach 315 TFLOP/s in TF32, with
 ``wgmma`` (:mod:`convlab.device.tensor_core`; compute capability 9.0 only) 535. A block has 128
-windows. ``wgmma`` multiplies 64 of them while the threads split the other 64. While these threads
-add, products of another block run.
+windows. ``wgmma`` multiplies 64 of them while the threads split the other 64. While the threads of
+this block add to their sums, the tensor cores multiply for another block of the SM.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -21,8 +21,9 @@ DEPTH = 2  # slices in shared memory: the one computed and the one in flight
 
 def make_multiply(tile: Tile) -> Kernel:
     """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms.
-    The filter begins at ``at_F``, the lane's own windows at ``at_I``.
-    ``L_`` are large parts, ``T_`` small ones, their tails."""
+    The filter begins at ``at_F``, the lane's own windows at ``at_I``. ``X`` holds a lane's four
+    windows, ``L`` the large parts of two of them, ``T`` (tails) the small ones. All four warps read
+    all of the filter; each lane reads its windows and keeps its sums."""
     PITCH = tile.N_B + window_copies.padding_or_rotation(tile)[0]
     M_B, M_T, K_4 = tile.M_B, tile.M_T, tile.K_B // 4  # K_4: rows of a lane
     X_SHAPE, D_SHAPE = (K_4, FLOAT4), M_B // 2  # D: a lane's part of 64 windows x M_B
@@ -100,9 +101,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # What this lane holds of the warp's matrices. The instruction gives it rows g and g + 8 of
-        # the windows, for each of two products. Which window is which row is free: its four are
-        # neighbours in shared memory, one load.
+        # A lane holds rows g and g + 8 of the matrix of windows, in each of two products. The
+        # kernel chooses which window is which row: a lane's four are neighbours in shared memory,
+        # so that one load reads them.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         column = warp * LANES_N * FLOAT4 + g * FLOAT4

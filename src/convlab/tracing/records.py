@@ -14,6 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
+from convlab.arguments import shown
 from convlab.simulation.findings import REMEDIES, Finding
 from convlab.simulation.memory_rules import SECTOR_BYTES, WARP
 
@@ -236,7 +237,7 @@ def open_trace(path: str | Path) -> Trace:
         raise ValueError(f"{str(path)!r} holds no trace: convlab trace --json makes one")
     if version != VERSION:
         raise ValueError(
-            f"{str(path)!r} holds a trace of version {version}, and this convlab reads "
+            f"{str(path)!r} holds a trace of version {shown(version)}, and this convlab reads "
             f"version {VERSION}: trace again"
         )
     try:

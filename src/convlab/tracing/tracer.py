@@ -19,7 +19,7 @@ from convlab.engines.offline import arch_of, shared_load_bytes
 from convlab.engines.simulator import Simulator
 from convlab.gradient import Gradient, Problem
 from convlab.oracle import random_tensors
-from convlab.plans import Plan, stage_for, why_too_old
+from convlab.plans import Plan, check_asked, stage_for, why_too_old
 from convlab.simulation.access_log import ATOMIC, GLOBAL, READ, WRITE, Loops, Span, c_strides
 from convlab.simulation.findings import (
     Finding,
@@ -90,12 +90,13 @@ def trace_stage(
     Raises ``ValueError`` for an unknown stage, a stage without kernels, a tile that does not suit
     it or a GPU that cannot run it, and as :func:`trace`.
     """
+    problem = workloads.MODEL if problem is None else problem
+    check_asked(problem, tile)
     simulator, is_gradient = Simulator(strict=False), isinstance(problem, Gradient)
     chosen = stage_for(stage, simulator, problem) if is_gradient else stage_named(stage)
     if compiled is not None:
         if (reason := why_too_old((chosen,), compiled, arch_of(compiled))) is not None:
             raise ValueError(f"compiled is {compiled}: {reason}")
-    problem = workloads.MODEL if problem is None else problem
     ready = Plan(problem, chosen, tile or chosen.model_tile, simulator)
     if not ready.program.kernels:
         raise ValueError(f"stage {chosen.name} has no kernel to trace: a library does its work")
