@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import lru_cache
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -34,7 +34,7 @@ OPTIONS = ("device", "fastmath", "launch_bounds", "max_registers")
 _counterparts: dict[int, Any] = {}  # of intrinsics, by id: those live as long as their modules
 
 
-@cache
+@lru_cache(maxsize=256)  # a kernel's device functions, each of which is one
 def translated(kernel: Any, chip: str, lineinfo: bool = False) -> Any:
     """numba-cuda-mlir's dispatcher for a kernel, or a device function, of numba-cuda's, to be
     compiled for a GPU such as ``sm_90a``."""
