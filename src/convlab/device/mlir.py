@@ -62,9 +62,11 @@ def _left_to_nvvm(*_: Any) -> bool:
     return False
 
 
-def array_type(kind: Any) -> Any:
-    """numba-cuda-mlir's type of an array, for numba-cuda's."""
-    return types.Array(_meaning(kind.dtype), kind.ndim, kind.layout)
+def type_of(kind: Any) -> Any:
+    """numba-cuda-mlir's type of a kernel's argument, an array or a number, for Numba's."""
+    if hasattr(kind, "layout"):
+        return types.Array(_meaning(kind.dtype), kind.ndim, kind.layout)
+    return _meaning(kind)
 
 
 def _globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:

@@ -84,7 +84,7 @@ def mlirs_lto_ir(
         # It links for itself, with other options.
         mock.patch.object(linker.Linker, "complete", return_value=SimpleNamespace(code=b"")),
     ):
-        made = dispatcher.compile(tuple(map(mlir.array_type, kinds)))
+        made = dispatcher.compile(tuple(map(mlir.type_of, kinds)))
     return made.metadata["ltoir"], made.metadata["func_name"]
 
 
