@@ -28,9 +28,11 @@ from convlab.bench import analysis, plots, report, sanitizers, table
 from convlab.bench.analysis import Contender, Speedup
 from convlab.bench.cases import S12, SIZES
 from convlab.bench.results import Results, Row, open_results
+from convlab.stages import short_name
 from convlab.workloads import GROUPED, UNSEEN, UNTUNED
 
 BENCH = f"{RESULTS}/bench_h200.json"
+LINT = f"{RESULTS}/lint_conv9_sm90"
 HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
 PICTURE, PICTURES = "docs/images/ladder.svg", "bench-"
 Maker = Callable[[str], str]
@@ -57,6 +59,7 @@ def generated() -> dict[Path, str]:
         "grouped": lambda _: f"\n{papers.show_one(GROUPED_SECTION)}\n",
         "sanitizers": lambda _: f"\n{papers.show_one(SANITIZERS)}\n",
         "stage-mutants": lambda _: f"\n{papers.show_one(STAGE_MUTANTS)}\n",
+        "compilers": lambda _: f"\n{compilers_table()}\n",
     }
     readme: dict[str, Maker] = {
         "ladder": lambda _: f"\n{ladder_table(ladder)}\n",
@@ -194,6 +197,39 @@ SANITIZERS = papers.Section(
     "", "sanitizers_h200.json", "`make sanitize`",
     lambda document: (sanitizers.show(document), ()), of_rows=False,
 )  # fmt: skip
+
+
+# The two compilers.
+
+COMPILERS = "", "_mlir"  # what the names of their results end in
+
+
+def compilers_table() -> str:
+    """What each compiler makes of the main kernel of each stage, and how fast that is where both
+    were timed; one number where they agree."""
+    made = [
+        # The last row of a stage is its main kernel's.
+        {row["stage"]: row for row in papers.read_json(papers.ROOT / f"{LINT}{end}.json")}
+        for end in COMPILERS
+    ]
+    timed = [papers.ROOT / RESULTS / f"{HEADLINE}{end}.json" for end in COMPILERS]
+    times = [ladder_results.read(file)["steps"] for file in timed] if timed[1].exists() else []
+    rows = []
+    for name, both in ((name, [one[name] for one in made]) for name in made[0]):
+        if not both[0]["multiply_adds"]:  # a library's work
+            continue
+        cells = [[str(row[key]) for row in both] for key in ("registers", "stack_bytes")]
+        cells.append([_per_multiply_add(row) for row in both])
+        if times:
+            cells.append([f"{one[name]['time_ms']:.3f}" if name in one else "-" for one in times])
+        rows.append((short_name(name), *("/".join(dict.fromkeys(cell)) for cell in cells)))
+    columns = "registers", "stack bytes", "loop instructions per multiply-add"
+    return table(("stage", *columns, *["ms"] * bool(times)), rows)
+
+
+def _per_multiply_add(row: Mapping[str, Any]) -> str:
+    adds = row["loop_multiply_adds"]
+    return f"{row['loop_instructions'] / adds:.3g}" if adds else "-"
 
 
 # Mutants of the stages.

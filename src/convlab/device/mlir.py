@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import lru_cache
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -34,7 +34,7 @@ OPTIONS = ("device", "fastmath", "launch_bounds", "max_registers")
 _counterparts: dict[int, Any] = {}  # of intrinsics, by id: those live as long as their modules
 
 
-@cache
+@lru_cache(maxsize=256)  # a kernel's device functions, each of which is one
 def translated(kernel: Any, chip: str, lineinfo: bool = False) -> Any:
     """numba-cuda-mlir's dispatcher for a kernel, or a device function, of numba-cuda's, to be
     compiled for a GPU such as ``sm_90a``."""
@@ -62,9 +62,11 @@ def _left_to_nvvm(*_: Any) -> bool:
     return False
 
 
-def array_type(kind: Any) -> Any:
-    """numba-cuda-mlir's type of an array, for numba-cuda's."""
-    return types.Array(_meaning(kind.dtype), kind.ndim, kind.layout)
+def type_of(kind: Any) -> Any:
+    """numba-cuda-mlir's type of a kernel's argument, an array or a number, for Numba's."""
+    if hasattr(kind, "layout"):
+        return types.Array(_meaning(kind.dtype), kind.ndim, kind.layout)
+    return _meaning(kind)
 
 
 def _globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ the driver itself.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -26,6 +27,7 @@ from convlab.simulation.findings import three
 from convlab.stage import Capability, Flat, Launch, Program
 
 VARIABLE = "CONVLAB_COMPILER"
+MOST_ELEMENTS = 2**31 - 1  # of an array, by numba-cuda-mlir: 0.6.0 extends uint32 with a sign
 NUMBA_CUDA, MLIR = NAMES = "numba-cuda", "mlir"
 
 
@@ -82,25 +84,32 @@ def mlirs_lto_ir(
         # It links for itself, with other options.
         mock.patch.object(linker.Linker, "complete", return_value=SimpleNamespace(code=b"")),
     ):
-        made = dispatcher.compile(tuple(map(mlir.array_type, kinds)))
+        made = dispatcher.compile(tuple(map(mlir.type_of, kinds)))
     return made.metadata["ltoir"], made.metadata["func_name"]
 
 
 class MlirKernel:
-    """A kernel that numba-cuda-mlir compiled, in the driver; ``cubin`` is what it was linked to."""
+    """A kernel that numba-cuda-mlir compiled, in the driver until the process ends; ``cubin`` is
+    what it was linked to."""
 
     def __init__(self, cubin: bytes, name: str) -> None:
         from cuda.bindings import driver
 
         self._driver, self._name = driver, name
         loaded = driver.cuLibraryLoadData(cubin, None, None, 0, None, None, 0)
-        self._library = self._answer(loaded)
-        self.handle = self._answer(driver.cuLibraryGetKernel(self._library, name.encode()))
+        library = self._answer(loaded)
+        self.handle = self._answer(driver.cuLibraryGetKernel(library, name.encode()))
 
     @staticmethod
     def laid_out(shape: Sequence[int], address: int) -> list[int]:
         """The parameters of a C-contiguous array: MLIR's descriptor of a memref, which has the
-        address twice, an offset, the extents, and the strides in elements."""
+        address twice, an offset, the extents, and the strides in elements. Raises ``ValueError``
+        for an array that is too large."""
+        if (elements := math.prod(shape)) > MOST_ELEMENTS:
+            raise ValueError(
+                f"an array has {elements:,} elements: kernels of numba-cuda-mlir take at most "
+                f"{MOST_ELEMENTS:,}, because they read a larger uint32 index as a negative one"
+            )
         strides = np.cumprod((1, *shape[:0:-1]))[::-1]
         return [address, address, 0, *shape, *map(int, strides)]
 
