@@ -30,7 +30,7 @@ from convlab.engines import unavailable
 from convlab.lessons import answers, build, exercises, feedback, source, timing
 from convlab.lessons.feedback import PASSED, UNFILLED
 from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, STUB, place, read
-from convlab.stages import s01_direct
+from convlab.stages import b01_gradients, s01_direct
 
 ROOT = Path(__file__).parents[1]
 SOURCES = source.sources()
@@ -332,6 +332,13 @@ def test_a_wrong_array_is_told_by_its_shape_or_first_wrong_place(made, said):
     ones = np.ones((2, 3, 1))
     found = lessons.check_function(made, lambda a: 2 * a.swapaxes(0, 1), [(ones,)])
     assert said in str(found)
+
+
+@pytest.mark.parametrize("of", ["input", "weight"])
+def test_b01_passes_as_the_gradient_that_it_computes_alone(of):
+    made = getattr(b01_gradients, f"make_{of}_kernel")
+    assert lessons.check_gradient(made, of).passed
+    assert not lessons.check_gradient(made, "weight" if of == "input" else "input").passed
 
 
 def told(name, says):

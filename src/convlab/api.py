@@ -83,7 +83,7 @@ def conv2d(
     Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule, and what
     :func:`plan` raises; ``out`` is then untouched. ``ModuleNotFoundError`` says that arrays of
     CuPy, PyTorch and JAX need array-api-compat, ``RuntimeError`` that ``torch.compile`` takes
-    :class:`convlab.torch.Conv2d` instead.
+    ``convlab.torch.Conv2d`` instead.
     """
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
     return _convolve(2, arrays, settings, _Asked(stage, tile, choose(engine)))
