@@ -282,10 +282,12 @@ class Sites:
             code, code.co_filename, line, None if other == site else self.line(other)[1]
         )
 
-    def in_while(self, site: int) -> bool:
-        """Whether a ``while`` loop runs it over and over."""
+    def retries(self, site: int) -> bool:
+        """Whether a ``while`` loop calls what is there over and over, and looks at the result."""
         code = self._code(site)
-        return code is not None and in_while(code, code.co_filename, self.line(site)[1])
+        if code is None or ignores_result(code, site - id(code)):
+            return False
+        return in_while(code, code.co_filename, self.line(site)[1])
 
     def together_in_branch(self, site: int, other: int) -> bool:
         """Whether an ``if`` has both in it and all that may come between them; so it may be for

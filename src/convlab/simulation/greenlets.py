@@ -98,8 +98,8 @@ class Block:
     ``on_barrier(threads, site)`` hears how many threads each barrier lets go on and where it is,
     ``on_warp_barrier`` which ones, and whether those are all of their warp that live. With
     ``backwards`` threads run from the last to the first. If it ``gives_way``, the block lets others
-    go on whenever one of its threads yields. ``deep`` says whether threads may wait in what the
-    body calls.
+    go on whenever one of its threads yields, and then turns the order of its threads. ``deep``
+    says whether threads may wait in what the body calls.
     """
 
     def __init__(
@@ -136,6 +136,7 @@ class Block:
         them. Says whether a thread did anything else."""
         further, rounds = self._start(), 0
         if self._gives_way:  # a round at most for each run
+            self._backwards ^= not further  # the one that came first is then the last
             rounds = PATIENCE if further and any(map(_yields, self.waiting)) else PATIENCE - 1
         enter = self._enter
         while self.waiting and rounds < PATIENCE:

@@ -60,6 +60,8 @@ class Asked:
         self._impatient: set[int] = set()  # threads that have polled for so long
         self._left = MOST_PATIENCE
         self.polled: dict[Key, int] = {}  # how often in a row the last answer was the one before
+        self._guess: dict[tuple[int, str, Any], int] = {}  # the site of the last answer
+        self.guesses: set[int] = set()  # sites of answers that a ``cas`` in a loop checks
         self._failed: dict[tuple[int, str, Any], Try] = {}
         self._without: list[Try] = []
         self.swaps: set[int] = set()  # the position of each ``cas``
@@ -82,6 +84,7 @@ class Asked:
             in_vain = self.polled.get(key, 0) + 1 if self.answers[key] == answer else 0
             self.polled[key] = in_vain
         self.answers[key] = answer
+        self._guess[number, array.name, index] = site
         if number in self._impatient or self._left <= 0:
             return in_vain > 0
         self._left -= in_vain > 0
@@ -99,11 +102,15 @@ class Asked:
         self.swaps.add(self._clock.position - 1)
         self.check()
         number = self._clock.number
+        here = number, array.name, index
+        guess = self._guess.pop(here, None)
+        if guess is not None and self._clock.sites.retries(site):
+            self.guesses.add(guess)
         if done:
-            self._failed.pop((number, array.name, index), None)
+            self._failed.pop(here, None)
             return
         key = number, site, array.name, index
-        self._failed[number, array.name, index] = Try(array, index, expected, key)
+        self._failed[here] = Try(array, index, expected, key)
 
     def end_block(self) -> None:
         """Look at the locks in the shared memory of the block that ends."""
@@ -170,14 +177,15 @@ def _evidence(launch: Launch, other: Launch) -> tuple[str, Key] | None:
         said = f"a thread goes on without the lock {_element(failed.key)}"
         return f"{said}, which another thread frees later", failed.key
     one, two = launch.asked, other.asked
+    guesses = one.guesses | two.guesses
     for asked in two, one:
         for key, in_vain in asked.polled.items():
-            if in_vain:
+            if in_vain and key[1] not in guesses:
                 said = f"a thread gives up polling {_element(key)}"
                 return f"{said}, which another thread changes later", key
-    polls = {key[1] for asked in (one, two) for key in asked.polled}
+    waits = guesses.union(key[1] for asked in (one, two) for key in asked.polled)
     for key, answer in one.answers.items():
-        if key[1] not in polls and two.answers.get(key, answer) != answer:
+        if key[1] not in waits and two.answers.get(key, answer) != answer:
             said = f"an atomic reads {answer} or {two.answers[key]} from {_element(key)}"
             return f"{said}, and the kernel does not wait for the threads that change it", key
     return None

@@ -166,7 +166,7 @@ class Race:
         )
         check, read = np.isin(accesses.position, [*self.checks]), accesses.kind == READ
         swaps = np.unique(site[np.isin(accesses.position, [*self.swaps])]).tolist()
-        check &= ~np.isin(site, [one for one in swaps if not self._sites.in_while(one)])
+        check &= ~np.isin(site, [one for one in swaps if not self._sites.retries(one)])
         order = np.lexsort((accesses.position, thread, address))
         now, then = order[:-1], order[1:]
         pairs = (address[now] == address[then]) & (thread[now] == thread[then]) & read[now]
