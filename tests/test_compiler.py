@@ -14,6 +14,7 @@ from pretended_driver import KERNEL, PROBLEM, SHAPES, arrays_at, pretended_drive
 from typer.testing import CliRunner
 
 from convlab.cli import app
+from convlab.doctor import environment
 from convlab.engines import EngineUnavailable, address_of, choose, compiler, offline, prepacked
 from convlab.engines.compiler import MLIR, NAMES, VARIABLE, MlirKernel
 from convlab.lint import PROBLEMS, lint_stage
@@ -41,6 +42,15 @@ def test_a_compiler_that_is_not_here_is_refused_in_a_sentence(name, says, monkey
         result = CliRunner().invoke(app, command)
         assert result.exit_code == 2
         assert says in result.stderr
+
+
+def test_a_stored_command_names_the_compiler(monkeypatch):
+    for chosen, command in (
+        ("", "convlab lint s01"),
+        (MLIR, "CONVLAB_COMPILER=mlir convlab lint s01"),
+    ):
+        monkeypatch.setenv(VARIABLE, chosen)
+        assert environment(["lint", "s01"])["command"] == command
 
 
 @pytest.mark.gate

@@ -305,7 +305,6 @@ def test_it_compiles_to_hopper_s_instructions(N: int) -> None:
 
 
 @pytest.mark.gate
-@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     "case", [case for case in RIGHT if case.capability], ids=lambda case: case.name
 )

@@ -5,6 +5,7 @@ Every fact is looked up on its own, so that a broken installation is described w
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import subprocess
@@ -18,8 +19,8 @@ import convlab
 from convlab.installing import how_to_install
 
 PACKAGES = (
-    "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "greenlet",
-    "matplotlib", "torch",
+    "numpy", "numba", "numba-cuda", "numba-cuda-mlir", "llvmlite", "cuda-bindings", "cuda-core",
+    "greenlet", "matplotlib", "torch",
 )  # fmt: skip
 COMPILERS = ("NVVM", "NVRTC", "nvJitLink", "nvdisasm")
 FIRST_NUMPY_TOO_NEW = (2, 5)  # numba-cuda 0.30 uses names that NumPy 2.5 took away
@@ -47,8 +48,9 @@ def facts() -> dict[str, Any]:
 def environment(arguments: Sequence[str]) -> dict[str, Any]:
     """What is stored with a measurement, so that it can be repeated and compared. It holds no paths
     of this machine but those in ``arguments``, the words after ``convlab``."""
+    words, chosen = shlex.join(["convlab", *arguments]), os.environ.get("CONVLAB_COMPILER")
     return {
-        "command": shlex.join(["convlab", *arguments]),
+        "command": f"CONVLAB_COMPILER={chosen} {words}" if chosen else words,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in ("convlab", *PACKAGES)},

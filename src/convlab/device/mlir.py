@@ -173,8 +173,9 @@ def _assembly(
     text: str, constraints: str, args: Iterable[Any] = (), results: int = 0, memory: bool = True
 ) -> list[Any]:
     """Inline PTX, and its float32 results. ``memory``: the compiler moves no memory access across
-    it. It has side effects in any case, so that it stays out of branches that only some threads
-    take: MLIR has no word for "convergent" here."""
+    it. It has side effects in any case, so that it is not moved into a branch that only some
+    threads take. MLIR cannot say "convergent": NVVM may still copy it into both ways of a branch
+    before it, which is right only where a warp's threads go the same way."""
     if memory:
         constraints = ",".join(filter(None, [constraints, "~{memory}"]))
     kind = _struct(results) if results else None

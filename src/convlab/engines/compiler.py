@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -27,6 +28,7 @@ from convlab.simulation.findings import three
 from convlab.stage import Capability, Flat, Launch, Program
 
 VARIABLE = "CONVLAB_COMPILER"
+_one_at_a_time = Lock()
 MOST_ELEMENTS = 2**31 - 1  # of an array, by numba-cuda-mlir: 0.6.0 extends uint32 with a sign
 NUMBA_CUDA, MLIR = NAMES = "numba-cuda", "mlir"
 
@@ -76,6 +78,7 @@ def mlirs_lto_ir(
 
     dispatcher = mlir.translated(kernel, own_instructions(capability), lineinfo)
     with (
+        _one_at_a_time,  # what is patched is the process's
         # It asks the driver for the GPU that is here, even where another one is named.
         mock.patch.object(tools, "_cached_cc", capability),
         # NVVM inlines device functions, once it has unrolled their loops. Inlined by MLIR, s13's
