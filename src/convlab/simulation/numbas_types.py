@@ -175,28 +175,32 @@ def _made_of_numbas() -> SimpleNamespace:
         if key not in states:
             check_instructions(function)
             states[key] = None  # until it is known: it may call itself
-            flags = CUDAFlags()
-            flags.no_compile, flags.error_model = True, "numpy"
-            flags.compute_capability = (9, 0)
-            pipeline = OnlyTyped(
-                *(context, target, None, arguments, None, flags, {}, CUDACallConv(target), {})
-            )
-            try:
-                with (
-                    utils.numba_target_override(),
-                    # Overloads of Numba's own are compiled for "the current device".
-                    patch.object(dispatcher, "get_current_device", return_value=flags),
-                ):
-                    pipeline.compile_extra(function)
-            except Ended as ended:
-                states[key] = unsupported(pipeline.state) or ended.args[0]
-            except Exception as error:
-                states[key] = unsupported(pipeline.state) or refusal(error, function)
+            with _real_compiler():
+                states[key] = inferred(function, arguments)
         if states[key] is None:
             raise Untyped(f"{function.__name__} calls itself")
         if isinstance(states[key], Exception):
             raise states[key]
         return states[key]
+
+    def inferred(function: FunctionType, arguments: Types) -> Any:
+        flags = CUDAFlags()
+        flags.no_compile, flags.error_model = True, "numpy"
+        flags.compute_capability = (9, 0)
+        pipeline = OnlyTyped(
+            *(context, target, None, arguments, None, flags, {}, CUDACallConv(target), {})
+        )
+        try:
+            with (
+                utils.numba_target_override(),
+                # Overloads of Numba's own are compiled for "the current device".
+                patch.object(dispatcher, "get_current_device", return_value=flags),
+            ):
+                pipeline.compile_extra(function)
+        except Ended as ended:
+            return unsupported(pipeline.state) or ended.args[0]
+        except Exception as error:
+            return unsupported(pipeline.state) or refusal(error, function)
 
     return SimpleNamespace(state=state)
 
@@ -205,8 +209,7 @@ def typed_function(function: FunctionType, arguments: Types) -> Any:
     """Numba's compiler's state after it has typed the function for arguments of these types.
     Raises :class:`Refused` where it refuses the function, and :class:`Untyped` where what it says
     is not known here."""
-    with _real_compiler():
-        return _numbas().state(function, arguments)
+    return _numbas().state(function, arguments)
 
 
 def check_kernel(function: FunctionType, arguments: Types) -> None:
