@@ -30,10 +30,14 @@ def right(
     return add
 
 
+WAIT_FOR_3 = "while cuda.atomic.add(a, 0, 0) < 3 * (step + 1):"
+
+
 @right(
     *(3, 2, [0], np.zeros((3, 6)), np.arange(3.0).repeat(6).reshape(3, 6)),
     arrives_for_others=("global race", "b[step, (i", {"cuda.syncthreads()  # before": ""}),
     others_do_not_wait=("global race", "b[step, (i", {"cuda.syncthreads()  # after": ""}),
+    waits_for_all_but_one=("global race", "b[step, (i", {WAIT_FOR_3: WAIT_FOR_3.replace("3", "2")}),
     arrives_without_fence=("global race", "b[step, (i", {"cuda.threadfence()  # before": ""}),
 )
 def barrier_of_the_grid(a, b):

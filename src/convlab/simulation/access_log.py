@@ -310,7 +310,8 @@ class Sites:
         return np.array(ones, np.int64)[inverse]
 
     def _code(self, site: int) -> CodeType | None:
-        return self._codes.get(max((i for i in self._codes if i <= site), default=0))
+        code = self._codes.get(max((i for i in self._codes if i <= site), default=0))
+        return code if code is not None and site < id(code) + len(code.co_code) else None
 
 
 @cache

@@ -201,6 +201,7 @@ def _made_of_numbas() -> SimpleNamespace:
             )
             try:
                 with (
+                    _real_compiler(),
                     utils.numba_target_override(),
                     # Overloads of Numba's own are compiled for "the current device".
                     patch.object(dispatcher, "get_current_device", return_value=flags),
@@ -224,9 +225,8 @@ def typed_function(function: FunctionType, arguments: Types) -> Kept:
     """What Numba's compiler knows of the function for arguments of these types. Raises
     :class:`Refused` where it refuses the function, and :class:`Untyped` where what it says is not
     known here."""
-    with _real_compiler():
-        known: Kept = _numbas().kept(function, arguments)
-        return known
+    known: Kept = _numbas().kept(function, arguments)
+    return known
 
 
 def check_kernel(function: FunctionType, arguments: Types) -> None:

@@ -169,7 +169,8 @@ class Race:
         check &= ~np.isin(site, [one for one in swaps if not self._sites.retries(one)])
         order = np.lexsort((accesses.position, thread, address))
         now, then = order[:-1], order[1:]
-        pairs = (address[now] == address[then]) & (thread[now] == thread[then]) & read[now]
+        same_place = (address[now] == address[then]) & (thread[now] == thread[then])
+        pairs = read[now] & same_place & (accesses.phase[now] == accesses.phase[then])
         now, then = now[pairs], then[pairs]
         self._polls.update(site[now[read[then] & (site[now] == site[then])]].tolist())
         self._guesses.update(site[now[check[then]]].tolist())

@@ -31,6 +31,7 @@ POLLS = 50_000  # of all threads while nothing else happens
 BOUND = 1000  # polls of each thread: a loop that gives up goes on before that
 MANY, MOST_BARRIERS = 1024, 100_000
 PERIOD = 6  # after how many rounds all may be the same again
+LATE = 4  # times that others go on before another block begins
 FEW = 8  # addresses that a loop reads which polls
 
 
@@ -55,8 +56,18 @@ class Scheduler:
         launch, waiting = self._launch, self.waiting
         in_vain = rounds = polls = tries = 0  # since a thread did anything else
         now: Any = None
-        while (block := next(blocks, None)) or waiting:
+        # Where warps are slow, a block begins when the others have gone on several times.
+        late = LATE if launch.order.slow and not launch.order.backwards else 0
+        resumed, all_begun = 0, False
+        while True:
+            block = None
+            if resumed >= late * len(waiting):
+                block, resumed = next(blocks, None), 0
+                all_begun = block is None
             if block is None:
+                if not waiting:
+                    break
+                resumed += 1
                 block = waiting.popleft()
                 launch.resume(block)
             waiting.appendleft(block)
@@ -71,10 +82,12 @@ class Scheduler:
                 now = None
                 continue
             in_vain, polls = in_vain + 1, polls + block.polls - before
-            if in_vain >= len(waiting) and all(one.at_grid_barrier for one in waiting):
+            if not waiting or not all_begun or in_vain < len(waiting):
+                continue
+            if all(one.at_grid_barrier for one in waiting):
                 self._grid_barrier()
                 in_vain = 0
-            elif in_vain >= len(waiting) > 0:
+            else:
                 in_vain, rounds = 0, rounds + 1
                 if self._repeats(rounds):
                     self._report("")
