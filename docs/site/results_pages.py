@@ -29,12 +29,13 @@ from convlab.bench.analysis import Contender, Speedup
 from convlab.bench.cases import S12, SIZES
 from convlab.bench.results import Results, Row, open_results
 from convlab.stages import short_name
-from convlab.workloads import GROUPED, UNSEEN, UNTUNED
+from convlab.workloads import GROUPED, LAYER_NAMES, UNSEEN, UNTUNED
 
 BENCH = f"{RESULTS}/bench_h200.json"
 LINT = f"{RESULTS}/lint_conv9_sm90"
 HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
 PICTURE, PICTURES = "docs/images/ladder.svg", "bench-"
+OF = "dinput", "dweight"  # the gradients, as the names of rows have them
 Maker = Callable[[str], str]
 
 
@@ -57,6 +58,7 @@ def generated() -> dict[Path, str]:
         "papers": lambda _: f"\n{papers.show_claims()}\n",
         "sizes": lambda _: f"\n{papers.show_one(SIZES_SECTION)}\n",
         "grouped": lambda _: f"\n{papers.show_one(GROUPED_SECTION)}\n",
+        "gradients": lambda _: f"\n{papers.show_one(GRADIENTS_SECTION)}\n",
         "sanitizers": lambda _: f"\n{papers.show_one(SANITIZERS)}\n",
         "stage-mutants": lambda _: f"\n{papers.show_one(STAGE_MUTANTS)}\n",
         "compilers": lambda _: f"\n{compilers_table()}\n",
@@ -184,6 +186,19 @@ def grouped_tables(results: Results) -> papers.Shown:
     return table(("name", "layer", "convlab ms", "PyTorch ms", "PyTorch / convlab"), lines), ()
 
 
+def gradients_tables(results: Results) -> papers.Shown:
+    """One table: both gradients of each layer by b01, b02 by s12, and PyTorch."""
+    systems = "b01_gradients", S12, analysis.TORCH
+    contenders = [Contender(results, one, one, (one,)) for one in systems]
+    layers = {name: (name, batch) for name, batch in results.layers()}
+    lines = [
+        (name, *(_time(one.best(layers[f"{name} {of}"])) for of in OF for one in contenders))
+        for name in LAYER_NAMES
+    ]
+    head = [f"{of}: {by} ms" for of in OF for by in ("b01", "b02", "PyTorch")]
+    return table(("layer", *head), lines), ()
+
+
 def _time(row: Row | None) -> str:
     """Milliseconds, with ~ where the runs' spread stayed above 2 %."""
     return "" if row is None else f"{'~' if row.settled is False else ''}{row.time_ms:.4g}"
@@ -192,6 +207,9 @@ def _time(row: Row | None) -> str:
 SIZES_SECTION = papers.Section("", "sizes_h200.json", "`convlab bench --cases sizes`", sizes_tables)
 GROUPED_SECTION = papers.Section(
     "", "grouped_h200.json", "`convlab bench --cases grouped`", grouped_tables
+)
+GRADIENTS_SECTION = papers.Section(
+    "", "gradients_h200.json", "`convlab bench --cases gradients`", gradients_tables
 )
 SANITIZERS = papers.Section(
     "", "sanitizers_h200.json", "`make sanitize`",
