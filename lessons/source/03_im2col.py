@@ -106,7 +106,7 @@ column `pixel % W_o`.
 <details><summary>Tip: three things to ask before fetching</summary>
 
 `n < N`, `0 <= i_h < H_i` and `0 <= i_w < W_i`. Without the first one, threads beyond the last window look for
-an image that there is not.
+an image that does not exist.
 </details>
 """
 
