@@ -64,8 +64,9 @@ def test_standard_error_that_is_full_is_no_wrong_answer():
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
-def test_a_device_has_no_end():
-    done = command("report", "/dev/zero", stdout=subprocess.PIPE)
+@pytest.mark.parametrize("verb", ["report", "run"])
+def test_a_device_has_no_end(verb):
+    done = command(verb, "/dev/zero", stdout=subprocess.PIPE)
     assert one_line(done, 2).endswith("it is a device, and must be a file")
 
 
