@@ -65,6 +65,13 @@ def test_standard_error_that_is_full_is_no_wrong_answer():
         assert command("trace", "s99", stderr=full).returncode == 2
 
 
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
+@pytest.mark.parametrize("verb", ["report", "run"])
+def test_a_device_has_no_end(verb):
+    done = command(verb, "/dev/zero", stdout=subprocess.PIPE)
+    assert one_line(done, 2).endswith("it is a device, and must be a file")
+
+
 def test_links_that_go_round_in_circles(tmp_path):
     (loop := tmp_path / "loop").symlink_to("loop")
     done = command("report", loop, "--html", tmp_path / "page.html", stdout=subprocess.PIPE)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 from unittest.mock import Mock
@@ -15,8 +16,10 @@ import typer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import cuda
+from test_arrays import assert_within_bound
 from test_cli import convlab_
 
+import convlab
 from convlab import (
     ConvProblem,
     EngineUnavailable,
@@ -46,6 +49,7 @@ odd = st.sampled_from([
     None, True, 1.5, float("nan"), "same", "valid", "s01", "\udcff", b"1", {}, {1}, [], range(3),
     np.int8(2), np.True_, np.float32(1), np.ones(2), np.ma.ones(2), object(), "x" * 10**6,
 ])  # fmt: skip
+CHANNELS = st.integers(1, 3)
 LAUNCHED = st.sampled_from(["steps", "shared_bytes"])
 setting = st.recursive(numbers | odd, lambda inner: st.lists(inner, max_size=3) | st.tuples(inner))
 dtypes = st.sampled_from(["f4"] * 4 + ["f2", "f8", "i4", "?", "c8", ">f4", "O"])
@@ -112,6 +116,49 @@ def test_a_problem_ends_in_one_too(sizes):
         str(ConvProblem(*sizes))
     except (TypeError, ValueError) as error:
         assert_short(error)
+
+
+LAYOUTS: list[Callable[[np.ndarray], np.ndarray]] = [
+    np.ascontiguousarray, np.asfortranarray,
+    lambda a: a[..., ::-1], lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+    lambda a: np.moveaxis(np.ascontiguousarray(np.moveaxis(a, 1, -1)), -1, 1),
+    lambda a: np.concatenate([[0], a.ravel()])[1:].astype(a.dtype).reshape(a.shape),
+]  # fmt: skip
+
+
+@st.composite
+def right_calls(draw: st.DrawFn) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """A function of PyTorch's that convlab has too, its tensors in any layout, its settings."""
+    (function, axes), groups = draw(st.sampled_from([*CONVOLUTIONS.items()])), draw(CHANNELS)
+    each = st.tuples(*[st.integers(1, 3)] * axes)
+    taps, dilation, more = draw(each), draw(each), draw(each)
+    size = [(k - 1) * d + n for k, d, n in zip(taps, dilation, more, strict=True)]
+    channels, filters = draw(CHANNELS), groups * draw(CHANNELS)
+    shapes = {
+        "input": (draw(CHANNELS), groups * channels, *size),
+        "weight": (filters, channels, *taps),
+        "bias": (filters, 1),
+    }
+    numbers = np.random.default_rng(draw(st.integers(0, 99)))
+    given = {
+        name: draw(st.sampled_from(LAYOUTS))(numbers.standard_normal(shape).astype(np.float32))
+        for name, shape in shapes.items()
+    }
+    given["bias"] = given["bias"][:, 0]
+    padding = draw(st.sampled_from(["same", "valid", 1, (2,)]) | each)
+    stride = 1 if padding == "same" else draw(st.integers(1, 3) | each)
+    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    return function.__name__, given, settings
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@given(right_calls(), st.sampled_from(["auto", "s07", "s12", "s13"]))
+def test_answers_are_pytorchs(call, stage):
+    torch = pytest.importorskip("torch")
+    name, given, settings = call
+    result = getattr(convlab, name)(**given, **settings, stage=stage)
+    tensors = [torch.from_numpy(array.copy()) for array in given.values()]
+    assert_within_bound(torch, name, torch.from_numpy(result), tensors, settings)
 
 
 @cuda.jit

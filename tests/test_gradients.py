@@ -132,6 +132,7 @@ def test_no_more_work_than_the_convolution():
     [
         ((3, "input"), r"^problem is 3: it must be a ConvProblem$"),
         ((AWKWARD["plain"], "bias"), r"^of is 'bias': it must be 'input' or 'weight'$"),
+        ((AWKWARD["plain"], np.ones(2)), r"^of is array\(\[1., 1.\]\): it must be 'input' or"),
     ],
 )
 def test_what_a_gradient_refuses(arguments, message):

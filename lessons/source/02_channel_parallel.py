@@ -241,8 +241,8 @@ measured("s01", "s02_cin_naive", "s02_cin", "s02_cout")
 """
 None of them is a step forward on this layer. Why?
 
-- It has more than enough outputs to keep the GPU busy without a thread for each channel. What the naive
-  kernel wins by more threads it does not need, and it pays with 64 additions to each output.
+- It has more than enough outputs to keep the GPU busy without a thread for each channel. The naive
+  kernel does not need more threads here, and pays for them with 64 additions to each output.
 - Fetching the field once saves requests to global memory. But s01 gets its neighbours' pixels from the
   **cache**, which is made of the same fast memory. What `s02_cin` and `s02_cout` add is work: copying,
   barriers, and for each number still a read from shared memory and one of the filter.

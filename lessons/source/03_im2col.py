@@ -106,7 +106,7 @@ column `pixel % W_o`.
 <details><summary>Tip: three things to ask before fetching</summary>
 
 `n < N`, `0 <= i_h < H_i` and `0 <= i_w < W_i`. Without the first one, threads beyond the last window look for
-an image that there is not.
+an image that does not exist.
 </details>
 """
 
@@ -127,8 +127,8 @@ check_im2col(make_im2col, im2col_in_numpy)
 
 # %% [markdown]
 """
-The check numbers the pixels 1, 2, 3, ..., so where it says "the kernel wrote 7, wanted is 9", these are
-pixels: count them in the input.
+The check numbers the pixels 1, 2, 3, ..., so in "the kernel wrote 7, wanted is 9" the 7 and
+the 9 are pixels: count them in the input.
 
 ## What the memory sees
 

@@ -23,7 +23,7 @@ from convlab.stages import s04_implicit_gemm
 ## The idea
 
 In s01 a convolution was seven loops. As a matrix product it is three: rows `m`, columns `n`, and the terms
-`k` over which is summed.
+`k` of each sum.
 
 ```python
 for m in range(M):
@@ -212,7 +212,7 @@ for 32 numbers.
 <details><summary>Why does <code>weight</code> need no arithmetic like that for the input?</summary>
 
 The filter tensor `[j, r, u, v]` lies in memory row after row, and a row of the matrix is one filter. Its
-elements are in the order in which `k` counts. Padding, stride and overlap make the input's matter difficult,
+elements are in the order in which `k` counts. Padding, stride and overlap make the input difficult,
 and a filter has none of them.
 </details>
 

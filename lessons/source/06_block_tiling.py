@@ -245,7 +245,7 @@ the last one. They would be written outside of the array, or into the next image
 
 <details><summary>And without <code>n &lt; N</code>?</summary>
 
-It works, by a lucky turn: threads past the last pixel fetched the *last* window again
+It works by luck: threads past the last pixel fetched the *last* window again
 (`window = min(n, N - 1)`), have its sums, and write the same numbers to the same place once more. One
 changed line further up and it would be a race.
 </details>

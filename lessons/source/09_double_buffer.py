@@ -21,7 +21,7 @@ from convlab.lessons import side_by_side, slices_in_buffers, timeline
 
 A thread does not wait when it **requests** a number of global memory. It goes on, and waits only at the
 first line that **needs** the number. The load has a latency of several hundred cycles; a multiplication
-takes four. So all depends on what a thread can do between the request and the use.
+takes four. So the speed depends on what a thread can do between the request and the use.
 
 s08 does nothing there. It requests a number and stores it into shared memory in the next instruction,
 which needs it. This is its thread 0 on a small problem of four slices:
@@ -48,7 +48,7 @@ slices_in_buffers(s08=event_log("s08"), s09=event_log("s09"))
 
 # %% [markdown]
 """
-The same is done once more, in small. From shared memory to registers is also a way, of some 30 cycles. So
+Registers get the same treatment. A load from shared memory to registers takes some 30 cycles. So
 there are two sets of registers for the operands, `R_F0`, `R_I0` and `R_F1`, `R_I1`: step `k + 1` is read
 into the one while step `k` is multiplied from the other.
 """
@@ -161,7 +161,7 @@ in flight in registers.
 
 Pass the check above first: this cell gives its answer away.
 
-This kernel is right, has all the buffers, takes as much memory as yours, and gains nothing by it. Compare
+This kernel is right, has all the buffers and takes as much memory as yours, but gains nothing. Compare
 its timeline with the one of s09 above. What is in flight while slices are multiplied? Then fix it.
 """
 
@@ -239,7 +239,7 @@ Think first, then unfold.
 
 The one after the multiplication is gone: it kept fast threads from storing the next slice over the one
 that slow threads still read. Now it is stored elsewhere. The other one stays: a thread reads what others
-have put, so all must have put it.
+have stored, so all must have stored it.
 </details>
 
 <details><summary>Could a fast thread run ahead by two rounds, and so store over what a slow one still reads after all?</summary>
@@ -250,7 +250,7 @@ before the slow thread has come to it too, done with reading.
 
 <details><summary>The paper loads the next slice after its inner loop (line 14 of Algorithm 3). What does that change?</summary>
 
-Between asking and needing then lies one step instead of a whole slice, as the last step alone is left to
+Then only one step lies between asking and needing, because only the last step is left to
 multiply. Ours asks at the beginning of the round.
 </details>
 """

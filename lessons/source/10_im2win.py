@@ -91,8 +91,8 @@ case: the memory held something else before.
 </details>
 <details><summary>Tip: threads too many</summary>
 
-The last block has more threads than there are numbers left. What is too large for them is `i`, as it is
-what counts slowest: they have work to do only if `i < N_i`.
+The last block has more threads than there are numbers left. Their `i` is too large, because `i`
+counts slowest: they have work to do only if `i < N_i`.
 </details>
 """
 
@@ -115,11 +115,11 @@ check(part_of("s10", make_transform=make_transform), "s10")
 """
 ## Your turn: the kernel on it
 
-It is s04's. A thread computes one output: it goes through the `K` terms of its window and works out for
+The kernel is s04's. A thread computes one output: it goes through the `K` terms of its window and works out for
 each which pixel and which weight meet. The only difference: the window is contiguous in `windows`. The order of terms is the
 window's: first down a column, then on to the next column, then the next channel.
 
-Given are the term's number `k` and the thread's image `i_n`, its row `o_h` and its column `o_w` of the
+You are given the term's number `k` and the thread's image `i_n`, its row `o_h` and its column `o_w` of the
 output. Find the channel `i_c`, the filter's column `f_w` and row `f_h`, and the `pixel`. The window of
 output column `o_w` begins at the tensor's column `o_w * s_w`; the filter's next column is `d_w` further.
 

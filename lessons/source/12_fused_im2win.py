@@ -187,8 +187,8 @@ measured("s01", "s09", "s11", "s12")
 
 # %% [markdown]
 """
-The first picture says which parts there are. s12 has no transform: what is left before its main kernel is
-packing the filter, which a network that is no longer trained needs once. Its workspace is only that packed
+The first picture says which parts there are. s12 has no transform of the input: before its main kernel
+only the filter is packed, once in a network that is no longer trained. Its workspace is only that packed
 filter, where s11 takes several times the input.
 
 The [results](../docs/results.md) compare s12 with libraries, and [how it came to be fast](../docs/notes/fast.md)

@@ -29,7 +29,7 @@ from convlab.lessons import tile_of_threads, who_holds_what
 
 No thread has room for whole matrices, and none needs it. They are spread over the registers of the warp: of
 `A` each lane holds four numbers, of `B` two, of `C` and `D` four. Each lane hands over *its* numbers,
-and gets *its* four of `D` back. Which are whose, the hardware has laid down:
+and gets *its* four of `D` back. The hardware fixes which lane holds which numbers:
 """
 
 # %%
@@ -57,8 +57,8 @@ numbers with it.
 ## Your turn: a product by one warp
 
 Write `C = A @ B`. `A` is 16 x 8, `B` 8 x 8, `C` 16 x 8, all in rows, as NumPy has them. The kernel is
-launched with one block of 32 threads; `lane`, `g`, `t` and `zero` are given. (That there is nothing to add
-it to yet is `c = (zero, zero, zero, zero)`.)
+launched with one block of 32 threads; `lane`, `g`, `t` and `zero` are given. (`c = (zero, zero, zero, zero)`,
+because there is nothing to add yet.)
 
 <details><summary>Tip: the numbers of A</summary>
 
@@ -161,8 +161,8 @@ tile_of_threads(trace_stage("s13", small, tile).main, small, thread=5)
 """
 A thread is a lane here, as the block is one warp. The rows are those of the first picture: lane 5 has row 1 and,
 8 below, row 9 (in `R_O` these are rows 0 and 1). The columns are in another order.
-Which window is which column of a matrix is free to choose, and s13 chooses so that a lane's columns are
-float4s: one load, one store. Each product gives two columns of `d`, so the left ones of four products are one
+The kernel may choose which window is which column of a matrix, and s13 chooses so that a lane's columns
+are float4s: one load, one store. Each product gives two columns of `d`, so the left ones of four products are one
 float4 (`left`), the right ones the next float4 (`left + FLOAT4`).
 """
 
@@ -365,9 +365,9 @@ would be a third more work for the tensor cores.
 <details><summary>A pixel is infinite. What are its two parts, and what becomes of the sums?</summary>
 
 <code>large</code> is infinite, <code>small</code> is infinity minus infinity: NaN. So all sums with it would be NaN
-where float32 may give infinity. s13 looks at its sums before it writes them. Those that are not finite it computes
-again, the slow way, as s01 does. (An infinite weight is packed as infinity twice, so that it can be had back from
-there.)
+where float32 may give infinity. s13 looks at its sums before it writes them. It computes those that are
+not finite again, the slow way, as s01 does. (An infinite weight is packed as infinity twice, so that the kernel
+can read it back.)
 </details>
 
 <details><summary>Why does the tensor core begin again after 16 terms, and not after each step of 8?</summary>

@@ -29,7 +29,7 @@ Read in this order, which is not the order of the pages, and ask the question be
 | Algorithms 1 and 2 | Which line differs? | [10](10_im2win.ipynb) |
 | Algorithm 3, 3.3 | Which line is which technique? Where are the barriers? | [05](05_shared_memory.ipynb), [09](09_double_buffer.ipynb), [11](11_im2win_full.ipynb) |
 | 4.1, 4.2 | How was it measured? | [14](14_measure_it.ipynb) |
-| 4.2 to 4.4, the figures | Does it hold what the abstract claims? | this one |
+| 4.2 to 4.4, the figures | Does it confirm what the abstract claims? | this one |
 
 ## Figure 1, again
 

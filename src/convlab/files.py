@@ -46,6 +46,14 @@ def fingerprint(files: Iterable[Path], *more: str, below: Path | None = None) ->
     return digest.hexdigest()[:16]
 
 
+def text_of(path: Path) -> str:
+    """What a file says. Raises ``OSError`` where it cannot be read, ``ValueError`` for what is no
+    text, or a device, which may have no end."""
+    if path.is_char_device():
+        raise ValueError("it is a device, and must be a file")
+    return path.read_text(encoding="utf-8")
+
+
 def json_of(text: str) -> Any:
     """What JSON says. Raises ``ValueError`` for other text and for more than 50 levels."""
     try:

@@ -28,7 +28,7 @@ class Gradient:
     def __post_init__(self) -> None:
         if not isinstance(self.problem, ConvProblem):
             raise TypeError(f"problem is {shown(self.problem)}: it must be a ConvProblem")
-        if self.of not in ("input", "weight"):
+        if not isinstance(self.of, str) or self.of not in ("input", "weight"):
             raise ValueError(f"of is {shown(self.of)}: it must be 'input' or 'weight'")
 
     @property

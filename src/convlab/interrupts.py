@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 @contextmanager
@@ -42,5 +42,6 @@ def raised() -> Iterator[None]:
 
 
 def _end(*_: object) -> None:
-    os.write(2, b"convlab: interrupted\n")
+    with suppress(OSError):  # standard error is full or closed
+        os.write(2, b"convlab: interrupted\n")
     os._exit(130)  # what shells give for Ctrl-C

@@ -21,7 +21,7 @@ from typing import Any
 from convlab.arguments import shown
 from convlab.convolution import cores
 from convlab.engines import offline
-from convlab.files import json_of
+from convlab.files import json_of, text_of
 from convlab.plans import why_too_old
 from convlab.problem import ConvProblem
 from convlab.stage import Capability, Program
@@ -238,7 +238,7 @@ def stored_rows(path: Path) -> list[dict[str, Any]]:
     ``ValueError`` for a file that cannot be read or holds anything else."""
     wanted = (*_KEY, *COMPARED)
     try:
-        text = path.read_text(encoding="utf-8").strip()
+        text = text_of(path).strip()
         one_list = text.startswith("[")
         rows = json_of(text) if one_list else [*map(json_of, filter(None, text.split("\n")))]
         if not rows or not all(isinstance(row, dict) and {*wanted} <= row.keys() for row in rows):

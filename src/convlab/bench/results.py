@@ -19,7 +19,7 @@ from convlab.arguments import shown
 from convlab.bench.baselines import System
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import BASELINES
-from convlab.files import fingerprint, json_of, strict, write_whole
+from convlab.files import fingerprint, json_of, strict, text_of, write_whole
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER
 from convlab.workloads import problem_named
@@ -333,7 +333,7 @@ def _layer_json(layer: str, batch: int) -> dict[str, Any]:
 def open_results(path: Path) -> Results:
     """The results in a file. Raises ``ValueError`` naming the file and what is wrong with it."""
     try:
-        return Results.from_json(json_of(path.read_text(encoding="utf-8")))
+        return Results.from_json(json_of(text_of(path)))
     except OSError as error:
         raise ValueError(f"{str(path)!r} cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -81,6 +81,8 @@ def _found(program: str, module: bool) -> str:
                 shell.refuse(f"-m is {program!r}: there is no such module")
         return program
     path = os.path.abspath(program)
+    if Path(path).is_char_device():
+        refuse(f"SCRIPT.py is {program!r}: it is a device, and must be a file")
     try:
         compile(Path(path).read_bytes(), path, "exec")
     except OSError as error:

@@ -68,7 +68,7 @@ def transform_launches(problem: ConvProblem) -> list[Launch]:
 
 
 def make_to_depth_last(problem: ConvProblem, slices: Slices, ACROSS: int) -> Any:
-    """The kernel: a thread for each pixel and slice, zeros for channels that there are not."""
+    """The kernel: a thread for each pixel and slice, zeros for channels that do not exist."""
     C_i, IMAGE = problem.C_i, problem.H_i * problem.W_i
     PIXELS = problem.N_i * IMAGE
     FIRST, PITCH, START = slices.first, slices.pitch, slices.first * PIXELS

@@ -1,4 +1,4 @@
-"""What an output starts as where several blocks add to each of its elements."""
+"""What an output holds before several blocks add to each of its elements."""
 
 from __future__ import annotations
 

@@ -1,7 +1,12 @@
 """The ladder: every file ``sNN_name.py`` or ``sNNb_name.py`` here is a stage, found by its name.
 
 In a kernel, a comment such as ``line 8`` names a line of an algorithm
-of the im2win paper: Algorithm 1 in s04, Algorithm 2 in s10, Algorithm 3 from s09 on."""
+of the im2win paper: Algorithm 1 in s04, Algorithm 2 in s10, Algorithm 3 from s09 on.
+
+From a ``ConvProblem`` to a launch: ``STAGE.prepare(problem, tile)`` gives a ``Program``, buffers to
+allocate and launches whose arguments are names (``"input"``, ``"packed"``). ``convlab.plan`` has an
+engine allocate the buffers and build the launches; a call of the plan binds the names to arrays and
+launches. docs/design.md has the whole way from the command on."""
 
 from __future__ import annotations
 

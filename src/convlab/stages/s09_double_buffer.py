@@ -77,7 +77,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = K_B  # row where the slice to multiply begins; each store takes the other buffer
+        k0 = K_B  # row where the slice to multiply begins; the first store flips it
         for slice_ in range(SLICES + 1):  # line 8
             if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
                 for f in range(F_FETCHED[0]):
@@ -101,7 +101,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                     multiply(R_F1, R_I1, R_O)
                 read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
-            if slice_ < SLICES:  # lines 3-4 and 14-15: registers to the other buffer
+            if slice_ < SLICES:  # lines 3-4 and 14-15: to the other buffer, which all have read
                 k0 = uint32(K_B - k0)  # uint32, since never negative
                 for f in range(F_FETCHED[0]):
                     e = t + f * THREADS
@@ -109,7 +109,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                     store4(S_F, (k0 + e // M_4, e % M_4 * FLOAT4), four)
                 for f in range(I_FETCHED):
                     S_I[k0 + t // N_B + f * I_ROWS, column] = fetched_I[f]
-                cuda.syncthreads()  # lines 5 and 16: all threads have filled the buffer
+                cuda.syncthreads()  # lines 5 and 16: nobody reads it before all have filled it
                 read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18
             if slice_ > 0:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads

@@ -3,7 +3,7 @@
 Source: im2win paper (000), Algorithm 3. A prologue fetches the first slice, so that the loop is
 free of conditions; ``issue_loads`` keeps the loads of the next slice before the arithmetic, where
 the compiler would move them behind it. The heuristic (:mod:`tile_heuristic`) chooses a tile for
-each problem, also one whose float4s the threads do not share evenly.
+each problem; the threads need not share the float4s of a slice evenly.
 """
 
 from numba import cuda, float32, int32, int64, uint32

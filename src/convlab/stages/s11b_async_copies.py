@@ -1,8 +1,9 @@
 """s11b: asynchronous copies. Global memory goes to shared memory and not through registers.
 
 Source: ours, beyond the paper; GPUs have them from compute capability 8.0 on. What s11 fetches
-ahead waits in registers for its store. Here ``copy_async`` writes shared memory by itself while the
-threads multiply. It cannot transpose a float4: the filter is copied by float4, windows as scalars.
+ahead occupies registers until its store. Here ``copy_async`` writes shared memory by itself while
+the threads multiply. It cannot transpose a float4: the filter is copied by float4, windows as
+scalars.
 """
 
 from numba import cuda, float32, int32, int64, uint32

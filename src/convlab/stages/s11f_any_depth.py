@@ -2,8 +2,8 @@
 
 Source: ours, beyond the paper. K is rounded up to whole slices, which wastes work where it is
 small: three channels and a 3 x 3 filter make K = 27, which is three slices of 9 or four of 8. After
-an odd number of steps the two register buffers have exchanged their roles, so the loop has two
-slices in a turn.
+an odd number of steps the two register buffers have exchanged their roles, so each turn of the loop
+multiplies two slices.
 """
 
 from numba import cuda, float32, int32, int64, uint32

@@ -3,8 +3,7 @@
 Source: ours, beyond the paper. One image has too few tiles for all SMs, so the blocks along z share
 the slices of a tile: ``output`` begins as zeros, and every block adds its part atomically. The
 order is not fixed, so with three parts or more the last bits may differ from call to call;
-``whole_sums=True`` never splits. The name is older than the step: "fused" means that the kernel
-copies windows from the input itself, as all stages since s11d do.
+``whole_sums=True`` never splits. From s11d on all kernels are fused: they copy windows themselves.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -33,7 +32,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
     SHARE = blocks_for(SLICES, splits)  # slices of a block
     WHOLE_ROWS, WHOLE_COLUMNS = M % M_B == 0, N % N_B == 0
     ODD = K_B % 2 == 1  # then each slice exchanges the register buffers' roles
-    LANES = LANES_N if BY_WARPS else 1  # that windows of a slice are interleaved across
+    LANES = LANES_N if BY_WARPS else 1
     if splits == 1:  # with more, additions are scalar: always interleaved
         LANES = window_copies.interleaved_lanes(problem, LANES)
     fetch = window_copies.make_fetch(problem, tile, 0, LANES)
@@ -114,7 +113,6 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
         if splits > 1:
             begin = int32(cuda.blockIdx.z) * SHARE
             end = min(begin + SHARE, SLICES)
-        # Of the windows that this thread copies: first element in the input, its row and column.
         windows_of_thread(n0, t, first, i_h, i_w)
         for i in range(M_T):
             for j in range(N_T):
@@ -183,7 +181,7 @@ def prepare(
     if splits > 1 and (relu or whole_sums):
         raise ValueError(f"splits is {splits}: with relu or whole_sums it must be 1")
     slices = blocks_for(problem.K, tile.K_B)
-    splits = blocks_for(slices, blocks_for(slices, splits))  # so that each has some
+    splits = blocks_for(slices, blocks_for(slices, splits))  # so that each block has slices
     kernel = make_kernel(problem, tile, relu, splits)
     before = pack_in_order(problem, tile)
     if splits > 1:

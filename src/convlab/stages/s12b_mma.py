@@ -1,10 +1,10 @@
 """s12b: the tensor cores' instruction ``mma``. A warp multiplies what was s07's micro-kernel.
 
-Source: ours, beyond the paper. An H200's tensor cores reach 315 TFLOP/s with TF32, where ordinary
-float32 ends at 67. TF32 has 10 bits of mantissa, so ``mma_3xtf32`` splits each operand into two
+Source: ours, beyond the paper. An H200's tensor cores reach 315 TFLOP/s with TF32, ordinary float32
+arithmetic at most 67. TF32 has 10 bits of mantissa, so ``mma_3xtf32`` splits each operand into two
 TF32 numbers: :mod:`tf32x3` says how the sums become as accurate as float32. One instruction
-multiplies 16 channels x 8 terms with 8 terms x 8 windows. PTX fixes which lane holds what; which 8
-windows these are is free. Here a lane's sums are float4s of neighbours in the output.
+multiplies 16 channels x 8 terms with 8 terms x 8 windows. PTX fixes which lane holds which element;
+the kernel chooses the 8 windows. Here a lane's sums are float4s of neighbours in the output.
 """
 
 from numba import cuda, float32, uint32

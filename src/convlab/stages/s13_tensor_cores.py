@@ -1,6 +1,6 @@
 """s13: tensor cores get the filter in the order in which they hold it, split before the launch.
 
-Source: ours, beyond the paper. In s12e each warp loads the filter's numbers one by one, with 4-way
+Source: ours, beyond the paper. In s12e each warp loads the filter's numbers as scalars, with 4-way
 bank conflicts, and each block splits them again. Here ``packed`` holds both parts of each number in
 the fragments that ``mma`` fixes: ``[m // M_B, k // 8, m % M_B // 16, part, lane, number]``. A lane
 loads its four numbers as one float4 without bank conflicts, for twice the traffic.

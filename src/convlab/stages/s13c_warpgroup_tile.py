@@ -1,7 +1,8 @@
 """s13c: the tile of a warpgroup. Each of four warps has 32 windows and all channels.
 
-Source: ours, beyond the paper. Each of the four warps loads the whole slice of the filter: s14 ends
-that. With 128 channels shared memory has no room for padding: there rows are rotated instead.
+Source: ours, beyond the paper. Each of the four warps loads the whole slice of the filter; in s14
+the tensor cores read it. With 128 channels shared memory has no room for padding: there rows are
+rotated instead.
 """
 
 from numba import cuda, float32, int32, int64, uint32

@@ -101,9 +101,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # A lane holds rows g and g + 8 of the matrix of windows, in each of two products. The
-        # kernel chooses which window is which row: a lane's four are neighbours in shared memory,
-        # so that one load reads them.
+        # What this lane holds of the warp's matrices. The instruction gives it rows g and g + 8 of
+        # the windows, for each of two products. Which window is which row is free: its four are
+        # neighbours in shared memory, one load.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         column = warp * LANES_N * FLOAT4 + g * FLOAT4
