@@ -64,7 +64,11 @@ def test_the_wheel_is_small_and_its_readme_has_whole_links(wheel):
     assert wheel.name.startswith("cuda_convlab-")
     assert wheel.stat().st_size < 1_500_000
     packed = ZipFile(wheel)
-    assert "convlab/py.typed" in packed.namelist()  # type checkers read the annotations
+    source = ROOT / "src"
+    files = filter(Path.is_file, (source / "convlab").rglob("*"))
+    needed = {path.relative_to(source).as_posix() for path in files if path.suffix != ".pyc"}
+    assert {"convlab/py.typed", "convlab/tracing/viewer/page.html"} <= needed
+    assert needed <= {*packed.namelist()}
     (metadata,) = (name for name in packed.namelist() if name.endswith("METADATA"))
     page = Parser().parsestr(packed.read(metadata).decode())
     assert page["Name"] == "cuda-convlab"

@@ -17,7 +17,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import convlab
-from convlab.tracing.views import SCRIPTS
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -145,7 +144,7 @@ def test_a_plain_install_has_all_that_modules_import_at_once():
         for name in imported_at_once(ast.parse(path.read_text(encoding="utf-8")))
         if name not in sys.stdlib_module_names and COMES_WITH.get(name, name) not in declared
     }
-    # A layer of PyTorch's, which no other module imports; what CONVLAB_COMPILER=mlir imports.
+    # A layer that no other module imports; what CONVLAB_COMPILER=mlir imports.
     missing -= {"src/convlab/torch.py: torch", "src/convlab/device/mlir.py: numba_cuda_mlir"}
     # pytest itself imports its plugins.
     plugins = PROJECT["entry-points"]["pytest11"].values()
@@ -153,45 +152,31 @@ def test_a_plain_install_has_all_that_modules_import_at_once():
     assert not missing, "import it inside the function that needs it, or declare it as a dependency"
 
 
-def test_the_viewer_is_package_data():
-    """Hatchling packs every file below ``packages`` that git knows: nothing may leave these out."""
-    build = TOOLS["hatch"].get("build", {}).get("targets", {})
-    assert build["wheel"].keys() <= {"force-include", "hooks", "packages"}
-    viewer = ROOT / "src/convlab/tracing/viewer"
-    ignored = subprocess.run(
-        ["git", "-C", str(ROOT), "check-ignore", *map(str, viewer.iterdir())],
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert not ignored.stdout
-    assert {*SCRIPTS, "page.html", "viewer.css"} == {path.name for path in viewer.iterdir()}
+@pytest.fixture(scope="module")
+def texts() -> dict[Path, str]:
+    """What git knows, as text."""
+    told = subprocess.check_output(["git", "-C", ROOT, "ls-files"], text=True)
+    kinds = {".cff", ".ipynb", ".jinja", ".json", ".md", ".py", ".toml", ".yml"}
+    paths = (ROOT / name for name in told.splitlines() if Path(name).suffix in kinds)
+    return {path: path.read_text(encoding="utf-8") for path in paths if path.is_file()}
 
 
-PLACES = [
-    ROOT / name
-    for name in subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    if Path(name).suffix in {".cff", ".ipynb", ".jinja", ".json", ".md", ".py", ".toml", ".yml"}
-]
-TEXTS = {path: path.read_text(encoding="utf-8") for path in PLACES if path.is_file()}
-
-
-def test_nobody_is_told_to_install_the_other_convlab():
+def test_nobody_is_told_to_install_the_other_convlab(texts):
     """On the package index that name is another project's: pages, messages, notebooks."""
     named = re.compile(r"pip\W+install(?![^\n]*\bgit\+)[^\n]*?(?<![\w-])convlab(?![\w/.-])")
     told = "python -m pip install -q {}{}".format
     assert named.search(told("'", "convlab[lessons]'"))
     assert named.search(told("", "convlab"))
     assert not named.search(told("cuda-", "convlab"))
-    assert {path: found[0] for path, text in TEXTS.items() if (found := named.search(text))} == {}
+    assert {path: found[0] for path, text in texts.items() if (found := named.search(text))} == {}
 
 
-def test_the_repository_has_one_address():
+def test_the_repository_has_one_address(texts):
     address = PROJECT["urls"]["Repository"].removeprefix("https://github.com/")
     named = re.compile(r"([\w.-]+/convlab)(?=/blob|/raw|/HEAD|/tree|@|\.git|$)", re.MULTILINE)
     other = {
         (path.name, found)
-        for path, text in TEXTS.items()
+        for path, text in texts.items()
         for line in text.splitlines()
         if "github" in line or "mybinder.org" in line
         for found in named.findall(line)

@@ -82,7 +82,7 @@ def _found(program: str, module: bool) -> str:
         return program
     path = os.path.abspath(program)
     if Path(path).is_char_device():
-        refuse(f"SCRIPT.py is {program!r}: it is a device, and must be a file")
+        shell.refuse(f"SCRIPT.py is {program!r}: it is a device, and must be a file")
     try:
         compile(Path(path).read_bytes(), path, "exec")
     except OSError as error:
