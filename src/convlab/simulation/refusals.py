@@ -27,7 +27,10 @@ _ABOUT = re.compile(r"\s*(Failed in|- Resolution failure|During: |File \"|\^|$)"
 # Values of LLVM's, and places, of which the first is given anyway.
 _MORE = re.compile(r": (%|\w+ \d).*| from '[^']*'(?=>)|,? (defined at|Raised from) .*")
 # What is there without a GPU only, so that it says nothing about one with a GPU.
-_NO_GPU = re.compile(r"numba\.cuda\.simulator|convlab\.|FakeCUDA|driver|not simulated")
+_NO_GPU = re.compile(
+    r"numba\.cuda\.simulator|convlab\.|FakeCUDA|driver|not simulated|<class 'type'>"
+)
+_ARRAY = "an array, for which a kernel has no memory"
 _CONTAINERS = {"build_list": "a list", "build_map": "a dict", "build_set": "a set"}
 
 
@@ -93,10 +96,12 @@ def _reason(error: Exception, said: str) -> str:
         return f"cuda.{shape[1]}.array with a shape known only at run time"
     if isinstance(error, KeyError) and isinstance(error.args[0], np.ufunc):
         return f"np.{error.args[0].__name__}, which no kernel can call"
+    if "NRT required" in said:
+        return _ARRAY
     if (missing := _NO_FUNCTION.search(said)) is not None:
         function, name, given = missing.groups()
         if name.endswith("array_allocate"):
-            return "an array, for which a kernel has no memory"
+            return _ARRAY
         if (device := re.match(r"Device\(function=<function (\S+)>", function)) is not None:
             return f"{device[1]} does not take {given}"
         plain = any(hasattr(one, name) for one in (builtins, math, operator))
