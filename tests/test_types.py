@@ -34,11 +34,11 @@ GIVEN = {
 
 
 @cuda.jit(device=True)
-def itself(n: int) -> int:
-    return itself(n - 1) + 1 if n else 0
+def halved(n: int) -> float:
+    return n / 2
 
 
-NUMBERS = {"itself": itself, "math": math, "np": np, "cuda": cuda, "float16": float16} | {
+NUMBERS = {"halved": halved, "math": math, "np": np, "cuda": cuda, "float16": float16} | {
     kind.name: kind for kind in (float32, float64, int8, int32, int64, uint8, uint32, uint64)
 }
 number = count()
@@ -198,10 +198,10 @@ REFUSED = {
     "a[0] = (1 << 40) << 30": "too large",
     "a[0] = np.sqrt(a[1])": "np.sqrt, which no kernel can call",
     "a[:] = a + 1": "an array, for which a kernel has no memory",
+    "a[:2] = a[2:]": "an array, for which a kernel has no memory",
     "a[a > 1] = 0": "an array, for which a kernel has no memory",
     "a[0] = math.comb(5, 2)": "Unknown attribute 'comb'",
-    "a[0] = itself(3)": "itself calls itself",
-    "a[0] = itself(3, 4)": "itself does not take",
+    "a[0] = halved(3, 4)": "halved does not take",
     "a[0] = float32(1j)": "Cannot cast complex128 to float32",
     "a[0] = 1j": r"there is no setitem\(array\(float32, 1d, C\), .*complex128\)",
     "a[0] = (1, 2.5)[cuda.laneid]": "there is no getitem",
@@ -253,7 +253,5 @@ def test_constants_and_lambdas_of_device_functions_and_declared_types() -> None:
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_numba_refuses(line: str) -> None:
-    with pytest.raises(
-        NotSimulated, match=f"Numba refuses f: .*{REFUSED[line]}.*(<|test_)types.*:\\d"
-    ):
+    with pytest.raises(NotSimulated, match=f"Numba refuses f: .*{REFUSED[line]}.*<types .*:[234]"):
         launched(*line.split("\n"))

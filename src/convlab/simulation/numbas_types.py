@@ -21,7 +21,7 @@ from numba.cuda import types
 from numba.cuda.core import config, ir
 from numba.cuda.core.compiler_machinery import FunctionPass, PassManager, register_pass
 
-from convlab.simulation.refusals import Refused, check_instructions, refusal, unsupported
+from convlab.simulation.refusals import Refused, Untyped, check_instructions, refusal, unsupported
 
 Types = tuple[Any, ...]
 
@@ -61,6 +61,10 @@ def _real_compiler() -> Iterator[None]:
         del sys.modules[name]
         vars(numba.cuda).pop(name.removeprefix(f"{package}."), None)
     sys.modules.update(_kept)
+    for name, module in _kept.items():
+        parent, _, last = name.rpartition(".")
+        if parent == package:
+            setattr(numba.cuda, last, module)
     with patch.object(config, "ENABLE_CUDASIM", 0):
         try:
             from numba.cuda import cache_hints, intrinsics, stubs
@@ -70,6 +74,9 @@ def _real_compiler() -> Iterator[None]:
                 for name, value in vars(module).items():
                     if getattr(value, "__module__", None) == module.__name__:
                         setattr(numba.cuda, name, value)
+            for stub in stubs._vector_type_stubs:
+                for name in stub.__name__, *stub.aliases:
+                    setattr(numba.cuda, name, stub)
             yield
         finally:
             # Imported once more, its registries would be other ones.
@@ -194,8 +201,7 @@ def _made_of_numbas() -> SimpleNamespace:
         key = function, arguments
         if key not in known:
             check_instructions(function)
-            itself = f"{function.__name__} calls itself"  # until more is known
-            known[key] = Refused(itself, function, function.__code__.co_firstlineno)
+            known[key] = Untyped(f"{function.__name__} calls itself")  # until more is known
             pipeline = Compiler(
                 *(context, target, None, arguments, None, flags, {}, CUDACallConv(target), {})
             )

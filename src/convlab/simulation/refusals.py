@@ -27,7 +27,11 @@ _ABOUT = re.compile(r"\s*(Failed in|- Resolution failure|During: |File \"|\^|$)"
 # Values of LLVM's, and places, of which the first is given anyway.
 _MORE = re.compile(r": (%|\w+ \d).*| from '[^']*'(?=>)|,? (defined at|Raised from) .*")
 # What is there without a GPU only, so that it says nothing about one with a GPU.
-_NO_GPU = re.compile(r"numba\.cuda\.simulator|convlab\.|FakeCUDA|driver|not simulated")
+_NO_GPU = re.compile(
+    r"numba\.cuda\.simulator|convlab\.|FakeCUDA|driver|not simulated"
+    r"|global name '(?!dict'|list'|set'|frozenset'|object'|type'|bytes').*<class 'type'>"
+)
+_ARRAY = "an array, for which a kernel has no memory"
 _CONTAINERS = {"build_list": "a list", "build_map": "a dict", "build_set": "a set"}
 
 
@@ -96,7 +100,7 @@ def _reason(error: Exception, said: str) -> str:
     if (missing := _NO_FUNCTION.search(said)) is not None:
         function, name, given = missing.groups()
         if name.endswith("array_allocate"):
-            return "an array, for which a kernel has no memory"
+            return _ARRAY
         if (device := re.match(r"Device\(function=<function (\S+)>", function)) is not None:
             return f"{device[1]} does not take {given}"
         plain = any(hasattr(one, name) for one in (builtins, math, operator))
@@ -106,4 +110,6 @@ def _reason(error: Exception, said: str) -> str:
         return f"there is no {name}{given}"
     lines = [_MORE.sub("", line).strip() for line in said.splitlines() if not _ABOUT.match(line)]
     told = lines[0] if lines else ""
+    if told.startswith("NRT required"):
+        return _ARRAY
     return f"{type(error).__name__} {told}" if isinstance(error, LookupError) else told
