@@ -32,6 +32,7 @@ class Order(NamedTuple):
     backwards: bool = False
     slow: tuple[int, ...] = ()
     patience: int = 0
+    late: bool = False  # a block begins when those before it have gone on several times
 
     @property
     def gives_way(self) -> bool:
@@ -146,7 +147,9 @@ def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
     asked, tells = launch.asked, bool(launch.fenced or launch.asked.swaps)
     orders = [Order(True, (0, 1))] * tells
     orders += [Order(True, patience=PATIENCE)] * bool(asked.answers)
-    orders += [Order(slow=(0,)), Order(slow=(1,))] * (tells or bool(asked.answers))
+    orders += [Order(slow=(0,)), Order(slow=(1,)), Order(slow=(0, 1), late=True)] * (
+        tells or bool(asked.answers)
+    )
     orders += [Order(patience=PATIENCE)] * bool(asked.polled)
     after = [host.copy() for host in hosts] if orders else []
     for order in orders:

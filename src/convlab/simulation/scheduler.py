@@ -56,8 +56,7 @@ class Scheduler:
         launch, waiting = self._launch, self.waiting
         in_vain = rounds = polls = tries = 0  # since a thread did anything else
         now: Any = None
-        # Where warps are slow, a block begins when the others have gone on several times.
-        late = LATE if launch.order.slow and not launch.order.backwards else 0
+        late = LATE if launch.order.late else 0
         resumed, all_begun = 0, False
         while True:
             block = None
