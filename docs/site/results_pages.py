@@ -195,7 +195,7 @@ def gradients_tables(results: Results) -> papers.Shown:
         (name, *(_time(one.best(layers[f"{name} {of}"])) for of in OF for one in contenders))
         for name in LAYER_NAMES
     ]
-    head = [f"{of}: {by} ms" for of in OF for by in ("b01", "b02", "PyTorch")]
+    head = [f"{of}: {by}" for of in OF for by in ("b01", "b02", "PyTorch")]
     return table(("layer", *head), lines), ()
 
 
@@ -236,13 +236,12 @@ def compilers_table() -> str:
     for name, both in ((name, [one[name] for one in made]) for name in made[0]):
         if not both[0]["multiply_adds"]:  # a library's work
             continue
-        cells = [[str(row[key]) for row in both] for key in ("registers", "stack_bytes")]
-        cells.append([_per_multiply_add(row) for row in both])
+        cells = [[str(row["registers"]) for row in both], [_per_multiply_add(row) for row in both]]
         if times:
             cells.append([f"{one[name]['time_ms']:.3f}" if name in one else "-" for one in times])
         rows.append((short_name(name), *("/".join(dict.fromkeys(cell)) for cell in cells)))
-    columns = "registers", "stack bytes", "loop instructions per multiply-add"
-    return table(("stage", *columns, *["ms"] * bool(times)), rows)
+    columns = "stage", "registers", "loop instructions per multiply-add"
+    return table((*columns, *["ms"] * bool(times)), rows)
 
 
 def _per_multiply_add(row: Mapping[str, Any]) -> str:

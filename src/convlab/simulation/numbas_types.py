@@ -67,9 +67,10 @@ def _real_compiler() -> Iterator[None]:
             setattr(numba.cuda, last, module)
     with patch.object(config, "ENABLE_CUDASIM", 0):
         try:
-            from numba.cuda import cache_hints, intrinsics, stubs
+            from numba.cuda import cache_hints, decorators, intrinsics, stubs
             from numba.cuda.cudadrv import linkable_code
 
+            numba.cuda.declare_device = decorators.declare_device
             for module in stubs, intrinsics, cache_hints, linkable_code:
                 for name, value in vars(module).items():
                     if getattr(value, "__module__", None) == module.__name__:
@@ -202,27 +203,31 @@ def _made_of_numbas() -> SimpleNamespace:
         if key not in known:
             check_instructions(function)
             known[key] = Untyped(f"{function.__name__} calls itself")  # until more is known
-            pipeline = Compiler(
-                *(context, target, None, arguments, None, flags, {}, CUDACallConv(target), {})
-            )
-            try:
-                with (
-                    _real_compiler(),
-                    utils.numba_target_override(),
-                    # Overloads of Numba's own are compiled for "the current device".
-                    patch.object(dispatcher, "get_current_device", return_value=flags),
-                    patch.object(nvvm, "NVVM", return_value=layout),
-                ):
-                    made = pipeline.compile_extra(function)
-                    made.library.finalize()
-                target.insert_user_function(Device(function), made.fndesc, [made.library])
-                known[key] = pipeline.state.kept
-            except Exception as error:
-                known[key] = unsupported(pipeline.state, function) or refusal(error, function)
+            with _real_compiler():
+                known[key] = lowered(function, arguments)
         found: Kept | Exception = known[key]
         if isinstance(found, Exception):
             raise found
         return found
+
+    def lowered(function: FunctionType, arguments: Types) -> Kept | Exception:
+        pipeline = Compiler(
+            *(context, target, None, arguments, None, flags, {}, CUDACallConv(target), {})
+        )
+        try:
+            with (
+                utils.numba_target_override(),
+                # Overloads of Numba's own are compiled for "the current device".
+                patch.object(dispatcher, "get_current_device", return_value=flags),
+                patch.object(nvvm, "NVVM", return_value=layout),
+            ):
+                made = pipeline.compile_extra(function)
+                made.library.finalize()
+            target.insert_user_function(Device(function), made.fndesc, [made.library])
+            found: Kept = pipeline.state.kept
+            return found
+        except Exception as error:
+            return unsupported(pipeline.state, function) or refusal(error, function)
 
     return SimpleNamespace(kept=kept)
 
