@@ -1,9 +1,9 @@
 """What the strict simulator finds in the wrong kernels, beside NVIDIA's compute-sanitizer.
 
     PYTHONPATH=src:tests python -m kernels.sanitized               the table of docs/mutants.md
-    PYTHONPATH=src:tests python -m kernels.sanitized --sanitize    runs the kernels on a GPU first
+    PYTHONPATH=src:tests python -m kernels.sanitized --sanitize    runs new kernels on a GPU first
 
-The second needs a GPU and compute-sanitizer. Each of its four tools watches each kernel once, in a
+The second needs a GPU and compute-sanitizer. It runs the kernels that docs/results has no results of. Each of its four tools watches each kernel once, in a
 process of its own, because a wrong kernel leaves nothing usable behind.
 """
 
@@ -44,8 +44,9 @@ def run_on_gpu(name):
     cuda.synchronize()
 
 
-def sanitize_all():
-    """What each tool says of every wrong kernel: ``found``, ``nothing``, ``hangs`` or ``fails``."""
+def sanitized(known):
+    """What each tool says of every wrong kernel: ``found``, ``nothing``, ``hangs`` or ``fails``;
+    of those in ``known`` what stands there."""
     from convlab.bench.sanitizers import TOOLS, watched
 
     def said(pair):
@@ -53,8 +54,8 @@ def sanitize_all():
         command = ("-W", "ignore", "-m", "kernels.sanitized", "--run", name)
         return watched(tool, command, PATIENCE_SECONDS)[0]
 
-    work = [(case.name, tool) for case in WRONG for tool in TOOLS]
-    found: dict[str, dict[str, str]] = {case.name: {} for case in WRONG}
+    found = {case.name: dict(known.get(case.name, {})) for case in WRONG}
+    work = [(name, tool) for name, said in found.items() if not said for tool in TOOLS]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for (name, tool), result in zip(work, pool.map(said, work), strict=True):
             found[name][tool] = result
@@ -104,7 +105,7 @@ def page(text):
 def main(arguments=None):
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sanitize", action="store_true", help="run the wrong ones on a GPU first")
+    parser.add_argument("--sanitize", action="store_true", help="run new ones on a GPU first")
     parser.add_argument("--run", metavar="NAME", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.run:
@@ -115,7 +116,10 @@ def main(arguments=None):
             print("compute-sanitizer is not on the path: it comes with CUDA", file=sys.stderr)
             return 2
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        RESULTS.write_text(json.dumps(sanitize_all(), indent=1) + "\n", encoding="utf-8")
+        known = (
+            json.loads(RESULTS.read_text(encoding="utf-8"))["results"] if RESULTS.exists() else {}
+        )
+        RESULTS.write_text(json.dumps(sanitized(known), indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
