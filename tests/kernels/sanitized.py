@@ -3,8 +3,9 @@
     PYTHONPATH=src:tests python -m kernels.sanitized               the table of docs/mutants.md
     PYTHONPATH=src:tests python -m kernels.sanitized --sanitize    runs new kernels on a GPU first
 
-The second needs a GPU and compute-sanitizer. It runs the kernels that docs/results has no results of. Each of its four tools watches each kernel once, in a
-process of its own, because a wrong kernel leaves nothing usable behind.
+The second needs a GPU and compute-sanitizer, and runs the kernels of which docs/results holds no
+result. Each of its four tools watches each kernel once, in a process of its own, because a wrong
+kernel leaves nothing usable behind.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from kernels.wrong import WRONG
 
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "docs/results/mutants_h200.json", ROOT / "docs/mutants.md"
-PATIENCE_SECONDS, AT_ONCE = 60, 8
+PATIENCE_SECONDS, AT_ONCE = 60, 16
 BEGIN, END = "<!-- wrong:begin -->", "<!-- wrong:end -->"
 
 
@@ -55,7 +56,7 @@ def sanitized(known):
         return watched(tool, command, PATIENCE_SECONDS)[0]
 
     found = {case.name: dict(known.get(case.name, {})) for case in WRONG}
-    work = [(name, tool) for name, said in found.items() if not said for tool in TOOLS]
+    work = [(name, tool) for name, results in found.items() if not results for tool in TOOLS]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for (name, tool), result in zip(work, pool.map(said, work), strict=True):
             found[name][tool] = result
@@ -116,9 +117,8 @@ def main(arguments=None):
             print("compute-sanitizer is not on the path: it comes with CUDA", file=sys.stderr)
             return 2
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        known = (
-            json.loads(RESULTS.read_text(encoding="utf-8"))["results"] if RESULTS.exists() else {}
-        )
+        stored = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else '{"results": {}}'
+        known = json.loads(stored)["results"]
         RESULTS.write_text(json.dumps(sanitized(known), indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
