@@ -100,7 +100,8 @@ def test_what_is_said_of_threads_that_meet(name: str, says: str) -> None:
 def test_a_right_kernel_gets_none(case: Case, monkeypatch) -> None:
     monkeypatch.setattr(scheduler, "POLLS", 50)  # sooner than usual: some give up polling
     for engine, long in (
-        (Simulator(), simulated_launch.LONG), (Simulator(), 0), (Simulator(strict=False), 0)
+        (Simulator(typed=True), simulated_launch.LONG), (Simulator(), 0),
+        (Simulator(strict=False), 0),
     ):  # fmt: skip
         monkeypatch.setattr(simulated_launch, "LONG", long)
         assert case.result is not None

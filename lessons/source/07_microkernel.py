@@ -209,9 +209,10 @@ it removed its techniques one at a time, removing the micro-kernel cost most.
   already there.
 - Both loops have bounds that the compiler knows, so it writes them out: a long row of multiplications
   and additions, with no counting and no jumping between them.
-- Registers are few. A thread has at most 255, and all threads of an SM share the SM's registers: the more a thread takes, the fewer blocks fit. How many blocks (or warps) an SM holds at a
-  time is its **occupancy**. 8 x 8 sums, 8 and 8
-  operands and some addresses do fit; 16 x 16 sums alone would need too many.
+- Registers are few. A thread has at most 255, and all threads of an SM share the SM's registers: the more
+  a thread takes, the fewer blocks fit. How many blocks (or warps) an SM holds at a time is its
+  **occupancy**. 8 x 8 sums, 8 and 8 operands and some addresses do fit; 16 x 16 sums alone would need too
+  many.
 
 What is left: reads from shared memory are still one number each. s08 makes them four.
 """

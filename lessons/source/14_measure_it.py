@@ -241,8 +241,8 @@ spread.
 
 <details><summary>Two stages differ by 1 percent. Is one of them faster?</summary>
 
-Look at the spread. If repeated runs of one stage differ by as much, the measurement cannot tell. Measure the stages in turns,
-and more often; a GPU's clock also changes with its temperature.
+Look at the spread. If repeated runs of one stage differ by as much, the measurement cannot tell. Alternate
+the stages and repeat more often; a GPU's clock also changes with its temperature.
 </details>
 
 ## Where to read on

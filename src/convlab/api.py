@@ -176,7 +176,7 @@ def _call_of(
 
 
 class _Asked(NamedTuple):
-    """What is to compute a call, as asked for, and a stream of the engine's GPU."""
+    """The stage, tile and engine that a call asks for, and the GPU's stream, 0 for the default."""
 
     stage: str
     tile: Tile | None
@@ -225,10 +225,11 @@ def _convolve(axes: int, arrays: tuple[Any, ...], settings: tuple[Any, ...], ask
 
 
 def _refuse_compiling(name: str) -> None:
-    """Raise ``RuntimeError`` inside ``torch.compile``, which would end in errors of others."""
+    """Raise ``RuntimeError`` inside ``torch.compile``, whose own errors would not say why."""
     if (torch := sys.modules.get("torch")) is None or "torch._dynamo" not in sys.modules:
         return
-    # What it cannot trace it calls as it is, and tries to trace what that calls.
+    # PyTorch runs a function that it cannot trace, but traces what this function calls. Only the
+    # callback tells of that.
     callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)
     if torch.compiler.is_compiling() or callable(callback()):
         what = f"{name} is called inside torch.compile, which cannot trace it"

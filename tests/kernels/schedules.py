@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numba import cuda, float32, int32
+from numba.cuda import libdevice
 
 from kernels.cases import Case, floats
 
@@ -594,11 +595,12 @@ def search_that_stops_early(found, out):
 
 @right([[15.0] * 2] * 2, 2, 2, lambda: [np.zeros((2, 2))])
 def float_maximum_by_cas(a):
+    bits = a.view(np.int64)  # atomic.cas takes integers
+    at = cuda.threadIdx.x, cuda.blockIdx.x
     for k in range(16):
-        at = cuda.threadIdx.x, cuda.blockIdx.x
-        old = a[at] if False else cuda.atomic.max(a, at, 0.0)
-        while old < k:
-            seen = cuda.atomic.cas(a, at, old, float(k))
+        old = cuda.atomic.cas(bits, at, 0, 0)
+        while libdevice.longlong_as_double(old) < k:
+            seen = cuda.atomic.cas(bits, at, old, libdevice.double_as_longlong(float(k)))
             if seen == old:
                 break
             old = seen

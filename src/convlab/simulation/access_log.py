@@ -283,15 +283,15 @@ class Sites:
         )
 
     def retries(self, site: int) -> bool:
-        """Whether a ``while`` loop calls what is there over and over, and looks at the result."""
+        """Whether the call at this site is in a ``while`` loop and its result is used."""
         code = self._code(site)
         if code is None or ignores_result(code, site - id(code)):
             return False
         return in_while(code, code.co_filename, self.line(site)[1])
 
     def together_in_branch(self, site: int, other: int) -> bool:
-        """Whether an ``if`` has both in it and all that may come between them; so it may be for
-        those of device functions, which may be called in one."""
+        """Whether an ``if`` of the kernel contains both sites and all that may run between them.
+        True in a device function, because its call may be in one."""
         code = self._code(site)
         if code is None or code is not self._code(other) or code is not self._kernel:
             return True

@@ -25,8 +25,8 @@ def branch_between(code: CodeType, file: str, line: int, other: int | None) -> s
 
 @lru_cache(maxsize=1000)
 def together_in_branch(code: CodeType, file: str, line: int, other: int) -> bool:
-    """Whether an ``if`` has in it both lines and all that may come between them; for one line,
-    which follows itself in a loop, whether it has the loop in it."""
+    """Whether an ``if`` contains both lines and all that may run between them. A line that follows
+    itself in a loop counts only if the ``if`` contains the loop."""
     around = [kind for kind, _, within in _blocks(code) if line in within and other in within]
     while line == other and around and around[-1] == "if":
         around.pop()
@@ -43,8 +43,8 @@ def in_while(code: CodeType, file: str, line: int) -> bool:
 
 
 def _blocks(code: CodeType) -> Iterator[tuple[str, int, range]]:
-    """The branches and loops of a function, the outer ones first: of which kind each is, the line
-    where it begins, and the lines in it. None if there is no source."""
+    """The branches and loops of a function, outer ones first: the kind of each, the line where it
+    begins, and the lines in it. Yields nothing for a function without source."""
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))

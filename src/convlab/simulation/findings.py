@@ -240,7 +240,7 @@ class Reports:
         )
 
     def _race(self, conflict: Conflict, element: str, log: AccessLog) -> str:
-        """Who does what to the element, and what lies not between."""
+        """Which two threads or blocks access the element, and what is missing between them."""
         first, second = conflict.first, conflict.second
         assert second is not None
         one, other = f"thread {self.thread(first.thread)}", f"thread {self.thread(second.thread)}"
@@ -255,8 +255,8 @@ class Reports:
         return f"{one} {_DOES[first.kind]} {element} and {other} {does} it, {missing}{self.order}"
 
     def _by_warps(self, first: Access, second: Access, log: AccessLog) -> bool:
-        """Whether a barrier of the warp is the one to put between the accesses of two lanes: the
-        kernel has some, or only some warps come to that branch."""
+        """Whether ``syncwarp`` is the remedy for the accesses of two lanes: the kernel calls it, or
+        only some warps reach that branch."""
         if self.syncs_warps:
             return True
         columns = log.columns()

@@ -1,7 +1,7 @@
 """Numba's types of everything in a kernel, and what Numba refuses: no GPU, no CUDA compiler.
 
 Numba types the kernel as for a launch, but each expression remembers the instruction of Python that
-it comes from. Then Numba writes LLVM's code, which is dropped: what fails there fails on a GPU.
+it comes from. Then Numba lowers it to LLVM IR, which is dropped: an error there is one on a GPU.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _made_of_numbas() -> SimpleNamespace:
     flags = CUDAFlags()
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
     flags.error_model, flags.compute_capability = "numpy", (9, 0)
-    # What lowering asks of the compiler after it, which is not needed.
+    # Lowering asks NVVM for these two; NVVM itself may not be installed.
     layout = SimpleNamespace(data_layout=nvvm._datalayout, get_ir_version=lambda: (2, 0, 3, 2))
 
     def kept(function: FunctionType, arguments: Types) -> Kept:

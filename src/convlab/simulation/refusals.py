@@ -24,9 +24,9 @@ _NO_FUNCTION = re.compile(
     re.DOTALL,
 )
 _ABOUT = re.compile(r"\s*(Failed in|- Resolution failure|During: |File \"|\^|$)")
-# Values of LLVM's, and places, of which the first is given anyway.
+# LLVM's values, and places in the source, because the message ends with the first place.
 _MORE = re.compile(r": (%|\w+ \d).*| from '[^']*'(?=>)|,? (defined at|Raised from) .*")
-# What is there without a GPU only, so that it says nothing about one with a GPU.
+# Errors that arise only without a GPU. With one, Numba may compile the function.
 _NO_GPU = re.compile(
     r"numba\.cuda\.simulator|convlab\.|FakeCUDA|driver|not simulated"
     r"|global name '(?!dict'|list'|set'|frozenset'|object'|type'|bytes').*<class 'type'>"
@@ -55,8 +55,9 @@ def check_instructions(function: FunctionType) -> None:
 
 
 def unsupported(state: Any, function: FunctionType) -> Refused | None:
-    """What Numba says less clearly, or much later: lists, dicts, sets, generators, and
-    ``np.random``, which types know once another part of Numba has brought it."""
+    """The refusal of a list, dict, set, generator or ``np.random``, about which Numba's own message
+    is late or unclear; None without one. Numba types ``np.random`` if another part of Numba has
+    been imported."""
     if state.func_ir is None:
         return None
     for block in state.func_ir.blocks.values():
@@ -77,8 +78,8 @@ def unsupported(state: Any, function: FunctionType) -> Refused | None:
 
 
 def refusal(error: Exception, function: FunctionType) -> Refused | Untyped:
-    """What the compiler's error means: that Numba refuses the function, if it says nothing of what
-    is other here than beside a GPU."""
+    """What the compiler's error means: that Numba refuses the function, or nothing, if the error
+    may come from the missing GPU."""
     if isinstance(error, Refused | Untyped):  # of a device function that it calls
         return error
     said = re.sub(r"\x1b\[[0-9;]*m| at 0x\w+", "", str(error))

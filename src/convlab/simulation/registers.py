@@ -19,8 +19,8 @@ def _shifted(value: int, count: int) -> int:
 
 
 def _integer_power(name: str) -> Callable[[int, int], Any]:
-    """``base ** exponent`` of integers as Numba's code has it: by a float64 if the exponent is no
-    constant, and of a negative exponent the integer part, or the highest bit for base zero."""
+    """``base ** exponent`` of integers as Numba computes it: in float64 if the exponent is no
+    constant. A negative exponent gives the integer part, for base zero the highest bit."""
     kept, constant = keeper(np.dtype(name)), _constant_power(name)
 
     def power(base: int, exponent: int) -> Any:
