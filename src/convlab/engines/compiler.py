@@ -91,6 +91,18 @@ def mlirs_lto_ir(
     return made.metadata["ltoir"], made.metadata["func_name"]
 
 
+class LaunchRefused(RuntimeError):
+    """The driver's error, and the kernels that it does not launch."""
+
+
+def driver_result(answer: tuple[Any, ...], names: str) -> Any:
+    """The driver's result. Raises :class:`LaunchRefused` for an error, with the kernels' names."""
+    error, *results = answer
+    if error:
+        raise LaunchRefused(f"CUDA could not launch {names}: {error.name}")
+    return results[0] if results else None
+
+
 class MlirKernel:
     """A kernel that numba-cuda-mlir compiled, in the driver until the process ends; ``cubin`` is
     what it was linked to."""
@@ -100,8 +112,8 @@ class MlirKernel:
 
         self._driver, self._name = driver, name
         loaded = driver.cuLibraryLoadData(cubin, None, None, 0, None, None, 0)
-        library = self._answer(loaded)
-        self.handle = self._answer(driver.cuLibraryGetKernel(library, name.encode()))
+        library = driver_result(loaded, self._name)
+        self.handle = driver_result(driver.cuLibraryGetKernel(library, name.encode()), self._name)
 
     @staticmethod
     def laid_out(shape: Sequence[int], address: int) -> list[int]:
@@ -124,13 +136,6 @@ class MlirKernel:
         numbers = [number for array in arrays for number in self.laid_out(*array)]
         values = np.array(numbers, np.uint64)
         places = values.ctypes.data + 8 * np.arange(len(values), dtype=np.uint64)
-        function = self._answer(self._driver.cuKernelGetFunction(self.handle))
+        function = driver_result(self._driver.cuKernelGetFunction(self.handle), self._name)
         at = places.ctypes.data  # where the driver reads where each parameter lies
-        self._answer(self._driver.cuLaunchKernel(function, *where, 0, stream, at, 0))
-
-    def _answer(self, answer: tuple[Any, ...]) -> Any:
-        """The driver's result. Raises ``RuntimeError`` for an error."""
-        error, *results = answer
-        if error:
-            raise RuntimeError(f"CUDA refuses {self._name}, numba-cuda-mlir's: {error.name}")
-        return results[0] if results else None
+        driver_result(self._driver.cuLaunchKernel(function, *where, 0, stream, at, 0), self._name)

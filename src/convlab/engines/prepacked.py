@@ -24,7 +24,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from convlab.engines import address_of, check_aligned, stream_handle
-from convlab.engines.compiler import MlirKernel
+from convlab.engines.compiler import LaunchRefused, MlirKernel, driver_result
 from convlab.simulation.findings import three
 from convlab.stage import Argument, Flat, Images, Launch
 
@@ -49,36 +49,24 @@ def prepack(
         return None
 
 
-class Refused(RuntimeError):
-    """The driver's error, and what it was to launch."""
-
-
-def _answer(answer: tuple[Any, ...], names: str) -> Any:
-    """The driver's result. Raises :class:`Refused` for an error, with the kernels' names."""
-    error, *results = answer
-    if error:
-        raise Refused(f"CUDA could not launch {names}: {error.name}")
-    return results[0] if results else None
-
-
 class LaunchGraph:
     """These launches, each after the one before it. Its methods need the context in which it was
-    made, or the driver crashes, and one thread at a time; they raise :class:`Refused`."""
+    made, or the driver crashes, and one thread at a time; they raise :class:`LaunchRefused`."""
 
     def __init__(self, launches: Sequence[_Packed]) -> None:
         self._launches = launches  # held: the driver reads their parameters
         self._names = ", ".join(dict.fromkeys(launch.name for launch in launches))
         context = _current_context()
-        context_id = _answer(driver.cuCtxGetId(context), self._names)
-        graph, executable = _answer(driver.cuGraphCreate(0), self._names), None
+        context_id = driver_result(driver.cuCtxGetId(context), self._names)
+        graph, executable = driver_result(driver.cuGraphCreate(0), self._names), None
         try:
             self._kernels = [launch.node_parameters() for launch in launches]
             self._nodes: list[Any] = []
             for kernel in self._kernels:
                 before = self._nodes[-1:]
                 added = driver.cuGraphAddKernelNode(graph, before, len(before), kernel)
-                self._nodes.append(_answer(added, self._names))
-            executable = _answer(driver.cuGraphInstantiate(graph, 0), self._names)
+                self._nodes.append(driver_result(added, self._names))
+            executable = driver_result(driver.cuGraphInstantiate(graph, 0), self._names)
         finally:
             if executable is None:
                 driver.cuGraphDestroy(graph)
@@ -90,11 +78,11 @@ class LaunchGraph:
         """Have the driver copy that launch's parameters as they lie now."""
         node, kernel = self._nodes[number], self._kernels[number]
         done = driver.cuGraphExecKernelNodeSetParams(self._executable, node, kernel)
-        _answer(done, self._launches[number].name)
+        driver_result(done, self._launches[number].name)
 
     def launch(self, stream: int) -> None:
         """Start all of them on the stream of that handle, one that is not captured."""
-        _answer(driver.cuGraphLaunch(self._executable, stream), self._names)
+        driver_result(driver.cuGraphLaunch(self._executable, stream), self._names)
 
 
 def _destroy(context: Any, context_id: int, graph: Any, executable: Any) -> None:
@@ -127,7 +115,7 @@ class Prepacked:
         self._context = _current_context()
         try:
             self._graph: LaunchGraph | None = LaunchGraph(launches)
-        except Refused:  # as of a block that is too large: launched by itself, it says why
+        except LaunchRefused:  # as of a block that is too large: launched by itself, it says why
             self._graph = None
         self._in_graph: tuple[int, ...] = ()  # the addresses that its kernels are handed
         # A thread owns the parameters and the graph until the driver has copied its launches.
@@ -168,7 +156,7 @@ class Prepacked:
         """Make the plan's context current in a thread that has none; refuse another GPU's."""
         current = _current_context()
         if not current:
-            _answer(driver.cuCtxSetCurrent(self._context), self._launches[0].name)
+            driver_result(driver.cuCtxSetCurrent(self._context), self._launches[0].name)
         elif current != self._context:
             raise RuntimeError(
                 "the current GPU is another than this plan's: a plan runs on the one that was "
@@ -233,7 +221,7 @@ class _Packed:
         """Start it by itself."""
         shape = *self.grid, *self.block
         done = driver.cuLaunchKernel(self.function, *shape, 0, stream, self.parameters_at, 0)
-        _answer(done, self.name)
+        driver_result(done, self.name)
 
 
 def _function(handle: Any) -> Any:
