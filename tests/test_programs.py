@@ -291,8 +291,12 @@ def test_a_launch_has_so_many_steps(tmp_path, monkeypatch) -> None:
     source = (
         "import numpy, convlab, test_long; convlab.simulate(test_long.sums, 1, 1, numpy.ones(1)"
     )
-    for steps, error in (5, "all loops together have run 5 times"), (0, "steps is 0: it must be"):
-        assert error in python("-c", f"{source}, steps={steps})").stderr
+    for more, error in (
+        ("steps=5", "all loops together have run 5 times"),
+        ("steps=0", "steps is 0: it must be"),
+        ("2**64", "argument 1 is 18446744073709551616: an integer has at most 64 bits"),
+    ):
+        assert error in python("-c", f"{source}, {more})").stderr
 
 
 def test_an_interrupted_launch_says_where_its_threads_are(tmp_path, monkeypatch) -> None:

@@ -52,7 +52,8 @@ def simulate(
     are a finding. If ``typed``, registers have Numba's types; where its type inference does not
     tell them, an :class:`UntypedRegisters` warns. Raises ``SimulationError`` with its findings if
     the kernel is wrong, ``NotSimulated`` if it uses what is not known here or Numba refuses it, and
-    ``ValueError`` for a shape that CUDA does not launch or for less than one step.
+    ``ValueError`` for a shape that CUDA does not launch, for less than one step or for an integer
+    of more than 64 bits.
     """
 
     def warn(why: str) -> None:
@@ -74,6 +75,9 @@ def _simulate(
     if steps is not None:
         steps = integer("steps", steps, at_least=1)
     sizes = three(grid, "grid"), three(block, "block")
+    for place, one in enumerate(arguments):
+        if isinstance(one, int) and not -(2**63) <= one < 2**64:
+            raise ValueError(f"argument {place} is {shown(one)}: an integer has at most 64 bits")
 
     def made(order: Order = USUAL) -> SimulatedLaunch:
         loops = None if steps is None else Loops(steps, finds=True)
