@@ -356,6 +356,12 @@ def test_untyped():
     exec("@cuda.jit\\ndef sourceless(a): a[0] = 1", globals())
     sourceless[1, 1](np.zeros(1))
 def test_prepared(prepared): pass
+@pytest.mark.cuda_allow("global race")
+class TestKnown:
+    def test_known(self): shared_element[1, 32](np.zeros(1))
+    def test_other(self): double[1, 32](np.zeros(1), np.zeros(9))
+@pytest.mark.cuda_allow("races")
+def test_no_kind(): shared_element[1, 32](np.zeros(1))
 """
 
 
@@ -375,9 +381,11 @@ def test_a_suite_runs_strictly(tmp_path, monkeypatch) -> None:
         "FAILED test_suite.py::test_skipped": "test_suite.py:10: global race",
         "FAILED test_suite.py::test_unknown": "Numba refuses <lambda>: ",
         "ERROR test_suite.py::test_prepared": "test_suite.py:10: global race",
+        "FAILED test_suite.py::TestKnown::test_other": "helper.py:8: out of bounds",
     }.items():
         assert f"{test} - Failed: {words}"[:60] in told, told
-    assert "5 failed, 2 passed, 1 error" in told
+    assert "ValueError: cuda_allow has 'races': a kind is one of out of bounds, " in told
+    assert "6 failed, 3 passed, 3 errors" in told
     assert "cuda: sourceless ran without Numba's types" in told
     told = python(*options, "test_import.py", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1").stdout
     assert "ERROR test_import.py - test_suite.py:10: global race" in told

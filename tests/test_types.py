@@ -251,6 +251,35 @@ def test_constants_and_lambdas_of_device_functions_and_declared_types() -> None:
     assert a[0] == 31
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "total"),
+    [(np.float32(1), np.float32(2**-25), 1), (1, 2**-25, 1 + 2**-25), (True, 2**-25, 1 + 2**-25)],
+)
+def test_the_signature_that_fits_best_gives_the_types(x, y, total) -> None:
+    a = np.zeros(1)
+    signatures = [f"(float64[:], {kind}, {kind})" for kind in ("boolean", "float32", "float64")]
+    with simulator():
+        add = cuda.jit(signatures)(function_of(["a[0] = x + y"], "a, x, y"))
+        add[1, 1](a, x, y)
+    assert a[0] == total
+    simulate(add, 1, 1, a, x, y)
+    assert a[0] == total
+
+
+def test_a_device_function_takes_and_gives_what_its_signature_says() -> None:
+    a = np.zeros(3)
+    with simulator():
+        add = cuda.jit("int64(int64, int64)", device=True)(lambda x, y: x + y)
+        halves = cuda.jit("int32(int32)", device=True)(lambda x: (x & 255) * 0.5)
+
+        @cuda.jit
+        def called(a, x, y):
+            a[0], a[1], a[2] = add(x, y), add(y=x, x=y), halves(x)
+
+        called[1, 1](a, 1.5, 2.5)
+    assert (a == [3, 3, 0]).all()
+
+
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_numba_refuses(line: str) -> None:
     with pytest.raises(NotSimulated, match=f"Numba refuses f: .*{REFUSED[line]}.*<types .*:[234]"):

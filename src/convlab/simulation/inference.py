@@ -66,9 +66,10 @@ class _Reader:
             key = getattr(function, "typing_key", function)
             if not isinstance(key, Device):
                 return Typed(tuple(signature.args), signature, key=key)
-            plain = not expression.kws and len(expression.args) == len(signature.args)
+            plain = not (expression.kws or key.declared)
+            plain &= len(expression.args) == len(signature.args)
             bits = self._ranges.of_arguments(expression.args) if plain else ()
-            return Typed((), signature, calls=key.function, bits=bits)
+            return Typed((), signature, calls=key, bits=bits)
         if operation in ("binop", "inplace_binop"):
             operands: Types = (expression.lhs, expression.rhs)
         elif operation == "unary":

@@ -28,9 +28,10 @@ Types = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Device:
-    """A device function, as Numba's types name it."""
+    """A device function, as Numba's types name it, and what its only signature takes and gives."""
 
     function: FunctionType
+    declared: Any = None
 
 
 class Kept(NamedTuple):
@@ -166,18 +167,21 @@ def _made_of_numbas() -> SimpleNamespace:
             function = getattr(value, "py_func", None)
             if not isinstance(function, FunctionType):
                 return super().resolve_value_type(value)
-            if function not in templates:
-                templates[function] = types.Function(template(function))
-            return templates[function]
+            signatures = getattr(value, "declared", None) or []
+            device = Device(function, *(signatures if len(signatures) == 1 else []))
+            if device not in templates:
+                templates[device] = types.Function(template(device))
+            return templates[device]
 
-    templates: dict[FunctionType, Any] = {}
+    templates: dict[Device, Any] = {}
     known: dict[Any, Any] = {}
 
-    def template(function: FunctionType) -> Any:
-        signature = inspect.signature(function)
+    def template(device: Device) -> Any:
+        signature = inspect.signature(device.function)
+        takes = device.declared and device.declared[0]
 
         class Template(AbstractTemplate):  # type: ignore[misc]
-            key, prefer_literal = Device(function), True  # as Numba compiles for a constant
+            key, prefer_literal = device, True  # as Numba compiles for a constant
 
             def generic(self, arguments: Any, named: Any) -> Any:
                 folded = fold_arguments(
@@ -186,7 +190,9 @@ def _made_of_numbas() -> SimpleNamespace:
                     lambda index, parameter, default: types.Omitted(default),
                     lambda index, parameter, values: types.StarArgTuple(values),
                 )
-                found = typing.signature(kept(function, folded).return_type, *folded)
+                if takes is not None and len(takes) == len(folded):
+                    folded = takes
+                found = typing.signature(kept(device, folded).return_type, *folded)
                 return found.replace(pysig=signature)
 
         return Template
@@ -198,21 +204,22 @@ def _made_of_numbas() -> SimpleNamespace:
     # Lowering asks NVVM for these two; NVVM itself may not be installed.
     layout = SimpleNamespace(data_layout=nvvm._datalayout, get_ir_version=lambda: (2, 0, 3, 2))
 
-    def kept(function: FunctionType, arguments: Types) -> Kept:
-        key = function, arguments
+    def kept(device: Device, arguments: Types) -> Kept:
+        function, key = device.function, (device, arguments)
         if key not in known:
             check_instructions(function)
             known[key] = Untyped(f"{function.__name__} calls itself")  # until more is known
             with _real_compiler():
-                known[key] = lowered(function, arguments)
+                known[key] = lowered(device, arguments)
         found: Kept | Exception = known[key]
         if isinstance(found, Exception):
             raise found
         return found
 
-    def lowered(function: FunctionType, arguments: Types) -> Kept | Exception:
+    def lowered(device: Device, arguments: Types) -> Kept | Exception:
+        function, (_, gives) = device.function, device.declared or (None, None)
         pipeline = Compiler(
-            *(context, target, None, arguments, None, flags, {}, CUDACallConv(target), {})
+            *(context, target, None, arguments, gives, flags, {}, CUDACallConv(target), {})
         )
         try:
             with (
@@ -223,7 +230,7 @@ def _made_of_numbas() -> SimpleNamespace:
             ):
                 made = pipeline.compile_extra(function)
                 made.library.finalize()
-            target.insert_user_function(Device(function), made.fndesc, [made.library])
+            target.insert_user_function(device, made.fndesc, [made.library])
             found: Kept = pipeline.state.kept
             return found
         except Exception as error:
@@ -236,7 +243,7 @@ def typed_function(function: FunctionType, arguments: Types) -> Kept:
     """What Numba's compiler knows of the function for arguments of these types. Raises
     :class:`Refused` where it refuses the function, and :class:`Untyped` where what it says is not
     known here."""
-    known: Kept = _numbas().kept(function, arguments)
+    known: Kept = _numbas().kept(Device(function), arguments)
     return known
 
 

@@ -51,9 +51,9 @@ def simulate(
     simulator. ``steps`` are how many iterations all loops of all threads may have together; more
     are a finding. If ``typed``, registers have Numba's types; where its type inference does not
     tell them, an :class:`UntypedRegisters` warns. Raises ``SimulationError`` with its findings if
-    the kernel is wrong, ``NotSimulated`` if it uses what is not known here or Numba refuses it, and
+    the kernel is wrong, ``NotSimulated`` if it uses what is not known here or Numba refuses it,
     ``ValueError`` for a shape that CUDA does not launch, for less than one step or for an integer
-    of more than 64 bits.
+    of more than 64 bits, and ``TypeError`` for arguments that no signature of the kernel takes.
     """
 
     def warn(why: str) -> None:
@@ -78,6 +78,8 @@ def _simulate(
     for place, one in enumerate(arguments):
         if isinstance(one, int) and not -(2**63) <= one < 2**64:
             raise ValueError(f"argument {place} is {shown(one)}: an integer has at most 64 bits")
+    if declared := getattr(kernel, "declared", None):
+        arguments = tuple(as_declared(declared, list(arguments)))
 
     def made(order: Order = USUAL) -> SimulatedLaunch:
         loops = None if steps is None else Loops(steps, finds=True)
@@ -105,8 +107,6 @@ def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -
     def launch(self: _Configured, *arguments: Any) -> None:
         write_back: list[Callable[[], Any]] = []
         given = [_on_device(self.kernel, argument, write_back) for argument in arguments]
-        if declared := getattr(self.kernel, "declared", None):
-            given = as_declared(declared, given)
         report.launches += 1
         try:
             with one_at_a_time:  # threads of the program share what a launch rounds numbers with

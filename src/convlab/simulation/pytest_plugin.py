@@ -48,6 +48,12 @@ def pytest_load_initial_conftests(early_config: Any) -> None:
     early_config.stash[_REPORT] = stack.enter_context(strict)
 
 
+def pytest_configure(config: Any) -> None:
+    config.addinivalue_line(
+        "markers", "cuda_allow(kind, ...): findings of these kinds, as reports name them, may be"
+    )
+
+
 def pytest_unconfigure(config: Any) -> None:
     if _ENTERED in config.stash:
         config.stash[_ENTERED].close()
@@ -68,7 +74,7 @@ def pytest_runtest_call(item: Any) -> Steps:
     try:
         result = yield
     except BaseException as error:
-        if not (told := _told(item.config)):
+        if not (told := _told(item.config, item)):
             raise
         from convlab.simulation.findings import SimulationError
 
@@ -76,7 +82,7 @@ def pytest_runtest_call(item: Any) -> Steps:
             error.add_note(told)
             raise
     else:
-        if not (told := _told(item.config)):
+        if not (told := _told(item.config, item)):
             return result
     pytest.fail(told, pytrace=False)
 
@@ -93,6 +99,12 @@ def pytest_make_collect_report(collector: Any) -> Steps:
     return report
 
 
-def _told(config: Any) -> str:
-    """What launches were found to do wrong since this was last asked."""
-    return "\n".join(config.stash[_REPORT].take().lines()) if _REPORT in config.stash else ""
+def _told(config: Any, item: Any = None) -> str:
+    """What launches were found to do wrong since this was last asked, but for the kinds that a
+    test's ``cuda_allow`` names."""
+    if _REPORT not in config.stash:
+        return ""
+    allowed = (
+        {kind for mark in item.iter_markers("cuda_allow") for kind in mark.args} if item else ()
+    )
+    return "\n".join(config.stash[_REPORT].take(allowed).lines())

@@ -109,7 +109,9 @@ class Copier:
         if types is not None:
             globals_ |= GLOBALS
         for number, typed in enumerate(calls):
-            called = self.copy(typed.calls, tuple(typed.signature.args), typed.bits)
+            called: Any = self.copy(typed.calls.function, tuple(typed.signature.args), typed.bits)
+            if typed.calls.declared:
+                called = casting(called, [typed.calls.declared])
             loops = self._loops
             globals_[f"{CALLED}{number}"] = called if loops is None else loops.call(called)
         attributes = names_used(code)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,15 @@ class Report:
         if what not in self.notes:
             self.notes.append(what)
 
-    def take(self) -> Report:
-        """What was kept since this was last asked, and all notes."""
-        taken = replace(self)
+    def take(self, allowed: Collection[str] = ()) -> Report:
+        """What was kept since this was last asked, and all notes. Findings of ``allowed`` kinds are
+        left out; ``ValueError`` for a kind that there is not."""
+        if unknown := sorted(set(allowed) - set(REMEDIES)):
+            raise ValueError(
+                f"cuda_allow has {unknown[0]!r}: a kind is one of {', '.join(REMEDIES)}"
+            )
+        found = {key: one for key, one in self._found.items() if one.kind not in allowed}
+        taken = replace(self, _found=found)
         self.launches, self.refused, self._found = 0, [], {}
         return taken
 

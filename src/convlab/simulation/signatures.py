@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,6 @@ from numba.cuda.typing.typeof import typeof
 from convlab.simulation.scalars import CHECKED, NUMBERS, keeper, meaning
 
 Declared = list[tuple[tuple[Any, ...], Any]]  # types of arguments and of the result
-UNSAFE = 4  # how Numba numbers conversions: 1 is none, 2 and 3 lose nothing
 _numbas = BaseContext()
 
 
@@ -45,13 +45,16 @@ def as_declared(signatures: Declared, arguments: list[Any]) -> list[Any]:
         raise TypeError(
             f"Ambiguous overloading for arguments of types {', '.join(map(str, kinds))}"
         )
-    casts = map(_cast_to, takes)
-    return [cast(one) if cast else one for cast, one in zip(casts, arguments, strict=True)]
+    casts = zip(map(_cast_to, takes), takes, strict=True)
+    return [  # NumPy's numbers, which tell their types
+        np.dtype(kind.name).type(cast(one)) if cast else one
+        for (cast, kind), one in zip(casts, arguments, strict=True)
+    ]
 
 
 def _cost(kind: Any, takes: Any, only: bool) -> Any:
-    """How far a conversion goes; None where there is none. The ``only`` signature loses digits, and
-    takes signed arrays for unsigned ones."""
+    """How far a conversion goes; None where there is none. The ``only`` signature takes signed
+    arrays for unsigned ones."""
     cost = _numbas.can_convert(kind, takes)
     if cost is None and only and isinstance(kind, types.Array) and isinstance(takes, types.Array):
         both = kind.dtype, takes.dtype
@@ -60,7 +63,7 @@ def _cost(kind: Any, takes: Any, only: bool) -> Any:
             and len({b.bitwidth for b in both}) < 2
         ):
             cost = _numbas.can_convert(kind.copy(dtype=takes.dtype), takes)
-    return None if cost == UNSAFE and not only else cost
+    return cost
 
 
 def _impossible(value: Any, kind: Any, takes: Any) -> bool:
@@ -84,10 +87,14 @@ def casting(function: Callable[..., Any], signatures: Declared) -> Callable[...,
         return function
     ((takes, gives),) = signatures
     casts, result = [_cast_to(kind) for kind in takes], _cast_to(gives)
+    names = dict(zip(inspect.signature(function).parameters, casts, strict=False))
 
     def called(*values: Any, **named: Any) -> Any:
         given = [cast(one) if cast else one for cast, one in zip(casts, values, strict=False)]
-        found = function(*given, **named)
+        by_name = {
+            name: cast(named[name]) for name, cast in names.items() if name in named and cast
+        }
+        found = function(*given, **named | by_name)
         return result(found) if result else found
 
     return called if any([*casts, result]) else function

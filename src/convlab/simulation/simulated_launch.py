@@ -141,7 +141,7 @@ class SimulatedLaunch(Clock):
         copier = Copier(*makes)
         self.typed, self.untyped = typed and self.arithmetic is None, ""
         try:
-            types: Any = _types(kernel, arguments) if self.typed else (None,)
+            types: Any = _types(arguments) if self.typed else (None,)
             if self.typed:
                 check_kernel(function, types[0])
             self.body = copier.copy(function, *types)
@@ -462,10 +462,9 @@ class SimulatedLaunch(Clock):
         return found
 
 
-def _types(kernel: Any, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+def _types(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """Numba's types of the arguments, and of integers how many bits they have at most."""
     given: list[Any] = [_with_arrays(argument) for argument in arguments]
-    declared = getattr(kernel, "declared", None) or []  # jit's signatures
     try:
         types = tuple(
             from_dtype(one.dtype) if _is_record(one) else typeof(one, Purpose.argument)
@@ -473,9 +472,6 @@ def _types(kernel: Any, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tu
         )
     except (ValueError, errors.NumbaError, core_errors.NumbaError) as error:
         raise Untyped(str(error)) from None
-    if len(declared) == 1 and len(declared[0][0]) == len(types):
-        pairs = zip(types, declared[0][0], strict=True)
-        types = tuple(new if isinstance(new, numba_types.Number) else one for one, new in pairs)
     return types, tuple(
         given_bits(int(one).bit_length() if isinstance(kind, numba_types.Integer) else WIDEST)
         for one, kind in zip(given, types, strict=True)
