@@ -166,12 +166,16 @@ def _made_of_numbas() -> SimpleNamespace:
             function = getattr(value, "py_func", None)
             if not isinstance(function, FunctionType):
                 return super().resolve_value_type(value)
+            if getattr(value, "declared", None):
+                declared.add(function)
             if function not in templates:
                 templates[function] = types.Function(template(function))
             return templates[function]
 
     templates: dict[FunctionType, Any] = {}
     known: dict[Any, Any] = {}
+    running: list[tuple[FunctionType, Types]] = []  # being typed, each called by the one before
+    declared: set[FunctionType] = set()  # with a signature, which converts their arguments
 
     def template(function: FunctionType) -> Any:
         signature = inspect.signature(function)
@@ -202,9 +206,15 @@ def _made_of_numbas() -> SimpleNamespace:
         key = function, arguments
         if key not in known:
             check_instructions(function)
+            begun = [before for one, before in running if one is function]
+            if begun and function not in declared:
+                what = f"a call of itself with {arguments} in one with {begun[-1]}"
+                raise Refused(what, function, function.__code__.co_firstlineno)
             known[key] = Untyped(f"{function.__name__} calls itself")  # until more is known
+            running.append(key)
             with _real_compiler():
                 known[key] = lowered(function, arguments)
+            running.pop()
         found: Kept | Exception = known[key]
         if isinstance(found, Exception):
             raise found
