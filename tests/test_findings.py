@@ -81,6 +81,8 @@ def test_what_is_said_of_a_mistake(name: str, count: int, block: int, says: str)
         ("return_of_threads_out_of_range", "this one returned in line"),
         ("trip_count_of_each_thread", "inside the while in line"),
         ("barrier_in_a_device_function_in_a_branch", "parted by the if in line"),
+        ("trip_count_of_each_thread", " of schedules.py (block"),
+        ("search_that_tests_what_others_set", "harmless only if"),
         ("volatile_tree_with_no_syncwarp", "put cuda.syncthreads()"),
         ("last_warp_with_no_syncwarp", "put cuda.syncwarp()"),
         ("bounded_poll_without_fences", "an atomic flag that the other block waits for"),

@@ -34,6 +34,15 @@ def right(result: Any, grid: Any, block: Any, arguments: Any, **more: Any) -> An
     )
 
 
+@wrong("global race", "if a[child] == 0", 2, 32, zeros(64, 1))
+def search_that_tests_what_others_set(a, again):
+    node = cuda.grid(1)
+    for child in (node ^ 1, (node + 32) % 64):
+        if a[child] == 0:
+            a[child] = 1
+            again[0] = 1
+
+
 # Blocks that speak by atomics alone.
 
 

@@ -541,3 +541,11 @@ def view_from_an_odd_element(a, b):
 def field_of_packed_records(a):
     i = cuda.threadIdx.x
     a.x[i] = i
+
+
+@wrong("shared race", "b[i] = max(s)")
+def largest_of_what_others_write(a, b):
+    s = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    s[i] = a[i]
+    b[i] = max(s)

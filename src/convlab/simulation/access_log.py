@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary, finalize
@@ -272,6 +273,11 @@ class Sites:
         if (code := self._code(site)) is None:
             return "?", 0
         return code.co_filename, _line_at(code, site - id(code))
+
+    def where(self, site: int) -> str:
+        """``line 12 of program.py``."""
+        file, line = self.line(site)
+        return f"line {line} of {Path(file).name}"
 
     def branch_between(self, site: int, other: int) -> str:
         """The branch that has only one of the two in it, or that has both, if they are one."""

@@ -7,6 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 from types import CodeType
 
 _BRANCHES = {ast.If: "if", ast.For: "for", ast.While: "while"}
@@ -14,12 +15,13 @@ _BRANCHES = {ast.If: "if", ast.For: "for", ast.While: "while"}
 
 @lru_cache(maxsize=1000)
 def branch_between(code: CodeType, file: str, line: int, other: int | None) -> str:
-    """``the if in line 12``: the innermost branch or loop in a function that has ``line`` in it,
-    but not ``other``, or the other way round; empty if there is none, or no source."""
+    """``the if in line 12 of program.py``: the innermost branch or loop in a function that has
+    ``line`` in it, but not ``other``, or the other way round; empty if there is none, or no
+    source."""
     found = ""
     for kind, begin, within in _blocks(code):
         if (line in within) != (other is not None and other in within):
-            found = f"the {kind} in line {begin}"
+            found = f"the {kind} in line {begin} of {Path(file).name}"
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from linecache import getline
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ Coordinates = tuple[int, int, int]
 
 SAME_WARP = ", of the same warp,"
 NO_BARRIER, NO_ORDER = "with no barrier between", "and nothing orders the two blocks"
+HARMLESS = " (harmless only if the number before and the one after lead to the same result)"
 NO_FENCE = "with no fence after the atomic that waits for it"
 # What usually fixes each kind. docs/findings.md says more about each.
 REMEDIES = {
@@ -252,7 +254,19 @@ class Reports:
             other += SAME_WARP
         does = "overwrites" if second.kind == WRITE else _DOES[second.kind]
         missing = NO_FENCE if conflict.polled else missing
+        if conflict.kind == "global race" and self._may_be_benign(first, second):
+            missing += HARMLESS
         return f"{one} {_DOES[first.kind]} {element} and {other} {does} it, {missing}{self.order}"
+
+    def _may_be_benign(self, first: Access, second: Access) -> bool:
+        """Whether a thread asks what another sets, as searches of graphs do on purpose."""
+        for one, other in (first, second), (second, first):
+            if one.kind == READ:
+                words = getline(*self.sites.line(one.site)).split()
+                tests = words[:1] in (["if"], ["elif"])
+                # A loop may never read it again.
+                return tests or (other.kind == ATOMIC and words[:1] != ["while"])
+        return False
 
     def _by_warps(self, first: Access, second: Access, log: AccessLog) -> bool:
         """Whether ``syncwarp`` is the remedy for the accesses of two lanes: the kernel calls it, or

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from greenlet import getcurrent, greenlet
@@ -259,8 +260,9 @@ class Block:
                 first = min({*range(self.size)} - {thread.number for thread in threads})
                 more: dict[str, Any] = {}
                 if (line := self.returned.get(first)) is not None:
-                    what += f", this one returned in line {line}"
-                    more = {"other_line": line, "other_file": self._body.__code__.co_filename}
+                    file = self._body.__code__.co_filename
+                    what += f", this one returned in line {line} of {Path(file).name}"
+                    more = {"other_line": line, "other_file": file}
                 self._complain("barrier divergence", what, site, first, **more)
         values = [bool(thread.request.value) for thread in threads]
         result = {"count": sum(values), "and": all(values), "or": any(values)}

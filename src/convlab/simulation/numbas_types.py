@@ -168,6 +168,8 @@ def _made_of_numbas() -> SimpleNamespace:
             if not isinstance(function, FunctionType):
                 return super().resolve_value_type(value)
             signatures = getattr(value, "declared", None) or []
+            if signatures:
+                declared.add(function)
             device = Device(function, *(signatures if len(signatures) == 1 else []))
             if device not in templates:
                 templates[device] = types.Function(template(device))
@@ -175,6 +177,8 @@ def _made_of_numbas() -> SimpleNamespace:
 
     templates: dict[Device, Any] = {}
     known: dict[Any, Any] = {}
+    running: list[tuple[Device, Types]] = []  # being typed, each called by the one before
+    declared: set[FunctionType] = set()  # with a signature, which converts their arguments
 
     def template(device: Device) -> Any:
         signature = inspect.signature(device.function)
@@ -208,9 +212,15 @@ def _made_of_numbas() -> SimpleNamespace:
         function, key = device.function, (device, arguments)
         if key not in known:
             check_instructions(function)
+            begun = [before for one, before in running if one.function is function]
+            if begun and function not in declared:
+                what = f"a call of itself with {arguments} in one with {begun[-1]}"
+                raise Refused(what, function, function.__code__.co_firstlineno)
             known[key] = Untyped(f"{function.__name__} calls itself")  # until more is known
+            running.append(key)
             with _real_compiler():
                 known[key] = lowered(device, arguments)
+            running.pop()
         found: Kept | Exception = known[key]
         if isinstance(found, Exception):
             raise found

@@ -113,4 +113,6 @@ def _reason(error: Exception, said: str) -> str:
     told = lines[0] if lines else ""
     if told.startswith("NRT required"):
         return _ARRAY
-    return f"{type(error).__name__} {told}" if isinstance(error, LookupError) else told
+    if isinstance(error, LookupError) or not told:
+        return f"{type(error).__name__} {told}".strip()
+    return told

@@ -208,7 +208,7 @@ class Scheduler:
                 if frame is None:  # it runs
                     continue
                 site = id(frame.f_code) + frame.f_lasti
-                line, kind = launch.sites.line(site)[1], thread.waits_for().kind
+                line, kind = launch.sites.where(site), thread.waits_for().kind
                 polled, stores = "", False
                 number = block.number * block.size + thread.number
                 if kind == YIELD and number in last:
@@ -247,7 +247,7 @@ class Wait:
     block: int
     thread: int
     site: int
-    line: int
+    line: str  # and its file
     kind: str
     who: str
     polled: str
@@ -258,12 +258,12 @@ class Wait:
         who = self.who + (f" and {self.count - 1:,} more" if self.count > 1 else "")
         s = "" if self.count > 1 else "s"
         if self.stores:
-            return f"{who} store{s} in {self.polled} in line {self.line}"
+            return f"{who} store{s} in {self.polled} in {self.line}"
         if self.kind == YIELD:
-            return f"{who} poll{s} {self.polled or 'memory'} in line {self.line}"
+            return f"{who} poll{s} {self.polled or 'memory'} in {self.line}"
         if self.kind.startswith("syncthreads"):
-            return f"{who} wait{s} at the barrier in line {self.line}"
-        return f"{who} wait{s} at {self.kind} in line {self.line} for other lanes"
+            return f"{who} wait{s} at the barrier in {self.line}"
+        return f"{who} wait{s} at {self.kind} in {self.line} for other lanes"
 
 
 def _repeated(log: AccessLog, begin: int) -> tuple[bool, bool]:
