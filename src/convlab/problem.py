@@ -41,10 +41,9 @@ class ConvProblem:
     ``kernel_size``, ``stride``, ``padding`` and ``dilation`` are each an int, alone or in a tuple,
     or a (height, width) pair. ``padding`` is the zeros around the input: also
     ``((top, bottom), (left, right))``, ``'valid'`` (none) or ``'same'`` (output as large as the
-    input; stride 1 only; an odd total puts the extra zero at the bottom and the right, as PyTorch
-    does). ``groups`` split the channels: each filter sees in_channels / groups of them. The fields
-    always hold pairs, and padding two pairs, so equal problems compare and hash equal. Raises
-    ``TypeError`` or ``ValueError`` naming the argument, its value and the rule."""
+    input, at stride 1; an odd zero goes to the bottom and the right). Of ``groups`` each filter
+    sees one, in_channels / groups channels. Fields hold pairs, and padding two pairs, so equal
+    problems compare equal. Raises ``TypeError`` or ``ValueError`` naming argument and rule."""
 
     batch: int
     in_channels: int
@@ -160,8 +159,7 @@ class ConvProblem:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes any implementation must move: each float32 once, without the input pixels that no
-        window reaches (beyond the last one, or between windows where the stride is large)."""
+        """Bytes any method must move: each float32 that a window reads, weight or output."""
         (top, _), (left, _) = self.padding
         rows = pixels_read(self.H_i, self.H_o, self.s_h, self.H_f, self.d_h, top)
         columns = pixels_read(self.W_i, self.W_o, self.s_w, self.W_f, self.d_w, left)
