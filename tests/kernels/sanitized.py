@@ -16,12 +16,14 @@ import os
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 from numba import cuda
 
 from convlab.doctor import environment
+from convlab.files import write_whole
 from convlab.simulation.findings import REMEDIES
 from kernels.cases import findings_of
 from kernels.documentation import DOCUMENTED
@@ -45,9 +47,9 @@ def run_on_gpu(name):
     cuda.synchronize()
 
 
-def sanitized(known):
-    """What each tool says of every wrong kernel: ``found``, ``nothing``, ``hangs`` or ``fails``;
-    of those in ``known`` what stands there."""
+def sanitize():
+    """Store what each tool says of every wrong kernel without a result: ``found``, ``nothing``,
+    ``hangs`` or ``fails``. A run that is stopped keeps the kernels that are done."""
     from convlab.bench.sanitizers import TOOLS, watched
 
     def said(pair):
@@ -55,13 +57,16 @@ def sanitized(known):
         command = ("-W", "ignore", "-m", "kernels.sanitized", "--run", name)
         return watched(tool, command, PATIENCE_SECONDS)[0]
 
-    found = {case.name: dict(known.get(case.name, {})) for case in WRONG}
-    work = [(name, tool) for name, results in found.items() if not results for tool in TOOLS]
+    known = json.loads(RESULTS.read_text(encoding="utf-8"))["results"] if RESULTS.exists() else {}
+    results = {case.name: known[case.name] for case in WRONG if case.name in known}
+    made = environment([]) | {"command": "python -m kernels.sanitized --sanitize"}
+    new = [case.name for case in WRONG if case.name not in known]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for (name, tool), result in zip(work, pool.map(said, work), strict=True):
-            found[name][tool] = result
-    command = "python -m kernels.sanitized --sanitize"
-    return {"environment": environment([]) | {"command": command}, "results": found}
+        said_of = pool.map(said, product(new, TOOLS))
+        for name in new:
+            results[name] = {tool: next(said_of) for tool in TOOLS}
+            document = {"environment": made, "results": results}
+            write_whole(RESULTS, (json.dumps(document, indent=1) + "\n").encode())
 
 
 def found_kinds(case):
@@ -117,9 +122,7 @@ def main(arguments=None):
             print("compute-sanitizer is not on the path: it comes with CUDA", file=sys.stderr)
             return 2
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        stored = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else '{"results": {}}'
-        known = json.loads(stored)["results"]
-        RESULTS.write_text(json.dumps(sanitized(known), indent=1) + "\n", encoding="utf-8")
+        sanitize()
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
