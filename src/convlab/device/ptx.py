@@ -32,14 +32,14 @@ def start_product(N: int) -> Assembly:
         return f"wgmma.mma_async.sync.aligned.{kind} {{{sums}}}, {{{left}}}, ${b}, {add}, 1, 1;"
 
     text = "\n".join([
-        "wgmma.fence.sync.aligned;",  # registers are as they have to be
+        "wgmma.fence.sync.aligned;",  # the product reads registers after what wrote them before
         multiply(T0, B, 0),  # small products first
         multiply(L0, B + 1, 1),
         multiply(T1, B + 2, 1),
         multiply(L1, B + 3, 1),
         multiply(L0, B, 1),
         multiply(L1, B + 2, 1),
-        "wgmma.commit_group.sync.aligned;",
+        "wgmma.commit_group.sync.aligned;",  # the group that finish_product waits for
     ])  # fmt: skip
     return text, ",".join(["=&f"] * count + ["r"] * 16 + ["l"] * 4)
 
