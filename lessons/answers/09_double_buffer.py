@@ -31,7 +31,7 @@ STORE = """                for f in range(F_FETCHED[0]):
                 for f in range(I_FETCHED):
                     S_I[k0 + t // N_B + f * I_ROWS, column] = fetched_I[f]
 """
-BARRIER = "                cuda.syncthreads()  # lines 5 and 16: nobody reads it before all have filled it\n"
+BARRIER = "                cuda.syncthreads()  # lines 5 and 16: all have filled it, and have read the other\n"
 FIRST = "                read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18\n"
 LOAD = """            if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
                 for f in range(F_FETCHED[0]):

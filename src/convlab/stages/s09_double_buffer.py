@@ -109,7 +109,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                     store4(S_F, (k0 + e // M_4, e % M_4 * FLOAT4), four)
                 for f in range(I_FETCHED):
                     S_I[k0 + t // N_B + f * I_ROWS, column] = fetched_I[f]
-                cuda.syncthreads()  # lines 5 and 16: nobody reads it before all have filled it
+                cuda.syncthreads()  # lines 5 and 16: all have filled it, and have read the other
                 read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18
             if slice_ > 0:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads

@@ -106,7 +106,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                     e = t + f * THREADS
                     for c in range(FLOAT4):
                         S_I[k0 + e % K_4 * FLOAT4 + c, e // K_4] = fetched_I[f, c]
-                cuda.syncthreads()  # lines 5 and 16: nobody reads it before all have filled it
+                cuda.syncthreads()  # lines 5 and 16: all have filled it, and have read the other
                 read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18
             if slice_ > 0:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads

@@ -130,7 +130,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
             if slice_ < SLICES:  # lines 3-4 and 14-15: to the other buffer, which all have read
                 k0 = uint32(K_B - k0)  # uint32, since never negative
                 store(fetched_F, fetched_I, t, k0, S_F, S_I)
-                cuda.syncthreads()  # lines 5 and 16: nobody reads it before all have filled it
+                cuda.syncthreads()  # lines 5 and 16: all have filled it, and have read the other
                 read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18
             if slice_ > 0:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads

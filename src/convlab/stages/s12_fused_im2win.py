@@ -1,9 +1,9 @@
 """s12: split-K. Where there are few outputs, several blocks share each sum.
 
-Source: ours, beyond the paper. One image has too few tiles for all SMs, so the blocks along z share
-the slices of a tile: ``output`` begins as zeros, and every block adds its part atomically. The
-order is not fixed, so with three parts or more the last bits may differ from call to call;
-``whole_sums=True`` never splits. From s11d on all kernels are fused: they copy windows themselves.
+Source: ours, beyond the paper. One image has too few tiles for all SMs, so blocks along z share a
+tile's slices: ``output`` begins as zeros, and each adds its part atomically, in any order, so of
+three parts or more the last bits may differ; ``whole_sums=True`` never splits. The rest is from
+before: the pipeline s11c, window copies (fused) s11d, the epilogue s11e, odd slices s11f.
 """
 
 from numba import cuda, float32, int32, int64, uint32

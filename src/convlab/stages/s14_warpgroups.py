@@ -2,8 +2,8 @@
 
 Source: ours, beyond the paper. With ``mma`` an H200's tensor cores reach 315 TFLOP/s in TF32, with
 ``wgmma`` (:mod:`convlab.device.tensor_core`; compute capability 9.0 only) 535. A block has 128
-windows. ``wgmma`` multiplies 64 of them while the threads split the other 64. While the threads of
-this block add to their sums, the tensor cores multiply for another block of the SM.
+windows, four a lane, in two products: of the first two and the last two of each lane. Threads split
+the last while the first product runs; while they add, the tensor cores work for another block.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -42,7 +42,7 @@ def make_multiply(tile: Tile) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def add(D, j0, R_O):
-        for i in range(0, M_T, 2):  # two channels of row g, then of row g + 8
+        for i in range(0, M_T, 2):  # its first channel + 4 * i, + 4 * i + 4; row g, then row g + 8
             R_O[i, j0] += D[2 * i]
             R_O[i + 1, j0] += D[2 * i + 1]
             R_O[i, j0 + 1] += D[2 * i + 2]
@@ -72,7 +72,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     PADDING, ROTATION = window_copies.padding_or_rotation(tile)
     SLICES, PITCH = blocks_for(problem.K, K_B), N_B + PADDING
     AT_FIRST = SLICES if SLICES <= DEPTH else DEPTH - 1  # fetched before the loop: all, if they fit
-    F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
+    F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH  # F: split_filter.core_matrices, both parts
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     LANES = window_copies.interleaved_lanes(problem, LANES_N)
     fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, ROTATION, parts=2)
@@ -101,9 +101,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # What this lane holds of the warp's matrices. The instruction gives it rows g and g + 8 of
-        # the windows, for each of two products. Which window is which row is free: its four are
-        # neighbours in shared memory, one load.
+        # What this lane holds of the warp's matrices: rows g and g + 8, for each of two products.
+        # Which window is which row is free, so its four are neighbours in shared memory, one load:
+        # two of them are its rows in the first product, the others in the second.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         column = warp * LANES_N * FLOAT4 + g * FLOAT4
