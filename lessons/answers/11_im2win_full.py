@@ -11,6 +11,9 @@ BY_ONES = """                at = first_I[f] + k + k // G * G * (d_w - 1)
 KEPT = "            fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four\n"
 LAST = "k = slice_ * K_B + e % K_4 * FLOAT4\n"
 PUT = "S_I[(k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]"
+BARRIER = """\
+                cuda.syncthreads()  # line 16: all have filled the next slice and have read this one
+"""
 HAS = "if I_EVEN or e < I_ALL:"
 FOUR = "                for c in range(FLOAT4):\n                    " + PUT + "\n"
 ONE_BY_ONE = """                at = (k0 + e % K_4 * FLOAT4) * PITCH + e // K_4
@@ -34,7 +37,7 @@ ANSWERS = {
         wrong("two numbers exchanged", "answer", (KEPT, KEPT.replace("fetched_I[f, 1], fetched_I[f, 2]", "fetched_I[f, 2], fetched_I[f, 1]"))),
         wrong("always the filter\'s first slice", "answer", ("first_F + slice_ * (K_B * M_B)", "first_F")),
         wrong("a slice too far", "answer", (LAST, "k = (slice_ + 1) * K_B + e % K_4 * FLOAT4\n")),
-        wrong("a barrier taken out", "shared race", ("                cuda.syncthreads()  # line 16\n", "")),
+        wrong("a barrier taken out", "shared race", (BARRIER, "")),
         right("the dilation by columns", (LOAD, "                column, rest = k // G, k % G\n                four = load4(windows, first_I[f] + column * d_w * G + rest)\n")),
         right("taken apart by hand", (ZEROS, ""), (LOAD + KEPT, "                a, b, c, d = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))\n            else:\n                a = b = c = d = float32(0)\n            fetched_I[f, 0] = a\n            fetched_I[f, 1] = b\n            fetched_I[f, 2] = c\n            fetched_I[f, 3] = d\n")),
         right("the condition reversed", (GUARD, "if not (K_W <= k and not K_EVEN or I_ALL <= e and not I_EVEN):")),
@@ -51,7 +54,7 @@ ANSWERS = {
         wrong("no guard for who has no run left", "out of bounds", (HAS, "if True:")),
         wrong("the buffer counted in numbers", "answer", (PUT, "S_I[k0 + (e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]")),
         wrong("the same float4 for all turns", "answer", (PUT, PUT.replace("fetched_I[f, c]", "fetched_I[0, c]"))),
-        wrong("a barrier taken out", "shared race", ("                cuda.syncthreads()  # line 16\n", "")),
+        wrong("a barrier taken out", "shared race", (BARRIER, "")),
         right("written out", (FOUR, ONE_BY_ONE)),
         right("without what is known before", (HAS, "if e < K_B * N_B // FLOAT4:")),
         right("from the last one on", (PUT, "S_I[(k0 + e % K_4 * FLOAT4 + FLOAT4 - 1 - c) * PITCH + e // K_4] = fetched_I[f, FLOAT4 - 1 - c]")),
@@ -68,7 +71,7 @@ ANSWERS = {
         wrong("four shorter", "shared race", (PADDED, "PITCH = N_B - 4")),
         wrong("the array not longer", "out of bounds", ("2 * K_B * PITCH, (M_T", "2 * K_B * N_B, (M_T")),
         wrong("stored in longer rows, read in short ones", "answer", ("(k * PITCH + j * COLUMNS)", "(k * N_B + j * COLUMNS)")),
-        wrong("a barrier taken out", "shared race", ("                cuda.syncthreads()  # line 16\n", "")),
+        wrong("a barrier taken out", "shared race", (BARRIER, "")),
         right("twelve longer", (PADDED, "PITCH = N_B + 12")),
         right("a float4 longer", (PADDED, "PITCH = N_B + FLOAT4")),
         right("twenty longer", (PADDED, "PITCH = N_B + 20")),

@@ -6,9 +6,12 @@ FILTER = "        fetch_filter(packed, slice_, pipe, t, S_F)\n"
 WINDOWS = "        fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)\n"
 IF = "            if slice_ + IN_FLIGHT < SLICES:\n"
 LOOP = "            steps(S_F, S_I, at_F"
-COMMIT = "            commit_copies()\n" + LOOP
+COMMITTED = (
+    "            commit_copies()  # a group for each slice, at last empty ones: IN_FLIGHT counts slices\n"
+)
+COMMIT = COMMITTED + LOOP
 WAIT = "                wait_copies(IN_FLIGHT)  # lines 14-15\n"
-BARRIER = "                cuda.syncthreads()  # line 16\n"
+BARRIER = "                cuda.syncthreads()  # line 16: all have filled the next slice and have read this one\n"
 ONE = "wait_copies(IN_FLIGHT)  # lines 14-15"
 CASES = """                if {}:
                     wait_copies(1)

@@ -28,11 +28,12 @@ Asynchronous copies (``cp.async``) go from global to shared memory past the regi
     wait_copies(0)  # until no more than 0 of this thread's groups are in flight
     cuda.syncthreads()  # until all threads have waited for theirs
 
-A copy lands when the thread that started it waits. Until then no thread may access its target, and
-other threads need a barrier after that wait. Where ``valid`` is false zeros land and global memory
-is left alone, so that an edge needs no branch. ``wait_copies`` takes a literal or a constant of the
-kernel's: groups are waited for in their order, and copies in no group never. Target and source are
-C-contiguous float32 arrays, in shared and in global memory, which a GPU does not check.
+A copy lands when the thread that started it waits. Until then no thread may access its target or
+start another copy to it, and other threads need a barrier after that wait. Where ``valid`` is false
+zeros land and global memory is left alone, so that an edge needs no branch. ``wait_copies`` takes a
+literal or a constant of the kernel's: groups are waited for in their order, and copies in no group
+never. Target and source are C-contiguous float32 arrays, in shared and in global memory, which a
+GPU does not check.
 ``copy_async4`` needs what ``load4`` needs of both indices. Needs compute capability 8.0.
 """
 

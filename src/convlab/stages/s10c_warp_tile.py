@@ -1,9 +1,9 @@
 """s10c: a warp tile. A warp's threads form a block, which reads less from shared memory.
 
 Source: ours; CUTLASS calls it a warp tile. A warp of s10b is 2 x 16 threads of the tile: with 8 x 8
-sums a thread, a step's reads take 2 wavefronts of S_F and 4 of S_I. Here it is 4 x 8 threads, lane
-by lane (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), ...: lanes l and l ^ 1 read the same float4 of S_I,
-lanes l and l ^ 2 the same of S_F, and a step's reads take 2 of each.
+sums a thread, a read of a float4 takes 2 wavefronts of S_F and 4 of S_I. Here it is 4 x 8 threads,
+lane by lane (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), ...: lanes l and l ^ 1 read the same float4 of
+S_I, lanes l and l ^ 2 the same of S_F, and a read takes 2 of each.
 """
 
 from numba import cuda, float32, int64, uint32

@@ -139,7 +139,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                 at_F = uint32(k0 * M_B + ty * FLOAT4)
                 at_I = uint32(k0 * PITCH + tx * FLOAT4)
                 store(fetched_F, fetched_I, t, k0, S_F, S_I)  # lines 14-15
-                cuda.syncthreads()  # line 16
+                cuda.syncthreads()  # line 16: all have filled the next slice and have read this one
                 read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 17-18
             multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 

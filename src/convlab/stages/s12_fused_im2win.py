@@ -130,14 +130,14 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
             free = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice has been multiplied
             if slice_ + IN_FLIGHT < end:
                 fetch(input, packed, first, i_h, i_w, t, slice_ + IN_FLIGHT, free, S_F, S_I)
-            commit_copies()
+            commit_copies()  # a group for each slice, at last empty ones: IN_FLIGHT counts slices
             steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
             if slice_ < end:
                 pipe = uint32(pipe + 1 if pipe + 1 < DEPTH else 0)
                 at_F = uint32(pipe * (K_B * M_B) + ty * FLOAT4)
                 at_I = uint32(pipe * (K_B * PITCH) + tx * FLOAT4)
                 wait_copies(IN_FLIGHT)  # lines 14-15
-                cuda.syncthreads()  # line 16
+                cuda.syncthreads()  # line 16: all have filled the next slice and have read this one
                 if ODD:
                     read(S_F, S_I, at_F, at_I, 0, R_F1, R_I1)
                 else:
