@@ -68,16 +68,12 @@ def test_environment_yml_lists_what_pyproject_does():
 
 
 @pytest.mark.parametrize("extra", sorted(EXTRAS))
-def test_a_package_has_one_version_range_wherever_it_is_named(extra):
-    core = {entry.name: entry.specifier for entry in CORE}
-    for entry in resolved(extra):
-        assert entry.specifier == core.get(entry.name, entry.specifier), entry
-
-
-@pytest.mark.parametrize("extra", sorted(EXTRAS))
-def test_cuda_extras_do_not_mix(extra):
+def test_an_extra_has_one_cuda_and_the_version_ranges_of_the_core(extra):
     """CUDA 12 where the extra's name says so, 13 wherever else it needs one."""
-    words = [word for entry in resolved(extra) for word in (entry.name, *entry.extras)]
+    core = {entry.name: entry.specifier for entry in CORE}
+    entries = [*resolved(extra)]
+    assert not [one for one in entries if one.specifier != core.get(one.name, one.specifier)]
+    words = [word for entry in entries for word in (entry.name, *entry.extras)]
     found = {major for word in words for major in re.findall(r"(?:-cuda|^cu)(\d+)x?$", word)}
     wanted = {"12"} if extra.endswith("-cu12") else {"13"}
     assert found == wanted if extra.endswith(("-cu12", "-cu13")) else found <= wanted
