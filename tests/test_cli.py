@@ -110,27 +110,6 @@ def test_stages():
     assert listed[0]["module"] == "convlab.stages.s01_direct"
 
 
-def test_the_whole_ladder_on_the_default_problem(few):
-    few("s01", "s03_im2col_blas", "s05", "s12")
-    result = convlab_(*SIMULATED, "--json", "-")
-    assert result.exit_code == 0, result.output
-    document = strict_json(result.stdout)
-    names = [stage["name"] for stage in document["stages"]]
-    assert names == ["s01_direct", "s03_im2col_blas", "s05_shared_memory", "s12_fused_im2win"]
-    assert document["problem"]["output_shape"] == list(workloads.TEACHING.output_shape)
-    for stage in document["stages"]:
-        assert stage["ok"] is True
-        assert 0 <= stage["error_over_bound"] <= 1
-        assert stage["time_ms"] is stage["tflops"] is stage["speedup"] is stage["error"] is None
-        if stage["name"] == "s03_im2col_blas":
-            assert stage["counts"] is None
-        else:
-            for count in ("global_loads", "global_stores", "flops_per_byte"):
-                assert stage["counts"][count] > 0
-    assert "All 4 stages are right on this problem" in result.stderr
-    assert all(name in result.stderr for name in names)
-
-
 def test_stages_run_in_the_ladder_s_order_and_once_and_the_json_is_told_what_was_typed(monkeypatch):
     def as_json(problem: Any, engine: Any, results: Any, arguments: Any) -> Any:
         return [result.stage.name for result in results], arguments
