@@ -7,6 +7,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -16,6 +17,7 @@ from test_cli import refused
 from typer.testing import CliRunner
 
 from convlab.bench import analysis, plots, report, roofline
+from convlab.bench.results import open_results
 from convlab.bench.roofline import Why, counted
 from convlab.cli import app
 from convlab.tables import summary
@@ -55,6 +57,15 @@ def few_channels():
         patch.setattr(roofline, "PIECE", replace(roofline.PIECE, in_channels=4))
         yield
     roofline._counted.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The report of what was measured on an H200."""
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    told = report.make(open_results(Path(__file__).parents[1] / "docs/results/bench_h200.json"))
+    path.write_text(told.html(), encoding="utf-8")
+    return path
 
 
 def changed(results, key, **values):
@@ -337,6 +348,26 @@ def test_clocks_that_were_low_are_told():
         told = dict(zip(("before", "after", "max"), clocks, strict=True))
         results = changed(results, (layer, 128, name), clocks_mhz=told)
     assert " with `s01_direct` on conv9 (1815 of 1980 MHz).\n" in said(results)
+
+
+@pytest.mark.parametrize("width", [390, 1100, 1700])
+def test_no_table_is_cut_where_it_matters(page, chromium, width):
+    """The page is as wide as the window and shows every mean; on a desk also every number."""
+    chromium.window(width, 900)
+    chromium.open(page)
+    assert chromium.run("document.documentElement.scrollWidth") <= width
+    means = chromium.run(
+        "[...document.querySelectorAll('th')].filter(one => one.textContent === 'mean')"
+        ".map(one => [one.getBoundingClientRect().right,"
+        " one.closest('.scrolls').getBoundingClientRect().right])"
+    )
+    cut = chromium.run(
+        "[...document.querySelectorAll('.scrolls')].filter(one => "
+        "one.scrollWidth > one.clientWidth).map(one => one.textContent.slice(0, 60))"
+    )
+    assert means
+    assert all(right <= edge for right, edge in means)
+    assert cut == [] or width == 390
 
 
 # The command.
