@@ -111,12 +111,6 @@ def test_versions_that_fit_each_other(extra, package, inside, outside):
     assert not all(one.contains(outside) for one in ranges)
 
 
-def test_the_version_stands_in_one_place():
-    assert "version" in PROJECT["dynamic"]
-    file = TOOLS["hatch"]["version"]["path"]
-    assert f'__version__ = "{convlab.__version__}"' in (ROOT / file).read_text(encoding="utf-8")
-
-
 def imported_at_once(tree: ast.Module) -> Iterator[str]:
     """Top-level packages that come with a module: not those that a function or a type needs."""
     waiting: list[ast.AST] = [tree]
@@ -180,7 +174,10 @@ def test_the_repository_has_one_address(texts):
     assert {found for _, found in other} == {address}, other
 
 
-def test_the_citation_names_version_and_address():
+def test_the_version_stands_in_one_place_and_the_citation_names_it_and_the_address():
+    assert "version" in PROJECT["dynamic"]
+    file = TOOLS["hatch"]["version"]["path"]
+    assert f'__version__ = "{convlab.__version__}"' in (ROOT / file).read_text(encoding="utf-8")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == convlab.__version__
     assert citation["repository-code"] == PROJECT["urls"]["Repository"]
