@@ -50,6 +50,9 @@ def lab(monkeypatch, tmp_path):
     return tmp_path / "bench.json"
 
 
+SHORT = ("bench", "--layer", "conv12", "--batch", "1")
+
+
 def bench(file, *names_and_options):
     """Of these systems: fakes' names, and options behind them."""
     words = [
@@ -57,7 +60,7 @@ def bench(file, *names_and_options):
         for word in names_and_options
         for part in ((word,) if word.startswith("-") else ("--baseline", word))
     ]
-    return run("bench", "--layer", "conv12", "--batch", "1", "--json", str(file), *words)
+    return run(*SHORT, "--json", str(file), *words)
 
 
 def read(file):
@@ -243,7 +246,8 @@ def test_a_busy_gpu_is_refused_before_anything_is_measured(lab, monkeypatch):
     monkeypatch.setattr("convlab.commands.bench.IDLE_SECONDS", 0)
     busy = gpu_backend.Look(utilisation=90)
     monkeypatch.setattr(gpu_backend, "look", lambda gpu: lambda: busy)
-    assert "other processes keep the GPU busy 90 % of the time" in refused("bench", "--json", lab)
+    said = "other processes keep the GPU busy 90 % of the time"
+    assert said in refused(*SHORT, "--json", lab)
     assert not lab.exists()
 
 
@@ -264,7 +268,7 @@ def test_bad_arguments_get_a_line(lab, words, said):
 def test_a_file_that_is_no_result_is_not_overwritten(lab):
     lab.write_text("{}")
     for words in ([], ["--again"]):
-        assert "is no file of results" in refused("bench", "--json", lab, *words)
+        assert "is no file of results" in refused(*SHORT, "--json", lab, *words)
         assert lab.read_text() == "{}"
 
 
