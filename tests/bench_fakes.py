@@ -40,8 +40,8 @@ ENVIRONMENT = {
 
 
 def small_layer(layer: str, batch: int) -> ConvProblem:
-    """A layer of the paper with few filters, which NumPy convolves at once."""
-    return replace(paper_layer(layer, batch), out_channels=16)
+    """A layer of the paper with few channels, which NumPy convolves at once."""
+    return replace(paper_layer(layer, batch), in_channels=32, out_channels=16)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ SPOILED: dict[str, Any] = {
 )  # fmt: skip
 TIMES = {
     "above_roofline": Timing(1e-6),
-    "above_bandwidth": Timing(8e-5),
+    "above_bandwidth": Timing(5e-6),
     "unsteady": Timing(spread_percent=45.0),
     "host": Timing(900.0, 3.0, 3),
 }

@@ -7,6 +7,7 @@ import errno
 import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -171,33 +172,26 @@ def test_compiled_ahead_are_all_kernels_and_each_library_once():
     assert ahead == [*zip(["conv11", *["conv12"] * 3], names, strict=True)]
 
 
-def test_kernels_compile_in_several_processes_and_a_family_of_baselines_in_its_own(
-    monkeypatch,
-):
+def test_kernels_compile_in_several_processes_a_family_of_baselines_in_its_own(monkeypatch):
     """A library that fails is measured in a new process; a stage's process stays, with the kernels
     that compiled."""
     log = []
 
-    class Written:
+    def writes_down(backend, file):
         """A worker that writes down what it is sent, by process; its answers are handed in."""
+        name = file.stem
+        answer = (
+            {"error": "ImportError"} if name in ("convlab-0", "pytorch") else {"compiled": True}
+        )
+        return SimpleNamespace(
+            number=len(name),
+            send=lambda **command: log.append((name, " ".join(command["systems"]))),
+            answer=lambda deadline: answer,
+            dismiss=lambda: log.append((name, "dismissed")),
+            end=lambda: log.append((name, "ended")),
+        )
 
-        def __init__(self, backend, file):
-            self.name, self.number = file.stem, len(file.stem)
-
-        def send(self, **command):
-            log.append((self.name, " ".join(command["systems"])))
-
-        def answer(self, deadline):
-            fails = self.name in ("convlab-0", "pytorch")
-            return {"error": "ImportError"} if fails else {"compiled": True}
-
-        def dismiss(self):
-            log.append((self.name, "dismissed"))
-
-        def end(self):
-            log.append((self.name, "ended"))
-
-    monkeypatch.setattr(pool, "Worker", Written)
+    monkeypatch.setattr(pool, "Worker", writes_down)
     systems = [system("right", name=name) for name in ("s1", "s2")]
     for name, family in (("torch_a", "pytorch"), ("torch_b", "pytorch"), ("blas", "cublas")):
         systems.append(system("tf32", name=name, family=family))

@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import cycle
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -63,54 +64,34 @@ def test_the_host_is_timed_by_its_clock():
     assert 3 <= timing.repeats <= 4
 
 
+REPEAT = [
+    *("event", "event", "empty", "begin.record", "start"),
+    *("end.record", "end.synchronize", "event_elapsed_time"),
+]
+
+
 @pytest.mark.parametrize("as_graph", [True, False])
 def test_the_host_makes_and_awaits_nothing_between_emptying_l2_and_the_work(monkeypatch, as_graph):
     """Or the GPU has nothing to do meanwhile, and its waiting is timed."""
-    done, streams = [], []
-
-    class Event:
-        def __init__(self):
-            done.append("made")
-
-        def record(self, stream):
-            done.append(self)
-            streams.append(stream)
-
-        def synchronize(self):
-            done.append("waited")
-
-    def elapsed(begin, end):
-        assert done.index(begin) < done.index("started") < done.index(end) < done.index("waited")
-        between = done[done.index("empty") + 1 : done.index("started")]
-        done.clear()
-        assert between == [begin]
-        return 2 * timer.AT_MOST_MS
-
-    def flusher(stream):
-        streams.append(stream)
-        return nullcontext(lambda: done.append("empty"))
-
-    stream = Mock(handle=7, synchronize=lambda: done.append("waited for all"))
-    fake = SimpleNamespace(
-        stream=lambda: stream,
-        synchronize=lambda: done.append("waited for all"),
-        event=Event,
-        event_elapsed_time=elapsed,
-    )
-    monkeypatch.setattr(timer, "cuda", fake)
-    launches = SimpleNamespace(
-        CUresult=driver.CUresult,
-        cuGraphLaunch=lambda *of: (done.append("started") or driver.CUresult.CUDA_SUCCESS,),
-    )
+    cuda = Mock()
+    cuda.stream.return_value = Mock(handle=7)
+    cuda.event.side_effect = cycle([cuda.begin, cuda.end])
+    cuda.event_elapsed_time.return_value = 2 * timer.AT_MOST_MS
+    cuda.start.return_value = (driver.CUresult.CUDA_SUCCESS,)
+    cuda.flusher.return_value = nullcontext(cuda.empty)
+    monkeypatch.setattr(timer, "cuda", cuda)
+    launches = SimpleNamespace(CUresult=driver.CUresult, cuGraphLaunch=cuda.start)
     monkeypatch.setattr(timer, "driver", launches)
     monkeypatch.setattr(timer, "WARM_UP", 0)
     monkeypatch.setattr(timer, "captured", lambda *of: nullcontext("graph"))
-    monkeypatch.setattr(timer, "_flusher", flusher)
-    timing = timer.measure(
-        lambda stream: None if as_graph else done.append("started"), as_graph=as_graph
-    )
+    monkeypatch.setattr(timer, "_flusher", cuda.flusher)
+    timing = timer.measure(lambda stream: None if as_graph else cuda.start(), as_graph=as_graph)
     assert timing.repeats == timer.FEWEST_REPEATS
-    assert streams == [stream] * (1 + 2 * timing.repeats)
+    called = [name for name, *_ in cuda.mock_calls]
+    assert called[-len(REPEAT) * timing.repeats :] == REPEAT * timing.repeats
+    cuda.event_elapsed_time.assert_called_with(cuda.begin, cuda.end)
+    for one in (cuda.flusher, cuda.begin.record, cuda.end.record):
+        one.assert_called_with(cuda.stream.return_value)
 
 
 def test_what_a_call_raises_while_it_is_captured_is_told(monkeypatch):
@@ -161,7 +142,10 @@ def test_a_busy_gpu_is_told(change, said):
     ],
 )
 def test_what_nvidia_smi_says(monkeypatch, answer, look, processes):
-    monkeypatch.setattr(gpu_backend, "_ask", lambda *_: lambda: answer)
+    if answer is None:
+        monkeypatch.setenv("PATH", "")  # there is no nvidia-smi
+    else:
+        monkeypatch.setattr(gpu_backend, "_ask", lambda *_: lambda: answer)
     assert gpu_backend.look("GPU-1")() == look
     assert gpu_backend.processes("GPU-1")() == processes
 
@@ -188,9 +172,3 @@ def test_a_process_that_measures_knows_its_own_number(monkeypatch):
     place._uuid, place.allowed = "GPU-1", [os.getpid(), 2]
     monkeypatch.setattr(gpu_backend, "processes", lambda gpu: lambda: (os.getpid(), 3))
     assert place.others()() == 1
-
-
-def test_a_machine_without_nvidia_smi_is_no_error(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert gpu_backend.look(None)() == Look()
-    assert gpu_backend.processes("GPU-1")() is None

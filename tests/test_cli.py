@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import re
 import shutil
 import subprocess
 import sys
-from contextlib import redirect_stdout
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -112,27 +110,6 @@ def test_stages():
     assert listed[0]["module"] == "convlab.stages.s01_direct"
 
 
-def test_the_whole_ladder_on_the_default_problem(few):
-    few("s01", "s03_im2col_blas", "s05", "s12")
-    result = convlab_(*SIMULATED, "--json", "-")
-    assert result.exit_code == 0, result.output
-    document = strict_json(result.stdout)
-    names = [stage["name"] for stage in document["stages"]]
-    assert names == ["s01_direct", "s03_im2col_blas", "s05_shared_memory", "s12_fused_im2win"]
-    assert document["problem"]["output_shape"] == list(workloads.TEACHING.output_shape)
-    for stage in document["stages"]:
-        assert stage["ok"] is True
-        assert 0 <= stage["error_over_bound"] <= 1
-        assert stage["time_ms"] is stage["tflops"] is stage["speedup"] is stage["error"] is None
-        if stage["name"] == "s03_im2col_blas":
-            assert stage["counts"] is None
-        else:
-            for count in ("global_loads", "global_stores", "flops_per_byte"):
-                assert stage["counts"][count] > 0
-    assert "All 4 stages are right on this problem" in result.stderr
-    assert all(name in result.stderr for name in names)
-
-
 def test_stages_run_in_the_ladder_s_order_and_once_and_the_json_is_told_what_was_typed(monkeypatch):
     def as_json(problem: Any, engine: Any, results: Any, arguments: Any) -> Any:
         return [result.stage.name for result in results], arguments
@@ -158,15 +135,20 @@ def test_what_people_see_fits_80_columns_and_is_plain_when_piped():
     assert "s04" not in result.stdout
 
 
-def test_a_gpu_s_table_fits_80_columns():
+@SAME
+def test_tables_fit_80_columns():
     longest = replace(LADDER[0], module="convlab.stages.s03_im2col_per_image")
     timing = SimpleNamespace(median_ms=123.456, spread_percent=12.3)
     right = CheckResult(True, 0.0123, wrong=0, total=1)
     results = [ladder.Result(longest, 10**10, 2**30, right, timing=timing)]
     table = printed(tables.ladder_table(results, SimpleNamespace(is_gpu=True)))
+    linted = printed(tables.lint_table([built(longest, "im2col_by_runs", "awkward", "sm_120")]))
     for words in ("s03_im2col_per_image", "0.0123", "123.456 ±12.3%", "0.08", "1,024.0"):
         assert words in table
-    assert "\u2026" not in table
+    for words in ("s03 ", "im2col_by_runs", "awkward", "sm_120", "126/128", "OK"):
+        assert words in linted
+    assert "\u2026" not in table + linted
+    assert len(linted.splitlines()) == 3  # nothing is folded
 
 
 def test_batch_and_seed():
@@ -336,17 +318,6 @@ def test_trace_knows_no_such_gpu(arch):
 
 
 @SAME
-def test_trace_with_json_on_standard_output(monkeypatch):
-    monkeypatch.setattr(ladder, "default_problem", lambda engine: workloads.TEACHING)  # seconds
-    result = convlab_("trace", "s01", "--json", "-")
-    assert result.exit_code == 0, result.output
-    assert strict_json(result.stdout)["title"] == "s01_direct"
-    blocks = -(-math.prod(workloads.TEACHING.output_shape) // 256)
-    assert f"direct: {blocks} block" in result.stderr
-    assert "of 256 threads" in result.stderr
-
-
-@SAME
 def test_trace_of_a_wrong_kernel_exits_1(tmp_path):
     case = next(case for case in WRONG if case.kind == "out of bounds")
     saved = tmp_path / "wrong.json"
@@ -356,17 +327,49 @@ def test_trace_of_a_wrong_kernel_exits_1(tmp_path):
     assert "out of bounds" in result.stdout
 
 
-def test_an_engine_that_is_not_here(monkeypatch):
-    monkeypatch.setattr("convlab.engines.unavailable", lambda name: "it went fishing")
-    assert "engine is 'gpu', which cannot run here: it went fishing" in refused(
-        "ladder", "--engine", "gpu"
-    )
+NVDISASM = {"name": "nvdisasm", "found": None, "install": "make gate"}
 
 
-def test_memory_that_is_not_here(monkeypatch):
-    draw = Mock(side_effect=MemoryError("Unable to allocate 3.00 TiB"))
-    monkeypatch.setattr("convlab.oracle.random_tensors", draw)
-    assert "Unable to allocate 3.00 TiB; a smaller --batch takes less" in refused(*SIMULATED)
+@pytest.mark.parametrize(
+    ("name", "value", "arguments", "said"),
+    [
+        (
+            "convlab.engines.unavailable",
+            lambda name: "it went fishing",
+            ("ladder", "--engine", "gpu"),
+            "engine is 'gpu', which cannot run here: it went fishing",
+        ),
+        (
+            "convlab.oracle.random_tensors",
+            Mock(side_effect=MemoryError("Unable to allocate 3.00 TiB")),
+            SIMULATED,
+            "Unable to allocate 3.00 TiB; a smaller --batch takes less",
+        ),
+        ("numba.cuda.core.config.ENABLE_CUDASIM", 1, ("lint",), "Numba runs as its CUDA simulator"),
+        (
+            "convlab.doctor.compilers",
+            lambda: [NVDISASM],
+            ("lint",),
+            "nvdisasm is missing, and lint needs it: run make gate",
+        ),
+        (
+            "convlab.doctor.compilers",
+            lambda: [NVDISASM],
+            ("trace", "s05", "--compiled", "sm_90"),
+            "nvdisasm is missing, and --compiled needs it: run make gate",
+        ),
+        ("matplotlib", None, (*SIMULATED, "--image"), "python -m pip install -e '.[plots]'"),
+        ("numba.cuda.core", None, ("lint",), "): convlab doctor says what is here"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_not_here_is_named(compiler, monkeypatch, name, value, arguments, said):
+    compiler()
+    if value is None:
+        monkeypatch.setitem(sys.modules, name, None)
+    else:
+        monkeypatch.setattr(name, value)
+    assert said in refused(*arguments)
 
 
 @pytest.mark.parametrize("json_to", ["-", "interrupted.json"])
@@ -395,15 +398,6 @@ def test_an_interrupt_anywhere_else_says_so_too(monkeypatch):
     result = convlab_("doctor")
     assert result.exit_code == 130
     assert result.stderr == "convlab: interrupted\n"
-
-
-@SAME
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_gets_one_line(capfd):
-    with open("/dev/full", "w") as full, redirect_stdout(full), pytest.raises(SystemExit) as end:
-        cli.app(["stages"])
-    assert end.value.code == 2
-    assert capfd.readouterr().err.startswith("convlab: cannot write to standard output: No space")
 
 
 def test_json_is_written_whole_or_not_at_all(monkeypatch, tmp_path):
@@ -489,11 +483,6 @@ def test_a_wrong_picture_is_drawn_and_exits_1(
     assert drawn == {owner: prepare is writes_nothing}
 
 
-def test_matplotlib_is_not_here(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "python -m pip install -e '.[plots]'" in refused(*SIMULATED, "--image")
-
-
 def test_doctor():
     result = convlab_("doctor", "--json", "-")
     assert result.exit_code == 0
@@ -518,13 +507,6 @@ def test_doctor_survives_engines_that_cannot_be_imported(monkeypatch):
     refused = convlab_("ladder")
     assert refused.exit_code == 2
     assert "ModuleNotFoundError: import of convlab.engines halted" in refused.stderr
-
-
-def test_without_numba_the_doctor_is_recommended(monkeypatch):
-    monkeypatch.setitem(sys.modules, "numba.cuda.core", None)
-    line = refused("lint")
-    assert line.startswith("convlab: Numba CUDA cannot be imported (")
-    assert line.endswith("convlab doctor says what is here")
 
 
 MISTAKES = [
@@ -727,16 +709,6 @@ def test_lint_of_a_stage_without_kernels(compiler, monkeypatch):
 
 
 @SAME
-def test_lint_s_table_fits_80_columns():
-    longest = replace(LADDER[0], module="convlab.stages.s03_im2col_per_image")
-    table = printed(tables.lint_table([built(longest, "im2col_by_runs", "awkward", "sm_120")]))
-    for words in ("s03 ", "im2col_by_runs", "awkward", "sm_120", "126/128", "OK"):
-        assert words in table
-    assert "\u2026" not in table
-    assert len(table.splitlines()) == 3  # nothing is folded
-
-
-@SAME
 @pytest.mark.parametrize(
     ("error", "arch", "code", "said"),
     [
@@ -756,23 +728,6 @@ def test_lint_cannot_compile(compiler, monkeypatch, error, arch, code, said):
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert said in line
-
-
-@pytest.mark.parametrize(
-    ("user", "arguments"),
-    [("lint", ["lint"]), ("--compiled", ["trace", "s05", "--compiled", "sm_90"])],
-)
-def test_the_compiler_that_is_missing_is_named(compiler, monkeypatch, user, arguments):
-    compiler()
-    tool = {"name": "nvdisasm", "found": None, "install": "make gate"}
-    monkeypatch.setattr(doctor, "compilers", lambda: [tool])
-    assert f"nvdisasm is missing, and {user} needs it: run make gate" in refused(*arguments)
-
-
-def test_lint_refuses_a_simulator_that_is_already_there(compiler, monkeypatch):
-    compiler()
-    monkeypatch.setattr("numba.cuda.core.config.ENABLE_CUDASIM", 1)
-    assert "convlab: Numba runs as its CUDA simulator" in refused("lint")
 
 
 @pytest.mark.gate

@@ -74,8 +74,7 @@ def test_a_device_has_no_end(verb):
 
 def test_links_that_go_round_in_circles(tmp_path):
     (loop := tmp_path / "loop").symlink_to("loop")
-    done = command("report", loop, "--html", tmp_path / "page.html", stdout=subprocess.PIPE)
-    assert "cannot be read" in one_line(done, 2)
+    assert "cannot be read" in refused("report", loop, "--html", tmp_path / "page.html")
 
 
 @pytest.mark.parametrize(
@@ -92,14 +91,9 @@ def test_a_setting_that_numba_cannot_use(name, value):
 @pytest.mark.parametrize("verb", ["doctor", "report"])
 @pytest.mark.parametrize("seconds", [0.1, 0.2, 0.3])
 def test_ctrl_c_while_modules_are_imported(verb, seconds, tmp_path):
-    words = [
-        sys.executable,
-        "-c",
-        "import convlab.__main__ as m; print(flush=True); m.main()",
-        verb,
-    ]
+    main = "import convlab.__main__ as m; print(flush=True); m.main()"
     with subprocess.Popen(
-        words,
+        [sys.executable, "-c", main, verb],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": SOURCE},
         stdout=subprocess.PIPE,

@@ -105,13 +105,17 @@ def test_commands_that_are_shown_exist():
     assert {"ladder", "stages"} <= shown["convlab"] <= set(typer.main.get_command(app).commands)
 
 
-def test_the_python_in_the_readme_runs(capsys):
+def test_the_python_of_the_pages_runs(capsys):
     blocks = FENCE.findall(PAGES[0].read_text(encoding="utf-8"))
     (example,) = (block for kind, block in blocks if kind == "python")
     exec(compile(example, "README.md", "exec"), {})
     *plan, error = capsys.readouterr().out.split()
     assert "s12_fused_im2win" in " ".join(plan)
     assert float(error) < 1e-5
+    page = (ROOT / "docs/getting-started.md").read_text(encoding="utf-8")
+    (example,) = (block for kind, block in FENCE.findall(page) if kind == "python")
+    exec(compile(example, "getting-started.md", "exec"), {})
+    assert capsys.readouterr().out == "(1, 4, 8, 8)\n"
 
 
 @pytest.mark.site

@@ -46,34 +46,29 @@ GPU = {
 }
 
 
-def test_nvidia_smi_and_numba_together_describe_a_gpu(monkeypatch, nvidia_smi):
-    nvidia_smi("NVIDIA H200, 9.0, 143771, 580.65.06\n")
-    monkeypatch.setattr(doctor, "_gpu_by_numba", lambda: {"cuda": "13.0"})
-    assert doctor._gpu() == GPU
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ("NVIDIA H200, 9.0, 143771, 580.65.06\n", GPU),
+        *((odd, None) for odd in ("", "no devices were found\n", "a, b, c, d\n")),
+    ],
+)
+def test_nvidia_smi_and_numba_together_describe_a_gpu(monkeypatch, nvidia_smi, answer, found):
+    nvidia_smi(answer)
+    monkeypatch.setattr(doctor, "_gpu_by_numba", lambda: {"cuda": "13.0"} if found else {})
+    assert doctor._gpu() == found
     line = tables._gpu_line(GPU | {"cuda": None})
     assert line == "NVIDIA H200, compute capability 9.0, 140 GiB, driver 580.65.06"
 
 
-@pytest.mark.parametrize("answer", ["", "no devices were found\n", "a, b, c, d\n"])
-def test_an_odd_nvidia_smi(monkeypatch, nvidia_smi, answer):
-    nvidia_smi(answer)
-    monkeypatch.setattr(doctor, "_gpu_by_numba", dict)
-    assert doctor._gpu() is None
-
-
-def test_the_clocks_of_the_gpu_that_numba_uses(monkeypatch, nvidia_smi):
-    commands = nvidia_smi("1755, 3201, 1980\n")
-    device = SimpleNamespace(uuid="GPU-12")
-    monkeypatch.setattr("numba.cuda.get_current_device", lambda: device)
-    assert doctor._clocks() == {"sm": 1755, "memory": 3201, "max_sm": 1980}
-    assert "--id=GPU-12" in commands[0]
-
-
-def test_clocks_that_nobody_knows(monkeypatch, nvidia_smi):
-    monkeypatch.setattr("numba.cuda.get_current_device", raising(RuntimeError))
+def test_clocks_are_of_the_gpu_that_numba_uses_where_it_has_one(monkeypatch, nvidia_smi):
+    device = Mock(side_effect=[SimpleNamespace(uuid="GPU-12"), RuntimeError("no driver")])
+    monkeypatch.setattr("numba.cuda.get_current_device", device)
     commands = nvidia_smi("1755, [N/A], 1980\n")
-    assert doctor._clocks() == {"sm": 1755, "memory": None, "max_sm": 1980}
-    assert not [word for word in commands[0] if word.startswith("--id")]
+    for number in range(2):
+        assert doctor._clocks() == {"sm": 1755, "memory": None, "max_sm": 1980}
+        named = [word for word in commands[number] if word.startswith("--id")]
+        assert named == ["--id=GPU-12"][number:]
     monkeypatch.setattr(subprocess, "run", raising(FileNotFoundError))
     assert doctor._clocks() is None
 

@@ -28,17 +28,18 @@ def gradient(tmp_path):
     return path
 
 
-def test_the_photograph_ships_with_matplotlib():
-    picture = image.load(None, pixels=500)
-    assert picture.dtype == np.float32
-    assert picture.flags.c_contiguous
-    assert 350 <= picture[0].size <= 500
-    assert 0 <= picture.min() < picture.max() <= 1
-
-
-@pytest.mark.parametrize(("pixels", "shape"), [(10**6, (3, 30, 60)), (450, (3, 15, 30))])
-def test_a_picture_is_scaled_down_and_never_up(gradient, pixels, shape):
-    assert image.load(gradient, pixels).shape == shape
+def test_pictures_are_scaled_down_and_never_up(gradient, tmp_path):
+    photograph = image.load(None, pixels=500)  # which ships with matplotlib
+    assert photograph.dtype == np.float32
+    assert photograph.flags.c_contiguous
+    assert 350 <= photograph[0].size <= 500
+    assert 0 <= photograph.min() < photograph.max() <= 1
+    for pixels, shape in ((10**6, (3, 30, 60)), (450, (3, 15, 30))):
+        assert image.load(gradient, pixels).shape == shape
+    few = image.pixels_for(choose("cudasim"))
+    assert 100 < few < image.pixels_for(SimpleNamespace(name="gpu", is_gpu=True))
+    PIL_Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(tmp_path / "clear.png")
+    assert (image.load(tmp_path / "clear.png", 100) == 1).all()  # transparent: white
 
 
 def test_a_long_picture_keeps_to_its_pixels_and_a_longer_one_is_refused(tmp_path):
@@ -62,11 +63,6 @@ def test_deep_greyscales_keep_their_range(tmp_path):
         PIL_Image.fromarray(np.tile(pixels, (8, 1))).save(tmp_path / name)
         picture = image.load(tmp_path / name, 10**6)
         assert np.abs(picture[0] - ramp).max() < 0.003, name
-
-
-def test_what_is_transparent_is_white(tmp_path):
-    PIL_Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(tmp_path / "clear.png")
-    assert (image.load(tmp_path / "clear.png", 100) == 1).all()
 
 
 def test_what_is_not_a_picture_is_refused_with_its_name(tmp_path):
@@ -95,12 +91,6 @@ def test_the_filters_do_what_their_names_say(gradient):
     np.testing.assert_allclose(maps["horizontal edges"][inside], 0, atol=1e-6)
     np.testing.assert_allclose(maps["Laplacian"][inside], 0, atol=2 / 255)
     assert set(image.SIGNED) < set(image.FILTERS)
-
-
-def test_the_simulator_gets_fewer_pixels_than_a_gpu():
-    few = image.pixels_for(choose("cudasim"))
-    many = image.pixels_for(SimpleNamespace(name="gpu", is_gpu=True))
-    assert 100 < few < many
 
 
 def made_results(stages: int, kind: str) -> list[SimpleNamespace]:

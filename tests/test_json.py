@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bench_samples import sample
 from kernels.wrong import WRONG
 from test_docs import keys, listed
 from typer.testing import CliRunner
@@ -43,6 +44,9 @@ def documents() -> dict[str, Any]:
     linted = Row("s01", "k", "conv9", "-", "sm_90", 1, 2, 0, 0, 0, (), {}, ())
     row, tile = SimpleNamespace(time_ms=1.0, time_spread=1.0, reason="why"), s12.tiny_tile
     tuned = tune.Tuned("conv9", paper_layer("conv9"), tile, {tile: row})
+    measured = sample(layers=["conv12"])
+    one = replace(measured.row("conv12", 128, "s01_direct"), clocks_mhz=CLOCKS)
+    measured.rows, measured.missing = {one.key: one}, {one.key: None}
     return {
         "ladder": ran,
         "stages": json.loads(CliRunner().invoke(app, ["stages", "--json", "-"]).stdout),
@@ -52,14 +56,16 @@ def documents() -> dict[str, Any]:
         "trace": json.loads(json.dumps(Trace("both in one", (busy,)).as_json())),
         "lint": [asdict(linted) | {"ok": linted.ok}],
         "tune": tune.as_json([tuned], s12, engine),
+        "bench": measured.as_json(),
     }
 
 
+CLOCKS = {"before": 1980, "after": 1980, "max": 1980}
 GPU = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
 
 
 @pytest.mark.parametrize(
-    "verb", ["ladder", "stages", "doctor", "lint", "check", "run", "trace", "tune"]
+    "verb", ["ladder", "stages", "doctor", "lint", "check", "run", "trace", "tune", "bench"]
 )
 def test_every_key_is_listed(documents, verb):
     told = listed(f"## `convlab {verb} --json`")

@@ -335,7 +335,7 @@ def test_a_wrong_array_is_told_by_its_shape_or_first_wrong_place(made, said):
 
 
 @pytest.mark.parametrize("of", ["input", "weight"])
-def test_b01_passes_as_the_gradient_that_it_computes_alone(of):
+def test_b01_passes_as_the_gradient_that_it_computes_alone(quick, of):
     made = getattr(b01_gradients, f"make_{of}_kernel")
     assert lessons.check_gradient(made, of).passed
     assert not lessons.check_gradient(made, "weight" if of == "input" else "input").passed

@@ -68,16 +68,12 @@ def test_environment_yml_lists_what_pyproject_does():
 
 
 @pytest.mark.parametrize("extra", sorted(EXTRAS))
-def test_a_package_has_one_version_range_wherever_it_is_named(extra):
-    core = {entry.name: entry.specifier for entry in CORE}
-    for entry in resolved(extra):
-        assert entry.specifier == core.get(entry.name, entry.specifier), entry
-
-
-@pytest.mark.parametrize("extra", sorted(EXTRAS))
-def test_cuda_extras_do_not_mix(extra):
+def test_an_extra_has_one_cuda_and_the_version_ranges_of_the_core(extra):
     """CUDA 12 where the extra's name says so, 13 wherever else it needs one."""
-    words = [word for entry in resolved(extra) for word in (entry.name, *entry.extras)]
+    core = {entry.name: entry.specifier for entry in CORE}
+    entries = [*resolved(extra)]
+    assert not [one for one in entries if one.specifier != core.get(one.name, one.specifier)]
+    words = [word for entry in entries for word in (entry.name, *entry.extras)]
     found = {major for word in words for major in re.findall(r"(?:-cuda|^cu)(\d+)x?$", word)}
     wanted = {"12"} if extra.endswith("-cu12") else {"13"}
     assert found == wanted if extra.endswith(("-cu12", "-cu13")) else found <= wanted
@@ -113,12 +109,6 @@ def test_versions_that_fit_each_other(extra, package, inside, outside):
     ranges = [entry.specifier for entry in entries if entry.name == package]
     assert inside is None or all(one.contains(inside) for one in ranges)
     assert not all(one.contains(outside) for one in ranges)
-
-
-def test_the_version_stands_in_one_place():
-    assert "version" in PROJECT["dynamic"]
-    file = TOOLS["hatch"]["version"]["path"]
-    assert f'__version__ = "{convlab.__version__}"' in (ROOT / file).read_text(encoding="utf-8")
 
 
 def imported_at_once(tree: ast.Module) -> Iterator[str]:
@@ -184,7 +174,10 @@ def test_the_repository_has_one_address(texts):
     assert {found for _, found in other} == {address}, other
 
 
-def test_the_citation_names_version_and_address():
+def test_the_version_stands_in_one_place_and_the_citation_names_it_and_the_address():
+    assert "version" in PROJECT["dynamic"]
+    file = TOOLS["hatch"]["version"]["path"]
+    assert f'__version__ = "{convlab.__version__}"' in (ROOT / file).read_text(encoding="utf-8")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == convlab.__version__
     assert citation["repository-code"] == PROJECT["urls"]["Repository"]

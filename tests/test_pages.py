@@ -205,13 +205,6 @@ def test_what_is_no_result_is_named_in_one_line(root, capsys, file, content):
     assert error.count("\n") == 1
 
 
-def test_the_documentation_is_what_the_results_give(capsys, monkeypatch):
-    stored = (ROOT / "docs/ladder.md").read_text(encoding="utf-8")
-    sample = stored.partition("sample:begin -->\n```text\n")[2].partition("```\n")[0]
-    monkeypatch.setattr(pages, "sample", lambda: sample)  # test_docs.py runs the ladder
-    assert pages.main(["--check"]) == 0, capsys.readouterr().err
-
-
 # The papers.
 
 

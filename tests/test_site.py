@@ -205,12 +205,6 @@ def test_the_machine_code_that_is_stored_is_of_todays_kernels():
     assert stored.items() <= now.items(), "convlab lint writes it anew: see docs/contributing.md"
 
 
-def test_the_python_of_getting_started_runs(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", text_of(ROOT / "docs/getting-started.md"), re.S)
-    exec(compile(example, "getting-started.md", "exec"), {})
-    assert capsys.readouterr().out == "(1, 4, 8, 8)\n"
-
-
 def test_a_picture_of_an_array_has_its_planes_side_by_side():
     image = pictures.planes(np.arange(2 * 3 * 9 * 9).reshape(2, 3, 9, 9))
     assert image.shape == (9, 6 * 10 - 1)
