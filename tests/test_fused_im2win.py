@@ -56,17 +56,6 @@ def test_every_way_to_fetch(tile: Tile, problem: ConvProblem, checked: Any) -> N
     assert checked(problem, S12, tensors, tile).ok
 
 
-@pytest.mark.same_in_cudasim
-def test_the_pipeline_is_as_deep_as_shared_memory_allows() -> None:
-    assert Tile(128, 128, 16, 8, 8).pipeline_depth(16 * 256) == 3
-    assert Tile(128, 128, 20, 8, 8).pipeline_depth(20 * 256) == 2
-
-
-def test_a_window_shorter_than_the_pipeline(checked: Any) -> None:
-    problem = ConvProblem(2, 4, 5, 5, 5, 1)
-    assert checked(problem, S12, random_tensors(problem, 1), Tile(16, 32, 4, 4, 4)).ok
-
-
 def test_places_that_do_not_fit_constant_memory_are_computed(
     monkeypatch: pytest.MonkeyPatch, checked: Any
 ) -> None:
@@ -115,10 +104,16 @@ def test_millions_of_channels(problem: ConvProblem, name: str) -> None:
 
 
 @pytest.mark.same_in_cudasim
-def test_s12_takes_as_many_channels_as_rows_of_its_largest_blocks() -> None:
-    S12.prepare(most := ConvProblem(1, 1, 1, 1, 128 * 65535, 1), production_tile(S12, most))
-    with pytest.raises(ValueError, match="fused_im2win needs 65536 blocks along y"):
-        S12.prepare(more := replace(most, out_channels=128 * 65535 + 1), production_tile(S12, more))
+@pytest.mark.parametrize(
+    ("name", "rows", "kernel"), [("s12", 128, "fused_im2win"), ("s14", 96, "warpgroups")]
+)
+def test_as_many_channels_as_rows_of_the_largest_blocks(name: str, rows: int, kernel: str) -> None:
+    stage, most = stage_named(name), ConvProblem(1, 1, 1, 1, rows * 65535, 1)
+    assert stage.prepare(most, tile := production_tile(stage, most)).tile == tile
+    assert rows == tile.M_B
+    more = replace(most, out_channels=rows * 65535 + 1)
+    with pytest.raises(ValueError, match=f"{kernel} needs 65536 blocks along y"):
+        stage.prepare(more, production_tile(stage, more))
 
 
 @pytest.mark.parametrize("problem", [MANY, FEW], ids=["many channels", "few channels"])
@@ -203,15 +198,11 @@ def test_no_tile_and_no_gpu_splits_more_often_than_the_check_allows(multiprocess
 def test_split_sums_are_cleared_first_and_whole_ones_are_not_split() -> None:
     problem = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
     tile = best_tile(problem)
-    names = []
     for options in ({}, {"whole_sums": True}, {"relu": True}):
         splits = splits_for(S12, problem, tile, None, **options)
-        names.append(
-            [step.name for step in S12.prepare(problem, tile, **options, **splits).launches]
-        )
-    assert names == [["pack_filter", "clear", "fused_im2win"]] + 2 * [
-        ["pack_filter", "fused_im2win"]
-    ]
+        launches = S12.prepare(problem, tile, **options, **splits).launches
+        clear = [] if options else ["clear"]
+        assert [step.name for step in launches] == ["pack_filter", *clear, "fused_im2win"]
 
 
 # Where the threads of a warp are in a tile

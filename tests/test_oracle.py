@@ -285,6 +285,8 @@ def test_a_poisoned_element_is_found_where_it_is_in_plain_python(place):
     result = oracle.check(output)
     expected = CheckResult(False, inf, 1, 280, place, nan, float(oracle.expected[place]))
     assert repr(result) == repr(expected)  # and so JSON can hold it; NaN equals nothing
+    assert f"1 of 280 outputs is wrong, first at {[*place]}: got nan, expec" in str(result)
+    assert "all 280" in str(oracle.check(oracle.expected.astype(np.float32)))
 
 
 # --- What is refused, and random tensors --------------------------------------------------------

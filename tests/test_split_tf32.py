@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels.tensor_cores import split, split_product
+from kernels.tensor_cores import split_product
 from numba import cuda, float32
 from numba.cuda.core import config
 from split_products import (
@@ -34,15 +34,13 @@ from split_products import (
 )  # fmt: skip
 
 from convlab import ConvProblem, Stage, Tile, plan, plans
-from convlab.convolution import reference
 from convlab.device import tensor_core, to_tf32
 from convlab.engines import Engine, choose
 from convlab.kernels import split_filter, window_copies
 from convlab.oracle import Oracle, check_output, random_tensors
 from convlab.plans import stages_for
-from convlab.stages import LADDER, allowances, production_tile, stage_named
+from convlab.stages import LADDER, allowances, stage_named
 from convlab.tracing import trace_stage
-from convlab.workloads import LAYER_NAMES, paper_layer
 
 STAGES = [stage for stage in LADDER if stage.precision == "3xtf32"]
 S12, S12E, S13, S14 = map(stage_named, ("s12", "s12e", "s13", "s14"))
@@ -225,18 +223,6 @@ def test_a_constant_weight(stage: Stage, engine: Engine) -> None:
     assert np.isnan(found).any()
 
 
-@pytest.mark.parametrize("stage", [S12, *STAGES], ids=lambda stage: stage.name)
-def test_the_workspace_is_the_filter_once_or_twice(stage: Stage) -> None:
-    for layer in LAYER_NAMES:
-        problem = paper_layer(layer)
-        tile = production_tile(stage, problem)
-        assert isinstance(tile, Tile)
-        rows, depth = -(-problem.M // tile.M_B) * tile.M_B, -(-problem.K // tile.K_B) * tile.K_B
-        assert rows * depth <= 1.4 * problem.M * problem.K
-        parts = 0 if stage.name == "s12b_mma" else 1 if stage in (S12, S12E, *UNPACKED) else 2
-        assert stage.prepare(problem, tile).workspace_bytes == parts * 4 * rows * depth
-
-
 # How the filter lies
 
 # By stage: axes of (part, row block, m, k), m and k split in two or three, and their order. s13:
@@ -300,30 +286,12 @@ def test_numbers_too_small_for_two_parts_are_off_by_what_the_pages_say() -> None
     weight = np.ldexp(weight, 100)
     for exponent, least, most in ((-113, 0, 2e-7), (-118, 1e-6, 3e-6), (-130, 4e-3, 7e-3)):
         numbers = np.ldexp(input, exponent), weight, 0 * bias
-        output, oracle = (
-            computed(S13, choose("simulator"), problem, numbers),
-            Oracle(problem, *numbers),
-        )
+        output = computed(S13, choose("simulator"), problem, numbers)
+        oracle = Oracle(problem, *numbers)
         assert oracle.check(output, split_products=True).ok
         assert oracle.check(output).ok == (exponent > -130)
-        exact = reference(problem, *numbers)
-        lost = 2.0**-136 * np.abs(weight).max() + 2.0**-24 * np.abs(exact).max()
-        assert np.abs(output - exact).max() <= 64 * lost
-        assert least < np.linalg.norm(output - exact) / np.linalg.norm(exact) < most
-
-
-@pytest.mark.same_in_cudasim
-def test_the_parts_of_an_infinite_number() -> None:
-    with np.errstate(invalid="ignore"):
-        parts = np.ravel(split(np.array([INF], F)))  # of a pixel
-    np.testing.assert_array_equal(parts, [INF, NAN])
-    problem, tile, engine = ConvProblem(1, 8, 1, 1, 16, 1), S13.tiny_tile, choose("simulator")
-    program = S13.prepare(problem, tile)
-    packed = engine.to_device(np.zeros(program.buffers[0].shape, F).reshape(-1))
-    weight = np.zeros(problem.weight_shape, F)
-    weight[3, 5] = INF
-    engine.build(program.launches[0], program)([weight.reshape(-1), packed])
-    assert (packed[packed != 0] == INF).tolist() == [True, True]  # of a weight
+        off = np.linalg.norm(output - oracle.expected) / np.linalg.norm(oracle.expected)
+        assert least < off < most
 
 
 @pytest.mark.same_in_cudasim

@@ -114,10 +114,8 @@ def test_rounding_is_to_the_nearest_and_ties_go_away_from_zero() -> None:
     assert to_nearest(1 + tie, 1 + tie - ulp, -1 - tie, -1 - tie + ulp, 1 + 3 * tie) == [
         1 + place, 1, -1 - place, -1, 1 + 2 * place,
     ]  # fmt: skip
-    assert to_nearest(0.0, -0.0, 1.5, INF, -INF) == [0, 0, 1.5, INF, -INF]
-    assert np.isnan(to_nearest(NAN)[0])
-    assert np.signbit(to_nearest(-0.0)[0])
-    assert to_nearest(float(np.finfo(F).max), 2 - ulp) == [INF, 2]
+    assert str(to_nearest(-0.0, 1.5, INF, -INF, NAN)) == "[-0.0, 1.5, inf, -inf, nan]"
+    assert to_nearest(MOST, 2 - ulp) == [INF, 2]
     assert to_nearest(2.0**-149, 2.0**-137, 3 * 2.0**-137) == [0, 2.0**-136, 2.0**-135]
     numbers = random_products(40, 5, 30)[0].ravel()
     found = np.array(to_nearest(*numbers.tolist()), F)
@@ -129,13 +127,6 @@ def test_rounding_is_to_the_nearest_and_ties_go_away_from_zero() -> None:
 # Splitting
 
 LAST_TO_STAY = 2.0**128 - 2.0**116 - 2.0**104  # the largest that is not rounded to infinity
-
-
-def in_two(*values: float) -> list[tuple[float, float]]:
-    a = np.array(values, F)
-    parts = np.full((a.size, 2), 7, F)
-    Simulator().launch(splits, 1 + a.size // 64, 64, a, parts)
-    return [(large, small) for large, small in parts.tolist()]
 
 
 @given(bits=st.integers(0, 2**32 - 1))
@@ -167,26 +158,10 @@ def test_both_parts_of_any_number(bits: int) -> None:
 
 def test_numbers_are_split_in_kernels() -> None:
     numbers = random_products(40, 6, 30)[0].ravel()
-    large, small = split(numbers)
-    assert in_two(*numbers.tolist()) == list(zip(large.tolist(), small.tolist(), strict=True))
-    assert small.any()
-
-
-def test_splitting_special_numbers() -> None:
-    ulp, tie = 2.0**-23, 2.0**-11
-    assert in_two(0.0, 1.5, 1 + tie, -1 - tie, 1 + tie - ulp, 2 - ulp) == [
-        (0, 0), (1.5, 0), (1 + 2 * tie, -tie), (-1 - 2 * tie, tie), (1, tie - ulp), (2, -ulp),
-    ]  # fmt: skip
-    assert in_two(LAST_TO_STAY) == [(2.0**128 - 2.0**117, 2.0**116 - 2.0**104)]
-    assert in_two(MOST, -MOST) == [(INF, -INF), (-INF, INF)]
-    assert in_two(2.0**-149, 2.0**-137, -(2.0**-126)) == [
-        (0, 2.0**-149), (2.0**-136, -(2.0**-137)), (-(2.0**-126), 0),
-    ]  # fmt: skip
-    (infinite, rest), (no_number, nothing) = in_two(INF, NAN)
-    assert infinite == INF
-    assert np.isnan([rest, nothing]).all()
-    assert np.isnan(no_number)
-    assert np.signbit(in_two(-0.0)[0][0])
+    parts = np.full((numbers.size, 2), 7, F)
+    Simulator().launch(splits, 1 + numbers.size // 64, 64, numbers, parts)
+    np.testing.assert_array_equal(parts.T, split(numbers))
+    assert parts[:, 1].any()
 
 
 # Kernels

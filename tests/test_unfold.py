@@ -128,18 +128,13 @@ WRONG = {
     "weight has other axes": ({"weight": (4, 3, 3)}, "with as many axes"),
     "no spatial axis": ({"input": (2, 3), "weight": (4, 3)}, "with as many axes"),
     "bias too long": ({"bias": 5}, r"bias has shape \(5,\): it must be \(4,\)"),
-    "stride of 0": ({"stride": 0}, "stride is 0: it must be at least 1"),
     "strides for 3 axes": ({"stride": (1, 1, 1)}, r"stride is \(1, 1, 1\)"),
     "padding below 0": ({"padding": (1, -1)}, r"padding is \(1, -1\)"),
     "padding of 3 pairs": ({"padding": ((1, 1),) * 3}, "padding is .*: it must be .*top, bottom"),
     "same with a stride": ({"padding": "same", "stride": 2}, "'same' needs stride 1"),
-    "another word": ({"padding": "full"}, "padding is 'full'"),
     "an enormous stride": ({"stride": 10**9999}, "stride is a 33216-bit int: it must be at"),
     "an empty filter": ({"weight": (4, 3, 0, 3)}, r"kernel_size is \[0, 3\]: .* at least 1"),
-    "no window fits": (
-        {"dilation": 9},
-        r"kernel_size \(3, 3\) .* spans 19 pixels of height",
-    ),
+    "no window fits": ({"dilation": 9}, r"kernel_size \(3, 3\) .* spans 19 pixels of height"),
 }
 
 
@@ -159,12 +154,8 @@ WRONG_TYPES = {
     "a mask": ({"bias": np.ma.ones(4, np.float32)}, "bias is a masked array: convlab has no masks"),
     "mixed dtypes": ({"weight": np.ones((4, 3, 3, 3))}, "weight has dtype float64: .* float32"),
     "integers": ({"input": LIKE.astype(int)}, "input has dtype int64: it must be float16, bfl"),
-    "objects": ({"input": LIKE.astype(object)}, "input has dtype object"),
     "swapped bytes": ({"input": LIKE.astype(">f4")}, "input has dtype >f4"),
-    "stride a bool": ({"stride": True}, "stride is True: it must be an integer, not bool"),
     "stride a float": ({"stride": (1, 1.5)}, r"stride is \(1, 1.5\): its entries must be"),
-    "stride a word": ({"stride": "12"}, "stride is '12'"),
-    "padding None": ({"padding": None}, "padding is None"),
 }
 
 
