@@ -130,21 +130,16 @@ def test_numbers_and_indices_are_a_gpus():
         run(double_all, 1, 1, np.ones((1, 1), np.float32), np.ones((1, 1), np.float32))
 
 
-OF_WARPS = (
-    "global_requests", "global_sectors", "shared_requests", "shared_wavefronts",
-    "sectors_per_request", "wavefronts_per_request", "bytes_per_flop",
-)  # fmt: skip
-
-
 def test_what_is_counted():
     array = np.arange(8, dtype=np.float32)
     with SIM.counting() as counts:
         run(reverse_in_block, 1, 8, array)
     accesses = ("global_loads", "global_stores", "shared_loads", "shared_stores", "barriers")
-    assert counts.as_dict(flops=128) == {
+    found = counts.as_dict(flops=128)
+    assert {name: one for name, one in found.items() if one is not None} == {
         **dict.fromkeys(accesses, 8), "global_bytes": 64, "flops_per_byte": 2,
-        **dict.fromkeys(OF_WARPS),  # which Numba's simulator does not know
     }  # fmt: skip
+    assert found["global_requests"] is None  # Numba's simulator has no warps
     with SIM.counting() as counts:
         pass
     assert counts.as_dict(flops=1)["flops_per_byte"] == 0

@@ -18,10 +18,9 @@ from convlab.kernels import tile_heuristic, window_copies
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import stages_for
 from convlab.stage import blocks_for
-from convlab.stages import production_tile, stage_named
 from convlab.stages import s14_warpgroups as s14
+from convlab.stages import stage_named
 from convlab.tracing import trace_stage
-from convlab.workloads import LAYER_NAMES, paper_layer
 
 S14 = s14.STAGE
 HEURISTIC = tile_heuristic.S14
@@ -179,15 +178,6 @@ def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
         assert tile.fits(s14.DEPTH * 16 * (2 * channels + 128 + padding))
     widths = (128, 112, 96, 64, 32)
     assert [HEURISTIC.resident_blocks(tile_of(channels)) for channels in widths] == [2, 2, 2, 3, 4]
-
-
-@pytest.mark.same_in_cudasim
-def test_the_choice_on_the_papers_layers() -> None:
-    others = {"conv1": 96, "conv2": 96, "conv5": 128, "conv6": 112, "conv8": 128, "conv10": 128}
-    for layer in LAYER_NAMES:
-        chosen = production_tile(S14, paper_layer(layer))
-        assert chosen == production_tile(S14, paper_layer(layer), relu=True)
-        assert chosen == tile_of(others.get(layer, 64))
 
 
 # Machine code
