@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from numba import cuda
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from pretended_gpu import PretendedGpu
 
 import convlab
 from convlab import ConvProblem, EngineUnavailable, Tile, api, unfold_einsum
 from convlab.arrays import Placement
 from convlab.engines import unavailable
-from convlab.engines.simulator import Simulator
 from convlab.oracle import check_output, random_tensors
 
 SETTINGS: dict[str, Any] = {"stride": (1, 2), "padding": 1}
@@ -213,15 +213,6 @@ def test_a_bad_tile_is_refused(sizes, names):
         Tile(*sizes)
 
 
-class PretendedGpu(Simulator):
-    """A GPU whose device arrays are those of Numba's simulator."""
-
-    name, is_gpu = "gpu", True
-
-    def empty(self, shape: tuple[int, ...]) -> Any:
-        return FakeCUDAArray(super().empty(shape))
-
-
 class Ready(NamedTuple):
     plan: Any
     run: Any
@@ -248,11 +239,11 @@ def planned(monkeypatch) -> list[tuple[Any, ...]]:
         return Ready(plan, run)
 
     monkeypatch.setattr(api, "choose", lambda name: PretendedGpu(strict=False))
+    monkeypatch.setattr(
+        PretendedGpu, "empty", lambda gpu, shape: FakeCUDAArray(np.empty(shape, "f4"))
+    )
     monkeypatch.setattr(api, "_ready", ready)
     monkeypatch.setattr(api, "placement_of", lambda *_: Placement("Numba", 0))
-    monkeypatch.setattr(
-        Placement, "empty", lambda placement, shape: FakeCUDAArray(np.empty(shape, "f4"))
-    )
     return calls
 
 
@@ -276,14 +267,9 @@ def test_device_arrays_are_copied_where_four_numbers_cannot_move(planned, behind
     function = convlab.conv2d if axes == 2 else convlab.conv3d
     stage = "s01" if axes == 2 else "auto"
     assert function(*given, groups=groups, stage=stage, out=out) is out
-    sides = [
-        unfold_einsum(side[0], side[1], side[2])
-        for side in zip(
-            np.split(tensors[0], groups, 1), np.split(tensors[1], groups),
-            np.split(tensors[2], groups), strict=True,
-        )
-    ]  # fmt: skip
-    assert np.array_equal(out._ary, np.concatenate(sides, 1))
+    sides = (np.split(one, groups, axis) for one, axis in zip(tensors, (1, 0, 0), strict=True))
+    wanted = [unfold_einsum(*side) for side in zip(*sides, strict=True)]
+    assert np.array_equal(out._ary, np.concatenate(wanted, 1))
     for call in planned:
         assert all(api._is_whole(array) for array in call if array is not None)
     if axes == 2 and groups == 1:

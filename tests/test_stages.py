@@ -105,7 +105,7 @@ def test_values_that_float_arithmetic_treats_specially(stage: Stage, checked) ->
     assert result.ok, f"{stage.name}: {result}"
 
 
-@pytest.mark.parametrize("on", itertools.product((True, False), repeat=3), ids=str)
+@pytest.mark.parametrize("on", [*itertools.product((True, False), repeat=3)], ids=str)
 @pytest.mark.parametrize("tile", [Tile(8, 4, 4, 4, 4), Tile(4, 24, 4, 4, 4)], ids=str)
 def test_ablation_is_right_too(on: tuple[bool, ...], tile: Tile, checked) -> None:
     # Slices enough for both buffers to be used again, even where each is 16 deep. With the second
