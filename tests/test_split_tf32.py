@@ -28,7 +28,6 @@ from split_products import (
     computed,
     many,
     name_of,
-    numbers_had_back,
     packed_filter,
     warpgroup_tile,
 )  # fmt: skip
@@ -95,19 +94,20 @@ elif choose().is_gpu:
     WIDTHS += [16, 40, 96, 120]
 
 
+WAYS = [*((S13, tile) for tile in TRIED), *((S14, warpgroup_tile(width)) for width in WIDTHS)]
+
+
 @pytest.mark.parametrize(
-    ("stage", "tile"),
-    [*((S13, tile) for tile in TRIED), *((S14, warpgroup_tile(width)) for width in WIDTHS)],
+    ("stage", "tile", "few"),
+    [(*way, (FEW, ODD)[number % 2]) for number, way in enumerate(WAYS)],
     ids=name_of,
 )
-def test_every_way_to_fetch_and_multiply(stage: Stage, tile: Tile, checked: Any) -> None:
-    problem = many(tile.K_B)
-    assert tile.channel_group(problem) == tile.K_B
-    result = checked(problem, stage, random_tensors(problem, 1), tile)
-    assert result.ok, result
-    for few in (FEW, ODD):
-        assert tile.channel_group(few) == 1
-        result = checked(few, stage, random_tensors(few, 2, integers=True), tile)
+def test_every_way_to_fetch_and_multiply(
+    stage: Stage, tile: Tile, few: ConvProblem, checked: Any
+) -> None:
+    for problem, group in ((many(tile.K_B), tile.K_B), (few, 1)):
+        assert tile.channel_group(problem) == group
+        result = checked(problem, stage, random_tensors(problem, 1, integers=group == 1), tile)
         assert result.ok, result
 
 
@@ -136,7 +136,7 @@ def large_part_alone(value):
     ("stage", "module"),
     [(stage, sys.modules[stage.module]) for stage in RUN if stage not in UNPACKED]
     + [(stage, tensor_core) for stage in RUN if stage in UNPACKED]
-    + [(stage, split_filter) for stage in RUN if stage not in (S12E, *UNPACKED)],
+    + [(stage, split_filter) for stage in (S13, S14)],
     ids=lambda one: one.__name__ if isinstance(one, ModuleType) else one.name,
 )
 def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, checked: Any) -> None:
@@ -246,7 +246,7 @@ LAYOUTS = {
     ],
     ids=name_of,
 )
-def test_the_filter_lies_as_it_is_said_to_and_can_be_had_back(
+def test_the_filter_lies_as_it_is_said_to(
     stage: Stage, problem: ConvProblem, tile: Tile, engine: Engine
 ) -> None:
     weight = awkward_weight(problem)
@@ -255,10 +255,6 @@ def test_the_filter_lies_as_it_is_said_to_and_can_be_had_back(
     channels, within, order = LAYOUTS[stage.name[:3]]
     seen = parts.reshape(2, -1, tile.M_B // channels, *within, parts.shape[2] // 8, 2, 4)
     np.testing.assert_array_equal(found, seen.transpose(order).reshape(-1))
-    if stage is S14:
-        # Rounded as others, they would be an infinity and a zero; the second is a GPU's own NaN.
-        weight.reshape(problem.M, -1)[4, :2].view(np.uint32)[:] = 0x7F800001, 0x7FFFFFFF
-    np.testing.assert_array_equal(numbers_had_back(stage, problem, tile, weight, engine), weight)
 
 
 # s13: its arithmetic and memory
