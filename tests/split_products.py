@@ -20,6 +20,7 @@ INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)
 # padding are uneven.
 FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0)))
 # Fifteen pixels an image, so that a run of four windows may be of two.
+TAIL = ConvProblem(5, 4, 4, 5, 21, (2, 1))
 ODD = ConvProblem(5, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 0), (1, 0)))
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from split_products import ODD, computed, name_of
+from split_products import TAIL, computed
 
-from convlab import ConvProblem, Stage, Tile, plans
+from convlab import ConvProblem, Tile, plans
 from convlab.engines import choose
 from convlab.kernels import tile_heuristic, window_copies
 from convlab.kernels.window_copies import interleaved_lanes
@@ -19,8 +19,6 @@ from convlab.tracing import trace_stage
 S12, S13 = map(stage_named, ("s12", "s13"))
 NAMES = ("s12", "s13", "s14")
 WIDE = {"s12": Tile(16, 64, 8, 4, 8), "s13": Tile(16, 64, 8, 2, 8), "s14": Tile(24, 128, 16, 6, 4)}
-# Of fifteen pixels an image: windows and channels stick out of every tile below.
-TAIL = ConvProblem(5, 4, 4, 5, 21, (2, 1))
 EVEN = ConvProblem(3, 4, 5, 5, 21, (2, 2))  # sixteen
 
 
@@ -31,32 +29,6 @@ def test_every_tile_of_warps_is_wide_enough_to_interleave() -> None:
             tile = Tile(M_B, N_B, 8, M_T, N_T)
             assert window_copies.fetching_columns(tile)[0] % (4 * lanes) == 0
     assert [interleaved_lanes(problem, 8) for problem in (TAIL, EVEN)] == [8, 1]
-
-
-@pytest.mark.parametrize(
-    ("stage", "tile", "options"),
-    [
-        (S12, Tile(16, 32, 8, 4, 4), {}),
-        (S12, Tile(16, 64, 8, 4, 4), {}),  # two warps side by side
-        (S12, Tile(16, 64, 4, 4, 8), {}),  # twice as many windows as threads
-        (S12, Tile(8, 16, 3, 4, 4), {}),  # not interleaved
-        (S12, Tile(16, 32, 4, 4, 4), {"splits": 2}),
-        (S12, Tile(16, 64, 4, 4, 8), {"splits": 3}),
-        (S12, Tile(8, 16, 3, 4, 4), {"splits": 2}),  # not interleaved
-        (S13, Tile(16, 32, 8, 2, 8), {}),
-        (S13, Tile(16, 64, 8, 2, 8), {}),  # two warps side by side
-        (S13, Tile(16, 64, 8, 2, 16), {}),  # twice as many windows as threads
-        (S13, Tile(32, 32, 8, 2, 8), {}),
-    ],
-    ids=name_of,
-)
-def test_tails_of_interleaved_windows(
-    stage: Stage, tile: Tile, options: dict[str, Any], checked: Any
-) -> None:
-    for problem in (ODD, TAIL) if stage is S12 else (TAIL,):
-        numbers = random_tensors(problem, 2, integers=True)
-        result = checked(problem, stage, numbers, tile, **options)
-        assert result.ok, result
 
 
 @pytest.mark.same_in_cudasim

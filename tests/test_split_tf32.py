@@ -22,6 +22,7 @@ from split_products import (
     MOST,
     NAN,
     ODD,
+    TAIL,
     F,
     awkward_weight,
     both_parts,
@@ -99,7 +100,7 @@ WAYS = [*((S13, tile) for tile in TRIED), *((S14, warpgroup_tile(width)) for wid
 
 @pytest.mark.parametrize(
     ("stage", "tile", "few"),
-    [(*way, (FEW, ODD)[number % 2]) for number, way in enumerate(WAYS)],
+    [(*way, (FEW, ODD, TAIL)[number % 3]) for number, way in enumerate(WAYS)],
     ids=name_of,
 )
 def test_every_way_to_fetch_and_multiply(
@@ -111,7 +112,7 @@ def test_every_way_to_fetch_and_multiply(
         assert result.ok, result
 
 
-@pytest.mark.parametrize("stage", [S12E, S13, S14], ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", [S12, S12E, S13, S14], ids=lambda stage: stage.name)
 def test_places_that_do_not_fit_constant_memory_are_computed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, checked: Any
 ) -> None:
