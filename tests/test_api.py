@@ -286,14 +286,6 @@ def test_a_refused_call_leaves_out_alone():
         convlab.conv2d(same, ones(1, 1, 1, 1), out=same)
 
 
-def test_more_blocks_than_a_grid_holds_are_refused():
-    problem = ConvProblem(1, 1, 1, 1, 600_000, 1)
-    with pytest.raises(
-        ValueError, match=r"implicit_gemm needs 75000 blocks along y: .* at most 65535"
-    ):
-        convlab.plan(problem, "s04")
-
-
 @pytest.mark.skipif(unavailable("gpu") is None, reason="there is a GPU here")
 def test_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(EngineUnavailable, match="engine is 'gpu', which cannot run here"):
