@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,6 +75,14 @@ def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         pytest.importorskip("numba_cuda_mlir", reason="needs numba-cuda-mlir, which is optional")
     monkeypatch.setenv(VARIABLE, request.param)
     return str(request.param)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """CUDA's driver, pretended, for planned calls."""
+    from pretended_driver import pretended_driver  # which Numba as its simulator cannot import
+
+    yield from pretended_driver(monkeypatch)
 
 
 @pytest.fixture(scope="session")

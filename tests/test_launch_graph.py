@@ -22,15 +22,9 @@ from pretended_driver import (
     STRICT,
     arrays_at,
     device_array,
-    pretended_driver,
     s01,
     stage_packed,
 )
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    yield from pretended_driver(monkeypatch)
 
 
 def test_only_what_takes_another_array_is_updated(fake):

@@ -20,7 +20,6 @@ from convlab.oracle import (
     check_output,
     random_tensors,
     rounding_bound,
-    squared_errors,
 )
 from convlab.problem import ConvProblem
 
@@ -513,14 +512,3 @@ def test_many_outputs_are_checked_as_few_are(x, w, mistakes, off, split):
     assert repr(result) == repr(few.check(output, **allowances))
 
 
-def test_the_compiled_sums_of_squares():
-    rng = np.random.default_rng(4)
-    expected = rng.standard_normal((3, 11))
-    output = expected.astype(np.float32)
-    output[1, 2] += 0.5
-    error = output - expected
-    sums = ((error**2).sum(), (expected**2).sum(), np.abs(error).max())
-    assert squared_errors(output, expected) == pytest.approx(sums, rel=1e-12)
-    for number in (nan, inf):
-        output[2, 3] = number
-        assert not math.isfinite(squared_errors(output, expected)[0])

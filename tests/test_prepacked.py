@@ -36,18 +36,12 @@ from pretended_driver import (
     device_array,
     kernel_of,
     prepared,
-    pretended_driver,
     s01,
 )
 
 from convlab.engines import prepacked
 
 without_library = [stage for stage in LADDER if not stage.needs_library]
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    yield from pretended_driver(monkeypatch)
 
 
 def view_of(argument: Argument, arrays: dict[str, DeviceNDArray]) -> DeviceNDArray:
