@@ -20,14 +20,10 @@ from kernels.right import RIGHT
 from kernels.tensor_cores import (
     bound,
     exact,
-    gemm_bounds,
-    gemm_shape,
     products,
     random_products,
-    rounded,
     roundings,
     splits,
-    tf32_gemm,
 )
 from kernels.warpgroups import make_products, random_pairs
 from numba import cuda
@@ -542,14 +538,3 @@ def test_numbers_are_rounded_to_tf32_and_split_as_by_the_simulator(kernel):
     grid = 1 + numbers.size // 256
     Simulator().launch(kernel, grid, 256, numbers, wanted)
     np.testing.assert_array_equal(on_the_gpu(kernel, grid, 256, numbers, wanted), wanted)
-
-
-@pytest.mark.parametrize("sizes", [(64, 96, 512), (50, 37, 45), (5, 70, 3)])
-def test_a_matrix_product_by_tensor_cores(sizes):
-    m, n, k = sizes
-    random = np.random.default_rng(9)
-    a, b = (random.standard_normal(size).astype(np.float32) for size in ((m, k), (k, n)))
-    found = on_the_gpu(tf32_gemm, *gemm_shape(m, n), a, b, np.empty((m, n), np.float32))
-    sums, all_in_all = gemm_bounds(a, b)
-    assert (np.abs(found - rounded(a) @ rounded(b)) <= sums).all()
-    assert (np.abs(found - a.astype(float) @ b.astype(float)) <= all_in_all).all()
