@@ -510,5 +510,3 @@ def test_many_outputs_are_checked_as_few_are(x, w, mistakes, off, split):
     np.testing.assert_array_equal(many.magnitude, few.magnitude)
     # Compared as text: what was got and expected may be NaN, which equals nothing.
     assert repr(result) == repr(few.check(output, **allowances))
-
-
