@@ -29,6 +29,7 @@ if config.ENABLE_CUDASIM:
 from numba.cuda import dispatcher
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from pretended_driver import (
+    HANDLE,
     KERNEL,
     PROBLEM,
     SHAPES,
@@ -106,6 +107,11 @@ def test_an_array_that_starts_between_is_refused(name, fake):
     call(*arrays.values())
     assert fake.launches[0] == fake.launches[1]
     assert len(fake.launches) == 2
+
+
+def test_a_handle_of_a_function_is_taken_as_it_is(fake):
+    for handle in (HANDLE, driver.CUfunction(HANDLE)):
+        assert int(prepacked._function(handle)) == HANDLE
 
 
 def code_library(**function: Any) -> SimpleNamespace:
