@@ -212,7 +212,7 @@ def test_packed_launches_are_numbas_own(stage, problem, engine):
 
 @pytest.mark.parametrize("name", ["s01", "s09", "s11"])
 def test_packed_launches_with_pytorch(name, engine):
-    """Its tensors and streams, its graphs of them, parameters that train, and host tensors."""
+    """Its tensors, parameters that train, and host tensors."""
     torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
     problem = AWKWARD[0]
     plan = Plan(problem, stage_named(name), None, engine)
@@ -222,16 +222,7 @@ def test_packed_launches_with_pytorch(name, engine):
         torch.as_tensor(array, device="cuda").clone() for array in arrays
     )
     torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    handle = stream.cuda_stream
     plan(input, torch.nn.Parameter(weight), output.fill_(np.nan), bias, stream=None)
-    assert np.array_equal(expected, output.cpu().numpy())
-    output.fill_(np.nan)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        plan(input, weight, output, bias, stream=handle)
-    assert output.isnan().all()  # captured, not run
-    graph.replay()
     assert np.array_equal(expected, output.cpu().numpy())
     with pytest.raises(TypeError, match="Tensor in the host's memory"):
         plan(input.cpu(), weight, output, bias)
@@ -276,12 +267,13 @@ def test_packed_launches_from_other_threads(engine):
         assert np.array_equal(right, engine.to_host(output))
 
 
+@pytest.mark.parametrize("name", ["s01", "s09", "s11"])
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
-def test_a_capture_with_other_arrays_goes_on_while_plans_go(mode, engine):
+def test_a_capture_with_other_arrays_goes_on_while_plans_go(mode, name, engine):
     """Nothing that a call or the end of a plan does may be what ends a capture."""
     torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
     problem = AWKWARD[0]
-    plan, leaving = (Plan(problem, stage_named("s11"), None, engine) for _ in range(2))
+    plan, leaving = (Plan(problem, stage_named(name), None, engine) for _ in range(2))
     input, weight, bias, output = on_gpu(engine, problem, 3)
     expected = engine.to_host(plan(input, weight, output, bias))
     leaving(input, weight, output, bias)
