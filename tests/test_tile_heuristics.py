@@ -13,7 +13,7 @@ import pytest
 from convlab import ConvProblem
 from convlab.engines.offline import compile_launch
 from convlab.kernels import tile_heuristic
-from convlab.kernels.tile_heuristic import im2win_terms
+from convlab.kernels.tile_heuristic import H200_SMS, im2win_terms
 from convlab.stages import Tile, candidates, production_tile, stage_named
 from convlab.workloads import LAYER_NAMES, S11_FITTED, UNSEEN, UNTUNED, paper_layer, problem_of
 
@@ -131,7 +131,7 @@ def test_more_images_never_cost_less_and_more_sms_never_more(heuristic):
     ("heuristic", "depths"),
     [
         (S11, {(64, 3): 16, (3, 11): 16, (3, 7): 8, (3, 3): 8, (1, 1): 8, (16, 1): 16}),
-        (S12, {(64, 3): 16, (24, 1): 8, (3, 11): 16, (5, 8): 16, (3, 7): 7, (3, 3): 10, (5, 3): 9}),
+        (S12, {(64, 3): 16, (24, 1): 8, (3, 11): 16, (5, 8): 16, (3, 7): 7, (3, 3): 10, (5, 1): 5}),
         (S13, {(64, 3): 16, (24, 1): 8, (8, 3): 8, (3, 11): 16, (3, 3): 8, (1, 1): 8, (48, 1): 16}),
     ],
 )
@@ -143,6 +143,7 @@ def test_how_deep_slices_are(heuristic, depths):
     assert im2win_terms(ConvProblem(1, 3, 16, 16, 8, 11)) == 396
     padded = ConvProblem(1, 3, 16, 16, 8, 3, padding=1)
     assert heuristic is not S12 or heuristic.slice_depth(padded) == 9
+    assert S12.slice_depth(ConvProblem(1, 5, 16, 16, 8, 3)) == 9  # odd, in more than three slices
 
 
 def test_s14_counts_a_block_that_has_an_sm_to_itself_as_one_and_a_half():
@@ -196,6 +197,25 @@ def test_the_choice_is_for_the_channels_the_images_and_the_sms(case, tiles):
     problem = LAYERS[name] if name in LAYERS else images(name)
     chosen = [heuristic.best_tile(problem, sms) for heuristic in ALL]
     assert [f"{one.M_B}x{one.N_B}/{one.M_T}x{one.N_T}" for one in chosen] == tiles.split()
+
+
+@pytest.mark.parametrize(
+    ("heuristic", "problem", "few_sms"),
+    [
+        (S11, ConvProblem(16, 64, 14, 14, 64, 3, padding=1), 16),
+        (S13, ConvProblem(1, 64, 8, 4 * H200_SMS, 128, 1), 1),
+        (S14, ConvProblem(1, 64, 8, 8 * H200_SMS, 96, 1), 1),
+    ],
+)
+def test_the_choice_is_for_the_gpu_s_sms(heuristic, problem, few_sms):
+    few, many = (heuristic.best_tile(problem, count) for count in (few_sms, 2 * H200_SMS))
+    assert few.M_B * few.N_B > many.M_B * many.N_B
+
+
+def test_one_image_gets_split_k_or_where_sums_stay_whole_small_blocks():
+    assert S12.best_splits(images(1), S12.best_tile(images(1))) >= 8
+    one = S12.best_tile(images(1), whole_sums=True)
+    assert one.M_B * one.N_B <= 32 * 32
 
 
 @pytest.mark.gate
