@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from browser import Browser, BrowserMissing
 from hypothesis import HealthCheck, settings
 from numba.cuda.core import config
+from strategies import Tensors
 
 from convlab import Stage, Tile, plans
 from convlab.engines import Engine, choose
@@ -75,6 +77,14 @@ def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return str(request.param)
 
 
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """CUDA's driver, pretended, for planned calls."""
+    from pretended_driver import pretended_driver  # which Numba as its simulator cannot import
+
+    yield from pretended_driver(monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def site() -> Path:
     """The site, built now: Sphinx's warnings, wrong links and so on are failures."""
@@ -91,30 +101,41 @@ Checked = Callable[..., CheckResult]
 @pytest.fixture(scope="session")
 def checked(engine: Engine) -> Checked:
     """Run a stage on tensors, its output poisoned with NaN first, and check the result."""
-    return partial(_run_and_check, engine)
+    return partial(run_and_check, engine)
 
 
 @pytest.fixture(scope="session")
 def checked_in_simulator() -> Checked:
     """The same in the strict simulator, where a kernel that goes astray raises; on a GPU it may
     take every later test with it."""
-    return partial(_run_and_check, choose("simulator"))
+    return partial(run_and_check, choose("simulator"))
 
 
-def _run_and_check(
+def run_and_check(
     engine: Engine,
     problem: ConvProblem,
     stage: Stage,
-    tensors: tuple[np.ndarray, np.ndarray, np.ndarray | None],
+    tensors: Tensors,
     tile: Tile | None = None,
     **switches: bool,
 ) -> CheckResult:
-    plan = Plan(problem, stage, tile, engine, **switches)
-    input, weight, bias = (None if t is None else engine.to_device(t) for t in tensors)
+    output = computed(stage, engine, problem, tensors, tile, **switches)
+    return Oracle(problem, *tensors).check(output, **allowances(stage, problem))
+
+
+def computed(
+    stage: Stage,
+    engine: Engine,
+    problem: ConvProblem,
+    tensors: Tensors,
+    tile: Tile | None = None,
+    **switches: bool,
+) -> np.ndarray:
+    """What a stage writes to an output that was poisoned with NaN."""
     output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
-    plan(input, weight, output, bias)
-    allowed = allowances(stage, problem)
-    return Oracle(problem, *tensors).check(engine.to_host(output), **allowed)
+    input, weight, bias = (None if t is None else engine.to_device(t) for t in tensors)
+    Plan(problem, stage, tile, engine, **switches)(input, weight, output, bias)
+    return engine.to_host(output)
 
 
 def pytest_collection_finish():

@@ -5,17 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import conftest
 import numpy as np
 from kernels.tensor_cores import split
-from numba import cuda, uint32
 
 from convlab import ConvProblem, Stage, Tile
 from convlab.engines import Engine
-from convlab.kernels.split_filter import core_matrices, make_filter_number
 from convlab.oracle import random_tensors
-from convlab.plans import Plan
-from convlab.stage import Flat, Launch, Program
-from convlab.stages.s13_tensor_cores import filter_layout
 
 F = np.float32
 INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)
@@ -24,6 +20,7 @@ INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)
 # padding are uneven.
 FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0)))
 # Fifteen pixels an image, so that a run of four windows may be of two.
+TAIL = ConvProblem(5, 4, 4, 5, 21, (2, 1))
 ODD = ConvProblem(5, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 0), (1, 0)))
 
 
@@ -41,18 +38,9 @@ def warpgroup_tile(channels: int) -> Tile:
     return Tile(channels, 128, 16, channels // 4, 4)
 
 
-def computed(
-    stage: Stage,
-    engine: Engine,
-    problem: ConvProblem,
-    numbers: Any,
-    tile: Tile | None = None,
-    **options: bool,
-) -> np.ndarray:
-    output = engine.to_device(np.full(problem.output_shape, NAN, F))
-    input, weight, bias = (None if n is None else engine.to_device(n) for n in numbers)
-    Plan(problem, stage, tile or stage.tiny_tile, engine, **options)(input, weight, output, bias)
-    return engine.to_host(output)
+def computed(stage, engine, problem, numbers, tile=None, **options: bool) -> np.ndarray:
+    """By the tiny tile, where none is named."""
+    return conftest.computed(stage, engine, problem, numbers, tile or stage.tiny_tile, **options)
 
 
 # The filter
@@ -89,24 +77,3 @@ def both_parts(stage: Stage, problem: ConvProblem, tile: Tile, weight: Any) -> n
         parts = np.stack(split(ordered))
     parts[1] = np.where(np.isfinite(parts[0]), parts[1], ordered)
     return parts
-
-
-def numbers_had_back(
-    stage: Stage, problem: ConvProblem, tile: Tile, weight: Any, engine: Engine
-) -> np.ndarray:
-    """The weight, as ``filter_number`` finds it in the packed filter."""
-    layout = (core_matrices if stage.name == "s14_warpgroups" else filter_layout)(tile)
-    filter_number, M, K = make_filter_number(problem, tile, layout), problem.M, problem.K
-
-    @cuda.jit
-    def read(packed, output):
-        at = uint32(cuda.grid(1))
-        if at < M * K:
-            output[at] = filter_number(packed, uint32(at // K), uint32(at % K))
-
-    packed = packed_filter(stage, problem, tile, weight, engine)
-    launch = Launch(read, (-(-M * K // 32),), (32,), (Flat("packed"), Flat("output")))
-    program = Program(stage.prepare(problem, tile).buffers, (launch,))
-    output = engine.to_device(np.full(M * K, NAN, F))
-    engine.build(launch, program)([packed, output])
-    return engine.to_host(output).reshape(weight.shape)

@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from numba import cuda
-from numba.cuda.core import config
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from pretended_gpu import PretendedGpu
 
 import convlab
 from convlab import ConvProblem, EngineUnavailable, Tile, api, unfold_einsum
 from convlab.arrays import Placement
 from convlab.engines import unavailable
-from convlab.engines.cudasim import CudaSim
-from convlab.engines.simulator import Simulator
 from convlab.oracle import check_output, random_tensors
 
 SETTINGS: dict[str, Any] = {"stride": (1, 2), "padding": 1}
@@ -27,14 +25,6 @@ PROBLEM = ConvProblem(2, 3, 5, 4, 6, (2, 3), **SETTINGS)
 @pytest.fixture
 def tensors():
     return random_tensors(PROBLEM, 11)
-
-
-@pytest.mark.parametrize("settings", [SETTINGS, {"padding": "same", "dilation": 2}], ids=str)
-@pytest.mark.parametrize("stage", ["auto", "s01", "s07_microkernel", "s11"])
-def test_conv2d_on_numpy_arrays(stage, settings, tensors):
-    result = convlab.conv2d(*tensors, **settings, stage=stage)
-    assert isinstance(result, np.ndarray)
-    assert check_output(ConvProblem(2, 3, 5, 4, 6, (2, 3), **settings), result, *tensors).ok
 
 
 def test_conv2d_takes_and_writes_arrays_of_any_memory_order(tensors):
@@ -47,8 +37,10 @@ def test_conv2d_takes_and_writes_arrays_of_any_memory_order(tensors):
     assert convlab.conv2d(*given, **SETTINGS, out=out, stage="s11") is out
     assert check_output(PROBLEM, out, *tensors).ok
     assert all(np.array_equal(*pair) for pair in zip(before, given, strict=True))
-    result = convlab.conv2d(input, weight, **SETTINGS)
-    assert check_output(PROBLEM, result, input, weight).ok
+    settings = {"padding": "same", "dilation": 2}
+    result = convlab.conv2d(input, weight, **settings, stage="s07_microkernel")
+    assert isinstance(result, np.ndarray)
+    assert check_output(ConvProblem(2, 3, 5, 4, 6, (2, 3), **settings), result, input, weight).ok
 
 
 @pytest.mark.parametrize("groups", [1, 2, 6])
@@ -166,18 +158,13 @@ BAD_CALLS = {
     "input float64": ({"input": ones(1, 2, 5, 5, dtype=np.float64)}, TypeError, "input.*float64"),
     "weight None": ({"weight": None}, TypeError, "weight is a NoneType"),
     "weight 2-D": ({"weight": ones(3, 2)}, ValueError, r"weight has shape \(3, 2\)"),
-    "weight half": ({"weight": ones(3, 2, 3, 3, dtype=np.float16)}, TypeError, "weight.*float16"),
     "channels differ": ({"weight": ones(3, 4, 3, 3)}, ValueError, "weight has shape.*2 channels"),
     "bias too long": ({"bias": ones(4)}, ValueError, r"bias has shape \(4,\).*\(3,\)"),
-    "bias 2-D": ({"bias": ones(3, 1)}, ValueError, r"bias has shape \(3, 1\)"),
     "bias float64": ({"bias": ones(3, dtype=np.float64)}, TypeError, "bias.*float64"),
     "out of another shape": ({"out": ones(1, 3, 5, 5)}, ValueError, r"out has.*\(1, 3, 3, 3\)"),
     "out float64": ({"out": ones(1, 3, 3, 3, dtype=np.float64)}, TypeError, "out.*float64"),
     "out read-only": ({"out": read_only(1, 3, 3, 3)}, ValueError, "out is read-only"),
     "no rows": ({"input": ones(1, 2, 0, 5)}, ValueError, "height is 0"),
-    "no filters": ({"weight": ones(0, 2, 3, 3)}, ValueError, "out_channels is 0"),
-    "stride 0": ({"stride": 0}, ValueError, "stride is 0"),
-    "padding negative": ({"padding": -1}, ValueError, "padding is -1"),
     "dilation float": ({"dilation": 1.5}, TypeError, r"dilation is 1\.5"),
     "groups do not divide": ({"groups": 2}, ValueError, "groups is 2: .* 2 channels .* 3 filters"),
     "groups for another weight": (
@@ -210,29 +197,20 @@ def test_a_bad_call_is_refused_in_a_sentence(arguments, kind, names):
     assert len(str(refusal.value)) < 300
 
 
-BAD_TILES = {
-    "zero": ({"M_B": 0, "N_B": 4, "K_B": 4}, "M_B is 0"),
-    "a float": ({"M_B": 4, "N_B": 4.0, "K_B": 4}, "N_B is 4.0"),
-    "rows do not divide": ({"M_B": 6, "N_B": 4, "K_B": 4, "M_T": 4}, "M_B must be a multiple"),
-    "columns do not divide": ({"M_B": 4, "N_B": 6, "K_B": 4, "N_T": 4}, "N_B must be a multiple"),
-    "enormous": ({"M_B": 10**9999, "N_B": 4, "K_B": 4}, "M_B is a 33216-bit int: it must be"),
-    "too many threads": ({"M_B": 64, "N_B": 64, "K_B": 4}, "4096 threads"),
-}
+BAD_TILES = [
+    ((0, 4, 4), "M_B is 0"),
+    ((4, 4.0, 4), "N_B is 4.0"),
+    ((6, 4, 4, 4), "M_B must be a multiple"),
+    ((4, 6, 4, 1, 4), "N_B must be a multiple"),
+    ((10**9999, 4, 4), "M_B is a 33216-bit int: it must be"),
+    ((64, 64, 4), "4096 threads"),
+]
 
 
-@pytest.mark.parametrize(("sizes", "names"), BAD_TILES.values(), ids=BAD_TILES.keys())
+@pytest.mark.parametrize(("sizes", "names"), BAD_TILES, ids=[names for _, names in BAD_TILES])
 def test_a_bad_tile_is_refused(sizes, names):
     with pytest.raises(ValueError, match=re.escape(names)):
-        Tile(**sizes)
-
-
-class PretendedGpu(Simulator):
-    """A GPU whose device arrays are those of Numba's simulator."""
-
-    name, is_gpu = "gpu", True
-
-    def empty(self, shape: tuple[int, ...]) -> Any:
-        return FakeCUDAArray(super().empty(shape))
+        Tile(*sizes)
 
 
 class Ready(NamedTuple):
@@ -261,11 +239,11 @@ def planned(monkeypatch) -> list[tuple[Any, ...]]:
         return Ready(plan, run)
 
     monkeypatch.setattr(api, "choose", lambda name: PretendedGpu(strict=False))
+    monkeypatch.setattr(
+        PretendedGpu, "empty", lambda gpu, shape: FakeCUDAArray(np.empty(shape, "f4"))
+    )
     monkeypatch.setattr(api, "_ready", ready)
     monkeypatch.setattr(api, "placement_of", lambda *_: Placement("Numba", 0))
-    monkeypatch.setattr(
-        Placement, "empty", lambda placement, shape: FakeCUDAArray(np.empty(shape, "f4"))
-    )
     return calls
 
 
@@ -289,14 +267,9 @@ def test_device_arrays_are_copied_where_four_numbers_cannot_move(planned, behind
     function = convlab.conv2d if axes == 2 else convlab.conv3d
     stage = "s01" if axes == 2 else "auto"
     assert function(*given, groups=groups, stage=stage, out=out) is out
-    sides = [
-        unfold_einsum(side[0], side[1], side[2])
-        for side in zip(
-            np.split(tensors[0], groups, 1), np.split(tensors[1], groups),
-            np.split(tensors[2], groups), strict=True,
-        )
-    ]  # fmt: skip
-    assert np.array_equal(out._ary, np.concatenate(sides, 1))
+    sides = (np.split(one, groups, axis) for one, axis in zip(tensors, (1, 0, 0), strict=True))
+    wanted = [unfold_einsum(*side) for side in zip(*sides, strict=True)]
+    assert np.array_equal(out._ary, np.concatenate(wanted, 1))
     for call in planned:
         assert all(api._is_whole(array) for array in call if array is not None)
     if axes == 2 and groups == 1:
@@ -313,24 +286,10 @@ def test_a_refused_call_leaves_out_alone():
         convlab.conv2d(same, ones(1, 1, 1, 1), out=same)
 
 
-def test_more_blocks_than_a_grid_holds_are_refused():
-    problem = ConvProblem(1, 1, 1, 1, 600_000, 1)
-    with pytest.raises(
-        ValueError, match=r"implicit_gemm needs 75000 blocks along y: .* at most 65535"
-    ):
-        convlab.plan(problem, "s04")
-
-
 @pytest.mark.skipif(unavailable("gpu") is None, reason="there is a GPU here")
 def test_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(EngineUnavailable, match="engine is 'gpu', which cannot run here"):
         convlab.conv2d(IMAGE, FILTER, engine="gpu")
-
-
-def test_without_a_gpu_a_simulator_runs_by_itself():
-    if unavailable("gpu") is not None:
-        kind = CudaSim if config.ENABLE_CUDASIM else Simulator
-        assert isinstance(convlab.plan(PROBLEM).engine, kind)
 
 
 def test_public_names():

@@ -78,14 +78,9 @@ def onnx_cases() -> list[Any]:
     except ImportError:
         return []
     with np.errstate(all="ignore"):
-        nodes = collect_testcases("Conv")
-    return [
-        case
-        for case in (*nodes, *loader.load_model_tests(kind="pytorch-converted"))
-        if case.name.startswith(
-            ("test_Conv1", "test_Conv2", "test_Conv3", "test_conv_", "test_basic")
-        )
-    ]
+        cases = [*collect_testcases("Conv"), *loader.load_model_tests(kind="pytorch-converted")]
+    ours = "test_Conv1", "test_Conv2", "test_Conv3", "test_conv_", "test_basic"
+    return [case for case in cases if case.name.startswith(ours)]
 
 
 def onnx_settings(node: Any, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> dict[str, Any]:
@@ -93,19 +88,16 @@ def onnx_settings(node: Any, sizes: tuple[int, ...], kernel: tuple[int, ...]) ->
     from onnx import helper
 
     given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
-    stride = given.get("strides", [1] * len(sizes))
-    dilation = given.get("dilations", [1] * len(sizes))
-    pads = given.get("pads", [0] * 2 * len(sizes))
-    padding = list(zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
-    if given.get("auto_pad", b"NOTSET") == b"SAME_LOWER":
-        totals = [
-            max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
-            for n, s, k, d in zip(sizes, stride, kernel, dilation, strict=True)
-        ]
+    axes = len(sizes)
+    stride, dilation = (given.get(name, [1] * axes) for name in ("strides", "dilations"))
+    pads = given.get("pads", [0] * 2 * axes)
+    padding = list(zip(pads[:axes], pads[axes:], strict=True))
+    if given.get("auto_pad") == b"SAME_LOWER":
+        spans = zip(sizes, stride, kernel, dilation, strict=True)
+        totals = [max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n) for n, s, k, d in spans]
         padding = [(total - total // 2, total // 2) for total in totals]
-    return {
-        "stride": stride, "padding": padding, "dilation": dilation, "groups": given.get("group", 1)
-    }  # fmt: skip
+    groups = given.get("group", 1)
+    return {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
 
 
 def onnx_data(case: Any) -> tuple[Any, list[tuple[list[np.ndarray], np.ndarray]]]:
@@ -122,11 +114,10 @@ def onnx_data(case: Any) -> tuple[Any, list[tuple[list[np.ndarray], np.ndarray]]
     folder = Path(case.model_dir)
     graph = onnx.load(folder / "model.onnx").graph
     held = [numpy_helper.to_array(one) for one in graph.initializer]
-    sets = [
-        ([read(one / "input_0.pb"), *held], read(one / "output_0.pb"))
-        for one in sorted(folder.glob("test_data_set_*"))
+    sets = sorted(folder.glob("test_data_set_*"))
+    return graph.node[0], [
+        ([read(one / "input_0.pb"), *held], read(one / "output_0.pb")) for one in sets
     ]
-    return graph.node[0], sets
 
 
 CASES = onnx_cases()
@@ -147,10 +138,6 @@ def test_onnxs_own_cases(case):
 
 def is_misaligned(array: np.ndarray) -> bool:
     return bool(array.size and array.ctypes.data % 16)
-
-
-def of_numpy(array: np.ndarray) -> np.ndarray:
-    return array
 
 
 def of_numba(array: np.ndarray) -> Any:
@@ -197,7 +184,7 @@ def of_jax(device: str, array: np.ndarray) -> Any:
 
 
 KINDS = {
-    "NumPy": of_numpy,
+    "NumPy": lambda array: array,
     "Numba": of_numba,
     "CuPy": of_cupy,
     "PyTorch, CPU": lambda array: of_torch("cpu", array),
@@ -205,10 +192,6 @@ KINDS = {
     "JAX, CPU": lambda array: of_jax("cpu", array),
     "JAX, GPU": lambda array: of_jax("gpu", array),
 }
-
-
-def channels_last(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(np.moveaxis(array, 1, -1)).swapaxes(-1, 1).swapaxes(-1, 2)
 
 
 def misaligned(array: np.ndarray) -> np.ndarray:
@@ -219,7 +202,9 @@ def misaligned(array: np.ndarray) -> np.ndarray:
 LAYOUTS = {
     "contiguous": np.ascontiguousarray,
     "strided": lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
-    "channels-last": channels_last,
+    "channels-last": lambda array: np.moveaxis(
+        np.ascontiguousarray(np.moveaxis(array, 1, -1)), -1, 1
+    ),
     "misaligned": misaligned,
     "0-sized": lambda array: array[:0],
 }
@@ -290,18 +275,14 @@ def test_what_no_library_holds_is_refused_by_name():
     torch = pytest.importorskip("torch")
     pytest.importorskip("array_api_compat")
     images, filters = torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3)
-    for given, what in (
-        (
-            (images, filters.numpy()),
-            "weight is of NumPy on the host: it must be of input's PyTorch",
-        ),
-        ((images.double(), filters), "input has dtype float64: it must be float32"),
-        ((images.half(), filters), "input has dtype float16: it must be float32"),
-        ((images.to("meta"), filters), "input is on meta: it must be on 'cpu' or 'cuda'"),
-        ((images.to_sparse(), filters), "input has layout torch.sparse_coo: it must be"),
+    for input, weight, what in (
+        (images, filters.numpy(), "weight is of NumPy on the host: it must be of input's PyTorch"),
+        (images.half(), filters, "input has dtype float16: it must be float32"),
+        (images.to("meta"), filters, "input is on meta: it must be on 'cpu' or 'cuda'"),
+        (images.to_sparse(), filters, "input has layout torch.sparse_coo: it must be"),
     ):
         with pytest.raises(TypeError, match=what):
-            convlab.conv2d(*given)
+            convlab.conv2d(input, weight)
 
 
 def test_a_tracer_of_jax_is_refused():

@@ -10,7 +10,7 @@ from numba.cuda.core import config
 if config.ENABLE_CUDASIM:
     pytest.skip("Numba runs as its CUDA simulator: it compiles nothing", allow_module_level=True)
 
-from pretended_driver import KERNEL, PROBLEM, SHAPES, arrays_at, pretended_driver
+from pretended_driver import KERNEL, PROBLEM, SHAPES, arrays_at
 from typer.testing import CliRunner
 
 from convlab.cli import app
@@ -86,22 +86,10 @@ def _shape(argument, shapes):
 
 
 def test_an_array_whose_indices_it_would_read_as_negative_is_refused():
-    assert MlirKernel.laid_out((2**15, 2**16 - 1), 64) == [
-        64,
-        64,
-        0,
-        2**15,
-        2**16 - 1,
-        2**16 - 1,
-        1,
-    ]
+    most = 2**16 - 1
+    assert MlirKernel.laid_out((2**15, most), 64) == [64, 64, 0, 2**15, most, most, 1]
     with pytest.raises(ValueError, match=r"^an array has 2,147,483,648 elements: .* at most 2,147"):
         MlirKernel.laid_out((2**15, 2**16), 64)
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    yield from pretended_driver(monkeypatch)
 
 
 def test_its_kernels_are_launched_alone_and_in_a_plan_s_graph(fake):

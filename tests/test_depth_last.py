@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import prod
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ import pytest
 from convlab import ConvProblem, trace
 from convlab.engines import Engine
 from convlab.kernels import depth_last
-from convlab.kernels.depth_last import DEEPEST, WARP, depth_slices
+from convlab.kernels.depth_last import DEEPEST, depth_slices
 from convlab.kernels.im2col import columns_buffer
-from convlab.simulation.python_body import python_body
 from convlab.stage import Launch, Program
 from convlab.tracing.records import LaunchTrace
 
@@ -48,26 +46,6 @@ def test_whole_sectors_and_no_bank_conflict(depth: int, filter_size: int) -> Non
             amid = one.array == "depth_last" and slices.pitch % 8 and filter_size > 1
             most = one.fewest_sectors + (one.requests if amid else 0)
             assert one.fewest_sectors <= one.sectors <= most
-
-
-@pytest.mark.parametrize("quads", [1, 2, 3, 4])
-@pytest.mark.parametrize("lanes", [8, WARP])
-@pytest.mark.parametrize("odd", [0, 1])
-def test_every_float4_is_fetched_once(quads: int, lanes: int, odd: int) -> None:
-    float4_of = python_body(depth_last.make_float4_of(quads, lanes), SimpleNamespace())
-    found = [float4_of(f, lane, odd) for f in range(quads) for lane in range(lanes)]
-    assert sorted(found) == list(range(quads * lanes))
-
-
-def test_pitch_4_is_the_documents_design() -> None:
-    """Block 128 x 2, a float4 a thread, shared memory of 8 x (128 + 4)."""
-    (launch,) = depth_last.im2col_launches(ConvProblem(1, 3, 4, 64, 1, 1))
-    assert launch.block == (128, 2)
-    found = traced(launch, ConvProblem(1, 3, 4, 64, 1, 1))
-    shapes = {array.name: array.shape for array in found.arrays}
-    lanes = [(a.array, a.operation, a.lanes) for a in found.accesses]
-    assert shapes["S"] == (8 * 132,)
-    assert lanes[:2] == [("depth_last", "load", 256), ("S", "store", 4 * 256)]
 
 
 @pytest.mark.parametrize("depth", range(1, 40))

@@ -89,18 +89,13 @@ def overflows(array):
     array[0] = array[0] * array[0]
 
 
-def test_device_functions_shared_memory_barriers_and_atomics():
+def test_device_functions_shared_memory_and_atomics():
     array, result = np.arange(5, dtype=np.float32), np.zeros(5, np.float32)
     run(double_all, 2, 3, array, result)
     assert result.tolist() == [0, 2, 4, 6, 8]
-    array = np.arange(8, dtype=np.float32)
-    run(reverse_in_block, 1, 8, array)
-    assert array.tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
     run(two_arrays_on_one_line, 1, 1, result)
-    assert result[0] == 1
-    result[:] = 0
     run(add, 2, 3, result)  # a kernel named like an attribute that it uses
-    assert result[0] == 6
+    assert result[0] == 1 + 6
 
 
 @pytest.mark.parametrize(
@@ -130,21 +125,16 @@ def test_numbers_and_indices_are_a_gpus():
         run(double_all, 1, 1, np.ones((1, 1), np.float32), np.ones((1, 1), np.float32))
 
 
-OF_WARPS = (
-    "global_requests", "global_sectors", "shared_requests", "shared_wavefronts",
-    "sectors_per_request", "wavefronts_per_request", "bytes_per_flop",
-)  # fmt: skip
-
-
 def test_what_is_counted():
     array = np.arange(8, dtype=np.float32)
     with SIM.counting() as counts:
         run(reverse_in_block, 1, 8, array)
     accesses = ("global_loads", "global_stores", "shared_loads", "shared_stores", "barriers")
-    assert counts.as_dict(flops=128) == {
+    found = counts.as_dict(flops=128)
+    assert {name: one for name, one in found.items() if one is not None} == {
         **dict.fromkeys(accesses, 8), "global_bytes": 64, "flops_per_byte": 2,
-        **dict.fromkeys(OF_WARPS),  # which Numba's simulator does not know
     }  # fmt: skip
+    assert found["global_requests"] is None  # Numba's simulator has no warps
     with SIM.counting() as counts:
         pass
     assert counts.as_dict(flops=1)["flops_per_byte"] == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from split_products import FEW, computed
+from split_products import FEW, TAIL, computed
 
 from convlab import ConvProblem, Tile, plans, stages, trace_stage
 from convlab.engines import Engine
@@ -27,6 +27,8 @@ best_splits, best_tile = HEURISTIC.best_splits, HEURISTIC.best_tile
 candidates, estimated_cost = HEURISTIC.candidates, HEURISTIC.estimated_cost
 # Eight channels, so that a slice can be channels of one place; five, so that none can.
 MANY = ConvProblem(2, 8, 6, 7, 18, (3, 2), stride=(1, 2), padding=(1, 2), dilation=(2, 1))
+# Of windows whose outputs are stored as scalars, channels and windows stick out of every tile.
+PROBLEMS = {"many channels": MANY, "few channels": FEW, "scalars": TAIL}
 FEW_OUTPUTS = [
     ConvProblem(1, 256, 14, 14, 256, 3, padding=1),
     ConvProblem(1, 512, 7, 7, 512, 3, padding=1),
@@ -38,12 +40,14 @@ FEW_OUTPUTS = [
 ]
 
 
-@pytest.mark.parametrize("problem", [MANY, FEW], ids=["many channels", "few channels"])
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 @pytest.mark.parametrize(
     "tile",
     [
         Tile(16, 32, 8, 4, 4),  # a warp of 4 x 8
         Tile(32, 32, 4, 4, 4),  # two of them
+        Tile(16, 64, 8, 4, 4),  # two side by side
+        Tile(16, 64, 4, 4, 8),  # twice as many windows as threads
         Tile(8, 16, 3, 4, 4),  # eight threads for 16 columns, an odd depth, a warp that is none
         Tile(16, 8, 7, 4, 4),  # as many threads as columns; a tail of K
         Tile(32, 8, 2, 4, 4),  # two rows of a slice at a time
@@ -54,27 +58,6 @@ FEW_OUTPUTS = [
 def test_every_way_to_fetch(tile: Tile, problem: ConvProblem, checked: Any) -> None:
     tensors = random_tensors(problem, seed=tile.K_B)
     assert checked(problem, S12, tensors, tile).ok
-
-
-@pytest.mark.same_in_cudasim
-def test_the_pipeline_is_as_deep_as_shared_memory_allows() -> None:
-    assert Tile(128, 128, 16, 8, 8).pipeline_depth(16 * 256) == 3
-    assert Tile(128, 128, 20, 8, 8).pipeline_depth(20 * 256) == 2
-
-
-def test_a_window_shorter_than_the_pipeline(checked: Any) -> None:
-    problem = ConvProblem(2, 4, 5, 5, 5, 1)
-    assert checked(problem, S12, random_tensors(problem, 1), Tile(16, 32, 4, 4, 4)).ok
-
-
-def test_places_that_do_not_fit_constant_memory_are_computed(
-    monkeypatch: pytest.MonkeyPatch, checked: Any
-) -> None:
-    monkeypatch.setattr(window_copies, "TABLE_BYTES", 0)
-    for problem, depth in ((MANY, 4), (FEW, 3)):
-        tile = Tile(16, 32, depth, 4, 4)
-        plans._prepared.cache_clear()  # programs are kept
-        assert checked(problem, S12, random_tensors(problem, 2), tile).ok
 
 
 @pytest.mark.same_in_cudasim
@@ -115,15 +98,24 @@ def test_millions_of_channels(problem: ConvProblem, name: str) -> None:
 
 
 @pytest.mark.same_in_cudasim
-def test_s12_takes_as_many_channels_as_rows_of_its_largest_blocks() -> None:
-    S12.prepare(most := ConvProblem(1, 1, 1, 1, 128 * 65535, 1), production_tile(S12, most))
-    with pytest.raises(ValueError, match="fused_im2win needs 65536 blocks along y"):
-        S12.prepare(more := replace(most, out_channels=128 * 65535 + 1), production_tile(S12, more))
+@pytest.mark.parametrize(
+    ("name", "rows", "kernel"), [("s12", 128, "fused_im2win"), ("s14", 96, "warpgroups")]
+)
+def test_as_many_channels_as_rows_of_the_largest_blocks(name: str, rows: int, kernel: str) -> None:
+    stage, most = stage_named(name), ConvProblem(1, 1, 1, 1, rows * 65535, 1)
+    assert stage.prepare(most, tile := production_tile(stage, most)).tile == tile
+    assert rows == tile.M_B
+    more = replace(most, out_channels=rows * 65535 + 1)
+    with pytest.raises(ValueError, match=f"{kernel} needs 65536 blocks along y: .* at most 65535"):
+        stage.prepare(more, production_tile(stage, more))
 
 
-@pytest.mark.parametrize("problem", [MANY, FEW], ids=["many channels", "few channels"])
-@pytest.mark.parametrize("splits", [2, 3, 100])
-@pytest.mark.parametrize("tile", [Tile(16, 32, 4, 4, 4), Tile(8, 16, 3, 4, 4)], ids=str)
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+@pytest.mark.parametrize(
+    ("tile", "splits"),
+    [(Tile(16, 32, 4, 4, 4), 2), (Tile(8, 16, 3, 4, 4), 100), (Tile(16, 64, 4, 4, 8), 3)],
+    ids=str,
+)
 def test_sums_split_among_blocks(
     tile: Tile, splits: int, problem: ConvProblem, checked: Any
 ) -> None:
@@ -203,15 +195,11 @@ def test_no_tile_and_no_gpu_splits_more_often_than_the_check_allows(multiprocess
 def test_split_sums_are_cleared_first_and_whole_ones_are_not_split() -> None:
     problem = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
     tile = best_tile(problem)
-    names = []
     for options in ({}, {"whole_sums": True}, {"relu": True}):
         splits = splits_for(S12, problem, tile, None, **options)
-        names.append(
-            [step.name for step in S12.prepare(problem, tile, **options, **splits).launches]
-        )
-    assert names == [["pack_filter", "clear", "fused_im2win"]] + 2 * [
-        ["pack_filter", "fused_im2win"]
-    ]
+        launches = S12.prepare(problem, tile, **options, **splits).launches
+        clear = [] if options else ["clear"]
+        assert [step.name for step in launches] == ["pack_filter", *clear, "fused_im2win"]
 
 
 # Where the threads of a warp are in a tile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import run_and_check
 from hypothesis import given
 from hypothesis import strategies as st
 from numba.cuda.core import config
@@ -14,9 +15,9 @@ from convlab.engines import choose
 from convlab.gradient import Gradient
 from convlab.lint import lint_stage
 from convlab.oracle import Oracle, random_tensors
-from convlab.plans import Plan, plan, stage_for
+from convlab.plans import plan, stage_for
 from convlab.problem import ConvProblem
-from convlab.stages import BACKWARD, allowances, stage_named
+from convlab.stages import BACKWARD, stage_named
 from convlab.stages.b02_exchanged_roles import through
 from convlab.tracing import trace_stage
 from convlab.workloads import paper_layer
@@ -35,15 +36,6 @@ AWKWARD = {
     "two groups": ConvProblem(2, 4, 5, 6, 6, (3, 2), (1, 2), 1, groups=2),
     "depthwise": ConvProblem(2, 6, 10, 7, 6, (3, 1), 2, (1, 0), groups=6),
 }
-
-
-def run(gradient, stage, engine, tensors, tile=None):
-    """The result's check, its output poisoned with NaN first."""
-    plan = Plan(gradient, stage, tile, engine)
-    output = engine.to_device(np.full(gradient.output_shape, np.nan, np.float32))
-    plan(*map(engine.to_device, tensors[:2]), output)
-    allowed = allowances(stage, gradient)
-    return Oracle(gradient, *tensors[:2]).check(engine.to_host(output), **allowed)
 
 
 @pytest.mark.parametrize("of", SIDES)
@@ -67,23 +59,22 @@ def test_the_reference_is_the_derivative(problem, of):
 @pytest.mark.parametrize("of", SIDES)
 @pytest.mark.parametrize("name", ["b01", "b02", "s05", "s13_tensor_cores"])
 @pytest.mark.parametrize("problem", AWKWARD.values(), ids=AWKWARD)
-def test_awkward_shapes_are_right(problem, name, of, engine):
+def test_awkward_shapes_are_right(problem, name, of, engine, checked):
     gradient = Gradient(problem, of)
     stage = stage_for(name, engine, gradient)
     if not stage.runs_on(engine.capability()):
         pytest.skip(f"the GPU is too old for {stage.name}")
-    result = run(gradient, stage, engine, random_tensors(gradient, 3, bias=False))
+    result = checked(gradient, stage, random_tensors(gradient, 3, bias=False))
     assert result.ok, str(result)
 
 
 @given(problems(max_macs=600), st.integers(0, 2**32 - 1))
-def test_any_shape_is_right(problem, seed):
-    simulator = choose("simulator")
+def test_any_shape_is_right(checked_in_simulator, problem, seed):
     for of in SIDES:
         gradient = Gradient(problem, of)
         tensors = random_tensors(gradient, seed, bias=False, integers=True)
         for stage in (BACKWARD[0], through(stage_named("s01"))):
-            result = run(gradient, stage, simulator, tensors)
+            result = checked_in_simulator(gradient, stage, tensors)
             assert result.ok, f"{stage.name}: {result}"
             assert result.error_over_bound == 0
 
@@ -92,15 +83,20 @@ def test_any_shape_is_right(problem, seed):
 @pytest.mark.parametrize("stage", BACKWARD, ids=lambda stage: stage.name)
 def test_numbas_simulator_agrees(stage, of):
     gradient = Gradient(AWKWARD["sides differ"], of)
-    assert run(gradient, stage, choose("cudasim"), random_tensors(gradient, 4, bias=False)).ok
+    numbers = random_tensors(gradient, 4, bias=False)
+    assert run_and_check(choose("cudasim"), gradient, stage, numbers).ok
 
 
-@pytest.mark.parametrize("of", SIDES)
-@pytest.mark.parametrize("name", ["two groups", "depthwise"])
-def test_a_stage_without_groups_leaves_them_to_grouped(name, of):
-    gradient = Gradient(AWKWARD[name], of)
-    program = through(stage_named("s12")).prepare(gradient, None)
-    assert "grouped" in [step.name for step in program.launches]
+@pytest.mark.parametrize(
+    ("problem", "of", "kernel"),
+    [
+        *((AWKWARD[name], of, "grouped") for name in ("two groups", "depthwise") for of in SIDES),
+        (ConvProblem(4, 8, 16, 16, 16, 3, 1, 1), "input", "fused_im2win"),  # nothing to interleave
+    ],
+)
+def test_groups_are_left_to_grouped(problem, of, kernel):
+    program = BACKWARD[1].prepare(Gradient(problem, of), BACKWARD[1].tiny_tile)
+    assert kernel in [step.name for step in program.launches][-2:]
 
 
 def test_a_wrong_gradient_is_found():
@@ -120,11 +116,6 @@ def test_no_more_work_than_the_convolution():
     for layer in (ConvProblem(4, 8, 32, 32, 16, 4, 2, 1), ConvProblem(4, 8, 32, 32, 16, 1, 2)):
         for of in SIDES:
             assert Gradient(layer, of).as_convolution.flops < 1.2 * layer.flops
-    deep = ConvProblem(4, 8, 16, 16, 16, 3, 1, 1)
-    gradient = Gradient(deep, "input")
-    assert [step.name for step in BACKWARD[1].prepare(gradient, BACKWARD[1].tiny_tile).launches][
-        -1
-    ] == "fused_im2win"  # nothing to interleave
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,6 @@ def power_that_overflows(a):
     a[0] = a[0] ** 400.0
 
 
-def test_a_power_that_overflows_is_refused_with_its_line() -> None:
-    line = power_that_overflows.py_func.__code__.co_firstlineno + 2
-    with pytest.raises(NotSimulated, match=rf"write math.pow, .*:{line}"):
-        run(power_that_overflows, np.array([10.0]))
-
-
 @cuda.jit
 def poles(b):
     b[0], b[1], b[2] = math.pow(0.0, -1.0), math.sinh(-1000.0), math.atanh(1.0)
@@ -161,13 +155,6 @@ def imported_shuffle(a):
 @cuda.jit
 def imported_lane(a):
     a[cuda.threadIdx.x] = laneid + 1
-
-
-@imports
-def test_a_name_that_is_not_known_is_refused_with_its_line() -> None:
-    line = imported_lane.py_func.__code__.co_firstlineno + 2
-    with pytest.raises(NotSimulated, match=rf"write cuda.laneid, .*:{line}"):
-        SIM.launch(imported_lane, 1, 1, np.zeros(1))
 
 
 def device_functions(size: int):
@@ -242,9 +229,18 @@ def calls_a_plain_function(b):
     b[undecorated(0)] = 1
 
 
-def test_a_plain_function_is_refused() -> None:
-    with pytest.raises(NotSimulated, match=r"undecorated is a plain function.*device=True"):
-        SIM.launch(calls_a_plain_function, 1, 1, np.zeros(1))
+REFUSED = [
+    pytest.param(power_that_overflows, "write math.pow, ", id="a power that overflows"),
+    pytest.param(imported_lane, "write cuda.laneid, ", marks=imports, id="an unknown name"),
+    pytest.param(calls_a_plain_function, "is a plain function.*device=True", id="f"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "says"), REFUSED)
+def test_what_is_not_simulated_is_refused_with_its_line(kernel, says: str) -> None:
+    line = kernel.py_func.__code__.co_firstlineno + 2
+    with pytest.raises(NotSimulated, match=rf"{says}.*:{line}"):
+        run(kernel, np.array([10.0]))
 
 
 @cuda.jit

@@ -1,6 +1,5 @@
 """The oracle against other people's convolutions, and its bound against float32 itself."""
 
-import dataclasses
 import math
 from itertools import product
 
@@ -19,10 +18,8 @@ from convlab.oracle import (
     Oracle,
     bound_at,
     check_output,
-    largest_error,
     random_tensors,
     rounding_bound,
-    squared_errors,
 )
 from convlab.problem import ConvProblem
 
@@ -48,14 +45,6 @@ def one(value):
 
 
 # --- The answer ---------------------------------------------------------------------------------
-
-
-def test_equation_1_by_hand():
-    input = np.arange(1, 10).reshape(1, 1, 3, 3)
-    weight = np.array([1, 10, 100, 1000]).reshape(1, 1, 2, 2)
-    expected = [[5421, 6532], [8754, 9865]]
-    assert seven_loops(input, weight).tolist() == [[expected]]
-    assert reference(ConvProblem(1, 1, 3, 3, 1, 2), input, weight).tolist() == [[expected]]
 
 
 def scipys_convolution(problem, input, weight, bias):
@@ -258,38 +247,12 @@ def last_row_unwritten(problem, input, weight, bias):
     return output
 
 
-def strides_swapped(problem, input, weight, bias):
-    (top, bottom), (left, right) = problem.padding
-    swapped = dataclasses.replace(
-        problem, stride=problem.stride[::-1], padding=((top, bottom + 20), (left, right + 20))
-    )
-    return reference(swapped, input, weight, bias)[:, :, : problem.H_o, : problem.W_o]
-
-
-def padding_on_the_other_side(problem, input, weight, bias):
-    mirrored = tuple(sides[::-1] for sides in problem.padding)
-    return reference(dataclasses.replace(problem, padding=mirrored), input, weight, bias)
-
-
-def dilation_ignored(problem, input, weight, bias):
-    (top, bottom), (left, right) = problem.padding
-    fewer = (problem.W_f - 1) * (problem.d_w - 1)
-    plain = dataclasses.replace(problem, dilation=1, padding=((top, bottom), (left, right - fewer)))
-    return reference(plain, input, weight, bias)
-
-
 MISTAKES = {
     "a term dropped": a_term_dropped,
     "shifted": lambda *made: np.roll(reference(*made), 1, axis=3),
     "bias forgotten": lambda p, x, w, b: reference(p, x, w),
-    "bias of the next channel": lambda p, x, w, b: reference(p, x, w, np.roll(b, 1)),
     "filter flipped": lambda p, x, w, b: reference(p, x, w[:, :, ::-1, ::-1], b),
-    "bias added twice": lambda p, x, w, b: reference(p, x, w, 2 * b),
     "first image again": lambda p, x, w, b: reference(p, np.broadcast_to(x[:1], x.shape), w, b),
-    "channels reversed": lambda p, x, w, b: reference(p, x[:, ::-1], w, b),
-    "strides swapped": strides_swapped,
-    "padding on the other side": padding_on_the_other_side,
-    "dilation ignored": dilation_ignored,
     "last row unwritten": last_row_unwritten,
 }
 
@@ -310,16 +273,6 @@ def test_a_wrong_output_fails(mistake, integers):
     assert result.first == tuple(np.argwhere(output != right)[0])
 
 
-def test_integers_show_one_missing_term_among_thousands_where_the_bound_hides_it():
-    """Why `random_tensors` can make integers: at Conv12's K the bound is larger than a term."""
-    problem = ConvProblem(1, 512, 3, 3, 1, 3)
-    for integers, found in ((False, False), (True, True)):
-        made = random_tensors(problem, 0, integers=integers)
-        oracle = Oracle(problem, *made)
-        output = a_term_dropped(problem, *made).astype(np.float32)
-        assert oracle.check(output).ok is not found
-
-
 # --- The result --------------------------------------------------------------------------------
 
 
@@ -331,14 +284,8 @@ def test_a_poisoned_element_is_found_where_it_is_in_plain_python(place):
     result = oracle.check(output)
     expected = CheckResult(False, inf, 1, 280, place, nan, float(oracle.expected[place]))
     assert repr(result) == repr(expected)  # and so JSON can hold it; NaN equals nothing
-
-
-def test_a_result_is_a_sentence():
-    assert "all 210" in str(CheckResult(True, 0.1234, 0, 210))
-    wrong = str(CheckResult(False, 812.4, 37, 210, (0, 1, 0, 3), 1.25, 1.5))
-    for part in ("37 of 210", "[0, 1, 0, 3]", "got 1.25", "expected 1.5", "812 times"):
-        assert part in wrong
-    assert "got nan" in str(CheckResult(False, inf, 1, 210, (0, 1, 0, 3), nan, 1.5))
+    assert f"1 of 280 outputs is wrong, first at {[*place]}: got nan, expec" in str(result)
+    assert "all 280" in str(oracle.check(oracle.expected.astype(np.float32)))
 
 
 # --- What is refused, and random tensors --------------------------------------------------------
@@ -413,19 +360,18 @@ def powers(rng, shape, least, most):
     return np.ldexp(rng.uniform(1, 2, shape), rng.integers(least, most + 1, shape))
 
 
+def near_one(rng, shape, bits, low):
+    return 1 + rng.integers(0, 3, shape) * 2.0**-bits + low * 2.0**-23
+
+
 AWKWARD = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
     "positive": lambda rng, shape: rng.uniform(0, 1, shape),
     # Just below a tie: small parts as large as they get, and nearest to each other's size.
-    "largest small parts": lambda rng, shape: (
-        1 + rng.integers(0, 3, shape) * 2.0**-10 + (2**12 - 1) * 2.0**-23
-    ),
+    "largest small parts": lambda rng, shape: near_one(rng, shape, 10, 2**12 - 1),
     # Small parts of twelve bits, of which the last is lost.
-    "odd small parts": lambda rng, shape: (
-        1 + rng.integers(0, 3, shape) * 2.0**-10 + rng.integers(2**10, 2**11, shape) * 2.0**-22
-    ) + 2.0**-23,
-    "all low bits": lambda rng, shape: (
-        1 + rng.integers(0, 2**11, shape) * 2.0**-11 + (2**12 - 1) * 2.0**-23
+    "odd small parts": lambda rng, shape: near_one(
+        rng, shape, 10, 2 * rng.integers(2**10, 2**11, shape) + 1
     ),
     "far apart": lambda rng, shape: powers(rng, shape, -10, 10) * rng.choice((-1, 1), shape),
     "integers": lambda rng, shape: rng.integers(2**11, 2**13, shape),
@@ -447,24 +393,15 @@ def test_split_products_are_within_the_bound(left, chain):
         assert result.ok, f"{right}, K = {K}: {result}"
 
 
-def test_split_products_that_cancel():
-    """The sum is next to nothing; what was lost on the way is not."""
-    rng = np.random.default_rng(6)
-    a = AWKWARD["largest small parts"](rng, (16, 20)).astype(np.float32)
-    b = AWKWARD["odd small parts"](rng, (20, 16)).astype(np.float32)
-    a, b = np.hstack([a, a]), np.vstack([b, -b])
-    b[0] = np.nextafter(b[0], np.float32(0))
-    for chain in (1, 2):
-        result = checked_as_split(a, b, split_product(a, b, chain))
-        assert result.ok, result
-
-
 def test_the_bound_of_split_products_is_not_idle():
-    """What is lost of these comes to a quarter of it."""
+    """What is lost of these comes to a quarter of it, and where they cancel to no more than it."""
     rng = np.random.default_rng(7)
     a, b = (AWKWARD["largest small parts"](rng, shape).astype(np.float32)
             for shape in ((64, 25), (25, 64)))  # fmt: skip
     assert 1 / 5 < checked_as_split(a, b, split_product(a, b, 1)).error_over_bound < 1
+    a, b = np.hstack([a, a]), np.vstack([b, -b])
+    b[0] = np.nextafter(b[0], np.float32(0))
+    assert all(checked_as_split(a, b, split_product(a, b, chain)).ok for chain in (1, 2))
 
 
 def test_one_small_product_loses_three_times_and_that_is_allowed():
@@ -573,46 +510,3 @@ def test_many_outputs_are_checked_as_few_are(x, w, mistakes, off, split):
     np.testing.assert_array_equal(many.magnitude, few.magnitude)
     # Compared as text: what was got and expected may be NaN, which equals nothing.
     assert repr(result) == repr(few.check(output, **allowances))
-
-
-def test_the_compiled_sums_of_squares():
-    rng = np.random.default_rng(4)
-    expected = rng.standard_normal((3, 11))
-    output = expected.astype(np.float32)
-    output[1, 2] += 0.5
-    error = output - expected
-    sums = ((error**2).sum(), (expected**2).sum(), np.abs(error).max())
-    assert squared_errors(output, expected) == pytest.approx(sums, rel=1e-12)
-    for number in (nan, inf):
-        output[2, 3] = number
-        assert not math.isfinite(squared_errors(output, expected)[0])
-
-
-def test_conv9_at_the_size_it_is_used_with():
-    """Large enough for the matrix library to cut it into blocks and threads."""
-    problem = ConvProblem(1, 64, 56, 56, 64, 3)
-    input, weight, bias = random_tensors(problem, 0)
-    some = reference(problem, input, weight, bias)[:, :3, 20:30, 40:]
-    part = input[:, :, 20:32, 40:]
-    expected = np.zeros_like(some)
-    for u, v in np.ndindex(3, 3):
-        seen = part[:, :, u : u + 10, v : v + 14].astype(np.float64)
-        expected += np.einsum("irhw,jr->ijhw", seen, weight[:3, :, u, v])
-    np.testing.assert_allclose(some, expected + bias[:3, None, None], rtol=1e-10, atol=1e-10)
-
-
-def test_the_compiled_pass_finds_the_largest_error():
-    rng = np.random.default_rng(3)
-    expected = rng.standard_normal((5, 7))
-    magnitude = np.abs(rng.standard_normal((5, 7))) * 10.0 ** rng.integers(-45, 9, (5, 7))
-    output = (expected + magnitude * rng.standard_normal((5, 7)) * 2.0**-20).astype(np.float32)
-    bound = rounding_bound(31, with_bias=True, always=1e-44)
-    largest = (np.abs(output - expected) / bound_at(magnitude, bound)).max()
-    assert largest_error(output, expected, magnitude, bound) == largest
-    for number in (nan, inf, -inf):
-        spoilt = output.copy()
-        spoilt[4, 6] = number
-        assert largest_error(spoilt, expected, magnitude, bound) == inf
-        spoilt[4, 6], expected[4, 6] = output[4, 6], number
-        assert largest_error(spoilt, expected, magnitude, bound) == inf
-        expected[4, 6] = output[4, 6]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import pair, problems
 
 from convlab.problem import ConvProblem
-from convlab.workloads import GPU_DEFAULT, LAYER_NAMES, TEACHING, paper_layer
+from convlab.workloads import GPU_DEFAULT, LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -38,17 +38,20 @@ def test_shapes_and_counts_are_those_of_windows_counted_one_by_one(problem):
     p = problem
     assert p.M * p.N * p.K <= 1500  # as small as asked for
     (top, bottom), (left, right) = p.padding
-    window_h = len(range(0, p.H_f * p.d_h, p.d_h)) * p.d_h - (p.d_h - 1)
-    window_w = len(range(0, p.W_f * p.d_w, p.d_w)) * p.d_w - (p.d_w - 1)
+    window_h, window_w = p.H_f * p.d_h - (p.d_h - 1), p.W_f * p.d_w - (p.d_w - 1)
     rows = window_starts(top + p.height + bottom, window_h, p.s_h)
     columns = window_starts(left + p.width + right, window_w, p.s_w)
     assert p.output_shape == (p.batch, p.out_channels, len(rows), len(columns))
+    assert p.output_shape == (p.N_i, p.C_o, p.H_o, p.W_o)
     assert p.window_shape == (window_h, window_w)
+    assert (p.s_h, p.s_w, p.d_h, p.d_w) == (*p.stride, *p.dilation)
+    assert (p.p_h, p.p_w) == (top, left)
+    assert p.input_shape == (p.N_i, p.C_i, p.H_i, p.W_i)
+    assert p.weight_shape == (p.C_o, p.C_i, p.H_f, p.W_f) == (p.M, p.C_i, *p.kernel_size)
 
     terms = p.in_channels * p.kernel_size[0] * p.kernel_size[1]
     outputs = p.batch * p.out_channels * len(rows) * len(columns)
-    assert terms == p.K
-    assert outputs == p.M * p.N
+    assert (terms, outputs) == (p.K, p.M * p.N)
     assert p.flops == 2 * outputs * terms
 
     met_h = pixels_met(p.height, top, rows, p.H_f, p.d_h)
@@ -56,19 +59,6 @@ def test_shapes_and_counts_are_those_of_windows_counted_one_by_one(problem):
     inputs = p.batch * p.in_channels * len(met_h) * len(met_w)
     assert p.least_bytes == 4 * (inputs + p.out_channels * terms + outputs)
     assert p.flops_per_byte == p.flops / p.least_bytes
-
-
-@given(problems())
-def test_the_papers_names_are_the_same_numbers(problem):
-    p = problem
-    assert (
-        p.input_shape == (p.N_i, p.C_i, p.H_i, p.W_i) == (p.batch, p.in_channels, p.height, p.width)
-    )
-    assert p.weight_shape == (p.C_o, p.C_i, p.H_f, p.W_f) == (p.M, p.in_channels, *p.kernel_size)
-    assert p.output_shape == (p.N_i, p.C_o, p.H_o, p.W_o)
-    assert (p.s_h, p.s_w, p.d_h, p.d_w) == (*p.stride, *p.dilation)
-    assert (p.p_h, p.p_w) == (p.padding[0][0], p.padding[1][0])
-    assert p.N_i * p.H_o * p.W_o == p.N
 
 
 @given(pair(1, 9), pair(1, 5), pair(1, 3))
@@ -82,14 +72,10 @@ def test_same_padding_keeps_the_size_and_puts_the_odd_zero_last(size, kernel_siz
 @pytest.mark.parametrize(
     ("given", "held"),
     [
-        (1, ((1, 1), (1, 1))),
-        ((1, 2), ((1, 1), (2, 2))),
-        ([1, 2], ((1, 1), (2, 2))),
-        (((1, 2), (3, 4)), ((1, 2), (3, 4))),
+        (np.int64(1), ((1, 1), (1, 1))),
+        ((np.int8(1), 2), ((1, 1), (2, 2))),
         ([[1, 2], [3, 4]], ((1, 2), (3, 4))),
         (((1, 2), 3), ((1, 2), (3, 3))),
-        (np.int64(1), ((1, 1), (1, 1))),
-        ((np.int8(1), np.uint16(2)), ((1, 1), (2, 2))),
         ("valid", ((0, 0), (0, 0))),
     ],
     ids=str,
@@ -123,8 +109,7 @@ def test_a_problem_can_be_rebuilt_replaced_copied_and_pickled(problem, batch):
 
 
 def test_str_is_shapes_and_what_is_unusual():
-    assert str(make()) == "2x3x9x7 * 5x3x3x3"
-    assert str(make(stride=2, padding=1)) == "2x3x9x7 * 5x3x3x3, stride 2, padding 1"
+    assert str(make(padding=1)) == "2x3x9x7 * 5x3x3x3, padding 1"
     assert str(make(stride=(2, 1), padding=((1, 0), (0, 0)), dilation=2)) == (
         "2x3x9x7 * 5x3x3x3, stride (2, 1), padding ((1, 0), (0, 0)), dilation 2"
     )
@@ -142,9 +127,7 @@ WRONG_TYPES = [
     ({"height": np.float32(9)}, "height is .*9.0.*: .* float32"),
     ({"width": (7,)}, r"width is \(7,\): .* not tuple"),
     ({"kernel_size": (3, 2.5)}, r"kernel_size is \(3, 2.5\): .* float"),
-    ({"kernel_size": ((1, 2), 3)}, r"kernel_size is \(\(1, 2\), 3\): .* not tuple"),
     ({"stride": {1, 2}}, r"stride is \{1, 2\}: .* set"),
-    ({"dilation": (2, False)}, r"dilation is \(2, False\): .* bool"),
     ({"padding": np.array([1, 2])}, r"padding is array.*: .* ndarray"),
 ]
 WRONG_VALUES = [
@@ -152,10 +135,8 @@ WRONG_VALUES = [
     ({"batch": 2**31}, "batch is 2147483648: .* 2..31"),
     ({"kernel_size": (3, 0)}, r"kernel_size is \(3, 0\): .* 1"),
     ({"kernel_size": (3, 3, 3)}, r"kernel_size is \(3, 3, 3\): .* 3 long"),
-    ({"stride": (1, -2)}, r"stride is \(1, -2\): .* 1"),
     ({"padding": -1}, "padding is -1: .* at least 0"),
     ({"padding": ((0, -1), (0, 0))}, r"padding is \(\(0, -1\), \(0, 0\)\): .* at least 0"),
-    ({"padding": (1, 2, 3, 4)}, r"padding is \(1, 2, 3, 4\): .* 4 long"),
     ({"padding": ((1, 2), (3, 4), (5, 6))}, r"padding is .*6\)\): .* \(\(top, bottom\), "),
     ({"padding": ((1, 2, 3), 4)}, r"padding is \(\(1, 2, 3\), 4\): .* 3"),
     ({"padding": "full"}, "padding is 'full': .* 'same' and 'valid'"),
@@ -184,28 +165,13 @@ def test_a_bad_problem_is_refused_in_one_sentence(error, changes, names):
 
 def test_the_layers_are_the_tables_twelve_in_its_order():
     assert tuple(f"conv{number}" for number in range(1, 13)) == LAYER_NAMES
-    assert all(paper_layer(name).padding == ((0, 0), (0, 0)) for name in LAYER_NAMES)
     assert paper_layer("Conv9", batch=4).batch == 4
     assert paper_layer("Conv9") == paper_layer("conv9") == GPU_DEFAULT
     with pytest.raises(ValueError, match="batch is 0"):
         paper_layer("conv9", batch=0)
 
 
-@pytest.mark.parametrize("name", ["conv13", "conv0", "", "resnet", 9, None])
+@pytest.mark.parametrize("name", ["conv13", "conv0", "", None])
 def test_another_name_is_refused_with_those_there_are(name):
     with pytest.raises(ValueError, match=f"layer is {name!r}: it must be one of conv1, .*, conv12"):
         paper_layer(name)
-
-
-def test_the_teaching_problem_is_small_and_awkward():
-    assert TEACHING.M * TEACHING.N * TEACHING.K < 10_000
-    for size in (TEACHING.M, TEACHING.N, TEACHING.K, TEACHING.H_o * TEACHING.W_o):
-        assert size % 4
-    assert TEACHING.stride != (1, 1)
-    assert TEACHING.dilation != (1, 1)
-    p = TEACHING
-    for size, outputs, stride, window, (before, _) in zip(
-        (p.H_i, p.W_i), (p.H_o, p.W_o), p.stride, p.window_shape, p.padding, strict=True
-    ):
-        assert before > 0  # the first window begins there
-        assert (outputs - 1) * stride + window > before + size  # the last one ends beyond the image

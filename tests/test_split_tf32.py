@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels.tensor_cores import split, split_product
+from kernels.tensor_cores import split_product
 from numba import cuda, float32
 from numba.cuda.core import config
 from split_products import (
@@ -22,27 +22,25 @@ from split_products import (
     MOST,
     NAN,
     ODD,
+    TAIL,
     F,
     awkward_weight,
     both_parts,
     computed,
     many,
     name_of,
-    numbers_had_back,
     packed_filter,
     warpgroup_tile,
 )  # fmt: skip
 
 from convlab import ConvProblem, Stage, Tile, plan, plans
-from convlab.convolution import reference
 from convlab.device import tensor_core, to_tf32
 from convlab.engines import Engine, choose
 from convlab.kernels import split_filter, window_copies
 from convlab.oracle import Oracle, check_output, random_tensors
 from convlab.plans import stages_for
-from convlab.stages import LADDER, allowances, production_tile, stage_named
+from convlab.stages import LADDER, allowances, stage_named
 from convlab.tracing import trace_stage
-from convlab.workloads import LAYER_NAMES, paper_layer
 
 STAGES = [stage for stage in LADDER if stage.precision == "3xtf32"]
 S12, S12E, S13, S14 = map(stage_named, ("s12", "s12e", "s13", "s14"))
@@ -97,23 +95,24 @@ elif choose().is_gpu:
     WIDTHS += [16, 40, 96, 120]
 
 
+WAYS = [*((S13, tile) for tile in TRIED), *((S14, warpgroup_tile(width)) for width in WIDTHS)]
+
+
 @pytest.mark.parametrize(
-    ("stage", "tile"),
-    [*((S13, tile) for tile in TRIED), *((S14, warpgroup_tile(width)) for width in WIDTHS)],
+    ("stage", "tile", "few"),
+    [(*way, (FEW, ODD, TAIL)[number % 3]) for number, way in enumerate(WAYS)],
     ids=name_of,
 )
-def test_every_way_to_fetch_and_multiply(stage: Stage, tile: Tile, checked: Any) -> None:
-    problem = many(tile.K_B)
-    assert tile.channel_group(problem) == tile.K_B
-    result = checked(problem, stage, random_tensors(problem, 1), tile)
-    assert result.ok, result
-    for few in (FEW, ODD):
-        assert tile.channel_group(few) == 1
-        result = checked(few, stage, random_tensors(few, 2, integers=True), tile)
+def test_every_way_to_fetch_and_multiply(
+    stage: Stage, tile: Tile, few: ConvProblem, checked: Any
+) -> None:
+    for problem, group in ((many(tile.K_B), tile.K_B), (few, 1)):
+        assert tile.channel_group(problem) == group
+        result = checked(problem, stage, random_tensors(problem, 1, integers=group == 1), tile)
         assert result.ok, result
 
 
-@pytest.mark.parametrize("stage", [S12E, S13, S14], ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", [S12, S12E, S13, S14], ids=lambda stage: stage.name)
 def test_places_that_do_not_fit_constant_memory_are_computed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, checked: Any
 ) -> None:
@@ -138,7 +137,7 @@ def large_part_alone(value):
     ("stage", "module"),
     [(stage, sys.modules[stage.module]) for stage in RUN if stage not in UNPACKED]
     + [(stage, tensor_core) for stage in RUN if stage in UNPACKED]
-    + [(stage, split_filter) for stage in RUN if stage not in (S12E, *UNPACKED)],
+    + [(stage, split_filter) for stage in (S13, S14)],
     ids=lambda one: one.__name__ if isinstance(one, ModuleType) else one.name,
 )
 def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, checked: Any) -> None:
@@ -225,18 +224,6 @@ def test_a_constant_weight(stage: Stage, engine: Engine) -> None:
     assert np.isnan(found).any()
 
 
-@pytest.mark.parametrize("stage", [S12, *STAGES], ids=lambda stage: stage.name)
-def test_the_workspace_is_the_filter_once_or_twice(stage: Stage) -> None:
-    for layer in LAYER_NAMES:
-        problem = paper_layer(layer)
-        tile = production_tile(stage, problem)
-        assert isinstance(tile, Tile)
-        rows, depth = -(-problem.M // tile.M_B) * tile.M_B, -(-problem.K // tile.K_B) * tile.K_B
-        assert rows * depth <= 1.4 * problem.M * problem.K
-        parts = 0 if stage.name == "s12b_mma" else 1 if stage in (S12, S12E, *UNPACKED) else 2
-        assert stage.prepare(problem, tile).workspace_bytes == parts * 4 * rows * depth
-
-
 # How the filter lies
 
 # By stage: axes of (part, row block, m, k), m and k split in two or three, and their order. s13:
@@ -260,7 +247,7 @@ LAYOUTS = {
     ],
     ids=name_of,
 )
-def test_the_filter_lies_as_it_is_said_to_and_can_be_had_back(
+def test_the_filter_lies_as_it_is_said_to(
     stage: Stage, problem: ConvProblem, tile: Tile, engine: Engine
 ) -> None:
     weight = awkward_weight(problem)
@@ -269,10 +256,6 @@ def test_the_filter_lies_as_it_is_said_to_and_can_be_had_back(
     channels, within, order = LAYOUTS[stage.name[:3]]
     seen = parts.reshape(2, -1, tile.M_B // channels, *within, parts.shape[2] // 8, 2, 4)
     np.testing.assert_array_equal(found, seen.transpose(order).reshape(-1))
-    if stage is S14:
-        # Rounded as others, they would be an infinity and a zero; the second is a GPU's own NaN.
-        weight.reshape(problem.M, -1)[4, :2].view(np.uint32)[:] = 0x7F800001, 0x7FFFFFFF
-    np.testing.assert_array_equal(numbers_had_back(stage, problem, tile, weight, engine), weight)
 
 
 # s13: its arithmetic and memory
@@ -300,30 +283,12 @@ def test_numbers_too_small_for_two_parts_are_off_by_what_the_pages_say() -> None
     weight = np.ldexp(weight, 100)
     for exponent, least, most in ((-113, 0, 2e-7), (-118, 1e-6, 3e-6), (-130, 4e-3, 7e-3)):
         numbers = np.ldexp(input, exponent), weight, 0 * bias
-        output, oracle = (
-            computed(S13, choose("simulator"), problem, numbers),
-            Oracle(problem, *numbers),
-        )
+        output = computed(S13, choose("simulator"), problem, numbers)
+        oracle = Oracle(problem, *numbers)
         assert oracle.check(output, split_products=True).ok
         assert oracle.check(output).ok == (exponent > -130)
-        exact = reference(problem, *numbers)
-        lost = 2.0**-136 * np.abs(weight).max() + 2.0**-24 * np.abs(exact).max()
-        assert np.abs(output - exact).max() <= 64 * lost
-        assert least < np.linalg.norm(output - exact) / np.linalg.norm(exact) < most
-
-
-@pytest.mark.same_in_cudasim
-def test_the_parts_of_an_infinite_number() -> None:
-    with np.errstate(invalid="ignore"):
-        parts = np.ravel(split(np.array([INF], F)))  # of a pixel
-    np.testing.assert_array_equal(parts, [INF, NAN])
-    problem, tile, engine = ConvProblem(1, 8, 1, 1, 16, 1), S13.tiny_tile, choose("simulator")
-    program = S13.prepare(problem, tile)
-    packed = engine.to_device(np.zeros(program.buffers[0].shape, F).reshape(-1))
-    weight = np.zeros(problem.weight_shape, F)
-    weight[3, 5] = INF
-    engine.build(program.launches[0], program)([weight.reshape(-1), packed])
-    assert (packed[packed != 0] == INF).tolist() == [True, True]  # of a weight
+        off = np.linalg.norm(output - oracle.expected) / np.linalg.norm(oracle.expected)
+        assert least < off < most
 
 
 @pytest.mark.same_in_cudasim

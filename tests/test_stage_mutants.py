@@ -28,7 +28,7 @@ def changes(module: str, kind: str) -> list[Mutant]:
         *changes(S05, "constant")[::9],
         # What weakens a barrier is found last, after seconds: of s05 alone, and by test_checking.
         *(one for one in changes(S11C, "synchronisation") if "syncwarp" not in one.new),
-        *changes(S11C, "constant")[12::24],
+        *changes(S11C, "constant")[12::48],
     ],
     ids=lambda one: f"{one.module[-11:]}:{one.line}:{one.column}:{one.new}",
 )  # fmt: skip
@@ -36,9 +36,8 @@ def test_a_sample_of_the_mutants_is_rejected(mutant):
     assert stage_mutants.result_of(mutant) == stage_mutants.REJECTED or mutant.equivalent
 
 
-@pytest.mark.parametrize("module", [S05, S11C])
-def test_a_stage_that_is_not_changed_is_not_rejected(module):
-    same = Mutant(module, 1, 0, "nothing", '"""s', '"""s')
+def test_a_stage_that_is_not_changed_is_not_rejected():
+    same = Mutant(S05, 1, 0, "nothing", '"""s', '"""s')
     assert stage_mutants.result_of(same) == stage_mutants.SURVIVED
 
 

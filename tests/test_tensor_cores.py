@@ -14,7 +14,6 @@ from kernels.tensor_cores import (
     bound,
     cut,
     exact,
-    gemm_bounds,
     gemm_shape,
     products,
     random_products,
@@ -30,7 +29,6 @@ from convlab import device
 from convlab.device import emulation_of, mma_tf32, split_tf32, to_tf32
 from convlab.device.products import rounded_to_tf32, split_into_tf32
 from convlab.engines.simulator import Simulator
-from convlab.simulation.findings import SimulationError
 from convlab.tracing import trace
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -114,10 +112,8 @@ def test_rounding_is_to_the_nearest_and_ties_go_away_from_zero() -> None:
     assert to_nearest(1 + tie, 1 + tie - ulp, -1 - tie, -1 - tie + ulp, 1 + 3 * tie) == [
         1 + place, 1, -1 - place, -1, 1 + 2 * place,
     ]  # fmt: skip
-    assert to_nearest(0.0, -0.0, 1.5, INF, -INF) == [0, 0, 1.5, INF, -INF]
-    assert np.isnan(to_nearest(NAN)[0])
-    assert np.signbit(to_nearest(-0.0)[0])
-    assert to_nearest(float(np.finfo(F).max), 2 - ulp) == [INF, 2]
+    assert str(to_nearest(-0.0, 1.5, INF, -INF, NAN)) == "[-0.0, 1.5, inf, -inf, nan]"
+    assert to_nearest(MOST, 2 - ulp) == [INF, 2]
     assert to_nearest(2.0**-149, 2.0**-137, 3 * 2.0**-137) == [0, 2.0**-136, 2.0**-135]
     numbers = random_products(40, 5, 30)[0].ravel()
     found = np.array(to_nearest(*numbers.tolist()), F)
@@ -129,13 +125,6 @@ def test_rounding_is_to_the_nearest_and_ties_go_away_from_zero() -> None:
 # Splitting
 
 LAST_TO_STAY = 2.0**128 - 2.0**116 - 2.0**104  # the largest that is not rounded to infinity
-
-
-def in_two(*values: float) -> list[tuple[float, float]]:
-    a = np.array(values, F)
-    parts = np.full((a.size, 2), 7, F)
-    Simulator().launch(splits, 1 + a.size // 64, 64, a, parts)
-    return [(large, small) for large, small in parts.tolist()]
 
 
 @given(bits=st.integers(0, 2**32 - 1))
@@ -167,43 +156,13 @@ def test_both_parts_of_any_number(bits: int) -> None:
 
 def test_numbers_are_split_in_kernels() -> None:
     numbers = random_products(40, 6, 30)[0].ravel()
-    large, small = split(numbers)
-    assert in_two(*numbers.tolist()) == list(zip(large.tolist(), small.tolist(), strict=True))
-    assert small.any()
-
-
-def test_splitting_special_numbers() -> None:
-    ulp, tie = 2.0**-23, 2.0**-11
-    assert in_two(0.0, 1.5, 1 + tie, -1 - tie, 1 + tie - ulp, 2 - ulp) == [
-        (0, 0), (1.5, 0), (1 + 2 * tie, -tie), (-1 - 2 * tie, tie), (1, tie - ulp), (2, -ulp),
-    ]  # fmt: skip
-    assert in_two(LAST_TO_STAY) == [(2.0**128 - 2.0**117, 2.0**116 - 2.0**104)]
-    assert in_two(MOST, -MOST) == [(INF, -INF), (-INF, INF)]
-    assert in_two(2.0**-149, 2.0**-137, -(2.0**-126)) == [
-        (0, 2.0**-149), (2.0**-136, -(2.0**-137)), (-(2.0**-126), 0),
-    ]  # fmt: skip
-    (infinite, rest), (no_number, nothing) = in_two(INF, NAN)
-    assert infinite == INF
-    assert np.isnan([rest, nothing]).all()
-    assert np.isnan(no_number)
-    assert np.signbit(in_two(-0.0)[0][0])
+    parts = np.full((numbers.size, 2), 7, F)
+    Simulator().launch(splits, 1 + numbers.size // 64, 64, numbers, parts)
+    np.testing.assert_array_equal(parts.T, split(numbers))
+    assert parts[:, 1].any()
 
 
 # Kernels
-
-
-@pytest.mark.parametrize("sizes", [(32, 32, 16), (50, 37, 45), (5, 70, 3)])
-def test_a_matrix_product(sizes: tuple[int, int, int]) -> None:
-    m, n, k = sizes
-    random = np.random.default_rng(6)
-    a, b = random.standard_normal((m, k)).astype(F), random.standard_normal((k, n)).astype(F)
-    c = np.full((m, n), NAN, F)
-    Simulator().launch(tf32_gemm, *gemm_shape(m, n), a, b, c)
-    sums, all_in_all = gemm_bounds(a, b)
-    assert (np.abs(c - rounded(a) @ rounded(b)) <= sums).all()
-    error = np.abs(c - a.astype(float) @ b.astype(float))
-    assert (error <= all_in_all).all()
-    assert error.max() > 2.0**-16  # of float32 operands it would be less
 
 
 def test_its_trace_counts_operations_and_finds_no_bank_conflicts() -> None:
@@ -268,12 +227,7 @@ def first_half_alone(out):
         out[cuda.threadIdx.x] = mma_tf32((x, x, x, x), (x, x), (x, x, x, x))[0]
 
 
-def test_a_missing_lane_is_a_finding_and_what_it_holds_is_nan() -> None:
-    with pytest.raises(SimulationError) as raised:
-        Simulator().launch(first_half_alone, 1, 32, np.ones(32, F))
-    (finding,) = raised.value.findings
-    assert finding.kind == "inactive lane"
-    assert "needs the whole warp, but lanes 16-31 never come to it" in finding.what
+def test_what_a_missing_lane_holds_is_nan() -> None:
     out = np.ones(32, F)
     Simulator(strict=False).launch(first_half_alone, 1, 32, out)
     columns = 2 * (np.arange(16) % 4)  # of D; the lanes that are missing hold B's from 4 on

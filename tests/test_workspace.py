@@ -33,8 +33,7 @@ def one_image(stage: Stage) -> int:
 @pytest.mark.parametrize("images", [1, 2, 5])
 def test_a_limit_is_kept_and_the_result_right(stage: Stage, images: int) -> None:
     limit = images * one_image(stage)
-    engine = choose("simulator")
-    plan = Plan(PROBLEM, stage, stage.tiny_tile, engine, limit)
+    plan = Plan(PROBLEM, stage, stage.tiny_tile, choose("simulator"), limit)
     assert plan.workspace_bytes <= limit
     input, weight, bias = random_tensors(PROBLEM, 1, integers=True)
     output = plan(input, weight, np.full(PROBLEM.output_shape, np.nan, np.float32), bias)
@@ -75,12 +74,12 @@ def test_a_workspace_that_does_not_fit_is_refused_with_what_helps(
     monkeypatch.setattr(CudaSim, "free_bytes", lambda self: 1000)
     for name in ("build", "empty"):
         monkeypatch.setattr(CudaSim, name, lambda *_: pytest.fail("too late to refuse"))
-    with pytest.raises(MemoryError, match=r"s03_im2col's workspace needs .* workspace_limit=BYTES"):
-        convlab.plan(PROBLEM, "s03_im2col", engine="cudasim")
-    large = ConvProblem(100, 10, 10, 10, 1, 2)
-    said = r"s10_im2win's workspace needs 703\.1 KiB, but 1000 bytes are .* on the CPU$"
-    with pytest.raises(MemoryError, match=said):
-        convlab.plan(large, "s10", engine="cudasim")
+    for name, said in (
+        ("s03_im2col", r"s03_im2col's workspace needs .* workspace_limit=BYTES"),
+        ("s10", r"s10_im2win's workspace needs 703\.1 KiB, but 1000 bytes are .* on the CPU$"),
+    ):
+        with pytest.raises(MemoryError, match=said):
+            convlab.plan(ConvProblem(100, 10, 10, 10, 1, 2), name, engine="cudasim")
 
 
 @pytest.mark.parametrize("images", range(1, 8))

@@ -116,14 +116,6 @@ def bound(a: Any, b: Any, c: Any) -> Any:
     return 2.0**-20 * (np.abs(cut(a)).astype(F64) @ np.abs(cut(b)).astype(F64) + np.abs(c))
 
 
-def gemm_bounds(a: Any, b: Any) -> tuple[Any, Any]:
-    """How far ``tf32_gemm`` may be from the product of the rounded operands, and from the product:
-    a rounding changes a number by 2**-11 of it at most."""
-    terms = np.abs(a.astype(F64)) @ np.abs(b.astype(F64)) * (1 + 2.0**-10)
-    sums = 2.0**-20 * (-(-a.shape[1] // 8)) * terms * (1 + 2.0**-10)
-    return sums, sums + (2.0**-10 + 2.0**-22) * terms
-
-
 # Which parts of the filter's numbers meet which of the windows', in s13's order.
 THREE_PRODUCTS = (("small", "large"), ("large", "small"), ("large", "large"))
 
