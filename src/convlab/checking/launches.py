@@ -22,12 +22,13 @@ PROBLEMS = {
     "a single pixel": PIXEL,
     # More rows than the im2win transform takes columns; a column that no window sees.
     LOW: ConvProblem(1, 8, 17, 4, 6, 1, stride=(1, 2)),
-    # In both a column of the filter is one term less than whole float4s.
-    "prime sizes": ConvProblem(1, 5, 7, 5, 3, (3, 2)),
-    DEEP: ConvProblem(2, 11, 6, 3, 9, (5, 2)),
+    "prime sizes": ConvProblem(1, 2, 7, 5, 3, (3, 2)),
+    # A pixel is three float4s in NHWC; a column of the filter takes several im2win tiles.
+    DEEP: ConvProblem(2, 11, 5, 2, 9, (4, 1)),
     "a stride larger than the filter": ConvProblem(2, 3, 9, 12, 5, (2, 1), stride=(4, 3)),
     "padding wider than the image": ConvProblem(1, 2, 2, 3, 3, 3, padding=((3, 1), (0, 2))),
-    "dilation": ConvProblem(1, 3, 12, 9, 4, (2, 3), dilation=(3, 2), stride=(1, 2)),
+    # A column of the filter is one term less than whole float4s.
+    "dilation": ConvProblem(1, 5, 12, 9, 4, (3, 2), dilation=(3, 2), stride=(1, 2)),
     # Several slices of one place of the filter; more than the channels and the columns that a block
     # of the C_in-parallel stages takes.
     "many channels, a wide image": ConvProblem(
