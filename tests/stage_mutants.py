@@ -31,12 +31,12 @@ from test_mutants import imports_of, remade, source_of
 from convlab.checking import checker
 from convlab.doctor import environment
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Launch, Stage, stage_named
+from convlab.stages import LADDER, Launch, stage_named
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "stage_mutants.json"
 REJECTED, TOLD, SURVIVED = "rejected", "told", "survived"
 # What is counted: quicker than the command's problem.
-COUNTED = ConvProblem(1, 4, 12, 12, 32, 3, padding=1)
+COUNTED = ConvProblem(1, 4, 12, 14, 32, 3, padding=1)
 SYNCHRONISATION = {
     "syncthreads", "syncwarp", "threadfence", "threadfence_block", "fence_shared",
     "commit_copies", "wait_copies",
@@ -55,24 +55,39 @@ TAKEN_FOR = {
 }  # fmt: skip
 
 
-# Mutants that compute the same, by the line's source and the change: why.
+# Mutants that compute the same, some of them at a higher cost: what is sought in ``Mutant.what``,
+# and why.
 EQUIVALENT = [
-    (r"range\(0, [MN]_T, FLOAT4\)", r"([MN]_T) -> \(\1\) - 1",
-     "the last of the steps of four begins before it"),
-    (r"range\(.*, 2\)", r"(.*) -> \(\1\) - 1", "the last of the steps of two begins before it"),
-    (r"range\(0, K_B, MMA_K\)", r"K_B -> \(K_B\) - 1",
-     "the last of the steps of eight begins before it"),
-    (r"local\.array", r"[MN]_T -> [MN]_T", "the array is longer than its use"),
-    (r"range\(0, K, K_B\)", r"K -> \(K\) \+ 1", "one more slice, of zeros, where K_B divides K"),
-    (r"k \* PITCH|K_B \* PITCH", "PITCH -> N_B", "PITCH is N_B"),
-    (r"< N_B:|e < I_ALL:|range\(t, M_B \* K_B", r"(.*) -> \(\1\) \+ 1",
-     "one more, which is padding"),
-    (r"range\(0, ELEMENTS, THREADS\)", r"ELEMENTS -> \(ELEMENTS\) \+ 1",
+    (r"range\(0, (.*), (FLOAT4|2|MMA_K|SIDE)\):.* => \1 -> \(\1\) - 1$",
+     "the last step begins before it"),
+    (r"if .*(line|column|k|g|FLOAT4) < (C_i|M_P|K_W|PITCH|G|(K_B \* )?WIDTH)\b.* => \2 -> .* - 1$",
+     "both sides come in fours"),
+    (r"range\(0, (ELEMENTS|STEPS|C_i|H_f|W_f), .* => \1 -> \(\1\) \+ 1$",
      "one more turn, for which no element is left"),
-    (r"^ +if e < K:$", r"K -> \(K\) - 1", "the last term is the last in both orders"),
-    (r"line < C_i|line < M_P", r"(.*) -> \(\1\) [+-] 1", "lines and what they count come in fours"),
-    (r"range\(t, M_B \* K_B", "THREADS -> N_B",
-     "loads are repeated where N_B < THREADS, and the counted tile has as many"),
+    (r"^s(0[567]|12b)_.*range\(0, K, K_B\):.* => K -> \(K\) \+ 1$",
+     "one more slice, of zeros, where K_B divides K"),
+    (r"^s1(1.* < (N_B|I_ALL)\b.* => (N_B|I_ALL)|2b.*range\(t, .* => M_B \* K_B) -> .* \+ 1$",
+     "one more, which is padding"),
+    (r"(there and column < COLUMNS .* => COLUMNS|AHEAD and v \+ 1 < W_f:.* => W_f) -> .* \+ 1$",
+     "one more is loaded, and not used"),
+    (r"range\(t.*THREADS.* => THREADS -> N_B$|^s05.* => THREADS -> M_B$",
+     "loads repeat: THREADS is a multiple of it"),
+    (r"range\((DEPTH - 1|AT_FIRST)\):.* => \1 -> \(\1\) \+ 1$",
+     "a slice is copied twice, to the same place"),
+    (r"if SLICES > AT_FIRST:.* => (AT_FIRST|SLICES -> DEPTH)",
+     "what it skips copies nothing, or a slice again"),
+    (r"^s(08b|09|10|11_).*if slice_ < SLICES:.* (store|k0 =) .* => SLICES -> \(SLICES\) \+ 1$",
+     "what is stored behind the last slice is not used"),
+    (r"^s0[56].*if m < M and n < N:.* => N -> \(N\) \+ 1$", "the last output is stored twice"),
+    (r"^s1(1[def]|2)_.* => PITCH -> N_B$", "PITCH is N_B"),
+    (r"^s12_.*if splits > 1:.* => 1 -> \(1\) - 1$", "one split has all slices"),
+    (r"^depth_last: (seen|odd) ", "only the order of loads depends on it"),
+    (r"^(filter_layout: if e < K:.* => K ->|im2win_layout: if TAIL > 0 .* => W_f \* G -> .* - 1$)",
+     "both orders agree at the bound"),
+    (r"row < ROWS .* => ROWS -> \(ROWS\) \+ 1$", "no window sees that row"),
+    (r"ELEMENTS < G and .* => G -> \(G\) \+ 1$|TAIL > 0 and .* => 0 -> \(0\) - 1$",
+     "the other condition is false there"),
+    (r"INFINITY.* => INFINITY -> ", "infinity plus or minus one is infinity"),
 ]  # fmt: skip
 
 
@@ -96,15 +111,21 @@ class Mutant:
         return whole[:start] + self.new + whole[start + len(self.old) :]
 
     @property
+    def what(self) -> str:
+        """``NAME: LINE NEXT_LINE => OLD -> NEW``, with the module's name."""
+        code = " ".join(
+            map(str.strip, lines_of(source_of(self.module))[self.line - 1 : self.line + 1])
+        )
+        return f"{_short(self.module)}: {code} => {self.old} -> {self.new}"
+
+    @property
     def equivalent(self) -> str | None:
         """Why it computes the same; None where it does not, or where that is not known."""
-        code = source_of(self.module).splitlines()[self.line - 1]
-        change = f"{self.old} -> {self.new}"
-        reasons = (
-            why for line, what, why in EQUIVALENT
-            if re.search(line, code) and re.fullmatch(what, change)
-        )  # fmt: skip
-        return next(reasons, None)
+        return next((why for sought, why in EQUIVALENT if re.search(sought, self.what)), None)
+
+
+def _short(module: str) -> str:
+    return module.rpartition(".")[2]
 
 
 def sampled(mutants: list[Mutant], most: int | None) -> list[Mutant]:
@@ -178,7 +199,9 @@ def _changes(node, names, source):
             isinstance(part, ast.Call) for part in (one, two)
         ):
             yield "index", value, f"{text(two)}, {text(one)}"
-        case ast.BinOp(op=ast.Add(), left=ast.BinOp(op=ast.Mult()) as product, right=rest):
+        case ast.BinOp(op=ast.Add(), left=ast.BinOp(op=ast.Mult()) as product, right=rest) if text(
+            product.left
+        ) != text(rest):
             yield (
                 "index",
                 node,
@@ -214,18 +237,17 @@ def _tight(text):
 @cache
 def modules() -> dict[str, tuple[str, ...]]:
     """The modules with kernels, and as which stages their mutants are checked: a stage's own; for
-    what several share, those that import it."""
-    stages = [stage for stage in LADDER if not _by_library(stage)]
-    found: dict[str, list[str]] = {stage.module: [stage.name] for stage in stages}
-    for stage in stages:
+    what several share, those that import it, also where a library does the rest."""
+    found: dict[str, list[str]] = {}
+    for stage in LADDER:
+        steps = stage.prepare(checker.PIXEL, stage.tiny_tile).launches
+        if isinstance(steps[-1], Launch):
+            found[stage.module] = [stage.name]
+    for stage in LADDER:
         for one in imports_of(stage.module):
             if one.startswith("convlab.kernels."):
                 found.setdefault(one, []).append(stage.name)
     return {module: tuple(names) for module, names in found.items()}
-
-
-def _by_library(stage: Stage) -> bool:
-    return not isinstance(stage.prepare(checker.PIXEL, stage.tiny_tile).launches[-1], Launch)
 
 
 def result_of(mutant: Mutant) -> str:
@@ -262,42 +284,47 @@ def run(chosen: list[Mutant], jobs: int) -> Iterator[dict]:
             yield asdict(mutant) | {"result": result}
 
 
-def stored(rows: list[dict], arguments: list[str]) -> None:
+def stored(rows: list[dict], environment: dict) -> None:
     """Put rows into the stored ones, in the place of older results of the same mutants. Rows of
-    mutants that are no longer made go, and each gets the reason that EQUIVALENT has now."""
-    results = stored_results() | {_mutant(row): row["result"] for row in rows}
+    mutants that are no longer made go, and each that is not rejected gets the reason that
+    EQUIVALENT has now."""
+    results = stored_results() | {of_row(row): row["result"] for row in rows}
     made = {name: [*mutants_of(name)] for name in modules()}
-    command = " ".join(["python -m stage_mutants", *arguments])
-    document = {
-        "environment": environment([]) | {"command": command},
-        "made": {name: len(of_it) for name, of_it in made.items()},
-        "rows": [
-            asdict(one)
-            | {"result": (result := results[one])}
-            | {"equivalent": one.equivalent if result == SURVIVED else None}
-            for of_it in made.values() for one in of_it if one in results
-        ],
-    }  # fmt: skip
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    rows = [
+        asdict(one)
+        | {"result": (result := results[one])}
+        | {"equivalent": None if result == REJECTED else one.equivalent}
+        for of_it in made.values() for one in of_it if one in results
+    ]  # fmt: skip
+    counts = {name: len(of_it) for name, of_it in made.items()}
+    head = json.dumps({"environment": environment, "made": counts}, indent=1)
+    lines = ",\n".join(map(json.dumps, rows))  # a row a line
+    RESULTS.write_text(f'{head[:-2]},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+
+
+def document() -> dict:
+    """What is stored."""
+    return json.loads(RESULTS.read_text(encoding="utf-8"))
 
 
 def stored_results() -> dict[Mutant, str]:
     """The result of each mutant that was run before."""
-    there = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.is_file() else []
-    return {_mutant(row): row["result"] for row in there}
+    rows = document()["rows"] if RESULTS.is_file() else []
+    return {of_row(row): row["result"] for row in rows}
 
 
-def _mutant(row: dict) -> Mutant:
+def of_row(row: dict) -> Mutant:
+    """The mutant of a stored row."""
     return Mutant(**{key: row[key] for key in Mutant.__dataclass_fields__})
 
 
 def line_of(module: str, rows: list[dict]) -> str:
     """``s05_shared_memory: 80 of 82 rejected, 1 told ...``, and the survivors."""
     results = [row["result"] for row in rows]
-    head = f"{module.rpartition('.')[2]}: {len(rows)} mutants"
+    head = f"{_short(module)}: {len(rows)} mutants"
     head += "".join(f", {results.count(one)} {one}" for one in (REJECTED, TOLD, SURVIVED))
     survivors = (
-        f"  line {row['line']}, {row['kind']}, {_mutant(row).equivalent or row['result']}: "
+        f"  line {row['line']}, {row['kind']}, {of_row(row).equivalent or row['result']}: "
         f"{row['old']} -> {row['new']}"
         for row in rows
         if row["result"] != REJECTED
@@ -311,19 +338,28 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="NAME", default="", help="modules whose names begin so")
     parser.add_argument("--kind", default="", help="synchronisation, index, bound or constant")
     parser.add_argument("--sample", metavar="N", type=int, help="at most N of each")
-    parser.add_argument("--new", action="store_true", help="only those without a stored result")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--left", action="store_true", help="only those not rejected or explained")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     chosen = parser.parse_args(arguments)
-    names = [one for one in modules() if one.rpartition(".")[2].startswith(chosen.only)]
-    of_kind = [[m for m in mutants_of(name) if chosen.kind in ("", m.kind)] for name in names]
-    mutants = [m for of_it in of_kind for m in sampled(of_it, chosen.sample)]
-    if chosen.new:
-        known = stored_results()
-        mutants = [mutant for mutant in mutants if mutant not in known]
+    every = {name: [*mutants_of(name)] for name in modules()}
+    of_kind = (
+        [one for one in of_it if chosen.kind in ("", one.kind)]
+        for name, of_it in every.items() if _short(name).startswith(chosen.only)
+    )  # fmt: skip
+    mutants = [one for of_it in of_kind for one in sampled(of_it, chosen.sample)]
+    known = stored_results()
+    if chosen.left:
+        mutants = [one for one in mutants if known.get(one) != REJECTED and not one.equivalent]
+    if known and len(mutants) < sum(map(len, every.values())):
+        told = document()["environment"]  # that of the run of all
+    else:
+        words = sys.argv[1:] if arguments is None else arguments
+        told = environment([]) | {"command": " ".join(["python -m stage_mutants", *words])}
+        del told["gpu"], told["clocks_mhz"]  # neither plays a part
     rows = run(mutants, chosen.jobs)
     for module, results in groupby(rows, key=lambda row: row["module"]):
         done = list(results)
-        stored(done, sys.argv[1:] if arguments is None else arguments)
+        stored(done, told)
         print(line_of(module, done), flush=True)
     return 0
 

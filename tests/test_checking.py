@@ -15,7 +15,7 @@ from test_mutants import MUTANTS
 from typer.testing import CliRunner
 
 import convlab
-from convlab.checking import checker
+from convlab.checking import checker, launches
 from convlab.cli import app
 from convlab.stages import LADDER, Program, s04_implicit_gemm, stage_named
 
@@ -104,7 +104,10 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
         (checker.TALL, "s12", "if slice_ + 1 < end:", "if slice_ + 2 < end:"),
         (checker.SEVERAL, "s05", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * K_B"),
         (checker.SEVERAL, "s08", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * N_B"),
-        (checker.SPLIT, "s12", "SHARE, SLICES)", "SHARE, DEPTH)"),
+        (checker.SEVERAL, "s10d", "int64(m0) * K_P", "int64(m0) * K_W"),
+        (launches.DEEP, "s10c", "(t + f * THREADS) % K_4", "(t + f * N_B) % K_4"),
+        (launches.DEEP, "s13", "k * (2 * M_B)", "k * (2 * N_B)"),
+        (launches.SPLIT, "s12", "SHARE, SLICES)", "SHARE, DEPTH)"),
     ],
 )
 def test_what_ordinary_launches_hide_is_launched_too(monkeypatch, tmp_path, where, name, old, new):
@@ -115,7 +118,7 @@ def test_what_ordinary_launches_hide_is_launched_too(monkeypatch, tmp_path, wher
 
 
 def test_options_are_tried_only_where_the_kernel_has_them_too(monkeypatch):
-    names = ("everything at once", checker.RELU, checker.SPLIT)
+    names = ("everything at once", checker.RELU, launches.SPLIT)
     monkeypatch.setattr(checker, "PROBLEMS", {name: checker.PROBLEMS[name] for name in names})
     own = stage_named("s12").prepare
     alone = convlab.check(lambda problem, tile: own(problem, tile), "s12")
@@ -131,7 +134,7 @@ TILED = [stage for stage in LADDER if stage.tiny_tile is not None]
 
 @pytest.mark.parametrize("stage", TILED, ids=lambda stage: stage.name)
 def test_a_checked_launch_has_several_warps_and_blocks(stage):
-    tile = checker.wide_tile(stage)
+    tile = launches.wide_tile(stage)
     problem = checker.in_blocks(stage, checker.EVERYTHING, tile, rows=2)
     main = stage.prepare(problem, tile).launches[-1]
     assert math.prod(main.block) > 2 * 32

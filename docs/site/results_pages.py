@@ -251,36 +251,36 @@ def _per_multiply_add(row: Mapping[str, Any]) -> str:
 
 # Mutants of the stages.
 
+KINDS = "synchronisation", "index", "bound", "constant"
+
 
 def mutants_tables(document: dict[str, Any]) -> papers.Shown:
-    """Three tables: the files of which not all mutants are rejected, and all; why some compute the
-    same; which others no check tells from the stage."""
+    """Three tables: the results by kind of change; why some compute the same; which others no check
+    tells from the stage."""
     rows = document["rows"]
-    of_file = {name: [row for row in rows if row["module"] == name] for name in document["made"]}
-    made = document["made"] | {"all": sum(document["made"].values())}
+    kinds = {kind: [row for row in rows if row["kind"] == kind] for kind in KINDS}
     lines = []
-    for name, tried in [*of_file.items(), ("all", rows)]:
-        results = Counter("equivalent" if row["equivalent"] else row["result"] for row in tried)
-        counts = [results[one] for one in ("rejected", "told", "equivalent", "survived")]
-        rest = len(tried) - results["equivalent"]
-        if results["rejected"] < rest or name == "all":
-            share = f"{100 * results['rejected'] / max(1, rest):.1f} %"
-            lines.append((_file(name), *map(str, (made[name], len(tried), *counts)), share))
-    head = "file", "mutants", "tried", "rejected", "told", "equivalent", "left", "rejected of rest"
+    for name, tried in [*kinds.items(), ("all", rows)]:
+        found = Counter(
+            "left" if row["result"] != "rejected" and not row["equivalent"] else row["result"]
+            for row in tried
+        )
+        counts = [found[one] for one in ("rejected", "told", "survived", "left")]
+        shares = (counts[0] / n for n in (len(tried), counts[0] + counts[-1]))
+        cells = (*map(str, (len(tried), *counts)), *(f"{100 * share:.1f} %" for share in shares))
+        lines.append((name, *cells))
+    results = "rejected", "told", "equivalent", "left"
+    head = "change", "mutants", *results, "rejected of all", "of the rest"
     reasons = Counter(row["equivalent"] for row in rows if row["equivalent"])
     same = [(why, str(many)) for why, many in reasons.most_common()]
     left = [
-        (_file(row["module"]), str(row["line"]), f"`{row['old']}`", f"`{row['new']}`")
+        (row["module"].rpartition(".")[2], str(row["line"]), f"`{row['old']}`", f"`{row['new']}`")
         for row in rows
-        if row["result"] == "survived" and not row["equivalent"]
+        if row["result"] != "rejected" and not row["equivalent"]
     ]
-    tables = [table(head, lines), table(("equivalent, because", "mutants"), same)]
+    tables = [table(head, lines), table(("right, because", "mutants"), same)]
     tables += [table(("file", "line", "is", "becomes"), left)] * bool(left)
     return "\n".join(tables), ()
-
-
-def _file(module: str) -> str:
-    return module.rpartition(".")[2]
 
 
 STAGE_MUTANTS = papers.Section(

@@ -22,13 +22,10 @@ from convlab.checking.launches import (
     PIXEL,
     PROBLEMS,
     SEVERAL,
-    SPLIT,
     TALL,
     in_blocks,
     main_of,
-    split_tile,
-    tall_tile,
-    wide_tile,
+    tile_for,
 )
 from convlab.checking.loading import Maker, maker, offers, title_of
 from convlab.checking.records import BARRIERS, RELU, SPOILED, Answer, Check, Count, Machine
@@ -111,20 +108,13 @@ def attempts(stage: Stage, make: Maker, seed: int, model: ConvProblem) -> Iterat
         options = OPTIONS.get(name, {})
         if not all(offers(one, options) for one in (stage.prepare, make)):
             continue
-        tile = stage.tiny_tile
-        if name in PARTS and tile is not None:
+        tile = tile_for(stage, name)
+        if (name in PARTS and tile is not None) or (name == TALL and tile is None):
             continue
-        if name == TALL:
-            if (tile := tall_tile(stage)) is None:
-                continue
-            problem = in_blocks(stage, problem, tile)
         if name == SEVERAL and not right:
             return
-        if name == SEVERAL:
-            tile = wide_tile(stage)
-            problem = in_blocks(stage, problem, tile, rows=2)
-        if name == SPLIT:
-            tile = split_tile(stage)
+        if name in (TALL, SEVERAL):
+            problem = in_blocks(stage, problem, tile, rows=1 + (name == SEVERAL))
         answer, findings = _try(stage, make, name, problem, tile, seed, options)
         yield answer, findings, {}
         right = right and answer.ok and not findings
@@ -156,10 +146,12 @@ def _try(
     tensors = random_tensors(problem, seed)
     own = _iterations(stage, problem, tile)
     if name in (SPOILED, RELU):
-        # An infinite weight gives NaN on padding, which is zeros.
+        # An infinite weight gives NaN on padding, which is zeros. The largest float32, which TF32
+        # rounds to infinity, gives numbers: the inputs are less than one.
+        np.divide(tensors[0], 8, out=tensors[0])
         flat = tensors[0].reshape(-1)
         flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
-        tensors[1][-1, 0, 0, 0] = np.inf
+        tensors[1][-1, 0, 0, 0], tensors[1][0, 0, 0, 0] = np.inf, np.finfo(np.float32).max
     program = program_with(stage, make, problem, tile, options)
     answer = Answer(name, problem, None, "it could not go on", ended=False)
     findings: tuple[Finding, ...] = ()

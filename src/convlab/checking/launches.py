@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -17,24 +17,29 @@ from convlab.stages import Launch, Program, Stage, Tile
 # Sizes of one, primes, remainders in M, N and K of every tile, unequal padding: a kernel that is
 # right on powers of two may fail here.
 PIXEL = ConvProblem(1, 1, 1, 1, 1, 1)
+LOW, DEEP = "a 1 x 1 filter", "several images, many channels"  # with tiles of their own
 PROBLEMS = {
     "a single pixel": PIXEL,
-    "a 1 x 1 filter": ConvProblem(2, 8, 5, 4, 6, 1),
+    # More rows than the im2win transform takes columns; a column that no window sees.
+    LOW: ConvProblem(1, 8, 17, 4, 6, 1, stride=(1, 2)),
     "prime sizes": ConvProblem(1, 2, 7, 5, 3, (3, 2)),
-    "several images, many channels": ConvProblem(3, 8, 3, 3, 13, 2),
-    "a stride larger than the filter": ConvProblem(2, 2, 9, 11, 5, 2, stride=(4, 3)),
+    # A pixel is three float4s in NHWC; a column of the filter takes several im2win tiles.
+    DEEP: ConvProblem(2, 11, 5, 2, 9, (4, 1)),
+    "a stride larger than the filter": ConvProblem(2, 3, 9, 12, 5, (2, 1), stride=(4, 3)),
     "padding wider than the image": ConvProblem(1, 2, 2, 3, 3, 3, padding=((3, 1), (0, 2))),
-    "dilation": ConvProblem(1, 3, 12, 9, 4, (2, 3), dilation=(3, 2), stride=(1, 2)),
+    # A column of the filter is one term less than whole float4s.
+    "dilation": ConvProblem(1, 5, 12, 9, 4, (3, 2), dilation=(3, 2), stride=(1, 2)),
     # Several slices of one place of the filter; more than the channels and the columns that a block
     # of the C_in-parallel stages takes.
     "many channels, a wide image": ConvProblem(
-        1, 24, 3, 35, 2, (2, 3), stride=(2, 1), padding=(1, 2), dilation=(2, 1)
+        1, 24, 3, 31, 2, (2, 3), stride=(3, 1), padding=(1, 3), dilation=(1, 2)
     ),
     "everything at once": ConvProblem(
         2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2)
     ),
-    SPOILED: ConvProblem(2, 3, 7, 5, 5, (2, 3), stride=(2, 1), padding=(1, 2), dilation=(2, 1)),
-    RELU: ConvProblem(2, 16, 4, 3, 5, (2, 3), stride=(2, 1), padding=(1, 2), dilation=(2, 1)),
+    # Windows see the spoiled pixels, the first, the middle and the last, and those around them.
+    SPOILED: ConvProblem(2, 3, 6, 5, 9, (2, 3), stride=(2, 3), padding=(1, 3), dilation=(1, 2)),
+    RELU: ConvProblem(2, 16, 4, 3, 5, (2, 3), stride=(3, 1), padding=(2, 3), dilation=(2, 1)),
 }
 EVERYTHING = PROBLEMS["everything at once"]
 COUNTED = "what is counted below"
@@ -46,10 +51,11 @@ SEVERAL = "several blocks of several warps"  # larger for some stages: in_blocks
 SPLIT = "split-K"
 PROBLEMS[PARTS[0]] = ConvProblem(1, 1, 181, 159, 1, (3, 2), (2, 3), dilation=(80, 150))
 PROBLEMS[PARTS[1]] = ConvProblem(1, 1, 159, 227, 1, (2, 3), (3, 2), dilation=(150, 80))
-# With K_B = 5 five slices, of which split-K gives one block three and the other two.
-PROBLEMS[TALL] = replace(EVERYTHING, in_channels=4)
-PROBLEMS[SEVERAL] = EVERYTHING
-PROBLEMS[SPLIT] = replace(PROBLEMS[TALL], batch=4, out_channels=61)  # four blocks of split_tile's
+# With K_B = 5 seven slices, of which split-K gives one block four and the other three: an even and
+# two odd numbers, of which the largest goes through a pipeline of three more than twice. With
+# K_B = 4 each slice is one place of the filter.
+PROBLEMS[TALL] = PROBLEMS[SEVERAL] = replace(EVERYTHING, in_channels=4, kernel_size=(2, 4))
+PROBLEMS[SPLIT] = replace(PROBLEMS[TALL], batch=6, out_channels=61)  # four blocks of split_tile's
 # What a stage and a kernel may offer.
 OPTIONS: dict[str, dict[str, Any]] = {RELU: {"relu": True}, SPLIT: {"splits": 2}}
 WIDEST = 4 * WARP  # threads of a checked block, at most
@@ -113,11 +119,33 @@ def tall_tile(stage: Stage) -> Tile | None:
     return _first_for(stage, sorted(differ, key=cost))
 
 
+@lru_cache
+def low_tile(stage: Stage) -> Tile | None:
+    """The tiny tile with one row of threads, so that its M_B may be as little as 4. Where a tile is
+    a warpgroup's, the tallest, whose slices leave shared memory no room for padding. The tiny one
+    where that does not suit the stage."""
+    if (tiny := stage.tiny_tile) is None:
+        return None
+    tallest = replace(tiny, M_B=16 * tiny.M_B, M_T=16 * tiny.M_T)
+    tile = tallest if tiny.N_B == 4 * WARP else replace(tiny, M_B=tiny.M_T)
+    return _first_for(stage, [tile]) or tiny
+
+
+@lru_cache
+def deep_tile(stage: Stage) -> Tile | None:
+    """A tile with a larger K_B: with two threads, where a window's float4s in a slice are three, a
+    number that divides none of its sizes; else three times as deep as the tiny tile. The tiny one
+    where neither suits the stage."""
+    if (tiny := stage.tiny_tile) is None:
+        return None
+    M_T, N_T = tiny.M_T, tiny.N_T
+    narrow = Tile(4 * M_T, N_T, 3 * tiny.K_B // 2, 2 * M_T, N_T)
+    return _first_for(stage, [narrow, replace(tiny, K_B=3 * tiny.K_B)]) or tiny
+
+
 def main_of(program: Program) -> Launch:
-    """The main kernel's launch, the last."""
-    main = program.launches[-1]
-    assert isinstance(main, Launch)
-    return main
+    """The main kernel's launch: the last, behind which a library's step may come."""
+    return next(step for step in reversed(program.launches) if isinstance(step, Launch))
 
 
 def _first_for(stage: Stage, tiles: Iterable[Tile]) -> Tile | None:
@@ -156,3 +184,13 @@ def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None, rows: int =
     tried = map(larger, range(rows - 1 if tile else 0, 64))
     several = (one for one in tried if math.prod(main_of(stage.prepare(one, tile)).grid) > 1)
     return next(several, problem)
+
+
+TILES: dict[str, Callable[[Stage], Tile | None]] = {
+    LOW: low_tile, DEEP: deep_tile, TALL: tall_tile, SEVERAL: wide_tile, SPLIT: split_tile,
+}  # fmt: skip
+
+
+def tile_for(stage: Stage, name: str) -> Tile | None:
+    """The tile for one of the problems: the tiny one for most."""
+    return TILES[name](stage) if name in TILES else stage.tiny_tile
