@@ -14,16 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.access_log import (
-    ATOMIC,
-    READ,
-    SIZE_SHIFT,
-    WRITE,
-    literals_below_zero,
-    site_of,
-)
+from convlab.simulation.access_log import ATOMIC, READ, SIZE_SHIFT, WRITE
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.scalars import converted, dtype_of, poison, quick
+from convlab.simulation.sites import literals_below_zero, site_of
 
 
 def integer(value: Any) -> int:

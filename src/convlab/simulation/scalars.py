@@ -21,8 +21,8 @@ from numba.core import types as numba_types
 from numba.cuda import types as cuda_types
 from numba.cuda.np.numpy_support import as_dtype
 
-from convlab.simulation.access_log import site_of
 from convlab.simulation.bfloat16 import TYPE_NAMES, BFloat16
+from convlab.simulation.sites import site_of
 
 NUMBERS = (
     *(numba_types.Number, numba_types.Boolean),

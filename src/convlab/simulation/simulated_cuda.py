@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 
 from convlab.arguments import integer
-from convlab.simulation.access_log import ATOMIC, EXCHANGE, SIZE_SHIFT, WARP, assigned_name, site_of
-from convlab.simulation.bfloat16 import of_bfloat16
+from convlab.simulation.access_log import ATOMIC, EXCHANGE, SIZE_SHIFT, WARP
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.greenlets import GRID_BARRIER, YIELD, Request
 from convlab.simulation.libdevice import of_libdevice
-from convlab.simulation.libraries import Library, half, vector_types
+from convlab.simulation.libraries import Library, half, of_bfloat16, vector_types
 from convlab.simulation.memory import Memory, local_class
+from convlab.simulation.registers import OF_BITS, of_bits
 from convlab.simulation.scalars import cast, converted, dtype_of, keeper, poison
+from convlab.simulation.sites import assigned_name, site_of
 
 ALL_LANES = (1 << WARP) - 1
 STATIC_BYTES, BLOCK_BYTES = 48 << 10, 227 << 10  # what a block may have: by itself, with dynamic
@@ -170,6 +171,12 @@ def _barrier(kind: str) -> Callable[..., int]:
     return lambda self, predicate: int(self.hub(Request(kind, site_of(1), predicate)))
 
 
+def _of_its_bits(name: str) -> Any:
+    """A function of an integer's bits, of which there are 32 unless it needs more."""
+    short, long = of_bits(name, 32), of_bits(name, 64)
+    return staticmethod(lambda value: (short if -(2**31) <= value < 2**32 else long)(value))
+
+
 class SimulatedCuda:
     """``cuda`` in a kernel: its methods do what those of ``numba.cuda`` do. Switching to ``hub``
     waits; what comes back is the call's result. ``on_fence`` hears whether a fence is the whole
@@ -245,21 +252,11 @@ class SimulatedCuda:
         self.hub(Request(YIELD, site_of(1)))
 
     # Arithmetic. ``fma`` rounds twice, but in float64: docs/engines.md says what registers hold.
-    # Bits are of 32 or of 64; ``ffs`` counts from 1.
 
     fma = staticmethod(lambda a, b, c: a * b + c)
     selp = staticmethod(lambda condition, yes, no: yes if condition else no)
-    popc = staticmethod(lambda value: (value & _mask(value)).bit_count())
-    clz = staticmethod(
-        lambda value: _mask(value).bit_length() - (value & _mask(value)).bit_length()
-    )
-    ffs = staticmethod(lambda value: (value & -value).bit_length())
+    clz, popc, brev, ffs = map(_of_its_bits, OF_BITS)
     cbrt = staticmethod(math.cbrt)
-
-    @staticmethod
-    def brev(value: int) -> int:
-        bits = _mask(value).bit_length()
-        return int(f"{value & _mask(value):0{bits}b}"[::-1], 2)
 
 
 class Grid:
@@ -394,8 +391,3 @@ _NUMBERS = {
     *("float16", "float32", "float64", "complex64", "complex128", "intp", "uintp"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 }
-
-
-def _mask(value: int) -> int:
-    """All bits of the value's type, which is not known: 32 unless it needs more."""
-    return 0xFFFFFFFF if -(2**31) <= value < 2**32 else 0xFFFFFFFFFFFFFFFF
