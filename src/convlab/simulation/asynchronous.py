@@ -19,6 +19,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -78,8 +79,8 @@ class AsyncCopies:
         self._checked: set[tuple[Any, Any]] = set()  # pairs of arrays
         self._all: list[Copy] = []  # of which something is in what the log holds
         self.intrinsics: dict[Any, Callable[..., Any]] = {
-            device.copy_async: self.copy,
-            device.copy_async4: self.copy4,
+            device.copy_async: partial(self._copy, 1),
+            device.copy_async4: partial(self._copy, 4),
             device.commit_copies: self.commit,
             device.wait_copies: self.wait,
         }
@@ -92,14 +93,6 @@ class AsyncCopies:
                 copy.landed = self._clock.position
 
     # What a kernel calls.
-
-    def copy(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
-        """``copy_async``: one float32."""
-        self._copy(1, target, index, source, at, valid)
-
-    def copy4(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
-        """``copy_async4``: four neighbours."""
-        self._copy(4, target, index, source, at, valid)
 
     def commit(self) -> None:
         """``commit_copies``: this thread's copies since the last one become a group."""
@@ -124,8 +117,9 @@ class AsyncCopies:
                     flat[n] = value
 
     def _copy(self, count: int, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
-        """``count`` neighbours; zeros where they are not ``valid``."""
-        frame = sys._getframe(2)
+        """``copy_async`` of one float32, or ``copy_async4`` of four neighbours; zeros where they
+        are not ``valid``."""
+        frame = sys._getframe(1)
         site = id(frame.f_code) + frame.f_lasti
         if (target, source) not in self._checked:
             _check_copy(target, source)

@@ -204,7 +204,8 @@ class SimulatedCuda:
         self.asked: Any = None  # an orders.Asked, if anything looks at it
         self.threadfence = self.threadfence_system = partial(on_fence, True)
         self.threadfence_block = partial(on_fence, False)
-        self.cg = Library("cuda.cg", {"this_grid": lambda: Grid(self)}.get)
+        grid_group = SimpleNamespace(sync=self._sync_grid)
+        self.cg = Library("cuda.cg", {"this_grid": lambda: grid_group}.get)
         self.fp16, self.bf16 = Library("cuda.fp16", half), Library("cuda.bf16", of_bfloat16)
         self.libdevice = Library("libdevice", of_libdevice)
 
@@ -240,6 +241,10 @@ class SimulatedCuda:
     syncthreads_and = _barrier("syncthreads_and")
     syncthreads_or = _barrier("syncthreads_or")
 
+    def _sync_grid(self) -> None:
+        """``cuda.cg.this_grid().sync()``: a barrier of all threads of the grid."""
+        self.hub(Request(GRID_BARRIER, site_of(1)))
+
     def syncwarp(self, mask: int = ALL_LANES) -> None:
         self.hub(Request("syncwarp", site_of(1), None, int(mask) & ALL_LANES))
 
@@ -259,17 +264,6 @@ class SimulatedCuda:
     cbrt = staticmethod(math.cbrt)
 
 
-class Grid:
-    """``cuda.cg.this_grid()``."""
-
-    def __init__(self, cuda: SimulatedCuda) -> None:
-        self._cuda = cuda
-
-    def sync(self) -> None:
-        """A barrier of all threads of the grid."""
-        self._cuda.hub(Request(GRID_BARRIER, site_of(1)))
-
-
 def _cached_load(array: Any, index: Any) -> Any:
     """``cuda.ldca`` and its like: loads that say which caches keep what they load."""
     return array.part(index, site_of(1))
@@ -287,13 +281,10 @@ for _hint in ("stcg", "stcs", "stwb", "stwt"):
 
 # What a lane brings to a call of its warp, of the arguments that follow the mask. A shuffle brings
 # the value and the source lane: beyond the warp, one's own.
+_VOTES = ("ballot_sync", "all_sync", "any_sync", "eq_sync")
 _COLLECTIVES: dict[str, Callable[..., Any]] = {
-    "ballot_sync": lambda lane, value: bool(value),
-    "all_sync": lambda lane, value: bool(value),
-    "any_sync": lambda lane, value: bool(value),
-    "eq_sync": lambda lane, value: bool(value),
-    "match_any_sync": lambda lane, value: value,
-    "match_all_sync": lambda lane, value: value,
+    **dict.fromkeys(_VOTES, lambda lane, value: bool(value)),
+    **dict.fromkeys(("match_any_sync", "match_all_sync"), lambda lane, value: value),
     "shfl_sync": lambda lane, value, other: (value, other % WARP),
     "shfl_up_sync": lambda lane, value, delta: (value, lane - delta),
     "shfl_down_sync": lambda lane, value, delta: (value, lane + delta),

@@ -35,6 +35,20 @@ def positions(code: Any, expressions: dict[int, Typed]) -> dict[Position, Typed]
     return found
 
 
+def written(text: str, at: ast.AST, **nodes: Any) -> Any:
+    """The expression or statement of that text where ``at`` is; names in it stand for nodes."""
+
+    class Fill(ast.NodeTransformer):
+        def visit_Name(self, name: ast.Name) -> Any:
+            return nodes.get(name.id, name)
+
+    (made,) = ast.parse(text).body
+    for part in ast.walk(made):
+        ast.copy_location(part, at)
+    made = Fill().visit(made)
+    return made.value if isinstance(made, ast.Expr) else made
+
+
 def position_of(node: Any) -> Position:
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
@@ -124,12 +138,8 @@ class TypedArithmetic(ast.NodeTransformer):
                     inner.left = rounded(inner.left)
                 elif isinstance(inner.left, ast.Name | ast.Constant):
                     inner.right = rounded(inner.right)
-            store: Any = ast.parse(f"{ROUNDING}[0] = value").body[0]
-            for part in ast.walk(store):
-                ast.copy_location(part, node)
-            store.value = inner
-            steps.append(store)
-            return self._filled(f"{ROUNDING}[0]", value)
+            steps.append(written(f"{ROUNDING}[0] = value", node, value=inner))
+            return written(f"{ROUNDING}[0]", value)
 
         if not isinstance(node.targets[0], ast.Name):
             return node
@@ -170,7 +180,8 @@ class TypedArithmetic(ast.NodeTransformer):
                 return ast.copy_location(ast.UnaryOp(ast.Not(), node.operand), node)
             kind = types.unliteral(typed.operands[0])
             unsigned = isinstance(kind, types.Integer) and not kind.signed
-            return self._filled(f"value & {2**kind.bitwidth - 1}", node) if unsigned else node
+            mask = 2**kind.bitwidth - 1
+            return written(f"value & {mask}", node, value=node) if unsigned else node
         return self._of_width(node, typed) or self._kept(node, typed, True)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
@@ -276,9 +287,9 @@ class TypedArithmetic(ast.NodeTransformer):
         if not cut and self._fits(node, typed, result):
             return node
         if not result.signed:
-            return self._filled(f"value & {2**64 - 1}", node)
+            return written(f"value & {2**64 - 1}", node, value=node)
         test = f"{_WRAPPED} if {-(2**63)} <= ({_WRAPPED} := value) <= {2**63 - 1}"
-        return self._filled(f"{test} else _int64_({_WRAPPED})", node)
+        return written(f"{test} else _int64_({_WRAPPED})", node, value=node)
 
     def _fits(self, node: Any, typed: Typed, result: Any) -> bool:
         """Whether 64 bits are enough for the integer."""
@@ -297,15 +308,3 @@ class TypedArithmetic(ast.NodeTransformer):
         for part in made, made.func:
             ast.copy_location(part, nodes[0])
         return made
-
-    def _filled(self, text: str, node: Any) -> Any:
-        """The expression of that text, in which ``value`` is the node."""
-        made = ast.parse(text, mode="eval").body
-        for part in ast.walk(made):
-            ast.copy_location(part, node)
-
-        class Fill(ast.NodeTransformer):
-            def visit_Name(self, name: ast.Name) -> Any:
-                return node if name.id == "value" else name
-
-        return Fill().visit(made)
