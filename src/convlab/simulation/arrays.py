@@ -82,6 +82,12 @@ class Array:
             raise NotSimulated(f"{self.name}.{name} is not simulated")
         raise AttributeError(f"{self.name} is an array, which has no {name}")
 
+    def __getitem__(self, index: Any) -> Any:
+        return self.part(index, site_of(1))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.store_part(index, value, site_of(1))
+
     # Views, as NumPy has them.
     T = property(lambda self: self.derived(np.transpose))
     flat = property(lambda self: self.reshape(-1))
@@ -463,12 +469,6 @@ class LocalView(LocalArray):
 
     def element(self, at: tuple[int, ...]) -> int:
         return int(self._numbers[at])
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.part(index, site_of(1))
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self.store_part(index, value, site_of(1))
 
 
 class RecordArray:

@@ -73,11 +73,8 @@ class Shared:
         """
         frame = sys._getframe(1)
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
-        known = self._arrays.get(call)
-        if known is None:
-            _check_alignment(alignment)
-            name = assigned_name(frame.f_code, frame.f_lasti)
-            known = self._arrays[call] = self._new(name, *_kind(shape, dtype), alignment)
+        if (known := self._arrays.get(call)) is None:
+            known = self._arrays[call] = self._new(*_asked(frame, shape, dtype, alignment))
         return known
 
     def _new(
@@ -133,36 +130,27 @@ class Local:
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         frame = sys._getframe(1)
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
-        made = self._made.get(call)
-        if made is None:
-            _check_alignment(alignment)
-            sizes, kept = _kind(shape, dtype)
+        if (made := self._made.get(call)) is None:
+            name, sizes, kept, alignment = _asked(frame, shape, dtype, alignment)
             if kept.names is not None:  # in memory, where fields can be views
-                host, name = (
-                    np.full(sizes, poison(kept)),
-                    assigned_name(frame.f_code, frame.f_lasti),
-                )
+                host = np.full(sizes, poison(kept))
                 return Memory(None, self._memory.report).array(host, name, 0)
             kind = local_class(sizes, kept, self._memory.number(kept), alignment)
-            made = self._made[call] = kind, assigned_name(frame.f_code, frame.f_lasti)
-        kind, name = made
-        return kind(name, self._memory)
+            made = self._made[call] = kind, name
+        return made[0](made[1], self._memory)
 
 
-def _check_alignment(alignment: Any) -> None:
-    """Raise what Numba's compiler raises for an alignment that it refuses."""
-    if alignment is None:
-        return
-    if not isinstance(alignment, int):
-        raise TypeError(f"alignment is {alignment!r}: it must be a constant integer")
-    if alignment <= 0 or alignment & (alignment - 1):
-        raise ValueError(f"Alignment must be a positive power of two, not {alignment}")
-
-
-def _kind(shape: Any, dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """A shape as Numba takes it, a number or several, as a tuple; and NumPy's type."""
+def _asked(frame: Any, shape: Any, dtype: Any, alignment: Any) -> tuple[Any, ...]:
+    """Of the array that a call in the frame asks for the name, the shape as a tuple, NumPy's type
+    and the alignment. Raises what Numba's compiler raises for an alignment that it refuses."""
+    if alignment is not None:
+        if not isinstance(alignment, int):
+            raise TypeError(f"alignment is {alignment!r}: it must be a constant integer")
+        if alignment <= 0 or alignment & (alignment - 1):
+            raise ValueError(f"Alignment must be a positive power of two, not {alignment}")
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
-    return tuple(map(int, sizes)), dtype_of(dtype)
+    name = assigned_name(frame.f_code, frame.f_lasti)
+    return name, tuple(map(int, sizes)), dtype_of(dtype), alignment
 
 
 def _barrier(kind: str) -> Callable[..., int]:

@@ -6,7 +6,7 @@ import errno
 import inspect
 import linecache
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import chain
 from numbers import Number
@@ -42,13 +42,14 @@ from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
 from convlab.simulation.numbas_types import check_kernel
 from convlab.simulation.orders import USUAL, Asked, Order
-from convlab.simulation.python_body import BY_ZERO, Copier, may_wait, names_used
+from convlab.simulation.python_body import Copier, may_wait, names_used
 from convlab.simulation.races import Race, few
 from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
 from convlab.simulation.scheduler import Scheduler
 from convlab.simulation.simulated_cuda import SimulatedCuda
 from convlab.simulation.sites import Sites
+from convlab.simulation.typed_arithmetic import BY_ZERO
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 BLOCK_THREADS = 1024
@@ -231,9 +232,8 @@ class SimulatedLaunch(Clock):
 
         def seen(name: str, argument: Any) -> Any:
             if isinstance(argument, tuple):
-                entries = [seen(f"{name}[{n}]", entry) for n, entry in enumerate(argument)]
-                make = getattr(type(argument), "_make", tuple)  # a named tuple's
-                return make(entries)
+                names = (f"{name}[{n}]" for n in range(len(argument)))
+                return like(argument, map(seen, names, argument))
             for host in _hosts(argument):
                 if not _known(host.dtype):
                     raise NotSimulated(
@@ -506,12 +506,16 @@ def _hosts(argument: Any) -> Iterator[np.ndarray]:
         yield argument
 
 
+def like(given: tuple[Any, ...], entries: Iterable[Any]) -> Any:
+    """A tuple of these entries, a named one as the given one."""
+    return getattr(type(given), "_make", tuple)(entries)
+
+
 def _with_arrays(argument: Any) -> Any:
     """The argument with NumPy's arrays for the device arrays of Numba's simulator, and with an
     array of no dimensions for a record."""
     if isinstance(argument, tuple):
-        make = getattr(type(argument), "_make", tuple)  # a named tuple's
-        return make(map(_with_arrays, argument))
+        return like(argument, map(_with_arrays, argument))
     inner = getattr(argument, "_ary", argument)
     if isinstance(inner, np.void):
         where = {**inner.__array_interface__, "descr": [("", f"V{inner.itemsize}")]}

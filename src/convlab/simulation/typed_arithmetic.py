@@ -8,7 +8,6 @@ that Numba computes as floats, a division by zero.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,8 @@ from numba.cuda import types
 from convlab.simulation.inference import Typed
 from convlab.simulation.registers import OF_BITS, ROUNDING
 
+BY_ZERO = "_by_zero_"  # a global: what stands for a divisor that is zero
+_DIVISOR = "_divisor_"
 CALLED = "_called_"  # and a number: a device function for the types of one call
 _WRAPPED, _ROUND = "_wrapped_", "_float32_"
 _CACHE_BYTES = 2  # of an instruction
@@ -70,14 +71,19 @@ def _is_integer(kind: Any) -> bool:
     return isinstance(kind, types.Integer | types.Boolean)
 
 
-class TypedArithmetic(ast.NodeTransformer):
-    """Rewrites what ``known`` tells of. ``calls`` are then the device functions that it calls, with
-    the types of their arguments, by number; ``divisor`` makes what floats are divided by."""
+def _divisor(node: ast.expr) -> Any:
+    """What floats are divided by."""
+    if isinstance(node, ast.Constant) and node.value:
+        return node
+    return written(f"({_DIVISOR} := value) or {BY_ZERO}({_DIVISOR})", node, value=node)
 
-    def __init__(
-        self, known: dict[Position, Typed], divisor: Callable[[ast.expr], ast.expr]
-    ) -> None:
-        self._known, self._divisor = known, divisor
+
+class TypedArithmetic(ast.NodeTransformer):
+    """Rewrites what ``known`` tells of, and divisions of which nothing is known. ``calls`` are then
+    the device functions that it calls, with the types of their arguments, by number."""
+
+    def __init__(self, known: dict[Position, Typed]) -> None:
+        self._known = known
         self.calls: list[Typed] = []
         self._loose: set[int] = set()  # nodes whose value is rounded or cut later
 
@@ -89,7 +95,7 @@ class TypedArithmetic(ast.NodeTransformer):
         return node
 
     def visit_Lambda(self, node: Any) -> Any:
-        return node
+        return node if self._known else self.generic_visit(node)
 
     visit_ListComp = visit_GeneratorExp = visit_SetComp = visit_DictComp = visit_Lambda
 
@@ -116,7 +122,7 @@ class TypedArithmetic(ast.NodeTransformer):
         if not isinstance(node.target, ast.Name):  # an array, which rounds and wraps by itself
             self.generic_visit(node)
             if isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod) and self._floats(typed):
-                node.value = self._divisor(node.value)
+                node.value = _divisor(node.value)
             return node
         read = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
         value = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
@@ -189,17 +195,13 @@ class TypedArithmetic(ast.NodeTransformer):
         self.generic_visit(node)
         if typed is not None and len(typed.operands) == 2:
             kinds = typed.operands
+            sides = [node.left, *node.comparators]
             for number, kind in enumerate(kinds):
                 wide = _is_integer(kind) and getattr(kind, "bitwidth", 1) == 64
-                if wide and isinstance(typed.signature.args[number], types.Float):
-                    side = node.comparators[0] if number else node.left
-                    if isinstance(side, ast.Constant):
-                        continue
-                    changed = self._call("_float_", side)
-                    if number:
-                        node.comparators[0] = changed
-                    else:
-                        node.left = changed
+                is_float = isinstance(typed.signature.args[number], types.Float)
+                if wide and is_float and not isinstance(sides[number], ast.Constant):
+                    sides[number] = self._call("_float_", sides[number])
+            node.left, *node.comparators = sides
         return node
 
     def visit_Call(self, node: ast.Call) -> Any:
@@ -251,7 +253,7 @@ class TypedArithmetic(ast.NodeTransformer):
             if isinstance(node.op, ast.Pow):
                 return self._kept(self._call("_power_", node.left, node.right), typed, rounds)
             if isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod):
-                node.right = self._divisor(node.right)
+                node.right = _divisor(node.right)
         elif isinstance(result, types.Integer) and isinstance(node.op, ast.Pow):
             exponent = typed.signature.args[1]
             constant = isinstance(exponent, types.IntegerLiteral)
@@ -268,7 +270,7 @@ class TypedArithmetic(ast.NodeTransformer):
     def _divided(self, node: Any, divisor: str) -> Any:
         """A division of unknown types."""
         if isinstance(node.op, ast.Div):
-            setattr(node, divisor, self._divisor(getattr(node, divisor)))
+            setattr(node, divisor, _divisor(getattr(node, divisor)))
         return node
 
     def _floats(self, typed: Typed) -> bool:
