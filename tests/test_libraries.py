@@ -15,9 +15,9 @@ from numba.cuda.core import config
 from numba.cuda.libdevicefuncs import functions
 
 from convlab.engines.simulator import Simulator
-from convlab.simulation.bfloat16 import of_bfloat16
+from convlab.simulation.bfloat16 import rounded
 from convlab.simulation.libdevice import of_libdevice
-from convlab.simulation.rounding import rounded
+from convlab.simulation.libraries import of_bfloat16
 
 F = np.float32
 

@@ -301,8 +301,10 @@ def test_a_launch_has_so_many_steps(tmp_path, monkeypatch) -> None:
 
 def test_an_interrupted_launch_says_where_its_threads_are(tmp_path, monkeypatch) -> None:
     """Ctrl-C in the middle of a kernel."""
-    alarm = "import signal, os; signal.signal(signal.SIGALRM, signal.default_int_handler)"
-    (tmp_path / "long.py").write_text(f"{alarm}; signal.setitimer(signal.ITIMER_REAL, 2)\n{LONG}")
+    alarm = "import signal, os; signal.signal(signal.SIGVTALRM, signal.default_int_handler)"
+    (tmp_path / "long.py").write_text(
+        f"{alarm}; signal.setitimer(signal.ITIMER_VIRTUAL, 2)\n{LONG}"
+    )
     monkeypatch.chdir(tmp_path)
     done = command("run", "long.py")
     assert done.returncode == 130

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from convlab.simulation.findings import coordinates_of, three
 from convlab.simulation.greenlets import Block, Request
 from convlab.simulation.memory_rules import Counts
 from convlab.simulation.python_body import python_body
+from convlab.simulation.scalars import poison
 from convlab.simulation.simulated_cuda import SimulatedCuda
 from convlab.stage import SOURCES, Launch
 
@@ -113,15 +115,11 @@ class _Array:
 
 
 def _poisoned(shape: Any, dtype: Any) -> np.ndarray:
-    kind = np.dtype(dtype)
-    return np.full(shape, np.nan if kind.kind == "f" else np.iinfo(kind).max, kind)
+    return np.full(shape, poison(np.dtype(dtype)), dtype)
 
 
-class _Local:
-    """``cuda.local``."""
-
-    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> _Array:
-        return _Array(_poisoned(shape, dtype), "a local array")
+def _local_array(shape: Any, dtype: Any, alignment: int | None = None) -> _Array:
+    return _Array(_poisoned(shape, dtype), "a local array")
 
 
 class _Shared:
@@ -160,7 +158,8 @@ class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
         self, grid: tuple[int, int, int], block: tuple[int, int, int], counts: Counts
     ) -> None:
         super().__init__(grid, block, 0)
-        self._shared, self._local, self._atomic = _Shared(counts), _Local(), _Atomic()
+        self._shared, self._atomic = _Shared(counts), _Atomic()
+        self._local = SimpleNamespace(array=_local_array)
         self._counts = counts
         self.hub = self.syncthreads = getcurrent().switch
 

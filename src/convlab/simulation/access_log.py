@@ -15,22 +15,16 @@ a row: tuples by the million would take longer to keep and to read.
 from __future__ import annotations
 
 import builtins
-import dis
 import itertools
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from types import CodeType
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
-from convlab.simulation.branches import branch_between, in_while, together_in_branch
+from convlab.simulation.sites import site_of
 
 GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
 READ, WRITE, ATOMIC = 0, 1, 2
@@ -139,7 +133,7 @@ class Clock:
         self.thread = self.block_number = 0  # of the block, of the grid
         self.first = 0  # thread of the block, in the launch
         self.phase = 0
-        self.epochs = [0] * block_size  # of the block's threads
+        self.epochs: dict[int, int] = defaultdict(int)  # by thread of the launch
 
     @property
     def number(self) -> int:
@@ -153,7 +147,7 @@ class Clock:
 
     def access(self, kind: int, address: int = 0, site: int = 0) -> Access:
         """What the running thread does now, half-way between the access before and the next."""
-        block, epoch = self.block_number, self.epochs[self.thread]
+        block, epoch = self.block_number, self.epochs[self.number]
         warp = block * WARP + self.thread // WARP
         when = self.phase, epoch, 0, self.position - 0.5
         return Access(address, site, kind, self.number, block, warp, *when)
@@ -263,145 +257,6 @@ def _spread(rows: list[int], width: int, entries: int) -> Iterator[np.ndarray]:
     return (np.repeat(column, lengths) for column in columns)
 
 
-class Sites:
-    """Finds source lines and names for the sites of some functions."""
-
-    def __init__(self, codes: Iterable[CodeType], kernel: CodeType | None = None) -> None:
-        self._codes, self._kernel = {id(code): code for code in codes}, kernel
-
-    def line(self, site: int) -> tuple[str, int]:
-        if (code := self._code(site)) is None:
-            return "?", 0
-        return code.co_filename, _line_at(code, site - id(code))
-
-    def where(self, site: int) -> str:
-        """``line 12 of program.py``."""
-        file, line = self.line(site)
-        return f"line {line} of {Path(file).name}"
-
-    def branch_between(self, site: int, other: int) -> str:
-        """The branch that has only one of the two in it, or that has both, if they are one."""
-        code, line = self._code(site), self.line(site)[1]
-        if code is None or self._code(other) is not code:
-            return ""
-        return branch_between(
-            code, code.co_filename, line, None if other == site else self.line(other)[1]
-        )
-
-    def retries(self, site: int) -> bool:
-        """Whether the call at this site is in a ``while`` loop and its result is used."""
-        code = self._code(site)
-        if code is None or ignores_result(code, site - id(code)):
-            return False
-        return in_while(code, code.co_filename, self.line(site)[1])
-
-    def together_in_branch(self, site: int, other: int) -> bool:
-        """Whether an ``if`` of the kernel contains both sites and all that may run between them.
-        True in a device function, because its call may be in one."""
-        code = self._code(site)
-        if code is None or code is not self._code(other) or code is not self._kernel:
-            return True
-        return together_in_branch(code, code.co_filename, self.line(site)[1], self.line(other)[1])
-
-    def knows(self, code: CodeType) -> bool:
-        return id(code) in self._codes
-
-    def one_each(self, sites: np.ndarray) -> np.ndarray:
-        """The sites with one number for each instruction: see :func:`instruction`."""
-        known, inverse = np.unique(sites, return_inverse=True)
-        ones = []
-        for site in known.tolist():
-            code = self._code(site)
-            ones.append(site if code is None else id(code) + instruction(code, site - id(code)))
-        return np.array(ones, np.int64)[inverse]
-
-    def _code(self, site: int) -> CodeType | None:
-        code = self._codes.get(max((i for i in self._codes if i <= site), default=0))
-        return code if code is not None and site < id(code) + len(code.co_code) else None
-
-
-@cache
-def _line_at(code: CodeType, offset: int) -> int:
-    lines = (line for begin, end, line in code.co_lines() if begin <= offset < end)
-    return next(lines, None) or code.co_firstlineno
-
-
-_codes: WeakValueDictionary[int, CodeType] = WeakValueDictionary()
-_by_id: dict[int, dict[int, int]] = {}  # asked at every wide access; hashing code takes long
-
-
-def instruction(code: CodeType, offset: int) -> int:
-    """The offset that stands for an instruction. It has several: where Python has specialised it,
-    calls come from its cache entries, and a ``while`` has its condition twice."""
-    if id(code) not in _by_id:
-        first: dict[object, int] = {}
-        stands_for = _by_id[id(code)] = {}
-        _codes[id(code)] = code
-        finalize(code, _by_id.pop, id(code), None)
-        steps = list(dis.get_instructions(code))
-        ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
-        for step, end in zip(steps, ends, strict=True):
-            where = (step.positions, step.opname) if step.positions else step.offset
-            one = first.setdefault(where, step.offset)
-            stands_for.update(dict.fromkeys(range(step.offset, end), one))
-    return _by_id[id(code)][offset]
-
-
-def literals_below_zero(site: int) -> frozenset[int]:
-    """The negative numbers that stand in the index at this site: with them a kernel counts from an
-    array's end, as in ``a[-1]``, which computed ones seldom mean."""
-    code = _codes.get(max((one for one in [*_by_id] if one <= site), default=0))
-    return frozenset() if code is None else _literals(code, site - id(code))
-
-
-@cache
-def _literals(code: CodeType, offset: int) -> frozenset[int]:
-    steps = list(dis.get_instructions(code))
-    at = next((step for step in steps if step.offset == offset), None)
-    if at is None or at.positions is None or "SUBSCR" not in at.opname:
-        return frozenset()
-    first, last, left, right = at.positions
-    found: set[int] = set()
-    for step in steps:
-        where = step.positions
-        if step.opname == "LOAD_CONST" and where is not None and None not in where:
-            begin, end = (where.lineno, where.col_offset), (where.end_lineno, where.end_col_offset)
-            if (first, left) <= begin and end <= (last, right):
-                values = step.argval if isinstance(step.argval, tuple) else (step.argval,)
-                found |= {one for one in values if isinstance(one, int) and one < 0}
-    return frozenset(found)
-
-
-@cache
-def ignores_result(code: CodeType, offset: int) -> bool:
-    """Whether the result of the call at ``offset`` is thrown away."""
-    later = [step for step in dis.get_instructions(code) if step.offset > offset]
-    return next((step.opname for step in later if step.opname != "CACHE"), "") == "POP_TOP"
-
-
-def site_of(depth: int) -> int:
-    """The site in the function ``depth`` calls above the caller."""
-    frame = sys._getframe(depth + 1)
-    code, offset = frame.f_code, frame.f_lasti
-    found = _by_id.get(id(code))  # `instruction`, written out
-    return id(code) + (instruction(code, offset) if found is None else found[offset])
-
-
-@cache
-def assigned_name(code: CodeType, offset: int) -> str:
-    """The variable that the result of the call at ``offset`` goes to: of the calls of ``.array``
-    on that line the n-th goes to the n-th name that the line assigns to."""
-    line = _line_at(code, offset)
-    here = [i for i in dis.get_instructions(code) if _line_at(code, i.offset) == line]
-    before = [i for i in here if i.offset < offset and i.argval in ("array", "array_like")]
-    stores = [i for i in here if i.opname in ("STORE_FAST", "STORE_DEREF", "STORE_NAME")]
-    # In the order of the source: the compiler swaps stores to spare swaps.
-    stores.sort(key=lambda i: (i.positions and i.positions.col_offset) or 0)
-    names = [i.argval for i in stores]
-    ordinal = len(before) - 1
-    return str(names[ordinal]) if 0 <= ordinal < len(names) else "an array without a name"
-
-
 # A GPU runs the lanes of a warp together: lanes that are in the same iteration of the same loops,
 # in the same calls, execute an instruction at once, and wait for each other after a branch. A path
 # is the number of such a position. Two lanes with equal paths are in equal iterations of all loops
@@ -457,35 +312,20 @@ class Loops:
 
 
 class Paths(Loops):
-    """The paths of a block's threads. ``log`` hears where in it that of the running one changes;
+    """The paths of a launch's threads. ``log`` hears where in it that of the running one changes;
     ``loops`` counts iterations, if it is given."""
 
-    def __init__(self, threads: int, log: AccessLog, loops: Loops | None) -> None:
+    def __init__(self, log: AccessLog, loops: Loops | None) -> None:
         self._loops = loops
         self.now = 0
         self.running = 0
         self.addresses, self.marks = log.addresses, log.path_marks
         self.numbers = itertools.count(1)  # of paths that no thread has been on
-        self._of = [0] * threads
+        self._of: dict[int, int] = defaultdict(int)  # by thread of the launch
         # By the path outside and the site: those of a loop's iterations, in their order as far as
         # they are known, and a call's.
         self.iterations: dict[tuple[int, int], list[int]] = defaultdict(list)
         self._calls: dict[tuple[int, int], int] = defaultdict(lambda: next(self.numbers))
-
-    def new_block(self) -> None:
-        """All threads are where the kernel begins."""
-        self._of[:] = [0] * len(self._of)
-        self.now = self.running = 0
-
-    def keep(self) -> list[int]:
-        """Where the threads of a block are that lets others go first."""
-        self._of[self.running] = self.now
-        return self._of[:]
-
-    def put_back(self, kept: list[int]) -> None:
-        """Have what ``keep`` returned."""
-        self._of[:] = kept
-        self.now = kept[self.running]
 
     def enter(self, thread: int) -> None:
         """Another thread runs from here on."""

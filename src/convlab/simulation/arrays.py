@@ -14,16 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.access_log import (
-    ATOMIC,
-    READ,
-    SIZE_SHIFT,
-    WRITE,
-    literals_below_zero,
-    site_of,
-)
+from convlab.simulation.access_log import ATOMIC, READ, SIZE_SHIFT, WRITE
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.scalars import converted, dtype_of, poison, quick
+from convlab.simulation.sites import literals_below_zero, site_of
 
 
 def integer(value: Any) -> int:
@@ -87,6 +81,12 @@ class Array:
         if not name.startswith("__") and hasattr(np.ndarray, name):
             raise NotSimulated(f"{self.name}.{name} is not simulated")
         raise AttributeError(f"{self.name} is an array, which has no {name}")
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.part(index, site_of(1))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.store_part(index, value, site_of(1))
 
     # Views, as NumPy has them.
     T = property(lambda self: self.derived(np.transpose))
@@ -470,12 +470,6 @@ class LocalView(LocalArray):
     def element(self, at: tuple[int, ...]) -> int:
         return int(self._numbers[at])
 
-    def __getitem__(self, index: Any) -> Any:
-        return self.part(index, site_of(1))
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self.store_part(index, value, site_of(1))
-
 
 class RecordArray:
     """A structured array. Its elements are :class:`Record`; ``a.x`` and ``a["x"]`` are the array of
@@ -544,11 +538,11 @@ class RecordArray:
     def _store_part(self, index: Any, value: Any, site: int) -> None:
         part = self._part(index, site)
         if isinstance(part, Record):
-            _assign(part, value, site)
+            part._assign(value, site)
             return
         for at in np.ndindex(*part.shape):
             one = value._part(at, site) if isinstance(value, RecordArray) else value
-            _assign(Record(part, at), one, site)
+            Record(part, at)._assign(one, site)
 
 
 class Record:
@@ -560,48 +554,39 @@ class Record:
         object.__setattr__(self, "_array", array)
         object.__setattr__(self, "_at", at)
 
-    def __getattr__(self, name: str) -> Any:
-        return _field_of(self, name, site_of(1))
+    def __getattr__(self, name: str | int) -> Any:
+        return self._load(name, site_of(1))
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        _store_field(self, name, value, site_of(1))
+    def __setattr__(self, name: str | int, value: Any) -> None:
+        self._store(name, value, site_of(1))
 
-    def __getitem__(self, name: str | int) -> Any:
-        return _field_of(self, name, site_of(1))
+    __getitem__, __setitem__ = __getattr__, __setattr__
 
-    def __setitem__(self, name: str | int, value: Any) -> None:
-        _store_field(self, name, value, site_of(1))
+    def _field(self, name: str | int) -> Any:
+        """The array of a field, which Numba lets a kernel name by its number too."""
+        dtype = self._array.dtype
+        name = name if isinstance(name, str) else (dtype.names or ())[name]
+        field = self._array._field(name)
+        kind, offset = (dtype.fields or {})[name][:2]
+        if kind.base.names is None and offset % kind.base.alignment:
+            raise TypeError(f"{field.name} of type {kind.base} is not aligned, which Numba refuses")
+        return field
 
+    def _load(self, name: str | int, site: int) -> Any:
+        field = self._field(name)
+        part = field._part if isinstance(field, RecordArray) else field.part
+        return part(self._at, site)
 
-def _field(record: Record, name: str | int) -> Any:
-    """The array of a record's field, which Numba lets a kernel name by its number too."""
-    array = record._array
-    name = name if isinstance(name, str) else (array.dtype.names or ())[name]
-    field = array._field(name)
-    kind, offset = (array.dtype.fields or {})[name][:2]
-    if kind.base.names is None and offset % kind.base.alignment:
-        raise TypeError(f"{field.name} of type {kind.base} is not aligned, which Numba refuses")
-    return field
+    def _store(self, name: str | int, value: Any, site: int) -> None:
+        field = self._field(name)
+        store = field._store_part if isinstance(field, RecordArray) else field.store_part
+        store(self._at, value, site)
 
-
-def _field_of(record: Record, name: str | int, site: int) -> Any:
-    field = _field(record, name)
-    part = field._part if isinstance(field, RecordArray) else field.part
-    return part(record._at, site)
-
-
-def _store_field(record: Record, name: str | int, value: Any, site: int) -> None:
-    field = _field(record, name)
-    store = field._store_part if isinstance(field, RecordArray) else field.store_part
-    store(record._at, value, site)
-
-
-def _assign(record: Record, value: Any, site: int) -> None:
-    """Store all fields of another record."""
-    for name in record._array.dtype.names or ():
-        # Beside records of a kernel's there are constants of NumPy's.
-        one = _field_of(value, name, site) if isinstance(value, Record) else value[name]
-        _store_field(record, name, one, site)
+    def _assign(self, value: Any, site: int) -> None:
+        """Store all fields of another record, a kernel's or a constant of NumPy's."""
+        for name in self._array.dtype.names or ():
+            one = value._load(name, site) if isinstance(value, Record) else value[name]
+            self._store(name, one, site)
 
 
 def bytes_of(dtype: np.dtype[Any]) -> np.dtype[Any]:

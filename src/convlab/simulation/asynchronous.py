@@ -19,6 +19,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -39,13 +40,13 @@ from convlab.simulation.access_log import (
     AccessLog,
     Clock,
     joined,
-    site_of,
 )
 from convlab.simulation.arrays import CheckedArray, LocalArray
 from convlab.simulation.greenlets import MMA, PRODUCT, PRODUCT_DONE, Request
 from convlab.simulation.races import Conflict, same
 from convlab.simulation.scalars import Arithmetic
 from convlab.simulation.simulated_cuda import ALL_LANES, SimulatedCuda
+from convlab.simulation.sites import site_of
 
 ALL_THREADS = (1 << WARPGROUP) - 1
 # A multiply-add is two operations; each lane has its part of the warp's.
@@ -78,8 +79,8 @@ class AsyncCopies:
         self._checked: set[tuple[Any, Any]] = set()  # pairs of arrays
         self._all: list[Copy] = []  # of which something is in what the log holds
         self.intrinsics: dict[Any, Callable[..., Any]] = {
-            device.copy_async: self.copy,
-            device.copy_async4: self.copy4,
+            device.copy_async: partial(self._copy, 1),
+            device.copy_async4: partial(self._copy, 4),
             device.commit_copies: self.commit,
             device.wait_copies: self.wait,
         }
@@ -92,14 +93,6 @@ class AsyncCopies:
                 copy.landed = self._clock.position
 
     # What a kernel calls.
-
-    def copy(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
-        """``copy_async``: one float32."""
-        self._copy(1, target, index, source, at, valid)
-
-    def copy4(self, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
-        """``copy_async4``: four neighbours."""
-        self._copy(4, target, index, source, at, valid)
 
     def commit(self) -> None:
         """``commit_copies``: this thread's copies since the last one become a group."""
@@ -124,8 +117,9 @@ class AsyncCopies:
                     flat[n] = value
 
     def _copy(self, count: int, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
-        """``count`` neighbours; zeros where they are not ``valid``."""
-        frame = sys._getframe(2)
+        """``copy_async`` of one float32, or ``copy_async4`` of four neighbours; zeros where they
+        are not ``valid``."""
+        frame = sys._getframe(1)
         site = id(frame.f_code) + frame.f_lasti
         if (target, source) not in self._checked:
             _check_copy(target, source)
@@ -200,10 +194,10 @@ class TensorCores:
     def __init__(self, cuda: SimulatedCuda, clock: Clock, arithmetic: Arithmetic | None) -> None:
         self.used = False  # by a warpgroup
         self._cuda, self._clock, self._arithmetic = cuda, clock, arithmetic
-        # By the thread's number in its block and the array that it goes to; and whose threads still
-        # come.
+        # By the thread's number in the launch and the array that it goes to; and, by warpgroup and
+        # site, whose threads still come.
         self._under_way: dict[tuple[int, int], tuple[Any, list[float], Product]] = {}
-        self._coming: dict[tuple[int, int], Product] = {}
+        self._coming: dict[tuple[int, int, int], Product] = {}
         # For looking at the log: products in what it holds; fences; who wrote last, in what it held
         # of the block before.
         self._all: list[Product] = []
@@ -221,19 +215,11 @@ class TensorCores:
 
     def end_block(self) -> None:
         """Products of the block do not concern other blocks."""
-        for _, _, product in self._under_way.values():
-            product.last_phase = self._clock.phase
-        self.put_back(({}, {}))
-
-    def keep(self) -> Any:
-        """What a block has here that lets others go first."""
-        kept = self._under_way, self._coming
-        self.put_back(({}, {}))
-        return kept
-
-    def put_back(self, kept: Any) -> None:
-        """Have what ``keep`` returned."""
-        self._under_way, self._coming = kept
+        first, size, number = self._clock.first, self._clock.block_size, self._clock.block_number
+        for key in [one for one in self._under_way if first <= one[0] < first + size]:
+            self._under_way.pop(key)[-1].last_phase = self._clock.phase
+        for coming in [one for one in self._coming if one[0] == number]:
+            del self._coming[coming]
 
     # What a kernel calls.
 
@@ -256,7 +242,7 @@ class TensorCores:
         matrices."""
         _check_product(D, L, T, S, N)
         site, count, in_block = site_of(1), 2 * TERMS * N, self._clock.thread
-        if (in_block, id(D)) in self._under_way:
+        if (self._clock.number, id(D)) in self._under_way:
             raise RuntimeError(f"start_product: the product before was not finished for {D.name}")
         S.check(at, site)
         S.check(at + count - 1, site)
@@ -271,7 +257,8 @@ class TensorCores:
         if self._arithmetic is not None:
             self._arithmetic.count(2 * INSTRUCTIONS * products.ROWS * TERMS // 2 * N // WARP)
         # The warpgroup's product: the first thread that has come makes it.
-        key, mine = (in_block // WARPGROUP, site), Product(began, address + count * S.itemsize)
+        key = self._clock.block_number, in_block // WARPGROUP, site
+        mine = Product(began, address + count * S.itemsize)
         product = self._coming.setdefault(key, mine)
         if product is mine:
             self._all.append(mine)
@@ -286,12 +273,12 @@ class TensorCores:
         if self._coming.get(key) is product:  # a thread that comes from here on starts the next one
             del self._coming[key]
         D.cells[: N // 2] = [None] * (N // 2)
-        self._under_way[in_block, id(D)] = D, result, product
+        self._under_way[self._clock.number, id(D)] = D, result, product
 
     def finish(self, D: Any, N: int) -> None:
         """``finish_product``. Raises ``RuntimeError`` where none was started for ``D``."""
         site, name = site_of(1), getattr(D, "name", D)
-        known = self._under_way.pop((self._clock.thread, id(D)), None)
+        known = self._under_way.pop((self._clock.number, id(D)), None)
         if known is None or len(known[1]) != N // 2:
             raise RuntimeError(f"finish_product: no product of {N} columns was started for {name}")
         if any(cell is not None for cell in D.cells[: N // 2]):

@@ -21,9 +21,9 @@ from convlab.simulation.access_log import (
     Access,
     AccessLog,
     Clock,
-    Sites,
 )
 from convlab.simulation.races import Conflict
+from convlab.simulation.sites import Sites
 
 Coordinates = tuple[int, int, int]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections import namedtuple
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -122,19 +122,9 @@ def as_cuda_array(value: Any, sync: bool = True) -> Any:
 
 
 @contextmanager
-def _pinned(*arrays: np.ndarray) -> Iterator[None]:
-    yield
-
-
-@contextmanager
 def _mapped(*arrays: np.ndarray, **options: Any) -> Iterator[Any]:
     seen = [array.view(UnifiedArray) for array in arrays]
     yield seen[0] if len(seen) == 1 else seen
-
-
-@contextmanager
-def _profiling() -> Iterator[None]:
-    yield
 
 
 class _Stub:
@@ -205,11 +195,12 @@ def _names() -> dict[str, Any]:
     return given | {
         **{"jit": _jit, "declare_device": _declare_device, "reduce": Reduce, "Reduce": Reduce},
         **{"cg": cg, "libdevice": libdevice, "event": _Event, "Event": _Event},
-        **{"device_array": _device_array, "pinned": _pinned, "mapped": _mapped},
+        **{"device_array": _device_array, "mapped": _mapped},
         **{"managed_array": _unified_array, "mapped_array": _unified_array},
         "mapped_array_like": lambda array, **options: _unified_array(array.shape, array.dtype),
         **{"is_cuda_array": _is_cuda_array, "as_cuda_array": as_cuda_array},
-        **{"profiling": _profiling, "profile_start": lambda: None, "profile_stop": lambda: None},
+        **{"pinned": lambda *arrays: nullcontext(), "profiling": nullcontext},
+        **{"profile_start": lambda: None, "profile_stop": lambda: None},
         **{"is_available": lambda: True, "cuda_error": lambda: None},
         "is_bfloat16_supported": lambda: True,
         "event_elapsed_time": lambda start, end: start.elapsed_time(end),

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numba.cuda.libdevicefuncs import functions as SIGNATURES
 
+from convlab.simulation.bfloat16 import DIRECTIONS, rounded
 from convlab.simulation.findings import NotSimulated
-from convlab.simulation.rounding import DIRECTIONS, EXACTLY, rounded
+from convlab.simulation.registers import OF_BITS, of_bits
 from convlab.simulation.scalars import keeper, larger, safe, smaller
 
 
@@ -79,6 +80,19 @@ def _special(name: str) -> Callable[..., Any]:
     return special
 
 
+def _root(value: Fraction) -> Fraction:
+    """The square root with 200 bits, the last of which says whether more follow."""
+    shift = 200 + value.denominator.bit_length()
+    whole = (value.numerator << 2 * shift) // value.denominator
+    root = math.isqrt(whole)
+    inexact = root * root != whole
+    return Fraction(2 * root + inexact, 2 << shift)
+
+
+_EXACTLY: dict[str, Callable[..., Any]] = {
+    **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv},
+    **{"rcp": lambda x: 1 / x, "fma": lambda x, y, z: x * y + z, "sqrt": _root},
+}
 _ROUNDINGS = {"rd": np.floor, "rn": np.rint, "ru": np.ceil, "rz": np.trunc}
 _STEMS: dict[str, Callable[..., Any]] = {
     **{name: safe(getattr(math, name)) for name in dir(math) if f"__nv_{name}" in SIGNATURES},
@@ -107,13 +121,8 @@ _STEMS: dict[str, Callable[..., Any]] = {
     **{"float_as_int": _bits("<i", "<f"), "int_as_float": _bits("<f", "<i")},
     **{"double_as_longlong": _bits("<q", "<d"), "longlong_as_double": _bits("<d", "<q")},
     **{"double2hiint": lambda d: _bits("<q", "<d")(d) >> 32, "double2loint": _bits("<q", "<d")},
-    **{"hiloint2double": _double, "popc": _unsigned(int.bit_count)},
-    **{"popcll": _unsigned(int.bit_count, 64)},
-    **{"clz": _unsigned(lambda x: 32 - x.bit_length())},
-    **{"clzll": _unsigned(lambda x: 64 - x.bit_length(), 64)},
-    **{"brev": _unsigned(lambda x: int(f"{x:032b}"[::-1], 2))},
-    **{"brevll": _unsigned(lambda x: int(f"{x:064b}"[::-1], 2), 64)},
-    **{"ffs": lambda x: (x & -x).bit_length(), "ffsll": lambda x: (x & -x).bit_length()},
+    **{"hiloint2double": _double, **{name: of_bits(name, 32) for name in OF_BITS}},
+    **{f"{name}ll": of_bits(name, 64) for name in OF_BITS},
     **{"mulhi": lambda x, y: x * y >> 32, "mul64hi": lambda x, y: x * y >> 64},
     **{"umulhi": _unsigned(lambda x, y: x * y >> 32)},
     **{"umul64hi": _unsigned(lambda x, y: x * y >> 64, 64)},
@@ -142,9 +151,9 @@ def _directed(stem: str, direction: str) -> Callable[..., Any] | None:
         return lambda value: rounded(sign(value), kind, direction)
     single = stem.startswith("f") != (stem == "fma")
     name = stem.removesuffix("f") if stem.startswith("fma") else stem[1:]
-    if name not in EXACTLY:
+    if name not in _EXACTLY:
         return _STEMS.get(name)
-    return _once(EXACTLY[name], "float32" if single else "float64", direction)
+    return _once(_EXACTLY[name], "float32" if single else "float64", direction)
 
 
 def _once(function: Callable[..., Any], kind: str, direction: str) -> Callable[..., Any]:
@@ -156,7 +165,7 @@ def _once(function: Callable[..., Any], kind: str, direction: str) -> Callable[.
             exact = 0
         if exact:
             return rounded(exact, kind, direction)
-        usual: Callable[..., Any] = np.sqrt if function is EXACTLY["sqrt"] else function
+        usual: Callable[..., Any] = np.sqrt if function is _EXACTLY["sqrt"] else function
         return usual(*map(np.float64, numbers))
 
     return once

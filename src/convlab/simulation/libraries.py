@@ -1,9 +1,10 @@
-"""What a kernel calls of ``cuda.fp16`` and the vector types: functions of numbers, which
-take and give what registers of the simulator hold."""
+"""What a kernel calls of ``cuda.fp16``, ``cuda.bf16`` and the vector types: functions of numbers,
+which take and give what registers of the simulator hold."""
 
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -11,20 +12,27 @@ from typing import Any
 import numpy as np
 from numba.cuda.stubs import _vector_type_stubs
 
+from convlab.simulation.bfloat16 import DIRECTIONS, TYPE_NAMES, BFloat16
 from convlab.simulation.findings import NotSimulated
-from convlab.simulation.scalars import cast, keeper, larger, smaller
+from convlab.simulation.scalars import cast, keeper
 
-# float16: each result is rounded.
-_HALF_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    **{"hadd": operator.add, "hsub": operator.sub, "hmul": operator.mul, "hneg": operator.neg},
-    **{"habs": abs, "hfma": lambda a, b, c: a * b + c, "hdiv": np.divide, "hrcp": np.reciprocal},
-    **{f"h{name}": getattr(np, name) for name in ("sin", "cos", "tanh", "log", "log2", "log10")},
-    **{f"h{name}": getattr(np, name) for name in ("exp", "exp2", "sqrt", "ceil", "floor", "trunc")},
-    **{"hexp10": lambda a: np.power(10.0, a), "hrsqrt": lambda a: 1 / np.sqrt(a), "hrint": np.rint},
-    **{"hmax": larger, "hmin": smaller, "htanh_approx": np.tanh},
+# Of float64, to be rounded to the narrow type. Their names there begin with h.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(np, name) for name in ("trunc", "ceil", "floor", "rint", "sqrt", "log")},
+    **{name: getattr(np, name) for name in ("log2", "log10", "cos", "sin", "exp", "exp2", "tanh")},
+    **{"tanh_approx": np.tanh, "exp10": lambda x: np.power(10.0, x), "abs": abs},
+    **{"rsqrt": lambda x: 1 / np.sqrt(x), "rcp": np.reciprocal, "neg": operator.neg},
+    **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": np.divide},
+    **{"fma": lambda x, y, z: x * y + z, "max": np.fmax, "min": np.fmin},
+    **{"max_nan": np.maximum, "min_nan": np.minimum},
 }
-_COMPARED = ("eq", "ne", "ge", "gt", "le", "lt")
-_HALF_COMPARISONS = {f"h{name}": getattr(operator, name) for name in _COMPARED}
+COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+# What ``hadd_sat`` and its like do to the result.
+_AFTERWARDS: dict[str, Callable[[Any], Any]] = {
+    "sat": lambda value: np.nan_to_num(value).clip(0, 1),
+    "relu": lambda value: np.maximum(value, 0),
+    "rn": lambda value: value,
+}
 
 
 class Library:
@@ -42,28 +50,83 @@ class Library:
         return found
 
 
-def _rounded(function: Callable[..., Any], *kinds: str) -> Callable[..., Any]:
-    """The function of numbers cast to the first kinds, its result cast to the last."""
-    *takes, gives = (keeper(np.dtype(kind)) for kind in kinds)
-
-    def rounded(*values: Any) -> Any:
+def _of_numbers(
+    function: Callable[..., Any], gives: Callable[[Any], Any], takes: Callable[[Any], Any] = float
+) -> Callable[..., Any]:
+    def called(*values: Any) -> Any:
         with np.errstate(all="ignore"):
-            given = [take(value) for take, value in zip(takes, values, strict=True)]
-            return gives(function(*map(np.float64, given)))
+            return gives(function(*(np.float64(takes(value)) for value in values)))
 
-    return rounded
+    return called
 
 
 @cache
 def half(name: str) -> Callable[..., Any] | None:
-    """``cuda.fp16.name``."""
-    if name in _HALF_COMPARISONS:
-        return _rounded(_HALF_COMPARISONS[name], "float16", "float16", "bool")
-    function = _HALF_ARITHMETIC.get(name)
-    if function is None:
+    """``cuda.fp16.name``; None for what is not known."""
+    kept, whole = keeper(np.dtype("float16")), name[1:] if name.startswith("h") else ""
+    if whole in COMPARISONS:
+        return _of_numbers(COMPARISONS[whole], bool, kept)
+    return _of_numbers(FUNCTIONS[whole], kept, kept) if whole in FUNCTIONS else None
+
+
+_INTEGERS = {"char": 8, "short": 16, "int": 32, "ll": 64}
+
+
+def _integer_type(name: str) -> np.dtype[Any] | None:
+    """Of ``ushort`` and of ``uint16`` uint16."""
+    if re.fullmatch(r"u?int(8|16|32|64)", name):
+        return np.dtype(name)
+    bits = _INTEGERS.get(name.removeprefix("u"))
+    return None if bits is None else np.dtype(f"{'u' * name.startswith('u')}int{bits}")
+
+
+def _conversion(gives: str, direction: str) -> Callable[..., Any] | None:
+    """From or to bfloat16, rounded in that direction."""
+    if gives == "bfloat16":
+        return lambda value: BFloat16(value, direction)
+    if gives in ("float", "float32"):
+        return float
+    if (kind := _integer_type(gives)) is None:
         return None
-    two = name in ("hadd", "hsub", "hmul", "hdiv", "hmax", "hmin")
-    return _rounded(function, *["float16"] * (4 if name == "hfma" else 3 if two else 2))
+    low, high = (int(end) for end in (np.iinfo(kind).min, np.iinfo(kind).max))
+
+    def integer(value: float) -> int:
+        if value != value:
+            return 0
+        return min(max(low, DIRECTIONS[direction](np.clip(value, -1e30, 1e30))), high)
+
+    return integer
+
+
+def _cast_of_bits(takes: str, gives: str) -> Callable[..., Any]:
+    kind = _integer_type(gives if takes == "bfloat16" else takes)
+    assert kind is not None
+    if takes == "bfloat16":
+        return lambda value: int((np.float32(value).view(np.uint32) >> 16).astype(kind))
+    return lambda bits: BFloat16((np.uint32(bits & 0xFFFF) << np.uint32(16)).view(np.float32))
+
+
+@cache
+def of_bfloat16(name: str) -> Any:
+    """``numba.cuda.bf16.name``, and the type; None for what is not known."""
+    if name in TYPE_NAMES:
+        return BFloat16
+    if found := re.fullmatch(r"(\w+?)_as_(\w+)", name):
+        return _cast_of_bits(*found.groups())
+    if found := re.fullmatch(r"\w+?(?:2|_to_)([a-z]\w*?)(?:_(r[nzdu]))?", name):
+        return _conversion(found[1], found[2] or "rn")
+    whole = name[1:] if name.startswith("h") else ""
+    stem, _, after = whole.rpartition("_")
+    if stem in FUNCTIONS and after in _AFTERWARDS:
+        return _of_numbers(FUNCTIONS[stem], lambda value: BFloat16(_AFTERWARDS[after](value)))
+    if whole in FUNCTIONS:
+        return _of_numbers(FUNCTIONS[whole], BFloat16)
+    if whole in COMPARISONS:
+        return _of_numbers(COMPARISONS[whole], bool)
+    if whole[:-1] in COMPARISONS and whole.endswith("u"):  # true of NaN too
+        test = COMPARISONS[whole[:-1]]
+        return _of_numbers(lambda x, y: x != x or y != y or test(x, y), bool)
+    return {"hisnan": _of_numbers(np.isnan, bool), "hisinf": _of_numbers(np.isinf, int)}.get(name)
 
 
 class Vector:

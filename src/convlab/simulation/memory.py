@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from convlab.simulation.access_log import READ, WRITE, AccessLog, Span, c_strides, site_of
+from convlab.simulation.access_log import READ, WRITE, AccessLog, Span, c_strides
 from convlab.simulation.arrays import (
     CheckedArray,
     LocalArray,
@@ -30,6 +30,7 @@ from convlab.simulation.arrays import (
     start_of,
 )
 from convlab.simulation.scalars import quick
+from convlab.simulation.sites import site_of
 
 Report = Callable[..., None]  # report(kind, what, site, array, index): raises where it must end
 

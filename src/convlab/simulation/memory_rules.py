@@ -37,9 +37,9 @@ from convlab.simulation.access_log import (
     WRITE,
     Accesses,
     AccessLog,
-    Sites,
 )
 from convlab.simulation.access_log import WARP as WARP  # tracing and lessons have it from here
+from convlab.simulation.sites import Sites
 
 SECTOR_BYTES = 32
 WORD_BYTES, BANKS = 4, 32

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.simulation.access_log import GLOBAL, WARP, ignores_result
+from convlab.simulation.access_log import GLOBAL, WARP
+from convlab.simulation.sites import ignores_result
 
 Launch = Any  # a simulated_launch.SimulatedLaunch
 PATIENCE = 1024  # times that a thread polls in vain before it lets others go first, at first

@@ -27,7 +27,7 @@ from convlab.simulation.host_api import UnifiedArray, as_cuda_array, host_api
 from convlab.simulation.orders import USUAL, Order, run_in_orders
 from convlab.simulation.report import Report
 from convlab.simulation.signatures import as_declared
-from convlab.simulation.simulated_launch import SimulatedLaunch
+from convlab.simulation.simulated_launch import SimulatedLaunch, like
 
 FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
 
@@ -171,8 +171,7 @@ def _on_device(kernel: Any, argument: Any, write_back: list[Callable[[], Any]]) 
     for extension in kernel.extensions:
         _, argument = extension.prepare_args(None, argument, stream=0, retr=write_back)
     if isinstance(argument, tuple):
-        make = getattr(type(argument), "_make", tuple)  # a named tuple's
-        return make([_on_device(kernel, entry, write_back) for entry in argument])
+        return like(argument, (_on_device(kernel, entry, write_back) for entry in argument))
     if isinstance(argument, UnifiedArray):
         return np.asarray(argument)
     if isinstance(argument, np.void):

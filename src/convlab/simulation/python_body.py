@@ -11,7 +11,6 @@ import ast
 import dis
 import inspect
 import itertools
-import opcode
 import re
 import sys
 import textwrap
@@ -40,7 +39,7 @@ from convlab.simulation.refusals import Untyped
 from convlab.simulation.registers import GLOBALS
 from convlab.simulation.scalars import by_zero
 from convlab.simulation.signatures import casting
-from convlab.simulation.typed_arithmetic import CALLED, TypedArithmetic, positions
+from convlab.simulation.typed_arithmetic import BY_ZERO, CALLED, TypedArithmetic, positions, written
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = tuple(
@@ -275,14 +274,17 @@ def _code_of(function: FunctionType, is_kernel: bool, types: Types | None, bits:
     if key not in codes:
         code = function.__code__
         names = frozenset(name for name, value in _refers_to(function) if waits(value))
-        if types is not None:
-            try:
-                codes[key] = _typed_code(code, is_kernel, names, infer(function, types, bits))
-            except (OSError, TypeError, SyntaxError) as error:
+        how = code, code.co_filename, is_kernel, names
+        try:
+            if types is None:
+                anew = code if _is_plain(code, is_kernel) else _untyped(*how)[0]
+                codes[key] = anew.replace(), []
+            else:
+                codes[key] = _compiled_anew(*how, infer(function, types, bits))
+        except (OSError, TypeError, SyntaxError) as error:
+            if types is not None:
                 raise Untyped(f"{function.__name__}: {error}") from None
-        else:
-            anew = _compiled_anew(code, code.co_filename, is_kernel, names)
-            codes[key] = (anew or code).replace(), []
+            codes[key] = code.replace(), []
     return codes[key]
 
 
@@ -356,60 +358,48 @@ def _checked_index(value: Any) -> int:
 # the source.
 
 
-ENDLESS, BY_ZERO, DIVISOR = "_endless_", "_by_zero_", "_divisor_"  # the first two are globals
+ENDLESS = "_endless_"  # a global
 NUMBERED = "_numbered_"  # a global too: what a loop runs through in which threads may wait
 _WAITS = re.compile("sync|^activemask$|^mma_|_product$").search
-_DIVISIONS = {code for code, (_, sign) in enumerate(opcode._nb_ops) if sign in ("/", "/=")}  # type: ignore[attr-defined]
 
 
-@lru_cache(maxsize=1000)
-def _compiled_anew(
-    code: CodeType, file: str, is_kernel: bool, waiting: frozenset[str]
-) -> CodeType | None:
-    """None where nothing in it needs that, or where its source is not there or no longer its
-    own. ``file`` is the code's: codes of two files may be equal. ``waiting`` are the names of
-    device functions in which threads may wait for each other."""
+def _is_plain(code: CodeType, is_kernel: bool) -> bool:
+    """Whether nothing in it must change: no division, no loop, no early return of a kernel."""
     steps = list(dis.get_instructions(code))
-    divides = any(step.opname == "BINARY_OP" and step.arg in _DIVISIONS for step in steps)
+    divides = any(step.opname == "BINARY_OP" and step.argrepr in ("/", "/=") for step in steps)
     repeats = any("JUMP_BACKWARD" in step.opname for step in steps)
     returns = is_kernel and sum(step.opname.startswith("RETURN_") for step in steps) > 1
-    if not (divides or repeats or returns):
-        return None
-    try:
-        tree, found, _ = _source(code, steps, file)
-        _Rewriter(is_kernel, waiting).generic_visit(found)
-        return _inner(tree, file, code.co_name)
-    except (OSError, TypeError, SyntaxError):
-        return None
+    return not (divides or repeats or returns)
 
 
-def _typed_code(
-    code: CodeType, is_kernel: bool, waiting: frozenset[str], expressions: dict[int, Typed]
+def _compiled_anew(
+    code: CodeType,
+    file: str,
+    is_kernel: bool,
+    waiting: frozenset[str],
+    expressions: dict[int, Typed] | None = None,
 ) -> _Code:
-    """The code with the arithmetic of its types, and what it calls. Raises ``OSError`` or its like
-    where there is no source."""
-    tree, found, same = _source(code, list(dis.get_instructions(code)), code.co_filename)
-    rewriter = _LoopRewriter(is_kernel, waiting)
-    typed = TypedArithmetic(positions(same, expressions), rewriter.divisor)
+    """The code, with the arithmetic of its types if they are known, and what it calls. ``waiting``
+    are the names of device functions in which threads may wait for each other; ``file`` is the
+    code's: codes of two files may be equal. Raises ``OSError`` or its like where the source is not
+    there or no longer its own."""
+    tree, found, same = _source(code, file)
+    typed = TypedArithmetic(positions(same, expressions or {}))
     typed.generic_visit(found)
-    rewriter.generic_visit(found)
-    # A name that is called no longer is still closed over.
-    kept = f"[{', '.join(code.co_freevars)}]"
-    if isinstance(found, ast.Lambda):
-        either: Any = ast.parse(f"value if 1 else {kept}", mode="eval").body
-        added = [*ast.walk(either)]
-        found.body, either.body = either, found.body
-    else:
-        found.body[:0] = ast.parse(f"if 0:\n {kept}").body
-        added = [*ast.walk(found.body[0])]
-    for part in added:
-        ast.copy_location(part, found)
-    return _inner(tree, code.co_filename, code.co_name), typed.calls
+    _LoopRewriter(is_kernel, waiting).generic_visit(found)
+    if expressions is not None:  # a name that is called no longer is still closed over
+        kept = f"[{', '.join(code.co_freevars)}]"
+        if isinstance(found, ast.Lambda):
+            found.body = written(f"value if 1 else {kept}", found, value=found.body)
+        else:
+            found.body.insert(0, written(f"if 0:\n {kept}", found))
+    return _inner(tree, file, code.co_name), typed.calls
 
 
-def _source(
-    code: CodeType, steps: list[dis.Instruction], file: str
-) -> tuple[ast.Module, ast.FunctionDef | ast.Lambda, CodeType]:
+_untyped = lru_cache(maxsize=1000)(_compiled_anew)  # functions of one factory have one code
+
+
+def _source(code: CodeType, file: str) -> tuple[ast.Module, ast.FunctionDef | ast.Lambda, CodeType]:
     """The tree of the code's source, the function in it, and the code that it compiles to: with the
     same instructions, or ``TypeError``."""
     lines, first = inspect.getsourcelines(code)
@@ -427,7 +417,7 @@ def _source(
         tree = ast.parse(text)
         outer: Any = tree.body[0]
         outer.body = [found if isinstance(found, ast.FunctionDef) else ast.Expr(found)]
-        tree.body[:0] = _imports(steps)
+        tree.body[:0] = _imports([*dis.get_instructions(code)])
         ast.fix_missing_locations(tree)
         same = _inner(tree, file, code.co_name)
         if same.co_code == code.co_code:
@@ -453,37 +443,14 @@ def _inner(tree: ast.Module, file: str, name: str) -> CodeType:
     return next(code for code in _nested(compiled) if code.co_name == name)
 
 
-class _Rewriter(ast.NodeTransformer):
-    """Makes ``for`` loops of ``while`` loops and divisions that may be by zero, and lets a kernel's
-    ``return`` say where it is."""
+class _LoopRewriter(ast.NodeTransformer):
+    """Makes ``for`` loops of ``while`` loops, and lets a kernel's ``return`` say where it is."""
 
     def __init__(self, is_kernel: bool, waiting: frozenset[str]) -> None:
         self._is_kernel, self._waiting, self._loops = is_kernel, waiting, 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         return node  # a function inside is none of the kernel's loops
-
-    def visit_BinOp(self, node: ast.BinOp) -> Any:
-        self.generic_visit(node)
-        if isinstance(node.op, ast.Div):
-            node.right = self.divisor(node.right)
-        return node
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
-        self.generic_visit(node)
-        if isinstance(node.op, ast.Div):
-            node.value = self.divisor(node.value)
-        return node
-
-    def divisor(self, node: ast.expr) -> ast.expr:
-        if isinstance(node, ast.Constant) and node.value:
-            return node
-        text = f"({DIVISOR} := value) or {BY_ZERO}({DIVISOR})"
-        made: Any = ast.parse(text, mode="eval").body
-        for part in ast.walk(made):
-            ast.copy_location(part, node)
-        made.values[0].value = node
-        return made  # type: ignore[no-any-return]
 
     def visit_Return(self, node: ast.Return) -> Any:
         self.generic_visit(node)
@@ -498,11 +465,8 @@ class _Rewriter(ast.NodeTransformer):
             return node  # they are of a loop further out
         self._loops += 1
         text = f"for {ENDLESS}{self._loops} in {ENDLESS}():\n if not condition: break"
-        loop: Any = ast.parse(text).body[0]
-        for part in ast.walk(loop):
-            ast.copy_location(part, node)
-        leave = loop.body[0]
-        leave.test.operand, leave.body[:0] = node.test, node.orelse
+        loop = written(text, node, condition=node.test)
+        loop.body[0].body[:0] = node.orelse
         loop.body += node.body
         return self._numbered(loop)
 
@@ -515,13 +479,5 @@ class _Rewriter(ast.NodeTransformer):
         calls = (part.func for part in ast.walk(loop) if isinstance(part, ast.Call))
         names = [str(getattr(call, "attr", getattr(call, "id", ""))) for call in calls]
         if any(_WAITS(name) or name in self._waiting for name in names):
-            name = ast.Name(NUMBERED, ast.Load())
-            loop.iter = ast.copy_location(ast.Call(name, [loop.iter], []), loop.iter)
-            ast.copy_location(name, loop.iter)
+            loop.iter = written(f"{NUMBERED}(steps)", loop.iter, steps=loop.iter)
         return loop
-
-
-class _LoopRewriter(_Rewriter):
-    """Makes loops alone: the divisions are typed."""
-
-    visit_BinOp = visit_AugAssign = ast.NodeTransformer.generic_visit

@@ -27,12 +27,12 @@ from convlab.simulation.access_log import (
     Access,
     Accesses,
     AccessLog,
-    Sites,
     joined,
 )
 from convlab.simulation.happens_before import HappensBefore
 from convlab.simulation.memory_rules import changes
 from convlab.simulation.scalars import converted
+from convlab.simulation.sites import Sites
 
 SIEVE = 1 << 18
 ENOUGH = 500  # conflicts of the same lines; more are the same mistake again

@@ -46,23 +46,19 @@ def _constant_power(name: str) -> Callable[[int, int], Any]:
     return power
 
 
-def _leading_zeros(bits: int) -> Callable[[int], int]:
-    return lambda value: bits - (value & (1 << bits) - 1).bit_length()
+def of_bits(name: str, bits: int) -> Callable[[int], int]:
+    """``clz``, ``popc``, ``brev`` or ``ffs``, which counts from 1, of integers of so many bits."""
+    mask = (1 << bits) - 1
+    functions: dict[str, Callable[[int], int]] = {
+        "clz": lambda value: bits - (value & mask).bit_length(),
+        "popc": lambda value: (value & mask).bit_count(),
+        "brev": lambda value: int(f"{value & mask:0{bits}b}"[::-1], 2),
+        "ffs": lambda value: (value & -value & mask).bit_length(),
+    }
+    return functions[name]
 
 
-def _ones(bits: int) -> Callable[[int], int]:
-    return lambda value: (value & (1 << bits) - 1).bit_count()
-
-
-def _reversed(bits: int) -> Callable[[int], int]:
-    return lambda value: int(f"{value & (1 << bits) - 1:0{bits}b}"[::-1], 2)
-
-
-def _first_set(bits: int) -> Callable[[int], int]:
-    return lambda value: (value & -value & (1 << bits) - 1).bit_length()
-
-
-OF_BITS = {"clz": _leading_zeros, "popc": _ones, "brev": _reversed, "ffs": _first_set}
+OF_BITS = ("clz", "popc", "brev", "ffs")
 GLOBALS: dict[str, Any] = {
     ROUNDING: memoryview(bytearray(4)).cast("f"),
     "_float_": float,
@@ -73,5 +69,5 @@ GLOBALS: dict[str, Any] = {
     "_shifted_": _shifted,
     **{f"_{name}_": keeper(np.dtype(name)) for name in ("float16", "float32")},
     **{f"_{u}int{n}_": keeper(np.dtype(f"{u}int{n}")) for u in ("", "u") for n in (8, 16, 32, 64)},
-    **{f"_{name}{n}_": of(n) for name, of in OF_BITS.items() for n in (8, 16, 32, 64)},
+    **{f"_{name}{n}_": of_bits(name, n) for name in OF_BITS for n in (8, 16, 32, 64)},
 }

@@ -21,8 +21,8 @@ from numba.core import types as numba_types
 from numba.cuda import types as cuda_types
 from numba.cuda.np.numpy_support import as_dtype
 
-from convlab.simulation.access_log import site_of
 from convlab.simulation.bfloat16 import TYPE_NAMES, BFloat16
+from convlab.simulation.sites import site_of
 
 NUMBERS = (
     *(numba_types.Number, numba_types.Boolean),
@@ -159,17 +159,11 @@ def _made_outside(kind: type) -> Callable[..., Any]:
     return refuse
 
 
-_NUMPYS_NAME = {
-    "pow": "power",
-    **{f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
-}  # of functions that NumPy has by another name
-
-
 def safe(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of ``math`` that gives NaN or infinity where Python raises: NumPy's answer where
     it has the function."""
     name = function.__name__
-    of_numpy = getattr(np, _NUMPYS_NAME.get(name, name), None)
+    of_numpy = getattr(np, name, None)
 
     def safe(*values: Any) -> Any:
         try:

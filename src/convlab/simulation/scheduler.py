@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.access_log import WRITE, AccessLog, site_of
+from convlab.simulation.access_log import WRITE, AccessLog
 from convlab.simulation.arrays import CheckedArray, LocalArray, Record, RecordArray
 from convlab.simulation.findings import Stop
 from convlab.simulation.greenlets import YIELD, Block, Request
 from convlab.simulation.python_body import ENDLESS
+from convlab.simulation.sites import site_of
 
 FIRST, LATER, MOST = 64, 8, 4096  # iterations of a loop before it is looked at, as a rule
 SOON = 6  # looks, until which a loop that stores in the same few elements is looked at as often

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 
 from convlab.arguments import integer
-from convlab.simulation.access_log import ATOMIC, EXCHANGE, SIZE_SHIFT, WARP, assigned_name, site_of
-from convlab.simulation.bfloat16 import of_bfloat16
+from convlab.simulation.access_log import ATOMIC, EXCHANGE, SIZE_SHIFT, WARP
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.greenlets import GRID_BARRIER, YIELD, Request
 from convlab.simulation.libdevice import of_libdevice
-from convlab.simulation.libraries import Library, half, vector_types
+from convlab.simulation.libraries import Library, half, of_bfloat16, vector_types
 from convlab.simulation.memory import Memory, local_class
+from convlab.simulation.registers import OF_BITS, of_bits
 from convlab.simulation.scalars import cast, converted, dtype_of, keeper, poison
+from convlab.simulation.sites import assigned_name, site_of
 
 ALL_LANES = (1 << WARP) - 1
 STATIC_BYTES, BLOCK_BYTES = 48 << 10, 227 << 10  # what a block may have: by itself, with dynamic
@@ -72,11 +73,8 @@ class Shared:
         """
         frame = sys._getframe(1)
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
-        known = self._arrays.get(call)
-        if known is None:
-            _check_alignment(alignment)
-            name = assigned_name(frame.f_code, frame.f_lasti)
-            known = self._arrays[call] = self._new(name, *_kind(shape, dtype), alignment)
+        if (known := self._arrays.get(call)) is None:
+            known = self._arrays[call] = self._new(*_asked(frame, shape, dtype, alignment))
         return known
 
     def _new(
@@ -132,42 +130,39 @@ class Local:
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         frame = sys._getframe(1)
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
-        made = self._made.get(call)
-        if made is None:
-            _check_alignment(alignment)
-            sizes, kept = _kind(shape, dtype)
+        if (made := self._made.get(call)) is None:
+            name, sizes, kept, alignment = _asked(frame, shape, dtype, alignment)
             if kept.names is not None:  # in memory, where fields can be views
-                host, name = (
-                    np.full(sizes, poison(kept)),
-                    assigned_name(frame.f_code, frame.f_lasti),
-                )
+                host = np.full(sizes, poison(kept))
                 return Memory(None, self._memory.report).array(host, name, 0)
             kind = local_class(sizes, kept, self._memory.number(kept), alignment)
-            made = self._made[call] = kind, assigned_name(frame.f_code, frame.f_lasti)
-        kind, name = made
-        return kind(name, self._memory)
+            made = self._made[call] = kind, name
+        return made[0](made[1], self._memory)
 
 
-def _check_alignment(alignment: Any) -> None:
-    """Raise what Numba's compiler raises for an alignment that it refuses."""
-    if alignment is None:
-        return
-    if not isinstance(alignment, int):
-        raise TypeError(f"alignment is {alignment!r}: it must be a constant integer")
-    if alignment <= 0 or alignment & (alignment - 1):
-        raise ValueError(f"Alignment must be a positive power of two, not {alignment}")
-
-
-def _kind(shape: Any, dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """A shape as Numba takes it, a number or several, as a tuple; and NumPy's type."""
+def _asked(frame: Any, shape: Any, dtype: Any, alignment: Any) -> tuple[Any, ...]:
+    """Of the array that a call in the frame asks for the name, the shape as a tuple, NumPy's type
+    and the alignment. Raises what Numba's compiler raises for an alignment that it refuses."""
+    if alignment is not None:
+        if not isinstance(alignment, int):
+            raise TypeError(f"alignment is {alignment!r}: it must be a constant integer")
+        if alignment <= 0 or alignment & (alignment - 1):
+            raise ValueError(f"Alignment must be a positive power of two, not {alignment}")
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
-    return tuple(map(int, sizes)), dtype_of(dtype)
+    name = assigned_name(frame.f_code, frame.f_lasti)
+    return name, tuple(map(int, sizes)), dtype_of(dtype), alignment
 
 
 def _barrier(kind: str) -> Callable[..., int]:
     """A barrier of the block that counts for how many threads the predicate is true, or tells
     whether it is for all, or for one."""
     return lambda self, predicate: int(self.hub(Request(kind, site_of(1), predicate)))
+
+
+def _of_its_bits(name: str) -> Any:
+    """A function of an integer's bits, of which there are 32 unless it needs more."""
+    short, long = of_bits(name, 32), of_bits(name, 64)
+    return staticmethod(lambda value: (short if -(2**31) <= value < 2**32 else long)(value))
 
 
 class SimulatedCuda:
@@ -197,7 +192,8 @@ class SimulatedCuda:
         self.asked: Any = None  # an orders.Asked, if anything looks at it
         self.threadfence = self.threadfence_system = partial(on_fence, True)
         self.threadfence_block = partial(on_fence, False)
-        self.cg = Library("cuda.cg", {"this_grid": lambda: Grid(self)}.get)
+        grid_group = SimpleNamespace(sync=self._sync_grid)
+        self.cg = Library("cuda.cg", {"this_grid": lambda: grid_group}.get)
         self.fp16, self.bf16 = Library("cuda.fp16", half), Library("cuda.bf16", of_bfloat16)
         self.libdevice = Library("libdevice", of_libdevice)
 
@@ -233,6 +229,10 @@ class SimulatedCuda:
     syncthreads_and = _barrier("syncthreads_and")
     syncthreads_or = _barrier("syncthreads_or")
 
+    def _sync_grid(self) -> None:
+        """``cuda.cg.this_grid().sync()``: a barrier of all threads of the grid."""
+        self.hub(Request(GRID_BARRIER, site_of(1)))
+
     def syncwarp(self, mask: int = ALL_LANES) -> None:
         self.hub(Request("syncwarp", site_of(1), None, int(mask) & ALL_LANES))
 
@@ -245,32 +245,11 @@ class SimulatedCuda:
         self.hub(Request(YIELD, site_of(1)))
 
     # Arithmetic. ``fma`` rounds twice, but in float64: docs/engines.md says what registers hold.
-    # Bits are of 32 or of 64; ``ffs`` counts from 1.
 
     fma = staticmethod(lambda a, b, c: a * b + c)
     selp = staticmethod(lambda condition, yes, no: yes if condition else no)
-    popc = staticmethod(lambda value: (value & _mask(value)).bit_count())
-    clz = staticmethod(
-        lambda value: _mask(value).bit_length() - (value & _mask(value)).bit_length()
-    )
-    ffs = staticmethod(lambda value: (value & -value).bit_length())
+    clz, popc, brev, ffs = map(_of_its_bits, OF_BITS)
     cbrt = staticmethod(math.cbrt)
-
-    @staticmethod
-    def brev(value: int) -> int:
-        bits = _mask(value).bit_length()
-        return int(f"{value & _mask(value):0{bits}b}"[::-1], 2)
-
-
-class Grid:
-    """``cuda.cg.this_grid()``."""
-
-    def __init__(self, cuda: SimulatedCuda) -> None:
-        self._cuda = cuda
-
-    def sync(self) -> None:
-        """A barrier of all threads of the grid."""
-        self._cuda.hub(Request(GRID_BARRIER, site_of(1)))
 
 
 def _cached_load(array: Any, index: Any) -> Any:
@@ -290,13 +269,10 @@ for _hint in ("stcg", "stcs", "stwb", "stwt"):
 
 # What a lane brings to a call of its warp, of the arguments that follow the mask. A shuffle brings
 # the value and the source lane: beyond the warp, one's own.
+_VOTES = ("ballot_sync", "all_sync", "any_sync", "eq_sync")
 _COLLECTIVES: dict[str, Callable[..., Any]] = {
-    "ballot_sync": lambda lane, value: bool(value),
-    "all_sync": lambda lane, value: bool(value),
-    "any_sync": lambda lane, value: bool(value),
-    "eq_sync": lambda lane, value: bool(value),
-    "match_any_sync": lambda lane, value: value,
-    "match_all_sync": lambda lane, value: value,
+    **dict.fromkeys(_VOTES, lambda lane, value: bool(value)),
+    **dict.fromkeys(("match_any_sync", "match_all_sync"), lambda lane, value: value),
     "shfl_sync": lambda lane, value, other: (value, other % WARP),
     "shfl_up_sync": lambda lane, value, delta: (value, lane - delta),
     "shfl_down_sync": lambda lane, value, delta: (value, lane + delta),
@@ -394,8 +370,3 @@ _NUMBERS = {
     *("float16", "float32", "float64", "complex64", "complex128", "intp", "uintp"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 }
-
-
-def _mask(value: int) -> int:
-    """All bits of the value's type, which is not known: 32 unless it needs more."""
-    return 0xFFFFFFFF if -(2**31) <= value < 2**32 else 0xFFFFFFFFFFFFFFFF

@@ -6,7 +6,7 @@ import errno
 import inspect
 import linecache
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import chain
 from numbers import Number
@@ -24,7 +24,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from convlab.arguments import shown
 from convlab.device import emulation_of
-from convlab.simulation.access_log import GLOBAL, AccessLog, Clock, EndlessLoop, Loops, Paths, Sites
+from convlab.simulation.access_log import GLOBAL, AccessLog, Clock, EndlessLoop, Loops, Paths
 from convlab.simulation.arrays import CheckedArray, Record, RecordArray, start_of
 from convlab.simulation.asynchronous import AsyncCopies, TensorCores
 from convlab.simulation.findings import (
@@ -37,17 +37,19 @@ from convlab.simulation.findings import (
 )
 from convlab.simulation.greenlets import Block
 from convlab.simulation.happens_before import BLOCK_FENCE, FENCE
+from convlab.simulation.inference import WIDEST, given_bits
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
 from convlab.simulation.numbas_types import check_kernel
 from convlab.simulation.orders import USUAL, Asked, Order
-from convlab.simulation.python_body import BY_ZERO, Copier, may_wait, names_used
+from convlab.simulation.python_body import Copier, may_wait, names_used
 from convlab.simulation.races import Race, few
-from convlab.simulation.ranges import WIDEST, given_bits
 from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
 from convlab.simulation.scheduler import Scheduler
 from convlab.simulation.simulated_cuda import SimulatedCuda
+from convlab.simulation.sites import Sites
+from convlab.simulation.typed_arithmetic import BY_ZERO
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 BLOCK_THREADS = 1024
@@ -76,10 +78,7 @@ class Kept(NamedTuple):
     """What a block that has begun needs to go on."""
 
     phase: int
-    epochs: list[int]
     shared: Any
-    products: Any
-    paths: Any
 
 
 class SimulatedLaunch(Clock):
@@ -112,7 +111,7 @@ class SimulatedLaunch(Clock):
         self.grid, self.block_shape = grid, block
         self.kernel: str = function.__name__
         self.reports = Reports(self.kernel, grid, block, strict, self)
-        self.paths = Paths(block_size, log, loops) if log is not None and by_request else None
+        self.paths = Paths(log, loops) if log is not None and by_request else None
         self.arithmetic = Arithmetic() if recorder is not None else None
         number = self.arithmetic.number if self.arithmetic else None
         self.memory = Memory(log, self._of_array, number)
@@ -233,9 +232,8 @@ class SimulatedLaunch(Clock):
 
         def seen(name: str, argument: Any) -> Any:
             if isinstance(argument, tuple):
-                entries = [seen(f"{name}[{n}]", entry) for n, entry in enumerate(argument)]
-                make = getattr(type(argument), "_make", tuple)  # a named tuple's
-                return make(entries)
+                names = (f"{name}[{n}]" for n in range(len(argument)))
+                return like(argument, map(seen, names, argument))
             for host in _hosts(argument):
                 if not _known(host.dtype):
                     raise NotSimulated(
@@ -332,9 +330,7 @@ class SimulatedLaunch(Clock):
                 self.on_block(self.kernel, number, len(blocks))
             how: Any = number, self.order.backwards, self.order.gives_way, self.deep
             block = Block(self.body, self.arguments, indices, *heard, complain, *how)
-            for part in self.cuda.shared, self.paths:
-                if part is not None:
-                    part.new_block()
+            self.cuda.shared.new_block()
             self.phases += 1
             self._enter_block(number, self.phases)
             yield block
@@ -349,9 +345,7 @@ class SimulatedLaunch(Clock):
         """Another block runs from here on: keep what this one needs to go on, or, at its end, look
         at what it did."""
         if block.waiting:
-            paths = None if self.paths is None else self.paths.keep()
-            shared, epochs = self.cuda.shared.keep(), self.epochs[:]
-            block.kept = Kept(self.phase, epochs, shared, self.tensor_cores.keep(), paths)
+            block.kept = Kept(self.phase, self.cuda.shared.keep())
             return
         for part in self.copies, self.tensor_cores, self.asked:
             part.end_block()
@@ -360,12 +354,8 @@ class SimulatedLaunch(Clock):
 
     def resume(self, block: Block) -> None:
         """Let a block go on that has waited for others."""
-        phase, self.epochs[:], shared, products, paths = block.kept
-        self._enter_block(block.number, phase)
-        self.cuda.shared.put_back(shared)
-        self.tensor_cores.put_back(products)
-        if self.paths is not None:
-            self.paths.put_back(paths)
+        self._enter_block(block.number, block.kept.phase)
+        self.cuda.shared.put_back(block.kept.shared)
 
     def global_arrays(self) -> Iterator[CheckedArray]:
         """The arrays among the arguments."""
@@ -393,9 +383,10 @@ class SimulatedLaunch(Clock):
             cuda.laneid = number & 31
             self.thread = number
             if mark is not None and addresses is not None:
-                mark((len(addresses), self.first + number, self.phase, epochs[number]))
+                thread = self.first + number
+                mark((len(addresses), thread, self.phase, epochs[thread]))
                 if paths is not None:
-                    paths.enter(number)
+                    paths.enter(thread)
 
         return enter
 
@@ -414,7 +405,7 @@ class SimulatedLaunch(Clock):
         if whole:
             self.epoch += 1
             for number in threads:
-                self.epochs[number] = self.epoch
+                self.epochs[self.first + number] = self.epoch
         elif self.strict:
             met = {self.first + number for number in threads}
             self.race.warp_barriers.append((self.position, met))
@@ -515,12 +506,16 @@ def _hosts(argument: Any) -> Iterator[np.ndarray]:
         yield argument
 
 
+def like(given: tuple[Any, ...], entries: Iterable[Any]) -> Any:
+    """A tuple of these entries, a named one as the given one."""
+    return getattr(type(given), "_make", tuple)(entries)
+
+
 def _with_arrays(argument: Any) -> Any:
     """The argument with NumPy's arrays for the device arrays of Numba's simulator, and with an
     array of no dimensions for a record."""
     if isinstance(argument, tuple):
-        make = getattr(type(argument), "_make", tuple)  # a named tuple's
-        return make(map(_with_arrays, argument))
+        return like(argument, map(_with_arrays, argument))
     inner = getattr(argument, "_ary", argument)
     if isinstance(inner, np.void):
         where = {**inner.__array_interface__, "descr": [("", f"V{inner.itemsize}")]}

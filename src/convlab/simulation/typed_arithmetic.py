@@ -8,7 +8,6 @@ that Numba computes as floats, a division by zero.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,8 @@ from numba.cuda import types
 from convlab.simulation.inference import Typed
 from convlab.simulation.registers import OF_BITS, ROUNDING
 
+BY_ZERO = "_by_zero_"  # a global: what stands for a divisor that is zero
+_DIVISOR = "_divisor_"
 CALLED = "_called_"  # and a number: a device function for the types of one call
 _WRAPPED, _ROUND = "_wrapped_", "_float32_"
 _CACHE_BYTES = 2  # of an instruction
@@ -33,6 +34,20 @@ def positions(code: Any, expressions: dict[int, Typed]) -> dict[Position, Typed]
         line, end, column, last = where[(offset - _NUMBAS_OFFSET) // _CACHE_BYTES]
         found[line, end, column, last] = typed
     return found
+
+
+def written(text: str, at: ast.AST, **nodes: Any) -> Any:
+    """The expression or statement of that text where ``at`` is; names in it stand for nodes."""
+
+    class Fill(ast.NodeTransformer):
+        def visit_Name(self, name: ast.Name) -> Any:
+            return nodes.get(name.id, name)
+
+    (made,) = ast.parse(text).body
+    for part in ast.walk(made):
+        ast.copy_location(part, at)
+    made = Fill().visit(made)
+    return made.value if isinstance(made, ast.Expr) else made
 
 
 def position_of(node: Any) -> Position:
@@ -56,14 +71,19 @@ def _is_integer(kind: Any) -> bool:
     return isinstance(kind, types.Integer | types.Boolean)
 
 
-class TypedArithmetic(ast.NodeTransformer):
-    """Rewrites what ``known`` tells of. ``calls`` are then the device functions that it calls, with
-    the types of their arguments, by number; ``divisor`` makes what floats are divided by."""
+def _divisor(node: ast.expr) -> Any:
+    """What floats are divided by."""
+    if isinstance(node, ast.Constant) and node.value:
+        return node
+    return written(f"({_DIVISOR} := value) or {BY_ZERO}({_DIVISOR})", node, value=node)
 
-    def __init__(
-        self, known: dict[Position, Typed], divisor: Callable[[ast.expr], ast.expr]
-    ) -> None:
-        self._known, self._divisor = known, divisor
+
+class TypedArithmetic(ast.NodeTransformer):
+    """Rewrites what ``known`` tells of, and divisions of which nothing is known. ``calls`` are then
+    the device functions that it calls, with the types of their arguments, by number."""
+
+    def __init__(self, known: dict[Position, Typed]) -> None:
+        self._known = known
         self.calls: list[Typed] = []
         self._loose: set[int] = set()  # nodes whose value is rounded or cut later
 
@@ -75,7 +95,7 @@ class TypedArithmetic(ast.NodeTransformer):
         return node
 
     def visit_Lambda(self, node: Any) -> Any:
-        return node
+        return node if self._known else self.generic_visit(node)
 
     visit_ListComp = visit_GeneratorExp = visit_SetComp = visit_DictComp = visit_Lambda
 
@@ -102,7 +122,7 @@ class TypedArithmetic(ast.NodeTransformer):
         if not isinstance(node.target, ast.Name):  # an array, which rounds and wraps by itself
             self.generic_visit(node)
             if isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod) and self._floats(typed):
-                node.value = self._divisor(node.value)
+                node.value = _divisor(node.value)
             return node
         read = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
         value = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
@@ -124,12 +144,8 @@ class TypedArithmetic(ast.NodeTransformer):
                     inner.left = rounded(inner.left)
                 elif isinstance(inner.left, ast.Name | ast.Constant):
                     inner.right = rounded(inner.right)
-            store: Any = ast.parse(f"{ROUNDING}[0] = value").body[0]
-            for part in ast.walk(store):
-                ast.copy_location(part, node)
-            store.value = inner
-            steps.append(store)
-            return self._filled(f"{ROUNDING}[0]", value)
+            steps.append(written(f"{ROUNDING}[0] = value", node, value=inner))
+            return written(f"{ROUNDING}[0]", value)
 
         if not isinstance(node.targets[0], ast.Name):
             return node
@@ -170,7 +186,8 @@ class TypedArithmetic(ast.NodeTransformer):
                 return ast.copy_location(ast.UnaryOp(ast.Not(), node.operand), node)
             kind = types.unliteral(typed.operands[0])
             unsigned = isinstance(kind, types.Integer) and not kind.signed
-            return self._filled(f"value & {2**kind.bitwidth - 1}", node) if unsigned else node
+            mask = 2**kind.bitwidth - 1
+            return written(f"value & {mask}", node, value=node) if unsigned else node
         return self._of_width(node, typed) or self._kept(node, typed, True)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
@@ -178,17 +195,13 @@ class TypedArithmetic(ast.NodeTransformer):
         self.generic_visit(node)
         if typed is not None and len(typed.operands) == 2:
             kinds = typed.operands
+            sides = [node.left, *node.comparators]
             for number, kind in enumerate(kinds):
                 wide = _is_integer(kind) and getattr(kind, "bitwidth", 1) == 64
-                if wide and isinstance(typed.signature.args[number], types.Float):
-                    side = node.comparators[0] if number else node.left
-                    if isinstance(side, ast.Constant):
-                        continue
-                    changed = self._call("_float_", side)
-                    if number:
-                        node.comparators[0] = changed
-                    else:
-                        node.left = changed
+                is_float = isinstance(typed.signature.args[number], types.Float)
+                if wide and is_float and not isinstance(sides[number], ast.Constant):
+                    sides[number] = self._call("_float_", sides[number])
+            node.left, *node.comparators = sides
         return node
 
     def visit_Call(self, node: ast.Call) -> Any:
@@ -240,7 +253,7 @@ class TypedArithmetic(ast.NodeTransformer):
             if isinstance(node.op, ast.Pow):
                 return self._kept(self._call("_power_", node.left, node.right), typed, rounds)
             if isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod):
-                node.right = self._divisor(node.right)
+                node.right = _divisor(node.right)
         elif isinstance(result, types.Integer) and isinstance(node.op, ast.Pow):
             exponent = typed.signature.args[1]
             constant = isinstance(exponent, types.IntegerLiteral)
@@ -257,7 +270,7 @@ class TypedArithmetic(ast.NodeTransformer):
     def _divided(self, node: Any, divisor: str) -> Any:
         """A division of unknown types."""
         if isinstance(node.op, ast.Div):
-            setattr(node, divisor, self._divisor(getattr(node, divisor)))
+            setattr(node, divisor, _divisor(getattr(node, divisor)))
         return node
 
     def _floats(self, typed: Typed) -> bool:
@@ -276,9 +289,9 @@ class TypedArithmetic(ast.NodeTransformer):
         if not cut and self._fits(node, typed, result):
             return node
         if not result.signed:
-            return self._filled(f"value & {2**64 - 1}", node)
+            return written(f"value & {2**64 - 1}", node, value=node)
         test = f"{_WRAPPED} if {-(2**63)} <= ({_WRAPPED} := value) <= {2**63 - 1}"
-        return self._filled(f"{test} else _int64_({_WRAPPED})", node)
+        return written(f"{test} else _int64_({_WRAPPED})", node, value=node)
 
     def _fits(self, node: Any, typed: Typed, result: Any) -> bool:
         """Whether 64 bits are enough for the integer."""
@@ -297,15 +310,3 @@ class TypedArithmetic(ast.NodeTransformer):
         for part in made, made.func:
             ast.copy_location(part, nodes[0])
         return made
-
-    def _filled(self, text: str, node: Any) -> Any:
-        """The expression of that text, in which ``value`` is the node."""
-        made = ast.parse(text, mode="eval").body
-        for part in ast.walk(made):
-            ast.copy_location(part, node)
-
-        class Fill(ast.NodeTransformer):
-            def visit_Name(self, name: ast.Name) -> Any:
-                return node if name.id == "value" else name
-
-        return Fill().visit(made)

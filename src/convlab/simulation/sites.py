@@ -1,0 +1,199 @@
+"""Sites, the instructions that a log names, and what the source says about them.
+
+A site is ``id(code) + offset``. From it come lines, the names of variables, and the branches in
+which threads part.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterable
+from functools import cache, lru_cache
+from pathlib import Path
+from types import CodeType
+from weakref import WeakValueDictionary, finalize
+
+import numpy as np
+
+
+class Sites:
+    """Finds source lines and names for the sites of some functions."""
+
+    def __init__(self, codes: Iterable[CodeType], kernel: CodeType | None = None) -> None:
+        self._codes, self._kernel = {id(code): code for code in codes}, kernel
+
+    def line(self, site: int) -> tuple[str, int]:
+        if (code := self._code(site)) is None:
+            return "?", 0
+        return code.co_filename, _line_at(code, site - id(code))
+
+    def where(self, site: int) -> str:
+        """``line 12 of program.py``."""
+        file, line = self.line(site)
+        return f"line {line} of {Path(file).name}"
+
+    def branch_between(self, site: int, other: int) -> str:
+        """``the if in line 12 of program.py``: the innermost branch or loop of a function that has
+        only one of the two in it, or that has both, if they are one; empty where there is none."""
+        code = self._code(site)
+        if code is None or self._code(other) is not code:
+            return ""
+        line, second = self.line(site)[1], None if other == site else self.line(other)[1]
+        found = ""
+        for kind, begin, within in _blocks(code, code.co_filename):
+            if (line in within) != (second in within):
+                found = f"the {kind} in line {begin} of {Path(code.co_filename).name}"
+        return found
+
+    def retries(self, site: int) -> bool:
+        """Whether the call at this site is in a ``while`` loop or its condition and its result is
+        used."""
+        code = self._code(site)
+        if code is None or ignores_result(code, site - id(code)):
+            return False
+        line = self.line(site)[1]
+        return any(
+            kind == "while" and (begin == line or line in within)
+            for kind, begin, within in _blocks(code, code.co_filename)
+        )
+
+    def together_in_branch(self, site: int, other: int) -> bool:
+        """Whether an ``if`` of the kernel contains both sites and all that may run between them: a
+        line that follows itself in a loop only if the ``if`` contains the loop. True in a device
+        function, because its call may be in one."""
+        code = self._code(site)
+        if code is None or code is not self._code(other) or code is not self._kernel:
+            return True
+        line, second = self.line(site)[1], self.line(other)[1]
+        blocks = _blocks(code, code.co_filename)
+        around = [kind for kind, _, within in blocks if line in within and second in within]
+        while line == second and around and around[-1] == "if":
+            around.pop()
+        return "if" in around
+
+    def knows(self, code: CodeType) -> bool:
+        return id(code) in self._codes
+
+    def one_each(self, sites: np.ndarray) -> np.ndarray:
+        """The sites with one number for each instruction: see :func:`instruction`."""
+        known, inverse = np.unique(sites, return_inverse=True)
+        ones = []
+        for site in known.tolist():
+            code = self._code(site)
+            ones.append(site if code is None else id(code) + instruction(code, site - id(code)))
+        return np.array(ones, np.int64)[inverse]
+
+    def _code(self, site: int) -> CodeType | None:
+        code = self._codes.get(max((i for i in self._codes if i <= site), default=0))
+        return code if code is not None and site < id(code) + len(code.co_code) else None
+
+
+_BRANCHES = {ast.If: "if", ast.For: "for", ast.While: "while"}
+
+
+@lru_cache(maxsize=1000)
+def _blocks(code: CodeType, file: str) -> list[tuple[str, int, range]]:
+    """The branches and loops of a function, outer ones first: the kind of each, the line where it
+    begins, and the lines in it. None of a function without source. ``file`` is the code's: codes of
+    two files may be equal."""
+    try:
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return []
+    return [
+        (
+            _BRANCHES[type(node)],
+            node.lineno + first - 1,
+            range(block[0].lineno + first - 1, (block[-1].end_lineno or 0) + first),
+        )
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If | ast.For | ast.While)
+        for block in filter(None, (node.body, node.orelse))
+    ]
+
+
+@cache
+def _line_at(code: CodeType, offset: int) -> int:
+    lines = (line for begin, end, line in code.co_lines() if begin <= offset < end)
+    return next(lines, None) or code.co_firstlineno
+
+
+_codes: WeakValueDictionary[int, CodeType] = WeakValueDictionary()
+_by_id: dict[int, dict[int, int]] = {}  # asked at every wide access; hashing code takes long
+
+
+def instruction(code: CodeType, offset: int) -> int:
+    """The offset that stands for an instruction. It has several: where Python has specialised it,
+    calls come from its cache entries, and a ``while`` has its condition twice."""
+    if id(code) not in _by_id:
+        first: dict[object, int] = {}
+        stands_for = _by_id[id(code)] = {}
+        _codes[id(code)] = code
+        finalize(code, _by_id.pop, id(code), None)
+        steps = list(dis.get_instructions(code))
+        ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
+        for step, end in zip(steps, ends, strict=True):
+            where = (step.positions, step.opname) if step.positions else step.offset
+            one = first.setdefault(where, step.offset)
+            stands_for.update(dict.fromkeys(range(step.offset, end), one))
+    return _by_id[id(code)][offset]
+
+
+def literals_below_zero(site: int) -> frozenset[int]:
+    """The negative numbers that stand in the index at this site: with them a kernel counts from an
+    array's end, as in ``a[-1]``, which computed ones seldom mean."""
+    code = _codes.get(max((one for one in [*_by_id] if one <= site), default=0))
+    return frozenset() if code is None else _literals(code, site - id(code))
+
+
+@cache
+def _literals(code: CodeType, offset: int) -> frozenset[int]:
+    steps = list(dis.get_instructions(code))
+    at = next((step for step in steps if step.offset == offset), None)
+    if at is None or at.positions is None or "SUBSCR" not in at.opname:
+        return frozenset()
+    first, last, left, right = at.positions
+    found: set[int] = set()
+    for step in steps:
+        where = step.positions
+        if step.opname == "LOAD_CONST" and where is not None and None not in where:
+            begin, end = (where.lineno, where.col_offset), (where.end_lineno, where.end_col_offset)
+            if (first, left) <= begin and end <= (last, right):
+                values = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+                found |= {one for one in values if isinstance(one, int) and one < 0}
+    return frozenset(found)
+
+
+@cache
+def ignores_result(code: CodeType, offset: int) -> bool:
+    """Whether the result of the call at ``offset`` is thrown away."""
+    later = [step for step in dis.get_instructions(code) if step.offset > offset]
+    return next((step.opname for step in later if step.opname != "CACHE"), "") == "POP_TOP"
+
+
+def site_of(depth: int) -> int:
+    """The site in the function ``depth`` calls above the caller."""
+    frame = sys._getframe(depth + 1)
+    code, offset = frame.f_code, frame.f_lasti
+    found = _by_id.get(id(code))  # `instruction`, written out
+    return id(code) + (instruction(code, offset) if found is None else found[offset])
+
+
+@cache
+def assigned_name(code: CodeType, offset: int) -> str:
+    """The variable that the result of the call at ``offset`` goes to: of the calls of ``.array``
+    on that line the n-th goes to the n-th name that the line assigns to."""
+    line = _line_at(code, offset)
+    here = [i for i in dis.get_instructions(code) if _line_at(code, i.offset) == line]
+    before = [i for i in here if i.offset < offset and i.argval in ("array", "array_like")]
+    stores = [i for i in here if i.opname in ("STORE_FAST", "STORE_DEREF", "STORE_NAME")]
+    # In the order of the source: the compiler swaps stores to spare swaps.
+    stores.sort(key=lambda i: (i.positions and i.positions.col_offset) or 0)
+    names = [i.argval for i in stores]
+    ordinal = len(before) - 1
+    return str(names[ordinal]) if 0 <= ordinal < len(names) else "an array without a name"
