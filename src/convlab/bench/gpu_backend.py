@@ -27,6 +27,7 @@ from convlab.bench.roofline import Machine
 from convlab.bench.systems import system_named
 from convlab.doctor import environment, nvidia_smi
 from convlab.engines import address_of, choose
+from convlab.engines.compiler import driver_result
 from convlab.timer import Timing
 
 SETTLED_PERCENT = 2.0  # a spread of times up to this needs no mark in a table
@@ -228,7 +229,7 @@ def copy_bytes_per_second(nbytes: int = COPY_BYTES) -> float:
 
     def start(stream: Any) -> None:
         ends = address_of(target), address_of(source)
-        timer.answered(driver.cuMemcpyDtoDAsync(*ends, copied, int(stream.handle)))
+        driver_result(driver.cuMemcpyDtoDAsync(*ends, copied, int(stream.handle)))
 
     # Not through a graph: copies of this length take half as long again there.
     return 2 * copied / (timer.measure(start, as_graph=False).median_ms / 1e3)
