@@ -161,9 +161,9 @@ def test_a_busy_gpu_is_told(change, said):
     ],
 )
 def test_what_nvidia_smi_says(monkeypatch, answer, look, processes):
-    monkeypatch.setattr(gpu_backend, "_ask", lambda *_: lambda: answer)
-    assert gpu_backend.look("GPU-1")() == look
-    assert gpu_backend.processes("GPU-1")() == processes
+    monkeypatch.setattr(gpu_backend, "nvidia_smi", lambda *_: answer)
+    assert gpu_backend.look("GPU-1") == look
+    assert gpu_backend.processes("GPU-1") == processes
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ def test_newcomers_are_told_by_their_numbers_where_those_are_seen(seen, expected
 def test_a_process_that_measures_knows_its_own_number(monkeypatch):
     place = GpuBackend.__new__(GpuBackend)  # without a GPU
     place._uuid, place.allowed = "GPU-1", [os.getpid(), 2]
-    monkeypatch.setattr(gpu_backend, "processes", lambda gpu: lambda: (os.getpid(), 3))
+    monkeypatch.setattr(gpu_backend, "processes", lambda gpu: (os.getpid(), 3))
     assert place.others()() == 1
 
 
 def test_a_machine_without_nvidia_smi_is_no_error(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert gpu_backend.look(None)() == Look()
-    assert gpu_backend.processes("GPU-1")() is None
+    assert gpu_backend.look(None) == Look()
+    assert gpu_backend.processes("GPU-1") is None
