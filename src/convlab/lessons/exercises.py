@@ -211,11 +211,10 @@ def _by_types(stage: Stage, made: Any) -> Machine | None:
 def jumps_of(launch: LaunchTrace, array: str) -> int:
     """How often a thread's read is not of the element beside its last one, in the block shown."""
     jumps, last = 0, dict[tuple[int, int], int]()
-    for one in launch.requests:
-        if (one.array, one.operation) == (array, "load"):
-            for lane, offset in zip(one.lanes, one.offsets, strict=True):
-                jumps += abs(last.get((one.warp, lane), offset) - offset) > one.width
-                last[one.warp, lane] = offset
+    for one in launch.requests_of(array, "load"):
+        for lane, offset in zip(one.lanes, one.offsets, strict=True):
+            jumps += abs(last.get((one.warp, lane), offset) - offset) > one.width
+            last[one.warp, lane] = offset
     return jumps
 
 

@@ -30,7 +30,7 @@ def one_request(
     wavefronts of shared memory. ``number`` counts the requests of the block shown from 0. Raises
     ``ValueError`` for an array or number that is not there."""
     space = array_named(launch, array).space
-    found = [one for one in launch.requests if (one.array, one.operation) == (array, operation)]
+    found = launch.requests_of(array, operation)
     if not 0 <= number < len(found):
         raise ValueError(f"number is {number}: the block has {len(found)} {operation}s of {array}")
     request = found[number]
