@@ -234,8 +234,8 @@ def pretend_gpu(monkeypatch, backend):
     monkeypatch.setattr(pool, "Worker", InThread)
     monkeypatch.setattr("convlab.bench.cases.paper_layer", small_layer)
     monkeypatch.setattr(gpu_backend, "current_gpu", lambda: "GPU-1")
-    monkeypatch.setattr(gpu_backend, "look", lambda gpu: gpu_backend.Look)
-    monkeypatch.setattr(gpu_backend, "processes", lambda gpu: lambda: ())
+    monkeypatch.setattr(gpu_backend, "look", lambda gpu: gpu_backend.Look())
+    monkeypatch.setattr(gpu_backend, "processes", lambda gpu: ())
 
 
 def interrupt_at(monkeypatch, number):

@@ -183,7 +183,7 @@ from convlab.bench import gpu_backend, pool, systems
 engines.unavailable, engines._made = lambda name: None, {"gpu": object()}
 pool.BACKEND, pool.FAST_FOLDER = "bench_fakes:Fakes", Path(sys.argv[1])
 gpu_backend.current_gpu = lambda: None
-gpu_backend.look, gpu_backend.processes = lambda gpu: gpu_backend.Look, lambda gpu: tuple
+gpu_backend.look, gpu_backend.processes = lambda gpu: gpu_backend.Look(), lambda gpu: ()
 systems.chosen = lambda stage, baseline, quick: (system("right"), system("hang"))
 from convlab.cli import app
 app(["bench", "--layer", "conv12", "--batch", "1", "--json", sys.argv[2]])
@@ -245,7 +245,7 @@ def test_standard_output_gets_the_document_alone(lab):
 def test_a_busy_gpu_is_refused_before_anything_is_measured(lab, monkeypatch):
     monkeypatch.setattr("convlab.commands.bench.IDLE_SECONDS", 0)
     busy = gpu_backend.Look(utilisation=90)
-    monkeypatch.setattr(gpu_backend, "look", lambda gpu: lambda: busy)
+    monkeypatch.setattr(gpu_backend, "look", lambda gpu: busy)
     said = "other processes keep the GPU busy 90 % of the time"
     assert said in refused(*SHORT, "--json", lab)
     assert not lab.exists()

@@ -145,9 +145,9 @@ def test_what_nvidia_smi_says(monkeypatch, answer, look, processes):
     if answer is None:
         monkeypatch.setenv("PATH", "")  # there is no nvidia-smi
     else:
-        monkeypatch.setattr(gpu_backend, "_ask", lambda *_: lambda: answer)
-    assert gpu_backend.look("GPU-1")() == look
-    assert gpu_backend.processes("GPU-1")() == processes
+        monkeypatch.setattr(gpu_backend, "nvidia_smi", lambda *_: answer)
+    assert gpu_backend.look("GPU-1") == look
+    assert gpu_backend.processes("GPU-1") == processes
 
 
 @pytest.mark.parametrize(
@@ -170,5 +170,5 @@ def test_newcomers_are_told_by_their_numbers_where_those_are_seen(seen, expected
 def test_a_process_that_measures_knows_its_own_number(monkeypatch):
     place = GpuBackend.__new__(GpuBackend)  # without a GPU
     place._uuid, place.allowed = "GPU-1", [os.getpid(), 2]
-    monkeypatch.setattr(gpu_backend, "processes", lambda gpu: lambda: (os.getpid(), 3))
+    monkeypatch.setattr(gpu_backend, "processes", lambda gpu: (os.getpid(), 3))
     assert place.others()() == 1

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from convlab import ConvProblem, Tile, lessons, trace_stage
-from convlab.bench.memory_levels import circle_of
 from convlab.lessons import animations, requests
 from convlab.lessons.charts import result, stored
 from convlab.lessons.exercises import numbered
@@ -113,14 +112,6 @@ def test_with_two_buffers_a_slice_comes_while_another_is_multiplied(stage, both)
     assert [*dict.fromkeys(frame.get(multiplied) for frame in frames if multiplied in frame)] == [
         f"slice {number}" for number in range(4)
     ]
-
-
-def test_a_circle_of_indices_goes_through_every_line():
-    circle, at, lines = circle_of(2**12), 0, set()
-    while at not in lines:
-        lines.add(at)
-        at = int(circle[at])
-    assert lines == set(range(0, 2**10, 32))
 
 
 def test_the_map_of_threads_is_the_kernel_s():

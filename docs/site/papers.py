@@ -255,7 +255,8 @@ def unfold(results: Results) -> Shown:
 BENCH = ("bench_h200.json", "`convlab bench`")
 
 
-def _of_cases(title: str, cases: str, show: Callable[[Any], Shown]) -> Section:
+def of_cases(title: str, cases: str, show: Callable[[Any], Shown]) -> Section:
+    """The section of what ``convlab bench --cases`` measured."""
     return Section(title, f"{cases}_h200.json", f"`convlab bench --cases {cases}`", show)
 
 
@@ -264,9 +265,9 @@ SECTIONS = [
     Section("im2win: Figure 2, TFLOP/s on the twelve layers", *BENCH, figure_2),
     Section("im2win: Figure 3, memory on the twelve layers", *BENCH, figure_3),
     Section("im2win: Table 3, what cuDNN chooses", *BENCH, table_3),
-    _of_cases("im2win: Figure 4, what each technique gains", "ablation", figure_4),
-    _of_cases(ARTICLES, "sweeps", sweeps),
-    _of_cases("Faster Convolution: Table 1, unfold, einsum and fold", "unfold_table", unfold),
+    of_cases("im2win: Figure 4, what each technique gains", "ablation", figure_4),
+    of_cases(ARTICLES, "sweeps", sweeps),
+    of_cases("Faster Convolution: Table 1, unfold, einsum and fold", "unfold_table", unfold),
 ]
 
 

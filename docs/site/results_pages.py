@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,9 @@ def generated() -> dict[Path, str]:
         "ladder": lambda _: f"\n{ladder_section(ladder)}\n",
         "bench": lambda _: f"\n{brief.markdown}\n",
         "papers": lambda _: f"\n{papers.show_claims()}\n",
-        "sizes": lambda _: f"\n{papers.show_one(SIZES_SECTION)}\n",
-        "grouped": lambda _: f"\n{papers.show_one(GROUPED_SECTION)}\n",
-        "gradients": lambda _: f"\n{papers.show_one(GRADIENTS_SECTION)}\n",
-        "sanitizers": lambda _: f"\n{papers.show_one(SANITIZERS)}\n",
-        "stage-mutants": lambda _: f"\n{papers.show_one(STAGE_MUTANTS)}\n",
         "compilers": lambda _: f"\n{compilers_table()}\n",
     }
+    shown |= {name: partial(_section, section) for name, section in SECTIONS.items()}
     readme: dict[str, Maker] = {
         "ladder": lambda _: f"\n{ladder_table(ladder)}\n",
         "bench": lambda _: f"\n{_speedups(bench)}\n",
@@ -77,6 +74,10 @@ def generated() -> dict[Path, str]:
         except ValueError as error:
             raise ValueError(f"{page}: {error}") from error
     return files
+
+
+def _section(section: papers.Section, _: str) -> str:
+    return f"\n{papers.show_one(section)}\n"
 
 
 def filled(text: str, makers: Mapping[str, Maker]) -> str:
@@ -204,19 +205,6 @@ def _time(row: Row | None) -> str:
     return "" if row is None else f"{'~' if row.settled is False else ''}{row.time_ms:.4g}"
 
 
-SIZES_SECTION = papers.Section("", "sizes_h200.json", "`convlab bench --cases sizes`", sizes_tables)
-GROUPED_SECTION = papers.Section(
-    "", "grouped_h200.json", "`convlab bench --cases grouped`", grouped_tables
-)
-GRADIENTS_SECTION = papers.Section(
-    "", "gradients_h200.json", "`convlab bench --cases gradients`", gradients_tables
-)
-SANITIZERS = papers.Section(
-    "", "sanitizers_h200.json", "`make sanitize`",
-    lambda document: (sanitizers.show(document), ()), of_rows=False,
-)  # fmt: skip
-
-
 # The two compilers.
 
 COMPILERS = "", "_mlir"  # what the names of their results end in
@@ -283,9 +271,19 @@ def mutants_tables(document: dict[str, Any]) -> papers.Shown:
     return "\n".join(tables), ()
 
 
-STAGE_MUTANTS = papers.Section(
-    "", "stage_mutants.json", "`python -m stage_mutants`", mutants_tables, of_rows=False
-)
+# The sections that show one file of results each, by the names that pages have for them.
+SECTIONS = {
+    "sizes": papers.of_cases("", "sizes", sizes_tables),
+    "grouped": papers.of_cases("", "grouped", grouped_tables),
+    "gradients": papers.of_cases("", "gradients", gradients_tables),
+    "sanitizers": papers.Section(
+        "", "sanitizers_h200.json", "`make sanitize`",
+        lambda document: (sanitizers.show(document), ()), of_rows=False,
+    ),
+    "stage-mutants": papers.Section(
+        "", "stage_mutants.json", "`python -m stage_mutants`", mutants_tables, of_rows=False
+    ),
+}  # fmt: skip
 
 
 # Pictures.

@@ -76,10 +76,7 @@ def draw(name: str, folder: Path) -> None:
 def line_of(launch: LaunchTrace, access: Access, file: Path) -> dict[str, Any] | None:
     """What a line does to an array, with a picture of the request with the most lanes, which no
     edge of the problem cuts short; None where the block shown makes none."""
-    alike = [
-        one for one in launch.requests
-        if (one.array, one.operation) == (access.array, access.operation)
-    ]  # fmt: skip
+    alike = launch.requests_of(access.array, access.operation)
     own = [one for one in alike if (one.line, one.width) == (access.line, access.width)]
     if not own:
         return None

@@ -45,7 +45,7 @@ def conv1d(
     """1-D convolution of ``[N_i, C_i, W_i]`` with ``[C_o, C_i / groups, W_f]``, as PyTorch's
     ``F.conv1d``: a 2-D one of height 1. All else is :func:`conv2d`'s."""
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
-    return _convolve(1, arrays, settings, _Asked(stage, tile, choose(engine)))
+    return _convolve(1, arrays, settings, stage, tile, engine)
 
 
 def conv2d(
@@ -86,7 +86,7 @@ def conv2d(
     ``convlab.torch.Conv2d`` instead.
     """
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
-    return _convolve(2, arrays, settings, _Asked(stage, tile, choose(engine)))
+    return _convolve(2, arrays, settings, stage, tile, engine)
 
 
 def conv3d(
@@ -107,7 +107,7 @@ def conv3d(
     as PyTorch's ``F.conv3d``: a 2-D one that has an image for each output plane, whose channels are
     the D_f input planes that it sees, copied. All else is :func:`conv2d`'s."""
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
-    return _convolve(3, arrays, settings, _Asked(stage, tile, choose(engine)))
+    return _convolve(3, arrays, settings, stage, tile, engine)
 
 
 class _Depth(NamedTuple):
@@ -194,9 +194,13 @@ class _Asked(NamedTuple):
         return target
 
 
-def _convolve(axes: int, arrays: tuple[Any, ...], settings: tuple[Any, ...], asked: _Asked) -> Any:
-    (input, weight, bias, out), engine = arrays, asked.engine
+def _convolve(
+    axes: int, arrays: tuple[Any, ...], settings: tuple[Any, ...],
+    stage: str, tile: Tile | None, engine_name: str,
+) -> Any:  # fmt: skip
+    input, weight, bias, out = arrays
     _refuse_compiling(f"conv{axes}d")
+    asked = _Asked(stage, tile, engine := choose(engine_name))
     optional = {name: array for name, array in (("bias", bias), ("out", out)) if array is not None}
     given = {"input": input, "weight": weight, **optional}
     placement = _placement(given)
@@ -345,14 +349,8 @@ def _say(line: str) -> None:
     print(f"convlab: {line}", file=sys.stderr, flush=True)
 
 
-class _Kept(local):
-    """Plans of one thread: a plan runs one call at a time, and each thread may have a stream."""
-
-    def __init__(self) -> None:
-        self.plans: OrderedDict[Any, Plan] = OrderedDict()
-
-
-_kept = _Kept()
+# Each thread keeps its own: a plan runs one call at a time, and each thread may have a stream.
+_kept = local()
 
 
 def _ready(
@@ -364,7 +362,8 @@ def _ready(
     if not (engine.is_gpu and asked):
         # On a simulator each call gets a fresh workspace of NaN, which shows unwritten elements.
         return prepare()
-    kept, key = _kept.plans, (_current_gpu(), stream, problem, stage, tile)
+    kept: OrderedDict[Any, Plan] = vars(_kept).setdefault("plans", OrderedDict())
+    key = (_current_gpu(), stream, problem, stage, tile)
     if (ready := kept.get(key)) is not None:
         kept.move_to_end(key)
         return ready

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,30 +18,26 @@ class Placement:
     library: str
     gpu: int | None = None
     device: Any = None  # as the library names it
+    xp: Any = field(default=np, compare=False)  # the library with the array API's names, but Numba
 
     def __str__(self) -> str:
         return f"{self.library} on {self.device or ('the host' if self.gpu is None else 'the GPU')}"
 
     def empty(self, shape: tuple[int, ...]) -> Any:
         """A new float32 array of the library, on the same device."""
-        if self.library == "NumPy":
-            return np.empty(shape, np.float32)
         if self.library == "Numba":
             from numba import cuda
 
             return cuda.device_array(shape, np.float32)
-        xp = library_named(self.library)
-        return xp.empty(shape, dtype=xp.float32, device=self.device)
+        return self.xp.empty(shape, dtype=self.xp.float32, device=self.device)
 
     def from_host(self, array: np.ndarray) -> Any:
         """An array of the library with the elements of a host's, which it may keep."""
-        if self.library == "NumPy":
-            return array
         if self.library == "Numba":
             from numba import cuda
 
             return cuda.to_device(array)
-        return library_named(self.library).asarray(array, device=self.device)
+        return self.xp.asarray(array, device=self.device)
 
     def stream(self) -> int:
         """The handle of the stream that the library's next work runs on; 0 is the default one."""
@@ -68,21 +64,6 @@ def compat() -> Any:
     return array_api_compat
 
 
-def library_named(name: str) -> Any:
-    """The library with the array API's names."""
-    if name == "JAX":
-        import jax.numpy
-
-        return jax.numpy
-    if name == "PyTorch":
-        from array_api_compat import torch
-
-        return torch
-    from array_api_compat import cupy
-
-    return cupy
-
-
 def check_unmasked(name: str, array: Any) -> None:
     """Raise ``TypeError`` for a masked array."""
     if isinstance(array, np.ma.MaskedArray):
@@ -107,13 +88,14 @@ def placement_of(name: str, array: Any) -> Placement:
         return Placement("Numba", getattr(cuda.get_current_device(), "id", 0))
     kind = type(array).__module__.partition(".")[0]
     if kind in ("torch", "cupy", "jax", "jaxlib"):
-        library = compat()
-        if library.is_torch_array(array):
-            return _pytorchs(name, array)
-        if library.is_cupy_array(array):
-            return Placement("CuPy", int(array.device.id), array.device)
-        if library.is_jax_array(array):
-            return _jaxs(name, array)
+        libraries = compat()
+        for is_one, place in (
+            (libraries.is_torch_array, _pytorchs),
+            (libraries.is_cupy_array, _cupys),
+            (libraries.is_jax_array, _jaxs),
+        ):
+            if is_one(array):
+                return Placement(*place(name, array), libraries.array_namespace(array))
     raise TypeError(
         f"{name} is a {type(array).__name__}: it must be an array of NumPy, Numba, CuPy, PyTorch "
         "or JAX"
@@ -124,7 +106,14 @@ def is_numbas(array: Any) -> bool:
     return hasattr(array, "copy_to_host") and hasattr(array, "shape")
 
 
-def _pytorchs(name: str, tensor: Any) -> Placement:
+Place = tuple[str, int | None, Any]  # the first fields of a Placement
+
+
+def _cupys(name: str, array: Any) -> Place:
+    return "CuPy", int(array.device.id), array.device
+
+
+def _pytorchs(name: str, tensor: Any) -> Place:
     import torch
 
     if tensor.requires_grad and torch.is_grad_enabled():
@@ -135,10 +124,10 @@ def _pytorchs(name: str, tensor: Any) -> Placement:
     check_dense(name, tensor)
     if tensor.device.type not in ("cpu", "cuda"):
         raise TypeError(f"{name} is on {tensor.device}: it must be on 'cpu' or 'cuda'")
-    return Placement("PyTorch", tensor.device.index, tensor.device)
+    return "PyTorch", tensor.device.index, tensor.device
 
 
-def _jaxs(name: str, array: Any) -> Placement:
+def _jaxs(name: str, array: Any) -> Place:
     import jax
 
     if isinstance(array, jax.core.Tracer):
@@ -150,7 +139,7 @@ def _jaxs(name: str, array: Any) -> Placement:
         where = ", ".join(map(str, devices))
         raise TypeError(f"{name} is on {shown(where)}: it must be on one CPU or GPU")
     gpu = None if devices[0].platform == "cpu" else devices[0].local_hardware_id
-    return Placement("JAX", gpu, devices[0])
+    return "JAX", gpu, devices[0]
 
 
 def dtype_name(array: Any) -> str:

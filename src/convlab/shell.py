@@ -14,7 +14,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -241,6 +241,21 @@ def check_writable(option: str, path: Path, instead: str = "") -> None:
         refuse(f"{given}, which cannot be written ({reason}): {instead or 'give another file'}")
 
 
+def check_files(
+    written: Mapping[str, str | Path | None], read: Iterable[str | Path] = (), as_what: str = ""
+) -> None:
+    """Refuse files that could not be ``written``, by their options, and one that would be written
+    over another or over one that is ``read``, which is ``as_what``."""
+    taken = {os.path.realpath(file): as_what for file in read}
+    for option, file in written.items():
+        if file is None or file == STANDARD_OUTPUT:
+            continue
+        check_writable(option, Path(file))
+        if what := taken.get(os.path.realpath(file)):
+            refuse(f"{option} is {str(file)!r}, {what}: give another file")
+        taken[os.path.realpath(file)] = f"the file of {option}"
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """:func:`convlab.files.write_whole`, refused in a sentence where it cannot."""
     with refusing(OSError):
@@ -263,14 +278,16 @@ def problem_from(layer: str | None, batch: int | None, engine: Engine) -> ConvPr
     return problem if batch is None else replace(problem, batch=batch)
 
 
-def too_slow(
-    problem: ConvProblem, seconds: float, engine: Engine, patience: float, gpu: bool = True
-) -> str:
-    """The sentence for what takes longer than ``patience``: how long, and what to do instead."""
+def refuse_slow(problem: ConvProblem, seconds: float, engine: Engine, gpu: bool = True) -> None:
+    """Refuse what takes longer than a person waits: how long it takes, and what to do instead."""
+    from convlab.ladder import PATIENCE_SECONDS
+
+    if seconds <= PATIENCE_SECONDS:
+        return
     alone = seconds / problem.batch
-    one = f" --batch 1 (about {duration(alone)})," if alone <= patience else ""
+    one = f" --batch 1 (about {duration(alone)})," if alone <= PATIENCE_SECONDS else ""
     or_gpu = " or a GPU" if gpu else ""
-    return (
+    refuse(
         f"this takes {engine.device} about {duration(seconds)}: use{one} the default problem "
         f"(seconds){or_gpu}, or add --yes to wait"
     )

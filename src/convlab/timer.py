@@ -17,6 +17,8 @@ import numpy as np
 from cuda.bindings import driver
 from numba import cuda
 
+from convlab.engines.compiler import driver_result
+
 WARM_UP, REPEATS = 3, 20
 WARM_UP_MS = 100.0  # slow work is warm after that, however few runs it took
 AT_MOST_MS = 3000.0  # of timed work; slow stages get fewer repeats, never fewer than five
@@ -64,7 +66,7 @@ def measure(
             flush()  # and the GPU is busy until the host has started a graph
             begin.record(stream)
             if as_graph:
-                answered(driver.cuGraphLaunch(graph, int(stream.handle)))
+                driver_result(driver.cuGraphLaunch(graph, int(stream.handle)))
             else:
                 call(stream)
             end.record(stream)
@@ -124,14 +126,14 @@ def captured(call: Callable[[Any], Any], stream: Any) -> Iterator[Any]:
     """An executable graph of what ``call`` starts."""
     handle = int(stream.handle)
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    answered(driver.cuStreamBeginCapture(handle, mode))
+    driver_result(driver.cuStreamBeginCapture(handle, mode))
     try:
         call(stream)
     except BaseException:  # its message says more than the driver's about a broken capture
         driver.cuStreamEndCapture(handle)
         raise
-    graph = answered(driver.cuStreamEndCapture(handle))
-    executable = answered(driver.cuGraphInstantiate(graph, 0))
+    graph = driver_result(driver.cuStreamEndCapture(handle))
+    executable = driver_result(driver.cuGraphInstantiate(graph, 0))
     try:
         yield executable
     finally:
@@ -144,18 +146,10 @@ def _flusher(stream: Any) -> Iterator[Callable[[], None]]:
     """A function that empties L2 by writing twice its size."""
     device = cuda.get_current_device().id
     attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-    size = 2 * answered(driver.cuDeviceGetAttribute(attribute, device))
-    scratch = answered(driver.cuMemAlloc(size))
+    size = 2 * driver_result(driver.cuDeviceGetAttribute(attribute, device))
+    scratch = driver_result(driver.cuMemAlloc(size))
     try:
-        yield lambda: answered(driver.cuMemsetD8Async(scratch, 0, size, int(stream.handle)))
+        yield lambda: driver_result(driver.cuMemsetD8Async(scratch, 0, size, int(stream.handle)))
     finally:
         stream.synchronize()
         driver.cuMemFree(scratch)
-
-
-def answered(answer: tuple[Any, ...]) -> Any:
-    """The driver's result. Raises ``RuntimeError`` naming its error."""
-    error, *results = answer
-    if error != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"CUDA driver: {error.name}")
-    return results[0] if results else None

@@ -5,7 +5,8 @@ is the derivative of the others, so autograd can differentiate again. PyTorch al
 call on a GPU needs, and the work runs on its current stream, so a CUDA graph can capture it.
 """
 
-# No `from __future__ import annotations`: PyTorch reads the operators' types from the annotations.
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,62 +112,47 @@ def _check(layer: torch.nn.Conv2d, stage: str, engine: str, where: str = "") -> 
     choose(engine)
 
 
-@torch.library.custom_op("convlab::conv2d", mutates_args=())
-def conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    stage: str,
-    engine: str,
-) -> Tensor:
+SETTINGS = (
+    "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, str stage, str engine"
+)
+
+
+def _operator(name: str, takes: str) -> Any:
+    """Makes the function below a custom operator of these arguments and the settings."""
+    schema = f"({takes}, {SETTINGS}) -> Tensor"
+    return torch.library.custom_op(f"convlab::{name}", mutates_args=(), schema=schema)
+
+
+@_operator("conv2d", "Tensor input, Tensor weight, Tensor? bias")
+def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Tensor:
     """The convolution; ``padding`` is top, bottom, left, right."""
-    settings = stride, padding, dilation, groups
-    return _compute(None, input.shape, weight.shape, (input, weight, bias), settings, stage, engine)
+    return _compute(None, input.shape, weight.shape, (input, weight, bias), *settings)
 
 
-@torch.library.custom_op("convlab::input_gradient", mutates_args=())
+@_operator("input_gradient", "Tensor gradient, Tensor weight, SymInt[] shape")
 def input_gradient(
-    gradient: Tensor,
-    weight: Tensor,
-    shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    stage: str,
-    engine: str,
+    gradient: Tensor, weight: Tensor, shape: Sequence[int], *settings: Any
 ) -> Tensor:
     """dL/dinput, of that shape, from dL/doutput and the weight."""
-    settings = stride, padding, dilation, groups
-    return _compute("input", shape, weight.shape, (gradient, weight), settings, stage, engine)
+    return _compute("input", shape, weight.shape, (gradient, weight), *settings)
 
 
-@torch.library.custom_op("convlab::weight_gradient", mutates_args=())
+@_operator("weight_gradient", "Tensor input, Tensor gradient, SymInt[] shape")
 def weight_gradient(
-    input: Tensor,
-    gradient: Tensor,
-    shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    stage: str,
-    engine: str,
+    input: Tensor, gradient: Tensor, shape: Sequence[int], *settings: Any
 ) -> Tensor:
     """dL/dweight, of that shape, from the input and dL/doutput."""
-    settings = stride, padding, dilation, groups
-    return _compute("weight", input.shape, shape, (input, gradient), settings, stage, engine)
+    return _compute("weight", input.shape, shape, (input, gradient), *settings)
 
 
-Settings = tuple[Sequence[int], Sequence[int], Sequence[int], int]
-
-
-def _problem(input: Sequence[int], weight: Sequence[int], settings: Settings) -> ConvProblem:
-    stride, (top, bottom, left, right), dilation, groups = settings
+def _problem(
+    input: Sequence[int],
+    weight: Sequence[int],
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+) -> ConvProblem:
     for name, shape, may in (("input", input, ", or 3"), ("weight", weight, "")):
         if len(shape) != 4:
             rule = f"it must have 4 dimensions{may}"
@@ -174,10 +160,9 @@ def _problem(input: Sequence[int], weight: Sequence[int], settings: Settings) ->
     if input[1] != weight[1] * groups:
         rule = f"it must have {weight[1] * groups} channels"
         raise ValueError(f"input has shape {shown((*input,))}: {rule}")
-    N_i, C_i, H_i, W_i = input
-    zeros, kernel_size = ((top, bottom), (left, right)), tuple(weight[2:])
-    images = max(1, N_i), C_i, H_i, W_i
-    return ConvProblem(*images, weight[0], kernel_size, stride, zeros, dilation, groups)
+    (N_i, C_i, H_i, W_i), zeros = input, (padding[:2], padding[2:])
+    images, filters = (max(1, N_i), C_i, H_i, W_i), (weight[0], tuple(weight[2:]))
+    return ConvProblem(*images, *filters, stride, zeros, dilation, groups)
 
 
 def _compute(
@@ -185,17 +170,15 @@ def _compute(
     input_shape: Sequence[int],
     weight_shape: Sequence[int],
     tensors: tuple[Tensor | None, ...],
-    settings: Settings,
-    stage: str,
-    engine: str,
+    *settings: Any,
 ) -> Tensor:
     """The output of a convolution, or the gradient of its input or weight."""
-    first, *_ = tensors
+    (first, *_), (*shape_settings, stage, engine) = tensors, settings
     for name, tensor in zip(("input", "weight", "bias"), tensors, strict=False):
         if tensor is not None and tensor.dtype != torch.float32:
             raise TypeError(f"{name} has dtype {tensor.dtype}: it must be torch.float32")
     assert first is not None
-    forward = _problem(input_shape, weight_shape, settings)
+    forward = _problem(input_shape, weight_shape, *shape_settings)
     problem = forward if of is None else Gradient(forward, of)
     if input_shape[0] == 0:
         shape = weight_shape if of == "weight" else (0, *problem.output_shape[1:])

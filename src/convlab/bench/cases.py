@@ -174,7 +174,7 @@ class Bench(NamedTuple):
 def open_bench(row_seconds: float = ROW_SECONDS) -> Iterator[Bench]:
     """Start the workers. Raises ``WorkerDied`` or ``OSError`` where no process can measure."""
     gpu = gpu_backend.current_gpu()
-    pool = WorkerPool(row_seconds=row_seconds, foreign=gpu_backend.processes(gpu)())
+    pool = WorkerPool(row_seconds=row_seconds, foreign=gpu_backend.processes(gpu))
     try:
         facts = pool.facts()
         known = facts["environment"]

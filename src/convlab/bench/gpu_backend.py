@@ -27,6 +27,7 @@ from convlab.bench.roofline import Machine
 from convlab.bench.systems import system_named
 from convlab.doctor import environment, nvidia_smi
 from convlab.engines import address_of, choose
+from convlab.engines.compiler import driver_result
 from convlab.timer import Timing
 
 SETTLED_PERCENT = 2.0  # a spread of times up to this needs no mark in a table
@@ -79,11 +80,11 @@ class GpuBackend:
 
     def look(self) -> Callable[[], Look]:
         """Ask for clocks and load; call the result for the answer."""
-        return look(self._uuid)
+        return _QUERIES.submit(look, self._uuid).result
 
     def others(self) -> Callable[[], int | None]:
         """Ask how many processes compute on it that are not allowed."""
-        numbers = processes(self._uuid)
+        numbers = _QUERIES.submit(processes, self._uuid).result
         return lambda: newcomers(numbers(), self.allowed, os.getpid())
 
 
@@ -112,35 +113,20 @@ class Look:
     total_mib: int | None = None
 
 
-def look(gpu: str | None) -> Callable[[], Look]:
-    """Ask for clocks and load of the GPU of that UUID; call the result for the answer."""
-    asked = _ask(f"--query-gpu={','.join(FIELDS)}", gpu)
-
-    def answer() -> Look:
-        values = (asked() or [""])[0].split(", ")
-        if len(values) != len(FIELDS):
-            return Look()
-        return Look(*(int(value) if value.strip().isdecimal() else None for value in values))
-
-    return answer
+def look(gpu: str | None) -> Look:
+    """Clocks and load of the GPU of that UUID."""
+    values = (nvidia_smi(f"--query-gpu={','.join(FIELDS)}", gpu) or [""])[0].split(", ")
+    if len(values) != len(FIELDS):
+        return Look()
+    return Look(*(int(value) if value.strip().isdecimal() else None for value in values))
 
 
-def processes(gpu: str | None) -> Callable[[], tuple[int, ...] | None]:
-    """Ask which processes compute on it, ours included; call the result for their ids, None where
-    they are unknown. In a container they may be the ids outside of it."""
-    asked = _ask("--query-compute-apps=pid", gpu)
-
-    def answer() -> tuple[int, ...] | None:
-        if (lines := asked()) is None:
-            return None
-        return tuple(int(line) for line in lines if line.strip().isdecimal())
-
-    return answer
-
-
-def _ask(query: str, gpu: str | None) -> Callable[[], list[str] | None]:
-    """Start a query; call the result for the answer's lines, None where there is no answer."""
-    return _QUERIES.submit(nvidia_smi, query, gpu).result
+def processes(gpu: str | None) -> tuple[int, ...] | None:
+    """The ids of the processes that compute on it, ours included; None where they are unknown. In
+    a container they may be the ids outside of it."""
+    if (lines := nvidia_smi("--query-compute-apps=pid", gpu)) is None:
+        return None
+    return tuple(int(line) for line in lines if line.strip().isdecimal())
 
 
 def newcomers(seen: Sequence[int] | None, expected: Sequence[int] | None, own: int) -> int | None:
@@ -228,7 +214,7 @@ def copy_bytes_per_second(nbytes: int = COPY_BYTES) -> float:
 
     def start(stream: Any) -> None:
         ends = address_of(target), address_of(source)
-        timer.answered(driver.cuMemcpyDtoDAsync(*ends, copied, int(stream.handle)))
+        driver_result(driver.cuMemcpyDtoDAsync(*ends, copied, int(stream.handle)))
 
     # Not through a graph: copies of this length take half as long again there.
     return 2 * copied / (timer.measure(start, as_graph=False).median_ms / 1e3)

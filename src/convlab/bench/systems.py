@@ -6,7 +6,6 @@ import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from convlab.bench.baselines import OnGpu, Singles, System, array_libraries, compiled, cudnn
 from convlab.bench.baselines.unfold_table import ROWS as UNFOLD_ROWS
@@ -120,19 +119,14 @@ class PreparedStage(OnGpu):
         self.workspace_bytes: int | None = self._plan.workspace_bytes
         self.algorithm = None if self._plan.tile is None else str(self._plan.tile)
         self.place(input, weight, problem.output_shape)
-        self._streams: dict[int, Any] = {}
 
     def run(self, stream: int | None) -> None:
         """Start the stage's launches on a raw CUDA stream."""
-        from numba import cuda
-
         assert self._plan is not None, "it is closed"
-        if stream and stream not in self._streams:
-            self._streams[stream] = cuda.external_stream(stream)
-        self._plan(*self._arrays, stream=self._streams[stream] if stream else None)
+        self._plan(*self._arrays, stream=stream)
 
     def close(self) -> None:
-        self._plan, self._arrays, self._streams = None, [], {}
+        self._plan, self._arrays = None, []
         gc.collect()  # arrays and what was made of them may hold each other
         super().close()
 

@@ -147,7 +147,7 @@ def open_idle(context: typer.Context, console: Console, row_seconds: float = ROW
 
     context.with_resource(_ended_like_ctrl_c())
     until = time.monotonic() + IDLE_SECONDS
-    while busy := gpu_backend.why_busy(gpu_backend.look(gpu_backend.current_gpu())()):
+    while busy := gpu_backend.why_busy(gpu_backend.look(gpu_backend.current_gpu())):
         if time.monotonic() > until:
             shell.refuse(f"{busy}: times would mean nothing; try again when it is idle")
         _say(console, f"Waiting: {busy}", "yellow")

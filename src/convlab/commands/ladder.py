@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -73,12 +72,8 @@ def ladder(
         shell.refuse("--image is a problem of its own: leave out --layer and --batch")
     picture_file = output or DEFAULT_PICTURE
     if image is not None:
-        shell.check_writable("--output", picture_file)
-        for option, other in (("--image", image), ("--json", json_file)):
-            if other is not None and os.path.realpath(other) == os.path.realpath(picture_file):
-                given = f"--output is {str(picture_file)!r}"
-                shell.refuse(f"{given}, and so is {option}: give another file")
-
+        written = {"--output": picture_file, "--json": json_file}
+        shell.check_files(written, [image], "the picture itself")
     with shell.numba_needed():
         from convlab import image as pictures
         from convlab import ladder as runner
@@ -98,9 +93,8 @@ def ladder(
             picture = pictures.load(path, pictures.pixels_for(chosen_engine))
             problem = pictures.problem_for(picture)
         seconds = runner.estimated_seconds(problem, chosen_stages, chosen_engine)
-        patience = runner.PATIENCE_SECONDS
-        if not yes and seconds is not None and seconds > patience:
-            shell.refuse(shell.too_slow(problem, seconds, chosen_engine, patience))
+        if not yes:
+            shell.refuse_slow(problem, seconds or 0, chosen_engine)
     memory_permitting = partial(shell.refusing, MemoryError, hint="; a smaller --batch takes less")
     with memory_permitting():
         tensors = random_tensors(problem, seed)

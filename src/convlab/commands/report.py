@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -38,15 +37,8 @@ def report(
     Without --html and --markdown, a table here.
     """
     files = results_files or [Path(DEFAULT_FILE)]
-    taken = {os.path.realpath(file): "the results themselves" for file in files}
-    json_path = None if json_file in (None, shell.STANDARD_OUTPUT) else Path(str(json_file))
-    written = {"--html": html_file, "--markdown": markdown_file, "--json": json_path}
-    for option, file in written.items():
-        if file is not None:
-            shell.check_writable(option, file)
-            if whose := taken.get(os.path.realpath(file)):
-                shell.refuse(f"{option} is {str(file)!r}, {whose}: give another file")
-            taken[os.path.realpath(file)] = f"the file of {option}"
+    written = {"--html": html_file, "--markdown": markdown_file, "--json": json_file}
+    shell.check_files(written, files, "the results themselves")
     console = shell.console_for(json_file)
     with shell.numba_needed():
         from convlab.bench import analysis

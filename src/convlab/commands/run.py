@@ -47,9 +47,7 @@ def run(
     """
     if json_file == sarif_file == shell.STANDARD_OUTPUT:
         shell.refuse("--json and --sarif are both -, standard output: give one of them a file")
-    for option, file in ("--json", json_file), ("--sarif", sarif_file):
-        if file not in (None, shell.STANDARD_OUTPUT):
-            shell.check_writable(option, Path(file))
+    shell.check_files({"--json": json_file, "--sarif": sarif_file})
     path = _found(program, module)
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # for programs that ask Numba, and for their children
     with shell.numba_needed():

@@ -49,13 +49,8 @@ def trace(
     console = shell.console_for(json_file)
     saved = Path(stage)
     opens = saved.suffix == ".json" or os.path.isfile(stage)  # False for a name too long
-    if html_file is not None:
-        shell.check_writable("--html", html_file)
-        page_is = f"--html is {str(html_file)!r}"
-        if json_file is not None and os.path.realpath(json_file) == os.path.realpath(html_file):
-            shell.refuse(f"{page_is}, and so is --json: give another file")
-        if opens and os.path.realpath(html_file) == os.path.realpath(saved):
-            shell.refuse(f"{page_is}, the trace itself: give another file")
+    written = {"--html": html_file, "--json": json_file}
+    shell.check_files(written, [saved] if opens else [], "the trace itself")
     if opens and (layer, batch, tile, block, compiled) != (None, None, None, 0, None):
         options = "--layer, --batch, --tile, --block and --compiled"
         shell.refuse(f"{stage!r} is a trace that was saved: leave out {options}")
@@ -118,8 +113,8 @@ def _traced(
         if block >= blocks:
             shell.refuse(f"--block is {block}: {stage.name} has blocks 0 to {blocks - 1} here")
     seconds = TRACING_TAKES * (runner.estimated_seconds(problem, [stage], engine) or 0)
-    if not yes and seconds > runner.PATIENCE_SECONDS:
-        shell.refuse(shell.too_slow(problem, seconds, engine, runner.PATIENCE_SECONDS, gpu=False))
+    if not yes:
+        shell.refuse_slow(problem, seconds, engine, gpu=False)
     if gpu is not None:
         if (reason := why_too_old((stage,), gpu, arch_of(gpu))) is not None:
             shell.refuse(f"--compiled is {arch_of(gpu)!r}: {reason}")

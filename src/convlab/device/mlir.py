@@ -5,16 +5,14 @@ function and gives its names what they mean to numba-cuda-mlir: that package's `
 the copies of its device functions, and convlab's intrinsics, which this module writes in MLIR. So a
 stage has one text, which both compilers read.
 
-Where numba-cuda's intrinsics use LLVM's builder, these use operations of MLIR's dialects. Their
-``lower(builder, target, args, kwargs)`` reads the kernel's variables ``args`` and stores to the
-variable ``target``.
+Where numba-cuda's intrinsics use LLVM's builder, these use operations of MLIR's dialects.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, wraps
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -89,12 +87,33 @@ def _meaning(value: Any) -> Any:
     return value
 
 
-def counterpart_of(original: Any) -> Callable[[Any], Any]:
-    """Has the decorated typing function make what ``original`` is to numba-cuda-mlir."""
+def counterpart_of(
+    original: Any,
+    result: Any,
+    takes: Callable[..., bool] = lambda *kinds: True,
+    constant: bool = False,
+) -> Callable[[Any], Any]:
+    """Has the decorated function write what ``original`` is to numba-cuda-mlir: it gets the builder
+    and the kernel's variables, and gives the result's value. ``result`` is Numba's type of that,
+    ``takes`` whether the arguments' types suit. The last argument of a ``constant`` one is a number
+    that is known then, which the function gets itself."""
 
-    def register(typing_function: Any) -> Any:
-        made = _counterparts[id(original)] = intrinsic(typing_function)
-        return made
+    def register(write: Any) -> Any:
+        @wraps(write)  # which has as many parameters
+        def typing_function(context: Any, *kinds: Any) -> Any:
+            if constant and not isinstance(kinds[-1], types.IntegerLiteral):
+                return None
+            if not takes(*kinds):
+                return None
+
+            def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
+                given = [*args[:-1], kinds[-1].literal_value] if constant else args
+                builder.store_var(target, write(builder, *given))
+
+            return result(*kinds), lower
+
+        _counterparts[id(original)] = intrinsic(typing_function)
+        return write
 
     return register
 
@@ -183,143 +202,106 @@ def _assembly(
     return [llvm.extractvalue(ir.F32Type.get(), made, [n]) for n in range(results)]
 
 
-def _statement(text: str) -> Any:
-    """What lowers an intrinsic that is this PTX, with no operands."""
-
-    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
-        _assembly(text, "")
-        builder.store_var(target, None)
-
-    return lower
-
-
 # The intrinsics. What each does is written where numba-cuda's is.
+
+FLOAT, TWO, FOUR = types.float32, types.UniTuple(types.float32, 2), types.UniTuple(types.float32, 4)
 
 
 def _four_floats() -> Any:
     return ir.VectorType.get([4], ir.F32Type.get())
 
 
-@counterpart_of(intrinsics.load4)
-def load4(typing_context, array, index):  # type: ignore[no-untyped-def]
-    if not _is_floats(array):
-        return None
-
-    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
-        four = llvm.load(_four_floats(), _pointer(builder, *args), alignment=16)
-        numbers = (llvm.extractelement(four, _constant(lane)) for lane in range(4))
-        builder.store_var(target, tuple(numbers))
-
-    return types.UniTuple(types.float32, 4)(array, index), lower
+@counterpart_of(intrinsics.load4, FOUR, lambda array, index: _is_floats(array))
+def load4(builder: Any, array: Any, index: Any) -> Any:
+    four = llvm.load(_four_floats(), _pointer(builder, array, index), alignment=16)
+    return tuple(llvm.extractelement(four, _constant(lane)) for lane in range(4))
 
 
-@counterpart_of(intrinsics.store4)
-def store4(typing_context, array, index, values):  # type: ignore[no-untyped-def]
-    if not _is_floats(array) or values != types.UniTuple(types.float32, 4):
-        return None
-
-    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
-        four = llvm.mlir_undef(_four_floats())
-        for lane, number in enumerate(builder.load_var(args[2])):
-            four = llvm.insertelement(four, number, _constant(lane))
-        llvm.store(four, _pointer(builder, *args[:2]), alignment=16)
-        builder.store_var(target, None)
-
-    return types.void(array, index, values), lower
+@counterpart_of(
+    intrinsics.store4,
+    types.void,
+    lambda array, index, values: _is_floats(array) and values == FOUR,
+)
+def store4(builder: Any, array: Any, index: Any, values: Any) -> None:
+    four = llvm.mlir_undef(_four_floats())
+    for lane, number in enumerate(builder.load_var(values)):
+        four = llvm.insertelement(four, number, _constant(lane))
+    llvm.store(four, _pointer(builder, array, index), alignment=16)
 
 
-def _copy(signature: Any, cache: str, count: int) -> Any:
-    target, _, source, _, _ = signature.args
-    if not (_is_floats(target) and _is_floats(source)):
-        return None
+def _copies(target: Any, index: Any, source: Any, at: Any, valid: Any) -> bool:
+    return _is_floats(target) and _is_floats(source)
+
+
+def _copy(builder: Any, target: Any, source: Any, valid: Any, cache: str, count: int) -> None:
+    near = _in_space(_pointer(builder, *target), SHARED, 32)
+    far = _in_space(_pointer(builder, *source), GLOBAL, 64)
+    valid = builder.mlir_convert(builder.load_var(valid), _integers(1))
+    read = arith.select(valid, _constant(4 * count), _constant(0))
     text = f"cp.async.{cache}.shared.global [$0], [$1], {4 * count}, $2;"
-
-    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
-        near = _in_space(_pointer(builder, *args[0:2]), SHARED, 32)
-        far = _in_space(_pointer(builder, *args[2:4]), GLOBAL, 64)
-        valid = builder.mlir_convert(builder.load_var(args[4]), _integers(1))
-        read = arith.select(valid, _constant(4 * count), _constant(0))
-        _assembly(text, "r,l,r", (near, far, read))
-        builder.store_var(target, None)
-
-    return signature, lower
+    _assembly(text, "r,l,r", (near, far, read))
 
 
-@counterpart_of(intrinsics.copy_async)
-def copy_async(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
-    return _copy(types.void(target, index, source, at, valid), "ca", 1)
+@counterpart_of(intrinsics.copy_async, types.void, _copies)
+def copy_async(builder: Any, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+    _copy(builder, (target, index), (source, at), valid, "ca", 1)
 
 
-@counterpart_of(intrinsics.copy_async4)
-def copy_async4(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
-    return _copy(types.void(target, index, source, at, valid), "cg", 4)
+@counterpart_of(intrinsics.copy_async4, types.void, _copies)
+def copy_async4(builder: Any, target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+    _copy(builder, (target, index), (source, at), valid, "cg", 4)
 
 
-@counterpart_of(intrinsics.commit_copies)
-def commit_copies(typing_context):  # type: ignore[no-untyped-def]
-    return types.void(), _statement("cp.async.commit_group;")
+@counterpart_of(intrinsics.commit_copies, types.void)
+def commit_copies(builder: Any) -> None:
+    _assembly("cp.async.commit_group;", "")
 
 
-@counterpart_of(intrinsics.wait_copies)
-def wait_copies(typing_context, groups):  # type: ignore[no-untyped-def]
-    if not isinstance(groups, types.IntegerLiteral) or groups.literal_value < 0:
-        return None
-    return types.void(groups), _statement(f"cp.async.wait_group {groups.literal_value};")
+@counterpart_of(
+    intrinsics.wait_copies, types.void, lambda groups: groups.literal_value >= 0, constant=True
+)
+def wait_copies(builder: Any, groups: int) -> None:
+    _assembly(f"cp.async.wait_group {groups};", "")
 
 
-@counterpart_of(tensor_core.to_tf32)
-def to_tf32(typing_context, value):  # type: ignore[no-untyped-def]
-    if value != types.float32:
-        return None
-
-    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
-        text, constraints = ptx.TO_TF32
-        rounded = llvm.inline_asm(_integers(32), [builder.load_var(args[0])], text, constraints)
-        builder.store_var(target, _float(arith.andi(rounded, _constant(ptx.TF32_BITS))))
-
-    return types.float32(value), lower
+def _is_float(value: Any) -> bool:
+    return bool(value == FLOAT)
 
 
-@counterpart_of(tensor_core.split_tf32)
-def split_tf32(typing_context, value):  # type: ignore[no-untyped-def]
-    if value != types.float32:
-        return None
-
-    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
-        number = builder.load_var(args[0])
-        rounded = arith.addi(_bits(number), _constant(0x1000))
-        large = _float(arith.andi(rounded, _constant(ptx.TF32_BITS)))
-        builder.store_var(target, (large, arith.subf(number, large)))
-
-    return types.UniTuple(types.float32, 2)(value), lower
+@counterpart_of(tensor_core.to_tf32, FLOAT, _is_float)
+def to_tf32(builder: Any, value: Any) -> Any:
+    text, constraints = ptx.TO_TF32
+    rounded = llvm.inline_asm(_integers(32), [builder.load_var(value)], text, constraints)
+    return _float(arith.andi(rounded, _constant(ptx.TF32_BITS)))
 
 
-@counterpart_of(tensor_core.mma_tf32)
-def mma_tf32(typing_context, a, b, c):  # type: ignore[no-untyped-def]
-    wanted = [types.UniTuple(types.float32, SIZES[name]) for name in "abc"]
-    if [a, b, c] != wanted:
-        return None
-
-    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
-        a, b, c = map(builder.load_var, args)
-        operands = [*map(_bits, (*a, *b)), *c]
-        builder.store_var(target, tuple(_assembly(*ptx.MMA, operands, 4, memory=False)))
-
-    return types.UniTuple(types.float32, 4)(a, b, c), lower
+@counterpart_of(tensor_core.split_tf32, TWO, _is_float)
+def split_tf32(builder: Any, value: Any) -> Any:
+    number = builder.load_var(value)
+    rounded = arith.addi(_bits(number), _constant(0x1000))
+    large = _float(arith.andi(rounded, _constant(ptx.TF32_BITS)))
+    return large, arith.subf(number, large)
 
 
-@counterpart_of(tensor_core.fence_shared)
-def fence_shared(typing_context):  # type: ignore[no-untyped-def]
-    return types.void(), _statement("fence.proxy.async.shared::cta;")
+@counterpart_of(
+    tensor_core.mma_tf32,
+    FOUR,
+    lambda *kinds: [*kinds] == [types.UniTuple(FLOAT, SIZES[name]) for name in "abc"],
+)
+def mma_tf32(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    a, b, c = map(builder.load_var, (a, b, c))
+    return tuple(_assembly(*ptx.MMA, [*map(_bits, (*a, *b)), *c], 4, memory=False))
 
 
-def _width(N: Any, *arrays: Any) -> int | None:
-    """N, where a call's arguments are as they have to be."""
-    if not isinstance(N, types.IntegerLiteral):
-        return None
-    check_width(N.literal_value)
-    fine = all(_is_floats(array) and array.ndim == 1 for array in arrays)
-    return int(N.literal_value) if fine else None
+@counterpart_of(tensor_core.fence_shared, types.void)
+def fence_shared(builder: Any) -> None:
+    _assembly("fence.proxy.async.shared::cta;", "")
+
+
+def _suit(width: Any, *arrays: Any) -> bool:
+    """Whether a product of that width can take these arrays."""
+    check_width(width.literal_value)
+    return all(_is_floats(array) and array.ndim == 1 for array in arrays)
 
 
 def _numbers(builder: Any, array: Any, count: int) -> list[Any]:
@@ -331,39 +313,29 @@ def _loaded(pointers: Iterable[Any]) -> list[Any]:
     return [llvm.load(ir.F32Type.get(), pointer) for pointer in pointers]
 
 
-@counterpart_of(tensor_core.start_product)
-def start_product(typing_context, D, L, T, S, at, N):  # type: ignore[no-untyped-def]
-    if (width := _width(N, D, L, T, S)) is None:
-        return None
-    shape, part = ptx.descriptor(width)
-
-    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
-        D, L, T, S, at, _ = args
-        near = _in_space(_pointer(builder, S, at), SHARED, 32)
-        sixteenths = arith.extui(_integers(64), arith.shrui(near, _constant(4)))
-        first = arith.ori(sixteenths, _constant(shape, 64))
-        parts = [arith.addi(first, _constant(n * part, 64)) for n in range(4)]
-        left = [*_loaded(_numbers(builder, L, 8)), *_loaded(_numbers(builder, T, 8))]
-        text, constraints = ptx.start_product(width)
-        sums = _assembly(text, constraints, [*map(_bits, left), *parts], width // 2)
-        for number, pointer in zip(sums, _numbers(builder, D, width // 2), strict=True):
-            llvm.store(number, pointer)
-        builder.store_var(target, None)
-
-    return types.void(D, L, T, S, at, N), lower
+@counterpart_of(
+    tensor_core.start_product,
+    types.void,
+    lambda D, L, T, S, at, N: _suit(N, D, L, T, S),
+    constant=True,
+)
+def start_product(builder: Any, D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> None:
+    shape, part = ptx.descriptor(N)
+    near = _in_space(_pointer(builder, S, at), SHARED, 32)
+    sixteenths = arith.extui(_integers(64), arith.shrui(near, _constant(4)))
+    first = arith.ori(sixteenths, _constant(shape, 64))
+    parts = [arith.addi(first, _constant(n * part, 64)) for n in range(4)]
+    left = [*_loaded(_numbers(builder, L, 8)), *_loaded(_numbers(builder, T, 8))]
+    text, constraints = ptx.start_product(N)
+    sums = _assembly(text, constraints, [*map(_bits, left), *parts], N // 2)
+    for number, pointer in zip(sums, _numbers(builder, D, N // 2), strict=True):
+        llvm.store(number, pointer)
 
 
-@counterpart_of(tensor_core.finish_product)
-def finish_product(typing_context, D, N):  # type: ignore[no-untyped-def]
-    if (width := _width(N, D)) is None:
-        return None
-
-    def lower(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
-        pointers = _numbers(builder, args[0], width // 2)
-        text, constraints = ptx.finish_product(width)
-        sums = _assembly(text, constraints, _loaded(pointers), width // 2)
-        for number, pointer in zip(sums, pointers, strict=True):
-            llvm.store(number, pointer)
-        builder.store_var(target, None)
-
-    return types.void(D, N), lower
+@counterpart_of(tensor_core.finish_product, types.void, lambda D, N: _suit(N, D), constant=True)
+def finish_product(builder: Any, D: Any, N: int) -> None:
+    pointers = _numbers(builder, D, N // 2)
+    text, constraints = ptx.finish_product(N)
+    sums = _assembly(text, constraints, _loaded(pointers), N // 2)
+    for number, pointer in zip(sums, pointers, strict=True):
+        llvm.store(number, pointer)

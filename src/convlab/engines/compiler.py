@@ -92,14 +92,15 @@ def mlirs_lto_ir(
 
 
 class LaunchRefused(RuntimeError):
-    """The driver's error, and the kernels that it does not launch."""
+    """The driver's error, and the kernels that it does not launch, if it is about any."""
 
 
-def driver_result(answer: tuple[Any, ...], names: str) -> Any:
+def driver_result(answer: tuple[Any, ...], names: str = "") -> Any:
     """The driver's result. Raises :class:`LaunchRefused` for an error, with the kernels' names."""
     error, *results = answer
     if error:
-        raise LaunchRefused(f"CUDA could not launch {names}: {error.name}")
+        what = f"CUDA could not launch {names}" if names else "CUDA driver"
+        raise LaunchRefused(f"{what}: {error.name}")
     return results[0] if results else None
 
 

@@ -1,5 +1,5 @@
 """What the lessons' notebooks import: checks that say what is wrong, and pictures of kernels."""
-# ruff: noqa: I001  (as few lines as the names take)
+# ruff: noqa: I001, F401  (the list of public names, in as few lines as they take)
 
 from convlab.lessons.animations import slices_in_buffers, tile_over_input
 from convlab.lessons.charts import as_bars, global_traffic, ladder_speeds, measured
@@ -19,17 +19,3 @@ from convlab.lessons.tensor_cores import bits_of_split, check_accuracy, check_on
 from convlab.lessons.tensor_cores import errors_by_terms, who_holds_what
 from convlab.lessons.timelines import check_prefetch, event_log, pipeline_stages, timeline
 from convlab.lessons.timing import time_mine
-
-__all__ = [
-    "Feedback", "On", "Picture", "PretendGPU", "as_bars", "bits_of_split", "block_of_product",
-    "check", "check_accuracy", "check_function", "check_gradient", "check_im2col", "check_kernel",
-    "check_one_warp", "check_prefetch", "column_of_windows", "errors_by_terms", "event_log",
-    "global_traffic", "gpus", "im2col_beside_im2win", "im2win_orders", "ladder_speeds", "lines",
-    "measured", "measured_kernels", "measured_memory", "measured_parts", "measured_sweep",
-    "memory_levels", "one_request", "one_thread", "part_of", "pipeline_stages", "pretended",
-    "reads_in_turn", "region_and_field", "run", "side_by_side", "slices_in_buffers", "step_through",
-    "thread_in_tile", "tile_of_threads", "tile_over_input", "time_mine", "timeline", "traced",
-    "traced_im2col", "what_is_wrong", "where", "who_adds", "who_does_what", "who_holds_what",
-    "who_uses", "windows_written_out", "with_field",
-    "workspaces",
-]  # fmt: skip

@@ -72,7 +72,7 @@ def tile_over_input(launch: LaunchTrace, K_B: int) -> Picture:
         note(columns * BOX + 8, r * tall + rows * BOX / 2, f"channel {r}") for r in range(channels)
     )
     item, frames = array_named(launch, "input").itemsize, []
-    loads = [one for one in launch.requests if (one.array, one.operation) == ("input", "load")]
+    loads = launch.requests_of("input", "load")
     for k, request in enumerate(loads):
         pixels = sorted({offset // item for offset in request.offsets})
         colour, frame = COLOURS[k // K_B % len(COLOURS)], ""

@@ -81,16 +81,13 @@ def run(kernel: Any, grid: Any, block: Any, *arrays: Any) -> None:
             print(f"- {finding}")
 
 
-def traced(
-    made: Any, stage: str, problem: ConvProblem, tile: Tile | None = None, *,
-    block_shown: int = 0, seed: int = 0,
-) -> LaunchTrace:  # fmt: skip
+def traced(made: Any, stage: str, problem: ConvProblem, tile: Tile | None = None) -> LaunchTrace:
     """The trace of a learner's kernel in the place of the stage's, on random numbers. ``made`` is
     ``make_kernel(problem, tile)``, without ``tile`` for a stage that has none; ``tile=None`` takes
     the stage's tile for counting."""
     with running(seconds=PICTURE_SECONDS):
-        main, arrays = ready_for(made, stage, problem, tile, random_tensors(problem, seed))
-        return trace(main.kernel, main.grid, main.block, *arrays, block_shown=block_shown).main
+        main, arrays = ready_for(made, stage, problem, tile, random_tensors(problem, 0))
+        return trace(main.kernel, main.grid, main.block, *arrays).main
 
 
 def ready_for(
@@ -214,11 +211,10 @@ def _by_types(stage: Stage, made: Any) -> Machine | None:
 def jumps_of(launch: LaunchTrace, array: str) -> int:
     """How often a thread's read is not of the element beside its last one, in the block shown."""
     jumps, last = 0, dict[tuple[int, int], int]()
-    for one in launch.requests:
-        if (one.array, one.operation) == (array, "load"):
-            for lane, offset in zip(one.lanes, one.offsets, strict=True):
-                jumps += abs(last.get((one.warp, lane), offset) - offset) > one.width
-                last[one.warp, lane] = offset
+    for one in launch.requests_of(array, "load"):
+        for lane, offset in zip(one.lanes, one.offsets, strict=True):
+            jumps += abs(last.get((one.warp, lane), offset) - offset) > one.width
+            last[one.warp, lane] = offset
     return jumps
 
 
@@ -378,13 +374,13 @@ def check_function(
             numbers = np.atleast_1d(np.asarray(got, float))
         except (TypeError, ValueError):
             numbers = np.array([])
-        if numbers.shape != right.shape or not np.allclose(numbers, right, rtol=within, atol=0):
-            what = f"{said} is {_brief(got)}; wanted is {_brief(tuple(right.tolist()))}."
-            if right.ndim > 1:
-                what = f"{said} is {_brief(got)}; wanted is {_brief(right)}."
-            if right.ndim > 1 and numbers.shape == right.shape:
-                where = tuple(np.argwhere(~np.isclose(numbers, right, rtol=within, atol=0))[0])
-                wrong = f"has {numbers[where]:.6g} at {[*map(int, where)]}"
+        alike = numbers.shape == right.shape
+        if not alike or not (close := np.isclose(numbers, right, rtol=within, atol=0)).all():
+            numbered = right if right.ndim > 1 else tuple(right.tolist())
+            what = f"{said} is {_brief(got)}; wanted is {_brief(numbered)}."
+            if right.ndim > 1 and alike:
+                where = tuple(np.argwhere(~close)[0].tolist())
+                wrong = f"has {numbers[where]:.6g} at {[*where]}"
                 what = f"{said} {wrong}, where {right[where]:.6g} is wanted."
             return feedback.with_problems([Problem(feedback.ANSWER, what)])
     return Feedback("Passed.", (), (f"right on {len(ours)} cases",))

@@ -83,13 +83,13 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
     return grid.finished(alt, caption)
 
 
-def im2win_orders(problem: ConvProblem, row: int = 0, windows: tuple[int, ...] = (0, 1)) -> Picture:
-    """A row of output pixels' part of s10's im2win tensor and, below it, of s11's, which has
-    channels innermost. Frames show windows: their places in the row of the output."""
+def im2win_orders(problem: ConvProblem) -> Picture:
+    """The first row of output pixels' part of s10's im2win tensor and, below it, of s11's, which
+    has channels innermost. Frames show the first two windows."""
     p = problem
     orders = {
-        "s10: a row for each channel": made_of_numbers("s10", p)[0, :, row],
-        "s11: channels innermost": made_of_numbers("s11", p)[row].reshape(1, -1),
+        "s10: a row for each channel": made_of_numbers("s10", p)[0, :, 0],
+        "s11: channels innermost": made_of_numbers("s11", p)[0].reshape(1, -1),
     }
     grid, top, told = Grid(), 0.0, []
     for title, tensor in orders.items():
@@ -97,10 +97,10 @@ def im2win_orders(problem: ConvProblem, row: int = 0, windows: tuple[int, ...] =
         _coloured(grid, 0, top, tensor, p.W_i)
         group = tensor.shape[1] // (p.W_i + sum(p.padding[1]))
         length, step = p.W_f * group, p.s_w * group
-        for number, (one, ink) in enumerate(zip(windows, (INK, "#b0413e"), strict=False)):
+        for number, ink in enumerate((INK, "#b0413e")):
             inset = 0.12 * number
             for line in range(len(tensor)):
-                grid.cell(one * step + inset, top + line + inset, "none", edge=ink,
+                grid.cell(number * step + inset, top + line + inset, "none", edge=ink,
                           wide=length - 2 * inset, high=1 - 2 * inset)  # fmt: skip
         told.append(f"{len(tensor)} x {length}")
         top += p.C_i + 3.2

@@ -32,11 +32,10 @@ def array_named(launch: LaunchTrace, name: str) -> Array:
 def elements_of(launch: LaunchTrace, name: str, operation: str) -> Iterator[tuple[int, int]]:
     """Each access of the block shown to an array: the thread and the element's flat index."""
     item = array_named(launch, name).itemsize
-    for request in launch.requests:
-        if (request.array, request.operation) == (name, operation):
-            for lane, offset in zip(request.lanes, request.offsets, strict=True):
-                for element in range(offset // item, (offset + request.width) // item):
-                    yield request.warp * WARP + lane, element
+    for request in launch.requests_of(name, operation):
+        for lane, offset in zip(request.lanes, request.offsets, strict=True):
+            for element in range(offset // item, (offset + request.width) // item):
+                yield request.warp * WARP + lane, element
 
 
 def threads_on(launch: LaunchTrace, name: str, operation: str = "store") -> np.ndarray:

@@ -30,7 +30,7 @@ def one_request(
     wavefronts of shared memory. ``number`` counts the requests of the block shown from 0. Raises
     ``ValueError`` for an array or number that is not there."""
     space = array_named(launch, array).space
-    found = [one for one in launch.requests if (one.array, one.operation) == (array, operation)]
+    found = launch.requests_of(array, operation)
     if not 0 <= number < len(found):
         raise ValueError(f"number is {number}: the block has {len(found)} {operation}s of {array}")
     request = found[number]
@@ -209,15 +209,15 @@ def reads_for_a_product(launch: LaunchTrace) -> float:
     return launch.total("lanes", reads) / (max(work.flops for work in launch.work) / 2)
 
 
-def reads_in_turn(launches: dict[str, LaunchTrace], warp: int = 0) -> Picture:
-    """A warp's first reads from the slices, a row for each launch; and the reads for a product."""
+def reads_in_turn(launches: dict[str, LaunchTrace]) -> Picture:
+    """Warp 0's first reads from the slices, a row for each launch; and the reads for a product."""
     grid, told = Grid(), []
     grid.note(MOST_READS + 1, -0.2, "reads a product", 8)
     for place, (name, launch) in enumerate(launches.items()):
         top = 2.1 * place
         grid.note(0, top - 0.2, name, 9)
         names = []  # F or I, and how many numbers it brings where they are several
-        for turn, request in enumerate(_shared_reads(launch, warp)[:MOST_READS]):
+        for turn, request in enumerate(_shared_reads(launch, 0)[:MOST_READS]):
             names.append(f"{request.array[-1]}{request.width // WORD_BYTES}".removesuffix("1"))
             grid.cell(turn, top + 0.3, SLICES[request.array], names[-1], size=8)
         reads = f"{reads_for_a_product(launch):.4g}"
@@ -225,7 +225,7 @@ def reads_in_turn(launches: dict[str, LaunchTrace], warp: int = 0) -> Picture:
         told.append(f"{name}: {' '.join(names)}, {reads} reads a product")
     alt = f"Reads from shared memory in turn, F of S_F and I of S_I. {'; '.join(told)}"
     caption = (
-        f"The first {MOST_READS} reads of warp {warp} from shared memory, from left to right: "
+        f"The first {MOST_READS} reads of warp 0 from shared memory, from left to right: "
         "`F` (blue) reads the filter's slice `S_F`, `I` (orange) the windows' slice `S_I`; `F4` "
         "and `I4` read four neighbours at once. On the right: reads for each product that a "
         "thread adds to a sum."

@@ -169,6 +169,12 @@ class LaunchTrace:
             if array in (None, access.array) and space in (None, access.space)
         ]
 
+    def requests_of(self, array: str, operation: str) -> list[Request]:
+        """The requests of the shown block that load an array, store to it or change it."""
+        return [
+            one for one in self.requests if (one.array, one.operation) == (array, operation)
+        ]  # fmt: skip
+
     @cached_property
     def flops(self) -> int:
         """Floating-point operations of all threads, over all lines."""

@@ -158,11 +158,11 @@ class OnGpu:
     def poison(self) -> None:
         from cuda.bindings import driver
 
-        from convlab.timer import answered
+        from convlab.engines.compiler import driver_result
 
         self._gpu.synchronize()
         output = self._arrays[2]
-        answered(driver.cuMemsetD32(address_of(output), NAN_BITS, output.size))
+        driver_result(driver.cuMemsetD32(address_of(output), NAN_BITS, output.size))
         self._gpu.synchronize()
 
     def output(self) -> Singles:
