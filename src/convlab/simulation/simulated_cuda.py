@@ -346,7 +346,9 @@ class _Atomic:
             if checks:
                 asked.check()
             gives_way = asked.gives_way
-            if new == old and asked.read(array, index, site, old, sys._getframe(1)):
+            if new != old:
+                asked.change(array, index, site, sys._getframe(1), kind == EXCHANGE)
+            elif asked.read(array, index, site, old, sys._getframe(1)):
                 gives_way = True  # it polls, in a loop of any kind
             if gives_way:
                 self._cuda.hub(Request(YIELD, site))
@@ -361,6 +363,8 @@ class _Atomic:
         old = array.update(index, lambda old: value if old == expected else old, site)
         asked = self._cuda.asked
         asked.swap(array, index, site, expected, old == expected)
+        if old == expected != value:
+            asked.change(array, index, site, sys._getframe(depth), False)
         # Perhaps it is a lock that another thread holds: let that run.
         if old != expected or asked.gives_way:
             self._cuda.hub(Request(YIELD, site))
