@@ -326,6 +326,39 @@ def slot_freed_before_it_is_read(ends, ring, out):
             out[k] = ring[k % 2]
 
 
+@wrong("deadlock", "while cuda.ldcv(flag, 0) != 2", 2, 1, zeros(1, 1))
+def volatile_poll_for_what_never_comes(flag, out):
+    if cuda.blockIdx.x == 0:
+        while cuda.ldcv(flag, 0) != 2:
+            pass
+        out[0] = 1
+    else:
+        cuda.atomic.exch(flag, 0, 1)
+
+
+@wrong("global race", "out[0] = data[0]  # no fence", 2, 1, zeros(1, 1, 1))
+def volatile_poll_without_its_fence(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        for _ in range(100_000):
+            if cuda.ldcv(flag, 0):
+                break
+        out[0] = data[0]  # no fence
+    else:
+        data[0] = 7
+        cuda.threadfence()
+        cuda.stwt(flag, 0, 1)
+
+
+@wrong("global race", "while flag[0] == 0", 2, 1, zeros(1, 1))
+def plain_poll(flag, out):
+    if cuda.blockIdx.x == 0:
+        while flag[0] == 0:
+            pass
+        out[0] = 1
+    else:
+        cuda.atomic.exch(flag, 0, 1)
+
+
 # Barriers and warp operations.
 
 
@@ -730,6 +763,20 @@ def first_to_exchange_is_the_parent(seen, parent, out):
     if cuda.atomic.exch(seen, i % 8, 1) == 0:
         parent[i % 8] = i
         cuda.atomic.add(out, 0, 1)
+
+
+@right([7], 2, 1, zeros(1, 1, 1))
+def volatile_poll_with_its_fences(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        for _ in range(100_000):
+            if cuda.ldcv(flag, 0):
+                break
+        cuda.threadfence()
+        out[0] = data[0]
+    else:
+        data[0] = 7
+        cuda.threadfence()
+        cuda.stwt(flag, 0, 1)
 
 
 @right([31.0 - k for k in range(32)], 1, 32, floats(32, 32))

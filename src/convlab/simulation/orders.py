@@ -209,11 +209,11 @@ def _evidence(launch: Launch, other: Launch) -> tuple[str, Key] | None:
                 return f"{said}, which another thread changes later", key
     for key, answer in one.answers.items():
         if key[1] not in waits and two.answers.get(key, answer) != answer:
-            said = f"an atomic reads {answer} or {two.answers[key]} from {_element(key)}"
+            said = f"a thread reads {answer} or {two.answers[key]} from {_element(key)}"
             return f"{said}, and the kernel does not wait for the threads that change it", key
     for key, answer in (one.early | two.early).items():
         if key[1] not in waits:
-            said = f"an atomic reads {answer} from {_element(key)}"
+            said = f"a thread reads {answer} from {_element(key)}"
             return f"{said} before another thread changes it, and does not wait for that", key
     return None
 
