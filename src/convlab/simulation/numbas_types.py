@@ -113,6 +113,7 @@ def _made_of_numbas() -> SimpleNamespace:
     from numba.cuda.descriptor import cuda_target
     from numba.cuda.flags import CUDAFlags
     from numba.cuda.initialize import initialize_all
+    from numba.cuda.misc import literal  # noqa: F401  which registers literal_unroll
     from numba.cuda.target import CUDATypingContext
     from numba.cuda.typing.templates import AbstractTemplate, fold_arguments
 

@@ -28,7 +28,7 @@ def declared(given: Any) -> Declared | None:
 def as_declared(signatures: Declared, arguments: list[Any]) -> list[Any]:
     """A launch's arguments cast to the signature that fits best; ``TypeError`` if none fits."""
     try:
-        kinds = [typeof(getattr(one, "_ary", one)) for one in arguments]
+        kinds = [_kind(one) for one in arguments]
     except ValueError:  # of an extension, which has its own type
         return arguments
     fits: list[tuple[list[int], tuple[Any, ...]]] = []
@@ -50,6 +50,13 @@ def as_declared(signatures: Declared, arguments: list[Any]) -> list[Any]:
         np.dtype(kind.name).type(cast(one)) if cast else one
         for (cast, kind), one in zip(casts, arguments, strict=True)
     ]
+
+
+def _kind(value: Any) -> Any:
+    """Numba's type of an argument. No device array is read-only, though NumPy broadcasts to such."""
+    kind = typeof(getattr(value, "_ary", value))
+    on_device = hasattr(value, "_ary") and isinstance(kind, types.Array)
+    return kind.copy(readonly=False) if on_device else kind
 
 
 def _cost(kind: Any, takes: Any, only: bool) -> Any:
