@@ -66,7 +66,7 @@ def _no_match(kinds: Sequence[Any]) -> TypeError:
 
 
 def _kind(value: Any) -> Any:
-    """Numba's type of an argument. No device array is read-only, though NumPy broadcasts to such."""
+    """Numba's type of an argument. No device array is read-only, as what NumPy broadcasts is."""
     kind = typeof(getattr(value, "_ary", value))
     on_device = hasattr(value, "_ary") and isinstance(kind, types.Array)
     return kind.copy(readonly=False) if on_device else kind
