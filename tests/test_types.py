@@ -292,6 +292,22 @@ def test_a_device_function_takes_and_gives_what_its_signature_says() -> None:
     assert (a == [3, 3, 0]).all()
 
 
+def test_a_device_function_with_several_signatures_takes_that_which_fits_best() -> None:
+    a = np.zeros(3)
+    with simulator():
+        signatures = ["int32(int32)", "float32(float32)", "float64(float64)"]
+        doubled = cuda.jit(signatures, device=True)(lambda x: x * 2)
+
+        @cuda.jit
+        def called(a, small, single, double):
+            a[0], a[1], a[2] = doubled(small), doubled(single), doubled(double)
+
+        called[1, 1](a, np.int32(1 << 30), np.float32(0.1), 0.1)
+        with pytest.raises(NotSimulated, match="Numba refuses called: No matching definition"):
+            called[1, 1](a, 1j, np.float32(0), 0.0)
+    assert (a == [-(1 << 31), 2 * float(np.float32(0.1)), 0.2]).all()
+
+
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_numba_refuses(line: str) -> None:
     with pytest.raises(

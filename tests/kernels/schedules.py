@@ -75,14 +75,6 @@ def highest_block_writes_the_sum(total, out):
         out[0] = cuda.atomic.add(total, 0, 0)
 
 
-@wrong("global race", "out[0] = total[0]", 4, 8, zeros(1, 1))
-def highest_block_reads_the_sum_plainly(total, out):
-    cuda.atomic.add(total, 0, 1)
-    cuda.syncthreads()
-    if cuda.blockIdx.x == cuda.gridDim.x - 1 and cuda.threadIdx.x == 0:
-        out[0] = total[0]
-
-
 @wrong("depends on order", "cuda.atomic.max(best, 0, -1)", 3, 4, zeros(1, 3))
 def each_block_takes_the_maximum_for_final(best, out):
     i = cuda.grid(1)
@@ -100,13 +92,6 @@ def scan_of_atomics_takes_lower_blocks_for_done(sums, out):
         before = cuda.atomic.add(sums, k - 1, 0)
     cuda.atomic.add(sums, k, before + 1)
     out[k] = before + 1
-
-
-@wrong("global race", "sums[k - 1]", 4, 1, zeros(4, 4))
-def scan_of_plain_sums_takes_lower_blocks_for_done(sums, out):
-    k = cuda.blockIdx.x
-    sums[k] = (sums[k - 1] if k > 0 else 0) + 1
-    out[k] = sums[k]
 
 
 @wrong("depends on order", "cuda.atomic.cas(lock", 4, 1, zeros(1, 1))
@@ -201,19 +186,6 @@ def first_ticket_taken_for_the_last(parts, ticket, out):
             out[0] += parts[k]
 
 
-@wrong("global race", "box[0]", 2, 1, zeros(1, 1, 4))
-def producer_that_overwrites(full, box, out):
-    for k in range(4):
-        if cuda.blockIdx.x == 0:
-            box[0] = k
-            cuda.threadfence()
-            cuda.atomic.exch(full, 0, k + 1)
-        else:
-            while cuda.atomic.add(full, 0, 0) <= k:
-                pass
-            out[k] = box[0]
-
-
 @wrong("global race", "out[i] = a[31 - i]", 4, 8, zeros(1, 32, 32))
 def grid_barrier_by_counter_that_does_not_wait(count, a, out):
     i = cuda.grid(1)
@@ -271,6 +243,120 @@ def loop_that_steps_by_zero(out):
     while k > 0:
         k -= step
     out[0] = 1
+
+
+# Queues and stacks without a lock, whose slots are claimed by an atomic.
+
+
+@wrong("global race", "items[k]", 2, 1, zeros(1, 8, 8))
+def slot_claimed_then_filled(tail, items, out):
+    for k in range(8):
+        if cuda.blockIdx.x == 0:
+            items[cuda.atomic.add(tail, 0, 1)] = k + 1
+            cuda.threadfence()
+        else:
+            while cuda.atomic.add(tail, 0, 0) <= k:
+                pass
+            cuda.threadfence()
+            out[k] = items[k]
+
+
+@wrong("depends on order", "cuda.atomic.exch(items, take", 4, 8, zeros(2, 32, 32))
+def slot_emptied_before_it_is_filled(ends, items, out):
+    at = cuda.atomic.add(ends, 0, 1)
+    cuda.atomic.exch(items, at, cuda.grid(1) + 1)
+    take = cuda.atomic.add(ends, 1, 1)
+    out[take] = cuda.atomic.exch(items, take, 0)
+
+
+@wrong("depends on order", "cuda.atomic.exch(items, take", 1, 64, zeros(64))
+def slot_of_the_block_emptied_before_it_is_filled(out):
+    ends, items = cuda.shared.array(2, int32), cuda.shared.array(64, int32)
+    i = cuda.threadIdx.x
+    ends[i % 2] = items[i] = 0
+    cuda.syncthreads()
+    cuda.atomic.exch(items, cuda.atomic.add(ends, 0, 1), i + 1)
+    take = cuda.atomic.add(ends, 1, 1)
+    out[take] = cuda.atomic.exch(items, take, 0)
+
+
+@wrong("depends on order", "cuda.atomic.add(items, first, 0)", 2, 8, zeros(2, 8, 1))
+def count_of_slots_taken_for_count_of_items(ends, items, out):
+    if cuda.blockIdx.x == 0:
+        cuda.atomic.add(items, cuda.atomic.add(ends, 1, 1), 1)
+        return
+    while True:
+        first = cuda.atomic.add(ends, 0, 0)
+        if first < cuda.atomic.add(ends, 1, 0):
+            if cuda.atomic.cas(ends, 0, first, first + 1) == first:
+                break
+    cuda.atomic.add(out, 0, cuda.atomic.add(items, first, 0))
+
+
+@wrong("global race", "next[old]", 2, 4, lambda: [np.full(1, -1), *zeros(4, 1)()])
+def stack_linked_after_the_swap(top, next, out):
+    if cuda.blockIdx.x == 0:
+        next[cuda.threadIdx.x] = cuda.atomic.exch(top, 0, cuda.threadIdx.x)
+        cuda.threadfence()
+        return
+    while True:
+        old = cuda.atomic.add(top, 0, 0)
+        if old >= 0:
+            cuda.threadfence()
+            if cuda.atomic.cas(top, 0, old, next[old]) == old:
+                break
+    cuda.atomic.add(out, 0, 1)
+
+
+@wrong("global race", "out[k] = ring[k % 2]", 2, 1, zeros(2, 2, 16))
+def slot_freed_before_it_is_read(ends, ring, out):
+    for k in range(16):
+        if cuda.blockIdx.x == 0:
+            while k - cuda.atomic.add(ends, 0, 0) >= 2:
+                pass
+            cuda.threadfence()
+            ring[k % 2] = k
+            cuda.threadfence()
+            cuda.atomic.add(ends, 1, 1)
+        else:
+            while cuda.atomic.add(ends, 1, 0) <= k:
+                pass
+            cuda.threadfence()
+            cuda.atomic.add(ends, 0, 1)
+            out[k] = ring[k % 2]
+
+
+@wrong("deadlock", "while cuda.ldcv(flag, 0) != 2", 2, 1, zeros(1, 1))
+def volatile_poll_for_what_never_comes(flag, out):
+    if cuda.blockIdx.x == 0:
+        while cuda.ldcv(flag, 0) != 2:
+            pass
+        out[0] = 1
+    else:
+        cuda.atomic.exch(flag, 0, 1)
+
+
+@wrong("global race", "out[0] = data[0]  # no fence", 2, 1, zeros(1, 1, 1))
+def volatile_poll_without_its_fence(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        for _ in range(100_000):
+            if cuda.ldcv(flag, 0):
+                break
+        out[0] = data[0]  # no fence
+    else:
+        data[0] = 7
+        cuda.threadfence()
+        cuda.stwt(flag, 0, 1)
+
+
+@wrong("global race", "while flag[0] == 0", 2, 1, zeros(1, 1))
+def plain_poll(flag, out):
+    if cuda.blockIdx.x == 0:
+        while flag[0] == 0:
+            pass
+        out[0] = 1
+    else:
+        cuda.atomic.exch(flag, 0, 1)
 
 
 # Barriers and warp operations.
@@ -340,29 +426,6 @@ def barrier_only_in_a_conditional_expression(a, b):
     b[i] = cuda.syncthreads_count(1) if i > 3 else cuda.syncthreads_or(0)
 
 
-@wrong("barrier divergence", "cuda.syncthreads()", 1, 64, floats(64, 64))
-def one_warp_has_a_barrier_more(a, b):
-    i = cuda.threadIdx.x
-    for _ in range(2 if i < 32 else 3):
-        cuda.syncthreads()
-    b[i] = a[i]
-
-
-@wrong("inactive lane", "cuda.shfl_xor_sync", 1, 32, floats(32, 32))
-def butterfly_behind_a_guard(a, b):
-    i = cuda.threadIdx.x
-    if i < 24:
-        b[i] = a[i] + cuda.shfl_xor_sync(ALL, a[i], 8)
-
-
-@wrong("inactive lane", "cuda.any_sync", 1, 32, floats(32, 32))
-def vote_left_early(a, b):
-    i = cuda.threadIdx.x
-    if a[i] > 30:
-        return
-    b[i] = cuda.any_sync(ALL, a[i] > 5)
-
-
 @wrong("inactive lane", "cuda.shfl_down_sync", 1, 32, floats(32, 32))
 def shuffles_in_loops_of_different_length(a, b):
     i = cuda.threadIdx.x
@@ -370,13 +433,6 @@ def shuffles_in_loops_of_different_length(a, b):
     for _ in range(1 + i // 16):
         value += cuda.shfl_down_sync(ALL, value, 1)
     b[i] = value
-
-
-@wrong("inactive lane", "cuda.match_any_sync", 1, 32, floats(32, 32))
-def match_of_the_odd_lanes_with_the_whole_mask(a, b):
-    i = cuda.threadIdx.x
-    if i & 1:
-        b[i] = cuda.match_any_sync(ALL, i % 4)
 
 
 @wrong("shared race", "S[i] += S[i + step]", 1, 128, floats(128, 1))
@@ -520,31 +576,6 @@ def last_ticket_writes_the_sum(total, ticket, out):
             out[0] = cuda.atomic.add(total, 0, 0)
 
 
-@right([1, 2, 3, 4], 4, 1, zeros(4, 4, 4))
-def scan_that_waits_for_the_block_before(done, sums, out):
-    k = cuda.blockIdx.x
-    before = 0
-    if k > 0:
-        while cuda.atomic.add(done, k - 1, 0) == 0:
-            pass
-        cuda.threadfence()
-        before = sums[k - 1]
-    sums[k] = before + 1
-    cuda.threadfence()
-    cuda.atomic.exch(done, k, 1)
-    out[k] = before + 1
-
-
-@right([4], 4, 1, zeros(1, 1))
-def lock_tried_until_it_is_free(lock, total):
-    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
-        pass
-    cuda.threadfence()
-    total[0] += 1
-    cuda.threadfence()
-    cuda.atomic.exch(lock, 0, 0)
-
-
 @right([16], 1, 16, zeros(1, 1))
 def lock_tried_in_a_for_loop(lock, total):
     for _ in range(100000):
@@ -626,63 +657,6 @@ def ticket_lock(lock, out):
     cuda.atomic.add(lock, 1, 1)
 
 
-@right([3, 2, 1, 0], 2, 2, zeros(1, 4, 4))
-def grid_barrier_by_counter(count, a, out):
-    i = cuda.grid(1)
-    a[i] = i
-    cuda.threadfence()
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        cuda.atomic.add(count, 0, 1)
-        while cuda.atomic.add(count, 0, 0) < cuda.gridDim.x:
-            pass
-        cuda.threadfence()
-    cuda.syncthreads()
-    out[i] = a[3 - i]
-
-
-@right([0, 1, 2, 3], 2, 1, zeros(1, 1, 4))
-def producer_that_waits(full, box, out):
-    for k in range(4):
-        want = cuda.blockIdx.x
-        while cuda.atomic.add(full, 0, 0) != want:
-            pass
-        cuda.threadfence()
-        if cuda.blockIdx.x == 0:
-            box[0] = k
-        else:
-            out[k] = box[0]
-        cuda.threadfence()
-        cuda.atomic.exch(full, 0, 1 - want)
-
-
-@right([136], 3, 4, zeros(1, 1))
-def queue_of_work(next_one, out):
-    while True:
-        k = cuda.atomic.add(next_one, 0, 1)
-        if k > 16:
-            break
-        cuda.atomic.add(out, 0, k)
-
-
-@right([8, 8, 8, 8], 4, 8, zeros(4))
-def counts_of_a_histogram(out):
-    cuda.atomic.add(out, cuda.grid(1) % 4, 1)
-
-
-@right([31], 1, 32, zeros(1))
-def maximum_in_shared_memory(out):
-    best = cuda.shared.array(1, int32)
-    i = cuda.threadIdx.x
-    if i == 0:
-        best[0] = 0
-    cuda.syncthreads()
-    cuda.atomic.max(best, 0, i)
-    cuda.syncthreads()
-    if i == 0:
-        out[0] = cuda.atomic.max(best, 0, 0)
-
-
 @right([4] * 8, 1, 8, zeros(8, 8))
 def open_addressing(keys, counts):
     key = cuda.threadIdx.x % 2 + 1
@@ -695,6 +669,114 @@ def open_addressing(keys, counts):
             at = (at + 1) % 8
     for k in range(8):
         cuda.atomic.max(counts, k, 4)
+
+
+@right([12], 3, 4, zeros(2, 12, 12, 1))
+def slot_with_a_flag_of_its_own(ends, items, full, out):
+    at = cuda.atomic.add(ends, 0, 1)
+    items[at] = 1
+    cuda.threadfence()
+    cuda.atomic.exch(full, at, 1)
+    take = cuda.atomic.add(ends, 1, 1)
+    while cuda.atomic.add(full, take, 0) == 0:
+        pass
+    cuda.threadfence()
+    cuda.atomic.add(out, 0, items[take])
+
+
+@right([66], 3, 1, zeros(2, 4, 4, 1))
+def ring_with_sequence_numbers(ends, turns, ring, out):
+    for k in range(12 if cuda.blockIdx.x == 0 else 6):
+        if cuda.blockIdx.x == 0:
+            at = cuda.atomic.add(ends, 0, 1)
+            while cuda.atomic.add(turns, at % 4, 0) != at // 4 * 2:
+                pass
+            cuda.threadfence()
+            ring[at % 4] = k
+            cuda.threadfence()
+        else:
+            at = cuda.atomic.add(ends, 1, 1)
+            while cuda.atomic.add(turns, at % 4, 0) != at // 4 * 2 + 1:
+                pass
+            cuda.threadfence()
+            cuda.atomic.add(out, 0, ring[at % 4])
+            cuda.threadfence()
+        cuda.atomic.add(turns, at % 4, 1)
+
+
+@right([28], 2, 8, lambda: [np.full(1, -1), *zeros(8, 8, 1)()])
+def stack_of_treiber(top, next, values, out):
+    i = cuda.threadIdx.x
+    if cuda.blockIdx.x == 0:
+        values[i] = i
+        old = cuda.atomic.add(top, 0, 0)
+        while True:
+            next[i] = old
+            cuda.threadfence()
+            seen = cuda.atomic.cas(top, 0, old, i)
+            if seen == old:
+                return
+            old = seen
+    while True:
+        old = cuda.atomic.add(top, 0, 0)
+        if old >= 0:
+            cuda.threadfence()
+            if cuda.atomic.cas(top, 0, old, next[old]) == old:
+                break
+    cuda.threadfence()
+    cuda.atomic.add(out, 0, values[old])
+
+
+@right([4], 2, 4, lambda: [np.full(1, -1), *zeros(4, 1)()])
+def whole_stack_taken_until_all_have_come(top, next, out):
+    i = cuda.threadIdx.x
+    if cuda.blockIdx.x == 0:
+        old = cuda.atomic.add(top, 0, 0)
+        while True:
+            next[i] = old
+            cuda.threadfence()
+            seen = cuda.atomic.cas(top, 0, old, i)
+            if seen == old:
+                return
+            old = seen
+    while i == 0 and out[0] < 4:
+        node = cuda.atomic.exch(top, 0, -1)
+        cuda.threadfence()
+        while node >= 0:
+            out[0] += 1
+            node = next[node]
+
+
+@right([24], 3, 8, zeros(2, 24, 1))
+def slot_emptied_until_something_was_there(ends, items, out):
+    cuda.atomic.exch(items, cuda.atomic.add(ends, 0, 1), 1)
+    take = cuda.atomic.add(ends, 1, 1)
+    got = 0
+    while got == 0:
+        got = cuda.atomic.exch(items, take, 0)
+    cuda.atomic.add(out, 0, got)
+
+
+@right([8], 2, 8, zeros(8, 8, 1))
+def first_to_exchange_is_the_parent(seen, parent, out):
+    i = cuda.grid(1)
+    if cuda.atomic.exch(seen, i % 8, 1) == 0:
+        parent[i % 8] = i
+        cuda.atomic.add(out, 0, 1)
+
+
+@right([7], 2, 1, zeros(1, 1, 1))
+def volatile_poll_with_its_fences(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        for _ in range(100_000):
+            if cuda.ldcv(flag, 0):
+                break
+        cuda.threadfence()
+        out[0] = data[0]
+    else:
+        data[0] = 7
+        cuda.threadfence()
+        cuda.stwt(flag, 0, 1)
 
 
 @right([31.0 - k for k in range(32)], 1, 32, floats(32, 32))
@@ -750,25 +832,6 @@ def vote_of_a_warp_added_once(out):
     count = cuda.popc(cuda.ballot_sync(ALL, True))
     if cuda.laneid == 0:
         cuda.atomic.add(out, 0, count)
-
-
-@right([31.0 - k for k in range(32)], 1, 32, floats(32, 32), shared_bytes=128)
-def dynamic_size_given(a, b):
-    S = cuda.shared.array(0, float32)
-    i = cuda.threadIdx.x
-    S[i] = a[i]
-    cuda.syncthreads()
-    b[i] = S[31 - i]
-
-
-@right([float(k + 1) for k in range(31)] + [0.0], 1, 32, lambda: [np.arange(32.0), np.zeros(32)])
-def slices_side_by_side(a, b):
-    S = cuda.shared.array(64, float32)
-    low, high = S[:32], S[32:]
-    i = cuda.threadIdx.x
-    low[i], high[i] = a[i], 0
-    cuda.syncthreads()
-    b[i] = S[i + 1]
 
 
 @right([1, 2, 3, 4], 1, 4, zeros(4))

@@ -30,7 +30,8 @@ GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory ha
 READ, WRITE, ATOMIC = 0, 1, 2
 # Added to these: WIDE, in columns, for what a wide access touches after its first element, ISSUED
 # and LANDED where an async copy writes and where it lands, LANDED too to what a warpgroup's tensor
-# cores read, which is no thread's and so no request, SETS to an atomic that only writes.
+# cores read, which is no thread's and so no request, SETS to an atomic that only writes and to what
+# all threads see at once.
 WIDE, ISSUED, LANDED, SETS = 4, 8, 16, 32
 EXCHANGE = ATOMIC + SETS
 WARP = 32
@@ -84,7 +85,7 @@ class Access(NamedTuple):
     epoch: int  # the same of the warp
     path: int
     position: float  # in the launch
-    value: Any = None  # what a WRITE stores
+    value: Any = None  # what a WRITE stores; what an ATOMIC does, in words, if it is no update
     size: int = 0  # bytes
 
 
@@ -178,6 +179,12 @@ class AccessLog:
         self.sites.append(-(site << 13 | count << 6 | kind))
         if values:
             self.values.extend(values)
+
+    def seen_by_all(self) -> None:
+        """Note that the last access is as good as an atomic one."""
+        site = self.sites[-1]
+        entry = -site if site < 0 else (site & ~1) << 13 | 1 << 6 | site & 1
+        self.sites[-1] = -(entry | SETS)
 
     def sized(self, address: int, size: int) -> int:
         """The address for elements of ``size`` bytes in an array that has others."""

@@ -490,6 +490,7 @@ class RecordArray:
     size = property(lambda self: self._whole.size)
     itemsize = property(lambda self: self._whole.itemsize)
     nbytes = property(lambda self: self._whole.nbytes)
+    ctypes = property(lambda self: self._whole.ctypes)
     T = property(lambda self: RecordArray(self._whole.T, self.dtype))
 
     def reshape(self, *shape: Any) -> Any:

@@ -30,7 +30,8 @@ Coordinates = tuple[int, int, int]
 SAME_WARP = ", of the same warp,"
 NO_BARRIER, NO_ORDER = "with no barrier between", "and nothing orders the two blocks"
 HARMLESS = " (harmless only if the number before and the one after lead to the same result)"
-NO_FENCE = "with no fence after the atomic that waits for it"
+NO_FENCE = "with no fence after the poll or lock that waits for it"
+PLAIN_POLL = ", which a plain load polls"
 # What usually fixes each kind. docs/findings.md says more about each.
 REMEDIES = {
     "out of bounds": "guard the access with the array's size, or correct the index",
@@ -55,7 +56,7 @@ REMEDIES = {
     "division by zero": "guard the division",
 }
 
-_FENCE = "call cuda.threadfence() after that atomic: the compiler may read earlier"
+_FENCE = "call cuda.threadfence() after that poll or lock: the compiler may read earlier"
 _WARP = "put cuda.syncwarp() between the two accesses, or use an atomic"
 # The remedy where what is found has this piece.
 SPECIAL = {
@@ -63,6 +64,12 @@ SPECIAL = {
     ("global race", SAME_WARP): _WARP,
     ("shared race", NO_FENCE): _FENCE.replace("threadfence", "threadfence_block"),
     ("global race", NO_FENCE): _FENCE,
+    ("shared race", PLAIN_POLL): "poll with an atomic: the compiler may load it only once",
+    (
+        "global race",
+        PLAIN_POLL,
+    ): "poll with cuda.ldcv or an atomic, and set it with cuda.stwt or an "
+    "atomic: the compiler may load it only once",
     ("global race", NO_ORDER): "let each element belong to one thread, use an atomic, put "
     "cuda.threadfence() before an atomic flag that the other block waits for, or split the kernel "
     "into two launches",
@@ -252,11 +259,13 @@ class Reports:
             missing = NO_ORDER
         elif first.warp == second.warp and self._by_warps(first, second, log):
             other += SAME_WARP
-        does = "overwrites" if second.kind == WRITE else _DOES[second.kind]
+        does = "overwrites" if second.kind == WRITE else second.value or _DOES[second.kind]
         missing = NO_FENCE if conflict.polled else missing
+        element += PLAIN_POLL * (self._polls(first) or self._polls(second))
         if conflict.kind == "global race" and self._may_be_benign(first, second):
             missing += HARMLESS
-        return f"{one} {_DOES[first.kind]} {element} and {other} {does} it, {missing}{self.order}"
+        did = first.value if first.kind == ATOMIC and first.value else _DOES[first.kind]
+        return f"{one} {did} {element} and {other} {does} it, {missing}{self.order}"
 
     def _may_be_benign(self, first: Access, second: Access) -> bool:
         """Whether a thread asks what another sets, as searches of graphs do on purpose."""
@@ -267,6 +276,13 @@ class Reports:
                 # A loop may never read it again.
                 return tests or (other.kind == ATOMIC and words[:1] != ["while"])
         return False
+
+    def _polls(self, access: Access) -> bool:
+        """Whether it is a load in the condition of a loop that does nothing else."""
+        file, line = self.sites.line(access.site)
+        loop = getline(file, line).split()[:1] == ["while"] and access.kind == READ
+        does = getline(file, line + 1).strip()
+        return loop and (does == "pass" or does.startswith("cuda.nanosleep("))
 
     def _by_warps(self, first: Access, second: Access, log: AccessLog) -> bool:
         """Whether ``syncwarp`` is the remedy for the accesses of two lanes: the kernel calls it, or

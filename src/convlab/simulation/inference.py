@@ -74,6 +74,7 @@ class _Reader:
             key = getattr(function, "typing_key", function)
             if not isinstance(key, Device):
                 return Typed(tuple(signature.args), signature, key=key)
+            key = key.called(tuple(signature.args))
             plain = not (expression.kws or key.declared)
             plain &= len(expression.args) == len(signature.args)
             bits = self._ranges.of_arguments(expression.args) if plain else ()

@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -22,16 +22,28 @@ from numba.cuda.core import config, ir
 from numba.cuda.core.compiler_machinery import FunctionPass, PassManager, register_pass
 
 from convlab.simulation.refusals import Refused, Untyped, check_instructions, refusal, unsupported
+from convlab.simulation.signatures import best_fit
 
 Types = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device function, as Numba's types name it, and what its only signature takes and gives."""
+    """A device function, as Numba's types name it, its signatures, and what the one that a call has
+    takes and gives: the only one, or that which fits best."""
 
     function: FunctionType
+    signatures: tuple[Any, ...] = ()
     declared: Any = None
+
+    def called(self, arguments: Types) -> Device:
+        """For a call of these types. Raises ``TypeError`` where no signature fits."""
+        if not self.signatures:
+            return self
+        takes = self.signatures[0][0]
+        if len(self.signatures) > 1 or len(takes) != len(arguments):
+            takes = best_fit(self.signatures, arguments, first=True)
+        return replace(self, declared=next(one for one in self.signatures if one[0] == takes))
 
 
 class Kept(NamedTuple):
@@ -113,6 +125,7 @@ def _made_of_numbas() -> SimpleNamespace:
     from numba.cuda.descriptor import cuda_target
     from numba.cuda.flags import CUDAFlags
     from numba.cuda.initialize import initialize_all
+    from numba.cuda.misc import literal  # noqa: F401  which registers literal_unroll
     from numba.cuda.target import CUDATypingContext
     from numba.cuda.typing.templates import AbstractTemplate, fold_arguments
 
@@ -167,10 +180,9 @@ def _made_of_numbas() -> SimpleNamespace:
             function = getattr(value, "py_func", None)
             if not isinstance(function, FunctionType):
                 return super().resolve_value_type(value)
-            signatures = getattr(value, "declared", None) or []
-            if signatures:
+            device = Device(function, tuple(getattr(value, "declared", None) or ()))
+            if device.signatures:
                 declared.add(function)
-            device = Device(function, *(signatures if len(signatures) == 1 else []))
             if device not in templates:
                 templates[device] = types.Function(template(device))
             return templates[device]
@@ -182,7 +194,6 @@ def _made_of_numbas() -> SimpleNamespace:
 
     def template(device: Device) -> Any:
         signature = inspect.signature(device.function)
-        takes = device.declared and device.declared[0]
 
         class Template(AbstractTemplate):  # type: ignore[misc]
             key, prefer_literal = device, True  # as Numba compiles for a constant
@@ -194,9 +205,9 @@ def _made_of_numbas() -> SimpleNamespace:
                     lambda index, parameter, default: types.Omitted(default),
                     lambda index, parameter, values: types.StarArgTuple(values),
                 )
-                if takes is not None and len(takes) == len(folded):
-                    folded = takes
-                found = typing.signature(kept(device, folded).return_type, *folded)
+                called = device.called(folded)
+                folded = called.declared[0] if called.declared else folded
+                found = typing.signature(kept(called, folded).return_type, *folded)
                 return found.replace(pysig=signature)
 
         return Template
@@ -240,7 +251,8 @@ def _made_of_numbas() -> SimpleNamespace:
             ):
                 made = pipeline.compile_extra(function)
                 made.library.finalize()
-            target.insert_user_function(device, made.fndesc, [made.library])
+            key = replace(device, declared=None)  # by which a call names it
+            target.insert_user_function(key, made.fndesc, [made.library])
             found: Kept = pipeline.state.kept
             return found
         except Exception as error:

@@ -66,6 +66,10 @@ class Asked:
         self.guesses: set[int] = set()  # sites of answers that a ``cas`` in a loop checks
         self._failed: dict[tuple[int, str, Any], Try] = {}
         self._without: list[Try] = []
+        # By the element the first one who asked, if no atomic had changed it before.
+        self._first: dict[tuple[int, str, Any], Key | None] = {}
+        self.early: dict[Key, Any] = {}  # the answers to those of which others change the element
+        self.takes = False  # whether a thread uses what it has exchanged
         self.swaps: set[int] = set()  # the position of each ``cas``
         self.checks: set[int] = set()  # and of each atomic for which a guess is good enough
 
@@ -87,6 +91,7 @@ class Asked:
             self.polled[key] = in_vain
         self.answers[key] = answer
         self._guess[number, array.name, index] = site
+        self._first.setdefault(self._where(array, index), key)
         if number in self._impatient or self._left <= 0:
             return in_vain > 0
         self._left -= in_vain > 0
@@ -94,6 +99,21 @@ class Asked:
             self._impatient.add(number)
             return True
         return False
+
+    def change(self, array: Any, index: Any, site: int, frame: FrameType, takes: bool) -> None:
+        """Note that an atomic changed something: its thread has not polled in vain, and who asked
+        before was early. One that ``takes`` puts a number that does not depend on the old one."""
+        number, where = self._clock.number, self._where(array, index)
+        if (key := (number, site, array.name, index)) in self.answers:
+            self.polled[key] = 0
+        self.takes |= takes and not ignores_result(frame.f_code, site - id(frame.f_code))
+        first = self._first.get(where)
+        if first is not None and first[0] != number:
+            self.early[first] = self.answers[first]
+        self._first[where] = None
+
+    def _where(self, array: Any, index: Any) -> tuple[int, str, Any]:
+        return self._clock.block_number if array.base < GLOBAL else -1, array.name, index
 
     def check(self) -> None:
         """Note that the last access was an atomic that a stale number before it does no harm."""
@@ -149,7 +169,7 @@ def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
     orders = [Order(True, (0, 1))] * tells
     orders += [Order(True, patience=PATIENCE)] * bool(asked.answers)
     orders += [Order(slow=(0,)), Order(slow=(1,)), Order(slow=(0, 1), late=True)] * (
-        tells or bool(asked.answers)
+        tells or bool(asked.answers) or asked.takes
     )
     orders += [Order(patience=PATIENCE)] * bool(asked.polled)
     after = [host.copy() for host in hosts] if orders else []
@@ -182,16 +202,20 @@ def _evidence(launch: Launch, other: Launch) -> tuple[str, Key] | None:
         return f"{said}, which another thread frees later", failed.key
     one, two = launch.asked, other.asked
     guesses = one.guesses | two.guesses
+    waits = guesses.union(key[1] for asked in (one, two) for key in asked.polled)
     for asked in two, one:
         for key, in_vain in asked.polled.items():
             if in_vain and key[1] not in guesses:
                 said = f"a thread gives up polling {_element(key)}"
                 return f"{said}, which another thread changes later", key
-    waits = guesses.union(key[1] for asked in (one, two) for key in asked.polled)
     for key, answer in one.answers.items():
         if key[1] not in waits and two.answers.get(key, answer) != answer:
-            said = f"an atomic reads {answer} or {two.answers[key]} from {_element(key)}"
+            said = f"a thread reads {answer} or {two.answers[key]} from {_element(key)}"
             return f"{said}, and the kernel does not wait for the threads that change it", key
+    for key, answer in (one.early | two.early).items():
+        if key[1] not in waits:
+            said = f"a thread reads {answer} from {_element(key)}"
+            return f"{said} before another thread changes it, and does not wait for that", key
     return None
 
 

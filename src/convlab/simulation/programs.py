@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 from numba.cuda.dispatcher import CUDADispatcher
+from numba.cuda.errors import normalize_kernel_dimensions
 from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
@@ -150,7 +151,7 @@ def _configured(kernel: Any, configuration: Any) -> _Configured:
             f"{kernel.py_func.__name__}[{shown(configuration)}]: a launch has grid and block, and "
             "may have a stream and bytes of dynamic shared memory"
         )
-    grid, block = map(three, configuration[:2], ("grid", "block"))
+    grid, block = normalize_kernel_dimensions(*configuration[:2])  # in Numba's words
     return _Configured(kernel, grid, block, *configuration[2:])
 
 

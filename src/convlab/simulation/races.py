@@ -85,7 +85,7 @@ class Race:
                 if not self._bytes:  # what went before was in elements
                     self._bytes, sizes = True, log.sizes(self._written)
                     self._written = np.repeat(self._written, sizes) + _within(sizes)
-            accesses = self._guesses_as_atomics(columns._replace(kind=columns.kind & 3))
+            accesses = self._guesses_as_atomics(_seen_by_all_as_atomics(columns))
             shared = columns.address < GLOBAL
             if shared.any():
                 sets = (accesses.kind == WRITE) | (columns.kind & SETS != 0)
@@ -259,6 +259,18 @@ class Race:
             first.position < position <= second.position and {first.thread, second.thread} <= met
             for position, met in self.warp_barriers
         )
+
+
+def _seen_by_all_as_atomics(columns: Accesses) -> Accesses:
+    """With kinds of two bits: ``ldcv``, ``ldcg``, ``stwt`` and ``stcg`` compile to the instructions
+    of volatile accesses, which order themselves as atomics do."""
+    kind = columns.kind & 3
+    some = (columns.kind & SETS != 0) & (kind != ATOMIC) & (columns.address >= GLOBAL)
+    if not some.any():
+        return columns._replace(kind=kind)
+    value = columns.value.copy()
+    value[some] = np.where(kind[some] == READ, "reads", "overwrites")
+    return columns._replace(kind=np.where(some, np.int8(ATOMIC), kind), value=value)
 
 
 def _in_time(accesses: Accesses, indices: Any) -> list[Access]:

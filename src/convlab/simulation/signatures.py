@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,28 +28,48 @@ def declared(given: Any) -> Declared | None:
 def as_declared(signatures: Declared, arguments: list[Any]) -> list[Any]:
     """A launch's arguments cast to the signature that fits best; ``TypeError`` if none fits."""
     try:
-        kinds = [typeof(getattr(one, "_ary", one)) for one in arguments]
+        kinds = [_kind(one) for one in arguments]
     except ValueError:  # of an extension, which has its own type
         return arguments
+    takes = best_fit(signatures, kinds)
+    if any(map(_impossible, kinds, takes)):
+        raise _no_match(kinds)
+    casts = zip(map(_cast_to, takes), takes, strict=True)
+    return [  # NumPy's numbers, which tell their types
+        np.dtype(kind.name).type(cast(one)) if cast else one
+        for (cast, kind), one in zip(casts, arguments, strict=True)
+    ]
+
+
+def best_fit(
+    signatures: Sequence[Any], kinds: Sequence[Any], first: bool = False
+) -> tuple[Any, ...]:
+    """The types of the signature that fits arguments of these best, or the ``first`` of those that
+    do equally well; ``TypeError`` if none fits, or else if several do."""
     fits: list[tuple[list[int], tuple[Any, ...]]] = []
     for takes, _ in signatures:
         if len(takes) == len(kinds):
             costs = [_cost(*pair, len(signatures) == 1) for pair in zip(kinds, takes, strict=True)]
             if None not in costs:
                 fits.append((sorted(costs, reverse=True), takes))
-    if not fits or any(map(_impossible, arguments, kinds, min(fits, key=lambda fit: fit[0])[1])):
-        shown = ", ".join(map(str, kinds))
-        raise TypeError(f"No matching definition for argument type(s) {shown}")
+    if not fits:
+        raise _no_match(kinds)
     best, takes = min(fits, key=lambda fit: fit[0])
-    if len([fit for fit in fits if fit[0] == best]) > 1:
-        raise TypeError(
-            f"Ambiguous overloading for arguments of types {', '.join(map(str, kinds))}"
-        )
-    casts = zip(map(_cast_to, takes), takes, strict=True)
-    return [  # NumPy's numbers, which tell their types
-        np.dtype(kind.name).type(cast(one)) if cast else one
-        for (cast, kind), one in zip(casts, arguments, strict=True)
-    ]
+    if not first and len([fit for fit in fits if fit[0] == best]) > 1:
+        shown = ", ".join(map(str, kinds))
+        raise TypeError(f"Ambiguous overloading for arguments of types {shown}")
+    return takes
+
+
+def _no_match(kinds: Sequence[Any]) -> TypeError:
+    return TypeError(f"No matching definition for argument type(s) {', '.join(map(str, kinds))}")
+
+
+def _kind(value: Any) -> Any:
+    """Numba's type of an argument. No device array is read-only, as what NumPy broadcasts is."""
+    kind = typeof(getattr(value, "_ary", value))
+    on_device = hasattr(value, "_ary") and isinstance(kind, types.Array)
+    return kind.copy(readonly=False) if on_device else kind
 
 
 def _cost(kind: Any, takes: Any, only: bool) -> Any:
@@ -66,7 +86,7 @@ def _cost(kind: Any, takes: Any, only: bool) -> Any:
     return cost
 
 
-def _impossible(value: Any, kind: Any, takes: Any) -> bool:
+def _impossible(kind: Any, takes: Any) -> bool:
     """Whether Numba refuses to launch with it: a fraction for an integer, a complex for a real."""
     if isinstance(takes, types.Integer):
         return not isinstance(kind, types.Integer | types.Boolean)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from convlab.arguments import integer
-from convlab.simulation.access_log import ATOMIC, EXCHANGE, SIZE_SHIFT, WARP
+from convlab.simulation.access_log import ATOMIC, EXCHANGE, GLOBAL, SIZE_SHIFT, WARP
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.greenlets import GRID_BARRIER, YIELD, Request
 from convlab.simulation.libdevice import of_libdevice
@@ -240,6 +240,35 @@ class SimulatedCuda:
         """A bit for each lane that stands here with this one."""
         return int(self.hub(Request("activemask", site_of(1))))
 
+    # Loads and stores past the caches that other threads do not see; other hints are below.
+
+    def ldcg(self, array: Any, index: Any) -> Any:
+        value = array.part(index, site_of(1))
+        self._seen_by_all(array)
+        return value
+
+    def ldcv(self, array: Any, index: Any) -> Any:
+        site = site_of(1)
+        value = array.part(index, site)
+        if self._seen_by_all(array):
+            polls = self.asked.read(array, index, site, value, sys._getframe(1))
+            if polls or self.asked.gives_way:
+                self.hub(Request(YIELD, site))
+        return value
+
+    def stcg(self, array: Any, index: Any, value: Any) -> None:
+        array.store_part(index, value, site_of(1))
+        self._seen_by_all(array)
+
+    stwt = stcg
+
+    def _seen_by_all(self, array: Any) -> bool:
+        """Note that the last access is as good as an atomic one, if it is to global memory."""
+        far = getattr(array, "base", 0) >= GLOBAL
+        if far and array.memory.log is not None:
+            array.memory.log.seen_by_all()
+        return far
+
     def nanosleep(self, nanoseconds: int) -> None:
         """Let the block's other threads go on; nothing here takes time."""
         self.hub(Request(YIELD, site_of(1)))
@@ -261,9 +290,9 @@ def _cached_store(array: Any, index: Any, value: Any) -> None:
     array.store_part(index, value, site_of(1))
 
 
-for _hint in ("ldca", "ldcg", "ldcs", "ldlu", "ldcv"):
+for _hint in ("ldca", "ldcs", "ldlu"):
     setattr(SimulatedCuda, _hint, staticmethod(_cached_load))
-for _hint in ("stcg", "stcs", "stwb", "stwt"):
+for _hint in ("stcs", "stwb"):
     setattr(SimulatedCuda, _hint, staticmethod(_cached_store))
 
 
@@ -322,7 +351,9 @@ class _Atomic:
             if checks:
                 asked.check()
             gives_way = asked.gives_way
-            if new == old and asked.read(array, index, site, old, sys._getframe(1)):
+            if new != old:
+                asked.change(array, index, site, sys._getframe(1), kind == EXCHANGE)
+            elif asked.read(array, index, site, old, sys._getframe(1)):
                 gives_way = True  # it polls, in a loop of any kind
             if gives_way:
                 self._cuda.hub(Request(YIELD, site))
@@ -337,6 +368,8 @@ class _Atomic:
         old = array.update(index, lambda old: value if old == expected else old, site)
         asked = self._cuda.asked
         asked.swap(array, index, site, expected, old == expected)
+        if old == expected != value:
+            asked.change(array, index, site, sys._getframe(depth), False)
         # Perhaps it is a lock that another thread holds: let that run.
         if old != expected or asked.gives_way:
             self._cuda.hub(Request(YIELD, site))

@@ -55,7 +55,7 @@ GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 BLOCK_THREADS = 1024
 CAPTURED = 1 << 36  # where the addresses of device arrays begin that a kernel refers to by name
 # What threads tell each other something by.
-TELLING = {"threadfence", "threadfence_block", "threadfence_system", "atomic"}
+TELLING = {"threadfence", "threadfence_block", "threadfence_system", "atomic", "ldcv"}
 LONG = 60_000  # entries of the log that are looked at in one go
 
 
