@@ -4,6 +4,7 @@ and not what auto takes. The GPU is a simulator that says it is one."""
 from __future__ import annotations
 
 import re
+from threading import local
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,7 +49,7 @@ def t4(monkeypatch):
     for module in (api, engines, plans, sanitizers, systems):
         monkeypatch.setattr(module, "choose", lambda name: T4)
     monkeypatch.setattr(api, "_current_gpu", lambda: 0)
-    monkeypatch.setattr(api, "_kept", api._Kept())
+    monkeypatch.setattr(api, "_kept", local())
     return T4
 
 

@@ -18,11 +18,11 @@ from convlab.checking.launches import (
     COUNTED,
     EVERYTHING,
     OPTIONS,
+    OWN_TILE,
     PARTS,
     PIXEL,
     PROBLEMS,
     SEVERAL,
-    TALL,
     in_blocks,
     main_of,
     tile_for,
@@ -109,11 +109,11 @@ def attempts(stage: Stage, make: Maker, seed: int, model: ConvProblem) -> Iterat
         if not all(offers(one, options) for one in (stage.prepare, make)):
             continue
         tile = tile_for(stage, name)
-        if (name in PARTS and tile is not None) or (name == TALL and tile is None):
+        if (name in PARTS and tile is not None) or (name in OWN_TILE and tile is None):
             continue
         if name == SEVERAL and not right:
             return
-        if name in (TALL, SEVERAL):
+        if name in OWN_TILE or name == SEVERAL:
             problem = in_blocks(stage, problem, tile, rows=1 + (name == SEVERAL))
         answer, findings = _try(stage, make, name, problem, tile, seed, options)
         yield answer, findings, {}

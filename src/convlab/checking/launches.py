@@ -27,6 +27,10 @@ PROBLEMS = {
     DEEP: ConvProblem(2, 11, 5, 2, 9, (4, 1)),
     "a stride larger than the filter": ConvProblem(2, 3, 9, 12, 5, (2, 1), stride=(4, 3)),
     "padding wider than the image": ConvProblem(1, 2, 2, 3, 3, 3, padding=((3, 1), (0, 2))),
+    "several images": ConvProblem(3, 8, 3, 3, 13, 2),
+    "several rows of blocks": ConvProblem(
+        1, 5, 5, 8, 21, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2)
+    ),
     # A column of the filter is one term less than whole float4s.
     "dilation": ConvProblem(1, 5, 12, 9, 4, (3, 2), dilation=(3, 2), stride=(1, 2)),
     # Several slices of one place of the filter; more than the channels and the columns that a block
@@ -49,6 +53,9 @@ PARTS = tuple(f"a {shape} filter that takes more than shared memory" for shape i
 TALL = "another tile"
 SEVERAL = "several blocks of several warps"  # larger for some stages: in_blocks
 SPLIT = "split-K"
+TALL_TOO, SPLIT_TOO = "another tile, fewer columns", "split-K, fewer slices"
+OTHER_DEPTH = "several warps, another depth"
+OWN_TILE = TALL, TALL_TOO, OTHER_DEPTH  # left out where the stage has no such tile
 PROBLEMS[PARTS[0]] = ConvProblem(1, 1, 181, 159, 1, (3, 2), (2, 3), dilation=(80, 150))
 PROBLEMS[PARTS[1]] = ConvProblem(1, 1, 159, 227, 1, (2, 3), (3, 2), dilation=(150, 80))
 # With K_B = 5 seven slices, of which split-K gives one block four and the other three: an even and
@@ -56,8 +63,15 @@ PROBLEMS[PARTS[1]] = ConvProblem(1, 1, 159, 227, 1, (2, 3), (3, 2), dilation=(15
 # K_B = 4 each slice is one place of the filter.
 PROBLEMS[TALL] = PROBLEMS[SEVERAL] = replace(EVERYTHING, in_channels=4, kernel_size=(2, 4))
 PROBLEMS[SPLIT] = replace(PROBLEMS[TALL], batch=6, out_channels=61)  # four blocks of split_tile's
+# With K_B = 5 five slices, in split-K three and two: the third slice of a pipeline is never filled.
+PROBLEMS[TALL_TOO] = PROBLEMS[OTHER_DEPTH] = replace(EVERYTHING, in_channels=4)
+PROBLEMS[SPLIT_TOO] = replace(PROBLEMS[TALL_TOO], batch=4, out_channels=61)
 # What a stage and a kernel may offer.
-OPTIONS: dict[str, dict[str, Any]] = {RELU: {"relu": True}, SPLIT: {"splits": 2}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    RELU: {"relu": True},
+    SPLIT: {"splits": 2},
+    SPLIT_TOO: {"splits": 2},
+}
 WIDEST = 4 * WARP  # threads of a checked block, at most
 MORE = (2, 3), (3, 2), (2, 1), (1, 2), (1, 1)  # times M_T and N_T of the tiny tile, the best first
 TALLER = 5, 3, 2  # times M_T of the tiny tile
@@ -143,6 +157,15 @@ def deep_tile(stage: Stage) -> Tile | None:
     return _first_for(stage, [narrow, replace(tiny, K_B=3 * tiny.K_B)]) or tiny
 
 
+@lru_cache
+def other_depth_tile(stage: Stage) -> Tile | None:
+    """The wide tile with slices of an odd depth where the tiny tile's is even, or the other way
+    round; None where that does not suit the stage."""
+    if (wide := wide_tile(stage)) is None or (tiny := stage.tiny_tile) is None:
+        return None
+    return _first_for(stage, [replace(wide, K_B=tiny.K_B + 1)])
+
+
 def main_of(program: Program) -> Launch:
     """The main kernel's launch: the last, behind which a library's step may come."""
     return next(step for step in reversed(program.launches) if isinstance(step, Launch))
@@ -187,7 +210,8 @@ def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None, rows: int =
 
 
 TILES: dict[str, Callable[[Stage], Tile | None]] = {
-    LOW: low_tile, DEEP: deep_tile, TALL: tall_tile, SEVERAL: wide_tile, SPLIT: split_tile,
+    LOW: low_tile, DEEP: deep_tile, TALL: tall_tile, TALL_TOO: tall_tile, SEVERAL: wide_tile,
+    OTHER_DEPTH: other_depth_tile, SPLIT: split_tile, SPLIT_TOO: split_tile,
 }  # fmt: skip
 
 
