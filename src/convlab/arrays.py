@@ -103,6 +103,7 @@ def placement_of(name: str, array: Any) -> Placement:
 
 
 def is_numbas(array: Any) -> bool:
+    """Whether it is a device array of Numba's, which alone has ``copy_to_host``."""
     return hasattr(array, "copy_to_host") and hasattr(array, "shape")
 
 

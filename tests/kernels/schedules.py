@@ -704,19 +704,26 @@ def ring_with_sequence_numbers(ends, turns, ring, out):
         cuda.atomic.add(turns, at % 4, 1)
 
 
+@cuda.jit(device=True)
+def pushed(top, next, i):
+    """Put node i on a stack of Treiber's."""
+    old = cuda.atomic.add(top, 0, 0)
+    while True:
+        next[i] = old
+        cuda.threadfence()
+        seen = cuda.atomic.cas(top, 0, old, i)
+        if seen == old:
+            return
+        old = seen
+
+
 @right([28], 2, 8, lambda: [np.full(1, -1), *zeros(8, 8, 1)()])
 def stack_of_treiber(top, next, values, out):
     i = cuda.threadIdx.x
     if cuda.blockIdx.x == 0:
         values[i] = i
-        old = cuda.atomic.add(top, 0, 0)
-        while True:
-            next[i] = old
-            cuda.threadfence()
-            seen = cuda.atomic.cas(top, 0, old, i)
-            if seen == old:
-                return
-            old = seen
+        pushed(top, next, i)
+        return
     while True:
         old = cuda.atomic.add(top, 0, 0)
         if old >= 0:
@@ -731,14 +738,8 @@ def stack_of_treiber(top, next, values, out):
 def whole_stack_taken_until_all_have_come(top, next, out):
     i = cuda.threadIdx.x
     if cuda.blockIdx.x == 0:
-        old = cuda.atomic.add(top, 0, 0)
-        while True:
-            next[i] = old
-            cuda.threadfence()
-            seen = cuda.atomic.cas(top, 0, old, i)
-            if seen == old:
-                return
-            old = seen
+        pushed(top, next, i)
+        return
     while i == 0 and out[0] < 4:
         node = cuda.atomic.exch(top, 0, -1)
         cuda.threadfence()

@@ -55,6 +55,7 @@ def make_kernel(problem: ConvProblem, M_T: int) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
+    """One launch for all groups: each thread computes one pixel of several channels of a group."""
     of_group = problem.C_o // problem.groups
     M_T = max(size for size in range(1, MOST_SUMS + 1) if of_group % size == 0)
     blocks = blocks_for(problem.N, THREADS) * (problem.C_o // M_T)

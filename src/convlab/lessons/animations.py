@@ -34,6 +34,7 @@ def box(x: float, y: float, wide: float, high: float, colour: str, text: str = "
 
 
 def note(x: float, y: float, text: str, anchor: str = "start") -> str:
+    """Words at a point: where they start, or their ``"middle"`` or ``"end"``."""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'
 
 

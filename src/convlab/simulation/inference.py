@@ -113,6 +113,7 @@ class _Reader:
 
 
 def given_bits(bits: int) -> int:
+    """The next size of :data:`GIVEN` that holds so many bits; beyond all of them one too many."""
     return next((one for one in GIVEN if bits <= one), WIDEST + 1)
 
 
@@ -270,6 +271,7 @@ _OF_ARGUMENTS = (range, min, max, int)
 
 
 def value_op(value: Any) -> Any:
+    """The kind of an expression of Numba's IR, such as ``"binop"``; None for what is none."""
     return getattr(value, "op", None) if isinstance(value, ir.Expr) else None
 
 
