@@ -279,7 +279,8 @@ def test_a_capture_with_other_arrays_goes_on_while_plans_go(mode, name, engine):
     leaving(input, weight, output, bias)
     input, weight, bias = (torch.as_tensor(a, device="cuda") for a in (input, weight, bias))
     others = [torch.full(problem.output_shape, np.nan, device="cuda") for _ in range(2)]
-    gc.collect()  # or arrays of other tests are freed during the capture, which ends it
+    while gc.collect():  # or what other tests left is freed during the capture, which ends it
+        pass
     cuda.current_context().deallocations.clear()
     torch.cuda.synchronize()
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()

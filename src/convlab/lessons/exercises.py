@@ -169,7 +169,7 @@ def check(
     """
     step = stage_named(stage)
     ready(made)
-    with limited(feedback.SECONDS + TIMES * _seconds(step.name)):
+    with limited(2 * feedback.SECONDS + TIMES * _seconds(step.name)):
         try:
             found = checked(made, step.name, seed=seed, model=MODEL)
         except ValueError as error:
