@@ -80,9 +80,9 @@ def main_kernel(name: str, layer: str = "conv9", **switches: bool) -> offline.Cu
 def problems_of(stage: Stage, *, each_tile: bool = False) -> dict[str, ConvProblem]:
     """The gate's problems without those whose code is that of another: with conv4's tile conv9 has
     its main kernel and conv8's transforms. Then ``each_tile``: one for every tile, and the awkward
-    one. conv12 comes last, so that its kernels are still there, lowered, for other GPUs."""
+    one."""
     tiles = {name: production_tile(stage, PROBLEMS[name]) for name in PROBLEMS}
-    names = sorted(PROBLEMS, key="conv12".__eq__)
+    names = [*PROBLEMS]
     if tiles["conv9"] == tiles["conv4"]:
         names.remove("conv9")
     if each_tile:

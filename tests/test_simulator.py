@@ -19,6 +19,7 @@ from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan
 from convlab.simulation.findings import SimulationError
+from convlab.simulation.programs import simulate
 
 F = np.float32
 SIM = Simulator()
@@ -51,6 +52,13 @@ def where_am_i(out):
     right = right and cuda.laneid == (t.x + d.x * (t.y + d.y * t.z)) % cuda.warpsize
     right = right and cuda.lanemask_lt() == 2**cuda.laneid - 1
     out[x, y, z] = right
+
+
+def test_a_long_launch_says_how_far_it_is(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("convlab.simulation.programs.PATIENCE_SECONDS", 0.0)
+    simulate(where_am_i, 3, 2, np.zeros((6, 1, 1), np.bool_))
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first == "convlab: where_am_i: block 0 of 3 after 0 seconds; Ctrl-C ends it"
 
 
 def test_where_a_thread_is() -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels.typed import RIGHT, WRONG
 from numba import cuda, float32, float64, int8, int32, int64, uint8, uint32, uint64
+from numba.cuda.core.errors import TypingError
 from numba.cuda.types import float16
 
 from convlab.engines.simulator import Simulator
@@ -260,6 +261,11 @@ def test_constants_and_lambdas_of_device_functions_and_declared_types() -> None:
     with simulator():
         clz = cuda.jit("void(float32[:], int32)")(function_of(["a[0] = cuda.clz(n)"], "a, n"))
         clz[1, 1](a, 1)
+        vote = function_of(["a[0] = cuda.all_sync(a[0], 1)"], "a")
+        with pytest.raises(
+            TypingError, match=r"all_sync\(float32, .*: Mask type must be an integer"
+        ):
+            cuda.jit("void(float32[:])")(vote)  # as it is compiled on a GPU: before any launch
     assert a[0] == 31
 
 
@@ -311,6 +317,6 @@ def test_a_device_function_with_several_signatures_takes_that_which_fits_best() 
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_numba_refuses(line: str) -> None:
     with pytest.raises(
-        NotSimulated, match=f"Numba refuses f: .*{REFUSED[line]}.*(<types .*:[234]|types.py:41)"
+        NotSimulated, match=f"Numba refuses f: .*{REFUSED[line]}.*(<types .*:[234]|types.py:42)"
     ):
         launched(*line.split("\n"))

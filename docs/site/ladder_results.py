@@ -13,7 +13,8 @@ from papers import date_of, read_json, versions_of
 
 from convlab.bench import table
 from convlab.bench.plots import BAD, COLOURS, INK, QUIET, note, svg
-from convlab.stages import family, short_name, stage_named
+from convlab.problem import ConvProblem
+from convlab.stages import family, production_tile, short_name, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ COLUMNS = {
 def read(path: Path) -> dict[str, Any]:
     """What ``convlab ladder --json`` wrote on a GPU, with the problem and the GPU (``title``), the
     ``shapes`` and the ``machine`` in words. Each stage has its ``stage`` and ``kernel_ms``, the
-    time of its main kernel without the layout transforms; its numbers are None where it failed.
+    time of its main kernel without the layout transforms, and on a paper's layer the ``tile`` that
+    it takes there; its numbers are None where it failed.
     ``steps`` are the stages that did not, by name.
 
     Raises ``ValueError`` naming a file that is not a GPU's result, or has unknown stages.
@@ -53,6 +55,7 @@ def read(path: Path) -> dict[str, Any]:
         drivers = (f"{label} {gpu[key]}" for key, label in DRIVER.items() if gpu.get(key))
         versions = versions_of(environment, PACKAGES)
         machine = (document["device"], *drivers, *versions, date_of(environment))
+        layer, paper = _layer(problem)
         n, c, h, w = problem["input_shape"]
         c_o, _, h_f, w_f = problem["weight_shape"]
         for step in document["stages"]:
@@ -62,10 +65,11 @@ def read(path: Path) -> dict[str, Any]:
             rate = kernel_ms and problem["flops"] / kernel_ms / 1e9
             stage = stage_named(step["name"])
             step |= {"stage": stage, "kernel_ms": kernel_ms, "kernel_tflops": rate}
+            step["tile"] = paper and production_tile(stage, paper)
         return document | {
             "steps": {step["name"]: step for step in document["stages"] if step["ok"]},
             "file": path.name,
-            "title": f"{_layer(problem)}, batch {n}, on an {document['device']}",
+            "title": f"{layer}, batch {n}, on an {document['device']}",
             "shapes": f"{n} images of {h} x {w} pixels and {c} channels, {c_o} filters of "
             f"{h_f} x {w_f}: {problem['flops'] / 1e9:,.1f} GFLOP in float32",
             "machine": ", ".join(filter(None, machine)),
@@ -75,14 +79,14 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a result of the ladder: {error!r}") from error
 
 
-def _layer(problem: dict[str, Any]) -> str:
-    """``Conv9``, or of another problem its shape."""
+def _layer(problem: dict[str, Any]) -> tuple[str, ConvProblem | None]:
+    """``Conv9`` and the paper's layer, or of another problem its shape."""
     shapes = ("input_shape", "weight_shape", "output_shape")
     for name in LAYER_NAMES:
         paper = paper_layer(name, problem["batch"])
         if all(list(getattr(paper, key)) == problem[key] for key in shapes):
-            return name.capitalize()
-    return "x".join(map(str, problem["input_shape"]))
+            return name.capitalize(), paper
+    return "x".join(map(str, problem["input_shape"])), None
 
 
 def _cells(step: Step, columns: Iterable[str]) -> Iterator[str]:
@@ -115,12 +119,13 @@ def ladder_section(results: Mapping[str, Any]) -> str:
     for step in results["stages"]:
         workspace = step["workspace_bytes"]
         mib = "-" if workspace is None else f"{workspace / 2**20:,.1f}"
-        rows.append((f"[{step['name']}](../{_file(step)})", *_cells(step, COLUMNS), mib))
+        name, tile = f"[{step['name']}](../{_file(step)})", str(step["tile"] or "-")
+        rows.append((name, *_cells(step, COLUMNS), mib, tile))
     file, spread = results["file"], max(step["time_spread"] or 0 for step in results["stages"])
     return (
         f"### {results['title']}\n\n{results['shapes']}. The middle half of a stage's runs spans "
         f"at most {spread:.1f} % of the median.\n\n"
-        f"{table(('stage', *COLUMNS, 'workspace MiB'), rows)}\n"
+        f"{table(('stage', *COLUMNS, 'workspace MiB', 'tile'), rows)}\n"
         f"Measured with `{results['command']}` ({results['machine']}): [{file}](results/{file}).\n"
     )
 

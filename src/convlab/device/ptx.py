@@ -53,6 +53,7 @@ def finish_product(N: int) -> Assembly:
 
 def descriptor(N: int) -> tuple[int, int]:
     """Of B's descriptor the part that says where its core matrices are, and how far its four parts
-    are from each other; both count 16 bytes, as does the address that is added."""
+    are from each other; both count 16 bytes, as does the address that is added. PTX calls the two
+    distances leading and stride dimension byte offset; bits 62 and 63 are 0: no swizzle."""
     along_n, along_k = 128 >> 4, 16 * N >> 4  # from a core matrix to the next one
     return along_k << 16 | along_n << 32, TERMS // 2 * N * 4 >> 4

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections import namedtuple
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +19,7 @@ import numba
 import numpy as np
 from numba.cuda import cache_hints, cg, intrinsics, libdevice, stubs, vectorizers
 from numba.cuda import simulator as numbas
+from numba.cuda.core.errors import TypingError
 from numba.cuda.kernels.reduction import Reduce
 from numba.cuda.memory_management import rtsys
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
@@ -26,7 +27,9 @@ from numba.cuda.simulator.cudadrv.devices import FakeCUDAContext, FakeCUDADevice
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
 from convlab.simulation.findings import NotSimulated
+from convlab.simulation.numbas_types import check_kernel
 from convlab.simulation.python_body import Unknown
+from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.scalars import poison
 from convlab.simulation.signatures import declared
 
@@ -155,12 +158,25 @@ def _jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
         given = {"extensions": options.get("extensions", ()), "debug": debug}
         made = FakeCUDAKernel(function, device, **given)
         made.declared = signatures
+        if not device:
+            _check_types(function, signatures or ())
         return made
 
     signatures = declared(func_or_sig)
     if func_or_sig is None or signatures is not None:
         return kernel
     return kernel(func_or_sig)
+
+
+def _check_types(function: Any, signatures: Iterable[Any]) -> None:
+    """A kernel whose types are declared is compiled there and then: what Numba refuses is a
+    ``TypingError`` of ``jit``'s."""
+    for arguments, _ in signatures:
+        with suppress(Untyped):
+            try:
+                check_kernel(function, arguments)
+            except Refused as refused:
+                raise TypingError(f"Numba refuses {function.__name__}: {refused}") from None
 
 
 def _declare_device(name: str, signature: Any, *linked: Any, **options: Any) -> Any:

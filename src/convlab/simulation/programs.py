@@ -6,6 +6,8 @@ Inside :func:`simulator` a program has device arrays, streams and events that ne
 
 from __future__ import annotations
 
+import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
-from convlab.arguments import integer, shown
+from convlab.arguments import duration, integer, shown
 from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import SimulationError, three
 from convlab.simulation.host_api import UnifiedArray, as_cuda_array, host_api
@@ -31,6 +33,7 @@ from convlab.simulation.signatures import as_declared
 from convlab.simulation.simulated_launch import SimulatedLaunch, like
 
 FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
+PATIENCE_SECONDS = 5.0  # after which a launch says how far it is, and again when it has doubled
 
 
 class UntypedRegisters(UserWarning):
@@ -51,8 +54,9 @@ def simulate(
     ``kernel`` is any ``@cuda.jit`` kernel; arrays are NumPy's, or device arrays of Numba's
     simulator. ``steps`` are how many iterations all loops of all threads may have together; more
     are a finding. If ``typed``, registers have Numba's types; where its type inference does not
-    tell them, an :class:`UntypedRegisters` warns. Raises ``SimulationError`` with its findings if
-    the kernel is wrong, ``NotSimulated`` if it uses what is not known here or Numba refuses it,
+    tell them, an :class:`UntypedRegisters` warns. A launch of many blocks that takes longer than
+    five seconds says on standard error how far it is. Raises ``SimulationError`` with its findings
+    if the kernel is wrong, ``NotSimulated`` if it uses what is not known here or Numba refuses it,
     ``ValueError`` for a shape that CUDA does not launch, for less than one step or for an integer
     of more than 64 bits, and ``TypeError`` for arguments that no signature of the kernel takes.
     """
@@ -82,15 +86,34 @@ def _simulate(
     if declared := getattr(kernel, "declared", None):
         arguments = tuple(as_declared(declared, list(arguments)))
 
+    on_block = _progress()
+
     def made(order: Order = USUAL) -> SimulatedLaunch:
         loops = None if steps is None else Loops(steps, finds=True)
         what = kernel, *sizes, arguments, shared_bytes, True, None, None, loops, typed
-        return SimulatedLaunch(*what, order=order)
+        launch = SimulatedLaunch(*what, order=order)
+        launch.on_block = on_block
+        return launch
 
     launch = made()
     if launch.untyped:
         tell(launch.untyped)
     run_in_orders(launch, made)
+
+
+def _progress() -> Callable[[str, int, int], None]:
+    """What is told of each block that begins: a launch that takes long says how far it is."""
+    begun = time.monotonic()
+    patience = PATIENCE_SECONDS
+
+    def on_block(kernel: str, number: int, blocks: int) -> None:
+        nonlocal patience
+        if (spent := time.monotonic() - begun) > patience:
+            patience = 2 * spent
+            said = f"{kernel}: block {number} of {blocks} after {duration(spent)}; Ctrl-C ends it"
+            print(f"convlab: {said}", file=sys.stderr, flush=True)
+
+    return on_block
 
 
 @contextmanager

@@ -23,6 +23,7 @@ _NO_FUNCTION = re.compile(
     r"No implementation of function Function\((.*?)\) found for signature:.*?>>> (.*?)(\(.*?)\n",
     re.DOTALL,
 )
+_BECAUSE = re.compile(r"raised a specific error:\s+NumbaTypeError: (.*)")
 _ABOUT = re.compile(r"\s*(Failed in|- Resolution failure|During: |File \"|\^|$)")
 # LLVM's values, and places in the source, because the message ends with the first place.
 _MORE = re.compile(r": (%|\w+ \d).*| from '[^']*'(?=>)|,? (defined at|Raised from) .*")
@@ -108,7 +109,8 @@ def _reason(error: Exception, said: str) -> str:
         for where, module in {"np": np, "np.linalg": np.linalg}.items():
             if name in vars(module) and not plain:
                 return f"{where}.{name} of such arguments"
-        return f"there is no {name}{given}"
+        because = _BECAUSE.search(said)
+        return f"there is no {name}{given}{f': {because[1]}' if because else ''}"
     lines = [_MORE.sub("", line).strip() for line in said.splitlines() if not _ABOUT.match(line)]
     told = lines[0] if lines else ""
     if told.startswith("NRT required"):
