@@ -329,6 +329,13 @@ def test_a_program_that_cannot_begin_is_refused(tmp_path, monkeypatch, arguments
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_module_that_python_does_not_find_is_refused() -> None:
+    done = command("run", "-m", "unittest.nothing")
+    assert done.returncode == 2
+    assert "-m is 'unittest.nothing': No module named unittest.nothing\n" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 SUITE = """
 import numpy as np
 import pytest

@@ -18,6 +18,7 @@ from convlab.engines.cudasim import CudaSim
 from convlab.engines.simulator import Simulator
 from convlab.oracle import Oracle, random_tensors
 from convlab.plans import Plan
+from convlab.simulation.access_log import AccessLog
 from convlab.simulation.findings import SimulationError
 from convlab.simulation.programs import simulate
 
@@ -59,6 +60,33 @@ def test_a_long_launch_says_how_far_it_is(monkeypatch, capsys) -> None:
     simulate(where_am_i, 3, 2, np.zeros((6, 1, 1), np.bool_))
     first, *_ = capsys.readouterr().err.splitlines()
     assert first == "convlab: where_am_i: block 0 of 3 after 0 seconds; Ctrl-C ends it"
+
+
+def test_ctrl_c_is_never_another_error(monkeypatch) -> None:
+    """It comes where an access is half noted, in a loop that then notes where threads go on."""
+
+    class Interrupted(list):
+        def append(self, site: int) -> None:
+            if len(self) == 70:
+                raise KeyboardInterrupt
+            super().append(site)
+
+    made = AccessLog.__init__
+
+    def with_interrupt(log: AccessLog, *arguments: Any) -> None:
+        made(log, *arguments)
+        log.sites = Interrupted()
+
+    monkeypatch.setattr(AccessLog, "__init__", with_interrupt)
+    with pytest.raises(KeyboardInterrupt) as stopped, SIM.counting():
+        SIM.launch(in_a_loop, 1, 32, np.zeros((32, 8), F))
+    assert any("in_a_loop was interrupted in" in note for note in stopped.value.__notes__)
+
+
+@cuda.jit
+def in_a_loop(a):
+    for n in range(a.shape[1]):
+        a[cuda.threadIdx.x, n] += 1
 
 
 def test_where_a_thread_is() -> None:

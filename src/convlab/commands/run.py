@@ -111,6 +111,9 @@ def _run(program: str, arguments: list[str], module: bool, report: Report) -> in
             print(end.code, file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        if last.filename == "<frozen runpy>":  # no line of it ran
+            shell.refuse(f"-m is {program!r}: {error}")
         _show(error, report)
         return shell.WRONG
     return 0

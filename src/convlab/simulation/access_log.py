@@ -210,13 +210,19 @@ class AccessLog:
         self._columns = None
 
     def forget_half_an_entry(self) -> None:
-        """Have only whole entries, after Ctrl-C in the middle of one."""
-        del self.addresses[len(self.sites) :]
+        """Have only whole entries, after Ctrl-C in the middle of one. Loops and calls that it ended
+        have noted what comes after the half one."""
+        self._cut(len(self.sites))
         try:
             self.columns()
         except ValueError:  # a store without its value
-            self.addresses.pop()
-            self.sites.pop()
+            self._cut(len(self.sites) - 1)
+
+    def _cut(self, entries: int) -> None:
+        """Forget the entries from there on."""
+        del self.addresses[entries:], self.sites[entries:]
+        for marks, width in (self.marks, 4), (self.path_marks, 2):
+            marks[::width] = [min(first, entries) for first in marks[::width]]
 
     def columns(self) -> Accesses:
         """The entries as arrays, which several callers share: the same ones until ``clear``."""

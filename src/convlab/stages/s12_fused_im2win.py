@@ -48,7 +48,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def add(R_O, bias, output, m0, n0):
-        """The epilogue of split-K: a block adds its part of each sum, block 0 along z the bias."""
+        """The epilogue of split-K: a block adds its part of each sum in M x N, block 0 the bias."""
         for j in range(0, N_T, FLOAT4):
             for c in range(FLOAT4):
                 n = n0 + j * COLUMNS + c * LANES

@@ -89,7 +89,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
-        commit_copies()  # one group for each slice
+        commit_copies()  # one group for each slice, at last an empty one
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def whole_slice(input, packed, bias, output):
