@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, cast
@@ -72,6 +73,13 @@ class Plan:
         self._own = {buffer.name: engine.empty(buffer.shape) for buffer in buffers}
         self._no_bias = engine.to_device(np.zeros(problem.out_channels, np.float32))
         self._use(program)
+
+    def __del__(self) -> None:
+        """Free the workspace, which Numba does with whatever else waits to be freed."""
+        if "_own" in vars(self):
+            with suppress(Exception), self.engine.freeing():  # the driver may be gone
+                self._no_bias = None
+                self._own.clear()
 
     def _use(self, program: Program) -> None:
         """Have the calls do that program, on this plan's workspace."""

@@ -7,7 +7,7 @@ quick, and ``cudasim`` Numba's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -115,6 +115,10 @@ class Engine:
 
     def synchronize(self) -> None:
         """Wait for everything started so far."""
+
+    def freeing(self) -> AbstractContextManager[None]:
+        """Inside, memory is freed without ending what somebody captures."""
+        return nullcontext()
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:

@@ -142,6 +142,11 @@ class Gpu(Engine):
     def synchronize(self) -> None:
         cuda.synchronize()
 
+    def freeing(self) -> AbstractContextManager[None]:
+        from convlab.engines.prepacked import relaxed_capture
+
+        return relaxed_capture()
+
 
 # The array library for a stage's library calls is PyTorch or CuPy; kernels need neither. Arrays are
 # passed without a copy, on the kernels' stream, so that one graph can capture both. PyTorch

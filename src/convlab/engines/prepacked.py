@@ -15,7 +15,8 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from types import SimpleNamespace
 from typing import Any
@@ -92,13 +93,21 @@ def _destroy(context: Any, context_id: int, graph: Any, executable: Any) -> None
     error, now = driver.cuCtxGetId(context)  # another context's, where one has taken its place
     if error or now != context_id:
         return
+    with relaxed_capture():
+        driver.cuCtxPushCurrent(context)
+        driver.cuGraphExecDestroy(executable)
+        driver.cuGraphDestroy(graph)
+        driver.cuCtxPopCurrent()
+
+
+@contextmanager
+def relaxed_capture() -> Iterator[None]:
+    """Inside, a call that is no part of a capture does not end it: to free memory is one."""
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    _, mode = driver.cuThreadExchangeStreamCaptureMode(relaxed)
-    driver.cuCtxPushCurrent(context)
-    driver.cuGraphExecDestroy(executable)
-    driver.cuGraphDestroy(graph)
-    driver.cuCtxPopCurrent()
-    driver.cuThreadExchangeStreamCaptureMode(mode)
+    error, mode = driver.cuThreadExchangeStreamCaptureMode(relaxed)
+    yield
+    if not error:  # as it is where Python ends
+        driver.cuThreadExchangeStreamCaptureMode(mode)
 
 
 def _is_capturing(stream: int) -> bool:
