@@ -95,7 +95,7 @@ def assert_short(refusal: Exception) -> None:
 def test_a_call_ends_in_an_answer_or_one_sentence(call):
     function, given = call
     patience, api.PATIENCE_SECONDS = api.PATIENCE_SECONDS, 10
-    say, api._say = api._say, pytest.skip  # what takes minutes is announced, and not waited for
+    say, api.say = api.say, pytest.skip  # what takes minutes is announced, and not waited for
     try:
         result = function(**given)
     except pytest.skip.Exception:
@@ -105,7 +105,7 @@ def test_a_call_ends_in_an_answer_or_one_sentence(call):
     else:
         assert np.isfinite(result).all()
     finally:
-        api.PATIENCE_SECONDS, api._say = patience, say
+        api.PATIENCE_SECONDS, api.say = patience, say
 
 
 @IN_TIME

@@ -273,15 +273,14 @@ def test_a_capture_with_other_arrays_goes_on_while_plans_go(mode, name, engine):
     """Nothing that a call or the end of a plan does may be what ends a capture."""
     torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
     problem = AWKWARD[0]
-    plan, leaving = (Plan(problem, stage_named(name), None, engine) for _ in range(2))
+    # More than the ten arrays that Numba lets wait before it frees them.
+    plan, *leaving = (Plan(problem, stage_named(name), None, engine) for _ in range(13))
     input, weight, bias, output = on_gpu(engine, problem, 3)
     expected = engine.to_host(plan(input, weight, output, bias))
-    leaving(input, weight, output, bias)
+    leaving[0](input, weight, output, bias)
     input, weight, bias = (torch.as_tensor(a, device="cuda") for a in (input, weight, bias))
     others = [torch.full(problem.output_shape, np.nan, device="cuda") for _ in range(2)]
-    while gc.collect():  # or what other tests left is freed during the capture, which ends it
-        pass
-    cuda.current_context().deallocations.clear()
+    gc.collect()  # or what other tests left is freed during the capture, which ends it
     torch.cuda.synchronize()
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):

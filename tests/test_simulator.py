@@ -56,7 +56,7 @@ def where_am_i(out):
 
 
 def test_a_long_launch_says_how_far_it_is(monkeypatch, capsys) -> None:
-    monkeypatch.setattr("convlab.simulation.programs.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("convlab.arguments.PROGRESS_SECONDS", 0.0)
     simulate(where_am_i, 3, 2, np.zeros((6, 1, 1), np.bool_))
     first, *_ = capsys.readouterr().err.splitlines()
     assert first == "convlab: where_am_i: block 0 of 3 after 0 seconds; Ctrl-C ends it"

@@ -41,8 +41,8 @@ def read(path: Path) -> dict[str, Any]:
     """What ``convlab ladder --json`` wrote on a GPU, with the problem and the GPU (``title``), the
     ``shapes`` and the ``machine`` in words. Each stage has its ``stage`` and ``kernel_ms``, the
     time of its main kernel without the layout transforms, and on a paper's layer the ``tile`` that
-    it takes there; its numbers are None where it failed.
-    ``steps`` are the stages that did not, by name.
+    it takes there; its numbers are None where it failed. ``steps`` are the stages that did not, by
+    name.
 
     Raises ``ValueError`` naming a file that is not a GPU's result, or has unknown stages.
     """

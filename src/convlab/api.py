@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,7 +14,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.arguments import IntOrEach, duration, each, integer, output_size, paddings, shown
+from convlab.arguments import (
+    IntOrEach,
+    duration,
+    each,
+    integer,
+    output_size,
+    paddings,
+    progress,
+    say,
+    shown,
+)
 from convlab.arrays import Placement, dtype_name, extent, on_gpu, on_host, placement_of
 from convlab.engines import Engine, choose
 from convlab.plans import Plan, check_fits, plan, simulated_seconds
@@ -329,24 +338,12 @@ def _announced(ready: Plan, groups: int) -> Iterator[None]:
         yield
         return
     work = f"{groups * problem.flops // 2:,} multiply-adds on {engine.device}"
-    _say(f"{work} take about {duration(seconds)}; Ctrl-C ends them")
-    begun = last = time.monotonic()
-
-    def on_block(kernel: str, number: int, blocks: int) -> None:
-        nonlocal last
-        if (now := time.monotonic()) - last > max(5, seconds / 20):
-            last = now
-            _say(f"{kernel}: block {number} of {blocks} after {duration(now - begun)}")
-
-    engine.on_block = on_block
+    say(f"{work} take about {duration(seconds)}; Ctrl-C ends them")
+    engine.on_block = progress()
     try:
         yield
     finally:
         engine.on_block = None
-
-
-def _say(line: str) -> None:
-    print(f"convlab: {line}", file=sys.stderr, flush=True)
 
 
 # Each thread keeps its own: a plan runs one call at a time, and each thread may have a stream.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Sequence
 from reprlib import Repr
 from typing import Any, Literal, TypeGuard
 
@@ -13,6 +15,7 @@ IntOrEach = int | Sequence[int]
 Padding = IntOrEach | Sequence[IntOrEach] | Literal["same", "valid"]
 LARGEST_AXIS = 2**31 - 1  # so that a coordinate, padding included, fits a signed 32-bit integer
 SHOWN = 100  # characters of a value that a message repeats
+PROGRESS_SECONDS = 5.0  # at least, between two lines that say how far a launch is
 
 
 class _Short(Repr):
@@ -176,3 +179,24 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
     return f"{seconds:.0f} second{'s' * (round(seconds) != 1)}"
+
+
+def progress() -> Callable[[str, int, int], None]:
+    """A function to be called for each block that begins, with the kernel's name, the number of the
+    block and how many there are: it says on standard error how far a long launch is."""
+    begun = last = time.monotonic()
+
+    def on_block(kernel: str, number: int, blocks: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > max(PROGRESS_SECONDS, (now - begun) / 20):
+            last = now
+            spent = duration(now - begun)
+            say(f"{kernel}: block {number} of {blocks} after {spent}; Ctrl-C ends it")
+
+    return on_block
+
+
+def say(line: str) -> None:
+    """Print a line on standard error, as the command does."""
+    print(f"convlab: {line}", file=sys.stderr, flush=True)

@@ -75,7 +75,7 @@ class Plan:
         self._use(program)
 
     def __del__(self) -> None:
-        """Free the workspace, which Numba does with whatever else waits to be freed."""
+        """Free the arrays. Numba frees memory in batches, perhaps while somebody captures."""
         if "_own" in vars(self):
             with suppress(Exception), self.engine.freeing():  # the driver may be gone
                 self._no_bias = None

@@ -16,7 +16,7 @@ def index_type(largest: int) -> Any:
 
 def make_warp_tile(ROWS: int, COLUMNS: int) -> Any:
     """``row_and_column(t)``: the thread's place among ROWS x COLUMNS threads, so that a warp is
-    4 x 8 where that divides them: lanes (0, 0), (1, 0), (0, 1), ..., for the reason in s10c."""
+    4 x 8 where that divides them: lanes (0, 0), (1, 0), (0, 1), ... s10c gives the reason."""
     BY_WARPS, WARPS_N = ROWS % 4 == COLUMNS % 8 == 0, max(1, COLUMNS // 8)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))

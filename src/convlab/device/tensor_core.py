@@ -239,8 +239,8 @@ else:
     @intrinsic
     def fence_shared(typing_context):  # type: ignore[no-untyped-def]
         """After a barrier, tensor cores see what this thread stored to shared memory before the
-        call, and its copies that had landed. They read by a way of their own, PTX's async proxy;
-        without the fence they may find what was there before."""
+        call, and its copies that had landed. They read shared memory through PTX's async proxy:
+        without the fence they may read what was there before."""
         return types.void(), statement("fence.proxy.async.shared::cta;")
 
     @intrinsic

@@ -117,7 +117,7 @@ class Engine:
         """Wait for everything started so far."""
 
     def freeing(self) -> AbstractContextManager[None]:
-        """Inside, memory is freed without ending what somebody captures."""
+        """Inside, freed memory ends nobody's capture of a stream."""
         return nullcontext()
 
     @contextmanager

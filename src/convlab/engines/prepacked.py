@@ -102,12 +102,14 @@ def _destroy(context: Any, context_id: int, graph: Any, executable: Any) -> None
 
 @contextmanager
 def relaxed_capture() -> Iterator[None]:
-    """Inside, a call that is no part of a capture does not end it: to free memory is one."""
+    """Inside, this thread's calls end nobody's capture, even those that free memory."""
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     error, mode = driver.cuThreadExchangeStreamCaptureMode(relaxed)
-    yield
-    if not error:  # as it is where Python ends
-        driver.cuThreadExchangeStreamCaptureMode(mode)
+    try:
+        yield
+    finally:
+        if not error:  # there is one where the driver has gone, as Python ends
+            driver.cuThreadExchangeStreamCaptureMode(mode)
 
 
 def _is_capturing(stream: int) -> bool:

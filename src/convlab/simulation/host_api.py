@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections import namedtuple
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -172,11 +172,12 @@ def _check_types(function: Any, signatures: Iterable[Any]) -> None:
     """A kernel whose types are declared is compiled there and then: what Numba refuses is a
     ``TypingError`` of ``jit``'s."""
     for arguments, _ in signatures:
-        with suppress(Untyped):
-            try:
-                check_kernel(function, arguments)
-            except Refused as refused:
-                raise TypingError(f"Numba refuses {function.__name__}: {refused}") from None
+        try:
+            check_kernel(function, arguments)
+        except Untyped:
+            continue
+        except Refused as refused:
+            raise TypingError(f"Numba refuses {function.__name__}: {refused}") from None
 
 
 def _declare_device(name: str, signature: Any, *linked: Any, **options: Any) -> Any:

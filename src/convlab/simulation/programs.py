@@ -6,8 +6,6 @@ Inside :func:`simulator` a program has device arrays, streams and events that ne
 
 from __future__ import annotations
 
-import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +21,7 @@ from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
-from convlab.arguments import duration, integer, shown
+from convlab.arguments import integer, progress, shown
 from convlab.simulation.access_log import Loops
 from convlab.simulation.findings import SimulationError, three
 from convlab.simulation.host_api import UnifiedArray, as_cuda_array, host_api
@@ -33,7 +31,6 @@ from convlab.simulation.signatures import as_declared
 from convlab.simulation.simulated_launch import SimulatedLaunch, like
 
 FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
-PATIENCE_SECONDS = 5.0  # after which a launch says how far it is, and again when it has doubled
 
 
 class UntypedRegisters(UserWarning):
@@ -86,7 +83,7 @@ def _simulate(
     if declared := getattr(kernel, "declared", None):
         arguments = tuple(as_declared(declared, list(arguments)))
 
-    on_block = _progress()
+    on_block = progress()
 
     def made(order: Order = USUAL) -> SimulatedLaunch:
         loops = None if steps is None else Loops(steps, finds=True)
@@ -99,21 +96,6 @@ def _simulate(
     if launch.untyped:
         tell(launch.untyped)
     run_in_orders(launch, made)
-
-
-def _progress() -> Callable[[str, int, int], None]:
-    """What is told of each block that begins: a launch that takes long says how far it is."""
-    begun = time.monotonic()
-    patience = PATIENCE_SECONDS
-
-    def on_block(kernel: str, number: int, blocks: int) -> None:
-        nonlocal patience
-        if (spent := time.monotonic() - begun) > patience:
-            patience = 2 * spent
-            said = f"{kernel}: block {number} of {blocks} after {duration(spent)}; Ctrl-C ends it"
-            print(f"convlab: {said}", file=sys.stderr, flush=True)
-
-    return on_block
 
 
 @contextmanager
