@@ -109,8 +109,8 @@ def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> Any:
 def make_interleave(LANES: int) -> tuple[Any, Any]:
     """``column(window)``, where a window of the block lies in a slice's rows, and
     ``window_at(column)``, the first of the four windows there, of which each next one is ``LANES``
-    further. A lane reads four columns with one load. LANES = 1: four neighbours. LANES = 8: a lane
-    has every eighth of 32 windows, so eight lanes store neighbours."""
+    further. A lane reads four columns with one load. LANES = 1: four neighbours. LANES = 8: columns
+    4 to 7 are windows 1, 9, 17 and 25, so eight lanes store neighbours."""
     ALL = FLOAT4 * LANES
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -211,8 +211,7 @@ def padding_or_rotation(tile: Tile) -> tuple[int, int]:
     """The padding after a row of windows, or where two slices with it do not fit beside a filter of
     two parts, the rotation of each row. Either moves the next row by 8 banks, so that lanes of
     four rows read without bank conflicts."""
-    fits = tile.fits(2 * tile.K_B * (2 * tile.M_B + tile.N_B + 8))
-    return (8, 0) if fits else (0, 8)
+    return (8, 0) if tile.fits(2 * tile.K_B * (2 * tile.M_B + tile.N_B + 8)) else (0, 8)
 
 
 def interleaved_lanes(problem: ConvProblem, lanes: int) -> int:

@@ -15,11 +15,11 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-import numba
+import numba.core.errors
+import numba.cuda.core.errors
 import numpy as np
 from numba.cuda import cache_hints, cg, intrinsics, libdevice, stubs, vectorizers
 from numba.cuda import simulator as numbas
-from numba.cuda.core.errors import TypingError
 from numba.cuda.kernels.reduction import Reduce
 from numba.cuda.memory_management import rtsys
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
@@ -166,6 +166,10 @@ def _jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
     if func_or_sig is None or signatures is not None:
         return kernel
     return kernel(func_or_sig)
+
+
+class TypingError(numba.core.errors.TypingError, numba.cuda.core.errors.TypingError):
+    """Numba's CUDA compiler raises the one or the other."""
 
 
 def _check_types(function: Any, signatures: Iterable[Any]) -> None:

@@ -97,7 +97,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         cuda.syncthreads()  # line 5: all threads have filled the slice
         read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
         for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
-            free = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice has been multiplied
+            free = pipe - 1 if pipe > 0 else DEPTH - 1  # all had read it by the last barrier
             if slice_ + IN_FLIGHT < SLICES:
                 fetch(input, packed, first, i_h, i_w, t, slice_ + IN_FLIGHT, free, S_F, S_I)
             commit_copies()  # a group for each slice, at last empty ones: IN_FLIGHT counts slices

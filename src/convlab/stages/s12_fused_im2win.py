@@ -32,7 +32,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
     SHARE = blocks_for(SLICES, splits)  # slices of a block
     WHOLE_ROWS, WHOLE_COLUMNS = M % M_B == 0, N % N_B == 0
     ODD = K_B % 2 == 1  # then each slice exchanges the register buffers' roles
-    LANES = LANES_N if BY_WARPS else 1
+    LANES = LANES_N if BY_WARPS else 1  # a float4's windows lie LANES apart; 1: neighbours
     if splits == 1:  # with more, additions are scalar: always interleaved
         LANES = window_copies.interleaved_lanes(problem, LANES)
     fetch = window_copies.make_fetch(problem, tile, 0, LANES)
@@ -127,7 +127,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
         cuda.syncthreads()  # line 5: all threads have filled the slice
         read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
         for slice_ in range(begin + 1, end + 1, 2 if ODD else 1):  # line 8: slice_ is the next one
-            free = pipe - 1 if pipe > 0 else DEPTH - 1  # its slice has been multiplied
+            free = pipe - 1 if pipe > 0 else DEPTH - 1  # all had read it by the last barrier
             if slice_ + IN_FLIGHT < end:
                 fetch(input, packed, first, i_h, i_w, t, slice_ + IN_FLIGHT, free, S_F, S_I)
             commit_copies()  # a group for each slice, at last empty ones: IN_FLIGHT counts slices

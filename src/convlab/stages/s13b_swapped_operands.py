@@ -102,9 +102,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # What this lane holds of the warp's matrices: rows g and g + 8, for each of two products.
-        # Which window is which row is free, so its four are neighbours in shared memory, one load:
-        # two of them are its rows in the first product, the others in the second.
+        # A lane holds rows g and g + 8 of A in each of two products. Which window is which row of
+        # A is free, so a lane's four are neighbours in shared memory, one load: two of them are its
+        # rows in the first product, the other two in the second.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         row, column = warp // WARPS_N * WARP_M, warp % WARPS_N * WARP_N + g * FLOAT4

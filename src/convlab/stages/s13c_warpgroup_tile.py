@@ -94,9 +94,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # What this lane holds of the warp's matrices: rows g and g + 8, for each of two products.
-        # Which window is which row is free, so its four are neighbours in shared memory, one load:
-        # two of them are its rows in the first product, the others in the second.
+        # A lane holds rows g and g + 8 of A in each of two products. Which window is which row of
+        # A is free, so a lane's four are neighbours in shared memory, one load: two of them are its
+        # rows in the first product, the other two in the second.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         column = warp * LANES_N * FLOAT4 + g * FLOAT4
@@ -118,7 +118,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
             pipe = pipe + 1 if pipe + 1 < DEPTH else 0
 
         m0, n0 = m0 + thread_in_group, n0 + window_at(column)
-        epilogue(R_O, input, packed, bias, output, m0, n0)
+        epilogue(R_O, input, packed, bias, output, m0, n0)  # sums not finite: again, as s01 does
 
     return warpgroup_tile
 

@@ -1,9 +1,9 @@
 """s14: warpgroups. Four warps multiply together, and the tensor cores read the filter themselves.
 
 Source: ours, beyond the paper. With ``mma`` an H200's tensor cores reach 315 TFLOP/s in TF32, with
-``wgmma`` (:mod:`convlab.device.tensor_core`; compute capability 9.0 only) 535. A block has 128
-windows, four a lane, in two products: of the first two and the last two of each lane. Threads split
-the last while the first product runs; while they add, the tensor cores work for another block.
+``wgmma`` (:mod:`convlab.device.tensor_core`; compute capability 9.0 only) 535. A product is windows
+x channels: A is windows, in registers, B the filter. A block multiplies its 128 windows in two
+halves: a thread splits its second two windows while the product of its first two runs.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -21,28 +21,28 @@ DEPTH = 2  # slices in shared memory: the one computed and the one in flight
 
 def make_multiply(tile: Tile) -> Kernel:
     """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms.
-    The filter begins at ``at_F``, the lane's own windows at ``at_I``. ``X`` holds a lane's four
-    windows, ``L`` the large parts of two of them, ``T`` (tails) the small ones. All four warps read
-    all of the filter; each lane reads its windows and keeps its sums."""
+    The filter begins at ``at_F``, the lane's terms of its windows at ``at_I``. Four lanes share
+    four windows: thread i of a group reads terms i, i + 4, ... of them to ``X``. ``L`` holds the
+    large parts of two windows, ``T`` (tails) the small ones. All warps read all of the filter."""
     PITCH = tile.N_B + window_copies.padding_or_rotation(tile)[0]
-    M_B, M_T, K_4 = tile.M_B, tile.M_T, tile.K_B // 4  # K_4: rows of a lane
+    M_B, M_T, K_4 = tile.M_B, tile.M_T, tile.K_B // 4  # K_4: terms of a lane
     X_SHAPE, D_SHAPE = (K_4, FLOAT4), M_B // 2  # D: a lane's part of 64 windows x M_B
     L_SHAPE = 2 * K_4
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_I, at, X):
-        for row in range(K_4):  # rows i, i + 4, ...; i: thread in group
-            X[row, 0], X[row, 1], X[row, 2], X[row, 3] = load4(S_I, at + 4 * row * PITCH)
+        for k in range(K_4):  # term i + 4 * k of the slice; i: thread in group
+            X[k, 0], X[k, 1], X[k, 2], X[k, 3] = load4(S_I, at + 4 * k * PITCH)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def split(X, j0, L, T):
-        for row in range(K_4):
+        for k in range(K_4):
             for e in range(2):
-                L[2 * row + e], T[2 * row + e] = split_tf32(X[row, j0 + e])
+                L[2 * k + e], T[2 * k + e] = split_tf32(X[k, j0 + e])
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def add(D, j0, R_O):
-        for i in range(0, M_T, 2):  # its first channel + 4 * i, + 4 * i + 4; row g, then row g + 8
+        for i in range(0, M_T, 2):  # D by twos: channels i and i + 1 of window j0, then of j0 + 1
             R_O[i, j0] += D[2 * i]
             R_O[i + 1, j0] += D[2 * i + 1]
             R_O[i, j0 + 1] += D[2 * i + 2]
@@ -101,9 +101,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # What this lane holds of the warp's matrices: rows g and g + 8, for each of two products.
-        # Which window is which row is free, so its four are neighbours in shared memory, one load:
-        # two of them are its rows in the first product, the others in the second.
+        # A lane holds rows g and g + 8 of A in each of two products. Which window is which row of
+        # A is free, so a lane's four are neighbours in shared memory, one load: two of them are its
+        # rows in the first product, the other two in the second.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         column = warp * LANES_N * FLOAT4 + g * FLOAT4
@@ -125,7 +125,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
             pipe = 1 - pipe
 
         m0, n0 = m0 + thread_in_group, n0 + window_at(column)
-        epilogue(R_O, input, packed, bias, output, m0, n0)
+        epilogue(R_O, input, packed, bias, output, m0, n0)  # sums not finite: again, as s01 does
 
     return warpgroups
 
