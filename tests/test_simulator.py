@@ -359,3 +359,17 @@ def test_two_launches_do_the_same() -> None:
         for _ in range(2)
     )
     assert first == second
+
+
+def test_threads_do_not_arrive_in_the_order_of_their_numbers() -> None:
+    """So what relies on it is wrong here too, as it may be on a GPU."""
+
+    @cuda.jit
+    def compact(a, places, count):
+        i = cuda.grid(1)
+        if a[i] > 0:
+            places[cuda.atomic.add(count, 0, 1)] = i
+
+    places, count = np.full(6, -1), np.zeros(1, np.int32)
+    Simulator().launch(compact, 2, 3, np.array([1, 0, 2, 3, 0, 4]), places, count)
+    assert sorted(places[:4]) == [0, 2, 3, 5] and list(places) == [5, 3, 2, 0, -1, -1]

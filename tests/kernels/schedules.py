@@ -839,3 +839,76 @@ def vote_of_a_warp_added_once(out):
 def loops_of_different_length_with_no_barrier(out):
     for _ in range(cuda.threadIdx.x + 1):
         out[cuda.threadIdx.x] += 1
+
+
+# What a lane gets from one that does not take part is undefined: right as long as it is not used.
+
+
+@right([31.0], 1, 32, floats(20, 1))
+def largest_of_the_lanes_that_are_there(a, b):
+    lane = cuda.laneid
+    there = cuda.ballot_sync(ALL, lane < a.size)
+    if lane >= a.size:
+        return
+    largest = a[lane] if lane != 7 else float32(31)
+    for step in (16, 8, 4, 2, 1):
+        other = cuda.shfl_down_sync(there, largest, step)
+        if lane + step < a.size:
+            largest = max(largest, other)
+    if lane == 0:
+        b[0] = largest
+
+
+@wrong("inactive lane", "other = cuda.shfl_down_sync", 1, 32, floats(20, 1))
+def largest_of_lanes_that_have_ended(a, b):
+    lane = cuda.laneid
+    there = cuda.ballot_sync(ALL, lane < a.size)
+    if lane >= a.size:
+        return
+    largest = a[lane]
+    for step in (16, 8, 4, 2, 1):
+        other = cuda.shfl_down_sync(there, largest, step)
+        largest = max(largest, other)
+    if lane == 0:
+        b[0] = largest
+
+
+@wrong("inactive lane", "other = cuda.shfl_xor_sync", 1, 32, zeros(24, 1))
+def least_of_lanes_that_have_ended(a, b):
+    lane = cuda.laneid
+    there = cuda.ballot_sync(ALL, lane < a.size)
+    if lane >= a.size:
+        return
+    least = lane + 3
+    for step in (16, 8, 4, 2, 1):
+        other = cuda.shfl_xor_sync(there, least, step)
+        least = min(least, other)
+    a[lane] = least
+
+
+# What the largest GPU can run at a time.
+
+
+@wrong("deadlock", "while cuda.atomic.add(arrived", 600, 32, zeros(1, 600))
+def grid_barrier_of_more_blocks_than_fit(arrived, out):
+    S = cuda.shared.array(12288, int32)
+    S[cuda.threadIdx.x] = cuda.blockIdx.x
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        cuda.atomic.add(arrived, 0, 1)
+        while cuda.atomic.add(arrived, 0, 0) < cuda.gridDim.x:
+            pass
+        cuda.threadfence()
+        out[cuda.blockIdx.x] = S[0]
+
+
+# Only atomics change what they ask for, and the host repeats the launch until nothing changes.
+
+
+@right([1], 2, 8, lambda: [np.int32([0] + [99] * 15), np.zeros(1, np.int32)])
+def one_round_of_shortest_paths(distance, changed):
+    here = cuda.grid(1)
+    for neighbour in ((here + 1) % 16, (here * 5 + 3) % 16):
+        far = cuda.atomic.add(distance, here, 0) + here + 1
+        if far < cuda.atomic.min(distance, neighbour, far):
+            cuda.atomic.exch(changed, 0, 1)

@@ -100,7 +100,8 @@ class Block:
     ``on_warp_barrier`` which ones, and whether those are all of their warp that live. With
     ``backwards`` threads run from the last to the first. If it ``gives_way``, the block lets others
     go on whenever one of its threads yields, and then turns the order of its threads. ``deep``
-    says whether threads may wait in what the body calls.
+    says whether threads may wait in what the body calls. ``undefined(own, what, site, thread)`` is
+    what a lane gets from one that does not take part; ``own`` is its own number.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Block:
         on_barrier: Callable[[int, int], None],
         on_warp_barrier: Callable[[list[int], bool], None],
         complain: Complain | None,
+        undefined: Callable[[Any, str, int, int], Any] = lambda own, *_: own,
         number: int = 0,
         backwards: bool = False,
         gives_way: bool = False,
@@ -119,7 +121,7 @@ class Block:
     ) -> None:
         self.number, self._body, self._arguments = number, body, arguments
         self._deep = deep
-        self._enter, self._complain = enter, complain
+        self._enter, self._complain, self._undefined = enter, complain, undefined
         self.on_barrier, self.on_warp_barrier = on_barrier, on_warp_barrier
         self.size, self._backwards, self._gives_way = len(indices), backwards, gives_way
         order = list(enumerate(indices))
@@ -316,9 +318,9 @@ class Block:
         value, source = thread.request.value
         if source in present:
             return present[source].request.value[0]
-        if 0 <= source < WARP and self._complain is not None:  # beyond the warp: one's own
+        if 0 <= source < WARP:  # beyond the warp: one's own
             what = f"{thread.request.kind} reads lane {source}, which does not take part"
-            self._complain("inactive lane", what, thread.request.site, thread.number)
+            return self._undefined(value, what, thread.request.site, thread.number)
         return value
 
 

@@ -15,11 +15,12 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-import numba.core.errors
-import numba.cuda.core.errors
+import numba
 import numpy as np
+from numba.core import errors as core_errors
 from numba.cuda import cache_hints, cg, intrinsics, libdevice, stubs, vectorizers
 from numba.cuda import simulator as numbas
+from numba.cuda.core import errors
 from numba.cuda.kernels.reduction import Reduce
 from numba.cuda.memory_management import rtsys
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
@@ -168,7 +169,7 @@ def _jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
     return kernel(func_or_sig)
 
 
-class TypingError(numba.core.errors.TypingError, numba.cuda.core.errors.TypingError):
+class TypingError(core_errors.TypingError, errors.TypingError):  # type: ignore[misc]
     """Numba's CUDA compiler raises the one or the other."""
 
 

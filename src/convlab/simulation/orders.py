@@ -1,10 +1,12 @@
-"""Runs a launch in a second order where threads learn from atomics how far others are.
+"""Runs a launch in a second order where threads learn from atomics how far others are, and with
+other numbers where a lane reads from one that does not take part, which matters only if it is used.
 
 Many right kernels leave something else in another order: a compacted array is permuted, the sum of
 floats rounded otherwise, the first of several threads wins. So an order matters only if the arrays
 hold other numbers afterwards, wherever they lie, and a thread has asked by an atomic without
 waiting for the answer: it has read what others had not written yet, polled too few times, or not
-got a lock that was free again later.
+got a lock that was free again later. The arrays asked about do not count: only atomics change them
+while threads ask, as in a shortest path that the host repeats until nothing changes.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from convlab.simulation.sites import ignores_result
 Launch = Any  # a simulated_launch.SimulatedLaunch
 PATIENCE = 1024  # times that a thread polls in vain before it lets others go first, at first
 MOST_PATIENCE = 50_000  # of all threads
+LARGE = 2**31 - 1
 TOLERANCE = 1e-5  # of the largest number: sums of floats in another order
 Key = tuple[int, int, str, Any]  # thread of the launch, site, array, index
 
@@ -34,6 +37,7 @@ class Order(NamedTuple):
     slow: tuple[int, ...] = ()
     patience: int = 0
     late: bool = False  # a block begins when those before it have gone on several times
+    undefined: int = 0  # with 1 an undefined number is a very large one, with -1 a very small one
 
     @property
     def gives_way(self) -> bool:
@@ -70,6 +74,8 @@ class Asked:
         self._first: dict[tuple[int, str, Any], Key | None] = {}
         self.early: dict[Key, Any] = {}  # the answers to those of which others change the element
         self.takes = False  # whether a thread uses what it has exchanged
+        self.ranks = False  # or any number that it has changed by an atomic: the place in a queue
+        self.undefined_at: dict[int, tuple[str, int]] = {}  # by site what was read, by whom
         self.swaps: set[int] = set()  # the position of each ``cas``
         self.checks: set[int] = set()  # and of each atomic for which a guess is good enough
 
@@ -106,7 +112,8 @@ class Asked:
         number, where = self._clock.number, self._where(array, index)
         if (key := (number, site, array.name, index)) in self.answers:
             self.polled[key] = 0
-        self.takes |= takes and not ignores_result(frame.f_code, site - id(frame.f_code))
+        if (takes or not self.ranks) and not ignores_result(frame.f_code, site - id(frame.f_code)):
+            self.takes, self.ranks = self.takes or takes, True
         first = self._first.get(where)
         if first is not None and first[0] != number:
             self.early[first] = self.answers[first]
@@ -134,6 +141,18 @@ class Asked:
         key = number, site, array.name, index
         self._failed[here] = Try(array, index, expected, key)
 
+    def undefined(self, own: Any, what: str, site: int, thread: int) -> Any:
+        """The number that a lane reads from one that does not take part: its own, as on many GPUs,
+        or one that shows whether it is used."""
+        self.undefined_at.setdefault(site, (what, self._clock.first + thread))
+        if not (sign := self._order.undefined):
+            return own
+        if isinstance(own, bool | np.bool_):
+            return not own
+        if isinstance(own, int | np.integer):
+            return type(own)(LARGE if sign > 0 else -LARGE * (own < 0))
+        return type(own)(sign * np.inf)
+
     def end_block(self) -> None:
         """Look at the locks in the shared memory of the block that ends."""
         for name, one in [*self._failed.items()]:
@@ -157,8 +176,11 @@ def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
     """Run it, and if threads tell each other something run it again in other orders; ``again``
     makes a launch. Where there are fences or locks, and where threads ask how far others are, some
     or all of them let others go first at each atomic; where they poll, they do so a little longer
-    before others run. The arguments become what the first run makes of them."""
-    if not (launch.strict and launch.may_tell):
+    before others run. A lane that has read from one that does not take part gets other numbers.
+
+    The arguments become what the last run from the last thread to the first makes of them, or else
+    the first run: a program that relies on the order in which threads arrive sees another."""
+    if not (launch.strict and (launch.may_tell or launch.shuffles)):
         launch.run()
         return
     arrays = [array for array in launch.global_arrays() if array.host.flags.writeable]
@@ -168,21 +190,28 @@ def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
     asked, tells = launch.asked, bool(launch.fenced or launch.asked.swaps)
     orders = [Order(True, (0, 1))] * tells
     orders += [Order(True, patience=PATIENCE)] * bool(asked.answers)
+    orders += [Order(True)] * (asked.ranks and not orders)
     orders += [Order(slow=(0,)), Order(slow=(1,)), Order(slow=(0, 1), late=True)] * (
         tells or bool(asked.answers) or asked.takes
     )
     orders += [Order(patience=PATIENCE)] * bool(asked.polled)
-    after = [host.copy() for host in hosts] if orders else []
+    orders += [Order(undefined=1), Order(undefined=-1)] * bool(asked.undefined_at)
+    kept = after = [host.copy() for host in hosts] if orders else []
     for order in orders:
         _fill(hosts, before)
         try:
             other = again(order)
             other.reports.order = ", seen in another order of the threads"
             other.run()
-            if outcome := _difference(names, after, hosts, before):
+            if order.undefined and _difference(names, after, hosts, before, set()):
+                _report_undefined(launch, other)
+            chaotic = {key[2] for key in (*asked.answers, *other.asked.answers)}
+            if outcome := _difference(names, after, hosts, before, chaotic):
                 _report(launch, other, outcome)
+            if order.backwards:
+                kept = [host.copy() for host in hosts]
         finally:
-            _fill(hosts, after)
+            _fill(hosts, kept)
 
 
 def _report(launch: Launch, other: Launch, outcome: str) -> None:
@@ -193,6 +222,14 @@ def _report(launch: Launch, other: Launch, outcome: str) -> None:
         what = f"{what}: {outcome}"
         other.reports.add("depends on order", what, site, number, block=block)
         other.reports.raise_any(ended=False)
+
+
+def _report_undefined(launch: Launch, other: Launch) -> None:
+    """Raise ``SimulationError`` for what lanes read from those that do not take part."""
+    for site, (what, number) in launch.asked.undefined_at.items():
+        block = other.reports.block(number // other.block_size)
+        other.reports.add("inactive lane", what, site, number % other.block_size, block=block)
+    other.reports.raise_any(ended=False)
 
 
 def _evidence(launch: Launch, other: Launch) -> tuple[str, Key] | None:
@@ -225,11 +262,18 @@ def _element(key: Key) -> str:
 
 
 def _difference(
-    names: list[str], one: list[np.ndarray], two: list[np.ndarray], before: list[np.ndarray]
+    names: list[str],
+    one: list[np.ndarray],
+    two: list[np.ndarray],
+    before: list[np.ndarray],
+    beside: set[str],
 ) -> str:
-    """Which numbers the two orders leave, if they are not the same ones, wherever they lie."""
+    """Which numbers the two orders leave, if they are not the same ones, wherever they lie, in
+    arrays other than those ``beside``."""
     scale = max((_largest(host) for host in (*one, *two, *before)), default=0.0)
     for name, a, b in zip(names, one, two, strict=True):
+        if name in beside:
+            continue
         for first, second in zip(_parts(a), _parts(b), strict=True):
             some, others = np.sort(first, axis=None), np.sort(second, axis=None)
             if some.dtype.kind in "fc":

@@ -3,7 +3,7 @@
 A block runs until its threads have ended or do nothing but poll. Then the next one runs, and so
 on, round after round. If no thread has done anything but poll for a whole round, and neither
 memory nor the threads' variables have changed since the round before, nothing ever will: that is
-a deadlock.
+a deadlock. No more blocks wait than the largest GPU runs at a time: others begin when one ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.access_log import WRITE, AccessLog
+from convlab.simulation.access_log import WARP, WRITE, AccessLog
 from convlab.simulation.arrays import CheckedArray, LocalArray, Record, RecordArray
 from convlab.simulation.findings import Stop
 from convlab.simulation.greenlets import YIELD, Block, Request
@@ -34,6 +34,8 @@ MANY, MOST_BARRIERS = 1024, 100_000
 PERIOD = 6  # after how many rounds all may be the same again
 LATE = 4  # times that others go on before another block begins
 FEW = 8  # addresses that a loop reads which polls
+# Of a B200, which runs the most blocks at a time; of an SM's shared memory each takes 1 KiB more.
+SMS, SM_BLOCKS, SM_THREADS, SM_BYTES, OWN_BYTES = 148, 32, 2048, 228 * 1024, 1024
 
 
 class Scheduler:
@@ -60,8 +62,8 @@ class Scheduler:
         late = LATE if launch.order.late else 0
         resumed, all_begun = 0, False
         while True:
-            block = None
-            if resumed >= late * len(waiting):
+            block, full = None, len(waiting) >= self._resident_blocks()
+            if resumed >= late * len(waiting) and not full:
                 block, resumed = next(blocks, None), 0
                 all_begun = block is None
             if block is None:
@@ -82,20 +84,29 @@ class Scheduler:
                 now = None
                 continue
             in_vain, polls = in_vain + 1, polls + block.polls - before
-            if not waiting or not all_begun or in_vain < len(waiting):
+            full = len(waiting) >= self._resident_blocks()
+            if not waiting or not (all_begun or full) or in_vain < len(waiting):
                 continue
-            if all(one.at_grid_barrier for one in waiting):
+            if all(one.at_grid_barrier for one in waiting) and not full:
                 self._grid_barrier()
                 in_vain = 0
             else:
                 in_vain, rounds = 0, rounds + 1
+                more = f", and the largest GPU runs {len(waiting):,} of the blocks at a time" * full
                 if self._repeats(rounds):
-                    self._report("")
+                    self._report(more)
                 if polls > POLLS and launch.log is not None and polls > BOUND * self._polling():
                     memory, now = now, self._state()[0]
                     if now == memory or tries > POLLS * 20:
                         self._report(f" after {tries + polls:,} tries")
                     tries, polls = tries + polls, 0
+
+    def _resident_blocks(self) -> int:
+        """How many blocks the largest GPU runs at the same time."""
+        launch = self._launch
+        threads: int = -(-launch.block_size // WARP) * WARP
+        fit: int = SM_BYTES // (launch.cuda.shared.nbytes + OWN_BYTES)
+        return SMS * min(SM_BLOCKS, SM_THREADS // threads, fit)
 
     def _polling(self) -> int:
         """How many threads poll."""

@@ -58,6 +58,11 @@ class Shared:
         self._dynamic = np.zeros(dynamic_bytes, np.uint8)
 
     @property
+    def nbytes(self) -> int:
+        """What a block takes, as far as its arrays have been asked for."""
+        return self._end
+
+    @property
     def dynamic_bytes(self) -> int:
         return len(self._dynamic)
 

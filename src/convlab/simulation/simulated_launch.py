@@ -56,6 +56,7 @@ BLOCK_THREADS = 1024
 CAPTURED = 1 << 36  # where the addresses of device arrays begin that a kernel refers to by name
 # What threads tell each other something by.
 TELLING = {"threadfence", "threadfence_block", "threadfence_system", "atomic", "ldcv"}
+SHUFFLES = {"shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync"}
 LONG = 60_000  # entries of the log that are looked at in one go
 
 
@@ -157,6 +158,7 @@ class SimulatedLaunch(Clock):
         cores.used = cores.start in self.called
         used = copier.used.union(*map(names_used, self.codes))
         self.may_tell = bool(used & TELLING)
+        self.shuffles = bool(used & SHUFFLES)
         self.reports.syncs_warps = "syncwarp" in used
         self.deep = any(may_wait(code) for code in self.codes if code is not self.body.__code__)
         self.arguments = self._as_seen(arguments)
@@ -323,13 +325,14 @@ class SimulatedLaunch(Clock):
         """The blocks one after the other, each ready to run."""
         block_size, blocks = math.prod(self.block_shape), range(math.prod(self.grid))
         indices = [coordinates_of(number, self.block_shape) for number in range(block_size)]
-        heard = self._enterer(), self._barrier, self._warp_barrier
+        heard_of = self._enterer(), self._barrier, self._warp_barrier
         complain = self.reports.add if self.strict else None
         for number in reversed(blocks) if self.order.backwards else blocks:
             if self.on_block is not None:
                 self.on_block(self.kernel, number, len(blocks))
             how: Any = number, self.order.backwards, self.order.gives_way, self.deep
-            block = Block(self.body, self.arguments, indices, *heard, complain, *how)
+            heard = *heard_of, complain, self.asked.undefined
+            block = Block(self.body, self.arguments, indices, *heard, *how)
             self.cuda.shared.new_block()
             self.phases += 1
             self._enter_block(number, self.phases)
