@@ -44,8 +44,13 @@ def test_a_console_without_the_characters_gets_others(encoding, words):
     assert b"----" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [("stages",), ("stages", "--json", "-"), ("--help",)])
-@pytest.mark.parametrize("output", [">&-", ">/dev/full"])
+@pytest.mark.parametrize(
+    ("arguments", "output"),
+    [
+        (("stages",), ">/dev/full"), (("stages", "--json", "-"), ">/dev/full"),
+        (("stages", "--json", "-"), ">&-"), (("--help",), ">/dev/full"), (("--help",), ">&-"),
+    ],
+)  # fmt: skip
 def test_standard_output_that_takes_nothing(arguments, output):
     if "full" in output and not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")

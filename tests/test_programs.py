@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -9,9 +10,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import convlab
+from convlab import SimulationError, simulate
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 PLUGINS = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"]["pytest11"]
@@ -237,10 +240,8 @@ def double(a, b):
         b[i] = 2 * a[i]
 """
 RUNS = [  # arguments, exit status, findings' lines, refused launches
-    ("right", 0, [], 0),
     ("right exit", 3, [], 0),
-    ("race exit", 1, ["program.py:9: global race"], 0),
-    ("race outside", 1, ["program.py:9: global race", "helper.py:8: out of bounds"], 0),
+    ("race outside exit", 1, ["program.py:9: global race", "helper.py:8: out of bounds"], 0),
     ("nested", 1, ["helper.py:8: out of bounds"], 0),
     ("unknown", 2, [], 1),
 ]
@@ -288,15 +289,15 @@ def test_a_launch_has_so_many_steps(tmp_path, monkeypatch) -> None:
     (plugin,) = PLUGINS.values()
     options = "-p", plugin, "-p", "no:cacheprovider", "--cuda=strict", "--cuda-steps=500"
     assert told in python("-m", "pytest", *options, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1").stdout
-    source = (
-        "import numpy, convlab, test_long; convlab.simulate(test_long.sums, 1, 1, numpy.ones(1)"
-    )
-    for more, error in (
-        ("steps=5", "all loops together have run 5 times"),
-        ("steps=0", "steps is 0: it must be"),
-        ("2**64", "argument 1 is 18446744073709551616: an integer has at most 64 bits"),
+    monkeypatch.syspath_prepend(tmp_path)
+    sums = importlib.import_module("test_long").sums
+    for more, options, error in (
+        ((), {"steps": 5}, "all loops together have run 5 times"),
+        ((), {"steps": 0}, "steps is 0: it must be"),
+        ((2**64,), {}, "argument 1 is 18446744073709551616: an integer has at most 64 bits"),
     ):
-        assert error in python("-c", f"{source}, {more})").stderr
+        with pytest.raises((ValueError, SimulationError), match=error):
+            simulate(sums, 1, 1, np.ones(1), *more, **options)
 
 
 def test_an_interrupted_launch_says_where_its_threads_are(tmp_path, monkeypatch) -> None:
@@ -453,10 +454,10 @@ def test_the_simulator_imports_nothing_of_the_ladder() -> None:
 def test_the_speed_of_both_simulators_is_measured() -> None:
     source = """
 from convlab.simulation import speed
-cases = tuple(case._replace(sizes=(128, 256) if case.work(4) == 4 else (8, 16))
+cases = tuple(case._replace(sizes=(128,) if case.work(4) == 4 else (8,))
               for case in speed.CASES)
 results = list(speed.measured(cases, runs=2))  # the first one finds the types
-assert len(results) == 10 and all(one.ratio > 1 for one in results), results
+assert len(results) == 5 and all(one.ratio > 1 for one in results), results
 """
     done = python("-c", source, NUMBA_ENABLE_CUDASIM="1")
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
@@ -59,7 +60,9 @@ def test_a_long_launch_says_how_far_it_is(monkeypatch, capsys) -> None:
     monkeypatch.setattr("convlab.arguments.PROGRESS_SECONDS", 0.0)
     simulate(where_am_i, 3, 2, np.zeros((6, 1, 1), np.bool_))
     first, *_ = capsys.readouterr().err.splitlines()
-    assert first == "convlab: where_am_i: block 0 of 3 after 0 seconds; Ctrl-C ends it"
+    assert re.fullmatch(
+        r"convlab: where_am_i: block 0 of 3 after \d seconds?; Ctrl-C ends it", first
+    )
 
 
 def test_ctrl_c_is_never_another_error(monkeypatch) -> None:
@@ -372,4 +375,4 @@ def test_threads_do_not_arrive_in_the_order_of_their_numbers() -> None:
 
     places, count = np.full(6, -1), np.zeros(1, np.int32)
     Simulator().launch(compact, 2, 3, np.array([1, 0, 2, 3, 0, 4]), places, count)
-    assert sorted(places[:4]) == [0, 2, 3, 5] and list(places) == [5, 3, 2, 0, -1, -1]
+    assert list(places) == [5, 3, 2, 0, -1, -1]

@@ -5,6 +5,7 @@ name, what is expected of it, its arguments, its lines and how it is launched.""
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,15 @@ def z(*shape: int, kind: Any = np.float32) -> np.ndarray:
     return np.zeros(shape, kind)
 
 
-def states(count: int) -> np.ndarray:
+@cache  # Numba compiles it
+def _states(count: int) -> np.ndarray:
     made = np.zeros(count, random.xoroshiro128p_dtype)
     random.init_xoroshiro128p_states_cpu(made, 7, 0)
     return made
+
+
+def states(count: int) -> np.ndarray:
+    return _states(count).copy()
 
 
 I = "i = cuda.threadIdx.x"
@@ -264,7 +270,7 @@ def _cases(rows: list[Row], expects: int) -> list[Case]:
     for name, *row in rows:
         expected, (given, lines, *how) = row[:expects], row[expects:]
         names = ("r",) if re.search(r"\br[.[]", " ".join(lines)) else ("a", "b")
-        count = len(given() if callable(given) else given)
+        count = 2 if callable(given) else len(given)  # states of random numbers take seconds
         kernel = cuda.jit(kernel_function(name, ", ".join(names[:count]), lines, middle.py_func))
         launch = {"grid": 1, "block": 32} | (how[0] if how else {})
         fresh = given if callable(given) else lambda given=given: [one.copy("K") for one in given]
