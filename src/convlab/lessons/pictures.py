@@ -165,8 +165,11 @@ class Grid:
             unit = min(unit, self.widest / (right - left))
         self.panel.set(xlim=(left - 0.2, right + 0.2), ylim=(bottom + 0.2, top - 0.2))
         self.panel.set_aspect("equal")
-        width, height = (right - left + 0.4) * unit, (bottom - top + 0.4) * unit
-        self.figure.set_size_inches(width + 2 * PAD, height + 2 * PAD)
+        size = np.array([right - left + 0.4, bottom - top + 0.4]) * unit
+        sheet = size + 2 * PAD
+        self.figure.set_size_inches(*sheet)
+        self.figure.set_layout_engine("none")  # which would draw all of it a second time
+        self.panel.set_position((*(PAD / sheet), *(size / sheet)))
         return finished(self.figure, alt, caption)
 
 
