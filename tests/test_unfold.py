@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.signal import correlate
 
 import convlab
 from convlab.unfold import unfold, unfold_einsum, unfold_one_hot
@@ -62,6 +61,8 @@ def each(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
 def correlation(padded: np.ndarray, weight: np.ndarray, strides: Any, dilations: Any) -> np.ndarray:
     """In float64, of ``[N, C_i, *S]`` with ``[C_o, C_i, *kernel]``: SciPy's dense correlations of
     dilated filters, of which strides leave some."""
+    from scipy.signal import correlate  # takes seconds, which only some processes need
+
     spans = ((k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True))
     dilated = np.zeros((*weight.shape[:2], *spans))
     dilated[(..., *(slice(None, None, d) for d in dilations))] = weight
