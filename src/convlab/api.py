@@ -32,8 +32,8 @@ from convlab.problem import ConvProblem
 from convlab.stage import SOURCES
 from convlab.stages import Tile, stage_named
 
-ALL = slice(None)  # of an axis: Numba's device arrays take no ellipsis
-PATIENCE_SECONDS = 30  # of a simulation that does not say how long it takes
+ALL = slice(None)  # a whole axis: Numba's device arrays take no ellipsis
+PATIENCE_SECONDS = 30  # a longer simulation says how long it takes
 KEPT_PLANS, KEPT_BYTES = 16, 2**28  # of a thread's last calls on a GPU; bytes of workspace in all
 
 
@@ -52,7 +52,7 @@ def conv1d(
     out: Any = None,
 ) -> Any:
     """1-D convolution of ``[N_i, C_i, W_i]`` with ``[C_o, C_i / groups, W_f]``, as PyTorch's
-    ``F.conv1d``: a 2-D one of height 1. All else is :func:`conv2d`'s."""
+    ``F.conv1d``: a 2-D convolution of height 1. All else is as in :func:`conv2d`."""
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
     return _convolve(1, arrays, settings, stage, tile, engine)
 
@@ -77,17 +77,18 @@ def conv2d(
     (C_o, C_i / groups, H_f, W_f), ``bias`` (C_o,) or None: arrays of NumPy, Numba, CuPy, PyTorch or
     JAX, all of one library and device, of any strides. The result, float32 of shape (N_i, C_o, H_o,
     W_o), without N_i for one image, is a contiguous array of that library on that device; ``out``
-    may give the array to write it to. ``padding`` is also ``'same'`` or ``'valid'``. Without images
-    or channels the result is empty, as PyTorch's is.
+    may give the array to write it to. ``padding`` may also be ``'same'`` or ``'valid'``. Without
+    images or channels the result is empty, as in PyTorch.
 
-    ``stage="auto"`` is s12 on a GPU, s11 on one of compute capability below 8.0, s01 on a
-    simulator, and for groups ``grouped``; another stage computes one group after the other. A
+    ``stage="auto"`` is s12 on a GPU, s11 on a GPU of compute capability below 8.0, s01 on a
+    simulator, and ``grouped`` for groups; any other stage computes one group after the other. A
     simulator takes seconds per million multiply-adds; before a call of more than half a minute it
-    says on standard error how long, and then how far it is. On a GPU the work runs on the current
-    stream of CuPy or PyTorch, else on the default one; arrays that are C-contiguous and begin at a
-    multiple of 16 bytes are not copied, and plans for a thread's last few problems are kept, with
-    at most 256 MiB of workspace. There s12 may use split-K for few outputs, so the last bits may
-    differ from call to call; :func:`plan` with ``whole_sums=True`` never does.
+    says on standard error how long the call will take, and then shows its progress. On a GPU the
+    work runs on the current stream of CuPy or PyTorch, else on the default stream. Arrays that are
+    C-contiguous and begin at a multiple of 16 bytes are not copied. Plans for a thread's last few
+    problems are kept, with at most 256 MiB of workspace. On a GPU, s12 may use split-K for few
+    outputs, so the last bits may differ from call to call; :func:`plan` with ``whole_sums=True``
+    never splits.
 
     Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule, and what
     :func:`plan` raises; ``out`` is then untouched. ``ModuleNotFoundError`` says that arrays of
@@ -113,8 +114,9 @@ def conv3d(
     out: Any = None,
 ) -> Any:
     """3-D convolution of ``[N_i, C_i, D_i, H_i, W_i]`` with ``[C_o, C_i / groups, D_f, H_f, W_f]``,
-    as PyTorch's ``F.conv3d``: a 2-D one that has an image for each output plane, whose channels are
-    the D_f input planes that it sees, copied. All else is :func:`conv2d`'s."""
+    as PyTorch's ``F.conv3d``. It is a 2-D convolution with one image for each output plane; the
+    image's channels are copies of the D_f input planes that the output plane sees. All else is as
+    in :func:`conv2d`."""
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
     return _convolve(3, arrays, settings, stage, tile, engine)
 
@@ -179,13 +181,13 @@ def _call_of(
         strides[-2:], zeros[-2:], dilations[-2:], groups,
     )  # fmt: skip
     sizes = (() if depth is None else (depth.out,)) + problem.output_size[2 - min(axes, 2) :]
-    shape = (C_o if C_i else 0, *sizes)  # PyTorch's, too, has no channels where its input has none
+    shape = (C_o if C_i else 0, *sizes)  # as in PyTorch, no channels if the input has none
     whole = (N_i, *shape) if len(input) == axes + 2 else shape
     return _Call(problem, depth, whole, not (N_i and C_i))
 
 
 class _Asked(NamedTuple):
-    """The stage, tile and engine that a call asks for, and the GPU's stream, 0 for the default."""
+    """The stage, tile and engine that a call asks for, and the GPU's stream, 0 by default."""
 
     stage: str
     tile: Tile | None
@@ -241,8 +243,8 @@ def _refuse_compiling(name: str) -> None:
     """Raise ``RuntimeError`` inside ``torch.compile``, whose own errors would not say why."""
     if (torch := sys.modules.get("torch")) is None or "torch._dynamo" not in sys.modules:
         return
-    # PyTorch runs a function that it cannot trace, but traces what this function calls. Only the
-    # callback tells of that.
+    # PyTorch runs a function that it cannot trace, but traces what this function calls. In that
+    # case only the callback shows that PyTorch traces.
     callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)
     if torch.compiler.is_compiling() or callable(callback()):
         what = f"{name} is called inside torch.compile, which cannot trace it"
@@ -273,7 +275,7 @@ def _on_gpu(given: dict[str, Any], call: _Call, asked: _Asked, placement: Placem
 
 
 def _is_whole(array: Any) -> bool:
-    """Whether a stage can read a device array as it lies, by float4 loads too."""
+    """Whether a stage can read a device array without a copy, also by float4 loads."""
     return bool(array.is_c_contiguous()) and extent(array)[0] % 16 == 0
 
 
@@ -331,7 +333,7 @@ def _run_groups(problem: ConvProblem, tensors: tuple[Any, ...], out: Any, asked:
 
 @contextmanager
 def _announced(ready: Plan, groups: int) -> Iterator[None]:
-    """Where a simulator takes long, say on standard error how long, and then how far it is."""
+    """If a simulator takes long, say on standard error how long, and then show the progress."""
     engine, problem = ready.engine, ready.problem
     seconds = groups * (simulated_seconds(problem, ready.stage, ready.tile, engine) or 0)
     if seconds < PATIENCE_SECONDS:
@@ -346,14 +348,14 @@ def _announced(ready: Plan, groups: int) -> Iterator[None]:
         engine.on_block = None
 
 
-# Each thread keeps its own: a plan runs one call at a time, and each thread may have a stream.
+# Each thread keeps its own plans: a plan runs one call at a time, and threads may have own streams.
 _kept = local()
 
 
 def _ready(
     problem: ConvProblem, stage: str, tile: Tile | None, engine: Engine, stream: int = 0
 ) -> Plan:
-    """The problem's plan; on a GPU an earlier call on that stream may have kept it."""
+    """The problem's plan; on a GPU an earlier call on the same stream may have kept it."""
     prepare = partial(plan, problem, stage, tile, engine.name)
     asked = isinstance(stage, str) and isinstance(tile, Tile | None)  # plan says what is wrong
     if not (engine.is_gpu and asked):
@@ -366,7 +368,7 @@ def _ready(
         return ready
     try:
         ready = prepare()
-    except MemoryError:  # what is kept may be what is missing
+    except MemoryError:  # the kept plans may hold the missing memory
         kept.clear()
         ready = prepare()
     if ready.workspace_bytes <= KEPT_BYTES:
@@ -383,7 +385,7 @@ def _current_gpu() -> int:
 
 
 def _placement(arrays: dict[str, Any]) -> Placement:
-    """Where the arrays are; TypeError unless that is one place, and they are float32."""
+    """Where the arrays are; TypeError unless they are in one place and float32."""
     of_input = placement_of("input", arrays["input"])
     for name, array in arrays.items():
         if (placement := placement_of(name, array)) != of_input:
@@ -401,7 +403,7 @@ def _check_shape(name: str, array: Any, shape: tuple[int, ...]) -> None:
 
 
 def _check_out(views: dict[str, Any]) -> None:
-    """Raise ``ValueError`` where ``out`` is read-only or shares memory, also with itself."""
+    """Raise ``ValueError`` if ``out`` is read-only or shares memory with an input or itself."""
     if (out := views.get("out")) is None:
         return
     if isinstance(out, np.ndarray) and not out.flags.writeable:

@@ -23,7 +23,7 @@ from convlab.interrupts import importing
 
 
 def doctor(json_file: shell.JsonFile = None) -> None:
-    """What is here: GPU, driver, engines, versions; what would be used, and why."""
+    """What is installed here: GPU, driver, engines, versions; which engine is used, and why."""
     console = shell.console_for(json_file)
     with importing(), shell.numba_settings():
         from convlab.doctor import facts
@@ -59,12 +59,12 @@ def check(
         ),
     ],
     stage: Annotated[
-        str, typer.Option("--as", metavar="STAGE", help="The stage that it is to do the work of.")
+        str, typer.Option("--as", metavar="STAGE", help="The stage whose work the kernel does.")
     ],
-    seed: Annotated[int, typer.Option(min=0, help="Chooses the numbers.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the random tensors.")] = 0,
     json_file: shell.JsonFile = None,
 ) -> None:
-    """Check your own kernel as a stage: its answers, the findings, its memory traffic.
+    """Check your own kernel as a stage: its answers, its findings and its memory traffic.
 
     Exits 1 when an answer is wrong or something is found.
     """
@@ -91,7 +91,7 @@ app = typer.Typer(
 )
 for verb in (doctor, stages, ladder, check, trace, lint, tune, bench, report, lessons):
     app.command(cls=ImageAlone if verb is ladder else None)(verb)
-# What follows the program is the program's.
+# Arguments after the program belong to the program.
 app.command(context_settings={"allow_interspersed_args": False})(run)
 
 

@@ -83,8 +83,8 @@ def magnitude(
     *,
     workers: int = 1,
 ) -> Doubles:
-    """``sum |x||w| + |bias|`` for each output, in float64: what rounding errors grow with. NaN and
-    infinities count as 0, because they cause no rounding."""
+    """``sum |x||w| + |bias|`` for each output, in float64: rounding errors grow with this sum. NaN
+    and infinities count as 0, because they cause no rounding."""
     return convolution(problem, input, weight, bias, lambda a: np.abs(finite_part(a)), workers)
 
 
@@ -114,7 +114,7 @@ def convolution(
     filter_rows = filters.transpose(3, 0, 1, 4, 2).reshape(problem.H_f, G, problem.C_o // G, -1)
 
     @np.errstate(invalid="ignore")
-    def convolve(i: int) -> None:  # an image, which bounds the memory this takes
+    def convolve(i: int) -> None:  # one image at a time, which bounds the memory
         padded = np.pad(taken(input[i]).astype(np.float64), ((0, 0), *problem.padding))
         result = output[i].reshape(G, problem.C_o // G, -1)
         for u in range(problem.H_f):
@@ -162,8 +162,8 @@ def _gradient(
 
 
 def _each_image(work: Callable[[int], _Made], problem: ConvProblem, workers: int) -> list[_Made]:
-    """The work for each image, by so many threads."""
-    # A BLAS with threads of its own in each of ours would take longer than without any.
+    """The results of ``work`` for all images, computed by ``workers`` threads."""
+    # A BLAS that starts threads in each of our threads would take longer than without them.
     with _blas().limit(limits=1 if workers > 1 else None):
         return each(work, range(problem.N_i), workers)
 
@@ -190,10 +190,10 @@ def cores() -> int:
 
 
 def workers_for(problem: Problem) -> int:
-    """How many threads compute an answer: one per core, but no more than together take as much
-    memory as the answer and its magnitude, 16 bytes per output."""
+    """How many threads compute an answer: one per core, but together they may take no more memory
+    than the answer and its magnitude, 16 bytes per output."""
     if isinstance(problem, Gradient):
-        problem = problem.problem  # as much memory as for the convolution's
+        problem = problem.problem  # takes as much memory as the convolution's answer
     H_p, W_p = problem.padded_shape
     numbers = 3 * problem.C_i * H_p * W_p + problem.W_f * problem.C_i * problem.H_o * problem.W_o
     answer = 2 * problem.N_i * problem.C_o * problem.H_o * problem.W_o

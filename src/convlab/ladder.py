@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 STAGES = Path(stages_folder.__file__).parent
 KERNELS = STAGES.parent / "kernels"  # what stages share
-BASELINE = LADDER[0].name  # what speedups are over
+BASELINE = LADDER[0].name  # speedups are relative to this stage
 
 PATIENCE_SECONDS = 120
 
@@ -40,11 +40,11 @@ Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Result:
-    """How one stage did on a problem. ``failed`` says what it raised, and then there is no
-    ``check``, or why its time was refused. A simulator gives counts and no times, a GPU the
-    reverse: ``counts`` of the main kernel, ``transform_counts`` of the layout transforms, None if
-    there is none; ``launch_ms`` of each kernel alone. ``output`` is what was checked, on the
-    host."""
+    """How one stage did on a problem. ``failed`` says what the stage raised (then there is no
+    ``check``) or why its time was refused. A simulator gives counts and no times, a GPU gives times
+    and no counts. ``counts`` are the main kernel's, ``transform_counts`` the layout transforms',
+    None if there is none; ``launch_ms`` is the time of each kernel alone. ``output`` is the checked
+    output, on the host."""
 
     stage: Stage
     flops: int
@@ -97,7 +97,7 @@ def run(
     for stage in stages:
         result = _run_one(problem, stage, engine, tensors, oracle)
         if result.failed:
-            gc.collect()  # what was raised and the calls it came through may hold each other
+            gc.collect()  # an exception and its stack frames may refer to each other
         yield result
 
 
@@ -116,7 +116,7 @@ def _run_one(
             if not np.array_equal(engine.to_host(array), tensor, equal_nan=True):
                 return replace(result, failed=f"a kernel wrote to {name}, not its output")
         return result
-    except Exception as error:  # what a kernel or its compiler raises is that stage's result
+    except Exception as error:  # an error of a kernel or its compiler is the stage's result
         return Result(stage, problem.flops, workspace_bytes, failed=_one_line(error, stage))
 
 
@@ -132,7 +132,7 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> Result:
     problem, engine = ready.problem, ready.engine
 
     def checked(work: Callable[[Any], Any]) -> tuple[np.ndarray, CheckResult, Any]:
-        # NaN first, so that an element no thread wrote is not an earlier run's right answer.
+        # NaN first, so that an unwritten element does not keep an earlier run's right answer.
         output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
         measured = work(output)
         host = engine.to_host(output)
@@ -168,7 +168,8 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> Result:
     if (refused := too_fast(problem.flops, timing, engine, ready.stage)) is not None:
         return replace(result, failed=refused)
     names = dict.fromkeys(step.name for step in ready.program.launches)
-    # On another output: a launch that adds to what another cleared spoils it when alone.
+    # On another output, because a launch that adds to an output spoils it if no launch clears it
+    # first.
     steps = ready.steps(input, weight, engine.empty(problem.output_shape), bias)
 
     def time_alone(name: str) -> float:
@@ -205,8 +206,8 @@ def too_fast(flops: int, timing: Timing, engine: Engine, stage: Stage) -> str | 
 
 
 def _one_line(error: Exception, stage: Stage) -> str:
-    """The error that a stage raised and, if possible, its line: that of the innermost call in the
-    stage's file, or else in a file that stages share."""
+    """The error that a stage raised and, if possible, its line: the line of the innermost call in
+    the stage's file, or else in a file that stages share."""
     calls = [(Path(call.filename), call.lineno) for call in extract_tb(error.__traceback__)]
     own = [call for call in calls if call[0] == STAGES / f"{stage.name}.py"]
     shared = [call for call in calls if call[0].parent in (STAGES, KERNELS)]
@@ -228,7 +229,7 @@ def estimated_seconds(
 
 
 def simulated_tile(stage: Stage, engine: Engine) -> Tile | None:
-    """What the ladder runs a stage with: the quick simulator can count what a GPU would do."""
+    """The ladder's tile for a stage: the quick simulator is fast enough for the model tile."""
     return stage.model_tile if engine.name == QUICK else stage.tiny_tile
 
 

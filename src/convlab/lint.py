@@ -41,10 +41,10 @@ PROBLEMS: dict[str, ConvProblem] = {
     ),
 }
 
-# Registers a thread, at most, by kernel. An SM has 65,536: with 128 a thread two blocks of 256
-# threads are resident, with 64 a block of 1,024, with 168 three blocks of 128. Scalar access
-# decides s07's budget, all of a thread's loads in flight that of cin_parallel, and on tensor cores
-# up to 128 accumulators and both TF32 parts of the operands.
+# The most registers per thread, by kernel. An SM has 65,536: with 128 per thread two blocks of 256
+# threads are resident, with 64 one block of 1,024, with 168 three blocks of 128. Scalar access
+# decides s07's budget. The loads that a thread has in flight decide cin_parallel's. On tensor
+# cores, up to 128 accumulators and both TF32 parts of the operands decide the budget.
 REGISTER_BUDGET: dict[str, int] = {
     kernel: registers
     for registers, kernels in {
@@ -58,26 +58,26 @@ REGISTER_BUDGET: dict[str, int] = {
         160: "microkernel",
         168: "warp_tile unrolled_steps im2win_full async_copies multistage copied_windows "
         "fused_epilogue any_depth fused_im2win",
-        # On tensor cores 16 x 8 sums a thread, and both parts of what it multiplies.
+        # On tensor cores 16 x 8 sums per thread, and both parts of each operand.
         255: "mma mma_im2win mma_pipeline split_once tensor_cores warpgroups swapped_operands "
         "warpgroup_tile whole_slice",
     }.items()
     for kernel in kernels.split()
 }
-USUAL_BUDGET = 128  # of every other kernel
-# Layout transforms that must have 128-bit accesses; of main kernels ``Stage.vectorized`` says so.
+USUAL_BUDGET = 128  # the budget of every other kernel
+# Layout transforms that must have 128-bit accesses; for main kernels see ``Stage.vectorized``.
 WIDE_TRANSFORMS: dict[str, tuple[str, ...]] = {
     "im2col_by_runs": ("LDG", "LDS", "STG"),
-    # Loads are as wide where rows are aligned, which they are not everywhere.
+    # Loads are 128-bit only where rows are aligned, so these transforms need not have them.
     "im2win_transform_by_pixels": ("STG",),
     "im2win_transform_by_groups": ("STG",),
     "pack_filter_by_squares": ("STG",),
     "split_filter": ("STG",),
 }
-DISASSEMBLED_TOGETHER = 4  # problems of a stage: nvdisasm takes 0.4 s to start
-MOST_PROCESSES = 8  # compile at a time, however many cores there are
-NO_LOAD = "LDS RZ, [RZ]"  # ptxas puts three before the first LDGSTS, never to be executed
-MOST_REGISTERS = 255  # that a thread can have: the budget where no other is set
+DISASSEMBLED_TOGETHER = 4  # problems of a stage at a time: nvdisasm takes 0.4 s to start
+MOST_PROCESSES = 8  # that compile at a time, however many cores there are
+NO_LOAD = "LDS RZ, [RZ]"  # ptxas writes three, which never execute, before the first LDGSTS
+MOST_REGISTERS = 255  # the most that a thread can have: the budget if no other is set
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class NotCompiled(Exception):
     """A kernel that cannot be compiled: where and why; ``capability`` says for which GPU."""
 
     def __init__(self, said: str, capability: Capability) -> None:
-        super().__init__(said, capability)  # all that a process sends to another
+        super().__init__(said, capability)  # a process sends only these to another
         self.capability = capability
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ def lint_stage(
                     compiled.append((name, problem, step, launch, main, cubin))
             except offline.CompilerMissing:
                 raise
-            except Exception as error:  # such as a typing error: Numba's have many types
+            except Exception as error:  # such as a typing error, of which Numba has many types
                 said = f"{type(error).__name__}: {' '.join(str(error).split())}"
                 where = f"{stage.name} on {name}, {offline.arch_of(capability)}"
                 raise NotCompiled(f"{where} cannot be compiled: {said}", capability) from error
@@ -159,7 +159,7 @@ def lint_stage(
         if stage.vectorized and main and whole:
             aligned_output = problem.H_o * problem.W_o % 4 == 0
             wide = ("LDG", "LDS", "STS", *(("STG",) if aligned_output else ()))
-        # What leaving a technique out costs is for the ablation to find.
+        # Without a technique a main kernel has no budget: the ablation measures the cost.
         held = (whole or not main) and cubin.capability in CAPABILITIES
         tile, arch = production_tile(stage, problem), offline.arch_of(cubin.capability)
         yield _row(
@@ -225,8 +225,9 @@ LOOP_GROWTH = 1.01  # of the main loop's instructions per multiply-add
 
 @dataclass(frozen=True)
 class Difference:
-    """One kernel whose machine code is not as stored: ``changes`` maps a field to its value before
-    and now, ``worse`` names what has become worse. A kernel that was not stored has no changes."""
+    """One kernel whose machine code is not as stored. ``changes`` maps a field to its value before
+    and now; ``worse`` names the fields that have become worse. A kernel that was not stored has no
+    changes."""
 
     row: Row
     changes: dict[str, tuple[Any, Any]]
@@ -270,7 +271,8 @@ def differences(rows: Sequence[Row], stored: Iterable[dict[str, Any]]) -> list[D
 
 def _worse(old: dict[str, Any], now: dict[str, Any]) -> list[str]:
     worse = [key for key in MUST_NOT_GROW if now[key] > old[key]]
-    # Shares as products: a loop may have no multiply-add, and a kernel no loop.
+    # Ratios are compared as products, because a loop may have no multiply-add, and a kernel no
+    # loop.
     one = now["loop_instructions"] * old["loop_multiply_adds"]
     other = old["loop_instructions"] * now["loop_multiply_adds"]
     if one > other or (old["loop_multiply_adds"] and not now["loop_multiply_adds"]):
@@ -301,8 +303,8 @@ def tasks_for(
     capabilities: tuple[Capability, ...],
     jobs: int,
 ) -> list[Task]:
-    """The work as tasks for ``jobs`` processes. A task has all GPUs that the stage runs on, because
-    what does not depend on the GPU is then done once, and several problems."""
+    """The work as tasks for ``jobs`` processes. A task has several problems and all GPUs that the
+    stage runs on, because work that does not depend on the GPU is then done once."""
     at_once = min(DISASSEMBLED_TOGETHER, -(-len(stages) * len(problems) // jobs))
     named = [*problems.items()]
     some = [dict(named[first : first + at_once]) for first in range(0, len(named), at_once)]
@@ -333,5 +335,5 @@ def _begin() -> None:
 
 
 def processes() -> int:
-    """How many compile at a time: each takes a core and about 300 MiB."""
+    """How many processes compile at a time: each takes a core and about 300 MiB."""
     return min(cores(), MOST_PROCESSES)

@@ -2,10 +2,10 @@
 :mod:`convlab.convolution` computes, within a bound of the rounding errors.
 
 ``|output - exact| <= gamma_n * magnitude``, where ``magnitude = sum |x||w| + |bias|`` and ``n`` is
-K, or K + 1 with a bias; ``docs/checking.md`` derives it, its terms for denormals, atomic additions
-and products of numbers split in two for tensor cores, and says which NaN and infinities are right.
-Where all tensors hold only integers and ``magnitude`` is at most ``2**24``, the bound is 0.
-(Winograd and Fourier algorithms compute other sums; this bound is not theirs.)
+K, or K + 1 with a bias. ``docs/checking.md`` derives the bound, its terms for denormals, atomic
+additions and products of numbers split in two for tensor cores, and says which NaN and infinities
+are right. If all tensors hold only integers and ``magnitude`` is at most ``2**24``, the bound is 0.
+(Winograd and Fourier algorithms compute other sums, so this bound does not hold for them.)
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ HALF_DENORMAL = 2.0**-150  # half of float32's smallest number above zero
 SMALLEST_NORMAL = 2.0**-126
 LARGEST_EXACT = 2**24  # float32 holds every integer up to here
 LARGEST_EXACT_TF32 = 2**11  # and TF32 up to here
-SPLIT_ROUNDINGS = 48  # the fewest that sums of split products are worth
+SPLIT_ROUNDINGS = 48  # the fewest roundings that a sum of split products counts as
 TF32_DENORMAL = 2.0**-136  # TF32's smallest number above zero
-TF32_WHOLE = 2.0**-113  # the least number whose two parts TF32 holds as well as any other's
-OVERFLOW = 2.0**128 - 2.0**103  # the least that float32 rounds to infinity
-MANY_OUTPUTS = 2**20  # from here on compiled threads check: fewer take less time than compiling
+TF32_WHOLE = 2.0**-113  # below it, a number's small part is too small for TF32
+OVERFLOW = 2.0**128 - 2.0**103  # the least number that float32 rounds to infinity
+MANY_OUTPUTS = 2**20  # from here on compiled threads check; fewer take less time than compiling
 
 _Size = TypeVar("_Size", float, NDArray[np.float64])
 
@@ -51,13 +51,13 @@ class Bound(NamedTuple):
     """The largest error allowed in one problem's outputs, as a function of their ``magnitude``."""
 
     gamma: float
-    underflow: float  # the most that products below the normal range lose together
-    exact_up_to: float  # the magnitude up to which nothing is lost; negative for none
+    underflow: float  # the most that all products below the normal range lose together
+    exact_up_to: float  # the magnitude up to which no bit is lost; negative if there is none
     always: float  # what is lost whatever the magnitude
 
 
 def bound_at(magnitude: _Size, bound: Bound) -> _Size:
-    """How far outputs of this magnitude may be from the exact result: numbers or arrays of them."""
+    """How far outputs of this magnitude may be from the exact result, as numbers or as arrays."""
     underflown = (1 + bound.gamma) * np.minimum(bound.underflow, magnitude)
     lost = bound.gamma * magnitude + underflown + bound.always
     return lost * (magnitude > bound.exact_up_to)  # type: ignore[no-any-return]
@@ -82,16 +82,18 @@ def rounding_bound(
 
 
 def largest_error(output: Singles, expected: Doubles, magnitude: Doubles, bound: Bound) -> float:
-    """The largest error of many outputs as a multiple of its bound, infinite where one of them or
-    of what was expected is not finite; three arrays of one shape. Compiled: with NumPy alone,
-    checking a benchmark's hundreds of millions of outputs takes longer than anything else in it."""
+    """The largest error of many outputs as a multiple of its bound. It is infinite if an output or
+    an expected value is not finite. The three arrays have one shape. The function is compiled: with
+    NumPy alone, the check of a benchmark's hundreds of millions of outputs takes longer than
+    anything else in it."""
     flat = (np.asarray(array).reshape(-1) for array in (output, expected, magnitude))
     return float(_compiled()[0](*flat, bound))
 
 
 def squared_errors(output: Singles, expected: Doubles) -> tuple[float, float, float]:
     """The sums of squared errors and of squared expected values, and the largest error. If an
-    element is not finite, neither is the first, and the last means nothing. Compiled too."""
+    element is not finite, the first sum is not finite either, and the largest error means nothing.
+    Also compiled."""
     flat = (np.asarray(array).reshape(-1) for array in (output, expected))
     errors, sizes, largest = _compiled()[1](*flat)
     return float(errors), float(sizes), float(largest)
@@ -135,9 +137,9 @@ class CheckResult:
     error_over_bound: float
     wrong: int  # elements, of ``total``
     total: int
-    first: tuple[int, ...] | None = None  # wrong: image, channel, row, column
-    got: float | None = None  # there
-    expected: float | None = None  # there, in float64
+    first: tuple[int, ...] | None = None  # the wrong element: image, channel, row, column
+    got: float | None = None  # the output there
+    expected: float | None = None  # the right value there, in float64
 
     def __str__(self) -> str:
         size = f"the largest error is {self.error_over_bound:.3g} times the bound"
@@ -153,12 +155,12 @@ class CheckResult:
 
 
 class _Facts(NamedTuple):
-    """What decides how exact float32 has to be, of a tensor or a part of one."""
+    """The facts about a tensor, or a part of it, that decide how exact float32 has to be."""
 
     finite: bool
     integers: bool
-    largest: float  # the size of its largest finite number
-    some_small: bool  # TF32 cannot split every one
+    largest: float  # the absolute value of its largest finite number
+    some_small: bool  # some number is too small for TF32 to split
 
     @classmethod
     def of(cls, tensor: Singles) -> _Facts:
@@ -174,7 +176,7 @@ class _Facts(NamedTuple):
 class Oracle:
     """The answer to one convolution, computed once, to check any number of outputs. ``expected``
     and ``magnitude`` are float64 of ``problem.output_shape``. ``workers`` is how many threads work
-    on many outputs; None is one a core, or fewer where they would take more memory than the answer.
+    on many outputs; None is one per core, or fewer if they would need more memory than the answer.
     Raises ``ValueError`` naming a tensor of another shape or dtype than float32."""
 
     def __init__(
@@ -199,14 +201,14 @@ class Oracle:
         parts = [*input, weight] if bias is None else [*input, weight, bias]
         facts = each(_Facts.of, parts, self.workers)
         images, weights = facts[: len(input)], facts[len(input)]
-        self._finite = self.expected  # what the finite terms sum to
+        self._finite = self.expected  # the sums of the finite terms
         if not all(part.finite for part in facts):
             self._finite = convolution(problem, input, weight, bias, finite_part, self.workers)
         self._with_bias = bias is not None
         self._integers = all(part.integers for part in facts)
         largest = max(image.largest for image in images)
         self._largest_factor = max(largest, weights.largest)
-        # The most that a product loses where TF32 cannot hold a number's small part.
+        # The most that a product loses if TF32 cannot hold the small part of a number.
         some_small = any(image.some_small for image in images)
         self._too_small = TF32_DENORMAL * (
             some_small * weights.largest + weights.some_small * largest
@@ -218,7 +220,7 @@ class Oracle:
         return bound_at(self.magnitude, self._bound())
 
     def _bound(self, atomic_additions: int = 0, split_products: bool = False) -> Bound:
-        # Each addition may lose what it adds and what comes of it.
+        # Each addition may flush its summand and its result to zero.
         always, integers, least = 2 * atomic_additions * SMALLEST_NORMAL, self._integers, 0
         if split_products:
             always += self.problem.K * (self._too_small + 8 * HALF_DENORMAL)
@@ -233,8 +235,9 @@ class Oracle:
         self, output: Singles, atomic_additions: int = 0, split_products: bool = False
     ) -> CheckResult:
         """Check every element of a float32 output. Each of ``atomic_additions`` to an element may
-        flush a denormal to zero, as GPUs do there; ``split_products`` are of numbers split in two
-        for tensor cores. Raises ``ValueError`` when its shape or dtype is not the problem's.
+        flush a denormal to zero, as GPUs do in atomic additions. ``split_products`` are products of
+        numbers split in two for tensor cores. Raises ``ValueError`` if the output's shape or dtype
+        is not the problem's.
         """
         require_shape("output", output, self.problem.output_shape)
         _require_float32("output", output)
@@ -313,9 +316,9 @@ Seed = int | np.random.Generator
 
 
 def before_relu(output: Singles, expected: Doubles) -> Singles:
-    """What stood there before the ReLU, as far as can be known: a zero may have been any negative
-    number, so it is right where a negative number is expected. A negative number becomes NaN, which
-    is wrong: ReLU leaves none."""
+    """The output before the ReLU, as far as it can be known: a zero may have been any negative
+    number, so a zero is right where a negative number is expected. A negative number becomes NaN,
+    which is wrong, because ReLU leaves no negative number."""
     sums = np.where((output == 0) & (expected < 0), expected, output).astype(np.float32)
     return np.where(output < 0, np.float32(np.nan), sums)
 

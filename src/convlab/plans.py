@@ -30,9 +30,9 @@ from convlab.stages import (
 from convlab.stages.b02_exchanged_roles import through
 from convlab.tuned import tuned_tile
 
-# What "auto" means. On a GPU the first of these that it can run: s12 transforms no input beforehand
-# and has tiles for every shape; s11 is the best without asynchronous copies. On a simulator, where
-# every thread costs, the stage with the fewest and simplest threads.
+# What "auto" means. On a GPU it is the first of these stages that the GPU can run: s12 transforms
+# no input beforehand and has tiles for every shape; s11 is the best without asynchronous copies. On
+# a simulator it is the stage with the fewest and simplest threads, because every thread costs time.
 AUTO_STAGES_GPU = ("s12_fused_im2win", "s11_im2win_full")
 AUTO_STAGE_SIMULATOR = "s01_direct"
 
@@ -42,11 +42,11 @@ class Plan:
     allocated.
 
     A call only launches the kernels, so a CUDA graph can capture it (on a ``stream`` of your own).
-    Calls share one workspace: for concurrent work on two streams make two plans. With
-    ``own_workspace=False`` each call is given its own: arrays for ``program.buffers``. ``tile`` is
-    the main kernel's, ``workspace_bytes`` the device memory beside the four tensors. If ``packed``,
-    a call only exchanges addresses and calls the driver (``engines/prepacked.py``); if
-    ``one_graph``, once.
+    Calls share one workspace, so make two plans for concurrent work on two streams. With
+    ``own_workspace=False`` the caller gives each call its workspace: arrays for
+    ``program.buffers``. ``tile`` is the main kernel's tile, ``workspace_bytes`` the device memory
+    beside the four tensors. If ``packed``, a call only exchanges addresses and calls the driver
+    (``engines/prepacked.py``); if ``one_graph``, it calls the driver once.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Plan:
         self._use(program)
 
     def __del__(self) -> None:
-        """Free the arrays. Numba frees memory in batches, perhaps while somebody captures."""
+        """Free the arrays. Numba frees memory in batches, perhaps while a graph is captured."""
         if "_own" in vars(self):
             with suppress(Exception), self.engine.freeing():  # the driver may be gone
                 self._no_bias = None
                 self._own.clear()
 
     def _use(self, program: Program) -> None:
-        """Have the calls do that program, on this plan's workspace."""
+        """Make the calls run that program, on this plan's workspace."""
         problem, self.program = self.problem, program
         self._starts = [self.engine.build(launch, program) for launch in program.launches]
         shapes = {
@@ -108,13 +108,13 @@ class Plan:
 
         All are the engine's arrays: float32, C-contiguous, starting at a multiple of 16 bytes, of
         the problem's ``input_shape``, ``weight_shape``, ``(out_channels,)`` and ``output_shape``.
-        On a GPU they are any library's that has ``__cuda_array_interface__``, and the call returns
-        before the work is done. ``stream`` is None for the default one, any library's that has
-        ``__cuda_stream__``, or a handle. ``conv2d`` checks arrays; this call does not.
+        On a GPU they may be of any library with ``__cuda_array_interface__``, and the call returns
+        before the work is done. ``stream`` is None for the default stream, a stream of any library
+        with ``__cuda_stream__``, or a handle. ``conv2d`` checks arrays; this call does not.
 
-        On a GPU only: raises ``TypeError`` for a wrong stream or, where ``packed``, an array in the
-        host's memory, ``ValueError`` for a misaligned one, ``RuntimeError`` where another GPU is
-        current or the driver refuses a launch, with its error.
+        On a GPU only: raises ``TypeError`` for a wrong stream or, if ``packed``, an array in the
+        host's memory, ``ValueError`` for a misaligned array, ``RuntimeError`` if another GPU is
+        current or the driver refuses a launch, with the driver's error.
         """
         if self._together is not None:
             bias = self._no_bias if bias is None else bias
@@ -127,14 +127,14 @@ class Plan:
     def steps(
         self, input: Any, weight: Any, out: Any, bias: Any = None, workspace: Sequence[Any] = ()
     ) -> list[Callable[[Any], None]]:
-        """One function of a stream for each step, in the order of ``program.launches``."""
+        """For each step a function that takes a stream, in the order of ``program.launches``."""
         bound = self.bound(input, weight, out, bias, workspace)
         return [partial(start, got) for start, (_, got) in zip(self._starts, bound, strict=True)]
 
     def bound(
         self, input: Any, weight: Any, out: Any, bias: Any = None, workspace: Sequence[Any] = ()
     ) -> list[tuple[Step, list[Any]]]:
-        """Each step with the arrays that it gets, in order."""
+        """Each step, in order, with the arrays that it gets."""
         bias = self._no_bias if bias is None else bias
         arrays = {"input": input, "weight": weight, "bias": bias, "output": out}
         lent = zip(self.program.buffers, workspace, strict=False)
@@ -147,7 +147,7 @@ class Plan:
 
         The new plan has a workspace of its own and keeps ``weight`` and ``bias``. If the weight
         changes later, a stage that transforms it still computes with the numbers of this call. The
-        transform has ended when this returns, so any stream may follow; it cannot be captured.
+        transform has ended when the call returns, so any stream may follow. No graph captures it.
 
         On a GPU, raises ``ValueError`` for a misaligned weight or bias, ``TypeError`` for one in
         the host's memory, before anything is launched.
@@ -180,7 +180,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class PlanForWeight:
-    """A plan with its weight and bias, of :meth:`Plan.for_weight`; ``plan`` has the other steps."""
+    """A plan for one weight and bias, from :meth:`Plan.for_weight`; ``plan`` has the other
+    steps."""
 
     plan: Plan
     weight: Any
@@ -202,20 +203,20 @@ def plan(
 ) -> Plan:
     """Prepare ``stage`` for ``problem``: build its kernels and allocate its workspace.
 
-    ``stage="auto"`` is s12 on a GPU, s11 on one of compute capability below 8.0, s01 on a
-    simulator, and ``grouped`` for a problem with groups. A :class:`~convlab.gradient.Gradient` is
-    computed by "b01", "b02" or b02 through any stage of the ladder, "auto" being b01 on a simulator
-    and b02 on a GPU. ``tile=None`` is the stage's tiny tile on
-    a simulator, and on a GPU the tile that ``convlab tune`` remembered for this problem, GPU and
-    code (unless ``Stage.options`` are asked for), else the stage's production tile
+    ``stage="auto"`` is s12 on a GPU, s11 on a GPU of compute capability below 8.0, s01 on a
+    simulator, and ``grouped`` for a problem with groups. For a :class:`~convlab.gradient.Gradient`,
+    the stage is "b01", "b02", or a stage of the ladder, through which b02 computes; "auto" is b01
+    on a simulator and b02 on a GPU. ``tile=None`` is the stage's tiny tile on a simulator. On a GPU
+    it is the tile that ``convlab tune`` remembered for this problem, GPU and code (unless
+    ``Stage.options`` are asked for), else the stage's production tile
     (``kernels/tile_heuristic.py``). ``workspace_limit``, in bytes, makes a stage with
-    ``Stage.in_slices`` do fewer images at a time. ``switches`` turn off techniques
+    ``Stage.in_slices`` take fewer images at a time. ``switches`` turn off techniques
     (``Stage.switches``) or ask for more (``Stage.options``), such as ``relu=True``.
 
     Raises ``ValueError`` for an unknown stage, engine or switch, a tile that does not suit the
-    stage or a limit that one image's workspace exceeds, ``EngineUnavailable`` where the engine
-    cannot run, or its GPU cannot run the stage, ``MemoryError`` with the size where the workspace
-    does not fit; all before anything is launched.
+    stage, or a limit that one image's workspace exceeds; ``EngineUnavailable`` if the engine cannot
+    run, or its GPU cannot run the stage; ``MemoryError`` with the size if the workspace does not
+    fit. It raises before anything is launched.
     """
     chosen = choose(engine)
     check_asked(problem, tile)
@@ -241,7 +242,7 @@ def plan(
 
 
 def check_asked(problem: object, tile: object) -> None:
-    """Raise ``TypeError`` for what is no problem, or no tile."""
+    """Raise ``TypeError`` unless they are a problem, and a tile or None."""
     if not isinstance(problem, ConvProblem | Gradient):
         raise TypeError(f"problem is {shown(problem)}: it must be a ConvProblem or a Gradient")
     if not isinstance(tile, Tile | None):
@@ -256,8 +257,8 @@ def program_for(
     workspace_limit: int | None = None,
     **switches: bool,
 ) -> Program:
-    """The stage's program at ``tile``, by default :func:`tile_for`'s. The last are kept, so
-    that a convolution done again is not compiled again."""
+    """The stage's program at ``tile``, by default :func:`tile_for`'s. The last programs are kept,
+    so that a repeated convolution is not compiled again."""
     tile = tile or tile_for(problem, stage, engine, **switches)
     options: dict[str, int] = dict(switches)
     if workspace_limit is not None:
@@ -279,7 +280,7 @@ def tile_for(problem: ConvProblem, stage: Stage, engine: Engine, **switches: boo
 def tile_by_rule(
     problem: ConvProblem, stage: Stage, engine: Engine, **switches: bool
 ) -> Tile | None:
-    """The stage's production tile on the engine's GPU, whatever is remembered."""
+    """The stage's production tile on the engine's GPU, without regard to remembered tiles."""
     options = {name: value for name, value in switches.items() if name in stage.options}
     return production_tile(stage, problem, engine.sm_count(), **options)
 
@@ -307,8 +308,8 @@ def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
 
 
 def stage_for(name: str, engine: Engine, problem: Problem | None = None) -> Stage:
-    """The stage of that name; ``"auto"`` is the engine's own, of groups the one that has them.
-    Gradients have stages of their own, and b02 by any of the ladder's."""
+    """The stage of that name; ``"auto"`` is the engine's stage, or ``grouped`` for groups. For a
+    gradient it is b01, b02, or b02 through the named stage of the ladder."""
     if isinstance(problem, Gradient) and isinstance(name, str):
         for stage in BACKWARD:
             if name in (stage.name, short_name(stage.name)):
@@ -332,11 +333,11 @@ def auto_stage(engine: Engine) -> Stage:
 def stages_for(
     engine: Engine, among: tuple[Stage, ...] = LADDER
 ) -> tuple[tuple[Stage, ...], str | None]:
-    """The stages that can run on an engine, and, where some cannot, which and why."""
+    """The stages that can run on an engine, and, if some cannot, which and why."""
     able = tuple(stage for stage in among if stage.runs_on(engine.capability()))
     reasons = [why_too_old(among, engine.capability(), engine.device)]
     by_library = [stage for stage in among if _calls_a_library(stage)]
-    # Looking for a library imports it: only where a stage needs one.
+    # The search for a library imports it, so search only if a stage needs one.
     if by_library and (lacking := engine.why_no_library()) is not None:
         able = tuple(stage for stage in able if stage not in by_library)
         reasons.append(f"{', '.join(stage.name for stage in by_library)}: {lacking}")
@@ -353,8 +354,8 @@ def _calls_a_library(stage: Stage) -> bool:
 def simulated_seconds(
     problem: ConvProblem, stage: Stage, tile: Tile | None, engine: Engine
 ) -> float | None:
-    """About how long a simulator takes for a stage; None on a GPU. A tile computes its remainders
-    too: with few output channels that is most of its work."""
+    """About how long a simulator takes for a stage; None on a GPU. A tile computes outputs that do
+    not exist too; with few output channels they are most of its work."""
     if engine.is_gpu:
         return None
     block = (1, 1, 1) if tile is None else (tile.M_B, tile.N_B, tile.K_B)

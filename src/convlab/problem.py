@@ -39,11 +39,12 @@ class ConvProblem:
     """A 2-D convolution (cross-correlation, as in PyTorch's ``conv2d``) of float32 NCHW tensors.
 
     ``kernel_size``, ``stride``, ``padding`` and ``dilation`` are each an int, alone or in a tuple,
-    or a (height, width) pair. ``padding`` is the zeros around the input: also
+    or a (height, width) pair. ``padding`` is the zeros around the input; it may also be
     ``((top, bottom), (left, right))``, ``'valid'`` (none) or ``'same'`` (output as large as the
-    input, at stride 1; an odd zero goes to the bottom and the right). Of ``groups`` each filter
-    sees one, in_channels / groups channels. Fields hold pairs, and padding two pairs, so equal
-    problems compare equal. Raises ``TypeError`` or ``ValueError`` naming argument and rule."""
+    input, at stride 1; an odd zero goes to the bottom and the right). Each filter sees one of
+    ``groups`` groups, in_channels / groups channels. Fields hold pairs, and padding two pairs, so
+    equal problems compare equal. Raises ``TypeError`` or ``ValueError`` naming argument and
+    rule."""
 
     batch: int
     in_channels: int
@@ -56,7 +57,7 @@ class ConvProblem:
     dilation: Pair
     groups: int = 1
 
-    # Written out, because the arguments are looser than the fields they become.
+    # Written out, because the arguments may have more types than the fields.
     def __init__(
         self,
         batch: int,
@@ -159,7 +160,7 @@ class ConvProblem:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes any method must move: each float32 that a window reads, weight or output."""
+        """Bytes any method must move: each weight, each output, each input that a window reads."""
         (top, _), (left, _) = self.padding
         rows = pixels_read(self.H_i, self.H_o, self.s_h, self.H_f, self.d_h, top)
         columns = pixels_read(self.W_i, self.W_o, self.s_w, self.W_f, self.d_w, left)

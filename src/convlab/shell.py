@@ -71,12 +71,12 @@ class Verbs(TyperGroup):
 @contextmanager
 def _ended_in_one_line() -> Iterator[None]:
     """Exit 130 for Ctrl-C, 2 where standard output is closed or cannot be written."""
-    if sys.stderr is None:  # closed, and print would take standard output for it
+    if sys.stderr is None:  # it is closed, and print would use standard output instead
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
         refuse("standard output is closed: give it a file or a terminal")
     for stream in sys.stdout, sys.stderr:
-        if isinstance(stream, io.TextIOWrapper):  # what a console cannot show is no reason to fail
+        if isinstance(stream, io.TextIOWrapper):  # so that no character makes a console fail
             stream.reconfigure(errors="convlab")
     try:
         yield
@@ -86,7 +86,7 @@ def _ended_in_one_line() -> Iterator[None]:
     except OSError as error:
         if error.filename is not None:
             refuse(f"{shown(error.filename)} cannot be used: {error.strerror}")
-        # Or Python fails, as it ends, to write the rest.
+        # Otherwise Python fails to write the rest when it ends.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         if isinstance(error, BrokenPipeError):  # the reader has read enough: convlab stages | head
             raise typer.Exit(REFUSED) from None
@@ -108,7 +108,7 @@ def _usage_in_one_line() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Typer's usage errors: which module their class is in changes with its version.
+        # Typer's usage errors: the module of their class changes with Typer's version.
         if not hasattr(error, "format_message"):
             raise
         context = getattr(error, "ctx", None)
@@ -117,12 +117,12 @@ def _usage_in_one_line() -> Iterator[None]:
 
 
 def refuse(message: str) -> NoReturn:
-    """End the verb: its arguments or environment will not do."""
+    """End the verb, because its arguments or its environment are wrong."""
     fail(message, REFUSED)
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """End the verb with one line on standard error, short whatever was typed."""
+    """End the verb with one line on standard error, which stays short for long arguments."""
     if len(message) > LONGEST:
         message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 3 :]}"
     try:
@@ -143,7 +143,7 @@ def refusing(*errors: type[Exception], hint: str = "") -> Iterator[None]:
 
 @contextmanager
 def numba_needed() -> Iterator[None]:
-    """Report an import of Numba or of a stage's file that fails, in one line."""
+    """Report in one line that the import of Numba or of a stage's file fails."""
     try:
         with importing(), numba_settings():
             yield
@@ -153,7 +153,7 @@ def numba_needed() -> Iterator[None]:
         if (place := _mistake(error)) is not None:
             said = error.msg if isinstance(error, SyntaxError) else error
             refuse(f"{place}: {type(error).__name__}: {said}")
-        # Versions that do not fit, or a setting such as NUMBA_NUM_THREADS=0.
+        # Versions that do not fit each other, or a setting such as NUMBA_NUM_THREADS=0.
         said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         given = [f"{name}={value}" for name, value in os.environ.items() if name[:6] == "NUMBA_"]
         if given and "NUMBA_" not in said:
@@ -163,14 +163,14 @@ def numba_needed() -> Iterator[None]:
 
 @contextmanager
 def numba_settings() -> Iterator[None]:
-    """Inside, a setting that Numba cannot read is an error, and not a warning of twenty lines."""
+    """Inside, a setting that Numba cannot read is an error instead of a warning of twenty lines."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Environment variable 'NUMBA_", RuntimeWarning)
         yield
 
 
 def _mistake(error: Exception) -> str | None:
-    """``FILE:LINE`` in convlab's own source where its import failed; None for another's."""
+    """``FILE:LINE`` if the import failed in convlab's own source; None if it failed elsewhere."""
     here: Any = traceback.extract_tb(error.__traceback__)[-1]
     if isinstance(error, SyntaxError):
         here = error
@@ -219,8 +219,8 @@ def write_json(json_file: str | None, document: Any, indent: int | None = 2) -> 
 
 
 def check_writable(option: str, path: Path, instead: str = "") -> None:
-    """Refuse, before any work is done, a file that could not be written after it. ``instead`` is
-    what to do where no option gives another one."""
+    """Refuse, before any work is done, a file that could not be written after the work. ``instead``
+    is what to do if no option names another file."""
     given = f"{option} is {str(path)!r}"
     try:
         target = path.resolve()
@@ -236,7 +236,7 @@ def check_writable(option: str, path: Path, instead: str = "") -> None:
             files.beside(target).unlink()
     except typer.Exit:
         raise
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that go round in circles
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that form a circle
         reason = getattr(error, "strerror", None) or one_line(error) or "it is write-protected"
         refuse(f"{given}, which cannot be written ({reason}): {instead or 'give another file'}")
 
@@ -244,8 +244,9 @@ def check_writable(option: str, path: Path, instead: str = "") -> None:
 def check_files(
     written: Mapping[str, str | Path | None], read: Iterable[str | Path] = (), as_what: str = ""
 ) -> None:
-    """Refuse files that could not be ``written``, by their options, and one that would be written
-    over another or over one that is ``read``, which is ``as_what``."""
+    """Refuse a file that cannot be ``written`` or that would overwrite another file. ``written``
+    has the files by their options; ``read`` are files that the verb reads, and the message calls
+    them ``as_what``."""
     taken = {os.path.realpath(file): as_what for file in read}
     for option, file in written.items():
         if file is None or file == STANDARD_OUTPUT:
@@ -257,13 +258,13 @@ def check_files(
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """:func:`convlab.files.write_whole`, refused in a sentence where it cannot."""
+    """:func:`convlab.files.write_whole`, refused in one sentence if it fails."""
     with refusing(OSError):
         files.write_whole(path, content)
 
 
 def stages_named(names: Sequence[str] | None) -> tuple[Stage, ...]:
-    """The stages of these names in the ladder's order, then others; without names, the ladder."""
+    """The stages of these names, those of the ladder first; without names, the ladder."""
     from convlab.stages import ABLATION, GROUPED, LADDER, stage_named
 
     wanted = LADDER if not names else [stage_named(name) for name in names]
@@ -279,7 +280,7 @@ def problem_from(layer: str | None, batch: int | None, engine: Engine) -> ConvPr
 
 
 def refuse_slow(problem: ConvProblem, seconds: float, engine: Engine, gpu: bool = True) -> None:
-    """Refuse what takes longer than a person waits: how long it takes, and what to do instead."""
+    """Refuse work that takes longer than a person waits; say how long, and what to do instead."""
     from convlab.ladder import PATIENCE_SECONDS
 
     if seconds <= PATIENCE_SECONDS:
@@ -294,7 +295,7 @@ def refuse_slow(problem: ConvProblem, seconds: float, engine: Engine, gpu: bool 
 
 
 def capability(option: str, arch: str) -> Capability:
-    """(9, 0) for ``sm_90``. Raises ``ValueError`` naming the option for what is no such name."""
+    """(9, 0) for ``sm_90``. Raises ``ValueError``, naming the option, for any other name."""
     digits = re.fullmatch(r"sm_([0-9]{1,2})([0-9])", arch)
     if digits is None:
         raise ValueError(f"{option} is {arch!r}: it must be sm_ and digits, such as sm_90")
@@ -302,7 +303,7 @@ def capability(option: str, arch: str) -> Capability:
 
 
 def check_compilers(user: str) -> None:
-    """Refuse where a compiler or the disassembler is missing; ``user`` is what needs them."""
+    """Refuse if a compiler or the disassembler is missing; ``user`` is what needs them."""
     from convlab.doctor import compilers
     from convlab.engines.compiler import why_no_compiler
 

@@ -23,7 +23,7 @@ GRID_LIMIT = (2**31 - 1, 65535, 65535)  # CUDA's largest grid in x, y and z
 @dataclass(frozen=True)
 class Tile:
     """Block tile and thread tile (im2win paper, Algorithm 3): a block computes M_B output channels
-    of N_B output pixels, K_B terms of the sums at a time, a thread M_T x N_T of them. Raises
+    of N_B output pixels, K_B terms of a sum at a time, and a thread M_T x N_T outputs. Raises
     ``ValueError`` when a size is not positive, does not divide, or makes over 1,024 threads."""
 
     M_B: int
@@ -63,11 +63,11 @@ class Tile:
         return 4 * elements <= SHARED_BYTES
 
     def resident_blocks(self, registers: int) -> int:
-        """Blocks that an SM's 65,536 registers hold, where a thread needs so many beside sums."""
+        """Blocks that an SM's 65,536 registers hold if a thread needs so many beside its sums."""
         return max(1, 65536 // (self.threads * (self.M_T * self.N_T + registers)))
 
     def pipeline_depth(self, elements: int) -> int:
-        """Slices of so many elements in shared memory: three, two in flight, if it holds them."""
+        """How many slices of so many elements shared memory gets: three if they fit, else two."""
         return 3 if self.fits(3 * elements) else 2
 
     def whole_slices(self, terms: int) -> int:
@@ -196,8 +196,9 @@ def tile_program(
     flat: tuple[str, ...] = ("input", "windows", "weight", "packed", "output"),
     splits: Grid = (),
 ) -> Program:
-    """``before``, a stage's layout transforms, then a block of the kernel for each tile. The
-    kernel's parameters name its arguments; those in ``flat`` have one dimension."""
+    """The program of ``before``, a stage's layout transforms, and then of the kernel, with a block
+    for each tile. The kernel's parameters name its arguments; the arguments in ``flat`` have one
+    dimension."""
     names = inspect.signature(kernel.py_func).parameters
     arguments = tuple(Flat(name) if name in flat else name for name in names)
     grid = (blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B), *splits)
@@ -207,9 +208,9 @@ def tile_program(
 
 @dataclass(frozen=True)
 class Tiles:
-    """``tiny``: tile for a quick run on a simulator. ``model``: tile for counting on one. On a GPU:
-    ``production(problem)`` if given; else the tile that the cost model ``heuristic`` chooses
-    (:mod:`convlab.kernels.tile_heuristic`); else the paper's."""
+    """``tiny``: the tile for a quick run on a simulator. ``model``: the tile for counts on a
+    simulator. On a GPU: ``production(problem)`` if given; else the tile that the cost model
+    ``heuristic`` chooses (:mod:`convlab.kernels.tile_heuristic`); else the paper's tile."""
 
     tiny: Tile
     model: Tile = Tile(32, 64, 16, 4, 4)
@@ -219,7 +220,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Requirement:
-    """The compute capability that a GPU must have, or exceed unless ``exact``, and what for."""
+    """The compute capability that a GPU must have (or exceed unless ``exact``), and its use."""
 
     capability: Capability
     feature: str
@@ -231,11 +232,12 @@ class Stage:
     """One step of the ladder: one kernel idea, one file; ``module`` is the file's ``__name__``.
 
     ``prepare(problem, tile)`` makes the :class:`Program`, allocates nothing and imports no engine.
-    Its further arguments say what else the stage can do: techniques to switch off are True by
-    default (``switches``), ``options`` False; ``workspace_limit``, in bytes, takes fewer images at
-    a time (``in_slices``); ``splits`` blocks share each sum (split-K). ``vectorized`` claims
-    128-bit accesses of the main kernel; ``precision`` is ``fp32`` or ``3xtf32``. Without split-K an
-    output is added to atomically ``atomic_additions(problem)`` times: each may flush a denormal.
+    Its further arguments say what else the stage can do. ``switches`` are True by default, and
+    False turns a technique off; ``options`` are False by default. ``workspace_limit``, in bytes,
+    takes fewer images at a time (``in_slices``); ``splits`` blocks share each sum (split-K).
+    ``vectorized`` claims 128-bit accesses of the main kernel; ``precision`` is ``fp32`` or
+    ``3xtf32``. Without split-K, a stage adds to an output atomically ``atomic_additions(problem)``
+    times, and each addition may flush a denormal.
     ``prepare`` of a stage that is not ``grouped`` raises ``ValueError`` for groups."""
 
     module: str

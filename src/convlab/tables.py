@@ -1,6 +1,6 @@
 """What the command shows: tables, progress bars and the sentences that go with them.
 
-Nothing that needs Numba is imported before it is used: the command's help comes without it.
+A module that needs Numba is imported only when it is used, so the command's help does not wait.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def stages_table(stages: Sequence[Stage], name: str = "stage") -> Table:
     return table_of(head, rows, folded=head[1:])
 
 
-# The ladder. A simulator counts, and Numba's knows no warps: each count, and its format.
+# The ladder. What each simulator counts (Numba's knows no warps), and the format of each count.
 COUNTS = {
     "simulator": {
         "global\nreq.": ("global_requests", ",d"),
@@ -206,7 +206,7 @@ LINT_LEGEND = Text(
 
 
 def differences_table(found: Sequence[Difference]) -> Table:
-    """How the machine code of each kernel differs from the stored."""
+    """How the machine code of each kernel differs from the stored code."""
     head, rows = ("kernel", "differences: before -> now", "worse"), []
     for one in found:
         changes = [f"{name}: {old} -> {now}" for name, (old, now) in one.changes.items()]
@@ -279,8 +279,8 @@ BENCH_LEGEND = Text(
 def summary(
     results: Results, rows: Sequence[BenchRow] | None = None, width: int = 80
 ) -> RenderableType:
-    """Every system: its mean speedup over s01, how many TFLOP/s it reaches, on each layer where
-    ``width`` has room for that; and each reason for a missing number. Each batch by itself."""
+    """Every system: its mean speedup over s01 and its TFLOP/s, on each layer if ``width`` has room;
+    and each reason for a missing number. Each batch has its own table."""
     from convlab.bench import analysis
 
     shown = [*results.rows.values()] if rows is None else rows
@@ -341,7 +341,7 @@ def _style(state: str) -> str:
 
 
 def wrong_in_words(rows: Sequence[BenchRow], whose: str) -> str:
-    """How many rows are so, and of which system on which layer each is."""
+    """How many rows are wrong, refused or failed, and each row's system and layer."""
     which = ", ".join(f"{row.system} on {row.layer} {row.state}" for row in rows)
     are = "row is" if len(rows) == 1 else "rows are"
     return f"{len(rows)} {are} wrong, refused or failed among {whose}: {which}"

@@ -32,18 +32,21 @@ def bench(
     context: typer.Context,
     layer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="conv1 to conv12, else all of them; may be repeated."),
+        typer.Option(
+            metavar="NAME", help="conv1 to conv12; all of them unless given; may be repeated."
+        ),
     ] = None,
     stage: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="A stage, all or none, else ten of them; may be repeated."
+            metavar="NAME", help="A stage, all or none; ten stages unless given; may be repeated."
         ),
     ] = None,
     baseline: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="A baseline, all or none, else all on the GPU; may be repeated."
+            metavar="NAME",
+            help="A baseline, all or none; all on the GPU unless given; may be repeated.",
         ),
     ] = None,
     batch: Annotated[
@@ -54,32 +57,32 @@ def bench(
         typer.Option(
             "--cases",
             metavar="NAME",
-            help="Another list: sizes, grouped, gradients, ablation, sweeps or unfold_table.",
+            help="Other cases: sizes, grouped, gradients, ablation, sweeps or unfold_table.",
         ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Three layers, four stages, no torch.compile.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Measure anew what the file has already.")
+        bool, typer.Option("--again", help="Measure again the rows that the file already has.")
     ] = False,
     seconds: Annotated[
-        float, typer.Option(min=1, metavar="S", help="The longest that one row may take.")
+        float, typer.Option(min=1, metavar="S", help="The longest time that one row may take.")
     ] = ROW_SECONDS,
     given_file: Annotated[
         str | None,
         typer.Option(
             "--json",
             metavar="FILE",
-            help="The results, kept after every row: bench.json or that of the cases; - is "
-            "standard output.",
+            help="The results, written after every row; bench.json, or NAME.json with --cases; "
+            "- is standard output.",
         ),
     ] = None,
 ) -> None:
     """Time stages and baselines on a GPU: checked, repeated, each in a process of its own.
 
     An interrupted run continues where it stopped. Exits 1 when a stage was wrong, too fast to be
-    true or failed; a baseline that is wrong is reported only.
+    true or failed. A wrong baseline is only reported.
     """
     json_file = given_file or (f"{list_of_cases}.json" if list_of_cases else DEFAULT_FILE)
     console = shell.console_for(json_file)
@@ -91,7 +94,7 @@ def bench(
     with shell.refusing(ValueError, EngineUnavailable):
         if (reason := unavailable("gpu")) is not None:
             raise ValueError(
-                f"convlab bench needs a GPU, as a simulator's times mean nothing: {reason}"
+                f"convlab bench needs a GPU, because a simulator's times mean nothing: {reason}"
             )
         choose("gpu")
         if list_of_cases is None:
@@ -141,7 +144,8 @@ def bench(
 
 
 def open_idle(context: typer.Context, console: Console, row_seconds: float = ROW_SECONDS) -> Bench:
-    """The workers, until the verb ends, once the GPU is idle; one that stays busy is refused."""
+    """Wait until the GPU is idle, then start the workers, which end with the verb. A GPU that stays
+    busy is refused."""
     from convlab.bench import cases, gpu_backend
     from convlab.bench.pool import WorkerDied
 
@@ -162,8 +166,8 @@ def _say(console: Console, line: str, style: str = "") -> None:
 
 @contextmanager
 def _ended_like_ctrl_c() -> Iterator[None]:
-    """Inside, SIGTERM is what Ctrl-C is, so that a time limit's kill leaves nothing behind: no
-    process on the GPU, no tensors in memory. A second one does not disturb the tidying up."""
+    """Inside, SIGTERM acts as Ctrl-C does, so that a time limit's kill leaves nothing behind: no
+    process on the GPU, no tensors in memory. A second SIGTERM does not disturb the clean-up."""
 
     def interrupt(number: int, frame: object) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -244,7 +248,7 @@ def _conclude(
         if row.state in WRONG_STATES:
             wrong[results.systems[row.system]["kind"]].append(row)
     if its := wrong["baseline"]:
-        _say(console, f"{tables.wrong_in_words(its, 'baselines')}: not convlab's, told only.")
+        _say(console, f"{tables.wrong_in_words(its, 'baselines')}: not convlab's, only reported.")
     if its := wrong["stage"]:
         _say(console, f"{tables.wrong_in_words(its, 'stages')}.", "bold red")
         raise typer.Exit(shell.WRONG)

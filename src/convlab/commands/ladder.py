@@ -23,7 +23,7 @@ RIGHT_HERE = "right on this problem; `make test` tries many others"
 
 
 class ImageAlone(TyperCommand):
-    """A command whose ``--image`` may stand without its path, which Typer has no option for."""
+    """A command whose ``--image`` may stand without its path; Typer has no such option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Give an ``--image`` that stands alone :data:`PHOTOGRAPH` as its path."""
@@ -55,9 +55,9 @@ def ladder(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="PNG", help="Where --image draws: ladder.png.")
+        Path | None, typer.Option(metavar="PNG", help="The picture that --image draws: ladder.png.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random tensors.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the random tensors.")] = 0,
     yes: shell.Yes = False,
     json_file: shell.JsonFile = None,
 ) -> None:
@@ -67,7 +67,7 @@ def ladder(
     """
     console = shell.console_for(json_file)
     if image is None and output is not None:
-        shell.refuse("--output is where --image draws: give --image too")
+        shell.refuse("--output is the picture that --image draws: give --image too")
     if image is not None and (layer is not None or batch is not None):
         shell.refuse("--image is a problem of its own: leave out --layer and --batch")
     picture_file = output or DEFAULT_PICTURE
@@ -114,7 +114,7 @@ def ladder(
     try:
         with memory_permitting(), tables.progress(names) as advance:
             for result in run:
-                results.append(replace(result, output=None))  # which may be large
+                results.append(replace(result, output=None))  # an output may be large
                 if result.output is not None and (shown is None or shown.status != "WRONG"):
                     shown = result  # the first wrong one, else the last one
                 advance()
@@ -124,7 +124,7 @@ def ladder(
         done = f"{len(results)} of {len(chosen_stages)} stages"
         shell.fail(f"interrupted after {done}; no file was written", shell.INTERRUPTED)
 
-    # Before anything is drawn, while the GPU's clocks are still those of the measurement.
+    # Before the drawing, because the GPU's clocks are still those of the measurement.
     document = runner.as_json(problem, chosen_engine, results, arguments=context.obj)
     console.print("", tables.ladder_table(results, chosen_engine), "", sep="\n")
     console.print(tables.ladder_legend(chosen_engine))

@@ -28,19 +28,23 @@ def lessons(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Where your notebooks are.")
     ] = Path("my-lessons"),
-    no_open: Annotated[bool, typer.Option("--no-open", help="Copy them, and no more.")] = False,
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Copy the notebooks and do not open them.")
+    ] = False,
     status: Annotated[bool, typer.Option("--status", help="Show what you have done.")] = False,
     hint: Annotated[str, typer.Option(metavar="NN", help="The next tip of a lesson.")] = "",
-    reset: Annotated[str, typer.Option(metavar="NN", help="Begin a lesson anew.")] = "",
+    reset: Annotated[
+        str, typer.Option(metavar="NN", help="Write a lesson again as it was given.")
+    ] = "",
     update: Annotated[
         bool, typer.Option("--update", help="Take this release's notebooks; answers stay.")
     ] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """The lessons: copies the notebooks to a folder of yours and opens them in JupyterLab.
+    """The lessons: copy the notebooks to a folder of yours and open them in JupyterLab.
 
-    What is there already is kept, so that your work is safe: --reset and --update leave the
-    notebook as it was as NAME.old.ipynb.
+    Notebooks that exist already are kept, so that your work is safe. --reset and --update keep
+    the old notebook as NAME.old.ipynb.
     """
     console = console_for(json_file)
     if sum(map(bool, (status, hint, reset, update))) > 1:
@@ -51,7 +55,7 @@ def lessons(
         refuse(f"folder is {str(folder)!r}, which is a file: give a folder")
     if status or hint or reset or update:
         if not folder.is_dir():
-            refuse(f"folder is {str(folder)!r}, which does not exist: convlab lessons makes it")
+            refuse(f"folder is {str(folder)!r}, which does not exist: run convlab lessons first")
         with refusing(OSError, ValueError):
             if hint:
                 console.print(Text(_next_tip(folder, hint)))
@@ -68,7 +72,7 @@ def lessons(
         return
     if not no_open and util.find_spec("jupyterlab") is None:
         command = how_to_install("lessons", "make lessons")
-        refuse(f"JupyterLab is not installed: run {command}; --no-open does without")
+        refuse(f"JupyterLab is not installed: run {command}; --no-open works without it")
     written, kept = _copy(folder)
     if (many := len(written)) > 0:
         console.print(Text(f"Copied {many} notebook{'s' * (many != 1)} to {folder}."))
@@ -84,7 +88,7 @@ def lessons(
 
 
 def _copy(folder: Path) -> tuple[list[str], list[str]]:
-    """The names of the notebooks that were written, and of those that were there."""
+    """The names of the notebooks that were written, and of the notebooks that existed."""
     from convlab.lessons import progress
     from convlab.lessons.source import copies
 
@@ -92,7 +96,7 @@ def _copy(folder: Path) -> tuple[list[str], list[str]]:
     kept: list[str] = []
     with refusing(OSError, ValueError):
         folder.mkdir(parents=True, exist_ok=True)
-        progress.write(folder, progress.read(folder))  # checks write to it only if it is there
+        progress.write(folder, progress.read(folder))  # checks write to it only if it exists
         for path, content in copies(folder):
             (kept if path.exists() else written).append(path.relative_to(folder).as_posix())
             if not path.exists():
@@ -129,7 +133,7 @@ def _status(folder: Path) -> list[dict[str, Any]]:
 
 
 def _next_tip(folder: Path, lesson: str) -> str:
-    """The lesson's next tip, which is counted; after the last one the last again."""
+    """The lesson's next tip, which counts as shown; after the last tip, the last tip again."""
     from convlab.lessons import progress
 
     ((path, text),) = _notebooks(folder, lesson).items()
@@ -144,8 +148,9 @@ def _next_tip(folder: Path, lesson: str) -> str:
 
 
 def _rewritten(folder: Path, reset: str) -> list[str]:
-    """Write one lesson as it was given or, without ``reset``, all with their answers; the names of
-    those that differ from what was there, which is kept beside them."""
+    """Write the lesson ``reset`` as it was given or, without ``reset``, all lessons with their
+    answers. Returns the names of the notebooks that changed; their old versions are kept beside
+    them."""
     from convlab.lessons import progress
 
     state, changed = progress.read(folder), []
@@ -169,14 +174,14 @@ def _rewritten(folder: Path, reset: str) -> list[str]:
 
 
 def _open(folder: Path) -> None:
-    """Run JupyterLab until it is stopped. Its root is the checkout where the folder is in it, so
-    that links to source and documentation can be followed."""
+    """Run JupyterLab until it is stopped. Its root is the checkout if the folder is in the
+    checkout, so that links to source and documentation work."""
     from convlab.installing import CHECKOUT, in_checkout
 
     root = CHECKOUT if in_checkout() and folder.is_relative_to(CHECKOUT) else folder
-    # In a container one is root, which JupyterLab must be told is meant.
+    # In a container the user is root; JupyterLab must be told that this is intended.
     allow = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    # The address that is printed, for who opens it by hand, is the first lesson's too.
+    # The printed address opens the first lesson too, for readers who open it by hand.
     first = f"--LabApp.default_url=/lab/tree/{quote((folder / FIRST).relative_to(root).as_posix())}"
     options = [*allow, f"--ServerApp.root_dir={root}", first]
     process = subprocess.Popen([sys.executable, "-m", "jupyterlab", *options])
@@ -185,5 +190,5 @@ def _open(folder: Path) -> None:
             if code := process.wait():
                 raise typer.Exit(code)
             return
-        except KeyboardInterrupt:  # it reaches JupyterLab, too, which asks whether it shall end
+        except KeyboardInterrupt:  # JupyterLab gets it too, and asks whether to end
             continue

@@ -37,7 +37,7 @@ def lint(
 ) -> None:
     """Every kernel's machine code, without a GPU: registers, spills, 128-bit accesses, float64.
 
-    Exits 1 when a kernel is not what its stage promises, or worse than stored, and says which.
+    Exits 1 if a kernel breaks its stage's promise or is worse than stored, and says which kernel.
     """
     console = shell.console_for(json_file)
     with shell.numba_needed():

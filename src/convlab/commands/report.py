@@ -28,13 +28,16 @@ def report(
         typer.Option("--markdown", metavar="FILE", help="Write Markdown, and its plots beside it."),
     ] = None,
     counts: Annotated[
-        bool, typer.Option("--counts/--no-counts", help="Count on the simulator why not faster.")
+        bool,
+        typer.Option(
+            "--counts/--no-counts", help="Count on the simulator why stages are not faster."
+        ),
     ] = True,
     json_file: shell.JsonFile = None,
 ) -> None:
     """Tables and plots of what was measured: TFLOP/s, roofline, speedups, memory, why not faster.
 
-    Without --html and --markdown, a table here.
+    Without --html and --markdown, print a table here.
     """
     files = results_files or [Path(DEFAULT_FILE)]
     written = {"--html": html_file, "--markdown": markdown_file, "--json": json_file}
@@ -49,7 +52,7 @@ def report(
     with shell.refusing(ValueError):
         first, *others = map(open_results, files)
     if not first.rows:
-        shell.refuse(f"{str(files[0])!r} has no rows yet: let convlab bench go on")
+        shell.refuse(f"{str(files[0])!r} has no rows yet: run convlab bench again to continue")
     shell.write_json(json_file, analysis.as_json(first, others))
     if html_file is None and markdown_file is None:
         console.print(tables.summary(first, width=console.width))

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 def run(
     program: Annotated[str, typer.Argument(metavar="SCRIPT.py", help="A Python program.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="What the program gets.")
+        list[str] | None, typer.Argument(metavar="ARGS", help="The program's arguments.")
     ] = None,
     module: Annotated[
-        bool, typer.Option("-m", "--module", help="SCRIPT.py is a module's name, as of python -m.")
+        bool, typer.Option("-m", "--module", help="SCRIPT.py is a module's name, as for python -m.")
     ] = False,
     steps: Annotated[
         int | None,
@@ -73,7 +73,7 @@ def run(
 def _found(program: str, module: bool) -> str:
     """The program as Python is to run it; refused if that cannot begin."""
     if module:
-        # The package alone: to look further would import it, which needs the simulator.
+        # Only the package: a search for its module would import it, which needs the simulator.
         with shell.refusing(ValueError), patch.object(sys, "path", [os.getcwd(), *sys.path]):
             if importlib.util.find_spec(program.partition(".")[0]) is None:
                 shell.refuse(f"-m is {program!r}: there is no such module")
@@ -120,8 +120,8 @@ def _run(program: str, arguments: list[str], module: bool, report: Report) -> in
 
 
 def _show(error: Exception, report: Report) -> None:
-    """Print what ended the program: Python's traceback, from the program's first line on. Of a
-    launch only where it stands, because the report says what is wrong with it."""
+    """Print what ended the program: Python's traceback, from the program's first line on. For a
+    launch, print only its line, because the report says what is wrong with it."""
     from convlab.simulation.findings import SimulationError
 
     trace: Any = error.__traceback__
@@ -136,7 +136,7 @@ def _show(error: Exception, report: Report) -> None:
     known = {(finding.kind, finding.file, finding.line) for finding in report.findings}
     own_findings = {(finding.kind, finding.file, finding.line) for finding in error.findings}
     if not own_findings & known and str(error) not in report.refused:
-        report.add(error)  # out of a simulator that the program opened itself
+        report.add(error)  # from a simulator that the program opened itself
     for step in own:
         if str(step.tb_frame.f_globals.get("__name__")).split(".")[0] not in ("convlab", "numba"):
             where = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"

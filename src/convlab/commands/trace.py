@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from convlab.stage import Capability
     from convlab.tracing import Trace
 
-TRACING_TAKES = 2  # times as long as a run with every check, about
+TRACING_TAKES = 2  # about so many times as long as a run with every check
 
 
 def trace(
     stage: Annotated[
-        str, typer.Argument(metavar="STAGE", help="Such as s05; or a trace that --json saved.")
+        str,
+        typer.Argument(metavar="STAGE", help="A stage such as s05, or a trace that --json saved."),
     ],
     layer: shell.Layer = None,
     batch: shell.Batch = None,
@@ -90,7 +91,7 @@ def _traced(
     gpu: Capability | None,
     yes: bool,
 ) -> Trace:
-    """The trace of a stage; refused before any work where it cannot be or takes too long."""
+    """The trace of a stage; refused before any work if it is impossible or takes too long."""
     with shell.numba_needed():
         from convlab import ladder as runner
         from convlab.engines import EngineUnavailable, choose

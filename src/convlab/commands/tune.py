@@ -80,16 +80,19 @@ def tune(
     ] = False,
     batch: shell.Batch = None,
     stage: Annotated[
-        str, typer.Option(metavar="NAME", help="Whose tiles: a stage that has a choice.")
+        str, typer.Option(metavar="NAME", help="The stage whose tiles are measured.")
     ] = "s12",
     forget: Annotated[
-        bool, typer.Option("--forget", help="Measure nothing; forget these problems, or all.")
+        bool,
+        typer.Option(
+            "--forget", help="Measure nothing; forget the tiles of these problems, or all."
+        ),
     ] = False,
     json_file: shell.JsonFile = None,
 ) -> None:
     """Measure every tile on a problem, conv9 if none is named, and remember the best.
 
-    Needs a GPU. Later plans on this GPU take the remembered tile. Exits 1 when a tile is wrong.
+    Needs a GPU. Later plans on this GPU take the remembered tile. Exits 1 when a result is wrong.
     """
     console = shell.console_for(json_file)
     problems = _problems(layer, problem, every, batch)
@@ -123,7 +126,7 @@ def tune(
         steps = [f"{name} {tile}" for name, several in tiles.items() for tile in several]
         with tables.progress(steps) as advance:
             for name, one in problems.items():
-                rule = cast("Tile", tile_by_rule(one, chosen, engine))  # a choice has a rule
+                rule = cast("Tile", tile_by_rule(one, chosen, engine))  # tiles have a rule
                 found.append(Tuned(name, one, rule, {}))
                 systems = {of_stage(chosen, tile): tile for tile in tiles[name]}
                 own = {system.name: tile for system, tile in systems.items()}
@@ -138,7 +141,7 @@ def tune(
     except KeyboardInterrupt:
         stopped = True
     found = [tuned for tuned in found if tuned.rows]
-    if len(found) == 1:  # a tile a line, else a problem a line
+    if len(found) == 1:  # one tile per line, otherwise one problem per line
         console.print(Text(f"{found[0].problem} on {engine.device}"), "", sep="\n")
         console.print(_tiles_table(found[0]))
     elif found:
@@ -175,7 +178,7 @@ def _tiles_table(tuned: Tuned) -> Table:
 
 
 def _tuned_table(found: Sequence[Tuned]) -> Table:
-    """The model's tile and the best one of every problem, and how far apart they are."""
+    """The model's tile and the best tile of every problem, and the ratio of their times."""
     rows = [
         (one.name, str(one.model), str(one.best or "-"), tables.number(one.ms(one.model), ".4g"),
          tables.number(one.ms(one.best), ".4g"), tables.number(one.ratio, ".2f"))
@@ -218,7 +221,7 @@ def _forget(problems: dict[str, ConvProblem], json_file: str | None, console: Co
 def _problems(
     layers: list[str] | None, texts: list[str] | None, every: bool, batch: int | None
 ) -> dict[str, ConvProblem]:
-    """The problems asked for by their names; of one given by its shapes that is its name."""
+    """The problems asked for, by name; a problem given by its shapes has the shapes as its name."""
     if every and (layers or texts or batch is not None):
         shell.refuse("--all names its problems: leave out --layer, --problem and --batch")
     if batch is not None and batch < 1:

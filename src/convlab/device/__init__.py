@@ -1,4 +1,4 @@
-"""What kernels call beyond ``numba.cuda``, each with an emulation for the simulators.
+"""The functions that kernels call beyond ``numba.cuda``, each with an emulation for simulators.
 
 Everything that touches numba-cuda's extension API is in this folder. Nothing here knows of
 problems, stages or engines.

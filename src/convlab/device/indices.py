@@ -10,7 +10,8 @@ from convlab.device.intrinsics import gpu_only
 
 
 def index_type(largest: int) -> Any:
-    """The type for numbers up to ``largest``: 32 bits where they suffice, which divide faster."""
+    """The type for numbers up to ``largest``: 32 bits if they suffice, because they divide
+    faster."""
     return uint32 if largest < 2**32 else int64
 
 

@@ -1,16 +1,16 @@
 """128-bit loads and stores, copies that land later, and what all intrinsics share: emulations,
 options of ``@cuda.jit``, pointers, inline PTX.
 
-An emulation is what the simulators run in place of an intrinsic, as plain Python. :func:`together`
-is for emulations that need a whole warp: Numba's simulator runs each lane as a thread of the
+An emulation is plain Python that the simulators run in place of an intrinsic. :func:`together` is
+for emulations that need a whole warp, because Numba's simulator runs each lane as a thread of the
 operating system and knows no warps. convlab's engines have warps of their own.
 
 ``load4(array, index)`` and ``store4(array, index, values)`` become LDG/LDS.E.128 and
-STG/STS.E.128, where float32x4 arrays and views do not. The index is an integer for a 1-D array or a
-tuple for an n-D one; counted in elements, it must be a multiple of 4, and the array must start at a
-multiple of 16 bytes (whole Numba device arrays do; shared arrays with ``alignment=BYTES_16``).
-A GPU checks neither: a misaligned address stops the kernel, one out of bounds reads a stranger's
-data. The emulations check both.
+STG/STS.E.128; accesses to float32x4 arrays and views do not. The index is an integer for a 1-D
+array or a tuple for an n-D array. Counted in elements, it must be a multiple of 4, and the array
+must start at a multiple of 16 bytes (whole Numba device arrays do, and shared arrays with
+``alignment=BYTES_16``). A GPU checks neither: a misaligned address stops the kernel, and an address
+out of bounds reads other data. The emulations check both.
 
     x = load4(a, i)  # for the next slice
     issue_loads()  # the load is issued here
@@ -18,23 +18,23 @@ data. The emulations check both.
     store4(shared, j, x)
 
 A load has a latency of several hundred cycles, which the arithmetic hides. But a load in flight
-occupies registers, and, probably to save them, the compiler moves loads down into the arithmetic.
-``issue_loads`` keeps them where they are written.
+occupies registers. Probably to save registers, the compiler moves loads down into the arithmetic.
+``issue_loads`` keeps the loads where they are written.
 
-Asynchronous copies (``cp.async``) go from global to shared memory past the registers::
+Asynchronous copies (``cp.async``) go from global to shared memory without registers::
 
     copy_async4(staged, i, a, first + i, first + i < a.size)  # four float32; copy_async: one
-    commit_copies()  # closes a group: what was asked for since the last one
+    commit_copies()  # closes a group: the copies since the last group
     wait_copies(0)  # until no more than 0 of this thread's groups are in flight
     cuda.syncthreads()  # until all threads have waited for theirs
 
-A copy lands when the thread that started it waits. Until then no thread may access its target or
-start another copy to it, and other threads need a barrier after that wait. Where ``valid`` is false
-zeros land and global memory is left alone, so that an edge needs no branch. ``wait_copies`` takes a
-literal or a constant of the kernel's: groups are waited for in their order, and copies in no group
-never. Target and source are C-contiguous float32 arrays, in shared and in global memory, which a
-GPU does not check.
-``copy_async4`` needs what ``load4`` needs of both indices. Needs compute capability 8.0.
+A copy has landed only when the thread that started it has waited for it. Until then no thread may
+access its target or start another copy to the target, and other threads need a barrier after the
+wait. If ``valid`` is false, the copy writes zeros and does not read global memory, so an edge needs
+no branch. ``wait_copies`` takes a literal or a constant of the kernel. It waits for groups in their
+order, and never for copies in no group. Target and source are C-contiguous float32 arrays, in
+shared and in global memory; a GPU does not check this. For both indices, ``copy_async4`` has the
+rules of ``load4``. Asynchronous copies need compute capability 8.0.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def emulation_of(value: object) -> Callable[..., Any] | None:
     return None if known is None else known[1]
 
 
-PATIENCE_SECONDS = 60.0  # how long a lane of Numba's simulator waits: others may have ended
+PATIENCE_SECONDS = 60.0  # how long a lane of Numba's simulator waits: other lanes may have ended
 
 _change = threading.Lock()
 _here = threading.local()
@@ -96,11 +96,11 @@ class _Meeting:
 def together(
     name: str, brought: Any, compute: Callable[[dict[int, Any]], Mapping[int, Any]]
 ) -> Any:
-    """What ``compute`` of what all 32 lanes brought gives to this one. Call it in the function
-    that the kernel calls: the kernel's line is the place where lanes meet.
+    """This lane's part of the result of ``compute`` on what all 32 lanes brought. Call it in the
+    function that the kernel calls: the kernel's line is the place where lanes meet.
 
-    Raises RuntimeError outside a kernel, and where a lane of the warp does not come to the same
-    call: it does not exist, has ended, or waits elsewhere.
+    Raises RuntimeError outside a kernel, and if a lane of the warp does not come to the same call
+    because the lane does not exist, has ended, or waits elsewhere.
     """
     caller = sys._getframe(2)
     if hasattr(_here, "meet"):
@@ -116,7 +116,7 @@ def together(
         meeting: _Meeting = meetings.setdefault(call, _Meeting())
         meeting.brought[lane] = brought
         if len(meeting.brought) == WARP:
-            del meetings[call]  # the next time that they come is another
+            del meetings[call]  # the next time that the lanes come is another meeting
             meeting.results = compute(meeting.brought)
             meeting.over.set()
     if not meeting.over.wait(PATIENCE_SECONDS):
@@ -183,7 +183,7 @@ def assembly(
 
 
 def statement(text: str) -> Any:
-    """What generates an intrinsic that is this PTX, with no operands."""
+    """The code generator of an intrinsic that is this PTX, without operands."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         assembly(builder, text, "")
@@ -244,11 +244,11 @@ def _run_of_four(array: Any, index: Any) -> Any:
 
 
 def _emulated_issue_loads() -> None:
-    """Simulators load where it is written."""
+    """A simulator loads where the load is written."""
 
 
-# A copy that lands at once is one that no right kernel can tell from a later one. Where convlab's
-# strict simulator runs a kernel, copies land when they are waited for.
+# No correct kernel can tell a copy that lands at once from a copy that lands later. On convlab's
+# strict simulator, copies land when they are waited for.
 
 
 def _emulated_copy_async(target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
@@ -317,7 +317,7 @@ else:
     def issue_loads():  # type: ignore[no-untyped-def]
         """Keeps the compiler from moving loads that are written before it to after it.
 
-        By a warp's barrier (``bar.warp.sync``), which costs nothing where the warp's lanes are
+        It is a barrier of the warp (``bar.warp.sync``), which costs nothing if the warp's lanes are
         together. Every lane of the warp that has not ended has to come to it.
         """
         cuda.syncwarp()
@@ -355,7 +355,7 @@ else:
 
     @intrinsic
     def copy_async(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
-        """``target[index] = source[at] if valid else 0``, some time before it is waited for."""
+        """``target[index] = source[at] if valid else 0``, at the latest when the thread waits."""
         return _copy(types.void(target, index, source, at, valid), "ca", 1)
 
     @intrinsic
@@ -365,7 +365,7 @@ else:
 
     @intrinsic
     def commit_copies(typing_context):  # type: ignore[no-untyped-def]
-        """Makes a group of this thread's copies that are in none yet."""
+        """Makes a group of this thread's copies that are in no group yet."""
         return types.void(), statement("cp.async.commit_group;")
 
     @intrinsic

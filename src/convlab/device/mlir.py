@@ -3,7 +3,7 @@
 A kernel is a Python function that ``numba.cuda`` has decorated. :func:`translated` copies the
 function and gives its names what they mean to numba-cuda-mlir: that package's ``cuda`` and types,
 the copies of its device functions, and convlab's intrinsics, which this module writes in MLIR. So a
-stage has one text, which both compilers read.
+stage has one source, which both compilers read.
 
 Where numba-cuda's intrinsics use LLVM's builder, these use operations of MLIR's dialects.
 """
@@ -32,7 +32,7 @@ OPTIONS = ("device", "fastmath", "launch_bounds", "max_registers")
 _counterparts: dict[int, Any] = {}  # of intrinsics, by id: those live as long as their modules
 
 
-@lru_cache(maxsize=256)  # a kernel's device functions, each of which is one
+@lru_cache(maxsize=256)  # kernels and their device functions
 def translated(kernel: Any, chip: str, lineinfo: bool = False) -> Any:
     """numba-cuda-mlir's dispatcher for a kernel, or a device function, of numba-cuda's, to be
     compiled for a GPU such as ``sm_90a``."""
@@ -56,7 +56,7 @@ def translated(kernel: Any, chip: str, lineinfo: bool = False) -> Any:
 
 
 def _left_to_nvvm(*_: Any) -> bool:
-    """Whether numba-cuda-mlir inlines a device function: NVVM does."""
+    """Tells numba-cuda-mlir not to inline a device function, because NVVM inlines it."""
     return False
 
 
@@ -93,13 +93,14 @@ def counterpart_of(
     takes: Callable[..., bool] = lambda *kinds: True,
     constant: bool = False,
 ) -> Callable[[Any], Any]:
-    """Has the decorated function write what ``original`` is to numba-cuda-mlir: it gets the builder
-    and the kernel's variables, and gives the result's value. ``result`` is Numba's type of that,
-    ``takes`` whether the arguments' types suit. The last argument of a ``constant`` one is a number
-    that is known then, which the function gets itself."""
+    """Makes the decorated function write the code of ``original`` for numba-cuda-mlir. The function
+    gets the builder and the kernel's variables, and returns the result's value. ``result`` gives
+    Numba's type of the result, ``takes`` tells whether the arguments' types suit. If ``constant``,
+    the last argument is a number that is known at compile time, and the function gets the number
+    itself."""
 
     def register(write: Any) -> Any:
-        @wraps(write)  # which has as many parameters
+        @wraps(write)  # both take equally many arguments
         def typing_function(context: Any, *kinds: Any) -> Any:
             if constant and not isinstance(kinds[-1], types.IntegerLiteral):
                 return None
@@ -147,7 +148,8 @@ def _start(builder: Any, array: Any) -> Any:
 
 
 def _after(pointer: Any, offset: Any) -> Any:
-    """Pointer to the float32 that is ``offset``, a number or a value, after that one."""
+    """Pointer to the float32 ``offset`` elements after ``pointer``; ``offset`` is a number or a
+    value."""
     constant = isinstance(offset, int)
     at = [offset] if constant else [_DYNAMIC]
     f32 = ir.F32Type.get()
@@ -192,9 +194,9 @@ def _assembly(
     text: str, constraints: str, args: Iterable[Any] = (), results: int = 0, memory: bool = True
 ) -> list[Any]:
     """Inline PTX, and its float32 results. ``memory``: the compiler moves no memory access across
-    it. It has side effects in any case, so that it is not moved into a branch that only some
-    threads take. MLIR cannot say "convergent": NVVM may still copy it into both ways of a branch
-    before it, which is right only where a warp's threads go the same way."""
+    it. It is marked as having side effects, so that the compiler does not move it into a branch
+    that only some threads take. MLIR cannot say "convergent", so NVVM may still copy it into both
+    sides of a branch before it, which is right only if a warp's threads all take the same side."""
     if memory:
         constraints = ",".join(filter(None, [constraints, "~{memory}"]))
     kind = _struct(results) if results else None
@@ -202,7 +204,7 @@ def _assembly(
     return [llvm.extractvalue(ir.F32Type.get(), made, [n]) for n in range(results)]
 
 
-# The intrinsics. What each does is written where numba-cuda's is.
+# The intrinsics. The docstrings of numba-cuda's versions say what each does.
 
 FLOAT, TWO, FOUR = types.float32, types.UniTuple(types.float32, 2), types.UniTuple(types.float32, 4)
 

@@ -22,11 +22,11 @@ SIZES = {"a": 4, "b": 2, "c": 4}  # how many numbers a lane has of each
 
 # What PTX calls groupID and threadID_in_group, by lane.
 _GROUP, _THREAD = np.divmod(np.arange(WARP), 4)
-_TF32_BITS, _HALF = np.uint32(0xFFFFE000), np.uint32(0x1000)  # of its last place
+_TF32_BITS, _HALF = np.uint32(0xFFFFE000), np.uint32(0x1000)  # half of its last place
 _NUMBER_BITS = memoryview(bytearray(4)).cast("I")
 _NUMBER = _NUMBER_BITS.cast("B").cast("f")  # the same four bytes; storing rounds, with no warning
-# Exponents in a tensor core: subnormal numbers have the first, sums at least the second; zero has
-# none, so one that is below all others.
+# Exponents in a tensor core: subnormal numbers have the first, sums at least the second. Zero has
+# no exponent, so it gets the third, which is below all others.
 _SUBNORMAL, _LEAST, _NONE = -126, -133, -1000
 # Where the numbers of the lanes' fragments are in the matrices: rows, columns, by lane and number.
 _A = np.stack([_GROUP, _GROUP + 8] * 2, 1), np.stack([_THREAD] * 2 + [_THREAD + 4] * 2, 1)
@@ -44,7 +44,7 @@ Brought = tuple[Sequence[Any], Sequence[Any], np.ndarray]
 
 
 def checked_fragments(a: Any, b: Any, c: Any) -> Fragments:
-    """The three; TypeError where one does not have as many numbers as a lane holds of it."""
+    """The three fragments; ``TypeError`` if one has not as many numbers as a lane holds of it."""
     for (name, size), numbers in zip(SIZES.items(), (a, b, c), strict=True):
         if not isinstance(numbers, tuple) or len(numbers) != size:
             is_tuple = isinstance(numbers, tuple)
@@ -54,7 +54,7 @@ def checked_fragments(a: Any, b: Any, c: Any) -> Fragments:
 
 
 def warp_mma(lanes: Mapping[int, Fragments]) -> dict[int, tuple[float, ...]]:
-    """Each lane's numbers of D. What a lane would bring that is not there is NaN."""
+    """Each lane's numbers of D. The numbers of a missing lane are NaN."""
     with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow or become NaN
         brought = np.array([(*a, *b, *c) for a, b, c in lanes.values()], np.float64)
         parts = np.split(brought, (SIZES["a"], SIZES["a"] + SIZES["b"]), axis=1)
@@ -71,8 +71,9 @@ def multiply_add(left: Any, right: Any, total: Any) -> Any:
 
     The eight products and the number that they are added to are aligned to the largest exponent
     among them, cut 25 bits below it and added exactly; the sum is cut to float32. A product's
-    exponent is that of its factors, added. All this is found by experiment, as for earlier GPUs by
-    Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores" (2021).
+    exponent is the sum of its factors' exponents. Experiments showed all this, as they did for
+    earlier GPUs in Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores"
+    (2021).
     """
     left, right = (_cut(matrix).astype(np.float64) for matrix in (left, right))
     total = total.astype(np.float64)
@@ -95,8 +96,8 @@ def rounded_to_tf32(value: Any) -> np.float32:
 
 
 def split_into_tf32(value: Any) -> tuple[np.float32, np.float32]:
-    """The value rounded to TF32, ties away from zero, and what that leaves: ``split_tf32``."""
-    # In plain Python, a quarter of NumPy's time, because a kernel's innermost loop calls this.
+    """``split_tf32``: the value rounded to TF32, ties away from zero, and the rest."""
+    # In plain Python, which takes a quarter of NumPy's time: a kernel's innermost loop calls this.
     _NUMBER[0] = value
     number = _NUMBER[0]
     _NUMBER_BITS[0] = (_NUMBER_BITS[0] + 0x1000) & 0xFFFFE000  # without what a NaN carries over
@@ -113,7 +114,7 @@ def _matrix(shape: tuple[int, int], where: Any, lanes: list[int], numbers: Any) 
 
 
 def _cut(matrix: Any) -> Any:
-    """Without the 13 bits of a float32 that TF32 lacks, which tensor cores ignore."""
+    """The matrix without the 13 bits of a float32 that TF32 lacks and that tensor cores ignore."""
     return (matrix.view(np.uint32) & _TF32_BITS).view(np.float32)
 
 
@@ -122,7 +123,7 @@ def _exponents(matrix: Any) -> Any:
 
 
 def _toward_zero(total: Any) -> Any:
-    """As float32, cut: what a tensor core does where other units round to the nearest."""
+    """The total cut to float32, as a tensor core does; other units round to the nearest."""
     nearest = total.astype(np.float32)
     beyond = (np.abs(nearest.astype(np.float64)) > np.abs(total)) & (np.abs(total) < 2.0**128)
     return np.where(beyond, np.nextafter(nearest, np.float32(0)), nearest)
@@ -136,7 +137,7 @@ def check_width(N: int) -> None:
 
 def warp_product(lanes: Mapping[int, Brought]) -> dict[int, list[float]]:
     """Each lane's numbers of the product. A lane brings its large parts, its small ones, and the
-    numbers of B, which is the first lane's; what a lane would bring that is not there is NaN."""
+    numbers of B; the first lane's B counts. The numbers of a missing lane are NaN."""
     with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow or become NaN
         large, small = (
             _matrix((ROWS, TERMS), _LEFT, [*lanes], [one[part] for one in lanes.values()])

@@ -9,7 +9,7 @@ from convlab.device.products import TERMS
 
 Assembly = tuple[str, str]  # text, constraints
 
-TF32_BITS = 0xFFFFE000  # of a float32, those that TF32 has
+TF32_BITS = 0xFFFFE000  # the bits of a float32 that TF32 has
 TO_TF32: Assembly = "cvt.rna.tf32.f32 $0, $1;", "=r,f"
 MMA: Assembly = (
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
@@ -19,8 +19,8 @@ MMA: Assembly = (
 
 
 def start_product(N: int) -> Assembly:
-    """Starts a warpgroup's product of N columns: of L and T eight numbers each, and the matrix
-    descriptors of B's four parts, to N / 2 sums."""
+    """Starts a warpgroup's product of N columns. Operands are eight numbers each of L and T, and
+    the matrix descriptors of B's four parts; results are N / 2 sums."""
     count = N // 2
     L0, L1, T0, T1, B = (count + n for n in (0, 4, 8, 12, 16))
     sums = ", ".join(f"${n}" for n in range(count))
@@ -32,7 +32,7 @@ def start_product(N: int) -> Assembly:
         return f"wgmma.mma_async.sync.aligned.{kind} {{{sums}}}, {{{left}}}, ${b}, {add}, 1, 1;"
 
     text = "\n".join([
-        "wgmma.fence.sync.aligned;",  # the product reads registers after what wrote them before
+        "wgmma.fence.sync.aligned;",  # the product reads registers after earlier writes to them
         multiply(T0, B, 0),  # small products first
         multiply(L0, B + 1, 1),
         multiply(T1, B + 2, 1),
@@ -45,15 +45,16 @@ def start_product(N: int) -> Assembly:
 
 
 def finish_product(N: int) -> Assembly:
-    """Waits for it. Each number goes in and comes out in the same register: no code reads it
-    before."""
+    """Waits for the product. Each sum goes in and comes out in the same register, so that no code
+    reads it before."""
     constraints = ["=f"] * (N // 2) + [str(n) for n in range(N // 2)]
     return "wgmma.wait_group.sync.aligned 0;", ",".join(constraints)
 
 
 def descriptor(N: int) -> tuple[int, int]:
-    """Of B's descriptor the part that says where its core matrices are, and how far its four parts
-    are from each other; both count 16 bytes, as does the address that is added. PTX calls the two
-    distances leading and stride dimension byte offset; bits 62 and 63 are 0: no swizzle."""
+    """The part of B's descriptor that says where B's core matrices are, and the distance between
+    B's four parts. Both count units of 16 bytes, as does the address that is added. PTX calls the
+    two distances in the descriptor leading and stride dimension byte offset. Bits 62 and 63 are 0:
+    no swizzle."""
     along_n, along_k = 128 >> 4, 16 * N >> 4  # from a core matrix to the next one
     return along_k << 16 | along_n << 32, TERMS // 2 * N * 4 >> 4

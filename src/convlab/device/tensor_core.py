@@ -8,8 +8,8 @@ A warp multiplies small matrices in one instruction::
 
 Each lane of the warp holds a few numbers of each matrix, its fragments, and all 32 lanes must make
 the call. TF32 has float32's 8 bits of exponent and 10 of its 23 bits of mantissa. ``to_tf32``
-rounds to it; without that the tensor core leaves the other 13 bits out, which doubles the largest
-error. Sums are float32. Needs compute capability 8.0.
+rounds to TF32; without rounding, the tensor core ignores the other 13 bits, which doubles the
+largest error. Sums are float32. ``mma`` needs compute capability 8.0.
 
 A warpgroup, four warps, multiplies together by Hopper's ``wgmma``::
 
@@ -20,8 +20,8 @@ A warpgroup, four warps, multiplies together by Hopper's ``wgmma``::
     finish_product(D, N)                       # and wait: now the product is in ``D``
 
 One product is 64 x 16 by 16 x N, to float32 accuracy by three products of TF32. A, on the left, is
-in registers, split in two (:func:`convlab.device.split_tf32`): ``L`` its large parts, ``T`` what
-they leave. B, on the right, is in shared memory, in both parts too, and the tensor cores read it
+in registers, split in two (:func:`convlab.device.split_tf32`): ``L`` has the large parts, ``T`` the
+rest. B, on the right, is in shared memory, also in both parts, and the tensor cores read it
 there by themselves. The tensor cores read less for each product than with ``mma``, and no lane
 loads B.
 
@@ -37,13 +37,13 @@ B is ``32 * N`` numbers from ``S[at]`` on: of terms 0 to 7 the large parts, of t
 then of terms 8 to 15; each as core matrices, ``[k // 4 % 2, n, k % 4]``.
 
 From ``start_product`` to ``finish_product`` no thread may change that part of ``S`` or access
-``D``. All four warps read all of B: whoever overwrites it needs a barrier after ``finish_product``.
-All 128 threads have to come to both calls, a warpgroup beginning at a multiple of 128 threads, with
-the same ``at``. A GPU checks none of this. Needs compute capability 9.0 and no other: later GPUs
-multiply in other ways.
+``D``. All four warps read all of B, so a thread that overwrites B needs a barrier after
+``finish_product``. All 128 threads of a warpgroup have to come to both calls, with the same ``at``.
+A warpgroup begins at a multiple of 128 threads. A GPU checks none of this. ``wgmma`` needs compute
+capability 9.0 and no other, because later GPUs multiply in other ways.
 
-``L`` and ``T`` are two arrays, of different numbers: where the compiler knows that they are the
-same, nvJitLink 13.5 leaves three of the six instructions out.
+``L`` and ``T`` must be two arrays with different numbers: if the compiler knows that the numbers
+are the same, nvJitLink 13.5 leaves three of the six instructions out.
 
 Source: PTX ISA, "Matrix Fragments for mma.m16n8k8", ``mma``, ``cvt`` and "Asynchronous Warpgroup
 Level Matrix Multiply-Accumulate Instructions".
@@ -82,12 +82,12 @@ from convlab.device.products import (
 Four = tuple[Any, Any, Any, Any]
 
 
-# For Numba's simulator. Where convlab's strict one runs a kernel, its own warps compute.
+# For Numba's simulator. On convlab's strict simulator, its own warps compute.
 def _emulated_mma_tf32(a: Four, b: tuple[Any, Any], c: Four) -> Any:
     return together("mma_tf32", checked_fragments(a, b, c), warp_mma)
 
 
-_started = threading.local()  # products under way, each with its ``D``
+_started = threading.local()  # started products, each with its ``D``
 
 
 def _emulated_fence_shared() -> None: ...
@@ -100,7 +100,7 @@ def _emulated_start_product(D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> 
     end = at + 2 * TERMS * N
     if not 0 <= at <= end <= len(S):
         raise IndexError(f"start_product: S has {len(S)} numbers, but B is from {at} to {end}")
-    # An engine's array counts what threads read of it, which this is not.
+    # An engine's array counts what threads read; this is no thread's read.
     right = np.array(getattr(S, "memory", S)[at:end], np.float32)
     brought = [L[i] for i in range(8)], [T[i] for i in range(8)], right
     under_way = vars(_started).setdefault("products", {})
@@ -154,11 +154,11 @@ else:
     def split_tf32(typing_context, value):  # type: ignore[no-untyped-def]
         """The float32 ``value`` as a sum of two, ``large + small``, that TF32 can multiply.
 
-        ``large`` is ``value`` rounded to TF32, ties away from zero. ``small`` is exactly what is
-        left, 12 bits of which a tensor core looks at 11: the sum of both parts as it sees them is
-        within ``2**-23`` of ``value``, relatively; below ``2**-113``, where TF32 ends, within
-        ``2**-136``. Three instructions. ``small`` is NaN for an infinity, and the opposite infinity
-        for numbers that round to infinity (from ``2**128 - 2**116`` on).
+        ``large`` is ``value`` rounded to TF32, ties away from zero. ``small`` is exactly the rest.
+        It has 12 bits, of which a tensor core uses 11. The sum of both parts, as a tensor core sees
+        them, is within ``2**-23`` of ``value``, relatively; below ``2**-113``, where TF32 ends,
+        within ``2**-136``. The split takes three instructions. ``small`` is NaN for an infinity,
+        and the opposite infinity for numbers that round to infinity (from ``2**128 - 2**116`` on).
         """
         if value != types.float32:
             raise TypingError(f"split_tf32: value is {value}, but must be float32")
@@ -183,15 +183,15 @@ else:
         - of B two: ``B[t, g], B[t + 4, g]``,
         - of C and D four: ``C[g, 2 * t], C[g, 2 * t + 1], C[g + 8, 2 * t], C[g + 8, 2 * t + 1]``,
 
-        as tuples of float32. The tensor core leaves out the last 13 bits of A's and B's numbers;
-        ``to_tf32`` rounds them off before. Products are exact, and each D is within
-        ``2**-20 * (|c| + sum of |a| * |b|)`` of the exact sum, subnormal numbers aside: terms
-        are cut where the largest one's last places are, and so is the result. NaN and infinities
-        go on as ever.
+        as tuples of float32. The tensor core leaves out the last 13 bits of A's and B's numbers, so
+        ``to_tf32`` rounds them before. Products are exact, and each D is within
+        ``2**-20 * (|c| + sum of |a| * |b|)`` of the exact sum, except for subnormal numbers: terms
+        are cut at the last places of the largest term, and the result is cut too. NaN and
+        infinities propagate as usual.
 
-        All 32 lanes have to call it at the same place: no branch that parts them, no lane that has
-        ended, a block of a multiple of 32 threads. A GPU checks none of this. ``TypingError``
-        where a fragment has another type.
+        All 32 lanes have to call it at the same place: no branch may separate them, no lane may
+        have ended, and the block must have a multiple of 32 threads. A GPU checks none of this.
+        Raises ``TypingError`` if a fragment has another type.
         """
         for name, kind in (("a", a), ("b", b), ("c", c)):
             if kind != types.UniTuple(types.float32, SIZES[name]):
@@ -218,7 +218,7 @@ else:
     _SHARED = 3  # NVVM's address space
 
     def _width(name: str, N: Any, arrays: dict[str, Any]) -> int:
-        """N, once everything about the call's arguments is as it has to be."""
+        """N, after a check of all the call's arguments."""
         if not isinstance(N, types.IntegerLiteral):
             raise TypingError(f"{name}: N is {N}, but must be a constant of the kernel's")
         try:
@@ -245,8 +245,9 @@ else:
 
     @intrinsic
     def start_product(typing_context, D, L, T, S, at, N):  # type: ignore[no-untyped-def]
-        """Starts a warpgroup's product; ``D`` is its own until ``finish_product``. N is a constant,
-        a multiple of 8 up to 256. ``TypingError`` where an argument has another type."""
+        """Starts a warpgroup's product; ``D`` belongs to the product until ``finish_product``. N is
+        a constant, a multiple of 8 up to 256. Raises ``TypingError`` if an argument has another
+        type."""
         width = _width("start_product", N, {"D": D, "L": L, "T": T, "S": S})
         count = width // 2
 
@@ -274,7 +275,7 @@ else:
 
     @intrinsic
     def finish_product(typing_context, D, N):  # type: ignore[no-untyped-def]
-        """Waits until this thread's products are done; what was started for ``D`` is in it."""
+        """Waits until this thread's products are done; ``D`` then holds its product."""
         count = _width("finish_product", N, {"D": D}) // 2
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -302,7 +303,7 @@ register_emulations(
 @cuda.jit(device=True, **gpu_only(forceinline=True))
 def mma_3xtf32(f, w):  # type: ignore[no-untyped-def]
     """A lane's part of the product of 16 x 8 filter and 8 x 8 window elements: four sums of 8
-    terms, from the four and two numbers that ``mma_tf32`` gives it."""
+    terms, from the four and two numbers that ``mma_tf32`` assigns to the lane."""
     (l0, s0), (l1, s1) = split_tf32(f[0]), split_tf32(f[1])
     (l2, s2), (l3, s3) = split_tf32(f[2]), split_tf32(f[3])
     (large, small), (large_below, small_below) = split_tf32(w[0]), split_tf32(w[1])

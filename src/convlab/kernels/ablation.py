@@ -1,12 +1,12 @@
 """s11 with a technique left out: what Figure 4 of the im2win paper (000, section 4.4) compares.
 
 ``convlab.plan(problem, "ablation", prefetch=False)`` runs it. With all three switches on, this is
-s11's kernel, so it is not a rung of the ladder.
+s11's kernel, so it is not a stage of the ladder.
 
 - no micro-kernel: one output a thread, so no register is used twice;
 - no vectorised access: every access is scalar (the paper leaves out only the float4 reads from
   shared memory);
-- no prefetch: one buffer, filled and then computed from, with nothing in flight meanwhile.
+- no prefetch: one buffer, which is filled and then read, with no load in flight meanwhile.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def make_kernel(
     BY_WARPS = MICROKERNEL and ROWS % LANES_M == COLUMNS % LANES_N == 0
     WARPS_N = max(1, COLUMNS // LANES_N)
     PITCH, BUFFERS = N_B + (FLOAT4 if MICROKERNEL else 1), 2 if PREFETCH else 1
-    FIRST = 1 if PREFETCH else 0  # the slice that the loop begins to fetch with
+    FIRST = 1 if PREFETCH else 0  # the first slice that the loop fetches
     AHEAD = MICROKERNEL and PREFETCH  # operands are read a step before they are used
     VECTOR = FLOAT4 if MICROKERNEL and VECTORIZED else 1  # neighbours that a thread computes
     ALIGNED = PIXELS % VECTOR == 0

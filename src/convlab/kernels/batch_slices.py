@@ -1,4 +1,4 @@
-"""A batch in slices of images, where a stage's workspace for all of them is too large."""
+"""A batch in slices of images, for a stage whose workspace for the whole batch is too large."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def in_slices(
     workspace_limit: int | None = None,
     images: int | None = None,
 ) -> Program:
-    """The batch in slices of so many images, or of as many as the limit in bytes allows; the last
-    slice holds the remainder. ``buffers`` and ``steps`` take the problem of a slice: the memory of
-    a whole one serves all, and slices of as many images share their kernels.
+    """The program of a batch in slices of that many images, or of as many as the limit in bytes
+    allows. The last slice holds the remainder. ``buffers`` and ``steps`` take the problem of a
+    slice: all slices use the memory of a whole one, and slices with equally many images share their
+    kernels.
 
     Raises ``ValueError`` with the sizes when one image takes more than the limit.
     """
@@ -44,7 +45,7 @@ def most_images(
     buffers: Callable[[ConvProblem], tuple[Buffer, ...]],
     workspace_limit: int | None,
 ) -> int:
-    """How many images a workspace of so many bytes serves. Raises as :func:`in_slices`."""
+    """How many images fit a workspace of that many bytes. Raises as :func:`in_slices` does."""
 
     def nbytes(images: int) -> int:
         return sum(buffer.nbytes for buffer in buffers(replace(problem, batch=images)))

@@ -1,7 +1,7 @@
 """Depth last: the im2col kernels of CUDA IM2COL Kernels Design (003), for every depth.
 
 The tensor holds the channels of a pixel side by side (NHWC), padded with zeros to a depth pitch of
-4, 8, 12 or 16; deeper ones are taken in slices of 16, each a tensor of its own. A pixel's channels
+4, 8, 12 or 16; deeper pixels are taken in slices of 16, each its own tensor. A pixel's channels
 are then one to four float4s. The im2col matrix is ``columns[(u * W_f + v) * C_i + r, n]``: pixels
 are neighbours. So a warp loads 32 pixels, whole sectors at a time, a block transposes them in
 shared memory, and each row of 128 pixels is stored by 128-bit stores.
@@ -10,10 +10,10 @@ Pitch 4 is the document's own design: 128 x 2 threads, a float4 each, and shared
 8 x (128 + 4), two groups of four rows. Pitches 8, 12 and 16 keep the block and give a thread 2, 3
 and 4 float4s, and so a group 8, 12 and 16 rows. Two things have to hold for each: the 32 float4s
 that a warp fetches at a time are 16 whole sectors, and the numbers of its scalar stores lie in 32
-banks. Where a pixel's float4s are neighbouring lanes, their rows have to start in other banks:
-SKEW sees to it. With three a pixel no start avoids the conflict, because 32 consecutive float4s
-have nine numbers for eight banks. There a warp takes the sectors of every pair of pixels in
-another order.
+banks. If neighbouring lanes hold the float4s of a pixel, their rows have to start in different
+banks, so SKEW separates them. With three float4s per pixel no start avoids the conflict, because 32
+consecutive float4s have nine numbers for eight banks. In that case a warp takes the sectors of
+every pair of pixels in another order.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Flat, Launch, blocks_for
 
 WARP, GROUPS, WARPS = 32, 2, 4  # a block is two groups of four warps
-DEEPEST = 16  # the largest depth pitch: deeper tensors go through in slices of it
+DEEPEST = 16  # the largest depth pitch: deeper tensors are taken in slices of this depth
 PAD = 4  # between rows in shared memory, as in the document
-SKEW = {1: 0, 2: 0, 3: 4, 4: 8}  # between every four rows, by float4s a pixel
+SKEW = {1: 0, 2: 0, 3: 4, 4: 8}  # elements between every four rows, by float4s per pixel
 TO_DEPTH_LAST_THREADS = 128
 
 
 class Slices(NamedTuple):
-    """Some slices of the depth that are alike: how many, from which channel on, how deep."""
+    """Equal slices of the depth: how many, from which channel on, how deep."""
 
     number: int
     first: int
@@ -101,8 +101,8 @@ def make_to_depth_last(problem: ConvProblem, slices: Slices, ACROSS: int) -> Any
 def im2col_launches(problem: ConvProblem, lanes: int = WARP) -> list[Launch]:
     """The im2col kernels: one for whole slices and one for the rest.
 
-    A block writes 2 x 4 * ``lanes`` columns of the rows of a slice and filter row; ``lanes`` is a
-    warp's, fewer only where a simulator runs tiny tiles.
+    A block writes 2 x 4 * ``lanes`` columns of the rows of a slice and filter row. ``lanes`` is the
+    number of a warp's lanes, fewer only when a simulator runs tiny tiles.
     """
     tiles = blocks_for(pitch(problem.N), GROUPS * WARPS * lanes)
     return [
@@ -117,9 +117,9 @@ def im2col_launches(problem: ConvProblem, lanes: int = WARP) -> list[Launch]:
 
 
 def make_float4_of(QUADS: int, LANES: int) -> Any:
-    """Which float4 a lane fetches in step f, of the QUADS * LANES of a warp's pixels: float4 c of
-    pixel q is number q * QUADS + c. Those of each step are whole sectors; ``odd`` says that the
-    warp's first pixel begins amid one."""
+    """Which of the QUADS * LANES float4s of a warp's pixels a lane fetches in step f: float4 c of
+    pixel q has the number q * QUADS + c. The float4s of each step are whole sectors. ``odd`` says
+    that the warp's first pixel begins in the middle of a sector."""
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def in_turn(f, lane, odd):
@@ -127,9 +127,9 @@ def make_float4_of(QUADS: int, LANES: int) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def three_a_pixel(f, lane, odd):
-        # A pair of pixels is three sectors of two float4s. Step f takes sector f of every pair, or,
-        # where the pair's number has its second bit, sector 2 - f: then each step has eight
-        # float4s of every fourth pixel, which are in eight banks. Pairs begin where sectors do.
+        # A pair of pixels is three sectors of two float4s. Step f takes sector f of a pair, or
+        # sector 2 - f if the second bit of the pair's number is set. So each step has eight float4s
+        # of every fourth pixel, which are in eight banks. A pair begins where a sector begins.
         pair = lane // 2
         sector = f + pair // 2 % 2 * (2 - 2 * f)
         return uint32((pair * 6 + sector * 2 + lane % 2 + odd * 3) % (3 * LANES))
@@ -152,7 +152,7 @@ def make_im2col(problem: ConvProblem, slices: Slices, LANES: int) -> Any:
     SHARED, FETCHED = GROUPS * QUADS * QUAD, (QUADS, FLOAT4)
     TILES = blocks_for(WIDTH, GROUPS * COLUMNS)
     INDEX = index_type(TILES * GROUPS * COLUMNS)
-    AHEAD = QUADS != 3  # whose order of float4s leaves the pace to index arithmetic, not to waiting
+    AHEAD = QUADS != 3  # with three, index arithmetic limits the speed, not the latency of loads
     float4_of = make_float4_of(QUADS, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -198,11 +198,11 @@ def make_im2col(problem: ConvProblem, slices: Slices, LANES: int) -> Any:
                     S[at + c * ROW] = fetched[f, c]
             cuda.syncthreads()  # nobody reads a row before all have filled it
 
-            if AHEAD and v + 1 < W_f:  # the next filter column comes while this one is written
+            if AHEAD and v + 1 < W_f:  # load the next filter column while this one is written
                 odd = (seen + (v + 1) * d_w) & 1
                 fetch(depth_last, fetched, first, lane, odd, u, v + 1, slice_)
             column = n0 + lane * FLOAT4
-            for f in range(QUADS):  # write: a warp takes a row of every float4
+            for f in range(QUADS):  # write: a warp takes one row of each float4
                 r = FIRST + slice_ * DEEPEST + f * FLOAT4 + warp
                 if r < C_i and column < WIDTH:
                     values = load4(S, rows + f * QUAD + warp * ROW + lane * FLOAT4)

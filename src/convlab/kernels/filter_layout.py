@@ -43,7 +43,7 @@ def pack_filter(
     make: Any = make_pack_filter,
     weight: Argument = Flat("weight"),  # noqa: B008  (frozen)
 ) -> Program:
-    """The transposition of the filter, its rows in the order in which ``make`` takes them."""
+    """Transposes the filter; ``make`` makes the kernel, which decides the order of the rows."""
     K_P = tile.whole_slices(problem.K)
     M_P = blocks_for(problem.M, tile.M_B) * tile.M_B
     kernel, blocks = make(problem, K_P, M_P, tile.threads), blocks_for(K_P * M_P, tile.threads)
@@ -60,12 +60,13 @@ def require_float4(tile: Tile) -> None:
 
 @lru_cache(maxsize=32)  # one kernel for all stages
 def pack_in_order(problem: ConvProblem, tile: Tile) -> Program:
-    """packed[m // M_B, k, m % M_B], k in the order of :mod:`window_copies`: for every row of blocks
-    one matrix, so that a slice of it is one piece of memory. Squares go through shared memory, so
-    that both the filter, along k, and the result, along m, are accessed along their rows."""
+    """packed[m // M_B, k, m % M_B], with k in the order of :mod:`window_copies`: one matrix for
+    every row of blocks, so that a slice is one piece of memory. The kernel moves squares through
+    shared memory, so that both the filter, along k, and the result, along m, are accessed along
+    their rows."""
     M, K, PLACES, M_B = problem.M, problem.K, problem.H_f * problem.W_f, tile.M_B
     GROUP, K_P, row_blocks = tile.channel_group(problem), tile.whole_slices(K), blocks_for(M, M_B)
-    M_P, SIDE = row_blocks * M_B, min(WARP, M_B)  # less only where a simulator runs tiny tiles
+    M_P, SIDE = row_blocks * M_B, min(WARP, M_B)  # SIDE: less only for a simulator's tiny tiles
     SQUARE, STEP = (SIDE, SIDE + 1), SIDE // FLOAT4  # a column lies in as many banks as a row
     SQUARES = blocks_for(K_P, SIDE)  # along k
 
@@ -91,7 +92,7 @@ def pack_in_order(problem: ConvProblem, tile: Tile) -> Program:
                     k = (r // GROUP * PLACES + place) * GROUP + r % GROUP
                 packed[(m // M_B * K_P + k) * M_B + m % M_B] = square[tx, y + ty]
 
-    # In one dimension, because along y there may be too many.
+    # The grid has one dimension, because y may not hold so many blocks.
     grid, block = (SQUARES * blocks_for(M_P, SIDE),), (SIDE, STEP)
     launch = Launch(pack_filter, grid, block, (Flat("weight"), Flat("packed")))
     return Program((Buffer("packed", (row_blocks, K_P, M_B)),), (launch,))

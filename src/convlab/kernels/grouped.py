@@ -1,6 +1,6 @@
 """Grouped convolution: s01 with registers, each filter over its own group's channels.
 
-``convlab.plan`` takes it for a problem with groups, because the ladder's stages compute one group.
+``convlab.plan`` takes this stage for groups, because the ladder's stages compute one group.
 A depthwise layer has as many groups as channels. Its sums have nine terms (3 x 3 filters), and each
 input is used nine times, so a matrix product gains nothing. A thread computes one pixel of up to
 ``MOST_SUMS`` output channels of one group, and each input that it reads serves all of them.
@@ -12,7 +12,7 @@ from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Launch, Program, Stage, blocks_for
 
 THREADS = 256
-MOST_SUMS = 8  # of a thread, in registers
+MOST_SUMS = 8  # sums of a thread, in registers
 
 
 def make_kernel(problem: ConvProblem, M_T: int) -> Kernel:
@@ -33,7 +33,7 @@ def make_kernel(problem: ConvProblem, M_T: int) -> Kernel:
         o_w = pixel % uint32(W_o)
         o_h = pixel // uint32(W_o) % uint32(H_o)
         i = pixel // uint32(W_o * H_o)
-        first = j // uint32(M_g) * uint32(C_g)  # of the group's input channels
+        first = j // uint32(M_g) * uint32(C_g)  # the group's first input channel
 
         sums = cuda.local.array(M_T, float32)
         for c in range(M_T):

@@ -4,8 +4,8 @@
 ``n = (i * H_o + m) * W_o + o`` and ``k = (r * H_f + u) * W_f + v``: a row for each term of the
 sums, a column for each output pixel. It is about H_f * W_f / (s_h * s_w) times as large as the
 input, so the images of a batch may go through in slices (:mod:`batch_slices`). Rows are padded to
-a multiple of eight columns, 32 bytes: float4s are aligned, and each row begins with a sector of its
-own.
+a multiple of eight columns, 32 bytes, so that float4s are aligned and each row begins where a
+sector begins.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def columns_buffer(problem: ConvProblem) -> Buffer:
 def im2col_launch(problem: ConvProblem, by_image: bool = False) -> Launch:
     """The plain im2col kernel, a thread for each element of the matrix.
 
-    ``by_image`` writes a matrix for each image, one after the other and with no padding, instead of
-    one whose rows go through all images.
+    With ``by_image`` it writes a matrix for each image, one after the other and with no padding,
+    instead of one matrix for all images.
     """
     width = problem.N if by_image else pitch(problem.N)
     kernel = make_im2col(problem, width, by_image)
@@ -77,8 +77,8 @@ def make_im2col(problem: ConvProblem, WIDTH: int, BY_IMAGE: bool) -> Any:
 
 
 def product_launch(problem: ConvProblem, tile: Tile) -> Launch:
-    """The filter matrix times the im2col matrix, written as an output tensor. How to make a GEMM
-    fast is the ladder's subject from s05 to s09. Raises ``ValueError`` for an unsuited tile."""
+    """The filter matrix times the im2col matrix, written as an output tensor. Stages s05 to s09
+    show how to make a GEMM fast. Raises ``ValueError`` for a tile that does not suit."""
     require_float4(tile)
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
     return Launch(
@@ -91,8 +91,8 @@ def product_launch(problem: ConvProblem, tile: Tile) -> Launch:
 
 @lru_cache(maxsize=32)  # one kernel for all stages
 def make_product(problem: ConvProblem, tile: Tile) -> Any:
-    """s08's kernel, except that its right-hand side is a matrix in memory, so that it too is loaded
-    as float4s and without a division."""
+    """s08's kernel, except that the right-hand side is a matrix in memory, so this matrix is also
+    loaded as float4s and without divisions."""
     M, N, K, PITCH = problem.M, problem.N, problem.K, pitch(problem.N)
     PIXELS = problem.H_o * problem.W_o
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T

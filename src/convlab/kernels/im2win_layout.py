@@ -1,22 +1,22 @@
 """The im2win tensor with channels innermost, for s10b to s11c, and the filter packed to match.
 
-s10's tensor keeps channels outermost, where windows start at any address. Here they go innermost:
+s10's tensor keeps channels outermost, so windows start at any address. Here channels are innermost:
 ``windows[i * H_o + m, k, u * C_i + r] = input[i, r, m * s_h + u * d_h - p_h, k - p_w]``, groups of
 ``G = H_f * C_i`` elements per column, rounded up to a multiple of four with zeros. All
 ``K_W = W_f * G`` elements of a window are then neighbours and start at a multiple of 16 bytes.
 (With dilation in width, the columns of a window are d_w groups apart.)
 
-The transform computes nothing, so a copy of as many bytes is its lower bound. Neighbours in what is
-read are far apart in what is written: each kernel fills a tile of shared memory line by line and
-empties it column by column, four numbers at a time on both sides where addresses allow it. A line
-is one more than its columns long: an odd number, so that a column too lies in 32 banks. No pixel is
-read from global memory for each of the H_f rows of windows that it is in:
+The transform computes nothing, so the time of a copy of equally many bytes is its lower bound.
+Neighbours in the input are far apart in the tensor, so each kernel fills a tile of shared memory
+line by line and empties it column by column, by float4 on both sides if the addresses allow it. A
+line is one element longer than its columns; this odd length spreads a column over 32 banks too. A
+pixel is in H_f rows of windows, but no kernel reads it H_f times from global memory:
 
 - Many channels (:func:`make_transform_by_pixels`): the lines of a tile are channels, its columns
-  pixels of an image, and each pixel's run of channels is written to every group that it is in.
-- Few channels (:func:`make_transform_by_groups`), where such a run would be less than a sector: the
-  lines are all channels of the input rows under a band of output rows, so that whole groups leave,
-  one after the other.
+  pixels of an image, and each pixel's channels are written to every group that the pixel is in.
+- Few channels (:func:`make_transform_by_groups`): the channels of a pixel would be less than a
+  sector. So the lines are all channels of the input rows under a band of output rows, and whole
+  groups are written, one after the other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from convlab.stage import Buffer, Flat, Launch, Program, Tile, blocks_for
 WARP = 32
 FETCHED = 16  # elements that a thread loads before it stores the first
 BLOCKS = 5  # of 256 threads, resident on an SM
-MANY_CHANNELS = 24  # from here on three quarters of a tile's lines are channels
+MANY_CHANNELS = 24  # with so many, three quarters of a tile's lines hold channels
 TILE_ELEMENTS = (4096, 8192, 12288)  # of a tile of few channels; the last is all of 48 KiB
 MODEST_READS = 1.25
 
@@ -51,15 +51,15 @@ def group_size(problem: ConvProblem) -> int:
 def make_fill(place: Any, LINES: int, COLUMNS: int, BY_FLOAT4: bool, SIDE: int) -> Any:
     """``fill(source, tile, origin, t)``: a block's threads fetch LINES x COLUMNS elements.
 
-    ``place(origin, line, column)`` says where in ``source`` an element is: whether there is one
-    (zero otherwise), and its number; ``origin`` is what it has to know of the block. Lines begin
-    COLUMNS + 1 elements apart in ``tile``. ``t`` is one of the block's SIDE * SIDE / 4 threads. A
-    warp takes 32 columns of a line at a time, or, by float4, of four lines: eight float4s of
-    each, whose elements then go to 32 banks.
+    ``place(origin, line, column)`` returns whether ``source`` has the element (it is zero
+    otherwise), and the element's index in ``source``. ``origin`` is what ``place`` has to know of
+    the block. Lines begin COLUMNS + 1 elements apart in ``tile``. ``t`` is one of the block's
+    SIDE * SIDE / 4 threads. A warp takes 32 columns of one line at a time, or, by float4, 32
+    columns of four lines: eight float4s of each line, whose elements then go to 32 banks.
     """
     WARPS, PITCH = SIDE // FLOAT4, COLUMNS + 1
-    NUMBERS = LINES_AT_A_TIME = FLOAT4 if BY_FLOAT4 else 1  # what a thread fetches, a warp begins
-    RUNS = SIDE // NUMBERS  # lanes side by side
+    NUMBERS = LINES_AT_A_TIME = FLOAT4 if BY_FLOAT4 else 1  # numbers per thread, lines per warp
+    RUNS = SIDE // NUMBERS  # lanes along a line
     DOWN = blocks_for(LINES, LINES_AT_A_TIME)
     UNITS = DOWN * blocks_for(COLUMNS, SIDE)
     STEPS = blocks_for(UNITS, WARPS)
@@ -101,10 +101,10 @@ def make_fill(place: Any, LINES: int, COLUMNS: int, BY_FLOAT4: bool, SIDE: int) 
 
 @lru_cache(maxsize=32)  # one kernel for all stages
 def layout_transforms(problem: ConvProblem, tile: Tile) -> Program:
-    """What comes before the main kernel: the im2win tensor ``windows``, rows of the output x
-    columns of the padded input x G, and the re-ordered filter ``packed``, for every row of blocks
-    one matrix, so that a slice of it is one piece of memory. A transform's block has a warp's lanes
-    along a side, fewer only where a simulator runs tiny tiles."""
+    """The launches before the main kernel. They make the im2win tensor ``windows`` (rows of the
+    output x columns of the padded input x G) and the re-ordered filter ``packed``, one matrix for
+    every row of blocks, so that a slice is one piece of memory. The side of a transform's block is
+    a warp's lanes, fewer only when a simulator runs tiny tiles."""
     p, side, row_blocks = problem, min(tile.N_B, WARP), blocks_for(problem.M, tile.M_B)
     K_P = blocks_for(p.W_f * group_size(p), tile.K_B) * tile.K_B
     windows = Buffer("windows", (p.N_i * p.H_o, window_columns(p), group_size(p)))
@@ -131,7 +131,7 @@ def require_even_loads(tile: Tile) -> None:
 
 
 def by_pixels_launch(problem: ConvProblem, side: int) -> Launch:
-    """The transform of many channels, ``side`` of them a block."""
+    """The transform of many channels, ``side`` of them per block."""
     rows, width = pixel_grid(problem)
     columns = 2 * side
     blocks = problem.N_i * blocks_for(rows * width, columns) * blocks_for(problem.C_i, side)
@@ -140,15 +140,16 @@ def by_pixels_launch(problem: ConvProblem, side: int) -> Launch:
 
 
 def pixel_grid(problem: ConvProblem) -> tuple[int, int]:
-    """Rows that windows reach and their width: without padding the input's own, whose rows are
-    neighbours in memory; otherwise the windows', zeros around the image included."""
+    """The number of rows that windows reach, and the width of a row. Without padding it is the
+    input's width, so rows are neighbours in memory; otherwise it is the windows' width, which
+    includes the zeros around the image."""
     p = problem
     rows = (p.H_o - 1) * p.s_h + p.window_shape[0]
     return rows, window_columns(p) if p.padded_shape != (p.H_i, p.W_i) else p.W_i
 
 
 def make_transform_by_pixels(problem: ConvProblem, COLUMNS: int, SIDE: int) -> Any:
-    """Each pixel is read once, and written to as many groups as rows of windows see it."""
+    """Each pixel is read once and written to one group for each row of windows that sees it."""
     p = problem
     _, C_i, H_i, W_i = p.input_shape
     H_f, H_o, W_w, G = p.H_f, p.H_o, window_columns(p), group_size(p)
@@ -203,9 +204,9 @@ def make_transform_by_pixels(problem: ConvProblem, COLUMNS: int, SIDE: int) -> A
 
 
 class Band(NamedTuple):
-    """What a tile of few channels holds: how many output rows' groups, on how many lines and
-    columns. ``whole`` says that it is all channels of the input rows under them; otherwise it is a
-    part of one row's groups, because whole ones do not fit."""
+    """What a tile of few channels holds: the groups of how many output rows, on how many lines and
+    columns. If ``whole``, the lines are all channels of the input rows under the output rows;
+    otherwise the tile holds a part of one row's groups, because whole groups do not fit."""
 
     rows: int
     lines: int
@@ -213,15 +214,15 @@ class Band(NamedTuple):
     whole: bool
 
     def reads(self, problem: ConvProblem) -> float:
-        """Input rows that it reads for each that it needs and no band beside it reads."""
+        """How many input rows the band reads for each row that it adds to the band before it."""
         p = problem
         read = (self.rows - 1) * p.s_h + p.window_shape[0] if self.whole else p.H_f
         return read / (self.rows * min(p.s_h, p.H_f))
 
 
 def band_for(problem: ConvProblem, side: int) -> Band:
-    """The smallest tile that reads little twice, since many small ones overlap best; where none
-    does, the one that reads least."""
+    """The smallest tile that reads few rows twice, because many small tiles overlap best. If there
+    is none, the tile that reads least."""
     bands = [_band_in(problem, size * side * side // WARP**2, side) for size in TILE_ELEMENTS]
     modest = [band for band in bands if band.reads(problem) <= MODEST_READS]
     return (modest or [min(bands, key=lambda band: band.reads(problem))])[0]
@@ -239,7 +240,7 @@ def _band_in(problem: ConvProblem, elements: int, side: int) -> Band:
 
 
 def by_groups_launch(problem: ConvProblem, side: int) -> Launch:
-    """The transform of few channels, a band of output rows a block."""
+    """The transform of few channels, one band of output rows per block."""
     band = band_for(problem, side)
     chunks = blocks_for(window_columns(problem), band.columns)
     parts = 1 if band.whole else blocks_for(group_size(problem), band.lines)
@@ -250,14 +251,14 @@ def by_groups_launch(problem: ConvProblem, side: int) -> Launch:
 
 def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any:
     """Line ``(b * s_h + u * d_h) * C_i + r`` of a whole tile is in the groups of the band's row b;
-    line g of a part is element g of it."""
+    line g of a partial tile is element g of the tile's part of a group."""
     p = problem
     _, C_i, H_i, W_i = p.input_shape
     H_f, H_o, W_w, G = p.H_f, p.H_o, window_columns(p), group_size(p)
     s_h, p_h, p_w, d_h = p.s_h, p.p_h, p.p_w, p.d_h
     BAND, LINES, COLUMNS, WHOLE = band
     PITCH, THREADS = COLUMNS + 1, SIDE * (SIDE // FLOAT4)
-    ROW_STEP = 1 if WHOLE else d_h  # input rows from C_i lines to the next
+    ROW_STEP = 1 if WHOLE else d_h  # input rows from one set of C_i lines to the next
     SPREAD = (d_h - 1) * C_i if WHOLE else 0  # lines between those of one filter row and the next
     PART, ELEMENTS = G if WHOLE else LINES, H_f * C_i  # of a group; the others are zeros
     TILE, QUADS = LINES * PITCH, PART // FLOAT4
@@ -333,7 +334,7 @@ def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, M_B: int, SIDE: i
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def row_of(e):
-        """Where element e of a filter goes. After the last one come the rows of zeros."""
+        """The row of element e of a filter. From e = K on, it is a row of zeros."""
         if e < K:
             r, u, v = e // (H_f * W_f), e // W_f % H_f, e % W_f
             return uint32(v * G + u * C_i + r)

@@ -15,7 +15,7 @@ THREADS = 256
 
 @lru_cache(maxsize=32)  # one kernel for all stages
 def bias_launch(problem: ConvProblem) -> Launch:
-    """Every output starts as its channel's bias: what is added to it must start from something."""
+    """Every output starts as its channel's bias, because additions need a first value."""
     C_o, PIXELS = problem.C_o, problem.H_o * problem.W_o
     OUTPUTS = problem.M * problem.N
 
@@ -30,7 +30,7 @@ def bias_launch(problem: ConvProblem) -> Launch:
 
 
 def zeros_launch(problem: ConvProblem) -> Launch:
-    """Makes ``output`` zeros, for split-K's additions."""
+    """Sets ``output`` to zeros, for split-K's additions."""
     OUTPUTS = problem.M * problem.N
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))

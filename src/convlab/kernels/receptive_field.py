@@ -1,10 +1,10 @@
-"""The receptive field of a block, as s02's stages share it: what they stage, and where.
+"""The receptive field of a block, which s02's stages share: its size, and how a block loads it.
 
-A block computes a region of B_Y x B_X output pixels. What that region sees of one input channel,
-its receptive field, is a rectangle with a halo as wide as the filter: neighbouring pixels see
-almost the same of it, so it is fetched once into shared memory. A field that does not fit (a very
-large filter, stride or dilation) is taken in parts: fewer filter rows and columns at a time, and a
-smaller region.
+A block computes a region of B_Y x B_X output pixels. The part of an input channel that the region
+sees, its receptive field, is a rectangle with a halo as wide as the filter. Neighbouring pixels see
+almost the same elements, so the block fetches the field once into shared memory. A field that does
+not fit (because of a very large filter, stride or dilation) is taken in parts: fewer filter rows
+and columns at a time, and a smaller region.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Field:
 
 
 def field_for(problem: ConvProblem, most_channels: int) -> Field:
-    """The field that fits shared memory; of no more than ``most_channels`` channels at a time."""
+    """The field that fits shared memory, with at most ``most_channels`` channels at a time."""
     p = problem
     sizes = [min(REGION[0], p.H_o), min(REGION[1], p.W_o), p.H_f, p.W_f]
     steps = (p.s_h, p.s_w, p.d_h, p.d_w)
@@ -76,15 +76,15 @@ def field_for(problem: ConvProblem, most_channels: int) -> Field:
 
 
 def channel_parallel_field(problem: ConvProblem) -> Field:
-    """The field of a block with a thread for each pixel of its region and input channel: paper 001
-    takes the largest block there is."""
+    """The field of a block with a thread for each pixel of its region and each input channel. Paper
+    001 takes the largest possible block."""
     pixels = min(REGION[0], problem.H_o) * min(REGION[1], problem.W_o)
     return field_for(problem, MOST_THREADS // pixels)
 
 
 def make_stage_field(problem: ConvProblem, field: Field, THREADS: int) -> Any:
-    """A device function: the block's threads fetch the field of channels r0.. and filter part
-    (u0, v0) together, zeros where it is padding or there is no such channel."""
+    """A device function: the block's threads together fetch the field of channels r0.. and filter
+    part (u0, v0), with zeros for padding and for channels that do not exist."""
     p = problem
     _, C_i, H_i, W_i = p.input_shape
     s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
@@ -92,8 +92,9 @@ def make_stage_field(problem: ConvProblem, field: Field, THREADS: int) -> Any:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def stage_field(input, S, i, r0, m0, n0, u0, v0, t):
-        # As many turns for every thread: the compiler unrolls them and asks for all elements before
-        # it waits for any. With range(t, ELEMENTS, THREADS) lanes would leave at different turns.
+        # Every thread takes equally many turns, so the compiler unrolls them and issues all loads
+        # before it waits for any. With range(t, ELEMENTS, THREADS) lanes would leave at different
+        # turns.
         for first in range(0, ELEMENTS, THREADS):
             e = uint32(first) + t  # 32-bit divisions cost a third of 64-bit ones
             if e < ELEMENTS:
@@ -109,7 +110,7 @@ def make_stage_field(problem: ConvProblem, field: Field, THREADS: int) -> Any:
 
 
 def channel_parallel_program(problem: ConvProblem, field: Field, kernel: Any) -> Program:
-    """The outputs filled with the bias, then a thread for each pixel and input channel."""
+    """Fills the outputs with the bias, then starts a thread for each pixel and input channel."""
     down, across = field.regions(problem)
     launch = Launch(
         kernel,

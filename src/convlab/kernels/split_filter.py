@@ -1,5 +1,5 @@
 """The filter split in two before the launch, for s13 to s14: both parts of each number (see
-:mod:`tf32x3`), in the order in which tensor cores hold them. K counts as :mod:`window_copies` does.
+:mod:`tf32x3`), in the order in which tensor cores hold them. Terms are as in :mod:`window_copies`.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def pack_filter(problem: ConvProblem, tile: Tile, layout: Layout) -> Program:
     M, K, K_P = problem.M, problem.K, tile.whole_slices(problem.K)
     row_blocks, PLACES = blocks_for(M, tile.M_B), problem.H_f * problem.W_f
     M_P, GROUP = row_blocks * tile.M_B, tile.channel_group(problem)
-    # How many steps of 8 terms a warp packs. Where slices are channels of one place: the same 8
-    # channels at every place of the filter, which are neighbours in memory.
+    # How many steps of 8 terms a warp packs. If a slice is channels of one place, a warp packs the
+    # same 8 channels at every place of the filter, because these are neighbours in memory.
     STEPS, GROUP_STEPS = PLACES if GROUP > 1 else 1, max(1, GROUP // 8)
     BLOCKS_K = K_P // 8 // STEPS
-    # A number's rank in the order of the strides, of which each lane packs four neighbours.
+    # The numbers have ranks in the order of the strides; each lane packs four neighbours by rank.
     digits, ranks, rank = ("m1", "m4", "m8", "k1", "k4"), {}, 1
     for name in sorted(digits, key=lambda name: getattr(layout, name)):
         ranks[name] = rank
@@ -106,7 +106,7 @@ def pack_filter(problem: ConvProblem, tile: Tile, layout: Layout) -> Program:
             store4(packed, at, (large0, large1, large2, large3))
             store4(packed, at + SMALL, (small0, small1, small2, small3))
 
-    # In one dimension, because along y there may be too many.
+    # The grid has one dimension, because y may not hold so many blocks.
     grid = (BLOCKS_K * blocks_for(M_P, 16 * PACKING_WARPS),)
     launch = Launch(split_filter, grid, (PACKING_WARPS * WARP,), (Flat("weight"), Flat("packed")))
     return Program((Buffer("packed", (row_blocks, K_P, 2 * tile.M_B)),), (launch,))

@@ -10,11 +10,12 @@ precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak 
 
   The product left out is at most 2**-22 of the whole, and the last bit of the small parts loses as
   much again: eight times float32's rounding of one product, far less than its rounding of a sum.
-- They truncate at every addition where other units round. So they add 16 terms at most, the small
-  products first, and begin again at zero; ordinary additions, which round, add these partial sums.
+- They truncate at every addition where other units round. So the stages let them add at most
+  16 terms, the small products first, and begin again at zero. Ordinary additions, which round, add
+  these partial sums.
 
 Below ``2**-113`` a number's small part is too small for TF32: each such number may be off by
-``2**-136``. An infinity has no small part, and a number next to the largest rounds to infinity:
+``2**-136``. An infinity has no small part, and a number next to the largest rounds to infinity, so
 their sums become NaN or infinite. The fix-up computes such a sum again as s01 does, so infinities
 and NaN are those of the other stages.
 """
@@ -35,9 +36,9 @@ MMA_K = 8  # terms that an instruction multiplies
 
 
 def make_unrolled(multiply: Any, K_B: int, STEP: int) -> Any:
-    """``multiply(..., k, R_O)`` for k = 0, STEP, ... below K_B: each a call with a constant k,
-    because the compiler does not unroll so long a loop. One step is a call as well: a loop over it
-    cost s13b 1.37 times the time on Conv7."""
+    """``multiply(..., k, R_O)`` for k = 0, STEP, ... below K_B: each is a call with a constant k,
+    because the compiler does not unroll so long a loop. A single step is a call as well, because
+    with a loop s13b took 1.37 times as long on Conv7."""
 
     def steps_from(k: int) -> Any:
         following = steps_from(k + STEP) if k + STEP < K_B else None
@@ -66,7 +67,7 @@ def require_warp_tiles(tile: Tile, LANES_M: int, LANES_N: int) -> None:
 
 
 def require_warpgroup_tile(tile: Tile) -> None:
-    """Raise ``ValueError`` for a tile that four warps side by side do not share: each has all
+    """Raise ``ValueError`` for a tile that four warps side by side cannot share: each has all
     channels of 32 windows. With more than 128 channels sums spill and two slices do not fit."""
     require_warp_tiles(tile, LANES_M=4, LANES_N=8)
     tile.require(tile.N_T == 4, "N_T must be 4, because a warp multiplies four columns a lane")

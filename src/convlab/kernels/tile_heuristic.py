@@ -6,8 +6,8 @@ what a GPU's busiest SM has to do, with the constants of s11 to s14 as data. In 
     latency = rounds * slices * (slice + copy * copies + K_B * (step + fma * M_T * N_T))
     split-K's price = SPLIT + ADDITION * splits * M * N
 
-Throughput counts where many warps take turns, latency where an SM has one block or two. Where both
-count, neither hides wholly behind the other: the time is the root of the sum of their squares.
+Throughput counts if many warps take turns, latency if an SM has one or two blocks. If both count,
+neither hides the other completely, so the time is the root of the sum of their squares.
 docs/tiles.md explains the model, what its constants are fitted to, and how well it chooses.
 """
 
@@ -24,11 +24,11 @@ from convlab.problem import ConvProblem
 from convlab.stage import GRID_LIMIT, Program, Stage, Tile, blocks_for
 
 H200_SMS = 132  # assumed where the number of SMs is unknown
-FMA_A_CLOCK = 102.0  # multiply-adds of the best tile, where 128 is what the arithmetic could do
+FMA_A_CLOCK = 102.0  # multiply-adds of the best tile; the arithmetic units could do 128
 SPLIT, ADDITION = 4700.0, 0.0042  # clocks
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-MOST_SUMS = 64  # a thread's, to be split: more leave the registers in the atomic epilogue
-FEW_SUMS = 32  # a thread's, for windows of few terms: more warps hide each other's loads
+MOST_SUMS = 64  # per thread in split-K: more would spill in the atomic epilogue
+FEW_SUMS = 32  # per thread for windows of few terms, so that more warps hide each other's loads
 FEW_OUTPUTS = 6 * 64 * 64 * H200_SMS  # six blocks of 64 x 64 for each SM: small blocks are tried
 
 Shape = tuple[int, int, int, int]  # (M_B, N_B, M_T, N_T) of a tile
@@ -51,8 +51,8 @@ class Latency:
 
 @dataclass(frozen=True, eq=False)
 class Heuristic:
-    """The model with a stage's constants. ``rates`` are multiply-adds per clock on an H200 where
-    nothing is left over, over those of the best tile; its keys are the shapes to choose from."""
+    """The model with a stage's constants. ``rates`` are multiply-adds per clock on an H200, without
+    remainders and relative to the best tile; its keys are the shapes to choose from."""
 
     rates: Mapping[Shape, float]
     slice_depth: Callable[[ConvProblem], int]  # K_B
@@ -60,24 +60,24 @@ class Heuristic:
     latency: Latency | None = None
     terms: Callable[[ConvProblem], int] = lambda problem: problem.K  # of a sum, zeros included
     window_copy: int = 1  # elements of the windows that one copy moves
-    smallest: tuple[int, int] = (1, 1)  # M_B that is worth trying: of few outputs, of many
+    smallest: tuple[int, int] = (1, 1)  # the smallest M_B to try: for few outputs, for many
     deep: tuple[Shape, int] | None = None  # a shape that few outputs also try with this K_B
-    few_terms: int = 0  # of a window: up to so many, a thread has at most FEW_SUMS
-    most_scalar_sums: int = 1024  # a thread's, where its stores are scalar: more would spill
-    registers: int = 64  # that a thread needs beside its sums, and for each step of K_B
+    few_terms: int = 0  # if a window has at most so many, a thread has at most FEW_SUMS
+    most_scalar_sums: int = 1024  # per thread, if its stores are scalar: more would spill
+    registers: int = 64  # per thread beside its sums; and for each step of K_B
     registers_of_k: int = 0
-    alone: float = 1.0  # blocks that one counts for which has an SM to itself in the last round
+    alone: float = 1.0  # a block that has an SM to itself in the last round counts as so many
     splits: tuple[int, ...] = (1,)
-    most_outputs: int = 0  # that are split
+    most_outputs: int = 0  # problems with more are not split
 
     def resident_blocks(self, tile: Tile) -> int:
         """Blocks that an SM's registers hold at a time."""
         return tile.resident_blocks(self.registers + self.registers_of_k * tile.K_B)
 
     def candidates(self, problem: ConvProblem) -> tuple[Tile, ...]:
-        """The tiles to choose from, which a tuner measures: none that computes a third more
-        channels than another, those that do not exist included, none with more blocks than a grid
-        has, and none whose sums would leave the registers."""
+        """The tiles to choose from, which a tuner measures. This leaves out tiles that compute over
+        a third more channels than another tile (channels that do not exist included), tiles with
+        more blocks than a grid has, and tiles whose sums would spill."""
         few_outputs = problem.M * problem.N <= FEW_OUTPUTS
         scalar_stores = problem.H_o * problem.W_o % FLOAT4 != 0
         most_sums = self.most_scalar_sums if scalar_stores else 1024
@@ -103,7 +103,7 @@ class Heuristic:
     def estimated_cost(
         self, problem: ConvProblem, tile: Tile, sm_count: int = H200_SMS, splits: int = 1
     ) -> float:
-        """What the model says of one of the :meth:`candidates`, in clocks."""
+        """The time that the model estimates for one of the :meth:`candidates`, in clocks."""
         blocks = splits * blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
         slices = blocks_for(blocks_for(self.terms(problem), tile.K_B), splits)
         busiest, resident = blocks_for(blocks, sm_count), self.resident_blocks(tile)
@@ -120,9 +120,9 @@ class Heuristic:
         return math.hypot(throughput, latency) + price
 
     def best_splits(self, problem: ConvProblem, tile: Tile, sm_count: int = H200_SMS) -> int:
-        """The number of blocks among which the model splits each sum, at most :meth:`most_splits`:
-        1 for too many outputs, for a tile that the model does not know, and where a thread's sums
-        would spill. Half as many do where every addition needs a bounds check."""
+        """The number of blocks among which the model splits each sum, at most :meth:`most_splits`.
+        It is 1 for too many outputs, for a tile that the model does not know, and if a thread's
+        sums would spill. With a bounds check for every addition, half as many sums spill."""
         return self._cheapest_splits(problem, tile, sm_count, self.most_splits(problem) or 1)
 
     def _cheapest_splits(self, problem: ConvProblem, tile: Tile, sm_count: int, most: int) -> int:
@@ -138,10 +138,10 @@ class Heuristic:
 
     @lru_cache(maxsize=64)  # noqa: B019  (the instances are this module's constants)
     def most_splits(self, problem: ConvProblem) -> int:
-        """The most atomic additions to an output: the parts that any of :meth:`candidates` has on
-        an H200, 0 where none splits. Other tiles and other GPUs have no more, so the check of an
-        output needs only the problem. By the model, on docs/tiles.md's 93 problems and GPUs of 16,
-        24, to 264 SMs, that costs 16 % at most, and more than 1 % in 6 of 100 cases."""
+        """The most atomic additions to an output: the most parts that any of :meth:`candidates` has
+        on an H200, 0 if none splits. Other tiles and other GPUs get no more parts, so the check of
+        an output needs only the problem. By the model, on docs/tiles.md's 93 problems and GPUs of
+        16, 24, to 264 SMs, this limit costs at most 16 %, and more than 1 % in 6 of 100 cases."""
         most = max(
             self._cheapest_splits(problem, tile, H200_SMS, self.splits[-1])
             for tile in self.candidates(problem)
@@ -155,8 +155,8 @@ class Heuristic:
         relu: bool = False,
         whole_sums: bool = False,
     ) -> Tile:
-        """The tile that the model takes to be the fastest: each with its :meth:`best_splits`, or
-        with either option, which rules out split-K, each unsplit."""
+        """The tile that the model finds the fastest. Each tile counts with its :meth:`best_splits`,
+        or unsplit if either option is set, because both rule out split-K."""
 
         def cost(tile: Tile) -> float:
             unsplit = relu or whole_sums or len(self.splits) == 1
@@ -172,15 +172,15 @@ def im2win_terms(problem: ConvProblem) -> int:
 
 
 def depth_8_or_16(terms: int) -> int:
-    """K_B: 16 where that adds at most 2 % to the terms, else 8."""
+    """K_B: 16 if this adds at most 2 % to the terms, else 8."""
     return 16 if blocks_for(terms, 16) * 16 <= 1.02 * terms else 8
 
 
 def fused_depth(problem: ConvProblem) -> int:
-    """K_B of s12: 16 or 8 channels of one place of the filter where that divides C_i. Else 16
-    where that adds at most 2 % to K, for large K; else the depth from 6 to 16 with the fewest
-    steps, the smallest of them. An odd depth needs two slices in a turn of the loop: where there
-    are only two or three slices, and no padding, the next even depth is quicker."""
+    """K_B of s12: 16 or 8 channels of one place of the filter if this divides C_i. Otherwise 16 if
+    this adds at most 2 % to K, for large K; otherwise the depth from 6 to 16 with the fewest steps,
+    the smallest of several. An odd depth needs two slices in a turn of the loop, so with only two
+    or three slices, and no padding, the next even depth is faster."""
     for channels in (16, 8):
         if problem.C_i % channels == 0:
             return channels
@@ -231,7 +231,7 @@ S12 = Heuristic(
     smallest=(32, 64),
     deep=((32, 32, 4, 4), 32),  # fewer barriers
     splits=SPLITS,
-    most_outputs=9 * 64 * 64 * H200_SMS,  # with more, split-K gained 3 % or lost
+    most_outputs=9 * 64 * 64 * H200_SMS,  # with more outputs, split-K gained at most 3 % or lost
 )
 
 S11F = replace(S12, splits=(1,))
@@ -272,8 +272,8 @@ HEURISTICS = {"s11": S11, "s11d": S11D, "s11f": S11F, "s12": S12, "s13": S13, "s
 
 
 def paper_tile(problem: ConvProblem) -> Tile:
-    """The paper's own sizes (128 x 128 x 8, 8 x 8 a thread), but 64 rows where 128 would leave at
-    least a quarter of all rows without a channel, and 64 leave fewer."""
+    """The paper's own sizes (128 x 128 x 8, 8 x 8 per thread), but 64 rows if 128 would leave at
+    least a quarter of all rows without a channel, and 64 would leave fewer."""
     rows_of_128, rows_of_64 = (blocks_for(problem.M, size) * size for size in (128, 64))
     wasteful = 4 * (rows_of_128 - problem.M) >= rows_of_128
     M_B = 64 if wasteful and rows_of_64 < rows_of_128 else 128
@@ -304,8 +304,8 @@ def production_tile(
 def splits_for(
     stage: Stage, problem: ConvProblem, tile: Tile | None, sm_count: int | None, **options: bool
 ) -> dict[str, int]:
-    """``{"splits": n}`` for a stage with split-K, by the model; nothing for any other stage, and
-    where an option rules it out."""
+    """``{"splits": n}`` for a stage with split-K, by the model; empty for any other stage, and if
+    an option rules split-K out."""
     heuristic = heuristic_of(stage)
     if not heuristic or len(heuristic.splits) == 1 or tile is None or any(options.values()):
         return {}

@@ -1,17 +1,17 @@
 """Windows copied straight from the input, asynchronously, and the epilogue that stores outputs.
 
-From s11d on copies replace the im2win tensor. Neighbouring threads fetch the same element of
+From s11d on, copies replace the im2win tensor. Neighbouring threads fetch the same element of
 neighbouring windows, so each row of a slice is read along a row of the input; for padding the
-copies leave zeros. A window's K elements come as channels in groups, for each group the filter's
-places (u, v) row by row, for each place the channels of the group. If K_B divides C_i, a group has
-K_B channels, and a slice is one place of one group, looked up once for all its elements. If not
-(three input channels), a group is one channel, and every element is looked up. Successive slices
-read almost the same rows, which are still in L1.
+copies write zeros. A window's K elements have this order: groups of channels; in a group, the
+filter's places (u, v) row by row; at a place, the channels of the group. If K_B divides C_i, a
+group has K_B channels, and a slice is one place of one group, which is looked up once for all its
+elements. If not (three input channels), a group is one channel, and every element is looked up.
+Successive slices read almost the same rows, which are still in L1.
 
-In the epilogue, from s11e on, four outputs are one 128-bit store where those of an image are a
-multiple of four: a thread's windows are neighbours. Elsewhere stores are scalar, and windows are
-interleaved across the lanes of a warp: the lanes' stores touch neighbours, where they would touch
-four sectors and write a quarter of each.
+From s11e on, the epilogue stores four outputs by one 128-bit store if the number of outputs per
+image is a multiple of four, because a thread's windows are then neighbours. Otherwise stores are
+scalar, and windows are interleaved across the lanes of a warp, so that the lanes' stores touch
+neighbours. Without this they would touch four sectors and write a quarter of each.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def make_fetch(
 
 
 def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> Any:
-    """A slice of the packed filter: ``parts`` numbers for each of the filter's."""
+    """Fetches a slice of the packed filter, which has ``parts`` numbers for each number of the
+    filter."""
     WIDTH, K_B, THREADS = parts * tile.M_B, tile.K_B, tile.threads
     RUNS, EVEN = blocks_for(K_B * WIDTH // FLOAT4, THREADS), K_B * WIDTH // FLOAT4 % THREADS == 0
 
@@ -108,7 +109,7 @@ def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> Any:
 
 def make_interleave(LANES: int) -> tuple[Any, Any]:
     """``column(window)``, where a window of the block lies in a slice's rows, and
-    ``window_at(column)``, the first of the four windows there, of which each next one is ``LANES``
+    ``window_at(column)``, the first of the four windows there; each next window is ``LANES``
     further. A lane reads four columns with one load. LANES = 1: four neighbours. LANES = 8: columns
     4 to 7 are windows 1, 9, 17 and 25, so eight lanes store neighbours."""
     ALL = FLOAT4 * LANES
@@ -127,9 +128,10 @@ def make_interleave(LANES: int) -> tuple[Any, Any]:
 def make_windows_of_thread(
     problem: ConvProblem, tile: Tile, by_llvm: bool = False
 ) -> tuple[Any, int]:
-    """``windows_of_thread(n0, t, first, i_h, i_w)``: where a thread's windows begin in memory, rows
-    and columns, past the last one that again, whose results are not written; and how many. Numba
-    inlines it, or with ``by_llvm`` LLVM: else s12e spills on Conv8, s13 on Conv3."""
+    """``windows_of_thread(n0, t, first, i_h, i_w)`` finds where a thread's windows begin: in
+    memory, and their rows and columns. Past the last window it takes the last one again; those
+    results are not written. The second result is how many windows a thread has. Numba inlines the
+    function, or LLVM does with ``by_llvm``; otherwise s12e spills on Conv8 and s13 on Conv3."""
     p = problem
     N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
     s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
@@ -151,9 +153,9 @@ def make_windows_of_thread(
 def make_fetch_windows(
     problem: ConvProblem, tile: Tile, padding: int = 0, lanes: int = 1, rotation: int = 0
 ) -> Any:
-    """A slice of N_B windows, from the input. In shared memory they are interleaved across
-    ``lanes``, a row ends with ``padding`` unused elements, and row k is rotated by
-    ``rotation * (k % 4)``, where K_B is a multiple of 4."""
+    """Fetches a slice of N_B windows from the input. In shared memory the windows are interleaved
+    across ``lanes``, a row ends with ``padding`` unused elements, and row k is rotated by
+    ``rotation * (k % 4)``; K_B is then a multiple of 4."""
     p = problem
     K, H_i, W_i, PLANE = p.K, p.H_i, p.W_i, p.H_i * p.W_i
     PITCH, N_B, K_B = tile.N_B + padding, tile.N_B, tile.K_B
@@ -162,7 +164,7 @@ def make_fetch_windows(
     TURNS, EVEN = blocks_for(K_B, STEP), K_B % STEP == 0
     ALL_INSIDE, TAIL = p.padding == ((0, 0), (0, 0)), K % K_B != 0
     locate, (column, _) = make_locate(problem, tile), make_interleave(lanes)
-    index = int32 if p.N_i * p.C_i * p.H_i * p.W_i < 2**31 else int64  # the shorter is quicker
+    index = int32 if p.N_i * p.C_i * p.H_i * p.W_i < 2**31 else int64  # 32-bit arithmetic is faster
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def inside(i_h, i_w):
@@ -188,7 +190,7 @@ def make_fetch_windows(
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def place_by_place(input, slice_, pipe, t, first, i_h, i_w, S_I):
-        # Where all threads fetch one row, saying so lets the compiler look it up once a warp.
+        # If all threads fetch one row, the constant 0 lets the compiler look it up once per warp.
         k0 = int64(0) if STEP == 1 else int64(t // AT_A_TIME)
         near = column(t % AT_A_TIME)
         target = (pipe * K_B + k0) * PITCH + near
@@ -208,14 +210,14 @@ def make_fetch_windows(
 
 
 def padding_or_rotation(tile: Tile) -> tuple[int, int]:
-    """The padding after a row of windows, or where two slices with it do not fit beside a filter of
-    two parts, the rotation of each row. Either moves the next row by 8 banks, so that lanes of
-    four rows read without bank conflicts."""
+    """The padding after a row of windows and the rotation of each row, one of them 0. Rows are
+    rotated if two slices with padding do not fit beside a filter of two parts. Either moves the
+    next row by 8 banks, so that lanes of four rows read without bank conflicts."""
     return (8, 0) if tile.fits(2 * tile.K_B * (2 * tile.M_B + tile.N_B + 8)) else (0, 8)
 
 
 def interleaved_lanes(problem: ConvProblem, lanes: int) -> int:
-    """Across how many lanes windows are interleaved: a warp's along N, where stores are scalar."""
+    """Across how many lanes windows are interleaved: ``lanes`` if stores are scalar, else 1."""
     return 1 if problem.H_o * problem.W_o % FLOAT4 == 0 else lanes
 
 
@@ -234,11 +236,11 @@ def make_finish(relu: bool) -> Any:
 def make_write(
     problem: ConvProblem, tile: Tile, relu: bool, row_of: Any, COLUMNS: int, LANES: int
 ) -> Any:
-    """``write(R_O, bias, output, m0, n0)``: a thread's outputs, from its first channel and window
-    on. Channel i is ``row_of(i)`` further; float4s lie ``4 * COLUMNS`` windows apart, a float4's
-    windows ``LANES``. Returns whether some sum is not finite. Scalar stores go channel after
-    channel: the next of the same lanes fills their sectors. Indices are unsigned, which removes
-    Numba's wraparound for negative indices."""
+    """``write(R_O, bias, output, m0, n0)`` stores a thread's outputs, from its first channel and
+    window on. Channel i is ``row_of(i)`` further; float4s lie ``4 * COLUMNS`` windows apart, a
+    float4's windows ``LANES``. Returns whether some sum is not finite. Scalar stores go channel
+    after channel, so the next store of the same lanes goes to the same sectors. Indices are
+    unsigned, which removes Numba's wraparound for negative indices."""
     M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_T, N_T = tile.M_T, tile.N_T
     ALIGNED = PIXELS % FLOAT4 == 0  # no float4 crosses into the next image

@@ -1,12 +1,12 @@
 """The ladder: every file ``sNN_name.py`` or ``sNNb_name.py`` here is a stage, found by its name.
 
 In a kernel, a comment such as ``line 8`` names a line of an algorithm
-of the im2win paper: Algorithm 1 in s04, Algorithm 2 in s10, Algorithm 3 from s09 on.
+of the im2win paper: Algorithm 1 in s04, Algorithm 2 in s10, Algorithm 3 in s09 and from s10b on.
 
-From a ``ConvProblem`` to a launch: ``STAGE.prepare(problem, tile)`` gives a ``Program``, buffers to
-allocate and launches whose arguments are names (``"input"``, ``"packed"``). ``convlab.plan`` has an
-engine allocate the buffers and build the launches; a call of the plan binds the names to arrays and
-launches. docs/design.md has the whole way from the command on."""
+``STAGE.prepare(problem, tile)`` returns a ``Program``: buffers to allocate, and launches whose
+arguments are names (``"input"``, ``"packed"``). ``convlab.plan`` lets an engine allocate the
+buffers and build the launches. A call of the plan binds the names to arrays and starts the
+launches. docs/design.md describes every step from the command to the launch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from convlab.stages import b01_gradients, b02_exchanged_roles
 
 
 def _ladder() -> tuple[Stage, ...]:
-    """The stages by number; of one number, each after those that it builds on."""
+    """The stages in order of number; a stage follows the stages of its number that it builds on."""
     names = [file.name for file in pkgutil.iter_modules(__path__)]
     stages = [
         import_module(f"{__name__}.{name}").STAGE
@@ -58,15 +58,15 @@ __all__ = [
 
 
 def short_name(name: str) -> str:
-    """``s05`` of ``s05_shared_memory``; the whole name where the number is several stages'."""
+    """``s05`` for ``s05_shared_memory``; the whole name if several stages share the number."""
     number = name.split("_")[0]
     alike = [stage for stage in LADDER if stage.name.split("_")[0] == number]
     return number if len(alike) < 2 else name
 
 
 def family(stage: Stage) -> str:
-    """The layout that its kernels read: ``im2win`` for each stage that builds on im2win, directly
-    or not, ``im2col`` for s03's variants, which make that matrix, else ``plain``, NCHW."""
+    """The family of a stage: ``im2win`` if it builds on im2win, directly or indirectly, ``im2col``
+    for s03's variants, which make the im2col matrix, otherwise ``plain``, which reads NCHW."""
     if "im2win" in stage.name:
         return "im2win"
     bases = {family(stage_named(name)) for name in stage.builds_on}
@@ -76,12 +76,12 @@ def family(stage: Stage) -> str:
 
 
 def stage_named(name: str) -> Stage:
-    """The stage of that name, ``s05_shared_memory``, or short, where the number is one stage's
-    alone, ``s05``; ``ablation`` is s11 with switches that leave techniques out,
-    ``grouped`` the kernel for groups.
+    """The stage of that name, such as ``s05_shared_memory``, or of a short name, such as ``s05``,
+    if only one stage has the number. ``ablation`` is s11 with switches that leave techniques out,
+    ``grouped`` is the kernel for groups.
 
-    Raises ``TypeError`` unless ``name`` is a string, ``ValueError`` for one of ``BACKWARD`` and,
-    with the stages that it could be, for anything else.
+    Raises ``TypeError`` unless ``name`` is a string, and ``ValueError`` for a stage of ``BACKWARD``
+    and, with a list of known names, for an unknown name.
     """
     if not isinstance(name, str):
         raise TypeError(f"stage is {shown(name)}: it must be a name, such as 's05'")
@@ -100,7 +100,7 @@ def stage_named(name: str) -> Stage:
 
 
 def tile_named(text: str) -> Tile:
-    """The tile that prints as this, ``8x32x8/1x1``, or ``8x32x8`` for short."""
+    """The tile of a text such as ``8x32x8/1x1``, or ``8x32x8`` for short."""
     found = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:/(\d+)x(\d+))?", text, re.ASCII)
     if found is None:
         wanted = "M_BxN_BxK_B or M_BxN_BxK_B/M_TxN_T, such as 8x32x8/1x1"

@@ -1,7 +1,7 @@
 """b01: gradients by their definition. One thread sums one element of dL/dinput or dL/dweight.
 
-Source: the chain rule on im2win paper (000), Equation 1. Threads gather, as in s01: an element's
-thread finds the outputs that it took part in, so no two threads add to the same element.
+Source: the chain rule on im2win paper (000), Equation 1. Threads gather, as in s01: the thread of
+an element finds the outputs that used the element, so no two threads add to the same element.
 """
 
 from numba import cuda, float32, uint32
@@ -27,12 +27,12 @@ def make_input_kernel(gradient: Gradient) -> Kernel:
         i = thread // (W_i * H_i * C_i)
         if i >= N_i:
             return
-        first = r // C_g * M_g  # of the filters that see channel r
+        first = r // C_g * M_g  # the first filter that sees channel r
 
         total = float32(0)
         for u in range(H_f):
             for v in range(W_f):
-                # The output whose window has this pixel under tap (u, v), in pixels of the input.
+                # Where in the padded input the window begins that has this pixel under tap (u, v).
                 at_h = i_h + p_h - u * d_h
                 at_w = i_w + p_w - v * d_w
                 if at_h >= 0 and at_w >= 0 and at_h % s_h == 0 and at_w % s_w == 0:

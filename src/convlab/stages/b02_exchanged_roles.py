@@ -1,4 +1,4 @@
-"""b02: gradients by a stage of the ladder. Each is a convolution with the roles exchanged.
+"""b02: gradients by a stage of the ladder. Each gradient is a convolution with exchanged roles.
 
 Source: ours; dL/dinput of a strided convolution is the sub-pixel convolution of Shi et al. (2016).
 
@@ -6,10 +6,10 @@ Source: ours; dL/dinput of a strided convolution is the sub-pixel convolution of
     dL/dweight   the input    convolved with  dL/doutput             batch and channels exchanged,
                                                                      stride and dilation too
 
-A stride leaves holes between the outputs. Filling them with zeros would multiply by zeros; instead
-the pixels that see the same filter taps (their phase) are channels of one convolution, which the
-last launch interleaves. The sum of a filter tap is over all outputs of all images. The forward
-stage may split it (split-K); with groups each image has a part, and the last launch adds the parts.
+A stride leaves holes between the outputs, and zeros in the holes would waste multiplications. So
+one convolution computes each phase (pixels that see the same filter taps) as channels, and the last
+launch interleaves them. A filter tap sums over all outputs of all images: the forward stage may
+split this sum (split-K); with groups each image has a part, and the last launch adds the parts.
 """
 
 from dataclasses import replace
@@ -40,8 +40,8 @@ THREADS = 256
 
 
 def make_flip(gradient: Gradient) -> Kernel:
-    """Filters [C_o, C_i / groups, H_f, W_f] to those of dL/dinput, [C_i * phases, C_o / groups, *
-    taps]: flipped, each phase with the taps that it sees, and zeros where it sees none."""
+    """Makes dL/dinput's filters, [C_i * phases, C_o / groups, *taps], from [C_o, C_i / groups, H_f,
+    W_f]: flipped, each phase with the taps that it sees, and zeros where a phase sees no tap."""
     p, made = gradient.problem, gradient.as_convolution
     C_g, M_g, H_f, W_f = p.C_i // p.groups, p.C_o // p.groups, p.H_f, p.W_f
     s_h, s_w, d_h, d_w = p.s_h, p.s_w, p.d_h, p.d_w
@@ -59,7 +59,7 @@ def make_flip(gradient: Gradient) -> Kernel:
         if filter >= FILTERS:
             return
         r = filter // (F_h * F_w)  # the channel of the input
-        # How far the window's start is from the pixel: by phase and tap, in pixels of the input.
+        # The distance from the window's start to the pixel, by phase and tap, in input pixels.
         far_h = (T_h - 1 - t_h) * (step_h * s_h) + filter // F_w % F_h
         far_w = (T_w - 1 - t_w) * (step_w * s_w) + filter % F_w
         tap = float32(0)
@@ -71,7 +71,7 @@ def make_flip(gradient: Gradient) -> Kernel:
 
 
 def make_interleave(gradient: Gradient) -> Kernel:
-    """Phases to pixels: dL/dinput from the convolution's output."""
+    """Interleaves the phases of the convolution's output, which gives dL/dinput."""
     p = gradient.problem
     N_i, C_i, H_i, W_i = p.input_shape
     s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
@@ -89,7 +89,7 @@ def make_interleave(gradient: Gradient) -> Kernel:
             return
         at_h, at_w = i_h + p_h, i_w + p_w
         f_h, f_w = at_h % s_h, at_w % s_w
-        pixel = float32(0)  # of a phase that sees no tap
+        pixel = float32(0)  # stays zero if the phase sees no tap
         if f_h < F_h and f_w < F_w:
             channel = (r * F_h + f_h) * F_w + f_w
             pixel = maps[i, channel, at_h // s_h - first_h, at_w // s_w - first_w]
@@ -105,10 +105,10 @@ def make_exchange(
     before: tuple[int, int] = (0, 0),
     parts: int = 1,
 ) -> Kernel:
-    """A copy of ``source`` with other axes. ``shape`` is the target's, rows and columns last.
-    ``strides`` tell how many elements lie in the source between neighbours along the target's first
-    three axes, and between the ``parts``, which are summed. Each source ``image`` has zeros around
-    it, ``before`` of them above and on the left."""
+    """Copies ``source`` to a target with other axes. ``shape`` is the target's, rows and columns
+    last. ``strides`` are distances in the source, in elements, between neighbours along the
+    target's first three axes, and between the ``parts``, which the kernel adds. Zeros surround each
+    source ``image``, ``before`` of them above and on the left."""
     A, B, C, ROWS, COLUMNS = shape
     by_a, by_b, by_c, by_part = strides
     H, W = image
@@ -116,7 +116,7 @@ def make_exchange(
 
     @cuda.jit
     def exchange_axes(source, target):
-        # Both are flat, because source and target have different axes.
+        # Source and target are 1-D arrays, because they have different axes.
         e = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         w = e % COLUMNS - left
         h = e // COLUMNS % ROWS - above
@@ -136,8 +136,8 @@ def make_exchange(
 
 @cache  # equal stages share what was compiled for them
 def through(stage: Stage) -> Stage:
-    """b02 with that stage as its convolution; with ``grouped`` where a problem has groups that
-    the stage cannot compute."""
+    """b02 with that stage as its convolution, or with ``grouped`` if a problem has groups that the
+    stage cannot compute."""
 
     def forward_of(gradient: Gradient) -> tuple[Stage, ConvProblem]:
         problem = gradient.as_convolution
@@ -164,7 +164,7 @@ def through(stage: Stage) -> Stage:
         builds_on=("b01_gradients", stage.name),
         prepare=prepare,
         tiles=stage.tiles and replace(stage.tiles, heuristic=None, production=tile_of),
-        vectorized=False,  # a promise about the last launch, which copies scalars
+        vectorized=False,  # no 128-bit accesses: the last launch copies scalars
         atomic_additions=additions,
         grouped=True,
     )
@@ -209,7 +209,7 @@ def _of_weight(gradient: Gradient, forward: Program) -> Program:
 
 
 def _launch(kernel: Kernel, shape: tuple[int, int, int, int], *arguments: Argument) -> Launch:
-    """A thread for each element of the target."""
+    """A launch with one thread for each element of the target."""
     A, B, C, D = shape
     return Launch(kernel, (blocks_for(A * B * C * D, THREADS),), (THREADS,), arguments)
 
@@ -221,7 +221,7 @@ def _around(
     names: dict[str, str],
     after: list[Launch],
 ) -> Program:
-    """The forward program between these launches, its tensors under other names."""
+    """The forward program, with its tensors renamed, between the launches before and after it."""
 
     def renamed(argument: Argument) -> Argument:
         if isinstance(argument, Flat):

@@ -5,9 +5,9 @@ mapping is :mod:`s02_cin_naive`'s: a thread for each output pixel and input chan
 output channels. But the block loads the receptive field of its pixels once, halo included, and
 reads it from shared memory for every filter: H_f * W_f * C_o times.
 
-It wins with large images and filters and few channels. It loses with many input channels, whose
-partial sums go to the same addresses, and with many output channels, each of which costs a thread
-one more atomic addition.
+The stage wins with large images and filters and few channels. It loses with many input channels,
+because their partial sums go to the same addresses, and with many output channels, because each
+costs a thread one more atomic addition.
 """
 
 from numba import cuda, float32, uint32

@@ -6,9 +6,9 @@ output channels. It computes only that channel's part of each output, so it adds
 atomically. C_i threads add to each output, in no fixed order: the rounding of the sum differs from
 run to run, always within the oracle's bound.
 
-It wins where s01 has too few outputs to fill a GPU and there are few input channels. It loses with
-more input channels, because additions to one address wait for each other. GPUs flush denormals in
-atomic additions, so the check of the output allows for it (``atomic_additions``).
+The stage wins if s01 has too few outputs to fill a GPU and there are few input channels. It loses
+with more input channels, because additions to one address take turns. GPUs flush denormals to zero
+in atomic additions, so the check of the output allows this error (``atomic_additions``).
 """
 
 from numba import cuda, float32, uint32

@@ -1,14 +1,14 @@
 """s02, C_out-parallel: a block owns one output channel of its region and needs no atomics.
 
 Source: Accelerating 2D Convolutions on GPU (001), section 2.3 and Algorithm 2. A thread owns an
-output again, so nothing is added atomically, but it needs every input channel. The channels go
+output again, so no addition is atomic, but the thread needs every input channel. The channels go
 through shared memory a few at a time, and the block of every output channel loads them all again.
 (Algorithm 2 adds each step's part to the result in global memory; here the sum stays in a register
 until it is complete.)
 
-It wins with large images and filters, because every filter element uses each loaded pixel. It loses
-with many input channels, each of which costs loads and barriers, and with many output channels,
-whose blocks load the same field again.
+The stage wins with large images and filters, because every filter element uses each loaded pixel.
+It loses with many input channels, because each costs loads and barriers, and with many output
+channels, because their blocks load the same field again.
 """
 
 from numba import cuda, float32, uint32
@@ -18,7 +18,7 @@ from convlab.kernels.receptive_field import Field, field_for, make_stage_field
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Launch, Program, Stage
 
-MOST_CHANNELS = 8  # staged at a time: 11 KiB for a 3 x 3 filter, so that several blocks find room
+MOST_CHANNELS = 8  # staged at a time: 11 KiB for a 3 x 3 filter, so several blocks fit
 
 
 def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
@@ -36,7 +36,7 @@ def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
         S = cuda.shared.array(FIELD, float32)
         x, y = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
         t = uint32(y * B_X + x)
-        block = uint32(cuda.blockIdx.x)  # those that fetch the same field are neighbours
+        block = uint32(cuda.blockIdx.x)  # blocks that fetch the same field are neighbours
         j = block % C_o
         w0 = block // C_o % ACROSS * B_X
         h0 = block // (C_o * ACROSS) % DOWN * B_Y

@@ -1,10 +1,10 @@
 """s03, depth last: im2col by 128-bit loads and stores, transposed in shared memory.
 
-Source: CUDA IM2COL Kernels Design (003). The matrix is :mod:`s03_im2col`'s, except that its rows
-have the depth innermost, as the document flattens a filter. Its kernels (:mod:`depth_last`) read
-a tensor in which the channels of a pixel are neighbours, so they load and store float4s. A layout
-transform makes that tensor, because convlab's tensors are NCHW. A network whose tensors are depth
-last does not need it.
+Source: CUDA IM2COL Kernels Design (003). The matrix is :mod:`s03_im2col`'s, except that the depth
+is innermost in the order of the rows, because the document flattens a filter so. The document's
+kernels (:mod:`depth_last`) read a tensor in which the channels of a pixel are neighbours, so they
+load and store float4s. A layout transform makes that tensor, because convlab's tensors are NCHW. A
+network whose tensors are depth last does not need the transform.
 """
 
 from numba import cuda, float32, uint32
@@ -40,7 +40,7 @@ def prepare(problem: ConvProblem, tile: Tile, workspace_limit: int | None = None
     def buffers(part: ConvProblem) -> tuple[Buffer, ...]:
         return depth_last.buffer(part), columns_buffer(part), *pack.buffers
 
-    lanes = min(depth_last.WARP, tile.N_B)  # less only on a simulator
+    lanes = min(depth_last.WARP, tile.N_B)  # fewer only on a simulator
 
     def steps(part: ConvProblem) -> list[Step]:
         return [

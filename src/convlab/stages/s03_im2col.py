@@ -21,7 +21,7 @@ def prepare(problem: ConvProblem, tile: Tile, workspace_limit: int | None = None
 def program(
     problem: ConvProblem, tile: Tile, workspace_limit: int | None, images: int | None = None
 ) -> Program:
-    """So many images at a time, or as many as the limit in bytes allows."""
+    """The program for that many images at a time, or for as many as the limit in bytes allows."""
     pack = pack_filter(problem, tile)
 
     def buffers(part: ConvProblem) -> tuple[Buffer, ...]:

@@ -1,9 +1,9 @@
 """s03 with a library's GEMM: cuBLAS, through PyTorch or CuPy; NumPy's on a simulator.
 
-Source: im2win paper (000), section 2.3, and the baseline of its section 4. The im2col kernel
-writes one matrix per image, so that BLAS writes the output tensor itself: ``output[i] = filter @
-columns[i]``, all images in one batched call. A ``workspace_limit`` of one image's matrix gives
-Caffe's way, one image at a time.
+Source: im2win paper (000), section 2.3, and the baseline of its section 4. The im2col kernel writes
+one matrix per image, so that BLAS writes the output tensor itself:
+``output[i] = filter @ columns[i]``, all images in one batched call. With a ``workspace_limit`` of
+one image's matrix the stage works as Caffe does, one image at a time.
 """
 
 from typing import Any

@@ -16,7 +16,7 @@ from convlab.unfold import taps
 
 
 def buffers_for(problem: ConvProblem) -> tuple[Buffer, ...]:
-    """The padded input, where there is padding, and the unfolded one."""
+    """The padded input, if there is padding, and the unfolded input."""
     p = problem
     unfolded = Buffer("unfolded", (p.N_i, p.C_i, p.H_f, p.W_f, p.H_o, p.W_o))
     if p.padded_shape == (p.H_i, p.W_i):
@@ -49,7 +49,7 @@ def make_unfold(problem: ConvProblem) -> Any:
 
 
 def make_einsum(problem: ConvProblem) -> Any:
-    """``output``: einsum, written where fold would put it, and the bias."""
+    """``output``: the result of einsum, written where fold would put it, plus the bias."""
     N_i, M, K, PIXELS = problem.N_i, problem.M, problem.K, problem.H_o * problem.W_o
 
     def einsum(library: Any, unfolded: Any, weight: Any, bias: Any, output: Any) -> None:

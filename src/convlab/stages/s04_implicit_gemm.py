@@ -11,7 +11,7 @@ from numba import cuda, float32, uint32
 from convlab.problem import ConvProblem
 from convlab.stage import Flat, Kernel, Launch, Program, Stage, blocks_for
 
-# n is along x: neighbours touch neighbouring pixels, and only x holds more than 65,535 blocks.
+# n is along x: neighbour threads access neighbour pixels, and only x allows over 65,535 blocks.
 BLOCK_M, BLOCK_N = 8, 32
 
 

@@ -1,11 +1,11 @@
 """s08: vectorised access. A 128-bit load or store moves four numbers, a float4.
 
 Source: im2win paper (000), section 3.3 ("Vectorized load/store"). A thread's rows and columns are
-float4s, so that one instruction moves four numbers between shared memory and registers. The filter
-slice in shared memory is transposed for that (K_B x M_B: four rows are neighbours). A layout
-transform transposes the whole filter once, with zeros up to whole tiles, so that the filter is also
-loaded as float4s and without bounds checks. Loads of the input stay scalar: in NCHW a window's
-pixels begin at any address. The im2win tensor changes that (s11).
+float4s, so that one instruction moves four numbers between shared memory and registers. For this,
+the filter slice in shared memory is transposed (K_B x M_B: four rows are neighbours). A layout
+transform transposes the whole filter once and adds zeros up to whole tiles, so that the filter is
+also loaded as float4s and without bounds checks. Loads of the input stay scalar, because in NCHW a
+window's pixels begin at any address. In the im2win tensor they are aligned (s10b).
 """
 
 from numba import cuda, float32, uint32

@@ -28,7 +28,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
     SLICES, I_ROWS = blocks_for(K, K_B), THREADS // N_B
-    F_FETCHED = (K_B * M_4 // THREADS, FLOAT4)  # what a thread holds of the next slice
+    F_FETCHED = (K_B * M_4 // THREADS, FLOAT4)  # a thread's part of the next slice
     I_FETCHED = K_B // I_ROWS
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
@@ -72,7 +72,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                         pixel = input[i_n, i_c, i_h, i_w]
                     fetched_I[f] = pixel
             if slice_ > 0:
-                for k in range(K_B):  # compute this one
+                for k in range(K_B):  # multiply this slice
                     for i in range(0, M_T, FLOAT4):
                         four = load4(S_F, (k, ty * FLOAT4 + i * ROWS))
                         R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four

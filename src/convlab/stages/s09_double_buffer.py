@@ -1,15 +1,15 @@
-"""s09: double buffering. Slices and operands exist twice: one is read while the other is filled.
+"""s09: double buffering. Slices and operands have two buffers: one is read, the other is filled.
 
 Source: im2win paper (000), section 3.3 ("Double buffer and prefetching") and Algorithm 3. With two
-buffers in shared memory one barrier per slice is enough: before the barrier of the round before,
-all threads had read the buffer that this round fills. With two in registers a thread reads step
-k + 1 before it multiplies step k. (The paper loads the next slice in line 13; here the
+buffers in shared memory, one barrier per slice is enough: at the previous round's barrier, all
+threads had read the buffer that this round fills. With two buffers in registers, a thread reads
+step k + 1 before it multiplies step k. (The paper loads the next slice in line 13; here the
 multiplication of a whole slice hides the latency of that load.)
 
-    round 0        load 0        (lines 3-7: the prologue) store 0   barrier
-    round 1        load 1   multiply 0 but its last step   store 1   barrier   last step of 0
+    round 0        load 0   (lines 3-7: the prologue)         store 0   barrier
+    round 1        load 1   multiply 0 except its last step   store 1   barrier   last step of 0
     ...
-    round SLICES            multiply the last slice but its last step          its last step
+    round SLICES            multiply the last slice except its last step       its last step
 """
 
 from numba import cuda, float32, uint32
@@ -33,7 +33,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
     SLICES, I_ROWS = blocks_for(K, K_B), THREADS // N_B  # I_ROWS: rows loaded at a time
-    F_FETCHED = (K_B * M_4 // THREADS, FLOAT4)  # what a thread holds of the next slice
+    F_FETCHED = (K_B * M_4 // THREADS, FLOAT4)  # a thread's part of the next slice
     I_FETCHED = K_B // I_ROWS
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -77,7 +77,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = K_B  # the slice's first row of the two buffers: 0 or K_B; each store flips it
+        k0 = K_B  # the slice's first row in the two buffers, 0 or K_B; each store flips it
         for slice_ in range(SLICES + 1):  # line 8
             if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
                 for f in range(F_FETCHED[0]):

@@ -2,9 +2,9 @@
 
 Source: im2win paper (000), sections 3.1-3.2, Equation 2 and Algorithm 2. For each row m of the
 output, the im2win tensor holds the H_f rows of the input under it, column by column: the H_f
-elements of column k are neighbours, so a window is H_f * W_f neighbours. The next window begins
-s_w * H_f elements later and overlaps this one. Overlapping rows are stored H_f / s_h times, columns
-once: far less than the im2col matrix, which stores an element for each window that contains it.
+elements of column k are neighbours, so a window is H_f * W_f neighbours. The next window begins s_w
+* H_f elements later and overlaps this one. Rows that overlap are stored H_f / s_h times, columns
+once. The im2col matrix is far larger: it stores an element for each window that contains it.
 
 The kernel is s04's with other indices: it reads the im2win tensor from left to right, and padding
 is zeros in memory, so the inner loop has no branch. (With dilation in width a window is W_f groups
@@ -16,7 +16,7 @@ from numba import cuda, float32, uint32
 from convlab.problem import ConvProblem
 from convlab.stage import Buffer, Kernel, Launch, Program, Stage, blocks_for
 
-# The paper's block is 32 x 32 with m along x; here as in s04, and for its reasons.
+# The paper's block is 32 x 32 with m along x; this block is s04's, for the same reasons.
 BLOCK_M, BLOCK_N = 8, 32
 TRANSFORM_THREADS = 256
 

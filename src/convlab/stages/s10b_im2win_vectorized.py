@@ -1,8 +1,8 @@
-"""s10b: the im2win tensor by float4. s09's kernel on s10's idea, with channels innermost.
+"""s10b: the im2win tensor by float4. s09's kernel reads s10's tensor with channels innermost.
 
 Source: im2win paper (000), section 3.3 ("Vectorized load/store"); the layout is ours. s09 fetches
 scalars, with divisions and bounds checks for each. In :mod:`im2win_layout` a window's elements are
-neighbours and start at a multiple of 16 bytes: a float4 is fetched, and goes to four rows of S_I.
+neighbours and start at a multiple of 16 bytes, so a float4 is loaded and goes to four rows of S_I.
 """
 
 from numba import cuda, float32, int64, uint32
@@ -17,7 +17,7 @@ from convlab.kernels.im2win_layout import (
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Stage, Tile, Tiles, blocks_for, tile_program
 
-PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
+PADDING = 4  # makes a row of the input slice an odd number of float4s, which stay aligned
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
@@ -28,11 +28,11 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     F_SLICES, I_SLICES, O_SHAPE = (2 * K_B, M_B), (2 * K_B, N_B + PADDING), (M_T, N_T)
-    M_4, K_4 = M_B // FLOAT4, K_B // FLOAT4  # float4s in a row of the slices; of a window in one
+    M_4, K_4 = M_B // FLOAT4, K_B // FLOAT4  # float4s in a row of S_F; in a window of a slice
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
     SLICES, I_FLOAT4S = blocks_for(K_W, K_B), N_B * K_4 // THREADS
-    F_FETCHED = (K_B * M_4 // THREADS, FLOAT4)  # what a thread holds of the next slice
+    F_FETCHED = (K_B * M_4 // THREADS, FLOAT4)  # a thread's part of the next slice
     I_FETCHED = (I_FLOAT4S, FLOAT4)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))

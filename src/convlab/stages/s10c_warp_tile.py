@@ -1,9 +1,9 @@
-"""s10c: a warp tile. A warp's threads form a block, which reads less from shared memory.
+"""s10c: a warp tile. A warp's threads form a 4 x 8 rectangle and read less from shared memory.
 
-Source: ours; CUTLASS calls it a warp tile. A warp of s10b is 2 x 16 threads of the tile: with 8 x 8
-sums a thread, a read of a float4 takes 2 wavefronts of S_F and 4 of S_I. Here it is 4 x 8 threads,
-lane by lane (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), ...: lanes l and l ^ 1 read the same float4 of
-S_I, lanes l and l ^ 2 the same of S_F, and a read takes 2 of each.
+Source: ours; CUTLASS calls it a warp tile. A warp of s10b is 2 x 16 threads of the tile. With 8 x 8
+sums per thread, its float4 loads take 2 wavefronts from S_F and 4 from S_I. Here a warp is 4 x 8
+threads, in the order (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), ...: lanes l and l ^ 1 read the same
+float4 of S_I, lanes l and l ^ 2 the same float4 of S_F, and each load takes 2 wavefronts.
 """
 
 from numba import cuda, float32, int64, uint32
@@ -18,7 +18,7 @@ from convlab.kernels.im2win_layout import (
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Stage, Tile, Tiles, blocks_for, tile_program
 
-PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
+PADDING = 4  # makes a row of the input slice an odd number of float4s, which stay aligned
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
 
 
@@ -31,11 +31,11 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     BY_WARPS, WARPS_N = ROWS % LANES_M == COLUMNS % LANES_N == 0, max(1, COLUMNS // LANES_N)
     F_SLICES, I_SLICES, O_SHAPE = (2 * K_B, M_B), (2 * K_B, N_B + PADDING), (M_T, N_T)
-    M_4, K_4 = M_B // FLOAT4, K_B // FLOAT4  # float4s in a row of the slices; of a window in one
+    M_4, K_4 = M_B // FLOAT4, K_B // FLOAT4  # float4s in a row of S_F; in a window of a slice
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
     SLICES, I_FLOAT4S = blocks_for(K_W, K_B), N_B * K_4 // THREADS
-    F_FETCHED = (K_B * M_4 // THREADS, FLOAT4)  # what a thread holds of the next slice
+    F_FETCHED = (K_B * M_4 // THREADS, FLOAT4)  # a thread's part of the next slice
     I_FETCHED = (I_FLOAT4S, FLOAT4)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -82,7 +82,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def row_and_column(t):
-        """The thread's place in the tile. A warp is 4 x 8: lanes (0, 0), (1, 0), (0, 1), ..."""
+        """The thread's row and column. A warp is 4 x 8: lanes (0, 0), (1, 0), (0, 1), ..."""
         if BY_WARPS:
             warp, lane = t // 32, t % 32
             ty = warp // WARPS_N * LANES_M + lane // 16 * 2 + lane % 2

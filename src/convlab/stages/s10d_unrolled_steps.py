@@ -1,8 +1,8 @@
-"""s10d: unrolled steps. More of the instructions in the loop multiply.
+"""s10d: unrolled steps. A larger share of the loop's instructions multiplies.
 
 Source: ours. The compiler does not unroll s10c's long loop over k. Here each step is a call with
-its own constant k: addresses are constant offsets from where a thread's part of a slice begins, and
-no counter is left.
+its own constant k, so addresses are constant offsets from the start of a thread's part of a slice,
+and the loop needs no counter.
 """
 
 from numba import cuda, float32, int64, uint32
@@ -17,7 +17,7 @@ from convlab.kernels.im2win_layout import (
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Stage, Tile, Tiles, blocks_for, tile_program
 
-PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
+PADDING = 4  # makes a row of the input slice an odd number of float4s, which stay aligned
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
@@ -35,7 +35,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
     SLICES = K_P // K_B
-    F_FETCHED = (K_B * M_B // FLOAT4 // THREADS, FLOAT4)  # what a thread holds of the next slice
+    F_FETCHED = (K_B * M_B // FLOAT4 // THREADS, FLOAT4)  # a thread's part of the next slice
     I_FLOAT4S = N_B * K_4 // THREADS
     I_FETCHED = (I_FLOAT4S, FLOAT4)
 

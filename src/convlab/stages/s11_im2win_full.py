@@ -1,9 +1,9 @@
-"""s11: the full im2win convolution. s10d with every load issued early and a tile for each problem.
+"""s11: the full im2win convolution. It is s10d with loads issued early and a tile per problem.
 
 Source: im2win paper (000), Algorithm 3. A prologue fetches the first slice, so that the loop is
-free of conditions; ``issue_loads`` keeps the loads of the next slice before the arithmetic, where
+free of conditions. ``issue_loads`` keeps the loads of the next slice before the arithmetic, because
 the compiler would move them behind it. The heuristic (:mod:`tile_heuristic`) chooses a tile for
-each problem; the threads need not share the float4s of a slice evenly.
+each problem, and the threads need not share the float4s of a slice evenly.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -13,7 +13,7 @@ from convlab.kernels.im2win_layout import group_size, layout_transforms, window_
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Stage, Tile, Tiles, blocks_for, tile_program
 
-PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
+PADDING = 4  # makes a row of the input slice an odd number of float4s, which stay aligned
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
@@ -32,7 +32,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     STEP = FLOAT4 if ALIGNED else 1
     SLICES = K_P // K_B
     F_ALL, I_ALL = K_B * M_B // FLOAT4, N_B * K_4  # float4s of a slice
-    F_FETCHED = (blocks_for(F_ALL, THREADS), FLOAT4)  # what a thread holds of the next slice
+    F_FETCHED = (blocks_for(F_ALL, THREADS), FLOAT4)  # a thread's part of the next slice
     I_FLOAT4S = blocks_for(I_ALL, THREADS)
     I_FETCHED = (I_FLOAT4S, FLOAT4)
     F_EVEN, I_EVEN, K_EVEN = F_ALL % THREADS == 0, I_ALL % THREADS == 0, K_W % K_B == 0
@@ -132,7 +132,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
             if slice_ < SLICES:
                 fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
-                issue_loads()  # now, before the arithmetic: the compiler would rather wait
+                issue_loads()  # before the arithmetic: the compiler would move them behind it
             steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
             if slice_ < SLICES:
                 k0 = uint32(K_B - k0)  # the other buffer's turn

@@ -1,9 +1,9 @@
-"""s11b: asynchronous copies. Global memory goes to shared memory and not through registers.
+"""s11b: asynchronous copies. They move data from global to shared memory without registers.
 
-Source: ours, beyond the paper; GPUs have them from compute capability 8.0 on. What s11 fetches
-ahead occupies registers until its store. Here ``copy_async`` writes shared memory by itself while
-the threads multiply. It cannot transpose a float4: the filter is copied by float4, windows as
-scalars.
+Source: ours, beyond the paper; GPUs have such copies from compute capability 8.0 on. In s11 the
+next slice occupies registers until it is stored. Here ``copy_async`` writes to shared memory by
+itself while the threads multiply. A copy cannot transpose a float4, so the filter is copied by
+float4, but windows are copied as scalars.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -14,7 +14,7 @@ from convlab.kernels.im2win_layout import group_size, layout_transforms, window_
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
-PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
+PADDING = 4  # makes a row of the input slice an odd number of float4s, which stay aligned
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
@@ -32,7 +32,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     STEP = FLOAT4 if ALIGNED else 1
     SLICES = K_P // K_B
     F_ALL, WINDOWS = K_B * M_B // FLOAT4, THREADS // K_B  # float4s; windows fetched at a time
-    F_COPIES, I_COPIES = blocks_for(F_ALL, THREADS), blocks_for(N_B, WINDOWS)  # of a thread
+    F_COPIES, I_COPIES = blocks_for(F_ALL, THREADS), blocks_for(N_B, WINDOWS)  # per thread
     F_EVEN, I_EVEN, K_EVEN = F_ALL % THREADS == 0, N_B % WINDOWS == 0, K_W % K_B == 0
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))

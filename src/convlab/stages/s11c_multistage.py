@@ -1,9 +1,9 @@
 """s11c: a multistage pipeline. Two slices are in flight while the block multiplies a third.
 
-Source: ours, beyond the paper; CUTLASS has it from compute capability 8.0 on. In s11b a slice has
-the time of one slice's arithmetic to arrive; with three slices in shared memory it has twice that.
-``wait_copies(n)`` waits until at most n groups of copies are in flight: each thread commits one
-group per slice and, once all are fetched, empty ones, so that the count stays right.
+Source: ours, beyond the paper; CUTLASS has it from compute capability 8.0 on. In s11b a slice can
+arrive during the arithmetic of one slice; with three slices in shared memory it has the time of
+two. ``wait_copies(n)`` waits until at most n groups of copies are in flight. A thread commits one
+group per slice, and empty groups after the last slice, so that the count stays right.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -14,7 +14,7 @@ from convlab.kernels.im2win_layout import group_size, layout_transforms, window_
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
-PADDING = 4  # of a row of the input slice: odd in float4s, which stay aligned
+PADDING = 4  # makes a row of the input slice an odd number of float4s, which stay aligned
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
@@ -27,14 +27,14 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     row_and_column = make_warp_tile(ROWS, COLUMNS)
     PITCH = N_B + PADDING  # of the input slice
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
-    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must be there
+    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must have arrived
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     K_P = blocks_for(K_W, K_B) * K_B  # padded K_W
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1
     SLICES = K_P // K_B
     F_ALL, WINDOWS = K_B * M_B // FLOAT4, THREADS // K_B  # float4s; windows fetched at a time
-    F_COPIES, I_COPIES = blocks_for(F_ALL, THREADS), blocks_for(N_B, WINDOWS)  # of a thread
+    F_COPIES, I_COPIES = blocks_for(F_ALL, THREADS), blocks_for(N_B, WINDOWS)  # per thread
     F_EVEN, I_EVEN, K_EVEN = F_ALL % THREADS == 0, N_B % WINDOWS == 0, K_W % K_B == 0
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -117,7 +117,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         cuda.syncthreads()  # line 5: all threads have filled the slice
         read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
         for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
-            free = pipe - 1 if pipe > 0 else DEPTH - 1  # all have multiplied its slice
+            free = pipe - 1 if pipe > 0 else DEPTH - 1  # all threads have multiplied its slice
             if slice_ + IN_FLIGHT < SLICES:
                 fetch(windows, packed, first_F, first_I, t, slice_ + IN_FLIGHT, free, S_F, S_I)
             commit_copies()  # a group for each slice, at last empty ones: IN_FLIGHT counts slices

@@ -23,7 +23,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     row_and_column = make_warp_tile(ROWS, COLUMNS)
     PITCH = N_B  # of the input slice: neighbouring threads copy neighbouring windows
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
-    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must be there
+    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must have arrived
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
     STEP = FLOAT4 if ALIGNED else 1

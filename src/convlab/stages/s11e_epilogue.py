@@ -1,10 +1,10 @@
 """s11e: an epilogue that adds the bias, applies ReLU and stores whole sectors.
 
-Source: ours, beyond the paper. Where the outputs of an image are no multiple of four, a thread
-stores scalars: four neighbours, one after the other. A store of eight lanes then touches four
-sectors and writes a quarter of each. Here the windows of a warp are interleaved across its lanes,
-so that the lanes' stores touch neighbours (:mod:`window_copies`). With ``relu=True`` negative
-results become zero.
+Source: ours, beyond the paper. If the number of outputs per image is not a multiple of four, a
+thread stores four neighbours as scalars, one after the other. A store of eight lanes then touches
+four sectors and writes a quarter of each. Here the windows of a warp are interleaved across its
+lanes, so that the lanes' stores touch neighbours (:mod:`window_copies`). With ``relu=True``
+negative results become zero.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -26,7 +26,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
     row_and_column = make_warp_tile(ROWS, COLUMNS)
     PITCH = N_B  # of the input slice: neighbouring threads copy neighbouring windows
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
-    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must be there
+    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must have arrived
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     SLICES = blocks_for(problem.K, K_B)
     LANES = window_copies.interleaved_lanes(problem, LANES_N if BY_WARPS else 1)
@@ -36,7 +36,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def row_of(i):
-        """How far channel i of a thread is from its first one."""
+        """The distance from a thread's first channel to its channel i."""
         return i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
 
     write = window_copies.make_write(problem, tile, relu, row_of, COLUMNS, LANES)

@@ -1,8 +1,8 @@
-"""s11f: slices of any depth. Little of the last slice is padding where K is small.
+"""s11f: slices of any depth. If K is small, little of the last slice is then padding.
 
-Source: ours, beyond the paper. K is rounded up to whole slices, which wastes work where it is
-small: three channels and a 3 x 3 filter make K = 27, which is three slices of 9 or four of 8. After
-an odd number of steps the two register buffers have exchanged their roles, so each turn of the loop
+Source: ours, beyond the paper. K is rounded up to whole slices, which wastes work if K is small:
+three channels and a 3 x 3 filter make K = 27, which is three slices of 9 or four of 8. After an odd
+number of steps the two register buffers have exchanged their roles, so each turn of the loop
 multiplies two slices.
 """
 
@@ -25,7 +25,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
     row_and_column = make_warp_tile(ROWS, COLUMNS)
     PITCH = N_B  # of the input slice: neighbouring threads copy neighbouring windows
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
-    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must be there
+    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must have arrived
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     SLICES = blocks_for(problem.K, K_B)
     ODD = K_B % 2 == 1  # then each slice exchanges the register buffers' roles
@@ -36,7 +36,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def row_of(i):
-        """How far channel i of a thread is from its first one."""
+        """The distance from a thread's first channel to its channel i."""
         return i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
 
     write = window_copies.make_write(problem, tile, relu, row_of, COLUMNS, LANES)
@@ -58,8 +58,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
                 R_O[i, j] += R_F[i] * R_I[j]
 
     def steps_from(k: int) -> Kernel:
-        """Lines 9-12 from step k on, all but the last, which line 19 multiplies: from R_F1 and R_I1
-        for an even K_B, for an odd one from R_F0 and R_I0."""
+        """Lines 9-12 from step k on, except the last step. Line 19 multiplies the last step: from
+        R_F1 and R_I1 if K_B is even, from R_F0 and R_I0 if it is odd."""
         following = steps_from(k + 1) if k + 1 < K_B else None
 
         @cuda.jit(device=True, **gpu_only(forceinline=True))

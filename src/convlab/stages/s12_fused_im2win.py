@@ -1,9 +1,9 @@
-"""s12: split-K. Where there are few outputs, several blocks share each sum.
+"""s12: split-K. If there are few outputs, several blocks share each sum.
 
 Source: ours, beyond the paper. One image has too few tiles for all SMs, so blocks along z share a
-tile's slices: ``output`` begins as zeros, and each adds its part atomically, in any order, so of
-three parts or more the last bits may differ; ``whole_sums=True`` never splits. The rest is from
-before: the pipeline s11c, window copies (fused) s11d, the epilogue s11e, odd slices s11f.
+tile's slices. ``output`` begins as zeros; each block adds its part atomically, in no fixed order.
+So sums of three parts or more may differ in the last bits; ``whole_sums=True`` never splits.
+Pipeline (s11c), fused window copies (s11d), epilogue (s11e) and odd slices (s11f) are as before.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -26,14 +26,14 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
     row_and_column = make_warp_tile(ROWS, COLUMNS)
     PITCH = N_B  # of the input slice: neighbouring threads copy neighbouring windows
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
-    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must be there
+    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must have arrived
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     SLICES, BLOCKS = blocks_for(problem.K, K_B), tile.resident_blocks(64)
     SHARE = blocks_for(SLICES, splits)  # slices of a block
     WHOLE_ROWS, WHOLE_COLUMNS = M % M_B == 0, N % N_B == 0
     ODD = K_B % 2 == 1  # then each slice exchanges the register buffers' roles
     LANES = LANES_N if BY_WARPS else 1  # a float4's windows lie LANES apart; 1: neighbours
-    if splits == 1:  # with more, additions are scalar: always interleaved
+    if splits == 1:  # split-K adds scalars, so it always interleaves
         LANES = window_copies.interleaved_lanes(problem, LANES)
     fetch = window_copies.make_fetch(problem, tile, 0, LANES)
     windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
@@ -41,14 +41,14 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def row_of(i):
-        """How far channel i of a thread is from its first one."""
+        """The distance from a thread's first channel to its channel i."""
         return i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
 
     write = window_copies.make_write(problem, tile, relu, row_of, COLUMNS, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def add(R_O, bias, output, m0, n0):
-        """The epilogue of split-K: a block adds its part of each sum in M x N, block 0 the bias."""
+        """Split-K's epilogue: a block adds its part of each sum in M x N, block 0 also the bias."""
         for j in range(0, N_T, FLOAT4):
             for c in range(FLOAT4):
                 n = n0 + j * COLUMNS + c * LANES
@@ -61,7 +61,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
                             b = b if cuda.blockIdx.z == 0 else float32(0)
                             cuda.atomic.add(output, at, R_O[i, j + c] + b)
 
-    write = add if splits > 1 else write  # parts of sums are added, whole sums stored
+    write = add if splits > 1 else write  # parts of a sum are added, whole sums are stored
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
@@ -80,8 +80,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
                 R_O[i, j] += R_F[i] * R_I[j]
 
     def steps_from(k: int) -> Kernel:
-        """Lines 9-12 from step k on, all but the last, which line 19 multiplies: from R_F1 and R_I1
-        for an even K_B, for an odd one from R_F0 and R_I0."""
+        """Lines 9-12 from step k on, except the last step. Line 19 multiplies the last step: from
+        R_F1 and R_I1 if K_B is even, from R_F0 and R_I0 if it is odd."""
         following = steps_from(k + 1) if k + 1 < K_B else None
 
         @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -174,7 +174,7 @@ def prepare(
     splits: int = 1,
 ) -> Program:
     """``relu`` replaces negative results by zero. ``splits`` blocks share each sum (split-K).
-    Raises ``ValueError`` for more than one with ``relu`` or ``whole_sums``."""
+    Raises ``ValueError`` if ``splits`` is above 1 with ``relu`` or ``whole_sums``."""
     tile.require_float4s("M_T", "N_T")
     window_copies.check_tile(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))

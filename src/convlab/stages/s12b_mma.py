@@ -1,10 +1,10 @@
-"""s12b: the tensor cores' instruction ``mma``. A warp multiplies what was s07's micro-kernel.
+"""s12b: the tensor cores' instruction ``mma``. It replaces s07's micro-kernel, by whole warps.
 
 Source: ours, beyond the paper. An H200's tensor cores reach 315 TFLOP/s with TF32, ordinary float32
 arithmetic at most 67. TF32 has 10 bits of mantissa, so ``mma_3xtf32`` splits each operand into two
-TF32 numbers: :mod:`tf32x3` says how the sums become as accurate as float32. One instruction
+TF32 numbers; :mod:`tf32x3` explains how the sums become as accurate as float32. One instruction
 multiplies 16 channels x 8 terms with 8 terms x 8 windows. PTX fixes which lane holds which element;
-the kernel chooses the 8 windows. Here a lane's sums are float4s of neighbours in the output.
+the kernel chooses the 8 windows, so that a lane's sums are float4s of neighbours in the output.
 """
 
 from numba import cuda, float32, uint32
@@ -14,7 +14,7 @@ from convlab.kernels.tf32x3 import MMA_K, make_epilogue, require_warp_tiles
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, tile_program
 
-LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
+LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, as the sums are spread over them
 F_PADDING, I_PADDING = 8, 1  # after a row: the 32 numbers of a fragment lie in 32 banks
 
 

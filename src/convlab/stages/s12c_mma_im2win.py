@@ -1,8 +1,8 @@
-"""s12c: asynchronous copies bring the slices. A warp multiplies what s11d's copies fetched.
+"""s12c: asynchronous copies bring the slices. The tensor cores multiply what s11d's copies fetch.
 
-Source: ours, beyond the paper. Half of s12b's instructions find out where a window's elements are
-and carry them through registers. :mod:`window_copies` looks most of that up once for all elements
-of a slice, and copies them to shared memory without registers in between.
+Source: ours, beyond the paper. Half of s12b's instructions compute where a window's elements are
+and move the elements through registers. :mod:`window_copies` looks up most places once for all
+elements of a slice, and copies the elements to shared memory without registers in between.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -15,7 +15,7 @@ from convlab.kernels.tf32x3 import MMA_K, make_epilogue, require_warp_tiles
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
-LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
+LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, as the sums are spread over them
 PADDING = 1  # after a row of windows: the 32 numbers of a fragment lie in 32 banks
 
 

@@ -1,8 +1,8 @@
 """s12d: a multistage pipeline feeds the tensor cores. Copies are in flight while warps multiply.
 
 Source: ours, beyond the paper; s11c's pipeline and s11e's epilogue. The warps of s12c wait for
-every slice. Here one barrier a slice is enough: when threads pass it, all have multiplied the
-slice before, so its stage of the pipeline is free.
+every slice. Here one barrier per slice is enough: when the threads pass it, all have multiplied the
+previous slice, so the previous slice's stage of the pipeline is free.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -15,7 +15,7 @@ from convlab.kernels.tf32x3 import MMA_K, make_epilogue, require_warp_tiles
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
-LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
+LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, as the sums are spread over them
 PADDING = 1  # after a row of windows: the 32 numbers of a fragment lie in 32 banks
 
 
@@ -57,7 +57,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if uint32(slice_) < SLICES:
             fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
-        commit_copies()  # even an empty group: wait_copies counts groups
+        commit_copies()  # also an empty group, because wait_copies counts groups
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
     def mma_pipeline(input, packed, bias, output):
@@ -72,16 +72,16 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # What this lane holds of the warp's matrices. The instruction gives it row g of the filter,
-        # column g of the windows, columns 2 * i and 2 * i + 1 of the sums, where i is its thread in
-        # group. A column stands for a float4 of windows, even columns for float4s 0 to 3, odd ones
-        # for 4 to 7: so the sums of threads 0 to 3 are neighbours in the output.
+        # What this lane holds of the warp's matrices: row g of the filter, column g of the windows,
+        # and columns 2 * i and 2 * i + 1 of the sums, where i is the lane's thread in group. A
+        # column stands for a float4 of windows: even columns for float4s 0 to 3, odd columns for
+        # float4s 4 to 7. So the sums of threads 0 to 3 are neighbours in the output.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         row, column = warp // WARPS_N * WARP_M, warp % WARPS_N * WARP_N
         at_F = thread_in_group * M_B + row + g
         at_I = thread_in_group * PITCH + column + (g // 2 + g % 2 * 4) * FLOAT4
-        row, column = row + g, column + thread_in_group * FLOAT4  # of its sums
+        row, column = row + g, column + thread_in_group * FLOAT4  # of this lane's sums
 
         for i in range(M_T):
             for j in range(N_T):
@@ -91,7 +91,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
-            cuda.syncthreads()  # then for all threads'; the slice before is free to overwrite
+            cuda.syncthreads()  # then for all threads'; the previous slice may be overwritten
             free = pipe - 1 if pipe > 0 else DEPTH - 1
             fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, free, S_F, S_I)
             for k in range(0, K_B, MMA_K):

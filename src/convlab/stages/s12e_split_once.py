@@ -1,8 +1,8 @@
 """s12e: each number is split once, and a tensor core adds up 16 terms.
 
 Source: ours, beyond the paper. In s12d a warp splits the windows again for every 16 channels, and
-adds up 8 terms at a time. Here ``multiply`` splits the windows of a step first, read by float4,
-then goes through the channels. A chain of products ends after 16 terms: :mod:`tf32x3` says why.
+adds up 8 terms at a time. Here ``multiply`` first loads a step's windows by float4 and splits them,
+then takes the channels. A chain of products ends after 16 terms; :mod:`tf32x3` says why.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -15,7 +15,7 @@ from convlab.kernels.tf32x3 import MMA_K, make_epilogue, make_unrolled, require_
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
-LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
+LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, as the sums are spread over them
 PADDING = 4  # elements after a row of windows: lanes of four rows read four groups of banks
 
 
@@ -33,7 +33,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     WARP_M, WARP_N = LANES_M * M_T, LANES_N * N_T
     WARPS_N = N_B // WARP_N  # warps along N
-    CHAIN = 2 if K_B % (2 * MMA_K) == 0 else 1  # steps that are added up before the sums round
+    CHAIN = 2 if K_B % (2 * MMA_K) == 0 else 1  # steps that are added before the sums round
     I_SHAPE, F_SHAPE = (2 * CHAIN, N_T // 2), (CHAIN, 4)
     LANES = window_copies.interleaved_lanes(problem, LANES_N)
     fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES)
@@ -61,8 +61,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply(S_F, S_I, at_F, at_I, k, R_O):
-        """Adds the products of terms k to k + 7, or k + 15. ``L_`` are large parts, ``T_`` small
-        ones, their tails. The lane's own numbers begin at ``at_F`` and ``at_I``."""
+        """Adds the products of terms k to k + 7, or k + 15. ``L_`` are large parts, ``T_`` (tails)
+        are small parts. The lane's own numbers begin at ``at_F`` and ``at_I``."""
         L_I, T_I = cuda.local.array(I_SHAPE, float32), cuda.local.array(I_SHAPE, float32)
         L_F, T_F = cuda.local.array(F_SHAPE, float32), cuda.local.array(F_SHAPE, float32)
         zero = float32(0)
@@ -92,7 +92,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
-        commit_copies()  # even an empty group: wait_copies counts groups
+        commit_copies()  # also an empty group, because wait_copies counts groups
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def split_once(input, packed, bias, output):
@@ -107,16 +107,16 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # What this lane holds of the warp's matrices. The instruction gives it row g of the filter,
-        # column g of the windows, columns 2 * i and 2 * i + 1 of the sums, where i is its thread in
-        # group. A column stands for a float4 of windows, even columns for float4s 0 to 3, odd ones
-        # for 4 to 7: so the sums of threads 0 to 3 are neighbours in the output.
+        # What this lane holds of the warp's matrices: row g of the filter, column g of the windows,
+        # and columns 2 * i and 2 * i + 1 of the sums, where i is the lane's thread in group. A
+        # column stands for a float4 of windows: even columns for float4s 0 to 3, odd columns for
+        # float4s 4 to 7. So the sums of threads 0 to 3 are neighbours in the output.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         row, column = warp // WARPS_N * WARP_M, warp % WARPS_N * WARP_N
         at_F = thread_in_group * M_B + row + g
         at_I = thread_in_group * PITCH + column + (g // 2 + g % 2 * 4) * FLOAT4
-        row, column = row + g, column + thread_in_group * FLOAT4  # of its sums
+        row, column = row + g, column + thread_in_group * FLOAT4  # of this lane's sums
 
         for i in range(M_T):
             for j in range(N_T):
@@ -126,7 +126,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
-            cuda.syncthreads()  # then for all threads'; the slice before is free to overwrite
+            cuda.syncthreads()  # then for all threads'; the previous slice may be overwritten
             free = pipe - 1 if pipe > 0 else DEPTH - 1
             fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, free, S_F, S_I)
             steps(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)

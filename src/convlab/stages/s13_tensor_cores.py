@@ -1,9 +1,9 @@
-"""s13: tensor cores get the filter in the order in which they hold it, split before the launch.
+"""s13: the filter is split before the launch, in the order in which tensor cores hold it.
 
 Source: ours, beyond the paper. In s12e each warp loads the filter's numbers as scalars, with 4-way
 bank conflicts, and each block splits them again. Here ``packed`` holds both parts of each number in
 the fragments that ``mma`` fixes: ``[m // M_B, k // 8, m % M_B // 16, part, lane, number]``. A lane
-loads its four numbers as one float4 without bank conflicts, for twice the traffic.
+loads its four numbers as one float4 without bank conflicts, but the traffic doubles.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -14,14 +14,14 @@ from convlab.kernels import split_filter, tf32x3, window_copies
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
-LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, in what each has of the sums
+LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, as the sums are spread over them
 MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
 PADDING = 4  # elements after a row of windows: lanes of four rows read four groups of banks
 FRAGMENTS = 32 * 4  # numbers of 16 channels x 8 terms, as a warp's lanes hold them
 
 
 def filter_layout(tile: Tile) -> split_filter.Layout:
-    """Fragments: m % 8 and k % 4 say which lane, m // 8 % 2 and k // 4 % 2 which of its numbers."""
+    """Fragments: m % 8 and k % 4 give the lane, m // 8 % 2 and k // 4 % 2 the number in it."""
     return split_filter.Layout(m1=16, m4=64, m8=1, m16=2 * FRAGMENTS, k1=4, k4=2, small=FRAGMENTS)
 
 
@@ -39,7 +39,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     WARP_M, WARP_N = LANES_M * M_T, LANES_N * N_T
     WARPS_N = N_B // WARP_N  # warps along N
-    CHAIN = 2 if K_B % (2 * MMA_K) == 0 else 1  # steps that are added up before the sums round
+    CHAIN = 2 if K_B % (2 * MMA_K) == 0 else 1  # steps that are added before the sums round
     I_SHAPE, F_SHAPE = (2 * CHAIN, N_T // 2), (CHAIN, 4)
     LANES = window_copies.interleaved_lanes(problem, LANES_N)
     fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, parts=2)
@@ -68,8 +68,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply(S_F, S_I, at_F, at_I, k, R_O):
-        """Adds the products of terms k to k + 7, or k + 15. ``L_`` are large parts, ``T_`` small
-        ones, their tails. The lane's own numbers begin at ``at_F`` and ``at_I``."""
+        """Adds the products of terms k to k + 7, or k + 15. ``L_`` are large parts, ``T_`` (tails)
+        are small parts. The lane's own numbers begin at ``at_F`` and ``at_I``."""
         L_I, T_I = cuda.local.array(I_SHAPE, float32), cuda.local.array(I_SHAPE, float32)
         L_F, T_F = cuda.local.array(F_SHAPE, float32), cuda.local.array(F_SHAPE, float32)
         zero = float32(0)
@@ -99,7 +99,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
-        commit_copies()  # even an empty group: wait_copies counts groups
+        commit_copies()  # also an empty group, because wait_copies counts groups
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def tensor_cores(input, packed, bias, output):
@@ -114,16 +114,16 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # What this lane holds of the warp's matrices. The instruction gives it row g of the filter,
-        # column g of the windows, columns 2 * i and 2 * i + 1 of the sums, where i is its thread in
-        # group. A column stands for a float4 of windows, even columns for float4s 0 to 3, odd ones
-        # for 4 to 7: so the sums of threads 0 to 3 are neighbours in the output.
+        # What this lane holds of the warp's matrices: row g of the filter, column g of the windows,
+        # and columns 2 * i and 2 * i + 1 of the sums, where i is the lane's thread in group. A
+        # column stands for a float4 of windows: even columns for float4s 0 to 3, odd columns for
+        # float4s 4 to 7. So the sums of threads 0 to 3 are neighbours in the output.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         row, column = warp // WARPS_N * WARP_M, warp % WARPS_N * WARP_N
         at_F = row * (2 * MMA_K) + lane * 4
         at_I = thread_in_group * PITCH + column + (g // 2 + g % 2 * 4) * FLOAT4
-        row, column = row + g, column + thread_in_group * FLOAT4  # of its sums
+        row, column = row + g, column + thread_in_group * FLOAT4  # of this lane's sums
 
         for i in range(M_T):
             for j in range(N_T):
@@ -133,7 +133,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
-            cuda.syncthreads()  # then for all threads'; the slice before may be overwritten
+            cuda.syncthreads()  # then for all threads'; the previous slice may be overwritten
             free = pipe - 1 if pipe > 0 else DEPTH - 1
             fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, free, S_F, S_I)
             steps(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)

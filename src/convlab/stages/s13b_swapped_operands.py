@@ -1,7 +1,7 @@
-"""s13b: operands swapped. Windows are the left matrix of ``mma``, the filter the right one.
+"""s13b: operands swapped. Windows are the left matrix of ``mma``, the filter is the right matrix.
 
-Source: ours, beyond the paper; it is the shape that Hopper's ``wgmma`` has in s14. The left matrix
-is in registers, the right one comes from shared memory, as core matrices.
+Source: ours, beyond the paper. Hopper's ``wgmma`` has this shape in s14: the left matrix is in
+registers, and the right matrix comes from shared memory, as core matrices.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -12,7 +12,7 @@ from convlab.kernels import split_filter, tf32x3, window_copies
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
-LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
+LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, as the sums are spread over them
 MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
 PADDING = 8  # elements after a row of windows: lanes of four rows read four groups of banks
 
@@ -31,7 +31,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     WARP_M, WARP_N = LANES_M * M_T, LANES_N * N_T
     WARPS_N = N_B // WARP_N  # warps along N
-    CHAIN = 2 if K_B % (2 * MMA_K) == 0 else 1  # steps that are added up before the sums round
+    CHAIN = 2 if K_B % (2 * MMA_K) == 0 else 1  # steps that are added before the sums round
     I_SHAPE, F_SHAPE = (N_T // 2, 4 * CHAIN), (CHAIN, 2)
     LANES = window_copies.interleaved_lanes(problem, LANES_N)
     fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, parts=2)
@@ -58,8 +58,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply(S_F, S_I, at_F, at_I, k, R_O):
-        """Adds the products of terms k to k + 7, or k + 15. ``L_`` are large parts, ``T_`` small
-        ones, their tails. The lane's own numbers begin at ``at_F`` and ``at_I``."""
+        """Adds the products of terms k to k + 7, or k + 15. ``L_`` are large parts, ``T_`` (tails)
+        are small parts. The lane's own numbers begin at ``at_F`` and ``at_I``."""
         L_I, T_I = cuda.local.array(I_SHAPE, float32), cuda.local.array(I_SHAPE, float32)
         L_F, T_F = cuda.local.array(F_SHAPE, float32), cuda.local.array(F_SHAPE, float32)
         zero = float32(0)
@@ -87,7 +87,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
-        commit_copies()  # even an empty group: wait_copies counts groups
+        commit_copies()  # also an empty group, because wait_copies counts groups
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def swapped_operands(input, packed, bias, output):
@@ -102,14 +102,14 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # A lane holds rows g and g + 8 of A in each of two products. Which window is which row of
-        # A is free, so a lane's four are neighbours in shared memory, one load: two of them are its
-        # rows in the first product, the other two in the second.
+        # A lane holds rows g and g + 8 of A in each of two products. Any window may be any row of
+        # A, so a lane's four windows are neighbours in shared memory, and one load reads them: two
+        # of them are its rows in the first product, the other two its rows in the second product.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         row, column = warp // WARPS_N * WARP_M, warp % WARPS_N * WARP_N + g * FLOAT4
         at_F, at_I = row * 4 + lane, thread_in_group * PITCH + column
-        row += thread_in_group  # of its sums
+        row += thread_in_group  # of this lane's sums
 
         for i in range(M_T):
             for j in range(N_T):
@@ -119,7 +119,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
-            cuda.syncthreads()  # then for all threads'; the slice before may be overwritten
+            cuda.syncthreads()  # then for all threads'; the previous slice may be overwritten
             free = pipe - 1 if pipe > 0 else DEPTH - 1
             fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, free, S_F, S_I)
             steps(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)

@@ -1,7 +1,7 @@
 """s13c: the tile of a warpgroup. Each of four warps has 32 windows and all channels.
 
 Source: ours, beyond the paper. Each of the four warps loads the whole slice of the filter; in s14
-the tensor cores read it. With 128 channels shared memory has no room for padding: there rows are
+the tensor cores read it. With 128 channels shared memory has no room for padding, so rows are
 rotated instead.
 """
 
@@ -13,7 +13,7 @@ from convlab.kernels import split_filter, tf32x3, window_copies
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
-LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
+LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, as the sums are spread over them
 MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
 
 
@@ -25,7 +25,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     PITCH, IN_FLIGHT = N_B + PADDING, DEPTH - 2
     F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
-    CHAIN = K_B // MMA_K  # steps that are added up before the sums round
+    CHAIN = K_B // MMA_K  # steps that are added before the sums round
     I_SHAPE, F_SHAPE = (N_T // 2, 4 * CHAIN), (CHAIN, 2)
     LANES = window_copies.interleaved_lanes(problem, LANES_N)
     fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, ROTATION, parts=2)
@@ -52,8 +52,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply(S_F, S_I, at_F, at_I, R_O):
-        """Adds the products of a slice. ``L_`` are large parts, ``T_`` small ones, their tails.
-        The lane's own numbers begin at ``at_F`` and ``at_I``."""
+        """Adds the products of a slice. ``L_`` are large parts, ``T_`` (tails) are small parts. The
+        lane's own numbers begin at ``at_F`` and ``at_I``."""
         L_I, T_I = cuda.local.array(I_SHAPE, float32), cuda.local.array(I_SHAPE, float32)
         L_F, T_F = cuda.local.array(F_SHAPE, float32), cuda.local.array(F_SHAPE, float32)
         zero = float32(0)
@@ -79,7 +79,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
-        commit_copies()  # even an empty group: wait_copies counts groups
+        commit_copies()  # also an empty group, because wait_copies counts groups
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def warpgroup_tile(input, packed, bias, output):
@@ -94,9 +94,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # A lane holds rows g and g + 8 of A in each of two products. Which window is which row of
-        # A is free, so a lane's four are neighbours in shared memory, one load: two of them are its
-        # rows in the first product, the other two in the second.
+        # A lane holds rows g and g + 8 of A in each of two products. Any window may be any row of
+        # A, so a lane's four windows are neighbours in shared memory, and one load reads them: two
+        # of them are its rows in the first product, the other two its rows in the second product.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         column = warp * LANES_N * FLOAT4 + g * FLOAT4
@@ -111,14 +111,14 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # for this thread's part of the slice,
-            cuda.syncthreads()  # then for all threads'; the slice before may be overwritten
+            cuda.syncthreads()  # then for all threads'; the previous slice may be overwritten
             free = pipe - 1 if pipe > 0 else DEPTH - 1
             fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, free, S_F, S_I)
             multiply(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = pipe + 1 if pipe + 1 < DEPTH else 0
 
         m0, n0 = m0 + thread_in_group, n0 + window_at(column)
-        epilogue(R_O, input, packed, bias, output, m0, n0)  # sums not finite: again, as s01 does
+        epilogue(R_O, input, packed, bias, output, m0, n0)  # recomputes sums that are not finite
 
     return warpgroup_tile
 

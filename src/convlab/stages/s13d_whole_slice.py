@@ -1,8 +1,8 @@
 """s13d: two slices in shared memory, each one step of 16 terms.
 
-Source: ours, beyond the paper. 16 terms are what the tensor cores add up before they begin again.
-Two slices instead of three leave room for more blocks on an SM. A sum of at most two slices is
-fetched whole before the loop.
+Source: ours, beyond the paper. The tensor cores add 16 terms before they begin again at zero. Two
+slices instead of three leave room for more blocks on an SM. If a sum has at most two slices, both
+are fetched before the loop.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -13,15 +13,15 @@ from convlab.kernels import split_filter, tf32x3, window_copies
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
-LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
+LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, as the sums are spread over them
 MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
-DEPTH = 2  # slices in shared memory: the one computed and the one in flight
+DEPTH = 2  # slices in shared memory: one is multiplied, one is in flight
 
 
 def make_multiply(tile: Tile) -> Kernel:
-    """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms.
-    The lane's own numbers begin at ``at_F`` and ``at_I``.
-    ``L_`` are large parts, ``T_`` small ones, their tails."""
+    """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms. The lane's
+    own numbers begin at ``at_F`` and ``at_I``. ``L_`` are large parts, ``T_`` (tails) are small
+    parts."""
     PITCH = tile.N_B + window_copies.padding_or_rotation(tile)[0]
     M_B, M_T = tile.M_B, tile.M_T
     N_T, CHAIN = tile.N_T, tile.K_B // MMA_K
@@ -89,7 +89,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
-        commit_copies()  # one group for each slice, at last an empty one
+        commit_copies()  # one group for each slice, an empty one at the end
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def whole_slice(input, packed, bias, output):
@@ -104,9 +104,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # A lane holds rows g and g + 8 of A in each of two products. Which window is which row of
-        # A is free, so a lane's four are neighbours in shared memory, one load: two of them are its
-        # rows in the first product, the other two in the second.
+        # A lane holds rows g and g + 8 of A in each of two products. Any window may be any row of
+        # A, so a lane's four windows are neighbours in shared memory, and one load reads them: two
+        # of them are its rows in the first product, the other two its rows in the second product.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         column = warp * LANES_N * FLOAT4 + g * FLOAT4
@@ -121,14 +121,14 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(0)  # this thread's copies of the slice have landed;
-            cuda.syncthreads()  # so for all threads; the slice before may be overwritten
+            cuda.syncthreads()  # also all threads' copies; the previous slice may be overwritten
             if SLICES > AT_FIRST:
                 fetch(input, packed, first, i_h, i_w, t, slice_ + 1, 1 - pipe, S_F, S_I)
             multiply(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = 1 - pipe
 
         m0, n0 = m0 + thread_in_group, n0 + window_at(column)
-        epilogue(R_O, input, packed, bias, output, m0, n0)  # sums not finite: again, as s01 does
+        epilogue(R_O, input, packed, bias, output, m0, n0)  # recomputes sums that are not finite
 
     return whole_slice
 

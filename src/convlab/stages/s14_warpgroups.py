@@ -2,8 +2,8 @@
 
 Source: ours, beyond the paper. With ``mma`` an H200's tensor cores reach 315 TFLOP/s in TF32, with
 ``wgmma`` (:mod:`convlab.device.tensor_core`; compute capability 9.0 only) 535. A product is windows
-x channels: A is windows, in registers, B the filter. A block multiplies its 128 windows in two
-halves: a thread splits its second two windows while the product of its first two runs.
+x channels: A holds windows, in registers, and B is the filter. A block multiplies its 128 windows
+in two halves: a thread splits its last two windows during the product of its first two windows.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -15,15 +15,15 @@ from convlab.kernels import split_filter, tf32x3, window_copies
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
-LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, in what each has of the sums
-DEPTH = 2  # slices in shared memory: the one computed and the one in flight
+LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, as the sums are spread over them
+DEPTH = 2  # slices in shared memory: one is multiplied, one is in flight
 
 
 def make_multiply(tile: Tile) -> Kernel:
     """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms.
     The filter begins at ``at_F``, the lane's terms of its windows at ``at_I``. Four lanes share
-    four windows: thread i of a group reads terms i, i + 4, ... of them to ``X``. ``L`` holds the
-    large parts of two windows, ``T`` (tails) the small ones. All warps read all of the filter."""
+    four windows: thread i of a group reads their terms i, i + 4, ... into ``X``. ``L`` holds the
+    large parts of two windows, ``T`` (tails) the small parts. All warps read the whole filter."""
     PITCH = tile.N_B + window_copies.padding_or_rotation(tile)[0]
     M_B, M_T, K_4 = tile.M_B, tile.M_T, tile.K_B // 4  # K_4: terms of a lane
     X_SHAPE, D_SHAPE = (K_4, FLOAT4), M_B // 2  # D: a lane's part of 64 windows x M_B
@@ -42,7 +42,7 @@ def make_multiply(tile: Tile) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def add(D, j0, R_O):
-        for i in range(0, M_T, 2):  # D by twos: channels i and i + 1 of window j0, then of j0 + 1
+        for i in range(0, M_T, 2):  # D: channels i and i + 1 of window j0, then of j0 + 1
             R_O[i, j0] += D[2 * i]
             R_O[i + 1, j0] += D[2 * i + 1]
             R_O[i, j0 + 1] += D[2 * i + 2]
@@ -86,7 +86,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
-        commit_copies()  # one group for each slice, at last an empty one
+        commit_copies()  # one group for each slice, an empty one at the end
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def warpgroups(input, packed, bias, output):
@@ -101,9 +101,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # A lane holds rows g and g + 8 of A in each of two products. Which window is which row of
-        # A is free, so a lane's four are neighbours in shared memory, one load: two of them are its
-        # rows in the first product, the other two in the second.
+        # A lane holds rows g and g + 8 of A in each of two products. Any window may be any row of
+        # A, so a lane's four windows are neighbours in shared memory, and one load reads them: two
+        # of them are its rows in the first product, the other two its rows in the second product.
         warp, lane = t // 32, t % 32
         g, thread_in_group = lane // 4, lane % 4
         column = warp * LANES_N * FLOAT4 + g * FLOAT4
@@ -117,15 +117,15 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         pipe = 0
         for slice_ in range(SLICES):
             wait_copies(0)  # this thread's copies of the slice have landed;
-            fence_shared()  # tensor cores see them;
-            cuda.syncthreads()  # so for all threads; the slice before may be overwritten
+            fence_shared()  # and the tensor cores see them;
+            cuda.syncthreads()  # also all threads' copies; the previous slice may be overwritten
             if SLICES > AT_FIRST:
                 fetch(input, packed, first, i_h, i_w, t, slice_ + 1, 1 - pipe, S_F, S_I)
             multiply(S_F, S_I, pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = 1 - pipe
 
         m0, n0 = m0 + thread_in_group, n0 + window_at(column)
-        epilogue(R_O, input, packed, bias, output, m0, n0)  # sums not finite: again, as s01 does
+        epilogue(R_O, input, packed, bias, output, m0, n0)  # recomputes sums that are not finite
 
     return warpgroups
 
