@@ -32,7 +32,7 @@ ANSWERS = {
     "neighbours": [
         given("out of bounds"),
         wrong("the last one left out", "answer", (SUM, "    if i < a.size - 1:\n        out[i] = a[i] + a[i + 1]")),
-        wrong("round the corner", "answer", (SUM, "    if i < a.size:\n        out[i] = a[i] + a[(i + 1) % a.size]")),
+        wrong("around the end of the array", "answer", (SUM, "    if i < a.size:\n        out[i] = a[i] + a[(i + 1) % a.size]")),
         wrong("a guard one too wide", "out of bounds", ("i + 1 < a.size", "i + 1 <= a.size"), line="total += a[i + 1]"),
         wrong("the last one twice", "answer", (SUM, "    if i < a.size:\n        out[i] = a[i] + a[min(i + 1, a.size - 1)]")),
         wrong("the left neighbour", "answer", ("total += a[i + 1]", "total += a[i - 1]")),
@@ -51,7 +51,7 @@ ANSWERS = {
         given("counts"),
         wrong("rows and columns exchanged", "out of bounds", (PLACE, "column, row = i // columns, i % columns")),
         wrong("divided by the rows", "answer", (PLACE, "row, column = i // rows, i % rows")),
-        wrong("reads mended, writes not", "answer", ("out[row, column]", "out[i % rows, i // rows]")),
+        wrong("reads corrected, writes not", "answer", ("out[row, column]", "out[i % rows, i // rows]")),
         wrong("the remainder alone fixed", "answer", (PLACE, "row, column = i // rows % rows, i % columns")),
         wrong("every second one first", "counts", (PLACE, "k = 2 * i % a.size + 2 * i // a.size\n        row, column = k // columns, k % columns")),
         wrong("the number in the block alone", "answer", ("i = cuda.grid(1)", "i = cuda.threadIdx.x")),

@@ -132,6 +132,6 @@ ANSWERS = {
         right("B's tile first", ("        tile_A[y, x] = load_2d(A, m, k0 + x)\n        tile_B[y, x] = load_2d(B, k0 + y, n)\n", "        tile_B[y, x] = load_2d(B, k0 + y, n)\n        tile_A[y, x] = load_2d(A, m, k0 + x)\n")),
         right("the second barrier first", ("        tile_A[y, x] = load_2d(A, m, k0 + x)\n", "        cuda.syncthreads()\n        tile_A[y, x] = load_2d(A, m, k0 + x)\n"), (SECOND_BARRIER, "tile_B[k, x]")),
         right("k counted down", ("for k in range(T):", "for k in range(T - 1, -1, -1):")),
-        right("A's tile turned", ("tile_A[y, x] =", "tile_A[x, y] ="), ("tile_A[y, k]", "tile_A[k, y]")),
+        right("A's tile transposed", ("tile_A[y, x] =", "tile_A[x, y] ="), ("tile_A[y, k]", "tile_A[k, y]")),
     ],
 }

@@ -36,7 +36,7 @@ ANSWERS = {
     ],
     "order": [
         given("counts"),
-        wrong("one line mended", "answer", ("o_h = thread // W_o % H_o", "o_h = thread % H_o")),
+        wrong("one line corrected", "answer", ("o_h = thread // W_o % H_o", "o_h = thread % H_o")),
         wrong("the image's sizes for the output's", "out of bounds", (ROWS, "o_w = thread % W_i\n        o_h = thread // W_i % H_o\n")),
         wrong("the written place exchanged", "answer", ("output[i, j, o_h, o_w]", "output[i, j, o_w % H_o, o_h % W_o]")),
         wrong("channels first", "counts", (NUMBERS, "        j = thread % C_o\n        o_w = thread // C_o % W_o\n        o_h = thread // (C_o * W_o) % H_o\n        i = thread // (W_o * H_o * C_o)\n")),

@@ -41,9 +41,9 @@ ANSWERS = {
     ],
     "banks": [
         given("counts"),
-        wrong("only the store turned", "out of bounds", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B)"), ("S_I[k, tx]", "S_I[tx, k]")),
-        wrong("only the array turned", "out of bounds", *TURNED),
-        wrong("only the load turned", "out of bounds", ("S_I[e, tx]", "S_I[tx, e]")),
+        wrong("only the store transposed", "out of bounds", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B)"), ("S_I[k, tx]", "S_I[tx, k]")),
+        wrong("only the array transposed", "out of bounds", *TURNED),
+        wrong("only the load transposed", "out of bounds", ("S_I[e, tx]", "S_I[tx, e]")),
         wrong("rows two longer", "counts", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B + 2)"), *TURNED),
         wrong("the filter's slice made longer", "counts", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B + 1), (N_B, K_B)"), *TURNED),
         wrong("a barrier taken out", "shared race", (SECOND, ""), line=COMPUTE),
@@ -54,6 +54,6 @@ ANSWERS = {
         wrong("the window of another thread", "answer", ("S_I[k, tx]", "S_I[k, N_B - 1 - tx]")),
         right("rows one longer", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B + 1)"), *TURNED),
         right("rows three longer", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B + 3)"), *TURNED),
-        right("not turned, rows one longer", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (K_B, N_B + 1)")),
+        right("not transposed, rows one longer", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (K_B, N_B + 1)")),
     ],
 }

@@ -44,8 +44,8 @@ ANSWERS = {
     ],
     "columns": [
         given("counts"),
-        wrong("only the read mended", "answer", ("n = n0 + tx + j * COLUMNS", PLACE)),
-        wrong("only the write mended", "answer", ("S_I[k, tx + j * COLUMNS]", READ)),
+        wrong("only the read corrected", "answer", ("n = n0 + tx + j * COLUMNS", PLACE)),
+        wrong("only the write corrected", "answer", ("S_I[k, tx + j * COLUMNS]", READ)),
         wrong("columns N_T apart", "out of bounds", ("S_I[k, tx + j * COLUMNS]", "S_I[k, tx + j * N_T]"), ("n = n0 + tx + j * COLUMNS", "n = n0 + tx + j * N_T")),
         wrong("rows side by side, too", "counts", ("S_I[k, tx + j * COLUMNS]", READ), ("n = n0 + tx + j * COLUMNS", PLACE), ("S_F[ty + i * ROWS, k]", "S_F[ty * M_T + i, k]"), ("m = m0 + ty + i * ROWS", "m = m0 + ty * M_T + i")),
         wrong("the slice's rows one longer", "counts", ("S_I[k, tx + j * COLUMNS]", READ), ("n = n0 + tx + j * COLUMNS", PLACE), ("(M_B, K_B), (K_B, N_B), (M_T, N_T)", "(M_B, K_B), (K_B, N_B + 1), (M_T, N_T)")),

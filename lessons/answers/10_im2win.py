@@ -63,8 +63,8 @@ ANSWERS = {
     ],
     "rows": [
         given("counts"),
-        wrong("one line mended", "answer", ("o_h = n % (H_o * W_o) // W_o", "o_h = n % H_o")),
-        wrong("the other line mended", "answer", ("o_w = n % W_o", "o_w = n % (H_o * W_o) // H_o")),
+        wrong("one line corrected", "answer", ("o_h = n % (H_o * W_o) // W_o", "o_h = n % H_o")),
+        wrong("the other line corrected", "answer", ("o_w = n % W_o", "o_w = n % (H_o * W_o) // H_o")),
         wrong("the image left in the row", "out of bounds", ("o_h = n % (H_o * W_o) // W_o", "o_h = n // W_o")),
         wrong("written elsewhere instead", "answer", (PLACE, "        o_h = n % H_o\n        o_w = n % (H_o * W_o) // H_o\n"), ("output[i_n, m, o_h, o_w]", "output[i_n, m, n % (H_o * W_o) // W_o, n % W_o]")),
         wrong("no guard for the channels", "out of bounds", ("if m >= M or n >= N:", "if n >= N:")),

@@ -40,7 +40,7 @@ ANSWERS = {
     "impatient": [
         given("counts"),
         wrong("all but two, always", "copy in flight", (ONE, "wait_copies(2)")),
-        wrong("as many as there are slots", "copy in flight", (ONE, "wait_copies(DEPTH)")),
+        wrong("as many as there are pipeline stages", "copy in flight", (ONE, "wait_copies(DEPTH)")),
         wrong("not waited for", "copy in flight", (WAIT, "")),
         wrong("waits after the barrier", "shared race", (WAIT + BARRIER, BARRIER + WAIT)),
         wrong("waits for all a second time", "counts", (WAIT, WAIT + "                wait_copies(0)\n")),
@@ -51,7 +51,7 @@ ANSWERS = {
         wrong("the windows forgotten", "answer", (WINDOWS, "")),
         wrong("the last slice forgotten", "answer", (IF, IF.replace("SLICES", "SLICES - 1"))),
         right("by the number in flight", (WAIT, CASES.format("IN_FLIGHT == 1"))),
-        right("by the number of slots", (WAIT, CASES.format("DEPTH == 3"))),
+        right("by the number of pipeline stages", (WAIT, CASES.format("DEPTH == 3"))),
         right("all of them before the last slice", (WAIT, CASES.format("IN_FLIGHT == 1 and slice_ + 1 < SLICES"))),
     ],
 }

@@ -73,7 +73,7 @@ ANSWERS = {
         wrong("the parts written, not added", "answer", *PARTS),
         wrong("products each from zero", "answer", (LARGE_LARGE, "part = mma_tf32(large_f, large_i, (zero, zero, zero, zero))")),
         wrong("the second number for the second row", "answer", ("R_O[i, left + FLOAT4] += part[1]", "R_O[i, left + FLOAT4] += part[2]"), ("R_O[i + 1, left] += part[2]", "R_O[i + 1, left] += part[1]")),
-        wrong("neighbours for the next run", "answer", ("R_O[i, left + FLOAT4] +=", "R_O[i, left + 1] +="), ("R_O[i + 1, left + FLOAT4] +=", "R_O[i + 1, left + 1] +=")),
+        wrong("neighbours for the next float4", "answer", ("R_O[i, left + FLOAT4] +=", "R_O[i, left + 1] +="), ("R_O[i + 1, left + FLOAT4] +=", "R_O[i + 1, left + 1] +=")),
         wrong("the lower row forgotten", "answer", ("                R_O[i + 1, left] += part[2]\n", ""), ("R_O[i + 1, left + FLOAT4] += part[3]", "pass")),
         wrong("all four products", "counts", (SMALL_LARGE, f"part = mma_tf32(small_f, small_i, part){NEXT}{SMALL_LARGE}")),
         right("the windows' small part first", (f"{SMALL_LARGE}{NEXT}{LARGE_SMALL}", f"{LARGE_SMALL}{NEXT}{SMALL_LARGE}")),

@@ -29,8 +29,8 @@ ANSWERS = {
     ],
     "printed": [
         given("out of bounds"),
-        wrong("the row mended, the place not", "answer", *PLAIN, (PIXEL, "windows[i_n, i_c, o_h, o_w * s_w + f_w]")),
-        wrong("the place mended, the row not", "out of bounds", *PLAIN, (PIXEL, PIXEL.replace("o_h,", "o_h * s_w + f_h,"))),
+        wrong("the row corrected, the place not", "answer", *PLAIN, (PIXEL, "windows[i_n, i_c, o_h, o_w * s_w + f_w]")),
+        wrong("the place corrected, the row not", "out of bounds", *PLAIN, (PIXEL, PIXEL.replace("o_h,", "o_h * s_w + f_h,"))),
         wrong("row and column exchanged in the place", "answer", *PLAIN, (PIXEL, PIXEL.replace("(o_w * s_w + f_w * d_w) * H_f + f_h", "o_w * s_w * H_f + f_h * W_f + f_w"))),
         wrong("dilation forgotten", "answer", *PLAIN, (PIXEL, PIXEL.replace("f_w * d_w", "f_w"))),
         wrong("pixels by columns, weights by rows", "answer", (PIXEL, PIXEL.replace("(o_w * s_w + f_w * d_w) * H_f + f_h", "o_w * s_w * H_f + k % (H_f * W_f)")), (COLUMN, "f_w = k % W_f"), (ROW, "f_h = k % (H_f * W_f) // W_f")),

@@ -8,12 +8,12 @@ and see whether neighbouring threads read neighbouring numbers. It takes half an
 You know NumPy. This notebook shows what a GPU does differently, with kernels of three lines. No GPU
 is needed: a simulator runs them and shows what happens.
 
-**How these notebooks work.** Read from top to bottom and run each cell with **Shift+Enter**. What you
-see below the cells is stored from an earlier run: run them all the same, as later ones need them. Where a
-cell says `FILL ME IN`, write your lines in its place, run the cell, then run the check below it. A
-check never breaks anything: it says what is wrong, and you try again. If a cell does not end, press
-the button with the square (■). The worked answers are in the folder
-[solutions](solutions/00_start_here.ipynb).
+**How these notebooks work.** Read from top to bottom and run each cell with **Shift+Enter**. The
+output below each cell is stored from an earlier run. Run every cell anyway, because later cells
+need what earlier cells define. Where a cell says `FILL ME IN`, write your lines in its place, run
+the cell, then run the check below it. A check never breaks anything: it says what is wrong, and you
+try again. If a cell does not end, press the button with the square (■). The worked answers are in
+the folder [solutions](solutions/00_start_here.ipynb).
 """
 
 # %% setup=true
@@ -25,7 +25,7 @@ from convlab.lessons import On, check_kernel, one_request, run
 from convlab.lessons import what_is_wrong, where, who_does_what
 
 
-def launch(size, block=32):  # for the checks: as many blocks as so many numbers take
+def launch(size, block=32):  # for the checks: enough blocks for that many numbers
     numbers = np.arange(1, size + 1, dtype=np.float32)
     return On(grid=(size + block - 1) // block, block=block, inputs=(numbers,))
 
@@ -36,14 +36,14 @@ print(where())
 """
 ## 1. A kernel is what one thread does
 
-In NumPy you say what happens to a whole array: `out = a + 10`. On a GPU you write a **kernel**: what
-*one thread* does. The GPU then runs it in thousands of threads at the same time. Each thread knows
-its own number, and so it finds its own element.
+In NumPy you say what happens to a whole array: `out = a + 10`. On a GPU you write a **kernel**:
+what *one thread* does. The GPU then runs it in thousands of threads at the same time. Each thread
+knows its own number, so it finds its own element.
 """
 
 
 # %%
-@cuda.jit  # makes a kernel of the function
+@cuda.jit  # turns the function into a kernel
 def add_ten(a, out):
     i = cuda.threadIdx.x  # my number: 0, 1, 2, ...
     out[i] = a[i] + 10
@@ -51,13 +51,13 @@ def add_ten(a, out):
 
 a = np.arange(8, dtype=np.float32)
 out = np.zeros(8, np.float32)
-run(add_ten, 1, 8, a, out)  # on a GPU one writes add_ten[1, 8](a, out): 1 block of 8 threads
+run(add_ten, 1, 8, a, out)  # on a GPU: add_ten[1, 8](a, out), 1 block of 8 threads
 print(out)
 
 # %% [markdown]
 """
-Eight threads ran, one for each element. Nobody wrote a loop. The picture is made from what the threads
-really did:
+Eight threads ran, one for each element, and the kernel has no loop. The picture shows what the
+threads really did:
 """
 
 # %%
@@ -67,8 +67,8 @@ who_does_what(trace(add_ten, 1, 8, a, out).main, "out")
 """
 ## 2. Blocks: when one group of threads is not enough
 
-Threads come in **blocks**. A block has at most 1,024 threads, so a large array needs many blocks; all
-blocks together are the **grid**. Two more numbers say where a thread stands:
+Threads come in **blocks**. A block has at most 1,024 threads, so a large array needs many blocks;
+all blocks together are the **grid**. Three numbers tell a thread its place:
 
 | name | is |
 | --- | --- |
@@ -76,17 +76,18 @@ blocks together are the **grid**. Two more numbers say where a thread stands:
 | `cuda.blockIdx.x` | my block's number |
 | `cuda.blockDim.x` | how many threads a block has |
 
-With blocks of 4 threads, block 0 has elements 0 to 3, block 1 elements 4 to 7, and so on.
+With blocks of 4 threads, block 0 has elements 0 to 3, block 1 has elements 4 to 7, and so on.
 """
 
 # %% [markdown]
 """
 ### Your turn: any number of elements
 
-Write a kernel that adds ten to *every* element, however many there are. Blocks have 32 threads in some
-launches and 80 in others, and there are enough blocks for all elements. The last block often has too
-many threads. They must do nothing: `a[i]` past the end of an array is not an error on a GPU, it is
-somebody else's memory.
+Write a kernel that adds ten to *every* element, however many there are. Blocks have 32 threads in
+some launches and 80 in others, and there are enough blocks for all elements. The last block often
+has more threads than there are elements left. The extra threads must do nothing, because a GPU
+reports no error for `a[i]` past the end of the array, although this memory belongs to something
+else.
 
 <details><summary>Tip: my number among all threads</summary>
 
@@ -95,7 +96,7 @@ block.
 </details>
 <details><summary>Tip: how to do nothing</summary>
 
-`if i < a.size:` and then the work, indented.
+Write `if i < a.size:` and put the work below it, indented.
 </details>
 """
 
@@ -103,7 +104,7 @@ block.
 # %% exercise="any_number"
 @cuda.jit
 def add_ten_to_all(a, out):
-    ### BEGIN SOLUTION: my number among all threads; where it is inside the array, the work
+    ### BEGIN SOLUTION: compute my number among all threads; do the work if it is inside the array
     i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
     if i < a.size:
         out[i] = a[i] + 10
@@ -122,12 +123,13 @@ check_kernel(add_ten_to_all, wanted, launches, each_once=True)
 """
 ## 3. What the simulator sees: find the bug
 
-A GPU does not report when a kernel reads where it should not: it returns some number, and the result is
-wrong now and then. The simulator looks at every single access and reports it. So do the **traces** that these
-notebooks use.
+A GPU does not report when a kernel reads outside of an array: it returns some number, and the
+result is sometimes wrong. The simulator looks at every single access and reports it. The **traces**
+that these notebooks use do the same.
 
-This kernel adds to each element its right neighbour; the last one has none and stays as it is. It has
-one fault. Run the check, read what it found, and fix the kernel.
+This kernel adds to each element the element's right neighbour. The last element has no right
+neighbour, so it stays as it is. The kernel has one bug. Run the check, read what it found, and fix
+the kernel.
 """
 
 
@@ -160,10 +162,10 @@ check_kernel(add_neighbour, wanted_sums, [*map(launch, (5, 32, 70)), launch(250,
 """
 ## 4. Threads have no order
 
-Nothing says which thread comes first. So a thread must not write what another one reads, unless they
-wait for each other. This kernel adds the left neighbour *in place*. Whether `a[i - 1]` is the old value
-or already the new one depends on who is faster. That is a **race**. The simulator finds it, even where
-the result happens to be right:
+No rule says which thread runs first. So a thread must not write an element that another thread
+reads, unless the two threads wait for each other. This kernel adds the left neighbour *in place*.
+Whether `a[i - 1]` holds the old or the new value depends on which thread is faster. This is a
+**race**. The simulator finds the race even if the result happens to be right:
 """
 
 
@@ -181,9 +183,9 @@ what_is_wrong(add_left_in_place, 1, 8, np.ones(8, np.float32))
 """
 ## 5. Thirty-two at a time: warps and sectors
 
-The hardware runs threads in groups of 32, called **warps**. When a warp reads `a[i]`, that is *one*
-request to memory with 32 addresses, one for each **lane** of the warp. And memory does not hand out
-single numbers: it moves **sectors** of 32 bytes, eight `float32` numbers.
+The hardware runs threads in groups of 32, called **warps**. When a warp reads `a[i]`, it makes
+*one* request to memory with 32 addresses, one for each **lane** (thread) of the warp. Memory does
+not deliver single numbers: it moves **sectors** of 32 bytes, which are eight `float32` numbers.
 
 Here is the first request of the kernel from section 2:
 """
@@ -202,15 +204,15 @@ one_request(trace(add_ten_here, 2, 32, a, np.zeros_like(a)).main, "a")
 
 # %% [markdown]
 """
-Thirty-two neighbours, four sectors, nothing wasted. Such a request is called **coalesced**, and
-arranging threads so that their requests are is **coalescing**. Most of what makes a kernel fast or slow is
-visible in such a picture.
+The lanes read 32 neighbouring numbers, which lie in four sectors, and nothing is wasted. Such a
+request is called **coalesced**. Arranging threads in this way is called **coalescing**. Such
+pictures show most of the reasons why a kernel is fast or slow.
 
 ### Find the bug, second part: right and slow
 
-This kernel doubles a matrix. Its answer is right, but it makes memory move eight times as much as it
-needs to. Look at the picture below the cell, then fix the kernel so that neighbouring threads touch
-neighbouring elements.
+This kernel doubles a matrix. Its answer is right, but it makes memory move eight times as many
+bytes as necessary. Look at the picture below the cell, then fix the kernel so that neighbouring
+threads touch neighbouring elements.
 """
 
 
@@ -260,18 +262,20 @@ Think first, then unfold.
 
 <details><summary>A block has at most 1,024 threads. How many blocks of 256 threads does an array of 1,000 elements need, and how many threads do nothing?</summary>
 
-Four blocks: 3 x 256 = 768 are too few. Four have 1,024 threads, so 24 do nothing.
+Four blocks. Three blocks have only 3 x 256 = 768 threads; four have 1,024, so 24 threads do
+nothing.
 </details>
 
 <details><summary>A warp reads <code>a[2 * i]</code>, every second number. How many sectors does it need?</summary>
 
-Eight: 32 numbers spread over 64 places, 256 bytes. Half of these bytes are moved for nothing.
+Eight sectors, because the 32 numbers are spread over 64 places, which are 256 bytes. Half of these
+bytes are moved for nothing.
 </details>
 
 <details><summary>All 32 lanes of a warp read the same number. How many sectors?</summary>
 
-One. It is fetched once and handed to all. That is common in convolutions: many threads use the same
-filter.
+One. Memory delivers the number once, and all lanes get it. This is common in convolutions, because
+many threads use the same filter.
 </details>
 
 ## Where to read on

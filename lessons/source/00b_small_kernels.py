@@ -33,8 +33,8 @@ def load(a, i):
 """
 ## 1. Rows and columns
 
-An image has rows and columns, so a block may have them too. A launch with blocks of `(8, 4)` has 8 threads
-across and 4 down: 32 in all. `x` counts across, `y` down, for threads and for blocks alike:
+An image has rows and columns, so a block may have them too. A block of shape `(8, 4)` has 8 threads
+across and 4 down, 32 in all. `x` counts across and `y` counts down, for threads and for blocks:
 
 | down | across |
 | --- | --- |
@@ -42,8 +42,8 @@ across and 4 down: 32 in all. `x` counts across, `y` down, for threads and for b
 | `cuda.blockIdx.y` | `cuda.blockIdx.x` |
 | `cuda.blockDim.y` | `cuda.blockDim.x` |
 
-Threads that differ by one in `x` are neighbours in a warp. So `x` should be the column: a row of an
-array lies in memory number after number.
+Threads that differ by one in `x` are neighbours in a warp. So `x` should be the column, because the
+numbers of a row lie side by side in memory.
 """
 
 
@@ -61,22 +61,23 @@ who_does_what(trace(copy_table, (2, 2), (8, 4), table, np.zeros_like(table)).mai
 
 # %% [markdown]
 """
-Four blocks cover a table of 7 rows and 14 columns; the last block of each direction has too many
-threads, and each direction needs its own bound.
+Four blocks cover a table of 7 rows and 14 columns. In each direction the last block has too many
+threads, so each direction needs its own bounds check.
 
 ### Your turn: add a row to each row
 
-`out[row, column]` shall be `a[row, column] + b[column]`: what NumPy calls broadcasting. Blocks have
-other shapes in other launches.
+Write `a[row, column] + b[column]` to `out[row, column]`; NumPy calls this broadcasting. The check
+launches the kernel with blocks of several shapes.
 
 <details><summary>Tip: the row</summary>
 
-As in the cell above: the blocks above mine have `cuda.blockIdx.y * cuda.blockDim.y` rows together. Add my
-row in my block.
+As in the cell above, the blocks above mine have `cuda.blockIdx.y * cuda.blockDim.y` rows together.
+Add my row in my block.
 </details>
 <details><summary>Tip: the bounds</summary>
 
-`a.shape` is the number of rows, then of columns. A thread works where *both* are inside.
+`a.shape` holds the number of rows and then the number of columns. A thread works only if *both* its
+row and its column are inside.
 </details>
 """
 
@@ -84,7 +85,7 @@ row in my block.
 # %% exercise="rows"
 @cuda.jit
 def add_to_rows(a, b, out):
-    ### BEGIN SOLUTION: my row and my column; where both are inside, the sum
+    ### BEGIN SOLUTION: compute my row and my column; if both are inside, write the sum
     row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
     column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
     if row < a.shape[0] and column < a.shape[1]:
@@ -111,14 +112,15 @@ check_kernel(
 """
 ## 2. Shared memory: fetch once, use three times
 
-Each block has **shared memory**: a small array on the chip that all its threads see and no other block
-does. A thread waits for a number of it a twentieth of the time that it waits for one of the GPU's main
-memory, called **global memory**. (That time is the **latency**.) It pays where several threads need the
-same number:
+Each block has **shared memory**: a small memory on the chip that all threads of the block see and
+no other block sees. A number from shared memory arrives in about a twentieth of the time that a
+number from the GPU's main memory, called **global memory**, takes. (This time is the **latency**.)
+Shared memory pays off when several threads need the same number:
 
 1. Each thread copies one number from global to shared memory.
-2. `cuda.syncthreads()`, a **barrier**: nobody goes on before all threads of the block are here.
-3. Each thread reads what it needs, its neighbours' numbers too.
+2. Each thread calls `cuda.syncthreads()`, a **barrier**: no thread goes on before all threads of
+   the block have reached it.
+3. Each thread reads the numbers that it needs, also those of its neighbours.
 
 Without the barrier a thread reads a place that its neighbour may not have filled yet. This kernel reverses
 the order of each block's numbers, and its barrier is missing:
@@ -141,20 +143,22 @@ what_is_wrong(reverse_blocks, 2, THREADS, numbers(256), np.zeros(256, np.float32
 """
 ### Your turn: the sum of three neighbours
 
-`out[i]` shall be `a[i - 1] + a[i] + a[i + 1]`, where what lies outside of `a` counts as 0. The tile has two
-places more than the block has threads: `tile[t + 1]` is thread `t`'s own number, `tile[0]` and
-`tile[THREADS + 1]` are the neighbours of the first and of the last. `load(a, i)` from the first cell is `a[i]`, and 0 outside.
+Write `a[i - 1] + a[i] + a[i + 1]` to `out[i]`; elements outside of `a` count as 0. The tile has two
+places more than the block has threads: `tile[t + 1]` is for the number of thread `t`, `tile[0]` for
+the left neighbour of the first number and `tile[THREADS + 1]` for the right neighbour of the last.
+`load(a, i)` from the first cell returns `a[i]`, or 0 outside of `a`.
 
-All threads have to come to the barrier, also those past the end of the array.
+All threads must reach the barrier, also those past the end of the array.
 
-<details><summary>Tip: who fetches the two more?</summary>
+<details><summary>Tip: which threads fetch the two extra numbers?</summary>
 
-Thread 0 fetches `load(a, i - 1)` to `tile[0]`, the last one `load(a, i + 1)` to `tile[THREADS + 1]`.
+Thread 0 stores `load(a, i - 1)` to `tile[0]`. The last thread stores `load(a, i + 1)` to
+`tile[THREADS + 1]`.
 </details>
 <details><summary>Tip: after the barrier</summary>
 
-My number is in `tile[t + 1]`, so the three are `tile[t]`, `tile[t + 1]` and `tile[t + 2]`. Only where
-`i < a.size` is there an output.
+My number is in `tile[t + 1]`, so the three are `tile[t]`, `tile[t + 1]` and `tile[t + 2]`. An
+output exists only where `i < a.size`.
 </details>
 """
 
@@ -164,7 +168,7 @@ My number is in `tile[t + 1]`, so the three are `tile[t]`, `tile[t + 1]` and `ti
 def sum_of_three(a, out):
     tile = cuda.shared.array(THREADS + 2, float32)
     i, t = cuda.grid(1), cuda.threadIdx.x
-    ### BEGIN SOLUTION: fill the tile with its two edges, wait, write the sum
+    ### BEGIN SOLUTION: fill the tile and its two edges, wait, write the sum
     tile[t + 1] = load(a, i)
     if t == 0:
         tile[0] = load(a, i - 1)
@@ -190,25 +194,27 @@ check_kernel(sum_of_three, three, [*map(in_blocks, (1, 128, 129, 300, 700))], ea
 
 # %% [markdown]
 """
-The check also counts: each number is read once (and twice at the edges of blocks), not three times.
+The check also counts the reads: the kernel should read each number once (at the edges of blocks
+twice), not three times.
 
 ## 3. A sum of many: the threads halve it
 
-One thread adds 128 numbers in 127 steps. Together it takes seven: 64 threads add the upper half to the lower
-half, then 32 threads add a quarter, and so on, until the sum stands in place 0. That is a **reduction**.
-Between two steps lies a barrier.
+One thread needs 127 steps to add 128 numbers. Many threads together need seven: 64 threads add the
+upper half to the lower half, then 32 threads add the second quarter to the first, and so on, until
+the sum is in place 0. This is a **reduction**. A barrier separates each step from the next.
 
-Where some threads of a warp take an `if` and others do not, the warp does both one after the other: that is
-**warp divergence**. Halving has little of it, as the threads that add lie side by side: most warps add as a
-whole or not at all.
+If some threads of a warp take a branch and others do not, the warp executes both paths one after
+the other: this is **warp divergence**. Our reduction has little divergence, because the threads
+that add lie side by side: most warps add as a whole or not at all.
 """
 
 # %% [markdown]
 """
 ### Your turn: a dot product
 
-Each block adds up the products of *its* part: `out[b]` is the sum of `a[i] * b[i]` over the 128 numbers of
-block `b`. The last block may have fewer. The thread's product is in `part` already.
+Each block adds up the products of *its* part: `out[b]` is the sum of `a[i] * b[i]` over the 128
+numbers of block `b`. The last block may have fewer numbers. `part[t]` already holds the product of
+thread `t`.
 
 <details><summary>Tip: the loop</summary>
 
@@ -221,8 +227,8 @@ while half > 0:
 </details>
 <details><summary>Tip: one step</summary>
 
-Threads with `t < half` do `part[t] += part[t + half]`. Then *all* threads meet at the barrier: so it stands
-in the loop, but not inside the `if`.
+Threads with `t < half` do `part[t] += part[t + half]`. Then *all* threads meet at the barrier, so
+the barrier belongs inside the loop but outside of the `if`.
 </details>
 <details><summary>Tip: the end</summary>
 
@@ -267,8 +273,8 @@ check_kernel(dot_of_blocks, dots, launches, each_once=True, busiest=26)
 """
 ### Find the bug: the largest number of each block
 
-The same idea with `max` instead of `+`. On many GPUs its answer is right. Run the check, read what the
-simulator says, and repair the kernel.
+This kernel uses the same idea with `max` instead of `+`. On many GPUs its answer is right. Run the
+check, read what the simulator says, and repair the kernel.
 """
 
 
@@ -298,8 +304,8 @@ def largest_of_blocks(a, out):
 """
 <details><summary>Tip</summary>
 
-A warp has 32 threads, and the last steps need fewer. Do the threads of a warp really wait for each other
-without being told?
+A warp has 32 threads, and the last steps need fewer threads. Do the threads of a warp really wait
+for each other without a barrier?
 </details>
 """
 
@@ -320,7 +326,7 @@ check_kernel(
 """
 ## 4. A matrix product, tile by tile
 
-`C = A @ B` takes for each element of `C` a whole row of `A` and a whole column of `B`:
+For each element of `C`, the product `C = A @ B` needs a whole row of `A` and a whole column of `B`:
 
 ```python
 for k in range(K):
@@ -330,10 +336,11 @@ for k in range(K):
 From here on, in all lessons with a matrix product, `m` is a row of `C`, `n` a column and `k` a term of the
 sum. There are `M` rows, `N` columns and `K` terms.
 
-All threads of a row need the same numbers of `A`, those of a column the same of `B`. So a block of 8 x 8
-threads computes a **tile** of 8 x 8 elements and goes along `k` in steps of 8: it copies 8 x 8 numbers of `A`
-and as many of `B` to shared memory, waits, and each thread adds 8 products. Each number that was fetched is
-used eight times. The picture shows which thread writes which element:
+All threads of a row need the same numbers of `A`, and all threads of a column need the same numbers
+of `B`. So a block of 8 x 8 threads computes a **tile** of 8 x 8 elements and goes along `k` in
+steps of 8: it copies 8 x 8 numbers of `A` and as many of `B` to shared memory, waits, and each
+thread adds 8 products. The block uses each fetched number eight times. The picture shows which
+thread writes which element:
 """
 
 
@@ -354,8 +361,9 @@ who_does_what(plain, "C")
 
 # %% [markdown]
 """
-A warp's request for `A` in this plain kernel: a warp is four rows of 8 threads, which want four numbers,
-and every number comes alone out of a sector of eight.
+The next picture shows a warp's request for `A` in this plain kernel. A warp is four rows of 8
+threads. Each row wants one number, so the warp wants four numbers, and it uses only one of the
+eight numbers in each sector.
 """
 
 # %%
@@ -365,18 +373,19 @@ one_request(plain, "A")
 """
 ### Your turn: one step along k
 
-The loop over the steps and the store stand already. In a step every thread copies one number of `A` and one
-of `B`, 0 outside of the matrices (`load_2d` does that), and adds up 8 products. There are **two** barriers:
-one before the tile is read, and one before the next step overwrites it.
+The loop over the steps and the store are given. In each step every thread copies one number of `A`
+and one of `B`, or 0 outside of the matrices (`load_2d` does this), and adds up 8 products. Each
+step needs **two** barriers: one before the threads read the tiles, and one before the next step
+overwrites them.
 
 <details><summary>Tip: what do I copy?</summary>
 
-Of `A` my row `m` and column `k0 + x`; of `B` row `k0 + y` and my column `n`. Both go to place `[y, x]` of
-their tiles.
+From `A` copy the number in my row `m` and column `k0 + x`, from `B` the number in row `k0 + y` and
+my column `n`. Both go to place `[y, x]` of their tiles.
 </details>
 <details><summary>Tip: the products</summary>
 
-`tile_A[y, k]` and `tile_B[k, x]` for `k` from 0 to 7.
+Multiply `tile_A[y, k]` by `tile_B[k, x]` for `k` from 0 to 7.
 </details>
 """
 
@@ -426,8 +435,8 @@ check_kernel(
 
 # %% [markdown]
 """
-That is the whole idea of [05_shared_memory](05_shared_memory.ipynb): a convolution is a matrix product too,
-and its tiles are larger.
+This is the whole idea of [05_shared_memory](05_shared_memory.ipynb): there a convolution is a
+matrix product too, with larger tiles.
 
 ## Questions
 
@@ -435,19 +444,19 @@ Think first, then unfold.
 
 <details><summary>A barrier inside <code>if t &lt; half:</code> looks right: only those threads have done anything. Why is it wrong?</summary>
 
-A barrier waits for *all* threads of the block. Those that do not come let the others wait for ever, or on
-some GPUs go on at the wrong time.
+A barrier waits for *all* threads of the block. If some threads do not reach it, the others wait for
+ever, or on some GPUs they go on too early.
 </details>
 
 <details><summary>Two blocks add up one array. Can they share a tile?</summary>
 
-No. Shared memory belongs to one block, and blocks may run at different times. Blocks meet in global memory
-only, with an atomic addition or with a second kernel.
+No. Shared memory belongs to one block, and blocks may run at different times. Blocks can combine
+their results only in global memory, with an atomic addition or with a second kernel.
 </details>
 
 <details><summary>With tiles of 16 x 16 instead of 8 x 8, how often is a number of A fetched for a C of 64 columns?</summary>
 
-By each block of its row: 64 / 16 = 4 times instead of 8.
+Each block in its row of blocks fetches it once: 64 / 16 = 4 times instead of 8.
 </details>
 
 ## Where to read on

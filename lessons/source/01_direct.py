@@ -4,10 +4,11 @@
 
 **You will be able to** write a convolution as a GPU kernel and give each output a thread. It takes half an hour.
 
-A convolution slides a small filter over an image. Everywhere it multiplies what lies under the filter
-with the filter's numbers and adds up. That is seven loops, of which four become threads. This kernel, s01,
-is the first **stage** of a **ladder**: each stage adds one idea to the one before. You should have done
-[00_start_here](00_start_here.ipynb) and [00b_small_kernels](00b_small_kernels.ipynb).
+A convolution slides a small filter over an image. At each position it multiplies the pixels under
+the filter by the filter's numbers and adds up the products. In code this takes seven loops, of
+which four become threads. This kernel, s01, is the first **stage** of a **ladder**: each stage adds
+one idea to the one before. You should have done [00_start_here](00_start_here.ipynb) and
+[00b_small_kernels](00b_small_kernels.ipynb).
 """
 
 # %% setup=true
@@ -21,8 +22,8 @@ from convlab.lessons import time_mine, traced, who_does_what
 
 Images have channels (three for a colour photograph, dozens inside a network), and there are several
 filters. Each filter sees all channels of an image and makes one channel of the output. The names
-are those of the im2win paper, but for `o_h` and `o_w`: its Equation 1 calls them `m` and `n`, which are
-an output channel and an output pixel in all later lessons.
+are those of the im2win paper, except for `o_h` and `o_w`. The paper's Equation 1 calls them `m` and
+`n`, but in the lessons on matrix products `m` is an output channel and `n` an output pixel.
 
 | letter | counts | runs over |
 | --- | --- | --- |
@@ -35,7 +36,7 @@ an output channel and an output pixel in all later lessons.
 
 # %% [markdown]
 """
-In plain Python, with a step `s` from one window to the next, all of it is seven loops:
+In plain Python, with a step `s` from one window to the next, the whole convolution is seven loops:
 
 ```python
 for i in range(N_i):
@@ -50,9 +51,10 @@ for i in range(N_i):
                             )
 ```
 
-The first four say *which output*. No output needs another one, so each gets **a thread of its own**, and
-these four loops disappear. The last three say *what it is the sum of*. They stay: each thread runs them.
-This small problem has one image with two channels and makes four channels of it:
+The first four say *which output*. No output needs another one, so each gets **a thread of its
+own**, and these four loops disappear. The last three say *which products the output is the sum of*.
+They stay loops, and each thread runs them. The small problem below has one image with two channels,
+and its output has four channels:
 """
 
 # %%
@@ -64,8 +66,8 @@ who_does_what(small, "output")
 
 # %% [markdown]
 """
-One thread's part of it. It reads a 3 x 3 window of each input channel and one whole filter, and it writes
-one number:
+The next picture shows the part of one thread. The thread reads a 3 x 3 window of each input channel
+and one whole filter, and it writes one number:
 """
 
 # %%
@@ -73,9 +75,9 @@ one_thread(small, thread=34)
 
 # %% [markdown]
 """
-**Padding.** `padding=1` puts a frame of zeros around the image, so that the output is as large as the
-input. These zeros are not stored: the kernel sees that it is outside and takes 0. Thread 0 sits in the
-corner and has only four pixels of each channel under its filter:
+**Padding.** `padding=1` puts a frame of zeros around the image, so that the output is as large as
+the input. These zeros are not stored: where an index is outside the image, the kernel takes 0.
+Thread 0 computes the output in the corner, so its filter covers only four pixels of each channel:
 """
 
 # %%
@@ -85,16 +87,16 @@ one_thread(small, thread=0)
 """
 ## Your turn
 
-The kernel is a function inside a function. `make_kernel` gets a problem and makes the kernel *for its
-sizes*: `C_i`, `H_f` and so on are then plain numbers to the compiler. The thread's number is already
-taken apart into `i`, `j`, `o_h`, `o_w`: columns count fastest, after the last column of a row comes the next
-row, after the last row the next channel, as in the first picture. (`uint32` is a whole number without a
-sign; GPUs are quickest with those.)
+The kernel is a function inside a function. `make_kernel` gets a problem and makes the kernel *for
+the problem's sizes*, so `C_i`, `H_f` and so on are constants for the compiler. The kernel already
+splits the thread's number into `i`, `j`, `o_h` and `o_w`. Columns count fastest: after the last
+column of a row comes the next row, and after the last row comes the next channel, as in the first
+picture. (`uint32` is an integer without a sign; GPUs are fastest with such integers.)
 
-What is left is the sum. Besides the stride (`s_h`, `s_w`) there is the padding (`p_h`, `p_w`: zero rows
-above, zero columns on the left) and the dilation (`d_h`, `d_w`: the step from one row or column of the
-filter to the next, mostly 1). The pixel that filter row `u` meets is in input row
-`o_h * s_h + u * d_h - p_h`. Columns go likewise.
+The sum is left for you. Besides the stride (`s_h`, `s_w`) there is the padding (`p_h`, `p_w`: zero
+rows above, zero columns on the left) and the dilation (`d_h`, `d_w`: the step from one row or
+column of the filter to the next, mostly 1). The pixel that filter row `u` meets is in input row
+`o_h * s_h + u * d_h - p_h`. Columns follow the same rule.
 """
 
 # %% [markdown]
@@ -106,14 +108,15 @@ compute the row and the column, fetch the pixel, multiply and add to `total`.
 </details>
 <details><summary>Tip: outside the image</summary>
 
-Start with `pixel = float32(0)`. Only where `0 <= i_h < H_i and 0 <= i_w < W_i`, replace it by
-`input[i, r, i_h, i_w]`. Then add `pixel * weight[j, r, u, v]`, also where the pixel is 0: zero times
-infinity is not zero, and padding *is* zeros that are multiplied.
+Start with `pixel = float32(0)`. If `0 <= i_h < H_i and 0 <= i_w < W_i`, replace it by
+`input[i, r, i_h, i_w]`. Then add `pixel * weight[j, r, u, v]`, even in the padding: zero times
+infinity is not zero, and a convolution multiplies the zeros of the padding, too.
 </details>
 <details><summary>Tip: why <code>float32(0)</code> and not <code>0.0</code>?</summary>
 
-A plain `0.0` is a 64-bit number, and everything added to it becomes 64 bits wide. GPUs are many times
-slower with those. The simulator would not notice; a GPU would.
+A plain `0.0` is a 64-bit number, and every sum with it becomes 64 bits wide. Most GPUs are many
+times slower with 64-bit numbers. The simulator gives the same answer, but a GPU needs more time for
+it.
 </details>
 """
 
@@ -133,14 +136,14 @@ check(make_kernel, "s01")
 # %% [markdown]
 """
 The check runs your kernel on small problems on which careless kernels fail: strides, dilations,
-padding wider than the image, infinities. Where it names one, `1x2x7x5 * 3x2x3x2` are the shapes of the
-input and of the filters. Every output is compared with the same sum in 64 bits; rounding may change it a
-little, and the *bound* is by how much at most.
+padding wider than the image, infinities. If it names a problem, as in `1x2x7x5 * 3x2x3x2`, these
+are the shapes of the input and of the filters. The check compares every output with the same sum in
+64 bits. Rounding may change an output a little; the *bound* is the largest change that is allowed.
 
 ## What the memory sees
 
-In the innermost line a warp makes two requests. For the input, neighbouring threads want neighbouring
-pixels; where the warp goes on to the next row of the output, there is a small jump:
+In the innermost line a warp makes two requests. For the input, neighbouring threads want
+neighbouring pixels, with a small jump where the warp continues in the next row of the output:
 """
 
 # %%
@@ -148,7 +151,8 @@ one_request(small, "input", number=7)
 
 # %% [markdown]
 """
-For the filter, all lanes of the warp compute the same output channel, so all want the *same* number:
+For the filter, all lanes want the *same* number, because all lanes of the warp compute the same
+output channel:
 """
 
 # %%
@@ -156,18 +160,19 @@ one_request(small, "weight", number=4)
 
 # %% [markdown]
 """
-Five sectors and one sector: not bad at all. But look how little is done with them: **two requests for one
-multiplication and one addition**, and nothing is kept. The next thread fetches almost the same pixels
-again. Each pixel of this problem is wanted by up to 9 windows and 4 filters, 36 times in all. The rest of
-the ladder is about fetching less often.
+The two requests need five sectors and one sector, which is good. But the kernel does little with
+the numbers: it makes **two requests for one multiplication and one addition**, and it keeps no
+number. The next thread fetches almost the same pixels again. Up to 9 windows and 4 filters need
+each pixel of this problem, so the kernel fetches a pixel up to 36 times. The rest of the ladder is
+about fetching less often.
 
 ## Find the bug
 
-Pass the check above first: this cell gives its answer away.
+Pass the check above first, because this cell shows the answer to it.
 
-This kernel has the right answers, and still it makes memory work much harder than yours. Two lines are to
-blame. Run both cells and compare the picture with the one above: what do neighbouring threads want? Then
-fix the lines and run the check.
+This kernel gives the right answers, but it causes much more memory traffic than yours. Two lines
+are the cause. Run both cells and compare the picture with the one above: what do neighbouring
+threads want? Then fix the lines and run the check.
 """
 
 # %% hunt="order"
@@ -205,7 +210,8 @@ measured("s01", "s05", "s07", "s09", "s11")
 
 # %% [markdown]
 """
-With a GPU this times your own kernel, once it is right, beside the stage's and a library's:
+If you have a GPU, the next cell times your own kernel, once it is right, beside the stage's kernel
+and a library:
 """
 
 # %%
@@ -213,9 +219,9 @@ time_mine(make_kernel, "s01")
 
 # %% [markdown]
 """
-Your first kernel is a respectable start. Every multiplication waits for two numbers from memory, but
-most of them come from the **caches**: small fast memories that keep what was fetched last. The neighbour
-fetched nearly the same numbers. Later stages do not leave that to luck.
+Your first kernel is a respectable start. Every multiplication waits for two numbers from memory,
+but most of them come from the **caches**: small fast memories that keep what was fetched last. A
+neighbouring thread has just fetched nearly the same numbers. Later stages do not rely on this luck.
 """
 
 # %% [markdown]
@@ -224,17 +230,18 @@ fetched nearly the same numbers. Later stages do not leave that to luck.
 
 Think first, then unfold.
 
-<details><summary>Why is the loop over output channels a thread and the loop over input channels not?</summary>
+<details><summary>Why does each output channel get a thread, but not each input channel?</summary>
 
-Different output channels are different outputs, so their threads do not disturb each other. Different input channels
-are added into the *same* output. As threads they would all write to one place, which is a race, unless
-they add atomically, one after the other. Lesson [02](02_channel_parallel.ipynb) tries that.
+Different output channels are different outputs, so their threads do not disturb each other.
+Different input channels add to the *same* output. If each input channel had a thread, all these
+threads would write to one place, which is a race, unless they add atomically, one after the other.
+Lesson [02](02_channel_parallel.ipynb) tries this.
 </details>
 
 <details><summary>The kernel returns early for threads past the last output. Why is that fine here?</summary>
 
-No thread waits for another one. From s05 on threads of a block wait for each other, and then all have
-to come.
+Here no thread waits for another one. From s05 on the threads of a block wait at barriers, which all
+of them must reach.
 </details>
 
 <details><summary>How many multiplications does one output of a 3 x 3 filter over 64 channels need, and how many numbers does its thread fetch?</summary>

@@ -2,8 +2,8 @@
 """
 # s02: channel-parallel, several threads for one output
 
-**You will be able to** let several threads add to one output with **atomic additions**, and say when
-that is worth it. It takes three quarters of an hour.
+**You will be able to** let several threads add to one output with **atomic additions**, and say
+when they are worth their cost. It takes three quarters of an hour.
 
 In s01 a thread computes a whole output, input channel after input channel. Here each input channel gets
 a thread of its own, and several threads add to the same output. Then the threads of a block fetch their
@@ -22,18 +22,18 @@ from convlab.lessons import run, side_by_side, traced, what_is_wrong, who_adds, 
 """
 ## The idea
 
-A GPU wants many threads: an H200 runs hundreds of thousands of them at a time. A small image with few output
-channels does not have as many outputs. But each output is a sum over all `C_i` input channels, and the
-parts of a sum can be computed by different threads:
+A GPU needs many threads to be busy: an H200 runs hundreds of thousands of them at a time. A small
+image with few output channels has fewer outputs. But each output is a sum over all `C_i` input
+channels, and the parts of a sum can be computed by different threads:
 
 ```
 an output = part of channel 0
           + part of channel 1 + ...
 ```
 
-Here is how that looks for an image with three channels and 4 x 8 pixels. One block has a thread for each
-output pixel *and input channel*. A thread goes through all output channels `j`, computes its channel's
-part and adds it to the output:
+The next picture shows this for an image with three channels and 4 x 8 pixels. One block has a
+thread for each output pixel *and input channel*. A thread goes through all output channels `j`,
+computes the part of its input channel and adds this part to the output:
 """
 
 # %%
@@ -45,9 +45,10 @@ who_adds(small, problem)
 
 # %% [markdown]
 """
-Threads 0, 32 and 64 all add to the same number. You know from [00_start_here](00_start_here.ipynb) what
-that is: a race. To add, a thread reads the number, adds to it, and writes it back. If two do it at the
-same time, both read the old number, and one addition is lost. The simulator says so:
+Threads 0, 32 and 64 all add to the same number. You know this mistake from
+[00_start_here](00_start_here.ipynb): it is a race. To add, a thread reads the number, adds to it,
+and writes it back. If two threads do this at the same time, both read the old number, and one
+addition is lost. The simulator reports the race:
 """
 
 
@@ -63,7 +64,7 @@ what_is_wrong(add_up, 2, 32, np.ones(64, np.float32), np.zeros(1, np.float32))
 
 # %% [markdown]
 """
-The remedy is an **atomic** addition: reading, adding and writing as one step that no other thread can
+The remedy is an **atomic** addition: it reads, adds and writes in one step that no other thread can
 interrupt. `cuda.atomic.add(total, 0, a[i])` adds `a[i]` to `total[0]`. Threads that add to the same
 element take turns, in no fixed order.
 """
@@ -85,36 +86,39 @@ print(total)
 """
 ## Your turn
 
-The thread already knows its output pixel (image `i`, row `o_h`, column `o_w`) and its *input* channel `r`.
-A **field** describes the block: `B_X` columns, `B_Y` rows and `B_Z` input channels, a thread for each.
-(`gpu_only(launch_bounds=...)` tells a GPU's compiler how many that are; the simulator does not need it.)
-What is left is all of the thread's work. For each output channel `j`:
+The thread already knows its output pixel (image `i`, row `o_h`, column `o_w`) and its *input*
+channel `r`. A **field** describes the block: it has `B_X` columns, `B_Y` rows and `B_Z` input
+channels of threads. (`gpu_only(launch_bounds=...)` tells a GPU's compiler how many threads the
+block has; the simulator does not need this.) The whole work of the thread is left for you. For each
+output channel `j`:
 
 - compute this input channel's part: the sum over filter rows `u` and columns `v`, with 0 for pixels
   outside the image, as in s01,
 - add it atomically to the output.
 
 Here `output` has one dimension. Image `i`, channel `j`, row `o_h`, column `o_w` is element
-`((i * C_o + j) * H_o + o_h) * W_o + o_w`. A kernel that runs before yours has put the bias into every
-output, so you add to something that is there.
+`((i * C_o + j) * H_o + o_h) * W_o + o_w`. A kernel that runs before yours has stored the bias in
+every output, so your kernel adds to the bias.
 """
 
 # %% [markdown]
 """
 <details><summary>Tip: the loops</summary>
 
-Three `for` loops: `j` in `range(C_o)`, inside it `u` in `range(H_f)`, inside that `v` in `range(W_f)`.
-There is none over `r`: that is the thread's own.
+Three `for` loops: `j` in `range(C_o)`, inside it `u` in `range(H_f)`, inside that `v` in
+`range(W_f)`. There is no loop over `r`, because each thread has its own `r`.
 </details>
 <details><summary>Tip: where does the sum begin, and where is it added?</summary>
 
-It begins with `partial = float32(0)` for *each* `j`. The addition is outside the loops over `u` and `v`:
-one atomic addition for each output channel, not one for each product.
+The sum begins with `partial = float32(0)` for *each* `j`. The atomic addition is outside the loops
+over `u` and `v`: the thread makes one atomic addition for each output channel, not one for each
+product.
 </details>
 <details><summary>Tip: the pixel</summary>
 
-`i_h = o_h * s_h + u * d_h - p_h`, likewise `i_w`. Where `0 <= i_h < H_i and 0 <= i_w < W_i`, the pixel is
-`input[i, r, i_h, i_w]`, else `float32(0)`. It is multiplied by `weight[j, r, u, v]`.
+`i_h = o_h * s_h + u * d_h - p_h`, and `i_w` follows the same rule. Where
+`0 <= i_h < H_i and 0 <= i_w < W_i`, the pixel is `input[i, r, i_h, i_w]`, else `float32(0)`.
+Multiply the pixel by `weight[j, r, u, v]`.
 </details>
 """
 
@@ -133,12 +137,13 @@ check(with_field(make_kernel), "s02_cin_naive")  # with_field chooses the block'
 
 # %% [markdown]
 """
-Sums come out a little differently each time they are added in another order, because every addition
-rounds. So two runs of this kernel on a GPU may differ in the last digit. The check allows for that.
+A sum changes a little when its terms are added in another order, because every addition rounds. So
+two runs of this kernel on a GPU may differ in the last digit. The check allows for that.
 
 ## What the memory sees
 
-An atomic addition is a request like others. Here the 32 lanes of a warp add to 32 neighbours:
+An atomic addition is a memory request like any other. Here the 32 lanes of a warp add to 32
+neighbours:
 """
 
 # %%
@@ -146,8 +151,9 @@ one_request(small, "output", "atomic")
 
 # %% [markdown]
 """
-That is as good as it gets: no two lanes of *one warp* want the same number. The threads that do, one for
-each input channel, are in different warps, and mostly come at different times.
+This is the best case, because no two lanes of *one warp* want the same number. The threads that add
+to the same number, one for each input channel, are in different warps, and mostly add at different
+times.
 
 ## The next step: fetch the field once
 
@@ -162,14 +168,15 @@ region_and_field(trace_stage("s02_cin", wide).main, wide)
 
 # %% [markdown]
 """
-Stage `s02_cin` copies that rectangle into **shared memory**: a small, fast memory that belongs to a block
-and that all its threads see. Then the threads wait for each other (`cuda.syncthreads()`, a **barrier**), so
-that no thread reads a pixel before it is there. From then on they read pixels from shared memory. You will write such a kernel
-in [05_shared_memory](05_shared_memory.ipynb).
+Stage `s02_cin` copies that rectangle into **shared memory**: a small, fast memory that belongs to a
+block and that all its threads see. Then the threads wait for each other (`cuda.syncthreads()`, a
+**barrier**), so that no thread reads a pixel before another thread has stored it. From then on they
+read pixels from shared memory. You will write such a kernel in
+[05_shared_memory](05_shared_memory.ipynb).
 
-A third stage, `s02_cout`, does without atomic additions: a block owns one *output* channel, its threads go
-through all input channels, and the fields of these come through shared memory one after the other.
-Counted on the same problem:
+A third stage, `s02_cout`, needs no atomic additions: a block owns one *output* channel, its threads
+go through all input channels, and the block loads the receptive fields of these channels into
+shared memory one after the other. The chart shows the counts on the same problem:
 """
 
 # %%
@@ -183,17 +190,18 @@ side_by_side(
 
 # %% [markdown]
 """
-`s02_cin` asks global memory for far less than `s02_cin_naive`, because its pixels come from shared memory;
-the filter still comes from global memory. `s02_cout` has no atomic additions.
+`s02_cin` makes far fewer requests to global memory than `s02_cin_naive`, because its pixels come
+from shared memory; the filter still comes from global memory. `s02_cout` has no atomic additions.
 
 ## Find the bug
 
-Pass the check above first: this cell gives its answer away.
+Pass the check above first, because this cell shows the answer to it.
 
-This is `s02_cin`. `stage_field` is the function by which the block's threads fetch the field, `S` the
-field in shared memory. Its answers are right. But columns, rows and channels are assigned to the
-threads in another order. Look at the picture and compare it with the one above: now lanes of *one* warp add
-to the same number, and so wait for each other. Fix it so that they add to neighbours.
+This kernel is `s02_cin` with one change. With the function `stage_field` the block's threads fetch
+the field, and `S` is the field in shared memory. The answers are right, but the kernel assigns
+columns, rows and channels to the threads in another order. Look at the picture and compare it with
+the one above: now lanes of *one* warp add to the same number, so they wait for each other. Fix the
+kernel so that the lanes add to neighbours.
 """
 
 # %% hunt="lanes"
@@ -214,7 +222,7 @@ channels = ConvProblem(1, 4, 4, 16, 4, kernel_size=3, padding=1)
 one_request(traced(with_field(make_slow), "s02_cin", channels), "output", "atomic")
 
 # %% check="lanes"
-# Its receptive field does not fit shared memory, so that a block takes it in two parts.
+# Its receptive field does not fit into shared memory, so a block fetches it in two parts.
 in_parts = ConvProblem(1, 2, 113, 121, 3, kernel_size=2, dilation=110)
 check(with_field(make_slow), "s02_cin", also=in_parts)
 
@@ -227,8 +235,9 @@ by one, the *column* `x` should grow by one. Here the channel `z` does.
 </details>
 <details><summary>Tip: what else it costs</summary>
 
-In the line that multiplies, the lanes of a warp now want weights of several input channels where they used
-to want one and the same number. Draw it: put `"weight", number=3` in the place of `"output", "atomic"`.
+In the line that multiplies, the lanes of a warp now want weights of several input channels, where
+before all lanes wanted the same number. To see this, replace `"output", "atomic"` by
+`"weight", number=3` in the cell that draws the picture.
 </details>
 
 ## On a real GPU
@@ -239,17 +248,20 @@ measured("s01", "s02_cin_naive", "s02_cin", "s02_cout")
 
 # %% [markdown]
 """
-None of them is a step forward on this layer. Why?
+None of these stages is faster than s01 on this layer. Why?
 
-- It has more than enough outputs to keep the GPU busy without a thread for each channel. The naive
-  kernel does not need more threads here, and pays for them with 64 additions to each output.
-- Fetching the field once saves requests to global memory. But s01 gets its neighbours' pixels from the
-  **cache**, which is made of the same fast memory. What `s02_cin` and `s02_cout` add is work: copying,
-  barriers, and for each number still a read from shared memory and one of the filter.
+- The layer has more than enough outputs to keep the GPU busy without a thread for each channel. The
+  naive kernel gains nothing from its additional threads, and they cost 64 atomic additions to each
+  output.
+- Fetching the field once saves requests to global memory. But s01 gets the pixels that neighbouring
+  threads have fetched from the **cache**, which is made of the same fast memory. `s02_cin` and
+  `s02_cout` only add work: they copy pixels and wait at barriers, and each product still needs a
+  read from shared memory and a read of the filter.
 
-The source of these kernels (001) found that they do well with large filters. That is true here too: for
-`s02_cout` from 9 x 9 on, for `s02_cin` with very large ones. A number in shared memory is then used by many
-windows, with 31 x 31 by hundreds, and there s01's neighbours are probably too far apart for the cache:
+The article that these kernels come from (001) found that they do well with large filters. Our
+measurements agree: `s02_cout` is faster than s01 from 9 x 9 on, and `s02_cin` only with very large
+filters. With large filters many windows use each number in shared memory, with 31 x 31 hundreds of
+windows, and s01's neighbours are probably too far apart for the cache:
 """
 
 # %%
@@ -257,9 +269,9 @@ measured_sweep("kernel_size", "s02_cin", "s02_cout")
 
 # %% [markdown]
 """
-What you should keep: `cuda.atomic.add` where threads have to share an output; that a warp's lanes should
-want neighbours; and that fetching together only pays when each number fetched is used often *and* cheaply.
-Lessons 05 to 07 make it cheap.
+Remember three rules. Use `cuda.atomic.add` where threads must share an output. Let the lanes of a
+warp want neighbours. Let threads fetch numbers together only if they use each fetched number often
+*and* cheaply; lessons 05 to 07 make this use cheap.
 """
 
 # %% [markdown]
@@ -270,22 +282,23 @@ Think first, then unfold.
 
 <details><summary>Why does a kernel have to put the bias into the outputs before this one runs?</summary>
 
-Threads add to what is there, and fresh memory holds anything. Somebody has to write a first number, and
-no thread of this kernel knows whether it is the first. So a small kernel runs before: blocks of the next
-kernel start when it has ended.
+The threads add to the numbers in memory, and new memory holds arbitrary numbers. Some thread must
+write a first number, but no thread of this kernel knows whether it is the first. So a small kernel
+writes the bias before: the blocks of the next kernel start only when the small kernel has ended.
 </details>
 
 <details><summary>How many atomic additions does an output of a layer with 64 input channels get?</summary>
 
-One from each input channel: 64. However many output channels there are, that number stays the same; but
-each thread makes one addition for each of them.
+64, one from each input channel. The number of output channels does not change this, but each thread
+makes one addition for each output channel.
 </details>
 
-<details><summary>Could one thread for each product, so one for each <code>r</code>, <code>u</code> and <code>v</code>, be better still?</summary>
+<details><summary>Would one thread for each product, so one for each <code>r</code>, <code>u</code> and <code>v</code>, be better still?</summary>
 
-There would be nine times the threads for a 3 x 3 filter, each of which multiplies once and then adds
-atomically. An atomic addition costs far more than a multiplication in a register, and all of them queue up
-at the same outputs. Parts of a sum are worth sharing out only when they are large.
+No. A 3 x 3 filter would need nine times as many threads, and each would multiply once and then add
+atomically. An atomic addition costs far more than a multiplication in a register, and all these
+additions wait for the same outputs. Splitting a sum among threads pays off only if the parts are
+large.
 </details>
 """
 

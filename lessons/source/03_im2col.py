@@ -5,8 +5,9 @@
 **You will be able to** write a convolution as a matrix product, write the kernel that makes its matrix,
 and say what the matrix costs. It takes three quarters of an hour.
 
-People have spent decades on making matrix products fast. **im2col** ("image to columns") turns a convolution
-into one: it writes out what every output sees. You should have done [01_direct](01_direct.ipynb).
+People have spent decades on making matrix products fast. **im2col** ("image to columns") turns a
+convolution into a matrix product: it writes out the pixels that every output sees. You should have
+done [01_direct](01_direct.ipynb).
 """
 
 # %% setup=true
@@ -22,9 +23,9 @@ from convlab.lessons import one_request, traced_im2col, windows_written_out
 """
 ## The idea
 
-An output is a sum: over all input channels and all places of the filter, pixel times weight. Write the
-weights of filter `j` in a row and the pixels under it in a column, and that sum is *row times column*.
-So put all filters below each other and all windows beside each other:
+An output is the sum of pixel times weight over all input channels and all places of the filter. If
+you write the weights of filter `j` in a row and the pixels under the filter in a column, this sum
+is *row times column*. So write all filters below each other and all windows beside each other:
 
 | matrix | has | rows | columns |
 | --- | --- | --- | --- |
@@ -32,8 +33,8 @@ So put all filters below each other and all windows beside each other:
 | windows | what an output pixel sees in each column | `K` | `N = N_i * H_o * W_o` |
 | output | filters times windows | `M` | `N` |
 
-The filter tensor lies in memory as the matrix of filters already. The matrix of windows has to be made.
-For one image with two channels and a filter of 2 x 2:
+In memory the filter tensor already is the matrix of filters. Only the matrix of windows has to be
+made. The picture shows it for one image with two channels and a filter of 2 x 2:
 """
 
 # %%
@@ -42,8 +43,9 @@ windows_written_out(tiny, column=4)
 
 # %% [markdown]
 """
-In NumPy that takes four lines. `sliding_window_view` shows all windows without copying; the last line puts
-the axes in order, (channel, filter row, filter column) before (image, row, column), and writes it out:
+In NumPy this takes four lines. `sliding_window_view` shows all windows without copying. The last
+line puts the axes in the right order, (channel, filter row, filter column) before (image, row,
+column), and writes the matrix out:
 """
 
 
@@ -58,7 +60,7 @@ def im2col_in_numpy(input, problem):
 
 # %% [markdown]
 """
-And the convolution is then one product, `@` in NumPy. Is it the same?
+Then the convolution is one product, `@` in NumPy. Is the result the same?
 """
 
 # %%
@@ -76,34 +78,36 @@ print(np.allclose(ours, convlab.conv2d(input, weight, padding=1), atol=1e-4))
 """
 ## Your turn
 
-Write the kernel that makes the matrix of windows. Each **element** of it gets a thread. Element `e` of
-`columns` is in row `k` (which term) and column `n` (which output pixel); both are given. Rows are `WIDTH`
-long, a little longer than `N`, so that each begins with a sector of its own: beyond `N` write 0.
+Write the kernel that makes the matrix of windows. Each **element** of the matrix gets a thread.
+Element `e` of `columns` is in row `k` (the term) and column `n` (the output pixel); both are given.
+A row has `WIDTH` numbers, a few more than `N`, so that each row begins at the start of a sector.
+Write 0 to the columns past the last output pixel.
 
-- Which pixel of the output is `n`? Image `i`, and in that image pixel number `pixel`. An image has
-  `PIXELS = H_o * W_o` of them, `W_o` in a row. (`INDEX(...)` makes an index that is large enough: write
-  `pixel = INDEX(...)`.)
-- Which term is `k`? Channel `r`, filter row `u`, filter column `v`; `v` counts fastest, then `u`.
-- Where in the input is that? Row `i_h`, column `i_w`: output row times stride, plus filter row times
-  dilation, minus padding, as in s01.
-- `value` is that pixel, or `float32(0)` outside the image and beyond the last column.
+- Which pixel of the output is `n`? Compute the image `i`, and the pixel's number `pixel` in this
+  image. An image has `PIXELS = H_o * W_o` output pixels, `W_o` in a row. (Write
+  `pixel = INDEX(...)`, an integer with enough bits.)
+- Which term is `k`? Compute the channel `r`, the filter row `u` and the filter column `v`; `v`
+  counts fastest, then `u`.
+- Where in the input is this number? Compute the row `i_h` and the column `i_w`: output row times
+  stride, plus filter row times dilation, minus padding, as in s01.
+- `value` is this pixel, or `float32(0)` outside the image and past the last output pixel.
 
-The last lines write `value` into its place. `BY_IMAGE` is for a stage that makes a matrix for each image.
+The last lines store `value`. `BY_IMAGE` is for a stage that makes a matrix for each image.
 """
 
 # %% [markdown]
 """
 <details><summary>Tip: taking a number apart</summary>
 
-As hours, minutes and seconds: `v = k % W_f`, `u = k % (H_f * W_f) // W_f`, `r = k // (H_f * W_f)`.
-With `n` likewise: `i = n // PIXELS` and `pixel = INDEX(n % PIXELS)`. The output's row is `pixel // W_o`, its
-column `pixel % W_o`.
+Split `k` as you split seconds into hours, minutes and seconds: `v = k % W_f`,
+`u = k % (H_f * W_f) // W_f`, `r = k // (H_f * W_f)`. Split `n` in the same way: `i = n // PIXELS`
+and `pixel = INDEX(n % PIXELS)`. The output's row is `pixel // W_o`, its column `pixel % W_o`.
 </details>
 <details><summary>Tip: the input's row and column</summary>
 
 `i_h = pixel // W_o * s_h + u * d_h - p_h`, and `i_w = pixel % W_o * s_w + v * d_w - p_w`.
 </details>
-<details><summary>Tip: three things to ask before fetching</summary>
+<details><summary>Tip: three conditions to check before the load</summary>
 
 `n < N`, `0 <= i_h < H_i` and `0 <= i_w < W_i`. Without the first one, threads beyond the last window look for
 an image that does not exist.
@@ -132,8 +136,8 @@ the 9 are pixels: count them in the input.
 
 ## What the memory sees
 
-Nothing is computed here, numbers are only moved. So all that matters is how. Neighbouring threads write
-neighbours in a row of the matrix:
+This kernel computes nothing: it only moves numbers. So only the order of its requests matters.
+Neighbouring threads write neighbours in a row of the matrix:
 """
 
 # %%
@@ -143,7 +147,8 @@ one_request(launch, "columns", "store")
 
 # %% [markdown]
 """
-And they read neighbours in a row of the input, because neighbouring windows see neighbouring pixels:
+They also read neighbours in a row of the input, because neighbouring windows see neighbouring
+pixels:
 """
 
 # %%
@@ -153,11 +158,11 @@ one_request(launch, "input", number=3)
 """
 ## Find the bug
 
-Pass the check above first: this cell gives its answer away.
+Pass the check above first, because this cell shows the answer to it.
 
-This kernel writes the right matrix. Its author thought: a window is a column, so let neighbouring threads
-write the terms of one window. Look at what that does to a warp's stores, and fix it. Two or three lines
-are to blame.
+This kernel writes the right matrix. Its author thought: a window is a column, so let neighbouring
+threads write the terms of one window. Look at the stores of a warp, and fix the kernel. Two or
+three lines are the cause.
 """
 
 # %% hunt="order"
@@ -184,15 +189,15 @@ check_im2col(make_slow, im2col_in_numpy)
 The matrix lies in memory row after row. The neighbour of row `k`, column `n` is row `k`, column `n + 1`: the
 same term of the *next window*. So when `e` grows by one, `n` should grow by one.
 </details>
-<details><summary>Tip: what to return early for</summary>
+<details><summary>Tip: which threads must return early?</summary>
 
-When `e` counts rows, threads too many have `k >= K`.
+When `e` counts along the rows, the threads past the last element have `k >= K`.
 </details>
 
 ## What it costs
 
-Memory. In a layer with a 3 x 3 filter and stride 1, an inner pixel is in nine windows, and so nine times in the
-matrix:
+im2col costs memory. In a layer with a 3 x 3 filter and stride 1, an inner pixel is in nine windows,
+so the matrix contains it nine times:
 """
 
 # %%
@@ -200,8 +205,9 @@ measured_memory("s03_im2col", "s03_im2col_per_image")
 
 # %% [markdown]
 """
-The matrix takes several times as much memory as input, filter and output together. One image's matrix at
-a time (`s03_im2col_per_image`) takes hardly any, since the next image overwrites it.
+The matrix takes several times as much memory as input, filter and output together. The stage
+`s03_im2col_per_image` makes the matrix of one image at a time. It takes hardly any memory, because
+each image overwrites the matrix of the image before.
 
 ## On a real GPU
 """
@@ -211,10 +217,10 @@ measured("s01", "s03_im2col", "s03_im2col_per_image", "s11")
 
 # %% [markdown]
 """
-With one matrix for all images, im2col is much faster than s01, although it moves all these numbers: once
-the convolution is a matrix product, it can use a very good one. (The product in `s03_im2col` uses what you
-will learn in lessons 05 to 08.) Image by image it is slow: a product of one image is too small to keep all
-of the GPU busy, and there are many of them. So one has to pay, in memory or in time.
+With one matrix for all images, im2col is much faster than s01, although it moves all these numbers,
+because it can use a very fast matrix product. (The product in `s03_im2col` uses what you will learn
+in lessons 05 to 08.) Image by image, im2col is slow, because the product of one image is too small
+to keep the whole GPU busy, and there are many such products. So im2col costs either memory or time.
 
 Where does the time go? `im2col` is your kernel:
 """
@@ -226,12 +232,13 @@ measured_kernels("s03_im2col", "s03_im2col_blas", "s03_depth_last")
 """
 - Making the matrix takes a good part of the time, and computes nothing.
 - `s03_im2col_blas` leaves the product to NVIDIA's own library, cuBLAS, which is faster at it.
-- `s03_depth_last` makes the same matrix from an input in which the channels of a pixel lie side by side. So it
-  can move four numbers with each instruction, and making the matrix (`im2col_by_runs`) takes less time; in
-  exchange the input has to be put into that order first (`to_depth_last`).
+- `s03_depth_last` makes the same matrix from an input in which the channels of a pixel lie side by
+  side. So its kernel `im2col_by_runs` moves four numbers with each instruction and takes less time.
+  In exchange, another kernel (`to_depth_last`) must first write the input in this order.
 
-The rest of the ladder gets rid of the matrix. [Lesson 04](04_implicit_gemm.ipynb) does not store it, and
-s10 and s11 store something smaller, the im2win tensor. s11, in the picture above, is the fastest of them.
+The rest of the ladder gets rid of the matrix. [Lesson 04](04_implicit_gemm.ipynb) does not store
+it, and s10 and s11 store something smaller, the im2win tensor. s11 is the fastest stage in the
+first chart of this section.
 """
 
 # %% [markdown]
@@ -270,10 +277,13 @@ each column, the product comes out with pixels side by side, as the output tenso
 - The kernel: [im2col.py](../src/convlab/kernels/im2col.py), the stages:
   [ladder](../docs/ladder.md#s03_im2col), memory of every layer:
   [comparisons](../docs/notes/measurements.md).
-- The im2win paper (000), section 2.3 and Figure 1: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Faster Convolution (002), section 2.2 and Algorithm 1: padding, unfolding, one product and folding, without a
-  kernel of one's own. [unfold.py](../src/convlab/unfold.py) has it, and stage `s03_unfold_einsum`.
-- CUDA IM2COL Kernels Design (003), equations 1.2 and 1.4 for the matrices, case 1 (a depth pitch of 4) for the
-  kernel that moves four numbers at a time: [depth_last.py](../src/convlab/kernels/depth_last.py).
+- The im2win paper (000), section 2.3 and Figure 1:
+  [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
+- Faster Convolution (002), section 2.2 and Algorithm 1: padding, unfolding, one product and
+  folding, without a custom kernel. [unfold.py](../src/convlab/unfold.py) and the stage
+  `s03_unfold_einsum` implement it.
+- CUDA IM2COL Kernels Design (003), equations 1.2 and 1.4 for the matrices, case 1 (a depth pitch
+  of 4) for the kernel that moves four numbers at a time:
+  [depth_last.py](../src/convlab/kernels/depth_last.py).
 - Next: [04_implicit_gemm](04_implicit_gemm.ipynb), the same product without the matrix.
 """

@@ -5,11 +5,11 @@
 **You will be able to** compute where each number of im2col's matrix lies, and multiply without storing it.
 It takes half an hour.
 
-im2col makes a convolution a matrix product, and pays with a matrix that is several times as large as the
-input. But each of its numbers is a pixel, and a little arithmetic says which. So never build the matrix:
-compute where each number lies when it is needed. (**GEMM**, "general matrix multiplication", is what libraries call
-a matrix product.) You should have done [01_direct](01_direct.ipynb) and read the idea of
-[03_im2col](03_im2col.ipynb).
+im2col makes a convolution a matrix product, but its matrix is several times as large as the input.
+Each number of this matrix is a pixel, and a little arithmetic finds this pixel. So never build the
+matrix: compute where each number lies when a thread needs it. (**GEMM**, "general matrix
+multiplication", is what libraries call a matrix product.) You should have done
+[01_direct](01_direct.ipynb) and read the idea of [03_im2col](03_im2col.ipynb).
 """
 
 # %% setup=true
@@ -35,9 +35,9 @@ for m in range(M):
 There are `M = C_o` output channels, `N = N_i * H_o * W_o` output pixels of all images, and
 `K = C_i * H_f * W_f` terms in each sum.
 
-`m` and `n` say which output, so they become threads again, and each thread runs the loop over `k`. There
-is no array `windows`. From `k` and `n` a thread computes where in the input that number is. Output pixel 6 is the first one of the
-second row, so the left part of its window is padding:
+`m` and `n` say which output, so they become threads again, and each thread runs the loop over `k`.
+There is no array `windows`. From `k` and `n` a thread computes where in the input the number lies.
+Output pixel 6 is the first pixel of the second row, so the left part of its window is padding:
 """
 
 # %%
@@ -52,11 +52,12 @@ column_of_windows(s04_implicit_gemm.make_kernel, "s04", problem, column=6)
 
 A block has 32 x 8 threads, and `m` and `n` are given. Two places are left for you:
 
-- **Which output is row `m`, column `n`?** Its channel is `m`; then its image `i_n`, its row `o_h` and column `o_w`.
-  An image has `H_o * W_o` output pixels, `W_o` in a row.
-- **Which numbers are term `k`?** Its input channel `i_c`, filter row `f_h` and filter column `f_w`; then the row
-  `i_h` and the column `i_w` of the input, and its `pixel`, 0 outside the image; then add pixel times weight to
-  `total`. `weight` has one dimension here: it *is* the `M` x `K` matrix of filters, row after row.
+- **Which output is row `m`, column `n`?** Its channel is `m`. Compute its image `i_n`, its row
+  `o_h` and its column `o_w`. An image has `H_o * W_o` output pixels, `W_o` in a row.
+- **Which numbers are term `k`?** Compute the input channel `i_c`, the filter row `f_h` and the
+  filter column `f_w`. From these compute the row `i_h` and the column `i_w` of the input, and the
+  `pixel` there, 0 outside the image. Then add pixel times weight to `total`. `weight` has one
+  dimension here: it *is* the `M` x `K` matrix of filters, row after row.
 
 These are lines 2 to 6 and 8 to 14 of Algorithm 1 in the im2win paper.
 """
@@ -65,8 +66,9 @@ These are lines 2 to 6 and 8 to 14 of Algorithm 1 in the im2win paper.
 """
 <details><summary>Tip: taking a number apart</summary>
 
-As with hours, minutes and seconds: `f_w = k % W_f`, `f_h = k % (H_f * W_f) // W_f`,
-`i_c = k // (H_f * W_f)`. The output's row and column come from `n` likewise.
+Split `k` as you split seconds into hours, minutes and seconds: `f_w = k % W_f`,
+`f_h = k % (H_f * W_f) // W_f`, `i_c = k // (H_f * W_f)`. Split `n` in the same way to get the
+output's row and column.
 </details>
 <details><summary>Tip: the pixel</summary>
 
@@ -101,8 +103,8 @@ check(make_kernel, "s04")
 """
 ## What the memory sees
 
-The same as in s01: neighbouring threads have neighbouring columns `n`, which are neighbouring pixels. And all
-lanes of a warp are in the same row `m` and want the same weight:
+The requests are the same as in s01. Neighbouring threads have neighbouring columns `n`, which are
+neighbouring pixels. All lanes of a warp are in the same row `m`, so they want the same weight:
 """
 
 # %%
@@ -131,11 +133,11 @@ side_by_side(
 """
 ## Find the bug
 
-Pass the check above first: this cell gives its answer away.
+Pass the check above first, because this cell shows the answer to it.
 
-Somebody tried this kernel on a hundred layers, all with filters of 3 x 3, 5 x 5 and 7 x 7, and it was always
-right. Then came a filter of 2 x 4. The picture shows what the kernel takes for a window of that one. Which terms
-are not where they should be, and which lines are to blame?
+Somebody tried this kernel on a hundred layers, all with filters of 3 x 3, 5 x 5 and 7 x 7, and it
+was always right. Then came a filter of 2 x 4. The picture shows which pixels the kernel takes as a
+window of this filter. Which terms are in the wrong place, and which lines are the cause?
 """
 
 # %% hunt="oblong"
@@ -163,8 +165,8 @@ A window of 2 rows and 4 columns: terms 0 to 3 beside each other, terms 4 to 7 b
 </details>
 <details><summary>Tip: when does the next filter row begin?</summary>
 
-When a whole row of the filter is done, and that is `W_f` terms. Taking a number apart, one always divides by
-how many there are of the *faster* kind.
+The next filter row begins after a whole row of the filter, which has `W_f` terms. To split a
+number, always divide by the size of the *faster* index.
 </details>
 
 ## On a real GPU
@@ -175,13 +177,14 @@ measured("s01", "s03_im2col", "s04", "s05")
 
 # %% [markdown]
 """
-s04 is several times slower than s01, though its memory traffic is the same. **What is counted here is not
-everything.** For each term a thread takes `k` apart, and for that it divides, twice; a GPU has no instruction
-for dividing whole numbers, and each division becomes several others. Then come the addresses and the
-bounds checks. All that for *one* multiplication and addition. s01's loops count `r`, `u` and `v`
-up by one, which costs next to nothing.
+s04 is several times slower than s01, though its memory traffic is the same. **These counts do not
+show everything.** For each term a thread splits `k`, which needs two divisions. A GPU has no
+instruction that divides integers, so each division becomes several other instructions. Then come
+the addresses and the bounds checks. All this work serves *one* multiplication and addition. s01's
+loops count `r`, `u` and `v` up by one, which costs next to nothing.
 
-So why go this way? Because the convolution now has the *shape* of a matrix product, without the matrix:
+So why use this form? Because the convolution now has the *shape* of a matrix product, without the
+matrix:
 """
 
 # %%
@@ -189,11 +192,11 @@ measured_memory("s03_im2col", "s10", "s11")
 
 # %% [markdown]
 """
-s04 takes no memory beside input, filter and output, so it has no bar; s10 and s11, which come later, store
-something smaller than im2col's matrix. Everything that people know about fast matrix
-products can be done from here on. The very next step, s05, fetches each number once for a whole block, and
-takes `k` apart once for each number *fetched* instead of once for each multiplication. That alone makes up for
-most of what was lost.
+s04 takes no memory beside input, filter and output, so it has no bar; s10 and s11, which come
+later, store something smaller than im2col's matrix. From here on, the kernels can use all known
+techniques for fast matrix products. The very next stage, s05, fetches each number once for a whole
+block, and splits `k` once for each number *fetched* instead of once for each multiplication. This
+alone wins back most of the lost time.
 """
 
 # %% [markdown]
@@ -209,7 +212,7 @@ neighbouring outputs. With `m` there, each lane would want another filter, `K` n
 for 32 numbers.
 </details>
 
-<details><summary>Why does <code>weight</code> need no arithmetic like that for the input?</summary>
+<details><summary>Why does <code>weight</code> not need index arithmetic such as the input needs?</summary>
 
 The filter tensor `[j, r, u, v]` lies in memory row after row, and a row of the matrix is one filter. Its
 elements are in the order in which `k` counts. Padding, stride and overlap make the input difficult,
@@ -218,8 +221,8 @@ and a filter has none of them.
 
 <details><summary>In another order of the terms, with <code>r</code> counting fastest, would the sum be the same?</summary>
 
-Yes, up to rounding, as long as `weight` is read in that order too. im2win chooses such an order, and it is a
-large part of why that is fast.
+Yes, up to rounding, as long as `weight` is read in that order too. im2win chooses such an order,
+which is a large part of the reason why im2win is fast.
 </details>
 """
 

@@ -5,10 +5,10 @@
 **You will be able to** give a thread several outputs, keep their sums in registers, and say how much less a
 larger tile fetches. It takes half an hour.
 
-In s05 every thread computes one output, and for each multiplication it reads two numbers from shared
-memory. Here a thread computes several outputs, one below the other. A number of the input, once read,
-serves all of them, and a block's tile becomes larger than the block. You should have done
-[s05, shared memory](05_shared_memory.ipynb).
+In s05 every thread computes one output, and for each multiplication it reads two numbers from
+shared memory. Here a thread computes several outputs, one below the other. One read of an input
+number serves all these outputs, and a block's tile has more outputs than the block has threads. You
+should have done [s05, shared memory](05_shared_memory.ipynb).
 """
 
 # %% setup=true
@@ -34,13 +34,14 @@ tile_of_threads(s05, problem, thread=34)
 
 # %% [markdown]
 """
-A larger tile would be better. A number fetched from global memory into `S_I` serves all *rows* of the
-tile, one in `S_F` all its *columns*: the larger the tile, the less is fetched for each output. The floating-point operations for
-each byte of memory traffic are the **arithmetic intensity**: a larger tile raises it. But a block
-has at most 1,024 threads, and so in s05 a tile has at most 1,024 outputs.
+A larger tile would be better. A number that the block fetches from global memory into `S_I` serves
+all *rows* of the tile, and a number in `S_F` serves all its *columns*. So a larger tile fetches
+fewer numbers for each output. The number of floating-point operations for each byte of memory
+traffic is the **arithmetic intensity**, and a larger tile raises it. But a block has at most 1,024
+threads, and so in s05 a tile has at most 1,024 outputs.
 
-The way out: every thread computes `M_T` outputs. With `M_T = 4` the same 128 threads have a tile of
-four times the size. Thread 34 keeps its column and gets four of the rows:
+The remedy is that every thread computes `M_T` outputs. With `M_T = 4` the same 128 threads have a
+tile of four times the size. Thread 34 keeps its column and gets four of the rows:
 """
 
 # %%
@@ -50,9 +51,9 @@ tile_of_threads(ours, problem, thread=34)
 
 # %% [markdown]
 """
-That alone makes fetching cheaper. There is a second gain. The four outputs of thread 34 are in *one
-column*: they see the same window, through four different filters. So it reads the window's number
-once and uses it four times:
+This alone makes fetching cheaper. There is a second gain. The four outputs of thread 34 are in *one
+column*: they see the same window, through four different filters. So the thread reads the window's
+number once and uses it four times:
 """
 
 # %%
@@ -60,41 +61,42 @@ thread_in_tile(ours, problem, thread=34)
 
 # %% [markdown]
 """
-Five reads for four multiplications, where s05 takes eight. Between its uses the number stays in a
-**register**. Registers are the fastest memory there is: each thread has some of its own, and arithmetic
-works on nothing else. A plain variable such as `value` is in a register. Several sums need an array of
-registers, `R_O`:
+The thread makes five reads for four multiplications, where s05 makes eight. Between its uses the
+number stays in a **register**. Registers are the fastest memory: each thread has registers of its
+own, and arithmetic instructions work on them. A plain variable such as `value` is in a register.
+Several sums need an array of registers, `R_O`:
 
 ```python
 R_O = cuda.local.array(M_T, float32)  # M_T numbers of this thread's own
 ```
 
-No other thread sees it, so there is nothing to wait for; but the kernel must clear it. Its size is a plain number
-to the compiler, and so are the bounds of `for i in range(M_T)`: the compiler writes this loop out
-`M_T` times and gives every element a register of its own.
+No other thread sees this array, so it needs no barrier, but the kernel must set it to zero. The
+array's size is a constant for the compiler, and so are the bounds of `for i in range(M_T)`. So the
+compiler unrolls this loop `M_T` times and gives every element a register of its own.
 """
 
 # %% [markdown]
 """
 ## Your turn
 
-Loading is s05's and is given, barriers included; so is the loop that sets the sums to zero. The thread's row of the block of threads is `ty`, its
-column `tx`; there are `ROWS = M_B // M_T` rows of threads. Output `i` of this thread is in row
-`ty + i * ROWS` of the tile, column `tx`. Two places are left for you:
+The code that loads the slices (as in s05, with barriers) and the loop that clears the sums are
+given. In the block the thread is in row `ty`, column `tx`; there are `ROWS = M_B // M_T` rows of
+threads. Output `i` of this thread is in row `ty + i * ROWS` of the tile, column `tx`. Two places
+are left for you:
 
-- **Compute:** for each term `k` of the slice read the window's number `S_I[k, tx]` once, multiply it with
-  the filters' numbers `S_F[row, k]` of this thread's rows, and add to its sums.
-- **Write** the sums. Output `i` is in channel `m = m0 + ty + i * ROWS`.
-  Write `R_O[i] + bias[m]` to `output[i_n, m, o_h, o_w]`, but only where the output exists: `m < M` and `n < N`.
+- **Compute:** for each term `k` of the slice read the window's number `S_I[k, tx]` once, multiply
+  it by the filters' numbers `S_F[row, k]` of this thread's rows, and add to its sums.
+- **Write** the sums. Output `i` is in channel `m = m0 + ty + i * ROWS`. Write `R_O[i] + bias[m]` to
+  `output[i_n, m, o_h, o_w]`, but only where the output exists: `m < M` and `n < N`.
 
-<details><summary>Tip: which loop is inside?</summary>
+<details><summary>Tip: which loop is the inner one?</summary>
 
-Outside `for k in range(K_B)`: read the window's number into a variable. Inside
-`for i in range(M_T)`: add to `R_O[i]`.
+The outer loop is `for k in range(K_B)`: it reads the window's number into a variable. The inner
+loop is `for i in range(M_T)`: it adds to `R_O[i]`.
 </details>
 <details><summary>Tip: the edge of the output</summary>
 
-Check each of a thread's channels by itself. The first may exist and the last not.
+Check each channel separately: the first may exist and the last may not.
 </details>
 """
 
@@ -114,15 +116,16 @@ stage_kernel(
 )
 
 # %% check="outputs"
-wide = Tile(M_B=8, N_B=16, K_B=2, M_T=4)  # is tried, too
+wide = Tile(M_B=8, N_B=16, K_B=2, M_T=4)  # the check tries this tile, too
 check(make_kernel, "s06", also=wide)
 
 # %% [markdown]
 """
 ## What the memory sees
 
-Here is the order in which a warp reads from shared memory. In s05 a read of the filter and one of the
-windows take turns, and two reads make one product. In s06 one of the windows serves `M_T` of the filter:
+The picture shows the order in which a warp reads from shared memory. In s05 reads of the filter and
+reads of the windows alternate, and each product needs two reads. In s06 one read of the windows
+serves `M_T` reads of the filter:
 """
 
 # %%
@@ -130,7 +133,7 @@ reads_in_turn({"s05": s05, "s06": ours})
 
 # %% [markdown]
 """
-And here is all of it for the two tiles above, both of 128 threads:
+The next chart shows the counts for the two tiles above, both of 128 threads:
 """
 
 # %%
@@ -143,15 +146,16 @@ side_by_side(
 
 # %% [markdown]
 """
-Both fall. The larger tile saves requests to *global* memory: there are fewer tiles, and each fetches its
-pixels once for all of its rows. Reading once saves requests to *shared* memory.
+s06 makes fewer requests of both kinds. The larger tile saves requests to *global* memory: there are
+fewer tiles, and each fetches its pixels once for all its rows. Reading each window's number only
+once saves requests to *shared* memory.
 
 ## Find the bug
 
-Pass the check above first: this cell gives its answer away.
+Pass the check above first, because this cell shows the answer to it.
 
-This kernel is right, and its tile is as large as yours. But it has lost one of the two gains. Run both
-cells and compare the order of its reads with the picture above. Then fix it.
+This kernel is right, and its tile is as large as yours. But it has only one of the two gains. Run
+both cells and compare the order of its reads with the picture above. Then fix it.
 """
 
 # %% hunt="reuse"
@@ -183,8 +187,9 @@ check(make_slow, "s06")
 """
 <details><summary>Tip: why does it read more?</summary>
 
-Its outer loop takes one output after the other, and each of them goes through all terms of the slice. By the
-time the second output wants the number of term 0, that number is long gone. It is read `M_T` times.
+Its outer loop takes one output after the other, and each of them goes through all terms of the
+slice. When the second output needs the number of term 0, the thread no longer holds this number. So
+the thread reads each number `M_T` times.
 </details>
 <details><summary>Tip: two ways to fix it</summary>
 
@@ -193,8 +198,8 @@ thread's column of the slice into a local array of `K_B` numbers. (The first nee
 second `K_B` of them.)
 </details>
 
-A compiler that writes both loops out may see that the same number is read again, and repair this by
-itself. It also may not. It is better to say what you mean.
+A compiler that unrolls both loops may notice that the kernel reads the same number again, and
+remove the second read. But it may also not notice this, so write what you mean.
 
 ## On a real GPU
 """
@@ -204,14 +209,15 @@ measured("s01", "s04", "s05", "s06", "s07")
 
 # %% [markdown]
 """
-There it is: s06 takes far less time than s05 and, for the first time since s04, less than the simple s01. Nothing else has changed, only how often a number serves once it is there:
+s06 takes far less time than s05. It also takes less time than the simple s01, which s04 and s05 do
+not. Only one thing has changed: how often the kernel uses each number that it has read:
 
 - The tile measured for s06 is larger than s05's, and so global memory gets fewer requests.
 - For `M_T` products a thread reads `M_T + 1` times from shared memory, where s05 reads `2 * M_T` times.
 
-Still there is more than one read for each product, as every product needs *its own* number of the
-filter. s07 lets a thread compute several columns too, and then the filter's numbers serve several times
-as well.
+s06 still makes more than one read for each product, because every product needs *its own* number of
+the filter. In s07 a thread also computes several columns, so it uses each number of the filter
+several times as well.
 """
 
 # %% [markdown]
@@ -220,18 +226,19 @@ as well.
 
 Think first, then unfold.
 
-<details><summary>Why has a thread rows that lie <code>ROWS</code> apart, and not rows that lie side by side?</summary>
+<details><summary>Why do a thread's rows lie <code>ROWS</code> apart, and not side by side?</summary>
 
-Here both are right, and both make as many requests: a warp's threads are all in one row of the block, so they
-want the same number of `S_F` whichever row it is. (Try it: `ty * M_T + i` in both places.) From s07 on a
-warp spans several rows and columns, and then it matters which.
+Here both are right, and both make the same number of requests: all threads of a warp are in one row
+of the block, so in both cases they want the same number of `S_F`. (Try `ty * M_T + i` in both
+places.) From s07 on a warp spans several rows and columns, and then the choice matters.
 </details>
 
-<details><summary>A thread with 4,096 outputs would need hardly any reads of the windows. Why not?</summary>
+<details><summary>A thread with 4,096 outputs would need hardly any reads of the windows. Why does no stage do this?</summary>
 
-Its sums would not fit into registers: a thread has at most 255 of them. What does not fit goes to
-main memory and is fetched again for every use. And the block would need a tile of millions of outputs;
-there would be few blocks, and most of the GPU would have nothing to do.
+Its sums would not fit into registers: a thread has at most 255 registers. Sums that do not fit go
+to main memory, and the thread fetches them again for every use. Besides, the tile of a block would
+have a million outputs or more, so there would be few blocks, and most of the GPU would have nothing
+to do.
 </details>
 """
 
@@ -239,15 +246,16 @@ there would be few blocks, and most of the GPU would have nothing to do.
 """
 <details><summary>Why may the kernel not check <code>if m0 + ty &lt; M</code> once, before the last loop?</summary>
 
-That is the thread's first channel. Its others are `ROWS`, `2 * ROWS`, ... further on and may be past
-the last one. They would be written outside of the array, or into the next image.
+`m0 + ty` is only the thread's first channel. Its other channels are `ROWS`, `2 * ROWS`, ... further
+on and may be past the last channel. The kernel would write them outside of the array, or into the
+next image.
 </details>
 
-<details><summary>And without <code>n &lt; N</code>?</summary>
+<details><summary>What happens without the check <code>n &lt; N</code>?</summary>
 
-It works by luck: threads past the last pixel fetched the *last* window again
-(`window = min(n, N - 1)`), have its sums, and write the same numbers to the same place once more. One
-changed line further up and it would be a race.
+The kernel works by luck: threads past the last pixel fetch the *last* window again
+(`window = min(n, N - 1)`), compute its sums again, and write the same numbers to the same place. If
+one line further up changed, this would be a race.
 </details>
 
 ## Where to read on

@@ -2,12 +2,13 @@
 """
 # s07: the micro-kernel, all with all
 
-**You will be able to** compute a matrix of outputs in one thread's registers by an outer product, and
-choose which outputs those are. It takes half an hour.
+**You will be able to** compute a matrix of outputs in one thread's registers by an outer product,
+and choose which outputs a thread computes. It takes half an hour.
 
-In s06 a thread computes several outputs of one column. Here it computes a small matrix of them, several
-rows *and* several columns. It reads a few numbers of the filter and a few of the input into registers and
-multiplies all with all. The more of both, the fewer reads for each product. You should have done
+In s06 a thread computes several outputs of one column. Here it computes a small matrix of outputs,
+several rows *and* several columns. It reads a few numbers of the filter and a few of the input into
+registers and multiplies each number of the filter by each number of the input. The more numbers of
+both it reads, the fewer reads each product needs. You should have done
 [s06, block tiling](06_block_tiling.ipynb).
 """
 
@@ -20,9 +21,9 @@ from convlab.lessons import side_by_side, thread_in_tile, tile_of_threads, trace
 """
 ## The idea
 
-In s06 a number of the windows, once read, serves the `M_T` outputs of a thread. But each number of the
-filter still serves one. Here is why: the outputs lie in one column, and every row of the filter crosses
-that column once.
+In s06 one read of a window's number serves the `M_T` outputs of a thread. But one read of a
+filter's number still serves only one output, because the thread's outputs lie in one column, and
+every row of the filter crosses this column once.
 """
 
 # %%
@@ -34,9 +35,10 @@ thread_in_tile(s06, problem, thread=9)
 
 # %% [markdown]
 """
-Now give the thread `N_T` columns as well. It reads `M_T` numbers of the filter and `N_T` of the windows,
-and where a row and a column cross there is an output of its own. So it can multiply each of the one
-with each of the other. This is called an **outer product**:
+Now give the thread `N_T` columns as well. The thread reads `M_T` numbers of the filter and `N_T`
+numbers of the windows, and each of its rows crosses each of its columns in one output of this
+thread. So it can multiply each number of the filter by each number of the windows. This is called
+an **outer product**:
 """
 
 # %%
@@ -47,12 +49,12 @@ thread_in_tile(ours, problem, thread=9)
 # %% [markdown]
 """
 Reads grow with the *edges* of the little matrix, `M_T + N_T`. Products grow with its *area*,
-`M_T * N_T`. At 8 x 8, the im2win paper's size, 16 reads serve 64 products. This inner part, a few reads
-into registers and then arithmetic and nothing else, is called the **micro-kernel**.
+`M_T * N_T`. At 8 x 8, the im2win paper's size, 16 reads serve 64 products. This inner part, a few
+reads into registers and then only arithmetic, is called the **micro-kernel**.
 
-Whose rows and columns are they? The block has `ROWS = M_B // M_T` rows of threads and
-`COLUMNS = N_B // N_T` columns of them. A thread's rows lie `ROWS` apart, as in s06, and its columns lie
-`COLUMNS` apart:
+Which rows and columns does a thread get? The block has `ROWS = M_B // M_T` rows of threads and
+`COLUMNS = N_B // N_T` columns of them. A thread's rows lie `ROWS` apart, as in s06, and its columns
+lie `COLUMNS` apart:
 """
 
 # %%
@@ -70,7 +72,7 @@ of the slice:
 
 1. Read this thread's `M_T` numbers of `S_F[row, k]` into `R_F`.
 2. Read its `N_T` numbers of `S_I[k, column]` into `R_I`.
-3. Multiply each number in `R_F` with each in `R_I` and add it to its sum in `R_O`.
+3. Multiply each number in `R_F` by each number in `R_I` and add each product to its sum in `R_O`.
 """
 
 # %% [markdown]
@@ -83,12 +85,14 @@ that fills `R_I`, and a loop over `i` with a loop over `j` in it that multiplies
 <details><summary>Tip: which row, which column?</summary>
 
 Number `i` of `R_F` belongs to row `ty + i * ROWS` of the slice `S_F`, number `j` of `R_I` to column
-`tx + j * COLUMNS` of `S_I`. What is read must be what the last lines write.
+`tx + j * COLUMNS` of `S_I`. The kernel must read the rows and columns of the outputs that the last
+lines write.
 </details>
 <details><summary>Tip: why not read inside the innermost loop?</summary>
 
-The answer would be right, with two reads from shared memory for each product, as in s05. The two short
-loops before are what makes it a micro-kernel: read once, use `N_T` or `M_T` times.
+The answer would be right, with two reads from shared memory for each product, as in s05. The two
+short loops before the products make the difference: they read each number once, and the products
+use it `N_T` or `M_T` times.
 </details>
 """
 
@@ -103,15 +107,16 @@ stage_kernel(
 )
 
 # %% check="outer"
-high = Tile(M_B=32, N_B=8, K_B=2, M_T=8, N_T=2)  # is tried, too
+high = Tile(M_B=32, N_B=8, K_B=2, M_T=8, N_T=2)  # the check tries this tile, too
 check(make_kernel, "s07", also=high)
 
 # %% [markdown]
 """
 ## What the memory sees
 
-The same tile of outputs, first with one column for each thread and then with four. The reads of the
-windows come in groups now as well, and there are far fewer for each product:
+The picture shows the reads for the same tile of outputs, first with one column for each thread and
+then with four. Now the reads of the windows come in groups, too, and each product needs far fewer
+reads:
 """
 
 # %%
@@ -130,8 +135,9 @@ side_by_side(
 The traffic to global memory is about the same, because the tile is the same. Shared memory gets fewer
 requests.
 
-A warp's threads now stand in several rows *and* columns of the block. So a request for `S_I` wants only a
-few different numbers, each for several lanes. They are neighbours, and so in different banks:
+A warp's threads now stand in several rows *and* columns of the block. So a request for `S_I` wants
+only a few different numbers, each for several lanes. These numbers are neighbours, so they lie in
+different banks:
 """
 
 # %%
@@ -139,7 +145,7 @@ one_request(ours, "S_I")
 
 # %% [markdown]
 """
-And when the warp writes its outputs, neighbours lie in one sector of global memory:
+When the warp writes its outputs, neighbouring outputs lie in one sector of global memory:
 """
 
 # %%
@@ -149,11 +155,12 @@ one_request(ours, "output", operation="store")
 """
 ## Find the bug
 
-Pass the check above first: this cell gives its answer away.
+Pass the check above first, because this cell shows the answer to it.
 
-This kernel is right, and it reads as seldom as yours. Somebody found it tidier to give a thread columns
-that lie side by side. Run the cells below and compare their three pictures with those above: who has
-which output, what a warp writes with one request, and what it reads with one. Then fix the kernel.
+This kernel is right, and it makes as few reads as yours. But its author gave each thread columns
+that lie side by side. Run the cells below and compare their three pictures with those above: which
+thread has which output, what a warp writes with one request, and what it reads with one request.
+Then fix the kernel.
 """
 
 # %% hunt="columns"
@@ -184,9 +191,9 @@ check(make_slow, "s07")
 """
 <details><summary>Tip: what is wrong with side by side?</summary>
 
-A *thread* has neighbours one after the other. But what counts is what the 32 lanes of a warp want at
-the same *time*. For `j = 0` lane 0 wants column 0, lane 1 column `N_T`, lane 2 column `2 * N_T`. In memory
-that is one number out of `N_T`.
+A *thread* accesses neighbours one after the other. But the number of sectors depends on the numbers
+that the 32 lanes of a warp want at the same *time*. For `j = 0` lane 0 wants column 0, lane 1
+column `N_T`, lane 2 column `2 * N_T`. So in memory the warp wants only one of every `N_T` numbers.
 </details>
 <details><summary>Tip: where to fix it</summary>
 
@@ -205,16 +212,17 @@ measured("s01", "s05", "s06", "s07", "s08")
 s07 takes clearly less time than s06, and less than half of s01's. The im2win paper found the same: when
 it removed its techniques one at a time, removing the micro-kernel cost most.
 
-- Arithmetic no longer waits for two numbers each time. It works on registers and mostly on what is
-  already there.
-- Both loops have bounds that the compiler knows, so it writes them out: a long row of multiplications
-  and additions, with no counting and no jumping between them.
-- Registers are few. A thread has at most 255, and all threads of an SM share the SM's registers: the more
-  a thread takes, the fewer blocks fit. How many blocks (or warps) an SM holds at a time is its
-  **occupancy**. 8 x 8 sums, 8 and 8 operands and some addresses do fit; 16 x 16 sums alone would need too
-  many.
+- A multiplication no longer waits for two reads: it works on registers, and most of its operands
+  are already there.
+- The compiler knows the bounds of both loops, so it unrolls them into a long row of multiplications
+  and additions with no counters and no jumps between them.
+- Registers are few. A thread has at most 255, and all threads of an SM share the SM's registers:
+  the more a thread takes, the fewer blocks fit. The number of blocks (or warps) that an SM holds at
+  a time is its **occupancy**. 8 x 8 sums, 8 and 8 operands and some addresses do fit; 16 x 16 sums
+  alone would need too many.
 
-What is left: reads from shared memory are still one number each. s08 makes them four.
+One weakness is left: each read from shared memory brings only one number. In s08 each read brings
+four.
 """
 
 # %% [markdown]
@@ -225,24 +233,28 @@ Think first, then unfold.
 
 <details><summary>A thread tile of 16 x 4 has as many outputs as one of 8 x 8. Which reads less?</summary>
 
-8 x 8: 16 reads for 64 products, against 20. For the same area the square has the shortest edges.
+8 x 8 reads less: it makes 16 reads for 64 products, and 16 x 4 makes 20. Of all rectangles with the
+same area, the square has the shortest edges.
 </details>
 
-<details><summary>In s06 columns side by side were no question. What about rows that lie side by side here?</summary>
+<details><summary>In the bug above a thread's columns lie side by side. What would rows that lie side by side change?</summary>
 
-Again it is the lanes of a warp that count. They stand in a few rows of threads, say in two. In `S_F` one
-row of the tile follows the other, `K_B` numbers each. For `i = 0` the two rows of threads want rows 0 and
-1 of the tile, `K_B` numbers apart; with a thread's rows side by side they would want rows 0 and `M_T`,
-`M_T * K_B` apart. With `K_B = 16` and `M_T = 4` the first is two banks, the second the same bank twice.
+Again only the lanes of a warp matter. They stand in a few rows of threads, for example in two. In
+`S_F` the rows of the tile lie one after the other, with `K_B` numbers each. For `i = 0` the two
+rows of threads want rows 0 and 1 of the tile, which lie `K_B` numbers apart. If a thread's rows lay
+side by side, they would want rows 0 and `M_T`, which lie `M_T * K_B` apart. With `K_B = 16` and
+`M_T = 4` the first two numbers are in two banks, the second two in the same bank, which is a bank
+conflict.
 </details>
 """
 
 # %% [markdown]
 """
-<details><summary>Why is <code>R_F</code> read before the multiplications and not <code>S_F</code> in them? The compiler could keep the number, too.</summary>
+<details><summary>Why does the kernel copy numbers to <code>R_F</code> first, instead of reading <code>S_F</code> in the multiplications? The compiler could keep the number, too.</summary>
 
-It could where it can prove that no thread changes the number in between. For shared memory, which other threads
-write, that is harder to see than it looks. A number in a local array is the thread's own.
+The compiler can keep the number only if it can prove that no thread changes it in between. This is
+hard to prove for shared memory, because other threads write to it. A number in a local array
+belongs to one thread alone.
 </details>
 
 ## Where to read on

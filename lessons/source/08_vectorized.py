@@ -133,7 +133,7 @@ stage_kernel(
 )
 
 # %% check="float4"
-several = Tile(M_B=32, N_B=16, K_B=2, M_T=8, N_T=4)  # is tried, too: two float4s of rows
+several = Tile(M_B=32, N_B=16, K_B=2, M_T=8, N_T=4)  # the check tries it, too: two float4s of rows
 check(make_kernel, "s08", also=several)
 
 # %% [markdown]
@@ -165,8 +165,9 @@ one_request(ours, "S_I")
 
 # %% [markdown]
 """
-No bank is idle, so nothing is wasted. The gain is in instructions: the SM must fetch, decode and issue each
-one before any memory moves, and it issues few at a time. One load less is room for one multiplication more.
+No bank is idle, so nothing is wasted. The gain is in instructions: the SM must fetch, decode and
+issue each one before any memory moves, and it issues few at a time. Each load that the SM does not
+issue leaves room for one more multiplication.
 
 The kernel also loads the filter from global memory as float4s. One request of a warp now moves many sectors,
 and uses every byte of them:
@@ -190,11 +191,11 @@ padding, seldom begins at a multiple of four. The im2win tensor of s11 changes t
 
 ## Find the bug
 
-Pass the check above first: this cell gives its answer away.
+Pass the check above first, because this cell shows the answer to it.
 
-This kernel is right: it loads every float4 of the filter's slice exactly once. Yet shared memory works much
-harder than for your kernel. One line is to blame. Run the cells, compare the picture with the last one above,
-and correct the line.
+This kernel is right: it loads every float4 of the filter's slice exactly once. Yet shared memory
+works much harder than for your kernel. One line is the cause. Run the cells, compare the picture
+with the last one above, and correct the line.
 """
 
 # %% hunt="order"
@@ -239,16 +240,16 @@ measured("s01", "s06", "s07", "s08", "s09")
 
 # %% [markdown]
 """
-Again less time, with the same arithmetic in the same order:
+s08 takes less time than s07, with the same arithmetic in the same order:
 
 - For each term a thread makes `(M_T + N_T) / 4` loads where s07 makes `M_T + N_T`. The SM issues
   multiplications in their place.
 - The kernel loads the filter as float4s and without bounds checks. The layout transform that this needs is a
   kernel of its own, before this one. Its time is counted, and it is short because a filter is small.
 
-What is left is waiting. While a block loads a slice it does not compute, and while it computes it does not
-load. The next two stages change that: s08b loads the next slice into registers while the block multiplies
-this one, and s09 gives each slice a buffer of its own.
+The kernel still loses time by waiting. While a block loads a slice it does not compute, and while
+it computes it does not load. The next two stages change that: s08b loads the next slice into
+registers while the block multiplies this one, and s09 gives each slice a buffer of its own.
 """
 
 # %% [markdown]
@@ -263,10 +264,11 @@ With rows of `M_B + 1` numbers the second row begins at number `M_B + 1`, which 
 float4s are misaligned, and a GPU stops the kernel. A padding of *four* numbers is allowed.
 </details>
 
-<details><summary>Shared memory delivers as many numbers as before. Where does the time come from, then?</summary>
+<details><summary>Shared memory delivers as many numbers as before. Why is s08 faster, then?</summary>
 
-Mostly from instructions: s07 issues 16 loads for 64 products at 8 x 8, s08 issues 4. Besides, many lanes of a
-warp need the same numbers, and a wavefront delivers these once for all of them.
+Mostly because it issues fewer instructions: at 8 x 8, s07 issues 16 loads for 64 products, and s08
+issues 4. Besides, many lanes of a warp need the same numbers, and a wavefront delivers these once
+for all of them.
 </details>
 
 <details><summary>When must the kernel store its sums with scalar stores after all?</summary>

@@ -19,12 +19,14 @@ from convlab.lessons import side_by_side, slices_in_buffers, timeline
 """
 ## The idea
 
-A thread does not wait when it **requests** a number of global memory. It goes on, and waits only at the
-first line that **needs** the number. The load has a latency of several hundred cycles; a multiplication
-takes four. So the speed depends on what a thread can do between the request and the use.
+A thread does not wait when it **requests** a number from global memory. It goes on, and waits only
+at the first line that **needs** the number. The load has a latency of several hundred cycles; a
+multiplication takes four. So the speed depends on what a thread can do between the request and the
+use.
 
-s08 does nothing there. It requests a number and stores it into shared memory in the next instruction,
-which needs it. This is its thread 0 on a small problem of four slices:
+s08 does nothing in between. It requests a number, and its next instruction, which stores the number
+to shared memory, already needs the number. The timeline shows thread 0 of s08 on a small problem of
+four slices:
 """
 
 # %%
@@ -35,9 +37,10 @@ timeline(s08=event_log("s08"))
 A GPU hides latency by itself: while the warps of one block wait, it runs those of another. But each thread
 holds 64 sums and their operands in registers, so few other warps fit on an SM.
 
-The remedy is **two of everything**: while the threads multiply slice 1 from one half of shared memory,
-slice 2 is in flight, and goes into the other half. Then the halves change roles. s08's second barrier
-goes as well: no thread overwrites what others still read, because the next slice goes to the other half.
+The remedy is **two of everything**: while the threads multiply slice 1 from one half of shared
+memory, slice 2 is in flight, and goes into the other half. Then the halves change roles. The second
+barrier of s08 is no longer necessary: no thread overwrites numbers that others still read, because
+the next slice goes to the other half.
 """
 
 # %%
@@ -48,9 +51,9 @@ slices_in_buffers(s08=event_log("s08"), s09=event_log("s09"))
 
 # %% [markdown]
 """
-Registers get the same treatment. A load from shared memory to registers takes some 30 cycles. So
-there are two sets of registers for the operands, `R_F0`, `R_I0` and `R_F1`, `R_I1`: step `k + 1` is read
-into the one while step `k` is multiplied from the other.
+The kernel does the same with registers, because a load from shared memory to registers takes some
+30 cycles. It has two sets of registers for the operands, `R_F0`, `R_I0` and `R_F1`, `R_I1`: it
+reads step `k + 1` into one set while it multiplies step `k` from the other.
 """
 
 # %% [markdown]
@@ -78,25 +81,26 @@ functions are given as well:
 
 # %% [markdown]
 """
-`S_F` and `S_I` have `2 * K_B` rows: one buffer begins at row 0, the other at row `K_B`. `k0` is the row where
-the slice begins that the block multiplies. Three places are left for you:
+`S_F` and `S_I` have `2 * K_B` rows: one buffer begins at row 0, the other at row `K_B`. The slice
+that the block multiplies begins at row `k0`. Three places are left for you:
 
-- **The steps of a slice, one ahead.** Step 0 is in `R_F0`, `R_I0` already (a line in your third place loads
-  it). Read step `k + 1` into the other registers *before* you multiply step `k`. The names of registers cannot
-  be computed, so each turn of your loop does two steps. The lines after the loop are given: they read step
-  `K_B - 1` and multiply step `K_B - 2`. (The last product comes at the end of the round.)
-- **The other buffer.** Set `k0` to the first row of the buffer that the block does not multiply from. The
-  given lines store what was loaded there.
-- **The change of roles.** Wait until all threads have stored, and read step 0 of the new slice into `R_F0`,
-  `R_I0`.
+- **The steps of a slice, one ahead.** Step 0 is in `R_F0`, `R_I0` already (a line in your third
+  place loads it). Read step `k + 1` into the other registers *before* you multiply step `k`. A
+  kernel cannot compute the name of a register, so each turn of your loop does two steps. The lines
+  after the loop are given: they read step `K_B - 1` and multiply step `K_B - 2`. (The last product
+  comes at the end of the round.)
+- **The other buffer.** Set `k0` to the first row of the buffer that the block does not multiply
+  from. The given lines store the loaded slice in that buffer.
+- **The change of roles.** Wait until all threads have stored, and read step 0 of the new slice into
+  `R_F0`, `R_I0`.
 """
 
 # %% [markdown]
 """
 <details><summary>Tip: which steps does the loop do?</summary>
 
-With `K_B = 8` steps are 0 to 7. The given lines after the loop read step 7 and multiply step 6. So the
-loop multiplies 0 to 5, two in a turn: `for k in range(0, K_B - 2, 2)`.
+With `K_B = 8` the steps are 0 to 7. The given lines after the loop read step 7 and multiply step 6.
+So the loop multiplies 0 to 5, two in a turn: `for k in range(0, K_B - 2, 2)`.
 </details>
 <details><summary>Tip: one turn of it</summary>
 
@@ -105,8 +109,8 @@ free: read step `k + 2` into them. Multiply step `k + 1`.
 </details>
 <details><summary>Tip: the other buffer</summary>
 
-`k0` is 0 or `K_B`. `K_B - k0` is the other one. Write `uint32(K_B - k0)`, so that the compiler knows that
-it is never negative.
+`k0` is 0 or `K_B`, so `K_B - k0` is the other of the two. Write `uint32(K_B - k0)` to tell the
+compiler that the result is never negative.
 </details>
 """
 
@@ -135,13 +139,14 @@ check_prefetch(make_kernel, "s09")
 
 # %% [markdown]
 """
-This check also looks at the order: how much is multiplied between asking and needing. A kernel that reads
-each step only when it is needed has the right answer and the right counts, and waits all the same.
+This check also looks at the order: it counts the multiplications between the request for a number
+and the use of this number. A kernel that reads each step only when it needs the operands has the
+right answer and the right counts, but it still waits.
 
 ## What the memory sees
 
-Nothing new. Not one request fewer, not one more: only their order has changed, and one barrier a slice is
-gone. A count cannot show what this stage is for; the timeline can.
+s09 makes exactly the same requests as s08. Only their order has changed, and each slice needs one
+barrier less. A count cannot show the gain of this stage, but the timeline can.
 """
 
 # %%
@@ -159,10 +164,11 @@ in flight in registers.
 
 ## Find the bug
 
-Pass the check above first: this cell gives its answer away.
+Pass the check above first, because this cell shows the answer to it.
 
-This kernel is right, has all the buffers and takes as much memory as yours, but gains nothing. Compare
-its timeline with the one of s09 above. What is in flight while slices are multiplied? Then fix it.
+This kernel is right, has all the buffers and takes as much memory as yours, but gains nothing.
+Compare its timeline with the one of s09 above. What is in flight while the thread multiplies? Then
+fix the kernel.
 """
 
 # %% hunt="late"
@@ -206,9 +212,9 @@ check_prefetch(make_slow, "s09")
 """
 <details><summary>Tip</summary>
 
-Find the lines that ask: they load from global memory into `fetched_F` and `fetched_I`. Find the lines that need
-these numbers: they store them to shared memory. What does the thread do between the two? Move the
-multiplications so that they lie between.
+Find the lines that request numbers: they load from global memory into `fetched_F` and `fetched_I`.
+Find the lines that need these numbers: they store them to shared memory. What does the thread do
+between the two? Move the multiplications to this place.
 </details>
 
 ## On a real GPU
@@ -219,14 +225,15 @@ measured("s07", "s08", "s09", "s11")
 
 # %% [markdown]
 """
-s09 is clearly faster than s08 with the very same requests: that much of s08's time was waiting. It is not
-twice as fast, for two reasons.
+s09 is clearly faster than s08 with the very same requests: s08 spends the difference waiting. But
+s09 is not twice as fast, for two reasons.
 
-- Other warps filled part of the waiting already. Double buffering takes registers and shared memory away
-  from them. The paper says of its own GPU that this technique helped the least of all, for that reason.
-- What is left is not waiting but work. The input still comes one number at a time, and for each one a
-  thread divides, takes remainders and asks whether it is in the image. [Lesson 11](11_im2win_full.ipynb)
-  takes that away.
+- In s08 other warps already work during a part of the waiting time. Double buffering takes
+  registers and shared memory away from these warps. The paper reports that this technique helped
+  least of all on its GPU, for the same reason.
+- The rest of the time is work, not waiting. The input still comes one number at a time, and for
+  each number a thread divides, takes remainders and checks whether the pixel is in the image.
+  [Lesson 11](11_im2win_full.ipynb) removes this work.
 """
 
 # %% [markdown]
@@ -237,21 +244,23 @@ Think first, then unfold.
 
 <details><summary>s08 has two barriers a slice. Which one is gone, and why is the other one still needed?</summary>
 
-The one after the multiplication is gone: it kept fast threads from storing the next slice over the one
-that slow threads still read. Now it is stored elsewhere. The other one stays: a thread reads what others
-have stored, so all must have stored it.
+The barrier after the multiplication is gone. It kept fast threads from storing the next slice over
+the slice that slow threads still read. Now the next slice goes to the other buffer. The other
+barrier stays: a thread reads numbers that other threads have stored, so all threads must have
+stored their numbers.
 </details>
 
-<details><summary>Could a fast thread run ahead by two rounds, and so store over what a slow one still reads after all?</summary>
+<details><summary>Could a fast thread run ahead by two rounds, and overwrite numbers that a slow thread still reads?</summary>
 
-No. To store its next slice it must pass the barrier of this round, and that lets no thread through
-before the slow thread has come to it too, done with reading.
+No. To store its next slice, the fast thread must pass the barrier of this round. The barrier lets
+no thread through before the slow thread has reached it, and then the slow thread has finished
+reading.
 </details>
 
 <details><summary>The paper loads the next slice after its inner loop (line 14 of Algorithm 3). What does that change?</summary>
 
-Then only one step lies between asking and needing, because only the last step is left to
-multiply. Ours asks at the beginning of the round.
+Then only one step lies between the request and the use, because only the last step is left to
+multiply. Our kernel makes its requests at the beginning of the round.
 </details>
 """
 

@@ -5,10 +5,10 @@
 **You will be able to** write the input in the order in which windows read it, and convolve from there. It
 takes three quarters of an hour.
 
-Up to s09 the kernels read the input as it lies in memory. Now a layout transform, a kernel that runs
-first, writes the input in another order: the order in which windows read it. That is the idea of the
-im2win paper. You need what a kernel and a request are ([00](00_start_here.ipynb)) and the
-loops of [01_direct](01_direct.ipynb).
+Up to s09 the kernels read the input as it lies in memory. Now a layout transform, a kernel that
+runs first, writes the input in another order: the order in which windows read it. That is the idea
+of the im2win paper. You should know what a kernel and a request are ([00](00_start_here.ipynb)) and
+the loops of [01_direct](01_direct.ipynb).
 """
 
 # %% setup=true
@@ -20,20 +20,21 @@ from convlab.lessons import one_request, part_of, side_by_side, traced, workspac
 """
 ## The idea
 
-Take the 2 x 2 filter in the picture below. Its first window covers the pixels 1, 2, 4 and 5. In memory
-pixels lie row after row, so that 1 and 2 are neighbours, 4 and 5 are, but 2 and 4 are not: each row of the
-window is somewhere else, and each channel again.
+Take the 2 x 2 filter in the picture below. Its first window covers the pixels 1, 2, 4 and 5. In
+memory pixels lie row after row. So 1 and 2 are neighbours, and 4 and 5 are neighbours, but 2 and 4
+are not: each row of the window lies in another place, and so does each channel.
 
 There are two ways to write windows out:
 
-- **im2col** copies every window whole, each into a column of its own. Then the convolution is a matrix
-  product. But a pixel is stored once for every window that it is in, up to `H_f * W_f` times.
-- **im2win** uses that neighbouring windows share columns of pixels. For each row of the output it takes
-  the `H_f` rows of the input below it and writes them **column by column**. A window is then contiguous,
-  and the next window begins inside it. A pixel is stored only once for every *row* of
-  windows that it is in, up to `H_f` times.
+- **im2col** copies every window whole, each into a column of its own. Then the convolution is a
+  matrix product. But a pixel is stored once for every window that it is in, up to `H_f * W_f`
+  times.
+- **im2win** uses the fact that neighbouring windows share columns of pixels. For each row of the
+  output it takes the `H_f` rows of the input that this row sees and writes them **column by
+  column**. A window is then contiguous, and the next window begins inside it. A pixel is stored
+  only once for every *row* of windows that it is in, up to `H_f` times.
 
-This is the example of the paper's Figure 1, made by the kernels themselves:
+This is the example of the paper's Figure 1, drawn from what our kernels write:
 """
 
 # %%
@@ -41,11 +42,12 @@ im2col_beside_im2win(ConvProblem(1, 3, 3, 3, out_channels=2, kernel_size=2))
 
 # %% [markdown]
 """
-Look for the second window, 2, 3, 5, 6, in all three. In the im2col matrix it is the second column. In the
-im2win tensor it is 2, 5, 3, 6: the first two are the last two of the window before.
+Look for the second window, 2, 3, 5, 6, in all three. In the im2col matrix it is the second column.
+In the im2win tensor it is 2, 5, 3, 6: its first two numbers are the last two numbers of the window
+before.
 
-With padding, the zeros around the image are written out too, so that a kernel that reads the tensor needs no
-bounds checks:
+With padding, the transform writes out the zeros around the image, too. So a kernel that reads the
+tensor needs no bounds checks:
 """
 
 # %%
@@ -53,7 +55,7 @@ im2col_beside_im2win(ConvProblem(1, 1, 3, 4, out_channels=2, kernel_size=3, padd
 
 # %% [markdown]
 """
-How much more it takes depends on the layer. For layers of real networks:
+The memory that each way needs depends on the layer. The chart shows it for layers of real networks:
 """
 
 # %%
@@ -63,17 +65,17 @@ workspaces("s03_im2col", "s10", layers=("conv1", "conv3", "conv4", "conv5", "con
 """
 ## Your turn: the transform
 
-The tensor is `windows[i, r, m, e]`: image, channel, row of the output, and the place `e` in its row. In the
-paper it is Equation 2, in which, unlike in a matrix product, `m` is a row of the output and `k` a
-column of the input:
+The tensor is `windows[i, r, m, place]`: image, channel, row of the output, and the place in this
+row. Equation 2 of the paper defines it. In this equation, unlike in a matrix product, `m` is a row
+of the output and `k` a column of the input:
 
 `windows[i, r, m, k * H_f + u] = input[i, r, m * s_h + u, k]`
 
-for each column `k` and each `u` of the `H_f` rows. With padding and dilation the row of the input is
-`m * s_h + u * d_h - p_h` and its column `k - p_w`. `W_w` is the number of columns that are written out, so
-that a row of the tensor has `W_w * H_f` numbers.
+for each column `k` and each `u` of the `H_f` rows. With padding and dilation the row of the input
+is `m * s_h + u * d_h - p_h` and its column `k - p_w`. `W_w` is the number of columns that the
+transform writes out, so a row of the tensor has `W_w * H_f` numbers.
 
-Each thread writes one number. Which one follows from its number `e`, taken apart as in lesson 01: `u`
+Each thread writes one number. To find which, split the thread's number `e` as in lesson 01: `u`
 counts fastest, then `k`, then `m`, then `r`, then `i`.
 """
 
@@ -81,18 +83,18 @@ counts fastest, then `k`, then `m`, then `r`, then `i`.
 """
 <details><summary>Tip: taking the number apart</summary>
 
-What counts fastest is a remainder: `u = e % H_f`. The next one is what is left, divided, and then a
-remainder again: `k = e // H_f % W_w`. For `m` divide by `H_f * W_w`, and so on.
+The index that counts fastest is a remainder: `u = e % H_f`. For the next index divide first, and
+then take a remainder: `k = e // H_f % W_w`. For `m` divide by `H_f * W_w`, and so on.
 </details>
 <details><summary>Tip: padding</summary>
 
-`value = float32(0)`; only where row and column are in the image, it is the pixel. It is stored in any
-case: the memory held something else before.
+Begin with `value = float32(0)`. If the row and the column are in the image, `value` is the pixel.
+Store `value` in any case, because the memory held something else before.
 </details>
-<details><summary>Tip: threads too many</summary>
+<details><summary>Tip: the extra threads</summary>
 
-The last block has more threads than there are numbers left. Their `i` is too large, because `i`
-counts slowest: they have work to do only if `i < N_i`.
+The last block may have more threads than there are numbers left. The extra threads have an `i` that
+is too large, because `i` counts slowest. So a thread has work to do only if `i < N_i`.
 </details>
 """
 
@@ -115,9 +117,10 @@ check(part_of("s10", make_transform=make_transform), "s10")
 """
 ## Your turn: the kernel on it
 
-The kernel is s04's. A thread computes one output: it goes through the `K` terms of its window and works out for
-each which pixel and which weight meet. The only difference: the window is contiguous in `windows`. The order of terms is the
-window's: first down a column, then on to the next column, then the next channel.
+The kernel is almost that of s04. A thread computes one output: it goes through the `K` terms of its
+window and computes for each term which pixel and which weight meet. The only difference is that the
+window is contiguous in `windows`. The terms come in the window's order: first down a column, then
+on to the next column, then to the next channel.
 
 You are given the term's number `k` and the thread's image `i_n`, its row `o_h` and its column `o_w` of the
 output. Find the channel `i_c`, the filter's column `f_w` and row `f_h`, and the `pixel`. The window of
@@ -125,8 +128,8 @@ output column `o_w` begins at the tensor's column `o_w * s_w`; the filter's next
 
 <details><summary>Tip: channel, column, row</summary>
 
-A channel has `H_f * W_f` terms, so the channel is `k // (H_f * W_f)`, and what is left is the number in
-the channel. Of that, rows count fastest: `f_h` is a remainder by `H_f`.
+A channel has `H_f * W_f` terms, so the channel is `k // (H_f * W_f)`, and the remainder is the
+term's number in the channel. In a channel rows count fastest, so `f_h` is a remainder by `H_f`.
 </details>
 <details><summary>Tip: the pixel</summary>
 
@@ -151,9 +154,10 @@ check(make_kernel, "s10", in_order="windows")  # counts reads that are not the n
 """
 ## What the memory sees
 
-For the thread, all is in order now: its next number is mostly the neighbour of its last one. But a
-GPU does not read thread by thread. A *warp* makes a request, and what matters is whether the 32 lanes
-want neighbours *at the same time*. Here is one request of s04, on the input as it lies in memory:
+For a single thread the order is now ideal: its next number is mostly the neighbour of its last
+number. But a GPU does not read thread by thread. A *warp* makes a request, and the request is cheap
+only if the 32 lanes want neighbours *at the same time*. This is one request of s04, on the input as
+it lies in memory:
 """
 
 # %%
@@ -166,7 +170,8 @@ one_request(before, "input", number=7)
 
 # %% [markdown]
 """
-And one of s10. Neighbouring lanes have neighbouring windows, and these begin `s_w * H_f` numbers apart:
+This is one request of s10. Neighbouring lanes have neighbouring windows, and these begin
+`s_w * H_f` numbers apart:
 """
 
 # %%
@@ -177,16 +182,16 @@ side_by_side({"s04": before, "s10": ours}, "requests to global memory", "sectors
 
 # %% [markdown]
 """
-The order that suits one thread on a CPU, number after number, does not suit a warp. What is hatched in one
-request is wanted by the next ones, so it is not lost; but the caches have to serve each sector several
-times.
+The order that suits one thread on a CPU, number after number, does not suit a warp. The next
+requests want the numbers that are hatched in this one, so they are not lost, but the caches have to
+serve each sector several times.
 
 ## Find the bug
 
-Pass the checks above first: this cell gives an answer away.
+Pass the checks above first, because this cell shows an answer.
 
-This kernel is right, and it makes memory work harder still. Compare the picture with the last one: which
-outputs do neighbouring threads compute? Fix it.
+This kernel is right, but it causes even more memory traffic. Compare the picture with the last one:
+which outputs do neighbouring threads compute? Fix the kernel.
 """
 
 # %% hunt="rows"
@@ -209,8 +214,9 @@ check(make_slow, "s10", at_most=1.1)
 """
 <details><summary>Tip</summary>
 
-Thread 1's `n` is 1. In which row and column of the output is that, and where does its window begin in the
-tensor? And where would it begin if thread 1 had the output to the right of thread 0's?
+Thread 1's `n` is 1. In which row and column of the output is this thread, and where does its window
+begin in the tensor? Where would the window begin if thread 1 had the output to the right of thread
+0's?
 </details>
 
 ## On a real GPU
@@ -221,16 +227,17 @@ measured_parts("s04", "s10", "s09")
 
 # %% [markdown]
 """
-s10 is slower than s04, and many times slower than s09. That is honest, and the paper expects it too:
-this is its *basic* algorithm.
+s10 is slower than s04, and many times slower than s09. The paper expects this, too: it calls this
+algorithm *basic*.
 
-- The divisions of s04 are all still there, for every single term.
+- s10 still makes all the divisions of s04, for every single term.
 - A warp's requests take more sectors, as you have seen.
-- The transform comes on top, though it is the smallest part.
+- The transform takes additional time, but it is the smallest part.
 
-So why all this? Because of what has *become possible*. In s09 the input is fetched one number at a time: in
-the image a window's pixels begin anywhere and end after three. In the tensor they are contiguous. A float4 load
-needs that, and the [next lesson](11_im2win_full.ipynb) uses it.
+So why is this order useful? Because it makes *float4 loads of the input possible*. s09 fetches the
+input one number at a time, because in the image a window's pixels begin anywhere and end after
+three. In the tensor they are contiguous. A float4 load needs contiguous numbers, and the
+[next lesson](11_im2win_full.ipynb) uses such loads.
 """
 
 # %%
@@ -250,8 +257,8 @@ is 26,244. The image itself has 3,136.
 
 <details><summary>For which filters is the im2win tensor as large as the im2col matrix?</summary>
 
-For those that are one pixel wide, and where windows do not overlap sideways, as with a stride as large as
-the filter is wide. Then no column of pixels is shared by two windows of a row.
+For filters that are one pixel wide, and for layers whose windows do not overlap sideways, as with a
+stride that equals the filter's width. Then no two windows of a row share a column of pixels.
 </details>
 
 <details><summary>The paper says that the 36 numbers of its Figure 1 are "1/3 less" than the 48 of im2col. Are they?</summary>

@@ -5,9 +5,9 @@
 **You will be able to** load windows as float4s from the im2win tensor, and pad shared memory against bank
 conflicts. It takes three quarters of an hour.
 
-s10 has the right order and a slow kernel, s09 a fast kernel and the wrong order. This lesson brings them
-together: it is the paper's Algorithm 3. You should have done [09](09_double_buffer.ipynb) and
-[10](10_im2win.ipynb).
+s10 has the right order and a slow kernel; s09 has a fast kernel and the wrong order. This lesson
+combines the right order with the fast kernel: the result is the paper's Algorithm 3. You should
+have done [09](09_double_buffer.ipynb) and [10](10_im2win.ipynb).
 """
 
 # %% setup=true
@@ -20,16 +20,14 @@ from convlab.lessons import one_request, side_by_side, traced
 ## The idea
 
 One instruction can move four numbers, 16 bytes, if they are neighbours and begin at a multiple of 16 bytes.
-Since s08 the filter is fetched with such float4 loads. The input was not: in an image a window's pixels begin anywhere.
+Since s08 the kernels fetch the filter with such float4 loads. They cannot fetch the input in this way, because in an image a window's pixels begin anywhere.
 
-In s10's tensor they begin anywhere, too. A window there is contiguous for each channel, `H_f * W_f`
-numbers: nine, say, which is no multiple of four. One more change fixes that: put the **channels
-innermost**. For each column of the input the numbers of *all* channels come together, a group of
-`H_f * C_i`, and where that is no multiple of four, zeros fill it up. Then
+In s10's tensor they begin anywhere, too. There a window has `H_f * W_f` contiguous numbers for each channel, for example nine, which is no multiple of four. One more change solves this: put the **channels innermost**. For each column of the input the numbers of *all* channels form a group of `H_f * C_i` numbers. If this is no multiple of four, zeros fill up the group. Then
 
 - all numbers of a window are **contiguous**, `W_f` groups long;
 - every window begins at a multiple of four numbers, as groups do;
-- the next number of a window is always the next one in memory: there is nothing left to work out.
+- the next number of a window is always the next number in memory, so the kernel needs no index
+  arithmetic for it.
 """
 
 # %%
@@ -37,45 +35,49 @@ im2win_orders(ConvProblem(1, 2, 3, 5, out_channels=2, kernel_size=2))
 
 # %% [markdown]
 """
-The order of a window's numbers is now: column by column, in a column row by row, in a row channel by
-channel. A sum does not care about the order of its terms as long as the filter has the same. So the filter
-is packed in that order too, once, by a small kernel, with zeros where the tensor has zeros.
+A window's numbers now lie column by column, in a column row by row, and in a row channel by
+channel. The terms of a sum may have any order, as long as the filter has the same order. So a small
+kernel packs the filter in this order, too, with zeros where the tensor has zeros.
 
-The rest of the kernel is s09's: tiles, registers, two buffers. What changes is how a slice is fetched and
-stored. (s10c, s10d and s11 also tune it; the end of the lesson says how.)
+The rest of the kernel is s09's: tiles, registers, two buffers. Only the code that fetches and
+stores a slice changes. (s10c, s10d and s11 also tune the kernel; the end of the lesson says how.)
 """
 
 # %% [markdown]
 """
 ## Your turn: float4 loads
 
-[s10b_im2win_vectorized](../src/convlab/stages/s10b_im2win_vectorized.py) is s09's kernel with this idea alone; the
-kernel below is s11's. A slice has `N_B` windows and `K_B` terms of each, that is
-`K_4 = K_B // FLOAT4` float4s a window; `FLOAT4` is 4. Thread `t` of `THREADS` fetches up to `I_FLOAT4S` of them, one
-for each `f`: float4 number `e = t + f * THREADS`. It is in window `e // K_4` of the tile, and there it is float4
-number `e % K_4`. A group has `G` numbers, and so a window `K_W = W_f * G`, zeros included.
+[s10b_im2win_vectorized](../src/convlab/stages/s10b_im2win_vectorized.py) is s09's kernel with this
+idea alone; the kernel below is s11's. A slice has `N_B` windows and `K_B` terms of each window,
+that is `K_4 = K_B // FLOAT4` float4s of each window; `FLOAT4` is 4. Thread `t` of `THREADS` fetches
+up to `I_FLOAT4S` float4s. For each `f` it fetches float4 number `e = t + f * THREADS`, which is
+float4 number `e % K_4` of window `e // K_4` of the tile. A group has `G` numbers, so a window has
+`K_W = W_f * G`, zeros included.
 
-The address where that window begins is computed before the loop over slices: `first_I[f]` for float4 `f`
-of this thread. So its first term is `k = slice_ * K_B + e % K_4 * FLOAT4`, and it lies at `first_I[f] + k`. (With a dilation in width `d_w` the columns of a window are `d_w` groups apart, and
-`k // G * G * (d_w - 1)` has to be added. Without, that is zero, and the compiler leaves it out.)
+Before the loop over slices the kernel computes where this window begins: `first_I[f]` for float4
+`f` of this thread. The first term of the float4 is `k = slice_ * K_B + e % K_4 * FLOAT4`, and it
+lies at `first_I[f] + k`. (With a dilation `d_w` of the width the columns of a window are `d_w`
+groups apart, so add `k // G * G * (d_w - 1)`. Without dilation this is zero, and the compiler
+removes it.)
 """
 
 # %% [markdown]
 """
-`load4(windows, place)` loads four numbers at once. Assign them to `fetched_I[f, 0]` to `fetched_I[f, 3]`.
-The loop for the filter is given and works alike.
+`load4(windows, place)` loads four numbers at once. Assign them to `fetched_I[f, 0]` to
+`fetched_I[f, 3]`. The loop for the filter is given and works in the same way.
 
 <details><summary>Tip: what does not exist</summary>
 
-Past the last term (`k < K_W` does not hold) there are four zeros: `(float32(0), float32(0), float32(0),
-float32(0))`. And a slice has `I_ALL` float4s of windows. If `THREADS` does not divide that, some threads have
-none for their last `f`: `e < I_ALL`. `K_EVEN` and `I_EVEN` are constants that say where no check is needed:
+Past the last term (where `k < K_W` is false) take four zeros:
+`(float32(0), float32(0), float32(0), float32(0))`. A slice has `I_ALL` float4s of windows. If
+`THREADS` does not divide `I_ALL`, some threads have no float4 for their last `f`, so check
+`e < I_ALL`, too. The constants `K_EVEN` and `I_EVEN` are true where no check is needed:
 `if (K_EVEN or k < K_W) and ...` compares only where it must.
 </details>
 <details><summary>Tip: four at once</summary>
 
-`a, b, c, d = load4(windows, place)` takes them apart; so does an assignment to four places of
-`fetched_I[f, ...]`, as in the loop for the filter.
+`a, b, c, d = load4(windows, place)` splits the float4 into four numbers; so does an assignment to
+four places of `fetched_I[f, ...]`, as in the loop for the filter.
 </details>
 """
 
@@ -96,17 +98,18 @@ check(make_kernel, "s11")
 """
 ## Your turn: store scalars
 
-In shared memory the slice must lie as `read` wants it: a row for each term, so that neighbouring threads
-find neighbouring windows. Term `k` of column `c` is at `S_I[k * PITCH + c]`. A float4 with four terms of *one* window
-therefore goes to four rows, one number each. The slice that is stored begins at row `k0`.
+In shared memory the slice must lie as `read` expects it: a row for each term, so that neighbouring
+threads find neighbouring windows. Term `k` of column `c` is at `S_I[k * PITCH + c]`. A float4 with
+four terms of *one* window therefore goes to four rows, one number each. The slice that is stored
+begins at row `k0`.
 
 Float4 `e` of this thread is the same as before: window `e // K_4` is the column, and its terms begin at
 `e % K_4 * FLOAT4`. As before, a thread may have no float4 for its last `f`: `if I_EVEN or e < I_ALL:`.
 
 <details><summary>Tip: four rows</summary>
 
-`for c in range(FLOAT4):` and in it one store: row `k0 + e % K_4 * FLOAT4 + c`, column `e // K_4`, number
-`fetched_I[f, c]`.
+Write `for c in range(FLOAT4):` and in this loop one store: row `k0 + e % K_4 * FLOAT4 + c`, column
+`e // K_4`, number `fetched_I[f, c]`.
 </details>
 """
 
@@ -122,7 +125,7 @@ stage_kernel(
 )
 
 # %% check="put"
-uneven = Tile(M_B=24, N_B=16, K_B=8, M_T=4, N_T=4)  # is tried, too: 32 float4s for 24 threads
+uneven = Tile(M_B=24, N_B=16, K_B=8, M_T=4, N_T=4)  # the check tries it, too: 32 float4s for 24 threads
 check(make_storing, "s11", also=uneven)
 
 # %% [markdown]
@@ -146,19 +149,20 @@ side_by_side(launches, "requests to global memory", "sectors of global memory")
 
 # %% [markdown]
 """
-Far fewer requests, of four numbers a lane. (For somewhat more sectors, because four numbers are only half
-a sector and each lane reads a window of its own.) The counts do not show the arithmetic that is gone: s09
-divides, takes remainders and compares for every single number of the input; s11 makes at most two comparisons
-per float4.
+s11 makes far fewer requests, because each lane loads four numbers at a time. (It needs somewhat
+more sectors: here two lanes read eight neighbouring numbers of each window, and these often begin
+in the middle of a sector.) The counts do not show the saved arithmetic: s09 divides, takes
+remainders and compares for every single number of the input; s11 makes at most two comparisons per
+float4.
 
 ## Find the bug
 
-Pass the checks above first: this cell gives an answer away.
+Pass the checks above first, because this cell shows an answer.
 
-The results of this kernel are right, but look how the lanes of one store to `S_I` share the banks. Below it is
-the same store of the stage. One line of constants is wrong: find it and repair it. (Lesson 05 had a remedy that
-nearly fits here. But `read` loads four neighbours of a row at once, and those must begin at a multiple of four
-numbers.)
+The results of this kernel are right, but look how the lanes of one store to `S_I` share the banks.
+The picture below it shows the same store in the stage. One line of constants is wrong: find the
+line and correct it. (Lesson 05 had a remedy that nearly fits here. But `read` loads four neighbours
+of a row at once, and these four must begin at a multiple of four numbers.)
 """
 
 # %% hunt="skew"
@@ -179,17 +183,17 @@ check(make_unpadded, "s11", at_most=1.1)
 
 # %% [markdown]
 """
-<details><summary>Tip: who meets whom?</summary>
+<details><summary>Tip: which lanes meet in a bank?</summary>
 
-Lanes 0 and 1 have two float4s of the same window, and so store into the same column, four rows apart. Rows
-that are a multiple of 32 numbers long begin in the same bank, all of them.
+Lanes 0 and 1 have two float4s of the same window, so they store into the same column, four rows
+apart. If the length of the rows is a multiple of 32 numbers, all rows begin in the same bank.
 </details>
-<details><summary>Tip: how much longer?</summary>
+<details><summary>Tip: how large must the padding be?</summary>
 
-One number longer would avoid the bank conflicts and misalign the float4 loads. So add the smallest padding that
-keeps rows at multiples of four. (In slices of 16 terms, which most layers have, four lanes store into the same
-column. Then four numbers more leave a two-way bank conflict instead of a four-way one, and no other multiple of four
-does better.)
+A padding of one number would avoid the bank conflicts but misalign the float4 loads. So add the
+smallest padding that keeps rows at multiples of four. (In slices of 16 terms, which most layers
+have, four lanes store into the same column. Then a padding of four numbers leaves a two-way bank
+conflict instead of a four-way conflict, and no other multiple of four is better.)
 </details>
 
 ## On a real GPU
@@ -200,13 +204,13 @@ measured_parts("s08", "s09", "s11")
 
 # %% [markdown]
 """
-The main kernel is far ahead of s09's: this is what the order is for. But the transform has to be paid every
-time, as an input comes only once. (The filter's packing costs next to nothing, and in a network that is
-used and no longer trained it is done once for all images.)
+The main kernel is much faster than that of s09, because of the new order. But the transform takes
+time in every run, because every input is new. (Packing the filter takes almost no time, and a
+network that is no longer trained packs its filter once for all images.)
 
-On this layer the kernel gains more than the transform costs. On a layer with three channels, as the first
-one of a network is, the kernel gains much less: a window has few terms, and of them a quarter are zeros
-that only fill up.
+On this layer the kernel gains more than the transform costs. On a layer with three channels, such
+as the first layer of a network, the kernel gains much less: a window has few terms, and a quarter
+of them are zeros that only fill up the groups.
 """
 
 # %%
@@ -219,33 +223,37 @@ measured("s01", "s09", "s11")
 """
 ## Tuned
 
-Three more stages make it faster and change nothing of its idea.
+Three more stages make the kernel faster and keep its idea.
 
-- **A warp is 4 x 8 threads** instead of 2 x 16, so that more lanes share what they read:
-  [s10c_warp_tile](../src/convlab/stages/s10c_warp_tile.py).
-- **The steps of k are unrolled.** The compiler keeps s09's loop over k a loop, with a counter and addresses
-  to compute at every step. In [s10d_unrolled_steps](../src/convlab/stages/s10d_unrolled_steps.py) each step is a
-  function with its own constant `k`, made by the one before it, as deep as a slice.
+- **A warp is 4 x 8 threads** instead of 2 x 16, so that more lanes share the numbers that they
+  read: [s10c_warp_tile](../src/convlab/stages/s10c_warp_tile.py).
+- **The steps of k are unrolled.** The compiler does not unroll s09's loop over k, so each step
+  costs a counter and the computation of addresses. In
+  [s10d_unrolled_steps](../src/convlab/stages/s10d_unrolled_steps.py) each step is a function with
+  its own constant `k`, which calls the function of the next step.
 """
 
 # %% [markdown]
 """
 [s11_im2win_full](../src/convlab/stages/s11_im2win_full.py):
 
-- **A tile for each problem.** [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py) chooses among eight shapes
-  by a model of what the busiest SM has to do. With some of them the threads do not
-  share a slice evenly: `F_EVEN`, `I_EVEN` and `K_EVEN` are constants, so a bounds check costs nothing where it always holds.
-- **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the compiler loads the
-  next slice only when it has multiplied most of this one. Here that hardly matters: an SM has other
-  resident blocks to run. With a single image it may have none: layers with long sums take a fifth to a quarter
-  less time with that one line ([measured](../docs/notes/fast.md)).
+- **A tile for each problem.** [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py) chooses
+  among eight shapes by a model of what the busiest SM has to do. With some shapes the threads do
+  not share a slice evenly. `F_EVEN`, `I_EVEN` and `K_EVEN` are constants, so a bounds check costs
+  nothing where it is always true.
+- **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without this call the
+  compiler moves the loads of the next slice behind most multiplications of this slice. Here this
+  hardly matters, because an SM has other resident blocks to run. With a single image an SM may have
+  no other block, and then this one line saves a fifth to a quarter of the time on layers with long
+  sums ([measured](../docs/notes/fast.md)).
 
-Of 100 instructions in the loop over slices, 72 multiplied before and 88 multiply with the first two. With all four
-s11 takes four fifths of the time, on average over twelve layers. What else was tried, and what was not
-as predicted, is in [fast.md](../docs/notes/fast.md): among others, that fetching ahead gains hardly
-anything where an SM has other resident blocks to run.
+Of 100 instructions in the loop over slices, 72 multiply without these changes and 88 with the first
+two. With all four changes s11 takes four fifths of the time, on average over twelve layers.
+[fast.md](../docs/notes/fast.md) says what else was tried, and which predictions were wrong: for
+example, fetching ahead gains hardly anything where an SM has other blocks to run.
 
-Could one have the order without the pass over memory? That is what [s12](12_fused_im2win.ipynb) does.
+Could a kernel have this order without the transform's pass over memory?
+[s12](12_fused_im2win.ipynb) has it.
 """
 
 # %% [markdown]
@@ -256,20 +264,21 @@ Think first, then unfold.
 
 <details><summary>With three channels and a 3 x 3 filter, how many numbers has a group, and how many of them are zeros?</summary>
 
-3 x 3 = 9 numbers and three zeros: 12 is the next multiple of four. A quarter of the tensor, of what is
-fetched and of what is multiplied is for nothing. With 64 channels there are no zeros at all.
+A group has 12 numbers, which is the next multiple of four: 3 x 3 = 9 numbers and three zeros. So a
+quarter of the tensor, of the loads and of the multiplications is wasted. With 64 channels there are
+no zeros at all.
 </details>
 
 <details><summary>Why may the terms of a sum come in another order than in s09? Are the results the same?</summary>
 
-The sum is the same, but numbers of 32 bits are rounded after every addition, so that the last digits may
-differ. The checks compare with an error bound that holds for every order.
+The sum is the same, but every addition rounds its result to 32 bits, so the last digits may differ.
+The checks compare with an error bound that holds for every order.
 </details>
 
 <details><summary>The paper's own code keeps channels outermost and loads scalars from global memory. Why then does it still call its loads vectorized?</summary>
 
-Its loads from <em>shared</em> memory are: section 3.3 says so. A float4 load from global memory needs windows
-that begin at multiples of four, and channels innermost give that.
+Its loads from <em>shared</em> memory are vectorized, as section 3.3 says. A float4 load from global
+memory needs windows that begin at multiples of four, and channels innermost give that.
 </details>
 """
 

@@ -19,7 +19,8 @@ from convlab.lessons import one_request, part_of, pipeline_stages, timeline
 """
 ## The idea
 
-This is what the launches of s11 and s12 move through global memory, on a small problem:
+The chart shows the arrays that the launches of s11 and s12 read from and write to global memory, on
+a small problem:
 """
 
 # %%
@@ -32,13 +33,15 @@ global_traffic(s11=trace_stage("s11", problem, tile), s12=s12)
 
 # %% [markdown]
 """
-`windows` is written once and read again, and it is several times as large as the input. All that a block
-ever looks at is one slice of it at a time: `K_B` terms of `N_B` windows. So s12 fetches just these terms from
-the input, wherever they lie, and stores them to shared memory in window order. (A window's terms may come in
-any order, as long as the filter has the same. s12's is: 8 or 16 channels of one filter position, then
-the next position. Then a slice is one position, whose address is computed once for all its terms.)
+s11 writes `windows` once and reads it again, and it is several times as large as the input. But a
+block needs only one slice of it at a time: `K_B` terms of `N_B` windows. So s12 fetches just these
+terms from the input, wherever they lie, and stores them to shared memory in window order. (A
+window's terms may come in any order, as long as the filter has the same order. s12 takes 8 or 16
+channels of one filter position, then the channels of the next position. So a slice is one position,
+and the kernel computes its address once for all terms.)
 
-Neighbouring lanes take the same term of neighbouring windows, and these are neighbours in the image:
+Neighbouring lanes take the same term of neighbouring windows, and these terms are neighbours in the
+image:
 """
 
 # %%
@@ -46,10 +49,10 @@ one_request(s12.main, "input", number=16)
 
 # %% [markdown]
 """
-**Asynchronous copies.** In s09 and s11 a number in flight occupies a register. In s12 it does not:
-`copy_async` copies a number from global memory to shared memory without a register. The thread goes on
-at once, and keeps its registers for sums. Where the position is in the padding, a zero is written. There
-are three calls to know:
+**Asynchronous copies.** In s09 and s11 a number in flight occupies a register. In s12 it occupies
+none: `copy_async` copies a number from global memory to shared memory without a register. The
+thread goes on at once, and keeps its registers for sums. If the position is in the padding, the
+copy writes a zero. You need three calls:
 
 | call | does |
 | --- | --- |
@@ -87,16 +90,17 @@ one slice after the other, while later ones arrive. Three places are left for yo
 | call | does |
 | --- | --- |
 | `fetch_filter(packed, slice_, pipe, t, S_F)` | starts the copies of this thread's part of the filter's slice |
-| `fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)` | and of the windows' |
+| `fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)` | starts the copies of this thread's part of the windows' slice |
 
 <details><summary>Tip: one group, always</summary>
 
-`commit_copies()` stands outside of the `if`.
+Put `commit_copies()` outside of the `if`.
 </details>
 <details><summary>Tip: wait for whom?</summary>
 
-First `wait_copies(IN_FLIGHT)` for your own copies, then `cuda.syncthreads()` for everybody's. In the other
-order you would know that others have *come*, and not that their copies have.
+First `wait_copies(IN_FLIGHT)` for your own copies, then `cuda.syncthreads()` for everybody's. In
+the other order you would know that the other threads have *reached* the barrier, but not that their
+copies have landed.
 </details>
 <details><summary>Tip: what else does the barrier do?</summary>
 
@@ -131,7 +135,7 @@ check_prefetch(part_of("s11d", make_kernel=make_kernel), "s11d")
 """
 ## What the memory sees
 
-The number of multiplications between asking and needing is larger again:
+s12 makes even more multiplications between the request for a number and the use of this number:
 """
 
 # %%
@@ -139,20 +143,23 @@ timeline(s09=event_log("s09"), s12=event_log("s12"))
 
 # %% [markdown]
 """
-Loads of the input are scalar again, as in s09: a window's pixels begin anywhere. In s09 the arithmetic around
-every number made scalar loads expensive. s12 avoids it: a small table holds the offset of each filter position.
+Loads of the input are scalar again, as in s09: a window's pixels begin anywhere. In s09 the index
+arithmetic for every number makes scalar loads expensive. s12 avoids this arithmetic: a small table
+holds the offset of each filter position.
 
 s12 and s11 share two more techniques ([lesson 11](11_im2win_full.ipynb)): the steps of a slice are
-written out, and a warp's threads are 4 x 8 of the tile instead of s09's 2 x 16, so that more of them share what
-they read from shared memory ([s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py)). s11 has
-no asynchronous copies: it prefetches into registers, so fewer blocks fit on an SM.
+unrolled, and a warp is 4 x 8 threads of the tile instead of s09's 2 x 16, so that more threads
+share the numbers that they read from shared memory
+([s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py)). s11 has no asynchronous copies:
+it prefetches into registers, so fewer blocks fit on an SM.
 
 ## Find the bug
 
-Pass the check above first: this cell gives an answer away.
+Pass the check above first, because this cell shows an answer.
 
-This `make_kernel` is right, and has a pipeline of three stages. Look how it uses them, and compare with the picture
-above. Which line keeps the copies from being two slices ahead?
+This `make_kernel` is right, and has a pipeline of three stages. Look how it uses these stages, and
+compare this picture with the picture above. Which line keeps the copies from being two slices
+ahead?
 """
 
 # %% hunt="impatient"
@@ -187,13 +194,14 @@ measured("s01", "s09", "s11", "s12")
 
 # %% [markdown]
 """
-The first picture says which parts there are. s12 has no transform of the input: before its main kernel
-only the filter is packed, once in a network that is no longer trained. Its workspace is only that packed
-filter, where s11 takes several times the input.
+The first chart shows the parts of each stage. s12 has no transform of the input: before its main
+kernel it only packs the filter, and a network that is no longer trained needs this only once. The
+workspace of s12 is only the packed filter, and the workspace of s11 is several times as large as
+the input.
 
-The [results](../docs/results.md) compare s12 with libraries, and [how it came to be fast](../docs/notes/fast.md)
-says what was tried. What s12 adds to the kernel above: where there are few outputs, blocks share the slices of each
-sum (split-K).
+The [results](../docs/results.md) compare s12 with libraries, and
+[how it came to be fast](../docs/notes/fast.md) says what was tried. s12 adds one technique to the
+kernel above: where there are few outputs, several blocks share the slices of each sum (split-K).
 """
 
 # %% [markdown]
@@ -204,21 +212,22 @@ Think first, then unfold.
 
 <details><summary>Why does every round commit a group, even when there is nothing left to fetch?</summary>
 
-<code>wait_copies(1)</code> means: all groups but the last one. In the last rounds no copy is started. If
-no group were committed either, "the last one" would be the very slice that is needed, and no thread would
-wait for it.
+<code>wait_copies(1)</code> waits for all groups but the last one. In the last rounds the kernel
+starts no copy. If it committed no group either, "the last one" would be the very slice that is
+needed, and no thread would wait for it.
 </details>
 
 <details><summary>A copy into a stage of the pipeline is in flight. What happens if a thread reads that stage?</summary>
 
-It gets the old number or the new one, as it happens. The simulator reports a <em>copy in flight</em>, with
-the line that asked and the line that read.
+The thread gets either the old or the new number, which depends on the timing. The simulator reports
+a <em>copy in flight</em>, with the line that started the copy and the line that read.
 </details>
 
-<details><summary>Windows overlap, so s12 fetches most pixels several times. Why is that not what s11 did away with?</summary>
+<details><summary>Windows overlap, so s12 fetches most pixels several times. Why is this cheaper than the tensor of s11?</summary>
 
-Each fetch is answered from the caches nearly always, since the same block and its neighbours have just
-fetched the same rows. s11's tensor is far larger than the caches: it went to memory and back.
+The caches answer nearly all of these fetches, because the same block and its neighbours have just
+fetched the same rows. s11's tensor is far larger than the caches, so s11 writes it to memory and
+reads it back.
 </details>
 """
 
@@ -228,10 +237,10 @@ fetched the same rows. s11's tensor is far larger than the caches: it went to me
 
 - The whole files: [s11d_window_copies.py](../src/convlab/stages/s11d_window_copies.py),
   [s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py),
-  [window_copies.py](../src/convlab/kernels/window_copies.py) and how a tile is chosen for each layer,
-  [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py).
+  [window_copies.py](../src/convlab/kernels/window_copies.py) and how a tile is chosen for each
+  layer, [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py).
 - The im2win paper (000), Algorithm 3, lines 8 to 19, which this loop still is:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Copies in flight and all else that the simulator finds: [findings](../docs/findings.md).
+- Copies in flight and all other mistakes that the simulator finds: [findings](../docs/findings.md).
 - Next: [13_tensor_cores](13_tensor_cores.ipynb), whole warps that multiply.
 """

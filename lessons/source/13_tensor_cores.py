@@ -5,10 +5,10 @@
 **You will be able to** multiply matrices with a warp's tensor core, and get float32 accuracy from it. It
 takes an hour.
 
-Up to s12 every thread multiplies for itself. A GPU also has **tensor cores**: a whole warp multiplies two
-small matrices with one instruction, which is many times faster and much less exact. s13 makes it exact
-again. This goes beyond the paper. You should have done [07](07_microkernel.ipynb) and
-[12](12_fused_im2win.ipynb).
+Up to s12 every thread multiplies for itself. A GPU also has **tensor cores**: with them a whole
+warp multiplies two small matrices with one instruction, which is many times faster but much less
+exact. s13 makes the result exact again. This goes beyond the paper. You should have done
+[07](07_microkernel.ipynb) and [12](12_fused_im2win.ipynb).
 """
 
 # %% setup=true
@@ -27,9 +27,9 @@ from convlab.lessons import tile_of_threads, who_holds_what
 `d = mma_tf32(a, b, c)` computes `D = A @ B + C` ("matrix multiply-add"). `A` is 16 x 8, `B` is 8 x 8, `C` and
 `D` are 16 x 8. That is 1,024 multiply-adds, where a warp of s12 does 32 at a time.
 
-No thread has room for whole matrices, and none needs it. They are spread over the registers of the warp: of
-`A` each lane holds four numbers, of `B` two, of `C` and `D` four. Each lane hands over *its* numbers,
-and gets *its* four of `D` back. The hardware fixes which lane holds which numbers:
+No thread needs the whole matrices: they are spread over the registers of the warp. Each lane holds
+four numbers of `A`, two of `B`, and four each of `C` and `D`. Each lane passes *its* numbers to the
+call and gets *its* four numbers of `D` back. The hardware fixes which lane holds which numbers:
 """
 
 # %%
@@ -37,8 +37,9 @@ who_holds_what(lane=5)
 
 # %% [markdown]
 """
-Two numbers describe a lane: `g = lane // 4`, from 0 to 7, and `t = lane % 4`, from 0 to 3. Find lane 5, which
-has `g = 1` and `t = 1`, in all three matrices, then lane 6 and lane 9. What follows `g`, what follows `t`?
+Two numbers describe a lane: `g = lane // 4`, from 0 to 7, and `t = lane % 4`, from 0 to 3. Find
+lane 5, which has `g = 1` and `t = 1`, in all three matrices, then lane 6 and lane 9. Which rows and
+columns follow from `g`, and which from `t`?
 
 In a kernel a lane's numbers are tuples, in this order:
 
@@ -48,21 +49,22 @@ In a kernel a lane's numbers are tuples, in this order:
 | `b` | 2 of `B` | upper, lower |
 | `c`, `d` | 4 of `C` or `D` | the upper two from left to right, then the lower two |
 
-All 32 lanes have to come to the call. It is the warp that multiplies, and a lane that stays away takes its
-numbers with it.
+All 32 lanes must reach the call, because the whole warp multiplies. If a lane does not reach the
+call, its numbers are missing.
 """
 
 # %% [markdown]
 """
 ## Your turn: a product by one warp
 
-Write `C = A @ B`. `A` is 16 x 8, `B` 8 x 8, `C` 16 x 8, all in rows, as NumPy has them. The kernel is
-launched with one block of 32 threads; `lane`, `g`, `t` and `zero` are given. (`c = (zero, zero, zero, zero)`,
-because there is nothing to add yet.)
+Write `C = A @ B`. `A` is 16 x 8, `B` 8 x 8, `C` 16 x 8, all stored row by row, as in NumPy. The
+kernel is launched with one block of 32 threads; `lane`, `g`, `t` and `zero` are given.
+(`c = (zero, zero, zero, zero)`, because there is nothing to add yet.)
 
 <details><summary>Tip: the numbers of A</summary>
 
-The upper left one is `A[g, t]`. The lower ones are 8 rows below, the right ones 4 columns further.
+The upper left number is `A[g, t]`. The lower numbers are 8 rows below, and the right numbers are 4
+columns further right.
 </details>
 <details><summary>Tip: the numbers of B</summary>
 
@@ -82,7 +84,7 @@ def product(A, B, C):
     lane = cuda.threadIdx.x
     g, t = lane // 4, lane % 4
     zero = float32(0)
-    ### BEGIN SOLUTION: this lane's numbers of A and of B, the product, four sums into C
+    ### BEGIN SOLUTION: load this lane's numbers of A and B, multiply, store four sums to C
     a = (A[g, t], A[g + 8, t], A[g, t + 4], A[g + 8, t + 4])
     b = (B[t, g], B[t + 4, g])
     d = mma_tf32(a, b, (zero, zero, zero, zero))
@@ -98,17 +100,18 @@ check_one_warp(product)
 
 # %% [markdown]
 """
-The check gives your kernel matrices whose elements are numbered, and listens to what the lanes bring.
+The check gives your kernel matrices whose elements are numbered, and records the numbers that the
+lanes pass.
 
 ## Less exact: what TF32 leaves of a number
 
-A tensor core does not look at all of a float32. **TF32** has the same 8 bits of exponent, but of the 23 bits
-of mantissa only the first 10. A number rounded to that is off by up to 1 part in 2,000, where float32's own
-rounding is 1 in 16 million.
+A tensor core does not use all bits of a float32. **TF32** has the same 8 bits of exponent, but only
+the first 10 of the 23 bits of mantissa. Rounding to TF32 changes a number by up to 1 part in 2,000;
+rounding to float32 changes it by up to 1 part in 16 million.
 
-But nothing is lost that one does not throw away. `large, small = split_tf32(x)` makes two numbers of one:
-`large` is `x` rounded to TF32, and `small` is the rest, `x - large`, a small number with an exponent and
-10 bits of its own:
+But the kernel can keep the lost part. `large, small = split_tf32(x)` splits one number into two:
+`large` is `x` rounded to TF32, and `small` is the rest, `x - large`, a small number with an
+exponent and 10 bits of its own:
 """
 
 # %%
@@ -116,18 +119,19 @@ bits_of_split(3.14159265)
 
 # %% [markdown]
 """
-Multiply two split numbers as one learns at school:
+Multiply two split numbers as you learned at school:
 
     x * w  =  large_x * large_w  +  large_x * small_w
             + small_x * large_w  +  small_x * small_w
 
-The last of these products is so small that a float32 sum has no room for it. So three are left, and a tensor
-core can do each.
+The last of these products is so small that a float32 sum has no room for it. So three products are
+left, and a tensor core can compute each of them.
 
-There is a second trap. Where a thread adds, it *rounds*: sometimes up, sometimes down, and in a long sum most of
-that cancels out. A tensor core *cuts*: what is below the last place of the largest of the numbers that it adds is
-simply left out. That is always towards zero, so the errors of a long sum add up. Here are sums by four
-ways, the first three by tensor cores:
+There is a second problem. When a thread adds, it *rounds*, sometimes up and sometimes down, and in
+a long sum most of these errors cancel out. A tensor core *truncates*: it drops all bits below the
+last place of the largest number that it adds. Truncation always goes towards zero, so the errors of
+a long sum add up. The chart shows the errors of sums computed in four ways, the first three by
+tensor cores:
 """
 
 # %%
@@ -135,19 +139,20 @@ errors_by_terms()
 
 # %% [markdown]
 """
-Three products alone do not help for long: in one long chain of additions the cuts eat up what was gained.
-What helps is to let the tensor core add **few terms**, 16 at most, then to begin again from zero, and to add
-each such part to the sum by an ordinary addition, which rounds. And within a part to add the small products
-first, while the sum is still small, so that little is cut.
+Three products alone do not help in long sums: in one long chain of additions the truncation errors
+cancel the gain. The remedy is to let the tensor core add only **few terms**, at most 16, and then
+begin again from zero. An ordinary addition, which rounds, adds each such part to the sum. Within a
+part the small products come first, while the sum is still small, so that truncation drops little.
 
-With both, three products are as exact as float32 in a thread, or better. This is Ootomo and Yokota's method.
-(It ends with TF32's exponents: of a number below `2**-113` the small part is too small to be kept whole, and s13 is
-less exact than float32.)
+With both measures, three products are as exact as float32 in a thread, or better. This is Ootomo
+and Yokota's method. (The exponents of TF32 set a limit: for a number below `2**-113` TF32 cannot
+hold the whole small part, so s13 is less exact than float32.)
 
 ## Your turn: make it accurate
 
-This is the inner loop of s13. The slices `S_F` (filter) and `S_I` (windows) are in shared memory as in s12.
-A lane's sums are `R_O`, `M_T` rows and `N_T` columns. This is what the lanes of a small tile have:
+This is the inner loop of s13. The slices `S_F` (filter) and `S_I` (windows) are in shared memory as
+in s12. A lane's sums are in `R_O`, which has `M_T` rows and `N_T` columns. The picture shows which
+outputs of a small tile the lanes have:
 """
 
 # %%
@@ -159,26 +164,28 @@ tile_of_threads(trace_stage("s13", small, tile).main, small, thread=5)
 
 # %% [markdown]
 """
-A thread is a lane here, as the block is one warp. The rows are those of the first picture: lane 5 has row 1 and,
-8 below, row 9 (in `R_O` these are rows 0 and 1). The columns are in another order.
-The kernel may choose which window is which column of a matrix, and s13 chooses so that a lane's columns
-are float4s: one load, one store. Each product gives two columns of `d`, so the left ones of four products are one
-float4 (`left`), the right ones the next float4 (`left + FLOAT4`).
+Each thread is a lane here, because the block is one warp. The rows are those of the first picture:
+lane 5 has row 1 and, 8 below, row 9 (in `R_O` these are rows 0 and 1). The columns are in another
+order. The kernel may choose which window is which column of a matrix, and s13 chooses an order in
+which a lane's columns are float4s, so that one load or store moves four numbers. Each product gives
+two columns of `d`: the left columns of four products are one float4 (`left`), and the right columns
+are the next float4 (`left + FLOAT4`).
 """
 
 # %% [markdown]
 """
-For every pair of rows `i`, `i + 1` and every `j`, there are `CHAIN` steps of 8 terms to add up, 1 or 2 of them. Four
-places are left for you:
+For every pair of rows `i`, `i + 1` and every `j`, the kernel adds up `CHAIN` steps of 8 terms;
+`CHAIN` is 1 or 2. Four places are left for you:
 
-- **Split.** `x, y, z, w` are four neighbouring windows' numbers. Put the large parts into `L_I[half, j]` to
-  `L_I[half, j + 3]`, the small ones into `T_I` ("tiny") likewise. (The filter is the same for all windows, so
-  another kernel has split it before: it comes in `L_F` and `T_F`.)
+- **Split.** `x, y, z, w` are the numbers of four neighbouring windows. Store their large parts in
+  `L_I[half, j]` to `L_I[half, j + 3]`, and their small parts in the same way in `T_I` ("tiny").
+  (The filter is the same for all windows, so another kernel has already split it into `L_F` and
+  `T_F`.)
 - **Begin again.** `part` is the `c` that the first product of these steps adds to.
-- **Three products**, of the tuples `small_f`, `large_f` of the filter and `small_i`, `large_i` of the windows. Each
-  adds to `part`. Mind the order.
-- **Add the part** to the lane's sums: rows `i` and `i + 1` (which is 8 below) of `R_O`, columns `left` and
-  `left + FLOAT4`.
+- **Three products**, of the tuples `small_f`, `large_f` of the filter and `small_i`, `large_i` of
+  the windows. Each adds to `part`. Mind the order.
+- **Add the part** to the lane's sums: rows `i` and `i + 1` (which is 8 below) of `R_O`, columns
+  `left` and `left + FLOAT4`.
 """
 
 # %% [markdown]
@@ -189,17 +196,18 @@ places are left for you:
 </details>
 <details><summary>Tip: where does part begin?</summary>
 
-With four zeros. If you begin with what is in `R_O`, the tensor core adds all terms in one chain.
+`part` begins with four zeros. If it begins with the sums in `R_O`, the tensor core adds all terms
+in one chain.
 </details>
 <details><summary>Tip: the products</summary>
 
-`part = mma_tf32(small_f, large_i, part)` is the first one. The last is the large one, filter's times
-windows'.
+`part = mma_tf32(small_f, large_i, part)` is the first product. The last product is large times
+large.
 </details>
 <details><summary>Tip: which number of part is where?</summary>
 
-As `d` in the first exercise: `part[0]` and `part[1]` are of the upper row, left and right; `part[2]` and
-`part[3]` of the lower one.
+As with `d` in the first exercise: `part[0]` and `part[1]` are of the upper row, left and right;
+`part[2]` and `part[3]` of the lower one.
 </details>
 """
 
@@ -234,12 +242,12 @@ check_accuracy(part_of("s13", make_kernel=make_kernel), "s13")
 
 # %% [markdown]
 """
-Beside what every check looks at, this one takes a layer with many terms, all positive, and compares your error
-with the stage's. It also counts how often warps come to a tensor core.
+In addition to the usual checks, this check takes a layer with many terms, all positive, and
+compares your error with the stage's. It also counts the products by tensor cores.
 
 ## What the memory sees
 
-More arithmetic, and fewer requests. With the same tile for both:
+s13 does more arithmetic and makes fewer requests than s12. The chart has the same tile for both:
 """
 
 # %%
@@ -253,18 +261,19 @@ side_by_side(launches, *counts)
 
 # %% [markdown]
 """
-Three products for one: three times the operations. But in s12 every thread reads what *it* multiplies, and many
-threads of a warp read the same. In s13 the lanes share: each number of a matrix is in one lane's
-registers, and the tensor core brings it to all that need it. So shared memory is asked less often, although
-the filter now takes two numbers where it took one.
+s13 computes three products for one, which takes three times the operations. But in s12 every thread
+reads the numbers that *it* multiplies, and many threads of a warp read the same numbers. In s13 the
+lanes share: each number of a matrix is in one lane's registers, and the tensor core brings it to
+all lanes that need it. So the kernel makes fewer requests to shared memory, although each number of
+the filter is now two numbers.
 
 ## Find the bug
 
-Pass the check above first: this cell gives an answer away.
+Pass the check above first, because this cell shows an answer.
 
-This kernel multiplies as yours did, for an `A` of 1 to 16 rows. Its author has learned that a thread with
-nothing to do returns at once. The picture below shows what that does where `A` has 5 rows: lanes 0 to 19 have
-a row of it, lanes 20 to 31 have none. Fix it.
+This kernel multiplies as yours did, for an `A` of 1 to 16 rows. Its author has learned that a
+thread with nothing to do returns at once. The picture below shows the effect if `A` has 5 rows:
+lanes 0 to 19 have a row of `A`, lanes 20 to 31 have none. Fix the kernel.
 """
 
 
@@ -306,16 +315,16 @@ check_one_warp(few_rows, rows=(16, 11, 5))
 """
 <details><summary>Tip: what is grey?</summary>
 
-Look at `B`. What do the lanes hold that have no row of `A`?
+Look at `B`. Which numbers do the lanes without a row of `A` hold?
 </details>
 <details><summary>Tip: how to fix it</summary>
 
-Every lane comes to the product, whatever it has. A lane without a row brings zeros for it, and does not
-write.
+Every lane must reach the product. A lane without a row passes zeros for this row, and does not
+write it.
 </details>
 
-On a GPU no message appears: the result is undefined. s13 has borders in `M` and `N` too. It multiplies zeros
-and unneeded windows there, and checks bounds only when it writes.
+A GPU shows no message: the result is undefined. In s13 the last tiles also reach past `M` and `N`.
+There s13 multiplies zeros and unneeded windows, and checks bounds only when it writes.
 
 ## On a real GPU
 """
@@ -328,15 +337,16 @@ measured("s01", "s09", "s11", "s12", "s13")
 
 # %% [markdown]
 """
-Three products for one, and yet s13 takes about a quarter less time than s12 on this layer. An H200's tensor
-cores can do several times the arithmetic of its ordinary units; both roofs are in the
-[results](../docs/results.md). s13 is still far from its own roof: ordinary instructions
-do all the rest of a warp's work: fetching, splitting, adding parts. [What was
-tried](../docs/notes/fast.md) is mostly about having fewer of them. On Conv7, where an output is a sum of
-only 27 terms, there is so little to multiply that s12 stays ahead.
+s13 computes three products for one, but it still takes about a quarter less time than s12 on this
+layer. An H200's tensor cores can do several times the arithmetic of its ordinary units; both roofs
+are in the [results](../docs/results.md). s13 is still far from its own roof, because ordinary
+instructions do all the rest of a warp's work: they fetch, split and add parts. Most of
+[what was tried](../docs/notes/fast.md) reduces the number of these instructions. On Conv7, where an
+output is a sum of only 27 terms, there is so little to multiply that s12 stays ahead.
 
-The layout transform splits the filter and writes it in the order in which lanes hold it, so that one float4
-load gets a lane its `a`. A network that is no longer trained needs that transform once.
+The layout transform splits the filter and writes it in the order in which lanes hold it, so that a
+lane gets its `a` with one float4 load. A network that is no longer trained needs this transform
+only once.
 """
 
 # %% [markdown]
@@ -364,10 +374,10 @@ would be a third more work for the tensor cores.
 """
 <details><summary>A pixel is infinite. What are its two parts, and what becomes of the sums?</summary>
 
-<code>large</code> is infinite, <code>small</code> is infinity minus infinity: NaN. So all sums with it would be NaN
-where float32 may give infinity. s13 looks at its sums before it writes them. It computes those that are
-not finite again, the slow way, as s01 does. (An infinite weight is packed as infinity twice, so that the kernel
-can read it back.)
+<code>large</code> is infinite, and <code>small</code> is infinity minus infinity, which is NaN. So
+all sums with this pixel would be NaN, where float32 may give infinity. s13 checks its sums before
+it writes them. It computes the sums that are not finite again, in the slow way of s01. (The
+transform packs an infinite weight as infinity in both parts, so that the kernel can read it back.)
 </details>
 
 <details><summary>Why does the tensor core begin again after 16 terms, and not after each step of 8?</summary>

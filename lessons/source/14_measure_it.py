@@ -5,9 +5,9 @@
 **You will be able to** time a kernel without the usual four mistakes, and read a table of times. It takes half
 an hour.
 
-You have climbed the ladder, and counted. This lesson is about seconds: how one measures a kernel, what
-goes wrong when one does, and what the ladder's numbers say. With a GPU you can measure your own; without
-one you have the stored results of an NVIDIA H200. You should have done a few stages.
+So far you have counted requests. This lesson is about seconds: how to measure a kernel, which
+mistakes are usual, and what the ladder's numbers say. With a GPU you can measure your own kernels;
+without a GPU you have the stored results of an NVIDIA H200. You should have done a few stages.
 """
 
 # %% setup=true
@@ -23,19 +23,22 @@ print(where())
 """
 ## The idea
 
-A stopwatch around a kernel measures almost anything but the kernel. Four things get in between:
+A stopwatch around a kernel measures almost anything but the kernel. Four effects disturb the
+measurement:
 
-- **A launch does not wait.** `kernel[grid, block](a, out)` only puts work into the GPU's queue and returns. A
-  clock that is read then has measured how long it takes to write a note.
-- **The first launch compiles.** Numba makes machine code of a kernel when it meets it first. That takes a
-  second, and the kernel perhaps a millisecond.
-- **Caches remember.** The second launch finds in the cache what the first one has read. In a network other
-  layers come in between, and it would not.
-- **Now and then something else happens.** A mean of ten runs with one hiccup among them is the time of no run.
+- **A launch does not wait.** `kernel[grid, block](a, out)` only puts work into the GPU's queue and
+  returns. If you read the clock then, you measure only how long it takes to fill the queue.
+- **The first launch compiles.** Numba compiles a kernel to machine code at its first launch.
+  Compiling takes a second, and the kernel takes perhaps a millisecond.
+- **Caches remember.** The second launch finds in the cache the numbers that the first launch has
+  read. In a network other layers run in between, so the numbers would not be in the cache.
+- **Sometimes something else slows a run down.** The mean of ten runs with one such hiccup is the
+  time of no run.
 
-So that you can see what each of them does, here is a GPU that only pretends, and whose right answer is
-known. Its kernel takes 1.0 milliseconds from memory and 0.7 from the cache. It has four buttons: `launch()`,
-`wait()`, `flush_cache()`, and `clock()`, which says the time in milliseconds.
+To show each effect, the next cell uses a pretended GPU whose right answer is known. Its kernel
+takes 1.0 milliseconds if it reads from memory and 0.7 if it reads from the cache. It has four
+methods: `launch()`, `wait()`, `flush_cache()`, and `clock()`, which returns the time in
+milliseconds.
 """
 
 
@@ -71,19 +74,20 @@ def from_the_cache(gpu, repeats):
 
 ways = (without_waiting, with_compiling, from_the_cache)
 found = {way.__name__.replace("_", " "): way(PretendGPU(1.0, 0.7), 21) for way in ways}
-as_bars(found, "milliseconds", "One kernel, measured in three wrong ways; dotted is what it takes:", 1.0)
+as_bars(found, "milliseconds", "One kernel, measured in three wrong ways; the dotted line is its real time:", 1.0)
 
 # %% [markdown]
 """
 ## Your turn: from times to figures
 
-A time alone says little: is 1 millisecond fast? It depends on how much was to be done. Three figures are
-usual:
+A time alone says little: is 1 millisecond fast? The answer depends on how much work the kernel
+does. Three figures are usual:
 
 - the **median** of the repeated times: half of them are shorter, half longer;
-- **TFLOP/s**: floating-point operations divided by the time, in units of 10^12 a second. A convolution has two
-  operations, a product and a sum, for each term of each output: `2 * M * N * K`;
-- the **speedup** over another time: that one divided by ours.
+- **TFLOP/s**: floating-point operations divided by the time, in units of 10^12 a second. A
+  convolution has two operations, a product and a sum, for each term of each output:
+  `2 * M * N * K`;
+- the **speedup** over another time: the other time divided by ours.
 
 Write a function that gives all three. `times_ms` is a list of milliseconds, `problem` has `M`, `N` and
 `K`, `other_ms` is the time to compare with.
@@ -101,7 +105,7 @@ A millisecond is a thousandth of a second: `ms / 1000`. Operations divided by se
 
 # %% exercise="figures"
 def figures(times_ms, problem, other_ms):
-    ### BEGIN SOLUTION: the median, TFLOP/s and the speedup over the other time
+    ### BEGIN SOLUTION: compute the median, TFLOP/s and the speedup over the other time
     median = statistics.median(times_ms)
     operations = 2 * problem.M * problem.N * problem.K
     tflops = operations / (median / 1000) / 1e12
@@ -128,8 +132,9 @@ check_function(figures, wanted_figures, cases)
 
 Pass the check above first.
 
-This function should measure the pretending GPU: the time of one launch that reads from memory, hiccups left
-aside. It makes all of the mistakes from above. Fix it; the picture shows how far off it is.
+This function should measure, on the pretended GPU, the time of one launch that reads from memory
+and has no hiccup. It makes all four mistakes from above. Fix the function; the picture shows how
+far off its result is.
 """
 
 
@@ -168,8 +173,9 @@ check_function(measure, pretended, gpus((1.0, 0.7), (5.0, 4.0), (3.0, 1.0)), wit
 """
 <details><summary>Tip: what is missing?</summary>
 
-It ignores all four things from the beginning. A launch before the loop, something
-before the clock is started, something before it is stopped, and another mean.
+The function ignores all four effects from the beginning. It lacks a launch before the loop, a call
+before the clock starts, and a call before the clock stops. It also needs another average than the
+mean.
 </details>
 <details><summary>Tip: the order</summary>
 
@@ -177,13 +183,13 @@ before the clock is started, something before it is stopped, and another mean.
 it as well.
 </details>
 
-This repository does likewise, with two refinements: the times are taken by the GPU itself, between two
-marks in its queue (CUDA events), and the answer is checked before *and after* the measurement, so that
-nothing wrong can be fast ([measuring](../docs/measuring.md)).
+This repository measures in the same way, with two refinements. The GPU itself takes the times,
+between two marks in its queue (CUDA events). The answer is checked before *and after* the
+measurement, so that no wrong kernel can look fast ([measuring](../docs/measuring.md)).
 
 ## What the ladder says
 
-All stages on one layer, from the stored results:
+The chart shows all stages on one layer, from the stored results:
 """
 
 # %%
@@ -198,10 +204,10 @@ convlab ladder --layer conv9
 convlab ladder --layer conv9 --json mine.json
 ```
 
-And compare: are the *steps* the same, even where the numbers are not? A GPU with less memory bandwidth for
-its arithmetic will show larger steps where numbers are fetched less often.
+Then compare: are the *steps* the same, even if the numbers are not? A GPU with less memory
+bandwidth in relation to its arithmetic shows larger steps where a stage fetches numbers less often.
 
-The same layer does not have to be representative. On one with three channels the bars look different:
+A single layer may not be representative. On a layer with three channels the bars look different:
 """
 
 # %%
@@ -212,13 +218,15 @@ measured("s01", "s05", "s07", "s09", "s11")
 
 # %% [markdown]
 """
-Three things to read off:
+The charts show three things:
 
-- Most of the gain lies between s04 and s07, in the steps that fetch a number once and use it many times.
-- Not every step gains. Among others s04 and s10 are slower than what they start from, and each is needed for
-  what comes after it.
-- How near is that to what is possible? A GPU has a highest speed of arithmetic and a highest speed of memory,
-  and a layer is bound by one of the two: the [roofline](../docs/measuring.md#the-roofline).
+- Most of the gain lies between s04 and s07, in the steps that fetch a number once and use it many
+  times.
+- Not every step is a gain. For example, s04 and s10 are slower than the stages that they start
+  from, but the stages after them need them.
+- The speeds alone do not show how near a stage is to the limit. A GPU has a highest speed of
+  arithmetic and a highest speed of memory, and one of the two limits each layer: see the
+  [roofline](../docs/measuring.md#the-roofline).
 """
 
 # %% [markdown]
@@ -229,14 +237,14 @@ Think first, then unfold.
 
 <details><summary>A kernel that only copies numbers: what would you report instead of TFLOP/s?</summary>
 
-Bytes a second: all that it must read and write at least, divided by the time.
+Bytes per second: the bytes that the kernel must at least read and write, divided by the time.
 </details>
 
 <details><summary>Somebody reports the best of 100 runs for one program and the mean for another. What is wrong with that?</summary>
 
-The best run has no hiccup and the warmest cache; the mean has everything. The two would differ for one and the
-same program. The im2win paper reports the best of 100 runs (section 4.2); we report medians, with their
-spread.
+The best run has no hiccup and the warmest cache; the mean includes every hiccup. The two numbers
+would differ even for the same program. The im2win paper reports the best of 100 runs (section 4.2);
+we report medians, with their spread.
 </details>
 
 <details><summary>Two stages differ by 1 percent. Is one of them faster?</summary>

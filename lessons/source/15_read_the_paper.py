@@ -4,10 +4,10 @@
 
 **You will be able to** check a paper's claims, figures and listings against code that works. It takes an hour.
 
-The ladder follows a paper: *Im2win: An Efficient Convolution Paradigm on GPU* by Lu, Chu, Guo and Liu
-([arXiv 2306.14316](https://arxiv.org/abs/2306.14316)). You have written most of what is in it. Now read it
-with the paper open beside this page. Papers are written by people, and this one too has slips; to
-find them is part of reading.
+The ladder follows a paper: *Im2win: An Efficient Convolution Paradigm on GPU* by Lu, Chu, Guo and
+Liu ([arXiv 2306.14316](https://arxiv.org/abs/2306.14316)). You have written most of what is in it.
+Now read it with the paper open beside this page. People write papers, so this paper has slips, too.
+Finding them is part of reading.
 """
 
 # %% setup=true
@@ -24,16 +24,17 @@ Read in this order, which is not the order of the pages, and ask the question be
 | read | ask | lesson |
 | --- | --- | --- |
 | the abstract | What is claimed? Against whom? Write the numbers down. | |
-| 2.1, Equation 1 | Which letter runs over what? Over which of them is summed? | [01](01_direct.ipynb) |
+| 2.1, Equation 1 | Which letter runs over what? Over which letters does the sum run? | [01](01_direct.ipynb) |
 | Figure 1, 3.1 | What is stored, how often, and in which order? | [10](10_im2win.ipynb) |
 | Algorithms 1 and 2 | Which line differs? | [10](10_im2win.ipynb) |
 | Algorithm 3, 3.3 | Which line is which technique? Where are the barriers? | [05](05_shared_memory.ipynb), [09](09_double_buffer.ipynb), [11](11_im2win_full.ipynb) |
 | 4.1, 4.2 | How was it measured? | [14](14_measure_it.ipynb) |
-| 4.2 to 4.4, the figures | Does it confirm what the abstract claims? | this one |
+| 4.2 to 4.4, the figures | Do they confirm what the abstract claims? | this one |
 
 ## Figure 1, again
 
-It is worth drawing a paper's figures anew, from code that works. Yours:
+It is worth drawing a paper's figures again, from code that works. This is Figure 1, drawn from what
+our kernels write:
 """
 
 # %%
@@ -41,14 +42,15 @@ im2col_beside_im2win(ConvProblem(1, 3, 3, 3, out_channels=2, kernel_size=2))
 
 # %% [markdown]
 """
-The text below the equation says that the tensor has "1/3 less elements" than the matrix. Count.
+The text below the equation says that the tensor has "1/3 less elements" than the matrix. Count the
+elements in the picture.
 
 ## Your turn: how large is it?
 
-Section 3.1 gives the tensor's size: `N_i x C_i x H_o x (W_i * H_f)`. The im2col matrix has a column for each
-output pixel of each image and a row for each term, so it has `N * K` elements. Write both down, and by which
-part the tensor is the smaller one: 0.25 if it is a quarter less. There is no padding here, and the stride
-is 1.
+Section 3.1 gives the tensor's size: `N_i x C_i x H_o x (W_i * H_f)`. The im2col matrix has a column
+for each output pixel of each image and a row for each term, so it has `N * K` elements. Compute
+both sizes, and the part by which the tensor is smaller: 0.25 if it is a quarter smaller. There is
+no padding here, and the stride is 1.
 
 `problem` has all the letters: `problem.N_i`, `problem.C_i`, `problem.H_o`, `problem.W_i`, `problem.H_f`,
 `problem.N`, `problem.K`.
@@ -62,7 +64,7 @@ is 1.
 
 # %% exercise="sizes"
 def sizes(problem):
-    ### BEGIN SOLUTION: elements of the im2col matrix and of the im2win tensor, and the part less
+    ### BEGIN SOLUTION: compute the elements of matrix and tensor, and the part by which the tensor is smaller
     matrix = problem.N * problem.K
     tensor = problem.N_i * problem.C_i * problem.H_o * problem.W_i * problem.H_f
     less = 1 - tensor / matrix
@@ -87,9 +89,10 @@ check_function(sizes, wanted_sizes, [(problem,) for problem in (figure_1, *layer
 """
 ## The memory that is claimed
 
-The abstract says 23.1 % less memory than im2col with cuBLAS. Figure 3 has no numbers to read off, so here
-is what our stages store beside input, filter and output on the paper's twelve layers. PyTorch has
-im2col's matrix for one image at a time, and uses it again for the next one; the third bar is such a stage:
+The abstract claims 23.1 % less memory than im2col with cuBLAS. Figure 3 has no exact numbers, so
+the next chart shows what our stages store beside input, filter and output on the paper's twelve
+layers. PyTorch makes im2col's matrix for one image at a time, and uses its memory again for the
+next image. The third bar is a stage that does the same:
 """
 
 # %%
@@ -97,9 +100,10 @@ workspaces("s03_im2col", "s10", "s03_im2col_per_image")
 
 # %% [markdown]
 """
-Against the matrix of the whole batch, im2win is far ahead on every layer. Against the matrix of one image
-it is not: that is nearly nothing. So a claim in percent needs to say *of what*. Ours are in
-[comparisons](../docs/notes/measurements.md), layer by layer and with both.
+Compared with the matrix of the whole batch, the im2win tensor is far smaller on every layer.
+Compared with the matrix of one image it is not smaller, because that matrix takes almost no memory.
+So a claim in percent must say *what it compares with*. Our numbers are in
+[comparisons](../docs/notes/measurements.md), layer by layer, compared with both.
 
 ## Find the bug: Algorithm 2, as printed
 
@@ -109,9 +113,9 @@ Below is s10's kernel with lines 8 to 10 of the paper's Algorithm 2 taken at the
 - line 9: `i_h = o_h * s + f_h`, `i_w = o_w * s + f_w`;
 - line 10: the im2win tensor at `(i_n, i_c, i_h, i_w)`.
 
-These are the indices of the *image*, copied from Algorithm 1. Is that where the pixel is in the tensor? Run
-the check, see what it says, look at Figure 1 above, and fix the kernel. More than one order of the terms
-is right, as long as the weight is the one that belongs to the pixel.
+These are the indices of the *image*, copied from Algorithm 1. Is the pixel at these indices in the
+tensor? Run the check, see what it says, look at Figure 1 above, and fix the kernel. More than one
+order of the terms is right, as long as each pixel meets its own weight.
 """
 
 # %% hunt="printed"
@@ -135,18 +139,19 @@ check(make_printed, "s10")
 """
 <details><summary>Tip: what are the tensor's rows?</summary>
 
-Its third index is the row of the *output*, `o_h`: everything below that row of windows is in this one row of
-the tensor.
+Its third index is the row of the *output*, `o_h`: all pixels that this row of windows covers are in
+this one row of the tensor.
 </details>
 <details><summary>Tip: and the place in the row?</summary>
 
-Equation 2: column `k` and row `u` of the filter are at `k * H_f + u`. Here the column is the one that the
-window begins at, `o_w * s_w`, plus the filter's own, `f_w * d_w`.
+Equation 2: column `k` and row `u` of the filter are at `k * H_f + u`. Here the column is the first
+column of the window, `o_w * s_w`, plus the column in the filter, `f_w * d_w`.
 </details>
 
-Such a slip is no shame: the authors' program does it right, and only the listing was copied. But whoever
-builds from the listing finds out late. What else we noticed is written down line by line, with what we made
-of it: [from paper to code](../docs/papers.md). Two of them, for you to find:
+Such a slip is no shame: the authors' program is right, and only the lines of the listing were
+copied. But a reader who implements the listing notices the slip late. The page
+[from paper to code](../docs/papers.md) lists the other slips that we noticed, line by line, with
+our solutions. Here are two of them for you to find:
 
 <details><summary>Equation 2 has a subscript too many on its right side. Which?</summary>
 
@@ -159,15 +164,17 @@ but <code>k</code>. It should be column <code>k</code>, and row <code>m * s + u<
 """
 <details><summary>What is wrong with line 19 of Algorithm 3?</summary>
 
-It multiplies <code>R_I[1]</code> by <code>R_I[1]</code>: the input by itself. One of them is the filter's,
-<code>R_F[1]</code>. (We read it in a copy that was scanned; compare yours.)
+It multiplies <code>R_I[1]</code> by <code>R_I[1]</code>, that is, the input by itself. One of the
+two factors should be the filter's, <code>R_F[1]</code>. (We read a scanned copy; compare it with
+yours.)
 </details>
 
 ## Algorithm 3
 
-Read it beside this picture. Lines 3 to 7 are what comes before the first multiplication. Lines 14 and 15
-load the next slice, line 16 is the barrier. Ours loads earlier than line 14 does.
-(The compiler would move these loads later: [this note](../docs/notes/fast.md) says what keeps them in place.)
+Read it beside the picture below. Lines 3 to 7 come before the first multiplication. Lines 14 and 15
+load the next slice, and line 16 is the barrier. Our kernel loads earlier than line 14. (The
+compiler would move these loads later: [this note](../docs/notes/fast.md) says what keeps them in
+place.)
 """
 
 # %%
@@ -177,8 +184,9 @@ timeline(s11=event_log("s11"))
 """
 ## On a real GPU
 
-Section 4.2: 3.5 times im2col with cuBLAS, 5 to 155 times direct convolution, on an RTX 3090, the best of
-100 runs each. The input's transform is not said to be in the time. In ours it is:
+Section 4.2 reports that im2win is 3.5 times as fast as im2col with cuBLAS, and 5 to 155 times as
+fast as direct convolution, on an RTX 3090, each the best of 100 runs. The paper does not say
+whether these times include the input's transform. Our times include it:
 """
 
 # %%
@@ -192,10 +200,11 @@ measured("s01", "s03_im2col_blas", "s11")
 
 # %% [markdown]
 """
-On this layer and this GPU s11 is ahead of im2col with a library's matrix product, transform and all, though
-by less than 3.5 times; it is another GPU and another library. "Direct" can be very slow or
-fairly quick; ours, s01, is far less than 155 times slower, because its threads read neighbours. A speedup
-says as much about the slow one as about the fast one.
+On this layer and this GPU s11 is faster than im2col with a library's matrix product, even with its
+transform, but by less than 3.5 times; our GPU and our library are not those of the paper. A direct
+convolution can be very slow or fairly fast. Ours, s01, is far less than 155 times slower than s11,
+because its threads read neighbours. A speedup says as much about the slow program as about the fast
+program.
 """
 
 # %% [markdown]
@@ -211,15 +220,16 @@ On one. "Up to" names the best case; on average it is 1.1 (section 1). Read aver
 
 <details><summary>In section 4.4 double buffering helps least, and the reason given is that it halves shared memory and registers. How would you test that reason?</summary>
 
-Change one thing at a time: the same kernel without prefetching but with as much shared memory taken, or a
-tile of half the size with it. Here, <code>convlab.plan(problem, stage="ablation", prefetch=False)</code> leaves it out,
-and so the paper's Figure 4 can be measured again.
+Change one thing at a time: measure the same kernel without prefetching but with the same amount of
+shared memory, or with prefetching but with a tile of half the size. In this repository
+<code>convlab.plan(problem, stage="ablation", prefetch=False)</code> leaves prefetching out, so you
+can measure the paper's Figure 4 again.
 </details>
 
 <details><summary>Winograd and FFT convolutions need fewer operations. How can they be compared in TFLOP/s?</summary>
 
-By the convolution's operations divided by the time, whatever was really computed. Then a figure above the
-GPU's highest speed is possible, and no mistake.
+Divide the operations of the direct convolution by the time, whatever the program really computes.
+Then a figure above the GPU's highest speed is possible and is no mistake.
 </details>
 """
 

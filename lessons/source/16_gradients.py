@@ -27,10 +27,10 @@ def numbers(*shape, seed=1):  # small whole numbers, so sums are exact in any or
 """
 ## The idea
 
-Training makes one number small: the **loss** `L`, which says how wrong a network's answers are. For that it
-asks of every number in the network: *if this number grows a little, how much does `L` grow?* The answer is
-the **gradient** of `L` with respect to that number. Each step of training moves the filters a little
-against their gradients.
+Training makes one number small: the **loss** `L`, which says how wrong a network's answers are. To
+do this, training asks of every number in the network: *if this number grows a little, how much does
+`L` grow?* The answer is the **gradient** of `L` with respect to that number. Each step of training
+moves the filters a little against their gradients.
 
 The gradients are computed from the last layer to the first, in the **backward pass**. A convolution
 receives `of_output`, the gradients of its outputs (`dL/doutput` in formulas), and computes two tensors:
@@ -66,8 +66,8 @@ of_x[i] = sum over u of g[i - u] w[u]        where there is an output i - u
 of_w[u] = sum over m of g[m] x[m + u]
 ```
 
-Both are sums of products along a row, as `y` itself is. The indices of the first run *backwards*: where `u`
-grows, `i - u` falls. That is the same as a filter that is flipped.
+Both are sums of products along a row, as `y` itself is. In the first sum one index runs
+*backwards*: where `u` grows, `i - u` falls. This is the same as a sum with a flipped filter.
 """
 
 # %%
@@ -78,9 +78,10 @@ print("of_input   ", np.correlate(np.pad(g, 1), w[::-1]))  # w flipped, zeros ar
 
 # %% [markdown]
 """
-Check two of them. `L` is `1 y[0] + 0 y[1] + 2 y[2] = 12 + 68 = 80`. With `w[0] = 11` the outputs are 13, 25
-and 37, so `L` is 87: it grows by 7, the first number of `of_weight`. With `x[2] = 4` they are 12, 24 and 44,
-so `L` is 100: it grows by 20, the third number of `of_input`.
+Check two of these numbers. `L` is `1 y[0] + 0 y[1] + 2 y[2] = 12 + 68 = 80`. With `w[0] = 11` the
+outputs are 13, 25 and 37, so `L` is 87: it grows by 7, the first number of `of_weight`. With
+`x[2] = 4` the outputs are 12, 24 and 44, so `L` is 100: it grows by 20, the third number of
+`of_input`.
 
 ## The weight's gradient
 
@@ -95,7 +96,8 @@ of_weight[j, r, u, v] = sum over i, m, n of
     input[i, r, m s + u d, n s + v d] of_output[i, j, m, n]
 ```
 
-The same pixels are read. What differs is which letters are summed, and which say *which result*.
+Both sums read the same pixels. They differ in the letters over which they run, and in the letters
+that say *which result*.
 """
 
 # %% [markdown]
@@ -131,19 +133,19 @@ for each `i`.
 </details>
 <details><summary>Tip: the result</summary>
 
-It is `[r, j, u, v]`, and `of_weight` is `[j, r, u, v]`: exchange the axes once more.
+The result is `[r, j, u, v]`, and `of_weight` is `[j, r, u, v]`: exchange the axes once more.
 </details>
 <details><summary>Tip: it has too many rows</summary>
 
-With a stride the last rows of the input may lie under no window. They make more rows than the filter has.
-Keep the first `H_f` rows and `W_f` columns.
+With a stride the last rows of the input may lie under no window. Because of these rows the result
+has more rows than the filter. Keep the first `H_f` rows and `W_f` columns.
 </details>
 """
 
 
 # %% exercise="exchange"
 def weight_gradient(input, of_output, taps, stride, padding, dilation):
-    ### BEGIN SOLUTION: images, filters, their convolution, and of it what belongs to of_weight
+    ### BEGIN SOLUTION: make images and filters, convolve them, keep the part that is of_weight
     images = input.swapaxes(0, 1)
     filters = of_output.swapaxes(0, 1)
     made = conv2d(images, filters, stride=dilation, padding=padding, dilation=stride)
@@ -181,9 +183,9 @@ check_function(
 """
 ## Which outputs use one pixel
 
-A convolution asks which pixels an output needs. The input's gradient asks the opposite: *which outputs
-needed this pixel?* They are the pixel's **fan-out**. This picture follows every thread of s01 and marks the
-outputs whose thread has read the blue pixel:
+A convolution asks which pixels an output needs. The input's gradient asks the opposite: *which
+outputs needed this pixel?* These outputs are the pixel's **fan-out**. This picture follows every
+thread of s01 and marks the outputs whose thread has read the blue pixel:
 """
 
 # %%
@@ -192,8 +194,8 @@ who_uses(trace_stage("s01", problem).main, problem, pixel=(0, 0, 2, 3))
 
 # %% [markdown]
 """
-A pixel is part of up to nine outputs of each filter, one for each tap; at the border there are fewer. The
-taps appear flipped, from `2,2` to `0,0`, as in the row that you did by hand.
+A pixel is part of up to nine outputs of each filter, one for each tap; at the border there are
+fewer. The taps appear flipped, from `2,2` to `0,0`, as in the row that you computed by hand.
 
 There are two ways to give work to threads:
 
@@ -219,19 +221,20 @@ output row and column in whose window the pixel lies under this tap. In the forw
 - `at_h = i_h + p_h - u * d_h` must be `m * s_h`. So it must not be negative, and `s_h` must divide it.
 - Then `m = at_h // s_h`, and it must be an output row: below `H_o`.
 
-Columns go likewise. Then add up over the filters: `M_g` filters see channel `r`, the first has number `first`,
-and in them the channel has number `r % C_g`. (Without groups these are `C_o`, 0 and `r`.) Each adds
-`of_output[i, first + j, m, n] * weight[first + j, r % C_g, u, v]` to `total`.
+Columns follow the same rule. Then add up over the filters: `M_g` filters see channel `r`, the first
+has number `first`, and in them the channel has number `r % C_g`. (Without groups these are `C_o`, 0
+and `r`.) Each adds `of_output[i, first + j, m, n] * weight[first + j, r % C_g, u, v]` to `total`.
 """
 
 # %% [markdown]
 """
-<details><summary>Tip: the order of the questions</summary>
+<details><summary>Tip: the order of the conditions</summary>
 
-Compute `at_h` and `at_w` first. One `if` asks the four questions about them. Inside, compute `m` and `n`; a
-second `if` asks whether both are inside the output. Inside that is the loop over `j`.
+Compute `at_h` and `at_w` first. One `if` checks the four conditions on them. Inside it, compute `m`
+and `n`; a second `if` checks whether both are inside the output. The loop over `j` is inside the
+second `if`.
 </details>
-<details><summary>Tip: why ask whether <code>at_h</code> is negative?</summary>
+<details><summary>Tip: why check whether <code>at_h</code> is negative?</summary>
 
 `-3 // 3` is -1, a whole number, and row -1 is no error in Python and Numba: it is the last row.
 </details>
@@ -263,9 +266,10 @@ images smaller than the filter.
 
 ## Find the bug: scatter
 
-Most people write this kernel first: one thread for each output, which hands its products to the pixels of
-its window. (Stride 1, no padding; `of_input` holds zeros before.) The simulator runs threads one after the
-other, so the answer comes out right. Run the next two cells, read what the simulator found, and fix one line.
+Most people write this kernel first: it has one thread for each output, which adds its products to
+the pixels of its window. (The stride is 1, there is no padding, and `of_input` holds zeros before
+the launch.) The simulator runs threads one after the other, so the answer is right there. Run the
+next two cells, read what the simulator found, and fix one line.
 """
 
 
@@ -315,13 +319,14 @@ check_kernel(
 """
 <details><summary>Tip: who else adds to this pixel?</summary>
 
-Thread 0 adds to pixels 0 to 2 of a row, thread 1 to pixels 1 to 3. Both read the old sum, both add to it,
-and the second to write wins. Lesson [02](02_channel_parallel.ipynb) has the remedy.
+Thread 0 adds to pixels 0 to 2 of a row, thread 1 to pixels 1 to 3. Both read the old sum, both add
+to it, and the later write overwrites the earlier one. Lesson [02](02_channel_parallel.ipynb) has
+the remedy.
 </details>
 
 ## What the memory sees
 
-Both are right now. Counted on the same gradient:
+Both kernels are right now. The chart shows their counts on the same gradient:
 """
 
 # %%
@@ -333,9 +338,9 @@ side_by_side(
 
 # %% [markdown]
 """
-Scatter loads a little less, as a thread keeps its output in a register. But it pays an atomic addition for
-every product, and its sums come out in another order each time. Gather writes each pixel once. That is why
-gradients are mostly computed by gathering.
+Scatter makes slightly fewer loads, because a thread keeps its output in a register. But it needs an
+atomic addition for every product, and the order of its additions changes from run to run. Gather
+writes each pixel once. For these reasons most programs compute gradients by gathering.
 
 Gathering with flipped filters is a convolution, too: `of_output`, with `H_f - 1` zeros above and below, under
 filters whose rows, columns and first two axes are reversed or exchanged. Where the stride is 1, that is all:
@@ -348,9 +353,9 @@ print(np.array_equal(by_convolution, wanted_input(outputs, filters)))
 
 # %% [markdown]
 """
-So neither gradient needs a kernel of its own: every stage of the ladder can compute them. Stage b02 does
-that. With a stride it also sorts the pixels by the taps that they see. Otherwise zeros would have to stand
-between the outputs, and the kernel would multiply by them.
+So neither gradient needs a kernel of its own: every stage of the ladder can compute them. Stage b02
+does that. With a stride it also sorts the pixels by the taps that they see. Without this order it
+would have to put zeros between the outputs, and the kernel would multiply by these zeros.
 
 ## Is it right? Ask the loss
 
@@ -391,9 +396,9 @@ print(f"weight[3, 2, 1, 0]: {difference:.4f} by differences, {of_weight[3, 2, 1,
 """
 ## Train a network
 
-Two convolutions with a ReLU between them shall tell horizontal stripes from vertical ones. A score is the mean
-of an output channel; the larger score is the answer. The loss is the usual cross-entropy. Images are 6 x 6,
-with noise:
+The network has two convolutions with a ReLU between them, and learns to tell horizontal stripes
+from vertical stripes. A score is the mean of an output channel; the larger score is the answer. The
+loss is the usual cross-entropy. Images are 6 x 6, with noise:
 """
 
 
@@ -456,7 +461,7 @@ lines(
 
 # %% [markdown]
 """
-What has it learnt? On images that it has never seen:
+What has the network learned? The next cell tests it on images that it has never seen:
 """
 
 # %%
@@ -495,7 +500,7 @@ if find_spec("torch"):
 
 Think first, then unfold.
 
-<details><summary>Why are the sums of the weight's gradient so long, and what follows for its kernel?</summary>
+<details><summary>Why are the sums of the weight's gradient so long, and what does this mean for its kernel?</summary>
 
 An output of a 3 x 3 filter over 64 channels is a sum of 576 products. A tap of the weight's gradient sums over
 all pixels of all images: 128 images of 54 x 54 outputs are 373,248 products. And there are few sums: 64 x 64
@@ -505,9 +510,9 @@ idle, so fast kernels split each sum between several blocks.
 
 <details><summary>What must be kept from the forward pass, and what does that cost?</summary>
 
-The weight's gradient needs the layer's input, the ReLU needs to know where its sums were negative. So all
-activations stay in memory until the backward pass has used them. That, not the weights, is most of the memory
-that training takes.
+The weight's gradient needs the layer's input, the ReLU needs to know where its sums were negative.
+So all activations stay in memory until the backward pass has used them. These activations, not the
+weights, take most of the memory of training.
 </details>
 
 <details><summary>What is the gradient of a bias?</summary>

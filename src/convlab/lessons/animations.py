@@ -87,8 +87,8 @@ def tile_over_input(launch: LaunchTrace, K_B: int) -> Picture:
         frames.append(frame + note(0, channels * tall, f"slice {k // K_B}, term k = {k}"))
     caption = (
         f"The pixels that a block loads, term after term, as the simulator ran it: {len(loads)} "
-        f"terms in slices of {K_B}, a colour for each slice. The same pixels come again and again, "
-        "moved by a row or a column."
+        f"terms in slices of {K_B}, a colour for each slice. The block loads the same pixels again "
+        "and again, moved by a row or a column."
     )
     alt = f"Animation: the tile of a block moves over {channels} channels in {len(loads)} steps"
     return moving(columns * BOX + 80, channels * tall + 8, ground, frames, 0.45, alt, caption)

@@ -67,7 +67,7 @@ def global_traffic(**traces: Trace) -> Picture:
                 panel.append((f"{stage}: {launch.kernel} {verb} {name}", {kind: size}))
     caption = (
         "The arrays of global memory that the kernels of each stage read and write, and their "
-        "sizes in KiB; orange is the im2win tensor."
+        "sizes in KiB. The im2win tensor is orange."
     )
     colours = {"other arrays": COLOURS[0], "im2win tensor": COLOURS[1]}
     return bars({"KiB": panel}, caption, colours, size=8.5, label="{:.1f}".format)
@@ -190,7 +190,7 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
         panel.append(("", {}))
     names = [short_name(stage_named(stage).name) for stage in stages]
     caption = (
-        "What a stage stores in global memory beside input, filter and output, divided by the "
+        "The memory that a stage takes beside input, filter and output, divided by the "
         f"size of these three (1 is the dotted line), for {document['batch']} images."
     )
     title, colours = (
@@ -245,10 +245,10 @@ def memory_levels() -> Picture:
         grid.note(12.2, 1.7 * row + 0.65, ", ".join(facts), 9)
         told.append(f"{level['name']}: {', '.join(facts)}")
     caption = (
-        f"The memories of {_where(document)}: how large each is, how many cycles a thread waits "
-        "for a number of it (the latency, with the arithmetic of the address), and how much all "
-        "threads together read of it in a second. Shared memory and L1 cache are one memory, which "
-        "a kernel divides."
+        f"The memories of {_where(document)}: the size of each, the cycles that a thread waits "
+        "for a number from it (the latency, with the arithmetic of the address), and how much all "
+        "threads together read from it in a second. Shared memory and the L1 cache are one memory, "
+        "which each kernel divides between the two."
     )
     return grid.finished(f"The memories of a GPU. {'; '.join(told)}", caption)
 

@@ -58,7 +58,7 @@ def where() -> str:
     """A sentence that says where :func:`run` runs kernels."""
     if choose().is_gpu:
         return f"Kernels run on your GPU, {choose().device}."
-    return "There is no GPU here, and none is needed: kernels run on convlab's simulator."
+    return "There is no GPU here, and you need none: kernels run on convlab's simulator."
 
 
 def run(kernel: Any, grid: Any, block: Any, *arrays: Any) -> None:
@@ -284,7 +284,7 @@ def check_kernel(
         ):
             yours = sum(launch.total(unit, launch.of(space="global")) for launch in traces)
             rows.append(feedback.row_of(name, yours, fewest, at_most))
-        advice = "Which elements does more than one thread read or write?"
+        advice = "Which elements do several threads read or write?"
     if busiest is not None:
         yours = max(map(_busiest, traces))
         rows.append(feedback.row_of("accesses of the busiest thread", yours, busiest, at_most))
@@ -312,7 +312,7 @@ def tried(
     for problem in feedback.of_findings(made.findings, kernel):
         problems[problem.cause] = problem
     if not all(map(np.array_equal, inputs, launch.inputs)):
-        what = "The kernel changed its input, which is only to be read."
+        what = "The kernel changed its input, which it must only read."
         problems[feedback.INPUT] = Problem(feedback.INPUT, what)
     wrong = ~np.isclose(output, right, rtol=1e-5, atol=1e-6, equal_nan=True)
     if wrong.any():
@@ -368,7 +368,7 @@ def check_function(
         with running(f"{said}: "):
             got = function(*arguments)
         if isinstance(gpu := arguments[0], PretendGPU) and gpu._launches < arguments[1]:
-            what = f"{said} launches {gpu._launches} times; it must {arguments[1]} times."
+            what = f"{said} launches {gpu._launches} times; it must launch {arguments[1]} times."
             return feedback.with_problems([Problem(feedback.ANSWER, what)])
         try:
             numbers = np.atleast_1d(np.asarray(got, float))

@@ -36,12 +36,12 @@ from convlab.simulation.findings import Finding, NotSimulated
 PASSED, UNFILLED, BROKEN, ANSWER, COUNTS = "passed", "unfilled", "broken", "answer", "counts"
 DOES_NOT_COMPILE, INPUT = "does not compile", "input changed"
 HEADLINES = {
-    BROKEN: "Not yet: it could not be run to its end.",
+    BROKEN: "Not yet: your code did not run to its end.",
     ANSWER: "Not yet: the answer is wrong.",
-    INPUT: "Not yet: it writes to its input.",
-    DOES_NOT_COMPILE: "Not yet: Numba cannot compile it for a GPU.",
+    INPUT: "Not yet: the kernel writes to its input.",
+    DOES_NOT_COMPILE: "Not yet: Numba cannot compile the kernel for a GPU.",
 }
-ON_A_GPU = "Not yet: the answer came out right here, but on a GPU it may not."
+ON_A_GPU = "Not yet: the answer is right here, but it may be wrong on a GPU."
 NO_ANSWER = "Not yet: the simulator found a mistake, and the answer is not known to be right."
 UNORDERED = ("shared race", "global race", "copy in flight")
 GREEN, RED, GREY = "#2e9e4f", "#d1503f", "#8b929a"
@@ -252,13 +252,16 @@ def limited(seconds: float | None = None) -> Iterator[None]:
     except TooLong as error:
         lines = _loop_of(error)
         where = "in this loop" if lines else "at work"
-        what = f"After {seconds:.0f} seconds it is still {where}, where a right answer is done."
+        what = (
+            f"After {seconds:.0f} seconds your code is still {where}; a right answer has "
+            "finished by then."
+        )
         advice = "Does the loop's condition become false, and is its range as long as it must be?"
         problem = Problem(BROKEN, what, lines, advice if lines else "")
         raise Stopped(Feedback(HEADLINES[BROKEN], (problem,))) from None
     except KeyboardInterrupt as error:
         lines = _loop_of(error)
-        what = "You stopped it while it was in this loop." if lines else "You stopped it."
+        what = f"You stopped the check{' while your code was in this loop' * bool(lines)}."
         raise Stopped(Feedback("Stopped.", (Problem(BROKEN, what, lines),))) from None
 
 
@@ -331,16 +334,15 @@ def stale(made: Any) -> Problem | None:
     before = own in cells or Path(file).is_relative_to(CONVLAB)
     if not before or not cells or cells[-1] == own:
         return None
-    what, lines = "It raised an error when it was run last, so nothing new is there to check", []
+    what, lines = "It raised an error when you last ran it, so there is nothing new to check", []
     try:
         compile(cells[-1], "", "exec")
     except SyntaxError as error:
         number = error.lineno or 1
         code = cells[-1].splitlines()[number - 1 : number]
         what, lines = f"SyntaxError: {error.msg}", [Line(number, "".join(code).strip())]
-    return Problem(
-        BROKEN, f"{what}.", tuple(lines), "Mend it, run that cell and then this one again."
-    )
+    again = "Correct the cell above, run it, and then run this cell again."
+    return Problem(BROKEN, f"{what}.", tuple(lines), again)
 
 
 def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
@@ -356,15 +358,15 @@ def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
         problem = Problem(UNFILLED, what, tuple(lines[:MOST_LINES]))
         raise Stopped(Feedback("Not filled in yet: your turn.", (problem,)))
     if not is_one(made):
-        rule = "hand over the function, without calling it"
+        rule = "pass the function itself, without calling it"
         if is_one is not function_of:
             rule = "it must be a kernel, a function below @cuda.jit"
-        raise broken(f"this is {made!r}: {rule}")
+        raise broken(f"the check got {made!r}: {rule}")
 
 
 def broken(what: str) -> Stopped:
     """The end of a check of what could not be run, and why."""
-    return Stopped(Feedback("Not yet: it could not be run.", (_error(what),)))
+    return Stopped(Feedback("Not yet: your code could not run.", (_error(what),)))
 
 
 # What beginners' mistakes raise, by what the message says, and what they mean.
@@ -376,14 +378,15 @@ HINTS = {
     "NameError": "Is the name written as in the rest of the cell? A thread's own number is "
     "cuda.threadIdx.x.",
     "float() argument": "An element of an array takes one number, such as a[i] + 10.",
-    "Untyped global name": "A kernel knows numbers and arrays: name what it needs before it, as "
-    "C_i is named.",
-    "returned None": "The last line of a function that makes a kernel returns it.",
+    "Untyped global name": "A kernel can use only numbers and arrays from outside: give what it "
+    "needs a name before the kernel, as for C_i.",
+    "returned None": "A function that makes a kernel must return the kernel in its last line.",
     "it must be a kernel": "Is @cuda.jit in the line above the function?",
     "'method'": "Is a pair of parentheses missing, as in cuda.grid(1)?",
     "is no integer": "// divides to an integer, / to a float.",
-    "<intrinsic wait_copies>": "It takes a constant, such as IN_FLIGHT: compute it first.",
-    "run more than": "Is there a loop too many?",
+    "<intrinsic wait_copies>": "wait_copies takes a constant, such as IN_FLIGHT: compute the "
+    "number outside of the kernel.",
+    "run more than": "Does the kernel have one loop too many?",
 }
 PLACE = re.compile(r"(, in \w+, block \(.*?\), thread \(.*?\))?, (?P<file>[^,]*):(?P<line>\d+)$")
 
@@ -438,7 +441,7 @@ def _one_of(same: list[Problem]) -> Problem:
     places = len({one.lines for one in same})
     if places == 1:
         return shown
-    more = f" It is so at {places} pairs of lines; what fixes this one may fix them all."
+    more = f" The same happens at {places} pairs of lines; one fix may help at all of them."
     return replace(shown, advice=shown.advice + more)
 
 
@@ -486,9 +489,7 @@ def feedback_on(found: Check, stage: str, at_most: float, seed: int = 0) -> Feed
         return with_problems(problems, right, picture)
     right.append("no race, no access out of bounds, no read of uninitialised memory")
     if found.float64:
-        right.append(
-            f"but it computes in float64, where {stage} does not: write float32(0), not 0.0"
-        )
+        right.append(f"but it computes in float64, and {stage} does not: write float32(0), not 0.0")
     counts = [count for count in found.counts if count.unit != NOT_CHECKED]
     rows = [row_of(count.unit, count.yours, count.stages, at_most) for count in counts]
     return checked_by_counts(right, rows)
@@ -519,7 +520,7 @@ def side_by_side(answer: Answer, seed: int) -> Picture:
         left += max(shown.shape[1], 5) + 1
     part = f"{answer.wrong.sum()} of {answer.wrong.size}"
     return grid.finished(
-        f"Input, expected and got of {answer.name!r}; in red what is wrong, {part} in all outputs"
+        f"Input, expected and got of {answer.name!r}; wrong ones are in red, {part} in all outputs"
     )
 
 
@@ -539,7 +540,7 @@ def checked_by_counts(right: Sequence[str], rows: Sequence[Row], advice: str = "
         f"{row.unit} ({row.yours / row.target:.1f} times the target)" if row.target else row.unit
         for row in many
     )
-    headline = "Right, but not there yet: it causes more memory traffic than it should."
+    headline = "Right, but not there yet: the kernel causes more memory traffic than it should."
     problem = Problem(COUNTS, f"Too many {told}.", advice=advice)
     return Feedback(headline, (problem,), tuple(right), rows)
 

@@ -77,8 +77,8 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
     )
     caption = (
         f"{alt}, as the kernels of s03 and s10 write them. A colour is a column of the input; "
-        "channels stand below each other. Framed is the window of one output: in im2win each "
-        "channel's part of it is contiguous, and overlaps with its right neighbour's."
+        "channels stand below each other. Frames mark the window of one output: in im2win the part "
+        "of each channel is contiguous, and overlaps with the part of the window to the right."
     )
     return grid.finished(alt, caption)
 
@@ -148,11 +148,11 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
         f"rows and {p.N} columns, each a window of the input"
     )
     caption = (
-        f"Framed is what output pixel {column} (row {row}, column {across}) sees, and orange are "
-        "its pixels wherever the kernel copied them to, for neighbouring windows share them. Each "
-        f"row is one term: channel r, filter row u, filter column v. {input.size} pixels became "
-        f"{p.K * p.N} numbers; a pixel is there up to {copies.max()} times. Hatched columns only "
-        "round the rows' length up."
+        f"Frames mark what output pixel {column} (row {row}, column {across}) sees. Its pixels are "
+        "orange in all places to which the kernel copied them, because neighbouring windows share "
+        f"pixels. Each row is one term: channel r, filter row u, filter column v. {input.size} "
+        f"pixels became {p.K * p.N} numbers; a pixel is there up to {copies.max()} times. The "
+        "hatched columns only pad the rows."
     )
     return grid.finished(alt, caption)
 
@@ -203,8 +203,9 @@ def column_of_windows(made: Any, stage: str, problem: ConvProblem, column: int) 
         f"padding, the others in {len(terms)} pixels of the input"
     )
     caption = (
-        f"Left column {column} of the matrix of windows, which is stored nowhere; right the pixels "
-        "in which the kernel finds its terms: the same number is the same term, a colour is an "
-        "input channel; `x2` says that a pixel is taken for two terms."
+        f"On the left is column {column} of the matrix of windows, which is stored nowhere. On the "
+        "right are the pixels in which the kernel finds its terms. The same number is the same "
+        "term, and each colour is an input channel; `x2` means that the kernel takes a pixel for "
+        "two terms."
     )
     return grid.finished(alt, caption)

@@ -134,8 +134,8 @@ def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Pic
     )
     caption = (
         f"What {block} touches: its {size} outputs (violet), and the rows of the filter matrix and "
-        f"the columns of the windows that they need. Each colour is a slice of {K_B} terms: slices "
-        "are fetched one after the other."
+        f"the columns of the windows that they need. Each colour is a slice of {K_B} terms: the "
+        "block fetches the slices one after the other."
     )
     return grid.finished(alt, caption)
 
@@ -160,7 +160,7 @@ def one_thread(launch: LaunchTrace, thread: int) -> Picture:
             grid.cells(left, 0, tensor[i, channel], (NOBODY, colour))
             left += max(array.shape[3], 4) + 1.5  # room for the name above
     alt = f"Thread {thread} of {_block(launch)}: {', '.join(told)}"
-    return grid.finished(alt, f"{alt}. Blue is read, orange written.")
+    return grid.finished(alt, f"{alt}. It reads the blue elements and writes the orange ones.")
 
 
 def who_uses(
@@ -194,9 +194,9 @@ def who_uses(
     if taps:
         alt += f", the first under filter tap {taps[0]}, the last under {taps[-1]}"
     caption = (
-        f"The blue pixel is part of {len(taps)} outputs (orange). A box says under which filter "
-        "tap `u,v` the pixel lies there: the further down and right the output, the further up and "
-        "left the tap."
+        f"The blue pixel is part of {len(taps)} outputs (orange). A box shows the filter tap `u,v` "
+        "under which the pixel lies for this output: the further down and right the output is, the "
+        "further up and left the tap is."
     )
     return grid.finished(alt, caption)
 

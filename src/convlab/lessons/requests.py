@@ -17,8 +17,8 @@ from convlab.tracing.views import counted, statement_of
 
 MOST_SECTORS, MOST_READS = 40, 20
 LANES = (
-    "A number in a box is the lane that wants it, and `x2` says that two lanes do; four "
-    "neighbouring lanes have one colour."
+    "The number in a box is the lane that wants this word, and `x2` means that two lanes want it; "
+    "four neighbouring lanes have one colour."
 )
 LANES_AT_ONCE = {4: (32,), 8: (16, 32), 16: (8, 16)}  # by width, in shared memory
 
@@ -84,11 +84,11 @@ def _in_sectors(request: Request, words: dict[int, list[int]], above: str, who: 
     alt = (
         f"{who} {verb} {len(words)} different numbers of {request.array}, {bytes_wanted} bytes, "
         f"which lie in {counted(len(sectors), 'sector')} of {SECTOR_BYTES} bytes; "
-        f"{math.ceil(bytes_wanted / SECTOR_BYTES)} would hold them."
+        f"{math.ceil(bytes_wanted / SECTOR_BYTES)} would be enough."
     )
     legend = (
-        f"Each row of eight boxes is a sector. {LANES} No lane wants the hatched boxes, which are "
-        "moved too."
+        f"Each row of eight boxes is a sector. {LANES} Memory moves the hatched boxes, too, "
+        "although no lane wants them."
     )
     return grid, alt, legend
 
@@ -107,8 +107,8 @@ def _in_banks(request: Request, words: dict[int, list[int]], above: str, who: st
         f"{counted(request.wavefronts, 'wavefront')}."
     )
     legend = (
-        "Columns are the 32 banks of shared memory, rows the wavefronts, in each of which a bank "
-        f"gives one word; {at_once} lanes are served at a time. {LANES}"
+        "Columns are the 32 banks of shared memory, and rows are wavefronts. In each wavefront a "
+        f"bank delivers one word. Shared memory serves {at_once} lanes at a time. {LANES}"
     )
     return grid, alt, legend
 
@@ -167,8 +167,9 @@ def thread_in_tile(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -
         f"{of_filter} numbers of S_F and {of_windows} of S_I, for {mine.sum()} outputs."
     )
     caption = (
-        f"{alt} Blue is what it reads of the filter's slice, orange of the windows' slice; red are "
-        "the outputs that it adds to. A number says with which read it comes."
+        f"{alt} Blue elements come from the filter's slice, orange ones from the windows' slice; "
+        "red boxes are the outputs that the thread adds to. The number in a box is the number of "
+        "the read that brings this element."
     )
     if transposed:
         caption += " S_F is drawn with channels as rows; in memory it is transposed."
@@ -212,7 +213,7 @@ def reads_for_a_product(launch: LaunchTrace) -> float:
 def reads_in_turn(launches: dict[str, LaunchTrace]) -> Picture:
     """Warp 0's first reads from the slices, a row for each launch; and the reads for a product."""
     grid, told = Grid(), []
-    grid.note(MOST_READS + 1, -0.2, "reads a product", 8)
+    grid.note(MOST_READS + 1, -0.2, "reads per product", 8)
     for place, (name, launch) in enumerate(launches.items()):
         top = 2.1 * place
         grid.note(0, top - 0.2, name, 9)
@@ -222,12 +223,12 @@ def reads_in_turn(launches: dict[str, LaunchTrace]) -> Picture:
             grid.cell(turn, top + 0.3, SLICES[request.array], names[-1], size=8)
         reads = f"{reads_for_a_product(launch):.4g}"
         grid.note(MOST_READS + 1, top + 0.8, reads, 10)
-        told.append(f"{name}: {' '.join(names)}, {reads} reads a product")
+        told.append(f"{name}: {' '.join(names)}, {reads} reads per product")
     alt = f"Reads from shared memory in turn, F of S_F and I of S_I. {'; '.join(told)}"
     caption = (
         f"The first {MOST_READS} reads of warp 0 from shared memory, from left to right: "
         "`F` (blue) reads the filter's slice `S_F`, `I` (orange) the windows' slice `S_I`; `F4` "
-        "and `I4` read four neighbours at once. On the right: reads for each product that a "
-        "thread adds to a sum."
+        "and `I4` read four neighbours at once. On the right is the number of reads for each "
+        "product that a thread adds to a sum."
     )
     return grid.finished(alt, caption)

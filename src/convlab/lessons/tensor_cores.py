@@ -119,10 +119,10 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
     caption = (
         "The number in a box is the lane that brings this element of A or B, or that gets this "
         "element of C and writes it, as the simulator saw it; a colour is a g = lane // 4. "
-        f"Framed: what {who} holds."
+        f"Frames mark what {who} holds."
     )
     if missing := sorted(set(range(WARP)) - set(present)):
-        caption += f" Lanes {spans(missing)} do not come: what they should bring is nowhere."
+        caption += f" Lanes {spans(missing)} do not come to the call: their numbers are missing."
     return grid.finished(alt, caption)
 
 
@@ -153,8 +153,8 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
                 problems[ANSWER] = _why_wrong(found, A, B) or problem
         if len(found.calls) != 1 and not found.wrong:
             what = (
-                f"The warp comes to mma_tf32 {len(found.calls)} times; it must come once by each "
-                "lane, for all that a warp has to do here."
+                f"The warp calls mma_tf32 {len(found.calls)} times; each lane must call it exactly "
+                "once, which is enough for the whole product."
             )
             problems.setdefault(COUNTS, Problem(COUNTS, what))
     if problems:
@@ -162,7 +162,7 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
         early = stopped and ANSWER not in problems
         return replace(told, headline=feedback.HEADLINES[BROKEN]) if early else told
     said = ", ".join(map(str, rows))
-    right = (f"C is A @ B, for A of {said} rows", "every lane brings and writes what is its own")
+    right = (f"C is A @ B, for A of {said} rows", "every lane passes and writes its own numbers")
     return Feedback("Passed.", (), right)
 
 
@@ -177,13 +177,13 @@ HOW = {
 def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
     """Why the answer is wrong: what lanes bring, start from, and do with the sums."""
     if not found.calls:
-        return Problem(ANSWER, "No lane comes to mma_tf32.")
+        return Problem(ANSWER, "No lane calls mma_tf32.")
     lanes = found.calls[0]
     if missing := sorted(set(range(WARP)) - set(lanes)):
         columns = spans([lane // 4 for lane in missing])
         what = (
             f"Lanes {spans(missing)} do not come to mma_tf32, so what they hold of B (of columns "
-            f"{columns}) is missing in everybody's sums."
+            f"{columns}) is missing in the sums of all lanes."
         )
         return Problem(ANSWER, what)
     of = {"A": A, "B": B}
@@ -198,7 +198,7 @@ def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
             return _wrong_operand(name, wrong, found.names, len(lanes))
     for lane, (_, _, c) in lanes.items():
         if any(value != 0 for value in c):
-            what = f"Lane {lane} begins its sums with {c[0]:g}: they begin with zeros."
+            what = f"Lane {lane} begins its sums with {c[0]:g}: sums must begin with zeros."
             return Problem(ANSWER, what)
     right = A @ B
     places = np.argwhere(found.output != right).tolist()
@@ -210,11 +210,11 @@ def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
     if np.isnan(value):
         said = "holds nothing: no lane wrote it, or a lane wrote NaN"
     elif len(belongs) == 1:
-        said = f"holds what belongs into {_said(('C', *belongs[0]))}"
+        said = f"holds the sum that belongs in {_said(('C', *belongs[0]))}"
     else:
         said = f"is {value:g}, wanted is {right[first]:g}"
     what = (
-        f"The lanes bring what they must, but {len(places)} of {right.size} sums are wrong: "
+        f"The lanes pass the right numbers, but {len(places)} of {right.size} sums are wrong: "
         f"{_said(('C', *first))} {said}."
     )
     return Problem(ANSWER, what, advice=HOW["c"])
@@ -233,7 +233,7 @@ def _wrong_operand(
     pairs = [(names.get(value, NOWHERE), place) for _, value, place in wrong]
     advice = HOW[name[0]]
     if all(found[0] not in (place[0], "") for found, place in pairs):
-        advice = "That is of the other matrix."
+        advice = "These numbers belong to the other matrix."
     elif all(found[1:] == (place[2], place[1]) for found, place in pairs):
         advice = "Rows and columns are exchanged."
     return Problem(ANSWER, what, advice=advice)
@@ -265,12 +265,13 @@ def bits_of_split(value: float) -> Picture:
             grid.cell(left, top, kind if seen else NOBODY, bit, size=8, edge=FAINT)
         told.append(f"{name}: {bits}")
     large, small = map(float, parts)
-    caption = "TF32 holds x: large is all of it."
+    caption = "TF32 can hold x, so large is the whole of x."
     if small:
         caption = (
             f"x = {float(number):.9g} is large + small = {large:.9g} + {small:.9g}, exactly. "
-            "Coloured is what a tensor core looks at: red the sign, orange the exponent, blue the "
-            f"mantissa. Without the small part x is off by 1 part in {abs(number / small):,.0f}."
+            "A tensor core uses the coloured bits: the sign is red, the exponent orange, the "
+            "mantissa blue. Without the small part x is off by 1 part in "
+            f"{abs(number / small):,.0f}."
         )
     return grid.finished(f"The bits of x and of its two parts. {'; '.join(told)}", caption)
 
@@ -395,12 +396,12 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
     count = feedback.row_of("products by tensor cores", products, fewest)
     found = replace(found, rows=(*found.rows, error, count))
     if not error.ok:
-        headline = "Right, but not there yet: it is not as exact as the stage."
+        headline = "Right, but not there yet: the kernel is not as exact as the stage."
         return replace(found, headline=headline, problems=(_inexact(yours, fewer, ours),))
     if not count.ok:
         what = f"Too many products by tensor cores: {products} for {fewest}."
-        advice = "Small times small is below all that a float32 sum can hold: leave it out."
-        headline = "Right, but not there yet: it multiplies more than it should."
+        advice = "The product small times small is too small to change a float32 sum: leave it out."
+        headline = "Right, but not there yet: the kernel multiplies more than it should."
         return replace(found, headline=headline, problems=(Problem(COUNTS, what, advice=advice),))
     return found
 
@@ -410,8 +411,8 @@ def _where_to_look(errors: np.ndarray, once: float) -> str:
     ``once`` is how far those of one step are off."""
     if once < RIGHT < _mean(errors):
         return (
-            "It is right where a single step of 8 terms is all there is. So the steps are not put "
-            "together as they should be: each begins with zeros and adds its part to R_O."
+            "The sums are right for a single step of 8 terms, so the kernel combines the steps "
+            "wrongly: each step must begin with zeros and add its part to R_O."
         )
     rows, columns = np.indices(errors.shape)
     quarters = rows // 8 % 2 * 2 + columns // 16 % 2
@@ -419,13 +420,13 @@ def _where_to_look(errors: np.ndarray, once: float) -> str:
     for names, groups in ((parts, quarters), (list("xyzw"), columns % 4)):
         wrong = [name for n, name in enumerate(names) if not _mean(errors[groups == n]) < RIGHT]
         if 0 < len(wrong) < len(names):
-            told = f"Wrong are only the sums that come from {', '.join(wrong)}. "
+            told = f"Only the sums that come from {', '.join(wrong)} are wrong. "
             break
     if _mean(errors) < 2.0**-9:
         told += (
-            f"It is nearly right, sums are off by {_mean(errors):.0e} of themselves: large numbers "
-            "are multiplied well, but something of the small ones is missing. Are there three "
-            "products, each added to the one before, and are both parts where they belong?"
+            f"The sums are nearly right: they are off by {_mean(errors):.0e} of themselves. The "
+            "large parts are multiplied well, but something of the small parts is missing. Are "
+            "there three products, each added to the one before, and is each part in its place?"
         )
     return told.strip()
 
@@ -436,13 +437,13 @@ def _inexact(yours: float, before: float, ours: float) -> Problem:
         f"{ours:.1e}."
     )
     advice = (
-        "It does not grow with the number of terms, so it comes from within a step: a tensor core "
-        "cuts what it adds to a large sum. In which order are the three products added?"
+        "The error does not grow with the number of terms, so it arises within a step: a tensor "
+        "core truncates what it adds to a large sum. In which order are the three products added?"
     )
     if yours > 1.5 * before:
         advice = (
-            f"It grows with the number of terms (with {SHORT.K} it is {before:.1e}): the tensor "
-            "core cuts each time it adds to a long sum. Begin every step with zeros, and add its "
-            "part to R_O by ordinary additions."
+            f"The error grows with the number of terms (with {SHORT.K} it is {before:.1e}): the "
+            "tensor core truncates each time it adds to a long sum. Begin every step with zeros, "
+            "and add its part to R_O by ordinary additions."
         )
     return Problem(ACCURACY, what, advice=advice)

@@ -213,9 +213,9 @@ def pipeline_stages(one: EventLog) -> Picture:
     done = one.times(MULTIPLY)
     flying = np.array([(asked <= done) & (done <= came) for asked, came in flights[1:]])
     caption = (
-        "Each line is a stage of the pipeline in shared memory. Hatched: a slice is in flight into "
-        "the stage. Coloured, with its number: it is multiplied. Slices in flight while others are "
-        f"multiplied: at most {flying.sum(axis=0).max()}."
+        "Each line is a stage of the pipeline in shared memory. In a hatched box a slice is in "
+        "flight into the stage; in a coloured box with its number the thread multiplies it. Slices "
+        f"in flight while others are multiplied: at most {flying.sum(axis=0).max()}."
     )
     return grid.finished(f"The stages of the pipeline: {'; '.join(told)}", caption)
 
@@ -240,9 +240,9 @@ def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
     if not few:
         return found
     told = " and ".join(f"{row.yours:.3g} {row.unit} (the stage: {row.target:.3g})" for row in few)
-    what = f"Only {told}: the thread waits for data that it has only just requested."
+    what = f"Only {told}: the thread waits for data that it has just requested."
     name = getattr(made, "__name__", "make_kernel")
     shows = f"timeline(ours=event_log({stage!r}), yours=event_log({stage!r}, {name}))"
     problem = Problem(COUNTS, what, advice=f"The picture shows it: {shows}.")
-    headline = "Right, but not there yet: it waits where it could multiply."
+    headline = "Right, but not there yet: the thread waits where it could multiply."
     return replace(found, headline=headline, problems=(problem,))

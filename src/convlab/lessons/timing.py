@@ -35,7 +35,7 @@ def time_mine(made: Any, stage: str, problem: ConvProblem | None = None) -> Pict
         document = stored()
         (stages,) = (one["time_ms"] for one in document["stages"] if one["name"] == step.name)
         print(
-            f"There is no GPU here. On one, your kernel, {short}'s and a library's convolution "
+            f"There is no GPU here. On a GPU, your kernel, {short}'s and a library's convolution "
             f"would be {HOW}.\nOn an {document['device']} {short} takes {stages:.3g} ms for conv9."
         )
         return None
@@ -72,7 +72,7 @@ def _by_library(problem: ConvProblem, tensors: Tensors) -> Iterator[tuple[str, f
         finally:
             ready.close()
         return
-    print("No library is timed: none is installed, PyTorch is one.")
+    print("No library is timed, because none is installed. PyTorch would be one.")
 
 
 def _library_ms(ready: Prepared) -> float:

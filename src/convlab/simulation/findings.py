@@ -29,8 +29,8 @@ Coordinates = tuple[int, int, int]
 
 SAME_WARP = ", of the same warp,"
 NO_BARRIER, NO_ORDER = "with no barrier between", "and nothing orders the two blocks"
-HARMLESS = " (harmless only if the number before and the one after lead to the same result)"
-NO_FENCE = "with no fence after the poll or lock that waits for it"
+HARMLESS = " (harmless only if the old and the new number lead to the same result)"
+NO_FENCE = "with no fence after the poll or lock that orders the two accesses"
 PLAIN_POLL = ", which a plain load polls"
 # What usually fixes each kind. docs/findings.md says more about each.
 REMEDIES = {
@@ -39,8 +39,8 @@ REMEDIES = {
     "alignment=16",
     "uninitialised": "write every element before it is read, and put a barrier between",
     "shared race": "put cuda.syncthreads() between the two accesses, or use an atomic",
-    "copy in flight": "let its thread commit_copies() and wait_copies() until that group has "
-    "landed, and put cuda.syncthreads() after that for other threads",
+    "copy in flight": "let the thread that copies call commit_copies() and then wait_copies() for "
+    "that group, and put cuda.syncthreads() after it before other threads use the copy",
     "not fenced": "call fence_shared() after the stores, or after wait_copies(), and before the "
     "barrier that lets tensor cores read",
     "global race": "put cuda.syncthreads() between the two accesses, let each element belong to "
@@ -51,12 +51,12 @@ REMEDIES = {
     "waits for others",
     "depends on order": "poll until the other threads are there, put a barrier between, retry the "
     "lock until it is free, or split the kernel into two launches",
-    "endless loop": "change in the loop what its condition tests",
+    "endless loop": "change inside the loop a value that its condition tests",
     "wraps around": "compare before subtracting, or keep the number signed",
     "division by zero": "guard the division",
 }
 
-_FENCE = "call cuda.threadfence() after that poll or lock: the compiler may read earlier"
+_FENCE = "call cuda.threadfence() after that poll or lock, because the compiler may read earlier"
 _WARP = "put cuda.syncwarp() between the two accesses, or use an atomic"
 # The remedy where what is found has this piece.
 SPECIAL = {
@@ -64,12 +64,13 @@ SPECIAL = {
     ("global race", SAME_WARP): _WARP,
     ("shared race", NO_FENCE): _FENCE.replace("threadfence", "threadfence_block"),
     ("global race", NO_FENCE): _FENCE,
-    ("shared race", PLAIN_POLL): "poll with an atomic: the compiler may load it only once",
+    ("shared race", PLAIN_POLL): "poll with an atomic, because the compiler "
+    "may make a plain load only once",
     (
         "global race",
         PLAIN_POLL,
-    ): "poll with cuda.ldcv or an atomic, and set it with cuda.stwt or an "
-    "atomic: the compiler may load it only once",
+    ): "poll with cuda.ldcv or an atomic, and set the flag with cuda.stwt or an "
+    "atomic, because the compiler may make a plain load only once",
     ("global race", NO_ORDER): "let each element belong to one thread, use an atomic, put "
     "cuda.threadfence() before an atomic flag that the other block waits for, or split the kernel "
     "into two launches",
@@ -127,8 +128,8 @@ class Finding:
 
 
 class SimulationError(RuntimeError):
-    """A kernel that a GPU would not run, or not rightly. The message lists the findings; ``ended``
-    says whether the launch ended before its end."""
+    """A kernel that a GPU would not run, or would run wrongly. The message lists the findings;
+    ``ended`` says whether the launch stopped before its end."""
 
     def __init__(
         self, message: str, findings: tuple[Finding, ...] = (), ended: bool = True
@@ -138,7 +139,7 @@ class SimulationError(RuntimeError):
 
 
 class NotSimulated(SimulationError):
-    """The kernel uses what the simulator does not know; the message names it and the line."""
+    """The kernel uses a feature that the simulator lacks; the message names it and the line."""
 
 
 class Stop(Exception):
