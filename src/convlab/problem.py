@@ -42,9 +42,8 @@ class ConvProblem:
     or a (height, width) pair. ``padding`` is the zeros around the input; it may also be
     ``((top, bottom), (left, right))``, ``'valid'`` (none) or ``'same'`` (output as large as the
     input, at stride 1; an odd zero goes to the bottom and the right). Each filter sees one of
-    ``groups`` groups, in_channels / groups channels. Fields hold pairs, and padding two pairs, so
-    equal problems compare equal. Raises ``TypeError`` or ``ValueError`` naming argument and
-    rule."""
+    ``groups`` groups of channels. Fields hold pairs, and padding two pairs, so equal problems
+    compare equal. Raises ``TypeError`` or ``ValueError`` naming argument and rule."""
 
     batch: int
     in_channels: int

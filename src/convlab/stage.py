@@ -196,9 +196,8 @@ def tile_program(
     flat: tuple[str, ...] = ("input", "windows", "weight", "packed", "output"),
     splits: Grid = (),
 ) -> Program:
-    """The program of ``before``, a stage's layout transforms, and then of the kernel, with a block
-    for each tile. The kernel's parameters name its arguments; the arguments in ``flat`` have one
-    dimension."""
+    """The program of ``before``, a stage's layout transforms, and of the kernel, a block for each
+    tile. The kernel's parameters name its arguments; those in ``flat`` have one dimension."""
     names = inspect.signature(kernel.py_func).parameters
     arguments = tuple(Flat(name) if name in flat else name for name in names)
     grid = (blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B), *splits)
@@ -237,8 +236,7 @@ class Stage:
     takes fewer images at a time (``in_slices``); ``splits`` blocks share each sum (split-K).
     ``vectorized`` claims 128-bit accesses of the main kernel; ``precision`` is ``fp32`` or
     ``3xtf32``. Without split-K, a stage adds to an output atomically ``atomic_additions(problem)``
-    times, and each addition may flush a denormal.
-    ``prepare`` of a stage that is not ``grouped`` raises ``ValueError`` for groups."""
+    times; each may flush a denormal. Without ``grouped``, groups are a ``ValueError``."""
 
     module: str
     title: str

@@ -10,9 +10,8 @@ precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak 
 
   The product left out is at most 2**-22 of the whole, and the last bit of the small parts loses as
   much again: eight times float32's rounding of one product, far less than its rounding of a sum.
-- They truncate at every addition where other units round. So the stages let them add at most
-  16 terms, the small products first, and begin again at zero. Ordinary additions, which round, add
-  these partial sums.
+- They truncate at every addition where other units round. So they add at most 16 terms, the small
+  products first, and begin again at zero. Ordinary additions, which round, add the partial sums.
 
 Below ``2**-113`` a number's small part is too small for TF32: each such number may be off by
 ``2**-136``. An infinity has no small part, and a number next to the largest rounds to infinity, so

@@ -90,8 +90,7 @@ def make_fetch(
 
 
 def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> Any:
-    """Fetches a slice of the packed filter, which has ``parts`` numbers for each number of the
-    filter."""
+    """Fetches a slice of the packed filter: ``parts`` numbers for each number of the filter."""
     WIDTH, K_B, THREADS = parts * tile.M_B, tile.K_B, tile.threads
     RUNS, EVEN = blocks_for(K_B * WIDTH // FLOAT4, THREADS), K_B * WIDTH // FLOAT4 % THREADS == 0
 
@@ -128,10 +127,9 @@ def make_interleave(LANES: int) -> tuple[Any, Any]:
 def make_windows_of_thread(
     problem: ConvProblem, tile: Tile, by_llvm: bool = False
 ) -> tuple[Any, int]:
-    """``windows_of_thread(n0, t, first, i_h, i_w)`` finds where a thread's windows begin: in
-    memory, and their rows and columns. Past the last window it takes the last one again; those
-    results are not written. The second result is how many windows a thread has. Numba inlines the
-    function, or LLVM does with ``by_llvm``; otherwise s12e spills on Conv8 and s13 on Conv3."""
+    """``windows_of_thread(n0, t, first, i_h, i_w)`` finds where a thread's windows begin in memory,
+    their rows and columns; past the last window, the last one, whose results are not written. Also
+    their number. With ``by_llvm`` LLVM inlines it: else s12e spills on Conv8, s13 on Conv3."""
     p = problem
     N, C_i, H_i, W_i, H_o, W_o = p.N, p.C_i, p.H_i, p.W_i, p.H_o, p.W_o
     s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w

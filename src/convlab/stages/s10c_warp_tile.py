@@ -115,7 +115,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = K_B  # row where the slice to multiply begins; the first store flips it
+        k0 = K_B  # the slice's first row in the two buffers, 0 or K_B; each store flips it
         for slice_ in range(SLICES + 1):  # line 8
             if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
                 fetch(windows, packed, m0, first_I, t, slice_, fetched_F, fetched_I)
@@ -136,7 +136,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 
         for j in range(0, N_T, FLOAT4):  # line 20
-            for c in range(0, FLOAT4, STEP):
+            for c in range(0, FLOAT4, STEP):  # STEP = 1: scalar stores, window by window
                 n = n0 + tx * FLOAT4 + j * COLUMNS + c
                 if n < N:
                     i_n, o_p = n // (H_o * W_o), n % (H_o * W_o)

@@ -112,7 +112,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
             multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 
         for j in range(0, N_T, FLOAT4):  # line 20
-            for c in range(0, FLOAT4, STEP):
+            for c in range(0, FLOAT4, STEP):  # STEP = 1: scalar stores, window by window
                 n = n0 + tx * FLOAT4 + j * COLUMNS + c
                 if n < N:
                     i_n, o_p = n // (H_o * W_o), n % (H_o * W_o)

@@ -19,9 +19,9 @@ DEPTH = 2  # slices in shared memory: one is multiplied, one is in flight
 
 
 def make_multiply(tile: Tile) -> Kernel:
-    """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms. The lane's
-    own numbers begin at ``at_F`` and ``at_I``. ``L_`` are large parts, ``T_`` (tails) are small
-    parts."""
+    """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms.
+    The lane's own numbers begin at ``at_F`` and ``at_I``.
+    ``L_`` are large parts, ``T_`` (tails) are small parts."""
     PITCH = tile.N_B + window_copies.padding_or_rotation(tile)[0]
     M_B, M_T = tile.M_B, tile.M_T
     N_T, CHAIN = tile.N_T, tile.K_B // MMA_K
