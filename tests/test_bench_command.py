@@ -34,7 +34,7 @@ def run(*words: str):
 @pytest.mark.skipif(unavailable("gpu") is None, reason="there is a GPU here")
 def test_a_simulator_is_not_timed(tmp_path):
     file = tmp_path / "bench.json"
-    said = "convlab bench needs a GPU, as a simulator's times"
+    said = "convlab bench needs a GPU, because a simulator's times"
     assert said in refused("bench", "--json", file)
     assert not file.exists()
 

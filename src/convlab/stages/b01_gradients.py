@@ -32,7 +32,7 @@ def make_input_kernel(gradient: Gradient) -> Kernel:
         total = float32(0)
         for u in range(H_f):
             for v in range(W_f):
-                # Where in the padded input the window begins that has this pixel under tap (u, v).
+                # The output whose window has this pixel under tap (u, v), in pixels of the input.
                 at_h = i_h + p_h - u * d_h
                 at_w = i_w + p_w - v * d_w
                 if at_h >= 0 and at_w >= 0 and at_h % s_h == 0 and at_w % s_w == 0:

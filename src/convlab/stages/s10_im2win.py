@@ -2,9 +2,9 @@
 
 Source: im2win paper (000), sections 3.1-3.2, Equation 2 and Algorithm 2. For each row m of the
 output, the im2win tensor holds the H_f rows of the input under it, column by column: the H_f
-elements of column k are neighbours, so a window is H_f * W_f neighbours. The next window begins s_w
-* H_f elements later and overlaps this one. Rows that overlap are stored H_f / s_h times, columns
-once. The im2col matrix is far larger: it stores an element for each window that contains it.
+elements of column k are neighbours, so a window is H_f * W_f neighbours. The next window begins
+s_w * H_f elements later and overlaps this one. Rows that overlap are stored H_f / s_h times, but
+columns once. The im2col matrix is far larger: it stores an element for each window that has it.
 
 The kernel is s04's with other indices: it reads the im2win tensor from left to right, and padding
 is zeros in memory, so the inner loop has no branch. (With dilation in width a window is W_f groups
