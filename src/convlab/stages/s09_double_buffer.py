@@ -3,8 +3,8 @@
 Source: im2win paper (000), section 3.3 ("Double buffer and prefetching") and Algorithm 3. With two
 buffers in shared memory, one barrier per slice is enough: at the previous round's barrier, all
 threads had read the buffer that this round fills. With two buffers in registers, a thread reads
-step k + 1 before it multiplies step k. (The paper loads the next slice in line 13; here the
-multiplication of a whole slice hides the latency of that load.)
+step k + 1 before it multiplies step k. (The paper loads the next slice in lines 14-15, after the
+multiplication; here a thread loads it before, so that the multiplication hides the latency.)
 
     round 0        load 0   (lines 3-7: the prologue)         store 0   barrier
     round 1        load 1   multiply 0 except its last step   store 1   barrier   last step of 0

@@ -56,7 +56,7 @@ def make_multiply(tile: Tile) -> Kernel:
         read(S_I, at_I, X)
         split(X, 0, L, T)
         start_product(D, L, T, S_F, at_F, M_B)
-        split(X, 2, next_L, next_T)
+        split(X, 2, next_L, next_T)  # while the tensor cores read L and T
         finish_product(D, M_B)
         add(D, 0, R_O)
         start_product(D, next_L, next_T, S_F, at_F, M_B)
