@@ -45,7 +45,7 @@ bench: $(if $(ARGS),,a-gpu) $(VENV)/.bench ## all that is measured, on a GPU; go
 # Before gigabytes of baselines are installed.
 a-gpu: $(VENV)/.cuda
 	@[ -s $(VENV)/.cuda ] || { \
-		echo "convlab: make bench needs a GPU, as a simulator's times mean nothing: there is no NVIDIA driver of CUDA 12 or later here" >&2; exit 2; }
+		echo "convlab: make bench needs a GPU, because a simulator's times mean nothing: there is no NVIDIA driver of CUDA 12 or later here" >&2; exit 2; }
 
 report: $(VENV)/.ladder ## report.html and report.md, from bench.json
 	@$(BIN)/convlab report --html report.html --markdown report.md $(ARGS)
