@@ -269,6 +269,15 @@ def test_constants_and_lambdas_of_device_functions_and_declared_types() -> None:
     assert a[0] == 31
 
 
+def test_unsigned_by_signed_of_64_bits_is_signed() -> None:
+    """As an H100 computed ``h % 23``; NumPy has it unsigned."""
+    key, a = np.array([3], np.uint64), np.zeros(2, np.int64)
+    hashed = ["h = b[0] * uint64(0x9E3779B97F4A7C15)", "a[0] = h % 23", "a[1] = h // 23"]
+    simulate(cuda.jit(function_of(hashed, "a, b")), 1, 1, a, key)
+    signed = 3 * 0x9E3779B97F4A7C15 % 2**64 - 2**64
+    assert a.tolist() == [signed % 23, signed // 23]
+
+
 @pytest.mark.parametrize(
     ("x", "y", "total"),
     [(np.float32(1), np.float32(2**-25), 1), (1, 2**-25, 1 + 2**-25), (True, 2**-25, 1 + 2**-25)],

@@ -242,6 +242,12 @@ class TypedArithmetic(ast.NodeTransformer):
 
     def _binary(self, node: ast.BinOp, typed: Typed, rounds: bool, cut: bool) -> Any:
         result = typed.signature.return_type
+        if result == types.int64 and isinstance(node.op, ast.Mod | ast.FloorDiv | ast.RShift):
+            # Numba computes uint64 % int64 as int64.
+            if types.unliteral(typed.operands[0]) == types.uint64:
+                node.left = self._call("_int64_", node.left)
+            if types.unliteral(typed.operands[1]) == types.uint64:
+                node.right = self._call("_int64_", node.right)
         if isinstance(result, types.Float):
             if not self._floats(typed):
                 return node
