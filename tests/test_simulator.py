@@ -376,3 +376,24 @@ def test_threads_do_not_arrive_in_the_order_of_their_numbers() -> None:
     places, count = np.full(6, -1), np.zeros(1, np.int32)
     Simulator().launch(compact, 2, 3, np.array([1, 0, 2, 3, 0, 4]), places, count)
     assert list(places) == [5, 3, 2, 0, -1, -1]
+
+
+@pytest.mark.parametrize(("blocks", "kinds"), [(4, set()), (5, {"deadlock"})])
+def test_no_more_blocks_wait_than_a_gpu_runs_at_a_time(monkeypatch, blocks, kinds) -> None:
+    """An SM's shared memory holds four of these blocks, which wait for all."""
+    monkeypatch.setattr("convlab.simulation.scheduler.SMS", 1)
+
+    @cuda.jit
+    def grid_barrier(arrived):
+        S = cuda.shared.array(12288, float32)
+        S[0] = 1
+        cuda.atomic.add(arrived, 0, 1)
+        while cuda.atomic.add(arrived, 0, 0) < cuda.gridDim.x:
+            pass
+
+    found: tuple = ()
+    try:
+        SIM.launch(grid_barrier, blocks, 1, np.zeros(1, np.int32))
+    except SimulationError as error:
+        found = error.findings
+    assert {one.kind for one in found} == kinds

@@ -886,22 +886,6 @@ def least_of_lanes_that_have_ended(a, b):
     a[lane] = least
 
 
-# What the largest GPU can run at a time.
-
-
-@wrong("deadlock", "while cuda.atomic.add(arrived", 600, 32, zeros(1, 600))
-def grid_barrier_of_more_blocks_than_fit(arrived, out):
-    S = cuda.shared.array(12288, int32)
-    S[cuda.threadIdx.x] = cuda.blockIdx.x
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        cuda.atomic.add(arrived, 0, 1)
-        while cuda.atomic.add(arrived, 0, 0) < cuda.gridDim.x:
-            pass
-        cuda.threadfence()
-        out[cuda.blockIdx.x] = S[0]
-
-
 # Only atomics change what they ask for, and the host repeats the launch until nothing changes.
 
 

@@ -60,12 +60,12 @@ class Scheduler:
         in_vain = rounds = polls = tries = 0  # since a thread did anything else
         now: Any = None
         late = LATE if launch.order.late else 0
-        resumed, all_begun = 0, False
+        resumed, to_begin = 0, math.prod(launch.grid)
         while True:
-            block, full = None, len(waiting) >= self._resident_blocks()
-            if resumed >= late * len(waiting) and not full:
-                block, resumed = next(blocks, None), 0
-                all_begun = block is None
+            block = None
+            full = to_begin > 0 and len(waiting) >= self._resident_blocks()
+            if resumed >= late * len(waiting) and to_begin and not full:
+                block, resumed, to_begin = next(blocks), 0, to_begin - 1
             if block is None:
                 if not waiting:
                     break
@@ -84,8 +84,8 @@ class Scheduler:
                 now = None
                 continue
             in_vain, polls = in_vain + 1, polls + block.polls - before
-            full = len(waiting) >= self._resident_blocks()
-            if not waiting or not (all_begun or full) or in_vain < len(waiting):
+            full = to_begin > 0 and len(waiting) >= self._resident_blocks()
+            if not waiting or (to_begin and not full) or in_vain < len(waiting):
                 continue
             if all(one.at_grid_barrier for one in waiting) and not full:
                 self._grid_barrier()
