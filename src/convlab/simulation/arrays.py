@@ -17,7 +17,7 @@ import numpy as np
 from convlab.simulation.access_log import ATOMIC, READ, SIZE_SHIFT, WRITE
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.scalars import converted, dtype_of, poison, quick
-from convlab.simulation.sites import literals_below_zero, site_of
+from convlab.simulation.sites import axes_from_end, site_of
 
 
 def integer(value: Any) -> int:
@@ -198,12 +198,11 @@ class Array:
         return taken  # as a signed index is on a GPU
 
     def _from_end(self, entries: tuple[Any, ...], site: int) -> tuple[Any, ...]:
-        """The index with those numbers below zero that the kernel's text has counted from the
-        end."""
-        written = literals_below_zero(site)
+        """The index without numbers below zero where the kernel's text counts from the end."""
+        meant = axes_from_end(site)
         return tuple(
-            entry + extent if not isinstance(entry, slice) and entry in written else entry
-            for entry, extent in zip(entries, self.shape, strict=False)
+            entry + extent if axis in meant and not isinstance(entry, slice) and entry < 0 else entry
+            for axis, (entry, extent) in enumerate(zip(entries, self.shape, strict=False))
         )
 
     def report_outside(

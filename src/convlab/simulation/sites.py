@@ -100,21 +100,29 @@ def _blocks(code: CodeType, file: str) -> list[tuple[str, int, range]]:
     """The branches and loops of a function, outer ones first: the kind of each, the line where it
     begins, and the lines in it. None of a function without source. ``file`` is the code's: codes of
     two files may be equal."""
+    tree = _tree(code, file)
+    return [
+        (_BRANCHES[type(node)], node.lineno, range(block[0].lineno, (block[-1].end_lineno or 0) + 1))
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.If | ast.For | ast.While)
+        for block in filter(None, (node.body, node.orelse))
+    ]
+
+
+@lru_cache(maxsize=1000)
+def _tree(code: CodeType, file: str) -> ast.Module | None:
+    """The source of a function with the lines and columns of its file; None without source."""
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
-        return []
-    return [
-        (
-            _BRANCHES[type(node)],
-            node.lineno + first - 1,
-            range(block[0].lineno + first - 1, (block[-1].end_lineno or 0) + first),
-        )
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If | ast.For | ast.While)
-        for block in filter(None, (node.body, node.orelse))
-    ]
+        return None
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    for node in ast.walk(ast.increment_lineno(tree, first - 1)):
+        if isinstance(node, ast.expr):
+            node.col_offset += indent
+            node.end_col_offset = (node.end_col_offset or 0) + indent
+    return tree
 
 
 @cache
@@ -144,29 +152,57 @@ def instruction(code: CodeType, offset: int) -> int:
     return _by_id[id(code)][offset]
 
 
-def literals_below_zero(site: int) -> frozenset[int]:
-    """The negative numbers that stand in the index at this site: with them a kernel counts from an
-    array's end, as in ``a[-1]``, which computed ones seldom mean."""
+def axes_from_end(site: int) -> frozenset[int]:
+    """The axes along which the index at this site may count from the array's end: its text begins
+    with a minus or ``~``, as in ``a[-1]``, or the function takes the same array as a ring, with an
+    index ``% n`` or ``& mask`` elsewhere. Other computed indices below zero are seldom meant."""
     code = _codes.get(max((one for one in [*_by_id] if one <= site), default=0))
-    return frozenset() if code is None else _literals(code, site - id(code))
+    return frozenset() if code is None else _axes(code, site - id(code))
 
 
 @cache
-def _literals(code: CodeType, offset: int) -> frozenset[int]:
-    steps = list(dis.get_instructions(code))
-    at = next((step for step in steps if step.offset == offset), None)
-    if at is None or at.positions is None or "SUBSCR" not in at.opname:
+def _axes(code: CodeType, offset: int) -> frozenset[int]:
+    at = next((step for step in dis.get_instructions(code) if step.offset == offset), None)
+    tree = _tree(code, code.co_filename)
+    if at is None or tree is None or "SUBSCR" not in at.opname:
         return frozenset()
-    first, last, left, right = at.positions
-    found: set[int] = set()
-    for step in steps:
-        where = step.positions
-        if step.opname == "LOAD_CONST" and where is not None and None not in where:
-            begin, end = (where.lineno, where.col_offset), (where.end_lineno, where.end_col_offset)
-            if (first, left) <= begin and end <= (last, right):
-                values = step.argval if isinstance(step.argval, tuple) else (step.argval,)
-                found |= {one for one in values if isinstance(one, int) and one < 0}
+    nodes = [*ast.walk(tree)]
+    subscripts = [node for node in nodes if isinstance(node, ast.Subscript)]
+    here = next((node for node in subscripts if _position(node) == at.positions), None)
+    if here is None:
+        return frozenset()
+    rounds = {
+        ast.unparse(node.targets[0])
+        for node in nodes
+        if isinstance(node, ast.Assign) and _goes_round(node.value)
+    }
+    found = {axis for axis, entry in enumerate(_entries(here)) if _is_negated(entry)}
+    for other in subscripts:
+        if ast.unparse(other.value) == ast.unparse(here.value):
+            found |= {
+                axis
+                for axis, entry in enumerate(_entries(other))
+                if _goes_round(entry) or ast.unparse(entry) in rounds
+            }
     return frozenset(found)
+
+
+def _position(node: ast.Subscript) -> tuple[int | None, ...]:
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
+def _entries(node: ast.Subscript) -> list[ast.expr]:
+    return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+
+
+def _goes_round(index: ast.expr) -> bool:
+    return isinstance(index, ast.BinOp) and isinstance(index.op, ast.Mod | ast.BitAnd)
+
+
+def _is_negated(index: ast.expr) -> bool:
+    while isinstance(index, ast.BinOp):
+        index = index.left
+    return isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub | ast.Invert)
 
 
 @cache
