@@ -70,7 +70,10 @@ SAYS = {
                "F F I I F F"),
     "float4": (lambda: lessons.thread_in_tile(launched("s08", tile=FLOAT4_TILE), PROBLEM, 1),
                "2 reads from shared memory, each of which brings 4 numbers: 4", "transposed"),
-    "lanes": (lambda: lessons.who_holds_what(lane=6), "(g = 1, t = 2) holds A[1, 2], A[1, 6]"),
+    "lanes": (
+        lambda: lessons.who_holds_what(lane=6),
+        "(group_id = 1, thread_in_group = 2) holds A[1, 2], A[1, 6]",
+    ),
     "bars": (lambda: lessons.side_by_side({"s01": launched("s01")}, "requests to global memory"),
              f"s01 {launched('s01').total('requests'):,}"),
     "memories": (lessons.memory_levels, "L2 cache: 60 MiB, 288 cycles, 5.7 TB/s"),

@@ -33,12 +33,16 @@ def test_the_lanes_of_the_picture_are_those_of_the_instruction():
 @cuda.jit
 def in_the_dark(A, B, C):
     """Lanes without a row stay away."""
-    g, t = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
+    group_id, thread_in_group = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
     zero = float32(0)
-    if g < A.shape[0]:
-        a = (A[g, t], zero, A[g, t + 4], zero)
-        d = mma_tf32(a, (B[t, g], B[t + 4, g]), (zero, zero, zero, zero))
-        C[g, 2 * t], C[g, 2 * t + 1] = d[0], d[1]
+    if group_id < A.shape[0]:
+        a = (A[group_id, thread_in_group], zero, A[group_id, thread_in_group + 4], zero)
+        d = mma_tf32(
+            a,
+            (B[thread_in_group, group_id], B[thread_in_group + 4, group_id]),
+            (zero, zero, zero, zero),
+        )
+        C[group_id, 2 * thread_in_group], C[group_id, 2 * thread_in_group + 1] = d[0], d[1]
 
 
 def test_lanes_that_stay_away_are_seen_and_told():

@@ -215,9 +215,9 @@ by_the_module = of_one_number("tensor_core.mma_tf32((x, x, x, x), (x, x), (x, x,
 def test_threads_wait_for_each_other_whatever_it_is_called(kernel, strict: bool) -> None:
     out = np.arange(32, dtype=F) % 4
     Simulator(strict=strict).launch(kernel, 1, 32, out)
-    member = np.arange(32) % 4
+    thread_in_group = np.arange(32) % 4
     # Rows of A and columns of B are 0, 1, 2, 3, 0, 1, 2, 3.
-    assert out.tolist() == (2 * (0 + 1 + 4 + 9) + member).tolist()
+    assert out.tolist() == (2 * (0 + 1 + 4 + 9) + thread_in_group).tolist()
 
 
 @cuda.jit

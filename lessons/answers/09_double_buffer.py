@@ -33,7 +33,7 @@ STORE = """                for f in range(F_FETCHED[0]):
 """
 BARRIER = "                cuda.syncthreads()  # lines 5 and 16: all have filled it, and have read the other\n"
 FIRST = "                read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18\n"
-LOAD = """            if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
+LOAD = """            if slice_ < SLICES:  # lines 3-4 and 14-15, first half: global memory to registers
                 for f in range(F_FETCHED[0]):
                     e = t + f * THREADS
                     four = load4(packed, (slice_ * K_B + e // M_4) * M_P + m0 + e % M_4 * FLOAT4)
@@ -58,7 +58,6 @@ COMPUTE = """            if slice_ > 0:
                 read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
 """
-STORE_IF = '            if slice_ < SLICES:  # lines 3-4 and 14-15: registers to the other buffer\n'
 ALWAYS = "            if True:\n" + ASK
 
 ANSWERS = {

@@ -7,7 +7,7 @@ WINDOWS = "        fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)\n
 IF = "            if slice_ + IN_FLIGHT < SLICES:\n"
 LOOP = "            steps(S_F, S_I, at_F"
 COMMITTED = (
-    "            commit_copies()  # a group for each slice, at last empty ones: IN_FLIGHT counts slices\n"
+    "            commit_copies()  # a commit group per slice, at last empty ones: IN_FLIGHT counts slices\n"
 )
 COMMIT = COMMITTED + LOOP
 WAIT = "                wait_copies(IN_FLIGHT)  # lines 14-15\n"

@@ -2,11 +2,14 @@
 
 from convlab.lessons.answers import given, right, wrong
 
-A = "a = (A[g, t], A[g + 8, t], A[g, t + 4], A[g + 8, t + 4])"
-B = "b = (B[t, g], B[t + 4, g])"
+A = """a = (
+        A[group_id, thread_in_group], A[group_id + 8, thread_in_group],
+        A[group_id, thread_in_group + 4], A[group_id + 8, thread_in_group + 4],
+    )"""
+B = "b = (B[thread_in_group, group_id], B[thread_in_group + 4, group_id])"
 D = "d = mma_tf32(a, b, (zero, zero, zero, zero))"
-SUMS = "    C[g, 2 * t] = d[0]\n    C[g, 2 * t + 1] = d[1]\n    C[g + 8, 2 * t] = d[2]\n    C[g + 8, 2 * t + 1] = d[3]"
-LOOP = "    for i in range(4):\n        C[g + i // 2 * 8, 2 * t + i % 2] = d[i]"
+SUMS = "    C[group_id, 2 * thread_in_group] = d[0]\n    C[group_id, 2 * thread_in_group + 1] = d[1]\n    C[group_id + 8, 2 * thread_in_group] = d[2]\n    C[group_id + 8, 2 * thread_in_group + 1] = d[3]"
+LOOP = "    for i in range(4):\n        C[group_id + i // 2 * 8, 2 * thread_in_group + i % 2] = d[i]"
 BY_LANE = (
     "a = (A[lane // 4, lane % 4], A[lane // 4 + 8, lane % 4], A[lane // 4, lane % 4 + 4], A[lane // 4 + 8, lane % 4 + 4])"
 )
@@ -35,28 +38,28 @@ PARTS = (
 ADDED = "\n                ".join(old for old, _ in PARTS)
 ADDED_BY_LOOPS = "for h in range(2):\n                    for s in range(2):\n                        R_O[i + h, left + s * FLOAT4] += part[2 * h + s]"
 
-UPPER = "    a0 = A[g, t] if upper else zero\n    a2 = A[g, t + 4] if upper else zero\n"
-A0, A2 = "A[g, t] if upper else zero", "A[g, t + 4] if upper else zero"
+UPPER = "    a0 = A[group_id, thread_in_group] if upper else zero\n    a2 = A[group_id, thread_in_group + 4] if upper else zero\n"
+A0, A2 = "A[group_id, thread_in_group] if upper else zero", "A[group_id, thread_in_group + 4] if upper else zero"
 
 ANSWERS = {
     "product": [
-        wrong("rows and columns of A exchanged", "out of bounds", (A, "a = (A[t, g], A[t, g + 8], A[t + 4, g], A[t + 4, g + 8])")),
-        wrong("rows and columns of B exchanged", "answer", (B, "b = (B[g, t], B[g, t + 4])")),
-        wrong("t + 4 forgotten in A", "answer", (A, "a = (A[g, t], A[g + 8, t], A[g, t], A[g + 8, t])")),
-        wrong("t + 4 forgotten in B", "answer", (B, "b = (B[t, g], B[t, g])")),
-        wrong("A's right column before its lower row", "answer", (A, "a = (A[g, t], A[g, t + 4], A[g + 8, t], A[g + 8, t + 4])")),
-        wrong("A's numbers are neighbours in the row", "answer", (A, "a = (A[g, 2 * t], A[g + 8, 2 * t], A[g, 2 * t + 1], A[g + 8, 2 * t + 1])")),
-        wrong("sums written to column g", "answer", ("C[g, 2 * t] = d[0]", "C[2 * t, g] = d[0]"), ("C[g, 2 * t + 1] = d[1]", "C[2 * t + 1, g] = d[1]"), ("C[g + 8, 2 * t] = d[2]", "C[2 * t + 8, g] = d[2]"), ("C[g + 8, 2 * t + 1] = d[3]", "C[2 * t + 9, g] = d[3]")),
-        wrong("sums written to t and t + 4", "answer", ("C[g, 2 * t] =", "C[g, t] ="), ("C[g, 2 * t + 1]", "C[g, t + 4]"), ("C[g + 8, 2 * t] =", "C[g + 8, t] ="), ("C[g + 8, 2 * t + 1]", "C[g + 8, t + 4]")),
-        wrong("t for 2 * t", "global race", (SUMS, SUMS.replace("2 * t", "t"))),
-        wrong("the lower rows never written", "answer", ("    C[g + 8, 2 * t] = d[2]\n    C[g + 8, 2 * t + 1] = d[3]", "    pass")),
-        wrong("g and t exchanged", "answer", (A, f"g, t = lane % 8, lane // 8\n    {A}")),
+        wrong("rows and columns of A exchanged", "out of bounds", (A, "a = (A[thread_in_group, group_id], A[thread_in_group, group_id + 8], A[thread_in_group + 4, group_id], A[thread_in_group + 4, group_id + 8])")),
+        wrong("rows and columns of B exchanged", "answer", (B, "b = (B[group_id, thread_in_group], B[group_id, thread_in_group + 4])")),
+        wrong("thread_in_group + 4 forgotten in A", "answer", (A, "a = (A[group_id, thread_in_group], A[group_id + 8, thread_in_group], A[group_id, thread_in_group], A[group_id + 8, thread_in_group])")),
+        wrong("thread_in_group + 4 forgotten in B", "answer", (B, "b = (B[thread_in_group, group_id], B[thread_in_group, group_id])")),
+        wrong("A's right column before its lower row", "answer", (A, "a = (A[group_id, thread_in_group], A[group_id, thread_in_group + 4], A[group_id + 8, thread_in_group], A[group_id + 8, thread_in_group + 4])")),
+        wrong("A's numbers are neighbours in the row", "answer", (A, "a = (A[group_id, 2 * thread_in_group], A[group_id + 8, 2 * thread_in_group], A[group_id, 2 * thread_in_group + 1], A[group_id + 8, 2 * thread_in_group + 1])")),
+        wrong("sums written to column group_id", "answer", ("C[group_id, 2 * thread_in_group] = d[0]", "C[2 * thread_in_group, group_id] = d[0]"), ("C[group_id, 2 * thread_in_group + 1] = d[1]", "C[2 * thread_in_group + 1, group_id] = d[1]"), ("C[group_id + 8, 2 * thread_in_group] = d[2]", "C[2 * thread_in_group + 8, group_id] = d[2]"), ("C[group_id + 8, 2 * thread_in_group + 1] = d[3]", "C[2 * thread_in_group + 9, group_id] = d[3]")),
+        wrong("sums written to thread_in_group and thread_in_group + 4", "answer", ("C[group_id, 2 * thread_in_group] =", "C[group_id, thread_in_group] ="), ("C[group_id, 2 * thread_in_group + 1]", "C[group_id, thread_in_group + 4]"), ("C[group_id + 8, 2 * thread_in_group] =", "C[group_id + 8, thread_in_group] ="), ("C[group_id + 8, 2 * thread_in_group + 1]", "C[group_id + 8, thread_in_group + 4]")),
+        wrong("thread_in_group for 2 * thread_in_group", "global race", (SUMS, SUMS.replace("2 * thread_in_group", "thread_in_group"))),
+        wrong("the lower rows never written", "answer", ("    C[group_id + 8, 2 * thread_in_group] = d[2]\n    C[group_id + 8, 2 * thread_in_group + 1] = d[3]", "    pass")),
+        wrong("group_id and thread_in_group exchanged", "answer", (A, f"group_id, thread_in_group = lane % 8, lane // 8\n    {A}")),
         wrong("b before a", "broken", (D, "d = mma_tf32(b, a, (zero, zero, zero, zero))")),
-        wrong("sums begin with what is in C", "answer", (D, "d = mma_tf32(a, b, (C[g, 2 * t], C[g, 2 * t + 1], C[g + 8, 2 * t], C[g + 8, 2 * t + 1]))")),
-        wrong("only lanes with t below 2", "inactive lane", (D, f"if t > 1:\n        return\n    {D}")),
+        wrong("sums begin with what is in C", "answer", (D, "d = mma_tf32(a, b, (C[group_id, 2 * thread_in_group], C[group_id, 2 * thread_in_group + 1], C[group_id + 8, 2 * thread_in_group], C[group_id + 8, 2 * thread_in_group + 1]))")),
+        wrong("only lanes with thread_in_group below 2", "inactive lane", (D, f"if thread_in_group > 1:\n        return\n    {D}")),
         wrong("no product, only zeros", "answer", (D, "d = (zero, zero, zero, zero)")),
         right("the sums in a loop", (SUMS, LOOP)),
-        right("the sums at once", (SUMS, "    C[g, 2 * t], C[g, 2 * t + 1], C[g + 8, 2 * t], C[g + 8, 2 * t + 1] = d")),
+        right("the sums at once", (SUMS, "    C[group_id, 2 * thread_in_group], C[group_id, 2 * thread_in_group + 1], C[group_id + 8, 2 * thread_in_group], C[group_id + 8, 2 * thread_in_group + 1] = d")),
         right("from the lane's number, all in the call", (A, BY_LANE), (f"    {B}\n", ""), (D, f"d = mma_tf32(a, {B[4:]}, (zero, zero, zero, zero))")),
     ],
     "accurate": [
@@ -83,19 +86,19 @@ ANSWERS = {
     ],
     "rows": [
         given("inactive lane"),
-        wrong("returns where there is no lower row", "inactive lane", (UPPER, "    if not lower:\n        return\n    a0, a2 = A[g, t], A[g, t + 4]\n")),
-        wrong("no check", "out of bounds", (A0, "A[g, t]"), (A2, "A[g, t + 4]")),
-        wrong("checks one of both", "out of bounds", (A2, "A[g, t + 4]")),
+        wrong("returns where there is no lower row", "inactive lane", (UPPER, "    if not lower:\n        return\n    a0, a2 = A[group_id, thread_in_group], A[group_id, thread_in_group + 4]\n")),
+        wrong("no check", "out of bounds", (A0, "A[group_id, thread_in_group]"), (A2, "A[group_id, thread_in_group + 4]")),
+        wrong("checks one of both", "out of bounds", (A2, "A[group_id, thread_in_group + 4]")),
         wrong("zeros for all", "answer", (A0, "zero"), (A2, "zero")),
-        wrong("asks whether there is a lower row", "answer", (A0, "A[g, t] if lower else zero"), (A2, "A[g, t + 4] if lower else zero")),
-        wrong("checks t in place of g", "out of bounds", (A0, "A[g, t] if t < A.shape[0] else zero"), (A2, "A[g, t + 4] if t < A.shape[0] else zero")),
-        wrong("the columns exchanged", "answer", (A0, A2), (UPPER[UPPER.index("    a2"):], "    a2 = A[g, t] if upper else zero\n")),
-        wrong("the lower rows not checked", "out of bounds", ("A[g + 8, t] if lower else zero", "A[g + 8, t]")),
+        wrong("asks whether there is a lower row", "answer", (A0, "A[group_id, thread_in_group] if lower else zero"), (A2, "A[group_id, thread_in_group + 4] if lower else zero")),
+        wrong("checks thread_in_group in place of group_id", "out of bounds", (A0, "A[group_id, thread_in_group] if thread_in_group < A.shape[0] else zero"), (A2, "A[group_id, thread_in_group + 4] if thread_in_group < A.shape[0] else zero")),
+        wrong("the columns exchanged", "answer", (A0, A2), (UPPER[UPPER.index("    a2"):], "    a2 = A[group_id, thread_in_group] if upper else zero\n")),
+        wrong("the lower rows not checked", "out of bounds", ("A[group_id + 8, thread_in_group] if lower else zero", "A[group_id + 8, thread_in_group]")),
         wrong("the lower rows written without a check", "out of bounds", ("    if lower:\n", "    if True:\n")),
-        wrong("rows and columns of B exchanged", "answer", ("b = (B[t, g], B[t + 4, g])", "b = (B[g, t], B[g, t + 4])")),
+        wrong("rows and columns of B exchanged", "answer", ("b = (B[thread_in_group, group_id], B[thread_in_group + 4, group_id])", "b = (B[group_id, thread_in_group], B[group_id, thread_in_group + 4])")),
         wrong("a product of whole matrices alone", "answer", ("    d = mma_tf32(", "    if A.shape[0] < 16:\n        return\n    d = mma_tf32(")),
-        right("another row instead, which nobody writes", (A0, "A[min(g, A.shape[0] - 1), t]"), (A2, "A[min(g, A.shape[0] - 1), t + 4]")),
-        right("zeros first, then what there is", (UPPER, "    a0, a2 = zero, zero\n    if upper:\n        a0, a2 = A[g, t], A[g, t + 4]\n")),
-        right("returns after the product", ("    if upper:\n        C[g, 2 * t] = d[0]\n        C[g, 2 * t + 1] = d[1]\n", "    if not upper:\n        return\n    C[g, 2 * t] = d[0]\n    C[g, 2 * t + 1] = d[1]\n")),
+        right("another row instead, which nobody writes", (A0, "A[min(group_id, A.shape[0] - 1), thread_in_group]"), (A2, "A[min(group_id, A.shape[0] - 1), thread_in_group + 4]")),
+        right("zeros first, then what there is", (UPPER, "    a0, a2 = zero, zero\n    if upper:\n        a0, a2 = A[group_id, thread_in_group], A[group_id, thread_in_group + 4]\n")),
+        right("returns after the product", ("    if upper:\n        C[group_id, 2 * thread_in_group] = d[0]\n        C[group_id, 2 * thread_in_group + 1] = d[1]\n", "    if not upper:\n        return\n    C[group_id, 2 * thread_in_group] = d[0]\n    C[group_id, 2 * thread_in_group + 1] = d[1]\n")),
     ],
 }

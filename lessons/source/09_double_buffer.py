@@ -187,7 +187,7 @@ stage_kernel(
             "",
         ),
         (
-            "            if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers\n",
+            "            if slice_ < SLICES:  # lines 3-4 and 14-15, first half: global memory to registers\n",
             "            if slice_ > 0:\n"
             "                for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead\n"
             "                    read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)\n"
@@ -196,7 +196,7 @@ stage_kernel(
             "                    multiply(R_F1, R_I1, R_O)\n"
             "                read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)\n"
             "                multiply(R_F0, R_I0, R_O)\n"
-            "            if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers\n",
+            "            if slice_ < SLICES:  # lines 3-4 and 14-15, first half: global memory to registers\n",
         ),
     ),
     called="make_slow",

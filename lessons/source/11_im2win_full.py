@@ -22,7 +22,7 @@ from convlab.lessons import one_request, side_by_side, traced
 One instruction can move four numbers, 16 bytes, if they are neighbours and begin at a multiple of 16 bytes.
 Since s08 the kernels fetch the filter with such float4 loads. They cannot fetch the input in this way, because in an image a window's pixels begin anywhere.
 
-In s10's tensor they begin anywhere, too. There a window has `H_f * W_f` contiguous numbers for each channel, for example nine, which is no multiple of four. One more change solves this: put the **channels innermost**. For each column of the input the numbers of *all* channels form a group of `H_f * C_i` numbers. If this is no multiple of four, zeros fill up the group. Then
+In s10's tensor they begin anywhere, too. There a window has `H_f * W_f` contiguous numbers for each channel, for example nine, which is no multiple of four. One more change solves this: put the **channels innermost**. For each column of the input the numbers of *all* channels form a **column group** of `H_f * C_i` numbers. If this is no multiple of four, zeros fill up the group. Then
 
 - all numbers of a window are **contiguous**, `W_f` groups long;
 - every window begins at a multiple of four numbers, as groups do;

@@ -57,8 +57,8 @@ copy writes a zero. You need three calls:
 | call | does |
 | --- | --- |
 | `copy_async(...)` | starts a copy; inside `fetch_filter` and `fetch_windows` |
-| `commit_copies()` | makes a **group** of the copies that this thread has started since its last `commit_copies()` |
-| `wait_copies(n)` | waits until at most the `n` last groups of this thread are still in flight |
+| `commit_copies()` | makes a **commit group** of the copies that this thread has started since its last `commit_copies()` |
+| `wait_copies(n)` | waits until at most the `n` last commit groups of this thread are still in flight |
 
 The copies need no registers, so more than one slice can be in flight. Shared memory is a **multistage pipeline**
 of `DEPTH` stages, usually three: while the block multiplies the slice in one stage, the next two slices arrive

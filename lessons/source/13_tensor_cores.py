@@ -37,9 +37,10 @@ who_holds_what(lane=5)
 
 # %% [markdown]
 """
-Two numbers describe a lane: `g = lane // 4`, from 0 to 7, and `t = lane % 4`, from 0 to 3. Find
-lane 5, which has `g = 1` and `t = 1`, in all three matrices, then lane 6 and lane 9. Which rows and
-columns follow from `g`, and which from `t`?
+Two numbers describe a lane: `group_id = lane // 4`, from 0 to 7, and `thread_in_group = lane % 4`, from
+0 to 3. (PTX, the GPU's assembly language, calls them groupID and threadID_in_group.) Find lane 5, which has
+`group_id = 1` and `thread_in_group = 1`, in all three matrices, then lane 6 and lane 9. Which rows and
+columns follow from `group_id`, and which from `thread_in_group`?
 
 In a kernel a lane's numbers are tuples, in this order:
 
@@ -58,22 +59,23 @@ call, its numbers are missing.
 ## Your turn: a product by one warp
 
 Write `C = A @ B`. `A` is 16 x 8, `B` 8 x 8, `C` 16 x 8, all stored row by row, as in NumPy. The
-kernel is launched with one block of 32 threads; `lane`, `g`, `t` and `zero` are given.
-(`c = (zero, zero, zero, zero)`, because there is nothing to add yet.)
+kernel is launched with one block of 32 threads; `lane`, `group_id`, `thread_in_group` and `zero` are
+given. (`c = (zero, zero, zero, zero)`, because there is nothing to add yet.)
 
 <details><summary>Tip: the numbers of A</summary>
 
-The upper left number is `A[g, t]`. The lower numbers are 8 rows below, and the right numbers are 4
-columns further right.
+The upper left number is `A[group_id, thread_in_group]`. The lower numbers are 8 rows below, and the
+right numbers are 4 columns further right.
 </details>
 <details><summary>Tip: the numbers of B</summary>
 
-Here `g` is the column: `B[t, g]` and, four rows below, `B[t + 4, g]`.
+Here `group_id` is the column: `B[thread_in_group, group_id]` and, four rows below,
+`B[thread_in_group + 4, group_id]`.
 </details>
 <details><summary>Tip: the sums</summary>
 
-`d[0]` and `d[1]` are neighbours in row `g`: columns `2 * t` and `2 * t + 1`. `d[2]` and `d[3]` are 8 rows below
-them.
+`d[0]` and `d[1]` are neighbours in row `group_id`: columns `2 * thread_in_group` and
+`2 * thread_in_group + 1`. `d[2]` and `d[3]` are 8 rows below them.
 </details>
 """
 
@@ -82,16 +84,19 @@ them.
 @cuda.jit
 def product(A, B, C):
     lane = cuda.threadIdx.x
-    g, t = lane // 4, lane % 4
+    group_id, thread_in_group = lane // 4, lane % 4
     zero = float32(0)
     ### BEGIN SOLUTION: load this lane's numbers of A and B, multiply, store four sums to C
-    a = (A[g, t], A[g + 8, t], A[g, t + 4], A[g + 8, t + 4])
-    b = (B[t, g], B[t + 4, g])
+    a = (
+        A[group_id, thread_in_group], A[group_id + 8, thread_in_group],
+        A[group_id, thread_in_group + 4], A[group_id + 8, thread_in_group + 4],
+    )
+    b = (B[thread_in_group, group_id], B[thread_in_group + 4, group_id])
     d = mma_tf32(a, b, (zero, zero, zero, zero))
-    C[g, 2 * t] = d[0]
-    C[g, 2 * t + 1] = d[1]
-    C[g + 8, 2 * t] = d[2]
-    C[g + 8, 2 * t + 1] = d[3]
+    C[group_id, 2 * thread_in_group] = d[0]
+    C[group_id, 2 * thread_in_group + 1] = d[1]
+    C[group_id + 8, 2 * thread_in_group] = d[2]
+    C[group_id + 8, 2 * thread_in_group + 1] = d[3]
     ### END SOLUTION
 
 
@@ -281,28 +286,29 @@ lanes 0 to 19 have a row of `A`, lanes 20 to 31 have none. Fix the kernel.
 @cuda.jit
 def few_rows(A, B, C):
     lane = cuda.threadIdx.x
-    g, t = lane // 4, lane % 4
+    group_id, thread_in_group = lane // 4, lane % 4
     zero = float32(0)
-    upper, lower = g < A.shape[0], g + 8 < A.shape[0]  # does this lane have such a row?
+    # Does this lane have such a row?
+    upper, lower = group_id < A.shape[0], group_id + 8 < A.shape[0]
     ### BEGIN SOLUTION
-    a0 = A[g, t] if upper else zero
-    a2 = A[g, t + 4] if upper else zero
+    a0 = A[group_id, thread_in_group] if upper else zero
+    a2 = A[group_id, thread_in_group + 4] if upper else zero
     ### PLANTED
     #: if not upper:
     #:     return
-    #: a0 = A[g, t]
-    #: a2 = A[g, t + 4]
+    #: a0 = A[group_id, thread_in_group]
+    #: a2 = A[group_id, thread_in_group + 4]
     ### END SOLUTION
-    a1 = A[g + 8, t] if lower else zero
-    a3 = A[g + 8, t + 4] if lower else zero
-    b = (B[t, g], B[t + 4, g])
+    a1 = A[group_id + 8, thread_in_group] if lower else zero
+    a3 = A[group_id + 8, thread_in_group + 4] if lower else zero
+    b = (B[thread_in_group, group_id], B[thread_in_group + 4, group_id])
     d = mma_tf32((a0, a1, a2, a3), b, (zero, zero, zero, zero))
     if upper:
-        C[g, 2 * t] = d[0]
-        C[g, 2 * t + 1] = d[1]
+        C[group_id, 2 * thread_in_group] = d[0]
+        C[group_id, 2 * thread_in_group + 1] = d[1]
     if lower:
-        C[g + 8, 2 * t] = d[2]
-        C[g + 8, 2 * t + 1] = d[3]
+        C[group_id + 8, 2 * thread_in_group] = d[2]
+        C[group_id + 8, 2 * thread_in_group + 1] = d[3]
 
 
 # %%

@@ -75,7 +75,7 @@ class Tile:
         return blocks_for(terms, self.K_B) * self.K_B
 
     def channel_group(self, problem: ConvProblem) -> int:
-        """Channels of a group: K_B if it divides C_i (a slice is then one place), else 1."""
+        """Channels of a channel group: K_B if this divides C_i (a slice is one place), else 1."""
         return self.K_B if problem.C_i % self.K_B == 0 else 1
 
     def require_shared_memory(self, elements: int) -> None:

@@ -24,15 +24,15 @@ occupies registers. Probably to save registers, the compiler moves loads down in
 Asynchronous copies (``cp.async``) go from global to shared memory without registers::
 
     copy_async4(staged, i, a, first + i, first + i < a.size)  # four float32; copy_async: one
-    commit_copies()  # closes a group: the copies since the last group
-    wait_copies(0)  # until no more than 0 of this thread's groups are in flight
+    commit_copies()  # closes a commit group: the copies since the last one
+    wait_copies(0)  # until no more than 0 of this thread's commit groups are in flight
     cuda.syncthreads()  # until all threads have waited for theirs
 
 A copy has landed only when the thread that started it has waited for it. Until then no thread may
 access its target or start another copy to the target, and other threads need a barrier after the
 wait. If ``valid`` is false, the copy writes zeros and does not read global memory, so an edge needs
-no branch. ``wait_copies`` takes a literal or a constant of the kernel. It waits for groups in their
-order, and never for copies in no group. Target and source are C-contiguous float32 arrays, in
+no branch. ``wait_copies`` takes a literal or a constant of the kernel. It waits for commit groups
+in their order, and never for copies in none. Target and source are C-contiguous float32 arrays, in
 shared and in global memory; a GPU does not check this. For both indices, ``copy_async4`` has the
 rules of ``load4``. Asynchronous copies need compute capability 8.0.
 """
@@ -365,7 +365,7 @@ else:
 
     @intrinsic
     def commit_copies(typing_context):  # type: ignore[no-untyped-def]
-        """Makes a group of this thread's copies that are in no group yet."""
+        """Makes a commit group of this thread's copies that are in none yet."""
         return types.void(), statement("cp.async.commit_group;")
 
     @intrinsic

@@ -20,7 +20,7 @@ ROWS, TERMS = 16, 16  # of a warp's matrix on the left of a warpgroup's product
 MOST_COLUMNS = 256
 SIZES = {"a": 4, "b": 2, "c": 4}  # how many numbers a lane has of each
 
-# What PTX calls groupID and threadID_in_group, by lane.
+# By lane: group_id and thread_in_group, PTX's groupID and threadID_in_group.
 _GROUP, _THREAD = np.divmod(np.arange(WARP), 4)
 _TF32_BITS, _HALF = np.uint32(0xFFFFE000), np.uint32(0x1000)  # half of its last place
 _NUMBER_BITS = memoryview(bytearray(4)).cast("I")

@@ -2,9 +2,11 @@
 
 A warp multiplies small matrices in one instruction::
 
-    a = to_tf32(A[g, t]), to_tf32(A[g + 8, t]), to_tf32(A[g, t + 4]), to_tf32(A[g + 8, t + 4])
-    b = to_tf32(B[t, g]), to_tf32(B[t + 4, g])
-    c = mma_tf32(a, b, c)  # with g = cuda.laneid // 4, t = cuda.laneid % 4
+    group_id, thread_in_group = cuda.laneid // 4, cuda.laneid % 4  # PTX: groupID, threadID_in_group
+    row, column, below, right = group_id, thread_in_group, group_id + 8, thread_in_group + 4
+    a = A[row, column], A[below, column], A[row, right], A[below, right]  # each by to_tf32
+    b = B[thread_in_group, group_id], B[thread_in_group + 4, group_id]  # each by to_tf32
+    c = mma_tf32(a, b, c)
 
 Each lane of the warp holds a few numbers of each matrix, its fragments, and all 32 lanes must make
 the call. TF32 has float32's 8 bits of exponent and 10 of its 23 bits of mantissa. ``to_tf32``
@@ -25,13 +27,12 @@ rest. B, on the right, is in shared memory, also in both parts, and the tensor c
 there by themselves. The tensor cores read less for each product than with ``mma``, and no lane
 loads B.
 
-Warp w of the four has rows 16 * w to 16 * w + 15. With ``g = cuda.laneid // 4`` and
-``t = cuda.laneid % 4`` a lane holds, of its warp's 16 rows,
+Warp w of the four has rows 16 * w to 16 * w + 15. Of these 16 rows a lane holds
 
-- of A eight numbers, in ``L`` and in ``T``: of terms 0 to 7 ``A[g, t], A[g + 8, t], A[g, t + 4],
-  A[g + 8, t + 4]``, then the same of terms 8 to 15,
-- of the product N / 2, in ``D``: for j from 0 to N / 8 - 1 ``D[g, 8 * j + 2 * t],
-  D[g, 8 * j + 2 * t + 1], D[g + 8, 8 * j + 2 * t], D[g + 8, 8 * j + 2 * t + 1]``.
+- of A eight numbers, in ``L`` and in ``T``: the four of terms 0 to 7 as above, then the same of
+  terms 8 to 15,
+- of the product N / 2, in ``D``: for j from 0 to N / 8 - 1 columns ``8 * j + 2 * thread_in_group``
+  and one more, of row ``group_id``, then of row ``group_id + 8``.
 
 B is ``32 * N`` numbers from ``S[at]`` on: of terms 0 to 7 the large parts, of these the small ones,
 then of terms 8 to 15; each as core matrices, ``[k // 4 % 2, n, k % 4]``.
@@ -179,12 +180,14 @@ else:
     def mma_tf32(typing_context, a, b, c):  # type: ignore[no-untyped-def]
         """``D = A @ B + C`` by a warp's tensor core, of which this lane holds and gets a fragment.
 
-        A is 16 x 8, B 8 x 8, C and D are 16 x 8. With ``g = cuda.laneid // 4`` and
-        ``t = cuda.laneid % 4``, what PTX calls groupID and threadID_in_group, a lane holds
+        A is 16 x 8, B 8 x 8, C and D are 16 x 8. With ``group_id = cuda.laneid // 4`` and
+        ``thread_in_group = cuda.laneid % 4``, PTX's groupID and threadID_in_group, a lane holds
 
-        - of A four numbers: ``A[g, t], A[g + 8, t], A[g, t + 4], A[g + 8, t + 4]``,
-        - of B two: ``B[t, g], B[t + 4, g]``,
-        - of C and D four: ``C[g, 2 * t], C[g, 2 * t + 1], C[g + 8, 2 * t], C[g + 8, 2 * t + 1]``,
+        - of A four numbers: rows ``group_id`` and ``group_id + 8`` of column ``thread_in_group``,
+          then of column ``thread_in_group + 4``,
+        - of B two: rows ``thread_in_group`` and ``thread_in_group + 4`` of column ``group_id``,
+        - of C and D four: columns ``2 * thread_in_group`` and one more of row ``group_id``, then of
+          row ``group_id + 8``,
 
         as tuples of float32. The tensor core leaves out the last 13 bits of A's and B's numbers, so
         ``to_tf32`` rounds them before. Products are exact, and each D is within

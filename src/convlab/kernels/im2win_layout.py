@@ -1,10 +1,10 @@
 """The im2win tensor with channels innermost, for s10b to s11c, and the filter packed to match.
 
 s10's tensor keeps channels outermost, so windows start at any address. Here channels are innermost:
-``windows[i * H_o + m, k, u * C_i + r] = input[i, r, m * s_h + u * d_h - p_h, k - p_w]``, groups of
-``G = H_f * C_i`` elements per column, rounded up to a multiple of four with zeros. All
-``K_W = W_f * G`` elements of a window are then neighbours and start at a multiple of 16 bytes.
-(With dilation in width, the columns of a window are d_w groups apart.)
+``windows[i * H_o + m, k, u * C_i + r] = input[i, r, m * s_h + u * d_h - p_h, k - p_w]``. A column
+is a column group (here: group) of ``G = H_f * C_i`` elements, rounded up to a multiple of four with
+zeros. All ``K_W = W_f * G`` elements of a window are then neighbours and start at a multiple of 16
+bytes. (With dilation in width, the columns of a window are d_w groups apart.)
 
 The transform computes nothing, so the time of a copy of equally many bytes is its lower bound.
 Neighbours in the input are far apart in the tensor, so each kernel fills a tile of shared memory

@@ -36,8 +36,8 @@ class Layout:
 
 def core_matrices(tile: Tile) -> Layout:
     """8 columns of 4 terms each, ``[k // 8, part, k // 4 % 2, column, k % 4]``. In order, the
-    columns are channels 0, 4, 1, 5, 2, 6, 3 and 7 of eight: thread i of a group, whose sums are
-    columns 2i and 2i + 1, has channels i, i + 4, i + 8, ..., evenly spaced for the epilogue."""
+    columns are channels 0, 4, 1, 5, 2, 6, 3 and 7 of eight: a lane, whose sums are columns
+    2 * thread_in_group and one more, has channels thread_in_group, + 4, + 8, ..., evenly spaced."""
     return Layout(m1=8, m4=4, m8=32, m16=64, k1=1, k4=4 * tile.M_B, small=8 * tile.M_B)
 
 

@@ -27,11 +27,12 @@ from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import FLOAT4, gpu_only
 from convlab.kernels import window_copies
-from convlab.kernels.window_copies import FLOAT4_STEP, INFINITY
+from convlab.kernels.window_copies import INFINITY
 from convlab.problem import ConvProblem
 from convlab.stage import Tile
 
 MMA_K = 8  # terms that an instruction multiplies
+FLOAT4_STEP = 4  # a lane has every fourth float4 of windows up to s13, and only one from s13b on
 
 
 def make_unrolled(multiply: Any, K_B: int, STEP: int) -> Any:
@@ -78,8 +79,8 @@ def require_warpgroup_tile(tile: Tile) -> None:
 def make_epilogue(
     problem: ConvProblem, tile: Tile, relu: bool, filter_number: Any, LANES_M: int, LANES: int
 ) -> Any:
-    """``epilogue(R_O, input, packed, bias, output, m0, n0)``: a lane's outputs, from its first
-    channel m0 and window n0 on; channels lie ``LANES_M`` apart, a float4's windows ``LANES``."""
+    """``epilogue(R_O, input, packed, bias, output, m_t, n_t)``: a lane's outputs, from its first
+    channel m_t and window n_t on; channels lie ``LANES_M`` apart, a float4's windows ``LANES``."""
     fix_up = make_fix_up(problem, tile, relu, filter_number, LANES_M, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -89,9 +90,9 @@ def make_epilogue(
     write = window_copies.make_write(problem, tile, relu, row_of, FLOAT4_STEP, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def epilogue(R_O, input, packed, bias, output, m0, n0):
-        if write(R_O, bias, output, m0, n0):
-            fix_up(input, packed, bias, output, m0, n0)
+    def epilogue(R_O, input, packed, bias, output, m_t, n_t):
+        if write(R_O, bias, output, m_t, n_t):
+            fix_up(input, packed, bias, output, m_t, n_t)
 
     return epilogue
 
@@ -110,11 +111,11 @@ def make_fix_up(
     finish = window_copies.make_finish(relu)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fix_up(input, packed, bias, output, m0, n0):
+    def fix_up(input, packed, bias, output, m_t, n_t):
         for e in range(M_T * N_T):
             i, j = uint32(e) // N_T, uint32(e) % N_T
-            m = m0 + i * LANES_M
-            n = n0 + j // FLOAT4 * (FLOAT4 * FLOAT4_STEP) + j % FLOAT4 * LANES
+            m = m_t + i * LANES_M
+            n = n_t + j // FLOAT4 * (FLOAT4 * FLOAT4_STEP) + j % FLOAT4 * LANES
             if m >= M or n >= N:
                 continue
             i_n, pixel = n // PIXELS, n % PIXELS

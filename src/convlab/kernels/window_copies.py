@@ -2,16 +2,15 @@
 
 From s11d on, copies replace the im2win tensor. Neighbouring threads fetch the same element of
 neighbouring windows, so each row of a slice is read along a row of the input; for padding the
-copies write zeros. A window's K elements have this order: groups of channels; in a group, the
-filter's places (u, v) row by row; at a place, the channels of the group. If K_B divides C_i, a
-group has K_B channels, and a slice is one place of one group, which is looked up once for all its
-elements. If not (three input channels), a group is one channel, and every element is looked up.
+copies write zeros. A window's K elements have this order: channel groups; in one, the filter's
+places (u, v) row by row; at a place, the group's channels. If K_B divides C_i, a channel group has
+K_B channels, and a slice is one place of one channel group, which is looked up once for all its
+elements. If not (three input channels), it is one channel, and every element is looked up.
 Successive slices read almost the same rows, which are still in L1.
 
-From s11e on, the epilogue stores four outputs by one 128-bit store if the number of outputs per
-image is a multiple of four, because a thread's windows are then neighbours. Otherwise stores are
-scalar, and windows are interleaved across the lanes of a warp, so that the lanes' stores touch
-neighbours. Without this they would touch four sectors and write a quarter of each.
+From s11e on, the epilogue stores float4s if the number of outputs per image is a multiple of four,
+because a thread's windows are then neighbours. Otherwise stores are scalar, and windows are
+interleaved across the lanes of a warp, so that the lanes' stores touch neighbours.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from convlab.stage import Tile, blocks_for
 
 TABLE_BYTES = 48 * 1024  # of the 64 KiB of constant memory; beyond it, places are computed
 INFINITY = np.float32(np.inf)
-FLOAT4_STEP = 4  # for mma: float4s of a lane are 4 float4s apart
 
 
 def fetching_columns(tile: Tile) -> tuple[int, int]:
@@ -107,21 +105,22 @@ def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> Any:
 
 
 def make_interleave(LANES: int) -> tuple[Any, Any]:
-    """``column(window)``, where a window of the block lies in a slice's rows, and
+    """``column_of(window)``, where a window of the block lies in a slice's rows, and
     ``window_at(column)``, the first of the four windows there; each next window is ``LANES``
     further. A lane reads four columns with one load. LANES = 1: four neighbours. LANES = 8: columns
-    4 to 7 are windows 1, 9, 17 and 25, so eight lanes store neighbours."""
+    4 to 7 are windows 1, 9, 17 and 25, so eight lanes store neighbours. Steps by multiples of ALL
+    are the same in both: AT_A_TIME is one, and 4 * FLOAT4_STEP if a thread has several float4s."""
     ALL = FLOAT4 * LANES
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def column(window):
+    def column_of(window):
         return window // ALL * ALL + window % LANES * FLOAT4 + window % ALL // LANES
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def window_at(column):
         return column // ALL * ALL + column % ALL // FLOAT4
 
-    return column, window_at
+    return column_of, window_at
 
 
 def make_windows_of_thread(
@@ -161,7 +160,7 @@ def make_fetch_windows(
     STEP = tile.threads // AT_A_TIME  # rows of the slice that are fetched at a time
     TURNS, EVEN = blocks_for(K_B, STEP), K_B % STEP == 0
     ALL_INSIDE, TAIL = p.padding == ((0, 0), (0, 0)), K % K_B != 0
-    locate, (column, _) = make_locate(problem, tile), make_interleave(lanes)
+    locate, (column_of, _) = make_locate(problem, tile), make_interleave(lanes)
     index = int32 if p.N_i * p.C_i * p.H_i * p.W_i < 2**31 else int64  # 32-bit arithmetic is faster
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -179,7 +178,7 @@ def make_fetch_windows(
         for c in range(TIMES):
             valid = inside(i_h[c] + down, i_w[c] + across)
             source = first[c] + offset + k0 * PLANE
-            near = column(t % AT_A_TIME) + c * AT_A_TIME
+            near = column_of(t % AT_A_TIME) + c * AT_A_TIME
             target = (pipe * K_B + k0) * PITCH + near
             for f in range(TURNS):
                 if EVEN or k0 + f * STEP < K_B:
@@ -190,7 +189,7 @@ def make_fetch_windows(
     def place_by_place(input, slice_, pipe, t, first, i_h, i_w, S_I):
         # If all threads fetch one row, the constant 0 lets the compiler look it up once per warp.
         k0 = int64(0) if STEP == 1 else int64(t // AT_A_TIME)
-        near = column(t % AT_A_TIME)
+        near = column_of(t % AT_A_TIME)
         target = (pipe * K_B + k0) * PITCH + near
         for f in range(TURNS):
             if EVEN or k0 + f * STEP < K_B:
@@ -232,13 +231,13 @@ def make_finish(relu: bool) -> Any:
 
 
 def make_write(
-    problem: ConvProblem, tile: Tile, relu: bool, row_of: Any, COLUMNS: int, LANES: int
+    problem: ConvProblem, tile: Tile, relu: bool, row_of: Any, FLOAT4_STEP: int, LANES: int
 ) -> Any:
-    """``write(R_O, bias, output, m0, n0)`` stores a thread's outputs, from its first channel and
-    window on. Channel i is ``row_of(i)`` further; float4s lie ``4 * COLUMNS`` windows apart, a
-    float4's windows ``LANES``. Returns whether some sum is not finite. Scalar stores go channel
-    after channel, so the next store of the same lanes goes to the same sectors. Indices are
-    unsigned, which removes Numba's wraparound for negative indices."""
+    """``write(R_O, bias, output, m_t, n_t)`` stores a thread's outputs, from its first channel m_t
+    and window n_t on. Channel i is ``row_of(i)`` further; float4s lie ``4 * FLOAT4_STEP`` windows
+    apart, a float4's windows ``LANES``. Returns whether some sum is not finite, for the fix-up of
+    s12b to s14. Scalar stores go channel after channel, so the next store of the same lanes goes to
+    the same sectors. Unsigned indices have no wraparound for negative ones."""
     M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_T, N_T = tile.M_T, tile.N_T
     ALIGNED = PIXELS % FLOAT4 == 0  # no float4 crosses into the next image
@@ -247,21 +246,21 @@ def make_write(
     finish = make_finish(relu)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def write(R_O, bias, output, m0, n0):
+    def write(R_O, bias, output, m_t, n_t):
         not_finite = False
         starts = cuda.local.array(FLOAT4, uint64)
         for j in range(0, N_T, FLOAT4):
-            if not WHOLE_COLUMNS and n0 + j * COLUMNS >= N:
+            if not WHOLE_COLUMNS and n_t + j * FLOAT4_STEP >= N:
                 continue
             for c in range(0, FLOAT4, STEP):
-                n = n0 + j * COLUMNS + c * LANES
-                starts[c] = uint64((n // PIXELS * M + m0) * PIXELS + n % PIXELS)
+                n = n_t + j * FLOAT4_STEP + c * LANES
+                starts[c] = uint64((n // PIXELS * M + m_t) * PIXELS + n % PIXELS)
             for i in range(M_T):
                 row = row_of(i)
-                if WHOLE_ROWS or m0 + row < M:
-                    b = bias[m0 + row]
+                if WHOLE_ROWS or m_t + row < M:
+                    b = bias[m_t + row]
                     for c in range(0, FLOAT4, STEP):
-                        if WHOLE_COLUMNS or ALIGNED or n0 + j * COLUMNS + c * LANES < N:
+                        if WHOLE_COLUMNS or ALIGNED or n_t + j * FLOAT4_STEP + c * LANES < N:
                             at = starts[c] + uint64(row * PIXELS)
                             if ALIGNED:
                                 x, y = finish(R_O[i, j], b), finish(R_O[i, j + 1], b)

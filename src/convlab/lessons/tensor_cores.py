@@ -38,11 +38,25 @@ NOWHERE: Place = ("", -1, -1)
 @cuda.jit
 def _one_warp(A, B, C):  # type: ignore[no-untyped-def]
     """``C = A @ B``: what the picture shows without a kernel."""
-    g, t = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
+    group_id, thread_in_group = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
     zero = float32(0)
-    a = (A[g, t], A[g + 8, t], A[g, t + 4], A[g + 8, t + 4])
-    d = mma_tf32(a, (B[t, g], B[t + 4, g]), (zero, zero, zero, zero))
-    C[g, 2 * t], C[g, 2 * t + 1], C[g + 8, 2 * t], C[g + 8, 2 * t + 1] = d
+    a = (
+        A[group_id, thread_in_group],
+        A[group_id + 8, thread_in_group],
+        A[group_id, thread_in_group + 4],
+        A[group_id + 8, thread_in_group + 4],
+    )
+    d = mma_tf32(
+        a,
+        (B[thread_in_group, group_id], B[thread_in_group + 4, group_id]),
+        (zero, zero, zero, zero),
+    )
+    (
+        C[group_id, 2 * thread_in_group],
+        C[group_id, 2 * thread_in_group + 1],
+        C[group_id + 8, 2 * thread_in_group],
+        C[group_id + 8, 2 * thread_in_group + 1],
+    ) = d
 
 
 class Products(NamedTuple):
@@ -77,9 +91,14 @@ OPERANDS = ("a[0]", "a[1]", "a[2]", "a[3]", "b[0]", "b[1]")  # as PTX numbers th
 
 def wanted_of(lane: int) -> list[Place]:
     """Which element of A or B a lane must bring as each of ``OPERANDS``."""
-    g, t = divmod(lane, 4)
-    of_a = [("A", g, t), ("A", g + 8, t), ("A", g, t + 4), ("A", g + 8, t + 4)]
-    return [*of_a, ("B", t, g), ("B", t + 4, g)]
+    group_id, thread_in_group = divmod(lane, 4)
+    of_a = [
+        ("A", group_id, thread_in_group),
+        ("A", group_id + 8, thread_in_group),
+        ("A", group_id, thread_in_group + 4),
+        ("A", group_id + 8, thread_in_group + 4),
+    ]
+    return [*of_a, ("B", thread_in_group, group_id), ("B", thread_in_group + 4, group_id)]
 
 
 def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
@@ -111,14 +130,14 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
     mine = sorted(place for place, lanes in held.items() if lane in lanes)
     for matrix, row, column in mine:
         grid.frame(at[matrix][0] + column, at[matrix][1] + row)
-    who = f"lane {lane} (g = {lane // 4}, t = {lane % 4})"
+    who = f"lane {lane} (group_id = {lane // 4}, thread_in_group = {lane % 4})"
     alt = (
         f"Matrices A {rows} x 8, B 8 x 8 and C {rows} x 8. {len(present)} lanes come to the "
         f"product; {who} holds {', '.join(map(_said, mine)) or 'nothing'}"
     )
     caption = (
         "The number in a box is the lane that brings this element of A or B, or that gets this "
-        "element of C and writes it, as the simulator saw it; a colour is a g = lane // 4. "
+        "element of C and writes it, as the simulator saw it; a colour is a group_id. "
         f"Frames mark what {who} holds."
     )
     if missing := sorted(set(range(WARP)) - set(present)):
@@ -227,8 +246,8 @@ def _wrong_operand(
     lane, got, wanted = wrong[0]
     brought = _said(names[got]) if got in names else f"{got:g}, which is in neither matrix,"
     what = (
-        f"Lane {lane} (g = {lane // 4}, t = {lane % 4}) brings {brought} as {name}; wanted is "
-        f"{_said(wanted)}. {len(wrong)} of {count} lanes bring a wrong {name}."
+        f"Lane {lane} (group_id = {lane // 4}, thread_in_group = {lane % 4}) brings {brought} as "
+        f"{name}; wanted is {_said(wanted)}. {len(wrong)} of {count} lanes bring a wrong {name}."
     )
     pairs = [(names.get(value, NOWHERE), place) for _, value, place in wrong]
     advice = HOW[name[0]]

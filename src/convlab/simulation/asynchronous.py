@@ -74,7 +74,7 @@ class AsyncCopies:
 
     def __init__(self, clock: Clock, strict: bool) -> None:
         self._clock, self._log, self._strict = clock, clock.log, strict
-        # By thread its groups of copies; the last one is still open.
+        # By thread its commit groups; the last one is still open.
         self._groups: dict[int, list[list[Copy]]] = defaultdict(lambda: [[]])
         self._checked: set[tuple[Any, Any]] = set()  # pairs of arrays
         self._all: list[Copy] = []  # of which something is in what the log holds
@@ -95,11 +95,11 @@ class AsyncCopies:
     # What a kernel calls.
 
     def commit(self) -> None:
-        """``commit_copies``: this thread's copies since the last one become a group."""
+        """``commit_copies``: this thread's copies since the last one become a commit group."""
         self._groups[self._clock.number].append([])
 
     def wait(self, groups: int) -> None:
-        """``wait_copies``: land the thread's oldest groups until ``groups`` remain in flight.
+        """``wait_copies``: land the oldest of the thread's commit groups until ``groups`` are left.
 
         Raises ``ValueError`` for a number below zero.
         """

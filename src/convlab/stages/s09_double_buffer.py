@@ -2,9 +2,9 @@
 
 Source: im2win paper (000), section 3.3 ("Double buffer and prefetching") and Algorithm 3. With two
 buffers in shared memory, one barrier per slice is enough: at the previous round's barrier, all
-threads had read the buffer that this round fills. With two buffers in registers, a thread reads
-step k + 1 before it multiplies step k. (The paper loads the next slice in lines 14-15, after the
-multiplication; here a thread loads it before, so that the multiplication hides the latency.)
+threads had read the buffer that this round fills. With two register buffers, a thread reads
+step k + 1 before it multiplies step k. Comments name lines of Algorithm 3 (see docs/ladder.md).
+(The paper's lines 14-15 load the next slice after the multiplication; here it hides their latency.)
 
     round 0        load 0   (lines 3-7: the prologue)         store 0   barrier
     round 1        load 1   multiply 0 except its last step   store 1   barrier   last step of 0
@@ -77,9 +77,9 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = K_B  # the slice's first row in the two buffers, 0 or K_B; each store flips it
+        k0 = K_B  # the slice's first row, 0 or K_B; a store first flips it, so slice 0 is at row 0
         for slice_ in range(SLICES + 1):  # line 8
-            if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
+            if slice_ < SLICES:  # lines 3-4 and 14-15, first half: global memory to registers
                 for f in range(F_FETCHED[0]):
                     e = t + f * THREADS
                     four = load4(packed, (slice_ * K_B + e // M_4) * M_P + m0 + e % M_4 * FLOAT4)
@@ -101,7 +101,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                     multiply(R_F1, R_I1, R_O)
                 read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
-            if slice_ < SLICES:  # lines 3-4 and 14-15: to the other buffer, which all have read
+            if slice_ < SLICES:  # lines 3-4 and 14-15, second half: to the buffer that is free
                 k0 = uint32(K_B - k0)  # uint32, since never negative
                 for f in range(F_FETCHED[0]):
                     e = t + f * THREADS

@@ -48,7 +48,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         for f in range(I_FLOAT4S):
             k = slice_ * K_B + (t + f * THREADS) % K_4 * FLOAT4
             four = (float32(0), float32(0), float32(0), float32(0))
-            if k < K_W:  # with dilation the columns of a window are d_w groups apart
+            if k < K_W:  # with dilation a window's columns are d_w column groups apart
                 four = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))
             fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four
 
@@ -115,9 +115,9 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = K_B  # the slice's first row in the two buffers, 0 or K_B; each store flips it
+        k0 = K_B  # the slice's first row, 0 or K_B; a store first flips it, so slice 0 is at row 0
         for slice_ in range(SLICES + 1):  # line 8
-            if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
+            if slice_ < SLICES:  # lines 3-4 and 14-15, first half: global memory to registers
                 fetch(windows, packed, m0, first_I, t, slice_, fetched_F, fetched_I)
             if slice_ > 0:
                 for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead
@@ -127,7 +127,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                     multiply(R_F1, R_I1, R_O)
                 read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
-            if slice_ < SLICES:  # lines 3-4 and 14-15: to the other buffer, which all have read
+            if slice_ < SLICES:  # lines 3-4 and 14-15, second half: to the buffer that is free
                 k0 = uint32(K_B - k0)  # uint32, since never negative
                 store(fetched_F, fetched_I, t, k0, S_F, S_I)
                 cuda.syncthreads()  # lines 5 and 16: all have filled it, and have read the other

@@ -49,7 +49,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
             e = t + f * THREADS
             k = slice_ * K_B + e % K_4 * FLOAT4
             four = (float32(0), float32(0), float32(0), float32(0))
-            if k < K_W:  # with dilation the columns of a window are d_w groups apart
+            if k < K_W:  # with dilation a window's columns are d_w column groups apart
                 four = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))
             fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four
 
@@ -121,14 +121,14 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = uint32(K_B)  # the slice's first row in the two buffers, 0 or K_B; each store flips it
+        k0 = uint32(K_B)  # the slice's first row, 0 or K_B; a store flips it, so slice 0 is at 0
         at_F, at_I = uint32(0), uint32(0)  # this thread's part of the slice
         for slice_ in range(SLICES + 1):  # line 8
-            if slice_ < SLICES:  # lines 3-4 and 14-15: global memory to registers
+            if slice_ < SLICES:  # lines 3-4 and 14-15, first half: global memory to registers
                 fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
             if slice_ > 0:
                 steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
-            if slice_ < SLICES:  # lines 3-4 and 14-15: to the other buffer, which all have read
+            if slice_ < SLICES:  # lines 3-4 and 14-15, second half: to the buffer that is free
                 k0 = uint32(K_B - k0)  # uint32, since never negative
                 at_F = uint32(k0 * M_B + ty * FLOAT4)
                 at_I = uint32(k0 * PITCH + tx * FLOAT4)

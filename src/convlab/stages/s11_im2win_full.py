@@ -49,7 +49,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
             k = slice_ * K_B + e % K_4 * FLOAT4
             four = (float32(0), float32(0), float32(0), float32(0))
             if (K_EVEN or k < K_W) and (I_EVEN or e < I_ALL):
-                # With dilation the columns of a window are d_w groups apart.
+                # With dilation the columns of a window are d_w column groups apart.
                 four = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))
             fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four
 
@@ -129,7 +129,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         store(fetched_F, fetched_I, t, k0, S_F, S_I)
         cuda.syncthreads()  # line 5: all threads have filled the slice
         read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
-        for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
+        for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: multiplies slice_ - 1
             if slice_ < SLICES:
                 fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
                 issue_loads()  # before the arithmetic: the compiler would move them behind it

@@ -47,7 +47,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         target = (k0 + t % K_B) * PITCH + t // K_B
         for f in range(I_COPIES):
             if I_EVEN or t // K_B + f * WINDOWS < N_B:
-                # With dilation the columns of a window are d_w groups apart.
+                # With dilation the columns of a window are d_w column groups apart.
                 source = first_I[f] + k + k // G * G * (d_w - 1)
                 copy_async(S_I, target + f * WINDOWS, windows, source, K_EVEN or k < K_W)
         commit_copies()
@@ -112,7 +112,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         wait_copies(0)
         cuda.syncthreads()  # line 5: all threads have filled the slice
         read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
-        for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
+        for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: multiplies slice_ - 1
             if slice_ < SLICES:
                 fetch(windows, packed, first_F, first_I, t, slice_, K_B - k0, S_F, S_I)
             steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12

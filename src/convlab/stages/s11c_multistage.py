@@ -2,8 +2,8 @@
 
 Source: ours, beyond the paper; CUTLASS has it from compute capability 8.0 on. In s11b a slice can
 arrive during the arithmetic of one slice; with three slices in shared memory it has the time of
-two. ``wait_copies(n)`` waits until at most n groups of copies are in flight. A thread commits one
-group per slice, and empty groups after the last slice, so that the count stays right.
+two. ``wait_copies(n)`` waits until at most n commit groups are in flight. A thread makes one per
+slice, and empty ones after the last slice, so that the count stays right.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -27,7 +27,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     row_and_column = make_warp_tile(ROWS, COLUMNS)
     PITCH = N_B + PADDING  # of the input slice
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
-    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must have arrived
+    IN_FLIGHT = DEPTH - 2  # commit groups that may be in flight when the next slice is needed
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     K_P = blocks_for(K_W, K_B) * K_B  # padded K_W
     ALIGNED = H_o * W_o % FLOAT4 == 0  # no float4 of outputs crosses into the next image
@@ -49,7 +49,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         target = (pipe * K_B + t % K_B) * PITCH + t // K_B
         for f in range(I_COPIES):
             if I_EVEN or t // K_B + f * WINDOWS < N_B:
-                # With dilation the columns of a window are d_w groups apart.
+                # With dilation the columns of a window are d_w column groups apart.
                 source = first_I[f] + k + k // G * G * (d_w - 1)
                 copy_async(S_I, target + f * WINDOWS, windows, source, K_EVEN or k < K_W)
 
@@ -116,11 +116,11 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         wait_copies(IN_FLIGHT)
         cuda.syncthreads()  # line 5: all threads have filled the slice
         read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
-        for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
+        for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: multiplies slice_ - 1
             free = pipe - 1 if pipe > 0 else DEPTH - 1  # all threads have multiplied its slice
             if slice_ + IN_FLIGHT < SLICES:
                 fetch(windows, packed, first_F, first_I, t, slice_ + IN_FLIGHT, free, S_F, S_I)
-            commit_copies()  # a group for each slice, at last empty ones: IN_FLIGHT counts slices
+            commit_copies()  # a commit group per slice, at last empty ones: IN_FLIGHT counts slices
             steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
             if slice_ < SLICES:
                 pipe = uint32(pipe + 1 if pipe + 1 < DEPTH else 0)

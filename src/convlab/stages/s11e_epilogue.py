@@ -26,7 +26,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
     row_and_column = make_warp_tile(ROWS, COLUMNS)
     PITCH = N_B  # of the input slice: neighbouring threads copy neighbouring windows
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
-    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must have arrived
+    IN_FLIGHT = DEPTH - 2  # commit groups that may be in flight when the next slice is needed
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     SLICES = blocks_for(problem.K, K_B)
     LANES = window_copies.interleaved_lanes(problem, LANES_N if BY_WARPS else 1)
@@ -39,7 +39,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
         """The distance from a thread's first channel to its channel i."""
         return i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
 
-    write = window_copies.make_write(problem, tile, relu, row_of, COLUMNS, LANES)
+    epilogue = window_copies.make_write(problem, tile, relu, row_of, COLUMNS, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
@@ -99,11 +99,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
         wait_copies(IN_FLIGHT)
         cuda.syncthreads()  # line 5: all threads have filled the slice
         read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
-        for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: slice_ is the next one
+        for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: multiplies slice_ - 1
             free = pipe - 1 if pipe > 0 else DEPTH - 1  # all had read it by the last barrier
             if slice_ + IN_FLIGHT < SLICES:
                 fetch(input, packed, first, i_h, i_w, t, slice_ + IN_FLIGHT, free, S_F, S_I)
-            commit_copies()  # a group for each slice, at last empty ones: IN_FLIGHT counts slices
+            commit_copies()  # a commit group per slice, at last empty ones: IN_FLIGHT counts slices
             steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
             if slice_ < SLICES:
                 pipe = uint32(pipe + 1 if pipe + 1 < DEPTH else 0)
@@ -114,7 +114,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
                 read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 17-18
             multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 
-        write(R_O, bias, output, m0 + ty * FLOAT4, n0 + window_at(tx * FLOAT4))  # line 20
+        epilogue(R_O, bias, output, m0 + ty * FLOAT4, n0 + window_at(tx * FLOAT4))  # line 20
 
     return fused_epilogue
 

@@ -1,4 +1,4 @@
-"""s12: split-K. If there are few outputs, several blocks share each sum.
+"""s12: im2win fused into its kernel: no tensor, since s11d. This step adds split-K for few outputs.
 
 Source: ours, beyond the paper. One image has too few tiles for all SMs, so blocks along z share a
 tile's slices. ``output`` begins as zeros; each block adds its part atomically, in no fixed order.
@@ -26,15 +26,15 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
     row_and_column = make_warp_tile(ROWS, COLUMNS)
     PITCH = N_B  # of the input slice: neighbouring threads copy neighbouring windows
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
-    IN_FLIGHT = DEPTH - 2  # groups that may be in flight when the next slice must have arrived
+    IN_FLIGHT = DEPTH - 2  # commit groups that may be in flight when the next slice is needed
     F_SLICES, I_SLICES, O_SHAPE = DEPTH * K_B * M_B, DEPTH * K_B * PITCH, (M_T, N_T)
     SLICES, BLOCKS = blocks_for(problem.K, K_B), tile.resident_blocks(64)
     SHARE = blocks_for(SLICES, splits)  # slices of a block
     WHOLE_ROWS, WHOLE_COLUMNS = M % M_B == 0, N % N_B == 0
     ODD = K_B % 2 == 1  # then each slice exchanges the register buffers' roles
-    LANES = LANES_N if BY_WARPS else 1  # a float4's windows lie LANES apart; 1: neighbours
-    if splits == 1:  # split-K adds scalars, so it always interleaves
-        LANES = window_copies.interleaved_lanes(problem, LANES)
+    LANES = window_copies.interleaved_lanes(problem, LANES_N if BY_WARPS else 1)
+    if splits > 1 and BY_WARPS:  # split-K adds scalars, so it always interleaves
+        LANES = LANES_N
     fetch = window_copies.make_fetch(problem, tile, 0, LANES)
     windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
     _, window_at = window_copies.make_interleave(LANES)
@@ -47,21 +47,21 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
     write = window_copies.make_write(problem, tile, relu, row_of, COLUMNS, LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def add(R_O, bias, output, m0, n0):
+    def add(R_O, bias, output, m_t, n_t):
         """Split-K's epilogue: a block adds its part of each sum in M x N, block 0 also the bias."""
         for j in range(0, N_T, FLOAT4):
             for c in range(FLOAT4):
-                n = n0 + j * COLUMNS + c * LANES
+                n = n_t + j * COLUMNS + c * LANES
                 if WHOLE_COLUMNS or n < N:
                     i_n, pixel = n // PIXELS, n % PIXELS
                     for i in range(M_T):
-                        m = m0 + row_of(i)
+                        m = m_t + row_of(i)
                         if WHOLE_ROWS or m < M:
                             at, b = (i_n * M + m) * PIXELS + pixel, bias[m]
                             b = b if cuda.blockIdx.z == 0 else float32(0)
                             cuda.atomic.add(output, at, R_O[i, j + c] + b)
 
-    write = add if splits > 1 else write  # parts of a sum are added, whole sums are stored
+    epilogue = add if splits > 1 else write  # parts of a sum are added, whole sums are stored
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
@@ -126,11 +126,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
         wait_copies(IN_FLIGHT)
         cuda.syncthreads()  # line 5: all threads have filled the slice
         read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
-        for slice_ in range(begin + 1, end + 1, 2 if ODD else 1):  # line 8: slice_ is the next one
+        for slice_ in range(begin + 1, end + 1, 2 if ODD else 1):  # line 8: multiplies slice_ - 1
             free = pipe - 1 if pipe > 0 else DEPTH - 1  # all had read it by the last barrier
             if slice_ + IN_FLIGHT < end:
                 fetch(input, packed, first, i_h, i_w, t, slice_ + IN_FLIGHT, free, S_F, S_I)
-            commit_copies()  # a group for each slice, at last empty ones: IN_FLIGHT counts slices
+            commit_copies()  # a commit group per slice, at last empty ones: IN_FLIGHT counts slices
             steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
             if slice_ < end:
                 pipe = uint32(pipe + 1 if pipe + 1 < DEPTH else 0)
@@ -138,7 +138,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
                 at_I = uint32(pipe * (K_B * PITCH) + tx * FLOAT4)
                 wait_copies(IN_FLIGHT)  # lines 14-15
                 cuda.syncthreads()  # line 16: all have filled the next slice and have read this one
-                if ODD:
+                if ODD:  # the last step is in R_F0 and R_I0, so the next slice begins in the others
                     read(S_F, S_I, at_F, at_I, 0, R_F1, R_I1)
                 else:
                     read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 17-18
@@ -146,7 +146,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
                 multiply(R_F0, R_I0, R_O)
             else:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
-            if ODD and slice_ < end:  # the second slice, with the buffers' roles exchanged
+            if ODD and slice_ < end:  # the same for slice_, with R_F0 and R_F1 exchanged
                 free = pipe - 1 if pipe > 0 else DEPTH - 1
                 if slice_ + 1 + IN_FLIGHT < end:
                     fetch(input, packed, first, i_h, i_w, t, slice_ + 1 + IN_FLIGHT, free, S_F, S_I)
@@ -161,7 +161,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
                     read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)
                 multiply(R_F1, R_I1, R_O)
 
-        write(R_O, bias, output, m0 + ty * FLOAT4, n0 + window_at(tx * FLOAT4))  # line 20
+        epilogue(R_O, bias, output, m0 + ty * FLOAT4, n0 + window_at(tx * FLOAT4))  # line 20
 
     return fused_im2win
 

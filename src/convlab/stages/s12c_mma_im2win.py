@@ -53,11 +53,11 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         i_h, i_w = cuda.local.array(TIMES, int32), cuda.local.array(TIMES, int32)
         t = uint32(cuda.threadIdx.x)
         warp, lane = t // 32, t % 32
-        group, thread_in_group = lane // 4, lane % 4  # as PTX numbers the lanes
-        ty, tx = warp // WARPS_N * WARP_M + group, warp % WARPS_N * WARP_N
+        group_id, thread_in_group = lane // 4, lane % 4  # PTX: groupID, threadID_in_group
+        ty, tx = warp // WARPS_N * WARP_M + group_id, warp % WARPS_N * WARP_N
         # Even columns of four instructions are float4s 0 to 3 of their 32 windows, odd ones 4 to 7.
         at_F = thread_in_group * F_PITCH + ty
-        at_I = thread_in_group * I_PITCH + tx + (group // 2 + group % 2 * 4) * FLOAT4
+        at_I = thread_in_group * I_PITCH + tx + (group_id // 2 + group_id % 2 * 4) * FLOAT4
         m0 = uint32(cuda.blockIdx.y) * M_B
         n0 = uint32(cuda.blockIdx.x) * N_B
 

@@ -16,7 +16,7 @@ from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, as the sums are spread over them
-PADDING = 4  # elements after a row of windows: lanes of four rows read four groups of banks
+PADDING = 4  # elements after a row of windows: lanes of four rows read four sets of banks
 
 
 def slice_elements(tile: Tile) -> int:
@@ -44,7 +44,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_windows(S_I, at, L_I, T_I):
-        for half in range(2 * CHAIN):  # rows i, i + 4, ... of a chain; i: thread in group
+        for half in range(2 * CHAIN):  # rows thread_in_group, + 4, ... of a chain
             for j in range(0, N_T // 2, FLOAT4):
                 x, y, z, w = load4(S_I, at + (4 * half * PITCH + j * LANES_M))
                 L_I[half, j], T_I[half, j] = split_tf32(x)
@@ -55,7 +55,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_filter(S_F, at, k, i, L_F, T_F):
         for c in range(CHAIN):
-            for n in range(4):  # rows g and g + 8 of terms i and i + 4
+            for n in range(4):  # rows group_id, + 8 of terms thread_in_group, + 4
                 one = S_F[at + ((k + c * MMA_K + n // 2 * 4) * M_B + (i + n % 2) * LANES_M)]
                 L_F[c, n], T_F[c, n] = split_tf32(one)
 
@@ -92,7 +92,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
-        commit_copies()  # also an empty group, because wait_copies counts groups
+        commit_copies()  # also an empty commit group, because wait_copies counts them
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def split_once(input, packed, bias, output):
@@ -107,16 +107,16 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # What this lane holds of the warp's matrices: row g of the filter, column g of the windows,
-        # and columns 2 * i and 2 * i + 1 of the sums, where i is the lane's thread in group. A
-        # column stands for a float4 of windows: even columns for float4s 0 to 3, odd columns for
-        # float4s 4 to 7. So the sums of threads 0 to 3 are neighbours in the output.
+        # What this lane holds of its warp's matrices: row group_id of the filter, column group_id
+        # of the windows, columns 2 * thread_in_group and one more of the sums. A column stands for
+        # a float4 of windows: even columns for float4s 0 to 3, odd columns for float4s 4 to 7. So
+        # the sums of a group's threads 0 to 3 are neighbours in the output.
         warp, lane = t // 32, t % 32
-        g, thread_in_group = lane // 4, lane % 4
+        group_id, thread_in_group = lane // 4, lane % 4  # PTX: groupID, threadID_in_group
         row, column = warp // WARPS_N * WARP_M, warp % WARPS_N * WARP_N
-        at_F = thread_in_group * M_B + row + g
-        at_I = thread_in_group * PITCH + column + (g // 2 + g % 2 * 4) * FLOAT4
-        row, column = row + g, column + thread_in_group * FLOAT4  # of this lane's sums
+        at_F = thread_in_group * M_B + row + group_id
+        at_I = thread_in_group * PITCH + column + (group_id // 2 + group_id % 2 * 4) * FLOAT4
+        row, column = row + group_id, column + thread_in_group * FLOAT4  # of this lane's sums
 
         for i in range(M_T):
             for j in range(N_T):

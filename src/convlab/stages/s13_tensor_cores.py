@@ -16,7 +16,7 @@ from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, bloc
 
 LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, as the sums are spread over them
 MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
-PADDING = 4  # elements after a row of windows: lanes of four rows read four groups of banks
+PADDING = 4  # elements after a row of windows: lanes of four rows read four sets of banks
 FRAGMENTS = 32 * 4  # numbers of 16 channels x 8 terms, as a warp's lanes hold them
 
 
@@ -50,7 +50,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_windows(S_I, at, L_I, T_I):
-        for half in range(2 * CHAIN):  # of a step: rows i and i + 4; i: thread in group
+        for half in range(2 * CHAIN):  # of a step: rows thread_in_group and + 4
             for j in range(0, N_T // 2, FLOAT4):
                 x, y, z, w = load4(S_I, at + (4 * half * PITCH + j * LANES_M))
                 L_I[half, j], T_I[half, j] = split_tf32(x)
@@ -99,7 +99,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
-        commit_copies()  # also an empty group, because wait_copies counts groups
+        commit_copies()  # also an empty commit group, because wait_copies counts them
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def tensor_cores(input, packed, bias, output):
@@ -114,16 +114,16 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # What this lane holds of the warp's matrices: row g of the filter, column g of the windows,
-        # and columns 2 * i and 2 * i + 1 of the sums, where i is the lane's thread in group. A
-        # column stands for a float4 of windows: even columns for float4s 0 to 3, odd columns for
-        # float4s 4 to 7. So the sums of threads 0 to 3 are neighbours in the output.
+        # What this lane holds of its warp's matrices: row group_id of the filter, column group_id
+        # of the windows, columns 2 * thread_in_group and one more of the sums. A column stands for
+        # a float4 of windows: even columns for float4s 0 to 3, odd columns for float4s 4 to 7. So
+        # the sums of a group's threads 0 to 3 are neighbours in the output.
         warp, lane = t // 32, t % 32
-        g, thread_in_group = lane // 4, lane % 4
+        group_id, thread_in_group = lane // 4, lane % 4  # PTX: groupID, threadID_in_group
         row, column = warp // WARPS_N * WARP_M, warp % WARPS_N * WARP_N
         at_F = row * (2 * MMA_K) + lane * 4
-        at_I = thread_in_group * PITCH + column + (g // 2 + g % 2 * 4) * FLOAT4
-        row, column = row + g, column + thread_in_group * FLOAT4  # of this lane's sums
+        at_I = thread_in_group * PITCH + column + (group_id // 2 + group_id % 2 * 4) * FLOAT4
+        row, column = row + group_id, column + thread_in_group * FLOAT4  # of this lane's sums
 
         for i in range(M_T):
             for j in range(N_T):

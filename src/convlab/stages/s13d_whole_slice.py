@@ -29,7 +29,7 @@ def make_multiply(tile: Tile) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_windows(S_I, at, L_I, T_I):
-        for half in range(2 * CHAIN):  # of a step: rows i and i + 4; i: thread in group
+        for half in range(2 * CHAIN):  # of a step: rows thread_in_group and + 4
             x, y, z, w = load4(S_I, at + 4 * half * PITCH)
             L_I[0, 2 * half], T_I[0, 2 * half] = split_tf32(x)
             L_I[0, 2 * half + 1], T_I[0, 2 * half + 1] = split_tf32(y)
@@ -39,7 +39,7 @@ def make_multiply(tile: Tile) -> Kernel:
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read_filter(S_F, at, i, L_F, T_F):
         for c in range(CHAIN):
-            for n in range(2):  # terms i and i + 4 of column g
+            for n in range(2):  # terms thread_in_group, + 4 of column group_id
                 of_step = at + ((c * MMA_K + n * 2) * (2 * M_B) + i // 2 * 32)
                 L_F[c, n], T_F[c, n] = S_F[of_step], S_F[of_step + MMA_K * M_B]
 
@@ -55,7 +55,7 @@ def make_multiply(tile: Tile) -> Kernel:
                 part = (zero, zero, zero, zero)
                 for c in range(CHAIN):
                     large_f, small_f = (L_F[c, 0], L_F[c, 1]), (T_F[c, 0], T_F[c, 1])
-                    n = 4 * c  # rows g and g + 8 of term i, then of i + 4
+                    n = 4 * c  # rows group_id, + 8 of term thread_in_group, then of + 4
                     large_i = L_I[j, n], L_I[j, n + 1], L_I[j, n + 2], L_I[j, n + 3]
                     small_i = T_I[j, n], T_I[j, n + 1], T_I[j, n + 2], T_I[j, n + 3]
                     part = mma_tf32(small_i, large_f, part)
@@ -89,7 +89,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
-        commit_copies()  # one group for each slice, an empty one at the end
+        commit_copies()  # at the end an empty commit group, as in s12d; wait_copies(0) needs none
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def whole_slice(input, packed, bias, output):
@@ -104,12 +104,12 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # A lane holds rows g and g + 8 of A in each of two products. Any window may be any row of
-        # A, so a lane's four windows are neighbours in shared memory, and one load reads them: two
-        # of them are its rows in the first product, the other two its rows in the second product.
+        # A lane holds rows group_id and group_id + 8 of A in each of two products. Any window may
+        # be any row of A, so a lane's four windows are neighbours in shared memory, and one load
+        # reads them: two are its rows in the first product, two its rows in the second product.
         warp, lane = t // 32, t % 32
-        g, thread_in_group = lane // 4, lane % 4
-        column = warp * LANES_N * FLOAT4 + g * FLOAT4
+        group_id, thread_in_group = lane // 4, lane % 4  # PTX: groupID, threadID_in_group
+        column = warp * LANES_N * FLOAT4 + group_id * FLOAT4
         at_F = lane
         at_I = thread_in_group * PITCH + (column + thread_in_group * ROTATION) % N_B
 
@@ -127,8 +127,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
             multiply(S_F, S_I, at_F + pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = 1 - pipe
 
-        m0, n0 = m0 + thread_in_group, n0 + window_at(column)
-        epilogue(R_O, input, packed, bias, output, m0, n0)  # recomputes sums that are not finite
+        m_t, n_t = m0 + thread_in_group, n0 + window_at(column)
+        epilogue(R_O, input, packed, bias, output, m_t, n_t)  # recomputes sums that are not finite
 
     return whole_slice
 

@@ -21,8 +21,8 @@ DEPTH = 2  # slices in shared memory: one is multiplied, one is in flight
 
 def make_multiply(tile: Tile) -> Kernel:
     """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms.
-    The filter begins at ``at_F``, the lane's terms of its windows at ``at_I``. Four lanes share
-    four windows: thread i of a group reads their terms i, i + 4, ... into ``X``. ``L`` holds the
+    The filter begins at ``at_F``, the lane's terms of its windows at ``at_I``. A group's four lanes
+    share four windows: each reads their terms thread_in_group, + 4, ... into ``X``. ``L`` holds the
     large parts of two windows, ``T`` (tails) the small parts. All warps read the whole filter."""
     PITCH = tile.N_B + window_copies.padding_or_rotation(tile)[0]
     M_B, M_T, K_4 = tile.M_B, tile.M_T, tile.K_B // 4  # K_4: terms of a lane
@@ -31,7 +31,7 @@ def make_multiply(tile: Tile) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_I, at, X):
-        for k in range(K_4):  # term i + 4 * k of the slice; i: thread in group
+        for k in range(K_4):  # term thread_in_group + 4 * k of the slice
             X[k, 0], X[k, 1], X[k, 2], X[k, 3] = load4(S_I, at + 4 * k * PITCH)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -86,7 +86,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
-        commit_copies()  # one group for each slice, an empty one at the end
+        commit_copies()  # at the end an empty commit group, as in s12d; wait_copies(0) needs none
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def warpgroups(input, packed, bias, output):
@@ -101,12 +101,12 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
         windows_of_thread(n0, t, first, i_h, i_w)
 
-        # A lane holds rows g and g + 8 of A in each of two products. Any window may be any row of
-        # A, so a lane's four windows are neighbours in shared memory, and one load reads them: two
-        # of them are its rows in the first product, the other two its rows in the second product.
+        # A lane holds rows group_id and group_id + 8 of A in each of two products. Any window may
+        # be any row of A, so a lane's four windows are neighbours in shared memory, and one load
+        # reads them: two are its rows in the first product, two its rows in the second product.
         warp, lane = t // 32, t % 32
-        g, thread_in_group = lane // 4, lane % 4
-        column = warp * LANES_N * FLOAT4 + g * FLOAT4
+        group_id, thread_in_group = lane // 4, lane % 4  # PTX: groupID, threadID_in_group
+        column = warp * LANES_N * FLOAT4 + group_id * FLOAT4
         at_I = thread_in_group * PITCH + (column + thread_in_group * ROTATION) % N_B
 
         for i in range(M_T):
@@ -124,8 +124,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
             multiply(S_F, S_I, pipe * F_SLICE, at_I + pipe * I_SLICE, R_O)
             pipe = 1 - pipe
 
-        m0, n0 = m0 + thread_in_group, n0 + window_at(column)
-        epilogue(R_O, input, packed, bias, output, m0, n0)  # recomputes sums that are not finite
+        m_t, n_t = m0 + thread_in_group, n0 + window_at(column)
+        epilogue(R_O, input, packed, bias, output, m_t, n_t)  # recomputes sums that are not finite
 
     return warpgroups
 
