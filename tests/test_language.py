@@ -370,7 +370,7 @@ class Odd(Exception):
     pass
 
 
-@cuda.jit
+@cuda.jit(debug=True, opt=False)
 def raises(b):
     if cuda.grid(1) == 3:
         raise Odd("three")

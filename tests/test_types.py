@@ -169,6 +169,38 @@ def launched(*lines: str) -> np.ndarray:
     return a
 
 
+@cuda.jit
+def kept(a, b):  # what `h` holds is a float64, as Numba has no integer type of both
+    h = a[0]
+    if a[0] == 1:
+        h = 0
+    b[0] = h
+
+
+def test_an_integer_in_a_variable_of_type_float64_is_rounded() -> None:
+    out = np.zeros(1, np.uint64)
+    simulate(kept, 1, 1, np.array([2**60 + 1], np.uint64), out)
+    assert out == 2**60
+
+
+def test_a_kernel_keeps_the_constants_of_its_first_launch() -> None:
+    table, factor = np.array([2.0]), 3
+
+    @cuda.jit
+    def scaled(a, b):
+        b[0] = table[0] * factor * a[0]
+
+    def result(one: Any) -> float:
+        out = np.zeros(1)
+        simulate(scaled, 1, 1, np.array([one]), out)
+        return float(out[0])
+
+    assert result(1.0) == 6
+    table[0], factor = 5.0, 7
+    assert result(1.0) == 6
+    assert result(1) == 35  # compiled for other types
+
+
 COMPUTED = {
     "popc(int32(-1)) + popc(-1)": 96,
     "clz(uint32(1)) + clz(uint64(1))": 94,

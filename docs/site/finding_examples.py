@@ -228,3 +228,12 @@ def left_neighbour(a, b):
 def share_of_each(a, b):
     i = cuda.grid(1)
     b[i] = int(a[i]) // int(a[0])
+
+
+@Example("unreported exception", (32, 32), {"@cuda.jit": "@cuda.jit(debug=True, opt=False)"})
+@cuda.jit
+def checked_root(a, b):
+    i = cuda.grid(1)
+    if a[i] > 30:
+        raise ValueError("too large")
+    b[i] = a[i] ** 0.5

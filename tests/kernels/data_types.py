@@ -17,6 +17,7 @@ from kernels.cases import Case, kernel_function
 ALL = 0xFFFFFFFF
 POINT = np.dtype([("x", "f4"), ("y", "f4"), ("id", "i4")])
 PAIR = np.dtype([("first", "i2"), ("second", "i2")])
+PACKED = np.dtype([("kind", "u1"), ("hits", "i4")])
 NEST = np.dtype([("p", POINT), ("w", "f4", (4,))])
 WEIGHTS = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 BOTH = np.arange(2.0), np.arange(6, dtype=np.int32).reshape(2, 3)
@@ -113,6 +114,8 @@ WRONG_ROWS: list[Row] = [
     ("shared_doubles_after_an_odd_count", "misaligned", "wide[i]", [z(4)],
      ["s = cuda.shared.array(0, float32)", I, "wide = s[5:13].view(np.float64)", "wide[i] = i"],
      {"block": 4, "shared_bytes": 64}),
+    ("atomic_on_a_packed_field", "misaligned", "cuda.atomic.add(r.hits", [z(32, kind=PACKED)],
+     [I, "cuda.atomic.add(r.hits, i, 1)"]),
     # several arrays in dynamic shared memory
     ("second_dynamic_array_begins_too_early", "shared race", "second[i]", [f(32)],
      ["first = cuda.shared.array(0, float32)", "second = cuda.shared.array(0, float32)[16:]", I,
@@ -170,6 +173,9 @@ RIGHT_ROWS: list[Row] = [
      [I, "a['x'][i] = i", "a[i]['y'] = i", "b[i] = a[i].x + a['y'][i]"]),
     ("atomics_on_a_field", [32], [z(1, kind=POINT), z(1)],
      ["cuda.atomic.add(a.id, 0, 1)", SYNC, "if cuda.threadIdx.x == 0:", "    b[0] = a[0].id"]),
+    ("a_warp_s_barrier_in_both_arms", N ^ 16, [f(32), z(32)],
+     [S, I, "if i < 16:", "    s[i] = a[i]", "    cuda.syncwarp()", "    b[i] = s[i + 16]", "else:",
+      "    s[i] = a[i]", "    cuda.syncwarp()", "    b[i] = s[i - 16]"]),
     # views and slices
     ("slices_side_by_side", N // 2, [f(32)],
      [I, "if i < 16:", "    a[2 * i : 2 * i + 2] = i"]),
@@ -177,6 +183,10 @@ RIGHT_ROWS: list[Row] = [
     ("counted_from_the_end", 2 * N[::-1], [f(32), z(32)], [I, "b[i] = a[-1 - i] + a[~i]"]),
     ("neighbours_on_a_ring", np.roll(N, 1) - np.roll(N, -1), [f(32), z(32)],
      [I, "right = (i + 1) % 32", "b[i] = a[i - 1] - a[right]"]),
+    ("a_ring_that_begins_again", np.roll(N, 1) - np.roll(N, -1), [f(32), z(32)],
+     [I, "right = i + 1", "if right == 32:", "    right = 0", "b[i] = a[i - 1] - a[right]"]),
+    ("a_ring_by_a_choice", np.roll(N, 1) - np.roll(N, -1), [f(32), z(32)],
+     [I, "b[i] = a[i - 1] - a[i + 1 if i < 31 else 0]"]),
     ("a_ring_by_a_mask", np.roll(f(4, 8), -1, 0) - np.roll(f(4, 8), (1, -1), (0, 1)),
      [f(4, 8), z(4, 8)],
      ["y, x = cuda.grid(2)", "b[y, x] = a[(y + 1) & 3, x] - a[y - 1, (x + 1) % 8]"],

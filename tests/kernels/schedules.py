@@ -43,6 +43,23 @@ def search_that_tests_what_others_set(a, again):
             again[0] = 1
 
 
+@wrong("unreported exception", "raise ValueError", 2, 16, zeros(32, 32))
+def raises_what_nobody_sees(a, b):
+    i = cuda.grid(1)
+    if i == 5:
+        raise ValueError("five")
+    b[i] = a[i]
+
+
+@wrong("inactive lane", "cuda.syncwarp()", 1, 32, zeros(32, 32))
+def barrier_of_a_warp_in_one_arm(a, b):
+    i = cuda.threadIdx.x
+    if i < 16:
+        cuda.syncwarp()
+    cuda.syncwarp()
+    b[i] = a[i]
+
+
 # Blocks that speak by atomics alone.
 
 

@@ -201,7 +201,9 @@ class Array:
         """The index without numbers below zero where the kernel's text counts from the end."""
         meant = axes_from_end(site)
         return tuple(
-            entry + extent if axis in meant and not isinstance(entry, slice) and entry < 0 else entry
+            entry + extent
+            if axis in meant and not isinstance(entry, slice) and entry < 0
+            else entry
             for axis, (entry, extent) in enumerate(zip(entries, self.shape, strict=False))
         )
 
@@ -384,6 +386,12 @@ class MisalignedArray(CheckedArray):
     def __setitem__(self, index: Any, value: Any) -> None:
         self._check_place(index, site_of(1))
         self.store_part(index, value, site_of(1))
+
+    def update(
+        self, index: Any, function: Callable[[Any], Any], site: int, kind: int = ATOMIC
+    ) -> Any:
+        self._check_place(index, site)
+        return super().update(index, function, site, kind)
 
     def _check_place(self, index: Any, site: int) -> None:
         entries = self.whole_index(index)

@@ -32,6 +32,7 @@ NO_BARRIER, NO_ORDER = "with no barrier between", "and nothing orders the two bl
 HARMLESS = " (harmless only if the old and the new number lead to the same result)"
 NO_FENCE = "with no fence after the poll or lock that orders the two accesses"
 PLAIN_POLL = ", which a plain load polls"
+UNREPORTED = "unreported exception"
 # What usually fixes each kind. docs/findings.md says more about each.
 REMEDIES = {
     "out of bounds": "guard the access with the array's size, or correct the index",
@@ -54,6 +55,8 @@ REMEDIES = {
     "endless loop": "change inside the loop a value that its condition tests",
     "wraps around": "compare before subtracting, or keep the number signed",
     "division by zero": "guard the division",
+    UNREPORTED: "compile the kernel with @cuda.jit(debug=True, opt=False), or set a "
+    "flag in an array that the host looks at",
 }
 
 _FENCE = "call cuda.threadfence() after that poll or lock, because the compiler may read earlier"

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from greenlet import getcurrent, greenlet
 
 from convlab.device.products import WARP, WARPGROUP, warp_mma, warp_product
 from convlab.simulation.findings import Coordinates
+from convlab.simulation.sites import in_two_arms
 
 Place = tuple[tuple[int, ...], tuple[int, ...]]
 Complain = Callable[..., None]  # kind, what, site, thread, perhaps another site
@@ -238,7 +240,7 @@ class Block:
             else:
                 incomplete.append((threads, mask, present, living))
         if not going and incomplete:  # they wait for lanes that will never come
-            going = self._call(*incomplete[0])
+            going = self._call(*_met_in_two_arms(incomplete) or incomplete[0])
         if not going and at_barrier:
             going = self._barrier(at_barrier)
         gone = {thread.number for thread in going}
@@ -322,6 +324,26 @@ class Block:
             what = f"{thread.request.kind} reads lane {source}, which does not take part"
             return self._undefined(value, what, thread.request.site, thread.number)
         return value
+
+
+Incomplete = tuple[list[Thread], int | None, int, int]  # lanes, mask, those present, living ones
+
+
+def _met_in_two_arms(incomplete: list[Incomplete]) -> Incomplete | None:
+    """Two ``syncwarp`` of a warp, one in each arm of an ``if``, are one barrier since compute
+    capability 7.0, if together they have all lanes of the mask."""
+    for one, other in combinations(incomplete, 2):
+        (lanes, mask, present, living), (others, its_mask, its_present, _) = one, other
+        requests = lanes[0].request, others[0].request
+        if (
+            {request.kind for request in requests} == {"syncwarp"}
+            and lanes[0].number // WARP == others[0].number // WARP
+            and mask == its_mask
+            and not (mask or 0) & living & ~(present | its_present)
+            and in_two_arms(*(request.site for request in requests))
+        ):
+            return lanes + others, mask, present | its_present, living
+    return None
 
 
 def _apart(one: Place, other: Place) -> tuple[str, int, int]:

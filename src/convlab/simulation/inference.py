@@ -67,7 +67,8 @@ class _Reader:
 
     def _typed(self, expression: Any, signature: Any) -> Typed | None:
         if isinstance(expression, ir.SetItem | ir.StaticSetItem):
-            return Typed((self._types[expression.target.name],), signature)
+            mixed = (self._is_mixed(expression.value.name),)
+            return Typed((self._types[expression.target.name],), signature, mixed)
         operation = getattr(expression, "op", None)
         if operation == "call":
             function = self._types[expression.func.name]

@@ -48,6 +48,7 @@ _STUBS = tuple(
 )
 _MODULES = {f"numba.cuda.{name}": name for name in ("bf16", "cg", "fp16", "libdevice")}
 _MODULES["numba.cuda._internal.cuda_bf16"] = "bf16"
+_CONSTANT = (int, float, complex, str, tuple, np.generic, np.ndarray)
 _ALWAYS = {"__builtins__", "__name__"}  # what globals have of themselves
 Meaning = Callable[[Any], Any]
 
@@ -116,17 +117,19 @@ class Copier:
         attributes = names_used(code)
         for name in _global_names(code):
             if name in function.__globals__:
-                value = function.__globals__[name]
+                value = _compiled_in(function, types, name, function.__globals__[name])
                 known = name in ENGINE_CONSTANTS and value is getattr(device, name)
                 constant = ENGINE_CONSTANTS[name] if known else None
                 globals_[name] = constant or self.replaced(value, attributes)
             elif name in self._builtins:
                 globals_[name] = self._builtins[name]
-        for cell, original in zip(cells, originals, strict=True):
+        names = function.__code__.co_freevars
+        for name, cell, original in zip(names, cells, originals, strict=True):
             try:
-                cell.cell_contents = self.replaced(original.cell_contents, attributes)
+                value = _compiled_in(function, types, name, original.cell_contents)
             except ValueError:  # a variable that has no value yet
                 continue
+            cell.cell_contents = self.replaced(value, attributes)
         return copy
 
     def codes(self) -> Iterator[CodeType]:
@@ -286,6 +289,20 @@ def _code_of(function: FunctionType, is_kernel: bool, types: Types | None, bits:
                 raise Untyped(f"{function.__name__}: {error}") from None
             codes[key] = code.replace(), []
     return codes[key]
+
+
+_constants: WeakKeyDictionary[FunctionType, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def _compiled_in(function: FunctionType, types: Types | None, name: str, value: Any) -> Any:
+    """The value of a global or closure variable at the first launch with arguments of these types:
+    Numba compiles numbers, arrays and so on into the kernel, which does not see later changes."""
+    if not isinstance(value, _CONSTANT) or hasattr(value, "__cuda_array_interface__"):
+        return value
+    kept = _constants.setdefault(function, {})
+    if (types, name) not in kept:
+        kept[types, name] = value.copy() if isinstance(value, np.ndarray) else value
+    return kept[types, name]
 
 
 def _refers_to(function: FunctionType) -> Iterator[tuple[str, Any]]:

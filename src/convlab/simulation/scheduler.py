@@ -3,7 +3,7 @@
 A block runs until its threads have ended or do nothing but poll. Then the next one runs, and so
 on, round after round. If no thread has done anything but poll for a whole round, and neither
 memory nor the threads' variables have changed since the round before, nothing ever will: that is
-a deadlock. No more blocks wait than the largest GPU runs at a time: others begin when one ends.
+a deadlock. No more blocks wait than an H100 runs at a time: others begin when one ends.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ MANY, MOST_BARRIERS = 1024, 100_000
 PERIOD = 6  # after how many rounds all may be the same again
 LATE = 4  # times that others go on before another block begins
 FEW = 8  # addresses that a loop reads which polls
-# Of a B200, which runs the most blocks at a time; of an SM's shared memory each takes 1 KiB more.
-SMS, SM_BLOCKS, SM_THREADS, SM_BYTES, OWN_BYTES = 148, 32, 2048, 228 * 1024, 1024
+# Of an H100 or H200, which is what a program is told that it has; of an SM's shared memory each
+# block takes 1 KiB more.
+SMS, SM_BLOCKS, SM_THREADS, SM_BYTES, OWN_BYTES = 132, 32, 2048, 228 * 1024, 1024
 
 
 class Scheduler:
@@ -92,7 +93,7 @@ class Scheduler:
                 in_vain = 0
             else:
                 in_vain, rounds = 0, rounds + 1
-                more = f", and the largest GPU runs {len(waiting):,} of the blocks at a time" * full
+                more = f", and an H100 runs {len(waiting):,} of the blocks at a time" * full
                 if self._repeats(rounds):
                     self._report(more)
                 if polls > POLLS and launch.log is not None and polls > BOUND * self._polling():
@@ -102,7 +103,7 @@ class Scheduler:
                     tries, polls = tries + polls, 0
 
     def _resident_blocks(self) -> int:
-        """How many blocks the largest GPU runs at the same time."""
+        """How many blocks an H100 runs at the same time."""
         launch = self._launch
         threads: int = -(-launch.block_size // WARP) * WARP
         fit: int = SM_BYTES // (launch.cuda.shared.nbytes + OWN_BYTES)

@@ -28,6 +28,7 @@ from convlab.simulation.access_log import GLOBAL, AccessLog, Clock, EndlessLoop,
 from convlab.simulation.arrays import CheckedArray, Record, RecordArray, start_of
 from convlab.simulation.asynchronous import AsyncCopies, TensorCores
 from convlab.simulation.findings import (
+    UNREPORTED,
     Coordinates,
     NotSimulated,
     Reports,
@@ -48,7 +49,7 @@ from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
 from convlab.simulation.scheduler import Scheduler
 from convlab.simulation.simulated_cuda import SimulatedCuda
-from convlab.simulation.sites import Sites
+from convlab.simulation.sites import Sites, is_raised
 from convlab.simulation.typed_arithmetic import BY_ZERO
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
@@ -311,6 +312,10 @@ class SimulatedLaunch(Clock):
             if self._is_own(error):  # said as Numba says it
                 which = f"tid={[*thread]} ctaid={[*block]}"
                 error.args = (f"{which}: {error}" if str(error) else which,)
+                if not self.debug and is_raised(error):
+                    what = f"{type(error).__name__} is raised, and without debug=True"
+                    what += " a GPU ends the thread and says nothing"
+                    self.reports.add(UNREPORTED, what, self._site(error), self.thread)
             error.add_note(f"in {self.kernel}, block {block}, thread {thread}, {where}")
         elif self.recorder is not None and self.arithmetic is not None:
             self.recorder.end(self, self.arithmetic.operations)

@@ -102,7 +102,11 @@ def _blocks(code: CodeType, file: str) -> list[tuple[str, int, range]]:
     two files may be equal."""
     tree = _tree(code, file)
     return [
-        (_BRANCHES[type(node)], node.lineno, range(block[0].lineno, (block[-1].end_lineno or 0) + 1))
+        (
+            _BRANCHES[type(node)],
+            node.lineno,
+            range(block[0].lineno, (block[-1].end_lineno or 0) + 1),
+        )
         for node in (ast.walk(tree) if tree is not None else ())
         if isinstance(node, ast.If | ast.For | ast.While)
         for block in filter(None, (node.body, node.orelse))
@@ -152,11 +156,45 @@ def instruction(code: CodeType, offset: int) -> int:
     return _by_id[id(code)][offset]
 
 
+def is_raised(error: BaseException) -> bool:
+    """Whether it comes from a ``raise`` or ``assert``."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
+
+
+def in_two_arms(site: int, other: int) -> bool:
+    """Whether the sites are in the two arms of one ``if``."""
+    code = _code_at(site)
+    tree = None if code is None else _tree(code, code.co_filename)
+    if code is None or tree is None or _code_at(other) is not code:
+        return False
+    line, second = (_line_at(code, one - id(code)) for one in (site, other))
+
+    def has(block: list[ast.stmt], at: int) -> bool:
+        return bool(block) and block[0].lineno <= at <= (block[-1].end_lineno or 0)
+
+    return any(
+        (has(node.body, line) and has(node.orelse, second))
+        or (has(node.body, second) and has(node.orelse, line))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If)
+    )
+
+
+def _code_at(site: int) -> CodeType | None:
+    return _codes.get(max((one for one in [*_by_id] if one <= site), default=0))
+
+
 def axes_from_end(site: int) -> frozenset[int]:
     """The axes along which the index at this site may count from the array's end: its text begins
     with a minus or ``~``, as in ``a[-1]``, or the function takes the same array as a ring, with an
-    index ``% n`` or ``& mask`` elsewhere. Other computed indices below zero are seldom meant."""
-    code = _codes.get(max((one for one in [*_by_id] if one <= site), default=0))
+    index ``% n``, ``& mask`` or one that becomes 0 again elsewhere. Other computed indices below
+    zero are seldom meant."""
+    code = _code_at(site)
     return frozenset() if code is None else _axes(code, site - id(code))
 
 
@@ -176,6 +214,11 @@ def _axes(code: CodeType, offset: int) -> frozenset[int]:
         for node in nodes
         if isinstance(node, ast.Assign) and _goes_round(node.value)
     }
+    for node in nodes:  # if right == n: right = 0
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Compare):
+            name, (first, *_) = ast.unparse(node.test.left), node.body
+            if ast.unparse(first) == f"{name} = 0":
+                rounds.add(name)
     found = {axis for axis, entry in enumerate(_entries(here)) if _is_negated(entry)}
     for other in subscripts:
         if ast.unparse(other.value) == ast.unparse(here.value):
@@ -196,6 +239,10 @@ def _entries(node: ast.Subscript) -> list[ast.expr]:
 
 
 def _goes_round(index: ast.expr) -> bool:
+    if isinstance(index, ast.IfExp):
+        return any(
+            isinstance(one, ast.Constant) and one.value == 0 for one in (index.body, index.orelse)
+        )
     return isinstance(index, ast.BinOp) and isinstance(index.op, ast.Mod | ast.BitAnd)
 
 

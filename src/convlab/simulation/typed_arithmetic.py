@@ -112,6 +112,8 @@ class TypedArithmetic(ast.NodeTransformer):
         self.generic_visit(node)
         if stored and isinstance(dtype, types.Integer) and types.float16 in stored.signature.args:
             node.value = self._call("_nearest_", node.value)
+        elif stored and stored.mixed[0]:
+            node.value = self._call("_float_", node.value)
         return node if others else self._in_steps(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
