@@ -114,6 +114,7 @@ LINES = {
         a[:] = 1
         double[2, 32](a, b)
         double[2, 32](b[:20], b[20:])
+        cuda.synchronize()
         assert b.sum() == 20 * 2 + 20 * 4, b
         assert {kind for kind, _ in findings(shift[1, 32], a, a)} == {"global race"}
     assert findings(shift[1, 32], np.ones(40, np.float32), np.ones(40, np.float32)) is None

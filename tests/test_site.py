@@ -18,7 +18,7 @@ from numba.cuda.core import config
 import convlab
 from convlab.lessons.requests import one_request
 from convlab.lint import REGISTER_BUDGET, USUAL_BUDGET
-from convlab.simulation.findings import REMEDIES
+from convlab.simulation.findings import REMEDIES, STREAM_RACE
 from convlab.stages import LADDER, production_program, short_name
 from convlab.tracing import trace_stage
 from convlab.workloads import TEACHING, paper_layer
@@ -188,7 +188,8 @@ def test_every_public_name_says_what_it_is(module):
 
 
 def test_the_simulator_finds_what_the_examples_show():
-    assert [example.kind for example in pages.EXAMPLES] == [*REMEDIES]
+    of_kernels = [kind for kind in REMEDIES if kind != STREAM_RACE]
+    assert [example.kind for example in pages.EXAMPLES] == of_kernels
     for example in pages.EXAMPLES:
         said, _ = pages.shown_example(example)  # which runs the corrected kernel too
         assert all(line.startswith(f"- {example.kind}, ") for line in str(said).splitlines()[1:])

@@ -32,7 +32,7 @@ NO_BARRIER, NO_ORDER = "with no barrier between", "and nothing orders the two bl
 HARMLESS = " (harmless only if the old and the new number lead to the same result)"
 NO_FENCE = "with no fence after the poll or lock that orders the two accesses"
 PLAIN_POLL = ", which a plain load polls"
-UNREPORTED = "unreported exception"
+UNREPORTED, STREAM_RACE = "unreported exception", "stream race"
 # What usually fixes each kind. docs/findings.md says more about each.
 REMEDIES = {
     "out of bounds": "guard the access with the array's size, or correct the index",
@@ -57,6 +57,8 @@ REMEDIES = {
     "division by zero": "guard the division",
     UNREPORTED: "compile the kernel with @cuda.jit(debug=True, opt=False), or set a "
     "flag in an array that the host looks at",
+    STREAM_RACE: "let the second stream wait for an event that is recorded after the first "
+    "operation, or synchronise between the two",
 }
 
 _FENCE = "call cuda.threadfence() after that poll or lock, because the compiler may read earlier"
@@ -84,6 +86,7 @@ SPECIAL = {
     "kernel[grid, block, stream, BYTES]",
     ("misaligned", "multiple of its size"): "align the field, or begin the view at a "
     "multiple of its element's size",
+    (STREAM_RACE, "the host writes"): "call cuda.synchronize() before the host touches the array",
     ("barrier divergence", "returned in line"): "let no thread return before the barrier: put the "
     "work that it skips in a branch",
 }

@@ -11,6 +11,7 @@ import sys
 from collections import namedtuple
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -23,6 +24,7 @@ from numba.cuda import simulator as numbas
 from numba.cuda.core import errors
 from numba.cuda.kernels.reduction import Reduce
 from numba.cuda.memory_management import rtsys
+from numba.cuda.simulator.cudadrv import devicearray
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.cudadrv.devices import FakeCUDAContext, FakeCUDADevice
 from numba.cuda.simulator.kernel import FakeCUDAKernel
@@ -33,12 +35,12 @@ from convlab.simulation.python_body import Unknown
 from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.scalars import poison
 from convlab.simulation.signatures import declared
+from convlab.simulation.streams import DEFAULT, Event, PinnedArray, Stream, Streams, Touched
 
 # Of Numba's simulator as they are.
 _NUMBAS = (
-    *("to_device", "device_array_like", "pinned_array", "pinned_array_like", "In", "Out", "InOut"),
-    *("stream", "default_stream", "legacy_default_stream", "per_thread_default_stream", "runtime"),
-    *("external_stream", "synchronize", "close", "detect", "list_devices", "select_device", "gpus"),
+    *("device_array_like", "In", "Out", "InOut", "runtime", "external_stream", "close"),
+    *("detect", "list_devices", "select_device", "gpus"),
     *("current_context", "get_current_device", "require_context", "defer_cleanup"),
     *("is_supported_version", "is_float16_supported"),
 )
@@ -78,9 +80,11 @@ class UnifiedArray(np.ndarray):
     __cuda_array_interface__ = property(lambda self: _interface(self))
 
     def copy_to_host(self, ary: Any = None, stream: Any = 0) -> Any:
+        numba.cuda.synchronize()
         return FakeCUDAArray(np.asarray(self)).copy_to_host(ary, stream)
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+        numba.cuda.synchronize()
         FakeCUDAArray(np.asarray(self)).copy_to_device(ary, stream)
 
 
@@ -129,6 +133,7 @@ def as_cuda_array(value: Any, sync: bool = True) -> Any:
 def _mapped(*arrays: np.ndarray, **options: Any) -> Iterator[Any]:
     seen = [array.view(UnifiedArray) for array in arrays]
     yield seen[0] if len(seen) == 1 else seen
+    numba.cuda.synchronize()
 
 
 class _Stub:
@@ -139,13 +144,6 @@ class _Stub:
 
     def __call__(self, *values: Any) -> Any:
         raise TypeError(f"{self.__name__} is called outside of a kernel")
-
-
-class _Event(numbas.Event):  # type: ignore[misc]
-    def __init__(self, timing: bool = True) -> None: ...
-
-    def query(self) -> bool:
-        return True
 
 
 def _jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
@@ -206,8 +204,51 @@ def _broadcast(self: Any, array: Any, shape: Any) -> Any:
     return FakeCUDAArray(np.broadcast_to(array._ary, shape))
 
 
-def _names() -> dict[str, Any]:
+def _copies(streams: Streams) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``to_device`` and the like, and methods of device arrays."""
+    check, fill = devicearray.check_array_compatibility, FakeCUDAArray.copy_to_device
+
+    def to_device(array: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> Any:
+        array = np.asarray(array) if isinstance(array, PinnedArray) else array
+        made = numbas.to_device(array, stream, copy, to)
+        if made is not None:
+            made.stream = stream
+            written(made, stream)
+        return made
+
+    def written(array: Any, stream: Any) -> None:
+        touched = Touched()
+        touched.whole(array._ary, writes=True)
+        streams.issue(stream, "a copy to the device", touched)
+        if not stream:
+            streams.host_waits()
+
+    def copy_to_host(self: Any, ary: Any = None, stream: Any = 0) -> Any:
+        if ary is None:
+            ary = np.empty_like(self._ary)
+        else:
+            check(self, ary)
+        streams.copied(stream or self.stream, ary, self._ary)
+        return ary
+
+    def copy_to_device(self: Any, ary: Any, stream: Any = 0) -> None:
+        fill(self, ary, stream)
+        written(self, stream or self.stream)
+
+    def pinned_array(
+        shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C"
+    ) -> PinnedArray:
+        return PinnedArray(shape, dtype, strides=strides, order=order)
+
+    names: dict[str, Any] = {"to_device": to_device, "pinned_array": pinned_array}
+    names["pinned_array_like"] = lambda array: numbas.pinned_array_like(array).view(PinnedArray)
+    return names, {"copy_to_host": copy_to_host, "copy_to_device": copy_to_device}
+
+
+def _names(streams: Streams) -> dict[str, Any]:
     """What ``numba.cuda`` gets."""
+    event = partial(Event, streams)
+    default = partial(Stream, streams, DEFAULT)
     given = {name: getattr(numbas, name) for name in _NUMBAS}
     for module in stubs, intrinsics, cache_hints:
         for name, value in vars(module).items():
@@ -216,7 +257,9 @@ def _names() -> dict[str, Any]:
                 given[name] = value
     return given | {
         **{"jit": _jit, "declare_device": _declare_device, "reduce": Reduce, "Reduce": Reduce},
-        **{"cg": cg, "libdevice": libdevice, "event": _Event, "Event": _Event},
+        **{"cg": cg, "libdevice": libdevice, "event": event, "Event": event},
+        **{"stream": streams.stream, "synchronize": streams.host_waits, "default_stream": default},
+        **{"legacy_default_stream": default, "per_thread_default_stream": default},
         **{"device_array": _device_array, "mapped": _mapped},
         **{"managed_array": _unified_array, "mapped_array": _unified_array},
         "mapped_array_like": lambda array, **options: _unified_array(array.shape, array.dtype),
@@ -257,13 +300,14 @@ def _as_mlir() -> Iterator[None]:
 
 
 @contextmanager
-def host_api() -> Iterator[None]:
+def host_api(streams: Streams) -> Iterator[None]:
     """Inside, ``numba.cuda`` needs no GPU, and ``numba_cuda_mlir`` is another name for it."""
+    copies, methods = _copies(streams)
     context = {
         "compute_capability": (9, 0),
         "get_memory_info": lambda self: _Memory(16 << 30, 16 << 30),
     }
-    context["synchronize"] = lambda self: None
+    context["synchronize"] = lambda self: streams.host_waits()
     context["__getattr__"] = lambda self, name: getattr(self._device, name)
     mechanism, generalized = vectorizers.CUDAUFuncMechanism, vectorizers.CUDAGeneralizedUFunc
     broadcasts = {"_broadcast_scalar_input": _broadcast, "_broadcast_add_axis": _broadcast}
@@ -275,10 +319,10 @@ def host_api() -> Iterator[None]:
             if module is not None and not hasattr(module, "htrunc"):  # of Numba's simulator
                 stack.enter_context(patch.dict(vars(module), halves))
         for target, names in (
-            (numba.cuda, _names()),
+            (numba.cuda, _names(streams) | copies),
             (FakeCUDADevice, _DEVICE),
             (FakeCUDAContext, context),
-            (FakeCUDAArray, {"__cuda_array_interface__": property(_interface)}),
+            (FakeCUDAArray, {"__cuda_array_interface__": property(_interface), **methods}),
             (rtsys, {"get_allocation_stats": lambda: _Allocations(0, 0, 0, 0), **statistics}),
             (vectorizers.CUDAVectorize, {"_compile_core": _core_of_ufunc}),
             (mechanism, {"broadcast_device": _broadcast}),

@@ -7,7 +7,7 @@ Inside :func:`simulator` a program has device arrays, streams and events that ne
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -23,12 +23,13 @@ from numba.cuda.simulator.kernel import FakeCUDAKernel
 
 from convlab.arguments import integer, progress, shown
 from convlab.simulation.access_log import Loops
-from convlab.simulation.findings import SimulationError, three
+from convlab.simulation.findings import Finding, SimulationError, three
 from convlab.simulation.host_api import UnifiedArray, as_cuda_array, host_api
 from convlab.simulation.orders import USUAL, Order, run_in_orders
 from convlab.simulation.report import Report
 from convlab.simulation.signatures import as_declared
 from convlab.simulation.simulated_launch import SimulatedLaunch, like
+from convlab.simulation.streams import Streams, Touched
 
 FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
 
@@ -61,7 +62,7 @@ def simulate(
     def warn(why: str) -> None:
         warnings.warn(why, UntypedRegisters, stacklevel=4)
 
-    _simulate(kernel, grid, block, arguments, shared_bytes, steps, typed, warn)
+    _simulate(kernel, grid, block, arguments, shared_bytes, steps, typed, warn, None)
 
 
 def _simulate(
@@ -73,6 +74,7 @@ def _simulate(
     steps: int | None,
     typed: bool,
     tell: Callable[[str], None],
+    touched: Touched | None,
 ) -> None:
     if steps is not None:
         steps = integer("steps", steps, at_least=1)
@@ -93,6 +95,7 @@ def _simulate(
         return launch
 
     launch = made()
+    launch.touched = touched
     if launch.untyped:
         tell(launch.untyped)
     run_in_orders(launch, made)
@@ -110,13 +113,23 @@ def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -
     """
     report, one_at_a_time = Report(), Lock()
 
+    def tell(finding: Finding) -> None:
+        error = SimulationError(str(finding), (finding,), ended=False)
+        report.add(error)
+        if stop:
+            raise error
+
+    streams = Streams(tell)
+
     def launch(self: _Configured, *arguments: Any) -> None:
         write_back: list[Callable[[], Any]] = []
+        managed = streams.device_sees(_managed(arguments))
         given = [_on_device(self.kernel, argument, write_back) for argument in arguments]
         report.launches += 1
+        touched = Touched()
         try:
             with one_at_a_time:  # threads of the program share what a launch rounds numbers with
-                how = self.shared_bytes, steps, typed, report.note
+                how = self.shared_bytes, steps, typed, report.note, touched
                 _simulate(self.kernel, self.grid, self.block, tuple(given), *how)
         except SimulationError as error:
             report.add(error)
@@ -125,14 +138,16 @@ def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -
         finally:
             for copy_to_host in write_back:
                 copy_to_host()
+        streams.hide(streams.issue(self.stream, self.kernel.py_func.__name__, touched), managed)
 
     with (
-        host_api(),
+        host_api(streams),
         patch.object(_Configured, "__call__", launch, create=True),
         patch.multiple(FakeCUDAKernel, __getitem__=_configured, forall=_forall),
         patch.multiple(CUDADispatcher, __getitem__=_configured, forall=_forall, create=True),
     ):
         yield report
+        streams.host_waits()
 
 
 @dataclass(frozen=True)
@@ -171,6 +186,20 @@ def _forall(kernel: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: 
     return kernel[-(-ntasks // block), block, stream, sharedmem]
 
 
+def _managed(arguments: Iterable[Any]) -> Iterator[np.ndarray]:
+    """The memory of managed and mapped arrays, each once."""
+    found: dict[int, np.ndarray] = {}
+    for one in arguments:
+        if isinstance(one, tuple):
+            found |= {id(memory): memory for memory in _managed(one)}
+        elif isinstance(one, UnifiedArray):
+            memory: np.ndarray = one
+            while isinstance(memory.base, np.ndarray):
+                memory = memory.base
+            found[id(memory)] = memory
+    yield from found.values()
+
+
 def _on_device(kernel: Any, argument: Any, write_back: list[Callable[[], Any]]) -> Any:
     """An argument as the kernel gets it: Numba copies each host array to a device array of its own
     and back after the launch."""
@@ -185,5 +214,5 @@ def _on_device(kernel: Any, argument: Any, write_back: list[Callable[[], Any]]) 
     if hasattr(argument, "__cuda_array_interface__"):
         return as_cuda_array(argument)
     if isinstance(argument, np.ndarray):
-        argument = InOut(argument)
+        argument = InOut(np.asarray(argument))
     return argument.to_device(write_back) if isinstance(argument, ArgHint) else argument

@@ -50,6 +50,7 @@ from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, 
 from convlab.simulation.scheduler import Scheduler
 from convlab.simulation.simulated_cuda import SimulatedCuda
 from convlab.simulation.sites import Sites, is_raised
+from convlab.simulation.streams import Touched
 from convlab.simulation.typed_arithmetic import BY_ZERO
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
@@ -110,6 +111,7 @@ class SimulatedLaunch(Clock):
         super().__init__(log, block_size)
         self.strict, self.counts, self.recorder = strict, counts, recorder
         self.on_block: Callable[[str, int, int], None] | None = None
+        self.touched: Touched | None = None  # what it does to global memory, if that is asked
         self.grid, self.block_shape = grid, block
         self.kernel: str = function.__name__
         self.reports = Reports(self.kernel, grid, block, strict, self)
@@ -438,6 +440,8 @@ class SimulatedLaunch(Clock):
             looks = self.copies.look, self.tensor_cores.look, self.race.analyse
             for conflict in few(chain(*(look(self.log, whole) for look in looks))):
                 self.reports.conflict(conflict, self.log)
+        if self.touched is not None:
+            self.touched.look(self.log.columns(), self.global_arrays())
         self.log.clear()
 
     def _where(self, error: BaseException) -> str:

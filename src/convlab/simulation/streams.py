@@ -1,0 +1,274 @@
+"""Which operations of a program's streams may run at the same time, and what they then do wrong.
+
+Launches and copies run here when the program asks for them. On a GPU one waits only for those
+before it in its stream, for events that its stream waits for, and for the default stream, which
+waits for all others as they wait for it. The host knows that an operation is over once it has
+synchronised. Two operations that nothing orders, of which one writes bytes that the other touches,
+are a finding. What is copied to pinned memory, or stored in managed memory, is not there before
+the host has waited for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from convlab.simulation.access_log import ATOMIC, READ, WRITE, Accesses
+from convlab.simulation.arrays import CheckedArray, start_of
+from convlab.simulation.findings import STREAM_RACE, Finding
+
+DEFAULT = 0  # the number of the default stream
+_OF_OTHERS = tuple(
+    f"{Path(module.__file__ or '').parent}/"
+    for module in (sys.modules["convlab"], sys.modules["numba"], sys.modules["numba.cuda"])
+)
+Clock = dict[int, int]  # how many operations of each stream are over
+
+
+class PinnedArray(np.ndarray):
+    """Host memory to and from which copies are asynchronous."""
+
+
+class Stream:
+    """A stream of ``numba.cuda``."""
+
+    def __init__(self, streams: Streams, number: int) -> None:
+        self._streams, self.number = streams, number
+
+    def synchronize(self) -> None:
+        self._streams.host_waits(self._streams.reached(self))
+
+    @contextmanager
+    def auto_synchronize(self) -> Iterator[Stream]:
+        yield self
+        self.synchronize()
+
+
+class Event:
+    """An event of ``numba.cuda``. It takes no times."""
+
+    def __init__(self, streams: Streams, timing: bool = True) -> None:
+        self._streams, self._clock = streams, Clock()
+
+    def record(self, stream: Any = DEFAULT) -> None:
+        self._clock = self._streams.reached(stream)
+
+    def wait(self, stream: Any = DEFAULT) -> None:
+        self._streams.wait(stream, self._clock)
+
+    def synchronize(self) -> None:
+        self._streams.host_waits(self._clock)
+
+    def query(self) -> bool:
+        self.synchronize()
+        return True
+
+    def elapsed_time(self, event: Event) -> float:
+        return -1.0
+
+
+Bytes = np.ndarray | range  # addresses of elements on the host, or all from one to another
+
+
+@dataclass
+class Touched:
+    """What an operation reads and writes, and the arrays that hold it, by name."""
+
+    hosts: list[tuple[str, np.ndarray]] = field(default_factory=list)
+    reads: list[Bytes] = field(default_factory=list)
+    writes: list[Bytes] = field(default_factory=list)
+    updates: list[Bytes] = field(default_factory=list)  # by atomics
+
+    def whole(self, host: np.ndarray, writes: bool) -> None:
+        (self.writes if writes else self.reads).append(range(*byte_bounds(host)))
+
+    def look(self, accesses: Accesses, arrays: Iterable[CheckedArray]) -> None:
+        """What a kernel has done to its arrays."""
+        for array in arrays:
+            low, high = byte_bounds(array.host)
+            there = accesses.address + (start_of(array.host) - array.place)
+            inside, kind = (there >= low) & (there < high), accesses.kind & 3
+            self.hosts.append((array.name, array.host))
+            self.reads.append(np.unique(there[inside & (kind == READ)]))
+            self.writes.append(np.unique(there[inside & (kind == WRITE)]))
+            self.updates.append(np.unique(there[inside & (kind == ATOMIC)]))
+
+    def name(self, address: int) -> str:
+        for name, host in self.hosts:
+            low, high = byte_bounds(host)
+            if low <= address < high:
+                return name
+        return ""
+
+
+def _common(some: Iterable[Bytes], others: Sequence[Bytes]) -> int | None:
+    """An address that is in one of the first and in one of the second."""
+    for one, other in itertools.product(some, others):
+        first, second = (other, one) if isinstance(one, range) else (one, other)
+        if not isinstance(second, range):
+            found = np.intersect1d(first, second)
+        elif isinstance(first, range):
+            found = np.arange(max(first.start, second.start), min(first.stop, second.stop))[:1]
+        else:
+            found = first[(first >= second.start) & (first < second.stop)]
+        if found.size:
+            return int(found[0])
+    return None
+
+
+@dataclass
+class _Operation:
+    what: str
+    file: str
+    line: int
+    stream: int
+    count: int
+    touched: Touched
+
+
+@dataclass(eq=False)
+class _Late:
+    """Host memory that holds new values when operation ``count`` of a stream is over."""
+
+    stream: int
+    count: int
+    target: np.ndarray
+    values: np.ndarray
+    before: np.ndarray | None  # what a kernel found there, of managed memory
+    operation: _Operation
+
+
+class Streams:
+    """The streams of a program; ``tell`` hears of findings."""
+
+    def __init__(self, tell: Callable[[Finding], None]) -> None:
+        self._tell = tell
+        self._issued: Clock = {}
+        self._waits: dict[int, Clock] = {}  # by stream: what its next operation waits for
+        self._default: Clock = {}  # and what any does, since the last one of the default stream
+        self._host: Clock = {}  # what the host knows to be over
+        self._open: list[_Operation] = []
+        self._late: list[_Late] = []
+        self._streams = 0
+
+    def stream(self) -> Stream:
+        self._streams += 1
+        return Stream(self, self._streams)
+
+    def issue(self, stream: Any, what: str, touched: Touched) -> _Operation:
+        """Note an operation that has just run here, and what it and others do at the same time."""
+        number, before = _number(stream), self.reached(stream)
+        count = self._issued[number] = self._issued.get(number, 0) + 1
+        after = before | {number: count}
+        self._waits[number] = after
+        if number == DEFAULT:
+            self._default = after
+        operation = _Operation(what, *_line(), number, count, touched)
+        for other in self._open:
+            if other.count > before.get(other.stream, 0):
+                self._compare(other, operation)
+        if number != DEFAULT:
+            self._open.append(operation)
+        return operation
+
+    def reached(self, stream: Any) -> Clock:
+        """What is over when all operations of a stream so far are."""
+        number = _number(stream)
+        if number == DEFAULT:
+            return {**self._issued}
+        return _merged(self._waits.get(number, {}), self._default, self._host)
+
+    def wait(self, stream: Any, clock: Clock) -> None:
+        number = _number(stream)
+        self._waits[number] = _merged(self._waits.get(number, {}), clock)
+
+    def host_waits(self, clock: Clock | None = None) -> None:
+        """The host has waited for these operations, or for all."""
+        self._host = _merged(self._host, self._issued if clock is None else clock)
+        self._open = [one for one in self._open if one.count > self._host.get(one.stream, 0)]
+        late, self._late = self._late, []
+        for one in late:
+            if one.count > self._host.get(one.stream, 0):
+                self._late.append(one)
+            else:
+                self._arrive(one)
+
+    def copied(self, stream: Any, target: np.ndarray, values: np.ndarray) -> None:
+        """A copy to host memory: to pinned memory it is on its way for a while."""
+        touched = Touched()
+        touched.whole(values, writes=False)
+        operation = self.issue(stream, "copy_to_host", touched)
+        if operation.stream != DEFAULT and isinstance(target, PinnedArray):
+            late = operation.stream, operation.count, target, values.copy(), None, operation
+            self._late.append(_Late(*late))
+            return
+        np.copyto(target, values)
+        self.host_waits(self.reached(stream))
+
+    def device_sees(self, arrays: Iterable[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Managed arrays as the next kernel finds them, each with a copy."""
+        shared = [*arrays]
+        for one in [one for one in self._late if any(one.target is array for array in shared)]:
+            self._late.remove(one)
+            self._arrive(one)
+        return [(array, array.copy()) for array in shared]
+
+    def hide(self, operation: _Operation, seen: list[tuple[np.ndarray, np.ndarray]]) -> None:
+        """What the kernel has stored in managed arrays the host has to wait for."""
+        for array, before in seen:
+            late = operation.stream, operation.count, array, array.copy(), before, operation
+            self._late.append(_Late(*late))
+            array[...] = before
+
+    def _arrive(self, late: _Late) -> None:
+        if late.before is not None and late.target.tobytes() != late.before.tobytes():
+            what = f"the host writes to managed memory while {late.operation.what} may use it: it"
+            what += " has not waited for that launch"
+            self._find(late.operation, late.operation, what)
+        np.copyto(late.target, late.values)
+
+    def _compare(self, other: _Operation, one: _Operation) -> None:
+        mine, its = one.touched, other.touched
+        for does, some, did, others in (
+            ("writes", mine.writes, "writes", its.writes + its.updates),
+            ("reads", mine.reads, "writes", its.writes + its.updates),
+            ("writes", mine.writes + mine.updates, "reads", its.reads),
+            ("updates", mine.updates, "writes", its.writes),
+        ):
+            if (address := _common(some, others)) is not None:
+                array = mine.name(address) or its.name(address) or "an array"
+                what = f"{one.what} {does} {array}, which {other.what} {did} in another stream: "
+                what += "neither an event nor a synchronisation orders the two"
+                self._find(one, other, what)
+                return
+
+    def _find(self, one: _Operation, other: _Operation, what: str) -> None:
+        self._tell(Finding(STREAM_RACE, one.what, one.file, one.line, what, other.line, other.file))
+
+
+def _number(stream: Any) -> int:
+    return getattr(stream, "number", DEFAULT)
+
+
+def _merged(*clocks: Clock) -> Clock:
+    merged: Clock = {}
+    for clock in clocks:
+        for number, count in clock.items():
+            merged[number] = max(count, merged.get(number, 0))
+    return merged
+
+
+def _line() -> tuple[str, int]:
+    """Where the program is."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OF_OTHERS):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
