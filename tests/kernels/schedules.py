@@ -60,6 +60,35 @@ def barrier_of_a_warp_in_one_arm(a, b):
     b[i] = a[i]
 
 
+@wrong("depends on order", "mask = cuda.activemask()", 1, 32, zeros(32, 1))
+def lanes_after_a_branch_taken_for_all(a, b):
+    i = cuda.threadIdx.x
+    value = i
+    if i % 3 == 0:
+        value *= 2
+    mask = cuda.activemask()
+    for distance in (16, 8, 4, 2, 1):
+        value += cuda.shfl_down_sync(mask, value, distance)
+    if i == 0:
+        b[0] = value
+
+
+@right([22], 2, 32, zeros(64, 1))
+def lanes_that_happen_to_be_together_add_once(a, b):
+    i = cuda.grid(1)
+    value = i
+    if i % 3 == 0:
+        value += 2
+    if value % 3 == 2:
+        a[i] = 1
+    if value % 3 == 1:
+        mask = cuda.activemask()
+        if cuda.laneid == cuda.ffs(mask) - 1:
+            cuda.atomic.add(b, 0, cuda.popc(mask))
+    elif i == 63:
+        cuda.atomic.add(b, 0, 1)
+
+
 # Blocks that speak by atomics alone.
 
 

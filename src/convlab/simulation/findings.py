@@ -86,6 +86,8 @@ SPECIAL = {
     "kernel[grid, block, stream, BYTES]",
     ("misaligned", "multiple of its size"): "align the field, or begin the view at a "
     "multiple of its element's size",
+    ("depends on order", "activemask"): "take the mask of the lanes that have to come, such as "
+    "0xFFFFFFFF or a ballot_sync before the branch",
     (STREAM_RACE, "the host writes"): "call cuda.synchronize() before the host touches the array",
     ("barrier divergence", "returned in line"): "let no thread return before the barrier: put the "
     "work that it skips in a branch",

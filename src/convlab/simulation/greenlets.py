@@ -102,7 +102,8 @@ class Block:
     ``on_warp_barrier`` which ones, and whether those are all of their warp that live. With
     ``backwards`` threads run from the last to the first. If it ``gives_way``, the block lets others
     go on whenever one of its threads yields, and then turns the order of its threads. ``deep``
-    says whether threads may wait in what the body calls. ``undefined(own, what, site, thread)`` is
+    says whether threads may wait in what the body calls. ``parted``: at an ``activemask`` the even
+    and the odd lanes are not together. ``undefined(own, what, site, thread)`` is
     what a lane gets from one that does not take part; ``own`` is its own number.
     """
 
@@ -120,9 +121,10 @@ class Block:
         backwards: bool = False,
         gives_way: bool = False,
         deep: bool = True,
+        parted: bool = False,
     ) -> None:
         self.number, self._body, self._arguments = number, body, arguments
-        self._deep = deep
+        self._deep, self._parted = deep, parted
         self._enter, self._complain, self._undefined = enter, complain, undefined
         self.on_barrier, self.on_warp_barrier = on_barrier, on_warp_barrier
         self.size, self._backwards, self._gives_way = len(indices), backwards, gives_way
@@ -227,6 +229,8 @@ class Block:
             else:
                 size = request.together
                 place = thread.place() if self._deep else (request.site, *thread.greenlet.loops)
+                if self._parted and request.kind == "activemask":
+                    place = place, thread.number % 2
                 key = size, thread.number // size, request.kind, place, request.mask
                 calls[key].append(thread)
         incomplete = []

@@ -1,5 +1,6 @@
 """Runs a launch in a second order where threads learn from atomics how far others are, and with
 other numbers where a lane reads from one that does not take part, which matters only if it is used.
+After a branch ``activemask`` names other lanes, since a GPU need not bring them together again.
 
 Many right kernels leave something else in another order: a compacted array is permuted, the sum of
 floats rounded otherwise, the first of several threads wins. So an order matters only if the arrays
@@ -24,6 +25,7 @@ Launch = Any  # a simulated_launch.SimulatedLaunch
 PATIENCE = 1024  # times that a thread polls in vain before it lets others go first, at first
 MOST_PATIENCE = 50_000  # of all threads
 LARGE = 2**31 - 1
+PARTED = "the result depends on which lanes activemask names, and lanes"
 TOLERANCE = 1e-5  # of the largest number: sums of floats in another order
 Key = tuple[int, int, str, Any]  # thread of the launch, site, array, index
 
@@ -38,6 +40,7 @@ class Order(NamedTuple):
     patience: int = 0
     late: bool = False  # a block begins when those before it have gone on several times
     undefined: int = 0  # with 1 an undefined number is a very large one, with -1 a very small one
+    parted: bool = False  # ``activemask`` names the even lanes to the even ones, the odd to the odd
 
     @property
     def gives_way(self) -> bool:
@@ -180,7 +183,7 @@ def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
 
     The arguments become what the last run from the last thread to the first makes of them, or else
     the first run: a program that relies on the order in which threads arrive sees another."""
-    if not (launch.strict and (launch.may_tell or launch.shuffles)):
+    if not (launch.strict and (launch.may_tell or launch.shuffles or launch.parts)):
         launch.run()
         return
     arrays = [array for array in launch.global_arrays() if array.host.flags.writeable]
@@ -196,6 +199,7 @@ def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
     )
     orders += [Order(patience=PATIENCE)] * bool(asked.polled)
     orders += [Order(undefined=1), Order(undefined=-1)] * bool(asked.undefined_at)
+    orders += [Order(parted=True)] * (launch.parts is not None)
     kept = after = [host.copy() for host in hosts] if orders else []
     for order in orders:
         _fill(hosts, before)
@@ -206,7 +210,12 @@ def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
             if order.undefined and _difference(names, after, hosts, before, set()):
                 _report_undefined(launch, other)
             chaotic = {key[2] for key in (*asked.answers, *other.asked.answers)}
-            if outcome := _difference(names, after, hosts, before, chaotic):
+            outcome = _difference(names, after, hosts, before, chaotic)
+            if outcome and order.parted:
+                what = f"{PARTED} that have parted may not be named: {outcome}"
+                other.reports.add("depends on order", what, launch.parts, 0)
+                other.reports.raise_any(ended=False)
+            elif outcome:
                 _report(launch, other, outcome)
             if order.backwards:
                 kept = [host.copy() for host in hosts]

@@ -49,7 +49,7 @@ from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
 from convlab.simulation.scheduler import Scheduler
 from convlab.simulation.simulated_cuda import SimulatedCuda
-from convlab.simulation.sites import Sites, is_raised
+from convlab.simulation.sites import Sites, activemask_after_branch, is_raised
 from convlab.simulation.streams import Touched
 from convlab.simulation.typed_arithmetic import BY_ZERO
 
@@ -162,6 +162,8 @@ class SimulatedLaunch(Clock):
         used = copier.used.union(*map(names_used, self.codes))
         self.may_tell = bool(used & TELLING)
         self.shuffles = bool(used & SHUFFLES)
+        after = (activemask_after_branch(code, code.co_filename) for code in self.codes)
+        self.parts = next(filter(None, after), None) if "activemask" in used else None  # a site
         self.reports.syncs_warps = "syncwarp" in used
         self.deep = any(may_wait(code) for code in self.codes if code is not self.body.__code__)
         self.arguments = self._as_seen(arguments)
@@ -338,6 +340,7 @@ class SimulatedLaunch(Clock):
             if self.on_block is not None:
                 self.on_block(self.kernel, number, len(blocks))
             how: Any = number, self.order.backwards, self.order.gives_way, self.deep
+            how += (self.order.parted,)
             heard = *heard_of, complain, self.asked.undefined
             block = Block(self.body, self.arguments, indices, *heard, *how)
             self.cuda.shared.new_block()

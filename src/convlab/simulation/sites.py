@@ -156,6 +156,24 @@ def instruction(code: CodeType, offset: int) -> int:
     return _by_id[id(code)][offset]
 
 
+@lru_cache(maxsize=1000)
+def activemask_after_branch(code: CodeType, file: str) -> int | None:
+    """The site of a call of ``activemask`` before which lanes may have parted: a branch or loop
+    ends above it, other than one in which they return. None if there is none."""
+    calls = [step for step in dis.get_instructions(code) if step.argval == "activemask"]
+    tree = _tree(code, file)
+    if not calls or tree is None:
+        return None
+    ends = [
+        node.end_lineno or 0
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If | ast.For | ast.While)
+        and not isinstance(node.body[-1], ast.Return | ast.Continue | ast.Break)
+    ]
+    line = _line_at(code, calls[0].offset)
+    return id(code) + calls[0].offset if any(end < line for end in ends) else None
+
+
 def is_raised(error: BaseException) -> bool:
     """Whether it comes from a ``raise`` or ``assert``."""
     trace = error.__traceback__
