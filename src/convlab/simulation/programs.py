@@ -29,7 +29,7 @@ from convlab.simulation.orders import USUAL, Order, run_in_orders
 from convlab.simulation.report import Report
 from convlab.simulation.signatures import as_declared
 from convlab.simulation.simulated_launch import SimulatedLaunch, like
-from convlab.simulation.streams import Streams, Touched
+from convlab.simulation.streams import DEFAULT, Streams, Touched, number_of
 
 FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
 
@@ -129,7 +129,8 @@ def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -
         touched = Touched()
         try:
             with one_at_a_time:  # threads of the program share what a launch rounds numbers with
-                how = self.shared_bytes, steps, typed, report.note, touched
+                looked_at = touched if number_of(self.stream) != DEFAULT else None
+                how = self.shared_bytes, steps, typed, report.note, looked_at
                 _simulate(self.kernel, self.grid, self.block, tuple(given), *how)
         except SimulationError as error:
             report.add(error)

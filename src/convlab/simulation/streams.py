@@ -165,7 +165,7 @@ class Streams:
 
     def issue(self, stream: Any, what: str, touched: Touched) -> _Operation:
         """Note an operation that has just run here, and what it and others do at the same time."""
-        number, before = _number(stream), self.reached(stream)
+        number, before = number_of(stream), self.reached(stream)
         count = self._issued[number] = self._issued.get(number, 0) + 1
         after = before | {number: count}
         self._waits[number] = after
@@ -181,13 +181,13 @@ class Streams:
 
     def reached(self, stream: Any) -> Clock:
         """What is over when all operations of a stream so far are."""
-        number = _number(stream)
+        number = number_of(stream)
         if number == DEFAULT:
             return {**self._issued}
         return _merged(self._waits.get(number, {}), self._default, self._host)
 
     def wait(self, stream: Any, clock: Clock) -> None:
-        number = _number(stream)
+        number = number_of(stream)
         self._waits[number] = _merged(self._waits.get(number, {}), clock)
 
     def host_waits(self, clock: Clock | None = None) -> None:
@@ -254,7 +254,8 @@ class Streams:
         self._tell(Finding(STREAM_RACE, one.what, one.file, one.line, what, other.line, other.file))
 
 
-def _number(stream: Any) -> int:
+def number_of(stream: Any) -> int:
+    """The default stream has number 0, as have handles of other libraries."""
     return getattr(stream, "number", DEFAULT)
 
 
