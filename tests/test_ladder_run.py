@@ -286,6 +286,10 @@ def test_json():
     assert (right["name"], right["ok"], right["error"]) == ("s01_direct", True, None)
     assert right["first_wrong"] is right["time_ms"] is right["speedup"] is None
     assert right["workspace_bytes"] == 0
+    assert right["tile"] is None
+    s06 = stage_named("s06")
+    (tiled,) = ladder.as_json(TINY, SIMULATOR, results(TINY, s06))["stages"]
+    assert tiled["tile"] == str(s06.tiny_tile)
     assert right["counts"]["layout_transforms"] is None
     assert (wrong["ok"], wrong["error_over_bound"]) == (False, "inf")
     assert wrong["first_wrong"].pop("expected") < math.inf

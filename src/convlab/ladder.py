@@ -49,6 +49,7 @@ class Result:
     stage: Stage
     flops: int
     workspace_bytes: int | None = None
+    tile: Tile | None = None
     check: CheckResult | None = None
     failed: str | None = None
     counts: dict[str, float | None] | None = None
@@ -105,11 +106,11 @@ def _run_one(
     problem: ConvProblem, stage: Stage, engine: Engine, tensors: Tensors, oracle: Oracle
 ) -> Result:
     """One stage's result, on its own copies of the tensors, which are freed when this returns."""
-    workspace_bytes = None
+    workspace_bytes, tile = None, None
     try:
         tile = None if engine.is_gpu else simulated_tile(stage, engine)
         ready = Plan(problem, stage, tile, engine)
-        workspace_bytes = ready.workspace_bytes
+        workspace_bytes, tile = ready.workspace_bytes, ready.tile
         arrays = [engine.to_device(tensor) for tensor in tensors]
         result = _run_plan(ready, arrays, oracle)
         for name, array, tensor in zip(("input", "weight", "bias"), arrays, tensors, strict=True):
@@ -117,7 +118,7 @@ def _run_one(
                 return replace(result, failed=f"a kernel wrote to {name}, not its output")
         return result
     except Exception as error:  # an error of a kernel or its compiler is the stage's result
-        return Result(stage, problem.flops, workspace_bytes, failed=_one_line(error, stage))
+        return Result(stage, problem.flops, workspace_bytes, tile, failed=_one_line(error, stage))
 
 
 def default_problem(engine: Engine) -> ConvProblem:
@@ -148,7 +149,8 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> Result:
         return tallies
 
     found, check, tallies = checked(run_and_count)
-    result = Result(ready.stage, problem.flops, ready.workspace_bytes, check, output=found)
+    facts = problem.flops, ready.workspace_bytes, ready.tile
+    result = Result(ready.stage, *facts, check, output=found)
     if not engine.is_gpu:
         main, transforms = _main_and_others(ready.program.launches, tallies)
         counts = None if main is None else main.as_dict(problem.flops)
@@ -272,6 +274,7 @@ def _stage_json(result: Result, results: Sequence[Result]) -> dict[str, Any]:
         counts = {**counts, "layout_transforms": result.transform_counts}  # type: ignore[dict-item]
     return {
         "name": result.stage.name,
+        "tile": None if result.tile is None else str(result.tile),
         "ok": result.ok,
         "error_over_bound": result.error_over_bound,
         "time_ms": result.time_ms,
