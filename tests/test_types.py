@@ -186,9 +186,10 @@ def test_an_integer_in_a_variable_of_type_float64_is_rounded() -> None:
 def test_a_kernel_keeps_the_constants_of_its_first_launch() -> None:
     table, factor = np.array([2.0]), 3
 
-    @cuda.jit
-    def scaled(a, b):
+    def function(a, b):
         b[0] = table[0] * factor * a[0]
+
+    scaled = cuda.jit(function)
 
     def result(one: Any) -> float:
         out = np.zeros(1)
@@ -199,6 +200,8 @@ def test_a_kernel_keeps_the_constants_of_its_first_launch() -> None:
     table[0], factor = 5.0, 7
     assert result(1.0) == 6
     assert result(1) == 35  # compiled for other types
+    scaled = cuda.jit(function)  # another kernel
+    assert result(1.0) == 35
 
 
 COMPUTED = {

@@ -16,8 +16,9 @@ import numpy as np
 
 from convlab.simulation.access_log import ATOMIC, READ, SIZE_SHIFT, WRITE
 from convlab.simulation.findings import NotSimulated
+from convlab.simulation.rings import axes_from_end
 from convlab.simulation.scalars import converted, dtype_of, poison, quick
-from convlab.simulation.sites import axes_from_end, site_of
+from convlab.simulation.sites import site_of
 
 
 def integer(value: Any) -> int:

@@ -67,8 +67,8 @@ class Copier:
     ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
     are names that get another meaning than Python's. ``emulation(value)`` is what stands for an
     intrinsic, None for anything else. ``loops`` hears of loops and calls, ``endless`` is what
-    ``while`` loops run through. ``used`` are the names of ``cuda`` that functions imported by
-    themselves.
+    ``while`` loops run through. Constants are those of the first launch of ``kernel``, if it is
+    given. ``used`` are the names of ``cuda`` that functions imported by themselves.
     """
 
     def __init__(
@@ -79,11 +79,13 @@ class Copier:
         emulation: Meaning = emulation_of,
         loops: Loops | None = None,
         endless: Callable[[], Iterable[int]] = itertools.count,
+        kernel: Any = None,
     ) -> None:
         self.fake_cuda, self._meaning, self._emulation = fake_cuda, meaning, emulation
         self._builtins, self._loops, self._endless = dict(builtins or {}), loops, endless
         if loops is not None:
             self._builtins["range"] = loops.range
+        self._constants = {} if kernel is None else _constants.setdefault(kernel, {})
         self.used: set[str] = set()
         self._copies: dict[Any, FunctionType] = {}
         self._modules: dict[int, ModuleType] = {}
@@ -117,7 +119,7 @@ class Copier:
         attributes = names_used(code)
         for name in _global_names(code):
             if name in function.__globals__:
-                value = _compiled_in(function, types, name, function.__globals__[name])
+                value = self._compiled_in(function, types, name, function.__globals__[name])
                 known = name in ENGINE_CONSTANTS and value is getattr(device, name)
                 constant = ENGINE_CONSTANTS[name] if known else None
                 globals_[name] = constant or self.replaced(value, attributes)
@@ -126,11 +128,24 @@ class Copier:
         names = function.__code__.co_freevars
         for name, cell, original in zip(names, cells, originals, strict=True):
             try:
-                value = _compiled_in(function, types, name, original.cell_contents)
+                value = self._compiled_in(function, types, name, original.cell_contents)
             except ValueError:  # a variable that has no value yet
                 continue
             cell.cell_contents = self.replaced(value, attributes)
         return copy
+
+    def _compiled_in(
+        self, function: FunctionType, types: Types | None, name: str, value: Any
+    ) -> Any:
+        """The value of a global or closure variable at the kernel's first launch with arguments of
+        these types: Numba compiles numbers, arrays and so on into the kernel, which does not see
+        later changes."""
+        if not isinstance(value, _CONSTANT) or hasattr(value, "__cuda_array_interface__"):
+            return value
+        key = id(function), types, name
+        if key not in self._constants:
+            self._constants[key] = value.copy() if isinstance(value, np.ndarray) else value
+        return self._constants[key]
 
     def codes(self) -> Iterator[CodeType]:
         """The code of every function copied so far."""
@@ -291,18 +306,8 @@ def _code_of(function: FunctionType, is_kernel: bool, types: Types | None, bits:
     return codes[key]
 
 
-_constants: WeakKeyDictionary[FunctionType, dict[Any, Any]] = WeakKeyDictionary()
-
-
-def _compiled_in(function: FunctionType, types: Types | None, name: str, value: Any) -> Any:
-    """The value of a global or closure variable at the first launch with arguments of these types:
-    Numba compiles numbers, arrays and so on into the kernel, which does not see later changes."""
-    if not isinstance(value, _CONSTANT) or hasattr(value, "__cuda_array_interface__"):
-        return value
-    kept = _constants.setdefault(function, {})
-    if (types, name) not in kept:
-        kept[types, name] = value.copy() if isinstance(value, np.ndarray) else value
-    return kept[types, name]
+# Of a kernel, by the function that refers to them, the types of its arguments and their names.
+_constants: WeakKeyDictionary[Any, dict[tuple[int, Any, str], Any]] = WeakKeyDictionary()
 
 
 def _refers_to(function: FunctionType) -> Iterator[tuple[str, Any]]:

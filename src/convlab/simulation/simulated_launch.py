@@ -139,7 +139,7 @@ class SimulatedLaunch(Clock):
         self.loops = self.paths or loops  # what hears of loops and calls
         self.scheduler = Scheduler(self)
         self._global: dict[int, tuple[np.ndarray, Any]] = {}
-        how = self._emulation, self.loops, self.scheduler.endless
+        how = self._emulation, self.loops, self.scheduler.endless, kernel
         makes = self.cuda, self._meaning, builtins, *how
         copier = Copier(*makes)
         self.typed, self.untyped = typed and self.arithmetic is None, ""

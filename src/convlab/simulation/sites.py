@@ -100,7 +100,7 @@ def _blocks(code: CodeType, file: str) -> list[tuple[str, int, range]]:
     """The branches and loops of a function, outer ones first: the kind of each, the line where it
     begins, and the lines in it. None of a function without source. ``file`` is the code's: codes of
     two files may be equal."""
-    tree = _tree(code, file)
+    tree = source_tree(code, file)
     return [
         (
             _BRANCHES[type(node)],
@@ -114,7 +114,7 @@ def _blocks(code: CodeType, file: str) -> list[tuple[str, int, range]]:
 
 
 @lru_cache(maxsize=1000)
-def _tree(code: CodeType, file: str) -> ast.Module | None:
+def source_tree(code: CodeType, file: str) -> ast.Module | None:
     """The source of a function with the lines and columns of its file; None without source."""
     try:
         lines, first = inspect.getsourcelines(code)
@@ -161,7 +161,7 @@ def activemask_after_branch(code: CodeType, file: str) -> int | None:
     """The site of a call of ``activemask`` before which lanes may have parted: a branch or loop
     ends above it, other than one in which they return. None if there is none."""
     calls = [step for step in dis.get_instructions(code) if step.argval == "activemask"]
-    tree = _tree(code, file)
+    tree = source_tree(code, file)
     if not calls or tree is None:
         return None
     ends = [
@@ -186,9 +186,9 @@ def is_raised(error: BaseException) -> bool:
 
 def in_two_arms(site: int, other: int) -> bool:
     """Whether the sites are in the two arms of one ``if``."""
-    code = _code_at(site)
-    tree = None if code is None else _tree(code, code.co_filename)
-    if code is None or tree is None or _code_at(other) is not code:
+    code = code_at(site)
+    tree = None if code is None else source_tree(code, code.co_filename)
+    if code is None or tree is None or code_at(other) is not code:
         return False
     line, second = (_line_at(code, one - id(code)) for one in (site, other))
 
@@ -203,71 +203,9 @@ def in_two_arms(site: int, other: int) -> bool:
     )
 
 
-def _code_at(site: int) -> CodeType | None:
+def code_at(site: int) -> CodeType | None:
+    """The code of an instruction that a log or finding has named."""
     return _codes.get(max((one for one in [*_by_id] if one <= site), default=0))
-
-
-def axes_from_end(site: int) -> frozenset[int]:
-    """The axes along which the index at this site may count from the array's end: its text begins
-    with a minus or ``~``, as in ``a[-1]``, or the function takes the same array as a ring, with an
-    index ``% n``, ``& mask`` or one that becomes 0 again elsewhere. Other computed indices below
-    zero are seldom meant."""
-    code = _code_at(site)
-    return frozenset() if code is None else _axes(code, site - id(code))
-
-
-@cache
-def _axes(code: CodeType, offset: int) -> frozenset[int]:
-    at = next((step for step in dis.get_instructions(code) if step.offset == offset), None)
-    tree = _tree(code, code.co_filename)
-    if at is None or tree is None or "SUBSCR" not in at.opname:
-        return frozenset()
-    nodes = [*ast.walk(tree)]
-    subscripts = [node for node in nodes if isinstance(node, ast.Subscript)]
-    here = next((node for node in subscripts if _position(node) == at.positions), None)
-    if here is None:
-        return frozenset()
-    rounds = {
-        ast.unparse(node.targets[0])
-        for node in nodes
-        if isinstance(node, ast.Assign) and _goes_round(node.value)
-    }
-    for node in nodes:  # if right == n: right = 0
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Compare):
-            name, (first, *_) = ast.unparse(node.test.left), node.body
-            if ast.unparse(first) == f"{name} = 0":
-                rounds.add(name)
-    found = {axis for axis, entry in enumerate(_entries(here)) if _is_negated(entry)}
-    for other in subscripts:
-        if ast.unparse(other.value) == ast.unparse(here.value):
-            found |= {
-                axis
-                for axis, entry in enumerate(_entries(other))
-                if _goes_round(entry) or ast.unparse(entry) in rounds
-            }
-    return frozenset(found)
-
-
-def _position(node: ast.Subscript) -> tuple[int | None, ...]:
-    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
-
-
-def _entries(node: ast.Subscript) -> list[ast.expr]:
-    return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-
-
-def _goes_round(index: ast.expr) -> bool:
-    if isinstance(index, ast.IfExp):
-        return any(
-            isinstance(one, ast.Constant) and one.value == 0 for one in (index.body, index.orelse)
-        )
-    return isinstance(index, ast.BinOp) and isinstance(index.op, ast.Mod | ast.BitAnd)
-
-
-def _is_negated(index: ast.expr) -> bool:
-    while isinstance(index, ast.BinOp):
-        index = index.left
-    return isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub | ast.Invert)
 
 
 @cache
