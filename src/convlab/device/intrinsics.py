@@ -32,8 +32,8 @@ A copy has landed only when the thread that started it has waited for it. Until 
 access its target or start another copy to the target, and other threads need a barrier after the
 wait. If ``valid`` is false, the copy writes zeros and does not read global memory, so an edge needs
 no branch. ``wait_copies`` takes a literal or a constant of the kernel. It waits for commit groups
-in their order, and never for a copy that none holds. Target and source are C-contiguous float32 arrays, in
-shared and in global memory; a GPU does not check this. For both indices, ``copy_async4`` has the
+in their order, and never for a copy in no group. Target and source are C-contiguous float32 arrays,
+in shared and in global memory; a GPU does not check this. For both indices, ``copy_async4`` has the
 rules of ``load4``. Asynchronous copies need compute capability 8.0.
 """
 
