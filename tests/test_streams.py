@@ -11,6 +11,7 @@ from numba import cuda
 
 from convlab.simulation.findings import SimulationError
 from convlab.simulation.programs import simulator
+from convlab.simulation.streams import Streams, Touched
 
 N, FULL = 37, (2, 32)
 
@@ -325,3 +326,14 @@ def test_threads_with_a_stream_each() -> None:
         shared = cuda.managed_array((4, N))
         [*pool.map(work, range(4))]
     assert not report.findings
+
+
+def test_a_loop_of_launches_keeps_what_its_last_ones_touched() -> None:
+    streams = Streams(lambda finding: None)
+    stream, a, b = streams.stream(), np.zeros(N), np.zeros(N)
+    for source, target in [(a, b), (b, a)] * 100:
+        touched = Touched()
+        touched.whole(source, writes=False)
+        touched.whole(target, writes=True)
+        streams.issue(stream, "step", touched)
+    assert [operation.count for operation in streams._open] == [199, 200]

@@ -112,12 +112,26 @@ class Touched:
             self.writes.append(np.unique(there[inside & (kind == WRITE)]))
             self.updates.append(np.unique(there[inside & (kind == ATOMIC)]))
 
+    def is_same(self, other: Touched) -> bool:
+        """Whether the other operation has touched the same bytes in the same way."""
+        ways = ((self.reads, other.reads), (self.writes, other.writes))
+        return all(
+            len(mine) == len(its) and all(map(_equal, mine, its))
+            for mine, its in (*ways, (self.updates, other.updates))
+        )
+
     def name(self, address: int) -> str:
         for name, host in self.hosts:
             low, high = byte_bounds(host)
             if name and low <= address < high:
                 return name
         return ""
+
+
+def _equal(one: Bytes, other: Bytes) -> bool:
+    if isinstance(one, range) or isinstance(other, range):
+        return type(one) is type(other) and bool(one == other)
+    return np.array_equal(one, other)
 
 
 def _common(some: Iterable[Bytes], others: Sequence[Bytes]) -> int | None:
@@ -190,7 +204,12 @@ class Streams:
             self._compare(other, operation)
         if number == DEFAULT:  # later operations wait for this one, and so for those before it
             self._open.clear()
-        else:
+        else:  # of a program's loop only the last launch counts: what waits for it waits for all
+            self._open = [
+                one
+                for one in self._open
+                if one.stream != number or one.what != what or not one.touched.is_same(touched)
+            ]
             self._open.append(operation)
         return operation
 
