@@ -11,7 +11,8 @@ from numba import cuda
 
 from convlab.simulation.findings import SimulationError
 from convlab.simulation.programs import simulator
-from convlab.simulation.streams import Streams, Touched
+from convlab.simulation.streams import Streams
+from convlab.simulation.touched import Touched
 
 N, FULL = 37, (2, 32)
 

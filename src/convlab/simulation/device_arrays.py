@@ -17,7 +17,8 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.scalars import poison
-from convlab.simulation.streams import PinnedMemory, Streams, Touched
+from convlab.simulation.streams import PinnedMemory, Streams
+from convlab.simulation.touched import Touched
 
 POLLS = 1000  # times that the host reads one managed element until it sees what a launch stores
 _COPY = "a copy to the device"

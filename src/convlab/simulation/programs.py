@@ -30,7 +30,8 @@ from convlab.simulation.orders import USUAL, Order, run_in_orders
 from convlab.simulation.report import Report
 from convlab.simulation.signatures import as_declared
 from convlab.simulation.simulated_launch import SimulatedLaunch, like
-from convlab.simulation.streams import DEFAULT, Streams, Touched, number_of
+from convlab.simulation.streams import DEFAULT, Streams, number_of
+from convlab.simulation.touched import Touched
 
 FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
 

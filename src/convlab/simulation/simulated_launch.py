@@ -50,7 +50,7 @@ from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, 
 from convlab.simulation.scheduler import Scheduler
 from convlab.simulation.simulated_cuda import SimulatedCuda
 from convlab.simulation.sites import Sites, activemask_after_branch, is_raised
-from convlab.simulation.streams import Touched
+from convlab.simulation.touched import Touched
 from convlab.simulation.typed_arithmetic import BY_ZERO
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)

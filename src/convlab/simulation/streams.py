@@ -10,23 +10,19 @@ managed memory, only after it has waited for that copy or launch.
 
 from __future__ import annotations
 
-import itertools
-import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import byte_bounds
 
-from convlab.simulation.access_log import ATOMIC, READ, WRITE, Accesses
-from convlab.simulation.arrays import CheckedArray, owner_of, start_of
+from convlab.simulation.arrays import owner_of, start_of
 from convlab.simulation.findings import STREAM_RACE, Finding
+from convlab.simulation.touched import Touched, common
 
 DEFAULT = 0  # the number of the default stream
 _OF_OTHERS = tuple(
@@ -77,78 +73,6 @@ class Event:
 
     def elapsed_time(self, event: Event) -> float:
         return -1.0
-
-
-Bytes = np.ndarray | range  # addresses of elements on the host, or all from one to another
-
-
-@dataclass
-class Touched:
-    """What an operation reads and writes, and the arrays that hold it, by name: these stay alive,
-    so that no other array gets their addresses."""
-
-    hosts: list[tuple[str, np.ndarray]] = field(default_factory=list)
-    reads: list[Bytes] = field(default_factory=list)
-    writes: list[Bytes] = field(default_factory=list)
-    updates: list[Bytes] = field(default_factory=list)  # by atomics
-
-    def whole(self, host: np.ndarray, writes: bool) -> None:
-        """A copy of all elements."""
-        at: Bytes = range(*byte_bounds(host))
-        if not (host.flags.c_contiguous or host.flags.f_contiguous):
-            steps = map(operator.mul, map(np.arange, host.shape), host.strides)
-            at = np.sort(start_of(host) + reduce(np.add.outer, steps).ravel())
-        self.hosts.append(("", host))
-        (self.writes if writes else self.reads).append(at)
-
-    def look(self, accesses: Accesses, arrays: Iterable[CheckedArray]) -> None:
-        """What a kernel has done to its arrays."""
-        for array in arrays:
-            low, high = byte_bounds(array.host)
-            there = accesses.address + (start_of(array.host) - array.place)
-            inside, kind = (there >= low) & (there < high), accesses.kind & 3
-            self.hosts.append((array.name, array.host))
-            self.reads.append(np.unique(there[inside & (kind == READ)]))
-            self.writes.append(np.unique(there[inside & (kind == WRITE)]))
-            self.updates.append(np.unique(there[inside & (kind == ATOMIC)]))
-
-    def is_same(self, other: Touched) -> bool:
-        """Whether the other operation has touched the same bytes in the same way."""
-        ways = ((self.reads, other.reads), (self.writes, other.writes))
-        return all(
-            len(mine) == len(its) and all(map(_equal, mine, its))
-            for mine, its in (*ways, (self.updates, other.updates))
-        )
-
-    def name(self, address: int) -> str:
-        for name, host in self.hosts:
-            low, high = byte_bounds(host)
-            if name and low <= address < high:
-                return name
-        return ""
-
-
-def _equal(one: Bytes, other: Bytes) -> bool:
-    if isinstance(one, range) or isinstance(other, range):
-        return type(one) is type(other) and bool(one == other)
-    return np.array_equal(one, other)
-
-
-def _common(some: Iterable[Bytes], others: Sequence[Bytes]) -> int | None:
-    """An address that is in one of the first and in one of the second."""
-    for one, other in itertools.product(some, others):
-        if not len(one) or not len(other) or one[-1] < other[0] or other[-1] < one[0]:
-            continue
-        first, second = (other, one) if isinstance(one, range) else (one, other)
-        if not isinstance(second, range):
-            found = np.intersect1d(first, second)
-        elif isinstance(first, range):
-            found = np.arange(max(first.start, second.start), min(first.stop, second.stop))[:1]
-        else:
-            found = first[(first >= second.start) & (first < second.stop)]
-        if found.size:
-            return int(found[0])
-    return None
 
 
 @dataclass(eq=False)
@@ -204,7 +128,7 @@ class Streams:
             self._compare(other, operation)
         if number == DEFAULT:  # later operations wait for this one, and so for those before it
             self._open.clear()
-        else:  # of a program's loop only the last launch counts: what waits for it waits for all
+        else:  # in a loop only the last such operation counts: what waits for it waits for them all
             self._open = [
                 one
                 for one in self._open
@@ -274,13 +198,13 @@ class Streams:
                 self._arrive_managed(one, *map(_bytes, (one.target, one.values, one.before)))
 
     def _arrive_managed(self, late: _Late, *bytes_: np.ndarray) -> None:
-        """What the host has written elsewhere meanwhile stays."""
+        """Keeps what the host has written to other elements meanwhile."""
         target, values, before = bytes_
         by_host = np.flatnonzero((target != before).any(axis=1)) * late.target.itemsize
         done = late.operation.touched
         touched = done.reads + done.writes + done.updates
         np.copyto(target, values, where=values != before)
-        if _common([start_of(late.target) + by_host], touched) is not None:
+        if common([start_of(late.target) + by_host], touched) is not None:
             what = f"the host writes to managed memory while {late.operation.what} may use it: it"
             what += " has not waited for that launch"
             self._find(late.operation, late.operation, what)
@@ -293,7 +217,7 @@ class Streams:
             ("writes", mine.writes + mine.updates, "reads", its.reads),
             ("updates", mine.updates, "writes", its.writes),
         ):
-            if (address := _common(some, others)) is not None:
+            if (address := common(some, others)) is not None:
                 array = mine.name(address) or its.name(address) or "an array"
                 what = f"{one.what} {does} {array}, which {other.what} {did} in another stream: "
                 what += "neither an event nor a synchronisation orders the two"
