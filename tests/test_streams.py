@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from numba import cuda
 
 from convlab.simulation.findings import SimulationError
 from convlab.simulation.programs import simulator
+from convlab.simulation.streams import Streams
+from convlab.simulation.touched import Touched
 
 N, FULL = 37, (2, 32)
 
@@ -145,9 +148,117 @@ def managed_memory_written_in_time() -> None:
     assert (out.copy_to_host() == 6).all()
 
 
+def copies_in_their_order() -> None:
+    """Each operation of a stream finds what those before it have copied to pinned memory."""
+    stream, _, _, a, b, _ = two_streams()
+    pinned = cuda.pinned_array(N, np.int64)
+    pinned[:] = -1
+    a.copy_to_host(pinned, stream)
+    double[*FULL, stream](pinned, b)
+    c = cuda.to_device(pinned, stream)
+    c.copy_to_device(pinned, stream)
+    assert (c.copy_to_host(stream=stream) == np.arange(N)).all()
+    assert (b.copy_to_host(stream=stream) == 2 * np.arange(N)).all()
+    b.copy_to_host(cuda.pinned_array_like(b.copy_to_host()), stream)
+    for wait in True, False:  # with no stream it is the last
+        a.copy_to_host(pinned, stream)
+        (a if wait else c).copy_to_host(pinned)
+        assert (pinned == np.arange(N)).all()
+
+
+def made_from_pinned_memory() -> None:
+    stream, _, _, a, _, _ = two_streams()
+    made = np.zeros_like(cuda.pinned_array(N, np.int64))
+    a.copy_to_host(made, stream)
+    assert (made == np.arange(N)).all()
+
+
+def launch_on_host_memory() -> None:
+    """Numba copies it back, which makes the host wait for the launch."""
+    one, other, _, _, b, c = two_streams()
+    host = np.zeros(N)
+    double[*FULL, one](host, b)
+    double[*FULL, other](b, c)
+
+
+def number_of_a_device_array() -> None:
+    """Reading and writing one waits for all streams."""
+    one, other, _, a, b, c = two_streams()
+    double[*FULL, one](a, b)
+    assert b[3] == 6
+    double[*FULL, other](b, c)
+    a[0] = 1
+    a[...] = 1
+    double[*FULL, one](c, b)
+
+
+def number_in_a_stream() -> None:
+    one, other, _, a, b, _ = two_streams()
+    double[*FULL, one](a, b)
+    assert b.bind(other)[3] == 6
+
+
+def managed_halves() -> None:
+    """The host fills one half while a launch uses the other."""
+    stream, shared, out = cuda.stream(), cuda.managed_array(2 * N), cuda.device_array(N)
+    shared[:] = 1
+    for where in FULL, (*FULL, stream):
+        double[where](shared[:N], shared[:N])
+        shared[N:] = 7
+        cuda.synchronize()
+        double[where](shared[N:], out)
+        shared[:N] = 1
+        stream.synchronize()
+        assert (shared[:N] == 1).all()
+        assert (shared[N:] == 7).all()
+        assert (out.copy_to_host() == 14).all()
+
+
+def managed_matrix() -> None:
+    shared, out = cuda.managed_array((2, N), order="F"), cuda.device_array(N)
+    shared[:] = np.arange(2 * N).reshape(2, N)
+    double[FULL](shared[1], shared[0])
+    out.copy_to_device(np.zeros(N))  # with no stream it waits
+    assert (shared[0] == 2 * np.arange(N, 2 * N)).all()
+    shared[:] = 0
+
+
+def managed_memory_polled() -> None:
+    shared = cuda.managed_array(N)
+    shared[:] = 1
+    double[FULL](shared, shared)
+    while shared[N - 1] != 2:
+        pass
+
+
+def columns_of_one_each() -> None:
+    one, other, _, a, _, _ = two_streams()
+    both = cuda.to_device(np.zeros((N, 2)))
+    double[*FULL, one](a, both[:, 0])
+    double[*FULL, other](a, both[:, 1])
+    both[:, 0].copy_to_host(stream=one)
+
+
+def copies_to_memory_that_is_used_again() -> None:
+    one, other, *_ = two_streams()
+    for stream in one, other, one, other:
+        cuda.to_device(np.zeros(N), stream=stream)
+
+
+def to_device_twice() -> None:
+    shared = cuda.managed_array(N)
+    shared[:] = 1
+    double[FULL](shared, shared)
+    a = cuda.to_device(shared)
+    assert cuda.to_device(np.ones(N), to=cuda.to_device(a)).copy_to_host()[0] == 1
+
+
 RIGHT = [
     *(event_after_the_launch, host_waits_between, default_stream_between, elements_of_one_each),
-    *(atomics_of_both, managed_memory_written_in_time),
+    *(atomics_of_both, managed_memory_written_in_time, copies_in_their_order),
+    *(made_from_pinned_memory, launch_on_host_memory, number_of_a_device_array, managed_halves),
+    *(managed_matrix, managed_memory_polled, columns_of_one_each, to_device_twice),
+    copies_to_memory_that_is_used_again,
 ]
 WRONG = {
     event_before_the_launch: "double reads a, which double writes in another stream",
@@ -157,6 +268,7 @@ WRONG = {
     copy_over_what_a_kernel_reads: "a copy to the device writes a, which double reads",
     the_same_elements: "even_or_odd writes a, which even_or_odd writes in another stream",
     atomics_and_a_store: "double writes b, which count writes in another stream",
+    number_in_a_stream: "copy_to_host reads b, which double writes in another stream",
     managed_memory_written_too_early: "the host writes to managed memory while double may use it",
 }
 
@@ -197,3 +309,32 @@ def test_the_host_sees_what_it_has_waited_for() -> None:
         assert (managed == 2).all()
         a.copy_to_host(pinned)  # with no stream it waits
         assert (pinned == 1).all()
+
+
+def test_threads_with_a_stream_each() -> None:
+    def work(number: int) -> None:
+        stream, pinned = cuda.stream(), cuda.pinned_array(N)
+        a, b = cuda.to_device(np.full(N, number), stream), cuda.device_array(N, stream=stream)
+        for _ in range(5):
+            double[*FULL, stream](a, b)
+            double[*FULL, stream](a, shared[number])
+            b.copy_to_host(pinned, stream)
+            stream.synchronize()
+            assert (pinned == 2 * number).all()
+            assert (shared[number] == 2 * number).all()
+
+    with simulator() as report, ThreadPoolExecutor(4) as pool:
+        shared = cuda.managed_array((4, N))
+        [*pool.map(work, range(4))]
+    assert not report.findings
+
+
+def test_a_loop_of_launches_keeps_what_its_last_ones_touched() -> None:
+    streams = Streams(lambda finding: None)
+    stream, a, b = streams.stream(), np.zeros(N), np.zeros(N)
+    for source, target in [(a, b), (b, a)] * 100:
+        touched = Touched()
+        touched.whole(source, writes=False)
+        touched.whole(target, writes=True)
+        streams.issue(stream, "step", touched)
+    assert [operation.count for operation in streams._open] == [199, 200]

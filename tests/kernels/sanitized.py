@@ -81,6 +81,8 @@ def table(document):
     rows = []
     for kind in [*REMEDIES, "all"]:
         cases = [case for case in WRONG if kind in (case.kind, "all")]
+        if not cases:
+            continue
         watched = [said[case.name] for case in cases if case.name in said]
         counts = [
             len(cases),

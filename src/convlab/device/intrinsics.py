@@ -32,8 +32,8 @@ A copy has landed only when the thread that started it has waited for it. Until 
 access its target or start another copy to the target, and other threads need a barrier after the
 wait. If ``valid`` is false, the copy writes zeros and does not read global memory, so an edge needs
 no branch. ``wait_copies`` takes a literal or a constant of the kernel. It waits for commit groups
-in their order, and never for copies in none. Target and source are C-contiguous float32 arrays, in
-shared and in global memory; a GPU does not check this. For both indices, ``copy_async4`` has the
+in their order, and never for a copy in no group. Target and source are C-contiguous float32 arrays,
+in shared and in global memory; a GPU does not check this. For both indices, ``copy_async4`` has the
 rules of ``load4``. Asynchronous copies need compute capability 8.0.
 """
 
@@ -365,7 +365,7 @@ else:
 
     @intrinsic
     def commit_copies(typing_context):  # type: ignore[no-untyped-def]
-        """Makes a commit group of this thread's copies that are in none yet."""
+        """Makes a commit group of the copies that this thread has started since its last one."""
         return types.void(), statement("cp.async.commit_group;")
 
     @intrinsic

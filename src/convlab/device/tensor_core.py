@@ -31,8 +31,8 @@ Warp w of the four has rows 16 * w to 16 * w + 15. Of these 16 rows a lane holds
 
 - of A eight numbers, in ``L`` and in ``T``: the four of terms 0 to 7 as above, then the same of
   terms 8 to 15,
-- of the product N / 2, in ``D``: for j from 0 to N / 8 - 1 columns ``8 * j + 2 * thread_in_group``
-  and one more, of row ``group_id``, then of row ``group_id + 8``.
+- of the product N / 2, in ``D``: for j from 0 to N / 8 - 1 column ``8 * j + 2 * thread_in_group``
+  and the next column, of row ``group_id``, then of row ``group_id + 8``.
 
 B is ``32 * N`` numbers from ``S[at]`` on: of terms 0 to 7 the large parts, of these the small ones,
 then of terms 8 to 15; each as core matrices, ``[k // 4 % 2, n, k % 4]``.
@@ -186,8 +186,8 @@ else:
         - of A four numbers: rows ``group_id`` and ``group_id + 8`` of column ``thread_in_group``,
           then of column ``thread_in_group + 4``,
         - of B two: rows ``thread_in_group`` and ``thread_in_group + 4`` of column ``group_id``,
-        - of C and D four: columns ``2 * thread_in_group`` and one more of row ``group_id``, then of
-          row ``group_id + 8``,
+        - of C and D four: column ``2 * thread_in_group`` and the next column, of row ``group_id``,
+          then of row ``group_id + 8``,
 
         as tuples of float32. The tensor core leaves out the last 13 bits of A's and B's numbers, so
         ``to_tf32`` rounds them before. Products are exact, and each D is within

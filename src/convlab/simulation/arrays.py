@@ -33,6 +33,13 @@ def start_of(host: np.ndarray) -> int:
     return int(host.__array_interface__["data"][0])
 
 
+def owner_of(host: np.ndarray) -> np.ndarray:
+    """The array whose memory this one is a view of."""
+    while isinstance(host.base, np.ndarray):
+        host = host.base
+    return host
+
+
 def is_wide(host: np.ndarray) -> bool:
     """Whether float4 accesses take this array: float32 in C order."""
     return bool(host.dtype == np.float32 and host.flags.c_contiguous)

@@ -102,9 +102,9 @@ class Block:
     ``on_warp_barrier`` which ones, and whether those are all of their warp that live. With
     ``backwards`` threads run from the last to the first. If it ``gives_way``, the block lets others
     go on whenever one of its threads yields, and then turns the order of its threads. ``deep``
-    says whether threads may wait in what the body calls. ``parted``: at an ``activemask`` the even
-    and the odd lanes are not together. ``undefined(own, what, site, thread)`` is
-    what a lane gets from one that does not take part; ``own`` is its own number.
+    says whether threads may wait in what the body calls. If it is ``parted``, even and odd lanes
+    come to an ``activemask`` apart. ``undefined(own, what, site, thread)`` is what a lane gets from
+    one that does not take part; ``own`` is its own number.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """What ``numba.cuda`` offers a program outside kernels, without a GPU.
 
 Most of it is Numba's own simulator. Here is what that lacks, so that programs need no change:
-managed and mapped arrays, ``vectorize``, ``guvectorize`` and ``reduce`` as kernels, options of
-``jit``, facts about the device, names such as ``threadIdx`` to import.
+``vectorize``, ``guvectorize`` and ``reduce`` as kernels, options of ``jit``, facts about the
+device, names such as ``threadIdx`` to import. Its arrays are in ``device_arrays``.
 """
 
 from __future__ import annotations
@@ -24,18 +24,26 @@ from numba.cuda import simulator as numbas
 from numba.cuda.core import errors
 from numba.cuda.kernels.reduction import Reduce
 from numba.cuda.memory_management import rtsys
-from numba.cuda.simulator.cudadrv import devicearray
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.cudadrv.devices import FakeCUDAContext, FakeCUDADevice
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
-from convlab.simulation.findings import NotSimulated
+from convlab.simulation.device_arrays import (
+    as_cuda_array,
+    copies,
+    device_array,
+    interface_of,
+    is_cuda_array,
+    mapped,
+    pinned_array,
+    pinned_array_like,
+    unified_array,
+)
 from convlab.simulation.numbas_types import check_kernel
 from convlab.simulation.python_body import Unknown
 from convlab.simulation.refusals import Refused, Untyped
-from convlab.simulation.scalars import poison
 from convlab.simulation.signatures import declared
-from convlab.simulation.streams import DEFAULT, Event, PinnedArray, Stream, Streams, Touched
+from convlab.simulation.streams import DEFAULT, Event, Stream, Streams
 
 # Of Numba's simulator as they are.
 _NUMBAS = (
@@ -70,70 +78,6 @@ _DEVICE: dict[str, Any] = {
 _Memory = namedtuple("_Memory", ["free", "total"])
 _Allocations = namedtuple("_Allocations", ["alloc", "free", "mi_alloc", "mi_free"])
 _MLIR = "numba_cuda_mlir"  # the compiler that follows numba-cuda; it has the same ``cuda``
-
-
-class UnifiedArray(np.ndarray):
-    """A managed or mapped array: memory that the host and kernels share, so that launches do not
-    copy it."""
-
-    __cuda_ndarray__ = True
-    __cuda_array_interface__ = property(lambda self: _interface(self))
-
-    def copy_to_host(self, ary: Any = None, stream: Any = 0) -> Any:
-        numba.cuda.synchronize()
-        return FakeCUDAArray(np.asarray(self)).copy_to_host(ary, stream)
-
-    def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
-        numba.cuda.synchronize()
-        FakeCUDAArray(np.asarray(self)).copy_to_device(ary, stream)
-
-
-def _unified_array(
-    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", **options: Any
-) -> UnifiedArray:
-    return UnifiedArray(shape, dtype, strides=strides, order=order)
-
-
-def _device_array(
-    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", stream: Any = 0
-) -> Any:
-    """Memory that nobody wrote: NaN and the largest integers, never zeros by chance."""
-    made = np.ndarray(shape, dtype, strides=strides, order=order)
-    if made.dtype.kind in "iufc":
-        made[...] = poison(made.dtype)
-    return FakeCUDAArray(made, stream)
-
-
-def _is_cuda_array(value: Any) -> bool:
-    return hasattr(value, "__cuda_ndarray__") or hasattr(value, "__cuda_array_interface__")
-
-
-def _interface(array: Any) -> dict[str, Any]:
-    """``__cuda_array_interface__``, which carries the array, so that it is known again."""
-    host = np.asarray(getattr(array, "_ary", array))
-    found = host.__array_interface__
-    shown = {key: found[key] for key in ("shape", "strides", "typestr", "data")}
-    return shown | {"version": 3, "stream": None, "host": host}
-
-
-def as_cuda_array(value: Any, sync: bool = True) -> Any:
-    """The device array that a value is, or shows as ``__cuda_array_interface__``."""
-    if hasattr(value, "__cuda_ndarray__"):
-        return value
-    host = getattr(value, "__cuda_array_interface__", {}).get("host")
-    if host is None:
-        kind = type(value).__name__
-        raise NotSimulated(
-            f"as_cuda_array of a {kind}, which is another library's, is not simulated"
-        )
-    return FakeCUDAArray(host)
-
-
-@contextmanager
-def _mapped(*arrays: np.ndarray, **options: Any) -> Iterator[Any]:
-    seen = [array.view(UnifiedArray) for array in arrays]
-    yield seen[0] if len(seen) == 1 else seen
-    numba.cuda.synchronize()
 
 
 class _Stub:
@@ -204,47 +148,6 @@ def _broadcast(self: Any, array: Any, shape: Any) -> Any:
     return FakeCUDAArray(np.broadcast_to(array._ary, shape))
 
 
-def _copies(streams: Streams) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``to_device`` and the like, and methods of device arrays."""
-    check, fill = devicearray.check_array_compatibility, FakeCUDAArray.copy_to_device
-
-    def to_device(array: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> Any:
-        array = np.asarray(array) if isinstance(array, PinnedArray) else array
-        made = numbas.to_device(array, stream, copy, to)
-        if made is not None:
-            made.stream = stream
-            written(made, stream)
-        return made
-
-    def written(array: Any, stream: Any) -> None:
-        touched = Touched()
-        touched.whole(array._ary, writes=True)
-        streams.issue(stream, "a copy to the device", touched)
-        if not stream:
-            streams.host_waits()
-
-    def copy_to_host(self: Any, ary: Any = None, stream: Any = 0) -> Any:
-        if ary is None:
-            ary = np.empty_like(self._ary)
-        else:
-            check(self, ary)
-        streams.copied(stream or self.stream, ary, self._ary)
-        return ary
-
-    def copy_to_device(self: Any, ary: Any, stream: Any = 0) -> None:
-        fill(self, ary, stream)
-        written(self, stream or self.stream)
-
-    def pinned_array(
-        shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C"
-    ) -> PinnedArray:
-        return PinnedArray(shape, dtype, strides=strides, order=order)
-
-    names: dict[str, Any] = {"to_device": to_device, "pinned_array": pinned_array}
-    names["pinned_array_like"] = lambda array: numbas.pinned_array_like(array).view(PinnedArray)
-    return names, {"copy_to_host": copy_to_host, "copy_to_device": copy_to_device}
-
-
 def _names(streams: Streams) -> dict[str, Any]:
     """What ``numba.cuda`` gets."""
     event = partial(Event, streams)
@@ -260,10 +163,11 @@ def _names(streams: Streams) -> dict[str, Any]:
         **{"cg": cg, "libdevice": libdevice, "event": event, "Event": event},
         **{"stream": streams.stream, "synchronize": streams.host_waits, "default_stream": default},
         **{"legacy_default_stream": default, "per_thread_default_stream": default},
-        **{"device_array": _device_array, "mapped": _mapped},
-        **{"managed_array": _unified_array, "mapped_array": _unified_array},
-        "mapped_array_like": lambda array, **options: _unified_array(array.shape, array.dtype),
-        **{"is_cuda_array": _is_cuda_array, "as_cuda_array": as_cuda_array},
+        **{"device_array": device_array, "mapped": mapped},
+        **{"managed_array": unified_array, "mapped_array": unified_array},
+        **{"pinned_array": pinned_array, "pinned_array_like": pinned_array_like},
+        "mapped_array_like": lambda array, **options: unified_array(array.shape, array.dtype),
+        **{"is_cuda_array": is_cuda_array, "as_cuda_array": as_cuda_array},
         **{"pinned": lambda *arrays: nullcontext(), "profiling": nullcontext},
         **{"profile_start": lambda: None, "profile_stop": lambda: None},
         **{"is_available": lambda: True, "cuda_error": lambda: None},
@@ -302,7 +206,7 @@ def _as_mlir() -> Iterator[None]:
 @contextmanager
 def host_api(streams: Streams) -> Iterator[None]:
     """Inside, ``numba.cuda`` needs no GPU, and ``numba_cuda_mlir`` is another name for it."""
-    copies, methods = _copies(streams)
+    functions, methods = copies(streams)
     context = {
         "compute_capability": (9, 0),
         "get_memory_info": lambda self: _Memory(16 << 30, 16 << 30),
@@ -319,10 +223,10 @@ def host_api(streams: Streams) -> Iterator[None]:
             if module is not None and not hasattr(module, "htrunc"):  # of Numba's simulator
                 stack.enter_context(patch.dict(vars(module), halves))
         for target, names in (
-            (numba.cuda, _names(streams) | copies),
+            (numba.cuda, _names(streams) | functions),
             (FakeCUDADevice, _DEVICE),
             (FakeCUDAContext, context),
-            (FakeCUDAArray, {"__cuda_array_interface__": property(_interface), **methods}),
+            (FakeCUDAArray, {"__cuda_array_interface__": property(interface_of), **methods}),
             (rtsys, {"get_allocation_stats": lambda: _Allocations(0, 0, 0, 0), **statistics}),
             (vectorizers.CUDAVectorize, {"_compile_core": _core_of_ufunc}),
             (mechanism, {"broadcast_device": _broadcast}),

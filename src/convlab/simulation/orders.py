@@ -1,6 +1,6 @@
 """Runs a launch in a second order where threads learn from atomics how far others are, and with
 other numbers where a lane reads from one that does not take part, which matters only if it is used.
-After a branch ``activemask`` names other lanes, since a GPU need not bring them together again.
+A third run makes ``activemask`` name fewer lanes after a branch: a GPU need not rejoin them there.
 
 Many right kernels leave something else in another order: a compacted array is permuted, the sum of
 floats rounded otherwise, the first of several threads wins. So an order matters only if the arrays

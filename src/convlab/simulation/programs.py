@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any
 from unittest.mock import patch
 
@@ -23,13 +22,16 @@ from numba.cuda.simulator.kernel import FakeCUDAKernel
 
 from convlab.arguments import integer, progress, shown
 from convlab.simulation.access_log import Loops
+from convlab.simulation.arrays import owner_of
+from convlab.simulation.device_arrays import UnifiedArray, as_cuda_array
 from convlab.simulation.findings import Finding, SimulationError, three
-from convlab.simulation.host_api import UnifiedArray, as_cuda_array, host_api
+from convlab.simulation.host_api import host_api
 from convlab.simulation.orders import USUAL, Order, run_in_orders
 from convlab.simulation.report import Report
 from convlab.simulation.signatures import as_declared
 from convlab.simulation.simulated_launch import SimulatedLaunch, like
-from convlab.simulation.streams import DEFAULT, Streams, Touched, number_of
+from convlab.simulation.streams import DEFAULT, Streams, number_of
+from convlab.simulation.touched import Touched
 
 FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
 
@@ -111,7 +113,7 @@ def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -
     imported inside: Numba decides at its first import whether it needs a GPU, which
     ``NUMBA_ENABLE_CUDASIM=1`` denies.
     """
-    report, one_at_a_time = Report(), Lock()
+    report = Report()
 
     def tell(finding: Finding) -> None:
         error = SimulationError(str(finding), (finding,), ended=False)
@@ -123,22 +125,26 @@ def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -
 
     def launch(self: _Configured, *arguments: Any) -> None:
         write_back: list[Callable[[], Any]] = []
-        managed = streams.device_sees(_managed(arguments))
-        given = [_on_device(self.kernel, argument, write_back) for argument in arguments]
-        report.launches += 1
+        with streams.lock:  # threads of the program share what a launch rounds numbers with
+            managed = streams.device_sees(_managed(arguments))
+            given = [_on_device(self, argument, write_back, streams) for argument in arguments]
+            report.launches += 1
+            try:
+                run(self, tuple(given), managed)
+            finally:
+                for copy_to_host in write_back:
+                    copy_to_host()
+
+    def run(self: _Configured, given: tuple[Any, ...], managed: list[Any]) -> None:
         touched = Touched()
+        looked_at = touched if managed or number_of(self.stream) != DEFAULT else None
+        how = self.shared_bytes, steps, typed, report.note, looked_at
         try:
-            with one_at_a_time:  # threads of the program share what a launch rounds numbers with
-                looked_at = touched if number_of(self.stream) != DEFAULT else None
-                how = self.shared_bytes, steps, typed, report.note, looked_at
-                _simulate(self.kernel, self.grid, self.block, tuple(given), *how)
+            _simulate(self.kernel, self.grid, self.block, given, *how)
         except SimulationError as error:
             report.add(error)
             if stop or error.ended:
                 raise
-        finally:
-            for copy_to_host in write_back:
-                copy_to_host()
         streams.hide(streams.issue(self.stream, self.kernel.py_func.__name__, touched), managed)
 
     with (
@@ -194,20 +200,21 @@ def _managed(arguments: Iterable[Any]) -> Iterator[np.ndarray]:
         if isinstance(one, tuple):
             found |= {id(memory): memory for memory in _managed(one)}
         elif isinstance(one, UnifiedArray):
-            memory: np.ndarray = one
-            while isinstance(memory.base, np.ndarray):
-                memory = memory.base
-            found[id(memory)] = memory
+            memory = owner_of(one)
+            found[id(memory)] = np.asarray(memory)
     yield from found.values()
 
 
-def _on_device(kernel: Any, argument: Any, write_back: list[Callable[[], Any]]) -> Any:
+def _on_device(
+    launch: _Configured, argument: Any, write_back: list[Callable[[], Any]], streams: Streams
+) -> Any:
     """An argument as the kernel gets it: Numba copies each host array to a device array of its own
-    and back after the launch."""
-    for extension in kernel.extensions:
-        _, argument = extension.prepare_args(None, argument, stream=0, retr=write_back)
+    and back after the launch, in the launch's stream."""
+    stream, how = launch.stream, (write_back, streams)
+    for extension in launch.kernel.extensions:
+        _, argument = extension.prepare_args(None, argument, stream=stream, retr=write_back)
     if isinstance(argument, tuple):
-        return like(argument, (_on_device(kernel, entry, write_back) for entry in argument))
+        return like(argument, (_on_device(launch, entry, *how) for entry in argument))
     if isinstance(argument, UnifiedArray):
         return np.asarray(argument)
     if isinstance(argument, np.void):
@@ -215,5 +222,9 @@ def _on_device(kernel: Any, argument: Any, write_back: list[Callable[[], Any]]) 
     if hasattr(argument, "__cuda_array_interface__"):
         return as_cuda_array(argument)
     if isinstance(argument, np.ndarray):
-        argument = InOut(np.asarray(argument))
-    return argument.to_device(write_back) if isinstance(argument, ArgHint) else argument
+        argument = InOut(argument)
+    if not isinstance(argument, ArgHint):
+        return argument
+    if isinstance(argument.value, np.ndarray):
+        streams.device_reads(argument.value)
+    return argument.to_device(write_back, stream)

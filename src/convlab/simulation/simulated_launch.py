@@ -25,7 +25,7 @@ from numpy.lib.array_utils import byte_bounds
 from convlab.arguments import shown
 from convlab.device import emulation_of
 from convlab.simulation.access_log import GLOBAL, AccessLog, Clock, EndlessLoop, Loops, Paths
-from convlab.simulation.arrays import CheckedArray, Record, RecordArray, start_of
+from convlab.simulation.arrays import CheckedArray, Record, RecordArray, owner_of, start_of
 from convlab.simulation.asynchronous import AsyncCopies, TensorCores
 from convlab.simulation.findings import (
     UNREPORTED,
@@ -50,7 +50,7 @@ from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, 
 from convlab.simulation.scheduler import Scheduler
 from convlab.simulation.simulated_cuda import SimulatedCuda
 from convlab.simulation.sites import Sites, activemask_after_branch, is_raised
-from convlab.simulation.streams import Touched
+from convlab.simulation.touched import Touched
 from convlab.simulation.typed_arithmetic import BY_ZERO
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
@@ -543,7 +543,7 @@ def addresses(hosts: list[np.ndarray]) -> dict[int, int]:
     """A simulated address for each array, by its id: allocations in the order of the arguments,
     each from a multiple of 256 on; views of one allocation keep their distances."""
     allocations: list[tuple[int, int]] = []  # low and high end
-    for low, high in sorted({byte_bounds(_owner(host)) for host in hosts}):
+    for low, high in sorted({byte_bounds(owner_of(host)) for host in hosts}):
         if allocations and low < allocations[-1][1]:
             low, high = allocations[-1][0], max(high, allocations.pop()[1])
         allocations.append((low, high))
@@ -558,9 +558,3 @@ def addresses(hosts: list[np.ndarray]) -> dict[int, int]:
             free = -(-(free + high - low) // 256) * 256 + 256
         starts[id(host)] = begins[low] + real - low
     return starts
-
-
-def _owner(host: np.ndarray) -> np.ndarray:
-    while isinstance(host.base, np.ndarray):
-        host = host.base
-    return host

@@ -158,8 +158,8 @@ def instruction(code: CodeType, offset: int) -> int:
 
 @lru_cache(maxsize=1000)
 def activemask_after_branch(code: CodeType, file: str) -> int | None:
-    """The site of a call of ``activemask`` before which lanes may have parted: a branch or loop
-    ends above it, other than one in which they return. None if there is none."""
+    """The site of the first call of ``activemask`` if lanes may have parted before: a branch or
+    loop ends above it, other than one that ends with ``return``, ``continue`` or ``break``."""
     calls = [step for step in dis.get_instructions(code) if step.argval == "activemask"]
     tree = source_tree(code, file)
     if not calls or tree is None:

@@ -1,29 +1,28 @@
 """Which operations of a program's streams may run at the same time, and what they then do wrong.
 
-Launches and copies run here when the program asks for them. On a GPU one waits only for those
-before it in its stream, for events that its stream waits for, and for the default stream, which
-waits for all others as they wait for it. The host knows that an operation is over once it has
-synchronised. Two operations that nothing orders, of which one writes bytes that the other touches,
-are a finding. What is copied to pinned memory, or stored in managed memory, is not there before
-the host has waited for it.
+The simulator runs launches and copies at once, in the program's order. On a GPU an operation waits
+only for those before it in its stream, for events that its stream waits for, and for the default
+stream, which waits for all other streams as they wait for it. The host knows that an operation is
+over once the host has synchronised. If nothing orders two operations, and one writes bytes that the
+other touches, that is a finding. The host sees what is copied to pinned memory, or stored in
+managed memory, only after it has waited for that copy or launch.
 """
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import byte_bounds
 
-from convlab.simulation.access_log import ATOMIC, READ, WRITE, Accesses
-from convlab.simulation.arrays import CheckedArray, start_of
+from convlab.simulation.arrays import owner_of, start_of
 from convlab.simulation.findings import STREAM_RACE, Finding
+from convlab.simulation.touched import Touched, common
 
 DEFAULT = 0  # the number of the default stream
 _OF_OTHERS = tuple(
@@ -33,8 +32,9 @@ _OF_OTHERS = tuple(
 Clock = dict[int, int]  # how many operations of each stream are over
 
 
-class PinnedArray(np.ndarray):
-    """Host memory to and from which copies are asynchronous."""
+class PinnedMemory(np.ndarray):
+    """Host memory to which copies are asynchronous. A program has plain views of it: what NumPy
+    makes from those, as ``np.empty_like`` does, is not pinned."""
 
 
 class Stream:
@@ -75,56 +75,7 @@ class Event:
         return -1.0
 
 
-Bytes = np.ndarray | range  # addresses of elements on the host, or all from one to another
-
-
-@dataclass
-class Touched:
-    """What an operation reads and writes, and the arrays that hold it, by name."""
-
-    hosts: list[tuple[str, np.ndarray]] = field(default_factory=list)
-    reads: list[Bytes] = field(default_factory=list)
-    writes: list[Bytes] = field(default_factory=list)
-    updates: list[Bytes] = field(default_factory=list)  # by atomics
-
-    def whole(self, host: np.ndarray, writes: bool) -> None:
-        (self.writes if writes else self.reads).append(range(*byte_bounds(host)))
-
-    def look(self, accesses: Accesses, arrays: Iterable[CheckedArray]) -> None:
-        """What a kernel has done to its arrays."""
-        for array in arrays:
-            low, high = byte_bounds(array.host)
-            there = accesses.address + (start_of(array.host) - array.place)
-            inside, kind = (there >= low) & (there < high), accesses.kind & 3
-            self.hosts.append((array.name, array.host))
-            self.reads.append(np.unique(there[inside & (kind == READ)]))
-            self.writes.append(np.unique(there[inside & (kind == WRITE)]))
-            self.updates.append(np.unique(there[inside & (kind == ATOMIC)]))
-
-    def name(self, address: int) -> str:
-        for name, host in self.hosts:
-            low, high = byte_bounds(host)
-            if low <= address < high:
-                return name
-        return ""
-
-
-def _common(some: Iterable[Bytes], others: Sequence[Bytes]) -> int | None:
-    """An address that is in one of the first and in one of the second."""
-    for one, other in itertools.product(some, others):
-        first, second = (other, one) if isinstance(one, range) else (one, other)
-        if not isinstance(second, range):
-            found = np.intersect1d(first, second)
-        elif isinstance(first, range):
-            found = np.arange(max(first.start, second.start), min(first.stop, second.stop))[:1]
-        else:
-            found = first[(first >= second.start) & (first < second.stop)]
-        if found.size:
-            return int(found[0])
-    return None
-
-
-@dataclass
+@dataclass(eq=False)
 class _Operation:
     what: str
     file: str
@@ -136,21 +87,19 @@ class _Operation:
 
 @dataclass(eq=False)
 class _Late:
-    """Host memory that holds new values when operation ``count`` of a stream is over."""
+    """Host memory that holds new values when an operation is over."""
 
-    stream: int
-    count: int
+    operation: _Operation
     target: np.ndarray
     values: np.ndarray
-    before: np.ndarray | None  # what a kernel found there, of managed memory
-    operation: _Operation
+    before: np.ndarray | None = None  # of managed memory: what the kernel found there
 
 
 class Streams:
-    """The streams of a program; ``tell`` hears of findings."""
+    """The streams of a program; ``tell`` hears of findings. Threads hold the ``lock`` in turn."""
 
     def __init__(self, tell: Callable[[Finding], None]) -> None:
-        self._tell = tell
+        self._tell, self.lock = tell, RLock()
         self._issued: Clock = {}
         self._waits: dict[int, Clock] = {}  # by stream: what its next operation waits for
         self._default: Clock = {}  # and what any does, since the last one of the default stream
@@ -165,17 +114,26 @@ class Streams:
 
     def issue(self, stream: Any, what: str, touched: Touched) -> _Operation:
         """Note an operation that has just run here, and what it and others do at the same time."""
-        number, before = number_of(stream), self.reached(stream)
+        with self.lock:
+            return self._issue(number_of(stream), self.reached(stream), what, touched)
+
+    def _issue(self, number: int, before: Clock, what: str, touched: Touched) -> _Operation:
         count = self._issued[number] = self._issued.get(number, 0) + 1
         after = before | {number: count}
         self._waits[number] = after
         if number == DEFAULT:
             self._default = after
         operation = _Operation(what, *_line(), number, count, touched)
-        for other in self._open:
-            if other.count > before.get(other.stream, 0):
-                self._compare(other, operation)
-        if number != DEFAULT:
+        for other in _not_over(self._open, before):
+            self._compare(other, operation)
+        if number == DEFAULT:  # later operations wait for this one, and so for those before it
+            self._open.clear()
+        else:  # in a loop only the last such operation counts: what waits for it waits for them all
+            self._open = [
+                one
+                for one in self._open
+                if one.stream != number or one.what != what or not one.touched.is_same(touched)
+            ]
             self._open.append(operation)
         return operation
 
@@ -192,48 +150,64 @@ class Streams:
 
     def host_waits(self, clock: Clock | None = None) -> None:
         """The host has waited for these operations, or for all."""
-        self._host = _merged(self._host, self._issued if clock is None else clock)
-        self._open = [one for one in self._open if one.count > self._host.get(one.stream, 0)]
-        late, self._late = self._late, []
-        for one in late:
-            if one.count > self._host.get(one.stream, 0):
-                self._late.append(one)
-            else:
-                self._arrive(one)
+        with self.lock:
+            self._host = _merged(self._host, self._issued if clock is None else clock)
+            self._open = _not_over(self._open, self._host)
+            waiting = _not_over([one.operation for one in self._late], self._host)
+            self._arrive(one for one in self._late if one.operation not in waiting)
 
     def copied(self, stream: Any, target: np.ndarray, values: np.ndarray) -> None:
-        """A copy to host memory: to pinned memory it is on its way for a while."""
-        touched = Touched()
+        """A copy to host memory: the host waits for it unless that is pinned."""
+        touched, is_pinned = Touched(), isinstance(owner_of(target), PinnedMemory)
         touched.whole(values, writes=False)
-        operation = self.issue(stream, "copy_to_host", touched)
-        if operation.stream != DEFAULT and isinstance(target, PinnedArray):
-            late = operation.stream, operation.count, target, values.copy(), None, operation
-            self._late.append(_Late(*late))
-            return
-        np.copyto(target, values)
-        self.host_waits(self.reached(stream))
+        if is_pinned:
+            touched.whole(target, writes=True)
+        with self.lock:
+            operation = self.issue(stream, "copy_to_host", touched)
+            if is_pinned and operation.stream != DEFAULT:
+                self._late.append(_Late(operation, target, values.copy()))
+            else:
+                self.host_waits(self.reached(stream))
+                np.copyto(target, values)
+
+    def device_reads(self, host: np.ndarray) -> None:
+        """The next operation finds in host memory what those before it have stored there."""
+        with self.lock:
+            self._arrive(one for one in self._late if np.may_share_memory(one.target, host))
 
     def device_sees(self, arrays: Iterable[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Managed arrays as the next kernel finds them, each with a copy."""
-        shared = [*arrays]
-        for one in [one for one in self._late if any(one.target is array for array in shared)]:
-            self._late.remove(one)
-            self._arrive(one)
-        return [(array, array.copy()) for array in shared]
+        shared = [array for array in arrays if array.flags.writeable]
+        for array in shared:
+            self.device_reads(array)
+        return [(array, array.copy("K")) for array in shared]
 
     def hide(self, operation: _Operation, seen: list[tuple[np.ndarray, np.ndarray]]) -> None:
-        """What the kernel has stored in managed arrays the host has to wait for."""
+        """The host has to wait for what the kernel has stored in managed arrays."""
         for array, before in seen:
-            late = operation.stream, operation.count, array, array.copy(), before, operation
-            self._late.append(_Late(*late))
+            self._late.append(_Late(operation, array, array.copy("K"), before))
             array[...] = before
 
-    def _arrive(self, late: _Late) -> None:
-        if late.before is not None and late.target.tobytes() != late.before.tobytes():
+    def _arrive(self, some: Iterable[_Late]) -> None:
+        arriving = [*some]
+        self._late = [one for one in self._late if one not in arriving]
+        for one in arriving:
+            if one.before is None:
+                np.copyto(one.target, one.values)
+            else:
+                self._arrive_managed(one, *map(_bytes, (one.target, one.values, one.before)))
+
+    def _arrive_managed(self, late: _Late, *bytes_: np.ndarray) -> None:
+        """Keeps what the host has written to other elements meanwhile."""
+        target, values, before = bytes_
+        by_host = np.flatnonzero((target != before).any(axis=1)) * late.target.itemsize
+        done = late.operation.touched
+        touched = done.reads + done.writes + done.updates
+        np.copyto(target, values, where=values != before)
+        if common([start_of(late.target) + by_host], touched) is not None:
             what = f"the host writes to managed memory while {late.operation.what} may use it: it"
             what += " has not waited for that launch"
             self._find(late.operation, late.operation, what)
-        np.copyto(late.target, late.values)
 
     def _compare(self, other: _Operation, one: _Operation) -> None:
         mine, its = one.touched, other.touched
@@ -243,7 +217,7 @@ class Streams:
             ("writes", mine.writes + mine.updates, "reads", its.reads),
             ("updates", mine.updates, "writes", its.writes),
         ):
-            if (address := _common(some, others)) is not None:
+            if (address := common(some, others)) is not None:
                 array = mine.name(address) or its.name(address) or "an array"
                 what = f"{one.what} {does} {array}, which {other.what} {did} in another stream: "
                 what += "neither an event nor a synchronisation orders the two"
@@ -257,6 +231,15 @@ class Streams:
 def number_of(stream: Any) -> int:
     """The default stream has number 0, as have handles of other libraries."""
     return getattr(stream, "number", DEFAULT)
+
+
+def _not_over(operations: Iterable[_Operation], clock: Clock) -> list[_Operation]:
+    return [one for one in operations if one.count > clock.get(one.stream, 0)]
+
+
+def _bytes(memory: np.ndarray) -> np.ndarray:
+    """A row of bytes for each element, in the order of their addresses."""
+    return memory.ravel("K").view(np.uint8).reshape(memory.size, memory.itemsize)
 
 
 def _merged(*clocks: Clock) -> Clock:

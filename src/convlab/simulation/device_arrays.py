@@ -1,0 +1,178 @@
+"""A program's device, managed, mapped and pinned arrays, and the copies between them.
+
+Device arrays are those of Numba's own simulator; ``copies`` adds what the streams have to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numba.cuda
+import numpy as np
+from numba.cuda import simulator as numbas
+from numba.cuda.simulator.cudadrv import devicearray
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+from convlab.simulation.findings import NotSimulated
+from convlab.simulation.scalars import poison
+from convlab.simulation.streams import PinnedMemory, Streams
+from convlab.simulation.touched import Touched
+
+POLLS = 1000  # times that the host reads one managed element until it sees what a launch stores
+_COPY = "a copy to the device"
+
+
+class UnifiedArray(np.ndarray):
+    """A managed or mapped array: memory that the host and kernels share, so that launches do not
+    copy it."""
+
+    __cuda_ndarray__ = True
+    __cuda_array_interface__ = property(lambda self: interface_of(self))
+    _polled: Any = None, 0  # the element that the host has read last, and how often in a row
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        if isinstance(found, np.generic):
+            last, times = self._polled
+            self._polled = index, times + 1 if last == index else 1
+            if times == POLLS:  # the host waits for what a launch stores there
+                numba.cuda.synchronize()
+                return super().__getitem__(index)
+        return found
+
+    def copy_to_host(self, ary: Any = None, stream: Any = 0) -> Any:
+        numba.cuda.synchronize()
+        return FakeCUDAArray(np.asarray(self)).copy_to_host(ary, stream)
+
+    def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+        numba.cuda.synchronize()
+        FakeCUDAArray(np.asarray(self)).copy_to_device(ary, stream)
+
+
+def unified_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", **options: Any
+) -> UnifiedArray:
+    return UnifiedArray(shape, dtype, strides=strides, order=order)
+
+
+def device_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", stream: Any = 0
+) -> Any:
+    """Memory that nobody wrote: NaN and the largest integers, never zeros by chance."""
+    made = np.ndarray(shape, dtype, strides=strides, order=order)
+    if made.dtype.kind in "iufc":
+        made[...] = poison(made.dtype)
+    return FakeCUDAArray(made, stream)
+
+
+def is_cuda_array(value: Any) -> bool:
+    return hasattr(value, "__cuda_ndarray__") or hasattr(value, "__cuda_array_interface__")
+
+
+def interface_of(array: Any) -> dict[str, Any]:
+    """``__cuda_array_interface__``, which carries the array, so that it is known again."""
+    host = np.asarray(getattr(array, "_ary", array))
+    found = host.__array_interface__
+    shown = {key: found[key] for key in ("shape", "strides", "typestr", "data")}
+    return shown | {"version": 3, "stream": None, "host": host}
+
+
+def as_cuda_array(value: Any, sync: bool = True) -> Any:
+    """The device array that a value is, or shows as ``__cuda_array_interface__``."""
+    if hasattr(value, "__cuda_ndarray__"):
+        return value
+    host = getattr(value, "__cuda_array_interface__", {}).get("host")
+    if host is None:
+        kind = type(value).__name__
+        raise NotSimulated(
+            f"as_cuda_array of a {kind}, which is another library's, is not simulated"
+        )
+    return FakeCUDAArray(host)
+
+
+@contextmanager
+def mapped(*arrays: np.ndarray, **options: Any) -> Iterator[Any]:
+    seen = [array.view(UnifiedArray) for array in arrays]
+    yield seen[0] if len(seen) == 1 else seen
+    numba.cuda.synchronize()
+
+
+def copies(streams: Streams) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``to_device`` and the like, and methods of device arrays."""
+    check, fill = devicearray.check_array_compatibility, FakeCUDAArray.copy_to_device
+    get, put = FakeCUDAArray.__getitem__, FakeCUDAArray.__setitem__
+
+    def to_device(array: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> Any:
+        if to is not None:
+            if copy:
+                to.copy_to_device(array, stream)
+            return to
+        if is_cuda_array(array):
+            return as_cuda_array(array)
+        array = np.asarray(array)
+        streams.device_reads(array)
+        made = numbas.to_device(array, stream, copy)
+        made.stream = stream
+        written(made._ary, stream, array)
+        return made
+
+    def written(device: np.ndarray, stream: Any, source: Any, what: str = _COPY) -> None:
+        """Note a copy or assignment; in no stream the host waits for it."""
+        touched = Touched()
+        touched.whole(device, writes=True)
+        source = getattr(source, "_ary", source)
+        if isinstance(source, np.ndarray):
+            touched.whole(source, writes=False)
+        streams.issue(stream, what, touched)
+        if not stream:
+            streams.host_waits()
+
+    def copy_to_host(self: Any, ary: Any = None, stream: Any = 0) -> Any:
+        if ary is None:
+            ary = np.empty_like(self._ary)
+        else:
+            check(self, ary)
+        streams.copied(stream or self.stream, ary, self._ary)
+        return ary
+
+    def copy_to_device(self: Any, ary: Any, stream: Any = 0) -> None:
+        if isinstance(ary, np.ndarray):
+            streams.device_reads(ary)
+        fill(self, ary, stream)
+        written(self._ary, stream or self.stream, ary)
+
+    def getitem(self: Any, index: Any) -> Any:
+        found = get(self, index)
+        if isinstance(found, np.generic) and isinstance(self._ary, np.ndarray):  # one number
+            streams.copied(self.stream, np.empty_like(found), _part(self._ary, index))
+        return found
+
+    def setitem(self: Any, index: Any, value: Any) -> None:
+        put(self, index, value)
+        if isinstance(self._ary, np.ndarray):
+            written(_part(self._ary, index), self.stream, value, "an assignment")
+
+    names = {"to_device": to_device}
+    methods = {"copy_to_host": copy_to_host, "copy_to_device": copy_to_device}
+    return names, methods | {"__getitem__": getitem, "__setitem__": setitem}
+
+
+def _part(array: np.ndarray, index: Any) -> np.ndarray:
+    """What an index means, as a view, also where that is one number."""
+    entries = index if isinstance(index, tuple) else (index,)
+    whole = isinstance(index, str) or any(one is ... for one in entries)
+    found: np.ndarray = array[index if whole else (*entries, ...)]
+    return found
+
+
+def pinned_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C"
+) -> np.ndarray:
+    return np.asarray(PinnedMemory(shape, dtype, strides=strides, order=order))
+
+
+def pinned_array_like(array: Any) -> np.ndarray:
+    like = numbas.pinned_array_like(array)
+    return pinned_array(like.shape, like.dtype, like.strides)
