@@ -43,6 +43,11 @@ class Stream:
     def __init__(self, streams: Streams, number: int) -> None:
         self._streams, self.number = streams, number
 
+    handle = property(int)  # Numba's is one of the driver
+
+    def __int__(self) -> int:
+        return self.number
+
     def synchronize(self) -> None:
         self._streams.host_waits(self._streams.reached(self))
 
