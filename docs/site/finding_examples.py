@@ -230,7 +230,11 @@ def share_of_each(a, b):
     b[i] = int(a[i]) // int(a[0])
 
 
-@Example("unreported exception", (32, 32), {"@cuda.jit": "@cuda.jit(debug=True, opt=False)"})
+@Example(
+    "unreported exception",
+    (32, 32),
+    {'raise ValueError("too large")': "b[i] = -1  # the host looks for it\n        return"},
+)
 @cuda.jit
 def checked_root(a, b):
     i = cuda.grid(1)
