@@ -54,6 +54,7 @@ class UnifiedArray(np.ndarray):
 def unified_array(
     shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", **options: Any
 ) -> UnifiedArray:
+    """``cuda.managed_array`` and ``cuda.mapped_array``."""
     return UnifiedArray(shape, dtype, strides=strides, order=order)
 
 
@@ -68,6 +69,7 @@ def device_array(
 
 
 def is_cuda_array(value: Any) -> bool:
+    """Whether it is a device array, or another library's."""
     return hasattr(value, "__cuda_ndarray__") or hasattr(value, "__cuda_array_interface__")
 
 
@@ -94,6 +96,7 @@ def as_cuda_array(value: Any, sync: bool = True) -> Any:
 
 @contextmanager
 def mapped(*arrays: np.ndarray, **options: Any) -> Iterator[Any]:
+    """Inside, kernels and the host share these arrays; at its end the host waits for the kernels."""
     seen = [array.view(UnifiedArray) for array in arrays]
     yield seen[0] if len(seen) == 1 else seen
     numba.cuda.synchronize()
@@ -170,6 +173,7 @@ def _part(array: np.ndarray, index: Any) -> np.ndarray:
 def pinned_array(
     shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C"
 ) -> np.ndarray:
+    """Host memory to which copies in a stream are asynchronous."""
     return np.asarray(PinnedMemory(shape, dtype, strides=strides, order=order))
 
 
