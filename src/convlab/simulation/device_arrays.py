@@ -96,7 +96,7 @@ def as_cuda_array(value: Any, sync: bool = True) -> Any:
 
 @contextmanager
 def mapped(*arrays: np.ndarray, **options: Any) -> Iterator[Any]:
-    """Inside, kernels and the host share these arrays; at its end the host waits for the kernels."""
+    """Inside, kernels and the host share these arrays; at its end the host waits."""
     seen = [array.view(UnifiedArray) for array in arrays]
     yield seen[0] if len(seen) == 1 else seen
     numba.cuda.synchronize()
