@@ -45,6 +45,7 @@ CAPABILITY: Capability = (9, 0)  # what is compiled for
 # taken to be endless: that takes seconds.
 ITERATIONS, TIMES = 200_000, 10
 Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # with the output before the bias
 
 
 def check(
@@ -105,17 +106,16 @@ def attempts(stage: Stage, make: Maker, seed: int, model: ConvProblem) -> Iterat
     better in small ones. The last is ``model``, which is counted."""
     right = True
     for name, problem in PROBLEMS.items():
-        options = OPTIONS.get(name, {})
-        if not all(offers(one, options) for one in (stage.prepare, make)):
+        options, tile = OPTIONS.get(name, {}), tile_for(stage, name)
+        if not (offers(stage.prepare, options) and offers(make, options)):
             continue
-        tile = tile_for(stage, name)
         if (name in PARTS and tile is not None) or (name in OWN_TILE and tile is None):
             continue
         if name == SEVERAL and not right:
             return
         if name in OWN_TILE or name == SEVERAL:
             problem = in_blocks(stage, problem, tile, rows=1 + (name == SEVERAL))
-        answer, findings = _try(stage, make, name, problem, tile, seed, options)
+        answer, findings = _try(stage, make, name, problem, tile, seed, **options)
         yield answer, findings, {}
         right = right and answer.ok and not findings
         if answer.endless:
@@ -140,7 +140,7 @@ def check_also(
 
 def _try(
     stage: Stage, make: Maker, name: str, problem: ConvProblem, tile: Tile | None, seed: int,
-    options: dict[str, Any] | None = None,
+    **options: Any,
 ) -> tuple[Answer, tuple[Finding, ...]]:  # fmt: skip
     """The answer, and a strict run's findings; after these the answer of a run without checks."""
     tensors = random_tensors(problem, seed)
@@ -152,17 +152,17 @@ def _try(
         flat = tensors[0].reshape(-1)
         flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
         tensors[1][-1, 0, 0, 0], tensors[1][0, 0, 0, 0] = np.inf, np.finfo(np.float32).max
-    program = program_with(stage, make, problem, tile, options)
+    program = program_with(stage, make, problem, tile, **options)
     answer = Answer(name, problem, None, "it could not go on", ended=False)
     findings: tuple[Finding, ...] = ()
     try:
         try:
-            output, written = _run(stage, program, problem, tensors, own, strict=True)
+            arrays = _run(stage, program, problem, tensors, own, strict=True)
         except NotSimulated:
             raise
         except SimulationError as error:
             findings = error.findings
-            output, written = _run(stage, program, problem, tensors, own, strict=False)
+            arrays = _run(stage, program, problem, tensors, own, strict=False)
     except NotSimulated as error:
         raise ValueError(str(error)) from error
     except SimulationError as error:
@@ -175,42 +175,42 @@ def _try(
         return replace(answer, failed=", ".join([said, *_notes(error)]), endless=True), findings
     except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
         return replace(answer, failed=raised_by(error)), findings
-    return _checked(stage, name, problem, tensors, output, written), findings
+    return _checked(stage, name, problem, tensors, arrays), findings
 
 
 def _checked(
-    stage: Stage, name: str, problem: ConvProblem, tensors: Tensors, output: np.ndarray,
-    written: str | None,
-) -> Answer:  # fmt: skip
-    """The answer for an output; ``written`` as :func:`_written` returns it."""
+    stage: Stage, name: str, problem: ConvProblem, tensors: Tensors, arrays: Arrays
+) -> Answer:
+    """The answer, from the arrays that the program has run on and the tensors that they were."""
+    input, weight, output, bias = arrays
     oracle, allowed = Oracle(problem, *tensors), allowances(stage, problem)
     if name == RELU:
         output = before_relu(output, oracle.expected)
     checked = oracle.check(output, **allowed)
-    images = enumerate(output) if not checked.ok else ()
-    wrong = [oracle.is_wrong(i, image, **allowed) for i, image in images]
-    failed = f"the kernel wrote to {written}, which is only to be read" if written else None
-    where = np.stack(wrong) if wrong else None
+    where = None
+    if not checked.ok:
+        where = np.stack([oracle.is_wrong(i, image, **allowed) for i, image in enumerate(output)])
+    failed = None
+    for source, now, before in zip(SOURCES, (input, weight, bias), tensors, strict=True):
+        if failed is None and not np.array_equal(now, before, equal_nan=True):
+            failed = f"the kernel wrote to {source}, which is only to be read"
     return Answer(name, problem, checked, failed, where, output=output)
 
 
 def _run(
     stage: Stage, program: Program, problem: ConvProblem, tensors: Tensors, own: int, strict: bool
-) -> tuple[np.ndarray, str | None]:
-    """The output, and the name of a read-only tensor that was written to."""
+) -> Arrays:
+    """The arrays that the program has run on."""
+    arrays = _copies(problem, tensors)
     simulator = Simulator(strict, loops=_loops(own))
-    ready = Plan(problem, stage, program.tile, simulator, program=program)
+    Plan(problem, stage, program.tile, simulator, program=program)(*arrays)
+    return arrays
+
+
+def _copies(problem: ConvProblem, tensors: Tensors) -> Arrays:
+    """Copies of input and weight, an output of NaN, and a copy of the bias."""
     input, weight, bias = (tensor.copy() for tensor in tensors)
-    output = np.full(problem.output_shape, np.nan, np.float32)
-    ready(input, weight, output, bias)
-    return output, _written((input, weight, bias), tensors)
-
-
-def _written(now: Tensors, before: Tensors) -> str | None:
-    """The name of a tensor that has changed."""
-    tried = zip(SOURCES, now, before, strict=True)
-    changed = (name for name, one, was in tried if not np.array_equal(one, was, equal_nan=True))
-    return next(changed, None)
+    return input, weight, np.full(problem.output_shape, np.nan, np.float32), bias
 
 
 def _loops(own: int) -> Loops:
@@ -225,8 +225,7 @@ def _iterations(stage: Stage, problem: ConvProblem, tile: Tile | None) -> int:
     simulator = Simulator(strict=False, loops=(loops := Loops()))
     most = loops.left
     ready = Plan(problem, stage, program.tile, simulator, program=program)
-    input, weight, bias = random_tensors(problem, 0)
-    ready(input, weight, np.empty(problem.output_shape, np.float32), bias)
+    ready(*_copies(problem, random_tensors(problem, 0)))
     return most - loops.left
 
 
@@ -236,21 +235,20 @@ def _counted(stage: Stage, make: Maker, problem: ConvProblem, seed: int) -> Atte
     program = program_with(stage, make, problem, tile)
     ready = Plan(problem, stage, program.tile, Simulator(strict=False), program=program)
     tensors = random_tensors(problem, seed)
-    input, weight, bias = (tensor.copy() for tensor in tensors)
-    output = np.full(problem.output_shape, np.nan, np.float32)
+    arrays = _copies(problem, tensors)
+    fault: BaseException | None = None
     try:
         loops = _loops(_iterations(stage, problem, tile))
-        launches = trace_steps(ready, input, weight, output, bias, loops=loops)
-        if any(launch.findings for launch in launches):
-            return *_try(stage, make, COUNTED, problem, tile, seed), {}
-    except (Exception, SystemExit):
-        answer, findings = _try(stage, make, COUNTED, problem, tile, seed)  # says what is wrong
-        if answer.ok and not findings:
-            raise
-        return answer, findings, {}
-    written = _written((input, weight, bias), tensors)
-    answer = _checked(stage, COUNTED, problem, tensors, output, written)
-    return answer, (), _counts_of(*launches)
+        launches = trace_steps(ready, *arrays, loops=loops)
+    except (Exception, SystemExit) as error:
+        fault = error
+    if fault is None and not any(launch.findings for launch in launches):
+        answer = _checked(stage, COUNTED, problem, tensors, arrays)
+        return answer, (), _counts_of(*launches)
+    answer, findings = _try(stage, make, COUNTED, problem, tile, seed)  # says what is wrong
+    if fault is not None and answer.ok and not findings:
+        raise fault
+    return answer, findings, {}
 
 
 @lru_cache(maxsize=64)  # a kernel that is being corrected is checked repeatedly
@@ -321,15 +319,14 @@ def _reason(error: Exception) -> str:
 
 
 def program_with(
-    stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None,
-    options: dict[str, Any] | None = None,
-) -> Program:  # fmt: skip
+    stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None, **options: Any
+) -> Program:
     """The stage's program with the kernel in the main kernel's place, both with those options.
     Raises ``ValueError`` where it takes other arguments."""
-    kernel = make(problem, tile, **(options or {}))
+    kernel = make(problem, tile, **options)
     if isinstance(kernel, Program):
         return kernel
-    program = stage.prepare(problem, tile, **(options or {}))
+    program = stage.prepare(problem, tile, **options)
     own = main_of(program).kernel
     theirs, ours = (inspect.signature(k.py_func).parameters for k in (kernel, own))
     if len(theirs) != len(ours):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -62,7 +62,7 @@ PROBLEMS[PARTS[1]] = ConvProblem(1, 1, 159, 227, 1, (2, 3), (3, 2), dilation=(15
 # two odd numbers, of which the largest goes through a pipeline of three more than twice. With
 # K_B = 4 each slice is one place of the filter.
 PROBLEMS[TALL] = PROBLEMS[SEVERAL] = replace(EVERYTHING, in_channels=4, kernel_size=(2, 4))
-PROBLEMS[SPLIT] = replace(PROBLEMS[TALL], batch=6, out_channels=61)  # four blocks of split_tile's
+PROBLEMS[SPLIT] = replace(PROBLEMS[TALL], batch=6, out_channels=61)  # four blocks of _split's tile
 # With K_B = 5 five slices, in split-K three and two: the third slice of a pipeline is never filled.
 PROBLEMS[TALL_TOO] = PROBLEMS[OTHER_DEPTH] = replace(EVERYTHING, in_channels=4)
 PROBLEMS[SPLIT_TOO] = replace(PROBLEMS[TALL_TOO], batch=4, out_channels=61)
@@ -77,15 +77,11 @@ MORE = (2, 3), (3, 2), (2, 1), (1, 2), (1, 1)  # times M_T and N_T of the tiny t
 TALLER = 5, 3, 2  # times M_T of the tiny tile
 
 
-@lru_cache
-def wide_tile(stage: Stage) -> Tile | None:
-    """A small tile of more than two warps, where its sizes differ as much as the stage allows, so
-    that one taken for another shows: the last warp is not full, threads do not divide what they
-    share, and each computes more than in the tiny tile. Within one warp, as the tiny tile has, a
-    missing barrier does no harm. None for a stage without tiles."""
-    tiny = stage.tiny_tile
-    if tiny is None:
-        return None
+def _wide(tiny: Tile) -> list[Tile]:
+    """Small tiles of more than two warps, first those whose sizes differ most, so that one taken
+    for another shows: the last warp is not full, threads do not divide what they share, and each
+    computes more than in the tiny tile. Within one warp, as the tiny tile has, a missing barrier
+    does no harm."""
     found = []
     for rows in range(1, WIDEST // 2 + 1):
         for columns in range(2 * WARP // rows + 1, WIDEST // rows + 1):
@@ -104,91 +100,82 @@ def wide_tile(stage: Stage) -> Tile | None:
         more = MORE.index((tile.M_T // tiny.M_T, tile.N_T // tiny.N_T))
         return alike + 2 * more, sum(slices)
 
-    return _first_for(stage, sorted(found, key=cost)) or tiny
+    return sorted(found, key=cost)
 
 
-@lru_cache
-def tall_tile(stage: Stage) -> Tile | None:
-    """A tile of few threads whose four sizes differ, where each thread computes more rows than in
-    the tiny tile: there the wide one has more columns. K_B is odd if the tiny one's is even, or
-    the other way round; a small tile whose threads do not share windows evenly comes first. None
-    where there is none."""
-    tiny = stage.tiny_tile
-    if tiny is None:
-        return None
+def _tall(tiny: Tile) -> list[Tile]:
+    """Tiles of few threads whose four sizes differ, where each thread computes more rows than in
+    the tiny tile: the wide ones have more columns. Those come first whose K_B is odd if the tiny
+    one's is even, or the other way round; then small ones whose threads do not share windows
+    evenly."""
     found = []
     for columns in range(2, 4 * tiny.columns + 1):
         for rows in range(1, 2 * tiny.threads // columns + 1):
             for times, K_B in product(TALLER, (tiny.K_B + 1, tiny.K_B)):
                 M_T, N_T = times * tiny.M_T, tiny.N_T
-                if rows != columns and (M_T > N_T or N_T == 1):
-                    found.append(Tile(rows * M_T, columns * N_T, K_B, M_T, N_T))
+                tile = Tile(rows * M_T, columns * N_T, K_B, M_T, N_T)
+                sizes = {tile.M_B, tile.N_B, tile.K_B, tile.threads}
+                if rows != columns and (M_T > N_T or N_T == 1) and len(sizes) == 4:
+                    found.append(tile)
 
     def cost(tile: Tile) -> tuple[int, bool, int]:
         times, slices = TALLER.index(tile.M_T // tiny.M_T), tile.K_B * (tile.M_B + tile.N_B)
         even = tile.K_B * tile.N_B % (4 * tile.threads) == 0  # as many float4s for each thread
         return times, tile.K_B == tiny.K_B, slices * (1 + 2 * even)
 
-    differ = (t for t in found if len({t.M_B, t.N_B, t.K_B, t.threads}) == 4)
-    return _first_for(stage, sorted(differ, key=cost))
+    return sorted(found, key=cost)
 
 
-@lru_cache
-def low_tile(stage: Stage) -> Tile | None:
-    """The tiny tile with one row of threads, so that its M_B may be as little as 4. Where a tile is
-    a warpgroup's, the tallest, whose slices leave shared memory no room for padding. The tiny one
-    where that does not suit the stage."""
-    if (tiny := stage.tiny_tile) is None:
-        return None
+def _low(tiny: Tile) -> list[Tile]:
+    """One row of threads, so that M_B may be as little as 4. Where a tile is a warpgroup's, the
+    tallest, whose slices leave shared memory no room for padding."""
     tallest = replace(tiny, M_B=16 * tiny.M_B, M_T=16 * tiny.M_T)
-    tile = tallest if tiny.N_B == 4 * WARP else replace(tiny, M_B=tiny.M_T)
-    return _first_for(stage, [tile]) or tiny
+    return [tallest if tiny.N_B == 4 * WARP else replace(tiny, M_B=tiny.M_T)]
 
 
-@lru_cache
-def deep_tile(stage: Stage) -> Tile | None:
-    """A tile with a larger K_B: with two threads, where a window's float4s in a slice are three, a
-    number that divides none of its sizes; else three times as deep as the tiny tile. The tiny one
-    where neither suits the stage."""
-    if (tiny := stage.tiny_tile) is None:
-        return None
+def _deep(tiny: Tile) -> list[Tile]:
+    """Two threads, where a window's float4s in a slice are three, a number that divides none of the
+    sizes; else three times as deep as the tiny tile."""
     M_T, N_T = tiny.M_T, tiny.N_T
     narrow = Tile(4 * M_T, N_T, 3 * tiny.K_B // 2, 2 * M_T, N_T)
-    return _first_for(stage, [narrow, replace(tiny, K_B=3 * tiny.K_B)]) or tiny
+    return [narrow, replace(tiny, K_B=3 * tiny.K_B)]
+
+
+def _split(tiny: Tile) -> list[Tile]:
+    """4 x 2 threads, each of which computes more than in the tiny tile, and a K_B that is odd if
+    the tiny one's is even."""
+    M_T, N_T = 2 * tiny.M_T, 3 * tiny.N_T
+    return [Tile(4 * M_T, 2 * N_T, tiny.K_B + 1, M_T, N_T)]
+
+
+TILES: dict[str, Callable[[Tile], list[Tile]]] = {
+    LOW: _low, DEEP: _deep, TALL: _tall, TALL_TOO: _tall, SEVERAL: _wide, SPLIT: _split,
+    SPLIT_TOO: _split,
+}  # fmt: skip
 
 
 @lru_cache
-def other_depth_tile(stage: Stage) -> Tile | None:
-    """The wide tile with slices of an odd depth where the tiny tile's is even, or the other way
-    round; None where that does not suit the stage."""
-    if (wide := wide_tile(stage)) is None or (tiny := stage.tiny_tile) is None:
+def tile_for(stage: Stage, name: str) -> Tile | None:
+    """The tile for one of the problems: the first of those for it that suits the stage, else the
+    tiny one. None for a stage without tiles; in place of the tiny one for those in ``OWN_TILE``."""
+    tiny = stage.tiny_tile
+    if tiny is None:
         return None
-    return _first_for(stage, [replace(wide, K_B=tiny.K_B + 1)])
-
-
-def main_of(program: Program) -> Launch:
-    """The main kernel's launch: the last, behind which a library's step may come."""
-    return next(step for step in reversed(program.launches) if isinstance(step, Launch))
-
-
-def _first_for(stage: Stage, tiles: Iterable[Tile]) -> Tile | None:
-    """The first tile that suits the stage."""
+    tiles = TILES[name](tiny) if name in TILES else []
+    if name == OTHER_DEPTH:  # odd where the tiny tile's is even, or the other way round
+        tiles = [replace(tile_for(stage, SEVERAL) or tiny, K_B=tiny.K_B + 1)]
     for tile in tiles:
         try:
             stage.prepare(EVERYTHING, tile)
         except ValueError:
             continue
         return tile
-    return None
+    return None if name in OWN_TILE else tiny
 
 
-def split_tile(stage: Stage) -> Tile | None:
-    """A tile of 4 x 2 threads, each of which computes more than in the tiny tile, and another K_B,
-    odd if the tiny one's is even. The tiny one where that does not suit the stage."""
-    if (tiny := stage.tiny_tile) is None:
-        return None
-    M_T, N_T = 2 * tiny.M_T, 3 * tiny.N_T
-    return _first_for(stage, [Tile(4 * M_T, 2 * N_T, tiny.K_B + 1, M_T, N_T)]) or tiny
+def main_of(program: Program) -> Launch:
+    """The main kernel's launch: the last, behind which a library's step may come."""
+    return next(step for step in reversed(program.launches) if isinstance(step, Launch))
 
 
 def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None, rows: int = 1) -> ConvProblem:
@@ -207,14 +194,3 @@ def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None, rows: int =
     tried = map(larger, range(rows - 1 if tile else 0, 64))
     several = (one for one in tried if math.prod(main_of(stage.prepare(one, tile)).grid) > 1)
     return next(several, problem)
-
-
-TILES: dict[str, Callable[[Stage], Tile | None]] = {
-    LOW: low_tile, DEEP: deep_tile, TALL: tall_tile, TALL_TOO: tall_tile, SEVERAL: wide_tile,
-    OTHER_DEPTH: other_depth_tile, SPLIT: split_tile, SPLIT_TOO: split_tile,
-}  # fmt: skip
-
-
-def tile_for(stage: Stage, name: str) -> Tile | None:
-    """The tile for one of the problems: the tiny one for most."""
-    return TILES[name](stage) if name in TILES else stage.tiny_tile
