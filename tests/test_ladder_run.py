@@ -43,32 +43,24 @@ def results(problem: ConvProblem, *stages: Stage, engine: Any = SIMULATOR) -> li
     return list(ladder.run(problem, stages, engine, random_tensors(problem, 0)))
 
 
-def forgets_the_last_channel(problem: ConvProblem, tile: None = None) -> Program:
-    fewer = replace(problem, in_channels=problem.in_channels - 1)
-    return with_kernel(s01_direct.make_kernel(fewer), problem)
-
-
-def reads_past_the_last_channel(problem: ConvProblem, tile: None = None) -> Program:
-    more = replace(problem, in_channels=problem.in_channels + 1)
-    return with_kernel(s01_direct.make_kernel(more), problem)
-
-
-def writes_nothing(problem: ConvProblem, tile: None = None) -> Program:
-    return Program(buffers=(), launches=())
-
-
 def cannot_be_prepared(problem: ConvProblem, tile: None = None) -> Program:
     raise ValueError("this stage\n  needs   something else")
-
-
-def with_kernel(kernel: Any, problem: ConvProblem) -> Program:
-    (launch,) = s01_direct.prepare(problem).launches
-    return Program(buffers=(), launches=(replace(launch, kernel=kernel),))
 
 
 def broken(prepare: Callable[..., Program]) -> Stage:
     """A stage that is s01 but for its ``prepare``."""
     return replace(S01, module="convlab.stages.s02_broken", prepare=prepare)
+
+
+def with_more_channels(more: int) -> Stage:
+    """A stage that is s01 but reads so many more channels than there are."""
+
+    def prepare(problem: ConvProblem, tile: None = None) -> Program:
+        read = replace(problem, in_channels=problem.in_channels + more)
+        (launch,) = s01_direct.prepare(problem).launches
+        return Program((), (replace(launch, kernel=s01_direct.make_kernel(read)),))
+
+    return broken(prepare)
 
 
 def test_layout_transforms_are_counted_apart():
@@ -95,7 +87,7 @@ def test_a_plan_is_gone_before_the_next_is_made(monkeypatch):
     monkeypatch.setattr(ladder, "Plan", plan)
     gc.disable()
     try:
-        results(TINY, S01, broken(reads_past_the_last_channel), stage_named("s08"), S01)
+        results(TINY, S01, with_more_channels(1), stage_named("s08"), S01)
     finally:
         gc.enable()
     assert len(alive) == 4
@@ -117,29 +109,28 @@ def test_a_stage_that_spoils_its_sources_is_named_and_the_next_are_not():
     assert next_one.ok
 
 
+S05 = stage_named("s05")
+NO_TILE = replace(S05, tiles=replace(S05.tiles, tiny=Tile(M_B=2, N_B=2, K_B=2, M_T=2)))
+SAID_OF_TILE = r"raised ValueError at s05_shared_memory\.py:\d+: tile 2x2x2/2x1: "
+
+
 @pytest.mark.parametrize(
-    ("prepare", "said"),
+    ("stage", "said"),
     [
-        (cannot_be_prepared, "raised ValueError: this stage needs something else$"),
-        (reads_past_the_last_channel, rf"raised IndexError at s01_direct\.py:{READS}: .*index \("),
+        (broken(cannot_be_prepared), "raised ValueError: this stage needs something else$"),
+        (with_more_channels(1), rf"raised IndexError at s01_direct\.py:{READS}: .*index \("),
+        (NO_TILE, SAID_OF_TILE),
+        (replace(NO_TILE, module=s01_direct.__name__), SAID_OF_TILE),  # a file that stages share
     ],
 )
-def test_a_stage_that_raises_fails_and_the_next_go_on(prepare, said):
-    failed, after = results(TINY, broken(prepare), stage_named("s04"))
+def test_a_stage_that_raises_fails_and_the_next_go_on(stage, said):
+    failed, after = results(TINY, stage, stage_named("s04"))
     assert not failed.ok
     assert failed.check is failed.error_over_bound is failed.counts is None
     assert failed.status == "FAILED"
     assert re.match(said, failed.error)
     assert "\n" not in failed.error
     assert after.ok
-
-
-@pytest.mark.parametrize("module", [stage_named("s05").module, s01_direct.__name__])
-def test_a_failure_names_the_line_in_the_stage_s_file_or_one_nearby(module):
-    s05, tile = stage_named("s05"), Tile(M_B=2, N_B=2, K_B=2, M_T=2)
-    (failed,) = results(TINY, replace(s05, tiles=replace(s05.tiles, tiny=tile), module=module))
-    said = r"raised ValueError at s05_shared_memory\.py:\d+: tile 2x2x2/2x1: "
-    assert re.match(said, failed.error)
 
 
 @pytest.fixture
@@ -257,7 +248,7 @@ def test_a_stage_on_tensor_cores_has_their_peak(gpu, monkeypatch):
 
 def test_a_wrong_answer_is_told_and_not_timed(gpu, monkeypatch):
     pretended_timer(monkeypatch)
-    (result,) = results(TINY, broken(forgets_the_last_channel), engine=gpu)
+    (result,) = results(TINY, with_more_channels(-1), engine=gpu)
     assert result.error_over_bound > 1
     assert result.error == str(result.check)
     assert "first at [0, 0, 0, 0]" in result.error
@@ -271,7 +262,7 @@ def strict(document: Any) -> Any:
 
 def test_json():
     """Its keys are test_json.py's subject."""
-    stages = (S01, broken(writes_nothing), stage_named("s04"))
+    stages = (S01, broken(lambda problem, tile=None: Program((), ())), stage_named("s04"))
     document = strict(ladder.as_json(TINY, SIMULATOR, results(TINY, *stages)))
     assert document["engine"] == "cudasim"
     assert document["environment"] is None
@@ -287,9 +278,8 @@ def test_json():
     assert right["first_wrong"] is right["time_ms"] is right["speedup"] is None
     assert right["workspace_bytes"] == 0
     assert right["tile"] is None
-    s06 = stage_named("s06")
-    (tiled,) = ladder.as_json(TINY, SIMULATOR, results(TINY, s06))["stages"]
-    assert tiled["tile"] == str(s06.tiny_tile)
+    (tiled,) = ladder.as_json(TINY, SIMULATOR, results(TINY, S05))["stages"]
+    assert tiled["tile"] == str(S05.tiny_tile)
     assert right["counts"]["layout_transforms"] is None
     assert (wrong["ok"], wrong["error_over_bound"]) == (False, "inf")
     assert wrong["first_wrong"].pop("expected") < math.inf
@@ -301,9 +291,8 @@ def test_waits_are_foretold_on_a_simulator_only():
     engine = SimpleNamespace(name="simulator", is_gpu=False, multiply_adds_per_second=10)
     products = TINY.M * TINY.N * TINY.K
     assert ladder.estimated_seconds(TINY, LADDER[:2], engine) == products / 5
-    s05 = stage_named("s05")
-    assert s05.model_tile == Tile(8, 32, 8)
-    assert ladder.estimated_seconds(TINY, [s05], engine) == 8 * 32 * 8 / 10
+    assert S05.model_tile == Tile(8, 32, 8)
+    assert ladder.estimated_seconds(TINY, [S05], engine) == 8 * 32 * 8 / 10
     assert ladder.estimated_seconds(TINY, LADDER, PretendedGpu()) is None
 
 

@@ -66,14 +66,9 @@ def opcodes_in(code: list[str]) -> list[str]:
     return [instruction.split()[0] for instruction in code]
 
 
-def program_of(name: str, problem: ConvProblem, **switches: bool) -> Program:
-    stage = stage_named(name)
-    return production_program(stage, problem, **switches)
-
-
 @cache
-def main_kernel(name: str, layer: str = "conv9", **switches: bool) -> offline.Cubin:
-    program = program_of(name, PROBLEMS[layer], **switches)
+def main_kernel(name: str, layer: str) -> offline.Cubin:
+    program = production_program(stage_named(name), PROBLEMS[layer])
     return compile_launch(program.launches[-1], program, (9, 0))
 
 

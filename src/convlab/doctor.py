@@ -74,12 +74,11 @@ def _engines() -> list[dict[str, Any]]:
         return [{"name": "all", "available": False, "device": None, "why_not": _sentence(error)}]
     found = []
     for name in ENGINE_NAMES:
-        device = None
         try:
             why_not = unavailable(name)
             device = choose(name).device if why_not is None else None
         except Exception as error:  # such as an import that fails inside numba-cuda
-            why_not = _sentence(error)
+            why_not, device = _sentence(error), None
         available = why_not is None
         found.append({"name": name, "available": available, "device": device, "why_not": why_not})
     return found
@@ -170,12 +169,9 @@ def compilers() -> list[dict[str, Any]]:
     """What the GPU engine and ``convlab lint`` compile with: each one's name, its version or path
     (None when it is missing) and how to install it."""
     found = {name: _compiler(name) for name in COMPILERS}
+    install = how_to_install("lint", "make gate") if None in found.values() else None
     return [
-        {
-            "name": name,
-            "found": version,
-            "install": None if version else how_to_install("lint", "make gate"),
-        }
+        {"name": name, "found": version, "install": None if version else install}
         for name, version in found.items()
     ]
 
@@ -196,10 +192,8 @@ def _numpy_too_new() -> list[str]:
     numpy = version("numpy")
     if numpy is None or tuple(map(int, numpy.split(".")[:2])) < FIRST_NUMPY_TOO_NEW:
         return []
-    return [
-        f"NumPy {numpy} is too new: numba-cuda 0.30 cannot be used with NumPy 2.5 or later; "
-        "run pip install 'numpy<2.5'"
-    ]
+    said = "is too new: numba-cuda 0.30 cannot be used with NumPy 2.5 or later"
+    return [f"NumPy {numpy} {said}; run pip install 'numpy<2.5'"]
 
 
 def _stages_left_out(engine: str | None) -> list[str]:

@@ -171,9 +171,7 @@ class LaunchTrace:
 
     def requests_of(self, array: str, operation: str) -> list[Request]:
         """The requests of the shown block that load an array, store to it or change it."""
-        return [
-            one for one in self.requests if (one.array, one.operation) == (array, operation)
-        ]  # fmt: skip
+        return [r for r in self.requests if (r.array, r.operation) == (array, operation)]
 
     @cached_property
     def flops(self) -> int:

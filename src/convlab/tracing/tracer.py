@@ -332,13 +332,11 @@ def _names(spans: Sequence[Span]) -> list[str]:
     called: dict[Span, dict[str, None]] = defaultdict(dict)
     for span in spans:
         called[replace(span, name="")][span.name] = None
-    names: dict[Span, str] = {}
+    names, times = {}, Counter[str]()
     for array, all_of_it in called.items():
-        name = plain = " = ".join(all_of_it)
-        number = 2
-        while name in names.values():
-            name, number = f"{plain} ({number})", number + 1
-        names[array] = name
+        name = " = ".join(all_of_it)
+        times[name] += 1
+        names[array] = name if times[name] == 1 else f"{name} ({times[name]})"
     return [names[replace(span, name="")] for span in spans]
 
 
