@@ -22,7 +22,7 @@ from convlab.files import strict
 from convlab.oracle import CheckResult, Oracle
 from convlab.plans import Plan, simulated_seconds
 from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Launch, Stage, Step, Tile, allowances
+from convlab.stages import LADDER, Launch, Stage, Tile, allowances
 
 if TYPE_CHECKING:
     from convlab.timer import Timing
@@ -152,9 +152,11 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> Result:
     facts = problem.flops, ready.workspace_bytes, ready.tile
     result = Result(ready.stage, *facts, check, output=found)
     if not engine.is_gpu:
-        main, transforms = _main_and_others(ready.program.launches, tallies)
-        counts = None if main is None else main.as_dict(problem.flops)
-        others = None if transforms is None else transforms.as_dict(0)
+        ran = zip(ready.program.launches, tallies, strict=True)
+        counted = [(step.name, counts) for step, counts in ran if isinstance(step, Launch)]
+        main = ready.program.launches[-1].name if counted else None
+        counts = _summed([one for name, one in counted if name == main], problem.flops)
+        others = _summed([one for name, one in counted if name != main], 0)
         return replace(result, counts=counts, transform_counts=others)
     if not check.ok:
         return result
@@ -169,31 +171,23 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> Result:
         return result
     if (refused := too_fast(problem.flops, timing, engine, ready.stage)) is not None:
         return replace(result, failed=refused)
-    names = dict.fromkeys(step.name for step in ready.program.launches)
+    launches = ready.program.launches
+    names = dict.fromkeys(launch.name for launch in launches)
     # On another output, because a launch that adds to an output spoils it if no launch clears it
     # first.
     steps = ready.steps(input, weight, engine.empty(problem.output_shape), bias)
 
     def time_alone(name: str) -> float:
-        named = zip(ready.program.launches, steps, strict=True)
-        same = [step for launch, step in named if launch.name == name]
+        same = [step for launch, step in zip(launches, steps, strict=True) if launch.name == name]
         return measure(lambda stream: [step(stream) for step in same]).median_ms
 
     launch_ms = {name: time_alone(name) if len(names) > 1 else timing.median_ms for name in names}
     return replace(result, timing=timing, launch_ms=launch_ms)
 
 
-def _main_and_others(
-    steps: Sequence[Step], tallies: Sequence[Counts]
-) -> tuple[Counts | None, Counts | None]:
-    """The counts of the main kernel, over all its launches, and those of the other kernels; None
-    where there are none. A library's work is not counted."""
-    if not steps:
-        return Counts(), None
-    counted = [(s, c) for s, c in zip(steps, tallies, strict=True) if isinstance(s, Launch)]
-    main = [counts for step, counts in counted if step.name == steps[-1].name]
-    others = [counts for step, counts in counted if step.name != steps[-1].name]
-    return reduce(add, main) if main else None, reduce(add, others) if others else None
+def _summed(counts: Sequence[Counts], flops: int) -> dict[str, float | None] | None:
+    """The counts of several launches of kernels; None where a library did all the work."""
+    return reduce(add, counts).as_dict(flops) if counts else None
 
 
 def too_fast(flops: int, timing: Timing, engine: Engine, stage: Stage) -> str | None:
