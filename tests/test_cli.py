@@ -273,16 +273,17 @@ def test_bad_arguments_get_one_line_and_exit_2(arguments, said, tmp_path, monkey
 
 
 @SAME
-def test_trace_prints_saves_and_opens_again(tmp_path):
+def test_trace_prints_saves_and_opens_again(few, tmp_path):
+    few("s05")
     saved, html, again = (tmp_path / name for name in ("s05.json", "s05.html", "again.html"))
-    options = ("--tile", "8x16x4", "--block", "3")
+    options = ("--tile", "4x16x4", "--block", "3")
     result = convlab_("trace", "s05", *options, "--json", saved, "--html", html)
     assert result.exit_code == 0, result.output
-    assert "shared_memory: 16 x 4 blocks of 128 threads" in result.stdout
+    assert "shared_memory: 2 x 2 blocks of 64 threads" in result.stdout
     assert f"The page is in {html}" in result.stdout.replace("\n", "")
     document = strict_json(saved.read_text())
-    assert document["about"]["tile"] == "8x16x4/1x1"
-    assert document["launches"][0]["block_shown"] == [3, 0, 0]
+    assert document["about"]["tile"] == "4x16x4/1x1"
+    assert document["launches"][0]["block_shown"] == [1, 1, 0]
     opened = convlab_("trace", saved, "--html", again)
     assert opened.exit_code == 0, opened.output
     assert again.read_text() == html.read_text()

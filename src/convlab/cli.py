@@ -96,5 +96,4 @@ app.command(context_settings={"allow_interspersed_args": False})(run)
 
 
 def main() -> None:
-    """The command, once it is imported."""
     app(prog_name="convlab")

@@ -173,7 +173,6 @@ def lint_stage(
 def _row(
     cubin: offline.Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int, **place: Any
 ) -> Row:
-    """The facts about a kernel's machine code, and its faults."""
     opcodes = Counter(line.split()[0] for line in code if line != NO_LOAD)
     if any(opcode.startswith("RED") for opcode in opcodes):  # atomic additions are scalar
         expected_wide = tuple(kind for kind in expected_wide if kind != "STG")

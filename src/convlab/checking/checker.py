@@ -200,7 +200,6 @@ def _checked(
 def _run(
     stage: Stage, program: Program, problem: ConvProblem, tensors: Tensors, own: int, strict: bool
 ) -> Arrays:
-    """The arrays that the program has run on."""
     arrays = _copies(problem, tensors)
     simulator = Simulator(strict, loops=_loops(own))
     Plan(problem, stage, program.tile, simulator, program=program)(*arrays)
@@ -230,7 +229,6 @@ def _iterations(stage: Stage, problem: ConvProblem, tile: Tile | None) -> int:
 
 
 def _counted(stage: Stage, make: Maker, problem: ConvProblem, seed: int) -> Attempt:
-    """The attempt at the problem whose memory traffic is counted."""
     tile = stage.model_tile or stage.tiny_tile
     program = program_with(stage, make, problem, tile)
     ready = Plan(problem, stage, program.tile, Simulator(strict=False), program=program)
@@ -300,7 +298,6 @@ def compiled(program: Program, stages: Program) -> Machine | None:
 
 
 def _float64_in(program: Program) -> tuple[str, ...]:
-    """Opcodes of the main kernel that compute in float64."""
     opcodes = compile_launch(main_of(program), program, CAPABILITY).opcodes()
     return tuple(sorted(filter(is_float64, opcodes)))
 

@@ -171,7 +171,6 @@ def _done(work: Work) -> str:
 
 
 def _against(cost: Cost) -> Text:
-    """A count beside the fewest that would do."""
     text = f"{cost.total:,} ({cost.fewest:,}) {cost.unit:<10}"
     return Text(text, {"good": "green", "fair": "yellow", "bad": "red"}[cost.grade])
 
