@@ -46,8 +46,8 @@ def counted(*expected: tuple[int, str, str, int], block: int = 32, a: int = 4, o
 def own_trip_counts(a, out):
     t = cuda.threadIdx.x
     total = float32(0)
-    for _ in range(2):
-        for k in range(t % 4):  # 0 to 3 turns, by lane
+    for i in range(2):
+        for k in range((t + i) % 4):  # 0 to 3 turns, by lane, and not the same for both i
             total += a[k]
     out[t] = total
 
@@ -60,16 +60,6 @@ def while_loop(a, out):
     while a[k] < 2:
         k += 1
     out[t] = k
-
-
-# A lane that breaks out is missing from then on.
-@counted((6, "a", "load", 2), (6, "out", "store", 2), a=8)
-def early_out(a, out):
-    t = cuda.threadIdx.x
-    for k in range(8):
-        if k > t // 16:
-            break
-        out[t] = a[k]
 
 
 # Both sides of a branch are executed by a warp.
@@ -91,7 +81,7 @@ def whiles_in_loops_in_whiles(a, out):
         k = 0
         while k < 3:
             j = 0
-            while j < i % 3:
+            while j < (i + k) % 3:
                 total += a[j]
                 j += 1
                 if j > 5:
