@@ -37,12 +37,11 @@ def no_compilers(request, monkeypatch):
 
 @pytest.fixture
 def few_problems(monkeypatch):
-    tried(monkeypatch, FEW)
+    tried(monkeypatch, *FEW)
 
 
-def tried(monkeypatch, names):
-    problems = {name: checker.PROBLEMS[name] for name in names}
-    monkeypatch.setattr(checker, "PROBLEMS", problems)
+def tried(monkeypatch, *names):
+    monkeypatch.setattr(checker, "PROBLEMS", {name: checker.PROBLEMS[name] for name in names})
     small = convlab.ConvProblem(1, 3, 8, 8, 16, 3, padding=1)
     monkeypatch.setattr(checker.workloads, "MODEL", small)  # what is counted
 
@@ -115,7 +114,7 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
     ],
 )
 def test_what_ordinary_launches_hide_is_launched_too(monkeypatch, tmp_path, where, name, old, new):
-    monkeypatch.setattr(checker, "PROBLEMS", {where: checker.PROBLEMS[where]})
+    tried(monkeypatch, where)
     found = convlab.check(changed(tmp_path, name, (old, new)), name)
     assert [answer.name for answer in found.answers][:1] == [where]
     assert not found.ok
@@ -123,7 +122,7 @@ def test_what_ordinary_launches_hide_is_launched_too(monkeypatch, tmp_path, wher
 
 def test_options_are_tried_only_where_the_kernel_has_them_too(monkeypatch):
     names = ("everything at once", checker.RELU, launches.SPLIT)
-    tried(monkeypatch, names)
+    tried(monkeypatch, *names)
     own = stage_named("s12").prepare
     alone = convlab.check(lambda problem, tile: own(problem, tile), "s12")
     both = convlab.check(own, "s12")

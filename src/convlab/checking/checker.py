@@ -190,10 +190,9 @@ def _checked(
     where = None
     if not checked.ok:
         where = np.stack([oracle.is_wrong(i, image, **allowed) for i, image in enumerate(output)])
-    failed = None
-    for source, now, before in zip(SOURCES, (input, weight, bias), tensors, strict=True):
-        if failed is None and not np.array_equal(now, before, equal_nan=True):
-            failed = f"the kernel wrote to {source}, which is only to be read"
+    sources = zip(SOURCES, (input, weight, bias), tensors, strict=True)
+    written = [name for name, now, was in sources if not np.array_equal(now, was, equal_nan=True)]
+    failed = f"the kernel wrote to {written[0]}, which is only to be read" if written else None
     return Answer(name, problem, checked, failed, where, output=output)
 
 

@@ -90,17 +90,12 @@ def _load(target: str, wanted: tuple[str, ...]) -> Any:
     if path.suffix != ".py" or not path.is_file():
         raise ValueError(f"{file!r} is no Python file: name one, as in my_kernels.py::make_kernel")
     module = _run_file(path)
-    there = {
-        key: value for key, value in vars(module).items()
-        if isinstance(getattr(value, "py_func", value), FunctionType)
-    }  # fmt: skip
+    values = {key: getattr(value, "py_func", value) for key, value in vars(module).items()}
+    there = {key: value for key, value in values.items() if isinstance(value, FunctionType)}
     names = (name,) if name else DEFAULT_NAMES
-    found = [there[one] for one in names if one in there]
+    found = [getattr(module, one) for one in names if one in there]
     if not found:
-        own = [
-            key for key, value in there.items()
-            if getattr(value, "py_func", value).__module__ == module.__name__
-        ]  # fmt: skip
+        own = [key for key, value in there.items() if value.__module__ == module.__name__]
         raise ValueError(
             f"{file} has no kernel {names[0]!r}: name a @cuda.jit kernel, or a function that makes "
             f"one; it has {', '.join(own) or 'neither'}; try "

@@ -28,10 +28,9 @@ class ImageAlone(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Give an ``--image`` that stands alone :data:`PHOTOGRAPH` as its path."""
         filled: list[str] = []
-        for position, word in enumerate(args, start=1):
+        for word, after in zip(args, [*args, "-"][1:], strict=True):
             filled.append(word)
-            alone = position == len(args) or args[position].startswith("-")
-            if word == "--image" and alone:
+            if word == "--image" and after.startswith("-"):
                 filled.append(PHOTOGRAPH)
         return super().parse_args(ctx, filled)
 
