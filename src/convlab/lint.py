@@ -180,22 +180,21 @@ def _row(
     wide, loop = _wide_accesses(opcodes), offline.main_loop(code)
     shared_loads = {name: n for name, n in opcodes.items() if name.split(".")[0] == "LDS"}
     narrow = sum(n for name, n in shared_loads.items() if "128" not in name.split("."))
+    spilled, stack = cubin.spill_bytes, cubin.stack_bytes
     faults = {
-        f"spills {cubin.spill_bytes} bytes of registers to memory": cubin.spill_bytes,
-        f"keeps {cubin.stack_bytes} bytes on the stack (an array not in registers)": (
-            cubin.stack_bytes
-        ),
+        f"spills {spilled} bytes of registers to memory": spilled,
+        f"keeps {stack} bytes on the stack (an array not in registers)": stack,
         f"computes in float64 ({', '.join(float64)})": float64,
         f"takes {cubin.registers} registers, its budget is {budget}": cubin.registers > budget,
         **{f"has no 128-bit {kind}": not wide.get(kind) for kind in expected_wide},
         f"has {narrow} loads from shared memory that are not 128-bit": (
-            narrow if "LDS" in expected_wide else 0
+            narrow and "LDS" in expected_wide
         ),
     }
     return Row(
         budget=budget, float64=float64, wide=wide,
         findings=tuple(fault for fault, found in faults.items() if found),
-        registers=cubin.registers, stack_bytes=cubin.stack_bytes, spill_bytes=cubin.spill_bytes,
+        registers=cubin.registers, stack_bytes=stack, spill_bytes=spilled,
         shared_bytes=cubin.shared_bytes, instructions=len(code), loop_instructions=len(loop),
         multiply_adds=offline.multiply_adds(code), loop_multiply_adds=offline.multiply_adds(loop),
         **place,
