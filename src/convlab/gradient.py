@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal
 
 from convlab.arguments import Pair, shown
@@ -43,36 +44,19 @@ class Gradient:
     def output_shape(self) -> Shape:
         return self.problem.input_shape if self.of == "input" else self.problem.weight_shape
 
-    @property
-    def batch(self) -> int:
-        return self.problem.batch
-
-    @property
-    def kernel_size(self) -> Pair:
-        return self.problem.kernel_size
-
-    @property
-    def flops(self) -> int:
-        """As many as the convolution's: each product of an output and a tap has one here."""
-        return self.problem.flops
-
-    @property
-    def least_bytes(self) -> int:
-        """As many as the convolution's, whose three tensors are the same."""
-        return self.problem.least_bytes
-
-    @property
-    def flops_per_byte(self) -> float:
-        return self.problem.flops_per_byte
+    # As the convolution's: its tensors are the same three, and each product of an output and a tap
+    # has one here.
+    batch = property(attrgetter("problem.batch"))
+    kernel_size = property(attrgetter("problem.kernel_size"))
+    groups = property(attrgetter("problem.groups"))
+    flops = property(attrgetter("problem.flops"))
+    least_bytes = property(attrgetter("problem.least_bytes"))
+    flops_per_byte = property(attrgetter("problem.flops_per_byte"))
 
     @property
     def out_channels(self) -> int:
         """Of the convolution that computes the gradient."""
         return self.as_convolution.out_channels
-
-    @property
-    def groups(self) -> int:
-        return self.problem.groups
 
     @property
     def K(self) -> int:
@@ -122,18 +106,10 @@ class Gradient:
             rows = (p.input_shape[2 + a] - 1 + p.padding[a][0]) // p.stride[a] - first + 1
             before = span - first
             zeros.append((before, max(0, rows + span - before - p.output_size[a])))
-        steps = self.tap_step(0), self.tap_step(1)
-        taps = self._span(0) // steps[0] + 1, self._span(1) // steps[1] + 1
-        padding = (zeros[0], zeros[1])
-        return ConvProblem(
-            *p.output_shape,
-            p.C_i * self.phases(0) * self.phases(1),
-            taps,
-            1,
-            padding,
-            steps,
-            groups,
-        )
+        steps = [self.tap_step(a) for a in AXES]
+        taps = [self._span(a) // steps[a] + 1 for a in AXES]
+        channels = p.C_i * self.phases(0) * self.phases(1)
+        return ConvProblem(*p.output_shape, channels, taps, 1, zeros, steps, groups)
 
     def __str__(self) -> str:
         return f"gradient of the {self.of} of {self.problem}"

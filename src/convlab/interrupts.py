@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 
-@contextmanager
-def importing() -> Iterator[None]:
+def importing() -> AbstractContextManager[None]:
     """Inside, Ctrl-C ends the process at once, in one line: a module that is interrupted in the
     middle of its import may raise an error of its own instead, or go on without what it lacks."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # such as in background
-        yield
-        return
-    signal.signal(signal.SIGINT, _end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return _exchanged(signal.default_int_handler, _end)
 
 
 def end_at_once() -> None:
@@ -28,17 +20,21 @@ def end_at_once() -> None:
         signal.signal(signal.SIGINT, _end)
 
 
-@contextmanager
-def raised() -> Iterator[None]:
+def raised() -> AbstractContextManager[None]:
     """Inside, Ctrl-C raises KeyboardInterrupt again: what runs keeps what it has."""
-    if signal.getsignal(signal.SIGINT) is not _end:
+    return _exchanged(_end, signal.default_int_handler)
+
+
+@contextmanager
+def _exchanged(outside: Callable[..., object], inside: Callable[..., object]) -> Iterator[None]:
+    if signal.getsignal(signal.SIGINT) is not outside:  # such as in background
         yield
         return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, inside)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, _end)
+        signal.signal(signal.SIGINT, outside)
 
 
 def _end(*_: object) -> None:
