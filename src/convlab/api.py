@@ -17,13 +17,11 @@ import numpy as np
 from convlab.arguments import (
     IntOrEach,
     duration,
-    each,
     integer,
-    output_size,
-    paddings,
     progress,
     say,
     shown,
+    windows_of,
 )
 from convlab.arrays import Placement, dtype_name, extent, on_gpu, on_host, placement_of
 from convlab.engines import Engine, choose
@@ -162,18 +160,15 @@ def _call_of(
             f"weight has shape {shown(weight)}: its second size must be input's {C_i} channels"
             f"{'' if groups == 1 else f' / {groups} groups'}"
         )
-    taps = each("kernel_size", kernel, axes, at_least=1)
-    strides = each("stride", stride, axes, at_least=1)
-    dilations = each("dilation", dilation, axes, at_least=1)
-    spans = [(k - 1) * d + 1 for k, d in zip(taps, dilations, strict=True)]
-    zeros = paddings(padding, strides, spans)
+    windows = windows_of(axes, kernel, stride, padding, dilation)
+    taps, strides, zeros, dilations = windows
     if axes == 1:
         size, taps, strides, dilations = [1, *size], (1, *taps), (1, *strides), (1, *dilations)
         zeros = ((0, 0), *zeros)
     depth = None
     if axes == 3:
         integer("input's depth", size[0], at_least=1)
-        out, _, _ = output_size(size, spans, strides, zeros, taps, dilations)
+        out, _, _ = windows.outputs(size)
         depth = _Depth(size[0], taps[0], out, strides[0], zeros[0][0], dilations[0])
     images, planes_seen = (depth.out, depth.taps) if depth else (1, 1)
     problem = ConvProblem(

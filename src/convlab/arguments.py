@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from reprlib import Repr
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 Pair = tuple[int, int]
 IntOrEach = int | Sequence[int]
@@ -100,32 +100,49 @@ def paddings(padding: object, strides: Sequence[int], windows: Sequence[int]) ->
     return tuple((p, p) for p in each("padding", padding, axes, at_least=0))
 
 
-def output_size(
-    size: Sequence[int],
-    windows: Sequence[int],
-    strides: Sequence[int],
-    zeros: Sequence[Pair],
-    kernel_size: object,
-    dilation: object,
-    bits: int = 64,
-) -> tuple[int, ...]:
-    """The outputs along each axis, the last two height and width; ``windows`` are the sizes that a
-    filter spans. Raises ``ValueError`` with the kernel size and dilation, as given, if it spans
-    more of an axis than the padded input has, or integers of so many bits do not count that."""
-    outputs = []
-    for axis, (n, span, stride, side) in enumerate(zip(size, windows, strides, zeros, strict=True)):
-        padded, left = n + sum(side), axis - len(size)
-        name = ("depth", "height", "width")[left] if left >= -3 else f"axis {axis}"
-        if padded >= 2 ** (bits - 1):
-            made = f"padding {shown(tuple(zeros))} makes the {name} {padded}"
-            raise ValueError(f"{made}: it must be below 2**{bits - 1}, for {bits}-bit integers")
-        if span > padded:
-            raise ValueError(
-                f"kernel_size {shown(kernel_size)} with dilation {shown(dilation)} spans {span} "
-                f"pixels of {name}, but the padded input has {padded}: it must not span more"
-            )
-        outputs.append((padded - span) // stride + 1)
-    return tuple(outputs)
+class Windows(NamedTuple):
+    """A convolution's settings, one for each axis."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[Pair, ...]
+    dilation: tuple[int, ...]
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """The size that a filter spans, dilation included."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
+
+    def outputs(self, size: Sequence[int], bits: int = 64) -> tuple[int, ...]:
+        """The outputs of an input of that size, whose last two axes are height and width. Raises
+        ``ValueError`` if a filter spans more of an axis than the padded input has, or integers of
+        so many bits do not count that."""
+        outputs = []
+        axes = zip(size, self.spans, self.stride, self.padding, strict=True)
+        for axis, (n, span, stride, zeros) in enumerate(axes):
+            padded, left = n + sum(zeros), axis - len(size)
+            name = ("depth", "height", "width")[left] if left >= -3 else f"axis {axis}"
+            if padded >= 2 ** (bits - 1):
+                made = f"padding {shown(self.padding)} makes the {name} {padded}"
+                raise ValueError(f"{made}: it must be below 2**{bits - 1}, for {bits}-bit integers")
+            if span > padded:
+                filters = f"kernel_size {shown(self.kernel)} with dilation {shown(self.dilation)}"
+                raise ValueError(
+                    f"{filters} spans {span} pixels of {name}, but the padded input has {padded}: "
+                    "it must not span more"
+                )
+            outputs.append((padded - span) // stride + 1)
+        return tuple(outputs)
+
+
+def windows_of(
+    axes: int, kernel_size: object, stride: object, padding: object, dilation: object
+) -> Windows:
+    """The settings as given, each a number or one for each axis. Raises as :func:`each` does."""
+    given = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
+    kernel, strides, dilations = (each(*one, axes, at_least=1) for one in given.items())
+    windows = Windows(kernel, strides, (), dilations)
+    return windows._replace(padding=paddings(padding, strides, windows.spans))
 
 
 def pixels_read(size: int, outputs: int, stride: int, taps: int, dilation: int, before: int) -> int:

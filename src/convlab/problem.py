@@ -11,11 +11,10 @@ from convlab.arguments import (
     IntOrEach,
     Padding,
     Pair,
+    Windows,
     integer,
-    output_size,
-    paddings,
-    pair,
     pixels_read,
+    windows_of,
 )
 
 Shape = tuple[int, int, int, int]
@@ -78,10 +77,8 @@ class ConvProblem:
         if own["in_channels"] % own["groups"] or own["out_channels"] % own["groups"]:
             channels = f"in_channels {self.in_channels} and out_channels {self.out_channels}"
             raise ValueError(f"groups is {self.groups}: it must divide {channels}")
-        pairs = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
-        for name, two in pairs.items():
-            own[name] = pair(name, two, at_least=1)
-        own["padding"] = paddings(padding, self.stride, self.window_shape)
+        pairs = windows_of(2, kernel_size, stride, padding, dilation)
+        own |= zip(("kernel_size", "stride", "padding", "dilation"), pairs, strict=True)
         for name in ("input", "weight", "output"):
             elements = math.prod(shape := getattr(self, f"{name}_shape"))
             if elements >= 2**63:
@@ -134,10 +131,8 @@ class ConvProblem:
     @property
     def output_size(self) -> Pair:
         """Output height and width."""
-        size, windows = (self.height, self.width), self.window_shape
-        rows, columns = output_size(
-            size, windows, self.stride, self.padding, self.kernel_size, self.dilation, bits=32
-        )
+        windows = Windows(self.kernel_size, self.stride, self.padding, self.dilation)
+        rows, columns = windows.outputs((self.height, self.width), bits=32)
         return rows, columns
 
     @property

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +24,12 @@ from convlab.arguments import (
     IntOrEach,
     Padding,
     Pair,
+    Windows,
     check_memory,
-    each,
     host_bytes,
-    output_size,
-    paddings,
     shown,
-)  # fmt: skip
+    windows_of,
+)
 from convlab.arrays import check_dense, check_unmasked, compat, dtype_name
 
 HALVES = ("float16", "bfloat16")  # whose sums are kept in float32
@@ -59,11 +58,11 @@ def unfold_einsum(
     xp = _namespace_of({"input": input, "weight": weight, **optional})
     _check_shapes(input, weight, bias)
     C_o, C_i, *kernel = weight.shape
-    windows = _windows(input, kernel, stride, padding, dilation, C_o)
+    windows, out = _windows(input, kernel, stride, padding, dilation, C_o)
     dtype, sums = input.dtype, xp.float32 if dtype_name(input) in HALVES else input.dtype
-    columns = _unfolded(xp.astype(input, sums, copy=False), windows)
+    columns = _unfolded(xp.astype(input, sums, copy=False), windows, out)
     filters = xp.reshape(xp.astype(weight, sums, copy=False), (C_o, C_i * math.prod(kernel)))
-    folded = fold(xp.einsum("bis,oi->bos", columns, filters), windows.out)
+    folded = fold(xp.einsum("bis,oi->bos", columns, filters), out)
     if bias is not None:
         added = xp.reshape(xp.astype(bias, sums, copy=False), (1, C_o, *[1] * len(kernel)))
         folded = folded + added
@@ -80,7 +79,7 @@ def unfold(
     """Every window of ``[N, C, *S]`` as a column: ``[N, C * prod(kernel_size), prod(out)]``, what
     PyTorch's ``unfold`` gives for 2-D images. Takes and raises what :func:`unfold_einsum` does."""
     _namespace_of({"input": input})
-    return _unfolded(input, _windows(input, kernel_size, stride, padding, dilation))
+    return _unfolded(input, *_windows(input, kernel_size, stride, padding, dilation))
 
 
 def unfold_one_hot(
@@ -93,7 +92,7 @@ def unfold_one_hot(
     """:func:`unfold` by convolution with one-hot filters, so whatever can convolve can unfold. The
     one difference: an infinity or NaN spoils its whole window, because zero times it is NaN."""
     xp = _namespace_of({"input": input})
-    kernel = _windows(input, kernel_size, stride, padding, dilation).kernel
+    (kernel, *_), _ = _windows(input, kernel_size, stride, padding, dilation)
     (N, C, *size), elements = input.shape, math.prod(kernel)
     _check_memory("one-hot filters", elements**2, input)
     eye = xp.eye(elements, dtype=input.dtype, device=input.device)
@@ -143,19 +142,9 @@ def namespace(array: Any, name: str = "input") -> Any:
     return compat().array_namespace(array)
 
 
-class _Windows(NamedTuple):
-    """The settings of a convolution and the size of its output, one for each axis."""
-
-    kernel: tuple[int, ...]
-    out: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[Pair, ...]
-    dilation: tuple[int, ...]
-
-
-def _unfolded(input: Any, windows: _Windows) -> Any:
+def _unfolded(input: Any, windows: Windows, out: tuple[int, ...]) -> Any:
     """:func:`unfold`, its arguments checked."""
-    kernel, out, stride, padding, dilation = windows
+    kernel, stride, padding, dilation = windows
     xp, (N, C, *_) = namespace(input), input.shape
     padded = pad(input, padding)
     seen = [padded[(..., *tap)] for _, tap in taps(kernel, out, stride, dilation)]
@@ -164,27 +153,21 @@ def _unfolded(input: Any, windows: _Windows) -> Any:
 
 def _windows(
     input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, C_o: int = 0
-) -> _Windows:
-    """The windows of an input. Raises ``TypeError`` or ``ValueError`` for settings that do not fit
-    it, ``MemoryError`` for more windows, or ``C_o`` outputs of each, than memory holds."""
+) -> tuple[Windows, tuple[int, ...]]:
+    """An input's windows, and how many along each axis. Raises ``TypeError`` or ``ValueError`` for
+    settings that do not fit, ``MemoryError`` for more windows, or ``C_o`` outputs of each, than
+    memory holds."""
     N, C, *size = input.shape if len(input.shape) > 2 else (0, 0)
     if not size:
         raise ValueError(f"input has shape {tuple(input.shape)}: it must be [N, C, *size]")
-    kernel, strides, dilations = (
-        each(name, value, len(size), at_least=1)
-        for name, value in (
-            ("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation),
-        )
-    )  # fmt: skip
-    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    zeros = paddings(padding, strides, spans)
-    padded = [n + sum(side) for n, side in zip(size, zeros, strict=True)]
-    out = output_size(size, spans, strides, zeros, kernel, dilation)
-    columns = math.prod((*kernel, *out))
+    windows = windows_of(len(size), kernel_size, stride, padding, dilation)
+    padded = [n + sum(zeros) for n, zeros in zip(size, windows.padding, strict=True)]
+    out = windows.outputs(size)
+    columns = math.prod((*windows.kernel, *out))
     # Without images or channels, too, NumPy refuses shapes whose other sizes are too many.
     needed = max(N, 1) * (max(C, 1) * (math.prod(padded) + columns) + C_o * math.prod(out))
     _check_memory("the unfolded input", needed, input)
-    return _Windows(kernel, out, strides, zeros, dilations)
+    return windows, out
 
 
 def _namespace_of(arrays: dict[str, Any]) -> Any:
