@@ -221,6 +221,10 @@ _SAME_FROM = (7, 5)
 def _lowered(kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool) -> Any:
     """The kernel as Numba's code library: LLVM IR, to be compiled for several GPUs. This part is
     Python and takes twice as long as the compilers."""
+    return _by_numba(kernel, types, capability, lineinfo)
+
+
+def _by_numba(kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool) -> Any:
     from numba.cuda import compiler, dispatcher
 
     options = kernel.targetoptions
@@ -259,14 +263,7 @@ def float64_lines(launch: Launch, program: Program) -> tuple[int, ...] | None:
 
     with mock.patch.object(compiler, "CUDACompiler", OnlyTyped), suppress(Exception):
         # What comes after the types ends in an exception, as there is no code to go on with.
-        compiler._compile_pyfunc_with_fixup(
-            launch.kernel.py_func,
-            signature(launch, program),
-            device=False,
-            abi="numba",
-            cc=_SAME_FROM,
-            lto=True,
-        )
+        _by_numba(launch.kernel, signature(launch, program), _SAME_FROM, False)
     if len(states) != 1 or states[0].calltypes is None:
         return None
     return tuple(
