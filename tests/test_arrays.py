@@ -1,4 +1,4 @@
-"""Convolutions of any library's arrays: PyTorch's own samples, ONNX's cases, kinds and layouts."""
+"""Convolutions of any library's arrays: PyTorch's own samples, kinds and layouts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import os
 from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,72 +67,6 @@ def test_pytorchs_own_samples(name, stage):
                 FUNCTIONS[name](input, *others, **sample.kwargs, stage=stage)
         tried += 1
     assert tried >= 20
-
-
-def onnx_cases() -> list[Any]:
-    """ONNX's tests of Conv: its nodes', and those converted from PyTorch. None without onnx."""
-    try:
-        from onnx.backend.test import loader
-        from onnx.backend.test.case.node import collect_testcases
-    except ImportError:
-        return []
-    with np.errstate(all="ignore"):
-        cases = [*collect_testcases("Conv"), *loader.load_model_tests(kind="pytorch-converted")]
-    ours = "test_Conv1", "test_Conv2", "test_Conv3", "test_conv_", "test_basic"
-    return [case for case in cases if case.name.startswith(ours)]
-
-
-def onnx_settings(node: Any, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> dict[str, Any]:
-    """PyTorch's words for ONNX's attributes."""
-    from onnx import helper
-
-    given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
-    axes = len(sizes)
-    stride, dilation = (given.get(name, [1] * axes) for name in ("strides", "dilations"))
-    pads = given.get("pads", [0] * 2 * axes)
-    padding = list(zip(pads[:axes], pads[axes:], strict=True))
-    if given.get("auto_pad") == b"SAME_LOWER":
-        spans = zip(sizes, stride, kernel, dilation, strict=True)
-        totals = [max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n) for n, s, k, d in spans]
-        padding = [(total - total // 2, total // 2) for total in totals]
-    groups = given.get("group", 1)
-    return {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-
-
-def onnx_data(case: Any) -> tuple[Any, list[tuple[list[np.ndarray], np.ndarray]]]:
-    """A case's node, and its data sets: all inputs and the output."""
-    import onnx
-    from onnx import numpy_helper
-
-    def read(path: Path) -> np.ndarray:
-        tensor = onnx.TensorProto.FromString(path.read_bytes())
-        return numpy_helper.to_array(tensor)
-
-    if case.model_dir is None:
-        return case.model.graph.node[0], [(list(i), o[0]) for i, o in case.data_sets]
-    folder = Path(case.model_dir)
-    graph = onnx.load(folder / "model.onnx").graph
-    held = [numpy_helper.to_array(one) for one in graph.initializer]
-    sets = sorted(folder.glob("test_data_set_*"))
-    return graph.node[0], [
-        ([read(one / "input_0.pb"), *held], read(one / "output_0.pb")) for one in sets
-    ]
-
-
-CASES = onnx_cases()
-
-
-@pytest.mark.skipif(not CASES, reason="onnx is not installed")
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_onnxs_own_cases(case):
-    node, sets = onnx_data(case)
-    assert node.op_type == "Conv"
-    assert sets
-    for inputs, expected in sets:
-        axes = inputs[0].ndim - 2
-        settings = onnx_settings(node, inputs[0].shape[2:], inputs[1].shape[2:])
-        result = FUNCTIONS[f"conv{axes}d"](*inputs, **settings)
-        np.testing.assert_allclose(result, expected, case.rtol, case.atol + 1e-6)
 
 
 def is_misaligned(array: np.ndarray) -> bool:

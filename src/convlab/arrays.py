@@ -86,16 +86,10 @@ def placement_of(name: str, array: Any) -> Placement:
         from numba import cuda
 
         return Placement("Numba", getattr(cuda.get_current_device(), "id", 0))
-    kind = type(array).__module__.partition(".")[0]
-    if kind in ("torch", "cupy", "jax", "jaxlib"):
-        libraries = compat()
-        for is_one, place in (
-            (libraries.is_torch_array, _pytorchs),
-            (libraries.is_cupy_array, _cupys),
-            (libraries.is_jax_array, _jaxs),
-        ):
-            if is_one(array):
-                return Placement(*place(name, array), libraries.array_namespace(array))
+    kind = type(array).__module__.partition(".")[0].replace("jaxlib", "jax")
+    if kind in _PLACES and getattr(compat(), f"is_{kind}_array")(array):
+        place = _PLACES[kind](name, array)
+        return Placement(*place, compat().array_namespace(array))
     raise TypeError(
         f"{name} is a {type(array).__name__}: it must be an array of NumPy, Numba, CuPy, PyTorch "
         "or JAX"
@@ -141,6 +135,9 @@ def _jaxs(name: str, array: Any) -> Place:
         raise TypeError(f"{name} is on {shown(where)}: it must be on one CPU or GPU")
     gpu = None if devices[0].platform == "cpu" else devices[0].local_hardware_id
     return "JAX", gpu, devices[0]
+
+
+_PLACES = {"torch": _pytorchs, "cupy": _cupys, "jax": _jaxs}
 
 
 def dtype_name(array: Any) -> str:
