@@ -102,11 +102,7 @@ def values(
     """Tensors for a problem, of any of the kinds. A failing example is shown as the call to
     :func:`tensors` that makes it."""
     return st.builds(
-        tensors,
-        st.just(problem),
-        st.sampled_from(kinds),
-        st.integers(0, 2**16),
-        bias=st.booleans(),
+        tensors, st.just(problem), st.sampled_from(kinds), st.integers(0, 2**16), bias=st.booleans()
     )
 
 

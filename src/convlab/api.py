@@ -14,15 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.arguments import (
-    IntOrEach,
-    duration,
-    integer,
-    progress,
-    say,
-    shown,
-    windows_of,
-)
+from convlab.arguments import IntOrEach, duration, integer, progress, say, shown, windows_of
 from convlab.arrays import Placement, dtype_name, extent, on_gpu, on_host, placement_of
 from convlab.engines import Engine, choose
 from convlab.plans import Plan, check_fits, plan, simulated_seconds

@@ -302,11 +302,7 @@ def _same_or_overflowed(
 
 
 def check_output(
-    problem: Problem,
-    output: Singles,
-    input: Singles,
-    weight: Singles,
-    bias: Singles | None = None,
+    problem: Problem, output: Singles, input: Singles, weight: Singles, bias: Singles | None = None
 ) -> CheckResult:
     """Check one output. For several outputs of the same tensors, make one :class:`Oracle`."""
     return Oracle(problem, input, weight, bias).check(output)
