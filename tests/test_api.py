@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from numba import cuda
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from pretended_gpu import PretendedGpu
 
@@ -100,19 +99,6 @@ def test_a_long_simulation_says_so_and_can_be_interrupted(engine, tensors, monke
     monkeypatch.setattr(api, "PATIENCE_SECONDS", 99)
     assert check_output(PROBLEM, convlab.conv2d(*tensors, **SETTINGS, engine=engine), *tensors).ok
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.skipif(
-    unavailable("gpu") is not None and not cuda.is_available(),
-    reason="Numba device arrays need a GPU or NUMBA_ENABLE_CUDASIM=1",
-)
-def test_conv2d_on_device_arrays(tensors):
-    on_device = [cuda.to_device(tensor) for tensor in tensors]
-    for out in (None, cuda.device_array(PROBLEM.output_shape, np.float32)):
-        result = convlab.conv2d(*on_device, **SETTINGS, out=out)
-        assert hasattr(result, "copy_to_host")
-        assert out is None or result is out
-        assert check_output(PROBLEM, result.copy_to_host(), *tensors).ok
 
 
 def test_plan_writes_out_and_returns_it(engine, tensors):

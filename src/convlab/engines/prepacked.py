@@ -129,13 +129,9 @@ class Prepacked:
         except LaunchRefused:  # as of a block that is too large: launched by itself, it says why
             self._graph = None
         self._in_graph: tuple[int, ...] = ()  # the addresses that its kernels are handed
+        self.one_graph = self._graph is not None  # unless the stream is captured
         # A thread owns the parameters and the graph until the driver has copied its launches.
         self._lock = Lock()
-
-    @property
-    def one_graph(self) -> bool:
-        """Whether a call is one launch of a graph, unless the stream is captured."""
-        return self._graph is not None
 
     def __call__(self, *arrays: Any, stream: Any = None) -> None:
         """Start them on a stream. Raises as :meth:`convlab.plans.Plan.__call__` does."""
