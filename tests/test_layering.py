@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -77,14 +78,17 @@ def module_of(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def imports(source: str) -> Iterator[tuple[int, str, str]]:
+@cache
+def imports(source: str) -> list[tuple[int, str, str]]:
     """Line, module and name of every import, wherever it stands. None is relative."""
+    found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name, "") for alias in node.names)
+            found += [(node.lineno, alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"line {node.lineno}: a relative import"
-            yield from ((node.lineno, str(node.module), alias.name) for alias in node.names)
+            found += [(node.lineno, str(node.module), alias.name) for alias in node.names]
+    return found
 
 
 def layers_imported(source: str) -> Iterator[tuple[int, str]]:

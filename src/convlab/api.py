@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.arguments import IntOrEach, duration, integer, progress, say, shown, windows_of
+from convlab.arguments import (
+    IntOrEach,
+    Windows,
+    duration,
+    integer,
+    progress,
+    say,
+    shown,
+    windows_of,
+)
 from convlab.arrays import Placement, dtype_name, extent, on_gpu, on_host, placement_of
 from convlab.engines import Engine, choose
 from convlab.plans import Plan, check_fits, plan, simulated_seconds
@@ -111,22 +120,12 @@ def conv3d(
     return _convolve(3, arrays, settings, stage, tile, engine)
 
 
-class _Depth(NamedTuple):
-    """The third axis of a convolution."""
-
-    size: int
-    taps: int
-    out: int
-    stride: int
-    before: int  # planes of zeros
-    dilation: int
-
-
 class _Call(NamedTuple):
     """A call's settings, checked: the 2-D problem that it becomes, and its output's shape."""
 
     problem: ConvProblem
-    depth: _Depth | None
+    depth: int  # input planes; 0 for fewer axes
+    windows: Windows  # of all axes
     shape: tuple[int, ...]
     is_empty: bool
 
@@ -157,20 +156,18 @@ def _call_of(
     if axes == 1:
         size, taps, strides, dilations = [1, *size], (1, *taps), (1, *strides), (1, *dilations)
         zeros = ((0, 0), *zeros)
-    depth = None
+    depth, planes_out, planes_seen = 0, 1, 1
     if axes == 3:
-        integer("input's depth", size[0], at_least=1)
-        out, _, _ = windows.outputs(size)
-        depth = _Depth(size[0], taps[0], out, strides[0], zeros[0][0], dilations[0])
-    images, planes_seen = (depth.out, depth.taps) if depth else (1, 1)
+        depth = integer("input's depth", size[0], at_least=1)
+        planes_out, planes_seen = windows.outputs(size)[0], taps[0]
     problem = ConvProblem(
-        max(N_i, 1) * images, max(C_i, groups) * planes_seen, size[-2], size[-1], C_o, taps[-2:],
-        strides[-2:], zeros[-2:], dilations[-2:], groups,
+        max(N_i, 1) * planes_out, max(C_i, groups) * planes_seen, size[-2], size[-1], C_o,
+        taps[-2:], strides[-2:], zeros[-2:], dilations[-2:], groups,
     )  # fmt: skip
-    sizes = (() if depth is None else (depth.out,)) + problem.output_size[2 - min(axes, 2) :]
+    sizes = (planes_out, *problem.output_size)[3 - axes :]
     shape = (C_o if C_i else 0, *sizes)  # as in PyTorch, no channels if the input has none
     whole = (N_i, *shape) if len(input) == axes + 2 else shape
-    return _Call(problem, depth, whole, not (N_i and C_i))
+    return _Call(problem, depth, windows, whole, not (N_i and C_i))
 
 
 class _Asked(NamedTuple):
@@ -268,27 +265,28 @@ def _is_whole(array: Any) -> bool:
 
 def _run(call: _Call, tensors: list[Any], out: Any, asked: _Asked) -> None:
     """Write the convolution of the engine's contiguous arrays to ``out``."""
-    (input, weight, bias), problem, depth = tensors, call.problem, call.depth
+    (input, weight, bias), problem = tensors, call.problem
     filters = weight.reshape(problem.weight_shape)
-    if depth is None:
+    if not call.depth:
         images, maps = input.reshape(problem.input_shape), out.reshape(problem.output_shape)
         _run_groups(problem, (images, filters, bias), maps, asked)
         return
     # All images' planes at once: [N_i, C_i, D_i, H_i, W_i] to [N_i, D_o, C_i, D_f, H_i, W_i].
-    N_i = problem.N_i // depth.out
-    C_i, size = problem.C_i // depth.taps, (problem.H_i, problem.W_i)
-    volume = input.reshape((N_i, C_i, depth.size, *size))
-    seen = asked.engine.empty((N_i, depth.out, C_i, depth.taps, *size))
-    for d in range(depth.out):
-        for tap in range(depth.taps):
-            plane = d * depth.stride + tap * depth.dilation - depth.before
-            inside = 0 <= plane < depth.size
+    (D_f, *_), (stride, *_), ((before, _), *_), (dilation, *_) = call.windows
+    D_i, D_o = call.depth, call.shape[-3]
+    N_i, C_i, size = problem.N_i // D_o, problem.C_i // D_f, (problem.H_i, problem.W_i)
+    volume = input.reshape((N_i, C_i, D_i, *size))
+    seen = asked.engine.empty((N_i, D_o, C_i, D_f, *size))
+    for d in range(D_o):
+        for tap in range(D_f):
+            plane = d * stride + tap * dilation - before
+            inside = 0 <= plane < D_i
             asked.put(seen, (ALL, d, ALL, tap), volume[:, :, plane] if inside else np.float32(0))
     maps = asked.engine.empty(problem.output_shape)
     _run_groups(problem, (seen.reshape(problem.input_shape), filters, bias), maps, asked)
-    planes = maps.reshape((N_i, depth.out, *maps.shape[1:]))
-    volume = out.reshape((N_i, problem.C_o, depth.out, *problem.output_size))
-    for d in range(depth.out):
+    planes = maps.reshape((N_i, D_o, *maps.shape[1:]))
+    volume = out.reshape((N_i, problem.C_o, D_o, *problem.output_size))
+    for d in range(D_o):
         asked.put(volume, (ALL, ALL, d), planes[:, d])
 
 
