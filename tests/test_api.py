@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from pretended_gpu import PretendedGpu
+from test_unfold import side_by_side
 
 import convlab
-from convlab import ConvProblem, EngineUnavailable, Tile, api, arguments, unfold_einsum
+from convlab import ConvProblem, EngineUnavailable, Tile, api, arguments
 from convlab.arrays import Placement
 from convlab.engines import unavailable
 from convlab.oracle import check_output, random_tensors
@@ -42,21 +43,6 @@ def test_conv2d_takes_and_writes_arrays_of_any_memory_order(tensors):
     assert check_output(ConvProblem(2, 3, 5, 4, 6, (2, 3), **settings), result, input, weight).ok
 
 
-@pytest.mark.parametrize("groups", [1, 2, 6])
-@pytest.mark.parametrize("stage", ["auto", "s01", "s11"])
-@pytest.mark.parametrize("sizes", [(2, 2, 5, 4, 2, 3), (1, 1, 5, 4, 11, 3), (1, 3, 5, 4, 12, 1)])
-def test_groups_are_convolutions_side_by_side(stage, groups, sizes):
-    problem = ConvProblem(*sizes, padding=1)
-    N_i, C_o, H_o, W_o = problem.output_shape
-    each = [random_tensors(problem, group) for group in range(groups)]
-    sides = zip(zip(*each, strict=True), (1, 0, 0), strict=True)
-    input, weight, bias = (np.concatenate(tensors, axis) for tensors, axis in sides)
-    out = np.empty((N_i, C_o * groups, H_o, W_o), np.float32)
-    assert convlab.conv2d(input, weight, bias, 1, 1, 1, groups, stage=stage, out=out) is out
-    for group, tensors in enumerate(each):
-        assert check_output(problem, out[:, C_o * group :][:, :C_o], *tensors).ok
-
-
 def test_a_thousand_groups_are_one_launch():
     problem = ConvProblem(1, 1000, 3, 3, 2000, 3, padding=1, groups=1000)
     tensors = random_tensors(problem, 5)
@@ -65,16 +51,6 @@ def test_a_thousand_groups_are_one_launch():
     assert check_output(problem, convlab.conv2d(*tensors, padding=1, groups=1000), *tensors).ok
     with pytest.raises(ValueError, match=r"^groups is 1000: it must be 1 for stage s05"):
         convlab.plan(problem, "s05")
-
-
-def test_one_image_has_no_batch(tensors):
-    input, weight, bias = tensors
-    out = np.full(PROBLEM.output_shape[1:], np.nan, np.float32)
-    for given in (None, out):
-        result = convlab.conv2d(input[1], weight, bias, (1, 2), (1,), [1], out=given)
-        assert given is None or result is given
-        batch = np.stack([result, result])
-        assert check_output(PROBLEM, batch, input[[1, 1]], weight, bias).ok
 
 
 @pytest.mark.parametrize("engine", ["simulator", "cudasim"])
@@ -253,9 +229,7 @@ def test_device_arrays_are_copied_where_four_numbers_cannot_move(planned, behind
     function = convlab.conv2d if axes == 2 else convlab.conv3d
     stage = "s01" if axes == 2 else "auto"
     assert function(*given, groups=groups, stage=stage, out=out) is out
-    sides = (np.split(one, groups, axis) for one, axis in zip(tensors, (1, 0, 0), strict=True))
-    wanted = [unfold_einsum(*side) for side in zip(*sides, strict=True)]
-    assert np.array_equal(out._ary, np.concatenate(wanted, 1))
+    assert np.array_equal(out._ary, side_by_side(*tensors, groups))
     for call in planned:
         assert all(api._is_whole(array) for array in call if array is not None)
     if axes == 2 and groups == 1:

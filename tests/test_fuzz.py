@@ -16,10 +16,9 @@ import typer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import cuda
-from test_arrays import assert_within_bound
 from test_cli import convlab_
+from test_unfold import side_by_side
 
-import convlab
 from convlab import (
     ConvProblem,
     EngineUnavailable,
@@ -127,8 +126,8 @@ LAYOUTS: list[Callable[[np.ndarray], np.ndarray]] = [
 
 
 @st.composite
-def right_calls(draw: st.DrawFn) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """A function of PyTorch's that convlab has too, its tensors in any layout, its settings."""
+def right_calls(draw: st.DrawFn) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """A convolution, its tensors in any layout, and its settings. Whole numbers have exact sums."""
     (function, axes), groups = draw(st.sampled_from([*CONVOLUTIONS.items()])), draw(CHANNELS)
     each = st.tuples(*[st.integers(1, 3)] * axes)
     taps, dilation, more = draw(each), draw(each), draw(each)
@@ -141,24 +140,37 @@ def right_calls(draw: st.DrawFn) -> tuple[str, dict[str, Any], dict[str, Any]]:
     }
     numbers = np.random.default_rng(draw(st.integers(0, 99)))
     given = {
-        name: draw(st.sampled_from(LAYOUTS))(numbers.standard_normal(shape).astype(np.float32))
+        name: draw(st.sampled_from(LAYOUTS))(numbers.integers(-9, 10, shape).astype(np.float32))
         for name, shape in shapes.items()
     }
     given["bias"] = given["bias"][:, 0]
-    padding = draw(st.sampled_from(["same", "valid", 1, (2,)]) | each)
+    sides = st.tuples(st.integers(0, 3), st.integers(0, 3))
+    padding = draw(st.sampled_from(["same", "valid", 1]) | st.tuples(*[sides] * axes))
     stride = 1 if padding == "same" else draw(st.integers(1, 3) | each)
-    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return function.__name__, given, settings
+    return function, given, {"stride": stride, "padding": padding, "dilation": dilation}
 
 
-@pytest.mark.filterwarnings("ignore:Using padding='same'")
-@given(right_calls(), st.sampled_from(["auto", "s07", "s12", "s13"]))
-def test_answers_are_pytorchs(call, stage):
-    torch = pytest.importorskip("torch")
-    name, given, settings = call
-    result = getattr(convlab, name)(**given, **settings, stage=stage)
-    tensors = [torch.from_numpy(array.copy()) for array in given.values()]
-    assert_within_bound(torch, name, torch.from_numpy(result), tensors, settings)
+@given(
+    right_calls(),
+    st.sampled_from(["auto", "s01", "s07"]),
+    st.booleans(),
+    st.none() | st.sampled_from(LAYOUTS),
+)
+def test_answers_are_those_of_unfold_einsum(call, stage, alone, laid_out):
+    """Of a batch, or of an image alone; in a new array, or one of any layout."""
+    function, given, settings = call
+    groups = given["input"].shape[1] // given["weight"].shape[1]
+    if alone:
+        given["input"] = given["input"][:1]
+    expected = side_by_side(*given.values(), groups, **settings)
+    if alone:
+        given["input"], expected = given["input"][0], expected[0]
+    before = {name: array.copy() for name, array in given.items()}
+    out = None if laid_out is None else laid_out(np.full(expected.shape, np.nan, np.float32))
+    result = function(**given, **settings, groups=groups, stage=stage, out=out)
+    assert out is None or result is out
+    np.testing.assert_array_equal(result, expected, strict=True)
+    assert all(np.array_equal(given[name], array) for name, array in before.items())
 
 
 @cuda.jit

@@ -95,6 +95,16 @@ def assert_right(got: np.ndarray, case: Case) -> None:
     assert (abs(got - expected) <= 1.01 * roundings * 2.0**-24 * sizes).all()
 
 
+def side_by_side(
+    input: np.ndarray, weight: np.ndarray, bias: np.ndarray, groups: int, **settings: Any
+) -> np.ndarray:
+    """Grouped convolution: one for each group."""
+    sides = np.split(input, groups, 1), np.split(weight, groups), np.split(bias, groups)
+    return np.concatenate(
+        [unfold_einsum(*side, **settings) for side in zip(*sides, strict=True)], 1
+    )
+
+
 def settings(case: Case) -> dict[str, Any]:
     return {"stride": case.stride, "padding": case.padding, "dilation": case.dilation}
 
