@@ -42,17 +42,16 @@ def shown(value: object) -> str:
 def integer(name: str, value: object, *, at_least: int, whole: object = None) -> int:
     """The value as an int; ``whole`` is the sequence that holds it, for the message. Raises
     ``TypeError`` unless it is an integer, ``ValueError`` out of range."""
+    held = value if whole is None else whole
     try:
         if isinstance(value, bool):  # an integer to Python, a mistake here
             raise TypeError
         number = operator.index(value)  # type: ignore[arg-type]  # takes NumPy's integers too
     except TypeError:
-        given = shown(value if whole is None else whole)
         rule = "it must be an integer" if whole is None else "its entries must be integers"
-        raise TypeError(f"{name} is {given}: {rule}, not {type(value).__name__}") from None
+        raise TypeError(f"{name} is {shown(held)}: {rule}, not {type(value).__name__}") from None
     if not at_least <= number <= LARGEST_AXIS:
-        given = shown(value if whole is None else whole)
-        raise ValueError(f"{name} is {given}: it must be at least {at_least} and below 2**31")
+        raise ValueError(f"{name} is {shown(held)}: it must be at least {at_least} and below 2**31")
     return number
 
 

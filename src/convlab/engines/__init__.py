@@ -50,8 +50,7 @@ class Engine:
         raise NotImplementedError
 
     def free_bytes(self) -> int | None:
-        """Memory that can still be allocated, in bytes; None where unknown. On the host all memory
-        there is: how much of it is free changes by the minute."""
+        """Memory that can still be allocated, in bytes; None where unknown."""
         return host_bytes()
 
     def empty(self, shape: tuple[int, ...]) -> Any:
