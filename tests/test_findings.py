@@ -48,20 +48,10 @@ def test_a_wrong_kernel_gets_its_finding(case: Case, monkeypatch) -> None:
     ("name", "count", "block", "says"),
     [
         ("no_fence_after_stores", 256, 0, "thread (0, 0, 0), which wrote it, has not fenced it"),
-        (
-            "own_part_with_no_barrier",
-            256,
-            0,
-            "writes S[0] and tensor cores read it",
-        ),
+        ("own_part_with_no_barrier", 256, 0, "writes S[0] and tensor cores read it"),
         ("own_warp_s_part_is_done_only", 128, 0, "written while tensor cores may read it"),
         ("tensor_cores_read_before_the_wait", 128, 0, "thread (0, 0, 0)'s copy to it is in flight"),
-        (
-            "block_index_forgotten",
-            32,
-            1,
-            "writes b[0] and block (1, 0, 0) overwrites it",
-        ),
+        ("block_index_forgotten", 32, 1, "writes b[0] and block (1, 0, 0) overwrites it"),
         ("no_guard", 1, 1, "a[32] is outside shape (32,)"),
     ],
 )

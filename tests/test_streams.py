@@ -38,14 +38,15 @@ def count(a: Any, total: Any) -> None:
         cuda.atomic.add(total, 0, 1)
 
 
-def two_streams() -> tuple[Any, ...]:
-    """Two streams, an event, and arrays on the device, the first of them 0, 1, 2, ..."""
+def run(program: Any) -> None:
+    """Run it on two streams, an event, and arrays on the device, the first of them 0, 1, 2, ...,
+    as far as it takes them."""
     host = np.arange(N), np.zeros(N), np.zeros(N)
-    return cuda.stream(), cuda.stream(), cuda.event(), *map(cuda.to_device, host)
+    given = cuda.stream(), cuda.stream(), cuda.event(), *map(cuda.to_device, host)
+    program(*given[: program.__code__.co_argcount])
 
 
-def event_after_the_launch() -> None:
-    one, other, event, a, b, c = two_streams()
+def event_after_the_launch(one, other, event, a, b, c):
     double[*FULL, one](a, b)
     event.record(one)
     event.wait(other)
@@ -53,23 +54,20 @@ def event_after_the_launch() -> None:
     assert (c.copy_to_host(stream=other) == 4 * np.arange(N)).all()
 
 
-def event_before_the_launch() -> None:
-    one, other, event, a, b, c = two_streams()
+def event_before_the_launch(one, other, event, a, b, c):
     event.record(one)
     double[*FULL, one](a, b)
     event.wait(other)
     double[*FULL, other](b, c)
 
 
-def stream_not_waited_for() -> None:
-    one, other, _, a, b, c = two_streams()
+def stream_not_waited_for(one, other, event, a, b, c):
     double[*FULL, one](a, b)
     other.synchronize()
     double[*FULL, other](b, c)
 
 
-def host_waits_between() -> None:
-    one, other, _, a, b, c = two_streams()
+def host_waits_between(one, other, event, a, b, c):
     for wait in one.synchronize, cuda.synchronize, cuda.current_context().synchronize:
         double[*FULL, one](a, b)
         wait()
@@ -77,53 +75,45 @@ def host_waits_between() -> None:
         other.synchronize()
 
 
-def default_stream_between() -> None:
-    one, other, _, a, b, c = two_streams()
+def default_stream_between(one, other, event, a, b, c):
     double[*FULL, one](a, b)
     double[FULL](c, c)
     double[*FULL, other](b, c)
 
 
-def one_overwrites_what_another_reads() -> None:
-    one, other, _, a, b, c = two_streams()
+def one_overwrites_what_another_reads(one, other, event, a, b, c):
     double[*FULL, one](a, b)
     double[*FULL, other](c, a)
 
 
-def copy_that_does_not_wait() -> None:
-    one, other, _, a, b, _ = two_streams()
+def copy_that_does_not_wait(one, other, event, a, b):
     double[*FULL, one](a, b)
     b.copy_to_host(stream=other)
 
 
-def copy_over_what_a_kernel_reads() -> None:
-    one, other, _, a, b, _ = two_streams()
+def copy_over_what_a_kernel_reads(one, other, event, a, b):
     double[*FULL, one](a, b)
     a.copy_to_device(np.ones(N, np.int64), stream=other)
 
 
-def elements_of_one_each() -> None:
-    one, other, _, a, _, _ = two_streams()
+def elements_of_one_each(one, other, event, a):
     even_or_odd[*FULL, one](a, 0)
     even_or_odd[*FULL, other](a, 1)
     assert (a.copy_to_host() == np.arange(N) + 1).all()
 
 
-def the_same_elements() -> None:
-    one, other, _, a, _, _ = two_streams()
+def the_same_elements(one, other, event, a):
     even_or_odd[*FULL, one](a, 1)
     even_or_odd[*FULL, other](a, 1)
 
 
-def atomics_of_both() -> None:
-    one, other, _, a, b, _ = two_streams()
+def atomics_of_both(one, other, event, a, b):
     count[*FULL, one](a, b)
     count[*FULL, other](a, b)
     assert b.copy_to_host()[0] == 2 * N
 
 
-def atomics_and_a_store() -> None:
-    one, other, _, a, b, _ = two_streams()
+def atomics_and_a_store(one, other, event, a, b):
     count[*FULL, one](a, b)
     double[*FULL, other](a, b)
 
@@ -148,42 +138,38 @@ def managed_memory_written_in_time() -> None:
     assert (out.copy_to_host() == 6).all()
 
 
-def copies_in_their_order() -> None:
+def copies_in_their_order(one, other, event, a, b):
     """Each operation of a stream finds what those before it have copied to pinned memory."""
-    stream, _, _, a, b, _ = two_streams()
     pinned = cuda.pinned_array(N, np.int64)
     pinned[:] = -1
-    a.copy_to_host(pinned, stream)
-    double[*FULL, stream](pinned, b)
-    c = cuda.to_device(pinned, stream)
-    c.copy_to_device(pinned, stream)
-    assert (c.copy_to_host(stream=stream) == np.arange(N)).all()
-    assert (b.copy_to_host(stream=stream) == 2 * np.arange(N)).all()
-    b.copy_to_host(cuda.pinned_array_like(b.copy_to_host()), stream)
+    a.copy_to_host(pinned, one)
+    double[*FULL, one](pinned, b)
+    c = cuda.to_device(pinned, one)
+    c.copy_to_device(pinned, one)
+    assert (c.copy_to_host(stream=one) == np.arange(N)).all()
+    assert (b.copy_to_host(stream=one) == 2 * np.arange(N)).all()
+    b.copy_to_host(cuda.pinned_array_like(b.copy_to_host()), one)
     for wait in True, False:  # with no stream it is the last
-        a.copy_to_host(pinned, stream)
+        a.copy_to_host(pinned, one)
         (a if wait else c).copy_to_host(pinned)
         assert (pinned == np.arange(N)).all()
 
 
-def made_from_pinned_memory() -> None:
-    stream, _, _, a, _, _ = two_streams()
+def made_from_pinned_memory(one, other, event, a):
     made = np.zeros_like(cuda.pinned_array(N, np.int64))
-    a.copy_to_host(made, stream)
+    a.copy_to_host(made, one)
     assert (made == np.arange(N)).all()
 
 
-def launch_on_host_memory() -> None:
+def launch_on_host_memory(one, other, event, a, b, c):
     """Numba copies it back, which makes the host wait for the launch."""
-    one, other, _, _, b, c = two_streams()
     host = np.zeros(N)
     double[*FULL, one](host, b)
     double[*FULL, other](b, c)
 
 
-def number_of_a_device_array() -> None:
+def number_of_a_device_array(one, other, event, a, b, c):
     """Reading and writing one waits for all streams."""
-    one, other, _, a, b, c = two_streams()
     double[*FULL, one](a, b)
     assert b[3] == 6
     double[*FULL, other](b, c)
@@ -192,8 +178,7 @@ def number_of_a_device_array() -> None:
     double[*FULL, one](c, b)
 
 
-def number_in_a_stream() -> None:
-    one, other, _, a, b, _ = two_streams()
+def number_in_a_stream(one, other, event, a, b):
     double[*FULL, one](a, b)
     assert b.bind(other)[3] == 6
 
@@ -231,16 +216,14 @@ def managed_memory_polled() -> None:
         pass
 
 
-def columns_of_one_each() -> None:
-    one, other, _, a, _, _ = two_streams()
+def columns_of_one_each(one, other, event, a):
     both = cuda.to_device(np.zeros((N, 2)))
     double[*FULL, one](a, both[:, 0])
     double[*FULL, other](a, both[:, 1])
     both[:, 0].copy_to_host(stream=one)
 
 
-def copies_to_memory_that_is_used_again() -> None:
-    one, other, *_ = two_streams()
+def copies_to_memory_that_is_used_again(one, other):
     for stream in one, other, one, other:
         cuda.to_device(np.zeros(N), stream=stream)
 
@@ -276,16 +259,16 @@ WRONG = {
 @pytest.mark.parametrize("program", RIGHT, ids=lambda program: program.__name__)
 def test_what_is_ordered_is_right(program: Any) -> None:
     with simulator() as report:
-        program()
+        run(program)
     assert not report.findings
 
 
 @pytest.mark.parametrize("program", WRONG, ids=lambda program: program.__name__)
 def test_what_nothing_orders_is_found(program: Any) -> None:
     with pytest.raises(SimulationError, match=WRONG[program]), simulator():
-        program()
+        run(program)
     with simulator(stop=False) as report:
-        program()
+        run(program)
     (finding,) = report.findings
     assert finding.kind == "stream race"
     lines = program.__code__.co_firstlineno, max(line for *_, line in program.__code__.co_lines())

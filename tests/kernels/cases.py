@@ -5,15 +5,38 @@ from __future__ import annotations
 import inspect
 import linecache
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
+from numba import cuda, float32, float64, int32, uint32  # noqa: F401  for edits
 
+from convlab.device import (  # noqa: F401  for edits
+    commit_copies,
+    copy_async,
+    copy_async4,
+    load4,
+    mma_tf32,
+    store4,
+    wait_copies,
+)
 from convlab.engines.simulator import Finding, SimulationError, Simulator
 
 F = np.float32
+ALL = 0xFFFFFFFF
+TABLE = np.array([4.0, 3.0, 2.0, 1.0], F)
+FIELDS = np.dtype([("x", np.float32), ("y", np.int16), ("z", np.int16)])
+ODD = np.dtype([("x", np.float32), ("tag", np.int8)])
+Edits = dict[str, str | tuple[str, ...]]  # the line or the lines that take a line's place
+
+
+def floats(*sizes: int | tuple[int, ...]) -> Callable[[], list[Any]]:
+    """Arrays of those shapes, filled 0, 1, 2, ..."""
+    return lambda: [np.arange(np.prod(size), dtype=F).reshape(size) for size in sizes]
+
+
+TWO_ROWS = floats(32, 32)
 
 
 @dataclass(frozen=True)
@@ -23,9 +46,9 @@ class Case:
     hold afterwards, ``capability`` the only GPUs' that have what it uses, if not all have."""
 
     kernel: Any
-    grid: Any
-    block: Any
-    arguments: Callable[[], list[Any]]
+    grid: Any = 1
+    block: Any = 32
+    arguments: Callable[[], list[Any]] = TWO_ROWS
     kind: str | None = None
     line: str = ""
     shared_bytes: int = 0
@@ -44,6 +67,16 @@ class Case:
         )
         return arguments
 
+    def edited(self, name: str, edits: Edits, **launch: Any) -> Case:
+        """A case with other lines, named so, and perhaps launched or judged otherwise."""
+        return replace(self, kernel=cuda.jit(edited(self.kernel.py_func, name, edits)), **launch)
+
+    def mistaken(
+        self, name: str, kind: str, line: str, edits: Edits, launch: dict[str, Any] | None = None
+    ) -> Case:
+        """A wrong case with other lines than this one's."""
+        return self.edited(name, edits, kind=kind, line=line, result=None, **launch or {})
+
 
 @cache
 def findings_of(case: Case) -> tuple[Finding, ...]:
@@ -55,20 +88,15 @@ def findings_of(case: Case) -> tuple[Finding, ...]:
     return ()
 
 
-def floats(*sizes: int | tuple[int, ...]) -> Callable[[], list[Any]]:
-    """Arrays of those shapes, filled 0, 1, 2, ..."""
-    return lambda: [np.arange(np.prod(size), dtype=F).reshape(size) for size in sizes]
-
-
 def row_and(*others: np.ndarray, size: int = 64) -> Callable[[], list[Any]]:
     """0, 1, 2, ... and copies of the others."""
     return lambda: [np.arange(size, dtype=F), *(other.copy() for other in others)]
 
 
-def edited(function: Any, name: str, edits: dict[str, Any]) -> Any:
-    """The function ``name(a, b)`` whose lines are those of ``function``, except that each line in
-    ``edits`` becomes the line or the lines beside it. Raises ``ValueError`` for a line that is not
-    there exactly once."""
+def edited(function: Any, name: str, edits: Edits) -> Any:
+    """A function of that name with the parameters and lines of ``function``, except that each line
+    in ``edits`` becomes the line or the lines beside it. Raises ``ValueError`` for a line that is
+    not there exactly once."""
     lines = inspect.getsource(function).splitlines()
     del lines[: 1 + next(n for n, line in enumerate(lines) if line.startswith("def "))]
     body = []
@@ -79,7 +107,8 @@ def edited(function: Any, name: str, edits: dict[str, Any]) -> Any:
     for old in edits:
         if (count := [line.strip() for line in lines].count(old)) != 1:
             raise ValueError(f"{name}: {function.__name__} has {old!r} {count} times")
-    return kernel_function(name, "a, b", [line[4:] for line in body], function)
+    parameters = ", ".join(inspect.signature(function).parameters)
+    return kernel_function(name, parameters, [line[4:] for line in body], function)
 
 
 def kernel_function(name: str, arguments: str, lines: list[str], beside: Any) -> Any:
@@ -90,3 +119,24 @@ def kernel_function(name: str, arguments: str, lines: list[str], beside: Any) ->
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), beside.__globals__, there := {})
     return there[name]
+
+
+# Two right kernels, of which many others are edits, and their lines.
+
+
+def each_its_element(a, b):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    b[i] = a[i]
+
+
+def through_shared_memory(a, b):  # type: ignore[no-untyped-def]
+    S = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    S[i] = a[i]
+    cuda.syncthreads()
+    b[i] = S[i]
+
+
+INDEX, DO = "i = cuda.grid(1)", "b[i] = a[i]"
+ARRAY, PUT = "S = cuda.shared.array(64, float32)", "S[i] = a[i]"
+BARRIER, WRITE = "cuda.syncthreads()", "b[i] = S[i]"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from kernels.cases import Case, edited
+from kernels.cases import Case
 
 WRONG: list[Case] = []
 RIGHT: list[Case] = []
@@ -19,13 +19,12 @@ def right(
 ) -> Callable[[Any], None]:
     """A right kernel of two arrays, of which the last becomes the result, and wrong ones by name:
     the kind of the finding, a piece of its line, and what lines become others."""
-    launch: Any = grid, block, lambda: [np.array(a), np.array(b)]
 
     def add(function: Any) -> None:
-        RIGHT.append(Case(cuda.jit(function), *launch, result=lambda _: np.array(result)))
-        for name, (kind, line, edits) in wrong.items():
-            made = cuda.jit(edited(function, name, edits))
-            WRONG.append(Case(made, *launch, kind, line))
+        launch = grid, block, lambda: [np.array(a), np.array(b)]
+        case = Case(cuda.jit(function), *launch, result=lambda _: np.array(result))
+        RIGHT.append(case)
+        WRONG.extend(case.mistaken(name, *mistake) for name, mistake in wrong.items())
 
     return add
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, float64, int32, uint32
+from numba import cuda, float32, int32
 
 from convlab.device import (
     commit_copies,
@@ -18,10 +18,25 @@ from convlab.device import (
     to_tf32,
     wait_copies,
 )
-from kernels.cases import Case, F, edited, floats, row_and
+from kernels.cases import (
+    ALL,
+    ARRAY,
+    BARRIER,
+    DO,
+    INDEX,
+    PUT,
+    TABLE,
+    WRITE,
+    Case,
+    F,
+    each_its_element,
+    edited,
+    floats,
+    row_and,
+    through_shared_memory,
+)
 from kernels.tensor_cores import gemm_shape, tf32_gemm
 from kernels.warpgroups import (
-    BARRIER,
     FENCE,
     FINISH,
     MATRIX,
@@ -34,24 +49,98 @@ from kernels.warpgroups import (
 )
 
 RIGHT: list[Case] = []
-ALL = 0xFFFFFFFF
 ONE = np.zeros(1, F)
-TABLE = np.array([4.0, 3.0, 2.0, 1.0], np.float32)
 
 
 def right(
     result: Callable[[list[Any]], Any], grid: Any = 1, block: Any = 64, arguments: Any = None,
     **more: Any,
-) -> Callable[[Any], Any]:  # fmt: skip
+) -> Callable[[Any], Case]:  # fmt: skip
     """Compile the function below and put it into the table. ``result`` of the arguments is what
     the last argument becomes."""
 
-    def add(function: Any) -> Any:
-        kernel, made = cuda.jit(function), arguments or floats(64, 64)
-        RIGHT.append(Case(kernel, grid, block, made, result=result, **more))
-        return kernel
+    def add(function: Any) -> Case:
+        made = arguments or floats(64, 64)
+        RIGHT.append(Case(cuda.jit(function), grid, block, made, result=result, **more))
+        return RIGHT[-1]
 
     return add
+
+
+def variants(of: Any, *rows: tuple[Any, ...]) -> None:
+    """Put edits of a right kernel into the table. A row has a name, the result, ``{line of that
+    kernel: line or lines instead of it}``, and perhaps how its launch differs."""
+    case = Case(cuda.jit(of), block=64, arguments=floats(64, 64))
+    for name, result, edits, *launch in rows:
+        RIGHT.append(case.edited(name, edits, result=result, **dict(*launch)))
+
+
+WARP: dict[str, Any] = {"block": 32, "arguments": floats(32, 32)}
+variants(
+    each_its_element,
+    ("early_exit_then_atomic", lambda a: [a[0].sum()],
+     {DO: ("if i >= a.size:", "    return", "cuda.atomic.add(b, 0, a[i])")},
+     {"grid": 4, "block": 32, "arguments": row_and(ONE, size=100)}),
+    ("grid_stride_loop", lambda a: a[0] * 2,
+     {INDEX: "for i in range(cuda.grid(1), a.size, cuda.gridsize(1)):", DO: "    b[i] = a[i] * 2"},
+     {"grid": 2, "block": 8, "arguments": floats(100, 100)}),
+    ("one_value_after_rounding", lambda a: [F(0.1)], {DO: "b[0] = 0.1 + i * 1e-12"},
+     {"arguments": floats(64, 1)}),
+    ("long_loop_over_the_same_few", lambda a: [a[0].sum() * 32],
+     {INDEX: ("k = 0", "b[0] = 0"), DO: ("while k < 2048:", "    b[0] += a[k % 64]", "    k += 1")},
+     {"block": 1, "arguments": floats(64, 1)}),
+    ("long_loop_with_one_in_four_barriers", lambda a: a[0] * 0 + 3000,
+     {DO: ("k = 0", "while k < 3000:", "    if k % 750 == 0:", "        cuda.syncthreads()",
+           "    k += 1", "b[i] = k")}),
+    ("rows_filled_at_once", lambda a: a[1] * 0 + 3,
+     {DO: ("b[0] = a[3]", "b[1, 1:] = 3", "b[1, :1] = 3")},
+     {"block": 1, "arguments": floats(64, (2, 3))}),
+    ("in_place_through_registers", lambda a: a[0][::-1],
+     {DO: (DO, BARRIER, "value = b[63 - i]", BARRIER, "b[i] = value")}),
+    ("one_lane_tells_the_others", lambda a: np.repeat([a[0][1], a[0][33]], 32),
+     {DO: "b[i] = cuda.shfl_sync(ALL, a[i], 1)"}),
+    ("votes", lambda a: a[0] // 2 * 2 == a[0],
+     {DO: ("even = cuda.ballot_sync(ALL, int(a[i]) % 2 == 0)",
+           "everybody = cuda.all_sync(ALL, even == 0x55555555) and cuda.any_sync(ALL, i == 7)",
+           "b[i] = even >> cuda.laneid & 1 if everybody else -1")}, WARP),
+    ("counting_barrier", lambda a: a[0] * 0 + 32,
+     {DO: "b[i] = cuda.syncthreads_count(1 if a[i] < 32 else 0)"}),
+    ("maximum_by_atomics", lambda a: [a[0].max()], {DO: "cuda.atomic.max(b, 0, a[i])"},
+     {"grid": 4, "block": 16, "arguments": row_and(np.full(1, -np.inf, F))}),
+    ("constant_table", lambda a: TABLE[a[0].astype(int) % 4],
+     {DO: ("table = cuda.const.array_like(TABLE)", "b[i] = table[int(a[i]) % 4]")}),
+    ("rows_as_views", lambda a: a[0].sum(1),
+     {DO: ("row = a[i]", "total = float64(0)", "for k in range(row.shape[0]):",
+           "    total += row[k]", "b[i] = total")}, {"block": 8, "arguments": floats((8, 8), 8)}),
+)  # fmt: skip
+variants(
+    through_shared_memory,
+    ("halves_of_a_warp", lambda a: a[0].reshape(2, 16)[:, ::-1].ravel(),
+     {BARRIER: "cuda.syncwarp(0xFFFF if i < 16 else 0xFFFF0000)",
+      WRITE: "b[i] = S[15 - i] if i < 16 else S[47 - i]"}, WARP),
+    ("early_exit_before_a_warp_barrier", lambda a: a[0][::-1],
+     {PUT: ("if i >= a.size:", "    return", PUT), BARRIER: "cuda.syncwarp()",
+      WRITE: "b[i] = S[19 - i]"}, {"block": 32, "arguments": floats(20, 20)}),
+    ("histogram_with_shared_atomics", lambda a: [16] * 4,
+     {ARRAY: "S = cuda.shared.array(4, int32)", PUT: ("if i < 4:", "    S[i] = 0"),
+      WRITE: ("cuda.atomic.add(S, int(a[i]) % 4, 1)", BARRIER, "if i < 4:", f"    {WRITE}")},
+     {"arguments": floats(64, 4)}),
+    ("dynamic_memory_carved_in_two", lambda a: a[0][::-1] + 1,
+     {ARRAY: ("whole = cuda.shared.array(0, float32)", "S, other = whole[:64], whole[64:]"),
+      PUT: (PUT, "other[i] = float32(1)"), WRITE: "b[i] = S[63 - i] + other[63 - i]"},
+     {"shared_bytes": 512}),
+    ("several_arrays_on_a_line", lambda a: a[0] + a[0][::-1],
+     {ARRAY: "one, other = cuda.shared.array(64, float32), cuda.shared.array(64, float32)",
+      PUT: "one[i], other[63 - i] = a[i], a[i]", WRITE: "b[i] = one[i] + other[i]"}),
+    ("all_set_the_same_flag", lambda a: a[0] * 0 + 1,
+     {ARRAY: "flag = cuda.shared.array(1, int32)", PUT: ("if i == 0:", "    flag[0] = 0"),
+      WRITE: ("if a[i] >= 0:", "    flag[0] = 1", BARRIER, "b[i] = flag[0]")}),
+    ("wide_accesses", lambda a: a[0] * 2,
+     {ARRAY: "S = cuda.shared.array(64, float32, alignment=16)",
+      "i = cuda.threadIdx.x": "i = uint32(cuda.threadIdx.x) * 4",
+      PUT: "store4(S, i, load4(a, i))", BARRIER: "x, y, z, w = load4(S, i)",
+      WRITE: "store4(b, i, (x + x, y + y, z + z, w + w))"}, {"block": 16}),
+)  # fmt: skip
 
 
 @right(lambda a: [a[0].sum()], arguments=floats(64, 1))
@@ -106,26 +195,6 @@ def warp_synchronous_reduction(a, b):
         b[0] = sums[0]
 
 
-@right(lambda a: a[0].reshape(2, 16)[:, ::-1].ravel(), block=32, arguments=floats(32, 32))
-def halves_of_a_warp(a, b):
-    staged = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    staged[i] = a[i]
-    cuda.syncwarp(0xFFFF if i < 16 else 0xFFFF0000)
-    b[i] = staged[15 - i] if i < 16 else staged[47 - i]
-
-
-@right(lambda a: a[0][::-1], block=32, arguments=floats(20, 20))
-def early_exit_before_a_warp_barrier(a, b):
-    staged = cuda.shared.array(20, float32)
-    i = cuda.threadIdx.x
-    if i >= a.size:
-        return
-    staged[i] = a[i]
-    cuda.syncwarp()
-    b[i] = staged[19 - i]
-
-
 @right(lambda a: np.cumsum(a[0]))
 def scan_with_two_buffers(a, b):
     sums = cuda.shared.array((2, 64), float32)
@@ -156,33 +225,6 @@ def scan_of_a_warp(a, b):
     b[i] = value
 
 
-@right(lambda a: [16] * 4, arguments=floats(64, 4))
-def histogram_with_shared_atomics(a, b):
-    bins = cuda.shared.array(4, int32)
-    i = cuda.threadIdx.x
-    if i < 4:
-        bins[i] = 0
-    cuda.syncthreads()
-    cuda.atomic.add(bins, int(a[i]) % 4, 1)
-    cuda.syncthreads()
-    if i < 4:
-        b[i] = bins[i]
-
-
-@right(lambda a: [a[0].sum()], grid=4, block=32, arguments=row_and(ONE, size=100))
-def early_exit_then_atomic(a, b):
-    i = cuda.grid(1)
-    if i >= a.size:
-        return
-    cuda.atomic.add(b, 0, a[i])
-
-
-@right(lambda a: a[0] * 2, grid=2, block=8, arguments=floats(100, 100))
-def grid_stride_loop(a, b):
-    for i in range(cuda.grid(1), a.size, cuda.gridsize(1)):
-        b[i] = a[i] * 2
-
-
 @right(lambda a: a[0].T, grid=(2, 2), block=(8, 2), arguments=floats((16, 16), (16, 16)))
 def transpose_with_padding(a, b):
     square = cuda.shared.array((8, 9), float32)
@@ -210,17 +252,6 @@ def double_buffered_tiles(a, b, c):
     c[row, column] = total
 
 
-@right(lambda a: a[0][::-1] + 1, shared_bytes=512)
-def dynamic_memory_carved_in_two(a, b):
-    whole = cuda.shared.array(0, float32)
-    first, second = whole[:64], whole[64:]
-    i = cuda.threadIdx.x
-    first[i] = a[i]
-    second[i] = float32(1)
-    cuda.syncthreads()
-    b[i] = first[63 - i] + second[63 - i]
-
-
 @right(lambda a: np.tile(a[0] + a[0][::-1], 2), 2, 32, floats(32, 64), shared_bytes=256)
 def dynamic_memory_called_for_twice(a, b):
     first = cuda.shared.array(0, float32)
@@ -232,51 +263,9 @@ def dynamic_memory_called_for_twice(a, b):
     b[cuda.grid(1)] = first[31 - i] + second[i]
 
 
-@right(lambda a: a[0] + a[0][::-1])
-def several_arrays_on_a_line(a, b):
-    one, other = cuda.shared.array(64, float32), cuda.shared.array(64, float32)
-    i = cuda.threadIdx.x
-    one[i], other[63 - i] = a[i], a[i]
-    cuda.syncthreads()
-    b[i] = one[i] + other[i]
-
-
-@right(lambda a: a[0] * 0 + 1)
-def all_set_the_same_flag(a, b):
-    flag = cuda.shared.array(1, int32)
-    i = cuda.threadIdx.x
-    if i == 0:
-        flag[0] = 0
-    cuda.syncthreads()
-    if a[i] >= 0:
-        flag[0] = 1
-    cuda.syncthreads()
-    b[i] = flag[0]
-
-
 PARTS: dict[str, Any] = {
     "grid": 4, "block": 16, "arguments": row_and(np.zeros(64, F), np.zeros(1, np.uint32), ONE),
 }  # fmt: skip
-
-
-@right(lambda a: [a[0].sum()], **PARTS)
-def last_block_sums_up(a, parts, done, b):
-    last, sums = cuda.shared.array(1, int32), cuda.shared.array(16, float32)
-    i = cuda.threadIdx.x
-    sums[i] = a[cuda.grid(1)]
-    cuda.syncthreads()
-    if i == 0:
-        parts[cuda.blockIdx.x] = 0
-        for k in range(16):
-            parts[cuda.blockIdx.x] += sums[k]
-        cuda.threadfence()
-        last[0] = cuda.atomic.inc(done, 0, 3) == 3
-    cuda.syncthreads()
-    if last[0] and i == 0:
-        total = float32(0)
-        for k in range(4):
-            total += parts[k]
-        b[0] = total
 
 
 @right(lambda a: [a[0].sum()], **PARTS)
@@ -284,7 +273,7 @@ def one_thread_speaks_for_its_block(a, parts, done, b):
     last = cuda.shared.array(1, int32)
     i = cuda.threadIdx.x
     parts[cuda.grid(1)] = a[cuda.grid(1)]
-    cuda.syncthreads()
+    cuda.syncthreads()  # all parts are there
     if i == 15:
         cuda.threadfence()
         last[0] = cuda.atomic.inc(done, 0, 3) == 3
@@ -296,9 +285,17 @@ def one_thread_speaks_for_its_block(a, parts, done, b):
         b[0] = total
 
 
-@right(lambda a: [F(0.1)], arguments=floats(1))
-def one_value_after_rounding(a):
-    a[0] = 0.1 + cuda.threadIdx.x * 1e-12
+RIGHT.append(
+    one_thread_speaks_for_its_block.edited(
+        "last_block_sums_up",
+        {"last = cuda.shared.array(1, int32)":
+         "last, sums = cuda.shared.array(1, int32), cuda.shared.array(16, float32)",
+         "parts[cuda.grid(1)] = a[cuda.grid(1)]": "sums[i] = a[cuda.grid(1)]",
+         "if i == 15:": ("if i == 0:", "    parts[cuda.blockIdx.x] = 0", "    for k in range(16):",
+                         "        parts[cuda.blockIdx.x] += sums[k]"),
+         "for k in range(64):": "for k in range(4):"},
+    )
+)  # fmt: skip
 
 
 @right(lambda a: [65], arguments=lambda: [np.zeros(1, np.int32)])
@@ -312,17 +309,6 @@ def cleared_by_an_exchange(a):
     a[0] = count[0]
 
 
-@right(lambda a: [2016], arguments=row_and(np.zeros(1, np.int32), ONE))
-def sum_under_a_lock(a, lock, b):
-    i = cuda.threadIdx.x
-    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
-        pass
-    cuda.threadfence()
-    cuda.atomic.add(b, 0, a[i])
-    cuda.threadfence()
-    cuda.atomic.exch(lock, 0, 0)
-
-
 @right(lambda a: [64], grid=4, block=16, arguments=row_and(np.zeros(1, np.int32), ONE))
 def counting_under_a_lock(a, lock, b):
     while cuda.atomic.cas(lock, 0, 0, 1) != 0:
@@ -331,6 +317,15 @@ def counting_under_a_lock(a, lock, b):
     b[0] += 1
     cuda.threadfence()
     cuda.atomic.exch(lock, 0, 0)
+
+
+RIGHT += [
+    counting_under_a_lock.edited("spin_lock_between_blocks", {}, grid=2, block=32),
+    counting_under_a_lock.edited(
+        "sum_under_a_lock", {"b[0] += 1": "cuda.atomic.add(b, 0, a[cuda.threadIdx.x])"},
+        grid=1, block=64, result=lambda a: [2016],
+    ),
+]  # fmt: skip
 
 
 @right(lambda a: [16], block=16, arguments=row_and(ONE))
@@ -356,16 +351,6 @@ def persistent_queue(a, head, b):
     while k < 64:
         b[k] = a[k] * 2
         k = cuda.atomic.add(head, 0, 1)
-
-
-@right(lambda a: [64], grid=2, block=32, arguments=row_and(np.zeros(1, np.int32), ONE))
-def spin_lock_between_blocks(a, lock, b):
-    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
-        pass
-    cuda.threadfence()
-    b[0] += 1
-    cuda.threadfence()
-    cuda.atomic.exch(lock, 0, 0)
 
 
 @right(lambda a: np.append(np.full(32, 31), a[0][:32]), 2, 32, **FLAGS)
@@ -450,25 +435,6 @@ def lock_with_a_pause_that_grows(a, lock, b):
         cuda.atomic.exch(lock, 0, 0)
 
 
-@right(lambda a: [a[0].sum() * 32], block=1, arguments=floats(64, 1))
-def long_loop_over_the_same_few(a, b):
-    k = 0
-    b[0] = 0
-    while k < 2048:
-        b[0] += a[k % 64]
-        k += 1
-
-
-@right(lambda a: a[0] * 0 + 3000, arguments=floats(64, 64))
-def long_loop_with_one_in_four_barriers(a, b):
-    k = 0
-    while k < 3000:
-        if k % 750 == 0:
-            cuda.syncthreads()
-        k += 1
-    b[cuda.threadIdx.x] = k
-
-
 @right(lambda a: [1, 2, 3, 4], grid=2, block=1,
        arguments=lambda: [np.zeros(1, np.int32), np.zeros(1), np.zeros(4)])  # fmt: skip
 def one_cell_handed_from_block_to_block(full, cell, b):
@@ -489,48 +455,6 @@ def one_cell_handed_from_block_to_block(full, cell, b):
             cuda.atomic.exch(full, 0, 1)
 
 
-@right(lambda a: a[1] * 0 + 3, arguments=floats(64, (2, 3)), block=1)
-def rows_filled_at_once(a, b):
-    b[0] = a[3]
-    b[1, 1:] = 3
-    b[1, :1] = 3
-
-
-@right(lambda a: a[0][::-1])
-def in_place_through_registers(a, b):
-    i = cuda.threadIdx.x
-    b[i] = a[i]
-    cuda.syncthreads()
-    value = b[63 - i]
-    cuda.syncthreads()
-    b[i] = value
-
-
-@right(lambda a: np.repeat(np.roll(a[0].reshape(2, 32), -1, 1)[:, :1], 32))
-def one_lane_tells_the_others(a, b):
-    i = cuda.threadIdx.x
-    b[i] = cuda.shfl_sync(ALL, a[i], 1)
-
-
-@right(lambda a: a[0] // 2 * 2 == a[0], block=32, arguments=floats(32, 32))
-def votes(a, b):
-    i = cuda.threadIdx.x
-    even = cuda.ballot_sync(ALL, int(a[i]) % 2 == 0)
-    everybody = cuda.all_sync(ALL, even == 0x55555555) and cuda.any_sync(ALL, i == 7)
-    b[i] = even >> cuda.laneid & 1 if everybody else -1
-
-
-@right(lambda a: a[0] * 0 + 32)
-def counting_barrier(a, b):
-    i = cuda.threadIdx.x
-    b[i] = cuda.syncthreads_count(1 if a[i] < 32 else 0)
-
-
-@right(lambda a: [a[0].max()], grid=4, block=16, arguments=row_and(np.full(1, -np.inf, F)))
-def maximum_by_atomics(a, b):
-    cuda.atomic.max(b, 0, a[cuda.grid(1)])
-
-
 @right(lambda a: np.convolve(a[0], [1, 2, 3, 2, 1], "same"))
 def stencil_with_a_halo(a, b):
     staged = cuda.shared.array(68, float32)
@@ -544,15 +468,6 @@ def stencil_with_a_halo(a, b):
     for k in range(5):
         total += staged[i + k] * min(k + 1, 5 - k)
     b[i] = total
-
-
-@right(lambda a: a[0] * 2, block=16)
-def wide_accesses(a, b):
-    staged = cuda.shared.array(64, float32, alignment=16)
-    i = uint32(cuda.threadIdx.x) * 4
-    store4(staged, i, load4(a, i))
-    x, y, z, w = load4(staged, i)
-    store4(b, i, (x + x, y + y, z + z, w + w))
 
 
 @right(lambda a: a[0] + 1, block=1, arguments=floats(8, 8))
@@ -579,22 +494,6 @@ def loops_over_arrays(a, b):
     for value in a[..., 1]:
         total += value
     b[0] = total
-
-
-@right(lambda a: TABLE[a[0].astype(int) % 4])
-def constant_table(a, b):
-    table = cuda.const.array_like(TABLE)
-    i = cuda.threadIdx.x
-    b[i] = table[int(a[i]) % 4]
-
-
-@right(lambda a: a[0].sum(1), block=8, arguments=floats((8, 8), 8))
-def rows_as_views(a, b):
-    row = a[cuda.threadIdx.x]
-    total = float64(0)
-    for k in range(row.shape[0]):
-        total += row[k]
-    b[cuda.threadIdx.x] = total
 
 
 @right(lambda a: a[0].reshape(2, 32).sum(1), block=64, arguments=floats(64, 2))
@@ -797,68 +696,33 @@ right_product(
 
 # Elements of several sizes in the same bytes.
 
-FIELDS = np.dtype([("x", np.float32), ("y", np.int16), ("z", np.int16)])
-ODD = np.dtype([("x", np.float32), ("tag", np.int8)])
-
-
-@right(lambda a: [0x04030201, *np.arange(1, 8)], block=11, arguments=row_and(np.zeros(8, np.int32)))
-def bytes_beside_elements(a, b):
-    i = cuda.threadIdx.x
-    if i < 4:
-        b.view(np.uint8)[i] = i + 1
-    else:
-        b[i - 3] = i - 3
-
-
-@right(lambda a: np.zeros(32), block=32, arguments=floats(32, 32))
-def cleared_by_bytes(a, b):
-    s = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    for k in range(4):
-        s.view(np.uint8)[4 * i + k] = 0
-    cuda.syncthreads()
-    b[i] = s[31 - i]
-
-
-@right(lambda a: a[0][::-1] + 3, block=32, arguments=floats(32, 32), shared_bytes=384)
-def dynamic_arrays_side_by_side(a, b):
-    s = cuda.shared.array(0, float32)[:32]
-    wide = cuda.shared.array(0, np.int64)[16:]
-    i = cuda.threadIdx.x
-    s[i], wide[i] = a[i], 3
-    cuda.syncthreads()
-    b[i] = s[31 - i] + wide[31 - i]
-
-
-@right(lambda a: a[0][::-1], block=32, arguments=floats(32, 32))
-def fields_of_neighbours(a, b):
-    s = cuda.shared.array(32, FIELDS)
-    i = cuda.threadIdx.x
-    s[i].x = a[i]
-    s[(i + 1) % 32].y = i
-    s.z[(i + 2) % 32] = i
-    cuda.syncthreads()
-    b[i] = s[31 - i].x
-
-
-@right(lambda a: np.full(32, 1 + 2j), block=32, arguments=lambda: [np.zeros(32, np.complex64)])
-def parts_of_complex_numbers(a):
-    i = cuda.threadIdx.x
-    a.real[i] = 1
-    a.imag[(i + 1) % 32] = 2
-
-
-@right(lambda a: a[0][:32], block=32, arguments=lambda: [np.arange(32.0), np.zeros(32)])
-def records_of_an_odd_size(a, b):
-    s = cuda.shared.array(32, ODD)
-    i = cuda.threadIdx.x
-    s[i].x = a[i]
-    b[i] = s[i].x
-
-
-@right(
-    lambda a: a[0][:32].view(np.float64), block=16, arguments=lambda: [*floats(34)(), np.zeros(16)]
-)
-def view_of_an_aligned_slice(a, b):
-    i = cuda.threadIdx.x
-    b[i] = a[:32].view(np.float64)[i]
+variants(
+    each_its_element,
+    ("bytes_beside_elements", lambda a: [0x04030201, *np.arange(1, 8)],
+     {DO: ("if i < 4:", "    b.view(np.uint8)[i] = i + 1", "else:", "    b[i - 3] = i - 3")},
+     {"block": 11, "arguments": row_and(np.zeros(8, np.int32))}),
+    ("parts_of_complex_numbers", lambda a: np.full(32, 1 + 2j),
+     {DO: ("b.real[i] = 1", "b.imag[(i + 1) % 32] = 2")},
+     {"block": 32, "arguments": row_and(np.zeros(32, np.complex64))}),
+    ("view_of_an_aligned_slice", lambda a: a[0][:32].view(np.float64),
+     {DO: "b[i] = a[:32].view(np.float64)[i]"},
+     {"block": 16, "arguments": row_and(np.zeros(16), size=34)}),
+)  # fmt: skip
+variants(
+    through_shared_memory,
+    ("cleared_by_bytes", lambda a: np.zeros(32),
+     {PUT: ("for k in range(4):", "    S.view(np.uint8)[4 * i + k] = 0"),
+      WRITE: "b[i] = S[31 - i]"}, WARP),
+    ("dynamic_arrays_side_by_side", lambda a: a[0][::-1] + 3,
+     {ARRAY: ("S = cuda.shared.array(0, float32)[:32]",
+              "wide = cuda.shared.array(0, np.int64)[16:]"),
+      PUT: "S[i], wide[i] = a[i], 3", WRITE: "b[i] = S[31 - i] + wide[31 - i]"},
+     {**WARP, "shared_bytes": 384}),
+    ("fields_of_neighbours", lambda a: a[0][::-1],
+     {ARRAY: "S = cuda.shared.array(32, FIELDS)",
+      PUT: ("S[i].x = a[i]", "S[(i + 1) % 32].y = i", "S.z[(i + 2) % 32] = i"),
+      WRITE: "b[i] = S[31 - i].x"}, WARP),
+    ("records_of_an_odd_size", lambda a: a[0],
+     {ARRAY: "S = cuda.shared.array(32, ODD)", PUT: "S[i].x = a[i]", BARRIER: (),
+      WRITE: "b[i] = S[i].x"}, WARP),
+)  # fmt: skip

@@ -20,18 +20,25 @@ def zeros(*sizes: Any) -> Callable[[], list[Any]]:
     return lambda: [np.zeros(size, np.int32) for size in sizes]
 
 
-def wrong(kind: str, line: str, grid: Any, block: Any, arguments: Any, **more: Any) -> Any:
+def wrong(kind: str, line: str, grid: Any, block: Any, arguments: Any) -> Any:
     """Compile the function below and put it into the table of wrong ones."""
-    return lambda function: WRONG.append(
-        Case(cuda.jit(function), grid, block, arguments, kind, line, **more)
-    )
+
+    def add(function: Any) -> Case:
+        WRONG.append(Case(cuda.jit(function), grid, block, arguments, kind, line))
+        return WRONG[-1]
+
+    return add
 
 
-def right(result: Any, grid: Any, block: Any, arguments: Any, **more: Any) -> Any:
+def right(result: Any, grid: Any, block: Any, arguments: Any) -> Any:
     """The same of right ones; ``result`` is what the last argument becomes."""
-    return lambda function: RIGHT.append(
-        Case(cuda.jit(function), grid, block, arguments, result=lambda _: result, **more)
-    )
+
+    def add(function: Any) -> Case:
+        kernel = cuda.jit(function)
+        RIGHT.append(Case(kernel, grid, block, arguments, result=lambda _: result))
+        return RIGHT[-1]
+
+    return add
 
 
 @wrong("global race", "if a[child] == 0", 2, 32, zeros(64, 1))
@@ -92,16 +99,6 @@ def lanes_that_happen_to_be_together_add_once(a, b):
 # Blocks that speak by atomics alone.
 
 
-@wrong("depends on order", "ready = cuda.atomic.add(flag", 2, 1, zeros(1, 1, 1))
-def flag_ignored(flag, data, out):
-    if cuda.blockIdx.x == 0:
-        cuda.atomic.add(data, 0, 7)
-        cuda.atomic.exch(flag, 0, 1)
-    else:
-        ready = cuda.atomic.add(flag, 0, 0)  # noqa: F841  the mistake
-        out[0] = cuda.atomic.add(data, 0, 0)
-
-
 @wrong("depends on order", "if cuda.atomic.or_(flag", 2, 32, zeros(1, 1, 1))
 def flag_looked_at_once(flag, data, out):
     if cuda.blockIdx.x == 0:
@@ -111,14 +108,6 @@ def flag_looked_at_once(flag, data, out):
     elif cuda.threadIdx.x == 0:
         if cuda.atomic.or_(flag, 0, 0):
             out[0] = cuda.atomic.add(data, 0, 0)
-
-
-@wrong("depends on order", "out[0] = cuda.atomic.add(total", 4, 8, zeros(1, 1))
-def highest_block_writes_the_sum(total, out):
-    cuda.atomic.add(total, 0, 1)
-    cuda.syncthreads()
-    if cuda.blockIdx.x == cuda.gridDim.x - 1 and cuda.threadIdx.x == 0:
-        out[0] = cuda.atomic.add(total, 0, 0)
 
 
 @wrong("depends on order", "cuda.atomic.max(best, 0, -1)", 3, 4, zeros(1, 3))
@@ -140,22 +129,6 @@ def scan_of_atomics_takes_lower_blocks_for_done(sums, out):
     out[k] = before + 1
 
 
-@wrong("depends on order", "cuda.atomic.cas(lock", 4, 1, zeros(1, 1))
-def lock_tried_once(lock, total):
-    if cuda.atomic.cas(lock, 0, 0, 1) == 0:
-        cuda.atomic.add(total, 0, 1)
-        cuda.atomic.exch(lock, 0, 0)
-
-
-@wrong("depends on order", "cuda.atomic.cas(lock", 4, 1, zeros(1, 1))
-def lock_tried_once_with_fences(lock, total):
-    if cuda.atomic.cas(lock, 0, 0, 1) == 0:
-        cuda.threadfence()
-        total[0] += 1
-        cuda.threadfence()
-        cuda.atomic.exch(lock, 0, 0)
-
-
 @wrong("depends on order", "cuda.atomic.cas(lock", 1, 64, zeros(1))
 def lock_in_shared_memory_tried_once(out):
     lock = cuda.shared.array(1, int32)
@@ -165,62 +138,6 @@ def lock_in_shared_memory_tried_once(out):
     if cuda.atomic.cas(lock, 0, 0, 1) == 0:
         cuda.atomic.add(out, 0, 1)
         cuda.atomic.exch(lock, 0, 0)
-
-
-@wrong("depends on order", "cuda.atomic.cas(lock", 1, 16, zeros(1, 1))
-def lock_given_up_after_two_tries(lock, total):
-    for _ in range(2):
-        if cuda.atomic.cas(lock, 0, 0, 1) == 0:
-            cuda.atomic.add(total, 0, 1)
-            cuda.atomic.exch(lock, 0, 0)
-            break
-
-
-@wrong("depends on order", "cuda.atomic.add(flag, 0, 0)", 2, 1, zeros(1, 1, 1))
-def bounded_poll_given_up(flag, data, out):
-    if cuda.blockIdx.x == 0:
-        for _ in range(3):
-            if cuda.atomic.add(flag, 0, 0):
-                break
-        out[0] = cuda.atomic.add(data, 0, 0)
-    else:
-        for _ in range(9):
-            cuda.atomic.add(data, 0, 1)
-        cuda.atomic.exch(flag, 0, 1)
-
-
-@wrong("depends on order", "while spins < 5", 2, 1, zeros(1, 1, 1))
-def spin_given_up(flag, data, out):
-    if cuda.blockIdx.x == 0:
-        spins = 0
-        while spins < 5 and cuda.atomic.max(flag, 0, 0) == 0:
-            spins += 1
-        out[0] = cuda.atomic.max(data, 0, 0)
-    else:
-        for _ in range(20):
-            cuda.atomic.add(data, 0, 1)
-        cuda.atomic.max(flag, 0, 1)
-
-
-@wrong("global race", "data[0] = 7", 2, 1, zeros(1, 1, 1))
-def bounded_poll_without_fences(flag, data, out):
-    if cuda.blockIdx.x == 0:
-        for _ in range(10000):
-            if cuda.atomic.add(flag, 0, 0):
-                break
-        out[0] = data[0]
-    else:
-        data[0] = 7
-        cuda.atomic.exch(flag, 0, 1)
-
-
-@wrong("global race", "parts[k]", 4, 32, zeros(4, 1, 1))
-def last_block_by_ticket_without_a_fence(parts, ticket, out):
-    if cuda.threadIdx.x == 0:
-        parts[cuda.blockIdx.x] = 1
-        if cuda.atomic.add(ticket, 0, 1) == cuda.gridDim.x - 1:
-            for k in range(4):
-                out[0] += parts[k]
 
 
 @wrong("global race", "parts[k]", 4, 1, zeros(4, 1, 1))
@@ -242,23 +159,6 @@ def grid_barrier_by_counter_that_does_not_wait(count, a, out):
         cuda.atomic.add(count, 0, 1)
     cuda.syncthreads()
     out[i] = a[31 - i]
-
-
-@wrong("depends on order", "cuda.atomic.add(n, 0, 0)", 2, 8, zeros(1, 16, 2))
-def length_read_while_others_push(n, items, out):
-    items[cuda.atomic.add(n, 0, 1)] = 1
-    cuda.syncthreads()
-    if cuda.grid(1) == 0:
-        out[0] = cuda.atomic.add(n, 0, 0)
-
-
-@wrong("deadlock", "while cuda.atomic.add(turn", 3, 1, zeros(1, 1))
-def turn_that_skips_one(turn, out):
-    while cuda.atomic.add(turn, 0, 0) != cuda.blockIdx.x:
-        pass
-    out[0] += 1
-    cuda.threadfence()
-    cuda.atomic.add(turn, 0, 2)
 
 
 @wrong("deadlock", "cuda.atomic.cas(lock", 2, 2, zeros(1, 1))
@@ -307,14 +207,6 @@ def slot_claimed_then_filled(tail, items, out):
             out[k] = items[k]
 
 
-@wrong("depends on order", "cuda.atomic.exch(items, take", 4, 8, zeros(2, 32, 32))
-def slot_emptied_before_it_is_filled(ends, items, out):
-    at = cuda.atomic.add(ends, 0, 1)
-    cuda.atomic.exch(items, at, cuda.grid(1) + 1)
-    take = cuda.atomic.add(ends, 1, 1)
-    out[take] = cuda.atomic.exch(items, take, 0)
-
-
 @wrong("depends on order", "cuda.atomic.exch(items, take", 1, 64, zeros(64))
 def slot_of_the_block_emptied_before_it_is_filled(out):
     ends, items = cuda.shared.array(2, int32), cuda.shared.array(64, int32)
@@ -339,21 +231,6 @@ def count_of_slots_taken_for_count_of_items(ends, items, out):
     cuda.atomic.add(out, 0, cuda.atomic.add(items, first, 0))
 
 
-@wrong("global race", "next[old]", 2, 4, lambda: [np.full(1, -1), *zeros(4, 1)()])
-def stack_linked_after_the_swap(top, next, out):
-    if cuda.blockIdx.x == 0:
-        next[cuda.threadIdx.x] = cuda.atomic.exch(top, 0, cuda.threadIdx.x)
-        cuda.threadfence()
-        return
-    while True:
-        old = cuda.atomic.add(top, 0, 0)
-        if old >= 0:
-            cuda.threadfence()
-            if cuda.atomic.cas(top, 0, old, next[old]) == old:
-                break
-    cuda.atomic.add(out, 0, 1)
-
-
 @wrong("global race", "out[k] = ring[k % 2]", 2, 1, zeros(2, 2, 16))
 def slot_freed_before_it_is_read(ends, ring, out):
     for k in range(16):
@@ -372,39 +249,6 @@ def slot_freed_before_it_is_read(ends, ring, out):
             out[k] = ring[k % 2]
 
 
-@wrong("deadlock", "while cuda.ldcv(flag, 0) != 2", 2, 1, zeros(1, 1))
-def volatile_poll_for_what_never_comes(flag, out):
-    if cuda.blockIdx.x == 0:
-        while cuda.ldcv(flag, 0) != 2:
-            pass
-        out[0] = 1
-    else:
-        cuda.atomic.exch(flag, 0, 1)
-
-
-@wrong("global race", "out[0] = data[0]  # no fence", 2, 1, zeros(1, 1, 1))
-def volatile_poll_without_its_fence(flag, data, out):
-    if cuda.blockIdx.x == 0:
-        for _ in range(100_000):
-            if cuda.ldcv(flag, 0):
-                break
-        out[0] = data[0]  # no fence
-    else:
-        data[0] = 7
-        cuda.threadfence()
-        cuda.stwt(flag, 0, 1)
-
-
-@wrong("global race", "while flag[0] == 0", 2, 1, zeros(1, 1))
-def plain_poll(flag, out):
-    if cuda.blockIdx.x == 0:
-        while flag[0] == 0:
-            pass
-        out[0] = 1
-    else:
-        cuda.atomic.exch(flag, 0, 1)
-
-
 # Barriers and warp operations.
 
 
@@ -417,25 +261,6 @@ def tile_sum(a, S, i):
 tile_sum_of = cuda.jit(device=True)(tile_sum)
 
 
-@wrong("barrier divergence", "tile_sum_of(a, S, i)", 1, 32, floats(32, 32))
-def barrier_in_a_device_function_in_a_branch(a, b):
-    S = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    if i < 20:
-        b[i] = tile_sum_of(a, S, i)
-    else:
-        b[i] = tile_sum_of(a, S, i)
-
-
-@wrong("barrier divergence", "cuda.syncthreads()", 1, 64, floats(64, 64))
-def return_of_threads_out_of_range(a, b):
-    i = cuda.threadIdx.x
-    if i >= 50:
-        return
-    b[i] = a[i]
-    cuda.syncthreads()
-
-
 @wrong("barrier divergence", "cuda.syncthreads()", 1, 32, floats(32, 32))
 def trip_count_of_each_thread(a, b):
     i = cuda.threadIdx.x
@@ -444,57 +269,6 @@ def trip_count_of_each_thread(a, b):
         cuda.syncthreads()
         k += 8
     b[i] = a[i]
-
-
-@wrong("barrier divergence", "cuda.syncthreads()", 1, 32, floats(32, 32))
-def break_before_the_barrier(a, b):
-    i = cuda.threadIdx.x
-    for k in range(4):
-        if a[i] < 10 * k:
-            break
-        b[i] += 1
-        cuda.syncthreads()
-
-
-@wrong("barrier divergence", "cuda.syncthreads()", 1, 32, floats(32, 32))
-def continue_past_the_barrier(a, b):
-    i = cuda.threadIdx.x
-    for k in range(3):
-        if (i + k) % 3 == 0:
-            continue
-        cuda.syncthreads()
-    b[i] = a[i]
-
-
-@wrong("barrier divergence", "cuda.syncthreads", 1, 32, floats(32, 32))
-def barrier_only_in_a_conditional_expression(a, b):
-    i = cuda.threadIdx.x
-    b[i] = cuda.syncthreads_count(1) if i > 3 else cuda.syncthreads_or(0)
-
-
-@wrong("inactive lane", "cuda.shfl_down_sync", 1, 32, floats(32, 32))
-def shuffles_in_loops_of_different_length(a, b):
-    i = cuda.threadIdx.x
-    value = a[i]
-    for _ in range(1 + i // 16):
-        value += cuda.shfl_down_sync(ALL, value, 1)
-    b[i] = value
-
-
-@wrong("shared race", "S[i] += S[i + step]", 1, 128, floats(128, 1))
-def tree_with_syncwarp_across_warps(a, b):
-    S = cuda.shared.array(128, float32)
-    i = cuda.threadIdx.x
-    S[i] = a[i]
-    cuda.syncthreads()
-    step = 64
-    while step > 0:
-        if i < step:
-            S[i] += S[i + step]
-        cuda.syncwarp()
-        step //= 2
-    if i == 0:
-        b[0] = S[0]
 
 
 @wrong("shared race", "S[i] += S[i + step]", 1, 32, floats(32, 1))
@@ -557,24 +331,6 @@ def dynamic_size_forgotten(a, b):
     b[i] = S[31 - i]
 
 
-@wrong("out of bounds", "S[i] = a[i]", 1, 32, floats(32, 32), shared_bytes=32)
-def dynamic_size_in_elements(a, b):
-    S = cuda.shared.array(0, float32)
-    i = cuda.threadIdx.x
-    S[i] = a[i]
-    cuda.syncthreads()
-    b[i] = S[31 - i]
-
-
-@wrong("shared race", "left[i] = a[i]", 1, 32, floats(32, 32))
-def halves_that_overlap(a, b):
-    S = cuda.shared.array(33, float32)
-    left, right = S[:32], S[1:]
-    i = cuda.threadIdx.x
-    left[i] = a[i]
-    b[i] = right[i]
-
-
 # Right ones.
 
 
@@ -595,12 +351,12 @@ def bounded_poll_that_is_long_enough(flag, data, out):
         for _ in range(1 << 20):
             if cuda.atomic.add(flag, 0, 0):
                 break
-        cuda.threadfence()
+        cuda.threadfence()  # in
         out[0] = data[0]
     else:
         for _ in range(9):
             data[0] += 1
-        cuda.threadfence()
+        cuda.threadfence()  # out
         cuda.atomic.exch(flag, 0, 1)
 
 
@@ -626,9 +382,9 @@ def last_ticket_writes_the_sum(total, ticket, out):
 def lock_tried_in_a_for_loop(lock, total):
     for _ in range(100000):
         if cuda.atomic.cas(lock, 0, 0, 1) == 0:
-            cuda.threadfence()
+            cuda.threadfence()  # in
             total[0] += 1
-            cuda.threadfence()
+            cuda.threadfence()  # out
             cuda.atomic.exch(lock, 0, 0)
             break
 
@@ -818,7 +574,7 @@ def volatile_poll_with_its_fences(flag, data, out):
         for _ in range(100_000):
             if cuda.ldcv(flag, 0):
                 break
-        cuda.threadfence()
+        cuda.threadfence()  # in
         out[0] = data[0]
     else:
         data[0] = 7
@@ -896,40 +652,13 @@ def largest_of_the_lanes_that_are_there(a, b):
     there = cuda.ballot_sync(ALL, lane < a.size)
     if lane >= a.size:
         return
-    largest = a[lane] if lane != 7 else float32(31)
+    best = a[lane] if lane != 7 else float32(31)
     for step in (16, 8, 4, 2, 1):
-        other = cuda.shfl_down_sync(there, largest, step)
+        other = cuda.shfl_down_sync(there, best, step)
         if lane + step < a.size:
-            largest = max(largest, other)
+            best = max(best, other)
     if lane == 0:
-        b[0] = largest
-
-
-@wrong("inactive lane", "other = cuda.shfl_down_sync", 1, 32, floats(20, 1))
-def largest_of_lanes_that_have_ended(a, b):
-    lane = cuda.laneid
-    there = cuda.ballot_sync(ALL, lane < a.size)
-    if lane >= a.size:
-        return
-    largest = a[lane]
-    for step in (16, 8, 4, 2, 1):
-        other = cuda.shfl_down_sync(there, largest, step)
-        largest = max(largest, other)
-    if lane == 0:
-        b[0] = largest
-
-
-@wrong("inactive lane", "other = cuda.shfl_xor_sync", 1, 32, zeros(24, 1))
-def least_of_lanes_that_have_ended(a, b):
-    lane = cuda.laneid
-    there = cuda.ballot_sync(ALL, lane < a.size)
-    if lane >= a.size:
-        return
-    least = lane + 3
-    for step in (16, 8, 4, 2, 1):
-        other = cuda.shfl_xor_sync(there, least, step)
-        least = min(least, other)
-    a[lane] = least
+        b[0] = best
 
 
 # Only atomics change what they ask for, and the host repeats the launch until nothing changes.
@@ -942,3 +671,105 @@ def one_round_of_shortest_paths(distance, changed):
         far = cuda.atomic.add(distance, here, 0) + here + 1
         if far < cuda.atomic.min(distance, neighbour, far):
             cuda.atomic.exch(changed, 0, 1)
+
+
+# Wrong ones that differ from a kernel above in a few lines.
+
+POLL, FLAG_SET = "while cuda.atomic.add(flag, 0, 0) == 0:", "cuda.atomic.exch(flag, 0, 1)"
+DATA_SET = "cuda.atomic.add(data, 0, 7)"
+FENCE, IN, OUT = "cuda.threadfence()", "cuda.threadfence()  # in", "cuda.threadfence()  # out"
+LAST = "if cuda.atomic.add(ticket, 0, 1) == cuda.gridDim.x - 1:"
+FOR, MANY = "for _ in range(100000):", "for _ in range(100_000):"
+VOLATILE = "if cuda.ldcv(flag, 0):"
+FREELY = {IN: (), OUT: (), "total[0] += 1": "cuda.atomic.add(total, 0, 1)"}
+VOLATILE_SET = {"cuda.stwt(flag, 0, 1)": FLAG_SET, "break": ()}
+ONE_BLOCK, BARRIER, COPY = "if cuda.blockIdx.x == 0:", "cuda.syncthreads()", "b[i] = a[i]"
+CALL, TREE = "b[i] = tile_sum_of(a, S, i)", "for step in (16, 8, 4, 2, 1):"
+DYNAMIC = "S = cuda.shared.array(0, float32)"
+START = "best = a[lane] if lane != 7 else float32(31)"
+OTHER, THERE = "other = cuda.shfl_down_sync(there, best, step)", "if lane + step < a.size:"
+ORDER, RACE, DIVERGES = "depends on order", "global race", "barrier divergence"
+ROWS: list[tuple[Any, ...]] = [
+    (flag_waited_for, "flag_ignored", ORDER, "ready = cuda.atomic.add(flag",
+     {ONE_BLOCK: "if cuda.blockIdx.x == 1:", POLL: "ready = cuda.atomic.add(flag, 0, 0)",
+      "pass": ()}),
+    (flag_waited_for, "bounded_poll_given_up", ORDER, "cuda.atomic.add(flag, 0, 0)",
+     {POLL: "for _ in range(3):", "pass": ("if cuda.atomic.add(flag, 0, 0):", "    break"),
+      DATA_SET: ("for _ in range(9):", "    cuda.atomic.add(data, 0, 1)")}),
+    (flag_waited_for, "spin_given_up", ORDER, "while spins < 5",
+     {POLL: ("spins = 0", "while spins < 5 and cuda.atomic.max(flag, 0, 0) == 0:"),
+      "pass": "spins += 1", FLAG_SET: "cuda.atomic.max(flag, 0, 1)",
+      DATA_SET: ("for _ in range(20):", "    cuda.atomic.add(data, 0, 1)")}),
+    (bounded_poll_that_is_long_enough, "bounded_poll_without_fences",
+     RACE, "data[0] += 1", {IN: (), OUT: ()}),
+    (last_ticket_writes_the_sum, "highest_block_writes_the_sum",
+     ORDER, "out[0] = cuda.atomic.add(total",
+     {FENCE: (), LAST: "if cuda.blockIdx.x == cuda.gridDim.x - 1:"}),
+    (first_ticket_taken_for_the_last, "last_block_by_ticket_without_a_fence", RACE, "parts[k]",
+     {FENCE: ("if cuda.threadIdx.x > 0:", "    return"),
+      "if cuda.atomic.add(ticket, 0, 1) == 0:": LAST}, {"block": 32}),
+    (lock_tried_in_a_for_loop, "lock_tried_once", ORDER, "cuda.atomic.cas(lock",
+     {FOR: "if True:", "break": (), **FREELY}, {"grid": 4, "block": 1}),
+    (lock_tried_in_a_for_loop, "lock_tried_once_with_fences", ORDER, "cuda.atomic.cas(lock",
+     {FOR: "if True:", "break": ()}, {"grid": 4, "block": 1}),
+    (lock_tried_in_a_for_loop, "lock_given_up_after_two_tries", ORDER, "cuda.atomic.cas(lock",
+     {FOR: "for _ in range(2):", **FREELY}),
+    (compaction_in_any_order, "length_read_while_others_push", ORDER, "cuda.atomic.add(n, 0, 0)",
+     {"cuda.atomic.add(out, 0, 1)": (BARRIER, "if i == 0:",
+                                      "    out[0] = cuda.atomic.add(n, 0, 0)")}),
+    (ticket_lock, "turn_that_skips_one", "deadlock", "while cuda.atomic.add(lock",
+     {"mine = cuda.atomic.add(lock, 0, 1)": "mine = cuda.blockIdx.x",
+      "cuda.atomic.add(lock, 1, 1)": "cuda.atomic.add(lock, 1, 2)"}),
+    (slot_emptied_until_something_was_there, "slot_emptied_before_it_is_filled",
+     ORDER, "cuda.atomic.exch(items, take",
+     {"while got == 0:": "if got == 0:", "cuda.atomic.add(out, 0, got)": "out[take] = got"},
+     {"grid": 4, "arguments": zeros(2, 32, 32)}),
+    (stack_of_treiber, "stack_linked_after_the_swap", RACE, "next[old]",
+     {"pushed(top, next, i)": ("next[i] = cuda.atomic.exch(top, 0, i)", FENCE)}),
+    (volatile_poll_with_its_fences, "volatile_poll_without_its_fence",
+     RACE, "out[0] = data[0]", {IN: ()}),
+    (volatile_poll_with_its_fences, "volatile_poll_for_what_never_comes",
+     "deadlock", "while cuda.ldcv(flag, 0) != 2",
+     {MANY: "while cuda.ldcv(flag, 0) != 2:", VOLATILE: "pass", **VOLATILE_SET}),
+    (volatile_poll_with_its_fences, "plain_poll", RACE, "while flag[0] == 0",
+     {MANY: "while flag[0] == 0:", VOLATILE: "pass", **VOLATILE_SET}),
+    (barrier_in_a_device_function, "barrier_in_a_device_function_in_a_branch",
+     DIVERGES, "tile_sum_of(a, S, i)",
+     {CALL: ("if i < 20:", f"    {CALL}", "else:", f"    {CALL}")}),
+    (return_behind_the_last_barrier, "return_of_threads_out_of_range", DIVERGES, BARRIER,
+     {BARRIER: (), "b[i] = 1": (COPY, BARRIER)}, {"arguments": floats(64, 64)}),
+    (barrier_in_a_branch_of_the_whole_block, "break_before_the_barrier", DIVERGES, BARRIER,
+     {ONE_BLOCK: ("for k in range(4):", "    if a[i] < 10 * k:", "        break",
+                  "    b[i] += 1"), COPY: ()}),
+    (barrier_in_a_branch_of_the_whole_block, "continue_past_the_barrier", DIVERGES, BARRIER,
+     {ONE_BLOCK: ("for k in range(3):", "    if (i + k) % 3 == 0:", "        continue")}),
+    (barrier_in_a_branch_of_the_whole_block, "barrier_only_in_a_conditional_expression",
+     DIVERGES, "cuda.syncthreads",
+     {ONE_BLOCK: (), BARRIER: (),
+      COPY: "b[i] = cuda.syncthreads_count(1) if i > 3 else cuda.syncthreads_or(0)"}),
+    (sums_of_four_lanes, "shuffles_in_loops_of_different_length",
+     "inactive lane", "cuda.shfl_down_sync",
+     {"for step in (1, 2):": "for _ in range(1 + cuda.threadIdx.x // 16):",
+      "value += cuda.shfl_xor_sync(ALL, value, step)":
+      "value += cuda.shfl_down_sync(ALL, value, 1)"}),
+    (volatile_tree_with_no_syncwarp, "tree_with_syncwarp_across_warps",
+     "shared race", "S[i] += S[i + step]",
+     {"S = cuda.shared.array(32, float32)": "S = cuda.shared.array(128, float32)",
+      TREE: "for step in (64, 32, 16, 8, 4, 2, 1):",
+      "if i < step:": ("cuda.syncwarp()", "if i < step:")},
+     {"block": 128, "arguments": floats(128, 1)}),
+    (dynamic_size_forgotten, "dynamic_size_in_elements",
+     "out of bounds", "S[i] = a[i]", {}, {"shared_bytes": 32}),
+    (dynamic_size_forgotten, "halves_that_overlap", "shared race", "left[i] = a[i]",
+     {DYNAMIC: ("S = cuda.shared.array(33, float32)", "left, right = S[:32], S[1:]"),
+      "S[i] = a[i]": "left[i] = a[i]", BARRIER: (), "b[i] = S[31 - i]": "b[i] = right[i]"}),
+    (largest_of_the_lanes_that_are_there, "largest_of_lanes_that_have_ended",
+     "inactive lane", OTHER,
+     {START: "best = a[lane]", THERE: "if True:"}),
+    (largest_of_the_lanes_that_are_there, "least_of_lanes_that_have_ended",
+     "inactive lane", "other = cuda.shfl_xor_sync",
+     {START: "best = lane + 3", OTHER: "other = cuda.shfl_xor_sync(there, best, step)",
+      THERE: "if True:", "best = max(best, other)": "best = min(best, other)"},
+     {"arguments": zeros(24, 1)}),
+]  # fmt: skip
+WRONG += [case.mistaken(*row) for case, *row in ROWS]

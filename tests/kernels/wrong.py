@@ -6,24 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, int32, uint32  # noqa: F401  for edits
+from numba import cuda, float32
 
-from convlab.device import (  # noqa: F401  for edits
-    BYTES_16,
-    commit_copies,
-    copy_async,
-    copy_async4,
-    fence_shared,
-    finish_product,
-    load4,
-    mma_tf32,
-    start_product,
-    store4,
-    wait_copies,
-)
-from kernels.cases import Case, edited, floats
-from kernels.warpgroups import (
+from convlab.device import commit_copies, copy_async, copy_async4, load4, store4, wait_copies  # noqa: F401
+from kernels.cases import (
+    ARRAY,
     BARRIER,
+    DO,
+    PUT,
+    WRITE,
+    Case,
+    each_its_element,
+    floats,
+    through_shared_memory,
+)
+from kernels.right import one_thread_speaks_for_its_block
+from kernels.warpgroups import (
     FENCE,
     FINISH,
     MATRIX,
@@ -35,43 +33,29 @@ from kernels.warpgroups import (
 )
 
 WRONG: list[Case] = []
-ALL = 0xFFFFFFFF
 
 
-def wrong(
-    kind: str, line: str, grid: Any = 1, block: Any = 32, arguments: Any = None, **more: Any
-) -> Callable[[Any], Any]:
+def wrong(kind: str, line: str, **launch: Any) -> Callable[[Any], None]:
     """Compile the function below and put it into the table."""
-
-    def add(function: Any) -> Any:
-        kernel, made = cuda.jit(function), arguments or floats(32, 32)
-        WRONG.append(Case(kernel, grid, block, made, kind, line, **more))
-        return kernel
-
-    return add
+    return lambda function: WRONG.append(Case(cuda.jit(function), kind=kind, line=line, **launch))
 
 
 def mistakes(right: Any, *rows: tuple[Any, ...], **launch: Any) -> None:
     """Put edits of a right kernel into the table. A row has a name, the kind of finding, a piece of
     the line that the finding names, ``{line of right: line or lines instead of it}``, and perhaps
     how its launch differs."""
-    for name, kind, line, edits, *more in rows:
-        wrong(kind, line, **(launch | dict(*more)))(edited(right, name, edits))
+    case = Case(cuda.jit(right), **launch)
+    WRONG.extend(case.mistaken(*row) for row in rows)
 
 
 TWO_BLOCKS: dict[str, Any] = {"grid": 2, "arguments": floats(64, 64)}
 LARGE: dict[str, Any] = {"block": 64, "arguments": floats(64, 64)}
 COPY = "copy_async(S, i, a, i, True)"
 SMALL = "S = cuda.shared.array(32, float32)"
-COMMIT, WAIT, WRITE = "commit_copies()", "wait_copies(0)", "b[i] = S[i]"
+COMMIT, WAIT = "commit_copies()", "wait_copies(0)"
 
 
-def each_its_element(a, b):  # type: ignore[no-untyped-def]
-    i = cuda.grid(1)
-    b[i] = a[i]
-
-
-DO, VALUE = "b[i] = a[i]", "x = a[i]"
+VALUE = "x = a[i]"
 MMA = "mma_tf32((x, x, x, x), (x, x), (x, x, x, x))"
 LOCK = ("while cuda.atomic.cas(a, 0, 0, 1) != 0:", "    pass", "b[0] += 1")
 POLL = "while cuda.atomic.add(a, 0, 0) == 0:"
@@ -245,15 +229,6 @@ mistakes(
 )  # fmt: skip
 
 
-def through_shared_memory(a, b):  # type: ignore[no-untyped-def]
-    S = cuda.shared.array(64, float32)
-    i = cuda.threadIdx.x
-    S[i] = a[i]
-    cuda.syncthreads()
-    b[i] = S[i]
-
-
-ARRAY, PUT = "S = cuda.shared.array(64, float32)", "S[i] = a[i]"
 FOUR_BINS = "S = cuda.shared.array(4, int32)"
 OTHER = "other = cuda.shared.array(64, float32)"
 mistakes(
@@ -380,21 +355,12 @@ def last_block_sums_with_no_fence(parts, done, b):
         b[0] = total
 
 
-@wrong("global race", "total += parts[k]", grid=4, block=16,
-       arguments=lambda: [np.zeros(64), np.zeros(1, np.uint32), np.zeros(1)])  # fmt: skip
-def fence_before_the_others_have_written(parts, done, b):
-    last = cuda.shared.array(1, int32)
-    i = cuda.threadIdx.x
-    parts[cuda.grid(1)] = 1
-    if i == 15:  # here a barrier is missing
-        cuda.threadfence()
-        last[0] = cuda.atomic.inc(done, 0, 3) == 3
-    cuda.syncthreads()
-    if last[0] and i == 0:
-        total = 0.0
-        for k in range(64):
-            total += parts[k]
-        b[0] = total
+WRONG.append(
+    one_thread_speaks_for_its_block.mistaken(
+        *("fence_before_the_others_have_written", "global race", "total += parts[k]"),
+        {"cuda.syncthreads()  # all parts are there": ()},
+    )
+)
 
 
 @wrong("global race", "b[i] = parts[0]", grid=2, block=64,
@@ -478,74 +444,32 @@ PACKED = np.dtype([("tag", np.int8), ("x", np.float32)])
 UNION = np.dtype({"names": ["x", "low"], "formats": [np.int32, np.int16], "offsets": [0, 0]})
 
 
-@wrong("shared race", "s[i] = 1.0")
-def byte_of_a_neighbour_written(a, b):
-    s = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    s.view(np.int8)[(4 * i + 5) % 128] = 1
-    s[i] = 1.0
-    b[i] = a[i]
+def last_of(dtype: Any) -> dict[str, Any]:
+    """A launch whose last array has elements of that type."""
+    return {"arguments": lambda: [np.zeros(32), np.zeros(32, dtype)]}
 
 
-@wrong("global race", "b[0] = 7.0")
-def byte_inside_an_element_written(a, b):
-    i = cuda.threadIdx.x
-    if i == 0:
-        b[0] = 7.0
-    else:
-        b.view(np.uint8)[i] = i
-
-
-@wrong("uninitialised", "b[i] = s[31 - i]")
-def half_of_each_element_written(a, b):
-    s = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    s.view(np.int16)[2 * i] = 0
-    cuda.syncthreads()
-    b[i] = s[31 - i]
-
-
-@wrong("shared race", "wide[i] = 3", shared_bytes=256)
-def dynamic_arrays_in_the_same_bytes(a, b):
-    s = cuda.shared.array(0, float32)
-    wide = cuda.shared.array(0, np.int64)
-    i = cuda.threadIdx.x
-    s[i] = a[i]
-    wide[i] = 3
-    cuda.syncthreads()
-    b[i] = s[i]
-
-
-@wrong("global race", ".low = i + 1", arguments=lambda: [np.zeros(32, UNION)])
-def fields_that_share_bytes(a):
-    i = cuda.threadIdx.x
-    a[i].x = i
-    a[(i + 1) % 32].low = i + 1
-
-
-@wrong("global race", "a[(i + 1) % 32] = 2", arguments=lambda: [np.zeros(32, np.complex64)])
-def real_part_of_a_neighbour(a):
-    i = cuda.threadIdx.x
-    a.real[i] = 1
-    a[(i + 1) % 32] = 2
-
-
-@wrong("misaligned", "b[i] = wide[i]", block=15)
-def view_from_an_odd_element(a, b):
-    wide = a[1:31].view(np.float64)
-    i = cuda.threadIdx.x
-    b[i] = wide[i]
-
-
-@wrong("misaligned", "a.x[i] = i", arguments=lambda: [np.zeros(32, PACKED)])
-def field_of_packed_records(a):
-    i = cuda.threadIdx.x
-    a.x[i] = i
-
-
-@wrong("shared race", "b[i] = max(s)")
-def largest_of_what_others_write(a, b):
-    s = cuda.shared.array(32, float32)
-    i = cuda.threadIdx.x
-    s[i] = a[i]
-    b[i] = max(s)
+mistakes(
+    through_shared_memory,
+    ("byte_of_a_neighbour_written", "shared race", "S[i] = 1.0",
+     {PUT: ("S.view(np.int8)[(4 * i + 5) % 128] = 1", "S[i] = 1.0"), BARRIER: ()}),
+    ("half_of_each_element_written", "uninitialised", "b[i] = S[31 - i]",
+     {PUT: "S.view(np.int16)[2 * i] = 0", WRITE: "b[i] = S[31 - i]"}),
+    ("dynamic_arrays_in_the_same_bytes", "shared race", "wide[i] = 3",
+     {ARRAY: ("S = cuda.shared.array(0, float32)", "wide = cuda.shared.array(0, np.int64)"),
+      PUT: (PUT, "wide[i] = 3")}, {"shared_bytes": 256}),
+    ("largest_of_what_others_write", "shared race", "b[i] = max(S)",
+     {ARRAY: SMALL, BARRIER: (), WRITE: "b[i] = max(S)"}),
+)  # fmt: skip
+mistakes(
+    each_its_element,
+    ("byte_inside_an_element_written", "global race", "b[0] = 7.0",
+     {DO: ("if i == 0:", "    b[0] = 7.0", "else:", "    b.view(np.uint8)[i] = i")}),
+    ("fields_that_share_bytes", "global race", ".low = i + 1",
+     {DO: ("b[i].x = i", "b[(i + 1) % 32].low = i + 1")}, last_of(UNION)),
+    ("real_part_of_a_neighbour", "global race", "b[(i + 1) % 32] = 2",
+     {DO: ("b.real[i] = 1", "b[(i + 1) % 32] = 2")}, last_of(np.complex64)),
+    ("view_from_an_odd_element", "misaligned", "b[i] = wide[i]",
+     {DO: ("wide = a[1:31].view(np.float64)", "b[i] = wide[i]")}, {"block": 15}),
+    ("field_of_packed_records", "misaligned", "b.x[i] = i", {DO: "b.x[i] = i"}, last_of(PACKED)),
+)  # fmt: skip
