@@ -71,11 +71,8 @@ SPECIAL = {
     ("global race", NO_FENCE): _FENCE,
     ("shared race", PLAIN_POLL): "poll with an atomic, because the compiler "
     "may make a plain load only once",
-    (
-        "global race",
-        PLAIN_POLL,
-    ): "poll with cuda.ldcv or an atomic, and set the flag with cuda.stwt or an "
-    "atomic, because the compiler may make a plain load only once",
+    ("global race", PLAIN_POLL): "poll with cuda.ldcv or an atomic, and set the flag with "
+    "cuda.stwt or an atomic, because the compiler may make a plain load only once",
     ("global race", NO_ORDER): "let each element belong to one thread, use an atomic, put "
     "cuda.threadfence() before an atomic flag that the other block waits for, or split the kernel "
     "into two launches",
@@ -155,13 +152,8 @@ class Stop(Exception):
 
 
 FATAL = ("out of bounds", "misaligned")  # these end a launch
-ALWAYS = (
-    *FATAL,
-    "deadlock",
-    "endless loop",
-    "wraps around",
-    "division by zero",
-)  # refused with no checks too
+# Refused with no checks too.
+ALWAYS = (*FATAL, "deadlock", "endless loop", "wraps around", "division by zero")
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
 _DOES = {READ: "reads", WRITE: "writes", ATOMIC: "updates"}
 _BY_PRODUCT = READ + LANDED
@@ -231,31 +223,20 @@ class Reports:
         if second is None:
             what = f"{element} is read before anything in this block wrote to it"
         elif kind == "not fenced":
-            what = (
-                f"{element} is read by tensor cores, but {who}, which wrote it, has not fenced it"
-            )
+            what = f"{who}, which wrote it, has not fenced it"
+            what = f"{element} is read by tensor cores, but {what}"
         elif kind == "copy in flight":
             what = f"{element} is {_DONE[second.kind]} while {who}'s copy to it is in flight"
         elif first.kind == _BY_PRODUCT:
-            what = (
-                f"{element} is {_DONE[second.kind]} while tensor cores may read it: no barrier "
-                "after finish_product lies between"
-            )
+            what = f"{element} is {_DONE[second.kind]} while tensor cores may read it: no barrier"
+            what += " after finish_product lies between"
         elif second.kind == _BY_PRODUCT:
             what = f"{who} {_DOES[first.kind]} {element} and tensor cores read it, {NO_BARRIER}"
         else:
             what = self._race(conflict, element, log)
-        self.add(
-            kind,
-            what,
-            shown.site,
-            shown.thread,
-            None if second is None else first.site,
-            block=self.block(shown.block),
-            array=span.name,
-            index=index,
-            shape=span.shape,
-        )
+        other, block = None if second is None else first.site, self.block(shown.block)
+        where = {"block": block, "array": span.name, "index": index, "shape": span.shape}
+        self.add(kind, what, shown.site, shown.thread, other, **where)
 
     def _race(self, conflict: Conflict, element: str, log: AccessLog) -> str:
         """Which two threads or blocks access the element, and what is missing between them."""

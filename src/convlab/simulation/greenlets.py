@@ -21,6 +21,7 @@ from greenlet import getcurrent, greenlet
 
 from convlab.device.products import WARP, WARPGROUP, warp_mma, warp_product
 from convlab.simulation.findings import Coordinates
+from convlab.simulation.orders import USUAL, Order
 from convlab.simulation.sites import in_two_arms
 
 Place = tuple[tuple[int, ...], tuple[int, ...]]
@@ -99,12 +100,11 @@ class Block:
     """The threads of one block. ``enter(number, index)`` is called before each switch to one.
 
     ``on_barrier(threads, site)`` hears how many threads each barrier lets go on and where it is,
-    ``on_warp_barrier`` which ones, and whether those are all of their warp that live. With
-    ``backwards`` threads run from the last to the first. If it ``gives_way``, the block lets others
-    go on whenever one of its threads yields, and then turns the order of its threads. ``deep``
-    says whether threads may wait in what the body calls. If it is ``parted``, even and odd lanes
-    come to an ``activemask`` apart. ``undefined(own, what, site, thread)`` is what a lane gets from
-    one that does not take part; ``own`` is its own number.
+    ``on_warp_barrier`` which ones, and whether those are all of their warp that live. If the
+    ``order`` gives way, the block lets others go on whenever one of its threads yields, and then
+    turns the order of its threads. ``deep`` says whether threads may wait in what the body calls.
+    ``undefined(own, what, site, thread)`` is what a lane gets from one that does not take part;
+    ``own`` is its own number.
     """
 
     def __init__(
@@ -118,20 +118,18 @@ class Block:
         complain: Complain | None,
         undefined: Callable[[Any, str, int, int], Any] = lambda own, *_: own,
         number: int = 0,
-        backwards: bool = False,
-        gives_way: bool = False,
+        order: Order = USUAL,
         deep: bool = True,
-        parted: bool = False,
     ) -> None:
         self.number, self._body, self._arguments = number, body, arguments
-        self._deep, self._parted = deep, parted
+        self._deep, self._parted = deep, order.parted
         self._enter, self._complain, self._undefined = enter, complain, undefined
         self.on_barrier, self.on_warp_barrier = on_barrier, on_warp_barrier
-        self.size, self._backwards, self._gives_way = len(indices), backwards, gives_way
-        order = list(enumerate(indices))
-        self._fresh = iter(order[::-1] if backwards else order)
+        self.size, self._backwards, self._gives_way = len(indices), order.backwards, order.gives_way
+        threads = list(enumerate(indices))
+        self._fresh = iter(threads[::-1] if order.backwards else threads)
         self._begun = False
-        self._now = order[0]  # the thread that has begun last
+        self._now = threads[0]  # the thread that has begun last
         self.waiting: list[Thread] = []
         self.returned: dict[int, int] = {}  # the line of the ``return`` that ended a thread
         self.polls = 0  # how often threads have done nothing but poll

@@ -21,7 +21,7 @@ from convlab.simulation.access_log import ATOMIC, Access
 
 # The kinds of fences, beside those of accesses: ``threadfence_block``, ``threadfence``.
 BLOCK_FENCE, FENCE = 64, 65
-IN_TIME = attrgetter("position")
+IN_TIME, WITHIN = attrgetter("position"), attrgetter("thread", "phase", "epoch")
 Fences = MutableMapping[int, Access]  # by thread the last of its fences that somebody knows
 
 
@@ -128,13 +128,7 @@ class HappensBefore:
     def _early(self, atomic: Access, second: Access) -> bool:
         """Whether an access may come before the atomic that it waits for: its thread has neither
         fenced nor passed a barrier since."""
-        if (atomic.thread, atomic.phase, atomic.epoch) != (
-            second.thread,
-            second.phase,
-            second.epoch,
-        ):
-            return False
-        return not any(
+        return WITHIN(atomic) == WITHIN(second) and not any(
             atomic.position < fence.position < second.position
             for fence in self._fences[second.thread]
         )

@@ -159,11 +159,8 @@ class Race:
         polls there has no atomic."""
         if not self.checks:
             return accesses
-        address, thread, site = (
-            accesses.address,
-            accesses.thread,
-            self._sites.one_each(accesses.site),
-        )
+        address, thread = accesses.address, accesses.thread
+        site = self._sites.one_each(accesses.site)
         check, read = np.isin(accesses.position, [*self.checks]), accesses.kind == READ
         swaps = np.unique(site[np.isin(accesses.position, [*self.swaps])]).tolist()
         check &= ~np.isin(site, [one for one in swaps if not self._sites.retries(one)])
@@ -202,11 +199,11 @@ class Race:
         """A number for each stretch of a thread between its atomics, fences and barriers."""
         count = len(accesses.position)
         fences = [one for one in self.fences if one.position > accesses.position[0] - 1]
-        thread = np.append(accesses.thread, [one.thread for one in fences])
-        position = np.append(accesses.position, [one.position for one in fences])
+        thread, position, phase, epoch = (
+            np.append(getattr(accesses, name), [getattr(one, name) for one in fences])
+            for name in ("thread", "position", "phase", "epoch")
+        )
         tells = np.append(accesses.kind == ATOMIC, np.ones(len(fences), bool))
-        phase = np.append(accesses.phase, [one.phase for one in fences])
-        epoch = np.append(accesses.epoch, [one.epoch for one in fences])
         order = np.lexsort((position, thread))
         segment = np.empty(len(order), np.int64)
         new = changes(thread[order], phase[order], epoch[order]) | tells[order]

@@ -82,11 +82,9 @@ class Report:
                 "level": "error",
                 "message": {"text": str(finding)},
                 "locations": [_location(finding.file, finding.line)],
-                "relatedLocations": [
-                    _location(finding.file, line)
-                    for line in (finding.other_line,)
-                    if line not in (None, finding.line)
-                ],
+                "relatedLocations": []
+                if finding.other_line in (None, finding.line)
+                else [_location(finding.file, finding.other_line)],
             }
             for finding in self.findings
         ]

@@ -63,16 +63,14 @@ class Scheduler:
         late = LATE if launch.order.late else 0
         resumed, to_begin = 0, math.prod(launch.grid)
         while True:
-            block = None
             full = to_begin > 0 and len(waiting) >= self._resident_blocks()
             if resumed >= late * len(waiting) and to_begin and not full:
                 block, resumed, to_begin = next(blocks), 0, to_begin - 1
-            if block is None:
-                if not waiting:
-                    break
-                resumed += 1
-                block = waiting.popleft()
+            elif waiting:
+                block, resumed = waiting.popleft(), resumed + 1
                 launch.resume(block)
+            else:
+                break
             waiting.appendleft(block)
             before = block.polls
             further = block.run()
@@ -118,9 +116,8 @@ class Scheduler:
         """Let all blocks go on from it."""
         launch, first = self._launch, self.waiting[0].waiting[0]
         if ended := math.prod(launch.grid) - len(self.waiting):
-            what = (
-                f"{ended} of {math.prod(launch.grid)} blocks ended before this barrier of the grid"
-            )
+            blocks = math.prod(launch.grid)
+            what = f"{ended} of {blocks} blocks ended before this barrier of the grid"
             launch.reports.add("barrier divergence", what, first.waits_for().site, first.number)
         for block in self.waiting:
             block.released = True

@@ -13,8 +13,9 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from functools import cache, lru_cache
+from itertools import permutations
 from pathlib import Path
-from types import CodeType
+from types import CodeType, TracebackType
 from weakref import WeakValueDictionary, finalize
 
 import numpy as np
@@ -92,25 +93,19 @@ class Sites:
         return code if code is not None and site < id(code) + len(code.co_code) else None
 
 
-_BRANCHES = {ast.If: "if", ast.For: "for", ast.While: "while"}
-
-
 @lru_cache(maxsize=1000)
 def _blocks(code: CodeType, file: str) -> list[tuple[str, int, range]]:
     """The branches and loops of a function, outer ones first: the kind of each, the line where it
     begins, and the lines in it. None of a function without source. ``file`` is the code's: codes of
     two files may be equal."""
     tree = source_tree(code, file)
-    return [
-        (
-            _BRANCHES[type(node)],
-            node.lineno,
-            range(block[0].lineno, (block[-1].end_lineno or 0) + 1),
-        )
-        for node in (ast.walk(tree) if tree is not None else ())
-        if isinstance(node, ast.If | ast.For | ast.While)
-        for block in filter(None, (node.body, node.orelse))
-    ]
+    found = []
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.If | ast.For | ast.While):
+            for block in filter(None, (node.body, node.orelse)):
+                within = range(block[0].lineno, (block[-1].end_lineno or 0) + 1)
+                found.append((type(node).__name__.lower(), node.lineno, within))
+    return found
 
 
 @lru_cache(maxsize=1000)
@@ -176,30 +171,32 @@ def activemask_after_branch(code: CodeType, file: str) -> int | None:
 
 def is_raised(error: BaseException) -> bool:
     """Whether it comes from a ``raise`` or ``assert``."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    return any(
+        dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
+        for trace in traces(error)[-1:]
+    )
+
+
+def traces(error: BaseException) -> list[TracebackType]:
+    """What an exception came through, the outermost function first."""
+    found, trace = [], error.__traceback__
+    while trace is not None:
+        found.append(trace)
         trace = trace.tb_next
-    if trace is None:
-        return False
-    return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
+    return found
 
 
 def in_two_arms(site: int, other: int) -> bool:
     """Whether the sites are in the two arms of one ``if``."""
     code = code_at(site)
-    tree = None if code is None else source_tree(code, code.co_filename)
-    if code is None or tree is None or code_at(other) is not code:
+    if code is None or code_at(other) is not code:
         return False
     line, second = (_line_at(code, one - id(code)) for one in (site, other))
-
-    def has(block: list[ast.stmt], at: int) -> bool:
-        return bool(block) and block[0].lineno <= at <= (block[-1].end_lineno or 0)
-
     return any(
-        (has(node.body, line) and has(node.orelse, second))
-        or (has(node.body, second) and has(node.orelse, line))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If)
+        kind == its_kind == "if" and begin == its_begin and line in arm and second in its_arm
+        for (kind, begin, arm), (its_kind, its_begin, its_arm) in permutations(
+            _blocks(code, code.co_filename), 2
+        )
     )
 
 

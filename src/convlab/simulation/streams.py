@@ -120,27 +120,23 @@ class Streams:
     def issue(self, stream: Any, what: str, touched: Touched) -> _Operation:
         """Note an operation that has just run here, and what it and others do at the same time."""
         with self.lock:
-            return self._issue(number_of(stream), self.reached(stream), what, touched)
-
-    def _issue(self, number: int, before: Clock, what: str, touched: Touched) -> _Operation:
-        count = self._issued[number] = self._issued.get(number, 0) + 1
-        after = before | {number: count}
-        self._waits[number] = after
-        if number == DEFAULT:
-            self._default = after
-        operation = _Operation(what, *_line(), number, count, touched)
-        for other in _not_over(self._open, before):
-            self._compare(other, operation)
-        if number == DEFAULT:  # later operations wait for this one, and so for those before it
-            self._open.clear()
-        else:  # in a loop only the last such operation counts: what waits for it waits for them all
+            number, before = number_of(stream), self.reached(stream)
+            count = self._issued[number] = self._issued.get(number, 0) + 1
+            after = self._waits[number] = before | {number: count}
+            operation = _Operation(what, *_line(), number, count, touched)
+            for other in _not_over(self._open, before):
+                self._compare(other, operation)
+            if number == DEFAULT:  # later operations wait for this one, and so for those before it
+                self._default, self._open = after, []
+                return operation
+            # In a loop only the last such operation counts: what waits for it waits for them all.
             self._open = [
                 one
                 for one in self._open
                 if one.stream != number or one.what != what or not one.touched.is_same(touched)
             ]
             self._open.append(operation)
-        return operation
+            return operation
 
     def reached(self, stream: Any) -> Clock:
         """What is over when all operations of a stream so far are."""
@@ -211,8 +207,7 @@ class Streams:
         np.copyto(target, values, where=values != before)
         if common([start_of(late.target) + by_host], touched) is not None:
             what = f"the host writes to managed memory while {late.operation.what} may use it: it"
-            what += " has not waited for that launch"
-            self._find(late.operation, late.operation, what)
+            self._find(late.operation, late.operation, f"{what} has not waited for that launch")
 
     def _compare(self, other: _Operation, one: _Operation) -> None:
         mine, its = one.touched, other.touched
