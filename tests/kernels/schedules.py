@@ -9,11 +9,10 @@ import numpy as np
 from numba import cuda, float32, int32
 from numba.cuda import libdevice
 
-from kernels.cases import Case, floats
+from kernels.cases import ALL, BARRIER, DO, Case, each_its_element, floats
 
 WRONG: list[Case] = []
 RIGHT: list[Case] = []
-ALL = 0xFFFFFFFF
 
 
 def zeros(*sizes: Any) -> Callable[[], list[Any]]:
@@ -48,23 +47,6 @@ def search_that_tests_what_others_set(a, again):
         if a[child] == 0:
             a[child] = 1
             again[0] = 1
-
-
-@wrong("unreported exception", "raise ValueError", 2, 16, zeros(32, 32))
-def raises_what_nobody_sees(a, b):
-    i = cuda.grid(1)
-    if i == 5:
-        raise ValueError("five")
-    b[i] = a[i]
-
-
-@wrong("inactive lane", "cuda.syncwarp()", 1, 32, zeros(32, 32))
-def barrier_of_a_warp_in_one_arm(a, b):
-    i = cuda.threadIdx.x
-    if i < 16:
-        cuda.syncwarp()
-    cuda.syncwarp()
-    b[i] = a[i]
 
 
 @wrong("depends on order", "mask = cuda.activemask()", 1, 32, zeros(32, 1))
@@ -183,14 +165,6 @@ def warp_waits_for_itself(gate, out):
     out[cuda.threadIdx.x] = 1
 
 
-@wrong("endless loop", "while k > 0", 1, 1, zeros(1))
-def loop_that_steps_by_zero(out):
-    k, step = 8, 0
-    while k > 0:
-        k -= step
-    out[0] = 1
-
-
 # Queues and stacks without a lock, whose slots are claimed by an atomic.
 
 
@@ -284,42 +258,7 @@ def volatile_tree_with_no_syncwarp(a, b):
         b[0] = S[0]
 
 
-@wrong("shared race", "S[i] += S[i + step]", 1, 64, floats(64, 1))
-def last_warp_with_no_syncwarp(a, b):
-    S = cuda.shared.array(64, float32)
-    i = cuda.threadIdx.x
-    S[i] = a[i]
-    cuda.syncthreads()
-    if i < 32:
-        for step in (32, 16, 8, 4, 2, 1):
-            if i < step:
-                S[i] += S[i + step]
-        if i == 0:
-            b[0] = S[0]
-
-
-@wrong("global race", "b[i] = a[(i + 32) % 64]", 1, 64, floats(64, 64))
-def element_of_two_warps(a, b):
-    i = cuda.threadIdx.x
-    a[i] = i
-    b[i] = a[(i + 32) % 64]
-
-
 # What is said of arrays.
-
-
-@wrong("out of bounds", "part[i] = i", 1, 32, zeros(32))
-def slice_one_too_short(a):
-    part = a[1:]
-    i = cuda.threadIdx.x
-    part[i] = i
-
-
-@wrong("out of bounds", "row[i]", 1, 8, floats((4, 6), 8))
-def row_of_a_matrix(a, b):
-    i = cuda.threadIdx.x
-    row = a[2]
-    b[i] = row[i]
 
 
 @wrong("out of bounds", "S[i] = a[i]", 1, 32, floats(32, 32))
@@ -597,28 +536,12 @@ def barrier_in_a_branch_of_the_whole_block(a, b):
     b[i] = a[i]
 
 
-@right([0.0] * 32, 1, 32, lambda: [np.zeros(32)])
-def barrier_in_a_while_of_the_whole_block(b):
-    k = 4
-    while k:
-        cuda.syncthreads()
-        k -= 1
-    b[cuda.threadIdx.x] = k
-
-
 @right([float(4 * (k // 4) * 4 + 6) for k in range(32)], 1, 32, floats(32, 32))
 def sums_of_four_lanes(a, b):
     value = a[cuda.threadIdx.x]
     for step in (1, 2):
         value += cuda.shfl_xor_sync(ALL, value, step)
     b[cuda.threadIdx.x] = value
-
-
-@right([16] * 16 + [0] * 16, 1, 32, zeros(32))
-def vote_of_half_a_warp(out):
-    i = cuda.threadIdx.x
-    if i < 16:
-        out[i] = cuda.popc(cuda.ballot_sync(0xFFFF, i >= 0))
 
 
 @right([1.0] * 50, 1, 64, floats(50, 50))
@@ -628,19 +551,6 @@ def return_behind_the_last_barrier(a, b):
     if i >= 50:
         return
     b[i] = 1
-
-
-@right([64], 2, 32, zeros(1))
-def vote_of_a_warp_added_once(out):
-    count = cuda.popc(cuda.ballot_sync(ALL, True))
-    if cuda.laneid == 0:
-        cuda.atomic.add(out, 0, count)
-
-
-@right([1, 2, 3, 4], 1, 4, zeros(4))
-def loops_of_different_length_with_no_barrier(out):
-    for _ in range(cuda.threadIdx.x + 1):
-        out[cuda.threadIdx.x] += 1
 
 
 # What a lane gets from one that does not take part is undefined: right as long as it is not used.
@@ -683,13 +593,26 @@ FOR, MANY = "for _ in range(100000):", "for _ in range(100_000):"
 VOLATILE = "if cuda.ldcv(flag, 0):"
 FREELY = {IN: (), OUT: (), "total[0] += 1": "cuda.atomic.add(total, 0, 1)"}
 VOLATILE_SET = {"cuda.stwt(flag, 0, 1)": FLAG_SET, "break": ()}
-ONE_BLOCK, BARRIER, COPY = "if cuda.blockIdx.x == 0:", "cuda.syncthreads()", "b[i] = a[i]"
+ONE_BLOCK = "if cuda.blockIdx.x == 0:"
 CALL, TREE = "b[i] = tile_sum_of(a, S, i)", "for step in (16, 8, 4, 2, 1):"
 DYNAMIC = "S = cuda.shared.array(0, float32)"
 START = "best = a[lane] if lane != 7 else float32(31)"
 OTHER, THERE = "other = cuda.shfl_down_sync(there, best, step)", "if lane + step < a.size:"
 ORDER, RACE, DIVERGES = "depends on order", "global race", "barrier divergence"
+EACH = Case(cuda.jit(each_its_element))
 ROWS: list[tuple[Any, ...]] = [
+    (EACH, "raises_what_nobody_sees", "unreported exception", "raise ValueError",
+     {DO: ("if i == 5:", '    raise ValueError("five")', DO)}, {"grid": 2, "block": 16}),
+    (EACH, "barrier_of_a_warp_in_one_arm", "inactive lane", "cuda.syncwarp()",
+     {DO: ("if i < 16:", "    cuda.syncwarp()", "cuda.syncwarp()", DO)}),
+    (EACH, "slice_one_too_short", "out of bounds", "part[i] = i",
+     {DO: ("part = a[1:]", "part[i] = i")}),
+    (EACH, "row_of_a_matrix", "out of bounds", "row[i]", {DO: ("row = a[2]", "b[i] = row[i]")},
+     {"block": 8, "arguments": floats((4, 6), 8)}),
+    (EACH, "element_of_two_warps", RACE, "b[i] = a[(i + 32) % 64]",
+     {DO: ("a[i] = i", "b[i] = a[(i + 32) % 64]")}, {"block": 64, "arguments": floats(64, 64)}),
+    (EACH, "loop_that_steps_by_zero", "endless loop", "while k > 0",
+     {DO: ("k, step = 8, 0", "while k > 0:", "    k -= step", "b[0] = 1")}, {"block": 1}),
     (flag_waited_for, "flag_ignored", ORDER, "ready = cuda.atomic.add(flag",
      {ONE_BLOCK: "if cuda.blockIdx.x == 1:", POLL: "ready = cuda.atomic.add(flag, 0, 0)",
       "pass": ()}),
@@ -737,16 +660,16 @@ ROWS: list[tuple[Any, ...]] = [
      DIVERGES, "tile_sum_of(a, S, i)",
      {CALL: ("if i < 20:", f"    {CALL}", "else:", f"    {CALL}")}),
     (return_behind_the_last_barrier, "return_of_threads_out_of_range", DIVERGES, BARRIER,
-     {BARRIER: (), "b[i] = 1": (COPY, BARRIER)}, {"arguments": floats(64, 64)}),
+     {BARRIER: (), "b[i] = 1": (DO, BARRIER)}, {"arguments": floats(64, 64)}),
     (barrier_in_a_branch_of_the_whole_block, "break_before_the_barrier", DIVERGES, BARRIER,
      {ONE_BLOCK: ("for k in range(4):", "    if a[i] < 10 * k:", "        break",
-                  "    b[i] += 1"), COPY: ()}),
+                  "    b[i] += 1"), DO: ()}),
     (barrier_in_a_branch_of_the_whole_block, "continue_past_the_barrier", DIVERGES, BARRIER,
      {ONE_BLOCK: ("for k in range(3):", "    if (i + k) % 3 == 0:", "        continue")}),
     (barrier_in_a_branch_of_the_whole_block, "barrier_only_in_a_conditional_expression",
      DIVERGES, "cuda.syncthreads",
      {ONE_BLOCK: (), BARRIER: (),
-      COPY: "b[i] = cuda.syncthreads_count(1) if i > 3 else cuda.syncthreads_or(0)"}),
+      DO: "b[i] = cuda.syncthreads_count(1) if i > 3 else cuda.syncthreads_or(0)"}),
     (sums_of_four_lanes, "shuffles_in_loops_of_different_length",
      "inactive lane", "cuda.shfl_down_sync",
      {"for step in (1, 2):": "for _ in range(1 + cuda.threadIdx.x // 16):",
@@ -758,6 +681,12 @@ ROWS: list[tuple[Any, ...]] = [
       TREE: "for step in (64, 32, 16, 8, 4, 2, 1):",
       "if i < step:": ("cuda.syncwarp()", "if i < step:")},
      {"block": 128, "arguments": floats(128, 1)}),
+    (volatile_tree_with_no_syncwarp, "last_warp_with_no_syncwarp",
+     "shared race", "S[i] += S[i + step]",
+     {"S = cuda.shared.array(32, float32)": "S = cuda.shared.array(64, float32)",
+      TREE: ("if i < 32:", "    for step in (32, 16, 8, 4, 2, 1):"),
+      "if i < step:": "    if i < step:", "S[i] += S[i + step]": "    S[i] += S[i + step]"},
+     {"block": 64, "arguments": floats(64, 1)}),
     (dynamic_size_forgotten, "dynamic_size_in_elements",
      "out of bounds", "S[i] = a[i]", {}, {"shared_bytes": 32}),
     (dynamic_size_forgotten, "halves_that_overlap", "shared race", "left[i] = a[i]",
@@ -773,3 +702,17 @@ ROWS: list[tuple[Any, ...]] = [
      {"arguments": zeros(24, 1)}),
 ]  # fmt: skip
 WRONG += [case.mistaken(*row) for case, *row in ROWS]
+RIGHT += [
+    EACH.edited(name, edits, arguments=zeros(32, 32), result=lambda _, wanted=wanted: wanted)
+    for name, wanted, edits in (
+        ("vote_of_half_a_warp", [16] * 16 + [0] * 16,
+         {DO: ("if i < 16:", "    b[i] = cuda.popc(cuda.ballot_sync(0xFFFF, i >= 0))")}),
+        ("vote_of_a_warp_added_once", [32] + [0] * 31,
+         {DO: ("count = cuda.popc(cuda.ballot_sync(ALL, True))", "if cuda.laneid == 0:",
+               "    cuda.atomic.add(b, 0, count)")}),
+        ("loops_of_different_length_with_no_barrier", [*range(1, 33)],
+         {DO: ("for _ in range(i + 1):", "    b[i] += 1")}),
+        ("barrier_in_a_while_of_the_whole_block", [0] * 32,
+         {DO: ("k = 4", "while k:", "    cuda.syncthreads()", "    k -= 1", "b[i] = k")}),
+    )
+]  # fmt: skip

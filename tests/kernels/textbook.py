@@ -1,15 +1,13 @@
-"""Small kernels that every CUDA course has, to see on them what a trace says.
-
-Each is a :class:`Case`: a kernel and what it is launched with.
-"""
+"""Small kernels that every CUDA course has, to see on them what a trace says."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import cuda, float32, int32
+
+from kernels.cases import Case
 
 SIDE = 64  # of the matrices
 TILE, ROWS = 32, 8
@@ -121,22 +119,9 @@ def histogram(values, counts):  # type: ignore[no-untyped-def]
         cuda.atomic.add(counts, values[i] % BINS, int32(1))
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
-    """A kernel and its launch."""
-
-    kernel: Any
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    arrays: tuple[np.ndarray, ...]
-
-    @property
-    def name(self) -> str:
-        return str(self.kernel.py_func.__name__)
-
-    def arguments(self) -> list[np.ndarray]:
-        """New arrays for a launch."""
-        return [array.copy() for array in self.arrays]
+def case(kernel: Any, grid: tuple[int, ...], block: tuple[int, ...], *arrays: np.ndarray) -> Case:
+    """A kernel and its launch, each on arrays of its own."""
+    return Case(kernel, grid, block, lambda: [array.copy() for array in arrays])
 
 
 SIZE = 1000  # not a multiple of a block
@@ -147,13 +132,13 @@ MATRICES = NUMBERS[: SIDE**2].reshape(SIDE, SIDE), np.zeros((SIDE, SIDE), np.flo
 SUMMED = NUMBERS[:SIZE], np.zeros(LINE, np.float32)
 COUNTED = (np.arange(SIZE, dtype=np.int32) * 7) // 3, np.zeros(BINS, np.int32)
 CASES = (
-    Case(copy, LINE, THREAD, (NUMBERS[:SIZE], RESULT)),
-    Case(strided_copy, LINE, THREAD, (NUMBERS, RESULT)),
-    Case(offset_copy, LINE, THREAD, (NUMBERS[: SIZE + 1], RESULT)),
-    Case(transpose, (SIDE // TILE, SIDE // ROWS), PART, MATRICES),
-    Case(transpose_shared, SQUARE, PART, MATRICES),
-    Case(transpose_padded, SQUARE, PART, MATRICES),
-    Case(reduction, LINE, THREAD, SUMMED),
-    Case(interleaved_reduction, LINE, THREAD, SUMMED),
-    Case(histogram, LINE, THREAD, COUNTED),
+    case(copy, LINE, THREAD, NUMBERS[:SIZE], RESULT),
+    case(strided_copy, LINE, THREAD, NUMBERS, RESULT),
+    case(offset_copy, LINE, THREAD, NUMBERS[: SIZE + 1], RESULT),
+    case(transpose, (SIDE // TILE, SIDE // ROWS), PART, *MATRICES),
+    case(transpose_shared, SQUARE, PART, *MATRICES),
+    case(transpose_padded, SQUARE, PART, *MATRICES),
+    case(reduction, LINE, THREAD, *SUMMED),
+    case(interleaved_reduction, LINE, THREAD, *SUMMED),
+    case(histogram, LINE, THREAD, *COUNTED),
 )
