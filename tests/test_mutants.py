@@ -9,7 +9,7 @@ import ast
 import sys
 from contextlib import ExitStack
 from functools import cache
-from importlib import import_module, util
+from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
 from types import ModuleType
@@ -258,7 +258,7 @@ def mutant(name: str, old: str, new: str, folder: Path) -> Stage:
 def remade(stage: str, texts: dict[str, str], folder: Path) -> Stage:
     """The stage of that module, imported anew with other sources of modules, by their names."""
     imports = imports_of(stage)
-    # One of its own: to Python's cache, a file as long and of the same second is the same file.
+    # One of its own: to linecache, a file as long and of the same time is the same file.
     folder = Path(mkdtemp(dir=folder))
     with ExitStack() as patched:
         for module in [m for m in [*imports, stage] if texts.keys() & {m, *imports_of(m)}]:
@@ -292,12 +292,9 @@ def imports_of(module: str) -> tuple[str, ...]:
 def _changed(module: str, text: str, folder: Path) -> ModuleType:
     path = folder / f"{module.rpartition('.')[2]}.py"
     path.write_text(text)
-    spec = util.spec_from_file_location(module, path)
-    assert spec is not None
-    assert spec.loader is not None
-    changed = util.module_from_spec(spec)
-    with mock.patch.dict(sys.modules, {spec.name: changed}):  # its dataclasses look themselves up
-        spec.loader.exec_module(changed)
+    changed = ModuleType(module)
+    with mock.patch.dict(sys.modules, {module: changed}):  # its dataclasses look themselves up
+        exec(compile(text, path, "exec", dont_inherit=True), vars(changed))
     return changed
 
 

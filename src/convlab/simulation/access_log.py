@@ -235,16 +235,16 @@ class AccessLog:
         sites &= ~1
         kinds[special], counts[special], sites[special] = raw & 63, raw >> 6 & 127, raw >> 13
         thread, phase, epoch = _spread(self.marks, 4, len(sites))
-        block, within = np.divmod(thread, self.block_size)
+        block, of_block = np.divmod(thread, self.block_size)
         (path,) = _spread(self.path_marks or [0, 0], 2, len(sites))
         position = np.arange(self.start, self.start + len(sites))
-        where = thread, block, block * WARP + within // WARP, phase, epoch, path, position
+        where = thread, block, block * WARP + of_block // WARP, phase, epoch, path, position
         columns: list[np.ndarray] = [_array(self.addresses), sites, kinds, *where]
         if len(special):
             columns = [np.repeat(column, counts) for column in columns]
-            within = np.arange(len(columns[0])) - np.repeat(np.cumsum(counts) - counts, counts)
-            columns[0] += WORD * within
-            columns[2][within > 0] |= WIDE
+            number = within(counts)
+            columns[0] += WORD * number
+            columns[2][number > 0] |= WIDE
         size = self.sizes(columns[0])
         value = np.full(len(columns[0]), None)
         value[columns[2] & 3 == WRITE] = np.fromiter(self.values, object, len(self.values))
@@ -256,6 +256,12 @@ class AccessLog:
         element there."""
         around = [span for span in reversed(self.spans) if span.start <= address < span.end]
         return next((s for s in around if s.split(address)[1] < s.itemsize), around[0])
+
+
+def within(sizes: np.ndarray) -> np.ndarray:
+    """0, 1, ... below each of the sizes, one after the other."""
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.asarray(np.arange(len(first)) - first)
 
 
 def _array(numbers: list[int]) -> np.ndarray:

@@ -40,6 +40,7 @@ from convlab.simulation.access_log import (
     AccessLog,
     Clock,
     joined,
+    within,
 )
 from convlab.simulation.arrays import CheckedArray, LocalArray
 from convlab.simulation.greenlets import MMA, PRODUCT, PRODUCT_DONE, Request
@@ -154,7 +155,7 @@ class AsyncCopies:
         indices = indices[np.argsort(columns.address[indices], kind="stable")]
         copies, counts = self._all, np.array([len(copy.values) for copy in self._all])
         which = np.repeat(np.arange(len(copies)), counts)
-        word = np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
+        word = within(counts)
         begin = np.array([copy.target.place + WORD * copy.first for copy in copies])
         address = begin[which] + WORD * word
         issued = np.array([copy.issued for copy in copies])[which] - start

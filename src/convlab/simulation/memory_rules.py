@@ -37,6 +37,7 @@ from convlab.simulation.access_log import (
     WRITE,
     Accesses,
     AccessLog,
+    within,
 )
 from convlab.simulation.access_log import WARP as WARP  # tracing and lessons have it from here
 from convlab.simulation.sites import Sites
@@ -128,8 +129,7 @@ class Requests:
         group = request * 4 + lane // lanes_at_once
         words = -(-width // WORD_BYTES)
         which = np.repeat(group, words)
-        first = np.repeat(np.cumsum(words) - words, words)
-        word = np.repeat(address // WORD_BYTES, words) + np.arange(len(which)) - first
+        word = np.repeat(address // WORD_BYTES, words) + within(words)
         order, starts = _sorted(which, word)
         bank = (which * BANKS + word % BANKS)[order[starts]]
         in_bank = np.bincount(bank, minlength=4 * len(self) * BANKS).reshape(len(self), 4, BANKS)

@@ -28,6 +28,7 @@ from convlab.simulation.access_log import (
     Accesses,
     AccessLog,
     joined,
+    within,
 )
 from convlab.simulation.happens_before import HappensBefore
 from convlab.simulation.memory_rules import changes
@@ -84,7 +85,7 @@ class Race:
                 columns = in_bytes(columns)
                 if not self._bytes:  # what went before was in elements
                     self._bytes, sizes = True, log.sizes(self._written)
-                    self._written = np.repeat(self._written, sizes) + _within(sizes)
+                    self._written = np.repeat(self._written, sizes) + within(sizes)
             accesses = self._guesses_as_atomics(_seen_by_all_as_atomics(columns))
             shared = columns.address < GLOBAL
             if shared.any():
@@ -326,16 +327,10 @@ def in_bytes(accesses: Accesses) -> Accesses:
     and other numbers are the same in elements of one size."""
     size = accesses.size
     cut = accesses.take(np.repeat(np.arange(len(size)), size))
-    number, value = _within(size), cut.value.copy()
+    number, value = within(size), cut.value.copy()
     for n in np.flatnonzero((cut.kind & 3 == WRITE) & (cut.size > 1)).tolist():
         value[n] = 0 if value[n] == 0 else (value[n], int(cut.size[n]), int(number[n]))
     return cut._replace(address=cut.address + number, value=value, size=np.ones_like(number))
-
-
-def _within(sizes: np.ndarray) -> np.ndarray:
-    """0, 1, ... below each of the sizes, one after the other."""
-    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return np.asarray(np.arange(len(first)) - first)
 
 
 def same(one: Any, other: Any) -> bool:
