@@ -1,4 +1,5 @@
-"""s12: every way in which its slices are fetched, the ReLU, its workspace and its tiles."""
+"""The fused stages: large problems, s12's split-K and ReLU, and how warps read and write. Ways to
+fetch are in test_stages.py."""
 
 from __future__ import annotations
 
@@ -8,56 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from split_products import FEW, TAIL, computed
+from conftest import computed
+from test_stages import EIGHT_CHANNELS, FEW, TAIL
 
 from convlab import ConvProblem, Tile, plans, stages, trace_stage
 from convlab.engines import Engine
-from convlab.engines.simulator import Simulator
 from convlab.kernels import tile_heuristic, window_copies
-from convlab.kernels.tile_heuristic import H200_SMS
+from convlab.kernels.window_copies import interleaved_lanes
 from convlab.oracle import random_tensors
-from convlab.stages import allowances, production_program, production_tile, splits_for, stage_named
-from convlab.stages import s12_fused_im2win as s12
-from convlab.workloads import paper_layer
+from convlab.stages import production_program, production_tile, stage_named
 
-S12 = s12.STAGE
-HEURISTIC = tile_heuristic.S12
-RATES, MOST_OUTPUTS = HEURISTIC.rates, HEURISTIC.most_outputs
-best_splits, best_tile = HEURISTIC.best_splits, HEURISTIC.best_tile
-candidates, estimated_cost = HEURISTIC.candidates, HEURISTIC.estimated_cost
-# Eight channels, so that a slice can be channels of one place; five, so that none can.
-MANY = ConvProblem(2, 8, 6, 7, 18, (3, 2), stride=(1, 2), padding=(1, 2), dilation=(2, 1))
-# Of windows whose outputs are stored as scalars, channels and windows stick out of every tile.
-PROBLEMS = {"many channels": MANY, "few channels": FEW, "scalars": TAIL}
-FEW_OUTPUTS = [
-    ConvProblem(1, 256, 14, 14, 256, 3, padding=1),
-    ConvProblem(1, 512, 7, 7, 512, 3, padding=1),
-    ConvProblem(1, 2048, 7, 7, 512, 1),
-    ConvProblem(1, 1024, 14, 14, 2048, 1, stride=2),
-    ConvProblem(4, 256, 14, 14, 256, 3, padding=1),
-    ConvProblem(32, 512, 7, 7, 512, 3, padding=1),
-    paper_layer("conv12"),
-]
-
-
-@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
-@pytest.mark.parametrize(
-    "tile",
-    [
-        Tile(16, 32, 8, 4, 4),  # a warp of 4 x 8
-        Tile(32, 32, 4, 4, 4),  # two of them
-        Tile(16, 64, 8, 4, 4),  # two side by side
-        Tile(16, 64, 4, 4, 8),  # twice as many windows as threads
-        Tile(8, 16, 3, 4, 4),  # eight threads for 16 columns, an odd depth, a warp that is none
-        Tile(16, 8, 7, 4, 4),  # as many threads as columns; a tail of K
-        Tile(32, 8, 2, 4, 4),  # two rows of a slice at a time
-        Tile(12, 32, 1, 12, 8),  # slices of one step
-    ],
-    ids=str,
-)
-def test_every_way_to_fetch(tile: Tile, problem: ConvProblem, checked: Any) -> None:
-    tensors = random_tensors(problem, seed=tile.K_B)
-    assert checked(problem, S12, tensors, tile).ok
+S12 = stage_named("s12")
+WIDE = {"s12": Tile(16, 64, 8, 4, 8), "s13": Tile(16, 64, 8, 2, 8), "s14": Tile(24, 128, 16, 6, 4)}
 
 
 @pytest.mark.same_in_cudasim
@@ -110,7 +73,8 @@ def test_as_many_channels_as_rows_of_the_largest_blocks(name: str, rows: int, ke
         stage.prepare(more, production_tile(stage, more))
 
 
-@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+# Of TAIL, whose outputs are stored as scalars, channels and windows stick out of every tile.
+@pytest.mark.parametrize("problem", [EIGHT_CHANNELS, FEW, TAIL], ids=str)
 @pytest.mark.parametrize(
     ("tile", "splits"),
     [(Tile(16, 32, 4, 4, 4), 2), (Tile(8, 16, 3, 4, 4), 100), (Tile(16, 64, 4, 4, 8), 3)],
@@ -126,80 +90,19 @@ def test_sums_split_among_blocks(
 def test_relu_with_split_sums_is_refused() -> None:
     problem = ConvProblem(1, 3, 6, 6, 5, 3)
     with pytest.raises(ValueError, match=r"splits is 2.*relu"):
-        stage_named("s12").prepare(problem, Tile(16, 32, 4, 4, 4), relu=True, splits=2)
+        S12.prepare(problem, Tile(16, 32, 4, 4, 4), relu=True, splits=2)
 
 
 def test_relu_keeps_nan_and_what_is_positive(engine: Engine) -> None:
     problem = ConvProblem(1, 3, 6, 6, 5, 3, padding=1)
     numbers = random_tensors(problem, 3)
     numbers[0][0, 1, 2, 2] = np.nan
-    plain, clipped = (computed(S12, engine, problem, numbers, relu=relu) for relu in (False, True))
+    plain, clipped = (
+        computed(S12, engine, problem, numbers, S12.tiny_tile, relu=relu) for relu in (False, True)
+    )
     assert (plain < 0).any()
     assert np.isnan(plain).any()
     np.testing.assert_array_equal(clipped, np.where(plain < 0, np.float32(0), plain))
-
-
-@pytest.mark.parametrize("option", ["relu", "whole_sums"])
-def test_sums_that_stay_whole_get_the_tile_that_is_best_for_these(option: str) -> None:
-    class H200(Simulator):
-        is_gpu, device = True, "one that nobody tuned on"
-
-        def sm_count(self) -> int:
-            return H200_SMS
-
-    changed = 0
-    for problem in FEW_OUTPUTS:
-        tile = plans.tile_for(problem, S12, H200(), **{option: True})
-        costs = {tile: estimated_cost(problem, tile, splits=1) for tile in candidates(problem)}
-        assert tile is not None
-        assert costs[tile] == min(costs.values())
-        changed += tile != plans.tile_for(problem, S12, H200())
-    assert changed == len(FEW_OUTPUTS) - 1  # Conv12 has blocks enough for large ones
-
-
-def test_sums_are_split_where_multiprocessors_would_have_nothing_to_do() -> None:
-    one_image, ragged = (ConvProblem(1, 512, 7, 7, M, 3, padding=1) for M in (512, 500))
-    tiny, conv8, conv6 = ConvProblem(3, 5, 7, 11, 13, 3), paper_layer("conv8"), paper_layer("conv6")
-    for problem, tile, sms in (
-        (one_image, best_tile(one_image, 1), 1),
-        (tiny, best_tile(tiny), H200_SMS),  # a launch more would be all that it gets
-        (conv8, best_tile(conv8), H200_SMS),
-        (one_image, Tile(16, 32, 4, 4, 4), H200_SMS),  # a tile that nobody measured
-        (one_image, Tile(96, 128, 16, 12, 8), H200_SMS),  # too many sums a thread
-        (ragged, Tile(128, 64, 16, 8, 8), H200_SMS),
-        (conv6, best_tile(conv6), H200_SMS),
-    ):
-        assert best_splits(problem, tile, sms) == 1
-    assert best_splits(one_image, best_tile(one_image)) >= 8
-    assert best_splits(one_image, best_tile(one_image)) <= allowed(one_image)
-    assert best_splits(ragged, Tile(64, 64, 16, 8, 4)) > 1
-    assert allowed(conv8) == 0
-    assert conv6.M * conv6.N > MOST_OUTPUTS  # by arithmetic alone, its sums would be split
-    unlimited = replace(HEURISTIC, most_outputs=conv6.M * conv6.N)
-    assert unlimited.best_splits(conv6, unlimited.best_tile(conv6)) > 1
-
-
-def allowed(problem: ConvProblem) -> int:
-    return int(allowances(S12, problem)["atomic_additions"])
-
-
-@pytest.mark.parametrize("multiprocessors", [24, 108, H200_SMS, 264])
-def test_no_tile_and_no_gpu_splits_more_often_than_the_check_allows(multiprocessors: int) -> None:
-    for problem in FEW_OUTPUTS:
-        for M_B, N_B, M_T, N_T in RATES:
-            for K_B in (4, 8, 16, 32):
-                splits = best_splits(problem, Tile(M_B, N_B, K_B, M_T, N_T), multiprocessors)
-                assert splits <= allowed(problem)
-
-
-def test_split_sums_are_cleared_first_and_whole_ones_are_not_split() -> None:
-    problem = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
-    tile = best_tile(problem)
-    for options in ({}, {"whole_sums": True}, {"relu": True}):
-        splits = splits_for(S12, problem, tile, None, **options)
-        launches = S12.prepare(problem, tile, **options, **splits).launches
-        clear = [] if options else ["clear"]
-        assert [step.name for step in launches] == ["pack_filter", *clear, "fused_im2win"]
 
 
 # Where the threads of a warp are in a tile
@@ -215,3 +118,36 @@ def test_a_warp_reads_a_step_in_four_wavefronts(stage: str) -> None:
     loads = [one for one in launch.of(space="shared") if one.operation == "load"]
     blocks, warps = problem.N // tile.N_B, tile.threads // 32
     assert launch.total("wavefronts", loads) == 4 * blocks * warps * problem.K
+
+
+# Windows interleaved across a warp's lanes, where outputs are stored as scalars
+
+
+def test_every_tile_of_warps_is_wide_enough_to_interleave() -> None:
+    """Where four outputs are one store nobody interleaves."""
+    for lanes, heuristic in ((8, tile_heuristic.S12), (4, tile_heuristic.S13)):
+        for M_B, N_B, M_T, N_T in heuristic.rates:
+            tile = Tile(M_B, N_B, 8, M_T, N_T)
+            assert window_copies.fetching_columns(tile)[0] % (4 * lanes) == 0
+    even = ConvProblem(3, 4, 5, 5, 21, (2, 2))  # sixteen outputs an image, where TAIL has fifteen
+    assert [interleaved_lanes(problem, 8) for problem in (TAIL, even)] == [8, 1]
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("name", WIDE)
+def test_a_warp_s_stores_touch_fewer_sectors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trace() -> tuple[int, dict[str, Any]]:
+        plans._prepared.cache_clear()  # programs are kept
+        accesses = trace_stage(name, TAIL, WIDE[name]).main.accesses
+        (stores,) = (a for a in accesses if (a.array, a.operation) == ("output", "store"))
+        asked = {
+            (a.array, a.operation): a.lanes for a in accesses if a.array in ("S_F", "S_I", "output")
+        }
+        return stores.sectors, asked
+
+    interleaved, of_interleaved = trace()
+    monkeypatch.setattr(window_copies, "interleaved_lanes", lambda *_: 1)
+    in_runs, of_runs = trace()
+    plans._prepared.cache_clear()
+    assert of_interleaved == of_runs  # they do the same otherwise
+    assert interleaved < 0.6 * in_runs

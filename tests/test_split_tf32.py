@@ -1,5 +1,5 @@
-"""What s12b to s14 share: how they fetch, sums of split numbers, to float32 accuracy, the fix-up of
-sums that are not finite, and their packed filters.
+"""s12b to s14, which multiply split numbers by tensor cores: float32 accuracy, what is not finite,
+their arithmetic, memory, tiles and machine code. Their ways to fetch are in test_stages.py.
 
 In Numba's own simulator a block is a thread of the system for each: there, few and small problems.
 """
@@ -7,112 +7,69 @@ In Numba's own simulator a block is a thread of the system for each: there, few 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import computed
 from kernels.tensor_cores import split_product
+from kernels.warpgroups import multiplied
 from numba import cuda, float32
 from numba.cuda.core import config
-from split_products import (
-    FEW,
-    INF,
-    MOST,
-    NAN,
-    ODD,
-    TAIL,
-    F,
-    awkward_weight,
-    both_parts,
-    computed,
-    many,
-    name_of,
-    packed_filter,
-    warpgroup_tile,
-)  # fmt: skip
+from test_stages import FEW, LONG, LONG_ODD, ODD, many, warpgroup_tile
+from test_stages import STAGES as RUNNABLE
 
 from convlab import ConvProblem, Stage, Tile, plan, plans
 from convlab.device import tensor_core, to_tf32
 from convlab.engines import Engine, choose
-from convlab.kernels import split_filter, window_copies
-from convlab.oracle import Oracle, check_output, random_tensors
-from convlab.plans import stages_for
+from convlab.kernels import split_filter, tile_heuristic, window_copies
+from convlab.oracle import Oracle, random_tensors
+from convlab.stage import blocks_for
 from convlab.stages import LADDER, allowances, stage_named
+from convlab.stages import s14_warpgroups as s14
 from convlab.tracing import trace_stage
 
 STAGES = [stage for stage in LADDER if stage.precision == "3xtf32"]
 S12, S12E, S13, S14 = map(stage_named, ("s12", "s12e", "s13", "s14"))
 UNPACKED = [stage_named(name) for name in ("s12b", "s12c", "s12d")]  # split what they read
+HEURISTIC = tile_heuristic.S14
+F, INF, NAN, MOST = np.float32, np.inf, np.nan, float(np.finfo(np.float32).max)
 # Numba's simulator has a thread for every thread: there, one or two warps and less of all will do.
-RUN = [STAGES[0], S13, S14] if config.ENABLE_CUDASIM else STAGES
+FEW_STAGES = [STAGES[0], S13, S14] if config.ENABLE_CUDASIM else STAGES
+RUN = [stage for stage in FEW_STAGES if stage in RUNNABLE]
 VALUES = [INF, NAN] if config.ENABLE_CUDASIM else [INF, -INF, NAN, MOST, -MOST]
-WRITTEN = {True: "float4"} | ({} if config.ENABLE_CUDASIM else {False: "scalar"})
-stages = pytest.mark.parametrize("stage", RUN, ids=lambda stage: stage.name)
+WIDTHS = {"float4": 4} if config.ENABLE_CUDASIM else {"float4": 4, "scalar": 3}
+LONG_PROBLEMS = pytest.mark.parametrize("problem", [LONG, LONG_ODD], ids=["float4", "scalar"])
 
 
-@pytest.fixture(autouse=True)
-def _where_it_runs(request: pytest.FixtureRequest) -> None:
-    """On a GPU, the stages that it can run."""
-    stage = request.node.callspec.params.get("stage") if hasattr(request.node, "callspec") else None
-    if stage is not None and {"engine", "checked"} & set(request.fixturenames):
-        able, reason = stages_for(choose(), (stage,))
-        if stage not in able:
-            pytest.skip(str(reason))
+def each(*stages: Stage) -> pytest.MarkDecorator:
+    """Those of the stages that can run here."""
+    able = [stage for stage in stages if stage in RUNNABLE]
+    return pytest.mark.parametrize("stage", able, ids=lambda stage: stage.name)
 
 
-def with_and_without_relu(stage: Stage) -> list[dict[str, bool]]:
-    return [{}, {"relu": True}] if "relu" in stage.options else [{}]
+def check_with_and_without_relu(
+    stage: Stage, engine: Engine, problem: ConvProblem, numbers: Any
+) -> np.ndarray:
+    """The output without ReLU, right by the oracle; with it, the same and no negative numbers."""
+    plain = computed(stage, engine, problem, numbers, stage.tiny_tile)
+    result = Oracle(problem, *numbers).check(plain, split_products=True)
+    assert result.ok, result
+    if "relu" in stage.options:
+        clipped = computed(stage, engine, problem, numbers, stage.tiny_tile, relu=True)
+        np.testing.assert_array_equal(clipped, np.where(plain < 0, F(0), plain))
+    return plain
 
 
 def test_only_the_tensor_cores_split_products() -> None:
     assert {S12E, S13, S14, *UNPACKED} <= {*STAGES}
     for stage in STAGES:
         assert allowances(stage, FEW) == {"atomic_additions": 0, "split_products": True}
-    assert stage_named("s12").precision == "fp32"
+    assert S12.precision == "fp32"
 
 
-# How they fetch
-
-WARP_TILES = [
-    Tile(16, 32, 8, 2, 8),  # one warp
-    Tile(32, 32, 8, 2, 8),  # two along M, which fetch two rows of a slice at a time
-    Tile(16, 64, 8, 2, 8),  # two along N
-    Tile(64, 64, 8, 4, 8),  # two along both
-    Tile(48, 32, 8, 6, 8),
-    Tile(16, 64, 8, 2, 16),  # twice as many windows as threads
-    Tile(128, 32, 8, 16, 8),
-    Tile(16, 32, 16, 2, 8),  # chains of 16 terms
-    Tile(32, 64, 24, 4, 8),  # of 8, for 16 does not divide 24
-    Tile(16, 32, 32, 2, 8),
-]
-TRIED = [tile for tile in WARP_TILES if tile.threads * tile.K_B <= 512 or not config.ENABLE_CUDASIM]
-WIDTHS = [8, 24, 64, 128]
-if config.ENABLE_CUDASIM:
-    WIDTHS = WIDTHS[:2]
-elif choose().is_gpu:
-    WIDTHS += [16, 40, 96, 120]
-
-
-WAYS = [*((S13, tile) for tile in TRIED), *((S14, warpgroup_tile(width)) for width in WIDTHS)]
-
-
-@pytest.mark.parametrize(
-    ("stage", "tile", "few"),
-    [(*way, (FEW, ODD, TAIL)[number % 3]) for number, way in enumerate(WAYS)],
-    ids=name_of,
-)
-def test_every_way_to_fetch_and_multiply(
-    stage: Stage, tile: Tile, few: ConvProblem, checked: Any
-) -> None:
-    for problem, group in ((many(tile.K_B), tile.K_B), (few, 1)):
-        assert tile.channel_group(problem) == group
-        result = checked(problem, stage, random_tensors(problem, 1, integers=group == 1), tile)
-        assert result.ok, result
-
-
-@pytest.mark.parametrize("stage", [S12, S12E, S13, S14], ids=lambda stage: stage.name)
+@each(S12, S12E, S13, S14)
 def test_places_that_do_not_fit_constant_memory_are_computed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, checked: Any
 ) -> None:
@@ -133,11 +90,15 @@ def large_part_alone(value):
     return to_tf32(value), float32(0)
 
 
+SPLITTERS = [
+    *((stage, tensor_core if stage in UNPACKED else sys.modules[stage.module]) for stage in RUN),
+    *((stage, split_filter) for stage in RUN if stage in (S13, S14)),
+]
+
+
 @pytest.mark.parametrize(
     ("stage", "module"),
-    [(stage, sys.modules[stage.module]) for stage in RUN if stage not in UNPACKED]
-    + [(stage, tensor_core) for stage in RUN if stage in UNPACKED]
-    + [(stage, split_filter) for stage in (S13, S14)],
+    SPLITTERS,
     ids=lambda one: one.__name__ if isinstance(one, ModuleType) else one.name,
 )
 def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, checked: Any) -> None:
@@ -151,61 +112,62 @@ def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, check
     assert result.wrong > result.total / 2
 
 
-@stages
-@pytest.mark.parametrize("whole_runs", WRITTEN, ids=WRITTEN.get)
+# Infinities and NaN
+
+
+@each(*RUN)
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
 def test_what_is_not_finite_and_what_is_nearly_not(
-    whole_runs: bool, stage: Stage, engine: Engine
+    width: int, stage: Stage, engine: Engine
 ) -> None:
-    """Right without ReLU, by the oracle; with it, the same and no negative numbers. Each value is
-    in the input of an image, in the weight of a filter and in the bias of another; and one image
-    and one filter have none, so that no other value hides what becomes of it."""
+    """Each value is in the input of an image, in the weight of a filter (also where padding makes
+    NaN of it) and in the bias of another; and one image and one filter have none, so that no other
+    value hides what becomes of it."""
     several = len(VALUES)
-    problem = ConvProblem(several + 1, 3, 4, 4 if whole_runs else 3, 2 * several + 1, 3, padding=1)
+    problem = ConvProblem(several + 1, 3, 4, width, 2 * several + 1, 3, padding=1)
     input, weight, bias = numbers = random_tensors(problem, 3)
     for number, value in enumerate(VALUES):
         input[number].reshape(-1)[2] = weight[number].reshape(-1)[2] = value
         bias[several + number] = value
-    plain = computed(stage, engine, problem, numbers)
-    result = Oracle(problem, *numbers).check(plain, split_products=True)
-    assert result.ok, result
-    if "relu" not in stage.options:
-        return
-    clipped = computed(stage, engine, problem, numbers, relu=True)
-    np.testing.assert_array_equal(clipped, np.where(plain < 0, F(0), plain))
+    check_with_and_without_relu(stage, engine, problem, numbers)
 
 
-@pytest.mark.parametrize("stage", [S13, S14], ids=name_of)
-def test_all_infinite(stage: Stage, engine: Engine) -> None:
-    input, weight, bias = random_tensors(ODD, 6)
-    numbers = np.full_like(input, INF), abs(weight), bias
-    assert check_output(ODD, computed(stage, engine, ODD, numbers), *numbers).ok
+@each(S14)
+@LONG_PROBLEMS
+def test_the_last_window_of_a_tail_is_computed_again_too(
+    problem: ConvProblem, stage: Stage, engine: Engine
+) -> None:
+    """And nothing beyond it: the strict simulator sees what is written where."""
+    numbers = random_tensors(problem, 6)
+    numbers[0][-1, -1, -1, -1] = INF
+    output = check_with_and_without_relu(stage, engine, problem, numbers)
+    assert not np.isfinite(output[-1]).all()
 
 
-@stages
-def test_padding_with_an_infinite_weight_is_nan(stage: Stage, engine: Engine) -> None:
-    problem = ConvProblem(1, 8, 4, 4, 2, 3, padding=1)
-    input, weight, bias = random_tensors(problem, 5)
-    weight[1, 3, 0, 0] = INF
-    for options in with_and_without_relu(stage):
-        output = computed(stage, engine, problem, (input, weight, bias), **options)[0]
-        nan = np.zeros((4, 4), bool)
-        nan[0], nan[:, 0] = True, True
-        np.testing.assert_array_equal(np.isnan(output[1]), nan)
-        assert np.isfinite(output[0]).all()
+@each(S14)
+def test_a_gpu_s_own_nan_stays_one(stage: Stage, engine: Engine) -> None:
+    """Its large part is a zero, as of a number whose mantissa rounds up, and up."""
+    problem = ConvProblem(1, 3, 1, 4, 4, 1)
+    for which in range(2):
+        numbers = random_tensors(problem, 8, bias=False)
+        numbers[which].reshape(-1)[:2].view(np.uint32)[:] = 0x7FFFFFFF, 0xFFFFFFFF
+        output = check_with_and_without_relu(stage, engine, problem, numbers)
+        assert np.isnan(output).sum() == (8, 4)[which]
 
 
-@stages
+@each(*RUN)
 def test_a_sum_that_overflows_is_added_in_another_order(stage: Stage, engine: Engine) -> None:
     """By channels it passes through minus infinity, by places it does not."""
     problem = ConvProblem(1, 8, 1, 3, 1, (1, 3))
     input, weight = np.ones(problem.input_shape, F), np.zeros(problem.weight_shape, F)
     weight[0, :2, 0] = [[-3e38, 3e38, 0], [-3e38, 0, 3.3e38]]
-    for options in with_and_without_relu(stage):
-        output = computed(stage, engine, problem, (input, weight, None), **options)
+    for options in ({}, {"relu": True}) if "relu" in stage.options else ({},):
+        numbers = input, weight, None
+        output = computed(stage, engine, problem, numbers, stage.tiny_tile, **options)
         assert output.item() == pytest.approx(3e37, rel=1e-6)
 
 
-@pytest.mark.parametrize("stage", RUN[1:], ids=lambda stage: stage.name)  # s12b packs nothing
+@each(*(stage for stage in RUN if stage is not UNPACKED[0]))  # s12b packs nothing
 def test_a_constant_weight(stage: Stage, engine: Engine) -> None:
     """What is computed again is, too, of the weight that was there."""
     problem = ConvProblem(1, 8, 4, 6, 5, (2, 3), padding=(1, 0))
@@ -224,56 +186,50 @@ def test_a_constant_weight(stage: Stage, engine: Engine) -> None:
     assert np.isnan(found).any()
 
 
-# How the filter lies
-
-# By stage: axes of (part, row block, m, k), m and k split in two or three, and their order. s13:
-# 16 channels, upper half, g; s14: 8 channels, c // 4, c % 4; both: 8 terms, second half, t.
-LAYOUTS = {
-    "s13": (16, (2, 8), (1, 5, 2, 0, 4, 7, 6, 3)),
-    "s14": (8, (2, 4), (1, 5, 0, 6, 2, 4, 3, 7)),
-}
+# Arithmetic
 
 
-@pytest.mark.parametrize(
-    ("stage", "problem", "tile"),
-    [
-        (S13, many(16), Tile(32, 32, 16, 2, 8)),
-        (S13, many(24), Tile(16, 32, 24, 2, 8)),
-        (S13, FEW, S13.tiny_tile),
-        (S14, many(16), warpgroup_tile(8)),
-        (S14, many(32), warpgroup_tile(16)),
-        (S14, replace(many(16), out_channels=70), warpgroup_tile(24)),  # three rows of blocks
-        (S14, FEW, S14.tiny_tile),
-    ],
-    ids=name_of,
+def as_a_warpgroup_does(windows: np.ndarray, filters: np.ndarray) -> np.ndarray:
+    """``windows @ filters`` to the bit: 16 terms by tensor cores, added up by float32 additions."""
+    more = -windows.shape[1] % 16  # zeros, up to whole slices
+    windows, filters = np.pad(windows, ((0, 0), (0, more))), np.pad(filters, ((0, more), (0, 0)))
+    total = np.zeros((len(windows), filters.shape[1]), F)
+    for k in range(0, windows.shape[1], 16):
+        total += multiplied(windows[:, k : k + 16], filters[k : k + 16])
+    return total
+
+
+WHOLE, FOURS, SCALARS = (
+    ConvProblem(1, channels, height, width, filters, 1)
+    for channels, height, width, filters in ((75, 4, 5, 16), (43, 4, 5, 9), (43, 5, 7, 9))
 )
-def test_the_filter_lies_as_it_is_said_to(
-    stage: Stage, problem: ConvProblem, tile: Tile, engine: Engine
-) -> None:
-    weight = awkward_weight(problem)
-    found = engine.to_host(packed_filter(stage, problem, tile, weight, engine))
-    parts = both_parts(stage, problem, tile, weight)
-    channels, within, order = LAYOUTS[stage.name[:3]]
-    seen = parts.reshape(2, -1, tile.M_B // channels, *within, parts.shape[2] // 8, 2, 4)
-    np.testing.assert_array_equal(found, seen.transpose(order).reshape(-1))
-
-
-# s13: its arithmetic and memory
+BY_ARITHMETIC = [
+    *(("s12e", WHOLE, Tile(16, 32, depth, 2, 8)) for depth in (8, 16, 24, 32)),
+    *(("s13", WHOLE, Tile(16, 32, depth, 2, 8)) for depth in (8, 16, 24, 32)),
+    *((name, FOURS, warpgroup_tile(24)) for name in ("s13b", "s13c", "s13d")),
+    *(("s14", FOURS, warpgroup_tile(width)) for width in (8, 24)),
+    *(("s14", SCALARS, warpgroup_tile(width)) for width in (8, 24)),
+]
 
 
 @pytest.mark.same_in_cudasim
-@pytest.mark.parametrize("stage", [S12E, S13], ids=lambda stage: stage.name)
-@pytest.mark.parametrize(("depth", "chain"), [(8, 1), (16, 2), (24, 1), (32, 2)])
+@pytest.mark.parametrize(("name", "problem", "tile"), BY_ARITHMETIC, ids=str)
 def test_it_computes_what_its_arithmetic_says_to_the_bit(
-    depth: int, chain: int, stage: Stage
+    name: str, problem: ConvProblem, tile: Tile
 ) -> None:
     """So what is found of that arithmetic, as in test_oracle.py, is found of the stage. On tensor
     cores as the simulator has them: other GPUs than an H200 may cut elsewhere."""
-    problem, tile = ConvProblem(1, 75, 4, 5, 16, 1), Tile(16, 32, depth, 2, 8)
-    input, weight, _ = random_tensors(problem, depth, bias=False)
-    output = computed(stage, choose("simulator"), problem, (input, weight, None), tile)
-    wanted = split_product(weight.reshape(16, 75), input.reshape(75, 20), chain)
-    np.testing.assert_array_equal(output.reshape(16, 20), wanted)
+    input, weight, _ = random_tensors(problem, tile.K_B, bias=False)
+    filters, windows = weight.reshape(problem.M, -1), input.reshape(problem.K, -1)
+    output = computed(stage_named(name), choose("simulator"), problem, (input, weight, None), tile)
+    if name in ("s12e", "s13"):
+        wanted = split_product(filters, windows, 1 if tile.K_B % 16 else 2)
+    else:
+        by_warps = split_product(windows.T, filters.T, 2).T
+        by_warpgroups = as_a_warpgroup_does(windows.T, filters.T).T
+        assert (by_warps != by_warpgroups).any()  # so the test can tell
+        wanted = by_warpgroups if name == "s14" else by_warps
+    np.testing.assert_array_equal(output.reshape(wanted.shape), wanted)
 
 
 @pytest.mark.same_in_cudasim
@@ -283,12 +239,15 @@ def test_numbers_too_small_for_two_parts_are_off_by_what_the_pages_say() -> None
     weight = np.ldexp(weight, 100)
     for exponent, least, most in ((-113, 0, 2e-7), (-118, 1e-6, 3e-6), (-130, 4e-3, 7e-3)):
         numbers = np.ldexp(input, exponent), weight, 0 * bias
-        output = computed(S13, choose("simulator"), problem, numbers)
+        output = computed(S13, choose("simulator"), problem, numbers, S13.tiny_tile)
         oracle = Oracle(problem, *numbers)
         assert oracle.check(output, split_products=True).ok
         assert oracle.check(output).ok == (exponent > -130)
         off = np.linalg.norm(output - oracle.expected) / np.linalg.norm(oracle.expected)
         assert least < off < most
+
+
+# Memory
 
 
 @pytest.mark.same_in_cudasim
@@ -299,3 +258,91 @@ def test_no_bank_is_asked_twice(tile: Tile) -> None:
     assert {a.array for a in loads} == {"S_F", "S_I"}
     assert {a.width for a in loads} == {16}
     assert [a.wavefronts for a in loads] == [a.fewest_wavefronts for a in loads]
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize(
+    ("tile", "problem"),
+    [(warpgroup_tile(8), FEW), (warpgroup_tile(96), ODD), (warpgroup_tile(128), many(16))],
+    ids=str,
+)
+def test_no_bank_is_asked_twice_and_the_filter_is_written_by_neighbours(
+    tile: Tile, problem: ConvProblem
+) -> None:
+    """By threads: what the tensor cores read of the filter is nobody's request."""
+    trace = trace_stage("s14", problem, tile)
+    launch = trace.main
+    accesses = [a for a in launch.accesses if a.space == "shared"]
+    assert {(a.array, a.operation, a.width) for a in accesses} == {
+        ("S_F", "store", 16), ("S_I", "store", 4), ("S_I", "load", 16),
+    }  # fmt: skip
+    assert [a.wavefronts for a in accesses] == [a.fewest_wavefronts for a in accesses]
+    slices = blocks_for(problem.K, 16) * launch.grid[0] * launch.grid[1]
+    (loads,) = (a for a in accesses if a.operation == "load")
+    assert loads.requests == slices * 4 * 4  # four rows of each by each of four warps
+    assert launch.barriers == slices * 128
+    stores = [a for a in trace.launches[0].accesses if a.array == "packed"]
+    # Large parts, and small ones.
+    assert [(a.operation, a.width) for a in stores] == [("store", 16), ("store", 16)]
+    assert [32 * a.sectors for a in stores] == [16 * a.lanes for a in stores]  # in bytes
+
+
+# Tiles
+
+
+def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
+    for channels in range(8, 129, 8):
+        tile = warpgroup_tile(channels)
+        S14.prepare(FEW, tile)
+        assert tile.threads == 128
+        padding, rotation = window_copies.padding_or_rotation(tile)
+        assert (padding, rotation) == ((0, 8) if channels == 128 else (8, 0))
+        assert tile.fits(s14.DEPTH * 16 * (2 * channels + 128 + padding))
+    widths = (128, 112, 96, 64, 32)
+    assert [HEURISTIC.resident_blocks(warpgroup_tile(channels)) for channels in widths] == [
+        2,
+        2,
+        2,
+        3,
+        4,
+    ]
+
+
+# Machine code
+
+
+def code_of(problem: ConvProblem, tile: Tile) -> Any:
+    from convlab.engines.offline import compile_launch
+
+    program = S14.prepare(problem, tile)
+    return compile_launch(program.launches[-1], program, (9, 0))
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    ("problem", "tile"),
+    [
+        *((LONG, warpgroup_tile(width)) for width in (8, 24, 32, 64, 88, 96, 112, 120, 128)),
+        *((LONG_ODD, warpgroup_tile(width)) for width in (8, 24, 32, 64, 88, 96)),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Tile) else f"{value.W_o} across",
+)
+def test_every_width_stays_in_registers(problem: ConvProblem, tile: Tile) -> None:
+    cubin = code_of(problem, tile)
+    assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
+    assert cubin.registers * tile.threads * HEURISTIC.resident_blocks(tile) <= 65536
+    opcodes = cubin.opcodes()
+    products = [name for name in opcodes.elements() if name.startswith("HGMMA")]
+    assert set(products) == {f"HGMMA.64x{tile.M_B}x8.F32.TF32"}
+    assert ("STG.E.128" in opcodes) == (problem is LONG)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(("depth", "asked_later"), [(16, False), (32, False), (48, True)])
+def test_two_slices_are_asked_for_at_once_where_they_are_all(depth: int, asked_later: bool) -> None:
+    code = code_of(ConvProblem(8, depth, 4, 8, 64, 1), warpgroup_tile(64))
+    opcodes = [line.split()[0] for line in code.instructions]
+    barriers = [at for at, name in enumerate(opcodes) if name.startswith("BAR.SYNC")]
+    copies = [at for at, name in enumerate(opcodes) if name.startswith("LDGSTS")]
+    assert copies[0] < barriers[0]
+    assert (copies[-1] > barriers[0]) == asked_later

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,16 +153,88 @@ OTHER_TILES = {
     "s12d": [Tile(32, 32, 24, 2, 8)],
     "s12e": [Tile(32, 64, 8, 2, 8)],
 }
+USUAL = ConvProblem(2, 3, 5, 4, 9, (2, 3), padding=1, stride=(1, 2))
+# Five channels, so that no slice can be channels of one place; K of 30 and N of 60.
+FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0)))
+# Fifteen pixels an image, so that four neighbouring windows may be of two images.
+TAIL = ConvProblem(5, 4, 4, 5, 21, (2, 1))
+ODD = ConvProblem(5, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 0), (1, 0)))
+EIGHT_CHANNELS = ConvProblem(2, 8, 6, 7, 18, (3, 2), (1, 2), (1, 2), (2, 1))
+# More windows than a block of s14 has, and a tail: two of eighteen and of nine images. Three rows
+# of blocks of eight channels, and a tail.
+LONG = ConvProblem(18, 3, 4, 3, 20, (2, 1), padding=((0, 1), (0, 0)))
+LONG_ODD = ConvProblem(9, 3, 4, 5, 20, (2, 1))
 
 
-@pytest.mark.parametrize(
-    ("name", "tile"),
-    [(name, tile) for name, tiles in OTHER_TILES.items() for tile in tiles],
-    ids=str,
-)
-def test_tiles_are_parameters(name: str, tile: Tile, checked) -> None:
-    problem = ConvProblem(2, 3, 5, 4, 9, (2, 3), padding=1, stride=(1, 2))
+def many(channels: int) -> ConvProblem:
+    """So many that a slice can be channels of one place: six slices, or more."""
+    return ConvProblem(2, channels, 5, 5, 17, (3, 2), (1, 2), (1, 2), (2, 1))
+
+
+def warpgroup_tile(channels: int) -> Tile:
+    return Tile(channels, 128, 16, channels // 4, 4)
+
+
+FUSED_TILES = [
+    Tile(16, 32, 8, 4, 4),  # a warp of 4 x 8
+    Tile(32, 32, 4, 4, 4),  # two of them
+    Tile(16, 64, 8, 4, 4),  # two side by side
+    Tile(16, 64, 4, 4, 8),  # twice as many windows as threads
+    Tile(8, 16, 3, 4, 4),  # eight threads for 16 columns, an odd depth, a warp that is none
+    Tile(16, 8, 7, 4, 4),  # as many threads as columns; a tail of K
+    Tile(32, 8, 2, 4, 4),  # two rows of a slice at a time
+    Tile(12, 32, 1, 12, 8),  # slices of one step
+]
+WARP_TILES = [
+    Tile(16, 32, 8, 2, 8),  # one warp
+    Tile(32, 32, 8, 2, 8),  # two along M, which fetch two rows of a slice at a time
+    Tile(16, 64, 8, 2, 8),  # two along N
+    Tile(64, 64, 8, 4, 8),  # two along both
+    Tile(48, 32, 8, 6, 8),
+    Tile(16, 64, 8, 2, 16),  # twice as many windows as threads
+    Tile(128, 32, 8, 16, 8),
+    Tile(16, 32, 16, 2, 8),  # chains of 16 terms
+    Tile(32, 64, 24, 4, 8),  # of 8, for 16 does not divide 24
+    Tile(16, 32, 32, 2, 8),
+]
+WIDTHS = (8, 24) if config.ENABLE_CUDASIM else (8, 24, 64, 128)
+SPLIT_TILES = [
+    *(("s13", t) for t in WARP_TILES if t.threads * t.K_B <= 512 or not config.ENABLE_CUDASIM),
+    *(("s14", warpgroup_tile(width)) for width in WIDTHS + ((16, 40, 96, 120) if ON_GPU else ())),
+]
+
+
+def runnable(ways: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return [way for way in ways if stage_named(way[0]) in STAGES]
+
+
+def tiles_and_problems() -> Iterator[tuple[str, Tile, ConvProblem]]:
+    for name, tiles in OTHER_TILES.items():
+        yield from ((name, tile, USUAL) for tile in tiles)
+    # Every way in which the fused stages fetch and multiply.
+    for tile, problem in itertools.product(FUSED_TILES, (EIGHT_CHANNELS, FEW, TAIL)):
+        yield "s12", tile, problem
+    for way, problem in zip(SPLIT_TILES, itertools.cycle((FEW, ODD, TAIL)), strict=False):
+        yield *way, problem
+    yield "s14", warpgroup_tile(24), ConvProblem(1, 16, 1, 3, 70, 1)  # two blocks that pack
+    tiny = stage_named("s14").tiny_tile
+    yield "s14", tiny, ConvProblem(1, 48, 3, 4, 9, (2, 1))  # groups of channels follow one another
+    for depth in (1, 15, 16, 17, 32, 33, 48, 49):  # up to 32 terms are two slices, fetched at once
+        yield "s14", tiny, ConvProblem(1, depth, 1, 3, 5, 1)
+    yield from (("s14", tiny, problem) for problem in (LONG, LONG_ODD))
+
+
+@pytest.mark.parametrize(("name", "tile", "problem"), runnable(tiles_and_problems()), ids=str)
+def test_tiles_are_parameters(name: str, tile: Tile, problem: ConvProblem, checked) -> None:
     result = checked(problem, stage_named(name), random_tensors(problem, 3, integers=True), tile)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize(("name", "tile"), runnable(SPLIT_TILES), ids=str)
+def test_slices_that_are_channels_of_one_place(name: str, tile: Tile, checked) -> None:
+    problem = many(tile.K_B)
+    assert tile.channel_group(problem) == tile.K_B
+    result = checked(problem, stage_named(name), random_tensors(problem, 1), tile)
     assert result.ok, result
 
 

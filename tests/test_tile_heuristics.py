@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from convlab import ConvProblem
+from convlab import ConvProblem, plans
 from convlab.engines.offline import compile_launch
+from convlab.engines.simulator import Simulator
 from convlab.kernels import tile_heuristic
 from convlab.kernels.tile_heuristic import H200_SMS, im2win_terms
-from convlab.stages import Tile, candidates, production_tile, stage_named
+from convlab.stages import Tile, allowances, candidates, production_tile, splits_for, stage_named
 from convlab.workloads import LAYER_NAMES, S11_FITTED, UNSEEN, UNTUNED, paper_layer, problem_of
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -199,23 +200,76 @@ def test_the_choice_is_for_the_channels_the_images_and_the_sms(case, tiles):
     assert [f"{one.M_B}x{one.N_B}/{one.M_T}x{one.N_T}" for one in chosen] == tiles.split()
 
 
-@pytest.mark.parametrize(
-    ("heuristic", "problem", "few_sms"),
-    [
-        (S11, ConvProblem(16, 64, 14, 14, 64, 3, padding=1), 16),
-        (S13, ConvProblem(1, 64, 8, 4 * H200_SMS, 128, 1), 1),
-        (S14, ConvProblem(1, 64, 8, 8 * H200_SMS, 96, 1), 1),
-    ],
-)
-def test_the_choice_is_for_the_gpu_s_sms(heuristic, problem, few_sms):
-    few, many = (heuristic.best_tile(problem, count) for count in (few_sms, 2 * H200_SMS))
-    assert few.M_B * few.N_B > many.M_B * many.N_B
+# Split-K: s12 splits its sums where a GPU would have nothing to do.
+
+FEW_OUTPUTS = [
+    ConvProblem(1, 256, 14, 14, 256, 3, padding=1),
+    ConvProblem(1, 512, 7, 7, 512, 3, padding=1),
+    ConvProblem(1, 2048, 7, 7, 512, 1),
+    ConvProblem(1, 1024, 14, 14, 2048, 1, stride=2),
+    ConvProblem(4, 256, 14, 14, 256, 3, padding=1),
+    ConvProblem(32, 512, 7, 7, 512, 3, padding=1),
+    LAYERS["conv12"],
+]
+ONE_IMAGE = FEW_OUTPUTS[1]
 
 
-def test_one_image_gets_split_k_or_where_sums_stay_whole_small_blocks():
-    assert S12.best_splits(images(1), S12.best_tile(images(1))) >= 8
-    one = S12.best_tile(images(1), whole_sums=True)
-    assert one.M_B * one.N_B <= 32 * 32
+@pytest.mark.parametrize("option", ["relu", "whole_sums"])
+def test_sums_that_stay_whole_get_the_tile_that_is_best_for_these(option):
+    class H200(Simulator):
+        is_gpu, device = True, "one that nobody tuned on"
+
+        def sm_count(self) -> int:
+            return H200_SMS
+
+    changed, stage = 0, stage_named("s12")
+    for problem in FEW_OUTPUTS:
+        tile = plans.tile_for(problem, stage, H200(), **{option: True})
+        costs = {t: S12.estimated_cost(problem, t, splits=1) for t in S12.candidates(problem)}
+        assert costs[tile] == min(costs.values())
+        changed += tile != plans.tile_for(problem, stage, H200())
+    assert changed == len(FEW_OUTPUTS) - 1  # Conv12 has blocks enough for large ones
+
+
+def test_sums_are_split_where_sms_would_have_nothing_to_do():
+    ragged, tiny = replace(ONE_IMAGE, out_channels=500), ConvProblem(3, 5, 7, 11, 13, 3)
+    conv6, conv8 = LAYERS["conv6"], LAYERS["conv8"]
+    for problem, tile, sms in (
+        (ONE_IMAGE, S12.best_tile(ONE_IMAGE, 1), 1),
+        (tiny, S12.best_tile(tiny), H200_SMS),  # a launch more would be all that it gets
+        (conv8, S12.best_tile(conv8), H200_SMS),
+        (ONE_IMAGE, Tile(16, 32, 4, 4, 4), H200_SMS),  # a tile that nobody measured
+        (ONE_IMAGE, Tile(96, 128, 16, 12, 8), H200_SMS),  # too many sums a thread
+        (ragged, Tile(128, 64, 16, 8, 8), H200_SMS),
+        (conv6, S12.best_tile(conv6), H200_SMS),
+    ):
+        assert S12.best_splits(problem, tile, sms) == 1
+    assert 8 <= S12.best_splits(ONE_IMAGE, S12.best_tile(ONE_IMAGE)) <= allowed(ONE_IMAGE)
+    assert S12.best_splits(ragged, Tile(64, 64, 16, 8, 4)) > 1
+    assert allowed(conv8) == 0
+    assert S12.most_outputs < conv6.M * conv6.N  # by arithmetic alone, its sums would be split
+    unlimited = replace(S12, most_outputs=conv6.M * conv6.N)
+    assert unlimited.best_splits(conv6, unlimited.best_tile(conv6)) > 1
+
+
+def allowed(problem):
+    return allowances(stage_named("s12"), problem)["atomic_additions"]
+
+
+@pytest.mark.parametrize("sms", [24, 108, H200_SMS, 264])
+def test_no_tile_and_no_gpu_splits_more_often_than_the_check_allows(sms):
+    for problem, (M_B, N_B, M_T, N_T), K_B in product(FEW_OUTPUTS, S12.rates, (4, 8, 16, 32)):
+        splits = S12.best_splits(problem, Tile(M_B, N_B, K_B, M_T, N_T), sms)
+        assert splits <= allowed(problem)
+
+
+@pytest.mark.parametrize("options", [{}, {"whole_sums": True}, {"relu": True}], ids=str)
+def test_split_sums_are_cleared_first_and_whole_ones_are_not_split(options):
+    stage, tile = stage_named("s12"), S12.best_tile(ONE_IMAGE)
+    splits = splits_for(stage, ONE_IMAGE, tile, None, **options)
+    launches = stage.prepare(ONE_IMAGE, tile, **options, **splits).launches
+    clear = [] if options else ["clear"]
+    assert [step.name for step in launches] == ["pack_filter", *clear, "fused_im2win"]
 
 
 @pytest.mark.gate
