@@ -81,12 +81,14 @@ def poisoned(problem: ConvProblem) -> np.ndarray:
 
 
 def there(engine: Engine, problem: ConvProblem, numbers: Any) -> tuple[Any, ...]:
-    """Input, weight, bias and a poisoned output."""
-    return tuple(engine.to_device(tensor) for tensor in (*numbers, poisoned(problem)))
+    """What a plan's call takes: input, weight, a poisoned output and bias."""
+    input, weight, bias = numbers
+    tensors = input, weight, poisoned(problem), bias
+    return tuple(engine.to_device(tensor) for tensor in tensors)
 
 
 def on_gpu(engine: Engine, problem: ConvProblem, seed: int) -> tuple[Any, ...]:
-    """The same of random numbers whose sums are exact in any order."""
+    """The same, of random numbers whose sums are exact in any order."""
     return there(engine, problem, random_tensors(problem, seed, integers=True))
 
 
@@ -100,11 +102,10 @@ def check_layer(
     engine: Engine, stage: Stage, layer: str, batch: int, limit: int | None = None
 ) -> CheckResult:
     oracle, numbers = layer_case(layer, batch)
-    input, weight, bias, output = there(engine, oracle.problem, numbers)
     plan = Plan(oracle.problem, stage, None, engine, limit)
     assert limit is None or plan.workspace_bytes <= limit
     assert plan.one_graph != stage.needs_library
-    plan(input, weight, output, bias)
+    output = plan(*there(engine, oracle.problem, numbers))
     return oracle.check(engine.to_host(output), **allowances(stage, oracle.problem))
 
 
@@ -172,18 +173,18 @@ def test_tensors_beyond_32_bit_indices(stage, engine):
 def test_a_plan_can_be_captured_and_allocates_nothing(stage, engine):
     """The plan's very first call is captured; what the graph computes is checked."""
     oracle, numbers = layer_case("conv12", 4)
-    input, weight, bias, output = there(engine, oracle.problem, numbers)
+    arrays = there(engine, oracle.problem, numbers)
     plan = Plan(oracle.problem, stage, None, engine)
     stream = cuda.stream()
     held = cuda.current_context().allocations
     before = len(held)
-    with captured(lambda own: plan(input, weight, output, bias, stream=own), stream) as graph:
+    with captured(lambda own: plan(*arrays, stream=own), stream) as graph:
         run_graph(graph, stream)
     for _ in range(3):
-        plan(input, weight, output, bias, stream=stream)
+        plan(*arrays, stream=stream)
     stream.synchronize()
     assert len(held) == before
-    assert oracle.check(engine.to_host(output)).ok
+    assert oracle.check(engine.to_host(arrays[2])).ok
 
 
 packed_stages = pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_packed_launches_are_numbas_own(stage, problem, engine):
     assert plan.packed
     assert plan.one_graph
     for seed in (3, 4):
-        input, weight, bias, output = on_gpu(engine, problem, seed)
+        input, weight, output, bias = on_gpu(engine, problem, seed)
         for added in (bias, None):
             plan(input, weight, output, added)
             packed = engine.to_host(output)
@@ -217,8 +218,8 @@ def test_packed_launches_with_pytorch(name, engine):
     problem = AWKWARD[0]
     plan = Plan(problem, stage_named(name), None, engine)
     arrays = on_gpu(engine, problem, 3)
-    expected = engine.to_host(plan(arrays[0], arrays[1], arrays[3], arrays[2]))
-    input, weight, bias, output = (
+    expected = engine.to_host(plan(*arrays))
+    input, weight, output, bias = (
         torch.as_tensor(array, device="cuda").clone() for array in arrays
     )
     torch.cuda.synchronize()
@@ -233,13 +234,14 @@ def test_packed_launches_in_cuda_cores_graph(engine):
 
     problem = AWKWARD[0]
     plan = Plan(problem, stage_named("s11"), None, engine)
-    input, weight, bias, output = on_gpu(engine, problem, 3)
-    expected = engine.to_host(plan(input, weight, output, bias))
+    arrays = on_gpu(engine, problem, 3)
+    output = plan(*arrays)
+    expected = engine.to_host(output)
     output.copy_to_device(poisoned(problem))
     device = Device()
     device.set_current()
     builder = device.create_graph_builder().begin_building()
-    plan(input, weight, output, bias, stream=builder)
+    plan(*arrays, stream=builder)
     graph = builder.end_building().complete()
     stream = device.create_stream()
     graph.launch(stream)
@@ -252,19 +254,18 @@ def test_packed_launches_from_other_threads(engine):
     problem = AWKWARD[0]
     plan = Plan(problem, stage_named("s01"), None, engine)
     sets = [on_gpu(engine, problem, seed) for seed in range(8)]
-    expected = [engine.to_host(plan(x, w, output, bias)) for x, w, bias, output in sets]
-    for *_, output in sets:
+    expected = [engine.to_host(plan(*arrays)) for arrays in sets]
+    for _, _, output, _ in sets:
         output.copy_to_device(poisoned(problem))
 
-    def many(arrays: Any) -> None:
-        input, weight, bias, output = arrays
+    def many(arrays: Any) -> Any:
         for _ in range(200):
-            plan(input, weight, output, bias)
+            output = plan(*arrays)
+        return output
 
     with ThreadPoolExecutor(len(sets)) as pool:
-        list(pool.map(many, sets))
-    for (*_, output), right in zip(sets, expected, strict=True):
-        assert np.array_equal(right, engine.to_host(output))
+        for output, right in zip(pool.map(many, sets), expected, strict=True):
+            assert np.array_equal(right, engine.to_host(output))
 
 
 @pytest.mark.parametrize("name", ["s01", "s09", "s11"])
@@ -275,7 +276,7 @@ def test_a_capture_with_other_arrays_goes_on_while_plans_go(mode, name, engine):
     problem = AWKWARD[0]
     # More than the ten arrays that Numba lets wait before it frees them.
     plan, *leaving = (Plan(problem, stage_named(name), None, engine) for _ in range(13))
-    input, weight, bias, output = on_gpu(engine, problem, 3)
+    input, weight, output, bias = on_gpu(engine, problem, 3)
     expected = engine.to_host(plan(input, weight, output, bias))
     leaving[0](input, weight, output, bias)
     input, weight, bias = (torch.as_tensor(a, device="cuda") for a in (input, weight, bias))
@@ -331,17 +332,16 @@ def test_calls_under_way_keep_their_arrays(name, engine):
     """Thirty calls are handed over before the first has ended, each with other arrays."""
     problem = ConvProblem(8, 32, 56, 56, 64, 3)
     plan = Plan(problem, stage_here(name), None, engine)
-    sets = [on_gpu(engine, problem, seed)[:3] for seed in range(3)]
-    outputs = [on_gpu(engine, problem, 0)[3] for _ in range(30)]
+    sets = [on_gpu(engine, problem, seed) for seed in range(3)]
+    outputs = [on_gpu(engine, problem, 0)[2] for _ in range(30)]
     for call, output in enumerate(outputs):
-        input, weight, bias = sets[call % 3]
+        input, weight, _, bias = sets[call % 3]
         plan(input, weight, output, bias)
     results = [engine.to_host(output) for output in outputs]
-    for (input, weight, bias), result in zip(sets, results, strict=False):
-        by_numba = on_gpu(engine, problem, 0)[3]
-        for step in plan.steps(input, weight, by_numba, bias):
+    for arrays, result in zip(sets, results, strict=False):
+        for step in plan.steps(*arrays):
             step(None)
-        assert np.array_equal(result, engine.to_host(by_numba))
+        assert np.array_equal(result, engine.to_host(arrays[2]))
     assert all(np.array_equal(one, results[call % 3]) for call, one in enumerate(results))
     assert not np.array_equal(results[0], results[1])
 
@@ -365,20 +365,20 @@ def test_a_packed_launch_that_cannot_be_raises(engine):
     (step,) = made.program.launches
     too_large = replace(made.program, launches=(replace(step, block=(2048,)),))
     plan = Plan(problem, made.stage, made.tile, engine, program=too_large)
-    input, weight, bias, output = on_gpu(engine, problem, 3)
+    arrays = on_gpu(engine, problem, 3)
     with pytest.raises(RuntimeError, match=r"^CUDA could not launch direct: CUDA_ERROR_"):
-        plan(input, weight, output, bias)
-    assert np.isnan(engine.to_host(output)).all()
-    made(input, weight, output, bias)  # what was refused harms nothing after it
-    assert np.isfinite(engine.to_host(output)).all()
+        plan(*arrays)
+    assert np.isnan(engine.to_host(arrays[2])).all()
+    # What was refused harms nothing after it.
+    assert np.isfinite(engine.to_host(made(*arrays))).all()
 
 
 @stages
 def test_times_are_possible(stage, engine):
     oracle, numbers = layer_case("conv12", 4)
-    input, weight, _, output = there(engine, oracle.problem, numbers)
+    arrays = there(engine, oracle.problem, numbers)
     plan = Plan(oracle.problem, stage, None, engine)
-    timing = measure(lambda stream: plan(input, weight, output, stream=stream))
+    timing = measure(lambda stream: plan(*arrays, stream=stream))
     assert 0 < timing.median_ms < 1000
     assert oracle.problem.flops / timing.median_ms * 1e3 < engine.peak_flops()
 
@@ -405,16 +405,16 @@ def test_library_calls_by_either_library(name, library, engine, monkeypatch):
     problem = AWKWARD[1]
     numbers = random_tensors(problem, 5, integers=True)
     oracle = Oracle(problem, *numbers)
-    input, weight, bias, output = there(engine, problem, numbers)
+    arrays = there(engine, problem, numbers)
     plan = Plan(problem, stage_named(name), None, engine)
     stream = cuda.stream()
-    plan(input, weight, output, bias, stream=stream)
+    output = plan(*arrays, stream=stream)
     stream.synchronize()
     assert oracle.check(engine.to_host(output)).ok
     if library == "cupy":
         return  # it refuses cuBLAS while a graph is captured: docs/engines.md
     output.copy_to_device(poisoned(problem))
-    with captured(lambda own: plan(input, weight, output, bias, stream=own), stream) as graph:
+    with captured(lambda own: plan(*arrays, stream=own), stream) as graph:
         assert np.isnan(engine.to_host(output)).all()  # captured, not run
         run_graph(graph, stream)
     assert oracle.check(engine.to_host(output)).ok
@@ -425,12 +425,12 @@ def test_pytorch_s_calls_are_float32_where_its_user_allows_tf32(name, engine):
     torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
     matmul, problem = torch.backends.cuda.matmul, TEACHING
     numbers = random_tensors(problem, 6)
-    input, weight, bias, output = there(engine, problem, numbers)
+    arrays = there(engine, problem, numbers)
     matmul.allow_tf32 = True
     try:
         a, b = (torch.rand(64, 64, device="cuda") for _ in range(2))
         assert (a @ b - (a.double() @ b.double())).abs().max() > 1e-4  # it does round
-        Plan(problem, stage_named(name), None, engine)(input, weight, output, bias)
+        output = Plan(problem, stage_named(name), None, engine)(*arrays)
         assert matmul.allow_tf32
     finally:
         matmul.allow_tf32 = False
@@ -454,6 +454,13 @@ def on_the_gpu(kernel: Any, grid: Any, block: Any, *arrays: np.ndarray) -> np.nd
     last = cuda.to_device(np.full_like(arrays[-1], np.nan))
     kernel[grid, block](*there, last)
     return last.copy_to_host()
+
+
+def check_as_simulated(kernel: Any, grid: Any, block: Any, *arrays: np.ndarray) -> None:
+    """The GPU gives the last array the same numbers as the strict simulator."""
+    wanted = arrays[-1]
+    Simulator().launch(kernel, grid, block, *arrays)
+    np.testing.assert_array_equal(on_the_gpu(kernel, grid, block, *arrays), wanted)
 
 
 @pytest.mark.parametrize("spread", [0, 3, 20])
@@ -496,10 +503,7 @@ def test_a_warpgroup_s_products_are_the_simulator_s_to_the_bit(N, groups):
         if not seed:
             a[0, 2, 5], a[1, 33, 15], b[0, 1, 3], b[1, 9, 7] = NAN, INF, -INF, NAN
         wanted = np.full((2, 64, N), NAN, np.float32)
-        shape = 2 // groups, 128 * groups
-        Simulator().launch(make_products(N, groups), *shape, a, b, wanted)
-        found = on_the_gpu(make_products(N, groups), *shape, a, b, wanted)
-        np.testing.assert_array_equal(found, wanted)
+        check_as_simulated(make_products(N, groups), 2 // groups, 128 * groups, a, b, wanted)
 
 
 INF, NAN, MOST = np.inf, np.nan, float(np.finfo(np.float32).max)
@@ -517,9 +521,7 @@ def test_tensor_cores_have_the_simulator_s_special_values():
     )
     a, b = np.zeros((len(SPECIAL), 16, 8), np.float32), np.zeros((len(SPECIAL), 8, 8), np.float32)
     a[:, :, :1], b[:, :1], c = left, right, np.broadcast_to(total, a.shape).copy()
-    wanted = np.empty_like(c)
-    Simulator().launch(products, len(a), 32, a, b, c, wanted)
-    np.testing.assert_array_equal(on_the_gpu(products, len(a), 32, a, b, c, c), wanted)
+    check_as_simulated(products, len(a), 32, a, b, c, np.empty_like(c))
 
 
 @pytest.mark.parametrize("kernel", [roundings, splits])
@@ -529,6 +531,4 @@ def test_numbers_are_rounded_to_tf32_and_split_as_by_the_simulator(kernel):
     special = np.array([*special, 1 + 3 * tie], np.float32)
     numbers = np.append(random_products(100, 8, 40)[0].ravel(), special)
     wanted = np.empty((numbers.size, 2) if kernel is splits else numbers.size, np.float32)
-    grid = 1 + numbers.size // 256
-    Simulator().launch(kernel, grid, 256, numbers, wanted)
-    np.testing.assert_array_equal(on_the_gpu(kernel, grid, 256, numbers, wanted), wanted)
+    check_as_simulated(kernel, 1 + numbers.size // 256, 256, numbers, wanted)
