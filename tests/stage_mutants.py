@@ -18,10 +18,11 @@ import ast
 import json
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import groupby, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -199,14 +200,10 @@ def _changes(node, names, source):
             isinstance(part, ast.Call) for part in (one, two)
         ):
             yield "index", value, f"{text(two)}, {text(one)}"
-        case ast.BinOp(op=ast.Add(), left=ast.BinOp(op=ast.Mult()) as product, right=rest) if text(
-            product.left
-        ) != text(rest):
-            yield (
-                "index",
-                node,
-                f"({text(rest)}) * {_tight(text(product.right))} + {text(product.left)}",
-            )
+        case ast.BinOp(op=ast.Add(), left=ast.BinOp(op=ast.Mult()) as product, right=rest):
+            row, width, column = map(text, (product.left, product.right, rest))
+            if row != column:
+                yield "index", node, f"({column}) * {_tight(width)} + {row}"
         case ast.Attribute(value=ast.Attribute(attr="threadIdx" | "blockIdx"), attr="x" | "y"):
             yield "index", node, f"{text(node.value)}.{'y' if node.attr == 'x' else 'x'}"
         case ast.Name(id=name, ctx=ast.Load()):
@@ -238,27 +235,25 @@ def _tight(text):
 def modules() -> dict[str, tuple[str, ...]]:
     """The modules with kernels, and as which stages their mutants are checked: a stage's own; for
     what several share, those that import it, also where a library does the rest."""
-    found: dict[str, list[str]] = {}
+    own, shared = {}, defaultdict(tuple)
     for stage in LADDER:
         steps = stage.prepare(checker.PIXEL, stage.tiny_tile).launches
         if isinstance(steps[-1], Launch):
-            found[stage.module] = [stage.name]
-    for stage in LADDER:
+            own[stage.module] = (stage.name,)
         for one in imports_of(stage.module):
             if one.startswith("convlab.kernels."):
-                found.setdefault(one, []).append(stage.name)
-    return {module: tuple(names) for module, names in found.items()}
+                shared[one] += (stage.name,)
+    return own | shared
 
 
 def result_of(mutant: Mutant) -> str:
     """What ``convlab check`` makes of a mutant, as the first of its stages that rejects it."""
-    results = map(partial(_checked_as, mutant), modules()[mutant.module])
-    best = SURVIVED
-    for result in results:
-        if result == REJECTED:
-            return result
-        best = TOLD if TOLD in (best, result) else best
-    return best
+    found = set()
+    for name in modules()[mutant.module]:
+        found.add(_checked_as(mutant, name))
+        if REJECTED in found:
+            return REJECTED
+    return TOLD if TOLD in found else SURVIVED
 
 
 def _checked_as(mutant: Mutant, name: str) -> str:

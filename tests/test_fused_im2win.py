@@ -7,13 +7,10 @@ import tracemalloc
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from conftest import computed
 from test_stages import EIGHT_CHANNELS, FEW, TAIL
 
 from convlab import ConvProblem, Tile, plans, stages, trace_stage
-from convlab.engines import Engine
 from convlab.kernels import tile_heuristic, window_copies
 from convlab.kernels.window_copies import interleaved_lanes
 from convlab.oracle import random_tensors
@@ -91,18 +88,6 @@ def test_relu_with_split_sums_is_refused() -> None:
     problem = ConvProblem(1, 3, 6, 6, 5, 3)
     with pytest.raises(ValueError, match=r"splits is 2.*relu"):
         S12.prepare(problem, Tile(16, 32, 4, 4, 4), relu=True, splits=2)
-
-
-def test_relu_keeps_nan_and_what_is_positive(engine: Engine) -> None:
-    problem = ConvProblem(1, 3, 6, 6, 5, 3, padding=1)
-    numbers = random_tensors(problem, 3)
-    numbers[0][0, 1, 2, 2] = np.nan
-    plain, clipped = (
-        computed(S12, engine, problem, numbers, S12.tiny_tile, relu=relu) for relu in (False, True)
-    )
-    assert (plain < 0).any()
-    assert np.isnan(plain).any()
-    np.testing.assert_array_equal(clipped, np.where(plain < 0, np.float32(0), plain))
 
 
 # Where the threads of a warp are in a tile

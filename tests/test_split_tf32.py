@@ -161,10 +161,8 @@ def test_a_sum_that_overflows_is_added_in_another_order(stage: Stage, engine: En
     problem = ConvProblem(1, 8, 1, 3, 1, (1, 3))
     input, weight = np.ones(problem.input_shape, F), np.zeros(problem.weight_shape, F)
     weight[0, :2, 0] = [[-3e38, 3e38, 0], [-3e38, 0, 3.3e38]]
-    for options in ({}, {"relu": True}) if "relu" in stage.options else ({},):
-        numbers = input, weight, None
-        output = computed(stage, engine, problem, numbers, stage.tiny_tile, **options)
-        assert output.item() == pytest.approx(3e37, rel=1e-6)
+    output = check_with_and_without_relu(stage, engine, problem, (input, weight, None))
+    assert output.item() == pytest.approx(3e37, rel=1e-6)
 
 
 @each(*(stage for stage in RUN if stage is not UNPACKED[0]))  # s12b packs nothing
@@ -179,9 +177,8 @@ def test_a_constant_weight(stage: Stage, engine: Engine) -> None:
     kept[:] = 0
     output = on(np.full(problem.output_shape, NAN, F))
     ready(on(input), output)
-    result = Oracle(problem, input, weight, bias).check(
-        found := engine.to_host(output), split_products=True
-    )
+    found = engine.to_host(output)
+    result = Oracle(problem, input, weight, bias).check(found, split_products=True)
     assert result.ok, result
     assert np.isnan(found).any()
 
