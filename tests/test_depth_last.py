@@ -13,14 +13,7 @@ from convlab.engines import Engine
 from convlab.kernels import depth_last
 from convlab.kernels.depth_last import DEEPEST, depth_slices
 from convlab.kernels.im2col import columns_buffer
-from convlab.stage import Launch, Program
-from convlab.tracing.records import LaunchTrace
-
-
-def traced(launch: Launch, problem: ConvProblem) -> LaunchTrace:
-    buffers = depth_last.buffer(problem), columns_buffer(problem)
-    arrays = (np.zeros(prod(buffer.shape), np.float32) for buffer in buffers)
-    return trace(launch.kernel, launch.grid, launch.block, *arrays).main
+from convlab.stage import Program
 
 
 # 256 columns a block, rows of 64 pixels: a warp's pixels are neighbours in the input.
@@ -31,10 +24,11 @@ def traced(launch: Launch, problem: ConvProblem) -> LaunchTrace:
 def test_whole_sectors_and_no_bank_conflict(depth: int, filter_size: int) -> None:
     more = filter_size - 1
     problem = ConvProblem(1, depth, 4 + more, 64 + more, 1, filter_size)
-    for launch, slices in zip(
-        depth_last.im2col_launches(problem), depth_slices(depth), strict=True
-    ):
-        accesses = traced(launch, problem).accesses
+    buffers = depth_last.buffer(problem), columns_buffer(problem)
+    arrays = [np.zeros(prod(buffer.shape), np.float32) for buffer in buffers]
+    launches = depth_last.im2col_launches(problem)
+    for launch, slices in zip(launches, depth_slices(depth), strict=True):
+        accesses = trace(launch.kernel, launch.grid, launch.block, *arrays).main.accesses
         assert [(a.array, a.operation, a.width) for a in accesses] == [
             ("depth_last", "load", 16), ("S", "store", 4), ("S", "load", 16),
             ("columns", "store", 16),

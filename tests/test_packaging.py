@@ -81,13 +81,12 @@ def test_an_extra_has_one_cuda_and_the_version_ranges_of_the_core(extra):
 
 def test_both_cudas_have_the_same_baselines():
     """Those of `baselines`, which the table of 002 calls, and CuPy."""
-    names = [
-        {re.sub("cuda1[23]x", "cuda", entry.name) for entry in resolved(extra)}
-        for extra in ("baselines-cu12", "baselines-cu13")
-    ]
-    assert names[0] == names[1]
-    baselines = {entry.name for entry in resolved("baselines")}
-    assert names[0] - baselines == {"cupy-cuda", "numba-cuda"}
+    of_12, of_13, baselines = (
+        {re.sub("cuda1[23]x", "cuda", entry.name) for entry in resolved(f"baselines{end}")}
+        for end in ("-cu12", "-cu13", "")
+    )
+    assert of_12 == of_13
+    assert of_12 - baselines == {"cupy-cuda", "numba-cuda"}
     assert baselines >= {"torch", "unfoldNd", "array-api-compat"}
 
 
@@ -111,19 +110,18 @@ def test_versions_that_fit_each_other(extra, package, inside, outside):
     assert not all(one.contains(outside) for one in ranges)
 
 
-def imported_at_once(tree: ast.Module) -> Iterator[str]:
+def imported_at_once(node: ast.AST) -> Iterator[str]:
     """Top-level packages that come with a module: not those that a function or a type needs."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        match waiting.pop():
-            case ast.Import(names):
-                yield from (alias.name.split(".")[0] for alias in names)
-            case ast.ImportFrom(module=str(module), level=0):
-                yield module.split(".")[0]
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.If(ast.Name("TYPE_CHECKING")):
-                pass
-            case node:
-                waiting.extend(ast.iter_child_nodes(node))
+    match node:
+        case ast.Import(names):
+            yield from (alias.name.split(".")[0] for alias in names)
+        case ast.ImportFrom(module=str(module), level=0):
+            yield module.split(".")[0]
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.If(ast.Name("TYPE_CHECKING")):
+            pass
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from imported_at_once(child)
 
 
 def test_a_plain_install_has_all_that_modules_import_at_once():
@@ -163,15 +161,11 @@ def test_nobody_is_told_to_install_the_other_convlab(texts):
 
 def test_the_repository_has_one_address(texts):
     address = PROJECT["urls"]["Repository"].removeprefix("https://github.com/")
-    named = re.compile(r"([\w.-]+/convlab)(?=/blob|/raw|/HEAD|/tree|@|\.git|$)", re.MULTILINE)
-    other = {
-        (path.name, found)
-        for path, text in texts.items()
-        for line in text.splitlines()
-        if "github" in line or "mybinder.org" in line
-        for found in named.findall(line)
-    }
-    assert {found for _, found in other} == {address}, other
+    named = re.compile(r"([\w.-]+/convlab)(?=/blob|/raw|/HEAD|/tree|@|\.git|$)")
+    lines = [(path.name, line) for path, text in texts.items() for line in text.splitlines()]
+    hosts = [(name, line) for name, line in lines if re.search(r"github|mybinder\.org", line)]
+    found = {(one, name) for name, line in hosts for one in named.findall(line)}
+    assert {one for one, _ in found} == {address}, found
 
 
 def test_the_version_stands_in_one_place_and_the_citation_names_it_and_the_address():

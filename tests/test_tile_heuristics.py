@@ -23,9 +23,9 @@ pytestmark = pytest.mark.same_in_cudasim
 RESULTS = Path(__file__).parents[1] / "docs/results"
 NAMES = ("s11", "s12", "s13", "s14")
 ALL = S11, S12, S13, S14 = [getattr(tile_heuristic, name.upper()) for name in NAMES]
-EACH = pytest.mark.parametrize("heuristic", ALL, ids=NAMES)
+STAGES = [*map(stage_named, NAMES)]
+EACH = pytest.mark.parametrize(("heuristic", "stage"), [*zip(ALL, STAGES, strict=True)], ids=NAMES)
 BOTH = pytest.mark.parametrize("heuristic", ALL[:2], ids=NAMES[:2])
-STAGE_OF = dict(zip(map(id, ALL), map(stage_named, NAMES), strict=True))
 MEASURED = {"s11": "tuned_s11_h200.json", "s12": "tuned_h200.json"}
 LAYERS = {name: paper_layer(name) for name in LAYER_NAMES}
 FEW_FILTERS = ConvProblem(8, 20, 120, 90, 6, (1, 7), padding=(0, 3))
@@ -103,7 +103,7 @@ FILTERS = (1, 6, 16, 17, 33, 64, 65, 96, 100, 192, 1000, 8_000_000)
 
 @EACH
 @pytest.mark.parametrize("channels", [1, 3, 24, 64])
-def test_there_are_candidates_for_every_problem_and_they_suit(heuristic, channels):
+def test_there_are_candidates_for_every_problem_and_they_suit(heuristic, stage, channels):
     for count, filters in product((1, 10_000_000), FILTERS):
         if heuristic is S14:  # its widest tile for one output an image
             filters = min(filters, 96 * 65535)
@@ -116,7 +116,7 @@ def test_there_are_candidates_for_every_problem_and_they_suit(heuristic, channel
             assert heuristic.estimated_cost(problem, tile) > 0
             assert not scalar or heuristic.most_scalar_sums >= tile.M_T * tile.N_T
             small = replace(problem, batch=1) if heuristic is S11 else problem
-            assert STAGE_OF[id(heuristic)].prepare(small, tile).tile == tile
+            assert stage.prepare(small, tile).tile == tile
 
 
 @BOTH
@@ -157,8 +157,7 @@ def test_s14_counts_a_block_that_has_an_sm_to_itself_as_one_and_a_half():
 
 
 @EACH
-def test_the_choice_is_the_cheapest_by_the_model(heuristic):
-    stage = STAGE_OF[id(heuristic)]
+def test_the_choice_is_the_cheapest_by_the_model(heuristic, stage):
     for problem in LAYERS.values():
         few = heuristic.most_outputs >= problem.M * problem.N
         costs = {
