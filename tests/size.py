@@ -41,11 +41,8 @@ def imported(file: Path) -> set[Path]:
             for place in (package / alias.name for alias in node.names):
                 ways = place.with_suffix(".py"), package.with_suffix(".py"), package / "__init__.py"
                 found.add(next(file for file in ways if file.is_file()))
-    return set(filter(is_followed, found))
-
-
-def is_followed(file: Path) -> bool:
-    return file.relative_to(SOURCE).parts[0].removesuffix(".py") in FOLLOWED
+    top = {file: file.relative_to(SOURCE).parts[0].removesuffix(".py") for file in found}
+    return {file for file in found if top[file] in FOLLOWED}
 
 
 def read_with(file: Path) -> set[Path]:

@@ -187,12 +187,9 @@ def test_a_plan_can_be_captured_and_allocates_nothing(stage, engine):
     assert oracle.check(engine.to_host(arrays[2])).ok
 
 
-packed_stages = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "stage", [stage for stage in STAGES if not stage.needs_library], ids=lambda stage: stage.name
 )
-
-
-@packed_stages
 @pytest.mark.parametrize("problem", AWKWARD, ids=str)
 def test_packed_launches_are_numbas_own(stage, problem, engine):
     """Bit by bit, with other arrays and without bias in later calls."""
