@@ -2,7 +2,7 @@
 
     PYTHONPATH=src:tests python -m stage_mutants              # all, into docs/results
     PYTHONPATH=src:tests python -m stage_mutants --only s05 --kind synchronisation
-    PYTHONPATH=src:tests python -m stage_mutants --sample 60 --new   # more of each file
+    PYTHONPATH=src:tests python -m stage_mutants --sample 60  # of each file
 
 Each run puts its results in the place of older ones of the same mutants.
 

@@ -81,12 +81,11 @@ class Report:
                 "ruleId": _rule(finding.kind),
                 "level": "error",
                 "message": {"text": str(finding)},
-                "locations": [_location(finding.file, finding.line)],
-                "relatedLocations": []
-                if finding.other_line in (None, finding.line)
-                else [_location(finding.file, finding.other_line)],
+                "locations": [here],
+                "relatedLocations": [] if there is None or there == here else [there],
             }
             for finding in self.findings
+            for here, there in [_locations(finding)]
         ]
         refused = [{"level": "error", "message": {"text": why}} for why in self.refused]
         invocation = {"executionSuccessful": not refused, "toolExecutionNotifications": refused}
@@ -102,6 +101,13 @@ def shown(file: str) -> str:
 
 def _rule(kind: str) -> str:
     return kind.replace(" ", "-")
+
+
+def _locations(finding: Finding) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Where a finding shows, and the other line that is part of it."""
+    other_file = finding.other_file or finding.file
+    other = None if finding.other_line is None else _location(other_file, finding.other_line)
+    return _location(finding.file, finding.line), other
 
 
 def _location(file: str, line: int | None) -> dict[str, Any]:
