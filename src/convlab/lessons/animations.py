@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 
 from convlab.lessons.maps import array_named
-from convlab.lessons.pictures import COLOURS, INK, NOBODY, PAPER, Picture
+from convlab.lessons.pictures import COLOURS, INK, NOBODY, PAPER, Picture, joined
 from convlab.lessons.timelines import ARRIVE, MULTIPLY, EventLog
 from convlab.tracing import LaunchTrace
 
@@ -56,7 +56,7 @@ def moving(
         f'width="{width}" height="{height}"><style>{style}</style>'
         f"{box(-MARGIN, -MARGIN, width, height, PAPER)}{ground}{groups}</svg>"
     )
-    return Picture(svg.encode(), width, height, alt, caption, kind="svg+xml")
+    return Picture(svg.encode(), width, height, alt, joined(caption), kind="svg+xml")
 
 
 def tile_over_input(launch: LaunchTrace, K_B: int) -> Picture:
@@ -85,11 +85,9 @@ def tile_over_input(launch: LaunchTrace, K_B: int) -> Picture:
             wide = (1 + len(others)) * BOX - 1
             frame += box(c * BOX, r * tall + h * BOX, wide, BOX - 1, colour)
         frames.append(frame + note(0, channels * tall, f"slice {k // K_B}, term k = {k}"))
-    caption = (
-        f"The pixels that a block loads, term after term, as the simulator ran it: {len(loads)} "
-        f"terms in slices of {K_B}, a colour for each slice. The block loads the same pixels again "
-        "and again, moved by a row or a column."
-    )
+    caption = f"""The pixels that a block loads, term after term, as the simulator ran it:
+        {len(loads)} terms in slices of {K_B}, a colour for each slice. The block loads the same
+        pixels again and again, moved by a row or a column."""
     alt = f"Animation: the tile of a block moves over {channels} channels in {len(loads)} steps"
     return moving(columns * BOX + 80, channels * tall + 8, ground, frames, 0.45, alt, caption)
 
@@ -110,11 +108,9 @@ def slices_in_buffers(**logs: EventLog) -> Picture:
                 if first <= frame * longest / FRAMES <= last:
                     what = COLOURS[part % len(COLOURS)], f"slice {part}"
                     frames[frame] += box(LEFT[head], top + 22, WIDE, HIGH, *what)
-    caption = (
-        "What thread 0 does as time goes on, as the simulator ran it: a slice is in flight from "
-        "its request until it lies in shared memory. With one buffer a thread fetches or "
-        "multiplies; with two, the next slice is in flight while this one is multiplied."
-    )
+    caption = """What thread 0 does as time goes on, as the simulator ran it: a slice is in flight
+        from its request until it lies in shared memory. With one buffer a thread fetches or
+        multiplies; with two, the next slice is in flight while this one is multiplied."""
     alt = f"Animation: slices come into shared memory and are multiplied, for {', '.join(logs)}"
     return moving(max(LEFT.values()) + WIDE, TALL * len(logs), ground, frames, 0.35, alt, caption)
 

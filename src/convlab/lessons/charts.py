@@ -65,10 +65,8 @@ def global_traffic(**traces: Trace) -> Picture:
                 kind = "im2win tensor" if name == "windows" else "other arrays"
                 size = arrays[name].itemsize * math.prod(arrays[name].shape) / 1024
                 panel.append((f"{stage}: {launch.kernel} {verb} {name}", {kind: size}))
-    caption = (
-        "The arrays of global memory that the kernels of each stage read and write, and their "
-        "sizes in KiB. The im2win tensor is orange."
-    )
+    caption = """The arrays of global memory that the kernels of each stage read and write, and
+        their sizes in KiB. The im2win tensor is orange."""
     colours = {"other arrays": COLOURS[0], "im2win tensor": COLOURS[1]}
     return bars({"KiB": panel}, caption, colours, size=8.5, label="{:.1f}".format)
 
@@ -117,12 +115,10 @@ def measured(*stages: str, layer: str = "conv9") -> Picture:
     times, title, where = _of_layer(layer, stages, "time_ms")
     problem = stored(layer)["problem"]
     images, channels, height, width = problem["input_shape"]
-    caption = (
-        f"The time of each stage on {where}; shorter is better. {layer.capitalize()} is {images} "
-        f"images of {channels} channels and {height}x{width} pixels, {problem['out_channels']} "
-        f"filters of {'x'.join(map(str, problem['kernel_size']))}: {problem['flops'] / 1e9:.1f} "
-        "billion floating-point operations."
-    )
+    caption = f"""The time of each stage on {where}; shorter is better. {layer.capitalize()} is
+        {images} images of {channels} channels and {height}x{width} pixels,
+        {problem["out_channels"]} filters of {"x".join(map(str, problem["kernel_size"]))}:
+        {problem["flops"] / 1e9:.1f} billion floating-point operations."""
     return bars({title: times}, caption, unit=" ms")
 
 
@@ -142,10 +138,8 @@ def measured_parts(*stages: str, layer: str = "conv9") -> Picture:
     for name, launches in times.items():
         *transforms, main = launches.values()
         parts[name] = {"layout transforms": sum(transforms), "main kernel": main}
-    more = (
-        "A layout transform reorders the input or the filter. In a whole run it leaves some of "
-        "its output in the cache, so the stage can be faster than the sum of its parts."
-    )
+    more = """A layout transform reorders the input or the filter. In a whole run it leaves some of
+        its output in the cache, so the stage can be faster than the sum of its parts."""
     return _parts(title, parts, where, more)
 
 
@@ -170,10 +164,8 @@ def measured_memory(*stages: str, layer: str = "conv9") -> Picture:
     """How much memory these stages took beside input, filter and output."""
     document, (row,) = _memory([layer])
     taken = {"input, filter, output": row["tensor_bytes"], **_of(stages, row["measured_bytes"])}
-    caption = (
-        f"The memory that the stages took beside the tensors, on an {document['device']}, batch "
-        f"{document['batch']}."
-    )
+    caption = f"""The memory that the stages took beside the tensors, on an {document["device"]},
+        batch {document["batch"]}."""
     sizes = {name: size / 2**20 for name, size in taken.items()}
     title = f"MiB for {layer.capitalize()}"
     return bars({title: sizes}, caption, unit=" MiB", label="{:,.0f}".format)
@@ -189,10 +181,8 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
             panel.append((label, {name: size / row["tensor_bytes"]}))
         panel.append(("", {}))
     names = [short_name(stage_named(stage).name) for stage in stages]
-    caption = (
-        "The memory that a stage takes beside input, filter and output, divided by the "
-        f"size of these three (1 is the dotted line), for {document['batch']} images."
-    )
+    caption = f"""The memory that a stage takes beside input, filter and output, divided by the size
+        of these three (1 is the dotted line), for {document["batch"]} images."""
     title, colours = (
         "workspace / (input + filter + output)",
         dict(zip(names, COLOURS, strict=False)),
@@ -204,11 +194,9 @@ def ladder_speeds(layer: str = "conv9") -> Picture:
     """How fast each stage of the ladder is: floating-point operations a second."""
     document = stored(layer)
     speeds = {short_name(one["name"]): one["tflops"] for one in document["stages"] if one["tflops"]}
-    caption = (
-        f"Every stage on {layer.capitalize()}, on {_where(document)}: the convolution's operations "
-        "divided by the time of the whole stage with its layout transforms, in TFLOP/s (10^12 a "
-        "second). More is better."
-    )
+    caption = f"""Every stage on {layer.capitalize()}, on {_where(document)}: the convolution's
+        operations divided by the time of the whole stage with its layout transforms, in TFLOP/s
+        (10^12 a second). More is better."""
     return bars({f"TFLOP/s on {layer.capitalize()}": speeds}, caption)
 
 
@@ -223,10 +211,9 @@ def measured_sweep(sweep: str, *stages: str) -> Picture:
             s01 = point["stages"]["s01_direct"]["time_ms"]
             found.setdefault(name, []).append(s01 / one["time_ms"])
     images, filters = points[0]["problem"].split(" * ")
-    caption = (
-        f"How many times as fast as s01 the stages are as {sweep} grows, on {_where(document)}. "
-        f"The first problem is {images} (images, channels, rows, columns) with filters {filters}."
-    )
+    caption = f"""How many times as fast as s01 the stages are as {sweep} grows, on
+        {_where(document)}. The first problem is {images} (images, channels, rows, columns) with
+        filters {filters}."""
     values = [point["value"] for point in points]
     return lines(values, found, "times as fast as s01", caption, ylim=(0, None), xlabel=sweep)
 
@@ -244,12 +231,10 @@ def memory_levels() -> Picture:
         grid.cell(6 - wide / 2, 1.7 * row, COLOURS[row], level["name"], wide=wide, high=1.3, size=9)
         grid.note(12.2, 1.7 * row + 0.65, ", ".join(facts), 9)
         told.append(f"{level['name']}: {', '.join(facts)}")
-    caption = (
-        f"The memories of {_where(document)}: the size of each, the cycles that a thread waits "
-        "for a number from it (the latency, with the arithmetic of the address), and how much all "
-        "threads together read from it in a second. Shared memory and the L1 cache are one memory, "
-        "which each kernel divides between the two."
-    )
+    caption = f"""The memories of {_where(document)}: the size of each, the cycles that a thread
+        waits for a number from it (the latency, with the arithmetic of the address), and how much
+        all threads together read from it in a second. Shared memory and the L1 cache are one
+        memory, which each kernel divides between the two."""
     return grid.finished(f"The memories of a GPU. {'; '.join(told)}", caption)
 
 

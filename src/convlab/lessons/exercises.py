@@ -6,8 +6,8 @@ hands over raises.
 
 from __future__ import annotations
 
-import importlib
 import math
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,6 +37,7 @@ from convlab.kernels.im2col import THREADS, make_im2col, pitch
 from convlab.kernels.receptive_field import channel_parallel_field
 from convlab.lessons import feedback
 from convlab.lessons.feedback import Feedback, Problem, graded, limited, ready, running
+from convlab.lessons.pictures import joined
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 from convlab.simulation.findings import SimulationError
@@ -51,6 +52,7 @@ PICTURE_SECONDS = 10.0  # that a launch may take, of which a picture is drawn
 FEW = 8  # numbers around a wrong one that are told
 MODEL = ConvProblem(1, 4, 6, 16, 16, 3, padding=1)
 IN_GROUPS = ConvProblem(2, 4, 5, 6, 6, (3, 2), (1, 2), 1, groups=2)
+UNITS = {"requests": "requests to global memory", "sectors": "sectors of global memory"}
 MANY_TERMS = 10**5  # of a problem: more take seconds
 
 
@@ -113,9 +115,9 @@ def part_of(stage: str, **parts: Any) -> Any:
     function that no stage has."""
     step = stage_named(stage)
     ((name, made),) = parts.items()
-    own = importlib.import_module(step.module)
+    own = sys.modules[step.module]
     used = sorted({str(getattr(one, "__module__", "")) for one in vars(own).values()})
-    others = [importlib.import_module(one) for one in used if one.startswith("convlab.kernels.")]
+    others = [sys.modules[one] for one in used if one.startswith("convlab.kernels.")]
     module = next((one for one in (own, *others) if hasattr(one, name)), None)
     if module is None:
         raise ValueError(f"{step.name} has no function {name!r}")
@@ -226,22 +228,12 @@ class On(NamedTuple):
     inputs: tuple[np.ndarray, ...]
 
 
-def _size(launch: On) -> int:
-    return sum(array.size for array in launch.inputs)
-
-
 @graded
 def check_kernel(
-    kernel: Any,
-    wanted: Callable[..., np.ndarray],
-    on: Iterable[On],
-    *,
-    fewest_sectors: bool = False,
-    each_once: bool = False,
-    busiest: int | None = None,
-    at_most: float = feedback.AS_FEW,
-    before: float | None = None,
-) -> Feedback:
+    kernel: Any, wanted: Callable[..., np.ndarray], on: Iterable[On], *,
+    fewest_sectors: bool = False, each_once: bool = False, busiest: int | None = None,
+    at_most: float = feedback.AS_FEW, before: float | None = None,
+) -> Feedback:  # fmt: skip
     """Check a kernel by what ``wanted``, NumPy on the same inputs, gives: the kernel gets the
     inputs of each launch and then the array to write to, of the shape and dtype wanted, which holds
     ``before``, by default what no kernel may leave there.
@@ -254,7 +246,8 @@ def check_kernel(
     ready(kernel, is_kernel)
     problems: dict[Any, Problem] = {}
     traces: list[LaunchTrace] = []
-    for launch in sorted(on, key=_size):  # the simplest that fails is told
+    by_size = sorted(on, key=lambda launch: sum(array.size for array in launch.inputs))
+    for launch in by_size:  # the simplest that fails is told
         right = np.asarray(wanted(*launch.inputs))
         with running():
             made, wrong, _ = tried(kernel, launch, right, before)
@@ -262,32 +255,27 @@ def check_kernel(
         traces.append(made)
     answers = (f"the answer is what NumPy gives, on {len(traces)} launches",)
     if problems:
-        return feedback.with_problems(
-            problems.values(), () if feedback.ANSWER in problems else answers
-        )
-    rows, advice = [], ""
+        right_ones = () if feedback.ANSWER in problems else answers
+        return feedback.with_problems(problems.values(), right_ones)
+    arrays = [array for launch in traces for array in launch.arrays if array.space == "global"]
+    sizes = [(math.prod(array.shape), array.itemsize) for array in arrays]
+    targets: dict[str, tuple[str, int]] = {}  # by what is counted: its name, and the fewest
     if fewest_sectors:
         # Not the fewest for the requests that there are: those of one lane need a sector each.
-        fewest = sum(
-            blocks_for(math.prod(array.shape) * array.itemsize, SECTOR_BYTES)
-            for launch in traces for array in launch.arrays if array.space == "global"
-        )  # fmt: skip
-        sectors = sum(launch.total("sectors") for launch in traces)
-        rows.append(feedback.row_of("sectors of global memory", sectors, fewest, at_most))
+        fewest = sum(blocks_for(elements * item, SECTOR_BYTES) for elements, item in sizes)
+        targets["sectors"] = "sectors of global memory", fewest
     if each_once:
-        arrays = [array for launch in traces for array in launch.arrays if array.space == "global"]
-        there = [math.prod(array.shape) for array in arrays]
-        by_warps = sum(blocks_for(elements, WARP) for elements in there)
-        for unit, name, fewest in (
-            ("lanes", "elements read and written", sum(there)),
-            ("requests", "requests to global memory", by_warps),
-        ):
-            yours = sum(launch.total(unit, launch.of(space="global")) for launch in traces)
-            rows.append(feedback.row_of(name, yours, fewest, at_most))
-        advice = "Which elements do several threads read or write?"
+        targets["lanes"] = "elements read and written", sum(elements for elements, _ in sizes)
+        by_warps = sum(blocks_for(elements, WARP) for elements, _ in sizes)
+        targets["requests"] = "requests to global memory", by_warps
+    rows = []
+    for unit, (name, fewest) in targets.items():
+        yours = sum(launch.total(unit, launch.of(space="global")) for launch in traces)
+        rows.append(feedback.row_of(name, yours, fewest, at_most))
     if busiest is not None:
         yours = max(map(_busiest, traces))
         rows.append(feedback.row_of("accesses of the busiest thread", yours, busiest, at_most))
+    advice = "Which elements do several threads read or write?" if each_once else ""
     return feedback.checked_by_counts(answers, rows, advice)
 
 
@@ -304,13 +292,11 @@ def tried(
     the output, which holds ``before`` first. Raises whatever the kernel raises."""
     if before is None:
         before = np.nan if right.dtype.kind == "f" else np.iinfo(right.dtype).max
-    poison = np.array(before, right.dtype)
-    output = np.full(right.shape, poison)
+    output = np.full(right.shape, before, right.dtype)
     inputs = [array.copy() for array in launch.inputs]
     made = trace(kernel, launch.grid, launch.block, *inputs, output).main
-    problems: dict[Any, Problem] = {}
-    for problem in feedback.of_findings(made.findings, kernel):
-        problems[problem.cause] = problem
+    found = feedback.of_findings(made.findings, kernel)
+    problems: dict[Any, Problem] = {problem.cause: problem for problem in found}
     if not all(map(np.array_equal, inputs, launch.inputs)):
         what = "The kernel changed its input, which it must only read."
         problems[feedback.INPUT] = Problem(feedback.INPUT, what)
@@ -318,16 +304,14 @@ def tried(
     if wrong.any():
         where = tuple(np.argwhere(wrong)[0].tolist())
         said = f"the kernel wrote {output[where]:.6g}"
-        if output[where] == poison:
-            said = "nothing was written there"
-        if output[where] != output[where]:
+        if np.isnan(output[where]):
             said = "nothing, or NaN, was written there"
-        what = (
-            f"With grid {launch.grid} and block {launch.block} the answer is wrong in "
-            f"{wrong.sum()} of {wrong.size} places, first at "
-            f"{where[0] if len(where) == 1 else list(where)}: {said}, wanted is "
-            f"{right[where]:.6g}."
-        )
+        elif output[where] == right.dtype.type(before):
+            said = "nothing was written there"
+        what = joined(f"""With grid {launch.grid} and block {launch.block} the answer is wrong in
+            {wrong.sum()} of {wrong.size} places, first at
+            {where[0] if len(where) == 1 else list(where)}: {said}, wanted is
+            {right[where]:.6g}.""")
         start = max(where[-1] - FEW // 4, 0)
         near = (*where[:-1], slice(start, start + FEW))
         named = zip(signature(kernel.py_func).parameters, launch.inputs, strict=False)
@@ -497,17 +481,14 @@ Case = tuple[tuple[Any, ...], On, np.ndarray, Any]
 
 
 def _on_problems(
-    made: Any,
-    cases: Callable[[ConvProblem], Iterable[Case]],
-    what: str,
+    made: Any, cases: Callable[[ConvProblem], Iterable[Case]], what: str,
     tried_on: Mapping[str, ConvProblem],
-) -> Feedback:
+) -> Feedback:  # fmt: skip
     """Check a function that makes a kernel on all cases of each problem; ``what`` begins a
     sentence that says what is right."""
     ready(made)
     problems: dict[Any, Problem] = {}
-    units = {"requests": "requests to global memory", "sectors": "sectors of global memory"}
-    counts = np.zeros((len(units), 2), int)  # the learner's and ours
+    counts = np.zeros((2, 2), int)  # of requests and sectors, the learner's and ours
     tried_on = {name: one for name, one in tried_on.items() if name != SPOILED}
     tried_on["an ordinary layer"] = MODEL
     wrong_on = set()
@@ -516,23 +497,21 @@ def _on_problems(
             with running(f"{made.__name__}: "):
                 kernel = made(*arguments)
             if not is_kernel(kernel):
-                said = f"{made.__name__} returned {kernel!r}: it must be a kernel"
-                raise feedback.broken(said)
+                raise feedback.broken(f"{made.__name__} returned {kernel!r}: it must be a kernel")
             with running():
                 theirs, wrong, _ = tried(kernel, launch, right)
-            if feedback.ANSWER in wrong:
+            if (answer := wrong.get(feedback.ANSWER)) is not None:
                 wrong_on.add(name)
-                wrong[feedback.ANSWER] = Problem(
-                    feedback.ANSWER, f"On {name!r} ({problem}): {wrong[feedback.ANSWER].what}"
-                )
+                on = f"On {name!r} ({problem}): {answer.what}"
+                wrong[feedback.ANSWER] = replace(answer, what=on)
             problems = problems | wrong | problems  # the first of each kind
             ours, *_ = tried(own, launch, right)
-            counts += [[theirs.total(unit), ours.total(unit)] for unit in units]
+            counts += [[one.total(unit) for one in (theirs, ours)] for unit in UNITS]
     count = len(tried_on)
     if problems:
         right_on = count - len(wrong_on)
         said = f"{what} right on {right_on} of {count} problems"
         return feedback.with_problems(problems.values(), (said,) * bool(right_on))
     told = (f"{what} what NumPy gives, on {count} problems",)
-    pairs = zip(units.values(), counts.tolist(), strict=True)
+    pairs = zip(UNITS.values(), counts.tolist(), strict=True)
     return feedback.checked_by_counts(told, [feedback.row_of(unit, *pair) for unit, pair in pairs])

@@ -28,8 +28,8 @@ import numpy as np
 from convlab.checking import Answer, Check
 from convlab.checking.checker import raised_by
 from convlab.convolution import reference
-from convlab.lessons.pictures import NOBODY, RIGHT, WRONG, Grid, Picture
-from convlab.lessons.progress import note
+from convlab.lessons.pictures import NOBODY, RIGHT, WRONG, Grid, Picture, joined
+from convlab.lessons.progress import history, note
 from convlab.oracle import random_tensors
 from convlab.simulation.findings import Finding, NotSimulated
 
@@ -131,7 +131,7 @@ class Feedback:
             text += [f"         {line}: {line.code}" for line in problem.lines]
             text += [f"         {problem.advice}"] * bool(problem.advice)
         if self.rows:
-            text.append(f"         {'':28}{'yours':>10}{'target':>10}")
+            text.append(f"{'yours':>47}{'target':>10}")
         for row in self.rows:
             numbers = f"{row.unit:28}{row.yours:10,.0f}{row.target:10,.0f}"
             text.append(f"         {numbers}  {row.mark}".rstrip())
@@ -252,10 +252,8 @@ def limited(seconds: float | None = None) -> Iterator[None]:
     except TooLong as error:
         lines = _loop_of(error)
         where = "in this loop" if lines else "at work"
-        what = (
-            f"After {seconds:.0f} seconds your code is still {where}; a right answer has "
-            "finished by then."
-        )
+        what = joined(f"""After {seconds:.0f} seconds your code is still {where}; a right answer has
+            finished by then.""")
         advice = "Does the loop's condition become false, and is its range as long as it must be?"
         problem = Problem(BROKEN, what, lines, advice if lines else "")
         raise Stopped(Feedback(HEADLINES[BROKEN], (problem,))) from None
@@ -294,12 +292,8 @@ def _loop_of(error: BaseException) -> tuple[Line, ...]:
             tree = ast.parse("".join(linecache.getlines(frame.filename)))
         except SyntaxError:
             return ()
-        around = [
-            node
-            for node in ast.walk(tree)  # outer ones first
-            if isinstance(node, ast.While | ast.For)
-            and node.lineno <= frame.lineno <= (node.end_lineno or node.lineno)
-        ]
+        loops = [node for node in ast.walk(tree) if isinstance(node, ast.While | ast.For)]
+        around = [one for one in loops if one.lineno <= frame.lineno <= (one.end_lineno or 0)]
         if around:
             loop = max(around, key=lambda node: (isinstance(node, ast.While), node.lineno))
             return _lines((frame.filename, loop.lineno))
@@ -312,49 +306,40 @@ def function_of(made: Any) -> FunctionType | None:
     return found if isinstance(found, FunctionType) else None
 
 
-def unfilled(made: Any) -> list[Line]:
-    """The lines of its cell, which IPython calls a file, that are still to be replaced."""
-    if (function := function_of(inspect.unwrap(made))) is None:
-        return []
-    cell = linecache.getlines(function.__code__.co_filename)
-    lines = enumerate(map(str.strip, cell), 1)
-    return [Line(number, line) for number, line in lines if line.startswith(EMPTY)]
-
-
-def stale(made: Any) -> Problem | None:
+def _stale(function: FunctionType, own: str) -> Problem | None:
     """What is wrong where the notebook's history has a later cell that was to define the function
-    anew and failed: the function is the one from before."""
-    function = function_of(inspect.unwrap(made))
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if function is None or shell is None:
-        return None
+    anew and failed: the function is that of the cell ``own``, from before."""
     defines = re.compile(rf"^[ ]*def {function.__name__}\(", re.MULTILINE)
-    cells = [cell.strip() for cell in shell.user_ns.get("In", ()) if defines.search(cell)]
-    own = "".join(linecache.getlines(file := function.__code__.co_filename)).strip()
-    before = own in cells or Path(file).is_relative_to(CONVLAB)
+    cells = [cell.strip() for cell in history() if defines.search(cell)]
+    before = own in cells or Path(function.__code__.co_filename).is_relative_to(CONVLAB)
     if not before or not cells or cells[-1] == own:
         return None
-    what, lines = "It raised an error when you last ran it, so there is nothing new to check", []
+    what = "It raised an error when you last ran it, so there is nothing new to check"
+    lines: tuple[Line, ...] = ()
     try:
         compile(cells[-1], "", "exec")
     except SyntaxError as error:
         number = error.lineno or 1
-        code = cells[-1].splitlines()[number - 1 : number]
-        what, lines = f"SyntaxError: {error.msg}", [Line(number, "".join(code).strip())]
+        code = "".join(cells[-1].splitlines()[number - 1 : number])
+        what, lines = f"SyntaxError: {error.msg}", (Line(number, code.strip()),)
     again = "Correct the cell above, run it, and then run this cell again."
-    return Problem(BROKEN, f"{what}.", tuple(lines), again)
+    return Problem(BROKEN, f"{what}.", lines, again)
 
 
 def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
-    """Raise :class:`Stopped` for lines still to be filled in, and for what ``is_one`` refuses."""
-    if (problem := stale(made)) is not None:
-        raise Stopped(Feedback("Not yet: the cell above did not run.", (problem,)))
-    if lines := unfilled(made):
+    """Raise :class:`Stopped` for a cell that failed, for lines still to be filled in, and for what
+    ``is_one`` refuses."""
+    lines: list[Line] = []
+    if (function := function_of(inspect.unwrap(made))) is not None:
+        cell = linecache.getlines(function.__code__.co_filename)  # IPython calls cells files
+        if (problem := _stale(function, "".join(cell).strip())) is not None:
+            raise Stopped(Feedback("Not yet: the cell above did not run.", (problem,)))
+        numbered = enumerate(map(str.strip, cell), 1)
+        lines = [Line(number, line) for number, line in numbered if line.startswith(EMPTY)]
+    if lines:
         these = "these lines" if len(lines) > 1 else "this line"
-        what = (
-            f"Write your own lines in the cell above in place of {these}; then run that cell and "
-            "this one again (Shift+Enter)."
-        )
+        what = joined(f"""Write your own lines in the cell above in place of {these}; then run that
+            cell and this one again (Shift+Enter).""")
         problem = Problem(UNFILLED, what, tuple(lines[:MOST_LINES]))
         raise Stopped(Feedback("Not filled in yet: your turn.", (problem,)))
     if not is_one(made):
@@ -432,30 +417,25 @@ def of_findings(findings: Iterable[Finding], kernel: Any = None) -> list[Problem
     for finding in findings:
         one = _of_finding(finding, kernel)
         problems.setdefault(one.cause, []).append(one)
-    return [_one_of(same) for same in problems.values()]
-
-
-def _one_of(same: list[Problem]) -> Problem:
-    """The one to tell, with the most lines of the learner's."""
-    shown = min(same, key=lambda one: sum(bool(line.library) for line in one.lines))
-    places = len({one.lines for one in same})
-    if places == 1:
-        return shown
-    more = f" The same happens at {places} pairs of lines; one fix may help at all of them."
-    return replace(shown, advice=shown.advice + more)
+    told = []
+    for same in problems.values():
+        shown = min(same, key=lambda one: sum(bool(line.library) for line in one.lines))
+        if (places := len({one.lines for one in same})) > 1:
+            more = f" The same happens at {places} pairs of lines; one fix may help at all of them."
+            shown = replace(shown, advice=shown.advice + more)
+        told.append(shown)
+    return told
 
 
 def _of_finding(finding: Finding, kernel: Any) -> Problem:
-    seen = ""
+    what = f"{_capital(finding.kind)}: {finding.what}"
     if finding.thread is not None:
-        block = "" if finding.block is None else f" of block {_place(finding.block)}"
-        seen = f", seen in thread {_place(finding.thread)}{block}"
+        what += f", seen in thread {_place(finding.thread)}"
+        what += "" if finding.block is None else f" of block {_place(finding.block)}"
     places = (finding.file, finding.line), (finding.other_file, finding.other_line)
-    lines = _lines(*places, kernel=kernel)
-    what = f"{_capital(finding.kind)}: {finding.what}{seen}."
     # A warp's barrier is in no lesson, and with it threads of other warps are the next finding.
-    remedy = finding.remedy.replace("syncwarp", "syncthreads")
-    return Problem(finding.kind, what, lines, f"What usually fixes it: {remedy}.")
+    remedy = f"What usually fixes it: {finding.remedy.replace('syncwarp', 'syncthreads')}."
+    return Problem(finding.kind, f"{what}.", _lines(*places, kernel=kernel), remedy)
 
 
 def _place(place: tuple[int, ...]) -> str:
@@ -474,10 +454,8 @@ def feedback_on(found: Check, stage: str, at_most: float, seed: int = 0) -> Feed
     if (telling := found.telling) is not None and telling.check is not None:
         many = sum(one.check is not None for one in wrong)
         on = f"{many} of {len(found.answers)}" if many < len(found.answers) else "all"
-        what = (
-            f"The answer is wrong on {on} problems. Of the simplest of them, {telling.name!r} "
-            f"({telling.problem}), {telling.error}."
-        )
+        what = joined(f"""The answer is wrong on {on} problems. Of the simplest of them,
+            {telling.name!r} ({telling.problem}), {telling.error}.""")
         problems.append(Problem(ANSWER, what, advice=_capital(found.advice or "")))
         picture = None if telling.wrong is None else side_by_side(telling, seed)
     if raised:
@@ -512,11 +490,12 @@ def side_by_side(answer: Answer, seed: int) -> Picture:
     grid, left = Grid(0.33, widest=12), 0
     for name, plane in planes.items():
         shown = plane[:MOST_ROWS, :MOST_COLUMNS]
-        wrong = answer.wrong[i, j] if name == "got" else np.zeros_like(plane, bool)
         grid.note(left, -0.9, name, 8)
-        for (row, column), number in np.ndenumerate(shown):
-            colour = WRONG if wrong[row, column] else RIGHT if name == "got" else NOBODY
-            grid.cell(left + column, row, colour, f"{number:.2g}", size=5.5)
+        for place, number in np.ndenumerate(shown):
+            colour = NOBODY
+            if name == "got":
+                colour = WRONG if answer.wrong[i, j][place] else RIGHT
+            grid.cell(left + place[1], place[0], colour, f"{number:.2g}", size=5.5)
         left += max(shown.shape[1], 5) + 1
     part = f"{answer.wrong.sum()} of {answer.wrong.size}"
     return grid.finished(
@@ -532,14 +511,13 @@ def row_of(unit: str, yours: float, target: float, at_most: float = AS_FEW) -> R
 def checked_by_counts(right: Sequence[str], rows: Sequence[Row], advice: str = "") -> Feedback:
     """Feedback on a right kernel: whether its memory traffic is as low as it should be."""
     rows = tuple(row for row in rows if row.yours or row.target)
-    many = [row for row in rows if not row.ok]
-    if not many:
+    if all(row.ok for row in rows):
         more = ": right, with no more memory traffic than it should have." if rows else "."
         return Feedback(f"Passed{more}", (), tuple(right), rows)
     told = ", ".join(
         f"{row.unit} ({row.yours / row.target:.1f} times the target)" if row.target else row.unit
-        for row in many
-    )
+        for row in rows if not row.ok
+    )  # fmt: skip
     headline = "Right, but not there yet: the kernel causes more memory traffic than it should."
     problem = Problem(COUNTS, f"Too many {told}.", advice=advice)
     return Feedback(headline, (problem,), tuple(right), rows)

@@ -71,15 +71,12 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
                 grid.cell(left + column, top + row, "none", edge=INK)
         left += blocks.shape[2] + 4
     sizes = [f"{' x '.join(map(str, one.shape))} = {one.size}" for one in (image, matrix, tensor)]
-    alt = (
-        f"An input of {sizes[0]} numbered pixels, its im2col matrix of {sizes[1]} and its im2win "
-        f"tensor of {sizes[2]}"
-    )
-    caption = (
-        f"{alt}, as the kernels of s03 and s10 write them. A colour is a column of the input; "
-        "channels stand below each other. Frames mark the window of one output: in im2win the part "
-        "of each channel is contiguous, and overlaps with the part of the window to the right."
-    )
+    alt = f"""An input of {sizes[0]} numbered pixels, its im2col matrix of {sizes[1]} and its im2win
+        tensor of {sizes[2]}"""
+    caption = f"""{alt}, as the kernels of s03 and s10 write them. A colour is a column of the
+        input; channels stand below each other. Frames mark the window of one output: in im2win the
+        part of each channel is contiguous, and overlaps with the part of the window to the
+        right."""
     return grid.finished(alt, caption)
 
 
@@ -104,10 +101,9 @@ def im2win_orders(problem: ConvProblem) -> Picture:
                           wide=length - 2 * inset, high=1 - 2 * inset)  # fmt: skip
         told.append(f"{len(tensor)} x {length}")
         top += p.C_i + 3.2
-    alt = (
-        f"The im2win tensor under one row of the output: a window is {told[0]} contiguous numbers "
-        f"in s10 and {told[1]} in s11, where the next window begins {step} numbers further on"
-    )
+    alt = f"""The im2win tensor under one row of the output: a window is {told[0]} contiguous
+        numbers in s10 and {told[1]} in s11, where the next window begins {step} numbers further
+        on"""
     caption = f"{alt}. A colour is a column of the input; two windows are framed, in black and red."
     return grid.finished(alt, caption)
 
@@ -143,17 +139,13 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
     grid.cells(left + p.N, 0, matrix[:, p.N :], lambda pixel: NOBODY, hatch="////")
     grid.frame(left + column, 0, 1, p.K)
     copies = np.bincount(matrix[:, : p.N].reshape(-1))[1:]
-    alt = (
-        f"Left {p.C_i} channels of {p.H_i} x {p.W_i} numbered pixels, right the matrix of {p.K} "
-        f"rows and {p.N} columns, each a window of the input"
-    )
-    caption = (
-        f"Frames mark what output pixel {column} (row {row}, column {across}) sees. Its pixels are "
-        "orange in all places to which the kernel copied them, because neighbouring windows share "
-        f"pixels. Each row is one term: channel r, filter row u, filter column v. {input.size} "
-        f"pixels became {p.K * p.N} numbers; a pixel is there up to {copies.max()} times. The "
-        "hatched columns only pad the rows."
-    )
+    alt = f"""Left {p.C_i} channels of {p.H_i} x {p.W_i} numbered pixels, right the matrix of {p.K}
+        rows and {p.N} columns, each a window of the input"""
+    caption = f"""Frames mark what output pixel {column} (row {row}, column {across}) sees. Its
+        pixels are orange in all places to which the kernel copied them, because neighbouring
+        windows share pixels. Each row is one term: channel r, filter row u, filter column v.
+        {input.size} pixels became {p.K * p.N} numbers; a pixel is there up to {copies.max()} times.
+        The hatched columns only pad the rows."""
     return grid.finished(alt, caption)
 
 
@@ -198,14 +190,10 @@ def column_of_windows(made: Any, stage: str, problem: ConvProblem, column: int) 
             here = terms.get((image, r, row, at), [])
             colour = COLOURS[r % len(COLOURS)] if here else NOBODY
             grid.cell(x + at, y + row, colour, only_or_count(here), size=8)
-    alt = (
-        f"Column {column} of the windows: {problem.K} terms, {(pixels == 0).sum()} of them "
-        f"padding, the others in {len(terms)} pixels of the input"
-    )
-    caption = (
-        f"On the left is column {column} of the matrix of windows, which is stored nowhere. On the "
-        "right are the pixels in which the kernel finds its terms. The same number is the same "
-        "term, and each colour is an input channel; `x2` means that the kernel takes a pixel for "
-        "two terms."
-    )
+    alt = f"""Column {column} of the windows: {problem.K} terms, {(pixels == 0).sum()} of them
+        padding, the others in {len(terms)} pixels of the input"""
+    caption = f"""On the left is column {column} of the matrix of windows, which is stored nowhere.
+        On the right are the pixels in which the kernel finds its terms. The same number is the same
+        term, and each colour is an input channel; `x2` means that the kernel takes a pixel for two
+        terms."""
     return grid.finished(alt, caption)

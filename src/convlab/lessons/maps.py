@@ -100,10 +100,9 @@ def who_does_what(
     grid.note(0, -0.8, f"{where}: which thread of {block} {verb} it", 9)
     found = spans(int(thread) for thread in threads.flat if thread >= 0)
     alt = f"{where} as a grid of {' x '.join(map(str, threads.shape))} boxes: threads {found}"
-    caption = (
-        f"Each box is an element of `{where}`; the number is the thread of {block} that {verb} it"
-        f"{', a colour is a warp' * int(threads.max() >= WARP)}. Grey boxes belong to other blocks."
-    )
+    caption = f"""Each box is an element of `{where}`; the number is the thread of {block} that
+        {verb} it{", a colour is a warp" * int(threads.max() >= WARP)}. Grey boxes belong to other
+        blocks."""
     return grid.finished(alt, caption)
 
 
@@ -128,15 +127,11 @@ def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Pic
     grid.note(0, start + M + 2.5, f"filter: M = {M} x K = {K}", 8)
     grid.note(start, start + M + 2.5, f"output: M = {M} x N = {N}", 8)
     block, size = _block(launch), _extent(outputs)
-    alt = (
-        f"Three matrices: filter {M} x {K}, windows {K} x {N}, output {M} x {N}. {block} computes "
-        f"{size} of the output, in {math.ceil(K / K_B)} slices of {K_B} terms"
-    )
-    caption = (
-        f"What {block} touches: its {size} outputs (violet), and the rows of the filter matrix and "
-        f"the columns of the windows that they need. Each colour is a slice of {K_B} terms: the "
-        "block fetches the slices one after the other."
-    )
+    alt = f"""Three matrices: filter {M} x {K}, windows {K} x {N}, output {M} x {N}. {block}
+        computes {size} of the output, in {math.ceil(K / K_B)} slices of {K_B} terms"""
+    caption = f"""What {block} touches: its {size} outputs (violet), and the rows of the filter
+        matrix and the columns of the windows that they need. Each colour is a slice of {K_B} terms:
+        the block fetches the slices one after the other."""
     return grid.finished(alt, caption)
 
 
@@ -193,11 +188,9 @@ def who_uses(
     alt = f"Pixel {[*pixel]} of the input and the {len(taps)} outputs that use it"
     if taps:
         alt += f", the first under filter tap {taps[0]}, the last under {taps[-1]}"
-    caption = (
-        f"The blue pixel is part of {len(taps)} outputs (orange). A box shows the filter tap `u,v` "
-        "under which the pixel lies for this output: the further down and right the output is, the "
-        "further up and left the tap is."
-    )
+    caption = f"""The blue pixel is part of {len(taps)} outputs (orange). A box shows the filter tap
+        `u,v` under which the pixel lies for this output: the further down and right the output is,
+        the further up and left the tap is."""
     return grid.finished(alt, caption)
 
 
@@ -225,15 +218,11 @@ def who_adds(launch: LaunchTrace, problem: ConvProblem) -> Picture:
         # 0 is a thread, too; -1, which is none, takes the last colour.
         colours = [colour] * (int(numbers.max()) + 1) + [NOBODY]
         grid.cells(left, top, numbers, colours, _number, edge=FAINT)
-    alt = (
-        f"{problem.C_i} grids of {H_o} x {W_o} threads, one for each input channel, and the grid "
-        f"of outputs, to each of which {times.max()} threads add"
-    )
-    caption = (
-        f"Each coloured box is a thread of {_block(launch)}, with its number, at the place of the "
-        "output pixel that it computes; a colour is an input channel. The last grid is output "
-        "channel 0: one thread of each colour adds to each of its pixels."
-    )
+    alt = f"""{problem.C_i} grids of {H_o} x {W_o} threads, one for each input channel, and the grid
+        of outputs, to each of which {times.max()} threads add"""
+    caption = f"""Each coloured box is a thread of {_block(launch)}, with its number, at the place
+        of the output pixel that it computes; a colour is an input channel. The last grid is output
+        channel 0: one thread of each colour adds to each of its pixels."""
     return grid.finished(alt, caption)
 
 
@@ -251,14 +240,10 @@ def region_and_field(launch: LaunchTrace, problem: ConvProblem) -> Picture:
         left += columns + 3
         sizes.append(_extent(plane))
     block, (field, region) = _block(launch), sizes
-    alt = (
-        f"{block} fetches {field} pixels of an input channel and computes {region} pixels of an "
-        "output channel"
-    )
-    caption = (
-        f"To compute the {region} outputs on the right (orange), {block} fetches the {field} "
-        "pixels on the left (blue) once: its receptive field."
-    )
+    alt = f"""{block} fetches {field} pixels of an input channel and computes {region} pixels of an
+        output channel"""
+    caption = f"""To compute the {region} outputs on the right (orange), {block} fetches the {field}
+        pixels on the left (blue) once: its receptive field."""
     return grid.finished(alt, caption)
 
 
@@ -283,14 +268,10 @@ def tile_of_threads(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) 
     grid.note(0, -0.7, f"{tile.shape[1]} pixels →", 10)
     grid.note(-0.8, 0, f"{len(tile)} channels →", 10, rotation=270, ha="center", va="top")
     rows, columns = _extent(tile == thread).split(" x ")
-    alt = (
-        f"A tile of {' x '.join(map(str, tile.shape))} outputs, computed by "
-        f"{len(set(tile[tile >= 0].tolist()))} threads. Thread {thread} computes "
-        f"{(tile == thread).sum()}, in {rows} of the rows and {columns} of the columns."
-    )
-    caption = (
-        "The outputs of one block: rows are output channels, columns output pixels; the number in "
-        f"a box is the thread that computes this output. Red is thread {thread}, yellow the rest "
-        f"of its warp. At most {MOST_COLUMNS} columns are shown."
-    )
+    alt = f"""A tile of {" x ".join(map(str, tile.shape))} outputs, computed by
+        {len(set(tile[tile >= 0].tolist()))} threads. Thread {thread} computes
+        {(tile == thread).sum()}, in {rows} of the rows and {columns} of the columns."""
+    caption = f"""The outputs of one block: rows are output channels, columns output pixels; the
+        number in a box is the thread that computes this output. Red is thread {thread}, yellow the
+        rest of its warp. At most {MOST_COLUMNS} columns are shown."""
     return grid.finished(alt, caption)

@@ -76,6 +76,11 @@ def step_through(trace: Trace) -> Viewer:
     return Viewer(trace)
 
 
+def joined(text: str) -> str:
+    """A text that is written over several lines, on one."""
+    return " ".join(text.split())
+
+
 def sheet(width: float, height: float, columns: int = 1) -> tuple[Any, list[Any]]:
     """An empty sheet of paper, in inches, and its panels, side by side, without axes."""
     from matplotlib.figure import Figure
@@ -93,7 +98,7 @@ def finished(figure: Any, alt: str, caption: str = "") -> Picture:
     """The sheet as a picture; ``alt`` begins with a capital. Without a caption, ``alt`` is one."""
     from matplotlib.text import Text
 
-    alt = alt[:1].upper() + alt[1:]
+    alt, caption = joined(alt[:1].upper() + alt[1:]), joined(caption)
     file = io.BytesIO()
     dpi = DOTS_PER_INCH * SHARPNESS
     figure.savefig(file, format="png", dpi=dpi, facecolor=PAPER, metadata={"Software": None})

@@ -48,14 +48,18 @@ def write(folder: Path, state: dict[str, Any]) -> None:
     write_whole(folder / FILE, (json.dumps(state, indent=1) + "\n").encode())
 
 
+def history() -> list[str]:
+    """The notebook's cells that were run, the one that runs now last; elsewhere none."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return list(shell.user_ns.get("In", ())) if shell is not None else []
+
+
 def note(result: str) -> None:
     """Count the try of the notebook's cell that runs now, if it is a learner's check and its folder
     keeps a ``progress.json``. A file that cannot be read or written is left: no check fails by it.
     """
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    cell = (shell.user_ns.get("In") or [""])[-1] if shell is not None else ""
-    here = Path()
-    if (marked := MARKED.match(cell)) is None or not (here / FILE).is_file():
+    marked, here = MARKED.match((history() or [""])[-1]), Path()
+    if marked is None or not (here / FILE).is_file():
         return
     with suppress(OSError, ValueError, KeyError, TypeError):
         state = read(here)

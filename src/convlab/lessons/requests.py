@@ -16,10 +16,8 @@ from convlab.tracing.records import Request
 from convlab.tracing.views import counted, statement_of
 
 MOST_SECTORS, MOST_READS = 40, 20
-LANES = (
-    "The number in a box is the lane that wants this word, and `x2` means that two lanes want it; "
-    "four neighbouring lanes have one colour."
-)
+LANES = """The number in a box is the lane that wants this word, and `x2` means that two lanes want
+    it; four neighbouring lanes have one colour."""
 LANES_AT_ONCE = {4: (32,), 8: (16, 32), 16: (8, 16)}  # by width, in shared memory
 
 
@@ -81,15 +79,11 @@ def _in_sectors(request: Request, words: dict[int, list[int]], above: str, who: 
             _box(grid, left + one, top, words.get(sector * per_sector + one, []), hatch="////")
     bytes_wanted = WORD_BYTES * len(words)
     verb = {"load": "read", "store": "write"}.get(request.operation, "change")
-    alt = (
-        f"{who} {verb} {len(words)} different numbers of {request.array}, {bytes_wanted} bytes, "
-        f"which lie in {counted(len(sectors), 'sector')} of {SECTOR_BYTES} bytes; "
-        f"{math.ceil(bytes_wanted / SECTOR_BYTES)} would be enough."
-    )
-    legend = (
-        f"Each row of eight boxes is a sector. {LANES} Memory moves the hatched boxes, too, "
-        "although no lane wants them."
-    )
+    alt = f"""{who} {verb} {len(words)} different numbers of {request.array}, {bytes_wanted} bytes,
+        which lie in {counted(len(sectors), "sector")} of {SECTOR_BYTES} bytes;
+        {math.ceil(bytes_wanted / SECTOR_BYTES)} would be enough."""
+    legend = f"""Each row of eight boxes is a sector. {LANES} Memory moves the hatched boxes, too,
+        although no lane wants them."""
     return grid, alt, legend
 
 
@@ -101,15 +95,12 @@ def _in_banks(request: Request, words: dict[int, list[int]], above: str, who: st
         grid.note(bank + 0.5, -0.5, str(bank), 6, ha="center")
         for row, lanes in enumerate(wavefronts):
             _box(grid, bank, row, lanes.get(bank, []), size=6)
-    alt = (
-        f"{who} want {len(words)} different words of {request.array}, which lie in "
-        f"{len({word % BANKS for word in words})} of the 32 banks: "
-        f"{counted(request.wavefronts, 'wavefront')}."
-    )
-    legend = (
-        "Columns are the 32 banks of shared memory, and rows are wavefronts. In each wavefront a "
-        f"bank delivers one word. Shared memory serves {at_once} lanes at a time. {LANES}"
-    )
+    alt = f"""{who} want {len(words)} different words of {request.array}, which lie in
+        {len({word % BANKS for word in words})} of the 32 banks:
+        {counted(request.wavefronts, "wavefront")}."""
+    legend = f"""Columns are the 32 banks of shared memory, and rows are wavefronts. In each
+        wavefront a bank delivers one word. Shared memory serves {at_once} lanes at a time.
+        {LANES}"""
     return grid, alt, legend
 
 
@@ -162,15 +153,11 @@ def thread_in_tile(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -
     grid.note(left + N_B, below, "outputs of the tile", 10, ha="right")
     each = (of_filter + of_windows) // requests
     several = f", each of which brings {each} numbers" if each > 1 else ""
-    alt = (
-        f"For one term thread {thread} makes {requests} reads from shared memory{several}: "
-        f"{of_filter} numbers of S_F and {of_windows} of S_I, for {mine.sum()} outputs."
-    )
-    caption = (
-        f"{alt} Blue elements come from the filter's slice, orange ones from the windows' slice; "
-        "red boxes are the outputs that the thread adds to. The number in a box is the number of "
-        "the read that brings this element."
-    )
+    alt = f"""For one term thread {thread} makes {requests} reads from shared memory{several}:
+        {of_filter} numbers of S_F and {of_windows} of S_I, for {mine.sum()} outputs."""
+    caption = f"""{alt} Blue elements come from the filter's slice, orange ones from the windows'
+        slice; red boxes are the outputs that the thread adds to. The number in a box is the number
+        of the read that brings this element."""
     if transposed:
         caption += " S_F is drawn with channels as rows; in memory it is transposed."
     return grid.finished(alt, caption)
@@ -225,10 +212,8 @@ def reads_in_turn(launches: dict[str, LaunchTrace]) -> Picture:
         grid.note(MOST_READS + 1, top + 0.8, reads, 10)
         told.append(f"{name}: {' '.join(names)}, {reads} reads per product")
     alt = f"Reads from shared memory in turn, F of S_F and I of S_I. {'; '.join(told)}"
-    caption = (
-        f"The first {MOST_READS} reads of warp 0 from shared memory, from left to right: "
-        "`F` (blue) reads the filter's slice `S_F`, `I` (orange) the windows' slice `S_I`; `F4` "
-        "and `I4` read four neighbours at once. On the right is the number of reads for each "
-        "product that a thread adds to a sum."
-    )
+    caption = f"""The first {MOST_READS} reads of warp 0 from shared memory, from left to right: `F`
+        (blue) reads the filter's slice `S_F`, `I` (orange) the windows' slice `S_I`; `F4` and `I4`
+        read four neighbours at once. On the right is the number of reads for each product that a
+        thread adds to a sum."""
     return grid.finished(alt, caption)

@@ -25,7 +25,7 @@ from convlab.lessons import feedback, pictures
 from convlab.lessons.exercises import On, check, ready_for, tried
 from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, Feedback, Problem, graded, running
 from convlab.lessons.maps import elements_of
-from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, only_or_count, spans
+from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, joined, spans
 from convlab.problem import ConvProblem
 from convlab.simulation import greenlets
 from convlab.stages import stage_named
@@ -40,23 +40,12 @@ def _one_warp(A, B, C):  # type: ignore[no-untyped-def]
     """``C = A @ B``: what the picture shows without a kernel."""
     group_id, thread_in_group = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
     zero = float32(0)
-    a = (
-        A[group_id, thread_in_group],
-        A[group_id + 8, thread_in_group],
-        A[group_id, thread_in_group + 4],
-        A[group_id + 8, thread_in_group + 4],
-    )
-    d = mma_tf32(
-        a,
-        (B[thread_in_group, group_id], B[thread_in_group + 4, group_id]),
-        (zero, zero, zero, zero),
-    )
-    (
-        C[group_id, 2 * thread_in_group],
-        C[group_id, 2 * thread_in_group + 1],
-        C[group_id + 8, 2 * thread_in_group],
-        C[group_id + 8, 2 * thread_in_group + 1],
-    ) = d
+    left = A[group_id, thread_in_group], A[group_id + 8, thread_in_group]
+    right = A[group_id, thread_in_group + 4], A[group_id + 8, thread_in_group + 4]
+    b = B[thread_in_group, group_id], B[thread_in_group + 4, group_id]
+    d = mma_tf32((*left, *right), b, (zero, zero, zero, zero))
+    C[group_id, 2 * thread_in_group], C[group_id, 2 * thread_in_group + 1] = d[0], d[1]
+    C[group_id + 8, 2 * thread_in_group], C[group_id + 8, 2 * thread_in_group + 1] = d[2], d[3]
 
 
 class Products(NamedTuple):
@@ -81,8 +70,11 @@ def products_of(kernel: Any, A: np.ndarray, B: np.ndarray) -> Products:
     with mock.patch.object(greenlets, "warp_mma", wraps=warp_mma) as heard:
         launch, wrong, output = tried(kernel, On(1, WARP, (A, B)), A @ B)
     calls = [call.args[0] for call in heard.call_args_list]
-    both = (("A", A), ("B", B))
-    names = {float(v): (name, *place) for name, x in both for place, v in np.ndenumerate(x)}
+    names = {
+        float(number): (name, *place)
+        for name, matrix in (("A", A), ("B", B))
+        for place, number in np.ndenumerate(matrix)
+    }
     return Products(launch, wrong, output, calls, names)
 
 
@@ -92,13 +84,8 @@ OPERANDS = ("a[0]", "a[1]", "a[2]", "a[3]", "b[0]", "b[1]")  # as PTX numbers th
 def wanted_of(lane: int) -> list[Place]:
     """Which element of A or B a lane must bring as each of ``OPERANDS``."""
     group_id, thread_in_group = divmod(lane, 4)
-    of_a = [
-        ("A", group_id, thread_in_group),
-        ("A", group_id + 8, thread_in_group),
-        ("A", group_id, thread_in_group + 4),
-        ("A", group_id + 8, thread_in_group + 4),
-    ]
-    return [*of_a, ("B", thread_in_group, group_id), ("B", thread_in_group + 4, group_id)]
+    of_a = [("A", group_id + i, thread_in_group + k) for k in (0, 4) for i in (0, 8)]
+    return [*of_a, *(("B", thread_in_group + k, group_id) for k in (0, 4))]
 
 
 def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
@@ -126,27 +113,23 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
         for row, column in np.ndindex(count, 8):
             lanes = held.get((matrix, row, column), [])
             colour = COLOURS[lanes[0] // 4] if lanes else NOBODY
-            grid.cell(left + column, top + row, colour, only_or_count(lanes), size=8.5)
+            grid.cell(left + column, top + row, colour, pictures.only_or_count(lanes), size=8.5)
     mine = sorted(place for place, lanes in held.items() if lane in lanes)
     for matrix, row, column in mine:
         grid.frame(at[matrix][0] + column, at[matrix][1] + row)
     who = f"lane {lane} (group_id = {lane // 4}, thread_in_group = {lane % 4})"
-    alt = (
-        f"Matrices A {rows} x 8, B 8 x 8 and C {rows} x 8. {len(present)} lanes come to the "
-        f"product; {who} holds {', '.join(map(_said, mine)) or 'nothing'}"
-    )
-    caption = (
-        "The number in a box is the lane that brings this element of A or B, or that gets this "
-        "element of C and writes it, as the simulator saw it; a colour is a group_id. "
-        f"Frames mark what {who} holds."
-    )
+    alt = f"""Matrices A {rows} x 8, B 8 x 8 and C {rows} x 8. {len(present)} lanes come to the
+        product; {who} holds {", ".join(_said(*place) for place in mine) or "nothing"}"""
+    caption = f"""The number in a box is the lane that brings this element of A or B, or that gets
+        this element of C and writes it, as the simulator saw it; a colour is a group_id. Frames
+        mark what {who} holds."""
     if missing := sorted(set(range(WARP)) - set(present)):
         caption += f" Lanes {spans(missing)} do not come to the call: their numbers are missing."
     return grid.finished(alt, caption)
 
 
-def _said(place: tuple[Any, ...]) -> str:
-    return f"{place[0]}[{place[1]}, {place[2]}]"
+def _said(matrix: str, row: int, column: int) -> str:
+    return f"{matrix}[{row}, {column}]"
 
 
 @graded
@@ -171,10 +154,8 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
             elif not stopped and ANSWER not in problems:
                 problems[ANSWER] = _why_wrong(found, A, B) or problem
         if len(found.calls) != 1 and not found.wrong:
-            what = (
-                f"The warp calls mma_tf32 {len(found.calls)} times; each lane must call it exactly "
-                "once, which is enough for the whole product."
-            )
+            what = joined(f"""The warp calls mma_tf32 {len(found.calls)} times; each lane must call
+                it exactly once, which is enough for the whole product.""")
             problems.setdefault(COUNTS, Problem(COUNTS, what))
     if problems:
         told = feedback.with_problems(problems.values())
@@ -200,10 +181,8 @@ def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
     lanes = found.calls[0]
     if missing := sorted(set(range(WARP)) - set(lanes)):
         columns = spans([lane // 4 for lane in missing])
-        what = (
-            f"Lanes {spans(missing)} do not come to mma_tf32, so what they hold of B (of columns "
-            f"{columns}) is missing in the sums of all lanes."
-        )
+        what = joined(f"""Lanes {spans(missing)} do not come to mma_tf32, so what they hold of B (of
+            columns {columns}) is missing in the sums of all lanes.""")
         return Problem(ANSWER, what)
     of = {"A": A, "B": B}
     for number, name in enumerate(OPERANDS):
@@ -229,13 +208,11 @@ def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
     if np.isnan(value):
         said = "holds nothing: no lane wrote it, or a lane wrote NaN"
     elif len(belongs) == 1:
-        said = f"holds the sum that belongs in {_said(('C', *belongs[0]))}"
+        said = f"holds the sum that belongs in {_said('C', *belongs[0])}"
     else:
         said = f"is {value:g}, wanted is {right[first]:g}"
-    what = (
-        f"The lanes pass the right numbers, but {len(places)} of {right.size} sums are wrong: "
-        f"{_said(('C', *first))} {said}."
-    )
+    what = joined(f"""The lanes pass the right numbers, but {len(places)} of {right.size} sums are
+        wrong: {_said("C", *first)} {said}.""")
     return Problem(ANSWER, what, advice=HOW["c"])
 
 
@@ -244,11 +221,10 @@ def _wrong_operand(
 ) -> Problem:
     """What the first of the lanes brings instead, and what their mistakes have in common."""
     lane, got, wanted = wrong[0]
-    brought = _said(names[got]) if got in names else f"{got:g}, which is in neither matrix,"
-    what = (
-        f"Lane {lane} (group_id = {lane // 4}, thread_in_group = {lane % 4}) brings {brought} as "
-        f"{name}; wanted is {_said(wanted)}. {len(wrong)} of {count} lanes bring a wrong {name}."
-    )
+    brought = _said(*names[got]) if got in names else f"{got:g}, which is in neither matrix,"
+    what = joined(f"""Lane {lane} (group_id = {lane // 4}, thread_in_group = {lane % 4}) brings
+        {brought} as {name}; wanted is {_said(*wanted)}. {len(wrong)} of {count} lanes bring a wrong
+        {name}.""")
     pairs = [(names.get(value, NOWHERE), place) for _, value, place in wrong]
     advice = HOW[name[0]]
     if all(found[0] not in (place[0], "") for found, place in pairs):
@@ -286,12 +262,9 @@ def bits_of_split(value: float) -> Picture:
     large, small = map(float, parts)
     caption = "TF32 can hold x, so large is the whole of x."
     if small:
-        caption = (
-            f"x = {float(number):.9g} is large + small = {large:.9g} + {small:.9g}, exactly. "
-            "A tensor core uses the coloured bits: the sign is red, the exponent orange, the "
-            "mantissa blue. Without the small part x is off by 1 part in "
-            f"{abs(number / small):,.0f}."
-        )
+        caption = f"""x = {float(number):.9g} is large + small = {large:.9g} + {small:.9g}, exactly.
+            A tensor core uses the coloured bits: the sign is red, the exponent orange, the mantissa
+            blue. Without the small part x is off by 1 part in {abs(number / small):,.0f}."""
     return grid.finished(f"The bits of x and of its two parts. {'; '.join(told)}", caption)
 
 
@@ -350,10 +323,8 @@ def errors_of_ways() -> dict[str, list[float]]:
 
 def errors_by_terms() -> Picture:
     """How far off sums are by four ways to multiply, against how many terms they have."""
-    caption = (
-        "How far sums of products of positive numbers are from the exact ones, on average (root of "
-        "the mean square), computed on the simulator. Less is better."
-    )
+    caption = """How far sums of products of positive numbers are from the exact ones, on average
+        (root of the mean square), computed on the simulator. Less is better."""
     title = "error, as a part of the sum"
     more = {"label": "{:.1e}", "yscale": "log", "xlabel": "terms"}
     return pictures.lines(SUM_TERMS, errors_of_ways(), title, caption, **more)
@@ -429,10 +400,8 @@ def _where_to_look(errors: np.ndarray, once: float) -> str:
     """The hint for wrong sums of ``LONG``, one tile of s13's, by which of them are wrong;
     ``once`` is how far those of one step are off."""
     if once < RIGHT < _mean(errors):
-        return (
-            "The sums are right for a single step of 8 terms, so the kernel combines the steps "
-            "wrongly: each step must begin with zeros and add its part to R_O."
-        )
+        return joined("""The sums are right for a single step of 8 terms, so the kernel combines the
+            steps wrongly: each step must begin with zeros and add its part to R_O.""")
     rows, columns = np.indices(errors.shape)
     quarters = rows // 8 % 2 * 2 + columns // 16 % 2
     told, parts = "", [f"part[{n}]" for n in range(4)]
@@ -442,27 +411,21 @@ def _where_to_look(errors: np.ndarray, once: float) -> str:
             told = f"Only the sums that come from {', '.join(wrong)} are wrong. "
             break
     if _mean(errors) < 2.0**-9:
-        told += (
-            f"The sums are nearly right: they are off by {_mean(errors):.0e} of themselves. The "
-            "large parts are multiplied well, but something of the small parts is missing. Are "
-            "there three products, each added to the one before, and is each part in its place?"
-        )
+        told += joined(f"""The sums are nearly right: they are off by {_mean(errors):.0e} of
+            themselves. The large parts are multiplied well, but something of the small parts is
+            missing. Are there three products, each added to the one before, and is each part in its
+            place?""")
     return told.strip()
 
 
 def _inexact(yours: float, before: float, ours: float) -> Problem:
-    what = (
-        f"Sums of {LONG.K} terms are off by {yours:.1e} of themselves on average, the stage's by "
-        f"{ours:.1e}."
-    )
-    advice = (
-        "The error does not grow with the number of terms, so it arises within a step: a tensor "
-        "core truncates what it adds to a large sum. In which order are the three products added?"
-    )
+    what = joined(f"""Sums of {LONG.K} terms are off by {yours:.1e} of themselves on average, the
+        stage's by {ours:.1e}.""")
+    advice = joined("""The error does not grow with the number of terms, so it arises within a step:
+        a tensor core truncates what it adds to a large sum. In which order are the three products
+        added?""")
     if yours > 1.5 * before:
-        advice = (
-            f"The error grows with the number of terms (with {SHORT.K} it is {before:.1e}): the "
-            "tensor core truncates each time it adds to a long sum. Begin every step with zeros, "
-            "and add its part to R_O by ordinary additions."
-        )
+        advice = joined(f"""The error grows with the number of terms (with {SHORT.K} it is
+            {before:.1e}): the tensor core truncates each time it adds to a long sum. Begin every
+            step with zeros, and add its part to R_O by ordinary additions.""")
     return Problem(ACCURACY, what, advice=advice)

@@ -181,12 +181,10 @@ def timeline(**logs: EventLog) -> Picture:
             f"data, and waits at {len(barriers)} barriers"
         )
     grid.note(0, 5.0 * len(logs) - 1.3, BELOW, 8, color=FAINT)
-    caption = (
-        "What thread 0 does, as the simulator ran it: a box with a number is a slice, a black line "
-        "a barrier. A slice is in flight from its request until it lies in shared memory. "
-        f"{'; '.join(told)}. The picture has no seconds: on a GPU a load has a latency of several "
-        "hundred cycles."
-    )
+    caption = f"""What thread 0 does, as the simulator ran it: a box with a number is a slice, a
+        black line a barrier. A slice is in flight from its request until it lies in shared memory.
+        {"; ".join(told)}. The picture has no seconds: on a GPU a load has a latency of several
+        hundred cycles."""
     return grid.finished(f"Timelines of thread 0. {'; '.join(told)}.", caption)
 
 
@@ -212,11 +210,9 @@ def pipeline_stages(one: EventLog) -> Picture:
     grid.note(0, 1.3 * len(places) + 0.3, BELOW, 8, color=FAINT)
     done = one.times(MULTIPLY)
     flying = np.array([(asked <= done) & (done <= came) for asked, came in flights[1:]])
-    caption = (
-        "Each line is a stage of the pipeline in shared memory. In a hatched box a slice is in "
-        "flight into the stage; in a coloured box with its number the thread multiplies it. Slices "
-        f"in flight while others are multiplied: at most {flying.sum(axis=0).max()}."
-    )
+    caption = f"""Each line is a stage of the pipeline in shared memory. In a hatched box a slice is
+        in flight into the stage; in a coloured box with its number the thread multiplies it. Slices
+        in flight while others are multiplied: at most {flying.sum(axis=0).max()}."""
     return grid.finished(f"The stages of the pipeline: {'; '.join(told)}", caption)
 
 
