@@ -37,11 +37,8 @@ def in_the_dark(A, B, C):
     zero = float32(0)
     if group_id < A.shape[0]:
         a = (A[group_id, thread_in_group], zero, A[group_id, thread_in_group + 4], zero)
-        d = mma_tf32(
-            a,
-            (B[thread_in_group, group_id], B[thread_in_group + 4, group_id]),
-            (zero, zero, zero, zero),
-        )
+        b = (B[thread_in_group, group_id], B[thread_in_group + 4, group_id])
+        d = mma_tf32(a, b, (zero, zero, zero, zero))
         C[group_id, 2 * thread_in_group], C[group_id, 2 * thread_in_group + 1] = d[0], d[1]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import linecache
+import runpy
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -94,13 +95,9 @@ class CheckResult:
 def answers_of(lesson: Lesson) -> dict[str, list[Answer]]:
     """The answers by exercise, as the lesson's file has them, and exercises as they are given."""
     path = CHECKOUT / "lessons/answers" / f"{lesson.name}.py"
-    there: dict[str, Any] = {}
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), there)
+    there = runpy.run_path(str(path))["ANSWERS"]
     blank = [exercise.name for exercise in lesson.exercises() if exercise.role == "exercise"]
-    return {
-        name: [given(UNFILLED)] * (name in blank) + answers
-        for name, answers in there["ANSWERS"].items()
-    }
+    return {name: [given(UNFILLED)] * (name in blank) + found for name, found in there.items()}
 
 
 def checked(lesson: Lesson, exercise: Cell, answer: Answer) -> CheckResult:
@@ -118,8 +115,7 @@ def feedback_on(lesson: Lesson, exercise: Cell, text: str) -> Feedback:
         elif cell.role == "check":
             _run(cell.text, there, show=False)
     _run(text, there)
-    feedback = _run(lesson.check_of(exercise.name).text, there)
-    assert isinstance(feedback, Feedback)
+    feedback: Feedback = _run(lesson.check_of(exercise.name).text, there)
     return feedback
 
 
@@ -158,8 +154,8 @@ def table(found: Sequence[CheckResult]) -> str:
             lines.append(f"| {result.exercise} | {result.answer.what} | {result.said}{mark} |")
         lines.append("")
     few = sum(result.answer.says == PASSED for result in found)
-    as_it_must = "each" if all(result.ok for result in found) else "NOT all"
-    lines.append(f"{len(found)} answers, {few} of them right; {as_it_must} checked as it must be.")
+    each = "each" if all(result.ok for result in found) else "NOT all"
+    lines.append(f"{len(found)} answers, {few} of them right; {each} checked as it must be.")
     return "\n".join(lines) + "\n"
 
 

@@ -24,8 +24,8 @@ COUNTS: dict[str, Callable[[LaunchTrace], float]] = {
     ),
     "requests to shared memory": lambda launch: launch.total("requests", launch.of(space="shared")),
     "wavefronts of shared memory": lambda launch: launch.total("wavefronts"),
-    "atomic additions": lambda launch: launch.total(
-        "requests", [access for access in launch.accesses if access.operation == "atomic"]
+    "atomic additions": lambda launch: sum(
+        one.requests for one in launch.accesses if one.operation == "atomic"
     ),
     "floating-point operations": lambda launch: launch.flops,
     "bytes an operation": lambda launch: launch.bytes_per_flop or 0,
@@ -36,8 +36,7 @@ def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
     """Counts of several launches as bars, a panel for each count. Raises ``ValueError`` for one
     that is not in ``COUNTS``."""
     for count in counts:
-        if count not in COUNTS:
-            raise ValueError(f"count is {count!r}: it must be one of {', '.join(COUNTS)}")
+        _require("count", count, COUNTS, "it must be one of")
     panels = {
         count: {name: COUNTS[count](launch) for name, launch in launches.items()}
         for count in counts
@@ -55,7 +54,7 @@ def as_bars(
 
 def global_traffic(**traces: Trace) -> Picture:
     """Which arrays of global memory the stages' launches read and write, and their sizes."""
-    panel: list[tuple[str, dict[str, float]]] = []
+    panel = []
     launches = [(stage, one) for stage, trace in traces.items() for one in trace.launches]
     for stage, launch in launches:
         arrays = {one.name: one for one in launch.arrays if one.space == "global"}
@@ -78,16 +77,16 @@ def result(name: str) -> dict[str, Any]:
     return document
 
 
-def _require_measured(kind: str, name: str, measured: Iterable[str]) -> None:
-    there = list(dict.fromkeys(measured))
+def _require(kind: str, name: str, known: Iterable[str], of: str = "measured were") -> None:
+    there = list(dict.fromkeys(known))
     if name not in there:
-        raise ValueError(f"{kind} is {name!r}: measured were {', '.join(there)}")
+        raise ValueError(f"{kind} is {name!r}: {of} {', '.join(there)}")
 
 
 def stored(layer: str = "conv9") -> dict[str, Any]:
     """What was measured of the ladder on a layer: ``convlab ladder --json``'s document."""
     files = sorted(folder_of("docs/results", "results").glob("ladder_*_h200.json"))
-    _require_measured("layer", layer, [file.name.split("_")[1] for file in files])
+    _require("layer", layer, [file.name.split("_")[1] for file in files])
     return result(f"ladder_{layer}_h200")
 
 
@@ -95,7 +94,7 @@ def _of(stages: Iterable[str], measured: Mapping[str, Any]) -> dict[str, Any]:
     """What was measured of these stages, by short name."""
     names = [stage_named(stage).name for stage in stages]
     for name in names:
-        _require_measured("stage", name, measured)
+        _require("stage", name, measured)
     return {short_name(name): measured[name] for name in names}
 
 
@@ -156,7 +155,7 @@ def _memory(layers: Iterable[str]) -> tuple[dict[str, Any], list[dict[str, Any]]
     document = result("memory")
     rows = {row["layer"]: row for row in document["layers"]}
     for layer in layers:
-        _require_measured("layer", layer, rows)
+        _require("layer", layer, rows)
     return document, [rows[layer] for layer in layers or rows]
 
 
@@ -176,18 +175,16 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
     document, rows = _memory(layers)
     panel: list[tuple[str, dict[str, float]]] = []
     for row in rows:
-        for name, size in _of(stages, row["workspace_bytes"]).items():
+        sizes = _of(stages, row["workspace_bytes"])
+        for name, size in sizes.items():
             label = f"{row['layer'].capitalize()} {name}"
             panel.append((label, {name: size / row["tensor_bytes"]}))
         panel.append(("", {}))
-    names = [short_name(stage_named(stage).name) for stage in stages]
     caption = f"""The memory that a stage takes beside input, filter and output, divided by the size
         of these three (1 is the dotted line), for {document["batch"]} images."""
-    title, colours = (
-        "workspace / (input + filter + output)",
-        dict(zip(names, COLOURS, strict=False)),
-    )
-    return bars({title: panel}, caption, colours, label="{:.2f}".format, line=1, high=0.15, size=8)
+    panels = {"workspace / (input + filter + output)": panel}
+    colours = dict(zip(sizes, COLOURS, strict=False))
+    return bars(panels, caption, colours, label="{:.2f}".format, line=1, high=0.15, size=8)
 
 
 def ladder_speeds(layer: str = "conv9") -> Picture:
@@ -203,7 +200,7 @@ def ladder_speeds(layer: str = "conv9") -> Picture:
 def measured_sweep(sweep: str, *stages: str) -> Picture:
     """How many times as fast as s01 these stages are as one size of a small problem changes."""
     document = result("channel_sweeps_h200")
-    _require_measured("sweep", sweep, [one["sweep"] for one in document["points"]])
+    _require("sweep", sweep, [one["sweep"] for one in document["points"]])
     points = [point for point in document["points"] if point["sweep"] == sweep]
     found: dict[str, list[float]] = {}
     for point in points:

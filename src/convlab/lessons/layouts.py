@@ -37,11 +37,8 @@ def made_of_numbers(stage: str, problem: ConvProblem) -> np.ndarray:
 
 def _coloured(grid: Grid, left: float, top: float, pixels: np.ndarray, W_i: int) -> None:
     """A matrix of numbered pixels, coloured by their columns of the input, ``W_i`` wide."""
-
-    def colour(pixel: int) -> str:
-        return COLOURS[(pixel - 1) % W_i % len(COLOURS)] if pixel else NOBODY
-
-    grid.cells(left, top, pixels, colour, str)
+    colours = [NOBODY, *(COLOURS[n % W_i % len(COLOURS)] for n in range(pixels.max()))]
+    grid.cells(left, top, pixels, colours, str)
 
 
 def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:

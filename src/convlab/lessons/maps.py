@@ -141,14 +141,13 @@ def one_thread(launch: LaunchTrace, thread: int) -> Picture:
     for array in launch.arrays:
         if array.space != "global" or len(array.shape) != 4:
             continue
-        read, changed, written = (
-            [element for who, element in elements_of(launch, array.name, does) if who == thread]
-            for does in ("load", "atomic", "store")
-        )
-        verb, colour = ("writes", COLOURS[1]) if written else ("reads", COLOURS[0])
-        tensor = np.zeros(array.shape, bool)
-        for element in (*read, *changed, *written):
-            tensor.flat[element] = True
+        verb, colour, tensor = "reads", COLOURS[0], np.zeros(array.shape, bool)
+        for operation in ("load", "atomic", "store"):
+            for who, element in elements_of(launch, array.name, operation):
+                if who == thread:
+                    tensor.flat[element] = True
+                    if operation == "store":
+                        verb, colour = "writes", COLOURS[1]
         told.append(f"{verb} {tensor.sum()} of {array.name}")
         for i, channel in np.argwhere(tensor.any(axis=(2, 3)))[:MOST_PLANES].tolist():
             grid.note(left, -0.9, f"{array.name}[{i}, {channel}]", 8)
@@ -168,10 +167,9 @@ def who_uses(
     read = elements_of(launch, "input", "load")
     readers = [thread for thread, element in read if element == wanted]
     uses = np.isin(threads_on(launch, "output"), readers)
-    strides, dilations, above_and_left = p.stride, p.dilation, (p.p_h, p.p_w)
 
     def tap(*output: int) -> str:
-        axes = zip(place, above_and_left, output, strides, dilations, strict=True)
+        axes = zip(place, (p.p_h, p.p_w), output, p.stride, p.dilation, strict=True)
         return ",".join(str((i + pad - o * s) // d) for i, pad, o, s, d in axes)
 
     grid, one = Grid(0.36), np.zeros((p.H_i, p.W_i), bool)
@@ -207,12 +205,10 @@ def who_adds(launch: LaunchTrace, problem: ConvProblem) -> Picture:
         if element < H_o * W_o:
             threads[channel_of[thread]].flat[element] = thread
             times.flat[element] += 1
-    grids = [
-        (f"threads that read input channel {r}", one, COLOURS[r % len(COLOURS)])
-        for r, one in enumerate(threads)
-    ]
-    grid, last = Grid(), ("output[0, 0]: how many add to it", times, NOBODY)
-    for place, (title, numbers, colour) in enumerate([*grids, last]):
+    grid, titles = Grid(), [f"threads that read input channel {r}" for r in range(len(threads))]
+    titles.append("output[0, 0]: how many add to it")
+    for place, (title, numbers) in enumerate(zip(titles, [*threads, times], strict=True)):
+        colour = NOBODY if numbers is times else COLOURS[place % len(COLOURS)]
         left, top = place % 2 * (W_o + 2), place // 2 * (H_o + 2.2)
         grid.note(left, top - 0.8, title, 9)
         # 0 is a thread, too; -1, which is none, takes the last colour.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 
@@ -54,15 +55,12 @@ def words_of(launch: LaunchTrace, request: Request) -> dict[int, list[int]]:
 Drawn = tuple[Grid, str, str]  # the picture, what it shows, and its legend
 
 
-def _box(
-    grid: Grid, column: int, row: float, lanes: list[int], size: float = 7, hatch: str = ""
-) -> None:
+def _box(grid: Grid, column: int, row: float, lanes: list[int], **style: Any) -> None:
     """A word of memory, with the lane that wants it, or how many lanes do."""
     colour = COLOURS[1] if len(lanes) > 1 else NOBODY
     if len(lanes) == 1:
         colour = COLOURS[lanes[0] // 4 % len(COLOURS)]
-    text = only_or_count(lanes)
-    grid.cell(column, row, colour, text, size=size, hatch="" if lanes else hatch)
+    grid.cell(column, row, colour, only_or_count(lanes), **style)
 
 
 def _in_sectors(request: Request, words: dict[int, list[int]], above: str, who: str) -> Drawn:
@@ -76,7 +74,8 @@ def _in_sectors(request: Request, words: dict[int, list[int]], above: str, who: 
     for place, sector in enumerate(shown):
         left, top = place // rows * (per_sector + 1), place % rows * 1.3
         for one in range(per_sector):
-            _box(grid, left + one, top, words.get(sector * per_sector + one, []), hatch="////")
+            lanes = words.get(sector * per_sector + one, [])
+            _box(grid, left + one, top, lanes, hatch="" if lanes else "////")
     bytes_wanted = WORD_BYTES * len(words)
     verb = {"load": "read", "store": "write"}.get(request.operation, "change")
     alt = f"""{who} {verb} {len(words)} different numbers of {request.array}, {bytes_wanted} bytes,

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import util
 from pathlib import Path
 from typing import NamedTuple
 
@@ -239,10 +240,9 @@ def stage_kernel(
 def stage_code(stage: str, name: str = "make_kernel") -> str:
     """A function of a stage's file without its annotations, after the imports and constants that
     it uses; other functions of the file are imported from it."""
-    shared = (PACKAGE.parent / f"kernels/{stage}.py").is_file()
-    backward = {one.name: one.module for one in BACKWARD}
-    named = backward.get(stage) or stage_named(stage).module if not shared else ""
-    module = named or f"convlab.kernels.{stage}"
+    module = {one.name: one.module for one in BACKWARD}.get(stage, f"convlab.kernels.{stage}")
+    if util.find_spec(module) is None:
+        module = stage_named(stage).module
     source = inspect.getsource(importlib.import_module(module))
     tree, lines = ast.parse(source), source.splitlines()
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -256,11 +256,9 @@ def stage_code(stage: str, name: str = "make_kernel") -> str:
     code, own = [], []
     for statement in tree.body:
         match statement:
-            case ast.ImportFrom(module=str(source)):
-                if names := [alias.name for alias in statement.names if alias.name in used]:
-                    code.append(f"from {source} import {', '.join(names)}")
-            case ast.Import():
-                code += [f"import {a.name}" for a in statement.names if a.name in used]
+            case ast.ImportFrom() | ast.Import():
+                statement.names = [alias for alias in statement.names if alias.name in used]
+                code += [ast.unparse(statement)] * bool(statement.names)
             case ast.FunctionDef() | ast.ClassDef() if statement.name in used:
                 own.append(statement.name)
     code += [f"from {module} import {', '.join(own)}"] * bool(own)

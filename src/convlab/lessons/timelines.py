@@ -100,7 +100,7 @@ class _EventRecorder(Counter[int]):
         assert self.launch.log is not None
         self.launch.arithmetic.operations = self
         self.log = self.launch.log
-        self.spans = tuple(self.log.spans)
+        self.after = [span for span in self.log.spans if span.name in AFTER]
         self.launch.run()
 
     def barrier(self, site: int, threads: int) -> None:
@@ -127,7 +127,6 @@ def event_log(stage: str, made: Any = None) -> EventLog:
         main, arrays = ready_for(made, stage, SMALL, SMALL_TILE, random_tensors(SMALL, 0))
         recorder = _EventRecorder(main, arrays)
     columns = recorder.columns
-    after = [span for span in recorder.spans if span.name in AFTER]
     found: list[tuple[float, str, int]] = [(at - 0.5, BARRIER, 0) for at in recorder.barriers]
     # A product and the addition that follows it are two operations, one instruction.
     found += [(at - 0.25, MULTIPLY, 0) for at in recorder.operations[::2]]
@@ -136,7 +135,7 @@ def event_log(stage: str, made: Any = None) -> EventLog:
     for at in np.flatnonzero((columns.thread == 0) & (columns.kind & WIDE == 0)).tolist():
         address, kind = int(columns.address[at]), int(columns.kind[at])
         at = int(columns.position[at])
-        if any(span.start <= address < span.end for span in after):
+        if any(span.start <= address < span.end for span in recorder.after):
             end = at
             break
         if address < GLOBAL and not kind & ISSUED:

@@ -45,9 +45,9 @@ def time_mine(made: Any, stage: str, problem: ConvProblem | None = None) -> Pict
 
     tensors = random_tensors(problem, 0)
     both = (step, replace(step, prepare=prepare))
-    names = (short, "yours")
     times = {}
-    for name, found in zip(names, ladder.run(problem, both, engine, tensors), strict=True):
+    ran = ladder.run(problem, both, engine, tensors)
+    for name, found in zip((short, "yours"), ran, strict=True):
         if found.ok and found.time_ms is not None:
             times[name] = found.time_ms
         else:
