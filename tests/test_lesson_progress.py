@@ -12,7 +12,7 @@ from test_docs import keys, listed
 from typer.testing import CliRunner
 
 from convlab.cli import app
-from convlab.lessons import progress
+from convlab.lessons import progress, source
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -31,22 +31,13 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def name_of(cell: dict) -> str:
+    return cell["metadata"].get("convlab", {}).get("cell", cell["id"])
+
+
 def cells(file: Path) -> dict[str, dict]:
     found = json.loads(file.read_text(encoding="utf-8"))["cells"]
-    return {cell["metadata"].get("convlab", {}).get("cell", cell["id"]): cell for cell in found}
-
-
-def change(file: Path, **texts: str) -> None:
-    """Give cells, by name, another text; an unknown name is a cell of one's own at the end."""
-    notebook = json.loads(file.read_text(encoding="utf-8"))
-    there = cells(file)
-    for name, text in texts.items():
-        own = {"cell_type": "code", "id": name, "metadata": {}, "source": text, "outputs": []}
-        found = [c for c in notebook["cells"] if c["id"] == there.get(name, {}).get("id")]
-        for cell in found:
-            cell["source"] = text
-        notebook["cells"] += [] if found else [own | {"execution_count": None}]
-    file.write_text(json.dumps(notebook), encoding="utf-8")
+    return {name_of(cell): cell for cell in found}
 
 
 def check(folder: Path, monkeypatch, mark: str, result: str) -> None:
@@ -108,16 +99,18 @@ def test_a_newer_release_keeps_answers_and_own_cells(mine, monkeypatch):
         next(name for name in cells(mine / LESSON) if name.startswith(f"{role}-"))
         for role in ("exercise", "hunt")
     )
-    change(mine / LESSON, **{exercise: "my answer", "own": "my cell"})
+    notebook = json.loads((mine / LESSON).read_text(encoding="utf-8"))
+    (answer,) = (cell for cell in notebook["cells"] if name_of(cell) == exercise)
+    answer["source"] = "my answer"
+    own = {"cell_type": "code", "id": "own", "metadata": {}, "source": "my cell", "outputs": []}
+    notebook["cells"].append(own | {"execution_count": None})
+    (mine / LESSON).write_text(json.dumps(notebook), encoding="utf-8")
     before = (mine / LESSON).read_bytes()
-
-    def newer(folder: Path):
-        for path, text in copies(folder):
-            yield path, text.replace(b"# FILL ME IN", b"# FILL IN").replace(b"cuda.", b"cuda2.")
-
-    from convlab.lessons.source import copies
-
-    monkeypatch.setattr("convlab.lessons.source.copies", newer)
+    copies = [
+        (path, text.replace(b"# FILL ME IN", b"# FILL IN").replace(b"cuda.", b"cuda2."))
+        for path, text in source.copies(mine)
+    ]
+    monkeypatch.setattr(source, "copies", lambda folder: copies)
     assert LESSON in run(mine, "--update")
     now = cells(mine / LESSON)
     assert now[exercise]["source"] == "my answer"

@@ -54,7 +54,8 @@ def no_compilers(monkeypatch):
 def quick(monkeypatch):
     """Checks on a single problem, which is also what is counted."""
     small = ConvProblem(1, 2, 4, 5, 3, 2)
-    monkeypatch.setattr(checker, "PROBLEMS", {"small": small})
+    for module in checker, exercises:
+        monkeypatch.setattr(module, "PROBLEMS", {"small": small})
     monkeypatch.setattr(exercises, "MODEL", small)
 
 
@@ -547,18 +548,6 @@ def test_beginners_mistakes_get_the_line_and_a_hint(line, said):
 # What launches show, and what a learner is told of it
 
 
-def in_a_notebook(monkeypatch, *cells):
-    """The names that cells define, as if IPython had run them; what fails defines nothing."""
-    there = {"In": []}
-    shell = Mock(user_ns=there)
-    monkeypatch.setitem(sys.modules, "IPython", Mock(get_ipython=lambda: shell))
-    for cell in cells:
-        there["In"].append(cell)
-        with suppress(SyntaxError, NameError):
-            answers._run(cell, there)
-    return there
-
-
 WHOLE = """from convlab.stages.s01_direct import make_kernel as own
 def make_kernel(problem):
     return own(problem)"""
@@ -574,7 +563,12 @@ def make_kernel(problem):
     ],
 )
 def test_a_cell_that_failed_is_no_longer_checked_as_it_was(quick, monkeypatch, last, said):
-    there = in_a_notebook(monkeypatch, WHOLE, last)
+    there = {"In": [WHOLE, last]}  # as if IPython had run them; what fails defines nothing
+    shell = Mock(user_ns=there)
+    monkeypatch.setitem(sys.modules, "IPython", Mock(get_ipython=lambda: shell))
+    for cell in there["In"]:
+        with suppress(SyntaxError, NameError):
+            answers._run(cell, there)
     found = lessons.check(there["make_kernel"], "s01")
     assert found.passed == (said is None)
     assert said is None or said in found.problems[0].what

@@ -47,13 +47,14 @@ def lessons(
     the old notebook as NAME.old.ipynb.
     """
     console = console_for(json_file)
-    if sum(map(bool, (status, hint, reset, update))) > 1:
+    given = sum(map(bool, (status, hint, reset, update)))
+    if given > 1:
         refuse("--status, --hint, --reset and --update exclude each other: give one")
     if json_file is not None and (hint or reset or update):
         refuse("--json has nothing to write with --hint, --reset or --update: give --status")
     if folder.exists() and not folder.is_dir():
         refuse(f"folder is {str(folder)!r}, which is a file: give a folder")
-    if status or hint or reset or update:
+    if given:
         if not folder.is_dir():
             refuse(f"folder is {str(folder)!r}, which does not exist: run convlab lessons first")
         with refusing(OSError, ValueError):
@@ -74,9 +75,9 @@ def lessons(
         command = how_to_install("lessons", "make lessons")
         refuse(f"JupyterLab is not installed: run {command}; --no-open works without it")
     written, kept = _copy(folder)
-    if (many := len(written)) > 0:
+    if many := len(written):
         console.print(Text(f"Copied {many} notebook{'s' * (many != 1)} to {folder}."))
-    if (many := len(kept)) > 0:
+    if many := len(kept):
         which = "notebooks that were" if many != 1 else "notebook that was"
         console.print(Text(f"Kept {many} {which} there already."))
     write_json(json_file, {"folder": str(folder), "written": written, "kept": kept})
@@ -92,8 +93,7 @@ def _copy(folder: Path) -> tuple[list[str], list[str]]:
     from convlab.lessons import progress
     from convlab.lessons.source import copies
 
-    written: list[str] = []
-    kept: list[str] = []
+    written, kept = list[str](), list[str]()
     with refusing(OSError, ValueError):
         folder.mkdir(parents=True, exist_ok=True)
         progress.write(folder, progress.read(folder))  # checks write to it only if it exists
@@ -111,25 +111,20 @@ def _notebooks(folder: Path, lesson: str = "") -> Notebooks:
     from convlab.lessons.source import copies
 
     found = {path: text for path, text in copies(folder) if path.parent == folder}
+    numbers = {number_of(path.stem): path for path in found}
     if not lesson:
         return found
-    chosen = {
-        path: text for path, text in found.items() if lesson in (path.stem, number_of(path.stem))
-    }
-    if not chosen:
-        numbers = ", ".join(number_of(path.stem) for path in found)
-        raise ValueError(f"lesson is {lesson!r}: it must be one of {numbers}")
-    return chosen
+    for number, path in numbers.items():
+        if lesson in (number, path.stem):
+            return {path: found[path]}
+    raise ValueError(f"lesson is {lesson!r}: it must be one of {', '.join(numbers)}")
 
 
 def _status(folder: Path) -> list[dict[str, Any]]:
     from convlab.lessons import progress
 
-    state = progress.read(folder)
-    return [
-        progress.row(path.stem, json.loads(text), state)
-        for path, text in _notebooks(folder).items()
-    ]
+    state, given = progress.read(folder), _notebooks(folder)
+    return [progress.row(path.stem, json.loads(text), state) for path, text in given.items()]
 
 
 def _next_tip(folder: Path, lesson: str) -> str:

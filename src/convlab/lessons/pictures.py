@@ -199,7 +199,7 @@ def bars(
     rows = max(map(len, panels.values()))
     legend = [Patch(color=colour, label=name) for name, colour in (colours or {}).items()]
     figure, axes = sheet(7.4, high * rows + 0.55 + 0.35 * (len(legend) > 1), len(panels))
-    told = []
+    told, words = [], {"fontsize": size, "color": INK}
     for axis, (title, panel) in zip(axes, panels.items(), strict=True):
         if isinstance(panel, Mapping):
             panel = [(name, {name: value}) for name, value in panel.items()]
@@ -211,9 +211,8 @@ def bars(
                 axis.barh(row, value, left=total, height=0.75, color=colour)
                 total += value
             axis.annotate(
-                label(total) if parts else "", (total, row), xytext=(5, 0),
-                textcoords="offset points", va="center",
-                fontsize=size, color=INK, bbox={"fc": PAPER, "ec": "none", "pad": 0.3},
+                label(total) if parts else "", (total, row), xytext=(5, 0), va="center",
+                textcoords="offset points", **words, bbox={"fc": PAPER, "ec": "none", "pad": 0.3},
             )  # fmt: skip
             if len(parts) == 1:
                 values.append(f"{name} {label(total)}{unit}")
@@ -224,7 +223,7 @@ def bars(
         axis.set(xlim=(0, most * 1.25), ylim=(rows - 0.4, -0.6), xticks=[], facecolor="none")
         axis.set_axis_on()
         names = [name for name, _ in panel] if axis is axes[0] else []
-        axis.set_yticks(range(len(names)), names, fontsize=size, color=INK)
+        axis.set_yticks(range(len(names)), names, **words)
         axis.tick_params(length=0)
         axis.spines[:].set_visible(False)
         axis.set_title(title, fontsize=10, color=INK, loc="left")

@@ -35,12 +35,11 @@ def read(folder: Path) -> dict[str, Any]:
     path = folder / FILE
     if not path.is_file():
         return {"checks": {}, "hints": {}}
-    found = json_of(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict) or not all(
-        isinstance(found.get(key), dict) for key in ("checks", "hints")
-    ):
-        raise ValueError(f"{path} has no checks and hints: delete it")
-    return found
+    found: dict[str, Any] = json_of(path.read_text(encoding="utf-8"))
+    match found:
+        case {"checks": dict(), "hints": dict()}:
+            return found
+    raise ValueError(f"{path} has no checks and hints: delete it")
 
 
 def write(folder: Path, state: dict[str, Any]) -> None:
@@ -98,8 +97,8 @@ def forget(state: dict[str, Any], lesson: str) -> None:
     """Take a lesson out of the state."""
     number = number_of(lesson)
     state["hints"].pop(number, None)
-    for name in [name for name in state["checks"] if name.split()[0] == number]:
-        del state["checks"][name]
+    checks = state["checks"].items()
+    state["checks"] = {name: check for name, check in checks if name.split()[0] != number}
 
 
 def given(name: str, text: str) -> dict[str, str]:

@@ -130,10 +130,8 @@ def _stub(region: re.Match[str]) -> str:
     size = f"about {count} line{'s' * (count != 1)}"
     task = f": {region['task']}" if region["task"] else ""
     hash = f"{region['indent']}# "
-    comment = textwrap.fill(
-        f"FILL ME IN ({size}){task}", COLUMNS, initial_indent=hash, subsequent_indent=hash
-    )
-    return f"{comment}\n{region['indent']}{STUB}"
+    wrapped = textwrap.wrap(f"FILL ME IN ({size}){task}", COLUMNS - len(hash))
+    return "\n".join([*(hash + line for line in wrapped), f"{region['indent']}{STUB}"])
 
 
 @dataclass(frozen=True)
@@ -204,12 +202,9 @@ class Blank(NamedTuple):
 
 
 def stage_kernel(
-    stage: str,
-    *blanks: Blank,
-    planted: Sequence[tuple[str, str]] = (),
-    name: str = "make_kernel",
-    called: str = "make_kernel",
-) -> tuple[str, str]:
+    stage: str, *blanks: Blank, planted: Sequence[tuple[str, str]] = (),
+    name: str = "make_kernel", called: str = "make_kernel",
+) -> tuple[str, str]:  # fmt: skip
     """A stage's code as a cell: what it imports, its constants and the function ``name``, here
     ``called`` so. ``stage`` may also be the file of a kernel that stages share: ``im2col``. Twice:
     as it is, with the blanks marked as solutions; and with the faults ``planted``, pairs of what
