@@ -25,7 +25,7 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from convlab.checking import check as checked
 from convlab.checking.checker import Tensors, check_also, main_launch, program_with
-from convlab.checking.launches import EVERYTHING, PROBLEMS
+from convlab.checking.launches import EVERYTHING, PROBLEMS, main_of
 from convlab.checking.loading import is_kernel, maker
 from convlab.checking.records import SPOILED, Machine
 from convlab.convolution import reference
@@ -200,13 +200,9 @@ def _seconds(stage: str) -> float:
 
 def _by_types(stage: Stage, made: Any) -> Machine | None:
     """What Numba's types say of a kernel where no compiler is installed."""
-    lines = []
-    for kernel in made, stage.prepare:
-        program = program_with(stage, maker(kernel, stage), EVERYTHING, stage.tiny_tile)
-        main = program.launches[-1]
-        assert isinstance(main, Launch)
-        lines.append(float64_lines(main, program))
-    yours, stages = lines
+    both = made, stage.prepare
+    programs = [program_with(stage, maker(one, stage), EVERYTHING, stage.tiny_tile) for one in both]
+    yours, stages = (float64_lines(main_of(program), program) for program in programs)
     return Machine(float64=tuple(f"line {n}" for n in yours)) if yours and not stages else None
 
 
@@ -334,12 +330,10 @@ def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedba
 
 @graded
 def check_function(
-    function: Any,
-    wanted: Callable[..., Any],
-    cases: Iterable[tuple[Any, ...]] | Callable[[], Iterable[tuple[Any, ...]]],
-    *,
+    function: Any, wanted: Callable[..., Any],
+    cases: Iterable[tuple[Any, ...]] | Callable[[], Iterable[tuple[Any, ...]]], *,
     within: float = 1e-6,
-) -> Feedback:
+) -> Feedback:  # fmt: skip
     """Check a function by what ``wanted`` returns on the same arguments, one number or several,
     ``within`` that part of it. ``cases`` may be a function that makes them anew, so no function
     gets arguments that an earlier one changed."""
@@ -466,8 +460,7 @@ def check_gradient(made: Any, of: str) -> Feedback:
     def cases(problem: ConvProblem) -> Iterator[Case]:
         gradient = Gradient(problem, of)  # type: ignore[arg-type]
         first, second, _ = random_tensors(gradient, 0, bias=False, integers=True)
-        (own,) = BACKWARD[0].prepare(gradient).launches
-        assert isinstance(own, Launch)
+        own = main_of(BACKWARD[0].prepare(gradient))
         right = reference(gradient, first, second).astype(np.float32)
         yield (gradient,), On(own.grid, own.block, (first, second)), right, own.kernel
 
@@ -509,9 +502,8 @@ def _on_problems(
             counts += [[one.total(unit) for one in (theirs, ours)] for unit in UNITS]
     count = len(tried_on)
     if problems:
-        right_on = count - len(wrong_on)
-        said = f"{what} right on {right_on} of {count} problems"
-        return feedback.with_problems(problems.values(), (said,) * bool(right_on))
+        said = f"{what} right on {count - len(wrong_on)} of {count} problems"
+        return feedback.with_problems(problems.values(), (said,) * (len(wrong_on) < count))
     told = (f"{what} what NumPy gives, on {count} problems",)
     pairs = zip(UNITS.values(), counts.tolist(), strict=True)
     return feedback.checked_by_counts(told, [feedback.row_of(unit, *pair) for unit, pair in pairs])
