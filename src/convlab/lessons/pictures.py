@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -77,8 +78,8 @@ def step_through(trace: Trace) -> Viewer:
 
 
 def joined(text: str) -> str:
-    """A text that is written over several lines, on one."""
-    return " ".join(text.split())
+    """A text that is written over several lines, on one. Blanks in a line, of code, stay."""
+    return re.sub(r"\n *", " ", text)
 
 
 def sheet(width: float, height: float, columns: int = 1) -> tuple[Any, list[Any]]:
