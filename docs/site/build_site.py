@@ -20,7 +20,7 @@ from typing import Any
 
 import finding_examples
 from finding_examples import EXAMPLES
-from ladder_results import read
+from ladder_results import read, source_of
 from papers import read_json
 from site_pictures import ROOT, drawn
 
@@ -60,13 +60,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "convlab.plans": ("PlanForWeight",),
     "convlab.stage": ("Flat", "Images"),
     "convlab.tracing.records": (
-        "Access",
-        "Array",
-        "Cost",
-        "Footprint",
-        "Instruction",
-        "Request",
-        "Work",
+        "Access", "Array", "Cost", "Footprint", "Instruction", "Request", "Work",
     ),
     "convlab.checking.records": ("Machine",),
     "convlab.simulation.report": ("Report",),
@@ -74,7 +68,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "convlab.simulation.access_log": ("Loop", "Loops"),
     "convlab.simulation.findings": ("Finding", "SimulationError", "NotSimulated"),
     "convlab.oracle": ("Oracle", "CheckResult"),
-}
+}  # fmt: skip
 # What no docstring can say.
 DATA = {
     "ABLATION": "The stage s11 with some of its techniques left out, for ``convlab bench --cases "
@@ -204,12 +198,6 @@ def about(name: str) -> tuple[str, ...]:
     return name, device, str(environment.get("date") or "-")[:10], command
 
 
-def lint_rows() -> list[dict[str, Any]]:
-    """What the compile gate said of every kernel, as :data:`LINT_COMMAND` wrote it."""
-    found: list[dict[str, Any]] = read_json(ROOT / LINT)
-    return found
-
-
 def facts(stage: Stage, lessons: list[str], traces: Path) -> dict[str, Any]:
     """What the template of a stage's page needs."""
     code = (ROOT / source_of(stage)).read_text(encoding="utf-8")
@@ -226,14 +214,9 @@ def facts(stage: Stage, lessons: list[str], traces: Path) -> dict[str, Any]:
         "told": f"\n## {stage.name}\n" in (ROOT / "docs/ladder.md").read_text(encoding="utf-8"),
         "lesson": next((name for name in lessons if name.startswith(f"{stage.name[1:3]}_")), None),
         "trace": read_json(traces / f"{stage.name}.json"),
-        "lint": [row for row in lint_rows() if row["stage"] == stage.name],
+        "lint": [row for row in read_json(ROOT / LINT) if row["stage"] == stage.name],
         "lint_command": LINT_COMMAND,
     }
-
-
-def source_of(stage: Stage) -> str:
-    """A stage's file, from the repository's root."""
-    return f"src/{stage.module.replace('.', '/')}.py"
 
 
 def difference(base: Stage, stage: Stage) -> list[str]:

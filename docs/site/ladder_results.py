@@ -14,7 +14,7 @@ from papers import date_of, read_json, versions_of
 from convlab.bench import table
 from convlab.bench.plots import BAD, COLOURS, INK, QUIET, note, svg
 from convlab.problem import ConvProblem
-from convlab.stages import family, production_tile, short_name, stage_named
+from convlab.stages import Stage, family, production_tile, short_name, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 if TYPE_CHECKING:
@@ -95,8 +95,9 @@ def _cells(step: Step, columns: Iterable[str]) -> Iterator[str]:
         yield known if value is None else f"{value:.{digits}f}"
 
 
-def _file(step: Step) -> str:
-    return f"src/{step['stage'].module.replace('.', '/')}.py"
+def source_of(stage: Stage) -> str:
+    """A stage's file, from the repository's root."""
+    return f"src/{stage.module.replace('.', '/')}.py"
 
 
 def ladder_table(results: Mapping[str, Any]) -> str:
@@ -107,9 +108,10 @@ def ladder_table(results: Mapping[str, Any]) -> str:
         numbers.setdefault(step["name"][:3], []).append(step)
     fastest = [min(alike, key=lambda one: one["time_ms"] or math.inf) for alike in numbers.values()]
     rows = [
-        (f"[{short_name(one['name'])}]({_file(one)})", one["stage"].title, *_cells(one, columns))
+        (f"[{short_name(one['name'])}]({source_of(one['stage'])})", one["stage"].title,
+         *_cells(one, columns))
         for one in fastest
-    ]
+    ]  # fmt: skip
     return table(("stage", "idea", *columns), rows, left=2)
 
 
@@ -119,7 +121,7 @@ def ladder_section(results: Mapping[str, Any]) -> str:
     for step in results["stages"]:
         workspace = step["workspace_bytes"]
         mib = "-" if workspace is None else f"{workspace / 2**20:,.1f}"
-        name, tile = f"[{step['name']}](../{_file(step)})", str(step["tile"] or "-")
+        name, tile = f"[{step['name']}](../{source_of(step['stage'])})", str(step["tile"] or "-")
         rows.append((name, *_cells(step, COLUMNS), mib, tile))
     file, spread = results["file"], max(step["time_spread"] or 0 for step in results["stages"])
     return (

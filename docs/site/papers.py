@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from convlab.bench import analysis, table
-from convlab.bench.analysis import Contender, Speedup
+from convlab.bench.analysis import Contender, Speedup, contender
 from convlab.bench.results import MORE, Results, Row, tensor_bytes
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import WHOLE
@@ -69,11 +69,6 @@ class Section(NamedTuple):
     of_rows: bool = True
 
 
-def _one(results: Results, name: str) -> Contender:
-    """A system, measured or not."""
-    return Contender(results, name, name, (name,))
-
-
 def _ratios(speedup: Speedup) -> str:
     known = speedup.known
     if not known:
@@ -101,7 +96,7 @@ def _rates(results: Results, systems: Iterable[Contender]) -> list[tuple[str, ..
 
 def im2win_systems(results: Results) -> dict[str, Contender]:
     """The paper's systems and our fastest stage in fp32 arithmetic, by name."""
-    every = [analysis.contender(results, name) for name in results.systems]
+    every = [contender(results, name) for name in results.systems]
     known = {one.name: one for one in (*every, *analysis.fastest(results))}
     best = analysis.best_stage(results)
     names = [*DIRECT, *IM2COLS, *CUDNN, WHOLE, *([best.name] if best else [])]
@@ -188,7 +183,7 @@ def table_3(results: Results) -> Shown:
 
 def figure_4(results: Results) -> Shown:
     """The ablation of s11."""
-    whole, *without = (_one(results, name) for name in (WHOLE, *GAINS))
+    whole, *without = (contender(results, name) for name in (WHOLE, *GAINS))
     gains = [f"{GAINS[one.name]} {_ratios(whole.over(one))}" for one in without]
     said = "micro-kernel gains most, then vectorised load, then prefetching"
     shown = table(("TFLOP/s", WHOLE, *GAINS), _rates(results, [whole, *without]))
@@ -200,8 +195,8 @@ def figure_4(results: Results) -> Shown:
 
 def sweeps(results: Results) -> Shown:
     """Figures 1 to 4: speedups over the seven loops in C++, on one image."""
-    shown = [_one(results, name) for name in SWEEP_SYSTEMS]
-    cpp, cutlass = (_one(results, name) for name in ("cpp_seven_loops", "cutlass_optimized"))
+    shown = [contender(results, name) for name in SWEEP_SYSTEMS]
+    cpp, cutlass = (contender(results, name) for name in ("cpp_seven_loops", "cutlass_optimized"))
     ratios = [one.over(cpp).by_layer for one in shown]
     layers = [layer for layer, _ in results.layers()]
     cells = []

@@ -26,7 +26,7 @@ from ladder_results import ladder_picture, ladder_section, ladder_table
 from papers import RESULTS
 
 from convlab.bench import analysis, plots, report, sanitizers, table
-from convlab.bench.analysis import Contender, Speedup
+from convlab.bench.analysis import Contender, Speedup, contender
 from convlab.bench.cases import S12, SIZES
 from convlab.bench.results import Results, Row, open_results
 from convlab.stages import short_name
@@ -150,7 +150,7 @@ def sample_section(stored: str) -> str:
 
 def sizes_tables(results: Results) -> papers.Shown:
     """Two tables: how many times as fast s12 is, and the problems where it is slower."""
-    ours, torch = (Contender(results, name, name, (name,)) for name in (S12, analysis.TORCH))
+    ours, torch = (contender(results, name) for name in (S12, analysis.TORCH))
     libraries = [name for name in results.systems if name != S12]
     gemm_class = Contender(results, analysis.GEMM_CLASS, "", libraries, gemm_class=True)
     layers, means = results.layers(), []
@@ -177,20 +177,20 @@ def sizes_tables(results: Results) -> papers.Shown:
 
 def grouped_tables(results: Results) -> papers.Shown:
     """One table: a grouped layer's time beside PyTorch's."""
-    ours, torch = (Contender(results, one, one, (one,)) for one in ("grouped", analysis.TORCH))
+    ours, torch = (contender(results, name) for name in ("grouped", analysis.TORCH))
     ratios = zip(results.layers(), ours.over(torch).by_layer, strict=True)
     lines = [
-        (name, str(GROUPED[name]), _time(ours.best(layer)), _time(torch.best(layer)), f"{over:.2f}")
-        for layer, over in sorted(ratios, key=lambda pair: len(pair[0][0]))
-        for name in layer[:1]
-    ]
+        (name, str(GROUPED[name]), _time(ours.best((name, batch))),
+         _time(torch.best((name, batch))), f"{over:.2f}")
+        for (name, batch), over in sorted(ratios, key=lambda pair: len(pair[0][0]))
+    ]  # fmt: skip
     return table(("name", "layer", "convlab ms", "PyTorch ms", "PyTorch / convlab"), lines), ()
 
 
 def gradients_tables(results: Results) -> papers.Shown:
     """One table: both gradients of each layer by b01, b02 by s12, and PyTorch."""
     systems = "b01_gradients", S12, analysis.TORCH
-    contenders = [Contender(results, one, one, (one,)) for one in systems]
+    contenders = [contender(results, name) for name in systems]
     layers = {name: (name, batch) for name, batch in results.layers()}
     lines = [
         (name, *(_time(one.best(layers[f"{name} {of}"])) for of in OF for one in contenders))

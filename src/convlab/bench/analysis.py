@@ -78,8 +78,8 @@ class Contender:
 
 
 def contender(results: Results, name: str) -> Contender:
-    """One system as it is."""
-    return Contender(results, name, results.systems[name]["title"], (name,))
+    """One system as it is, measured or not."""
+    return Contender(results, name, results.systems.get(name, {}).get("title", name), (name,))
 
 
 def stages(results: Results) -> list[Contender]:
@@ -132,19 +132,18 @@ def fastest(results: Results) -> list[Contender]:
 
 def in_few_rows(results: Results) -> list[Contender]:
     """The stages, then the fastest of each library in each precision, as a short table has them."""
-    families: dict[tuple[str, str], list[str]] = {}
+    families: dict[str, list[str]] = {}
     for one in baselines(results):
         system = results.systems[one.name]
-        families.setdefault((system["family"], system["precision"]), []).append(one.name)
+        families.setdefault(f"{system['family']} {system['precision']}", []).append(one.name)
     named = {"pytorch fp32": "torch_fastest", "cudnn fp32": CUDNN}
     groups = {one.name: one for one in fastest(results)}
     found = stages(results)
-    for key, members in families.items():
-        name = " ".join(key)
+    for name, members in families.items():
         of_several = Contender(results, f"{name}, fastest", "", members)
         alone = contender(results, members[0])
         found.append(groups.get(named.get(name, ""), alone if len(members) == 1 else of_several))
-    return [*found, *(one for one in fastest(results) if one.gemm_class)]
+    return [*found, *(one for one in groups.values() if one.gemm_class)]
 
 
 def in_fp32(results: Results, family: str) -> list[str]:

@@ -38,9 +38,7 @@ SGEMM_SIZE = 8192
 COPY_BYTES = 2**31
 CHECKED = 64  # entries of the product, by a sum in float64
 _QUERIES = ThreadPoolExecutor()  # of nvidia-smi, which takes a while
-FIELDS = (
-    "clocks.sm", "clocks.max.sm", "utilization.gpu", "memory.used", "memory.total",
-)  # fmt: skip
+FIELDS = ("clocks.sm", "clocks.max.sm", "utilization.gpu", "memory.used", "memory.total")
 
 
 class GpuBackend:
@@ -92,13 +90,10 @@ def current_gpu() -> str | None:
     """The UUID of CUDA's first GPU, found without a context on it; None if unknown."""
     from cuda.bindings import driver
 
-    with suppress(Exception):  # no driver at all
+    with suppress(Exception):  # no driver at all, or no GPU
         driver.cuInit(0)
-        error, device = driver.cuDeviceGet(0)
-        if error == driver.CUresult.CUDA_SUCCESS:
-            error, uuid = driver.cuDeviceGetUuid(device)
-            if error == driver.CUresult.CUDA_SUCCESS:
-                return f"GPU-{UUID(bytes=bytes(uuid.bytes))}"
+        uuid = driver_result(driver.cuDeviceGetUuid(driver_result(driver.cuDeviceGet(0))))
+        return f"GPU-{UUID(bytes=bytes(uuid.bytes))}"
     return None
 
 

@@ -149,7 +149,8 @@ def open_idle(context: typer.Context, console: Console, row_seconds: float = ROW
     from convlab.bench import cases, gpu_backend
     from convlab.bench.pool import WorkerDied
 
-    context.with_resource(_ended_like_ctrl_c())
+    before = signal.signal(signal.SIGTERM, _end_like_ctrl_c)
+    context.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
     until = time.monotonic() + IDLE_SECONDS
     while busy := gpu_backend.why_busy(gpu_backend.look(gpu_backend.current_gpu())):
         if time.monotonic() > until:
@@ -164,20 +165,11 @@ def _say(console: Console, line: str, style: str = "") -> None:
     console.print(Text(line, style), soft_wrap=True)
 
 
-@contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
-    """Inside, SIGTERM acts as Ctrl-C does, so that a time limit's kill leaves nothing behind: no
-    process on the GPU, no tensors in memory. A second SIGTERM does not disturb the clean-up."""
-
-    def interrupt(number: int, frame: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _end_like_ctrl_c(number: int, frame: object) -> NoReturn:
+    """Handle SIGTERM, so that a time limit's kill leaves nothing behind: no process on the GPU, no
+    tensors in memory. A second SIGTERM does not disturb the clean-up."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _heading(results: Results, cases: Sequence[Case], todo: int, json_file: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -99,22 +99,15 @@ class System:
             return None
         if self.compile is not None:
             return self.compile(problem)
-        with suppress(Unsupported):
-            self._rehearse()
-        return None
-
-    def _rehearse(self) -> None:
-        """Run one small convolution. A library's first one takes seconds, because it imports the
-        library, loads its parts and makes its handles."""
-        input = np.zeros(REHEARSED.input_shape, np.float32)
-        weight = np.zeros(REHEARSED.weight_shape, np.float32)
-        prepared = self.prepare(REHEARSED, input, weight)
-        try:
+        # A library's first convolution takes seconds, because it imports the library, loads its
+        # parts and makes its handles.
+        shapes = REHEARSED.input_shape, REHEARSED.weight_shape
+        tensors = [np.zeros(shape, np.float32) for shape in shapes]
+        with suppress(Unsupported), closing(self.prepare(REHEARSED, *tensors)) as prepared:
             prepared.run(None)
             prepared.output()
             _ = prepared.algorithm  # which may load a profiler
-        finally:
-            prepared.close()
+        return None
 
 
 def why_no_library(module: str, name: str, packages: str) -> str | None:

@@ -253,53 +253,30 @@ def compiled_conv2d(problem: ConvProblem, x: Any, w: Any) -> Compute:
     return partial(torch.compile(convolve, dynamic=False, fullgraph=True), x, w)
 
 
-def per_image(problem: ConvProblem, x: Any, w: Any) -> Compute:
-    """In a loop over images: the im2col matrix, and the product that writes the output."""
+def im2col_and_product(problem: ConvProblem, x: Any, w: Any, batched: bool) -> Compute:
+    """The im2col matrix and the product that writes the output, image by image in a loop or, if
+    ``batched``, of all images at once."""
     import torch
 
-    p, filters = problem, w.reshape(problem.M, problem.K)
-    im2col, output = _im2col(problem, x, 1), x.new_empty(p.output_shape)
-
-    def compute() -> Any:
-        for image, columns in im2col():
-            torch.mm(filters, columns[0], out=output[image].view(p.M, -1))
-        return output
-
-    return compute
-
-
-def batched(problem: ConvProblem, x: Any, w: Any) -> Compute:
-    """The im2col matrices of all images, and one batched product that writes the output."""
-    import torch
-
-    p, filters = problem, w.reshape(1, problem.M, problem.K).expand(problem.N_i, -1, -1)
-    im2col, output = _im2col(problem, x, p.N_i), x.new_empty(p.output_shape)
-
-    def compute() -> Any:
-        for _, columns in im2col():
-            torch.bmm(filters, columns, out=output.view(p.N_i, p.M, -1))
-        return output
-
-    return compute
-
-
-def _im2col(problem: ConvProblem, x: Any, at_once: int) -> Callable[[], Iterator[tuple[int, Any]]]:
-    """A function that yields the first of so many images, and their matrices, which the next ones
-    overwrite."""
-    import torch
-
-    p = problem
-    taken, padding = padded(problem, x)
+    p, (taken, padding) = problem, padded(problem, x)
+    at_once = p.N_i if batched else 1
+    filters = w.reshape(1, p.M, p.K).expand(at_once, -1, -1)
     columns = x.new_empty(at_once, p.K, p.H_o * p.W_o)
+    output = x.new_empty(p.output_shape)
+    products = output.view(p.N_i, p.M, -1)
     im2col = partial(torch.ops.aten.im2col.out, out=columns)
 
-    def matrices() -> Iterator[tuple[int, Any]]:
+    def compute() -> Any:
         images = taken()
         for i in range(0, p.N_i, at_once):
             im2col(images[i : i + at_once], p.kernel_size, p.dilation, padding, p.stride)
-            yield i, columns
+            if batched:
+                torch.bmm(filters, columns, out=products)
+            else:
+                torch.mm(filters[0], columns[0], out=products[i])
+        return output
 
-    return matrices
+    return compute
 
 
 def unfold_and_einsum(problem: ConvProblem, x: Any, w: Any) -> Compute:
@@ -401,13 +378,17 @@ OWN = "PyTorch without cuDNN: im2col + cuBLAS, image by image, fp32"
 FROM_A_PRODUCT = (
     _of_torch("torch_own_im2col", OWN, "cublas", conv2d, cudnn=False),
     _of_torch(
-        "im2col_cublas_per_image", "im2col + cuBLAS, image by image, fp32", "cublas", per_image
+        "im2col_cublas_per_image", "im2col + cuBLAS, image by image, fp32", "cublas",
+        partial(im2col_and_product, batched=False),
     ),
-    _of_torch("im2col_cublas_batched", "im2col + cuBLAS, batched, fp32", "cublas", batched),
+    _of_torch(
+        "im2col_cublas_batched", "im2col + cuBLAS, batched, fp32", "cublas",
+        partial(im2col_and_product, batched=True),
+    ),
     _of_torch(
         "unfoldnd", "unfoldNd: one-hot convolution and einsum, fp32", "unfoldnd", unfold_and_einsum
     ),
-)
+)  # fmt: skip
 BY_CUPY = System(
     "cupy_im2col", "CuPy: im2col by strides, matmul, fp32", "cupy", why_no_cupy, CupyIm2col
 )
