@@ -65,7 +65,7 @@ def checked(baseline, problem, stream=None):
 
 def test_names_are_keys_and_the_documentation_has_a_row_for_each():
     names = [baseline.name for baseline in BASELINES]
-    assert len({*names, *(stage.name for stage in LADDER)}) == len(names) + len(LADDER)
+    assert len({one.name for one in (*BASELINES, *LADDER)}) == len(BASELINES) + len(LADDER)
     assert all(re.fullmatch(r"[a-z0-9_]+", name) for name in names)
     assert [baseline_named(name) for name in names] == list(BASELINES)
     for baseline in BASELINES:
@@ -95,17 +95,14 @@ def packages(monkeypatch):
     """What is importable: names to modules that stand in for them, or to what importing raises."""
     there: dict[str, Any] = {}
 
+    def imported(name):
+        if isinstance(there[name], Exception):
+            raise there[name]
+        return there[name]
+
     for module in (baselines, compiled):
         monkeypatch.setattr(module, "find_spec", there.get)
-
-    class Broken:
-        def find_spec(self, name, path=None, target=None):
-            if isinstance(there.get(name), Exception):
-                raise there[name]
-
-    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
-    for name in ("torch", "cupy"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(baselines, "import_module", imported)
     return there
 
 
@@ -116,16 +113,13 @@ def packages(monkeypatch):
         ("cupy", array_libraries.why_no_cupy, "CuPy"),
     ],
 )
-def test_a_library_that_is_absent_broken_or_blind(packages, monkeypatch, name, why, what):
+def test_a_library_that_is_absent_broken_or_blind(packages, name, why, what):
     why = why.__wrapped__  # not once a process
     assert why().startswith(f"{what} is not installed: pip install {name}")
     packages[name] = OSError("libfoo.so: cannot open")
     assert why() == f"{what} is installed but cannot be imported (OSError: libfoo.so: cannot open)"
-    packages[name] = module = ModuleType(name)
-    module.cuda = SimpleNamespace(is_available=lambda: False)
-    monkeypatch.setitem(sys.modules, name, module)
+    packages[name] = Mock(**{"cuda.is_available.side_effect": [False, True]})
     assert why() == f"{what} is here, but finds no NVIDIA GPU that it can use"
-    module.cuda.is_available = lambda: True
     assert why() is None
 
 
@@ -225,27 +219,20 @@ def test_what_cannot_be_built_says_why_and_leaves_nothing(compiler, tmp_path):
         compiled.built(source, compiler.path, [])
 
 
-def fields(source):
-    """The fields of ``struct Sizes``, in order."""
-    (found,) = re.findall(
-        r"struct Sizes \{.*?\bint ([^;]*);", source.read_text(encoding="utf-8"), re.DOTALL
-    )
-    return [name.strip() for name in found.split(",")]
+OURS = {
+    "N": "N_i", "H": "H_i", "W": "W_i", "C": "C_i", "K": "C_o", "R": "H_f", "S": "W_f",
+    "P": "H_o", "Q": "W_o", "pad_h": "p_h", "pad_w": "p_w", "stride_h": "s_h", "stride_w": "s_w",
+    "dilation_h": "d_h", "dilation_w": "d_w",
+}  # fmt: skip
 
 
-def test_both_sides_agree_on_the_order_of_sizes():
-    names = {
-        "N": "N_i", "H": "H_i", "W": "W_i", "C": "C_i", "K": "C_o", "R": "H_f", "S": "W_f",
-        "P": "H_o", "Q": "W_o", "pad_h": "p_h", "pad_w": "p_w", "stride_h": "s_h",
-        "stride_w": "s_w", "dilation_h": "d_h", "dilation_w": "d_w",
-    }  # fmt: skip
-    for problem in SOME:
-        for source, sizes in (
-            (compiled.LOOPS, compiled.LOOPS_SIZES),
-            (compiled.CUTLASS, compiled.CUTLASS_SIZES),
-        ):
-            expected = [getattr(problem, names.get(name, name)) for name in fields(source)]
-            assert list(compiled.sizes_of(problem, sizes)) == expected
+@pytest.mark.parametrize("which", ["LOOPS", "CUTLASS"])
+def test_both_sides_agree_on_the_order_of_sizes(which):
+    text = getattr(compiled, which).read_text(encoding="utf-8")
+    (fields,) = re.findall(r"struct Sizes \{.*?\bint ([^;]*);", text, re.DOTALL)
+    names = map(str.strip, fields.split(","))
+    assert getattr(compiled, f"{which}_SIZES") == " ".join(OURS.get(name, name) for name in names)
+    assert [*compiled.sizes_of(LOPSIDED, "p_w H_f C_i")] == [0, 4, 3]
 
 
 # Rehearsals
@@ -307,9 +294,7 @@ class HostArray:
 class HostGpu:
     """An engine whose device memory is the host's."""
 
-    device = "a GPU"
-
-    free = 2**40
+    device, free = "a GPU", 2**40
 
     def empty(self, shape):
         return HostArray(np.zeros(shape, np.float32))
@@ -371,8 +356,8 @@ class FakeCudnn:
         raise AttributeError(name)
 
     def _create(self, reference):
-        reference._obj.value = len(self.made) + 1001
-        self.made[reference._obj.value] = []
+        reference._obj.value = number = len(self.made) + 1001
+        self.made[number] = []
         return 0
 
     def _set(self, made, *numbers):
@@ -446,9 +431,8 @@ def test_cudnn_gets_the_workspace_it_asks_for(fake_cudnn):
     for wanted in (0, 4097):
         fake = fake_cudnn(workspace=wanted)
         prepared = cudnn.BASELINES[0].prepare(TEACHING, *TENSORS)
-        assert prepared.workspace_bytes == wanted
         address, size = fake.given_workspace
-        assert size == wanted
+        assert prepared.workspace_bytes == size == wanted
         assert (address is None) == (wanted == 0)
         prepared.close()
         with pytest.raises(RuntimeError, match="cudnn_implicit_gemm has been closed"):
@@ -463,11 +447,7 @@ def test_cudnn_gets_the_workspace_it_asks_for(fake_cudnn):
         ({"refuses": 2000}, RuntimeError, "CUDNN_STATUS_2000"),
         ({"at_run": 3007}, Unsupported, "cudnnConvolutionForward: CUDNN_STATUS_3007"),
         ({"at_run": 5000}, RuntimeError, "cudnnConvolutionForward: CUDNN_STATUS_5000"),
-        (
-            {"workspace": 2**41},
-            MemoryError,
-            "workspace .* needs 2048.0 GiB, but 1024.0 GiB are",
-        ),
+        ({"workspace": 2**41}, MemoryError, "workspace .* needs 2048.0 GiB, but 1024.0 GiB are"),
     ],
 )
 def test_what_cudnn_refuses_is_said_and_nothing_is_kept(fake_cudnn, settings, error, says):
@@ -557,11 +537,10 @@ def test_cutlass_is_built_for_the_gpu_that_is_here(monkeypatch, compiler, tmp_pa
     for variant in compiled.VARIANTS:
         with pytest.raises(OSError, match=r"cutlass_conv-.*\.so"):  # the copy is no library
             compiled.library(variant)
-    analytic, optimized, tf32 = compiler.calls()
-    assert all(f"-arch=sm_90 -I{tmp_path}" in call for call in (analytic, optimized, tf32))
-    assert "-DCONVLAB_ITERATOR=kAnalytic -DCONVLAB_TF32=0" in analytic
-    assert "-DCONVLAB_ITERATOR=kOptimized -DCONVLAB_TF32=0" in optimized
-    assert "-DCONVLAB_ITERATOR=kOptimized -DCONVLAB_TF32=1" in tf32
+    chosen = (("kAnalytic", 0), ("kOptimized", 0), ("kOptimized", 1))
+    for call, (iterator, tf32) in zip(compiler.calls(), chosen, strict=True):
+        options = f"-DCONVLAB_ITERATOR={iterator} -DCONVLAB_TF32={tf32}"
+        assert f"-arch=sm_90 -I{tmp_path} {options}" in call
 
 
 # CuPy and cuBLAS
