@@ -23,7 +23,7 @@ from convlab.bench.pool import Worker, WorkerDied, WorkerPool
 from convlab.bench.results import Row
 from convlab.bench.roofline import Machine
 from convlab.oracle import random_tensors
-from convlab.workloads import LAYER_NAMES, TEACHING, paper_layer
+from convlab.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -136,25 +136,26 @@ def test_a_row_says_what_it_was_measured_with(rows):
     assert rows["any"].bound in ("fft", "winograd")
 
 
+NUMBERS = {"time_ms": 1.0, "time_spread": 1.0, "repeats": 3, "tflops": 1.0}
+
+
 @pytest.mark.parametrize(
-    ("state", "change"),
+    ("state", "values"),
     [
-        ("measured", {"reason": "why"}),
-        ("measured", {"time_ms": None}),
-        ("wrong", {}),
-        ("busy", {"time_ms": None, "time_spread": None, "repeats": None, "tflops": None}),
-        ("guessed", {}),
+        ("measured", NUMBERS | {"reason": "why"}),
+        ("measured", NUMBERS | {"time_ms": None}),
+        ("wrong", NUMBERS),
+        ("busy", {}),
+        ("guessed", NUMBERS),
     ],
 )
-def test_no_row_has_a_number_and_a_reason(state, change):
-    numbers = {"time_ms": 1.0, "time_spread": 1.0, "repeats": 3, "tflops": 1.0}
+def test_no_row_has_a_number_and_a_reason(state, values):
     with pytest.raises(ValueError, match="must"):
-        Row("conv1", 1, "s01", state, **(numbers | change))
+        Row("conv1", 1, "s01", state, **values)
 
 
-def test_unsteady_measurements_are_tried_again_and_then_given_up(monkeypatch):
-    place = Fakes()
-    problem = small_layer("conv12", 1)
+def test_unsteady_measurements_are_tried_again_and_then_given_up():
+    place, problem = Fakes(), small_layer("conv12", 1)
     tensors = random_tensors(problem, 0, bias=False)[:2]
     for name, tries in (("right", 1), ("steady_at_last", 3), ("unsteady", 3), ("busy", 3)):
         chosen = place.system_named(name)
@@ -178,15 +179,12 @@ def test_kernels_compile_in_several_processes_a_family_of_baselines_in_its_own(m
     log = []
 
     def writes_down(backend, file):
-        """A worker that writes down what it is sent, by process; its answers are handed in."""
+        """A worker that writes down what it is sent, by process."""
         name = file.stem
-        answer = (
-            {"error": "ImportError"} if name in ("convlab-0", "pytorch") else {"compiled": True}
-        )
+        failed = name in ("convlab-0", "pytorch")
         return SimpleNamespace(
-            number=len(name),
             send=lambda **command: log.append((name, " ".join(command["systems"]))),
-            answer=lambda deadline: answer,
+            answer=lambda deadline: {"error": "ImportError"} if failed else {"compiled": True},
             dismiss=lambda: log.append((name, "dismissed")),
             end=lambda: log.append((name, "ended")),
         )
@@ -239,7 +237,7 @@ def test_whoever_measures_is_told_which_processes_may_be_there(monkeypatch):
     workers.close()
 
 
-def test_libraries_that_are_built_elsewhere_are_waited_for(monkeypatch):
+def test_libraries_that_are_built_elsewhere_are_waited_for():
     """Three that each wait for the others end only where none is waited for before the last has
     begun."""
     barrier, built = Barrier(3, timeout=20), []
@@ -249,18 +247,13 @@ def test_libraries_that_are_built_elsewhere_are_waited_for(monkeypatch):
         time.sleep(0.2)
         built.append(name)
 
-    class Built(Fakes):
-        builders = ThreadPoolExecutor(3)
-
-        def system_named(self, name):
-            return system("right", compile=lambda _: self.builders.submit(build, name))
-
-    monkeypatch.setattr("bench_fakes.Built", Built, raising=False)
-    worker = InThread("bench_fakes:Built", None)
-    worker.send(do="compile", systems=["a", "b", "c"], problem=TEACHING, allowed=None)
-    assert worker.answer(time.monotonic() + 20) == {"compiled": True}
-    assert sorted(built) == ["a", "b", "c"]
-    worker.end()
+    with ThreadPoolExecutor(3) as builders:
+        backend = Mock(system_named=lambda name: system(
+            "right", compile=lambda _: builders.submit(build, name)
+        ))  # fmt: skip
+        answer = harness._answer(backend, None, "compile", systems=["a", "b", "c"], problem=None)
+        assert answer == {"compiled": True}
+        assert sorted(built) == ["a", "b", "c"]
 
 
 def test_starting_up_may_take_longer_than_a_row(monkeypatch):

@@ -8,19 +8,13 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from bench_fakes import ENVIRONMENT
 from bench_samples import sample, system
 
 import convlab
 from convlab.bench import results as module
 from convlab.bench.analysis import agreement
-from convlab.bench.results import (
-    STATES,
-    Results,
-    code_fingerprint,
-    identity,
-    open_results,
-    set_aside,
-)
+from convlab.bench.results import STATES, Results, code_fingerprint, identity, open_results
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -30,10 +24,9 @@ def read_again(results: Results) -> Results:
 
 
 def test_a_document_reads_back_the_same_infinite_errors_too():
-    results = sample()
+    results = sample(layers=["conv1", "conv12"])
     row = results.row("conv12", 128, "cupy_fp32")
-    wrong = {"state": "wrong", "reason": "it wrote nothing", "error_over_bound": float("inf")}
-    results.rows[row.key] = replace(row, **wrong)
+    results.rows[row.key] = replace(row, state="wrong", error_over_bound=float("inf"))
     again = read_again(results)
     assert again.as_json() == results.as_json()
     assert again.rows == results.rows
@@ -62,8 +55,8 @@ A_SYSTEM = dict.fromkeys(("name", "title", "kind", "family", "precision", "metho
         ({"missing": [["conv13", 1, "s01_direct"]]}, "layer is 'conv13'"),
         ({"missing": [1]}, "it is no result of convlab bench"),
         *(
-            ({"systems": [A_SYSTEM | {key: value}]}, f"{key} of its system .* must be a string")
-            for key, value in product(A_SYSTEM, (None, 3))
+            ({"systems": [A_SYSTEM | {key: 3}]}, f"{key} of its system .* must be a string")
+            for key in A_SYSTEM
         ),
     ],
 )
@@ -156,7 +149,7 @@ def test_an_earlier_file_is_kept_beside_under_a_free_name(tmp_path):
     path, older = tmp_path / "bench.json", sample(identity="one", layers=["conv12"])
     for text, name in (("first", "bench-one.json"), ("second", "bench-one-2.json")):
         path.write_text(text)
-        assert set_aside(path, older) == tmp_path / name
+        assert module.set_aside(path, older) == tmp_path / name
         assert (tmp_path / name).read_text() == text
     assert (tmp_path / "bench-one.json").read_text() == "first"
 
@@ -169,12 +162,6 @@ def test_systems_and_layers_are_in_their_order_whoever_asked_first():
     assert results.names("stage")[0] == "s01_direct"
     layers = [layer["layer"] for layer in results.as_json()["layers"]]
     assert layers == [f"conv{number}" for number in range(1, 13)]
-
-
-ENVIRONMENT = {
-    "gpu": {"name": "a GPU", "driver": "1"}, "python": "3.12.3", "packages": {"numba": "1"},
-    "date": "now", "command": "convlab bench",
-}  # fmt: skip
 
 
 def test_identity_changes_with_machine_versions_and_code_and_nothing_else(monkeypatch):

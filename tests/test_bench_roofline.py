@@ -10,12 +10,7 @@ from bench_samples import H200_LIKE
 
 from convlab.bench.cases import Case, row_of
 from convlab.bench.harness import Outcome
-from convlab.bench.roofline import (
-    Machine,
-    floor_seconds,
-    least_flops,
-    too_fast,
-)
+from convlab.bench.roofline import Machine, floor_seconds, least_flops, too_fast
 from convlab.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim

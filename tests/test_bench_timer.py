@@ -65,9 +65,9 @@ def test_the_host_is_timed_by_its_clock():
 
 
 REPEAT = [
-    *("event", "event", "empty", "begin.record", "start"),
-    *("end.record", "end.synchronize", "event_elapsed_time"),
-]
+    "event", "event", "empty", "begin.record", "start", "end.record", "end.synchronize",
+    "event_elapsed_time",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("as_graph", [True, False])
@@ -142,10 +142,7 @@ def test_a_busy_gpu_is_told(change, said):
     ],
 )
 def test_what_nvidia_smi_says(monkeypatch, answer, look, processes):
-    if answer is None:
-        monkeypatch.setenv("PATH", "")  # there is no nvidia-smi
-    else:
-        monkeypatch.setattr(gpu_backend, "nvidia_smi", lambda *_: answer)
+    monkeypatch.setattr(gpu_backend, "nvidia_smi", lambda *_: answer)
     assert gpu_backend.look("GPU-1") == look
     assert gpu_backend.processes("GPU-1") == processes
 
