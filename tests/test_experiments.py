@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from bench_fakes import Fakes, interrupt_at, pretend_gpu, small_layer
@@ -16,7 +16,7 @@ from convlab import workloads
 from convlab.bench import cases, systems
 from convlab.bench.baselines import unfold_table
 from convlab.cli import app
-from convlab.oracle import random_tensors
+from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
 from convlab.stages import ABLATION, BACKWARD, stage_named
 from convlab.stages.b02_exchanged_roles import through
@@ -25,6 +25,8 @@ from convlab.workloads import GROUPED, LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
 pytestmark = pytest.mark.same_in_cudasim
 
 SMALL = ConvProblem(1, 2, 6, 6, 3, 3)
+SWEPT = (SMALL, ConvProblem(1, 2, 9, 9, 3, 3), ConvProblem(1, 2, 6, 6, 3, 1))  # each once
+ON_CONVOLUTION, ON_GRADIENT = ((one, *cases.GRADIENT_SYSTEMS) for one in cases.PLAIN)
 LINES = unfold_table.LINES
 SIZE, *_, ANOTHER = UNTUNED
 
@@ -38,12 +40,10 @@ class Named(Fakes):
 
 @pytest.fixture
 def first_calls(monkeypatch):
-    """A GPU; problems that NumPy computes at once. What is returned holds an entry for each process
-    of first calls."""
-    calls = []
-    times = {name: {"ms": 9.0} for name in LINES}
+    """A GPU; problems that NumPy computes at once. What is returned is called for first calls."""
+    calls = Mock(return_value={name: {"ms": 9.0} for name in LINES})
     pretend_gpu(monkeypatch, "test_experiments:Named")
-    monkeypatch.setattr(unfold_table, "first_calls", lambda: calls.append(1) or times)
+    monkeypatch.setattr(unfold_table, "first_calls", calls)
     for name, value in {
         "PAPER_BATCH": 1,
         "paper_layer": small_layer,
@@ -64,12 +64,6 @@ def run(name, file, expected=0):
     return json.loads(file.read_text())
 
 
-SWEPT = (SMALL, ConvProblem(1, 2, 9, 9, 3, 3), ConvProblem(1, 2, 6, 6, 3, 1))  # each once
-
-
-ON_CONVOLUTION, ON_GRADIENT = ((one, *cases.GRADIENT_SYSTEMS) for one in cases.PLAIN)
-
-
 @pytest.mark.parametrize(
     ("name", "layers", "names"),
     [
@@ -87,7 +81,7 @@ def test_every_system_is_measured_on_every_problem(name, layers, names, first_ca
     rows = document["rows"]
     expected = [(layer, one) for layer in layers for one in names]
     if name == "gradients":
-        both = [f"{layer} d{of}" for layer in layers for of in ("input", "weight")]
+        both = ("conv12 dinput", "conv12 dweight")
         expected += [(layer, one) for layer in both for one in ON_GRADIENT]
         assert [row["layer"] for row in rows] == sorted(row["layer"] for row in rows)
     assert sorted((row["layer"], row["system"]) for row in rows) == sorted(expected)
@@ -110,7 +104,7 @@ def test_an_interrupted_run_goes_on_and_keeps_first_calls(first_calls, monkeypat
     document = run("unfold_table", file)
     assert [row for row in document["rows"] if row in kept] == kept
     assert len(document["rows"]) == len(cases.UNFOLD_SYSTEMS)
-    assert len(first_calls) == 1
+    first_calls.assert_called_once()
 
 
 def test_sizes_are_problems_that_no_tile_was_tuned_for():
@@ -128,20 +122,13 @@ def test_the_kernel_for_groups_computes_each_layer_in_small(name, checked_in_sim
     assert checked_in_simulator(small, stage_named("grouped"), random_tensors(small, 1)).ok
 
 
-def test_a_variant_is_s11_with_one_switch_off(monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        systems,
-        "PreparedStage",
-        lambda stage, tile, switches, *tensors: seen.append((stage.name, switches)),
-    )
-    for name in (systems.WHOLE, *systems.VARIANTS):
+def test_a_variant_is_s11_with_one_switch_off():
+    for name, switch in systems.VARIANTS.items():
         variant = systems.system_named(name)
         assert variant.name == name
-        variant.prepare(SMALL, None, None)
-    variants = [("ablation", {switch: False}) for switch in systems.VARIANTS.values()]
-    assert seen == [(systems.WHOLE, {}), *variants]
-    assert {*systems.VARIANTS.values()} <= {*ABLATION.switches}
+        assert variant.prepare.args == (ABLATION, None, {switch: False})
+        assert switch in ABLATION.switches
+    assert systems.system_named(systems.WHOLE).prepare.args[2] == {}
     program = ABLATION.prepare(ConvProblem(1, 4, 8, 8, 8, 3), ABLATION.tiny_tile, microkernel=False)
     assert program.tile.M_T == program.tile.N_T == 1
 
@@ -162,7 +149,7 @@ def test_on_a_gradient_a_stage_is_b02_by_that_stage():
 def test_failed_first_calls_are_tried_again(first_calls):
     whole = {"first_calls": {name: {"ms": 1.0} for name in LINES}}
     assert unfold_table.first_calls_once(whole) == whole
-    assert not first_calls
+    first_calls.assert_not_called()
     broken = {"first_calls": whole["first_calls"] | {"conv2d": {"reason": "its process ended"}}}
     for older in ({}, broken):
         times = unfold_table.first_calls_once(older)["first_calls"]
@@ -170,17 +157,15 @@ def test_failed_first_calls_are_tried_again(first_calls):
 
 
 def test_first_calls_tell_of_each_row_in_turn(monkeypatch):
-    def absent(name):
-        return "not installed" if name.startswith("fast_unfoldnd") else None
-
-    systems = {name: SimpleNamespace(why_absent=partial(absent, name)) for name in LINES}
+    absent = {name: "not installed" if "unfoldnd" in name else None for name in LINES}
+    systems = {name: Mock(**{"why_absent.return_value": why}) for name, why in absent.items()}
     monkeypatch.setattr(unfold_table, "ROWS", systems)
     monkeypatch.setattr(unfold_table, "_tensors", lambda: [None, None])
     monkeypatch.setattr(unfold_table, "flags", lambda **_: nullcontext())
     monkeypatch.setattr(unfold_table, "computation", lambda line, *_: line)
     timed = {line: float(ms) for ms, line in enumerate(LINES.values())}
     assert unfold_table.time_first_calls(timed.__getitem__) == {
-        name: {"reason": "not installed"} if absent(name) else {"ms": timed[line]}
+        name: {"reason": absent[name]} if absent[name] else {"ms": timed[line]}
         for name, line in LINES.items()
     }
 
@@ -199,8 +184,6 @@ def test_where_tf32_may_round_the_row_is_checked_as_tf32():
 def test_the_rows_compute_the_convolution():
     """Each row's own calls, by PyTorch on the CPU."""
     torch = pytest.importorskip("torch")
-    from convlab.oracle import Oracle, random_tensors
-
     input, weight, _ = random_tensors(SMALL, 0, bias=False)
     oracle = Oracle(SMALL, input, weight)
     for name, line in LINES.items():

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 from convlab import ladder
 from convlab.engines import choose
@@ -131,11 +130,9 @@ class Why:
 
 def counted(names: Sequence[str]) -> Iterator[Why]:
     """Count each of these stages on :data:`PIECE`; names of no stage are left out."""
-    there = {stage.name: stage for stage in LADDER}
-    return (_counted(there[name]) for name in names if name in there)
+    return (_counted(stage) for stage in LADDER if stage.name in names)
 
 
-@cache  # it takes seconds
 def _counted(stage: Stage) -> Why:
     """With the production tile of the whole layer instead of the one for small problems, and
     without split-K: a piece of the layer would be split."""
