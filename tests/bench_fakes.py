@@ -18,7 +18,6 @@ import numpy as np
 from convlab.bench import pool
 from convlab.bench.baselines import System, Unsupported
 from convlab.bench.harness import serve
-from convlab.bench.pool import WorkerDied
 from convlab.convolution import reference
 from convlab.problem import ConvProblem
 from convlab.workloads import paper_layer
@@ -147,18 +146,14 @@ class Fakes:
         self.turns += name == "steady_in_turn_2"
         spoil, stage = SPOILED[name], name in ("right", "crash", "stage_wrong")
 
-        def why_absent():
-            return "its library is not installed" if name == "absent" else None
-
-        def prepare(problem, input, weight):
-            return Fake(problem, input, weight, self, spoil)
-
         def compile(problem):
             if name == "crash":
                 os.kill(os.getpid(), signal.SIGKILL)
 
         return System(
-            name, f"a fake: {name}", "convlab" if stage else "fakes", why_absent, prepare,
+            name, f"a fake: {name}", "convlab" if stage else "fakes",
+            lambda: "its library is not installed" if name == "absent" else None,
+            lambda *tensors: Fake(*tensors, self, spoil),
             kind="stage" if stage else "baseline",
             precision="tf32" if name.startswith("tf32") else "fp32",
             method="any" if name == "any" else "gemm",
@@ -195,7 +190,7 @@ class Fakes:
         return lambda: 2 if self.current == "busy" else 0
 
 
-class InThread:
+class InThread(pool.Worker):
     """A worker without a process, for what is not about processes: quick to start."""
 
     def __init__(self, backend, log):
@@ -203,17 +198,6 @@ class InThread:
         self._connection, theirs = Pipe()
         self._thread = Thread(target=serve, args=(backend, theirs), daemon=True)
         self._thread.start()
-
-    def send(self, **command):
-        self._connection.send(command)
-
-    def answer(self, deadline):
-        if not self._connection.poll(max(0.0, deadline - time.monotonic())):
-            raise WorkerDied("gave no answer in time")
-        return self._connection.recv()
-
-    def dismiss(self):
-        self._connection.close()
 
     def end(self):
         self.dismiss()

@@ -32,10 +32,8 @@ SYSTEMS = (
 
 
 def system(name: str, kind: str, family: str, method: str, precision: str) -> System:
-    return System(
-        name, f"{name} in words", family, lambda: None, lambda *tensors: None, kind, precision,
-        method,
-    )  # fmt: skip
+    words, nothing = f"{name} in words", lambda *_: None
+    return System(name, words, family, nothing, nothing, kind, precision, method)
 
 
 def sample(
@@ -48,12 +46,12 @@ def sample(
         for number, (*about, speed, mib) in enumerate(SYSTEMS):
             chosen = system(*about)
             wobble = 1 + 0.25 * ((int(name[4:]) * 7 + number * 3) % 5 - 2) / 2
+            time_ms = max(problem.flops / speed / wobble, 0.25 * problem.least_bytes) / 1e9
+            smaller = 2**20 // 2 ** (number % 3)
             outcome = Outcome(
-                "measured", None,
-                slower * max(problem.flops / speed / wobble, 0.25 * problem.least_bytes) / 1e9,
-                0.4 + number / 4, 20, "fp32", 0.02,
-                None if mib is None else mib * 2**20 // 2 ** (number % 3),
-                tensor_bytes(problem) + (mib or 100) * 2**20 // 2 ** (number % 3) + 2**21,
+                "measured", None, slower * time_ms, 0.4 + number / 4, 20, "fp32", 0.02,
+                None if mib is None else mib * smaller,
+                tensor_bytes(problem) + (mib or 100) * smaller + 2**21,
             )  # fmt: skip
             if chosen.method == "fft" and problem.s_h > 1:
                 outcome = Outcome().without_number("unsupported", "strides are not for it")

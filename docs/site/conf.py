@@ -105,7 +105,6 @@ class IntrinsicDocumenter(FunctionDocumenter):
 
     @classmethod
     def can_document_member(cls, member: Any, name: str, attr: bool, parent: Any) -> bool:
-        """Called by autodoc."""
         return hasattr(member, "_defn")
 
     def import_object(self, raiseerror: bool = False) -> bool:

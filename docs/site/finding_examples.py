@@ -50,7 +50,6 @@ class Example:
         return kernel
 
     def arguments(self) -> list[np.ndarray]:
-        """New arrays for a launch."""
         return [np.arange(size, dtype=np.float32) for size in self.sizes]
 
     def lines(self) -> tuple[int, list[str]]:

@@ -277,7 +277,6 @@ def show() -> str:
 
 
 def show_one(section: Section) -> str:
-    """A section's own table and its command."""
     ours, _, by = made(section)
     return f"{ours}\n{by}"
 
@@ -302,7 +301,6 @@ def read_json(file: Path) -> Any:
 
 
 def date_of(environment: Mapping[str, Any]) -> str:
-    """The day of a measurement, or nothing where it is not known."""
     return str(environment.get("date") or "")[:10]
 
 

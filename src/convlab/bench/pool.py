@@ -51,7 +51,6 @@ class Worker:
         self.number = self._process.pid or 0  # None only before the start
 
     def send(self, **command: Any) -> None:
-        """Send a command. Raises :class:`WorkerDied`."""
         try:
             self._connection.send(command)
         except OSError:
@@ -112,8 +111,7 @@ class WorkerPool:
         self._workers: dict[str, Worker] = {}
         self._compiled_by: dict[tuple[ConvProblem, str], str] = {}
         self._compilers = compilers or max(1, min(MOST_COMPILERS, (os.cpu_count() or 2) // 2))
-        self._problem: ConvProblem | None = None
-        self._shared: np.ndarray | None = None
+        self._layer: tuple[ConvProblem, np.ndarray] | None = None  # and where outputs are put
 
     def facts(self) -> dict[str, Any]:
         """What the backend knows of the machine, asked in a process of its own. Raises
@@ -168,35 +166,35 @@ class WorkerPool:
         try:
             np.save(folder / harness.INPUT, tensors[0])
             np.save(folder / harness.WEIGHT, tensors[1])
-            self._shared = np.lib.format.open_memmap(
+            shared = np.lib.format.open_memmap(
                 output, mode="w+", dtype=np.float32, shape=problem.output_shape
             )
             # A process that writes to a hole of a sparse file on a full disk is killed.
             if hasattr(os, "posix_fallocate"):
                 with output.open("r+b") as file:
                     os.posix_fallocate(file.fileno(), 0, output.stat().st_size)
-            self._problem = problem
+            self._layer = problem, shared
             yield
         finally:
-            self._problem = self._shared = None
+            self._layer = None
             shutil.rmtree(folder, ignore_errors=True)
 
     def measure(self, system: System, check: Check) -> Outcome:
         """Measure a system on the layer: whatever happens to its process, there is an outcome."""
-        assert self._problem is not None, "measure() is for inside layer()"
-        assert self._shared is not None
+        assert self._layer is not None, "measure() is for inside layer()"
+        problem, shared = self._layer
         usual = f"{system.family} 0" if system.kind == "stage" else system.family
-        name = self._compiled_by.get((self._problem, system.name), usual)
+        name = self._compiled_by.get((problem, system.name), usual)
         deadline = time.monotonic() + self._row_seconds
         try:
             worker = self._worker(name)
             worker.send(
-                do="measure", system=system.name, problem=self._problem, folder=self._tensors,
+                do="measure", system=system.name, problem=problem, folder=self._tensors,
                 allowed=self._allowed(),
             )  # fmt: skip
             while "check" in (answer := worker.answer(deadline)):
                 checking = time.monotonic()
-                worker.send(checked=check(self._shared))
+                worker.send(checked=check(shared))
                 deadline += time.monotonic() - checking  # the check's time is not the system's
             if "error" in answer:
                 raise WorkerDied(answer["error"])
@@ -229,7 +227,6 @@ class WorkerPool:
             self._workers.pop(name).end()
 
     def close(self) -> None:
-        """End every process and remove every file."""
         for worker in self._workers.values():  # all at once: some libraries take long to unload
             worker.dismiss()
         for name in [*self._workers]:

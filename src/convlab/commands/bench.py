@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -26,28 +26,19 @@ DEFAULT_FILE = "bench.json"
 QUICK_LAYERS = ("conv5", "conv9", "conv12")
 IDLE_SECONDS = 20  # how long to wait for a busy GPU
 ROW_SECONDS = 180.0
+Names = list[str] | None
+
+
+def _several(about: str) -> Any:
+    return typer.Option(metavar="NAME", help=f"{about}; may be repeated.")
 
 
 def bench(
     context: typer.Context,
-    layer: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="conv1 to conv12; all of them unless given; may be repeated."
-        ),
-    ] = None,
-    stage: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="A stage, all or none; ten stages unless given; may be repeated."
-        ),
-    ] = None,
+    layer: Annotated[Names, _several("conv1 to conv12; all of them unless given")] = None,
+    stage: Annotated[Names, _several("A stage, all or none; ten stages unless given")] = None,
     baseline: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A baseline, all or none; all on the GPU unless given; may be repeated.",
-        ),
+        Names, _several("A baseline, all or none; all on the GPU unless given")
     ] = None,
     batch: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="How many images; 128 unless given.")

@@ -89,7 +89,6 @@ class System:
     allowances: Callable[[ConvProblem], dict[str, Any]] = lambda problem: {}
 
     def as_json(self) -> dict[str, Any]:
-        """What the results say of it."""
         names = ("name", "title", "kind", "family", "precision", "method", "on_gpu")
         return {name: getattr(self, name) for name in names}
 

@@ -36,12 +36,10 @@ Make = Callable[[ConvProblem, Any, Any], Compute]
 
 @cache
 def why_no_torch() -> str | None:
-    """Why PyTorch cannot run on a GPU here, in one sentence; None when it can."""
     return why_no_library("torch", "PyTorch", "torch")
 
 
 def why_no_unfoldnd() -> str | None:
-    """Why PyTorch and unfoldNd cannot run on a GPU here; None when they can."""
     if find_spec("unfoldNd") is None:
         return "unfoldNd is not installed: pip install unfoldNd"
     return why_no_torch()
@@ -49,7 +47,6 @@ def why_no_unfoldnd() -> str | None:
 
 @cache
 def why_no_cupy() -> str | None:
-    """Why CuPy cannot run here; None when it can."""
     return why_no_library("cupy", "CuPy", "cupy-cuda13x (cupy-cuda12x for CUDA 12)")
 
 
@@ -131,18 +128,16 @@ class OnTorch:
             self._restore_settings()
             OnTorch._held.enter_context(flags(**self._settings))
             OnTorch._holder = self
-        with self._on(stream):
+        on_stream: AbstractContextManager[Any] = nullcontext()
+        if self._device is not None:
+            on_stream = torch_stream(self._torch, self._device, stream or 0)
+        with on_stream:
             self._output = self._compute()
 
     @staticmethod
     def _restore_settings() -> None:
         OnTorch._holder = None
         OnTorch._held.close()
-
-    def _on(self, stream: int | None) -> AbstractContextManager[Any]:
-        if self._device is None:
-            return nullcontext()
-        return torch_stream(self._torch, self._device, stream or 0)
 
     def poison(self) -> None:
         self._synchronize()
