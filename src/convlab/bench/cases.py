@@ -14,7 +14,6 @@ unfold_table Table 1 of article 002 (:mod:`convlab.bench.baselines.unfold_table`
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -231,20 +230,20 @@ def _layer(cases: Sequence[Case], bench: Bench) -> Iterator[Row]:
 
 def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, seconds: float) -> Row:
     """The row of an outcome: with its number, unless that is above the roofline."""
-    problem, system, time_ms = case.problem, case.system, outcome.time_ms
-
-    def refused(reason: str) -> Row:
-        without = replace(outcome).without_number("refused", reason)
-        return row_of(case, without, machine, identity, seconds)
-
-    if time_ms is not None and not 0 < time_ms < math.inf:
-        return refused(f"the clock said {time_ms} ms, which no work takes")
+    problem, system = case.problem, case.system
+    if outcome.time_ms is not None:
+        # The algorithm that a library chose is known by now: the GEMM class does every
+        # multiplication.
+        method = "gemm" if in_gemm_class(system.method, outcome.algorithm) else system.method
+        above = too_fast(problem, outcome.time_ms, machine, system.precision, method)
+        if above is not None:
+            outcome = replace(outcome).without_number("refused", above)
     known = asdict(outcome) | {"layer": case.layer, "batch": problem.batch, "system": system.name}
     del known["healthy"]
     if outcome.error_over_bound is not None:
         known["error_over_bound"] = float(outcome.error_over_bound)
-    spread = outcome.time_spread
-    row = Row(
+    time_ms, spread = outcome.time_ms, outcome.time_spread
+    return Row(
         **known,
         settled=None if spread is None else spread <= SETTLED_PERCENT,
         tflops=None if time_ms is None else problem.flops / time_ms / 1e9,
@@ -252,9 +251,3 @@ def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, second
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         identity=identity,
     )
-    if time_ms is None:
-        return row
-    # The algorithm that a library chose is known by now: the GEMM class does every multiplication.
-    method = "gemm" if in_gemm_class(system.method, row.algorithm) else system.method
-    above = too_fast(problem, time_ms, machine, system.precision, method)
-    return row if above is None else refused(above)

@@ -85,7 +85,8 @@ def make(
     environment = jinja2.Environment(loader=loader, trim_blocks=True)
     environment.filters["number"] = number
     environment.globals |= {"analysis": analysis, "piece": PIECE, "figure": figure}
-    environment.globals |= {make.__name__: make for make in FOR_THE_TEMPLATE}
+    own = headline, by_layer, speedup_table, mean_table, why_not_faster, interrupted, slow_clocks
+    environment.globals |= {function.__name__: function for function in (*own, changes)}
     text = environment.get_template("report.md").render(
         title=title, brief=brief, whole=results, others=others, why=why
     )
@@ -230,9 +231,3 @@ def _facts(one: Results, other: Results) -> dict[str, str | None]:
             f"`{name}`" for name in one.systems if name not in other.systems
         ),
     }
-
-
-FOR_THE_TEMPLATE = (
-    headline, by_layer, speedup_table, mean_table, why_not_faster, interrupted, slow_clocks,
-    changes,
-)  # fmt: skip

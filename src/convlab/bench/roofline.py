@@ -81,6 +81,8 @@ def too_fast(
 ) -> str | None:
     """Why a time cannot be right, in one sentence; None where it can. What is written may stay in
     L2 when the clock stops, so the output counts only beyond that."""
+    if not 0 < time_ms < math.inf:
+        return f"the clock said {time_ms} ms, which no work takes"
     peak, bandwidth = machine.peak_flops(precision), machine.memory_bytes_per_second
     flops = least_flops(problem, method)
     refused = f"refused, above the roofline: {time_ms:.4g} ms"

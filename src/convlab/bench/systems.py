@@ -33,6 +33,7 @@ BASELINES: tuple[System, ...] = (
     array_libraries.BY_CUPY,
     compiled.SEVEN_LOOPS,
 )
+NAMED = {baseline.name: baseline for baseline in BASELINES}
 STAGE_FAMILY = "convlab"
 DEFAULT_STAGES = (
     "s01_direct", "s03_im2col_blas", "s07_microkernel", "s08_vectorized", "s09_double_buffer",
@@ -56,7 +57,7 @@ def system_named(name: str) -> System:
     if name in VARIANTS:
         whole = of_stage(ABLATION, None, **{VARIANTS[name]: False})
         return replace(whole, name=name, title=f"s11 without {VARIANTS[name]}")
-    known = UNFOLD_ROWS | {baseline.name: baseline for baseline in BASELINES}
+    known = UNFOLD_ROWS | NAMED
     if name in known:
         return known[name]
     word, _, tile = name.partition(" ")
@@ -66,10 +67,9 @@ def system_named(name: str) -> System:
 
 def baseline_named(name: str) -> System:
     """The baseline of that name. Raises ``ValueError``, listing the names, for any other."""
-    known = {baseline.name: baseline for baseline in BASELINES}
-    if name not in known:
-        raise ValueError(f"baseline is {name!r}: it must be one of {', '.join(known)}")
-    return known[name]
+    if name not in NAMED:
+        raise ValueError(f"baseline is {name!r}: it must be one of {', '.join(NAMED)}")
+    return NAMED[name]
 
 
 def of_stage(stage: Stage, tile: Tile | None = None, **switches: bool) -> System:
