@@ -34,20 +34,15 @@ Make = Callable[[ConvProblem, Any, Any], Compute]
 """Makes that for a problem, its input and its weight, tensors on the device."""
 
 
-@cache
-def why_no_torch() -> str | None:
-    return why_no_library("torch", "PyTorch", "torch")
+why_no_torch = cache(partial(why_no_library, "torch", "PyTorch", "torch"))
+CUPY = "cupy-cuda13x (cupy-cuda12x for CUDA 12)"
+why_no_cupy = cache(partial(why_no_library, "cupy", "CuPy", CUPY))
 
 
 def why_no_unfoldnd() -> str | None:
     if find_spec("unfoldNd") is None:
         return "unfoldNd is not installed: pip install unfoldNd"
     return why_no_torch()
-
-
-@cache
-def why_no_cupy() -> str | None:
-    return why_no_library("cupy", "CuPy", "cupy-cuda13x (cupy-cuda12x for CUDA 12)")
 
 
 class OnTorch:
