@@ -188,9 +188,10 @@ class WorkerPool:
         deadline = time.monotonic() + self._row_seconds
         try:
             worker = self._worker(name)
+            ours = [worker.number for worker in self._workers.values()]
             worker.send(
                 do="measure", system=system.name, problem=problem, folder=self._tensors,
-                allowed=self._allowed(),
+                allowed=None if self._foreign is None else [*self._foreign, *ours],
             )  # fmt: skip
             while "check" in (answer := worker.answer(deadline)):
                 checking = time.monotonic()
@@ -210,11 +211,6 @@ class WorkerPool:
     def _started_by(self) -> float:
         """The deadline of what a process does first, which may take longer than a row."""
         return time.monotonic() + max(self._row_seconds, ROW_SECONDS)
-
-    def _allowed(self) -> list[int] | None:
-        if self._foreign is None:
-            return None
-        return [*self._foreign, *(worker.number for worker in self._workers.values())]
 
     def _worker(self, name: str) -> Worker:
         if name not in self._workers:
