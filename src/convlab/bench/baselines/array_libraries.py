@@ -250,7 +250,8 @@ def im2col_and_product(problem: ConvProblem, x: Any, w: Any, batched: bool) -> C
 
     p, (taken, padding) = problem, padded(problem, x)
     at_once = p.N_i if batched else 1
-    filters = w.reshape(1, p.M, p.K).expand(at_once, -1, -1)
+    filters = w.reshape(p.M, p.K)
+    for_all = filters.expand(p.N_i, -1, -1)
     columns = x.new_empty(at_once, p.K, p.H_o * p.W_o)
     output = x.new_empty(p.output_shape)
     products = output.view(p.N_i, p.M, -1)
@@ -261,9 +262,9 @@ def im2col_and_product(problem: ConvProblem, x: Any, w: Any, batched: bool) -> C
         for i in range(0, p.N_i, at_once):
             im2col(images[i : i + at_once], p.kernel_size, p.dilation, padding, p.stride)
             if batched:
-                torch.bmm(filters, columns, out=products)
+                torch.bmm(for_all, columns, out=products)
             else:
-                torch.mm(filters[0], columns[0], out=products[i])
+                torch.mm(filters, columns[0], out=products[i])
         return output
 
     return compute
