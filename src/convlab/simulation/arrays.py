@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -346,7 +347,7 @@ class CheckedArray(Array):
     def load(self, at: tuple[int, ...], count: int, site: int) -> list[Any]:
         self._log(at, site, READ, count)
         if count == 1:
-            return [self.loaded(self.data[_key(at)])]
+            return [self.loaded(self.data[at])]
         first = self.element(at)
         return [self.loaded(value) for value in self.linear[first : first + count].tolist()]
 
@@ -355,7 +356,7 @@ class CheckedArray(Array):
         kept = [converted(value, self.dtype) for value in values]
         self._log(at, site, WRITE, len(kept), kept)
         if len(kept) == 1:
-            self.data[_key(at)] = kept[0]
+            self.data[at] = kept[0]
         else:
             for n, value in enumerate(kept, self.element(at)):
                 self.linear[n] = value
@@ -365,8 +366,8 @@ class CheckedArray(Array):
     ) -> Any:
         self.check_writeable()
         at = self.check(self.whole_index(index), site)
-        old = self.loaded(self.data[_key(at)])
-        self.data[_key(at)] = converted(function(old), self.dtype)
+        old = self.loaded(self.data[at])
+        self.data[at] = converted(function(old), self.dtype)
         self._log(at, site, kind)
         return old
 
@@ -423,11 +424,6 @@ def _view(change: Callable[[np.ndarray], np.ndarray], host: np.ndarray, name: st
     if part.size and not np.may_share_memory(part, host):
         raise TypeError(f"{name} is not contiguous: a kernel cannot take its elements as one row")
     return part
-
-
-def _key(at: tuple[int, ...]) -> Any:
-    """An index as memoryviews take it."""
-    return at[0] if len(at) == 1 else at
 
 
 class LocalArray(Array):
@@ -499,13 +495,10 @@ class RecordArray:
         self._whole, self.dtype = whole, dtype
         self._fields: dict[str, Any] = {}
 
-    shape = property(lambda self: self._whole.shape)
-    strides = property(lambda self: self._whole.strides)
-    ndim = property(lambda self: self._whole.ndim)
-    size = property(lambda self: self._whole.size)
-    itemsize = property(lambda self: self._whole.itemsize)
-    nbytes = property(lambda self: self._whole.nbytes)
-    ctypes = property(lambda self: self._whole.ctypes)
+    shape, strides, ndim, size, itemsize, nbytes, ctypes = (
+        property(attrgetter(f"_whole.{name}"))
+        for name in ("shape", "strides", "ndim", "size", "itemsize", "nbytes", "ctypes")
+    )
     T = property(lambda self: RecordArray(self._whole.T, self.dtype))
 
     def reshape(self, *shape: Any) -> Any:

@@ -69,11 +69,8 @@ _DEVICE: dict[str, Any] = {
     **{"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0, "ASYNC_ENGINE_COUNT": 3},
     **dict.fromkeys(("CONCURRENT_KERNELS", "COOPERATIVE_LAUNCH", "MANAGED_MEMORY"), 1),
     **dict.fromkeys(("CAN_MAP_HOST_MEMORY", "UNIFIED_ADDRESSING"), 1),
-    **{f"MAX_BLOCK_DIM_{axis}": size for axis, size in zip("XYZ", (1024, 1024, 64), strict=True)},
-    **{
-        f"MAX_GRID_DIM_{axis}": size
-        for axis, size in zip("XYZ", (2**31 - 1,) + (65535,) * 2, strict=True)
-    },
+    **{"MAX_BLOCK_DIM_X": 1024, "MAX_BLOCK_DIM_Y": 1024, "MAX_BLOCK_DIM_Z": 64},
+    **{"MAX_GRID_DIM_X": 2**31 - 1, "MAX_GRID_DIM_Y": 65535, "MAX_GRID_DIM_Z": 65535},
 }
 _Memory = namedtuple("_Memory", ["free", "total"])
 _Allocations = namedtuple("_Allocations", ["alloc", "free", "mi_alloc", "mi_free"])
@@ -176,7 +173,10 @@ def _names(streams: Streams) -> dict[str, Any]:
     }
 
 
-def _mlir_modules() -> dict[str, ModuleType]:
+@contextmanager
+def _as_mlir() -> Iterator[None]:
+    """Inside, ``numba_cuda_mlir`` is another name. What is imported meanwhile stays imported, as
+    registries of Numba's are only once."""
     package: Any = ModuleType(_MLIR)
     package.cuda = package.numba_cuda = numba.cuda
     package.types, package.__path__ = numba.cuda.types, []
@@ -185,14 +185,6 @@ def _mlir_modules() -> dict[str, ModuleType]:
         if name == "numba.cuda" or name.startswith("numba.cuda."):
             for alias in "cuda", "numba_cuda":
                 modules[f"{_MLIR}.{alias}{name.removeprefix('numba.cuda')}"] = module
-    return modules
-
-
-@contextmanager
-def _as_mlir() -> Iterator[None]:
-    """Inside, ``numba_cuda_mlir`` is another name. What is imported meanwhile stays imported, as
-    registries of Numba's are only once."""
-    modules = _mlir_modules()
     before = {name: sys.modules[name] for name in modules if name in sys.modules}
     sys.modules.update(modules)
     try:
@@ -210,11 +202,10 @@ def host_api(streams: Streams) -> Iterator[None]:
     context = {
         "compute_capability": (9, 0),
         "get_memory_info": lambda self: _Memory(16 << 30, 16 << 30),
+        "synchronize": lambda self: streams.host_waits(),
+        "__getattr__": lambda self, name: getattr(self._device, name),
     }
-    context["synchronize"] = lambda self: streams.host_waits()
-    context["__getattr__"] = lambda self, name: getattr(self._device, name)
-    mechanism, generalized = vectorizers.CUDAUFuncMechanism, vectorizers.CUDAGeneralizedUFunc
-    broadcasts = {"_broadcast_scalar_input": _broadcast, "_broadcast_add_axis": _broadcast}
+    broadcasts = dict.fromkeys(("_broadcast_scalar_input", "_broadcast_add_axis"), _broadcast)
     statistics = dict.fromkeys(("memsys_enable_stats", "memsys_disable_stats"), lambda: None)
     halves = {"bfloat16": _Stub("bfloat16"), "nv_bfloat16": _Stub("bfloat16"), "__getattr__": _Stub}
     with ExitStack() as stack:
@@ -229,8 +220,8 @@ def host_api(streams: Streams) -> Iterator[None]:
             (FakeCUDAArray, {"__cuda_array_interface__": property(interface_of), **methods}),
             (rtsys, {"get_allocation_stats": lambda: _Allocations(0, 0, 0, 0), **statistics}),
             (vectorizers.CUDAVectorize, {"_compile_core": _core_of_ufunc}),
-            (mechanism, {"broadcast_device": _broadcast}),
-            (generalized, broadcasts),
+            (vectorizers.CUDAUFuncMechanism, {"broadcast_device": _broadcast}),
+            (vectorizers.CUDAGeneralizedUFunc, broadcasts),
             (Reduce, {"_cache": {}}),
         ):
             stack.enter_context(patch.multiple(target, create=True, **names))

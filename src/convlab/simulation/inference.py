@@ -51,19 +51,13 @@ class _Reader:
         self._ranges = Ranges(state, bits)
 
     def expressions(self) -> dict[int, Typed]:
-        found: dict[int, Typed] = {}
-        several: set[int] = set()
+        found: dict[int, Typed | None] = {}  # None where there are several
         for expression, signature in self._state.calltypes.items():
             offset = getattr(expression.loc, "col", None)
             typed = None if offset is None else self._typed(expression, signature)
-            if offset is None or typed is None:
-                continue
-            if offset in found and found[offset] != typed:
-                several.add(offset)
-            found[offset] = typed
-        for offset in several:
-            del found[offset]
-        return found
+            if offset is not None and typed is not None:
+                found[offset] = typed if found.setdefault(offset, typed) == typed else None
+        return {offset: typed for offset, typed in found.items() if typed is not None}
 
     def _typed(self, expression: Any, signature: Any) -> Typed | None:
         if isinstance(expression, ir.SetItem | ir.StaticSetItem):

@@ -69,15 +69,9 @@ def half(name: str) -> Callable[..., Any] | None:
     return _of_numbers(FUNCTIONS[whole], kept, kept) if whole in FUNCTIONS else None
 
 
-_INTEGERS = {"char": 8, "short": 16, "int": 32, "ll": 64}
-
-
-def _integer_type(name: str) -> np.dtype[Any] | None:
-    """Of ``ushort`` and of ``uint16`` uint16."""
-    if re.fullmatch(r"u?int(8|16|32|64)", name):
-        return np.dtype(name)
-    bits = _INTEGERS.get(name.removeprefix("u"))
-    return None if bits is None else np.dtype(f"{'u' * name.startswith('u')}int{bits}")
+_BITS = {"char": 8, "short": 16, "int": 32, "ll": 64, **{f"int{n}": n for n in (8, 16, 32, 64)}}
+# Of ``ushort`` and of ``uint16`` uint16.
+_INTEGERS = {f"{u}{name}": np.dtype(f"{u}int{n}") for name, n in _BITS.items() for u in ("", "u")}
 
 
 def _conversion(gives: str, direction: str) -> Callable[..., Any] | None:
@@ -86,9 +80,10 @@ def _conversion(gives: str, direction: str) -> Callable[..., Any] | None:
         return lambda value: BFloat16(value, direction)
     if gives in ("float", "float32"):
         return float
-    if (kind := _integer_type(gives)) is None:
+    if gives not in _INTEGERS:
         return None
-    low, high = (int(end) for end in (np.iinfo(kind).min, np.iinfo(kind).max))
+    limits = np.iinfo(_INTEGERS[gives])
+    low, high = int(limits.min), int(limits.max)
 
     def integer(value: float) -> int:
         if value != value:
@@ -99,9 +94,8 @@ def _conversion(gives: str, direction: str) -> Callable[..., Any] | None:
 
 
 def _cast_of_bits(takes: str, gives: str) -> Callable[..., Any]:
-    kind = _integer_type(gives if takes == "bfloat16" else takes)
-    assert kind is not None
     if takes == "bfloat16":
+        kind = _INTEGERS[gives]
         return lambda value: int((np.float32(value).view(np.uint32) >> 16).astype(kind))
     return lambda bits: BFloat16((np.uint32(bits & 0xFFFF) << np.uint32(16)).view(np.float32))
 

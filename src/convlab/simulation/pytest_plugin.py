@@ -18,6 +18,7 @@ _REPORT = pytest.StashKey[Any]()
 
 
 def pytest_addoption(parser: Any) -> None:
+    """Add ``--cuda`` and ``--cuda-steps``."""
     group = parser.getgroup("convlab")
     group.addoption(
         "--cuda",
@@ -49,22 +50,26 @@ def pytest_load_initial_conftests(early_config: Any) -> None:
 
 
 def pytest_configure(config: Any) -> None:
+    """Make the marker ``cuda_allow`` known."""
     config.addinivalue_line(
         "markers", "cuda_allow(kind, ...): findings of these kinds, as reports name them, may be"
     )
 
 
 def pytest_unconfigure(config: Any) -> None:
+    """Give ``numba.cuda`` its own meaning back."""
     if _ENTERED in config.stash:
         config.stash[_ENTERED].close()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
+    """Tell, at the end, of kernels that ran without Numba's types."""
     for note in config.stash[_REPORT].notes if _REPORT in config.stash else ():
         terminalreporter.write_line(f"cuda: {note}")
 
 
 def pytest_report_header(config: Any) -> str | None:
+    """The header's line, if kernels run on the strict simulator."""
     return "cuda: convlab's strict simulator" if _REPORT in config.stash else None
 
 

@@ -245,7 +245,12 @@ class SimulatedCuda:
         """A bit for each lane that stands here with this one."""
         return int(self.hub(Request("activemask", site_of(1))))
 
-    # Loads and stores past the caches that other threads do not see; other hints are below.
+    # Loads and stores that say which caches keep the element.
+
+    ldca = ldcs = ldlu = staticmethod(lambda array, index: array.part(index, site_of(1)))
+    stcs = stwb = staticmethod(lambda array, index, one: array.store_part(index, one, site_of(1)))
+
+    # Loads and stores past the caches that other threads do not see.
 
     def ldcg(self, array: Any, index: Any) -> Any:
         value = array.part(index, site_of(1))
@@ -284,21 +289,6 @@ class SimulatedCuda:
     selp = staticmethod(lambda condition, yes, no: yes if condition else no)
     clz, popc, brev, ffs = map(_of_its_bits, OF_BITS)
     cbrt = staticmethod(math.cbrt)
-
-
-def _cached_load(array: Any, index: Any) -> Any:
-    """``cuda.ldca`` and its like: loads that say which caches keep what they load."""
-    return array.part(index, site_of(1))
-
-
-def _cached_store(array: Any, index: Any, value: Any) -> None:
-    array.store_part(index, value, site_of(1))
-
-
-for _hint in ("ldca", "ldcs", "ldlu"):
-    setattr(SimulatedCuda, _hint, staticmethod(_cached_load))
-for _hint in ("stcs", "stwb"):
-    setattr(SimulatedCuda, _hint, staticmethod(_cached_store))
 
 
 # What a lane brings to a call of its warp, of the arguments that follow the mask. A shuffle brings

@@ -196,9 +196,8 @@ class TypedArithmetic(ast.NodeTransformer):
         typed = self._typed(node) if len(node.ops) == 1 else None
         self.generic_visit(node)
         if typed is not None and len(typed.operands) == 2:
-            kinds = typed.operands
             sides = [node.left, *node.comparators]
-            for number, kind in enumerate(kinds):
+            for number, kind in enumerate(typed.operands):
                 wide = _is_integer(kind) and getattr(kind, "bitwidth", 1) == 64
                 is_float = isinstance(typed.signature.args[number], types.Float)
                 if wide and is_float and not isinstance(sides[number], ast.Constant):
