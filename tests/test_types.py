@@ -270,6 +270,19 @@ def test_constants_and_lambdas_of_device_functions_and_declared_types() -> None:
     assert a[0] == 31
 
 
+@pytest.mark.parametrize("typed", [True, False])
+def test_two_lambdas_of_one_line_are_two(typed: bool) -> None:
+    one, two = (cuda.jit(device=True)(f) for f in (lambda x: x + 1, lambda x: x + 2))
+
+    @cuda.jit
+    def both(a):
+        a[0], a[1] = one(a[0]), two(a[1])
+
+    a = np.zeros(2)
+    simulate(both, 1, 1, a, typed=typed)
+    assert a.tolist() == [1, 2]
+
+
 def test_unsigned_by_signed_of_64_bits_is_signed() -> None:
     """As an H100 computed ``h % 23``; NumPy has it unsigned."""
     key, a = np.array([3], np.uint64), np.zeros(2, np.int64)

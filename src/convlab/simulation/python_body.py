@@ -295,8 +295,7 @@ def _code_of(function: FunctionType, is_kernel: bool, types: Types | None, bits:
         how = code, code.co_filename, is_kernel, names
         try:
             if types is None:
-                anew = code if _is_plain(code, is_kernel) else _untyped(*how)[0]
-                codes[key] = anew.replace(), []
+                codes[key] = _untyped(*how)[0].replace(), []
             else:
                 codes[key] = _compiled_anew(*how, infer(function, types, bits))
         except (OSError, TypeError, SyntaxError) as error:
@@ -385,15 +384,6 @@ NUMBERED = "_numbered_"  # a global too: what a loop runs through in which threa
 _WAITS = re.compile("sync|^activemask$|^mma_|_product$").search
 
 
-def _is_plain(code: CodeType, is_kernel: bool) -> bool:
-    """Whether nothing in it must change: no division, no loop, no early return of a kernel."""
-    steps = list(dis.get_instructions(code))
-    divides = any(step.opname == "BINARY_OP" and step.argrepr in ("/", "/=") for step in steps)
-    repeats = any("JUMP_BACKWARD" in step.opname for step in steps)
-    returns = is_kernel and sum(step.opname.startswith("RETURN_") for step in steps) > 1
-    return not (divides or repeats or returns)
-
-
 def _compiled_anew(
     code: CodeType,
     file: str,
@@ -422,8 +412,8 @@ _untyped = lru_cache(maxsize=1000)(_compiled_anew)  # functions of one factory h
 
 
 def _source(code: CodeType, file: str) -> tuple[ast.Module, ast.FunctionDef | ast.Lambda, CodeType]:
-    """The tree of the code's source, the function in it, and the code that it compiles to: with the
-    same instructions, or ``TypeError``."""
+    """The tree of the code's source, the function in it, and the code that it compiles to: one that
+    does the same, or ``TypeError``."""
     lines, first = inspect.getsourcelines(code)
     source = ast.parse(textwrap.dedent("".join(lines)))
     ast.increment_lineno(source, first - 1)
@@ -442,9 +432,15 @@ def _source(code: CodeType, file: str) -> tuple[ast.Module, ast.FunctionDef | as
         tree.body[:0] = _imports([*dis.get_instructions(code)])
         ast.fix_missing_locations(tree)
         same = _inner(tree, file, code.co_name)
-        if same.co_code == code.co_code:
+        if _does(same) == _does(code):
             return tree, found, same
     raise TypeError("the source is not, or no longer, its own")
+
+
+def _does(code: CodeType) -> tuple[Any, ...]:
+    """What tells the code from another one of its line, such as a second lambda."""
+    constants = [repr(one) for one in code.co_consts if not isinstance(one, CodeType)]
+    return code.co_code, code.co_names, code.co_varnames, constants
 
 
 def _imports(steps: list[dis.Instruction]) -> list[ast.stmt]:
