@@ -16,6 +16,8 @@ import pytest
 
 import convlab
 from convlab import SimulationError, simulate
+from convlab.simulation.findings import Finding
+from convlab.simulation.report import Report
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 PLUGINS = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"]["pytest11"]
@@ -273,6 +275,18 @@ def test_a_program_runs_as_it_is(folder, arguments, status, lines, refused) -> N
     assert all(f"\n{line}" in f"\n{done.stderr}" for line in lines)
     assert all(one["count"] > 1 for one in found["findings"] if one["kind"] == "global race")
     assert done.stdout == ""
+
+
+def test_sarif_names_the_other_line_s_own_file() -> None:
+    others = {"other_line": 3, "other_file": "b.py"}, {"other_line": 3}, {"other_line": 4}
+    report = Report()
+    for other in others:
+        finding = Finding("global race", "kernel", "a.py", 3, "two threads write", **other)
+        report.add(SimulationError("", (finding,)))
+    results = report.as_sarif("1")["runs"][0]["results"]
+    others = [one["physicalLocation"] for result in results for one in result["relatedLocations"]]
+    places = [(one["artifactLocation"]["uri"], one["region"]["startLine"]) for one in others]
+    assert (len(results), places) == (3, [("b.py", 3), ("a.py", 4)])
 
 
 LONG = """

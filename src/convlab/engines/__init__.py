@@ -15,8 +15,13 @@ from typing import Any
 import numpy as np
 
 from convlab.arguments import host_bytes, shown
-from convlab.simulation.memory_rules import Counts as Counts  # a name of this module too
+from convlab.simulation.memory_rules import Counts
 from convlab.stage import Capability, Launch, Program, Step
+
+__all__ = [
+    "ENGINE_NAMES", "Counts", "Engine", "EngineUnavailable", "address_of", "check_aligned",
+    "choose", "stream_handle", "unavailable",
+]  # fmt: skip
 
 _CLASSES = {"gpu": "Gpu", "simulator": "Simulator", "cudasim": "CudaSim"}  # by their modules
 ENGINE_NAMES = tuple(_CLASSES)

@@ -19,8 +19,10 @@ def _shifted(value: int, count: int) -> int:
 
 
 def _integer_power(name: str) -> Callable[[int, int], Any]:
-    """``base ** exponent`` of integers as Numba computes it: in float64 if the exponent is no
-    constant. A negative exponent gives the integer part, for base zero the highest bit."""
+    """``base ** exponent`` of integers as Numba computes it: through float64 unless the exponent
+    has a literal's type, so that results above 2**53 are rounded (by libNVVM 13.5; an older one,
+    on an H100, left float64 out). A negative exponent gives the integer part, for base zero the
+    highest bit."""
     kept, constant = keeper(np.dtype(name)), _constant_power(name)
 
     def power(base: int, exponent: int) -> Any:

@@ -32,7 +32,7 @@ class Report:
         if isinstance(error, NotSimulated):
             self.refused.append(str(error))
         for one in error.findings:
-            key = one.kind, one.kernel, one.file, one.line, one.other_line, one.array
+            key = one.kind, one.kernel, (one.file, one.line), _other_place(one), one.array
             known = self._found.get(key)
             self._found[key] = (
                 one if known is None else replace(known, count=known.count + one.count)
@@ -81,11 +81,10 @@ class Report:
                 "ruleId": _rule(finding.kind),
                 "level": "error",
                 "message": {"text": str(finding)},
-                "locations": [here],
-                "relatedLocations": [] if there is None or there == here else [there],
+                "locations": _locations((finding.file, finding.line)),
+                "relatedLocations": _locations(_other_place(finding)),
             }
             for finding in self.findings
-            for here, there in [_locations(finding)]
         ]
         refused = [{"level": "error", "message": {"text": why}} for why in self.refused]
         invocation = {"executionSuccessful": not refused, "toolExecutionNotifications": refused}
@@ -103,16 +102,21 @@ def _rule(kind: str) -> str:
     return kind.replace(" ", "-")
 
 
-def _locations(finding: Finding) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Where a finding shows, and the other line that is part of it."""
-    other_file = finding.other_file or finding.file
-    other = None if finding.other_line is None else _location(other_file, finding.other_line)
-    return _location(finding.file, finding.line), other
+Place = tuple[str, int]
 
 
-def _location(file: str, line: int | None) -> dict[str, Any]:
+def _other_place(finding: Finding) -> Place | None:
+    """The other line that is part of a finding, if it is another."""
+    file, line = finding.other_file or finding.file, finding.other_line or finding.line
+    return None if (file, line) == (finding.file, finding.line) else (file, line)
+
+
+def _locations(place: Place | None) -> list[dict[str, Any]]:
+    if place is None:
+        return []
+    file, line = place
     path = Path(os.path.abspath(file))
     uri = shown(str(path))
     uri = path.as_uri() if uri == str(path) else Path(uri).as_posix()
     where = {"artifactLocation": {"uri": uri}, "region": {"startLine": line}}
-    return {"physicalLocation": where}
+    return [{"physicalLocation": where}]
