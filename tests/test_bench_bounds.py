@@ -100,17 +100,23 @@ def test_an_algorithm_is_right_by_the_rule_of_its_own(checker, tensors, method, 
     assert checked.error_over_bound < part
 
 
+def test_three_products_for_one_are_checked_as_fp32(checker, tensors):
+    s13 = stage_named("s13")
+    assert bounds_for(s13.precision, "gemm") == (FP32,)
+    allowed = allowances(s13, PROBLEM)
+    right = checker.check(in_float32(*tensors), s13.precision, "gemm", allowed)
+    assert (right.ok, right.bound) == (True, FP32)
+    rounded = in_float32(*map(in_tf32, tensors))
+    assert not checker.check(rounded, s13.precision, "gemm", allowed).ok
+
+
 @pytest.mark.parametrize("rounded", [in_tf32, truncated])
-def test_tf32_is_right_as_tf32_and_wrong_as_fp32_also_from_three_products(
-    checker, tensors, rounded
-):
-    output, s13 = in_float32(*map(rounded, tensors)), stage_named("s13")
+def test_tf32_is_right_as_tf32_and_wrong_as_fp32(checker, tensors, rounded):
+    output = in_float32(*map(rounded, tensors))
     as_tf32 = checker.check(output, "tf32")
     assert (as_tf32.ok, as_tf32.bound) == (True, "tf32")
     assert not checker.check(output, "fp32").ok
     assert not checker.check(output, "fp32", "any").ok
-    assert bounds_for(s13.precision, "gemm") == (FP32,)
-    assert not checker.check(output, s13.precision, "gemm", allowances(s13, PROBLEM)).ok
 
 
 @pytest.mark.parametrize("method", ["gemm", "fft", "winograd", "any"])

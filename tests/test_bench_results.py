@@ -55,8 +55,8 @@ A_SYSTEM = dict.fromkeys(("name", "title", "kind", "family", "precision", "metho
         ({"missing": [["conv13", 1, "s01_direct"]]}, "layer is 'conv13'"),
         ({"missing": [1]}, "it is no result of convlab bench"),
         *(
-            ({"systems": [A_SYSTEM | {key: 3}]}, f"{key} of its system .* must be a string")
-            for key in A_SYSTEM
+            ({"systems": [A_SYSTEM | {key: value}]}, f"{key} of its system .* must be a string")
+            for key, value in product(A_SYSTEM, (None, 3))
         ),
     ],
 )

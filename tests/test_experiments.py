@@ -126,7 +126,8 @@ def test_a_variant_is_s11_with_one_switch_off():
     for name, switch in systems.VARIANTS.items():
         variant = systems.system_named(name)
         assert variant.name == name
-        assert variant.prepare.args == (ABLATION, None, {switch: False})
+        stage, tile, switches = variant.prepare.args  # of PreparedStage
+        assert (stage, tile, switches) == (ABLATION, None, {switch: False})
         assert switch in ABLATION.switches
     assert systems.system_named(systems.WHOLE).prepare.args[2] == {}
     program = ABLATION.prepare(ConvProblem(1, 4, 8, 8, 8, 3), ABLATION.tiny_tile, microkernel=False)

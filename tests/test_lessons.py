@@ -108,14 +108,18 @@ def test_a_lesson_has_all_its_parts_its_aim_and_time_first_and_no_long_cell(path
     assert max(len(text.split()) for text in texts) <= 200
 
 
-TERMS = "coalescing|latency|warp divergence|bank conflict|arithmetic intensity|occupancy"
+TERMS = (
+    "coalescing", "latency", "warp divergence", "bank conflict",
+    "arithmetic intensity", "occupancy",
+)  # fmt: skip
 
 
 @same
-@pytest.mark.parametrize("term", TERMS.split("|"))
+@pytest.mark.parametrize("term", TERMS)
 def test_a_term_is_defined_where_it_is_first_used(term):
     text = " ".join(cell.text for path in SOURCES for cell in lesson_of(path).cells)
     first = re.search(rf"\S*{term}\S*", " ".join(text.split()), re.IGNORECASE)
+    assert first is not None, term
     assert first[0].startswith(f"**{term}**")
 
 
@@ -318,16 +322,23 @@ def test_b01_passes_as_the_gradient_that_it_computes_alone(quick, of):
     assert not lessons.check_gradient(made, "weight" if of == "input" else "input").passed
 
 
-def told(name, says="", change=("", "")):
-    """The feedback on the first answer to a lesson's first exercise that must get that reason, else
-    on our solution with a change."""
+def first_exercise(name):
     lesson = lesson_of(*source.sources([name]))
-    exercise = lesson.exercises()[0]
-    if not says:
-        return answers.feedback_on(lesson, exercise, exercise.solution.replace(*change))
+    return lesson, lesson.exercises()[0]
+
+
+def told(name, says):
+    """The feedback on the first answer to a lesson's first exercise that must get that reason."""
+    lesson, exercise = first_exercise(name)
     given = answers.answers_of(lesson)[exercise.name]
     answer = next(one for one in given if one.says == says)
     return answers.checked(lesson, exercise, answer).feedback
+
+
+def told_of_change(name, old, new):
+    """The feedback on our solution of a lesson's first exercise, with a change."""
+    lesson, exercise = first_exercise(name)
+    return answers.feedback_on(lesson, exercise, exercise.solution.replace(old, new))
 
 
 def test_a_race_is_told_with_both_lines_and_what_mends_it(quick):
@@ -397,7 +408,7 @@ def test_float64_is_told_and_not_punished(quick, monkeypatch):
 @pytest.mark.parametrize(("zero", "said"), [("float32(0)", False), ("0.0", True)])
 def test_float64_is_told_where_no_compiler_is_installed(zero, said, monkeypatch):
     monkeypatch.setattr("numba.cuda.cudadrv.nvvm.NVVM", Mock(side_effect=OSError("no compiler")))
-    found = told("01_direct", change=("pixel = float32(0)", f"pixel = {zero}"))
+    found = told_of_change("01_direct", "pixel = float32(0)", f"pixel = {zero}")
     assert found.passed
     assert any("float64" in what for what in found.right) == said
 
@@ -617,7 +628,7 @@ def test_the_simplest_problem_that_fails_is_shown():
     found = told("01_direct", "answer")
     assert "the simplest of them, 'padding wider than the image'" in found.problems[0].what
     upside_down = ("weight[j, r, u, v]", "weight[j, r, H_f - 1 - u, v]")
-    found = told("01_direct", change=upside_down)
+    found = told_of_change("01_direct", *upside_down)
     assert "the simplest of them, 'prime sizes'" in found.problems[0].what
     assert found.picture is not None
     assert "Input, expected and got" in found.picture.alt

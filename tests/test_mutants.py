@@ -258,7 +258,8 @@ def mutant(name: str, old: str, new: str, folder: Path) -> Stage:
 def remade(stage: str, texts: dict[str, str], folder: Path) -> Stage:
     """The stage of that module, imported anew with other sources of modules, by their names."""
     imports = imports_of(stage)
-    # One of its own: to linecache, a file as long and of the same time is the same file.
+    # Each mutant has a folder of its own, because linecache takes a file of the same size and time
+    # for the same file.
     folder = Path(mkdtemp(dir=folder))
     with ExitStack() as patched:
         for module in [m for m in [*imports, stage] if texts.keys() & {m, *imports_of(m)}]:

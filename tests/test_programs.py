@@ -277,16 +277,18 @@ def test_a_program_runs_as_it_is(folder, arguments, status, lines, refused) -> N
     assert done.stdout == ""
 
 
-def test_sarif_names_the_other_line_s_own_file() -> None:
+def test_findings_with_other_files_stay_apart_and_name_them() -> None:
     others = {"other_line": 3, "other_file": "b.py"}, {"other_line": 3}, {"other_line": 4}
     report = Report()
     for other in others:
         finding = Finding("global race", "kernel", "a.py", 3, "two threads write", **other)
         report.add(SimulationError("", (finding,)))
     results = report.as_sarif("1")["runs"][0]["results"]
-    others = [one["physicalLocation"] for result in results for one in result["relatedLocations"]]
-    places = [(one["artifactLocation"]["uri"], one["region"]["startLine"]) for one in others]
+    related = [one["physicalLocation"] for result in results for one in result["relatedLocations"]]
+    places = [(one["artifactLocation"]["uri"], one["region"]["startLine"]) for one in related]
     assert (len(results), places) == (3, [("b.py", 3), ("a.py", 4)])
+    found = report.as_json()["findings"]
+    assert [one["other_file"] for one in found] == ["b.py", None, None]
 
 
 LONG = """

@@ -17,8 +17,7 @@ from kernels.tensor_cores import split_product
 from kernels.warpgroups import multiplied
 from numba import cuda, float32
 from numba.cuda.core import config
-from test_stages import FEW, LONG, LONG_ODD, ODD, many, warpgroup_tile
-from test_stages import STAGES as RUNNABLE
+from test_stages import FEW, LONG, LONG_ODD, ODD, many, warpgroup_tile, where_it_runs
 
 from convlab import ConvProblem, Stage, Tile, plan, plans
 from convlab.device import tensor_core, to_tf32
@@ -36,17 +35,16 @@ UNPACKED = [stage_named(name) for name in ("s12b", "s12c", "s12d")]  # split wha
 HEURISTIC = tile_heuristic.S14
 F, INF, NAN, MOST = np.float32, np.inf, np.nan, float(np.finfo(np.float32).max)
 # Numba's simulator has a thread for every thread: there, one or two warps and less of all will do.
-FEW_STAGES = [STAGES[0], S13, S14] if config.ENABLE_CUDASIM else STAGES
-RUN = [stage for stage in FEW_STAGES if stage in RUNNABLE]
+RUN = [STAGES[0], S13, S14] if config.ENABLE_CUDASIM else STAGES
 VALUES = [INF, NAN] if config.ENABLE_CUDASIM else [INF, -INF, NAN, MOST, -MOST]
-WIDTHS = {"float4": 4} if config.ENABLE_CUDASIM else {"float4": 4, "scalar": 3}
+IMAGE_WIDTHS = {"float4": 4} if config.ENABLE_CUDASIM else {"float4": 4, "scalar": 3}
 LONG_PROBLEMS = pytest.mark.parametrize("problem", [LONG, LONG_ODD], ids=["float4", "scalar"])
 
 
 def each(*stages: Stage) -> pytest.MarkDecorator:
-    """Those of the stages that can run here."""
-    able = [stage for stage in stages if stage in RUNNABLE]
-    return pytest.mark.parametrize("stage", able, ids=lambda stage: stage.name)
+    """The stages, skipped where they cannot run."""
+    rows = [pytest.param(one, id=one.name, marks=where_it_runs(one.name)) for one in stages]
+    return pytest.mark.parametrize("stage", rows)
 
 
 def check_with_and_without_relu(
@@ -116,7 +114,7 @@ def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, check
 
 
 @each(*RUN)
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize("width", IMAGE_WIDTHS.values(), ids=IMAGE_WIDTHS)
 def test_what_is_not_finite_and_what_is_nearly_not(
     width: int, stage: Stage, engine: Engine
 ) -> None:
@@ -302,14 +300,9 @@ def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
         padding, rotation = window_copies.padding_or_rotation(tile)
         assert (padding, rotation) == ((0, 8) if channels == 128 else (8, 0))
         assert tile.fits(s14.DEPTH * 16 * (2 * channels + 128 + padding))
-    widths = (128, 112, 96, 64, 32)
-    assert [HEURISTIC.resident_blocks(warpgroup_tile(channels)) for channels in widths] == [
-        2,
-        2,
-        2,
-        3,
-        4,
-    ]
+    widths = 128, 112, 96, 64, 32
+    blocks = [HEURISTIC.resident_blocks(warpgroup_tile(width)) for width in widths]
+    assert blocks == [2, 2, 2, 3, 4]
 
 
 # Machine code

@@ -160,8 +160,8 @@ FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0))
 TAIL = ConvProblem(5, 4, 4, 5, 21, (2, 1))
 ODD = ConvProblem(5, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 0), (1, 0)))
 EIGHT_CHANNELS = ConvProblem(2, 8, 6, 7, 18, (3, 2), (1, 2), (1, 2), (2, 1))
-# More windows than a block of s14 has, and a tail: two of eighteen and of nine images. Three rows
-# of blocks of eight channels, and a tail.
+# More windows than a block of s14 computes (128) and more filters than two blocks of 8, neither a
+# multiple. Outputs of LONG are stored as float4s, of LONG_ODD (15 pixels an image) as scalars.
 LONG = ConvProblem(18, 3, 4, 3, 20, (2, 1), padding=((0, 1), (0, 0)))
 LONG_ODD = ConvProblem(9, 3, 4, 5, 20, (2, 1))
 
@@ -197,15 +197,22 @@ WARP_TILES = [
     Tile(32, 64, 24, 4, 8),  # of 8, for 16 does not divide 24
     Tile(16, 32, 32, 2, 8),
 ]
-WIDTHS = (8, 24) if config.ENABLE_CUDASIM else (8, 24, 64, 128)
+WARPGROUP_CHANNELS = [8, 24] if config.ENABLE_CUDASIM else [8, 24, 64, 128]
+WARPGROUP_CHANNELS += [16, 40, 96, 120] * ON_GPU
 SPLIT_TILES = [
     *(("s13", t) for t in WARP_TILES if t.threads * t.K_B <= 512 or not config.ENABLE_CUDASIM),
-    *(("s14", warpgroup_tile(width)) for width in WIDTHS + ((16, 40, 96, 120) if ON_GPU else ())),
+    *(("s14", warpgroup_tile(channels)) for channels in WARPGROUP_CHANNELS),
 ]
 
 
-def runnable(ways: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    return [way for way in ways if stage_named(way[0]) in STAGES]
+def where_it_runs(name: str) -> pytest.MarkDecorator:
+    """The mark that skips the stage where it cannot run, with the reason."""
+    return pytest.mark.skipif(stage_named(name) not in STAGES, reason=str(LEFT_OUT))
+
+
+def runnable(ways: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Arguments of a test, of which the first is a stage's name."""
+    return [pytest.param(*way, marks=where_it_runs(way[0])) for way in ways]
 
 
 def tiles_and_problems() -> Iterator[tuple[str, Tile, ConvProblem]]:
@@ -221,7 +228,9 @@ def tiles_and_problems() -> Iterator[tuple[str, Tile, ConvProblem]]:
     yield "s14", tiny, ConvProblem(1, 48, 3, 4, 9, (2, 1))  # groups of channels follow one another
     for depth in (1, 15, 16, 17, 32, 33, 48, 49):  # up to 32 terms are two slices, fetched at once
         yield "s14", tiny, ConvProblem(1, depth, 1, 3, 5, 1)
-    yield from (("s14", tiny, problem) for problem in (LONG, LONG_ODD))
+    for p in LONG, LONG_ODD:
+        assert (p.N > 128, p.M > 16, p.N % 128 > 0, p.M % 8 > 0) == (True,) * 4
+        yield "s14", tiny, p
 
 
 @pytest.mark.parametrize(("name", "tile", "problem"), runnable(tiles_and_problems()), ids=str)

@@ -39,8 +39,9 @@ def count(a: Any, total: Any) -> None:
 
 
 def run(program: Any) -> None:
-    """Run it on two streams, an event, and arrays on the device, the first of them 0, 1, 2, ...,
-    as far as it takes them."""
+    """Run the program. Its parameters are the first of: two streams, an event, and three arrays on
+    the device, the first 0, 1, 2, ..., the others zeros. It takes as many of these as it has
+    parameters."""
     host = np.arange(N), np.zeros(N), np.zeros(N)
     given = cuda.stream(), cuda.stream(), cuda.event(), *map(cuda.to_device, host)
     program(*given[: program.__code__.co_argcount])

@@ -143,7 +143,7 @@ def test_every_candidate_is_checked_and_timed_with_its_own_tile(
     assert (said in ran.stdout.replace("\n", "")) == (spoiled is not None)
 
 
-def test_one_problem_is_shown_tile_by_tile_and_its_best_remembered(gpu, times, tmp_path):
+def test_one_problem_is_shown_tile_by_tile(gpu, times, tmp_path):
     times += [0.5, 0.75, 0.6]
     ran, document = tuned_to(tmp_path / "t.json", "--problem", SHAPES)
     assert ran.exit_code == 0, ran.output

@@ -337,9 +337,25 @@ def test_a_device_function_with_several_signatures_takes_that_which_fits_best() 
     assert (a == [-(1 << 31), 2 * float(np.float32(0.1)), 0.2]).all()
 
 
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_docstring_of_several_lines_is_the_kernel_s_own(typed: bool) -> None:
+    """A nested kernel, whose source is dedented before it is read."""
+
+    @cuda.jit
+    def reciprocals(a):
+        """The first line.
+
+        Another, indented.
+        """
+        a[0] = 1 / a[1]
+
+    a = np.array([1.0, 0.0])
+    simulate(reciprocals, 1, 1, a, typed=typed)
+    assert np.isinf(a[0])
+
+
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_numba_refuses(line: str) -> None:
-    with pytest.raises(
-        NotSimulated, match=f"Numba refuses f: .*{REFUSED[line]}.*(<f>:[234]|types.py:41)"
-    ):
+    places = rf"<f>:[234]|types\.py:{summed.py_func.__code__.co_firstlineno}"
+    with pytest.raises(NotSimulated, match=f"Numba refuses f: .*{REFUSED[line]}.*({places})"):
         launched(*line.split("\n"))

@@ -301,6 +301,7 @@ def read_json(file: Path) -> Any:
 
 
 def date_of(environment: Mapping[str, Any]) -> str:
+    """The day of a measurement; empty where it is not known."""
     return str(environment.get("date") or "")[:10]
 
 

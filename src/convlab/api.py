@@ -272,7 +272,9 @@ def _run(call: _Call, tensors: list[Any], out: Any, asked: _Asked) -> None:
         _run_groups(problem, (images, filters, bias), maps, asked)
         return
     # All images' planes at once: [N_i, C_i, D_i, H_i, W_i] to [N_i, D_o, C_i, D_f, H_i, W_i].
-    (D_f, *_), (stride, *_), ((before, _), *_), (dilation, *_) = call.windows
+    windows = call.windows
+    D_f, stride, dilation = windows.kernel[0], windows.stride[0], windows.dilation[0]
+    before = windows.padding[0][0]  # planes of zeros
     D_i, D_o = call.depth, call.shape[-3]
     N_i, C_i, size = problem.N_i // D_o, problem.C_i // D_f, (problem.H_i, problem.W_i)
     volume = input.reshape((N_i, C_i, D_i, *size))

@@ -75,10 +75,10 @@ def pair(name: str, value: object, *, at_least: int, whole: object = None) -> Pa
     return first, second
 
 
-def paddings(padding: object, strides: Sequence[int], windows: Sequence[int]) -> tuple[Pair, ...]:
-    """For each axis, the zeros before and behind it; ``windows`` are the sizes that a filter spans.
+def paddings(padding: object, strides: Sequence[int], spans: Sequence[int]) -> tuple[Pair, ...]:
+    """For each axis, the zeros before and behind it; ``spans`` are the sizes that a filter spans.
     Raises ``TypeError`` or ``ValueError``."""
-    axes = len(windows)
+    axes = len(spans)
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
             given = f"padding is {shown(padding)}"
@@ -90,7 +90,7 @@ def paddings(padding: object, strides: Sequence[int], windows: Sequence[int]) ->
                 f"padding is 'same' with stride {shown(tuple(strides))}: 'same' needs stride 1, "
                 "because the output must be as large as the input"
             )
-        return tuple(((window - 1) // 2, window // 2) for window in windows)
+        return tuple(((span - 1) // 2, span // 2) for span in spans)
     if _is_sequence(padding) and any(_is_sequence(side) for side in padding):
         if len(padding) != axes:
             sides = "((top, bottom), (left, right))" if axes == 2 else f"{axes} pairs"
@@ -100,7 +100,8 @@ def paddings(padding: object, strides: Sequence[int], windows: Sequence[int]) ->
 
 
 class Windows(NamedTuple):
-    """A convolution's settings, one for each axis."""
+    """A convolution's settings, an entry for each axis; ``padding`` has the zeros before and
+    behind."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -138,10 +139,11 @@ def windows_of(
     axes: int, kernel_size: object, stride: object, padding: object, dilation: object
 ) -> Windows:
     """The settings as given, each a number or one for each axis. Raises as :func:`each` does."""
-    given = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
-    kernel, strides, dilations = (each(*one, axes, at_least=1) for one in given.items())
-    windows = Windows(kernel, strides, (), dilations)
-    return windows._replace(padding=paddings(padding, strides, windows.spans))
+    kernel = each("kernel_size", kernel_size, axes, at_least=1)
+    strides = each("stride", stride, axes, at_least=1)
+    dilations = each("dilation", dilation, axes, at_least=1)
+    spans = Windows(kernel, strides, (), dilations).spans
+    return Windows(kernel, strides, paddings(padding, strides, spans), dilations)
 
 
 def pixels_read(size: int, outputs: int, stride: int, taps: int, dilation: int, before: int) -> int:

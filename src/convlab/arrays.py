@@ -87,9 +87,10 @@ def placement_of(name: str, array: Any) -> Placement:
 
         return Placement("Numba", getattr(cuda.get_current_device(), "id", 0))
     kind = type(array).__module__.partition(".")[0].replace("jaxlib", "jax")
-    if kind in _PLACES and getattr(compat(), f"is_{kind}_array")(array):
-        place = _PLACES[kind](name, array)
-        return Placement(*place, compat().array_namespace(array))
+    if kind in _LIBRARIES:
+        is_one, place = _LIBRARIES[kind]
+        if getattr(compat(), is_one)(array):
+            return Placement(*place(name, array), compat().array_namespace(array))
     raise TypeError(
         f"{name} is a {type(array).__name__}: it must be an array of NumPy, Numba, CuPy, PyTorch "
         "or JAX"
@@ -137,7 +138,11 @@ def _jaxs(name: str, array: Any) -> Place:
     return "JAX", gpu, devices[0]
 
 
-_PLACES = {"torch": _pytorchs, "cupy": _cupys, "jax": _jaxs}
+_LIBRARIES = {
+    "torch": ("is_torch_array", _pytorchs),
+    "cupy": ("is_cupy_array", _cupys),
+    "jax": ("is_jax_array", _jaxs),
+}
 
 
 def dtype_name(array: Any) -> str:

@@ -169,6 +169,7 @@ def compilers() -> list[dict[str, Any]]:
     """What the GPU engine and ``convlab lint`` compile with: each one's name, its version or path
     (None when it is missing) and how to install it."""
     found = {name: _compiler(name) for name in COMPILERS}
+    # Only if needed: it raises where convlab has no metadata.
     install = how_to_install("lint", "make gate") if None in found.values() else None
     return [
         {"name": name, "found": version, "install": None if version else install}

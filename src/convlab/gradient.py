@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 from typing import Literal
 
 from convlab.arguments import Pair, shown
@@ -44,14 +43,31 @@ class Gradient:
     def output_shape(self) -> Shape:
         return self.problem.input_shape if self.of == "input" else self.problem.weight_shape
 
-    # As the convolution's: its tensors are the same three, and each product of an output and a tap
-    # has one here.
-    batch = property(attrgetter("problem.batch"))
-    kernel_size = property(attrgetter("problem.kernel_size"))
-    groups = property(attrgetter("problem.groups"))
-    flops = property(attrgetter("problem.flops"))
-    least_bytes = property(attrgetter("problem.least_bytes"))
-    flops_per_byte = property(attrgetter("problem.flops_per_byte"))
+    @property
+    def batch(self) -> int:
+        return self.problem.batch
+
+    @property
+    def kernel_size(self) -> Pair:
+        return self.problem.kernel_size
+
+    @property
+    def groups(self) -> int:
+        return self.problem.groups
+
+    @property
+    def flops(self) -> int:
+        """As many as the convolution's: each product of an output and a tap has one here."""
+        return self.problem.flops
+
+    @property
+    def least_bytes(self) -> int:
+        """As many as the convolution's, whose three tensors are the same."""
+        return self.problem.least_bytes
+
+    @property
+    def flops_per_byte(self) -> float:
+        return self.problem.flops_per_byte
 
     @property
     def out_channels(self) -> int:

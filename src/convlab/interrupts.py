@@ -27,7 +27,8 @@ def raised() -> AbstractContextManager[None]:
 
 @contextmanager
 def _exchanged(outside: Callable[..., object], inside: Callable[..., object]) -> Iterator[None]:
-    if signal.getsignal(signal.SIGINT) is not outside:  # such as in background
+    """Inside, Ctrl-C's handler is ``inside``, if it was ``outside``; any other handler stays."""
+    if signal.getsignal(signal.SIGINT) is not outside:  # as in background
         yield
         return
     signal.signal(signal.SIGINT, inside)

@@ -185,7 +185,7 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> Result:
 
 
 def _summed(counts: Sequence[Counts], flops: int) -> dict[str, float | None] | None:
-    """The counts of several launches of kernels; None where a library did all the work."""
+    """The counts of several launches, added; None without any. A library's work is not counted."""
     return reduce(add, counts).as_dict(flops) if counts else None
 
 

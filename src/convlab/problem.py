@@ -77,8 +77,9 @@ class ConvProblem:
         if own["in_channels"] % own["groups"] or own["out_channels"] % own["groups"]:
             channels = f"in_channels {self.in_channels} and out_channels {self.out_channels}"
             raise ValueError(f"groups is {self.groups}: it must divide {channels}")
-        pairs = windows_of(2, kernel_size, stride, padding, dilation)
-        own |= zip(("kernel_size", "stride", "padding", "dilation"), pairs, strict=True)
+        windows = windows_of(2, kernel_size, stride, padding, dilation)
+        own["kernel_size"], own["stride"] = windows.kernel, windows.stride
+        own["padding"], own["dilation"] = windows.padding, windows.dilation
         for name in ("input", "weight", "output"):
             elements = math.prod(shape := getattr(self, f"{name}_shape"))
             if elements >= 2**63:

@@ -92,7 +92,8 @@ def unfold_one_hot(
     """:func:`unfold` by convolution with one-hot filters, so whatever can convolve can unfold. The
     one difference: an infinity or NaN spoils its whole window, because zero times it is NaN."""
     xp = _namespace_of({"input": input})
-    (kernel, *_), _ = _windows(input, kernel_size, stride, padding, dilation)
+    windows, _ = _windows(input, kernel_size, stride, padding, dilation)
+    kernel = windows.kernel
     (N, C, *size), elements = input.shape, math.prod(kernel)
     _check_memory("one-hot filters", elements**2, input)
     eye = xp.eye(elements, dtype=input.dtype, device=input.device)

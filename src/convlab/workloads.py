@@ -12,24 +12,28 @@ from convlab.arguments import shown
 from convlab.gradient import Gradient
 from convlab.problem import ConvProblem
 
-# im2win paper (000), Table 2, from conv1: C_i, H_i = W_i, C_o, H_f = W_f, stride. The outputs
+# im2win paper (000), Table 2: C_i, H_i = W_i, C_o, H_f = W_f, stride. The outputs
 # that the table prints follow from these, without padding and dilation.
-_TABLE_2 = (
-    (3, 227, 96, 11, 4), (3, 231, 96, 11, 4), (3, 227, 64, 7, 2), (64, 224, 64, 7, 2),
-    (96, 24, 256, 5, 1), (256, 12, 512, 3, 1), (3, 224, 64, 3, 1), (64, 112, 128, 3, 1),
-    (64, 56, 64, 3, 1), (128, 28, 128, 3, 1), (256, 14, 256, 3, 1), (512, 7, 512, 3, 1),
-)  # fmt: skip
+_TABLE_2 = {
+    "conv1": (3, 227, 96, 11, 4), "conv2": (3, 231, 96, 11, 4),
+    "conv3": (3, 227, 64, 7, 2), "conv4": (64, 224, 64, 7, 2),
+    "conv5": (96, 24, 256, 5, 1), "conv6": (256, 12, 512, 3, 1),
+    "conv7": (3, 224, 64, 3, 1), "conv8": (64, 112, 128, 3, 1),
+    "conv9": (64, 56, 64, 3, 1), "conv10": (128, 28, 128, 3, 1),
+    "conv11": (256, 14, 256, 3, 1), "conv12": (512, 7, 512, 3, 1),
+}  # fmt: skip
 
-LAYER_NAMES = tuple(f"conv{number}" for number in range(1, 13))
+LAYER_NAMES = tuple(_TABLE_2)
 PAPER_BATCH = 128
 
 
 def paper_layer(name: str, batch: int = PAPER_BATCH) -> ConvProblem:
     """The problem of one of the twelve layers, ``conv1`` to ``conv12`` (im2win paper, Table 2), in
     capitals or not. Raises ``ValueError`` for any other name."""
-    if (lower := str(name).lower()) not in LAYER_NAMES:
+    row = _TABLE_2.get(str(name).lower())
+    if row is None:
         raise ValueError(f"layer is {shown(name)}: it must be one of {', '.join(LAYER_NAMES)}")
-    channels, size, filters, kernel_size, stride = _TABLE_2[LAYER_NAMES.index(lower)]
+    channels, size, filters, kernel_size, stride = row
     return ConvProblem(batch, channels, size, size, filters, kernel_size, stride)
 
 

@@ -113,7 +113,8 @@ def edited(function: Any, name: str, edits: Edits) -> Any:
 
 def kernel_function(name: str, arguments: str, lines: list[str], beside: Any) -> Any:
     """A function of these lines, with the globals of the function ``beside``; its file, ``<name>``,
-    can be read by :mod:`linecache`."""
+    can be read by :mod:`linecache`. A second function of the same name takes the first one's place
+    there."""
     text = "\n    ".join([f"def {name}({arguments}):", *lines]) + "\n"
     file = f"<{name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)

@@ -290,12 +290,12 @@ def bounded_poll_that_is_long_enough(flag, data, out):
         for _ in range(1 << 20):
             if cuda.atomic.add(flag, 0, 0):
                 break
-        cuda.threadfence()  # in
+        cuda.threadfence()  # acquire
         out[0] = data[0]
     else:
         for _ in range(9):
             data[0] += 1
-        cuda.threadfence()  # out
+        cuda.threadfence()  # release
         cuda.atomic.exch(flag, 0, 1)
 
 
@@ -321,9 +321,9 @@ def last_ticket_writes_the_sum(total, ticket, out):
 def lock_tried_in_a_for_loop(lock, total):
     for _ in range(100000):
         if cuda.atomic.cas(lock, 0, 0, 1) == 0:
-            cuda.threadfence()  # in
+            cuda.threadfence()  # acquire
             total[0] += 1
-            cuda.threadfence()  # out
+            cuda.threadfence()  # release
             cuda.atomic.exch(lock, 0, 0)
             break
 
@@ -513,7 +513,7 @@ def volatile_poll_with_its_fences(flag, data, out):
         for _ in range(100_000):
             if cuda.ldcv(flag, 0):
                 break
-        cuda.threadfence()  # in
+        cuda.threadfence()  # acquire
         out[0] = data[0]
     else:
         data[0] = 7
@@ -583,19 +583,134 @@ def one_round_of_shortest_paths(distance, changed):
             cuda.atomic.exch(changed, 0, 1)
 
 
-# Wrong ones that differ from a kernel above in a few lines.
+@wrong("depends on order", "cuda.atomic.add(flag, 0, 0)", 2, 1, zeros(1, 1, 1))
+def bounded_poll_given_up(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        for _ in range(3):
+            if cuda.atomic.add(flag, 0, 0):
+                break
+        out[0] = cuda.atomic.add(data, 0, 0)
+    else:
+        for _ in range(9):
+            cuda.atomic.add(data, 0, 1)
+        cuda.atomic.exch(flag, 0, 1)
 
-POLL, FLAG_SET = "while cuda.atomic.add(flag, 0, 0) == 0:", "cuda.atomic.exch(flag, 0, 1)"
-DATA_SET = "cuda.atomic.add(data, 0, 7)"
-FENCE, IN, OUT = "cuda.threadfence()", "cuda.threadfence()  # in", "cuda.threadfence()  # out"
+
+@wrong("depends on order", "while spins < 5", 2, 1, zeros(1, 1, 1))
+def spin_given_up(flag, data, out):
+    if cuda.blockIdx.x == 0:
+        spins = 0
+        while spins < 5 and cuda.atomic.max(flag, 0, 0) == 0:
+            spins += 1
+        out[0] = cuda.atomic.max(data, 0, 0)
+    else:
+        for _ in range(20):
+            cuda.atomic.add(data, 0, 1)
+        cuda.atomic.max(flag, 0, 1)
+
+
+@wrong("depends on order", "cuda.atomic.cas(lock", 4, 1, zeros(1, 1))
+def lock_tried_once(lock, total):
+    if cuda.atomic.cas(lock, 0, 0, 1) == 0:
+        cuda.atomic.add(total, 0, 1)
+        cuda.atomic.exch(lock, 0, 0)
+
+
+@wrong("depends on order", "cuda.atomic.cas(lock", 1, 16, zeros(1, 1))
+def lock_given_up_after_two_tries(lock, total):
+    for _ in range(2):
+        if cuda.atomic.cas(lock, 0, 0, 1) == 0:
+            cuda.atomic.add(total, 0, 1)
+            cuda.atomic.exch(lock, 0, 0)
+            break
+
+
+@wrong("shared race", "left[i] = a[i]", 1, 32, floats(32, 32))
+def halves_that_overlap(a, b):
+    S = cuda.shared.array(33, float32)
+    left, right = S[:32], S[1:]
+    i = cuda.threadIdx.x
+    left[i] = a[i]
+    b[i] = right[i]
+
+
+@wrong("barrier divergence", "cuda.syncthreads", 1, 32, floats(32, 32))
+def barrier_only_in_a_conditional_expression(a, b):
+    i = cuda.threadIdx.x
+    b[i] = cuda.syncthreads_count(1) if i > 3 else cuda.syncthreads_or(0)
+
+
+@wrong("barrier divergence", "cuda.syncthreads()", 1, 32, floats(32, 32))
+def break_before_the_barrier(a, b):
+    i = cuda.threadIdx.x
+    for k in range(4):
+        if a[i] < 10 * k:
+            break
+        b[i] += 1
+        cuda.syncthreads()
+
+
+@wrong("shared race", "S[i] += S[i + step]", 1, 64, floats(64, 1))
+def last_warp_with_no_syncwarp(a, b):
+    S = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    S[i] = a[i]
+    cuda.syncthreads()
+    if i < 32:
+        for step in (32, 16, 8, 4, 2, 1):
+            if i < step:
+                S[i] += S[i + step]
+        if i == 0:
+            b[0] = S[0]
+
+
+@wrong("global race", "while flag[0] == 0", 2, 1, zeros(1, 1))
+def plain_poll(flag, out):
+    if cuda.blockIdx.x == 0:
+        while flag[0] == 0:
+            pass
+        out[0] = 1
+    else:
+        cuda.atomic.exch(flag, 0, 1)
+
+
+@wrong("deadlock", "while cuda.ldcv(flag, 0) != 2", 2, 1, zeros(1, 1))
+def volatile_poll_for_what_never_comes(flag, out):
+    if cuda.blockIdx.x == 0:
+        while cuda.ldcv(flag, 0) != 2:
+            pass
+        out[0] = 1
+    else:
+        cuda.atomic.exch(flag, 0, 1)
+
+
+@wrong("inactive lane", "other = cuda.shfl_xor_sync", 1, 32, zeros(24, 1))
+def least_of_lanes_that_have_ended(a, b):
+    lane = cuda.laneid
+    there = cuda.ballot_sync(ALL, lane < a.size)
+    if lane >= a.size:
+        return
+    least = lane + 3
+    for step in (16, 8, 4, 2, 1):
+        other = cuda.shfl_xor_sync(there, least, step)
+        least = min(least, other)
+    a[lane] = least
+
+
+@right([64], 2, 32, zeros(1))
+def vote_of_a_warp_added_once(out):
+    count = cuda.popc(cuda.ballot_sync(ALL, True))
+    if cuda.laneid == 0:
+        cuda.atomic.add(out, 0, count)
+
+
+# Wrong ones that differ from a kernel above in one or two lines.
+
+THREADFENCE = "cuda.threadfence()"
+ACQUIRE, RELEASE = f"{THREADFENCE}  # acquire", f"{THREADFENCE}  # release"
 LAST = "if cuda.atomic.add(ticket, 0, 1) == cuda.gridDim.x - 1:"
-FOR, MANY = "for _ in range(100000):", "for _ in range(100_000):"
-VOLATILE = "if cuda.ldcv(flag, 0):"
-FREELY = {IN: (), OUT: (), "total[0] += 1": "cuda.atomic.add(total, 0, 1)"}
-VOLATILE_SET = {"cuda.stwt(flag, 0, 1)": FLAG_SET, "break": ()}
 ONE_BLOCK = "if cuda.blockIdx.x == 0:"
 CALL, TREE = "b[i] = tile_sum_of(a, S, i)", "for step in (16, 8, 4, 2, 1):"
-DYNAMIC = "S = cuda.shared.array(0, float32)"
 START = "best = a[lane] if lane != 7 else float32(31)"
 OTHER, THERE = "other = cuda.shfl_down_sync(there, best, step)", "if lane + step < a.size:"
 ORDER, RACE, DIVERGES = "depends on order", "global race", "barrier divergence"
@@ -614,29 +729,18 @@ ROWS: list[tuple[Any, ...]] = [
     (EACH, "loop_that_steps_by_zero", "endless loop", "while k > 0",
      {DO: ("k, step = 8, 0", "while k > 0:", "    k -= step", "b[0] = 1")}, {"block": 1}),
     (flag_waited_for, "flag_ignored", ORDER, "ready = cuda.atomic.add(flag",
-     {ONE_BLOCK: "if cuda.blockIdx.x == 1:", POLL: "ready = cuda.atomic.add(flag, 0, 0)",
-      "pass": ()}),
-    (flag_waited_for, "bounded_poll_given_up", ORDER, "cuda.atomic.add(flag, 0, 0)",
-     {POLL: "for _ in range(3):", "pass": ("if cuda.atomic.add(flag, 0, 0):", "    break"),
-      DATA_SET: ("for _ in range(9):", "    cuda.atomic.add(data, 0, 1)")}),
-    (flag_waited_for, "spin_given_up", ORDER, "while spins < 5",
-     {POLL: ("spins = 0", "while spins < 5 and cuda.atomic.max(flag, 0, 0) == 0:"),
-      "pass": "spins += 1", FLAG_SET: "cuda.atomic.max(flag, 0, 1)",
-      DATA_SET: ("for _ in range(20):", "    cuda.atomic.add(data, 0, 1)")}),
+     {ONE_BLOCK: "if cuda.blockIdx.x == 1:", "pass": (),
+      "while cuda.atomic.add(flag, 0, 0) == 0:": "ready = cuda.atomic.add(flag, 0, 0)"}),
     (bounded_poll_that_is_long_enough, "bounded_poll_without_fences",
-     RACE, "data[0] += 1", {IN: (), OUT: ()}),
+     RACE, "data[0] += 1", {ACQUIRE: (), RELEASE: ()}),
     (last_ticket_writes_the_sum, "highest_block_writes_the_sum",
      ORDER, "out[0] = cuda.atomic.add(total",
-     {FENCE: (), LAST: "if cuda.blockIdx.x == cuda.gridDim.x - 1:"}),
+     {THREADFENCE: (), LAST: "if cuda.blockIdx.x == cuda.gridDim.x - 1:"}),
     (first_ticket_taken_for_the_last, "last_block_by_ticket_without_a_fence", RACE, "parts[k]",
-     {FENCE: ("if cuda.threadIdx.x > 0:", "    return"),
+     {THREADFENCE: ("if cuda.threadIdx.x > 0:", "    return"),
       "if cuda.atomic.add(ticket, 0, 1) == 0:": LAST}, {"block": 32}),
-    (lock_tried_in_a_for_loop, "lock_tried_once", ORDER, "cuda.atomic.cas(lock",
-     {FOR: "if True:", "break": (), **FREELY}, {"grid": 4, "block": 1}),
     (lock_tried_in_a_for_loop, "lock_tried_once_with_fences", ORDER, "cuda.atomic.cas(lock",
-     {FOR: "if True:", "break": ()}, {"grid": 4, "block": 1}),
-    (lock_tried_in_a_for_loop, "lock_given_up_after_two_tries", ORDER, "cuda.atomic.cas(lock",
-     {FOR: "for _ in range(2):", **FREELY}),
+     {"for _ in range(100000):": "if True:", "break": ()}, {"grid": 4, "block": 1}),
     (compaction_in_any_order, "length_read_while_others_push", ORDER, "cuda.atomic.add(n, 0, 0)",
      {"cuda.atomic.add(out, 0, 1)": (BARRIER, "if i == 0:",
                                       "    out[0] = cuda.atomic.add(n, 0, 0)")}),
@@ -648,28 +752,16 @@ ROWS: list[tuple[Any, ...]] = [
      {"while got == 0:": "if got == 0:", "cuda.atomic.add(out, 0, got)": "out[take] = got"},
      {"grid": 4, "arguments": zeros(2, 32, 32)}),
     (stack_of_treiber, "stack_linked_after_the_swap", RACE, "next[old]",
-     {"pushed(top, next, i)": ("next[i] = cuda.atomic.exch(top, 0, i)", FENCE)}),
+     {"pushed(top, next, i)": ("next[i] = cuda.atomic.exch(top, 0, i)", THREADFENCE)}),
     (volatile_poll_with_its_fences, "volatile_poll_without_its_fence",
-     RACE, "out[0] = data[0]", {IN: ()}),
-    (volatile_poll_with_its_fences, "volatile_poll_for_what_never_comes",
-     "deadlock", "while cuda.ldcv(flag, 0) != 2",
-     {MANY: "while cuda.ldcv(flag, 0) != 2:", VOLATILE: "pass", **VOLATILE_SET}),
-    (volatile_poll_with_its_fences, "plain_poll", RACE, "while flag[0] == 0",
-     {MANY: "while flag[0] == 0:", VOLATILE: "pass", **VOLATILE_SET}),
+     RACE, "out[0] = data[0]", {ACQUIRE: ()}),
     (barrier_in_a_device_function, "barrier_in_a_device_function_in_a_branch",
      DIVERGES, "tile_sum_of(a, S, i)",
      {CALL: ("if i < 20:", f"    {CALL}", "else:", f"    {CALL}")}),
     (return_behind_the_last_barrier, "return_of_threads_out_of_range", DIVERGES, BARRIER,
      {BARRIER: (), "b[i] = 1": (DO, BARRIER)}, {"arguments": floats(64, 64)}),
-    (barrier_in_a_branch_of_the_whole_block, "break_before_the_barrier", DIVERGES, BARRIER,
-     {ONE_BLOCK: ("for k in range(4):", "    if a[i] < 10 * k:", "        break",
-                  "    b[i] += 1"), DO: ()}),
     (barrier_in_a_branch_of_the_whole_block, "continue_past_the_barrier", DIVERGES, BARRIER,
      {ONE_BLOCK: ("for k in range(3):", "    if (i + k) % 3 == 0:", "        continue")}),
-    (barrier_in_a_branch_of_the_whole_block, "barrier_only_in_a_conditional_expression",
-     DIVERGES, "cuda.syncthreads",
-     {ONE_BLOCK: (), BARRIER: (),
-      DO: "b[i] = cuda.syncthreads_count(1) if i > 3 else cuda.syncthreads_or(0)"}),
     (sums_of_four_lanes, "shuffles_in_loops_of_different_length",
      "inactive lane", "cuda.shfl_down_sync",
      {"for step in (1, 2):": "for _ in range(1 + cuda.threadIdx.x // 16):",
@@ -681,25 +773,11 @@ ROWS: list[tuple[Any, ...]] = [
       TREE: "for step in (64, 32, 16, 8, 4, 2, 1):",
       "if i < step:": ("cuda.syncwarp()", "if i < step:")},
      {"block": 128, "arguments": floats(128, 1)}),
-    (volatile_tree_with_no_syncwarp, "last_warp_with_no_syncwarp",
-     "shared race", "S[i] += S[i + step]",
-     {"S = cuda.shared.array(32, float32)": "S = cuda.shared.array(64, float32)",
-      TREE: ("if i < 32:", "    for step in (32, 16, 8, 4, 2, 1):"),
-      "if i < step:": "    if i < step:", "S[i] += S[i + step]": "    S[i] += S[i + step]"},
-     {"block": 64, "arguments": floats(64, 1)}),
     (dynamic_size_forgotten, "dynamic_size_in_elements",
      "out of bounds", "S[i] = a[i]", {}, {"shared_bytes": 32}),
-    (dynamic_size_forgotten, "halves_that_overlap", "shared race", "left[i] = a[i]",
-     {DYNAMIC: ("S = cuda.shared.array(33, float32)", "left, right = S[:32], S[1:]"),
-      "S[i] = a[i]": "left[i] = a[i]", BARRIER: (), "b[i] = S[31 - i]": "b[i] = right[i]"}),
     (largest_of_the_lanes_that_are_there, "largest_of_lanes_that_have_ended",
      "inactive lane", OTHER,
      {START: "best = a[lane]", THERE: "if True:"}),
-    (largest_of_the_lanes_that_are_there, "least_of_lanes_that_have_ended",
-     "inactive lane", "other = cuda.shfl_xor_sync",
-     {START: "best = lane + 3", OTHER: "other = cuda.shfl_xor_sync(there, best, step)",
-      THERE: "if True:", "best = max(best, other)": "best = min(best, other)"},
-     {"arguments": zeros(24, 1)}),
 ]  # fmt: skip
 WRONG += [case.mistaken(*row) for case, *row in ROWS]
 RIGHT += [
@@ -707,9 +785,6 @@ RIGHT += [
     for name, wanted, edits in (
         ("vote_of_half_a_warp", [16] * 16 + [0] * 16,
          {DO: ("if i < 16:", "    b[i] = cuda.popc(cuda.ballot_sync(0xFFFF, i >= 0))")}),
-        ("vote_of_a_warp_added_once", [32] + [0] * 31,
-         {DO: ("count = cuda.popc(cuda.ballot_sync(ALL, True))", "if cuda.laneid == 0:",
-               "    cuda.atomic.add(b, 0, count)")}),
         ("loops_of_different_length_with_no_barrier", [*range(1, 33)],
          {DO: ("for _ in range(i + 1):", "    b[i] += 1")}),
         ("barrier_in_a_while_of_the_whole_block", [0] * 32,

@@ -120,7 +120,7 @@ def histogram(values, counts):  # type: ignore[no-untyped-def]
 
 
 def case(kernel: Any, grid: tuple[int, ...], block: tuple[int, ...], *arrays: np.ndarray) -> Case:
-    """A kernel and its launch, each on arrays of its own."""
+    """A kernel and its launch; every launch gets new copies of the arrays."""
     return Case(kernel, grid, block, lambda: [array.copy() for array in arrays])
 
 

@@ -105,7 +105,7 @@ def product_of_a_warpgroup(a, b):  # type: ignore[no-untyped-def]
 
 
 # Its lines, for edits.
-BARRIER, FENCE = "cuda.syncthreads()", "fence_shared()"
+FENCE = "fence_shared()"
 MATRIX = "S = cuda.shared.array(256, float32, alignment=BYTES_16)"
 STORE = "S[i], S[i + 128] = a[i], a[i + 128]"
 PAIR = "S[2 * i], S[2 * i + 1] = a[2 * i], a[2 * i + 1]"

@@ -75,7 +75,7 @@ class Contender:
 
 
 def contender(results: Results, name: str) -> Contender:
-    """One system as it is, measured or not."""
+    """One system as it is. One that was not measured has no rows, and its name as title."""
     return Contender(results, name, results.systems.get(name, {}).get("title", name), (name,))
 
 

@@ -111,7 +111,8 @@ class WorkerPool:
         self._workers: dict[str, Worker] = {}
         self._compiled_by: dict[tuple[ConvProblem, str], str] = {}
         self._compilers = compilers or max(1, min(MOST_COMPILERS, (os.cpu_count() or 2) // 2))
-        self._layer: tuple[ConvProblem, np.ndarray] | None = None  # and where outputs are put
+        # The layer's problem, and the memory that outputs are written to.
+        self._layer: tuple[ConvProblem, np.ndarray] | None = None
 
     def facts(self) -> dict[str, Any]:
         """What the backend knows of the machine, asked in a process of its own. Raises
@@ -188,7 +189,7 @@ class WorkerPool:
         deadline = time.monotonic() + self._row_seconds
         try:
             worker = self._worker(name)
-            ours = [worker.number for worker in self._workers.values()]
+            ours = [one.number for one in self._workers.values()]  # the new worker too
             worker.send(
                 do="measure", system=system.name, problem=problem, folder=self._tensors,
                 allowed=None if self._foreign is None else [*self._foreign, *ours],

@@ -85,8 +85,11 @@ def make(
     environment = jinja2.Environment(loader=loader, trim_blocks=True)
     environment.filters["number"] = number
     environment.globals |= {"analysis": analysis, "piece": PIECE, "figure": figure}
-    own = headline, by_layer, speedup_table, mean_table, why_not_faster, interrupted, slow_clocks
-    environment.globals |= {function.__name__: function for function in (*own, changes)}
+    for_the_template = (
+        headline, by_layer, speedup_table, mean_table, why_not_faster, interrupted, slow_clocks,
+        changes,
+    )  # fmt: skip
+    environment.globals |= {function.__name__: function for function in for_the_template}
     text = environment.get_template("report.md").render(
         title=title, brief=brief, whole=results, others=others, why=why
     )

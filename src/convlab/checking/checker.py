@@ -181,7 +181,7 @@ def _try(
 def _checked(
     stage: Stage, name: str, problem: ConvProblem, tensors: Tensors, arrays: Arrays
 ) -> Answer:
-    """The answer, from the arrays that the program has run on and the tensors that they were."""
+    """The answer. ``arrays`` are what the program ran on, ``tensors`` what they held before."""
     input, weight, output, bias = arrays
     oracle, allowed = Oracle(problem, *tensors), allowances(stage, problem)
     if name == RELU:
@@ -191,8 +191,10 @@ def _checked(
     if not checked.ok:
         where = np.stack([oracle.is_wrong(i, image, **allowed) for i, image in enumerate(output)])
     sources = zip(SOURCES, (input, weight, bias), tensors, strict=True)
-    written = [name for name, now, was in sources if not np.array_equal(now, was, equal_nan=True)]
-    failed = f"the kernel wrote to {written[0]}, which is only to be read" if written else None
+    changed = [
+        source for source, now, was in sources if not np.array_equal(now, was, equal_nan=True)
+    ]
+    failed = f"the kernel wrote to {changed[0]}, which is only to be read" if changed else None
     return Answer(name, problem, checked, failed, where, output=output)
 
 

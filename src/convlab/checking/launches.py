@@ -127,27 +127,28 @@ def _tall(tiny: Tile) -> list[Tile]:
 
 
 def _low(tiny: Tile) -> list[Tile]:
-    """One row of threads, so that M_B may be as little as 4. Where a tile is a warpgroup's, the
-    tallest, whose slices leave shared memory no room for padding."""
+    """The tiny tile with one row of threads, so that M_B may be as little as 4. Where a tile is a
+    warpgroup's, the tallest, whose slices leave shared memory no room for padding."""
     tallest = replace(tiny, M_B=16 * tiny.M_B, M_T=16 * tiny.M_T)
     return [tallest if tiny.N_B == 4 * WARP else replace(tiny, M_B=tiny.M_T)]
 
 
 def _deep(tiny: Tile) -> list[Tile]:
-    """Two threads, where a window's float4s in a slice are three, a number that divides none of the
-    sizes; else three times as deep as the tiny tile."""
+    """A tile of two threads, where a window's float4s in a slice are three, a number that divides
+    none of the sizes; then one three times as deep as the tiny tile."""
     M_T, N_T = tiny.M_T, tiny.N_T
     narrow = Tile(4 * M_T, N_T, 3 * tiny.K_B // 2, 2 * M_T, N_T)
     return [narrow, replace(tiny, K_B=3 * tiny.K_B)]
 
 
 def _split(tiny: Tile) -> list[Tile]:
-    """4 x 2 threads, each of which computes more than in the tiny tile, and a K_B that is odd if
-    the tiny one's is even."""
+    """A tile of 4 x 2 threads, each of which computes more than in the tiny tile, and of a K_B that
+    is odd if the tiny one's is even."""
     M_T, N_T = 2 * tiny.M_T, 3 * tiny.N_T
     return [Tile(4 * M_T, 2 * N_T, tiny.K_B + 1, M_T, N_T)]
 
 
+# Candidates by problem, from the tiny tile; OTHER_DEPTH's, which need the stage, are in tile_for.
 TILES: dict[str, Callable[[Tile], list[Tile]]] = {
     LOW: _low, DEEP: _deep, TALL: _tall, TALL_TOO: _tall, SEVERAL: _wide, SPLIT: _split,
     SPLIT_TOO: _split,
@@ -156,8 +157,9 @@ TILES: dict[str, Callable[[Tile], list[Tile]]] = {
 
 @lru_cache
 def tile_for(stage: Stage, name: str) -> Tile | None:
-    """The tile for one of the problems: the first of those for it that suits the stage, else the
-    tiny one. None for a stage without tiles; in place of the tiny one for those in ``OWN_TILE``."""
+    """The tile for one of the problems: the first of ``TILES`` for it that the stage takes. Where
+    the stage takes none, or the problem has none of its own, the tiny tile, but None for those in
+    ``OWN_TILE``. None for a stage without tiles."""
     tiny = stage.tiny_tile
     if tiny is None:
         return None

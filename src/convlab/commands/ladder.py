@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +29,7 @@ class ImageAlone(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Give an ``--image`` that stands alone :data:`PHOTOGRAPH` as its path."""
         filled: list[str] = []
-        for word, after in zip(args, [*args, "-"][1:], strict=True):
+        for word, after in pairwise([*args, "--"]):  # as if another option followed
             filled.append(word)
             if word == "--image" and after.startswith("-"):
                 filled.append(PHOTOGRAPH)

@@ -93,7 +93,8 @@ def _copy(folder: Path) -> tuple[list[str], list[str]]:
     from convlab.lessons import progress
     from convlab.lessons.source import copies
 
-    written, kept = list[str](), list[str]()
+    written: list[str] = []
+    kept: list[str] = []
     with refusing(OSError, ValueError):
         folder.mkdir(parents=True, exist_ok=True)
         progress.write(folder, progress.read(folder))  # checks write to it only if it exists

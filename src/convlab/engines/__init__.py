@@ -55,7 +55,8 @@ class Engine:
         raise NotImplementedError
 
     def free_bytes(self) -> int | None:
-        """Memory that can still be allocated, in bytes; None where unknown."""
+        """Memory that can still be allocated, in bytes; None where unknown. On the host, all memory
+        that there is, because how much of it is free changes by the minute."""
         return host_bytes()
 
     def empty(self, shape: tuple[int, ...]) -> Any:

@@ -217,14 +217,11 @@ def _built_by(
 _SAME_FROM = (7, 5)
 
 
-@lru_cache(maxsize=64)  # the kernels of a stage, which are next compiled for another GPU
-def _lowered(kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool) -> Any:
+def _compiled_by_numba(
+    kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool
+) -> Any:
     """The kernel as Numba's code library: LLVM IR, to be compiled for several GPUs. This part is
     Python and takes twice as long as the compilers."""
-    return _by_numba(kernel, types, capability, lineinfo)
-
-
-def _by_numba(kernel: Any, types: tuple[Any, ...], capability: Capability, lineinfo: bool) -> Any:
     from numba.cuda import compiler, dispatcher
 
     options = kernel.targetoptions
@@ -246,6 +243,10 @@ def _by_numba(kernel: Any, types: tuple[Any, ...], capability: Capability, linei
     return library
 
 
+# For the kernels of a stage, which are next compiled for another GPU.
+_lowered = lru_cache(maxsize=64)(_compiled_by_numba)
+
+
 def float64_lines(launch: Launch, program: Program) -> tuple[int, ...] | None:
     """The lines of the launch's kernel whose arithmetic has a float64 result, by Numba's type
     inference alone, which needs no compiler. None where that does not come to an end, as for a
@@ -263,7 +264,7 @@ def float64_lines(launch: Launch, program: Program) -> tuple[int, ...] | None:
 
     with mock.patch.object(compiler, "CUDACompiler", OnlyTyped), suppress(Exception):
         # What comes after the types ends in an exception, as there is no code to go on with.
-        _by_numba(launch.kernel, signature(launch, program), _SAME_FROM, False)
+        _compiled_by_numba(launch.kernel, signature(launch, program), _SAME_FROM, lineinfo=False)
     if len(states) != 1 or states[0].calltypes is None:
         return None
     return tuple(

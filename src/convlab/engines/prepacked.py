@@ -129,7 +129,8 @@ class Prepacked:
         except LaunchRefused:  # as of a block that is too large: launched by itself, it says why
             self._graph = None
         self._in_graph: tuple[int, ...] = ()  # the addresses that its kernels are handed
-        self.one_graph = self._graph is not None  # unless the stream is captured
+        # A call is one launch of it, unless its stream is captured.
+        self.one_graph = self._graph is not None
         # A thread owns the parameters and the graph until the driver has copied its launches.
         self._lock = Lock()
 

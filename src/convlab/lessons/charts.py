@@ -77,10 +77,11 @@ def result(name: str) -> dict[str, Any]:
     return document
 
 
-def _require(kind: str, name: str, known: Iterable[str], of: str = "measured were") -> None:
+def _require(kind: str, name: str, known: Iterable[str], rule: str = "measured were") -> None:
+    """Raise ``ValueError`` for a name that is not known; ``rule`` stands before those that are."""
     there = list(dict.fromkeys(known))
     if name not in there:
-        raise ValueError(f"{kind} is {name!r}: {of} {', '.join(there)}")
+        raise ValueError(f"{kind} is {name!r}: {rule} {', '.join(there)}")
 
 
 def stored(layer: str = "conv9") -> dict[str, Any]:
@@ -183,7 +184,8 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
     caption = f"""The memory that a stage takes beside input, filter and output, divided by the size
         of these three (1 is the dotted line), for {document["batch"]} images."""
     panels = {"workspace / (input + filter + output)": panel}
-    colours = dict(zip(sizes, COLOURS, strict=False))
+    names = [short_name(stage_named(stage).name) for stage in stages]
+    colours = dict(zip(names, COLOURS, strict=False))
     return bars(panels, caption, colours, label="{:.2f}".format, line=1, high=0.15, size=8)
 
 

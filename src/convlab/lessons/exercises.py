@@ -7,12 +7,12 @@ hands over raises.
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, wraps
+from importlib import import_module
 from inspect import Parameter, Signature, signature
 from time import process_time
 from typing import Any, NamedTuple
@@ -115,9 +115,9 @@ def part_of(stage: str, **parts: Any) -> Any:
     function that no stage has."""
     step = stage_named(stage)
     ((name, made),) = parts.items()
-    own = sys.modules[step.module]
+    own = import_module(step.module)
     used = sorted({str(getattr(one, "__module__", "")) for one in vars(own).values()})
-    others = [sys.modules[one] for one in used if one.startswith("convlab.kernels.")]
+    others = [import_module(one) for one in used if one.startswith("convlab.kernels.")]
     module = next((one for one in (own, *others) if hasattr(one, name)), None)
     if module is None:
         raise ValueError(f"{step.name} has no function {name!r}")
@@ -259,11 +259,11 @@ def check_kernel(
     if fewest_sectors:
         # Not the fewest for the requests that there are: those of one lane need a sector each.
         fewest = sum(blocks_for(elements * item, SECTOR_BYTES) for elements, item in sizes)
-        targets["sectors"] = "sectors of global memory", fewest
+        targets["sectors"] = UNITS["sectors"], fewest
     if each_once:
         targets["lanes"] = "elements read and written", sum(elements for elements, _ in sizes)
         by_warps = sum(blocks_for(elements, WARP) for elements, _ in sizes)
-        targets["requests"] = "requests to global memory", by_warps
+        targets["requests"] = UNITS["requests"], by_warps
     rows = []
     for unit, (name, fewest) in targets.items():
         yours = sum(launch.total(unit, launch.of(space="global")) for launch in traces)

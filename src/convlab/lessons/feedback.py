@@ -131,7 +131,7 @@ class Feedback:
             text += [f"         {line}: {line.code}" for line in problem.lines]
             text += [f"         {problem.advice}"] * bool(problem.advice)
         if self.rows:
-            text.append(f"{'yours':>47}{'target':>10}")
+            text.append(f"         {'':28}{'yours':>10}{'target':>10}")
         for row in self.rows:
             numbers = f"{row.unit:28}{row.yours:10,.0f}{row.target:10,.0f}"
             text.append(f"         {numbers}  {row.mark}".rstrip())
@@ -419,6 +419,7 @@ def of_findings(findings: Iterable[Finding], kernel: Any = None) -> list[Problem
         problems.setdefault(one.cause, []).append(one)
     told = []
     for same in problems.values():
+        # The one to tell has the most lines of the learner's, the fewest of a library's.
         shown = min(same, key=lambda one: sum(bool(line.library) for line in one.lines))
         if (places := len({one.lines for one in same})) > 1:
             more = f" The same happens at {places} pairs of lines; one fix may help at all of them."

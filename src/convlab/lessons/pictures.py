@@ -78,7 +78,7 @@ def step_through(trace: Trace) -> Viewer:
 
 
 def joined(text: str) -> str:
-    """A text that is written over several lines, on one. Blanks in a line, of code, stay."""
+    """Joins the lines of a text with single spaces. Other spaces stay: code may contain them."""
     return re.sub(r"\n *", " ", text)
 
 

@@ -57,7 +57,8 @@ def note(result: str) -> None:
     """Count the try of the notebook's cell that runs now, if it is a learner's check and its folder
     keeps a ``progress.json``. A file that cannot be read or written is left: no check fails by it.
     """
-    marked, here = MARKED.match((history() or [""])[-1]), Path()
+    marked = MARKED.match((history() or [""])[-1])
+    here = Path()
     if marked is None or not (here / FILE).is_file():
         return
     with suppress(OSError, ValueError, KeyError, TypeError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -495,10 +494,13 @@ class RecordArray:
         self._whole, self.dtype = whole, dtype
         self._fields: dict[str, Any] = {}
 
-    shape, strides, ndim, size, itemsize, nbytes, ctypes = (
-        property(attrgetter(f"_whole.{name}"))
-        for name in ("shape", "strides", "ndim", "size", "itemsize", "nbytes", "ctypes")
-    )
+    shape = property(lambda self: self._whole.shape)
+    strides = property(lambda self: self._whole.strides)
+    ndim = property(lambda self: self._whole.ndim)
+    size = property(lambda self: self._whole.size)
+    itemsize = property(lambda self: self._whole.itemsize)
+    nbytes = property(lambda self: self._whole.nbytes)
+    ctypes = property(lambda self: self._whole.ctypes)
     T = property(lambda self: RecordArray(self._whole.T, self.dtype))
 
     def reshape(self, *shape: Any) -> Any:

@@ -32,11 +32,18 @@ def rounded(value: float | Fraction, kind: str, direction: str = "rn") -> float:
     if value == 0 or (isinstance(value, float) and not math.isfinite(value)):
         return float(value)
     bits, least, most = FORMATS[kind]
-    exact = Fraction(value)
-    exponent = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
-    exponent += abs(exact) >= Fraction(2) ** exponent
-    unit = Fraction(2) ** (max(exponent, least + 1) - bits)  # of the last bit that is kept
-    result = abs(DIRECTIONS[direction](exact / unit)) * unit
+    scaled: Any
+    if isinstance(value, float):
+        shift = bits - max(math.frexp(value)[1], least + 1)
+        scaled = math.ldexp(value, shift)
+    else:
+        value = Fraction(value)
+        exponent = abs(value.numerator).bit_length() - value.denominator.bit_length()
+        exponent += abs(value) >= Fraction(2) ** exponent
+        shift = bits - max(exponent, least + 1)
+        scaled = value * Fraction(2) ** shift
+    whole = DIRECTIONS[direction](scaled)
+    result = Fraction(abs(whole)) / Fraction(2) ** shift
     if result >= 2**most:
         outward = {"rn": True, "rz": False, "rd": value < 0, "ru": value > 0}[direction]
         largest = 2**most - 2 ** (most - bits)

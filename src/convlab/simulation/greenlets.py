@@ -102,7 +102,7 @@ class Block:
     ``on_barrier(threads, site)`` hears how many threads each barrier lets go on and where it is,
     ``on_warp_barrier`` which ones, and whether those are all of their warp that live. If the
     ``order`` gives way, the block lets others go on whenever one of its threads yields, and then
-    turns the order of its threads. ``deep`` says whether threads may wait in what the body calls.
+    reverses its threads. ``deep`` says whether threads may wait in what the body calls.
     ``undefined(own, what, site, thread)`` is what a lane gets from one that does not take part;
     ``own`` is its own number.
     """

@@ -21,7 +21,8 @@ from convlab.simulation.access_log import ATOMIC, Access
 
 # The kinds of fences, beside those of accesses: ``threadfence_block``, ``threadfence``.
 BLOCK_FENCE, FENCE = 64, 65
-IN_TIME, WITHIN = attrgetter("position"), attrgetter("thread", "phase", "epoch")
+IN_TIME = attrgetter("position")
+BETWEEN_BARRIERS = attrgetter("thread", "phase", "epoch")  # of one thread, without one between
 Fences = MutableMapping[int, Access]  # by thread the last of its fences that somebody knows
 
 
@@ -128,7 +129,7 @@ class HappensBefore:
     def _early(self, atomic: Access, second: Access) -> bool:
         """Whether an access may come before the atomic that it waits for: its thread has neither
         fenced nor passed a barrier since."""
-        return WITHIN(atomic) == WITHIN(second) and not any(
+        return BETWEEN_BARRIERS(atomic) == BETWEEN_BARRIERS(second) and not any(
             atomic.position < fence.position < second.position
             for fence in self._fences[second.thread]
         )

@@ -51,12 +51,13 @@ class _Reader:
         self._ranges = Ranges(state, bits)
 
     def expressions(self) -> dict[int, Typed]:
-        found: dict[int, Typed | None] = {}  # None where there are several
+        found: dict[int, Typed | None] = {}  # None where types differ
         for expression, signature in self._state.calltypes.items():
             offset = getattr(expression.loc, "col", None)
             typed = None if offset is None else self._typed(expression, signature)
             if offset is not None and typed is not None:
-                found[offset] = typed if found.setdefault(offset, typed) == typed else None
+                alike = found.get(offset, typed) == typed
+                found[offset] = typed if alike else None
         return {offset: typed for offset, typed in found.items() if typed is not None}
 
     def _typed(self, expression: Any, signature: Any) -> Typed | None:

@@ -439,7 +439,8 @@ def _source(code: CodeType, file: str) -> tuple[ast.Module, ast.FunctionDef | as
 
 def _does(code: CodeType) -> tuple[Any, ...]:
     """What tells the code from another one of its line, such as a second lambda."""
-    constants = [repr(one) for one in code.co_consts if not isinstance(one, CodeType)]
+    # Not by its texts: without indentation a docstring is another. As repr: 1 == 1.0 == True.
+    constants = [repr(one) for one in code.co_consts if not isinstance(one, CodeType | str)]
     return code.co_code, code.co_names, code.co_varnames, constants
 
 

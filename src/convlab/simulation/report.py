@@ -102,16 +102,13 @@ def _rule(kind: str) -> str:
     return kind.replace(" ", "-")
 
 
-Place = tuple[str, int]
-
-
-def _other_place(finding: Finding) -> Place | None:
-    """The other line that is part of a finding, if it is another."""
+def _other_place(finding: Finding) -> tuple[str, int] | None:
+    """The file and line of a finding's second access; None where it is the first one's."""
     file, line = finding.other_file or finding.file, finding.other_line or finding.line
     return None if (file, line) == (finding.file, finding.line) else (file, line)
 
 
-def _locations(place: Place | None) -> list[dict[str, Any]]:
+def _locations(place: tuple[str, int] | None) -> list[dict[str, Any]]:
     if place is None:
         return []
     file, line = place

@@ -248,7 +248,9 @@ class SimulatedCuda:
     # Loads and stores that say which caches keep the element.
 
     ldca = ldcs = ldlu = staticmethod(lambda array, index: array.part(index, site_of(1)))
-    stcs = stwb = staticmethod(lambda array, index, one: array.store_part(index, one, site_of(1)))
+    stcs = stwb = staticmethod(
+        lambda array, index, value: array.store_part(index, value, site_of(1))
+    )
 
     # Loads and stores past the caches that other threads do not see.
 

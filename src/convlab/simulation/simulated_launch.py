@@ -11,7 +11,7 @@ from enum import Enum
 from itertools import chain
 from numbers import Number
 from types import CodeType, SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from greenlet import getcurrent
@@ -49,7 +49,7 @@ from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
 from convlab.simulation.scheduler import Scheduler
 from convlab.simulation.simulated_cuda import SimulatedCuda
-from convlab.simulation.sites import Sites, activemask_after_branch, is_raised, traces
+from convlab.simulation.sites import Sites, activemask_after_branch, innermost, is_raised, traces
 from convlab.simulation.touched import Touched
 from convlab.simulation.typed_arithmetic import BY_ZERO
 
@@ -75,6 +75,13 @@ class Recorder(Protocol):
 
     def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
         """The launch is over; floating-point operations by site."""
+
+
+class Kept(NamedTuple):
+    """What a block that has begun needs to go on."""
+
+    phase: int
+    shared: Any
 
 
 class SimulatedLaunch(Clock):
@@ -328,12 +335,12 @@ class SimulatedLaunch(Clock):
         block_size, blocks = math.prod(self.block_shape), range(math.prod(self.grid))
         indices = [coordinates_of(number, self.block_shape) for number in range(block_size)]
         complain = self.reports.add if self.strict else None
-        heard = self._enterer(), self._barrier, self._warp_barrier, complain, self.asked.undefined
+        hooks = self._enterer(), self._barrier, self._warp_barrier, complain, self.asked.undefined
         for number in reversed(blocks) if self.order.backwards else blocks:
             if self.on_block is not None:
                 self.on_block(self.kernel, number, len(blocks))
             how = number, self.order, self.deep
-            block = Block(self.body, self.arguments, indices, *heard, *how)
+            block = Block(self.body, self.arguments, indices, *hooks, *how)
             self.cuda.shared.new_block()
             self.phases += 1
             self._enter_block(number, self.phases)
@@ -349,7 +356,7 @@ class SimulatedLaunch(Clock):
         """Another block runs from here on: keep what this one needs to go on, or, at its end, look
         at what it did."""
         if block.waiting:
-            block.kept = SimpleNamespace(phase=self.phase, shared=self.cuda.shared.keep())
+            block.kept = Kept(self.phase, self.cuda.shared.keep())
             return
         for part in self.copies, self.tensor_cores, self.asked:
             part.end_block()
@@ -444,7 +451,8 @@ class SimulatedLaunch(Clock):
 
     def _is_own(self, error: BaseException) -> bool:
         """Whether the kernel itself raised it."""
-        return any(self.sites.knows(trace.tb_frame.f_code) for trace in traces(error)[-1:])
+        trace = innermost(error)
+        return trace is not None and self.sites.knows(trace.tb_frame.f_code)
 
     def _site(self, error: BaseException) -> int:
         """The innermost instruction of the kernel that an exception came through."""

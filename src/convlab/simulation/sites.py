@@ -171,10 +171,16 @@ def activemask_after_branch(code: CodeType, file: str) -> int | None:
 
 def is_raised(error: BaseException) -> bool:
     """Whether it comes from a ``raise`` or ``assert``."""
-    return any(
-        dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
-        for trace in traces(error)[-1:]
-    )
+    trace = innermost(error)
+    if trace is None:
+        return False
+    return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
+
+
+def innermost(error: BaseException) -> TracebackType | None:
+    """Where an exception was raised; None before it has been."""
+    found = traces(error)
+    return found[-1] if found else None
 
 
 def traces(error: BaseException) -> list[TracebackType]:
@@ -192,11 +198,10 @@ def in_two_arms(site: int, other: int) -> bool:
     if code is None or code_at(other) is not code:
         return False
     line, second = (_line_at(code, one - id(code)) for one in (site, other))
-    return any(
-        kind == its_kind == "if" and begin == its_begin and line in arm and second in its_arm
-        for (kind, begin, arm), (its_kind, its_begin, its_arm) in permutations(
-            _blocks(code, code.co_filename), 2
-        )
+    arms = [(begin, arm) for kind, begin, arm in _blocks(code, code.co_filename) if kind == "if"]
+    return any(  # the two arms of one `if` begin at its line
+        begin == its_begin and line in arm and second in its_arm
+        for (begin, arm), (its_begin, its_arm) in permutations(arms, 2)
     )
 
 

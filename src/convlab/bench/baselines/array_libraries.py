@@ -34,9 +34,10 @@ Make = Callable[[ConvProblem, Any, Any], Compute]
 """Makes that for a problem, its input and its weight, tensors on the device."""
 
 
+# Why PyTorch, or CuPy, cannot run on a GPU here, in one sentence; None when it can.
 why_no_torch = cache(partial(why_no_library, "torch", "PyTorch", "torch"))
-CUPY = "cupy-cuda13x (cupy-cuda12x for CUDA 12)"
-why_no_cupy = cache(partial(why_no_library, "cupy", "CuPy", CUPY))
+CUPY_PACKAGES = "cupy-cuda13x (cupy-cuda12x for CUDA 12)"
+why_no_cupy = cache(partial(why_no_library, "cupy", "CuPy", CUPY_PACKAGES))
 
 
 def why_no_unfoldnd() -> str | None:
