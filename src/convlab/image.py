@@ -120,11 +120,13 @@ def problem_for(picture: np.ndarray) -> ConvProblem:
 
 
 def tensors_for(picture: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Input, weight and bias of :func:`problem_for`'s problem."""
     weight = np.einsum("c,fuv->fcuv", BRIGHTNESS, list(FILTERS.values())).astype(np.float32)
     return picture[None], weight, np.zeros(len(FILTERS), np.float32)
 
 
 def draw(*shown: Any) -> bytes:
+    """What :func:`draw_figure` draws, as a PNG."""
     png = io.BytesIO()
     draw_figure(*shown).savefig(png, format="png")
     return png.getvalue()

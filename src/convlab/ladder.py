@@ -122,6 +122,7 @@ def _run_one(
 
 
 def default_problem(engine: Engine) -> ConvProblem:
+    """The problem if none is named."""
     if engine.is_gpu:
         return workloads.GPU_DEFAULT
     return workloads.MODEL if engine.name == QUICK else workloads.TEACHING

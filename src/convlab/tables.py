@@ -77,6 +77,7 @@ def number(value: float | None, form: str) -> str | None:
 
 
 def stages_table(stages: Sequence[Stage], name: str = "stage") -> Table:
+    """The ladder: every stage, its idea, its source and what it builds on."""
     from convlab.stages import short_name
 
     head = (name, "idea", "source", "builds on")
@@ -119,6 +120,7 @@ LEGENDS = {
 
 
 def ladder_heading(problem: ConvProblem, engine: Engine) -> Text:
+    """The problem and where it runs."""
     p = problem
     return Text(
         f"input * filter  {p} -> {'x'.join(map(str, p.output_shape))}\n"
@@ -156,11 +158,13 @@ def _status(result: Result) -> Text:
 
 
 def ladder_legend(engine: Engine) -> Text:
+    """What the ladder's columns mean."""
     bound = "error / bound: up to 1 is what float32 rounding explains."
     return Text(f"{bound} {LEGENDS[engine.name]}", "dim")
 
 
 def ladder_errors(results: Sequence[Result]) -> list[Text]:
+    """What is wrong with each stage that is not right."""
     wrong = [one for one in results if not one.ok]
     return [Text.assemble(f"{one.stage.name}: ", _status(one), f": {one.error}") for one in wrong]
 
@@ -169,6 +173,7 @@ def ladder_errors(results: Sequence[Result]) -> list[Text]:
 
 
 def lint_table(rows: Sequence[LintRow]) -> Table:
+    """What every kernel compiled to, one row per problem and architecture."""
     head = ("stage", "kernel", "problem", "arch", "registers", *WIDE, "result")
     cells: list[Sequence[Cell]] = [
         (one.stage.split("_")[0], one.kernel, one.problem, one.arch,
@@ -201,6 +206,7 @@ LINT_LEGEND = Text(
 
 
 def differences_table(found: Sequence[Difference]) -> Table:
+    """How the machine code of each kernel differs from the stored code."""
     head, rows = ("kernel", "differences: before -> now", "worse"), []
     for one in found:
         changes = [f"{name}: {old} -> {now}" for name, (old, now) in one.changes.items()]
@@ -341,6 +347,7 @@ def wrong_in_words(rows: Sequence[BenchRow], whose: str) -> str:
 
 
 def agreement_table(one: Results, other: Results) -> Table:
+    """How far two runs agree, system by system."""
     from convlab.bench import analysis
 
     rows = [

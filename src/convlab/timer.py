@@ -37,6 +37,7 @@ class Timing:
 
     @classmethod
     def of(cls, samples_ms: Sequence[float]) -> Timing:
+        """The statistics of these samples."""
         low, median, high = np.percentile(samples_ms, [25, 50, 75])
         return cls(float(median), float(100 * (high - low) / median), len(samples_ms))
 
@@ -122,6 +123,7 @@ def enough(
 
 @contextmanager
 def captured(call: Callable[[Any], Any], stream: Any) -> Iterator[Any]:
+    """An executable graph of what ``call`` starts."""
     handle = int(stream.handle)
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     driver_result(driver.cuStreamBeginCapture(handle, mode))

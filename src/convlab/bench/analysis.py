@@ -28,6 +28,7 @@ class Speedup:
 
     @property
     def mean(self) -> float | None:
+        """The geometric mean over the layers that both have."""
         return geometric_mean(self.known) if self.known else None
 
     @property
@@ -63,9 +64,11 @@ class Contender:
         return not self.gemm_class or in_gemm_class(method, row.algorithm)
 
     def rows(self) -> list[Row | None]:
+        """The best row of each layer."""
         return [self.best(layer) for layer in self.results.layers()]
 
     def measured(self) -> list[Row]:
+        """The best rows, of the layers that have one."""
         return [row for row in self.rows() if row is not None]
 
     def over(self, other: Contender) -> Speedup:
@@ -80,6 +83,7 @@ def contender(results: Results, name: str) -> Contender:
 
 
 def stages(results: Results) -> list[Contender]:
+    """The stages, in the ladder's order."""
     return [contender(results, name) for name in results.names("stage")]
 
 
@@ -90,6 +94,7 @@ def baselines(results: Results) -> list[Contender]:
 
 
 def everybody(results: Results) -> list[Contender]:
+    """The stages, then the baselines."""
     return [*stages(results), *baselines(results)]
 
 
@@ -142,6 +147,7 @@ def in_few_rows(results: Results) -> list[Contender]:
 
 
 def in_fp32(results: Results, family: str) -> list[str]:
+    """The names of a family's systems that compute in fp32."""
     return [
         system["name"]
         for system in results.systems.values()
@@ -223,6 +229,7 @@ def layers_in_words(names: Sequence[str], of: int) -> str:
 
 
 def by_batch(results: Results) -> dict[int, Results]:
+    """The results of each batch by themselves."""
     return {
         batch: replace(
             results, rows={key: row for key, row in results.rows.items() if row.batch == batch}

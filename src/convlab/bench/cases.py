@@ -84,6 +84,7 @@ class Case:
 
     @property
     def key(self) -> Key:
+        """Layer, batch and the system's name."""
         return self.layer, self.problem.batch, self.system.name
 
 

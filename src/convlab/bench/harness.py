@@ -198,6 +198,7 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory did not suffice, in whichever library's words."""
     words = f"{type(error).__name__} {error}".lower()
     return isinstance(error, MemoryError) or any(sign in words for sign in OUT_OF_MEMORY)
 

@@ -51,6 +51,7 @@ class Worker:
         self.number = self._process.pid or 0  # None only before the start
 
     def send(self, **command: Any) -> None:
+        """Send a command. Raises :class:`WorkerDied`."""
         try:
             self._connection.send(command)
         except OSError:
@@ -224,6 +225,7 @@ class WorkerPool:
             self._workers.pop(name).end()
 
     def close(self) -> None:
+        """End every process and remove every file."""
         for worker in self._workers.values():  # all at once: some libraries take long to unload
             worker.dismiss()
         for name in [*self._workers]:

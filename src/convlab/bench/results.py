@@ -175,6 +175,7 @@ class Row:
 
     @property
     def ok(self) -> bool:
+        """Whether there is a number."""
         return self.state == "measured"
 
     @classmethod
@@ -219,6 +220,7 @@ class Results:
         return sorted({key[:2] for key in self.rows}, key=_order)
 
     def row(self, layer: str, batch: int, system: str) -> Row | None:
+        """The row of that case; None where it was not tried."""
         return self.rows.get((layer, batch, system))
 
     def names(self, kind: str) -> list[str]:
@@ -250,6 +252,7 @@ class Results:
         return [key for key in wanted if key in self.missing or self.rows[key].state not in LASTING]
 
     def as_json(self) -> dict[str, Any]:
+        """The results as a document of :mod:`json`."""
         document: dict[str, Any] = strict({
             "format": FORMAT,
             "version": VERSION,
@@ -361,6 +364,7 @@ def identity(environment: Mapping[str, Any], gpu: str | None) -> str:
 
 
 def code_fingerprint(root: Path | None = None, parts: Iterable[str] = MEASURED_BY) -> str:
+    """A short word for the source that times depend on."""
     folder = Path(convlab.__file__).parent if root is None else root
     found = [
         file for part in parts for file in (folder / part, *sorted((folder / part).rglob("*")))

@@ -99,6 +99,7 @@ def cases(stages: tuple[Stage, ...]) -> Iterator[Case]:
 
 
 def check(case: Case, engine: Engine) -> CheckResult:
+    """Run a case and check its output."""
     problem, stage, tile, switches = case
     relu = switches.get("relu", False)
     tensors = random_tensors(problem, 1)
@@ -176,6 +177,7 @@ def counts_in(text: str) -> list[int]:
 
 
 def of_stage(tool: str, stage: str) -> dict[str, Any]:
+    """What a tool says of a stage, and how many of its runs were right."""
     started = time.monotonic()
     command = ("-W", "ignore", "-m", MODULE, "run", stage)
     says, text = watched(tool, command, PATIENCE_SECONDS)

@@ -121,6 +121,7 @@ class PreparedStage(OnGpu):
         self.place(input, weight, problem.output_shape)
 
     def run(self, stream: int | None) -> None:
+        """Start the stage's launches on a raw CUDA stream."""
         assert self._plan is not None, "it is closed"
         self._plan(*self._arrays, stream=stream)
 

@@ -63,14 +63,17 @@ def maker(kernel: Any, stage: Stage) -> Maker:
 
 
 def is_kernel(value: Any) -> bool:
+    """Whether that is a ``@cuda.jit`` kernel."""
     return isinstance(getattr(value, "py_func", None), FunctionType)
 
 
 def title_of(kernel: Any) -> str:
+    """The name of a kernel or function."""
     return str(getattr(getattr(kernel, "py_func", kernel), "__name__", kernel))
 
 
 def offers(value: Callable[..., Any], options: dict[str, Any]) -> bool:
+    """Whether a function has all of these parameters."""
     return options.keys() <= inspect.signature(value).parameters.keys()
 
 

@@ -33,6 +33,7 @@ class Tuned:
     rows: dict[Tile, Row]
 
     def ms(self, tile: Tile | None) -> float | None:
+        """The median time of a tile; None where there is none."""
         return self.rows[tile].time_ms if tile in self.rows else None
 
     @property
@@ -48,6 +49,7 @@ class Tuned:
         return model / best if model and best else None
 
     def as_json(self) -> dict[str, Any]:
+        """As ``convlab tune --json`` writes it."""
         return {
             "name": self.name,
             "problem": str(self.problem),

@@ -234,6 +234,7 @@ class Recorder:
             ))  # fmt: skip
 
     def trace(self, findings: tuple[Finding, ...] = ()) -> LaunchTrace:
+        """What was recorded."""
         launch = self._launch
         assert launch is not None
         assert launch.log is not None

@@ -89,6 +89,7 @@ class System:
     allowances: Callable[[ConvProblem], dict[str, Any]] = lambda problem: {}
 
     def as_json(self) -> dict[str, Any]:
+        """The system as the results store it."""
         names = ("name", "title", "kind", "family", "precision", "method", "on_gpu")
         return {name: getattr(self, name) for name in names}
 

@@ -41,6 +41,7 @@ why_no_cupy = cache(partial(why_no_library, "cupy", "CuPy", CUPY_PACKAGES))
 
 
 def why_no_unfoldnd() -> str | None:
+    """Why PyTorch and unfoldNd cannot run on a GPU here; None when they can."""
     if find_spec("unfoldNd") is None:
         return "unfoldNd is not installed: pip install unfoldNd"
     return why_no_torch()

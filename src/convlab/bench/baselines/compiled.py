@@ -125,6 +125,7 @@ class SevenLoops:
 
 
 def why_no_compiler() -> str | None:
+    """Why the C++ baseline cannot be built here; None when it can."""
     there = shutil.which(COMPILER) is not None
     return None if there else f"there is no {COMPILER} on the PATH to build it with"
 
@@ -146,6 +147,7 @@ _BUILDERS = ThreadPoolExecutor(len(VARIANTS))  # each waits for an nvcc
 
 
 def why_no_cutlass() -> str | None:
+    """Why CUTLASS cannot run here; None when it can."""
     if (reason := unavailable("gpu")) is not None:
         return reason
     if _capability() < FIRST_CAPABILITY:

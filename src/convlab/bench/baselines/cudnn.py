@@ -32,6 +32,7 @@ SONAMES = ("libcudnn.so.9", "libcudnn.so.8", "cudnn64_9.dll", "cudnn64_8.dll")
 
 
 def why_absent() -> str | None:
+    """Why cuDNN cannot run here; None when it can."""
     if (reason := unavailable("gpu")) is not None:
         return reason
     try:
