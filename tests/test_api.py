@@ -13,10 +13,11 @@ from pretended_gpu import PretendedGpu
 from test_unfold import side_by_side
 
 import convlab
-from convlab import ConvProblem, EngineUnavailable, Tile, api, arguments
+from convlab import ConvProblem, EngineUnavailable, Tile, api, arguments, plans
 from convlab.arrays import Placement
 from convlab.engines import unavailable
 from convlab.oracle import check_output, random_tensors
+from convlab.stages import stage_named
 
 SETTINGS: dict[str, Any] = {"stride": (1, 2), "padding": 1}
 PROBLEM = ConvProblem(2, 3, 5, 4, 6, (2, 3), **SETTINGS)
@@ -53,12 +54,32 @@ def test_a_thousand_groups_are_one_launch():
         convlab.plan(problem, "s05")
 
 
+def by_conv2d(engine: str) -> np.ndarray:
+    return convlab.conv2d(*random_tensors(PROBLEM, 11), **SETTINGS, engine=engine, stage="s04")
+
+
+def by_plan(engine: str) -> np.ndarray:
+    ready = convlab.plan(PROBLEM, "s04", engine=engine)
+    input, weight, bias = random_tensors(PROBLEM, 11)
+    return ready(input, weight, ready.engine.empty(PROBLEM.output_shape), bias)
+
+
+def by_plan_for_weight(engine: str) -> np.ndarray:
+    ready = convlab.plan(PROBLEM, "s04", engine=engine)
+    input, weight, bias = random_tensors(PROBLEM, 11)
+    out = ready.engine.empty(PROBLEM.output_shape)
+    return ready.for_weight(weight, bias)(input, out)
+
+
+@pytest.mark.parametrize("call", [by_conv2d, by_plan, by_plan_for_weight])
 @pytest.mark.parametrize("engine", ["simulator", "cudasim"])
-def test_a_long_simulation_says_so_and_can_be_interrupted(engine, tensors, monkeypatch, capsys):
-    monkeypatch.setattr(api, "PATIENCE_SECONDS", 0)
+def test_a_long_simulation_says_so_and_can_be_interrupted(
+    call, engine, tensors, monkeypatch, capsys
+):
+    monkeypatch.setattr(plans, "PATIENCE_SECONDS", 0)
     ticks = iter(range(0, 1000, 10))
     monkeypatch.setattr(arguments, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    convlab.conv2d(*tensors, **SETTINGS, engine=engine, stage="s04")
+    call(engine)
     first, *others = capsys.readouterr().err.splitlines()
     assert re.fullmatch(
         r"convlab: 2,592 multiply-adds on .* take about 0 seconds; Ctrl-C ends them", first
@@ -70,11 +91,42 @@ def test_a_long_simulation_says_so_and_can_be_interrupted(engine, tensors, monke
 
     monkeypatch.setattr(arguments, "say", interrupt)  # how far it is, not how long it takes
     with pytest.raises(KeyboardInterrupt):
-        convlab.conv2d(*tensors, **SETTINGS, engine=engine, stage="s04")
+        call(engine)
     capsys.readouterr()
-    monkeypatch.setattr(api, "PATIENCE_SECONDS", 99)
-    assert check_output(PROBLEM, convlab.conv2d(*tensors, **SETTINGS, engine=engine), *tensors).ok
+    monkeypatch.setattr(plans, "PATIENCE_SECONDS", 99)
+    assert check_output(PROBLEM, call(engine), *tensors).ok
     assert capsys.readouterr().err == ""
+
+
+def test_a_convolution_of_many_calls_says_once_how_long_all_take(monkeypatch, capsys):
+    """``plan`` computes each group for a stage that has none, and would announce each."""
+    monkeypatch.setattr(plans, "PATIENCE_SECONDS", 0)
+    ticks = iter(range(1000))
+    monkeypatch.setattr(arguments, "time", SimpleNamespace(monotonic=lambda: next(ticks) * 1e-3))
+    convlab.conv2d(ones(1, 4, 3, 3), ones(4, 1, 3, 3), groups=4, stage="s04", engine="simulator")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("convlab: 36 multiply-adds on ")
+
+
+def test_gradients_say_how_long_they_take(monkeypatch, capsys):
+    monkeypatch.setattr(plans, "PATIENCE_SECONDS", 0)
+    for of in ("input", "weight"):
+        for stage in ("b01", "s05"):
+            gradient = convlab.Gradient(PROBLEM, of)
+            ready = convlab.plan(gradient, stage, engine="simulator")
+            shapes = gradient.input_shape, gradient.weight_shape, gradient.output_shape
+            ready(*(ones(*shape) for shape in shapes))
+            assert "convlab: 2,592 multiply-adds on " in capsys.readouterr().err
+
+
+def test_a_library_does_not_take_as_long_as_a_simulated_kernel():
+    """The product that NumPy computes was counted as a simulated kernel's: minutes, for one."""
+    problem = ConvProblem(1, 64, 56, 56, 64, 3, padding=1)
+    seconds = [
+        plans.simulated_seconds(problem, stage, None, convlab.plan(PROBLEM, "s01").engine)
+        for stage in map(stage_named, ("s01_direct", "s03_im2col_blas"))
+    ]
+    assert seconds[0] > 40 * seconds[1]
 
 
 def test_plan_writes_out_and_returns_it(engine, tensors):

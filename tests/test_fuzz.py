@@ -23,10 +23,10 @@ from convlab import (
     ConvProblem,
     EngineUnavailable,
     SimulationError,
-    api,
     conv1d,
     conv2d,
     conv3d,
+    plans,
     simulate,
     trace_stage,
     unfold_einsum,
@@ -93,8 +93,8 @@ def assert_short(refusal: Exception) -> None:
 @given(calls())
 def test_a_call_ends_in_an_answer_or_one_sentence(call):
     function, given = call
-    patience, api.PATIENCE_SECONDS = api.PATIENCE_SECONDS, 10
-    say, api.say = api.say, pytest.skip  # what takes minutes is announced, and not waited for
+    patience, plans.PATIENCE_SECONDS = plans.PATIENCE_SECONDS, 10
+    say, plans.say = plans.say, pytest.skip  # what takes minutes is announced, and not waited for
     try:
         result = function(**given)
     except pytest.skip.Exception:
@@ -104,7 +104,7 @@ def test_a_call_ends_in_an_answer_or_one_sentence(call):
     else:
         assert np.isfinite(result).all()
     finally:
-        api.PATIENCE_SECONDS, api.say = patience, say
+        plans.PATIENCE_SECONDS, plans.say = patience, say
 
 
 @IN_TIME

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from convlab import conv2d
+from convlab import conv2d, plans
 from convlab.engines import unavailable
 
 torch = pytest.importorskip("torch", "2.4", reason="the layer is PyTorch's, which is optional")
@@ -335,3 +335,16 @@ def test_a_layer_names_what_is_wrong_with_it(name, value):
     usual = {"in_channels": 3, "out_channels": 4, "kernel_size": 3}
     with pytest.raises((TypeError, ValueError), match=rf"^{name} is .*: it"):
         layers.Conv2d(**usual | {name: value})
+
+
+@pytest.mark.skipif(ON_GPU, reason="a GPU takes no time that is announced")
+def test_a_long_simulation_of_a_layer_says_so(monkeypatch, capsys):
+    """Forwards and backwards, as ``conv2d`` and ``plan`` do."""
+    monkeypatch.setattr(plans, "PATIENCE_SECONDS", 0)
+    layer = layers.Conv2d(3, 4, 3)
+    output = layer(torch.ones(1, 3, 5, 5))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("convlab: 972 multiply-adds on ")
+    output.sum().backward()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("convlab: 972 multiply-adds on ")

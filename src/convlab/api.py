@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from threading import local
@@ -17,22 +16,18 @@ import numpy as np
 from convlab.arguments import (
     IntOrEach,
     Windows,
-    duration,
     integer,
-    progress,
-    say,
     shown,
     windows_of,
 )
 from convlab.arrays import Placement, dtype_name, extent, on_gpu, on_host, placement_of
 from convlab.engines import Engine, choose
-from convlab.plans import Plan, check_fits, plan, simulated_seconds
+from convlab.plans import Plan, announced, check_fits, plan
 from convlab.problem import ConvProblem
 from convlab.stage import SOURCES
 from convlab.stages import Tile, stage_named
 
 ALL = slice(None)  # a whole axis: Numba's device arrays take no ellipsis
-PATIENCE_SECONDS = 30  # a longer simulation says how long it takes
 KEPT_PLANS, KEPT_BYTES = 16, 2**28  # of a thread's last calls on a GPU; bytes of workspace in all
 
 
@@ -297,8 +292,7 @@ def _run_groups(problem: ConvProblem, tensors: tuple[Any, ...], out: Any, asked:
     groups, stream = problem.groups, asked.stream or None
     if groups == 1 or asked.stage == "auto" or stage_named(asked.stage).grouped:
         ready, (input, weight, bias) = _ready(problem, *asked), tensors
-        with _announced(ready, 1):
-            ready(input, weight, out, bias, stream=stream)
+        ready(input, weight, out, bias, stream=stream)
         return
     C_i, C_o = problem.C_i // groups, problem.C_o // groups
     ready = _ready(replace(problem, in_channels=C_i, out_channels=C_o, groups=1), *asked)
@@ -307,7 +301,7 @@ def _run_groups(problem: ConvProblem, tensors: tuple[Any, ...], out: Any, asked:
     pairs = zip(tensors, shapes, strict=True)
     own = [None if tensor is None else empty(shape) for tensor, shape in pairs]
     part = empty(one.output_shape)
-    with _announced(ready, groups):
+    with announced(ready, calls=groups):
         for g in range(groups):
             channels, filters = slice(g * C_i, (g + 1) * C_i), slice(g * C_o, (g + 1) * C_o)
             keys = (ALL, channels), filters, filters
@@ -316,23 +310,6 @@ def _run_groups(problem: ConvProblem, tensors: tuple[Any, ...], out: Any, asked:
                     asked.put(target, ALL, tensor[key])
             ready(own[0], own[1], part, own[2], stream=stream)
             asked.put(out, (ALL, filters), part)
-
-
-@contextmanager
-def _announced(ready: Plan, groups: int) -> Iterator[None]:
-    """If a simulator takes long, say on standard error how long, and then show the progress."""
-    engine, problem = ready.engine, ready.problem
-    seconds = groups * (simulated_seconds(problem, ready.stage, ready.tile, engine) or 0)
-    if seconds < PATIENCE_SECONDS:
-        yield
-        return
-    work = f"{groups * problem.flops // 2:,} multiply-adds on {engine.device}"
-    say(f"{work} take about {duration(seconds)}; Ctrl-C ends them")
-    engine.on_block = progress()
-    try:
-        yield
-    finally:
-        engine.on_block = None
 
 
 # Each thread keeps its own plans: a plan runs one call at a time, and threads may have own streams.

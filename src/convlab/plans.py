@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
 
-from convlab.arguments import check_memory, shown
+from convlab.arguments import check_memory, duration, progress, say, shown
 from convlab.engines import Engine, EngineUnavailable, address_of, check_aligned, choose
 from convlab.gradient import Gradient, Problem
 from convlab.problem import ConvProblem
@@ -35,6 +35,8 @@ from convlab.tuned import tuned_tile
 # a simulator it is the stage with the fewest and simplest threads, because every thread costs time.
 AUTO_STAGES_GPU = ("s12_fused_im2win", "s11_im2win_full")
 AUTO_STAGE_SIMULATOR = "s01_direct"
+
+PATIENCE_SECONDS = 30  # a longer simulation says how long it takes
 
 
 class Plan:
@@ -110,7 +112,9 @@ class Plan:
         the problem's ``input_shape``, ``weight_shape``, ``(out_channels,)`` and ``output_shape``.
         On a GPU they may be of any library with ``__cuda_array_interface__``, and the call returns
         before the work is done. ``stream`` is None for the default stream, a stream of any library
-        with ``__cuda_stream__``, or a handle. ``conv2d`` checks arrays; this call does not.
+        with ``__cuda_stream__``, or a handle. ``conv2d`` checks arrays; this call does not. A call
+        of more than half a minute on a simulator says on standard error how long it will take, and
+        then shows its progress.
 
         On a GPU only: raises ``TypeError`` for a wrong stream or, if ``packed``, an array in the
         host's memory, ``ValueError`` for a misaligned array, ``RuntimeError`` if another GPU is
@@ -120,8 +124,10 @@ class Plan:
             bias = self._no_bias if bias is None else bias
             self._together(input, weight, bias, out, *workspace, stream=stream)
             return out
-        for step in self.steps(input, weight, out, bias, workspace):
-            step(stream)
+        steps = self.steps(input, weight, out, bias, workspace)
+        with announced(self):
+            for step in steps:
+                step(stream)
         return out
 
     def steps(
@@ -352,15 +358,41 @@ def _calls_a_library(stage: Stage) -> bool:
 
 
 def simulated_seconds(
-    problem: ConvProblem, stage: Stage, tile: Tile | None, engine: Engine
+    problem: Problem, stage: Stage, tile: Tile | None, engine: Engine
 ) -> float | None:
-    """About how long a simulator takes for a stage; None on a GPU. A tile computes outputs that do
-    not exist too; with few output channels they are most of its work."""
+    """Return about how many seconds a simulator takes for a stage; None on a GPU. A tile computes
+    outputs that do not exist too; with few output channels they are most of its work."""
     if engine.is_gpu:
         return None
-    block = (1, 1, 1) if tile is None else (tile.M_B, tile.N_B, tile.K_B)
-    sizes = zip((problem.M, problem.N, problem.K), block, strict=True)
-    return math.prod(blocks_for(n, b) * b for n, b in sizes) / engine.multiply_adds_per_second
+    convolution = problem.as_convolution if isinstance(problem, Gradient) else problem
+    if _calls_a_library(stage):
+        # NumPy multiplies at once. To copy four elements takes as long as one multiply-add.
+        multiply_adds = convolution.N * convolution.K // 4
+    elif tile is None:
+        multiply_adds = problem.flops // 2
+    else:
+        block = tile.M_B, tile.N_B, tile.K_B
+        sizes = zip((convolution.M, convolution.N, convolution.K), block, strict=True)
+        multiply_adds = math.prod(blocks_for(n, b) * b for n, b in sizes)
+    return multiply_adds / engine.multiply_adds_per_second
+
+
+@contextmanager
+def announced(ready: Plan, calls: int = 1) -> Iterator[None]:
+    """If so many calls of a plan take a simulator long, say on standard error how long, and then
+    show their progress. Inside another one that does so already, nothing is said again."""
+    engine, problem = ready.engine, ready.problem
+    seconds = calls * (simulated_seconds(problem, ready.stage, ready.tile, engine) or 0)
+    if seconds < PATIENCE_SECONDS or engine.on_block is not None:
+        yield
+        return
+    work = f"{calls * problem.flops // 2:,} multiply-adds on {engine.device}"
+    say(f"{work} take about {duration(seconds)}; Ctrl-C ends them")
+    engine.on_block = progress()
+    try:
+        yield
+    finally:
+        engine.on_block = None
 
 
 def with_tile(stage: Stage, tile: Tile | None) -> Stage:
