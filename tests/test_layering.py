@@ -31,6 +31,7 @@ RANK = {
 # which others stand on, may import only what is named.
 NARROW = {
     "arguments": "",
+    "columns": "",
     "problem": "arguments",
     "gradient": "arguments problem",
     "device": "",

@@ -11,12 +11,12 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from convlab.columns import Columns
 from convlab.problem import ConvProblem
 
 if TYPE_CHECKING:
@@ -56,35 +56,28 @@ Cell = Text | str | None
 
 def table_of(
     head: Sequence[str], rows: Iterable[Sequence[Cell]], words: int = 1, folded: Iterable[str] = ()
-) -> Table:
+) -> Columns:
     """A table of ``words`` columns of text, then of numbers; ``-`` stands for None. Columns in
     ``folded`` have text too, which may take several lines."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    wraps = {*folded}
-    for place, name in enumerate(head):
-        text = place < words or name in wraps
-        table.add_column(
-            name, justify="left" if text else "right", no_wrap=name not in wraps,
-            overflow="fold" if text else "ellipsis", vertical="bottom",
-        )  # fmt: skip
-    for row in rows:
-        table.add_row(*("-" if c is None else Text(c) if isinstance(c, str) else c for c in row))
-    return table
+    cells = ([Text("-" if c is None else c) if not isinstance(c, Text) else c for c in row]
+             for row in rows)  # fmt: skip
+    return Columns(head, cells, words, folded)
 
 
 def number(value: float | None, form: str) -> str | None:
     return None if value is None else format(value, form)
 
 
-def stages_table(stages: Sequence[Stage], name: str = "stage") -> Table:
-    """The ladder: every stage, its idea, its source and what it builds on."""
+def stages_table(stages: Sequence[Stage], name: str = "stage") -> Columns:
+    """The ladder: every stage, its idea and, below it, its source and what it builds on."""
     from convlab.stages import short_name
 
-    head = (name, "idea", "source", "builds on")
-    rows = [
-        (one.name, one.title, one.source, ", ".join(map(short_name, one.builds_on)) or None)
-        for one in stages
-    ]
+    head = (name, "idea, source and what it builds on")
+    rows = []
+    for one in stages:
+        bases = ", ".join(map(short_name, one.builds_on))
+        source = f"{one.source}. Builds on {bases}." if bases else f"{one.source}."
+        rows.append((one.name, Text.assemble(one.title, "\n", (source, "dim"))))
     return table_of(head, rows, folded=head[1:])
 
 
@@ -129,7 +122,7 @@ def ladder_heading(problem: ConvProblem, engine: Engine) -> Text:
     )
 
 
-def ladder_table(results: Sequence[Result], engine: Engine) -> Table:
+def ladder_table(results: Sequence[Result], engine: Engine) -> Columns:
     """How every stage did: timed on a GPU, counted on a simulator."""
     from convlab.ladder import speedup
 
@@ -172,7 +165,7 @@ def ladder_errors(results: Sequence[Result]) -> list[Text]:
 # Machine code.
 
 
-def lint_table(rows: Sequence[LintRow]) -> Table:
+def lint_table(rows: Sequence[LintRow]) -> Columns:
     """What every kernel compiled to, one row per problem and architecture."""
     head = ("stage", "kernel", "problem", "arch", "registers", *WIDE, "result")
     cells: list[Sequence[Cell]] = [
@@ -205,7 +198,7 @@ LINT_LEGEND = Text(
 )
 
 
-def differences_table(found: Sequence[Difference]) -> Table:
+def differences_table(found: Sequence[Difference]) -> Columns:
     """How the machine code of each kernel differs from the stored code."""
     head, rows = ("kernel", "differences: before -> now", "worse"), []
     for one in found:
@@ -302,7 +295,7 @@ def summary(
     return Group(*parts)
 
 
-def _speeds(results: Results, shown: Sequence[BenchRow], width: int, title: str) -> Table:
+def _speeds(results: Results, shown: Sequence[BenchRow], width: int, title: str) -> Columns:
     from convlab.bench import analysis
 
     layers = results.layers()
@@ -346,7 +339,7 @@ def wrong_in_words(rows: Sequence[BenchRow], whose: str) -> str:
     return f"{len(rows)} {are} wrong, refused or failed among {whose}: {which}"
 
 
-def agreement_table(one: Results, other: Results) -> Table:
+def agreement_table(one: Results, other: Results) -> Columns:
     """How far two runs agree, system by system."""
     from convlab.bench import analysis
 

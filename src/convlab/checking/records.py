@@ -268,10 +268,10 @@ class Check:
             yield self._compiled()
         yield "3. What does it ask of memory?", "bold"
         long = max((len(count.unit) for count in self.counts), default=0)
-        head = f"{'':{long}}{'yours':>12}{self.stage.split('_')[0]:>12}"
+        head = f"{'':{long}} {'yours':>11} {self.stage.split('_')[0]:>11}"
         yield f"   {head if self.counts else 'counted once it is right'}", "dim"
         for count in self.counts:
-            numbers = f"{count.yours:12,.0f}{count.stages:12,.0f}"
+            numbers = f" {count.yours:11,.0f} {count.stages:11,.0f}"
             style = "green" if count.ok else "yellow"
             yield f"   {count.unit:{long}}{numbers}  {count.compared}", style
         yield self.conclusion, "bold green" if self.ok else "bold red"

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
+from convlab import tables
 from convlab.files import json_of
 from convlab.installing import how_to_install
 from convlab.shell import JsonFile, console_for, refuse, refusing, write_json, write_whole
@@ -62,10 +62,8 @@ def lessons(
                 console.print(Text(_next_tip(folder, hint)))
             elif status:
                 rows = _status(folder)
-                table = Table(*rows[0], box=None)
-                for row in rows:
-                    table.add_row(*map(str, row.values()))
-                console.print(table)
+                cells = [[*map(str, row.values())] for row in rows]
+                console.print(tables.table_of([*rows[0]], cells))
                 write_json(json_file, {"folder": str(folder), "lessons": rows})
             else:
                 changed = _rewritten(folder, reset)

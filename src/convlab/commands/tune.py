@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from convlab import shell, tables, workloads
+from convlab.columns import Columns
 from convlab.commands.bench import open_idle
 from convlab.problem import ConvProblem
 
@@ -162,7 +162,7 @@ def tune(
         raise typer.Exit(shell.WRONG)
 
 
-def _tiles_table(tuned: Tuned) -> Table:
+def _tiles_table(tuned: Tuned) -> Columns:
     """Every tile of one problem, the fastest first, the model's choice marked."""
     best, rows = tuned.ms(tuned.best), []
     for tile, row in sorted(tuned.rows.items(), key=lambda one: one[1].time_ms or float("inf")):
@@ -177,7 +177,7 @@ def _tiles_table(tuned: Tuned) -> Table:
     return tables.table_of(head, rows, folded=[""])
 
 
-def _tuned_table(found: Sequence[Tuned]) -> Table:
+def _tuned_table(found: Sequence[Tuned]) -> Columns:
     """The model's tile and the best tile of every problem, and the ratio of their times."""
     rows = [
         (one.name, str(one.model), str(one.best or "-"), tables.number(one.ms(one.model), ".4g"),

@@ -23,9 +23,10 @@ from pygments import highlight
 from pygments.formatters.html import HtmlFormatter
 from pygments.lexers.python import PythonLexer
 from pygments.token import Token
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from convlab.columns import Columns
 from convlab.tracing.records import UNITS, Access, Cost, LaunchTrace, Request, Trace, Work
 
 LEGEND = (
@@ -37,7 +38,7 @@ LEGEND = (
 )
 NO_SOURCE = "(no source)"
 WIDTH = 100
-INDENT, BETWEEN = " " * 6, 2  # before an access's label; blanks between two columns
+INDENT = " " * 6  # before an access's label
 
 
 def as_tables(trace: Trace) -> Group:
@@ -101,49 +102,7 @@ def statement_of(launch: LaunchTrace, file: str, line: int) -> str:
     return code
 
 
-class _Columns:
-    """A label and right-aligned columns, which are never cut. Columns in ``spare`` are left out, in
-    their order, while the table is too wide; a label that is still too long gets a row of its own.
-    A ``Text`` among the rows spans all columns."""
-
-    def __init__(
-        self, head: Sequence[str], rows: Sequence[Sequence[Text] | Text], spare: Sequence[str] = ()
-    ) -> None:
-        self.rows: list[Sequence[Text] | Text] = [[Text(name, "bold") for name in head], *rows]
-        self.spare = [head.index(name) for name in spare]
-
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
-        cells = [row for row in self.rows if not isinstance(row, Text)]
-        wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        numbers = [*range(1, len(wide))]
-        for place in self.spare:
-            if wide[0] + sum(wide[one] + BETWEEN for one in numbers) > options.max_width:
-                numbers.remove(place)
-        after = sum(wide[place] + BETWEEN for place in numbers)
-        first = max(0, min(wide[0], options.max_width - after))
-        rule = Text("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * min(first + after, options.max_width))
-        for row in self.rows:
-            if isinstance(row, Text):
-                indent = INDENT + "  "
-                wrapped = textwrap.wrap(row.plain, options.max_width, subsequent_indent=indent)
-                yield Text("\n".join(wrapped), row.style)
-                continue
-            line = row[0].copy()
-            if len(line) > first:
-                yield line
-                line = Text()
-            line.pad_right(first - len(line))
-            for place in numbers:
-                line.append(" " * (BETWEEN + wide[place] - len(row[place])))
-                line.append_text(row[place])
-            line.rstrip()
-            line.overflow = "fold"
-            yield line
-            if row is self.rows[0]:
-                yield rule
-
-
-def _lines_table(launch: LaunchTrace) -> _Columns:
+def _lines_table(launch: LaunchTrace) -> Columns:
     rows: list[Sequence[Text] | Text] = []
     for at in launch.lines():
         code = launch.source.get(at[0], {}).get(at[1], NO_SOURCE)
@@ -160,7 +119,7 @@ def _lines_table(launch: LaunchTrace) -> _Columns:
                     Text(f"{access.requests:,}"), Text(f"{access.lanes / access.requests:.3g}"),
                     _against(access.cost),
                 ])  # fmt: skip
-    return _Columns(("line", "requests", "lanes", "sectors or wavefronts"), rows)
+    return Columns(("line", "requests", "lanes", "sectors or wavefronts"), rows)
 
 
 def _done(work: Work) -> str:
@@ -175,7 +134,7 @@ def _against(cost: Cost) -> Text:
     return Text(text, {"good": "green", "fair": "yellow", "bad": "red"}[cost.grade])
 
 
-def _arrays_table(launch: LaunchTrace) -> _Columns:
+def _arrays_table(launch: LaunchTrace) -> Columns:
     rows = []
     for array in launch.arrays:
         accesses = launch.of(array.name)
@@ -187,7 +146,7 @@ def _arrays_table(launch: LaunchTrace) -> _Columns:
             Text(f"{moved:,}" if array.space == "global" else ""), _against(cost),
         ])  # fmt: skip
     head = ("array", "shape", "requests", "bytes asked", "bytes moved", "sectors or wavefronts")
-    return _Columns(head, rows, spare=("bytes asked", "requests", "bytes moved", "shape"))
+    return Columns(head, rows)
 
 
 def _totals(launch: LaunchTrace) -> Text:
