@@ -31,6 +31,7 @@ MACHINE = {
 ENVIRONMENT = {
     "command": "convlab",
     "date": "2026-11-21T12:00:00+00:00",
+    "compiler": "numba-cuda",
     "python": "3.12.3",
     "packages": {"convlab": "0.1.0", "numpy": "2.4.6", "torch": None},
     "gpu": {"name": "a fake GPU", "driver": "580", "cuda": "13.0"},

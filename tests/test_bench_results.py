@@ -170,6 +170,7 @@ def test_identity_changes_with_machine_versions_and_code_and_nothing_else(monkey
     assert identity(ENVIRONMENT, "GPU-2") != known
     for change in (
         {"gpu": {"name": "a GPU", "driver": "2"}}, {"python": "3.12.4"},
+        {"compiler": "mlir"},
         {"packages": {"numba": "2"}}, {"packages": {"numba": "1", "torch": "2.11"}},
     ):  # fmt: skip
         assert identity(ENVIRONMENT | change, "GPU-1") != known

@@ -32,6 +32,7 @@ RANK = {
 NARROW = {
     "arguments": "",
     "columns": "",
+    "compilers": "arguments",
     "problem": "arguments",
     "gradient": "arguments problem",
     "device": "",
@@ -47,8 +48,8 @@ NARROW = {
     "kernels": "problem device unfold stage",
     "stages": "arguments problem gradient device unfold stage kernels",
     "simulation": "arguments problem device stage",
-    "engines": "arguments installing problem device stage simulation",
-    "tuned": "files problem stage stages",
+    "engines": "arguments compilers installing problem device stage simulation",
+    "tuned": "compilers files problem stage stages",
     "plans": "arguments problem gradient stage stages engines tuned",
     "api": "arguments arrays problem stage stages engines plans",
     "torch": "arguments arrays problem gradient stage stages engines plans",

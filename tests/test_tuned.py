@@ -182,7 +182,7 @@ def test_replacing_and_forgetting(file):
     put()
     put(tile=CHOSEN)
     assert len(tuned.read(file)) == 2
-    assert tuned.read(file)[str(PROBLEM), GPU, S12.name]["tile"] == [*astuple(CHOSEN)]
+    assert tuned.read(file)[str(PROBLEM), GPU, S12.name, "numba-cuda"]["tile"] == [*astuple(CHOSEN)]
     put()
     assert tuned.forget({str(PROBLEM)}) == 1
     assert taken() == CHOSEN

@@ -13,21 +13,21 @@ import inspect
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import finding_examples
 from finding_examples import EXAMPLES
-from ladder_results import read, source_of
+from ladder_results import by_name, source_of
 from papers import read_json
 from site_pictures import ROOT, drawn
 
+from convlab.compilers import MLIR, VARIABLE
 from convlab.engines.simulator import Simulator
 from convlab.simulation.findings import REMEDIES, SimulationError
 from convlab.stages import LADDER, Stage, short_name, stage_named
-from convlab.workloads import GPU_DEFAULT
 
 HERE, BUILD = Path(__file__).parent, ROOT / "build"
 SITE = BUILD / "site"
@@ -47,8 +47,12 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Notes": ("notes/fast", "notes/measurements", "notes/machine-code"),
 }  # fmt: skip
 COPIED = (".md", ".svg", ".png", ".ipynb", ".json", ".jsonl")
-LINT = "docs/results/lint_conv9_sm90.json"
+LINT, LINT_MLIR = (f"docs/results/lint_conv9_sm90{end}.json" for end in ("", "_mlir"))
 LINT_COMMAND = f"convlab lint --layer conv9 --arch sm_90 --json {LINT}"
+LINT_COMMANDS = {
+    LINT: LINT_COMMAND,
+    LINT_MLIR: f"{VARIABLE}={MLIR} convlab lint --layer conv9 --arch sm_90 --json {LINT_MLIR}",
+}
 # The modules of the API reference. Those without a list of their own name what the others hand out.
 MODULES: dict[str, tuple[str, ...]] = {
     "convlab": (),
@@ -141,19 +145,7 @@ def _copied() -> Iterator[tuple[str, Path]]:
 
 def _made(files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
     """The pages that are made, with their text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    made = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    made.filters["cell"] = lambda text: str(text).replace("|", r"\|")
-    results = ladder_results()
-    made.globals |= {"LADDER": LADDER, "short": short_name, "results": results, "kind": documenter}
-
-    def render(name: str, **values: Any) -> str:
-        return str(made.get_template(f"{name}.md.jinja").render(values))
-
+    render = renderer(ladder_results())
     ladder = render("ladder")
     names = {name[:-3] for name in files if name.endswith(".md")} - {"index"}
     names |= {"stages/index", "findings-shown", "measurements", "api", "lessons/index"}
@@ -173,20 +165,29 @@ def _made(files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
         yield f"stages/{stage.name}.md", render("stage", **facts(stage, lessons, traces))
 
 
+def renderer(results: dict[str, dict[str, Any]]) -> Callable[..., str]:
+    """A function that fills a template by its name, with the ladder's results by theirs."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    made.filters["cell"] = lambda text: str(text).replace("|", r"\|")
+    made.globals |= {"LADDER": LADDER, "short": short_name, "results": results, "kind": documenter}
+
+    def render(template: str, **values: Any) -> str:
+        return str(made.get_template(f"{template}.md.jinja").render(values))
+
+    return render
+
+
 # The ladder, its results and its machine code.
 
 
 def ladder_results() -> dict[str, dict[str, Any]]:
-    """What ``convlab ladder --json`` measured on a GPU, by the layer's name: the layer with the
-    most stages first, and among equals the ladder's default problem."""
-    paths = (ROOT / "docs/results").glob("ladder_*.json")
-    found = {path.stem.split("_")[1].capitalize(): read(path) for path in paths}
-
-    def place(layer: str) -> tuple[int, bool, str]:
-        usual = found[layer]["problem"]["input_shape"] != [*GPU_DEFAULT.input_shape]
-        return -len(found[layer]["steps"]), usual, layer
-
-    return {layer: found[layer] for layer in sorted(found, key=place)}
+    """What ``convlab ladder --json`` measured on GPUs, by layer, compiler and GPU."""
+    return by_name((ROOT / "docs/results").glob("ladder_*.json"))
 
 
 def about(name: str) -> tuple[str, ...]:
@@ -194,7 +195,7 @@ def about(name: str) -> tuple[str, ...]:
     document = read_json(ROOT / "docs" / name) if name.endswith(".json") else None
     environment = (document.get("environment") or {}) if isinstance(document, dict) else {}
     device = str((environment.get("gpu") or {"name": "no GPU needed"})["name"])
-    command = str(environment.get("command") or (LINT_COMMAND if name in LINT else ""))
+    command = str(environment.get("command") or LINT_COMMANDS.get(f"docs/{name}", ""))
     return name, device, str(environment.get("date") or "-")[:10], command
 
 

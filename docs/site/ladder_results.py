@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from papers import date_of, read_json, versions_of
+from papers import compiler_of, date_of, read_json, versions_of
 
 from convlab.bench import table
 from convlab.bench.plots import BAD, COLOURS, INK, QUIET, note, svg
+from convlab.compilers import MLIR, NUMBA_CUDA
 from convlab.problem import ConvProblem
 from convlab.stages import Stage, family, production_tile, short_name, stage_named
 from convlab.workloads import LAYER_NAMES, paper_layer
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Step = Mapping[str, Any]  # a stage of the document
+HEADLINE = "ladder_conv9_h200"  # the results that README.md and the site's first page show
+# A compiler that is not the usual one, as tables and titles call it.
+OTHER_COMPILERS = {MLIR: "numba-cuda-mlir"}
 DRIVER = {"driver": "driver", "cuda": "CUDA"}
 PACKAGES = ("numba-cuda", "numba", "numpy")
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -38,11 +42,11 @@ COLUMNS = {
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What ``convlab ladder --json`` wrote on a GPU, with the problem and the GPU (``title``), the
-    ``shapes`` and the ``machine`` in words. Each stage has its ``stage`` and ``kernel_ms``, the
-    time of its main kernel without the layout transforms, and on a paper's layer the ``tile`` that
-    it takes there; its numbers are None where it failed. ``steps`` are the stages that did not, by
-    name.
+    """What ``convlab ladder --json`` wrote on a GPU, with the ``layer``, the ``compiler``, the
+    problem and the GPU (``title``), the ``shapes`` and the ``machine`` in words. Each stage has its
+    ``stage`` and ``kernel_ms``, the time of its main kernel without the layout transforms, and on a
+    paper's layer the ``tile`` that it takes there; its numbers are None where it failed. ``steps``
+    are the stages that did not, by name.
 
     Raises ``ValueError`` naming a file that is not a GPU's result, or has unknown stages.
     """
@@ -56,6 +60,8 @@ def read(path: Path) -> dict[str, Any]:
         versions = versions_of(environment, PACKAGES)
         machine = (document["device"], *drivers, *versions, date_of(environment))
         layer, paper = _layer(problem)
+        compiler = compiler_of(environment)
+        by = "" if compiler == NUMBA_CUDA else f", by {OTHER_COMPILERS.get(compiler, compiler)}"
         n, c, h, w = problem["input_shape"]
         c_o, _, h_f, w_f = problem["weight_shape"]
         for step in document["stages"]:
@@ -69,7 +75,9 @@ def read(path: Path) -> dict[str, Any]:
         return document | {
             "steps": {step["name"]: step for step in document["stages"] if step["ok"]},
             "file": path.name,
-            "title": f"{layer}, batch {n}, on an {document['device']}",
+            "layer": layer,
+            "compiler": compiler,
+            "title": f"{layer}, batch {n}, on an {document['device']}{by}",
             "shapes": f"{n} images of {h} x {w} pixels and {c} channels, {c_o} filters of "
             f"{h_f} x {w_f}: {problem['flops'] / 1e9:,.1f} GFLOP in float32",
             "machine": ", ".join(filter(None, machine)),
@@ -77,6 +85,40 @@ def read(path: Path) -> dict[str, Any]:
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a result of the ladder: {error!r}") from error
+
+
+def by_name(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """The ladder's results by what they are of: the layer and, where it is not the same in all of
+    them or not the usual one, the batch, the compiler and the GPU. README.md's come first, then
+    those with the most stages.
+
+    Raises ``ValueError`` naming two files of the same layer, batch, compiler and GPU.
+    """
+    runs = sorted(map(read, paths), key=_order)
+    batches: dict[str, set[int]] = {}
+    for run in runs:
+        batches.setdefault(run["layer"], set()).add(run["problem"]["batch"])
+    devices = {run["device"] for run in runs}
+    found: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        parts = [run["layer"]]
+        if len(batches[run["layer"]]) > 1:
+            parts.append(f"batch {run['problem']['batch']}")
+        if run["compiler"] != NUMBA_CUDA:
+            parts.append(OTHER_COMPILERS.get(run["compiler"], run["compiler"]))
+        if len(devices) > 1:
+            parts.append(run["device"])
+        name = ", ".join(parts)
+        if name in found:
+            files = f"{found[name]['file']} and {run['file']}"
+            raise ValueError(f"{files} are both of {run['title']}: one must go")
+        found[name] = run
+    return found
+
+
+def _order(run: Mapping[str, Any]) -> tuple[bool, bool, int, str]:
+    other_compiler = run["compiler"] != NUMBA_CUDA
+    return run["file"] != f"{HEADLINE}.json", other_compiler, -len(run["steps"]), run["file"]
 
 
 def _layer(problem: dict[str, Any]) -> tuple[str, ConvProblem | None]:

@@ -8,6 +8,7 @@ papers say beside our values.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from convlab.bench.analysis import Contender, Speedup, contender
 from convlab.bench.results import MORE, Results, Row, tensor_bytes
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import WHOLE
+from convlab.compilers import NUMBA_CUDA, VARIABLE
 from convlab.workloads import LAYER_NAMES
 
 ROOT = Path(__file__).parents[2]  # of the repository
@@ -298,6 +300,12 @@ def read_json(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} cannot be read as JSON: {error}") from error
+
+
+def compiler_of(environment: Mapping[str, Any]) -> str:
+    """The compiler of a measurement; in older documents only its command names one."""
+    named = re.match(rf"{VARIABLE}=(\S+) ", str(environment.get("command") or ""))
+    return str(environment.get("compiler") or (named[1] if named else NUMBA_CUDA))
 
 
 def date_of(environment: Mapping[str, Any]) -> str:

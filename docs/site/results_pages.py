@@ -22,7 +22,7 @@ from typing import Any
 
 import ladder_results
 import papers
-from ladder_results import ladder_picture, ladder_section, ladder_table
+from ladder_results import HEADLINE, ladder_picture, ladder_section, ladder_table
 from papers import RESULTS
 
 from convlab.bench import analysis, plots, report, sanitizers, table
@@ -34,7 +34,6 @@ from convlab.workloads import GROUPED, LAYER_NAMES, UNSEEN, UNTUNED
 
 BENCH = f"{RESULTS}/bench_h200.json"
 LINT = f"{RESULTS}/lint_conv9_sm90"
-HEADLINE = "ladder_conv9_h200"  # the results that README.md shows
 PICTURE, PICTURES = "docs/images/ladder.svg", "bench-"
 OF = "dinput", "dweight"  # the gradients, as the names of rows have them
 Maker = Callable[[str], str]

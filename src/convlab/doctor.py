@@ -16,6 +16,7 @@ from importlib import import_module, metadata
 from typing import Any
 
 import convlab
+from convlab.compilers import VARIABLE, compiler
 from convlab.installing import how_to_install
 
 PACKAGES = (
@@ -48,9 +49,10 @@ def facts() -> dict[str, Any]:
 def environment(arguments: Sequence[str]) -> dict[str, Any]:
     """What is stored with a measurement, so that it can be repeated and compared. It holds no paths
     of this machine but those in ``arguments``, the words after ``convlab``."""
-    words, chosen = shlex.join(["convlab", *arguments]), os.environ.get("CONVLAB_COMPILER")
+    words, chosen = shlex.join(["convlab", *arguments]), os.environ.get(VARIABLE)
     return {
-        "command": f"CONVLAB_COMPILER={chosen} {words}" if chosen else words,
+        "command": f"{VARIABLE}={chosen} {words}" if chosen else words,
+        "compiler": compiler(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in ("convlab", *PACKAGES)},

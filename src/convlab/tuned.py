@@ -1,7 +1,7 @@
-"""Tiles that tuning found best, kept on disk per problem, GPU, stage and code.
+"""Tiles that tuning found best, kept on disk per problem, GPU, stage, compiler and code.
 
-``tiles.json`` in :func:`cache_folder` holds a row for each problem, GPU and stage, which only
-``convlab tune`` writes. A plan ignores a row that it cannot read, or of other code
+``tiles.json`` in :func:`cache_folder` holds a row for each problem, GPU, stage and compiler, which
+only ``convlab tune`` writes. A plan ignores a row that it cannot read, or of other code
 (:func:`code`): another kernel may want another tile. The plan then takes the heuristic's tile.
 """
 
@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from convlab.compilers import MLIR, compiler
 from convlab.files import fingerprint, write_whole
 from convlab.problem import ConvProblem
 from convlab.stage import Stage, Tile
@@ -26,7 +27,7 @@ from convlab.stages import candidates
 FORMAT = 1
 SOURCE = Path(__file__).parent
 CODE = ("stage.py", "stages/*.py", "kernels/*.py", "device/*.py")  # what a stage is made of
-KEY = ("problem", "gpu", "stage")
+KEY = ("problem", "gpu", "stage", "compiler")
 Rows = dict[tuple[str, ...], dict[str, Any]]
 
 
@@ -45,10 +46,15 @@ def tiles_file() -> Path:
     return cache_folder() / "tiles.json"
 
 
+def _key(problem: ConvProblem, stage: Stage, gpu: str) -> tuple[str, ...]:
+    """A row's values of ``KEY``."""
+    return str(problem), gpu, stage.name, compiler()
+
+
 def tuned_tile(problem: ConvProblem, stage: Stage, gpu: str) -> Tile | None:
     """The tile that tuning found best here with this code; None where there is none."""
     try:
-        row = _rows_once(tiles_file()).get((str(problem), gpu, stage.name))
+        row = _rows_once(tiles_file()).get(_key(problem, stage, gpu))
         if row is None or row.get("code") != code():
             return None
     except (OSError, RuntimeError):  # no home folder; no source to read
@@ -62,7 +68,7 @@ def tuned_tile(problem: ConvProblem, stage: Stage, gpu: str) -> Tile | None:
 def remember(problem: ConvProblem, stage: Stage, gpu: str, tile: Tile, time_ms: float) -> None:
     """Keep the tile that was found best with today's code, in the place of an older one. Raises
     ``OSError`` where the file cannot be written; it is written whole or not at all."""
-    key = (str(problem), gpu, stage.name)
+    key = _key(problem, stage, gpu)
     row = dict(zip(KEY, key, strict=True)) | {
         "code": code(),
         "tile": astuple(tile),
@@ -109,6 +115,7 @@ def _rows_once(file: Path) -> Rows:
 
 @cache
 def code() -> str:
-    """A hash of all that stages are made of, and of numba-cuda."""
+    """A hash of all that stages are made of, and of the compiler."""
     files = sorted(file for files in CODE for file in SOURCE.glob(files))
-    return fingerprint(files, version("numba-cuda"), below=SOURCE)
+    packages = ["numba-cuda", *["numba-cuda-mlir"] * (compiler() == MLIR)]
+    return fingerprint(files, *map(version, packages), below=SOURCE)

@@ -352,10 +352,11 @@ def set_aside(path: Path, older: Results) -> Path:
 
 
 def identity(environment: Mapping[str, Any], gpu: str | None) -> str:
-    """A short word for machine, versions and code together: what rows must have in common to stand
-    in one table. The GPU's own number goes into it and cannot be read from it."""
+    """A short word for machine, compiler, versions and code together: what rows must have in common
+    to stand in one table. The GPU's own number goes into it and cannot be read from it."""
     same = {
         "gpu": [environment["gpu"], gpu],
+        "compiler": environment.get("compiler"),  # older documents do not name it
         "python": environment["python"],
         "packages": environment["packages"],
         "code": code_fingerprint(),

@@ -10,7 +10,6 @@ the driver itself.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
@@ -22,25 +21,18 @@ from unittest import mock
 import numpy as np
 from numba.cuda import types
 
-from convlab.arguments import shown
+from convlab.compilers import MLIR, NAMES, NUMBA_CUDA, VARIABLE, compiler
 from convlab.installing import how_to_install
 from convlab.simulation.findings import three
 from convlab.stage import Capability, Flat, Launch, Program
 
-VARIABLE = "CONVLAB_COMPILER"
+__all__ = [
+    "MLIR", "NAMES", "NUMBA_CUDA", "VARIABLE", "LaunchRefused", "MlirKernel", "compiler",
+    "driver_result", "mlirs_lto_ir", "own_instructions", "signature", "why_no_compiler",
+]  # fmt: skip
+
 _one_at_a_time = Lock()
 MOST_ELEMENTS = 2**31 - 1  # of an array, by numba-cuda-mlir: 0.6.0 extends uint32 with a sign
-NUMBA_CUDA, MLIR = NAMES = "numba-cuda", "mlir"
-
-
-def compiler() -> str:
-    """The compiler that the environment asks for. Raises ``ValueError`` for an unknown one."""
-    given = os.environ.get(VARIABLE) or NUMBA_CUDA
-    if given not in NAMES:
-        raise ValueError(
-            f"{VARIABLE} is {shown(given)}: it must be {' or '.join(map(repr, NAMES))}"
-        )
-    return given
 
 
 def why_no_compiler() -> str | None:
