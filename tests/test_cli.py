@@ -246,7 +246,7 @@ def test_yes_waits(monkeypatch):
         (f"ladder --json {'x' * 300}", "which cannot be written (File name too long)"),
         ("stages --json loop", "which cannot be written ("),
         ("stages --json dangling", "there is no folder"),
-        (f"stages --json {'x' * 252}", "which cannot be written (File name too long)"),
+        (f"stages --json {'x' * 256}", "which cannot be written (File name too long)"),
         # What Typer refuses.
         ("ladder --batch two", "'--batch'"),
         ("ladder --layer", "'--layer' requires an argument"),

@@ -39,7 +39,7 @@ NARROW = {
     "arrays": "arguments installing",
     "installing": "",
     "unfold": "arguments arrays",
-    "files": "",
+    "files": "arguments",
     "interrupts": "",
     "workloads": "arguments problem gradient",
     "convolution": "arguments problem gradient",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from html import unescape
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from convlab import ConvProblem, Tile, lessons, trace_stage
 from convlab.lessons import animations, requests
-from convlab.lessons.charts import result, stored
+from convlab.lessons.charts import MemoryResult, SweepResult, result, stored
 from convlab.lessons.exercises import numbered
 from convlab.lessons.layouts import made_of_numbers, windows_seen
 from convlab.lessons.maps import as_matrix, threads_on
@@ -149,10 +150,14 @@ def test_requests_of_shared_memory_have_the_trace_s_wavefronts(stage):
 
 def test_what_was_measured_is_shown_as_stored():
     entries = {entry["name"]: entry for entry in stored()["stages"]}
-    (layer,) = [one for one in result("memory")["layers"] if one["layer"] == "conv9"]
+    (layer,) = [one for one in result("memory", MemoryResult)["layers"] if one["layer"] == "conv9"]
     taken = layer["measured_bytes"]["s03_im2col"] / 2**20
     part = layer["workspace_bytes"]["s10_im2win"] / layer["tensor_bytes"]
-    point = next(p for p in result("channel_sweeps_h200")["points"] if p["sweep"] == "kernel_size")
+    point = next(
+        p
+        for p in result("channel_sweeps_h200", SweepResult)["points"]
+        if p["sweep"] == "kernel_size"
+    )
     times = {name: one["time_ms"] for name, one in point["stages"].items()}
     gain = times["s01_direct"] / times["s02_cin"]
     im2col = entries["s03_im2col"]["launch_ms"]["im2col"]
@@ -212,15 +217,20 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     blas, im2win = sum(parts("s03_im2col_blas")), sum(parts("s11"))
     shown = ("s01_direct", "s03_im2col", "s03_im2col_per_image", "s11_im2win_full")
     im2col = entries["s03_im2col"]["launch_ms"]
-    memory = next(one for one in result("memory")["layers"] if one["layer"] == "conv9")
+    memory = next(
+        one for one in result("memory", MemoryResult)["layers"] if one["layer"] == "conv9"
+    )
     taken, tensors = memory["measured_bytes"], memory["tensor_bytes"]
-    points = [p["stages"] | {"size": p["value"]} for p in result("channel_sweeps_h200")["points"]
-              if p["sweep"] == "kernel_size"]  # fmt: skip
+    points = [
+        point["stages"] | {"size": point["value"]}
+        for point in result("channel_sweeps_h200", SweepResult)["points"]
+        if point["sweep"] == "kernel_size"
+    ]
     wins = {
         name: [p["size"] for p in points if p[name]["time_ms"] < p["s01_direct"]["time_ms"]]
         for name in ("s02_cin", "s02_cout")
     }
-    bench = result("bench_h200")
+    bench = result("bench_h200", dict[str, Any])
     row = {(one["layer"], one["system"]): one for one in bench["rows"]}
     s12_ahead = {
         layer for layer, system in row if system == "s13_tensor_cores"

@@ -7,7 +7,6 @@ papers say beside our values.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from convlab import files
 from convlab.bench import analysis, table
 from convlab.bench.analysis import Contender, Speedup, contender
 from convlab.bench.results import MORE, Results, Row, tensor_bytes
@@ -297,7 +297,7 @@ def show_claims() -> str:
 def read_json(file: Path) -> Any:
     """The document in a file. Raises ``ValueError`` naming a file that holds no JSON."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return files.document(files.bytes_of(file))
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} cannot be read as JSON: {error}") from error
 
@@ -347,7 +347,7 @@ def made(section: Section) -> tuple[str, Sequence[Claim], str]:
     try:
         shown = section.show(opened(document) if section.of_rows else document)
         known = document["environment"] or {}
-    except (KeyError, TypeError, IndexError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{file} is no result of {section.command}: {error!r}") from error
     words = ", ".join(filter(None, (date_of(known), *versions_of(known, VERSIONS))))
     by = f"{section.command}{f' ({words})' if words else ''}"

@@ -48,7 +48,7 @@ def generated() -> dict[Path, str]:
     headline = root / RESULTS / f"{HEADLINE}.json"
     if not headline.is_file():
         raise ValueError(f"there is no {headline}: convlab ladder --json writes it")
-    ladder = ladder_results.read(headline)
+    ladder = _ladder(headline)
     bench = open_results(root / BENCH)
     brief = report.make(bench, title="", pictures=f"images/{PICTURES}", brief=True)
     shown: dict[str, Maker] = {
@@ -73,6 +73,14 @@ def generated() -> dict[Path, str]:
         except ValueError as error:
             raise ValueError(f"{page}: {error}") from error
     return files
+
+
+def _ladder(file: Path) -> dict[str, Any]:
+    """The ladder's results in a file. Raises ``ValueError`` naming a file of anything else."""
+    try:
+        return ladder_results.read(file)
+    except (ArithmeticError, LookupError) as error:
+        raise ValueError(f"{file} is not a result of the ladder: {error!r}") from error
 
 
 def _section(section: papers.Section, _: str) -> str:
@@ -218,7 +226,7 @@ def compilers_table() -> str:
         for end in COMPILERS
     ]
     timed = [papers.ROOT / RESULTS / f"{HEADLINE}{end}.json" for end in COMPILERS]
-    times = [ladder_results.read(file)["steps"] for file in timed] if timed[1].exists() else []
+    times = [_ladder(file)["steps"] for file in timed] if timed[1].exists() else []
     rows = []
     for name, both in ((name, [one[name] for one in made]) for name in made[0]):
         if not both[0]["multiply_adds"]:  # a library's work
@@ -291,7 +299,7 @@ SECTIONS = {
 def _kept(file: Path, text: str, rows: Path) -> str:
     """A picture, or the stored one where it shows the same rows in the same words by the same code:
     every version of matplotlib lays it out in another way."""
-    told = json.loads(rows.read_text(encoding="utf-8"))
+    told = papers.read_json(rows)
     code = "".join(map(inspect.getsource, (plots, ladder_results)))
     hashes = (
         hashlib.sha256(one.encode()).hexdigest()[:12]

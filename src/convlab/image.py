@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from convlab.files import check_is_file
 from convlab.installing import how_to_install
 from convlab.problem import ConvProblem
 
@@ -79,6 +80,7 @@ def load(path: Path | None, pixels: int) -> np.ndarray:
         from PIL import Image, ImageOps
     file = path or Path(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False))
     try:
+        check_is_file(file)
         with Image.open(file) as opened:
             picture = _as_rgb(ImageOps.exif_transpose(opened))
     except Exception as error:  # Pillow raises a dozen types for files it cannot read

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
+
 CHECKOUT = Path(__file__).parents[2]
+
+
+class _Repository(msgspec.Struct):
+    vcs: str
+    commit_id: str
+
+
+class _Origin(msgspec.Struct):
+    """What pip notes of where a distribution came from (PEP 610)."""
+
+    url: str
+    vcs_info: _Repository | None = None
 
 
 def in_checkout() -> bool:
@@ -33,8 +46,9 @@ def requirement(extra: str) -> str:
     named = f"{own.metadata['Name']}[{extra}]"
     if (origin := own.read_text("direct_url.json")) is None:
         return f"{named}=={own.version}"
-    found = json.loads(origin)
-    vcs = found.get("vcs_info")
-    return f"{named} @ " + (
-        f"{vcs['vcs']}+{found['url']}@{vcs['commit_id']}" if vcs else str(found["url"])
-    )
+    try:
+        found = msgspec.json.decode(origin, type=_Origin)
+    except (ValueError, RecursionError):  # a damaged file, of which a message must not fail
+        return f"{named}=={own.version}"
+    vcs = found.vcs_info
+    return f"{named} @ " + (f"{vcs.vcs}+{found.url}@{vcs.commit_id}" if vcs else found.url)

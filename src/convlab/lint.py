@@ -8,7 +8,6 @@ its budget: no spills, no stack, no float64 arithmetic, no more registers than i
 from __future__ import annotations
 
 import gc
-import json
 import multiprocessing
 import signal
 from collections import Counter
@@ -18,10 +17,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from convlab.arguments import shown
 from convlab.convolution import cores
 from convlab.engines import offline
-from convlab.files import json_of, text_of
+from convlab.files import Count, Name, bytes_of, document, record
 from convlab.plans import why_too_old
 from convlab.problem import ConvProblem
 from convlab.stage import Capability, Program
@@ -212,11 +210,34 @@ def _wide_accesses(opcodes: Counter[str]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-_KEY = ("stage", "problem", "arch", "step")
-COMPARED = (
-    "kernel", "tile", "grid", "block", "registers", "stack_bytes", "spill_bytes", "shared_bytes",
-    "instructions", "multiply_adds", "loop_instructions", "loop_multiply_adds",
-)  # fmt: skip
+@dataclass(frozen=True)
+class StoredRow:
+    """What of a :class:`Row` is stored to be compared with a later one."""
+
+    stage: Name
+    problem: Name
+    arch: Name
+    step: Count
+    kernel: Name
+    tile: Name
+    grid: tuple[Count, ...]
+    block: tuple[Count, ...]
+    registers: Count
+    stack_bytes: Count
+    spill_bytes: Count
+    shared_bytes: Count
+    instructions: Count
+    multiply_adds: Count
+    loop_instructions: Count
+    loop_multiply_adds: Count
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """The same for a kernel before and now."""
+        return self.stage, self.problem, self.arch, self.step
+
+
+COMPARED = [one.name for one in fields(StoredRow)[4:]]  # not its key
 MUST_NOT_GROW = ("registers", "stack_bytes", "spill_bytes", "shared_bytes")
 LOOP_GROWTH = 1.01  # of the main loop's instructions per multiply-add
 
@@ -232,48 +253,47 @@ class Difference:
     worse: Sequence[str]
 
 
-def stored_rows(path: Path) -> list[dict[str, Any]]:
+def stored_rows(path: Path) -> list[StoredRow]:
     """Rows as ``convlab lint --json`` writes them, in one list or one on each line. Raises
     ``ValueError`` for a file that cannot be read or holds anything else."""
-    wanted = (*_KEY, *COMPARED)
     try:
-        text = text_of(path).strip()
-        one_list = text.startswith("[")
-        rows = json_of(text) if one_list else [*map(json_of, filter(None, text.split("\n")))]
-        if not rows or not all(isinstance(row, dict) and {*wanted} <= row.keys() for row in rows):
-            raise ValueError(f"it must hold objects with the keys {', '.join(wanted)}")
-        kinds = {one.name: {"str": str, "int": int}.get(str(one.type), list) for one in fields(Row)}
-        for key, value in ((key, row[key]) for row in rows for key in wanted):
-            if type(value) is not kinds[key]:
-                raise ValueError(
-                    f"{key} is {shown(value)}: it must be of type {kinds[key].__name__}"
-                )
-    except (OSError, ValueError) as error:
+        text = bytes_of(path).strip()
+        lines = [line for line in text.splitlines() if line.strip()]
+        found = document(text) if text.startswith(b"[") else [*map(document, lines)]
+        rows = record(found, list[StoredRow])
+        if not rows:
+            raise ValueError("it holds no rows")
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"against is {str(path)!r}, which cannot be read: {reason}") from error
+    except ValueError as error:
         raise ValueError(f"against is {str(path)!r}, which cannot be compared: {error}") from error
     return rows
 
 
-def differences(rows: Sequence[Row], stored: Iterable[dict[str, Any]]) -> list[Difference]:
+def differences(rows: Sequence[Row], stored: Iterable[StoredRow]) -> list[Difference]:
     """Each kernel that is not as it was stored, or was not stored, in the order of the rows."""
-    before = {tuple(old[key] for key in _KEY): old for old in stored}
+    before = {old.key: old for old in stored}
     found = []
     for row in rows:
-        now = json.loads(json.dumps(asdict(row)))  # lists for tuples, as they are stored
-        old = before.get(tuple(now[key] for key in _KEY))
-        if old is None:
+        now = record(asdict(row), StoredRow)
+        if (old := before.get(now.key)) is None:
             found.append(Difference(row, {}, ()))
-        elif changes := {key: (old[key], now[key]) for key in COMPARED if old[key] != now[key]}:
+            continue
+        values = {key: (getattr(old, key), getattr(now, key)) for key in COMPARED}
+        changes = {key: both for key, both in values.items() if both[0] != both[1]}
+        if changes:
             found.append(Difference(row, changes, _worse(old, now)))
     return found
 
 
-def _worse(old: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    worse = [key for key in MUST_NOT_GROW if now[key] > old[key]]
+def _worse(old: StoredRow, now: StoredRow) -> list[str]:
+    worse = [key for key in MUST_NOT_GROW if getattr(now, key) > getattr(old, key)]
     # Ratios are compared as products, because a loop may have no multiply-add, and a kernel no
     # loop.
-    one = now["loop_instructions"] * old["loop_multiply_adds"]
-    other = old["loop_instructions"] * now["loop_multiply_adds"]
-    if one > other or (old["loop_multiply_adds"] and not now["loop_multiply_adds"]):
+    one = now.loop_instructions * old.loop_multiply_adds
+    other = old.loop_instructions * now.loop_multiply_adds
+    if one > other or (old.loop_multiply_adds and not now.loop_multiply_adds):
         worse.append("share of multiply-adds in the loop")
     if one > LOOP_GROWTH * other:
         worse.append("loop instructions per multiply-add")

@@ -232,8 +232,7 @@ def check_writable(option: str, path: Path, instead: str = "") -> None:
         if path.exists() and not os.access(path, os.W_OK):
             raise PermissionError
         if not path.exists() or path.is_file():  # not a pipe or a device
-            files.beside(target).touch()
-            files.beside(target).unlink()
+            files.check_room_for(target)
     except typer.Exit:
         raise
     except (OSError, RuntimeError) as error:  # RuntimeError: links that form a circle

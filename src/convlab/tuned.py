@@ -11,15 +11,16 @@ import json
 import os
 import sys
 from collections.abc import Container, Iterable
-from dataclasses import astuple
+from contextlib import suppress
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from convlab.compilers import MLIR, compiler
-from convlab.files import fingerprint, write_whole
+from convlab.files import bytes_of, document, fingerprint, record, write_whole
 from convlab.problem import ConvProblem
 from convlab.stage import Stage, Tile
 from convlab.stages import candidates
@@ -29,6 +30,24 @@ SOURCE = Path(__file__).parent
 CODE = ("stage.py", "stages/*.py", "kernels/*.py", "device/*.py")  # what a stage is made of
 KEY = ("problem", "gpu", "stage", "compiler")
 Rows = dict[tuple[str, ...], dict[str, Any]]
+
+
+class _File(TypedDict):
+    format: int
+    tiles: list[Any]
+
+
+@dataclass
+class _Key:
+    """What a row is of."""
+
+    problem: str
+    gpu: str
+    stage: str
+
+    @property
+    def of_row(self) -> tuple[str, ...]:
+        return self.problem, self.gpu, self.stage
 
 
 def cache_folder() -> Path:
@@ -91,20 +110,19 @@ def forget(problems: Container[str] | None) -> int:
 def read(file: Path) -> Rows:
     """The rows of a file; no rows if the file cannot be read."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        rows: list[Any] = list(document["tiles"]) if document["format"] == FORMAT else []
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        whole = record(document(bytes_of(file)), _File)
+    except (OSError, ValueError):
         return {}
-    return {
-        tuple(row[name] for name in KEY): row
-        for row in rows
-        if isinstance(row, dict) and all(isinstance(row.get(name), str) for name in KEY)
-    }
+    rows = {}
+    for row in whole["tiles"] if whole["format"] == FORMAT else ():
+        with suppress(ValueError):  # a row that is broken does not cost the others
+            rows[record(row, _Key).of_row] = row
+    return rows
 
 
 def _save(rows: Iterable[dict[str, Any]]) -> None:
-    document = {"format": FORMAT, "tiles": list(rows)}
-    write_whole(tiles_file(), (json.dumps(document, indent=1) + "\n").encode())
+    whole = {"format": FORMAT, "tiles": list(rows)}
+    write_whole(tiles_file(), (json.dumps(whole, indent=1) + "\n").encode())
     _rows_once.cache_clear()
 
 

@@ -7,19 +7,34 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NotRequired, TypedDict, get_args, get_type_hints
 
 import convlab
 from convlab.arguments import shown
 from convlab.bench.baselines import System
 from convlab.bench.roofline import Machine
 from convlab.bench.systems import BASELINES
-from convlab.files import fingerprint, json_of, strict, text_of, write_whole
+from convlab.files import (
+    Amount,
+    Count,
+    Name,
+    Natural,
+    Positive,
+    Sentences,
+    bytes_of,
+    document,
+    fingerprint,
+    record,
+    strict,
+    write_whole,
+)
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER
 from convlab.workloads import problem_named
@@ -53,63 +68,34 @@ Layer = tuple[str, int]
 """A layer's name and its batch."""
 
 
-# What is read must be of the kind that those who use it expect.
+# What a file of results must hold where others rely on it. Its other keys are kept as they are.
 
 
-def _is_number(value: Any) -> bool:
-    """Whether it is a finite number: JSON's ``true`` and Python's ``NaN`` are none."""
-    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
+class _Gpu(TypedDict, total=False):
+    name: Name | None
+    driver: Name | None
+    cuda: Name | None
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+class _Clocks(TypedDict, total=False):
+    max_sm: Count | None
 
 
-KINDS: dict[str, Callable[[Any], bool]] = {
-    "a string": lambda value: isinstance(value, str),
-    "a string or null": lambda value: isinstance(value, str | None),
-    "an object": lambda value: isinstance(value, dict),
-    "an object or null": lambda value: isinstance(value, dict | None),
-    "a list": lambda value: isinstance(value, list),
-    "true or false": lambda value: type(value) is bool,
-    "a finite number or null": lambda value: value is None or _is_number(value),
-    "a finite number above 0": lambda value: _is_number(value) and value > 0,
-    "a finite number of 0 or more": lambda value: _is_number(value) and value >= 0,
-    "a number, which may be infinite": lambda value: isinstance(value, float) or _is_number(value),
-    "a whole number of 0 or more": _is_count,
-    "a whole number above 0": lambda value: _is_count(value) and value > 0,
-    "whole numbers by name": lambda value: (
-        isinstance(value, dict) and all(one is None or _is_count(one) for one in value.values())
-    ),
-}
-OF_A_ROW = {
-    "a string": ("layer", "system", "reason", "bound", "algorithm", "date", "identity"),
-    "a finite number above 0": ("time_ms", "tflops", "called_ms"),
-    "a finite number of 0 or more": ("time_spread", "called_spread", "seconds"),
-    "a whole number of 0 or more": ("workspace_bytes", "peak_bytes"),
-    "a whole number above 0": ("batch", "repeats"),
-    "true or false": ("settled",),
-    "a number, which may be infinite": ("error_over_bound",),
-    "whole numbers by name": ("clocks_mhz",),
-}
-OF_A_DOCUMENT = {
-    "an object": ("machine", "environment"),
-    "a string": ("identity",),
-    "a list": ("systems", "rows", "commands"),
-    "a string or null": ("finished",),
-}
-OF_AN_ENVIRONMENT = {"an object or null": ("gpu", "packages", "clocks_mhz")}
-OF_A_SYSTEM = {"a string": ("name", "title", "kind", "family", "precision", "method")}
+class _Environment(TypedDict):
+    gpu: _Gpu | None
+    packages: dict[Name, Name | None] | None
+    clocks_mhz: NotRequired[_Clocks | None]
+    date: NotRequired[Name | None]
+    python: NotRequired[Name | None]
 
 
-def _require(
-    values: Mapping[str, Any], kinds: Mapping[str, Iterable[str]], what: str = "its {}"
-) -> None:
-    """Raise ``ValueError`` where a value is not of its kind; ``what`` is how a value is called."""
-    for kind, names in kinds.items():
-        for name in names:
-            if not KINDS[kind](value := values.get(name)):
-                raise ValueError(f"{what.format(name)} is {shown(value)}: it must be {kind}")
+class _System(TypedDict):
+    name: Name
+    title: Name
+    kind: Name
+    family: Name
+    precision: Name
+    method: Name
 
 
 def tensor_bytes(problem: ConvProblem) -> int:
@@ -131,38 +117,37 @@ class Row:
     and for what cannot be: a time that is not above zero, a count that is no whole number.
     """
 
-    layer: str
-    batch: int
-    system: str
+    layer: Name
+    batch: Natural
+    system: Name
     state: State
-    reason: str | None = None
-    time_ms: float | None = None
-    time_spread: float | None = None
-    repeats: int | None = None
+    reason: Sentences | None = None
+    time_ms: Positive | None = None
+    time_spread: Amount | None = None
+    repeats: Natural | None = None
     settled: bool | None = None
-    tflops: float | None = None
-    bound: str | None = None
+    tflops: Positive | None = None
+    bound: Name | None = None
     error_over_bound: float | None = None
-    workspace_bytes: int | None = None
-    peak_bytes: int | None = None
-    algorithm: str | None = None
-    clocks_mhz: dict[str, int | None] | None = None
-    seconds: float | None = None
-    date: str | None = None
-    identity: str | None = None
-    called_ms: float | None = None
-    called_spread: float | None = None
+    workspace_bytes: Count | None = None
+    peak_bytes: Count | None = None
+    algorithm: Sentences | None = None
+    clocks_mhz: dict[Name, Count | None] | None = None
+    seconds: Amount | None = None
+    date: Name | None = None
+    identity: Name | None = None
+    called_ms: Positive | None = None
+    called_spread: Amount | None = None
 
     def __post_init__(self) -> None:
         if self.state not in STATES:
             raise ValueError(f"state is {shown(self.state)}: it must be one of {', '.join(STATES)}")
-        known = {name: value for name, value in vars(self).items() if value is not None}
-        told = {kind: known.keys() & names for kind, names in OF_A_ROW.items()}
-        _require(known, told, f"{{}} of {self.key}")
-        numbers = [name in known for name in ("time_ms", "time_spread", "repeats", "tflops")]
-        if self.ok and not (all(numbers) and self.reason is None):
+        record(vars(self), _fields_of_a_row())
+        numbers = (self.time_ms, self.time_spread, self.repeats, self.tflops)
+        known = [value is not None for value in numbers]
+        if self.ok and not (all(known) and self.reason is None):
             raise ValueError(f"{self.key} is measured: it must have every number and no reason")
-        if not self.ok and (any(numbers) or not self.reason):
+        if not self.ok and (any(known) or not self.reason):
             raise ValueError(f"{self.key} is {self.state}: it must have a reason and no number")
 
     @property
@@ -179,13 +164,38 @@ class Row:
         return self.state == "measured"
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Row:
-        """The row of a document, whose infinite error may be a word; ``ValueError`` or
-        ``TypeError`` for anything else."""
-        read = {one.name: document[one.name] for one in fields(cls) if one.name in document}
-        if read.get("error_over_bound") in ("nan", "inf"):
-            read["error_over_bound"] = float(read["error_over_bound"])
-        return cls(**read)
+    def from_json(cls, row: Any) -> Row:
+        """The row of a document; ``ValueError`` for anything else."""
+        return record(_with_infinite_error(row), cls)
+
+
+def _with_infinite_error(row: Any) -> Any:
+    """The row of a document with a number for the words ``"nan"`` and ``"inf"``, which stand for an
+    error that JSON has no number for."""
+    name = "error_over_bound"
+    if isinstance(row, dict) and row.get(name) in ("nan", "inf"):
+        return row | {name: float(row[name])}
+    return row
+
+
+@cache
+def _fields_of_a_row() -> Any:
+    """The types of a row's fields, for rows that code makes: those of files are checked as they
+    are read."""
+    return TypedDict("_fields_of_a_row", get_type_hints(Row, include_extras=True))  # type: ignore[operator]
+
+
+class _Document(TypedDict):
+    """A file of results as :meth:`Results.as_json` writes it."""
+
+    machine: Machine
+    environment: _Environment
+    identity: Name
+    systems: list[_System]
+    rows: list[Row]
+    commands: list[Sentences]
+    finished: Name | None
+    missing: NotRequired[list[tuple[Name, Natural, Name]]]
 
 
 @dataclass
@@ -253,7 +263,7 @@ class Results:
 
     def as_json(self) -> dict[str, Any]:
         """The results as a document of :mod:`json`."""
-        document: dict[str, Any] = strict({
+        whole: dict[str, Any] = strict({
             "format": FORMAT,
             "version": VERSION,
             "device": self.device,
@@ -272,48 +282,37 @@ class Results:
                 for row in sorted(self.rows.values(), key=lambda row: _order(row.key))
             ],
         } | self.more)  # fmt: skip
-        return document
+        return whole
 
     @classmethod
-    def from_json(cls, document: Any) -> Results:
+    def from_json(cls, whole: Any) -> Results:
         """What :meth:`as_json` wrote. Raises ``ValueError`` saying what is wrong with it."""
-        try:
-            for name, known in (("format", FORMAT), ("version", VERSION)):
-                if document[name] != known:
-                    raise ValueError(f"its {name} is {shown(document[name])}, not {known!r}")
-            machine, environment = _checked(document)
-            rows = [Row.from_json(row) for row in document["rows"]]
-            missing = [(layer, batch, name) for layer, batch, name in document.get("missing", ())]
-            results = cls(
-                machine, environment, document["identity"], {row.key: row for row in rows},
-                {system["name"]: system for system in document["systems"]},
-                [*document["commands"]], document["finished"], dict.fromkeys(missing),
-                {name: document[name] for name in MORE if name in document},
-            )  # fmt: skip
-            for row in rows:
-                if row.system not in results.systems:
-                    raise ValueError(
-                        f"there is a row of {shown(row.system)}, which is no system of it"
-                    )
-            for layer, batch in {key[:2] for key in (*results.rows, *missing)}:
-                problem_named(layer, batch)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it is no result of convlab bench: {shown(error)}") from error
+        about = record(whole, dict[str, Any])
+        for name, known in (("format", FORMAT), ("version", VERSION)):
+            if about.get(name) != known or isinstance(about[name], bool):
+                raise ValueError(f"its {name} is {shown(about.get(name))}, not {known!r}")
+        rows_told = about.get("rows")
+        if isinstance(rows_told, list):
+            about = about | {"rows": [*map(_with_infinite_error, rows_told)]}
+        read = record(about, _Document)
+        rows, missing = read["rows"], read.get("missing", [])
+        results = cls(
+            machine=read["machine"],
+            environment=about["environment"],  # with what else it holds
+            identity=read["identity"],
+            rows={row.key: row for row in rows},
+            systems={system["name"]: system for system in about["systems"]},
+            commands=read["commands"],
+            finished=read["finished"],
+            missing=dict.fromkeys(missing),
+            more={name: about[name] for name in MORE if name in about},
+        )
+        for row in rows:
+            if row.system not in results.systems:
+                raise ValueError(f"there is a row of {shown(row.system)}, which is no system of it")
+        for layer, batch in {key[:2] for key in (*results.rows, *missing)}:
+            problem_named(layer, batch)
         return results
-
-
-def _checked(document: Mapping[str, Any]) -> tuple[Machine, dict[str, Any]]:
-    """Machine and environment of a document; ``ValueError`` where a part is not of its kind."""
-    _require(document, OF_A_DOCUMENT)
-    machine, environment = document["machine"], document["environment"]
-    ceilings = {one.name for one in fields(Machine)} & machine.keys()
-    kinds = {"a string": ["device"], "a finite number or null": ceilings - {"device"}}
-    _require(machine, kinds, "its machine.{}")
-    _require(environment, OF_AN_ENVIRONMENT, "its environment.{}")
-    for system in document["systems"]:
-        _require({"system": system}, {"an object": ["system"]})
-        _require(system, OF_A_SYSTEM, f"{{}} of its system {shown(system.get('name'))}")
-    return Machine(**{name: machine[name] for name in ceilings}), environment
 
 
 def _order(key: tuple[Any, ...]) -> tuple[int, str, int]:
@@ -333,7 +332,7 @@ def _layer_json(layer: str, batch: int) -> dict[str, Any]:
 def open_results(path: Path) -> Results:
     """The results in a file. Raises ``ValueError`` naming the file and what is wrong with it."""
     try:
-        return Results.from_json(json_of(text_of(path)))
+        return Results.from_json(document(bytes_of(path)))
     except OSError as error:
         raise ValueError(f"{str(path)!r} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -346,7 +345,8 @@ def set_aside(path: Path, older: Results) -> Path:
     Raises ``OSError`` where it cannot be written."""
     endings = chain([""], (f"-{number}" for number in count(2)))
     names = (f"{path.stem}-{older.identity}{end}{path.suffix}" for end in endings)
-    aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())
+    # A link, too, is there, wherever it leads.
+    aside = next(one for name in names if not os.path.lexists(one := path.with_name(name)))
     write_whole(aside, path.read_bytes())
     return aside
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from convlab import ladder
 from convlab.engines import choose
+from convlab.files import Count, Name, Natural, Positive
 from convlab.oracle import random_tensors
 from convlab.problem import ConvProblem
 from convlab.stage import Tiles
@@ -42,14 +43,14 @@ class Machine:
     ``tf32_flops`` and ``memory_bytes_per_second`` follow from its clocks; ``sgemm_tflops`` and
     ``copy_bytes_per_second`` are what cuBLAS and a copy in its memory reached."""
 
-    device: str
-    fp32_flops: float | None = None
-    tf32_flops: float | None = None
-    memory_bytes_per_second: float | None = None
-    l2_bytes: int = 0
-    multiprocessors: int | None = None
-    sgemm_tflops: float | None = None
-    copy_bytes_per_second: float | None = None
+    device: Name
+    fp32_flops: Positive | None = None
+    tf32_flops: Positive | None = None
+    memory_bytes_per_second: Positive | None = None
+    l2_bytes: Count = 0
+    multiprocessors: Natural | None = None
+    sgemm_tflops: Positive | None = None
+    copy_bytes_per_second: Positive | None = None
 
     def peak_flops(self, precision: str) -> float | None:
         """The operations a second that no kernel can exceed: that of the tensor cores for ``tf32``,

@@ -16,7 +16,6 @@ import typer
 from rich.text import Text
 
 from convlab import tables
-from convlab.files import json_of
 from convlab.installing import how_to_install
 from convlab.shell import JsonFile, console_for, refuse, refusing, write_json, write_whole
 
@@ -151,14 +150,15 @@ def _rewritten(folder: Path, reset: str) -> list[str]:
     for path, text in _notebooks(folder, reset).items():
         there = path.read_bytes() if path.is_file() else None
         if there is not None and not reset:
-            mine = json_of(there.decode())
+            mine = progress.notebook_of(path, there)
             if (made := progress.updated(mine, json.loads(text))) == mine:
                 continue
             text = (json.dumps(made, indent=1, ensure_ascii=False) + "\n").encode()
         if there is not None:
             numbers = (str(number) if number > 1 else "" for number in count(1))
             old = (path.with_suffix(f".old{number}.ipynb") for number in numbers)
-            write_whole(next(name for name in old if not name.exists()), there)
+            # A link, too, is there, wherever it leads.
+            write_whole(next(name for name in old if not os.path.lexists(name)), there)
         write_whole(path, text)
         changed.append(path.name)
         if reset:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import typer
 from rich.text import Text
 
-from convlab import __version__, shell
+from convlab import __version__, files, shell
 
 if TYPE_CHECKING:
     from convlab.simulation.report import Report
@@ -79,12 +79,16 @@ def _found(program: str, module: bool) -> str:
                 shell.refuse(f"-m is {program!r}: there is no such module")
         return program
     path = os.path.abspath(program)
-    if Path(path).is_char_device():
-        shell.refuse(f"SCRIPT.py is {program!r}: it is a device, and must be a file")
     try:
-        compile(Path(path).read_bytes(), path, "exec")
+        source = files.bytes_of(Path(path))
     except OSError as error:
         shell.refuse(f"SCRIPT.py is {program!r}, which cannot be read: {error.strerror}")
+    except ValueError as error:
+        shell.refuse(f"SCRIPT.py is {program!r}: {error}")
+    try:
+        compile(source, path, "exec")
+    except (RecursionError, MemoryError):  # what Python's parser raises
+        shell.refuse(f"SCRIPT.py is {program!r}, which is nested too deeply")
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         shell.refuse(f"{program}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}")

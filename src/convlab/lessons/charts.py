@@ -6,11 +6,11 @@ Measured values come from ``docs/results``; every chart names the GPU and the da
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
+from convlab.files import Amount, Count, Natural, Record, read
 from convlab.lessons.pictures import COLOURS, Grid, Picture, bars, lines
 from convlab.lessons.source import folder_of
 from convlab.stages import short_name, stage_named
@@ -70,11 +70,90 @@ def global_traffic(**traces: Trace) -> Picture:
     return bars({"KiB": panel}, caption, colours, size=8.5, label="{:.1f}".format)
 
 
-def result(name: str) -> dict[str, Any]:
-    """A file of the measurements by its name without ending, as the command wrote it."""
+class Environment(TypedDict):
+    date: str
+
+
+class Problem(TypedDict):
+    input_shape: tuple[int, int, int, int]
+    kernel_size: tuple[int, int]
+    out_channels: int
+    flops: int
+
+
+class Step(TypedDict):
+    name: str
+    time_ms: Amount | None
+    launch_ms: dict[str, Amount] | None
+    tflops: Amount | None
+
+
+class LadderResult(TypedDict):
+    """What ``convlab ladder --json`` writes, as far as it is shown."""
+
+    device: str
+    environment: Environment
+    problem: Problem
+    stages: list[Step]
+
+
+class MemoryRow(TypedDict):
+    layer: str
+    tensor_bytes: Natural
+    measured_bytes: dict[str, Count]
+    workspace_bytes: dict[str, Count]
+
+
+class MemoryResult(TypedDict):
+    """What is stored of the stages' memory."""
+
+    device: str
+    batch: Natural
+    layers: list[MemoryRow]
+
+
+class Time(TypedDict):
+    time_ms: float
+
+
+class Point(TypedDict):
+    sweep: str
+    value: int
+    problem: str
+    stages: dict[str, Time]
+
+
+class SweepResult(TypedDict):
+    """The sweeps over sizes, as far as they are shown."""
+
+    device: str
+    environment: Environment
+    points: list[Point]
+
+
+class Level(TypedDict):
+    name: str
+    bytes: Natural
+    latency_cycles: Amount
+    bytes_per_second: Amount | None
+
+
+class LevelsResult(TypedDict):
+    """The memories of a GPU."""
+
+    device: str
+    environment: Environment
+    levels: list[Level]
+
+
+def result(name: str, kind: type[Record]) -> Record:
+    """A file of the measurements by its name without ending, as the command wrote it. Raises
+    ``ValueError`` naming a file that holds anything else."""
     file = folder_of("docs/results", "results") / f"{name}.json"
-    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return document
+    try:
+        return read(file, kind)
+    except ValueError as error:
+        raise ValueError(f"{str(file)!r} is not a file of results: {error}") from error
 
 
 def _require(kind: str, name: str, known: Iterable[str], rule: str = "measured were") -> None:
@@ -84,11 +163,11 @@ def _require(kind: str, name: str, known: Iterable[str], rule: str = "measured w
         raise ValueError(f"{kind} is {name!r}: {rule} {', '.join(there)}")
 
 
-def stored(layer: str = "conv9") -> dict[str, Any]:
+def stored(layer: str = "conv9") -> LadderResult:
     """What was measured of the ladder on a layer: ``convlab ladder --json``'s document."""
     files = sorted(folder_of("docs/results", "results").glob("ladder_*_h200.json"))
     _require("layer", layer, [file.name.split("_")[1] for file in files])
-    return result(f"ladder_{layer}_h200")
+    return result(f"ladder_{layer}_h200", LadderResult)
 
 
 def _of(stages: Iterable[str], measured: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,11 +181,12 @@ def _of(stages: Iterable[str], measured: Mapping[str, Any]) -> dict[str, Any]:
 def _of_layer(layer: str, stages: Iterable[str], value: str) -> tuple[dict[str, Any], str, str]:
     """A value of each stage on a layer, the chart's title, and where and when it was measured."""
     document = stored(layer)
-    there = {one["name"]: one[value] for one in document["stages"] if one[value]}
+    rows: list[Any] = [*document["stages"]]
+    there = {row["name"]: row[value] for row in rows if row[value]}
     return _of(stages, there), f"milliseconds for {layer.capitalize()}", _where(document)
 
 
-def _where(document: dict[str, Any]) -> str:
+def _where(document: LadderResult | SweepResult | LevelsResult) -> str:
     return f"an {document['device']}, {document['environment']['date'][:10]}"
 
 
@@ -151,9 +231,9 @@ def _parts(title: str, parts: dict[str, dict[str, float]], where: str, more: str
     return bars(panels, caption, colours, unit=" ms", label="{:.3g}".format)
 
 
-def _memory(layers: Iterable[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _memory(layers: Iterable[str]) -> tuple[MemoryResult, list[MemoryRow]]:
     """The measurements of memory, and the rows of these layers, or of all."""
-    document = result("memory")
+    document = result("memory", MemoryResult)
     rows = {row["layer"]: row for row in document["layers"]}
     for layer in layers:
         _require("layer", layer, rows)
@@ -201,7 +281,7 @@ def ladder_speeds(layer: str = "conv9") -> Picture:
 
 def measured_sweep(sweep: str, *stages: str) -> Picture:
     """How many times as fast as s01 these stages are as one size of a small problem changes."""
-    document = result("channel_sweeps_h200")
+    document = result("channel_sweeps_h200", SweepResult)
     _require("sweep", sweep, [one["sweep"] for one in document["points"]])
     points = [point for point in document["points"] if point["sweep"] == sweep]
     found: dict[str, list[float]] = {}
@@ -219,7 +299,7 @@ def measured_sweep(sweep: str, *stages: str) -> Picture:
 
 def memory_levels() -> Picture:
     """The memories of a GPU with their sizes, bandwidths and latencies."""
-    document = result("memory_levels_h200")
+    document = result("memory_levels_h200", LevelsResult)
     grid, told = Grid(0.34), []
     for row, level in enumerate(document["levels"]):
         wide = 5 + 2.2 * row

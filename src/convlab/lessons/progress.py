@@ -13,9 +13,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, TypedDict
 
-from convlab.files import json_of, write_whole
+from convlab.files import Amount, Count, document, record, write_whole
+from convlab.files import read as read_file
 
 FILE = "progress.json"
 MARK = "# check {} {}"  # the first line of a learner's check: lesson and exercise
@@ -30,19 +31,63 @@ def number_of(lesson: str) -> str:
     return lesson.partition("_")[0]
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """What ``progress.json`` holds, empty without one. Raises ``ValueError`` for another's file."""
+class Check(TypedDict):
+    """The tries of one check; times are seconds since 1970."""
+
+    tries: Count
+    began: Amount
+    passed: Amount | None
+
+
+class State(TypedDict):
+    """What ``progress.json`` holds: checks by lesson and exercise, shown tips by lesson."""
+
+    checks: dict[str, Check]
+    hints: dict[str, Count]
+
+
+def read(folder: Path) -> State:
+    """What ``progress.json`` holds, empty without one. Raises ``OSError`` where it cannot be read,
+    ``ValueError`` for another's file."""
     path = folder / FILE
-    if not path.is_file():
+    if not path.exists():
         return {"checks": {}, "hints": {}}
-    found: dict[str, Any] = json_of(path.read_text(encoding="utf-8"))
-    match found:
-        case {"checks": dict(), "hints": dict()}:
-            return found
-    raise ValueError(f"{path} has no checks and hints: delete it")
+    try:
+        return read_file(path, State)
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} is not a file of progress: {error}; delete it") from error
 
 
-def write(folder: Path, state: dict[str, Any]) -> None:
+class _Given(TypedDict, total=False):
+    cell: str
+
+
+class _Metadata(TypedDict, total=False):
+    convlab: _Given
+    tags: list[str]
+
+
+class _Cell(TypedDict):
+    source: str | list[str]
+    metadata: _Metadata
+
+
+class _Notebook(TypedDict):
+    cells: list[_Cell]
+
+
+def notebook_of(path: Path, content: bytes) -> Notebook:
+    """Return the notebook that a file holds, with all that is in it. Raises ``ValueError`` naming a
+    file that holds none."""
+    try:
+        made = document(content)
+        record(made, _Notebook)
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} is not a notebook: {error}") from error
+    return made  # type: ignore[no-any-return]  # a dictionary, as the record says
+
+
+def write(folder: Path, state: State) -> None:
     """Write ``progress.json`` whole. Raises ``OSError`` where it cannot be written."""
     write_whole(folder / FILE, (json.dumps(state, indent=1) + "\n").encode())
 
@@ -63,7 +108,7 @@ def note(result: str) -> None:
         return
     with suppress(OSError, ValueError, KeyError, TypeError):
         state = read(here)
-        new = {"tries": 0, "began": round(time()), "passed": None}
+        new: Check = {"tries": 0, "began": round(time()), "passed": None}
         check = state["checks"].setdefault(" ".join(marked.groups()), new)
         if check["passed"] is None:
             check["tries"] += result != "unfilled"
@@ -71,21 +116,21 @@ def note(result: str) -> None:
             write(here, state)
 
 
-def row(lesson: str, notebook: Notebook, state: dict[str, Any]) -> dict[str, Any]:
+def row(lesson: str, notebook: Notebook, state: State) -> dict[str, Any]:
     """A lesson's row of ``convlab lessons --status``: checks passed, of how many, tries, hints, and
     the minutes from each check's first try to its pass, together."""
     number = number_of(lesson)
     marks = [MARKED.match(_text(cell)) for cell in notebook["cells"]]
     names = [" ".join(mark.groups()) for mark in marks if mark]
     checks = [state["checks"][name] for name in names if name in state["checks"]]
-    passed = [check for check in checks if check["passed"] is not None]
+    minutes = [(check["passed"] - check["began"]) / 60 for check in checks if check["passed"]]
     return {
         "lesson": lesson,
-        "passed": len(passed),
+        "passed": len(minutes),
         "checks": len(names),
         "tries": sum(check["tries"] for check in checks),
         "hints": f"{state['hints'].get(number, 0)}/{len(tips(notebook))}",
-        "minutes": round(sum(check["passed"] - check["began"] for check in passed) / 60),
+        "minutes": round(sum(minutes)),
     }
 
 
@@ -94,7 +139,7 @@ def tips(notebook: Notebook) -> list[tuple[str, str]]:
     return TIP.findall("\n".join(map(_text, notebook["cells"])))
 
 
-def forget(state: dict[str, Any], lesson: str) -> None:
+def forget(state: State, lesson: str) -> None:
     """Take a lesson out of the state."""
     number = number_of(lesson)
     state["hints"].pop(number, None)
@@ -118,7 +163,7 @@ def updated(mine: Notebook, new: Notebook) -> Notebook:
     for cell in mine["cells"]:
         name = _name(cell)
         changed = given(name, _text(cell)) != cell["metadata"].get("convlab")
-        answer = changed and cell.get("metadata", {}).get("tags", [""])[0] in ANSWERED
+        answer = changed and [*cell["metadata"].get("tags", ()), ""][0] in ANSWERED
         if not name or (answer and (name not in names or name in answers)):
             own.setdefault(last, []).append(cell)
         elif answer:

@@ -15,6 +15,7 @@ from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from convlab.arguments import shown
+from convlab.files import bytes_of, document, write_whole
 from convlab.simulation.findings import REMEDIES, Finding
 from convlab.simulation.memory_rules import SECTOR_BYTES, WARP
 
@@ -220,7 +221,7 @@ class Trace:
 
     def save(self, path: str | Path) -> None:
         """Write the trace to a file, for :func:`convlab.open_trace`."""
-        Path(path).write_text(json.dumps(self.as_json()), encoding="utf-8")
+        write_whole(Path(path), json.dumps(self.as_json()).encode())
 
 
 # Opening a saved trace: everything that views rely on is checked here.
@@ -231,52 +232,76 @@ OPERATIONS = ("load", "store", "atomic")
 
 
 def open_trace(path: str | Path) -> Trace:
-    """Open a saved trace. Raises ``ValueError`` if the file is damaged or of another version."""
+    """Open a saved trace. Raises ``OSError`` where the file cannot be read, ``ValueError`` if it is
+    damaged or of another version."""
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-        known, version = document.pop("format") == FORMAT, document.pop("version")
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        known = False
-    if not known:
-        raise ValueError(f"{str(path)!r} holds no trace: convlab trace --json makes one")
+        whole = document(bytes_of(Path(path)))
+        if not isinstance(whole, dict) or whole.pop("format", None) != FORMAT:
+            raise ValueError(f"its format is not {FORMAT!r}")
+        if (version := whole.pop("version", None)) is None:
+            raise ValueError("it has no version")
+    except ValueError as error:
+        making = "convlab trace --json makes one"
+        raise ValueError(f"{str(path)!r} holds no trace: {error}; {making}") from None
     if version != VERSION:
         raise ValueError(
             f"{str(path)!r} holds a trace of version {shown(version)}, and this convlab reads "
             f"version {VERSION}: trace again"
         )
     try:
-        trace: Trace = _as(Trace, document)
-        _must(trace.launches)
-        for launch in trace.launches:
-            _check(launch)
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{str(path)!r} is a damaged trace: trace again") from None
+        trace: Trace = _as(Trace, whole, "it")
+        _must(trace.launches, "its launches", "one or more")
+        for number, launch in enumerate(trace.launches):
+            _check(launch, f"launches[{number}]")
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} is a damaged trace: {error}; trace again") from None
     return trace
 
 
-def _as(kind: Any, value: Any, least: int = 0) -> Any:
-    """A value of JSON as what the records have there; numbers are ``least`` or more."""
+def _as(kind: Any, value: Any, place: str, least: int = 0) -> Any:
+    """A value of JSON as what the records have there; numbers are ``least`` or more. Raises
+    ``ValueError`` with the place, the value and the rule."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is UnionType:  # None or something
-        return None if value is None else _as(parts[0], value, least)
+        return None if value is None else _as(parts[0], value, place, least)
     if origin is tuple:
-        _must(isinstance(value, list))
+        _must(isinstance(value, list), place, "a list", value)
         kinds = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
-        return tuple(_as(part, one, least) for part, one in zip(kinds, value, strict=True))
+        _must(len(value) == len(kinds), place, f"{len(kinds)} long", value)
+        entries = zip(kinds, value, strict=True)
+        return tuple(_as(of, one, f"{place}[{n}]") for n, (of, one) in enumerate(entries))
     if origin is dict:
-        _must(isinstance(value, dict))
-        return {parts[0](name): _as(parts[1], one) for name, one in value.items()}
+        _must(isinstance(value, dict), place, "an object", value)
+        return {
+            _name(parts[0], name, place): _as(parts[1], one, f"{place}[...]")
+            for name, one in value.items()
+        }
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)
-        _must(isinstance(value, dict) and value.keys() == hints.keys())
+        _must(isinstance(value, dict), place, "an object", value)
+        _must(value.keys() == hints.keys(), place, f"an object with {', '.join(hints)}", value)
         least_of = dict.fromkeys(SIGNED, -MOST)
-        return kind(**{n: _as(hint, value[n], least_of.get(n, 0)) for n, hint in hints.items()})
-    _must(type(value) is kind or (kind is float and type(value) is int))  # a bool is no number
-    if kind is str:
-        value.encode()  # half of a character cannot be shown
-    else:
-        _must(least <= value < MOST)
+        start = "its " if place == "it" else f"{place}."
+        return kind(**{
+            name: _as(hint, value[name], f"{start}{name}", least_of.get(name, 0))
+            for name, hint in hints.items()
+        })  # fmt: skip
+    # To Python, true is an integer.
+    right = type(value) is kind or (kind is float and type(value) is int)
+    _must(right, place, WORDS[kind], value)
+    if kind is not str:
+        _must(least <= value < MOST, place, f"from {least} to 2**53", value)
     return kind(value)
+
+
+WORDS = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+
+
+def _name(kind: Any, name: str, place: str) -> Any:
+    """The key of an object as what it stands for: a line's number, or a name."""
+    _must(kind is str or (name.isascii() and name.isdigit() and len(name) < 16), place,
+          "an object of lines by number", name)  # fmt: skip
+    return kind(name)
 
 
 @cache
@@ -285,31 +310,52 @@ def _hints(kind: Any) -> dict[str, Any]:
     return {one.name: hints[one.name] for one in fields(kind)}
 
 
-def _check(launch: LaunchTrace) -> None:
+def _check(launch: LaunchTrace, at: str) -> None:
     """Records that name each other must agree, and every number must be possible."""
-    _must(min(*launch.grid, *launch.block) > 0)
-    _must(all(at < n for at, n in zip(launch.block_shown, launch.grid, strict=True)))
+
+    def must(agrees: object, name: str, rule: str) -> None:
+        _must(agrees, f"its {at}.{name}", rule)
+
+    must(min(*launch.grid, *launch.block) > 0, "grid", "above 0, as the block")
+    inside = zip(launch.block_shown, launch.grid, strict=True)
+    must(all(block < blocks for block, blocks in inside), "block_shown", "a block of the grid")
     arrays = {array.name: array for array in launch.arrays}
-    _must(len(arrays) == len(launch.arrays))
-    _must({access.array for access in launch.accesses} == {*arrays})
-    for array in launch.arrays:
-        _must(array.space in UNITS and array.itemsize > 0)
-        _must(len(array.strides) == len(array.shape) and min(array.shape, default=1) > 0)
-    for access in launch.accesses:
-        _must(access.operation in OPERATIONS and arrays[access.array].space == access.space)
-        _must(min(access.requests, access.lanes, access.width) > 0)
+    must(len(arrays) == len(launch.arrays), "arrays", "of different names")
+    accessed = {access.array for access in launch.accesses}
+    must(accessed == {*arrays}, "accesses", "those of the arrays")
+    for n, array in enumerate(launch.arrays):
+        name = f"arrays[{n}]"
+        must(array.space in UNITS, f"{name}.space", " or ".join(UNITS))
+        must(array.itemsize > 0, f"{name}.itemsize", "above 0")
+        must(len(array.strides) == len(array.shape), f"{name}.strides", "one for each axis")
+        must(min(array.shape, default=1) > 0, f"{name}.shape", "above 0")
+    for n, access in enumerate(launch.accesses):
+        name = f"accesses[{n}]"
+        must(access.operation in OPERATIONS, f"{name}.operation", " or ".join(OPERATIONS))
+        must(arrays[access.array].space == access.space, f"{name}.space", "its array's")
+        must(min(access.requests, access.lanes, access.width) > 0, name, "of at least one request")
     known = {access.key for access in launch.accesses}
-    for request in launch.requests:
-        lanes = [*request.lanes]
-        _must(request.key in known and 0 < len(lanes) == len(request.offsets))
-        _must(lanes == sorted({*lanes}) and lanes[-1] < WARP)
-    for footprint in launch.footprints:
+    for n, request in enumerate(launch.requests):
+        lanes, name = [*request.lanes], f"requests[{n}]"
+        must(request.key in known, name, "of one of the accesses")
+        must(0 < len(lanes) == len(request.offsets), f"{name}.offsets", "one for each lane")
+        right = lanes == sorted({*lanes}) and lanes[-1] < WARP
+        must(right, f"{name}.lanes", f"in order and below {WARP}")
+    for n, footprint in enumerate(launch.footprints):
+        name = f"footprints[{n}]"
+        must(footprint.array in arrays, f"{name}.array", "one of the arrays")
+        must(footprint.operation in OPERATIONS, f"{name}.operation", " or ".join(OPERATIONS))
         size = math.prod(arrays[footprint.array].shape)
-        _must(footprint.operation in OPERATIONS)
-        _must(all(count > 0 and first + count <= size for first, count in footprint.runs))
-    _must(all(finding.kind in REMEDIES for finding in launch.findings))
+        runs = all(count > 0 and first + count <= size for first, count in footprint.runs)
+        must(runs, f"{name}.runs", "inside the array")
+    for n, finding in enumerate(launch.findings):
+        must(finding.kind in REMEDIES, f"findings[{n}].kind", "a known kind")
 
 
-def _must(agrees: object) -> None:
+def _must(agrees: object, place: str, rule: str, value: object = None) -> None:
+    """Raise ``ValueError`` with the place, its value if one is given, and the rule."""
     if not agrees:
-        raise ValueError("a damaged trace")
+        is_what = (
+            f"{place} is {shown(value)}: it must be" if value is not None else f"{place} must be"
+        )
+        raise ValueError(f"{is_what} {rule}")

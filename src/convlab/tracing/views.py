@@ -27,6 +27,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from convlab.columns import Columns
+from convlab.files import write_whole
 from convlab.tracing.records import UNITS, Access, Cost, LaunchTrace, Request, Trace, Work
 
 LEGEND = (
@@ -204,7 +205,7 @@ def page(trace: Trace) -> str:
 
 def write_page(trace: Trace, path: str | Path) -> None:
     """Write the page to a file, to be opened with a browser."""
-    Path(path).write_text(page(trace), encoding="utf-8")
+    write_whole(Path(path), page(trace).encode())
 
 
 def _asset(name: str) -> str:
