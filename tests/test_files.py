@@ -191,7 +191,7 @@ def right_documents() -> dict[str, Any]:
     launch = trace(textbook.copy, 1, 32, np.zeros(32, np.float32), np.zeros(32, np.float32))
     checks = {"05 slices": {"tries": 1, "began": 5, "passed": None}}
     results = json.loads((stored / "ladder_conv9_h200.json").read_text())
-    tile = {"problem": "p", "gpu": "g", "stage": "s12", "code": "c", "tile": [1, 2], "time_ms": 1}
+    tile = dict.fromkeys(tuned.KEY, "s12") | {"code": "c", "tile": [1, 2], "time_ms": 1}
     named = {
         name: json.loads((stored / f"{file}.json").read_text())
         for name, file in (

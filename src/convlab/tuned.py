@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Container, Iterable
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -28,26 +28,24 @@ from convlab.stages import candidates
 FORMAT = 1
 SOURCE = Path(__file__).parent
 CODE = ("stage.py", "stages/*.py", "kernels/*.py", "device/*.py")  # what a stage is made of
-KEY = ("problem", "gpu", "stage", "compiler")
 Rows = dict[tuple[str, ...], dict[str, Any]]
 
 
-class _File(TypedDict):
-    format: int
-    tiles: list[Any]
-
-
-@dataclass
-class _Key:
+class _Key(TypedDict):
     """What a row is of."""
 
     problem: str
     gpu: str
     stage: str
+    compiler: str
 
-    @property
-    def of_row(self) -> tuple[str, ...]:
-        return self.problem, self.gpu, self.stage
+
+KEY = (*_Key.__annotations__,)
+
+
+class _File(TypedDict):
+    format: int
+    tiles: list[Any]
 
 
 def cache_folder() -> Path:
@@ -113,10 +111,11 @@ def read(file: Path) -> Rows:
         whole = record(document(bytes_of(file)), _File)
     except (OSError, ValueError):
         return {}
-    rows = {}
+    rows: Rows = {}
     for row in whole["tiles"] if whole["format"] == FORMAT else ():
         with suppress(ValueError):  # a row that is broken does not cost the others
-            rows[record(row, _Key).of_row] = row
+            key = record(row, _Key)
+            rows[key["problem"], key["gpu"], key["stage"], key["compiler"]] = row
     return rows
 
 
