@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernels import data_types, messages, sanitized, schedules
+from kernels import data_types, messages, retries, sanitized, schedules
 from kernels.cases import Case, findings_of
 from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
@@ -27,7 +27,7 @@ def lines(findings: Sequence[Finding]) -> set:
 
 @pytest.mark.parametrize(
     "case",
-    [*WRONG, *data_types.WRONG, *schedules.WRONG, *messages.WRONG],
+    [*WRONG, *data_types.WRONG, *schedules.WRONG, *messages.WRONG, *retries.WRONG],
     ids=lambda case: case.name,
 )
 def test_a_wrong_kernel_gets_its_finding(case: Case, monkeypatch) -> None:
@@ -86,7 +86,10 @@ def test_what_is_said_of_threads_that_meet(name: str, says: str) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [*RIGHT, *data_types.RIGHT, *schedules.RIGHT, *messages.RIGHT, *DOCUMENTED],
+    [
+        *(*RIGHT, *data_types.RIGHT, *schedules.RIGHT, *messages.RIGHT, *retries.RIGHT),
+        *DOCUMENTED,
+    ],
     ids=lambda case: case.name,
 )
 def test_a_right_kernel_gets_none(case: Case, monkeypatch) -> None:

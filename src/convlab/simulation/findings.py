@@ -83,6 +83,21 @@ SPECIAL = {
     "kernel[grid, block, stream, BYTES]",
     ("misaligned", "multiple of its size"): "align the field, or begin the view at a "
     "multiple of its element's size",
+    (
+        "depends on order",
+        "not tried again",
+    ): "repeat the read and the cas in a while loop until cas "
+    "returns what was read, or use an atomic that does both, such as cuda.atomic.add",
+    (
+        "depends on order",
+        "exch overwrites",
+    ): "use an atomic that reads and changes at once, such as "
+    "cuda.atomic.add, or a cas that a loop repeats until it returns what was read",
+    ("depends on order", "without the lock"): "retry the lock until it is free",
+    (
+        "depends on order",
+        "gives up polling",
+    ): "poll until the other thread has changed it, or split the kernel into two launches",
     ("depends on order", "activemask"): "take the mask of the lanes that have to come, such as "
     "0xFFFFFFFF or a ballot_sync before the branch",
     (STREAM_RACE, "the host writes"): "call cuda.synchronize() before the host touches the array",

@@ -8,18 +8,25 @@ hold other numbers afterwards, wherever they lie, and a thread has asked by an a
 waiting for the answer: it has read what others had not written yet, polled too few times, or not
 got a lock that was free again later. The arrays asked about do not count: only atomics change them
 while threads ask, as in a shortest path that the host repeats until nothing changes.
+
+But an update of such an array may be lost: a thread reads an element, another one changes it, and
+the first one's ``cas`` fails and is not tried again, or its ``exch`` overwrites the change. That is
+so if the element becomes one number with all threads one after the other, from the first to the
+last and from the last to the first, and another number if they interleave.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.simulation.access_log import GLOBAL, WARP
-from convlab.simulation.sites import ignores_result
+from convlab.simulation.access_log import GLOBAL, SIZE_SHIFT, WARP
+from convlab.simulation.retries import Retry, Update, update_of
+from convlab.simulation.sites import ignores_result, instruction
 
 Launch = Any  # a simulated_launch.SimulatedLaunch
 PATIENCE = 1024  # times that a thread polls in vain before it lets others go first, at first
@@ -60,6 +67,15 @@ class Try(NamedTuple):
     key: Key
 
 
+class Lost(NamedTuple):
+    """An update that may be lost: what its thread had read, at which address, and what it did."""
+
+    read: Any
+    address: int
+    key: Key
+    did: str
+
+
 class Asked:
     """What the threads of a launch have asked by atomics that change nothing."""
 
@@ -72,7 +88,7 @@ class Asked:
         self._guess: dict[tuple[int, str, Any], int] = {}  # the site of the last answer
         self.guesses: set[int] = set()  # sites of answers that a ``cas`` in a loop checks
         self._failed: dict[tuple[int, str, Any], Try] = {}
-        self._without: list[Try] = []
+        self.without_lock: list[Try] = []  # threads that went on without a lock that others freed
         # By the element the first one who asked, if no atomic had changed it before.
         self._first: dict[tuple[int, str, Any], Key | None] = {}
         self.early: dict[Key, Any] = {}  # the answers to those of which others change the element
@@ -81,6 +97,12 @@ class Asked:
         self.undefined_at: dict[int, tuple[str, int]] = {}  # by site what was read, by whom
         self.swaps: set[int] = set()  # the position of each ``cas``
         self.checks: set[int] = set()  # and of each atomic for which a guess is good enough
+        # By thread, array and index what its last atomic there read or left, and its position; by
+        # element the position of the last ``cas`` that put a value there.
+        self._last: dict[tuple[int, str, Any], tuple[Any, int]] = {}
+        self._put: dict[tuple[int, str, Any], dict[Any, int]] = defaultdict(dict)
+        self.lost: dict[tuple[int, int], Lost] = {}  # by thread and site what came too late
+        self._updates: dict[tuple[int, int], Update] = {}  # by id of the code, offset
 
     @property
     def gives_way(self) -> bool:
@@ -94,6 +116,7 @@ class Asked:
             return False
         number = self._clock.number
         key = number, site, array.name, index
+        self._last[number, array.name, index] = answer, self._clock.position
         in_vain = 0
         if key in self.answers:
             in_vain = self.polled.get(key, 0) + 1 if self.answers[key] == answer else 0
@@ -109,14 +132,30 @@ class Asked:
             return True
         return False
 
-    def change(self, array: Any, index: Any, site: int, frame: FrameType, takes: bool) -> None:
+    def change(
+        self,
+        array: Any,
+        index: Any,
+        site: int,
+        old: Any,
+        new: Any,
+        frame: FrameType,
+        takes: bool,
+    ) -> None:
         """Note that an atomic changed something: its thread has not polled in vain, and who asked
         before was early. One that ``takes`` puts a number that does not depend on the old one."""
         number, where = self._clock.number, self._where(array, index)
         if (key := (number, site, array.name, index)) in self.answers:
             self.polled[key] = 0
-        if (takes or not self.ranks) and not ignores_result(frame.f_code, site - id(frame.f_code)):
+        ignored = ignores_result(frame.f_code, site - id(frame.f_code))
+        if not ignored:
             self.takes, self.ranks = self.takes or takes, True
+        here = number, array.name, index
+        if takes and ignored and self._last.get(here, (old, 0))[0] != old:
+            if self._update(frame).computed:
+                self._lose(array, key, self._last[here][0], "this exch overwrites the change")
+        if here in self._last:
+            self._last[here] = new, self._clock.position
         first = self._first.get(where)
         if first is not None and first[0] != number:
             self.early[first] = self.answers[first]
@@ -129,20 +168,63 @@ class Asked:
         """Note that the last access was an atomic that a stale number before it does no harm."""
         self.checks.add(self._clock.position - 1)
 
-    def swap(self, array: Any, index: Any, site: int, expected: Any, done: bool) -> None:
-        """Note a ``cas``, the last access."""
+    def swap(
+        self,
+        array: Any,
+        index: Any,
+        site: int,
+        expected: Any,
+        old: Any,
+        new: Any,
+        frame: FrameType,
+    ) -> None:
+        """Note a ``cas``, the last access, which puts ``new`` if ``old`` is as expected."""
         self.swaps.add(self._clock.position - 1)
-        self.check()
-        number = self._clock.number
-        here = number, array.name, index
-        guess = self._guess.pop(here, None)
-        if guess is not None and self._clock.sites.retries(site):
-            self.guesses.add(guess)
-        if done:
-            self._failed.pop(here, None)
+        number, where = self._clock.number, self._where(array, index)
+        here, key = (number, array.name, index), (number, site, array.name, index)
+        guess, (read, since) = self._guess.pop(here, None), self._last.get(here, (None, 0))
+        self._last[here] = old, self._clock.position
+        update = self._update(frame)
+        if update.retry >= Retry.LIMITED:
+            self.check()
+            if guess is not None:
+                self.guesses.add(guess)
+        if expected == new:  # it only reads
             return
-        key = number, site, array.name, index
+        if old == expected:
+            self._put[where][new] = self._clock.position
+            self._failed.pop(here, None)
+            if update.retry != Retry.NEVER:
+                self.lost.pop((number, site), None)
+            return
         self._failed[here] = Try(array, index, expected, key)
+        helped = update.walks or self._put[where].get(new, 0) > since
+        if read == expected and update.retry != Retry.UNTIL_DONE:
+            if update.computed or not helped:
+                what = "this cas, which fails then, is not tried again"
+                self._lose(array, key, expected, what)
+
+    def _lose(self, array: Any, key: Key, read: Any, did: str) -> None:
+        number, site, _, index = key
+        at = array.check(array.whole_index(index), site)
+        self.lost[number, site] = Lost(read, array.address(at) % (1 << SIZE_SHIFT), key, did)
+
+    def _update(self, frame: FrameType | None) -> Update:
+        """What the text says of the atomic that this frame calls, or its callers' text."""
+        found = Update()
+        while frame is not None:
+            code, offset = frame.f_code, frame.f_lasti
+            if self._clock.sites.knows(code):
+                where = id(code), offset
+                if (update := self._updates.get(where)) is None:
+                    one = instruction(code, offset)
+                    update = self._updates[where] = update_of(code, one, code.co_filename)
+                computed, walks = found.computed or update.computed, found.walks or update.walks
+                found = Update(update.retry, computed, walks)
+                if update.retry != Retry.RETURNED:
+                    return found
+            frame = frame.f_back
+        return found._replace(retry=Retry.NEVER)
 
     def undefined(self, own: Any, what: str, site: int, thread: int) -> Any:
         """The number that a lane reads from one that does not take part: its own, as on many GPUs,
@@ -164,15 +246,14 @@ class Asked:
             ):
                 self._settle(self._failed.pop(name))
 
-    def without_lock(self) -> list[Try]:
-        """The threads that went on without a lock which others have freed."""
+    def settle(self) -> None:
+        """Look at the locks in global memory, as the launch leaves them."""
         while self._failed:
             self._settle(self._failed.popitem()[1])
-        return self._without
 
     def _settle(self, one: Try) -> None:
         if one.array.host[one.index] == one.expected:
-            self._without.append(one)
+            self.without_lock.append(one)
 
 
 def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
@@ -190,6 +271,7 @@ def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
     names, hosts = [array.name for array in arrays], [array.host for array in arrays]
     before = [host.copy() for host in hosts]
     launch.run()
+    launch.asked.settle()
     asked, tells = launch.asked, bool(launch.fenced or launch.asked.swaps)
     orders = [Order(True, (0, 1))] * tells
     orders += [Order(True, patience=PATIENCE)] * bool(asked.answers)
@@ -201,26 +283,80 @@ def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
     orders += [Order(undefined=1), Order(undefined=-1)] * bool(asked.undefined_at)
     orders += [Order(parted=True)] * (launch.parts is not None)
     kept = after = [host.copy() for host in hosts] if orders else []
-    for order in orders:
+
+    def run_again(order: Order) -> tuple[Launch, list[np.ndarray]]:
+        """The launch in that order, and what it leaves in the arrays; these keep what they had."""
         _fill(hosts, before)
         try:
             other = again(order)
             other.reports.order = ", seen in another order of the threads"
             other.run()
-            if order.undefined and _difference(names, after, hosts, before, set()):
-                _report_undefined(launch, other)
-            chaotic = {key[2] for key in (*asked.answers, *other.asked.answers)}
-            outcome = _difference(names, after, hosts, before, chaotic)
-            if outcome and order.parted:
-                what = f"{PARTED} that have parted may not be named: {outcome}"
-                other.reports.add("depends on order", what, launch.parts, 0)
-                other.reports.raise_any(ended=False)
-            elif outcome:
-                _report(launch, other, outcome)
-            if order.backwards:
-                kept = [host.copy() for host in hosts]
+            other.asked.settle()
+            return other, [host.copy() for host in hosts]
         finally:
             _fill(hosts, kept)
+
+    backwards: list[np.ndarray] | None = None  # what is left by one thread after the other
+    interleaved = []  # runs that may have lost updates
+    for order in orders:
+        other, found = run_again(order)
+        if order.undefined and _difference(names, after, found, before, set()):
+            _report_undefined(launch, other)
+        chaotic = {key[2] for key in (*asked.answers, *other.asked.answers)}
+        outcome = _difference(names, after, found, before, chaotic)
+        if outcome and order.parted:
+            what = f"{PARTED} that have parted may not be named: {outcome}"
+            other.reports.add("depends on order", what, launch.parts, 0)
+            other.reports.raise_any(ended=False)
+        elif outcome:
+            _report(launch, other, outcome)
+        if order.backwards:
+            kept = found
+            _fill(hosts, kept)
+            if not order.slow:
+                backwards = found
+        if order.slow and other.asked.lost:
+            interleaved.append((other, found))
+    if interleaved and backwards is None:
+        _, backwards = run_again(Order(True))
+    for other, found in interleaved:
+        assert backwards is not None
+        _report_lost(other, names, after, backwards, found)
+
+
+def _report_lost(
+    other: Launch,
+    names: list[str],
+    forwards: list[np.ndarray],
+    backwards: list[np.ndarray],
+    interleaved: list[np.ndarray],
+) -> None:
+    """Raise ``SimulationError`` if the run ``other``, which left the numbers ``interleaved``, has
+    lost an update: if its element becomes the same in both orders of one thread after the other,
+    and not in this one."""
+    for lost in other.asked.lost.values():
+        span = other.log.span_at(lost.address)
+        if lost.address < GLOBAL or span.name not in names:
+            continue
+        (index, _), which = span.split(lost.address), names.index(span.name)
+        first, last, now = (run[which][index] for run in (forwards, backwards, interleaved))
+        scale = _largest(forwards[which])
+        if not _alike(first, last, scale) or _alike(first, now, scale):
+            continue
+        number, site, _, _ = lost.key
+        element = _element((number, site, span.name, index))
+        what = f"a thread reads {lost.read} from {element}, another thread changes it, and"
+        what += f" {lost.did}: {element} becomes {first}, and {now} in another order"
+        block = other.reports.block(number // other.block_size)
+        other.reports.add("depends on order", what, site, number, block=block)
+        other.reports.raise_any(ended=False)
+
+
+def _alike(one: Any, two: Any, scale: float) -> bool:
+    """Whether two numbers are the same, or would be but for the order of a sum."""
+    if getattr(one, "dtype", np.dtype(object)).kind in "fc":
+        return bool(np.isclose(one, two, 0, scale * TOLERANCE, equal_nan=True))
+    return bool(one == two)
 
 
 def _report(launch: Launch, other: Launch, outcome: str) -> None:
@@ -243,7 +379,7 @@ def _report_undefined(launch: Launch, other: Launch) -> None:
 
 def _evidence(launch: Launch, other: Launch) -> tuple[str, Key] | None:
     """What a thread did not wait for, in words, and where."""
-    for failed in (*other.asked.without_lock(), *launch.asked.without_lock()):
+    for failed in (*other.asked.without_lock, *launch.asked.without_lock):
         said = f"a thread goes on without the lock {_element(failed.key)}"
         return f"{said}, which another thread frees later", failed.key
     one, two = launch.asked, other.asked

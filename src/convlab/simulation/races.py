@@ -155,16 +155,14 @@ class Race:
 
     def _guesses_as_atomics(self, accesses: Accesses) -> Accesses:
         """A plain read for a guess is as good as an atomic one: the thread's next access there is a
-        ``max`` or ``min``, or a ``cas`` tried over and over, which does no harm if others came
-        between. Another thread that reads at that line may find that it need not; but one that
-        polls there has no atomic."""
+        ``max`` or ``min``, or a ``cas`` that a loop tries until it succeeds, which does no harm if
+        others came between. Another thread that reads at that line may find that it need not; but
+        one that polls there has no atomic."""
         if not self.checks:
             return accesses
         address, thread = accesses.address, accesses.thread
         site = self._sites.one_each(accesses.site)
         check, read = np.isin(accesses.position, [*self.checks]), accesses.kind == READ
-        swaps = np.unique(site[np.isin(accesses.position, [*self.swaps])]).tolist()
-        check &= ~np.isin(site, [one for one in swaps if not self._sites.retries(one)])
         order = np.lexsort((accesses.position, thread, address))
         now, then = order[:-1], order[1:]
         same_place = (address[now] == address[then]) & (thread[now] == thread[then])

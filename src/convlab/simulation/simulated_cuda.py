@@ -349,7 +349,7 @@ class _Atomic:
                 asked.check()
             gives_way = asked.gives_way
             if new != old:
-                asked.change(array, index, site, sys._getframe(1), kind == EXCHANGE)
+                asked.change(array, index, site, old, new, sys._getframe(1), kind == EXCHANGE)
             elif asked.read(array, index, site, old, sys._getframe(1)):
                 gives_way = True  # it polls, in a loop of any kind
             if gives_way:
@@ -363,12 +363,15 @@ class _Atomic:
         expected, value = converted(expected, array.dtype), converted(value, array.dtype)
         site = site_of(depth)
         old = array.update(index, lambda old: value if old == expected else old, site)
-        asked = self._cuda.asked
-        asked.swap(array, index, site, expected, old == expected)
-        if old == expected != value:
-            asked.change(array, index, site, sys._getframe(depth), False)
+        asked, frame = self._cuda.asked, sys._getframe(depth)
+        asked.swap(array, index, site, expected, old, value, frame)
         # Perhaps it is a lock that another thread holds: let that run.
-        if old != expected or asked.gives_way:
+        gives_way = old != expected or asked.gives_way
+        if expected == value:  # it only reads
+            gives_way = asked.read(array, index, site, old, frame) or asked.gives_way
+        elif old == expected:
+            asked.change(array, index, site, old, value, frame, False)
+        if gives_way:
             self._cuda.hub(Request(YIELD, site))
         return old
 

@@ -50,18 +50,6 @@ class Sites:
                 found = f"the {kind} in line {begin} of {Path(code.co_filename).name}"
         return found
 
-    def retries(self, site: int) -> bool:
-        """Whether the call at this site is in a ``while`` loop or its condition and its result is
-        used."""
-        code = self._code(site)
-        if code is None or ignores_result(code, site - id(code)):
-            return False
-        line = self.line(site)[1]
-        return any(
-            kind == "while" and (begin == line or line in within)
-            for kind, begin, within in _blocks(code, code.co_filename)
-        )
-
     def together_in_branch(self, site: int, other: int) -> bool:
         """Whether an ``if`` of the kernel contains both sites and all that may run between them: a
         line that follows itself in a loop only if the ``if`` contains the loop. True in a device
