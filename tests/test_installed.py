@@ -121,3 +121,70 @@ def test_what_is_missing_comes_from_where_convlab_came_from(run, wheel, argument
     assert (required.name, required.extras) == ("cuda-convlab", {extra})
     assert required.url == wheel.as_uri()
     assert not re.search(r"\bmake\b| -e ", told.stderr)
+
+
+# What a type checker says of programs that use the installed package.
+
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
+KINDS = """\
+from typing import assert_type
+
+import numpy as np
+from numpy.typing import NDArray
+
+import convlab
+
+def of_any(images: NDArray[np.float32], filters: NDArray[np.float32]) -> NDArray[np.float32]:
+    plan = convlab.plan(convlab.ConvProblem(1, 3, 8, 8, 4, 3), "s12")
+    assert_type(plan(images, filters, images, filters), NDArray[np.float32])
+    assert_type(plan.for_weight(filters)(images, images), NDArray[np.float32])
+    assert_type(convlab.conv1d(images, filters, bias=images, stride=2), NDArray[np.float32])
+    assert_type(convlab.conv3d(images, filters, padding="same", dilation=1), NDArray[np.float32])
+    assert_type(convlab.unfold_einsum(images, filters, padding=((0, 1), 2)), NDArray[np.float32])
+    return convlab.conv2d(images, filters, images, out=images, stage="s05")
+"""
+MISTAKES = (
+    ("convlab.conv2d([[1.0]], [[2.0]])", 'cannot be "list[list[float]]"'),
+    ("convlab.conv2d(images, images, pading=1)", 'Unexpected keyword argument "pading"'),
+    ('convlab.conv2d(images, images, padding="sane")', 'Argument "padding"'),
+    ("convlab.conv2d(images, images).copy_to_host()", 'has no attribute "copy_to_host"'),
+    ("convlab.konv2d(images, images)", 'Module has no attribute "konv2d"'),
+)
+
+
+@pytest.fixture
+def check_types(run: Run, tmp_path: Path) -> Callable[[str], str]:
+    """Checks a program as its author would, with the installed package's types; the errors."""
+    installed = run("python", "-c", "import sys; print(sys.executable)").stdout.strip()
+
+    def check(program: str) -> str:
+        (tmp_path / "program.py").write_text(program, encoding="utf-8")
+        words = ["-m", "mypy", "--strict", "--config-file=", "--python-executable", installed]
+        command = [sys.executable, *words, "--cache-dir", ROOT / ".mypy_cache/installed"]
+        told = subprocess.run(
+            [*map(str, command), "program.py"], cwd=tmp_path, env=ALONE, capture_output=True,
+            text=True,
+        )  # fmt: skip
+        assert told.returncode in (0, 1), told.stdout + told.stderr
+        return told.stdout
+
+    return check
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/getting-started.md"])
+def test_the_examples_pass_a_strict_type_checker(check_types, page):
+    (example,) = FENCE.findall((ROOT / page).read_text(encoding="utf-8"))
+    (name,) = re.findall(r"^(\w+) = convlab\.conv2d", example, re.M)
+    kind = f"import numpy.typing, typing\ntyping.assert_type({name}, np.typing.NDArray[np.float32])"
+    assert check_types(f"{example}\n{kind}\n").startswith("Success: no issues found")
+
+
+def test_what_goes_in_comes_out(check_types):
+    assert check_types(KINDS).startswith("Success: no issues found")
+
+
+def test_mistakes_have_types(check_types):
+    head = "import numpy as np, convlab\nimages = np.ones((1, 1, 3, 3), np.float32)\n"
+    told = check_types(head + "\n".join(line for line, _ in MISTAKES)).splitlines()
+    for number, (line, said) in enumerate(MISTAKES, 3):
+        assert any(f"program.py:{number}: error:" in one and said in one for one in told), line

@@ -50,7 +50,7 @@ NARROW = {
     "simulation": "arguments problem device stage",
     "engines": "arguments compilers installing problem device stage simulation",
     "tuned": "compilers files problem stage stages",
-    "plans": "arguments problem gradient stage stages engines tuned",
+    "plans": "arguments arrays problem gradient stage stages engines tuned",
     "api": "arguments arrays problem stage stages engines plans",
     "torch": "arguments arrays problem gradient stage stages engines plans",
     "shell": "arguments files interrupts problem workloads stage stages engines ladder doctor",

@@ -41,11 +41,13 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"convlab.{module}"), name)
-    raise AttributeError(f"module 'convlab' has no attribute {name!r}")
+if not TYPE_CHECKING:  # or a type checker would take any name
+
+    def __getattr__(name: str) -> Any:
+        for module, names in _MODULES.items():
+            if name in names:
+                return getattr(import_module(f"convlab.{module}"), name)
+        raise AttributeError(f"module 'convlab' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -15,12 +15,13 @@ import numpy as np
 
 from convlab.arguments import (
     IntOrEach,
+    Padding,
     Windows,
     integer,
     shown,
     windows_of,
 )
-from convlab.arrays import Placement, dtype_name, extent, on_gpu, on_host, placement_of
+from convlab.arrays import ArrayT, Placement, dtype_name, extent, on_gpu, on_host, placement_of
 from convlab.engines import Engine, choose
 from convlab.plans import Plan, announced, check_fits, plan
 from convlab.problem import ConvProblem
@@ -32,39 +33,40 @@ KEPT_PLANS, KEPT_BYTES = 16, 2**28  # of a thread's last calls on a GPU; bytes o
 
 
 def conv1d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
+    input: ArrayT,
+    weight: ArrayT,
+    bias: ArrayT | None = None,
     stride: IntOrEach = 1,
-    padding: Any = 0,
+    padding: Padding = 0,
     dilation: IntOrEach = 1,
     groups: int = 1,
     *,
     stage: str = "auto",
     tile: Tile | None = None,
     engine: str = "auto",
-    out: Any = None,
-) -> Any:
+    out: ArrayT | None = None,
+) -> ArrayT:
     """1-D convolution of ``[N_i, C_i, W_i]`` with ``[C_o, C_i / groups, W_f]``, as PyTorch's
     ``F.conv1d``: a 2-D convolution of height 1. All else is as in :func:`conv2d`."""
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
-    return _convolve(1, arrays, settings, stage, tile, engine)
+    result: ArrayT = _convolve(1, arrays, settings, stage, tile, engine)
+    return result
 
 
 def conv2d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
+    input: ArrayT,
+    weight: ArrayT,
+    bias: ArrayT | None = None,
     stride: IntOrEach = 1,
-    padding: Any = 0,
+    padding: Padding = 0,
     dilation: IntOrEach = 1,
     groups: int = 1,
     *,
     stage: str = "auto",
     tile: Tile | None = None,
     engine: str = "auto",
-    out: Any = None,
-) -> Any:
+    out: ArrayT | None = None,
+) -> ArrayT:
     """2-D convolution (cross-correlation) with the meaning of PyTorch's ``F.conv2d``.
 
     ``input`` is float32 of shape (N_i, C_i, H_i, W_i), or (C_i, H_i, W_i) for one image, ``weight``
@@ -90,29 +92,31 @@ def conv2d(
     ``convlab.torch.Conv2d`` instead.
     """
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
-    return _convolve(2, arrays, settings, stage, tile, engine)
+    result: ArrayT = _convolve(2, arrays, settings, stage, tile, engine)
+    return result
 
 
 def conv3d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
+    input: ArrayT,
+    weight: ArrayT,
+    bias: ArrayT | None = None,
     stride: IntOrEach = 1,
-    padding: Any = 0,
+    padding: Padding = 0,
     dilation: IntOrEach = 1,
     groups: int = 1,
     *,
     stage: str = "auto",
     tile: Tile | None = None,
     engine: str = "auto",
-    out: Any = None,
-) -> Any:
+    out: ArrayT | None = None,
+) -> ArrayT:
     """3-D convolution of ``[N_i, C_i, D_i, H_i, W_i]`` with ``[C_o, C_i / groups, D_f, H_f, W_f]``,
     as PyTorch's ``F.conv3d``. It is a 2-D convolution with one image for each output plane; the
     image's channels are copies of the D_f input planes that the output plane sees. All else is as
     in :func:`conv2d`."""
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
-    return _convolve(3, arrays, settings, stage, tile, engine)
+    result: ArrayT = _convolve(3, arrays, settings, stage, tile, engine)
+    return result
 
 
 class _Call(NamedTuple):
@@ -299,7 +303,7 @@ def _run_groups(problem: ConvProblem, tensors: tuple[Any, ...], out: Any, asked:
     one, empty = ready.problem, asked.engine.empty
     shapes = one.input_shape, one.weight_shape, (C_o,)
     pairs = zip(tensors, shapes, strict=True)
-    own = [None if tensor is None else empty(shape) for tensor, shape in pairs]
+    own: list[Any] = [None if tensor is None else empty(shape) for tensor, shape in pairs]
     part = empty(one.output_shape)
     with announced(ready, calls=groups):
         for g in range(groups):

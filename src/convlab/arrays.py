@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from convlab.arguments import shown
 from convlab.installing import how_to_install
+
+
+class Array(Protocol):
+    """An array of any library, as far as type checkers need to know it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements along each axis."""
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the elements, as the library names it."""
+
+
+# One library's arrays: what goes in comes out.
+ArrayT = TypeVar("ArrayT", bound=Array)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from convlab.arguments import check_memory, duration, progress, say, shown
+from convlab.arrays import Array, ArrayT
 from convlab.engines import Engine, EngineUnavailable, address_of, check_aligned, choose
 from convlab.gradient import Gradient, Problem
 from convlab.problem import ConvProblem
@@ -98,14 +99,14 @@ class Plan:
 
     def __call__(
         self,
-        input: Any,
-        weight: Any,
-        out: Any,
-        bias: Any = None,
+        input: Array,
+        weight: Array,
+        out: ArrayT,
+        bias: Array | None = None,
         *,
         stream: Any = None,
-        workspace: Sequence[Any] = (),
-    ) -> Any:
+        workspace: Sequence[Array] = (),
+    ) -> ArrayT:
         """Write the convolution of ``input`` and ``weight`` to ``out`` and return ``out``.
 
         All are the engine's arrays: float32, C-contiguous, starting at a multiple of 16 bytes, of
@@ -131,14 +132,24 @@ class Plan:
         return out
 
     def steps(
-        self, input: Any, weight: Any, out: Any, bias: Any = None, workspace: Sequence[Any] = ()
+        self,
+        input: Array,
+        weight: Array,
+        out: Array,
+        bias: Array | None = None,
+        workspace: Sequence[Array] = (),
     ) -> list[Callable[[Any], None]]:
         """For each step a function that takes a stream, in the order of ``program.launches``."""
         bound = self.bound(input, weight, out, bias, workspace)
         return [partial(start, got) for start, (_, got) in zip(self._starts, bound, strict=True)]
 
     def bound(
-        self, input: Any, weight: Any, out: Any, bias: Any = None, workspace: Sequence[Any] = ()
+        self,
+        input: Array,
+        weight: Array,
+        out: Array,
+        bias: Array | None = None,
+        workspace: Sequence[Array] = (),
     ) -> list[tuple[Step, list[Any]]]:
         """Each step, in order, with the arrays that it gets."""
         bias = self._no_bias if bias is None else bias
@@ -147,7 +158,9 @@ class Plan:
         arrays |= self._own | {buffer.name: array for buffer, array in lent}
         return [(step, _arguments(step, arrays)) for step in self.program.launches]
 
-    def for_weight(self, weight: Any, bias: Any = None, *, stream: Any = None) -> PlanForWeight:
+    def for_weight(
+        self, weight: Array, bias: Array | None = None, *, stream: Any = None
+    ) -> PlanForWeight:
         """A plan called as ``(input, out, *, stream=None)`` for inference, where weight and bias
         are constant: the layout transform of the filter runs now, once, on ``stream``.
 
@@ -190,10 +203,10 @@ class PlanForWeight:
     steps."""
 
     plan: Plan
-    weight: Any
-    bias: Any
+    weight: Array
+    bias: Array | None
 
-    def __call__(self, input: Any, out: Any, *, stream: Any = None) -> Any:
+    def __call__(self, input: Array, out: ArrayT, *, stream: Any = None) -> ArrayT:
         """Write the convolution of ``input`` to ``out`` and return ``out``, as a plan does."""
         return self.plan(input, self.weight, out, self.bias, stream=stream)
 

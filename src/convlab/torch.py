@@ -185,7 +185,7 @@ def _compute(
         return first.new_zeros(tuple(shape))
     chosen = choose(engine)
     if not chosen.is_gpu:
-        arrays = (None if t is None else t.numpy(force=True).copy("C") for t in tensors)
+        arrays: list[Any] = [None if t is None else t.numpy(force=True).copy("C") for t in tensors]
         input, weight, *bias = arrays
         ready = Plan(problem, _stage(stage, chosen, problem), None, chosen)
         made = ready(input, weight, chosen.empty(problem.output_shape), *bias)
@@ -202,7 +202,8 @@ def _on_gpu(
     number = torch.cuda.current_device() if device is None else device.index
     with torch.cuda.device(number), cuda.gpus[number]:
         ready = _ready(number, problem, stage, engine)
-        input, weight, *bias = (None if t is None else _whole(t, number) for t in tensors)
+        whole: list[Any] = [None if t is None else _whole(t, number) for t in tensors]
+        input, weight, *bias = whole
         shapes = problem.output_shape, *(buffer.shape for buffer in ready.program.buffers)
         output, *workspace = (torch.empty(shape, device=number) for shape in shapes)
         stream = torch.cuda.current_stream().cuda_stream

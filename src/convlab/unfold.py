@@ -30,20 +30,20 @@ from convlab.arguments import (
     shown,
     windows_of,
 )
-from convlab.arrays import check_dense, check_unmasked, compat, dtype_name
+from convlab.arrays import ArrayT, check_dense, check_unmasked, compat, dtype_name
 
 HALVES = ("float16", "bfloat16")  # whose sums are kept in float32
 DTYPES = (*HALVES, "float32", "float64", "complex64", "complex128")
 
 
 def unfold_einsum(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
+    input: ArrayT,
+    weight: ArrayT,
+    bias: ArrayT | None = None,
     stride: IntOrEach = 1,
     padding: Padding = 0,
     dilation: IntOrEach = 1,
-) -> Any:
+) -> ArrayT:
     """The convolution (cross-correlation) of ``[N, C_i, *S]`` with ``[C_o, C_i, *kernel]``, plus
     ``bias[C_o]``: what PyTorch's ``conv1d``, ``conv2d`` and ``conv3d`` give, in any number of
     dimensions, as an array of the same library and dtype.
@@ -66,7 +66,8 @@ def unfold_einsum(
     if bias is not None:
         added = xp.reshape(xp.astype(bias, sums, copy=False), (1, C_o, *[1] * len(kernel)))
         folded = folded + added
-    return xp.astype(folded, dtype, copy=False)
+    result: ArrayT = xp.astype(folded, dtype, copy=False)
+    return result
 
 
 def unfold(
