@@ -10,6 +10,7 @@ from numba import cuda, float32
 
 from convlab.device import commit_copies, copy_async, copy_async4, wait_copies
 from convlab.engines.simulator import Simulator
+from convlab.simulation.memory_rules import changes, packed
 from convlab.tracing import trace
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -236,3 +237,16 @@ def test_kernels_of_numba_s_documentation_are_traced_as_they_stand(case: Case) -
         assert launch.total(f"fewest_{count}") <= launch.total(count)
     shown = {line for lines in launch.source.values() for line in lines}
     assert {access.line for access in launch.accesses} <= shown
+
+
+@pytest.mark.parametrize("bits", [(), (3, 0, 5), (40, 20, 20), (61, 61), (8, 60, 1, 30, 30, 5)])
+def test_packed_keys_sort_and_group_as_the_keys_themselves(bits) -> None:
+    rng = np.random.default_rng(0)
+    for size in (0, 1, 500):
+        keys = [rng.integers(-(2**n) // 2, 2**n, size) for n in (1, *bits)]
+        fewer = packed(*keys)
+        order = np.lexsort(keys[::-1])
+        np.testing.assert_array_equal(np.lexsort(fewer[::-1]), order)
+        new = (changes(*(key[order] for key in some)) for some in (fewer, keys))
+        np.testing.assert_array_equal(*new)
+    assert len(packed(*keys)) == 1 or sum(bits) > 62

@@ -7,9 +7,10 @@ the instructions lie two bytes apart inside the code object, so each gets its ow
 cost. Entries of atomics, of async copies and of wide accesses have negative sites, which hold the
 kind and how many elements too: :meth:`AccessLog.add`. Where bytes are seen as elements of another
 size than their array's, as through ``view`` or as fields of a record, the address carries that
-size: :meth:`AccessLog.sized`. Which thread it was stands in ``marks``, once
-for each time that a thread is switched to, and on which path in ``path_marks``. Both are numbers in
-a row: tuples by the million would take longer to keep and to read.
+size: :meth:`AccessLog.sized`. Which thread it was stands in ``marks``, once for each time that a
+thread is switched to, as numbers in a row: tuples by the million would take longer to keep and to
+read. Where requests of warps are asked for, ``paths`` has the path of each entry: threads access
+memory less often than they begin iterations of loops, so noting it there would take longer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import builtins
 import itertools
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +39,7 @@ EXCHANGE = ATOMIC + SETS
 WARP = 32
 WORD = 4  # bytes of a float32, of which all wide accesses are
 SIZE_SHIFT = 40  # the bits of an address in the log above these are the bytes of its element
+ITERATION_BITS = 32  # the lower bits of a path, which count the iterations of its innermost loop
 
 
 @dataclass(frozen=True)
@@ -156,16 +159,19 @@ class Clock:
 
 @dataclass
 class AccessLog:
-    """The accesses of a launch since it was last cleared; ``start`` came before."""
+    """The accesses of a launch since it was last cleared; ``start`` came before. If it
+    ``keeps_paths``, ``path`` is that of the running thread."""
 
     block_size: int
+    keeps_paths: bool = False
+    path: int = 0
     start: int = 0
     addresses: list[int] = field(default_factory=list)
     sites: list[int] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)  # of the stores, in their order
     # First entry, thread, phase, epoch, over and over.
     marks: list[int] = field(default_factory=list)
-    path_marks: list[int] = field(default_factory=list)  # first entry, path; empty if not kept
+    paths: list[int] = field(default_factory=list)  # of each entry; empty if not kept
     spans: list[Span] = field(default_factory=list)
     mixed: bool = False  # elements of several sizes share bytes
     _columns: Accesses | None = None
@@ -176,6 +182,8 @@ class AccessLog:
         """An entry of any kind, of ``count`` elements; ``values`` are those of a store. Arrays
         write usual loads and stores themselves, to be quick."""
         self.addresses.append(address)
+        if self.keeps_paths:
+            self.paths.append(self.path)
         self.sites.append(-(site << 13 | count << 6 | kind))
         if values:
             self.values.extend(values)
@@ -205,13 +213,12 @@ class AccessLog:
     def clear(self) -> None:
         """Forget the accesses; the spans stay."""
         self.start += len(self.addresses)
-        for column in (self.addresses, self.sites, self.values, self.marks, self.path_marks):
+        for column in (self.addresses, self.sites, self.values, self.marks, self.paths):
             column.clear()
         self._columns = None
 
     def forget_half_an_entry(self) -> None:
-        """Have only whole entries, after Ctrl-C in the middle of one. Loops and calls that it ended
-        have noted what comes after the half one."""
+        """Have only whole entries, after Ctrl-C in the middle of one."""
         self._cut(len(self.sites))
         try:
             self.columns()
@@ -220,9 +227,8 @@ class AccessLog:
 
     def _cut(self, entries: int) -> None:
         """Forget the entries from there on."""
-        del self.addresses[entries:], self.sites[entries:]
-        for marks, width in (self.marks, 4), (self.path_marks, 2):
-            marks[::width] = [min(first, entries) for first in marks[::width]]
+        del self.addresses[entries:], self.sites[entries:], self.paths[entries:]
+        self.marks[::4] = [min(first, entries) for first in self.marks[::4]]
 
     def columns(self) -> Accesses:
         """The entries as arrays, which several callers share: the same ones until ``clear``."""
@@ -234,12 +240,14 @@ class AccessLog:
         raw = -sites[special]
         sites &= ~1
         kinds[special], counts[special], sites[special] = raw & 63, raw >> 6 & 127, raw >> 13
-        thread, phase, epoch = _spread(self.marks, 4, len(sites))
+        first, thread, phase, epoch = _array(self.marks).reshape(-1, 4).T
         block, of_block = np.divmod(thread, self.block_size)
-        (path,) = _spread(self.path_marks or [0, 0], 2, len(sites))
+        warp = block * WARP + of_block // WARP
+        entries = np.diff(first, append=len(sites))  # of each mark
+        where = (np.repeat(of, entries) for of in (thread, block, warp, phase, epoch))
+        path = _array(self.paths) if self.keeps_paths else np.zeros(len(sites), np.int64)
         position = np.arange(self.start, self.start + len(sites))
-        where = thread, block, block * WARP + of_block // WARP, phase, epoch, path, position
-        columns: list[np.ndarray] = [_array(self.addresses), sites, kinds, *where]
+        columns: list[np.ndarray] = [_array(self.addresses), sites, kinds, *where, path, position]
         if len(special):
             columns = [np.repeat(column, counts) for column in columns]
             number = within(counts)
@@ -268,18 +276,11 @@ def _array(numbers: list[int]) -> np.ndarray:
     return np.fromiter(numbers, np.int64, len(numbers))
 
 
-def _spread(rows: list[int], width: int, entries: int) -> Iterator[np.ndarray]:
-    """For each of ``entries`` what the row that begins at it or before says: its columns but the
-    first, where the row begins. Rows have ``width`` numbers."""
-    first, *columns = _array(rows).reshape(-1, width).T
-    lengths = np.diff(first, append=entries)
-    return (np.repeat(column, lengths) for column in columns)
-
-
 # A GPU runs the lanes of a warp together: lanes that are in the same iteration of the same loops,
 # in the same calls, execute an instruction at once, and wait for each other after a branch. A path
 # is the number of such a position. Two lanes with equal paths are in equal iterations of all loops
-# around them, so that one lane's third iteration is not taken for another's second.
+# around them, so that one lane's third iteration is not taken for another's second. Each loop or
+# call on a path has a multiple of 2**32, to which a loop adds the iteration.
 
 
 class EndlessLoop(RuntimeError):
@@ -331,64 +332,57 @@ class Loops:
 
 
 class Paths(Loops):
-    """The paths of a launch's threads. ``log`` hears where in it that of the running one changes;
-    ``loops`` counts iterations, if it is given."""
+    """The paths of a launch's threads. ``log.path`` is that of the running one; ``loops`` counts
+    iterations, if it is given."""
 
     def __init__(self, log: AccessLog, loops: Loops | None) -> None:
         self._loops = loops
-        self.now = 0
-        self.running = 0
-        self.addresses, self.marks = log.addresses, log.path_marks
-        self.numbers = itertools.count(1)  # of paths that no thread has been on
+        self._log = log
+        log.keeps_paths = True
+        self._thread = 0
         self._of: dict[int, int] = defaultdict(int)  # by thread of the launch
-        # By the path outside and the site: those of a loop's iterations, in their order as far as
-        # they are known, and a call's.
-        self.iterations: dict[tuple[int, int], list[int]] = defaultdict(list)
-        self._calls: dict[tuple[int, int], int] = defaultdict(lambda: next(self.numbers))
+        numbers = itertools.count(1 << ITERATION_BITS, 1 << ITERATION_BITS)
+        # By the path outside and the site of a loop or call: where its own paths begin.
+        self._inner: dict[tuple[int, int], int] = defaultdict(lambda: next(numbers))
 
     def enter(self, thread: int) -> None:
         """Another thread runs from here on."""
-        self._of[self.running] = self.now
-        self.running = thread
-        self.to(self._of[thread])
-
-    def to(self, path: int) -> None:
-        """The running thread is there from here on."""
-        self.now = path
-        self.marks.extend((len(self.addresses), path))
+        self._of[self._thread] = self._log.path
+        self._thread = thread
+        self._log.path = self._of[thread]
 
     def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A device function that knows where it was called."""
-        calls, note, addresses = self._calls, self.marks.extend, self.addresses
+        log, all_inner, getframe = self._log, self._inner, sys._getframe
+        # An instruction has several sites (:func:`~convlab.simulation.sites.instruction`). Which
+        # one stands for them is looked up once for each.
+        known: dict[tuple[int, int], int] = {}
 
         def called(*arguments: Any) -> Any:
-            outer = self.now
-            self.now = inner = calls[outer, site_of(1)]
-            note((len(addresses), inner))  # `to`, written out
+            outer, frame = log.path, getframe(1)
+            here = outer, id(frame.f_code) + frame.f_lasti
+            try:
+                log.path = known[here]
+            except KeyError:
+                log.path = known[here] = all_inner[outer, site_of(1)]
             try:
                 return function(*arguments)
             finally:
-                self.now = outer
-                note((len(addresses), outer))
+                log.path = outer
 
         return called
 
     def run(self, site: int, steps: Iterable[int]) -> Iterator[int]:
         """The steps of one loop of one thread, whose iterations are noted."""
-        outer = self.now
-        iterations = self.iterations[outer, site]
-        # Every iteration of every thread comes by here: `to`, written out.
-        note, addresses = self.marks.extend, self.addresses
+        log = self._log
+        outer = log.path
         counted = steps if self._loops is None else self._loops.run(site, steps)
         try:
-            for iteration, step in enumerate(counted):
-                if iteration == len(iterations):  # nobody has been there yet
-                    iterations.append(next(self.numbers))
-                self.now = path = iterations[iteration]
-                note((len(addresses), path))
+            # Every iteration of every thread comes by here, so nothing else is done.
+            for log.path, step in enumerate(counted, self._inner[outer, site]):
                 yield step
         finally:  # after `break` and `return` too
-            self.to(outer)
+            log.path = outer
 
 
 class Loop:

@@ -186,12 +186,16 @@ class Memory:
         address += "".join(f" + i{axis} * {step}" for axis, step in enumerate(steps))
         read = written = loaded = stored = ""
         if self.log is not None:
-            log = f"frame = getframe(1); log_address({address}); log_site({SITE}"
+            path = "log_path(log.path); " if self.log.keeps_paths else ""
+            log = f"frame = getframe(1); log_address({address}); {path}log_site({SITE}"
             read, written = f"{log}); ", f"{log} + 1); log_value(value); "
-            log = f"frame = getframe(2); log_address(BASE + 4 * first); log_site(-({SITE} << 13 | "
+            log = f"frame = getframe(2); log_address(BASE + 4 * first); {path}"
+            log += f"log_site(-({SITE} << 13 | "
             loaded = f"{log}count << 6 | {READ})); "  # as AccessLog.add
             stored = f"{log}4 << 6 | {WRITE})); log_values(values); "
+            closed["log"] = self.log
             closed["log_address"] = self.log.addresses.append
+            closed["log_path"] = self.log.paths.append
             closed["log_site"] = self.log.sites.append
             closed["log_value"] = self.log.values.append
             closed["log_values"] = self.log.values.extend

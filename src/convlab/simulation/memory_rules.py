@@ -31,6 +31,7 @@ from convlab.simulation.access_log import (
     ATOMIC,
     GLOBAL,
     ISSUED,
+    ITERATION_BITS,
     LANDED,
     READ,
     WIDE,
@@ -45,6 +46,7 @@ from convlab.simulation.sites import Sites
 SECTOR_BYTES = 32
 WORD_BYTES, BANKS = 4, 32
 WAVEFRONT_BYTES = WORD_BYTES * BANKS
+KEY_BITS = 63  # of an int64 that is not negative
 
 
 def changes(*keys: np.ndarray) -> np.ndarray:
@@ -56,10 +58,30 @@ def changes(*keys: np.ndarray) -> np.ndarray:
     return new
 
 
+def packed(*keys: np.ndarray) -> list[np.ndarray]:
+    """Fewer keys that sort as these integers do, because sorting takes its time for each key.
+    Neighbours share an integer as long as their ranges fit in it."""
+    if not len(keys[0]):
+        return list(keys)
+    shared: list[np.ndarray] = []
+    room = 0  # bits that the last one of them has left
+    for key in keys:
+        offset = key.astype(np.int64) - int(key.min())
+        bits = int(offset.max()).bit_length()
+        if shared and bits <= room:
+            shared[-1] = shared[-1] << bits | offset
+        else:
+            shared.append(offset)
+            room = KEY_BITS
+        room -= bits
+    return shared
+
+
 def _sorted(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The order that sorts by the first key, then the next, and where different ones begin."""
-    order = np.lexsort(keys[::-1])
-    return order, np.flatnonzero(changes(*(key[order] for key in keys)))
+    fewer = packed(*keys)
+    order = np.lexsort(fewer[::-1])
+    return order, np.flatnonzero(changes(*(key[order] for key in fewer)))
 
 
 @dataclass(frozen=True)
@@ -189,27 +211,36 @@ def requests_of(log: AccessLog, sites: Sites, loads_of: Mapping[tuple[str, int],
         accesses, span, width = accesses.take(keep), span[keep], width[keep]
     warp, lane = accesses.warp, (accesses.thread - accesses.block * log.block_size) % WARP
 
-    together = (accesses.site, accesses.path, accesses.epoch, accesses.phase)
-    position = np.arange(len(width))
-    order = np.lexsort((position, *together, accesses.thread))
-    time = np.empty(len(width), np.int64)
-    new = changes(*(key[order] for key in (*together, accesses.thread)))
-    time[order] = position - np.maximum.accumulate(np.where(new, position, 0))
-
-    order = np.lexsort((lane, time, *together, warp))
-    new = changes(*(key[order] for key in (time, *together, warp)))
-    begin = np.minimum.reduceat(position[order], np.flatnonzero(new)) if len(order) else position
-    rank = np.empty(len(begin), np.int64)
-    rank[np.argsort(begin)] = np.arange(len(begin))
-    request = np.empty(len(width), np.int64)
-    request[order] = rank[np.cumsum(new) - 1]
-
-    first = np.sort(begin)
-    by_request = np.lexsort((lane, request))
+    order, starts = _lanes_together(accesses, lane)
+    begin = np.minimum.reduceat(order, starts) if len(order) else order
+    by_begin = np.argsort(begin)
+    first = begin[by_begin]
+    lanes = np.diff(starts, append=len(order))[by_begin]
+    by_request = order[np.repeat(starts[by_begin], lanes) + within(lanes)]
+    request = np.repeat(np.arange(len(first)), lanes)
     kind = accesses.kind[first] & 3
     site = accesses.site[first] - (accesses.kind[first] & ISSUED != 0)
-    lanes = (column[by_request] for column in (request, lane, accesses.address, width))
-    return Requests(site, kind, span[first], warp[first], *lanes)
+    of_lanes = (column[by_request] for column in (lane, accesses.address, width))
+    return Requests(site, kind, span[first], warp[first], request, *of_lanes)
+
+
+def _lanes_together(accesses: Accesses, lane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The order that puts the lanes of each request next to each other, in ascending order, and
+    where requests begin in it."""
+    _, site = np.unique(accesses.site, return_inverse=True)
+    loop, iteration = accesses.path >> ITERATION_BITS, accesses.path % (1 << ITERATION_BITS)
+    together = accesses.warp, accesses.phase, accesses.epoch, loop, iteration, site
+    order = np.lexsort(packed(*together, lane)[::-1])
+    lane = lane[order]
+    new = changes(*(key[order] for key in packed(*together)))
+    # How often a thread has been at the same instruction, on the same path, before.
+    position, new_lane = np.arange(len(order)), changes(lane) | new
+    time = position - np.maximum.accumulate(np.where(new_lane, position, 0))
+    if time.any():
+        group = np.cumsum(new)
+        again = np.lexsort(packed(group, time, lane)[::-1])
+        order, new = order[again], changes(group[again], time[again])
+    return order, np.flatnonzero(new)
 
 
 def _merged(
