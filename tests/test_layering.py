@@ -41,6 +41,7 @@ NARROW = {
     "unfold": "arguments arrays",
     "files": "arguments",
     "interrupts": "",
+    "terminal": "arguments",
     "workloads": "arguments problem gradient",
     "convolution": "arguments problem gradient",
     "oracle": "problem gradient convolution",
@@ -53,7 +54,8 @@ NARROW = {
     "plans": "arguments arrays problem gradient stage stages engines tuned",
     "api": "arguments arrays problem stage stages engines plans",
     "torch": "arguments arrays problem gradient stage stages engines plans",
-    "shell": "arguments files interrupts problem workloads stage stages engines ladder doctor",
+    "shell": "arguments files interrupts terminal problem workloads stage stages engines ladder "
+    "doctor",
     "cli": "commands shell tables checking doctor stages interrupts",
     "__main__": "cli interrupts",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -215,6 +216,19 @@ def progress() -> Callable[[str, int, int], None]:
     return on_block
 
 
+# Characters that a terminal or a page obeys instead of showing them: C0 and C1 without tabs and
+# line breaks, those that join, hide or separate, and those that turn the direction of writing.
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+
+def visible(text: str) -> str:
+    """The text with each hidden character as Python would write it: ``\\x1b``."""
+    return HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 def say(line: str) -> None:
     """Print a line on standard error, as the command does."""
-    print(f"convlab: {line}", file=sys.stderr, flush=True)
+    print("convlab:", visible(line).replace("\n", "\\n"), file=sys.stderr, flush=True)

@@ -26,9 +26,10 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from convlab import files, workloads
-from convlab.arguments import duration, shown
+from convlab.arguments import duration, say, shown
 from convlab.interrupts import importing, raised
 from convlab.problem import ConvProblem
+from convlab.terminal import Terminal
 
 if TYPE_CHECKING:
     from convlab.engines import Engine
@@ -126,7 +127,7 @@ def fail(message: str, code: int) -> NoReturn:
     if len(message) > LONGEST:
         message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 3 :]}"
     try:
-        print(f"convlab: {message}", file=sys.stderr)
+        say(message)
     except OSError:  # standard error is full
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     raise typer.Exit(code)
@@ -203,7 +204,7 @@ def console_for(json_file: str | None) -> Console:
     """Where a verb prints for people. Refuses a file for the JSON that cannot be written."""
     if json_file is not None and json_file != STANDARD_OUTPUT:
         check_writable("--json", Path(json_file))
-    return Console(stderr=json_file == STANDARD_OUTPUT, highlight=False)
+    return Terminal(stderr=json_file == STANDARD_OUTPUT)
 
 
 def write_json(json_file: str | None, document: Any, indent: int | None = 2) -> None:

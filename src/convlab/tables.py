@@ -11,13 +11,14 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from convlab.columns import Columns
 from convlab.problem import ConvProblem
+from convlab.terminal import Terminal
 
 if TYPE_CHECKING:
     from convlab.bench.results import Results
@@ -35,9 +36,9 @@ WIDE = ("LDG", "LDS", "STS", "STG")  # from memory to registers to shared memory
 @contextmanager
 def progress(steps: Sequence[str]) -> Iterator[Callable[[], None]]:
     """A bar on standard error that goes away; yields what to call after each step."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from statistics import geometric_mean
+from typing import Any
+from urllib.parse import quote, unquote
 
+from convlab.arguments import HIDDEN
 from convlab.bench import analysis, plots, table
 from convlab.bench.analysis import Contender
 from convlab.bench.results import Layer, Results, Row
@@ -44,7 +47,7 @@ class Report:
             (
                 r'<p><img src="(.*?)" alt="(.*?)" /></p>',
                 lambda one: (
-                    f'<figure role="img" aria-label="{one[2]}">{self.pictures[one[1]]}'
+                    f'<figure role="img" aria-label="{one[2]}">{self.pictures[unquote(one[1])]}'
                     f"<figcaption>{one[2]}</figcaption></figure>"
                 ),
             ),
@@ -73,13 +76,15 @@ def make(
     with plots_needed("a report"):
         import jinja2
         import markdown_it  # noqa: F401
+        from matplotlib import rc_context
     drawn: dict[str, str] = {}
 
     def figure(name: str, results: Results, of: str, about: str) -> str:
         salt = name + of.replace(", batch ", "-")
         file = f"{pictures}{salt}.svg"
-        drawn[file] = getattr(plots, name)(results, salt)
-        return f"![{about}]({file})"
+        with rc_context({"text.parse_math": False}):  # a dollar sign in a name is no formula
+            drawn[file] = getattr(plots, name)(results, salt)
+        return f"![{about}]({quote(file)})"
 
     loader = jinja2.PackageLoader("convlab.bench", "")
     environment = jinja2.Environment(loader=loader, trim_blocks=True)
@@ -91,9 +96,60 @@ def make(
     )  # fmt: skip
     environment.globals |= {function.__name__: function for function in for_the_template}
     text = environment.get_template("report.md").render(
-        title=title, brief=brief, whole=results, others=others, why=why
+        title=title,
+        brief=brief,
+        whole=in_words(results),
+        others=[*map(in_words, others)],
+        why=why,
     )
     return Report(title, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n", drawn)
+
+
+# Characters that Markdown or HTML takes for markup, and what stands for them in a report: as long,
+# so that a table stays one, and the same inside of code, where nothing can be escaped.
+STANDS_FOR = str.maketrans({
+    "<": "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}",
+    ">": "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}",
+    "[": "(", "]": ")", "`": "'", "|": "/", "*": "\N{ASTERISK OPERATOR}",
+    "\\": "\N{SET MINUS}", "\n": " ", "\t": " ",
+})  # fmt: skip
+ADDRESS = re.compile(r"(?<=:)//|(?i:(?<=www)\.)")  # of what readers of Markdown make links
+
+
+def as_words(text: str) -> str:
+    """A stranger's text as words: without markup, links, pictures and hidden characters."""
+    text = HIDDEN.sub("\N{REPLACEMENT CHARACTER}", text).translate(STANDS_FOR)
+    return ADDRESS.sub(lambda found: "\N{DIVISION SLASH}" * 2 if found[0] == "//" else " ", text)
+
+
+def _all_in_words(value: Any) -> Any:
+    """A value of JSON, its texts and names in words."""
+    if isinstance(value, dict):
+        return {as_words(name): _all_in_words(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [*map(_all_in_words, value)]
+    return as_words(value) if isinstance(value, str) else value
+
+
+def in_words(results: Results) -> Results:
+    """The results with every text of their file in words, but for the layers' names, which are
+    known ones."""
+
+    def of_row(row: Row) -> Row:
+        told = _all_in_words(vars(row) | {"layer": ""})
+        return replace(row, **told | {"layer": row.layer})
+
+    rows = [of_row(row) for row in results.rows.values()]
+    return replace(
+        results,
+        machine=replace(results.machine, device=as_words(results.device)),
+        environment=_all_in_words(results.environment),
+        identity=as_words(results.identity),
+        rows={row.key: row for row in rows},
+        systems=_all_in_words(results.systems),
+        commands=_all_in_words(results.commands),
+        missing={(layer, batch, as_words(name)): None for layer, batch, name in results.missing},
+    )
 
 
 def number(value: float | None, form: str) -> str:

@@ -28,6 +28,7 @@ from convlab.files import (
     Natural,
     Positive,
     Sentences,
+    Short,
     bytes_of,
     document,
     fingerprint,
@@ -90,7 +91,7 @@ class _Environment(TypedDict):
 
 
 class _System(TypedDict):
-    name: Name
+    name: Short
     title: Name
     kind: Name
     family: Name
@@ -119,7 +120,7 @@ class Row:
 
     layer: Name
     batch: Natural
-    system: Name
+    system: Short
     state: State
     reason: Sentences | None = None
     time_ms: Positive | None = None
@@ -195,7 +196,7 @@ class _Document(TypedDict):
     rows: list[Row]
     commands: list[Sentences]
     finished: Name | None
-    missing: NotRequired[list[tuple[Name, Natural, Name]]]
+    missing: NotRequired[list[tuple[Name, Natural, Short]]]
 
 
 @dataclass

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 
 from convlab import shell, tables, workloads
+from convlab.terminal import Terminal
 
 if TYPE_CHECKING:
     from convlab.bench.cases import Bench, Case
@@ -186,12 +187,12 @@ def _bars(todo: Sequence[Case]) -> Iterator[Advance]:
     """Two bars on standard error, compiling and measuring; yields what to call for each step."""
     from convlab.bench.cases import compiled_ahead, estimated_seconds
 
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     seconds = {case.key: estimated_seconds(case.problem) for case in todo}
     ahead = len(compiled_ahead(todo))
     with Progress(
-        TextColumn("{task.description:40}"), BarColumn(bar_width=24), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(),
+        TextColumn("{task.description:40}", markup=False), BarColumn(bar_width=24),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
         console=console, transient=True, disable=not console.is_terminal, refresh_per_second=4,
         speed_estimate_period=120,
     ) as bars:  # fmt: skip

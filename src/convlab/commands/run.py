@@ -16,6 +16,7 @@ import typer
 from rich.text import Text
 
 from convlab import __version__, files, shell
+from convlab.arguments import say, visible
 
 if TYPE_CHECKING:
     from convlab.simulation.report import Report
@@ -108,7 +109,8 @@ def _run(program: str, arguments: list[str], module: bool, report: Report) -> in
             else:
                 runpy.run_path(program, run_name="__main__")
     except KeyboardInterrupt as interrupt:  # the launch has noted where its threads are
-        print(*getattr(interrupt, "__notes__", ()), sep="\n", file=sys.stderr)
+        for note in getattr(interrupt, "__notes__", ()):
+            print(visible(note), file=sys.stderr)
         raise
     except SystemExit as end:
         if isinstance(end.code, str):
@@ -135,7 +137,8 @@ def _show(error: Exception, report: Report) -> None:
     own = [s for s in steps if not s.tb_frame.f_code.co_filename.startswith("<frozen ")]
     first = next((s for s in own if s.tb_frame.f_globals.get("__name__") == "__main__"), None)
     if not isinstance(error, SimulationError):
-        traceback.print_exception(error.with_traceback(first))
+        lines = traceback.format_exception(error.with_traceback(first))
+        print(visible("".join(lines)), end="", file=sys.stderr)
         return
     known = {(finding.kind, finding.file, finding.line) for finding in report.findings}
     own_findings = {(finding.kind, finding.file, finding.line) for finding in error.findings}
@@ -144,7 +147,7 @@ def _show(error: Exception, report: Report) -> None:
     for step in own:
         if str(step.tb_frame.f_globals.get("__name__")).split(".")[0] not in ("convlab", "numba"):
             where = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
-    print(f"convlab: the program ended at its launch in {where}", file=sys.stderr)
+    say(f"the program ended at its launch in {where}")
 
 
 def _tell(report: Report) -> None:

@@ -64,8 +64,10 @@ def pytest_unconfigure(config: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
     """Tell, at the end, of kernels that ran without Numba's types."""
+    from convlab.arguments import visible
+
     for note in config.stash[_REPORT].notes if _REPORT in config.stash else ():
-        terminalreporter.write_line(f"cuda: {note}")
+        terminalreporter.write_line(visible(f"cuda: {note}"))
 
 
 def pytest_report_header(config: Any) -> str | None:

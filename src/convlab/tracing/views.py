@@ -23,11 +23,12 @@ from pygments import highlight
 from pygments.formatters.html import HtmlFormatter
 from pygments.lexers.python import PythonLexer
 from pygments.token import Token
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from convlab.columns import Columns
 from convlab.files import write_whole
+from convlab.terminal import Terminal
 from convlab.tracing.records import UNITS, Access, Cost, LaunchTrace, Request, Trace, Work
 
 LEGEND = (
@@ -56,13 +57,13 @@ def as_tables(trace: Trace) -> Group:
 def as_text(trace: Trace, width: int = WIDTH) -> str:
     """The tables without colours."""
     file = io.StringIO()
-    Console(file=file, width=width, color_system=None).print(as_tables(trace))
+    Terminal(file=file, width=width, color_system=None).print(as_tables(trace))
     return file.getvalue()
 
 
 def as_html(shown: RenderableType, style: str) -> str:
     """A notebook's card of what rich shows: no script, and ``style`` for the box around it."""
-    console = Console(file=io.StringIO(), width=WIDTH, record=True)
+    console = Terminal(file=io.StringIO(), width=WIDTH, record=True)
     console.print(shown)
     code_format = f'<div style="{style}"><pre>{{code}}</pre></div>'
     return console.export_html(code_format=code_format, inline_styles=True)
