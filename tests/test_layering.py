@@ -53,7 +53,8 @@ NARROW = {
     "tuned": "compilers files problem stage stages",
     "plans": "arguments arrays problem gradient stage stages engines tuned",
     "api": "arguments arrays problem stage stages engines plans",
-    "torch": "arguments arrays problem gradient stage stages engines plans",
+    "torch_operators": "arguments arrays problem gradient stage stages engines plans",
+    "torch": "arguments engines stages torch_operators",
     "shell": "arguments files interrupts terminal problem workloads stage stages engines ladder "
     "doctor",
     "cli": "commands shell tables checking doctor stages interrupts",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import re
 from importlib.util import find_spec
 from itertools import pairwise
 from shutil import which
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from convlab import conv2d, plans
+from convlab import conv1d, conv2d, plans
 from convlab.engines import unavailable
 
 torch = pytest.importorskip("torch", "2.4", reason="the layer is PyTorch's, which is optional")
@@ -158,11 +160,14 @@ def test_conv2d_in_a_compiled_function_says_what_to_use(whole):
     """Where parts are called as they are too; outside, before and after, it works."""
     tensors = torch.ones(1, 1, 2, 2, device=DEVICE), torch.ones(1, 1, 1, 1, device=DEVICE)
     compiled = torch.compile(lambda x, w: conv2d(x, w) + 1, fullgraph=whole, backend="eager")
+    other = torch.compile(lambda x, w: conv1d(x, w) + 1, fullgraph=whole, backend="eager")
     as_it_is = torch.compiler.disable(conv2d)
     outside = torch.compile(lambda x, w: as_it_is(x, w) + 0, backend="eager")
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"torch.compile, .* use convlab.torch.Conv2d"):
             compiled(*tensors)
+        with pytest.raises(RuntimeError, match=r"torch.compile, .* use convlab.torch.Conv1d"):
+            other(*(tensor[0] for tensor in tensors))
         assert torch.equal(conv2d(*tensors), tensors[0])
         assert torch.equal(outside(*tensors), tensors[0])
 
@@ -212,7 +217,8 @@ def test_the_state_dict_is_pytorchs():
 
 def test_what_is_refused():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, padding_mode="circular"))
-    with pytest.raises(ValueError, match=r"^1: padding_mode is 'circular': it must be 'zeros'$"):
+    rule = r"^1: padding_mode is 'circular': it must be 'zeros', or skip must select '1'$"
+    with pytest.raises(ValueError, match=rule):
         layers.replace(model)
     assert type(model[0]) is nn.Conv2d
     with pytest.raises(TypeError, match=r"^model is 3: it must be a torch.nn.Module$"):
@@ -238,12 +244,15 @@ def test_replace_changes_each_convolution_in_place():
     shared.register_forward_hook(lambda *_: calls.append(1))
     model = nn.Sequential(shared, nn.Sequential(shared, nn.Conv1d(3, 3, 1)), nn.Conv2d(3, 2, 1))
     weight = shared.weight
-    assert layers.replace(model, stage="s05") == 2
+    replaced = layers.replace(model, stage="s05")
+    assert replaced == 3
+    assert replaced.replaced == ("0", "1.1", "2")
+    assert replaced.skipped == {}
     assert model[0] is shared
     assert type(shared) is layers.Conv2d
     assert shared.weight is weight
-    assert shared.stage == model[2].stage == "s05"
-    assert type(model[1][1]) is nn.Conv1d
+    assert shared.stage == model[2].stage == model[1][1].stage == "s05"
+    assert type(model[1][1]) is layers.Conv1d
     assert layers.replace(shared) == 1  # the root, and again
     shared.to(DEVICE)(torch.ones(1, 3, 2, 2, device=DEVICE))
     assert calls == [1]
@@ -328,7 +337,7 @@ def test_resnet18_has_the_same_outputs_and_gradients():
     ("name", "value"),
     [("in_channels", "3"), ("in_channels", -1), ("out_channels", 2**40), ("groups", ()),
      ("groups", 5), ("kernel_size", 0), ("stride", (1, 1, 1)), ("padding", ((1, 1), (1, 1))),
-     ("padding", 1.5), ("dilation", True), ("stage", ["s12"]), ("stage", "s99"),
+     ("padding", 1.5), ("padding", -1), ("dilation", True), ("stage", ["s12"]), ("stage", "s99"),
      ("padding_mode", "reflect")],
 )  # fmt: skip
 def test_a_layer_names_what_is_wrong_with_it(name, value):
@@ -348,3 +357,500 @@ def test_a_long_simulation_of_a_layer_says_so(monkeypatch, capsys):
     output.sum().backward()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("convlab: 972 multiply-adds on ")
+
+
+# Layers of 1, 2 and 3 axes: arguments, and the input's shape.
+AXES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
+    "1-D": ("Conv1d", {"kernel_size": 3}, (2, 4, 7)),
+    "1-D all": (
+        "Conv1d",
+        {"kernel_size": 3, "stride": 2, "padding": 2, "dilation": 2, "groups": 2},
+        (2, 4, 9),
+    ),
+    "1-D same": ("Conv1d", {"kernel_size": 4, "padding": "same", "bias": False}, (2, 4, 6)),
+    "1-D one image": ("Conv1d", {"kernel_size": (3,), "padding": "valid"}, (4, 6)),
+    "3-D": ("Conv3d", {"kernel_size": 2}, (2, 4, 3, 4, 3)),
+    "3-D all": (
+        "Conv3d",
+        {"kernel_size": (2, 3, 2), "stride": (2, 1, 3), "padding": (1, 2, 0), "dilation": (3, 1, 2),
+         "groups": 2},
+        (2, 4, 5, 4, 6),
+    ),
+    "3-D same": ("Conv3d", {"kernel_size": (2, 3, 4), "padding": "same"}, (1, 4, 3, 4, 4)),
+    "3-D one image": ("Conv3d", {"kernel_size": 1, "stride": 2, "bias": False}, (4, 3, 3, 4)),
+    "3-D no images": ("Conv3d", {"kernel_size": 2}, (0, 4, 3, 3, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", AXES)
+def test_layers_of_other_axes_are_pytorchs(case):
+    """Whole numbers, whose sums are exact: output, gradients and their gradient."""
+    kind, settings, shape = AXES[case]
+    ours = getattr(layers, kind)(4, 6, **settings, device=DEVICE)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.copy_(torch.randint(-3, 4, parameter.shape))
+    theirs = copy.deepcopy(ours)
+    theirs.__class__ = getattr(nn, kind)
+    input = torch.randint(-3, 4, shape, device=DEVICE).float()
+    results = []
+    for layer in (ours, theirs):
+        tensors = [input.clone().requires_grad_(), *layer.parameters()]
+        output = layer(tensors[0])
+        gradients = torch.autograd.grad(output.square().sum(), tensors, create_graph=True)
+        of_gradients = torch.autograd.grad(
+            sum(one.sum() for one in gradients[:2]), tensors[:2], materialize_grads=True
+        )
+        results.append([output, *gradients, *of_gradients])
+    for got, right in zip(*results, strict=True):
+        assert torch.equal(got, right)
+    assert results[0][0].is_contiguous()
+    assert layers.replace(nn.Sequential(theirs)) == 1
+    assert type(theirs) is type(ours)
+    assert torch.equal(theirs(input), results[0][0])
+
+
+@pytest.mark.parametrize("case", ["1-D all", "3-D all"])
+def test_layers_of_other_axes_compile(case):
+    kind, settings, shape = AXES[case]
+    layer, input = getattr(layers, kind)(4, 6, **settings), torch.randn(shape)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(input), layer(input))
+
+
+def test_a_layer_whose_settings_were_changed_computes_with_the_new_ones():
+    """Segmentation models change stride, padding and dilation of ready layers."""
+    layer = nn.Conv2d(3, 4, 3, padding=1, stride=2)
+    layer.stride, layer.padding, layer.dilation = (1, 1), (2, 2), (2, 2)
+    input = torch.randn(1, 3, 6, 5)
+    right = layer(input)
+    layers.replace(layer)
+    torch.testing.assert_close(layer.to(DEVICE)(input.to(DEVICE)).cpu(), right)
+    layer.padding = 0
+    assert layer(input.to(DEVICE)).shape == (1, 4, 2, 1)
+
+
+def test_settings_in_tuples_of_one_are_taken_everywhere():
+    layer = layers.Conv2d(3, 4, (3,), stride=(2,), padding=(1,), dilation=(1,))
+    assert layer.to("meta")(torch.ones(2, 3, 8, 6, device="meta")).shape == (2, 4, 4, 3)
+    old = nn.Conv2d(3, 4, 3, stride=(2,), padding=(1,))
+    layers.replace(old)
+    assert old.to("meta")(torch.ones(2, 3, 8, 6, device="meta")).shape == (2, 4, 4, 3)
+
+
+# A layer; the shape and type of its input, or other parameters; and what the refusal says.
+UNSUITED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "channels": ("Conv2d", {"input": (1, 2, 5, 5)}, r"input has shape \(1, 2, 5, 5\): .* 3 ch"),
+    "channels of one": (
+        "Conv2d",
+        {"input": (2, 5, 5)},
+        r"input has shape \(2, 5, 5\): .* 3 channels",
+    ),
+    "no channels": (
+        "Conv2d",
+        {"input": (1, 0, 5, 5)},
+        r"input has shape .*: it must have 3 channels",
+    ),
+    "two axes": (
+        "Conv2d",
+        {"input": (5, 5)},
+        r"input has shape \(5, 5\): it must have 4 dim.*, or 3",
+    ),
+    "five axes": (
+        "Conv2d",
+        {"input": (1, 1, 3, 5, 5)},
+        r"input has shape .*: it must have 4 dim.*, or 3",
+    ),
+    "too low": (
+        "Conv2d",
+        {"input": (1, 3, 2, 5)},
+        r"kernel_size \(3, 3\).* spans 3 pixels of height",
+    ),
+    "no columns": (
+        "Conv2d",
+        {"input": (1, 3, 5, 0)},
+        r"kernel_size \(3, 3\).* spans 3 pixels of width",
+    ),
+    "float16": ("Conv2d", {"dtype": torch.float16}, "input has dtype torch.float16: it must be"),
+    "integers": ("Conv2d", {"dtype": torch.int64}, "input has dtype torch.int64: it must be"),
+    "float64 weight": ("Conv2d", {"weight": torch.ones(4, 3, 3, 3).double()}, "weight has dtype"),
+    "flat weight": (
+        "Conv2d",
+        {"weight": torch.ones(4, 3, 3)},
+        r"weight has shape .*: it must have 4",
+    ),
+    "large weight": (
+        "Conv2d",
+        {"weight": torch.ones(4, 3, 7, 3)},
+        r"kernel_size \(7, 3\) .* spans 7",
+    ),
+    "short bias": ("Conv2d", {"bias": torch.ones(3)}, r"bias has shape \(3,\): it must be \(4,\)"),
+    "bias of none": ("Conv2d", {"bias": torch.ones(())}, r"bias has shape \(\): it must be \(4,\)"),
+    "float64 bias": ("Conv2d", {"bias": torch.ones(4).double()}, "bias has dtype torch.float64"),
+    "1-D channels": ("Conv1d", {"input": (1, 2, 5)}, r"input has shape \(1, 2, 5\): .* 3 channels"),
+    "1-D axes": (
+        "Conv1d",
+        {"input": (1, 3, 5, 5)},
+        r"input has shape .*: it must have 3 dim.*, or 2",
+    ),
+    "1-D short": ("Conv1d", {"input": (1, 3, 2)}, r"kernel_size \(3,\).* spans 3 pixels of width"),
+    "3-D channels": ("Conv3d", {"input": (1, 2, 5, 5, 5)}, r"input has shape .*: .* 3 channels"),
+    "3-D axes": ("Conv3d", {"input": (5, 5, 5)}, r"input has shape .*: it must have 5 dim.*, or 4"),
+    "3-D shallow": (
+        "Conv3d",
+        {"input": (1, 3, 2, 5, 5)},
+        r"kernel_size .* spans 3 pixels of depth",
+    ),
+}
+
+
+def unsuited(case: str, device: str) -> tuple[Any, Any, str]:
+    """A layer, a function of nothing that calls it wrongly, and what the refusal says."""
+    kind, given, says = UNSUITED[case]
+    layer = getattr(layers, kind)(3, 4, 3, device=device)
+    axes = {"Conv1d": 1, "Conv2d": 2, "Conv3d": 3}[kind]
+    input = torch.ones(given.pop("input", (1, 3, *[5] * axes)), dtype=given.pop("dtype", None))
+    for name, tensor in given.items():
+        setattr(layer, name, nn.Parameter(tensor.to(device)))
+    return layer, input.to(device), says
+
+
+@pytest.fixture(autouse=True)
+def _cases_are_kept(monkeypatch):
+    for case, (kind, given, says) in UNSUITED.items():
+        monkeypatch.setitem(UNSUITED, case, (kind, dict(given), says))
+
+
+@pytest.mark.parametrize("where", [DEVICE, "meta"])
+@pytest.mark.parametrize("case", UNSUITED)
+def test_what_does_not_fit_is_refused_with_and_without_numbers(case, where):
+    layer, input, says = unsuited(case, where)
+    with pytest.raises((TypeError, ValueError), match=f"^{says}"):
+        layer(input)
+    with pytest.raises((TypeError, ValueError), match=f"^1.0: {says}"):
+        nn.Sequential(nn.Identity(), nn.Sequential(layer))(input)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("case", ["channels", "too low", "float16", "short bias", "3-D channels"])
+def test_what_does_not_fit_is_refused_by_export(case, strict):
+    layer, input, says = unsuited(case, "cpu")
+    with pytest.raises(Exception, match=says):
+        torch.export.export(nn.Sequential(layer), (input,), strict=strict)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("case", ["channels", "too low", "float16", "short bias", "1-D channels"])
+def test_what_does_not_fit_is_refused_by_the_compiler(case, dynamic):
+    layer, input, says = unsuited(case, "cpu")
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend="eager")
+    # Open sizes have names in its message, not numbers.
+    with pytest.raises(Exception, match=re.sub(r"\\\(.*?\\\)", ".*", says)):
+        compiled(input)
+
+
+def test_fake_tensors_are_refused_as_others():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    layer = layers.Conv2d(3, 4, 3)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert layer(torch.ones(2, 3, 5, 6)).shape == (2, 4, 3, 4)
+        with pytest.raises(ValueError, match=r"^input has shape \(1, 2, 5, 5\): it must have 3 ch"):
+            layer(torch.ones(1, 2, 5, 5))
+
+
+def test_a_weight_without_numbers_gives_no_numbers():
+    """PyTorch's own gives the memory as it found it."""
+    layer = layers.Conv2d(3, 4, 3, device="meta")
+    with pytest.raises(ValueError, match=r"^weight is on meta: it must have numbers, as input on"):
+        layer(torch.ones(1, 3, 5, 5))
+
+
+@pytest.mark.parametrize("device", [DEVICE, "meta"])
+def test_the_operators_check_what_they_are_given(device):
+    def ones(*shape: int) -> Any:
+        return torch.ones(shape, device=device)
+
+    settings = [1, 1], [0, 0, 0, 0], [1, 1], 1, "auto", "auto"
+    input, weight, gradient = ones(1, 3, 5, 5), ones(4, 3, 3, 3), ones(1, 4, 3, 3)
+    for operator, arguments, says in (
+        (
+            layers.input_gradient,
+            (input, weight, [1, 3, 5, 5]),
+            r"gradient has shape \(1, 3, 5, 5\)",
+        ),
+        (
+            layers.input_gradient,
+            (gradient, weight, [1, 2, 5, 5]),
+            r"input has shape \(1, 2, 5, 5\)",
+        ),
+        (
+            layers.weight_gradient,
+            (input, input, [4, 3, 3, 3]),
+            r"gradient has shape \(1, 3, 5, 5\)",
+        ),
+        (layers.weight_gradient, (input, gradient, [4, 3, 3]), r"weight has shape \(4, 3, 3\): "),
+        (layers.weight_gradient, (input, gradient.half(), [4, 3, 3, 3]), "gradient has dtype"),
+        (layers.conv2d, (input[0], weight, None), r"input has shape \(3, 5, 5\): it must have 4"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"^{says}"):
+            operator(*arguments, *settings)
+    for changed, says in (
+        (([0, 1], *settings[1:]), r"stride is \[0, 1\]: it must be at least 1"),
+        (([1], [0] * 4, [1, 1, 1], *settings[3:]), "dilation is "),
+        ((*settings[:3], 2, *settings[4:]), r"input has shape .* it must have 6 channels"),
+        ((*settings[:4], "s99", "auto"), "stage is 's99': it must be one of"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=says):
+            layers.conv2d(input, weight, None, *changed)
+
+
+def test_sizes_may_stay_open_in_an_exported_program():
+    layer = layers.Conv2d(3, 4, 3, padding=1, stride=2)
+    sizes = {
+        0: torch.export.Dim("n"),
+        2: torch.export.Dim("h", min=4),
+        3: torch.export.Dim("w", min=4),
+    }
+    exported = torch.export.export(layer, (torch.ones(2, 3, 7, 8),), dynamic_shapes=(sizes,))
+    other = torch.randn(3, 3, 9, 6)
+    assert torch.equal(exported.module()(other), layer(other))
+
+
+def traced_as_torchvision(model: Any) -> Any:
+    """Return what torchvision's ``create_feature_extractor`` reads: each node's module, and the
+    graph."""
+
+    class Tracer(torch.fx.Tracer):
+        def __init__(self) -> None:
+            super().__init__(autowrap_functions=())
+            self.names: dict[str, str] = {}
+            self.inside = ""
+
+        def call_module(self, module: Any, *arguments: Any) -> Any:
+            before, self.inside = self.inside, self.path_of_module(module)
+            try:
+                return super().call_module(module, *arguments)
+            finally:
+                self.inside = before
+
+        def create_proxy(self, kind: str, *arguments: Any, **more: Any) -> Any:
+            proxy = super().create_proxy(kind, *arguments, **more)
+            self.names[proxy.node.name] = f"{self.inside}|{kind}"
+            return proxy
+
+    tracer = Tracer()
+    graph = tracer.trace(model)
+    return tracer.names, torch.fx.GraphModule(model, graph)
+
+
+def test_a_replaced_model_is_traced_as_before():
+    """``torch.fx`` takes each layer as one call under its name, hooks included."""
+
+    def model() -> Any:
+        torch.manual_seed(1)
+        made = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Sequential(nn.Conv2d(4, 2, 1)))
+        made[0].register_forward_hook(lambda layer, inputs, output: 2 * output)
+        return made.to(DEVICE)
+
+    theirs, ours = model(), model()
+    assert layers.replace(ours) == 2
+    (right, _), (names, traced) = map(traced_as_torchvision, (theirs, ours))
+    assert names == right
+    image = torch.randn(1, 3, 5, 5, device=DEVICE)
+    for graph in (traced, torch.fx.symbolic_trace(ours), torch.fx.symbolic_trace(traced)):
+        torch.testing.assert_close(graph(image), theirs(image))
+        assert torch.equal(graph(image), ours(image))
+        assert [*graph.state_dict()] == [*theirs.state_dict()]
+    again = torch.fx.symbolic_trace(copy.deepcopy(ours))
+    assert torch.equal(again(image), ours(image))
+
+
+@pytest.mark.parametrize("kind", ["Conv1d", "Conv2d", "Conv3d"])
+def test_a_layer_itself_is_traced(kind):
+    layer = getattr(layers, kind)(3, 4, 3, padding=1)
+    traced = torch.fx.symbolic_trace(layer)
+    for shape in ((2, 3), (3,)):
+        input = torch.randn(*shape, *[4] * layer.axes)
+        assert torch.equal(traced(input), layer(input))
+
+
+def test_layers_are_pickled_and_traced_by_jit():
+    layer = layers.Conv2d(3, 4, 3, stage="s05")
+    input = torch.randn(1, 3, 4, 4)
+    for other in (
+        pickle.loads(pickle.dumps(layer)),
+        copy.deepcopy(layer),
+        torch.jit.trace(layer, input),
+    ):
+        assert torch.equal(other(input), layer(input))
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 4, 3))
+    replaced = layers.replace(model)
+    same = pickle.loads(pickle.dumps(copy.deepcopy(replaced)))
+    assert same == 1
+    assert (same.replaced, same.skipped) == (replaced.replaced, replaced.skipped)
+
+
+# What is differentiated or mapped: a function of a layer, its weight, bias and an input.
+def _loss(layer: Any, weight: Any, bias: Any, input: Any) -> Any:
+    output = torch.func.functional_call(layer, {"weight": weight, "bias": bias}, input)
+    return output.square().sum()
+
+
+TRANSFORMED: dict[str, Any] = {
+    "grad of the weight": lambda f, *tensors: torch.func.grad(f)(*tensors),
+    "grad of all": lambda f, *tensors: torch.func.grad(f, (0, 1, 2))(*tensors),
+    "jacrev": lambda f, w, b, x: torch.func.jacrev(lambda x: f(w, b, x))(x),
+    "vjp": lambda f, *tensors: torch.func.vjp(f, *tensors)[1](torch.ones(())),
+    "per sample": lambda f, w, b, x: torch.func.vmap(
+        torch.func.grad(f, (0, 1, 2)), (None, None, 0)
+    )(w, b, torch.stack([x, 2 * x])),
+    "ensemble": lambda f, w, b, x: torch.func.vmap(f, (1, 0, None))(
+        torch.stack([w, 2 * w], 1), torch.stack([b, 3 * b]), x
+    ),
+    "ensemble's grad": lambda f, w, b, x: torch.func.vmap(torch.func.grad(f, 2), (0, None, None))(
+        torch.stack([w, 2 * w]), b, x
+    ),
+    "biases": lambda f, w, b, x: torch.func.vmap(f, (None, 0, None))(w, torch.stack([b, 3 * b]), x),
+    "images": lambda f, w, b, x: torch.func.vmap(f, (None, None, -1))(
+        w, b, torch.stack([x, 2 * x], -1)
+    ),
+    "nested": lambda f, w, b, x: torch.func.vmap(
+        torch.func.vmap(f, (0, None, None)), (None, None, 0)
+    )(torch.stack([w, 2 * w]), b, torch.stack([x, 3 * x, -x])),
+    "second": lambda f, w, b, x: torch.func.jacrev(torch.func.grad(lambda b: f(w, b, x)))(b),
+    "Hessian": lambda f, w, b, x: torch.func.jacrev(
+        torch.func.grad(lambda part: f(torch.cat([part, w[:, :, 1:]], 2), b, x))
+    )(w[:, :, :1]),
+    "mapped twice": lambda f, w, b, x: torch.func.vmap(
+        torch.func.grad(lambda w, x: torch.func.grad(f, 2)(w, b, x).square().sum()), (None, 0)
+    )(w, torch.stack([x, 2 * x])),
+}
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("transform", TRANSFORMED)
+def test_functions_are_transformed_as_with_pytorch(transform, groups):
+    """Whole numbers, so that all sums are exact."""
+    ours = layers.Conv2d(4, 2, (3, 2), stride=(2, 1), padding=1, groups=groups)
+    theirs = copy.deepcopy(ours)
+    theirs.__class__ = nn.Conv2d
+    shapes = ours.weight.shape, ours.bias.shape, (2, 4, 3, 2)
+    tensors = [torch.randint(-2, 3, shape).float() for shape in shapes]
+    got, right = (
+        TRANSFORMED[transform](lambda *t, one=layer: _loss(one, *t), *tensors)
+        for layer in (ours, theirs)
+    )
+    pairs = zip(*(one if isinstance(one, tuple) else (one,) for one in (got, right)), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_transformed_functions_compile():
+    layer = layers.Conv2d(3, 4, 3)
+    tensors = layer.weight.detach(), layer.bias.detach(), torch.randn(1, 3, 4, 4)
+    gradient = torch.func.grad(lambda *tensors: _loss(layer, *tensors))
+    compiled = torch.compile(gradient, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*tensors), gradient(*tensors))
+
+
+@pytest.mark.parametrize("transform", ["jacfwd", "hessian"])
+def test_forward_mode_is_refused_in_any_transform(transform):
+    layer = layers.Conv2d(3, 4, 3)
+    transformed = getattr(torch.func, transform)(lambda image: layer(image).square().sum())
+    with pytest.raises(NotImplementedError, match=r"^(input|gradient) has a tangent: it must h"):
+        transformed(torch.ones(1, 3, 4, 4))
+
+
+class Derived(nn.Conv2d):
+    pass
+
+
+def mixed() -> Any:
+    """A model with every kind of convolution that may stay as it is."""
+    named = {
+        "plain": nn.Conv2d(3, 3, 1),
+        "reflect": nn.Conv2d(3, 3, 3, padding=1, padding_mode="reflect"),
+        "derived": Derived(3, 3, 1),
+        "weighed": torch.nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 3, 1)),
+        "lazy": nn.LazyConv2d(3, 1),
+        "transposed": nn.ConvTranspose2d(3, 3, 1),
+        "inner": nn.Sequential(nn.Conv1d(3, 3, 1), nn.Conv3d(3, 3, 1), nn.ReLU()),
+    }
+    return nn.ModuleDict(named)
+
+
+def test_replace_lists_what_it_leaves_alone_and_why():
+    model = mixed()
+    replaced = layers.replace(model, skip="reflect")
+    assert replaced == 3
+    assert str(replaced) == "3"
+    assert replaced.replaced == ("plain", "inner.0", "inner.1")
+    assert [*replaced.skipped] == ["reflect", "derived", "weighed", "lazy", "transposed"]
+    for name, words in (
+        ("reflect", "skip selects it"),
+        ("derived", "Derived is derived from torch.nn.modules.conv.Conv2d, and may compute"),
+        ("weighed", "ParametrizedConv2d is parametrized: replace the layer first"),
+        ("lazy", "LazyConv2d has no sizes until its first call"),
+        ("transposed", "ConvTranspose2d is a transposed convolution"),
+    ):
+        assert replaced.skipped[name].startswith(words)
+        assert f"{name!r}: " in repr(replaced)
+    assert type(model["reflect"]) is nn.Conv2d
+
+
+@pytest.mark.parametrize(
+    ("skip", "left"),
+    [
+        (["reflect", "inner"], ["inner.0", "inner.1"]),
+        ({"reflect", "inner.1"}, ["inner.1"]),
+        (lambda name, layer: layer.padding_mode != "zeros", []),
+        (lambda name, layer: not isinstance(layer, nn.Conv3d), ["inner.0", "plain"]),
+        ("", ["inner.0", "inner.1", "plain"]),
+    ],
+)
+def test_skip_selects_by_name_or_function(skip, left):
+    model = mixed()
+    skipped = layers.replace(model, skip=skip).skipped
+    chosen = sorted(name for name, why in skipped.items() if why == "skip selects it")
+    assert chosen == sorted([*left, "reflect"])
+    assert all(type(model.get_submodule(name)).__module__.startswith("torch.nn") for name in chosen)
+
+
+def test_skip_knows_each_name_of_a_shared_layer():
+    shared = nn.Conv2d(1, 1, 1)
+    model = nn.ModuleDict({"a": shared, "b": nn.Sequential(shared)})
+    assert layers.replace(model, skip=["b"]).skipped == {"a": "skip selects it"}
+
+
+def test_a_wrong_skip_is_refused():
+    for skip, says in (
+        ("nose", "skip has 'nose': it must name"),
+        (3, "skip is 3: it must be a name"),
+    ):
+        model = mixed()
+        with pytest.raises((TypeError, ValueError), match=says):
+            layers.replace(model, skip=skip)
+        assert type(model["plain"]) is nn.Conv2d
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.ReLU(), layers.Conv2d(3, 4, 3))
+
+    def forward(self, input: Any) -> Any:
+        return self.body(input)
+
+
+def test_errors_in_a_model_name_the_layer():
+    """Compiled in parts, too, and in whatever the model is wrapped."""
+    input = torch.ones(1, 2, 4, 4)
+    for model in (Net(), torch.compiler.disable(Net())):
+        with pytest.raises(ValueError, match=r"^body.1: input has shape \(1, 2, 4, 4\): it must"):
+            model(input)
+    with pytest.raises(TypeError, match=r"^module.body.1: input has dtype torch.float16: it must"):
+        nn.DataParallel(Net(), device_ids=[]).cpu()(input.half())
+    model = Net()
+    del model.body[1].weight
+    with pytest.raises(AttributeError, match="weight"):
+        model(input)

@@ -231,7 +231,8 @@ def _refuse_compiling(name: str) -> None:
     callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)
     if torch.compiler.is_compiling() or callable(callback()):
         what = f"{name} is called inside torch.compile, which cannot trace it"
-        raise RuntimeError(f"{what}: use convlab.torch.Conv2d, or convlab.torch.replace on a model")
+        layer = f"convlab.torch.{name.capitalize()}"
+        raise RuntimeError(f"{what}: use {layer}, or convlab.torch.replace on a model")
 
 
 def _on_gpu(given: dict[str, Any], call: _Call, asked: _Asked, placement: Placement) -> Any:

@@ -114,16 +114,16 @@ class Windows(NamedTuple):
         """The size that a filter spans, dilation included."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
-    def outputs(self, size: Sequence[int], bits: int = 64) -> tuple[int, ...]:
+    def outputs(self, size: Sequence[int], bits: int | None = 64) -> tuple[int, ...]:
         """The outputs of an input of that size, whose last two axes are height and width. Raises
         ``ValueError`` if a filter spans more of an axis than the padded input has, or integers of
-        so many bits do not count that."""
+        so many bits do not count that; ``bits=None`` is for sizes that are not known yet."""
         outputs = []
         axes = zip(size, self.spans, self.stride, self.padding, strict=True)
         for axis, (n, span, stride, zeros) in enumerate(axes):
             padded, left = n + sum(zeros), axis - len(size)
             name = ("depth", "height", "width")[left] if left >= -3 else f"axis {axis}"
-            if padded >= 2 ** (bits - 1):
+            if bits is not None and padded >= 2 ** (bits - 1):
                 made = f"padding {shown(self.padding)} makes the {name} {padded}"
                 raise ValueError(f"{made}: it must be below 2**{bits - 1}, for {bits}-bit integers")
             if span > padded:

@@ -130,7 +130,7 @@ def _pytorchs(name: str, tensor: Any) -> Place:
 
     if tensor.requires_grad and torch.is_grad_enabled():
         raise TypeError(
-            f"{name} requires a gradient: convlab.torch.Conv2d computes it; here give "
+            f"{name} requires a gradient: the layers of convlab.torch compute it; here give "
             f"{name}.detach() or call under torch.no_grad()"
         )
     check_dense(name, tensor)
