@@ -220,7 +220,9 @@ words = st.sampled_from(WORDS) | st.text(max_size=9)
 def test_a_command_line_ends_in_one_too(tmp_path_factory, verb, typed):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("fuzz"))
-        patch.setattr("convlab.ladder.run", lambda *_: iter(()))  # tests of their own run them
+        patch.setattr(
+            "convlab.ladder.run", lambda *_, **__: iter(())
+        )  # tests of their own run them
         patch.setattr("convlab.lint.lint_all", lambda *_: iter(()))  # minutes for every stage
         patch.setattr("convlab.image.draw", lambda *_: b"")
         patch.setattr("convlab.tracing.trace_stage", Mock(side_effect=typer.Exit))

@@ -5,13 +5,18 @@ from __future__ import annotations
 import gc
 import json
 import math
+import multiprocessing
+import os
 import re
+import signal
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Timer
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -73,6 +78,55 @@ def test_layout_transforms_are_counted_apart():
     assert s08.transform_counts["barriers"] == s08.transform_counts["flops_per_byte"] == 0
     assert s08.counts["global_stores"] == math.prod(TINY.output_shape)
     assert s08.counts["flops_per_byte"] == TINY.flops / s08.counts["global_bytes"]
+
+
+def test_side_by_side_stages_give_the_same_in_the_same_order():
+    stages = [broken(cannot_be_prepared), *map(stage_named, ("s05", "s04", "s08")), S01]
+    engine, tensors = choose("simulator"), random_tensors(TINY, 0)
+    alone = [*ladder.run(TINY, stages, engine, tensors)]
+    for processes in (2, 9):
+        together = [*ladder.run(TINY, stages, engine, tensors, processes)]
+        assert together == alone  # also the stage's counts, but not its output
+        for one, other in zip(together, alone, strict=True):
+            np.testing.assert_array_equal(one.output, other.output)
+    assert [one.status for one in alone] == ["FAILED", "OK", "OK", "OK", "OK"]
+
+
+def test_a_stage_whose_process_is_killed_has_failed_and_the_others_go_on():
+    def out_of_memory(problem: ConvProblem, tile: None = None) -> Program:
+        os.kill(os.getpid(), signal.SIGKILL)  # as Linux does
+        raise AssertionError
+
+    stages = S01, broken(out_of_memory), S01
+    ran = ladder.run(TINY, stages, SIMULATOR, random_tensors(TINY, 0), 2)
+    first, killed, last = ran
+    assert first.ok
+    assert last.ok
+    assert killed.error == "its process was killed by signal 9 (exit code -9)"
+    assert killed.output is None
+
+
+def test_no_process_is_left_after_an_interrupt():
+    def endless(problem: ConvProblem, tile: None = None) -> Program:
+        while True:
+            time.sleep(1)
+
+    run = ladder.run(TINY, [S01, *[broken(endless)] * 2], SIMULATOR, random_tensors(TINY, 0), 2)
+    assert next(run).ok
+    waiting = Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    waiting.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(run)
+    waiting.join()
+    assert multiprocessing.active_children() == []
+
+
+def test_so_many_stages_run_at_once_as_there_are_cores(monkeypatch):
+    assert ladder.processes_for(PretendedGpu()) == 1  # they would disturb each other's times
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert ladder.processes_for(SIMULATOR) == min(cores, ladder.MOST_PROCESSES)
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    assert ladder.processes_for(SIMULATOR) == 1
 
 
 def test_a_plan_is_gone_before_the_next_is_made(monkeypatch):

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import os
+import signal
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
+from itertools import islice
+from multiprocessing.connection import Connection, wait
 from operator import add
 from pathlib import Path
 from traceback import extract_tb
@@ -32,6 +38,7 @@ KERNELS = STAGES.parent / "kernels"  # what stages share
 BASELINE = LADDER[0].name  # speedups are relative to this stage
 
 PATIENCE_SECONDS = 120
+MOST_PROCESSES = 8
 
 QUICK = "simulator"  # fast enough to count a small model of what a GPU does
 
@@ -90,16 +97,105 @@ class Result:
 
 
 def run(
-    problem: ConvProblem, stages: Iterable[Stage], engine: Engine, tensors: Tensors
+    problem: ConvProblem,
+    stages: Iterable[Stage],
+    engine: Engine,
+    tensors: Tensors,
+    processes: int = 1,
 ) -> Iterator[Result]:
-    """Run and check the stages one after the other. A stage that raises gets a failed result, and
-    the next one runs. ``tensors`` are input, weight and bias on the host."""
+    """Run and check the stages, and yield their results in their order. A stage that raises gets a
+    failed result, and the next one runs. ``tensors`` are input, weight and bias on the host. With
+    several ``processes``, so many stages run at once, each in a process of its own: see
+    :func:`processes_for`."""
     oracle = Oracle(problem, *tensors)
-    for stage in stages:
+
+    def run_one(stage: Stage) -> Result:
         result = _run_one(problem, stage, engine, tensors, oracle)
         if result.failed:
             gc.collect()  # an exception and its stack frames may refer to each other
-        yield result
+        return result
+
+    if processes > 1:
+        yield from _side_by_side(run_one, [*stages], problem.flops, processes)
+    else:
+        yield from map(run_one, stages)
+
+
+def processes_for(engine: Engine) -> int:
+    """How many stages run at once: on a GPU one, because stages would disturb each other's times;
+    on a simulator one for each core, where processes can fork."""
+    if engine.is_gpu or "fork" not in multiprocessing.get_all_start_methods():
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return min(cores, MOST_PROCESSES)
+
+
+def _side_by_side(
+    run_one: Callable[[Stage], Result], stages: Sequence[Stage], flops: int, processes: int
+) -> Iterator[Result]:
+    """The results of the stages in their order. Each stage has a process, which is a copy of this
+    one: it has read the modules and knows stages that cannot be sent to another one, such as a
+    learner's. Processes that still run when this ends are killed, also after Ctrl-C."""
+    upcoming = iter(enumerate(stages))
+    running: dict[Connection, tuple[int, Any]] = {}
+    results: dict[int, Result] = {}
+    try:
+        for number in range(len(stages)):
+            while number not in results:
+                for begun, stage in islice(upcoming, processes - len(running)):
+                    connection, process = _forked(run_one, stage)
+                    running[connection] = begun, process
+                for ready in wait([*running]):
+                    assert isinstance(ready, Connection)
+                    ended, process = running.pop(ready)
+                    results[ended] = _received(ready, process, stages[ended], flops)
+            yield results.pop(number)
+    finally:
+        for connection, (_, process) in running.items():
+            process.kill()
+            process.join()
+            connection.close()
+
+
+def _forked(run_one: Callable[[Stage], Result], stage: Stage) -> tuple[Connection, Any]:
+    """A process that runs the stage, and where its result comes from."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+
+    def answer() -> None:
+        ours.close()
+        gc.freeze()  # a collection that looks at the parent's objects would copy their pages
+        result = run_one(stage)
+        answered = {one.name: getattr(result, one.name) for one in fields(result)}
+        del answered["stage"]  # the parent has it
+        with suppress(BrokenPipeError):  # the parent was killed
+            theirs.send(answered)
+
+    process = context.Process(target=answer, daemon=True)
+    # Ctrl-C is sent to all processes of a terminal. The parent alone deals with it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()
+    return ours, process
+
+
+def _received(connection: Connection, process: Any, stage: Stage, flops: int) -> Result:
+    """The result that a stage's process sends; a failed one if it ends without."""
+    try:
+        return Result(stage, **connection.recv())
+    except EOFError:
+        process.join()
+        how = f"was killed by signal {-process.exitcode}" if process.exitcode < 0 else "ended"
+        return Result(stage, flops, failed=f"its process {how} (exit code {process.exitcode})")
+    finally:
+        process.join()
+        connection.close()
 
 
 def _run_one(

@@ -93,6 +93,9 @@ def ladder(
             picture = pictures.load(path, pictures.pixels_for(chosen_engine))
             problem = pictures.problem_for(picture)
         seconds = runner.estimated_seconds(problem, chosen_stages, chosen_engine)
+        processes = min(runner.processes_for(chosen_engine), len(chosen_stages))
+        if seconds is not None:
+            seconds /= processes
         if not yes:
             shell.refuse_slow(problem, seconds or 0, chosen_engine)
     memory_permitting = partial(shell.refusing, MemoryError, hint="; a smaller --batch takes less")
@@ -109,7 +112,7 @@ def ladder(
         console.print(Text(f"left out        {left_out}"), soft_wrap=True)
     results: list[Result] = []
     shown: Result | None = None
-    run = runner.run(problem, chosen_stages, chosen_engine, tensors)
+    run = runner.run(problem, chosen_stages, chosen_engine, tensors, processes=processes)
     names = [chosen.name for chosen in chosen_stages]
     try:
         with memory_permitting(), tables.progress(names) as advance:
