@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 # python3 may be older or newer than convlab supports: unless told which, look for others by name.
-PYTHONS = $(PYTHON) $(if $(filter file,$(origin PYTHON)),python3.12 python3.11 python3.13)
+PYTHONS = $(PYTHON) $(if $(filter file,$(origin PYTHON)),python3.12 python3.11 python3.13 python3.14)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # one pip at a time in .venv
@@ -138,8 +138,8 @@ $(BIN)/python:
 	@fail() { echo "$$1" >&2; exit 1; }; \
 	[ "$$(uname -s)" != Darwin ] || fail "numba-cuda is built for Linux and Windows, not for macOS: use a Linux container"; \
 	for python in $(PYTHONS) ""; do \
-		[ -n "$$python" ] || fail "convlab needs Python 3.11, 3.12 or 3.13 (tried $(strip $(PYTHONS))): install one, or name it with PYTHON="; \
-		"$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && break; \
+		[ -n "$$python" ] || fail "convlab needs Python 3.11 to 3.14 (tried $(strip $(PYTHONS))): install one, or name it with PYTHON="; \
+		"$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && break; \
 	done; \
 	"$$python" -c 'import ensurepip, venv' 2>/dev/null \
 		|| fail "$$python has no venv module: install it (Debian and Ubuntu: apt install python3-venv)"; \

@@ -532,13 +532,6 @@ def test_a_mistake_in_a_stage_s_file_gets_one_line(tmp_path):
         assert said.startswith(f"convlab: {file}:{line}: {wanted}")
 
 
-@pytest.mark.parametrize(("version", "warns"), [("2.4.6", False), ("2.5.0", True), ("3.0.0", True)])
-def test_doctor_warns_of_a_numpy_that_numba_cuda_cannot_use(monkeypatch, version, warns):
-    monkeypatch.setattr(doctor, "version", lambda package: version)
-    result = convlab_("doctor")
-    assert ("pip install 'numpy<2.5'" in " ".join(result.stdout.split())) == warns
-
-
 def built(stage: Stage, kernel: str, problem: str, arch: str, **found: Any) -> Row:
     values: dict[str, Any] = {
         "tile": "64x128x8/8x8", "registers": 126, "budget": 128, "stack_bytes": 0,

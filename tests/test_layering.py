@@ -42,6 +42,7 @@ NARROW = {
     "files": "arguments",
     "interrupts": "",
     "terminal": "arguments",
+    "numba_imports": "",
     "workloads": "arguments problem gradient",
     "convolution": "arguments problem gradient",
     "oracle": "problem gradient convolution",

@@ -91,8 +91,7 @@ def test_both_cudas_have_the_same_baselines():
 
 
 # On the package index PyTorch 2.10 is the last for CUDA 12; its requirements do not tell the two
-# apart, so the ranges must. numba-cuda is pinned to one minor version, which cannot import NumPy
-# 2.5.
+# apart, so the ranges must. numba-cuda is pinned to one minor version.
 @pytest.mark.parametrize(
     ("extra", "package", "inside", "outside"),
     [
@@ -100,7 +99,7 @@ def test_both_cudas_have_the_same_baselines():
         ("baselines-cu13", "torch", "2.11.0", "2.10.0"),
         (None, "numba-cuda", "0.30.4", "0.31.0"),
         (None, "numba-cuda", "0.30.99", "0.31.0"),
-        (None, "numpy", None, "2.5.0"),
+        (None, "numpy", "2.5.0", "3.0.0"),
     ],
 )
 def test_versions_that_fit_each_other(extra, package, inside, outside):

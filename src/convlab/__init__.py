@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from convlab import numba_imports
+
 if TYPE_CHECKING:
     from convlab.api import conv1d, conv2d, conv3d
     from convlab.checking import Check, check
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from convlab.unfold import unfold_einsum
 
 __version__ = "0.1.0"
+
+numba_imports.prepare()
 
 __all__ = [
     "LADDER", "Check", "ConvProblem", "EngineUnavailable", "Gradient", "Plan", "SimulationError",

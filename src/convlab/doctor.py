@@ -24,7 +24,6 @@ PACKAGES = (
     "greenlet", "matplotlib", "torch",
 )  # fmt: skip
 COMPILERS = ("NVVM", "NVRTC", "nvJitLink", "nvdisasm")
-FIRST_NUMPY_TOO_NEW = (2, 5)  # numba-cuda 0.30 uses names that NumPy 2.5 took away
 GPU_KEYS = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
 
 
@@ -42,7 +41,7 @@ def facts() -> dict[str, Any]:
         "engines": engines,
         "would_use": would_use,
         "compilers": compilers(),
-        "warnings": [*_numpy_too_new(), *_stages_left_out(would_use["engine"])],
+        "warnings": _stages_left_out(would_use["engine"]),
     }
 
 
@@ -189,14 +188,6 @@ def _compiler(name: str) -> str | None:
         return None if error else ".".join(map(str, version))
     except Exception:  # the loaders' own exception types differ between versions
         return None
-
-
-def _numpy_too_new() -> list[str]:
-    numpy = version("numpy")
-    if numpy is None or tuple(map(int, numpy.split(".")[:2])) < FIRST_NUMPY_TOO_NEW:
-        return []
-    said = "is too new: numba-cuda 0.30 cannot be used with NumPy 2.5 or later"
-    return [f"NumPy {numpy} {said}; run pip install 'numpy<2.5'"]
 
 
 def _stages_left_out(engine: str | None) -> list[str]:

@@ -405,7 +405,9 @@ def _compiled_anew(
             found.body = written(f"value if 1 else {kept}", found, value=found.body)
         else:
             found.body.insert(0, written(f"if 0:\n {kept}", found))
-    return _inner(tree, file, code.co_name), typed.calls
+    made = _inner(tree, file, code.co_name)
+    assert made is not None  # the source has it
+    return made, typed.calls
 
 
 _untyped = lru_cache(maxsize=1000)(_compiled_anew)  # functions of one factory have one code
@@ -432,7 +434,7 @@ def _source(code: CodeType, file: str) -> tuple[ast.Module, ast.FunctionDef | as
         tree.body[:0] = _imports([*dis.get_instructions(code)])
         ast.fix_missing_locations(tree)
         same = _inner(tree, file, code.co_name)
-        if _does(same) == _does(code):
+        if same is not None and _does(same) == _does(code):
             return tree, found, same
     raise TypeError("the source is not, or no longer, its own")
 
@@ -456,10 +458,10 @@ def _imports(steps: list[dis.Instruction]) -> list[ast.stmt]:
     return [ast.Import([ast.alias(name)]) for name in sorted(asked - methods)]
 
 
-def _inner(tree: ast.Module, file: str, name: str) -> CodeType:
-    """The code of the function in the tree's function."""
+def _inner(tree: ast.Module, file: str, name: str) -> CodeType | None:
+    """The code of the function in the tree's function; None if none has that name."""
     compiled = compile(tree, file, "exec")
-    return next(code for code in _nested(compiled) if code.co_name == name)
+    return next((code for code in _nested(compiled) if code.co_name == name), None)
 
 
 class _LoopRewriter(ast.NodeTransformer):

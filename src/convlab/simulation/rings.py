@@ -27,7 +27,7 @@ def axes_from_end(site: int) -> frozenset[int]:
 def _axes(code: CodeType, offset: int) -> frozenset[int]:
     at = next((step for step in dis.get_instructions(code) if step.offset == offset), None)
     tree = source_tree(code, code.co_filename)
-    if at is None or tree is None or "SUBSCR" not in at.opname:
+    if at is None or tree is None or not _takes_an_element(at):
         return frozenset()
     nodes = [*ast.walk(tree)]
     subscripts = [node for node in nodes if isinstance(node, ast.Subscript)]
@@ -49,6 +49,11 @@ def _axes(code: CodeType, offset: int) -> frozenset[int]:
             if _goes_round(entry) or ast.unparse(entry) in rounds or from_the_first:
                 found.add(axis)
     return frozenset(found)
+
+
+def _takes_an_element(step: dis.Instruction) -> bool:
+    """Whether it loads or stores one: since Python 3.14 a load is a binary operation."""
+    return "SUBSCR" in step.opname or (step.opname == "BINARY_OP" and step.argrepr == "[]")
 
 
 def _position(node: ast.Subscript) -> tuple[int | None, ...]:

@@ -13,7 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from functools import cache, lru_cache
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 from types import CodeType, TracebackType
 from weakref import WeakValueDictionary, finalize
@@ -220,9 +220,27 @@ def assigned_name(code: CodeType, offset: int) -> str:
     line = _line_at(code, offset)
     here = [i for i in dis.get_instructions(code) if _line_at(code, i.offset) == line]
     before = [i for i in here if i.offset < offset and i.argval in ("array", "array_like")]
-    stores = [i for i in here if i.opname in ("STORE_FAST", "STORE_DEREF", "STORE_NAME")]
-    # In the order of the source: the compiler swaps stores to spare swaps.
-    stores.sort(key=lambda i: (i.positions and i.positions.col_offset) or 0)
-    names = [i.argval for i in stores]
+    names = _stored(here)
     ordinal = len(before) - 1
     return str(names[ordinal]) if 0 <= ordinal < len(names) else "an array without a name"
+
+
+def _stored(steps: list[dis.Instruction]) -> list[str]:
+    """The variables that the instructions of a line assign to, in the order of the source: the
+    compiler swaps stores to spare swaps."""
+    found: list[tuple[float, str]] = []
+    for before, step in pairwise(steps):
+        column = (step.positions and step.positions.col_offset) or 0
+        if step.opname in ("STORE_FAST", "STORE_DEREF", "STORE_NAME"):
+            found.append((column, step.argval))
+        elif step.opname == "STORE_FAST_LOAD_FAST":  # these two since Python 3.13
+            found.append((column, step.argval[0]))
+        elif step.opname == "STORE_FAST_STORE_FAST":  # at the place of the first one
+            first, second = step.argval
+            beside = 0.5 if before.opname in _IN_ORDER else -0.5
+            found += [(column, first), (column + beside, second)]
+    return [name for _, name in sorted(found)]
+
+
+# After these the stores of a line are not swapped.
+_IN_ORDER = ("UNPACK_SEQUENCE", "SWAP", "COPY", "STORE_FAST_STORE_FAST")
