@@ -675,20 +675,24 @@ def test_a_layer_itself_is_traced(kind):
         assert torch.equal(traced(input), layer(input))
 
 
-def test_layers_are_pickled_and_traced_by_jit():
+def test_layers_and_what_replace_returns_are_pickled():
     layer = layers.Conv2d(3, 4, 3, stage="s05")
     input = torch.randn(1, 3, 4, 4)
-    for other in (
-        pickle.loads(pickle.dumps(layer)),
-        copy.deepcopy(layer),
-        torch.jit.trace(layer, input),
-    ):
+    for other in (pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
         assert torch.equal(other(input), layer(input))
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 4, 3))
-    replaced = layers.replace(model)
+    replaced = layers.replace(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 4, 3)))
     same = pickle.loads(pickle.dumps(copy.deepcopy(replaced)))
     assert same == 1
     assert (same.replaced, same.skipped) == (replaced.replaced, replaced.skipped)
+
+
+@pytest.mark.parametrize("kind", ["Conv1d", "Conv2d", "Conv3d"])
+def test_layers_are_traced_by_jit(kind):
+    """With any number of images and any size afterwards."""
+    layer = getattr(layers, kind)(3, 4, 3, padding=1, stride=2)
+    traced = torch.jit.trace(layer, torch.randn(2, 3, *[4] * layer.axes))
+    other = torch.randn(3, 3, *[5, 4, 6][: layer.axes])
+    assert torch.equal(traced(other), layer(other))
 
 
 # What is differentiated or mapped: a function of a layer, its weight, bias and an input.

@@ -10,6 +10,7 @@ device ``meta``, in ``torch.export`` and under ``torch.compile``.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -60,14 +61,15 @@ def convolve(
     ``convlab::conv2d``; one is a height of 1 beside it. Of three, each output plane becomes an
     image, whose channels are the input planes that it sees."""
     check_tensors({"input": input, "weight": weight, "bias": bias})
-    if input.dim() not in (axes + 1, axes + 2):
+    size, filter_size = sizes_of(input), sizes_of(weight)
+    if len(size) not in (axes + 1, axes + 2):
         rule = f"it must have {axes + 2} dimensions, or {axes + 1}"
-        raise ValueError(f"input has shape {shown((*input.shape,))}: {rule}")
-    if weight.dim() != axes + 2:
+        raise ValueError(f"input has shape {shown(size)}: {rule}")
+    if len(filter_size) != axes + 2:
         rule = f"it must have {axes + 2} dimensions"
-        raise ValueError(f"weight has shape {shown((*weight.shape,))}: {rule}")
-    windows = windows_of(axes, (*weight.shape[2:],), stride, padding, dilation)
-    output_size(input.shape, weight.shape, windows, groups)
+        raise ValueError(f"weight has shape {shown(filter_size)}: {rule}")
+    windows = windows_of(axes, filter_size[2:], stride, padding, dilation)
+    output_size(size, filter_size, windows, groups)
 
     images = input if input.dim() == axes + 2 else input.unsqueeze(0)
     filters, count, planes = weight, images.shape[0], 1
@@ -95,6 +97,15 @@ def _planes_seen(volumes: Tensor, windows: Windows) -> Tensor:
     padded = torch.nn.functional.pad(volumes, (0, 0, 0, 0, before, behind))
     spanned = padded.unfold(2, windows.spans[0], windows.stride[0])  # a view, whose last axis is it
     return spanned[..., :: windows.dilation[0]].permute(0, 2, 1, 5, 3, 4)
+
+
+def sizes_of(tensor: Tensor) -> tuple[int, ...]:
+    """Return the tensor's shape in integers, or in symbols of a compilation."""
+    if not torch.jit.is_tracing():
+        return tuple(tensor.shape)
+    with warnings.catch_warnings():  # its sizes are tensors; a check need not be in the trace
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        return tuple(int(n) for n in tensor.shape)
 
 
 def check_tensors(tensors: dict[str, Tensor | None]) -> None:
