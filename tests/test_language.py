@@ -335,7 +335,7 @@ REFUSED = [
     (
         of("b[0] = 1 / b[1]", debug=True, opt=False),
         ZeroDivisionError,
-        r"^tid=\[0, 0, 0\] ctaid=\[0, 0, 0\]: float div",
+        r"^tid=\[0, 0, 0\] ctaid=\[0, 0, 0\]: (float )?division by zero",
     ),
 ]
 ALIGNMENTS = (-1, ValueError), (0, ValueError), (17, ValueError), (1.5, TypeError)

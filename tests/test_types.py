@@ -199,7 +199,8 @@ REFUSED = {
     "x = np.zeros(3); a[0] = x[0]": "np.zeros",
     "a[:] = np.sort(a)": "np.sort",
     "a[0] = np.dot(a, a)": "np.dot",
-    "a[0] = np.linalg.norm(a)": "np.linalg.norm",
+    # Numba's own norm has an assert, which numba-cuda 0.30 does not compile with Python 3.14.
+    "a[0] = np.linalg.norm(a)": "(np.linalg.norm|LOAD_COMMON_CONSTANT)",
     "a[0] = np.random.rand()": "np.random, which no kernel can call",
     "x = dict(); a[0] = 1": "Untyped global name 'dict'",
     "s = cuda.local.array((2, int(a[0])), float32); s[0, 0] = 1": "run time",

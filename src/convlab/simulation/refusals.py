@@ -7,6 +7,8 @@ import dis
 import math
 import operator
 import re
+import sys
+import traceback
 from types import FunctionType
 from typing import Any
 
@@ -115,6 +117,11 @@ def _reason(error: Exception, said: str) -> str:
     told = lines[0] if lines else ""
     if told.startswith("NRT required"):
         return _ARRAY
+    if isinstance(error, NotImplementedError) and not told and error.__traceback__ is not None:
+        # Numba's reader of bytecode has a method for each instruction.
+        *_, last = traceback.walk_tb(error.__traceback__)
+        step, version = last[0].f_code.co_name.removeprefix("op_"), sys.version_info[:2]
+        return f"Python {version[0]}.{version[1]}'s instruction {step}, which an assert compiles to"
     if isinstance(error, LookupError) or not told:
         return f"{type(error).__name__} {told}".strip()
     return told

@@ -527,7 +527,12 @@ def _with_arrays(argument: Any) -> Any:
         return like(argument, map(_with_arrays, argument))
     inner = getattr(argument, "_ary", argument)
     if isinstance(inner, np.void):
-        where = {**inner.__array_interface__, "descr": [("", f"V{inner.itemsize}")]}
+        address, _ = inner.__array_interface__["data"]  # read-only, says NumPy 2.5 of each
+        where = {
+            **inner.__array_interface__,
+            "data": (address, not inner.flags.writeable),
+            "descr": [("", f"V{inner.itemsize}")],
+        }
         memory = SimpleNamespace(__array_interface__=where, record=inner)  # which lives as long
         return np.asarray(memory).view(inner.dtype)
     return inner
