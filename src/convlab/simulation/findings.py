@@ -22,6 +22,7 @@ from convlab.simulation.access_log import (
     AccessLog,
     Clock,
 )
+from convlab.simulation.circumstances import Around, update_in
 from convlab.simulation.races import Conflict
 from convlab.simulation.sites import Sites
 
@@ -31,6 +32,15 @@ SAME_WARP = ", of the same warp,"
 NO_BARRIER, NO_ORDER = "with no barrier between", "and nothing orders the two blocks"
 HARMLESS = " (harmless only if the old and the new number lead to the same result)"
 NO_FENCE = "with no fence after the poll or lock that orders the two accesses"
+UNFENCED = "with no fence before the atomic that the other thread waits for"
+UNFENCED_BLOCKS = "with no fence before the atomic that the other block waits for"
+ONE_LOCKED = "and the two do not hold the same lock"
+NOT_ATOMIC = "and the update by {} is not atomic"
+NOT_ONE_STEP = "and to read and to change it is not one atomic step"
+AT_ONCE = "and no barrier can come between"
+TWO_STORES = f"{NO_BARRIER} the two stores"
+IN_A_BRANCH = ", in a branch that not all threads take"
+ONE_BLOCK = "cuda.syncthreads() orders the threads of one block only"
 PLAIN_POLL = ", which a plain load polls"
 UNREPORTED, STREAM_RACE = "unreported exception", "stream race"
 # What usually fixes each kind. docs/findings.md says more about each.
@@ -63,8 +73,47 @@ REMEDIES = {
 
 _FENCE = "call cuda.threadfence() after that poll or lock, because the compiler may read earlier"
 _WARP = "put cuda.syncwarp() between the two accesses, or use an atomic"
+_RETRY = (
+    "repeat the read and the cas in a while loop until cas returns what was read, or use an atomic "
+    "that does both, such as cuda.atomic.add"
+)
+_INSTEAD_OF_EXCH = (
+    "use an atomic that reads and changes at once, such as cuda.atomic.add, or a cas that a loop "
+    "repeats until it returns what was read"
+)
+_RELEASE = "put cuda.threadfence() before {}, and another one after the wait"
+_OF_ATOMICS = {
+    **{"+=": "add", "-=": "sub", "|=": "or_", "&=": "and_", "^=": "xor"},
+    **{"max": "max", "min": "min"},
+}
+_UPDATES = {
+    NOT_ATOMIC.format(by): f"use cuda.atomic.{name}, or let each element belong to one thread"
+    for by, name in _OF_ATOMICS.items()
+}
+# What is found of races where a lock or flag is near, at which a barrier would hang, or where both
+# threads change the element, which a barrier does not help, as a rule.
+_OF_RACES = {
+    UNFENCED: _RELEASE.format("the atomic that frees the lock or sets the flag"),
+    UNFENCED_BLOCKS: _RELEASE.format(
+        "the atomic that frees the lock, or before an atomic flag that the other block waits for"
+    ),
+    ONE_LOCKED: "take the same lock around both accesses, with cuda.threadfence() after it is "
+    "taken and before it is freed; a barrier may only stand before all locks",
+    NOT_ONE_STEP: "use an atomic that does both, such as cuda.atomic.max or cuda.atomic.add, or "
+    "repeat both in a loop until cuda.atomic.cas returns what was read",
+    TWO_STORES: "let each element belong to one thread, put cuda.syncthreads() between the two "
+    "stores, or use an atomic",
+    **_UPDATES,
+    NOT_ATOMIC.split("{}")[0]: "let each element belong to one thread, or repeat the update in a "
+    "loop until cuda.atomic.cas has done it",
+    IN_A_BRANCH: "end the branch between the two accesses and put cuda.syncthreads() there, where "
+    "all threads of the block reach it, or use an atomic",
+    AT_ONCE: "let each element belong to one thread, or use an atomic",
+}
 # The remedy where what is found has this piece.
 SPECIAL = {
+    **{("shared race", piece): remedy for piece, remedy in _OF_RACES.items()},
+    **{("global race", piece): remedy for piece, remedy in _OF_RACES.items()},
     ("shared race", SAME_WARP): _WARP,
     ("global race", SAME_WARP): _WARP,
     ("shared race", NO_FENCE): _FENCE.replace("threadfence", "threadfence_block"),
@@ -83,16 +132,8 @@ SPECIAL = {
     "kernel[grid, block, stream, BYTES]",
     ("misaligned", "multiple of its size"): "align the field, or begin the view at a "
     "multiple of its element's size",
-    (
-        "depends on order",
-        "not tried again",
-    ): "repeat the read and the cas in a while loop until cas "
-    "returns what was read, or use an atomic that does both, such as cuda.atomic.add",
-    (
-        "depends on order",
-        "exch overwrites",
-    ): "use an atomic that reads and changes at once, such as "
-    "cuda.atomic.add, or a cas that a loop repeats until it returns what was read",
+    ("depends on order", "not tried again"): _RETRY,
+    ("depends on order", "exch overwrites"): _INSTEAD_OF_EXCH,
     ("depends on order", "without the lock"): "retry the lock until it is free",
     (
         "depends on order",
@@ -131,10 +172,12 @@ class Finding:
 
     @property
     def remedy(self) -> str:
+        found = REMEDIES[self.kind]
         for (kind, piece), remedy in SPECIAL.items():
             if kind == self.kind and piece in self.what:
-                return remedy
-        return REMEDIES[self.kind]
+                found = remedy
+                break
+        return f"{found}; {ONE_BLOCK}" if NO_ORDER in self.what else found
 
     def __str__(self) -> str:
         lines = f"line {self.line} of {Path(self.file).name}"
@@ -258,19 +301,53 @@ class Reports:
         first, second = conflict.first, conflict.second
         assert second is not None
         one, other = f"thread {self.thread(first.thread)}", f"thread {self.thread(second.thread)}"
-        missing = NO_BARRIER
+        missing = self._missing(conflict)
         if first.block != second.block:
             one, other = f"block {self.block(first.block)}", f"block {self.block(second.block)}"
-            missing = NO_ORDER
+        elif missing.startswith(NO_BARRIER) and self._in_a_branch(first, second, log):
+            missing += IN_A_BRANCH
         elif first.warp == second.warp and self._by_warps(first, second, log):
             other += SAME_WARP
         does = "overwrites" if second.kind == WRITE else second.value or _DOES[second.kind]
-        missing = NO_FENCE if conflict.polled else missing
         element += PLAIN_POLL * (self._polls(first) or self._polls(second))
         if conflict.kind == "global race" and self._may_be_benign(first, second):
             missing += HARMLESS
         did = first.value if first.kind == ATOMIC and first.value else _DOES[first.kind]
         return f"{one} {did} {element} and {other} {does} it, {missing}{self.order}"
+
+    def _missing(self, conflict: Conflict) -> str:
+        """What is missing between the two accesses of a race."""
+        _, first, second, around = conflict
+        assert second is not None
+        blocks = first.block != second.block
+        if Around.POLLED in around:
+            return NO_FENCE
+        if Around.TOLD in around:
+            return UNFENCED_BLOCKS if blocks else UNFENCED
+        if Around.LOCKED in around:
+            return ONE_LOCKED
+        update = update_in(*self.sites.line(second.site)) if Around.UPDATES in around else ""
+        if update:
+            return NOT_ATOMIC.format(update) + f", {NO_ORDER}" * blocks
+        if Around.ONE_STEP in around:
+            return NOT_ONE_STEP + f", {NO_ORDER}" * blocks
+        if blocks:
+            return NO_ORDER
+        if Around.AT_ONCE in around:
+            return AT_ONCE
+        return TWO_STORES if first.kind == second.kind == WRITE else NO_BARRIER
+
+    def _in_a_branch(self, first: Access, second: Access, log: AccessLog) -> bool:
+        """Whether one branch has both accesses, and not all threads of the block come there, or of
+        the warp, if both are in one that a warp's barrier may order."""
+        columns = log.columns()
+        here = (columns.block == first.block) & np.isin(columns.site, (first.site, second.site))
+        size = math.prod(self._block_shape)
+        if first.warp == second.warp and self._by_warps(first, second, log):
+            here &= columns.warp == first.warp
+            size = min(WARP, size - first.warp % WARP * WARP)
+        come = len(np.unique(columns.thread[here]))
+        return come < size and self.sites.together_in_branch(first.site, second.site)
 
     def _may_be_benign(self, first: Access, second: Access) -> bool:
         """Whether a thread asks what another sets, as searches of graphs do on purpose."""

@@ -30,23 +30,24 @@ from convlab.simulation.access_log import (
     joined,
     within,
 )
+from convlab.simulation.circumstances import Around, Circumstances, wait_for_others
 from convlab.simulation.happens_before import HappensBefore
 from convlab.simulation.memory_rules import changes
+from convlab.simulation.retries import Update, update_of
 from convlab.simulation.scalars import converted
-from convlab.simulation.sites import Sites
+from convlab.simulation.sites import Sites, instruction
 
 SIEVE = 1 << 18
 ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
 
 
 class Conflict(NamedTuple):
-    """``kind`` as in a Finding; ``second`` is None for an uninitialised read. ``polled`` says that
-    the second thread has waited for the first one, but has not fenced."""
+    """``kind`` as in a Finding; ``second`` is None for an uninitialised read."""
 
     kind: str
     first: Access
     second: Access | None
-    polled: bool = False
+    around: Around = Around.NOTHING
 
 
 def few(conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
@@ -179,17 +180,18 @@ class Race:
 
     def _keep(self, accesses: Accesses, far: np.ndarray) -> None:
         """Of each block's accesses of a kind to a global address keep the first. Where there are
-        fences keep one of each thread from an atomic, fence or barrier to the next, and all
-        atomics: any of them may tell another block something."""
+        fences, or threads wait for others, keep one of each thread from an atomic, fence or barrier
+        to the next, and all atomics: any of them may tell another block something."""
         address = accesses.address
         low = int(address[far].min())
         width = int(address[far].max()) - low + 1
         among = self._between(accesses) * (int(accesses.block.max()) + 1) + accesses.block
-        if self.fences:
+        tells = bool(self.fences) or wait_for_others(accesses.take(far), self._update)
+        if tells:
             among = self._segments(accesses)
         for kind in (READ, WRITE, ATOMIC):
             chosen = far[accesses.kind[far] == kind]
-            if kind != ATOMIC or not self.fences:
+            if kind != ATOMIC or not tells:
                 each = among[chosen] * width + address[chosen] - low
                 chosen = chosen[np.unique(each, return_index=True)[1]]
             self._kept.append(accesses.take(chosen))
@@ -221,16 +223,25 @@ class Race:
             atomics: Any = np.flatnonzero(accesses.kind == ATOMIC) if self.fences else []
             return HappensBefore(self.fences, _in_time(accesses, atomics), self.swaps)
 
+        @cache
+        def circumstances() -> Circumstances:
+            return Circumstances(accesses, self._update, self._sites.line)
+
         seen: Counter[tuple[int, int]] = Counter()
         for indices, sites in _in_conflict(accesses, order, keys, getattr(accesses, scope)):
             if seen[sites] < ENOUGH:
-                for conflict in self._first(_in_time(accesses, indices), scope, happens_before):
+                here = _in_time(accesses, indices)
+                for first, second in self._first(here, scope, happens_before):
+                    where = "shared race" if first.address < GLOBAL else "global race"
+                    around = Around.POLLED
+                    if not happens_before()(first, second, fenced=False):
+                        around = circumstances().around(first, second, here)
                     seen[sites] += 1
-                    yield conflict
+                    yield Conflict(where, first, second, around)
 
     def _first(
         self, accesses: list[Access], scope: str, happens_before: Callable[[], HappensBefore]
-    ) -> Iterator[Conflict]:
+    ) -> Iterator[tuple[Access, Access]]:
         """The first pair that races, if any does."""
         kept = [one.value for one in accesses if one.kind == WRITE]
         if not self._log.mixed:
@@ -245,9 +256,14 @@ class Race:
                 continue
             if scope == "thread" and self._met(first, second):
                 continue
-            where = "shared race" if first.address < GLOBAL else "global race"
-            yield Conflict(where, first, second, happens_before()(first, second, fenced=False))
+            yield first, second
             return
+
+    def _update(self, site: int) -> Update:
+        """What the kernel's text says of the access at a site."""
+        if (code := self._sites.code(site)) is None:
+            return Update()
+        return update_of(code, instruction(code, site - id(code)), code.co_filename)
 
     def _met(self, first: Access, second: Access) -> bool:
         """Whether both lanes passed a barrier of a part of their warp between the two accesses."""

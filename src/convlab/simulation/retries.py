@@ -35,18 +35,24 @@ class Retry(IntEnum):
     RETURNED = 4  # the function returns the result: its caller knows
 
 
+LOCKING = ("cas", "compare_and_swap", "exch")  # the atomics that take locks
+
+
 class Update(NamedTuple):
     """An update of an element by an atomic: how often it is tried again, whether its new value is
-    computed from the old one, and whether it is in a ``while`` loop that no counter ends."""
+    computed from the old one, whether it is in a ``while`` loop that no counter ends, and the
+    atomic's name. A load has no name, and only counts as tried again in a loop that only polls."""
 
     retry: Retry = Retry.NEVER
     computed: bool = False
     walks: bool = False
+    name: str = ""
 
 
 @lru_cache(maxsize=1000)
 def update_of(code: CodeType, offset: int, file: str) -> Update:
-    """The update by the call at ``offset``, as far as this function tells: nothing without source.
+    """The update by the call or load at ``offset``, as far as this function tells: nothing without
+    source.
     ``file`` is the code's: codes of two files may be equal."""
     tree, position = source_tree(code, file), _position_at(code, offset)
     nodes = [] if tree is None else [*ast.walk(tree)]
@@ -56,7 +62,10 @@ def update_of(code: CodeType, offset: int, file: str) -> Update:
                 retry=_Result(nodes, node).retry(),
                 computed=_is_computed(nodes, node),
                 walks=_walks(nodes, node),
+                name=getattr(node.func, "attr", ""),
             )
+        if isinstance(node, ast.Subscript) and _position(node) == position:
+            return Update(Retry.UNTIL_DONE) if _only_polls(nodes, node) else Update()
     return Update()
 
 
@@ -67,7 +76,9 @@ class _Result:
         self._call, self._nodes = call, nodes
         # What a ``cas`` returns if it succeeds, and the names of its result, of whether it has
         # succeeded, and of whether it has failed.
-        self._expected = "".join(map(ast.unparse, call.args[-2:-1] if _is_cas(call) else ()))
+        self._expected = ""
+        if _is_cas(call):
+            self._expected = ast.unparse(call.args[-2])
         self._results: set[str] = set()
         self._success: set[str] = set()
         self._failure: set[str] = set()
@@ -208,6 +219,16 @@ def _computes(expression: ast.AST, names: set[str]) -> bool:
     if isinstance(expression, ast.Subscript) or ".atomic." in ast.unparse(expression)[:20]:
         return False
     return any(_computes(node, names) for node in ast.iter_child_nodes(expression))
+
+
+def _only_polls(nodes: list[ast.AST], load: ast.Subscript) -> bool:
+    """Whether a loop's condition has this load, and the loop does nothing else but pause."""
+    return any(
+        isinstance(loop, ast.While)
+        and any(node is load for node in ast.walk(loop.test))
+        and all(isinstance(node, ast.Pass | ast.Expr) for node in loop.body)
+        for loop in nodes
+    )
 
 
 def _walks(nodes: list[ast.AST], call: ast.Call) -> bool:

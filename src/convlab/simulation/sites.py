@@ -28,7 +28,7 @@ class Sites:
         self._codes, self._kernel = {id(code): code for code in codes}, kernel
 
     def line(self, site: int) -> tuple[str, int]:
-        if (code := self._code(site)) is None:
+        if (code := self.code(site)) is None:
             return "?", 0
         return code.co_filename, _line_at(code, site - id(code))
 
@@ -40,8 +40,8 @@ class Sites:
     def branch_between(self, site: int, other: int) -> str:
         """``the if in line 12 of program.py``: the innermost branch or loop of a function that has
         only one of the two in it, or that has both, if they are one; empty where there is none."""
-        code = self._code(site)
-        if code is None or self._code(other) is not code:
+        code = self.code(site)
+        if code is None or self.code(other) is not code:
             return ""
         line, second = self.line(site)[1], None if other == site else self.line(other)[1]
         found = ""
@@ -54,8 +54,8 @@ class Sites:
         """Whether an ``if`` of the kernel contains both sites and all that may run between them: a
         line that follows itself in a loop only if the ``if`` contains the loop. True in a device
         function, because its call may be in one."""
-        code = self._code(site)
-        if code is None or code is not self._code(other) or code is not self._kernel:
+        code = self.code(site)
+        if code is None or code is not self.code(other) or code is not self._kernel:
             return True
         line, second = self.line(site)[1], self.line(other)[1]
         blocks = _blocks(code, code.co_filename)
@@ -72,11 +72,12 @@ class Sites:
         known, inverse = np.unique(sites, return_inverse=True)
         ones = []
         for site in known.tolist():
-            code = self._code(site)
+            code = self.code(site)
             ones.append(site if code is None else id(code) + instruction(code, site - id(code)))
         return np.array(ones, np.int64)[inverse]
 
-    def _code(self, site: int) -> CodeType | None:
+    def code(self, site: int) -> CodeType | None:
+        """The function that has this site, if it is one of them."""
         code = self._codes.get(max((i for i in self._codes if i <= site), default=0))
         return code if code is not None and site < id(code) + len(code.co_code) else None
 
