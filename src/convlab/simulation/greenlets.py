@@ -22,6 +22,7 @@ from greenlet import getcurrent, greenlet
 from convlab.device.products import WARP, WARPGROUP, warp_mma, warp_product
 from convlab.simulation.findings import Coordinates
 from convlab.simulation.orders import USUAL, Order
+from convlab.simulation.shuffles import Shuffles
 from convlab.simulation.sites import in_two_arms
 
 Place = tuple[tuple[int, ...], tuple[int, ...]]
@@ -103,8 +104,7 @@ class Block:
     ``on_warp_barrier`` which ones, and whether those are all of their warp that live. If the
     ``order`` gives way, the block lets others go on whenever one of its threads yields, and then
     reverses its threads. ``deep`` says whether threads may wait in what the body calls.
-    ``undefined(own, what, site, thread)`` is what a lane gets from one that does not take part;
-    ``own`` is its own number.
+    ``lanes`` know what a lane gets from one that does not take part, or from beyond the warp.
     """
 
     def __init__(
@@ -116,14 +116,14 @@ class Block:
         on_barrier: Callable[[int, int], None],
         on_warp_barrier: Callable[[list[int], bool], None],
         complain: Complain | None,
-        undefined: Callable[[Any, str, int, int], Any] = lambda own, *_: own,
+        lanes: Shuffles | None = None,
         number: int = 0,
         order: Order = USUAL,
         deep: bool = True,
     ) -> None:
         self.number, self._body, self._arguments = number, body, arguments
         self._deep, self._parted = deep, order.parted
-        self._enter, self._complain, self._undefined = enter, complain, undefined
+        self._enter, self._complain, self._lanes = enter, complain, lanes
         self.on_barrier, self.on_warp_barrier = on_barrier, on_warp_barrier
         self.size, self._backwards, self._gives_way = len(indices), order.backwards, order.gives_way
         threads = list(enumerate(indices))
@@ -291,6 +291,9 @@ class Block:
             self.on_warp_barrier([thread.number for thread in threads], bits == living)
         if kind.startswith("shfl"):
             results = {lane: self._shuffled(thread, present) for lane, thread in present.items()}
+            if self._lanes is not None:
+                pairs = ((present.get(t.request.value[1]), t) for t in threads)
+                self._lanes.pass_on((one.number, other.number) for one, other in pairs if one)
         else:
             results = CALLS[kind](brought)
         for lane, thread in present.items():
@@ -322,10 +325,12 @@ class Block:
         value, source = thread.request.value
         if source in present:
             return present[source].request.value[0]
+        if self._lanes is None:
+            return value
         if 0 <= source < WARP:  # beyond the warp: one's own
             what = f"{thread.request.kind} reads lane {source}, which does not take part"
-            return self._undefined(value, what, thread.request.site, thread.number)
-        return value
+            return self._lanes.undefined(value, what, thread.request.site, thread.number)
+        return self._lanes.beyond(value, thread.request.kind, thread.request.site, thread.number)
 
 
 Incomplete = tuple[list[Thread], int | None, int, int]  # lanes, mask, those present, living ones

@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.simulation.access_log import GLOBAL, SIZE_SHIFT, WARP
+from convlab.simulation.access_log import GLOBAL, SIZE_SHIFT, WARP, EndlessLoop
+from convlab.simulation.findings import SimulationError
 from convlab.simulation.retries import Retry, Update, update_of
 from convlab.simulation.sites import ignores_result, instruction
 
 Launch = Any  # a simulated_launch.SimulatedLaunch
 PATIENCE = 1024  # times that a thread polls in vain before it lets others go first, at first
 MOST_PATIENCE = 50_000  # of all threads
-LARGE = 2**31 - 1
 PARTED = "the result depends on which lanes activemask names, and lanes"
 TOLERANCE = 1e-5  # of the largest number: sums of floats in another order
 Key = tuple[int, int, str, Any]  # thread of the launch, site, array, index
@@ -47,6 +47,7 @@ class Order(NamedTuple):
     patience: int = 0
     late: bool = False  # a block begins when those before it have gone on several times
     undefined: int = 0  # with 1 an undefined number is a very large one, with -1 a very small one
+    beyond: int = 0  # with 1 or -1 what a shuffle reads from beyond the warp is not one's own
     parted: bool = False  # ``activemask`` names the even lanes to the even ones, the odd to the odd
 
     @property
@@ -94,7 +95,6 @@ class Asked:
         self.early: dict[Key, Any] = {}  # the answers to those of which others change the element
         self.takes = False  # whether a thread uses what it has exchanged
         self.ranks = False  # or any number that it has changed by an atomic: the place in a queue
-        self.undefined_at: dict[int, tuple[str, int]] = {}  # by site what was read, by whom
         self.swaps: set[int] = set()  # the position of each ``cas``
         self.checks: set[int] = set()  # and of each atomic for which a guess is good enough
         # By thread, array and index what its last atomic there read or left, and its position; by
@@ -226,18 +226,6 @@ class Asked:
             frame = frame.f_back
         return found._replace(retry=Retry.NEVER)
 
-    def undefined(self, own: Any, what: str, site: int, thread: int) -> Any:
-        """The number that a lane reads from one that does not take part: its own, as on many GPUs,
-        or one that shows whether it is used."""
-        self.undefined_at.setdefault(site, (what, self._clock.first + thread))
-        if not (sign := self._order.undefined):
-            return own
-        if isinstance(own, bool | np.bool_):
-            return not own
-        if isinstance(own, int | np.integer):
-            return type(own)(LARGE if sign > 0 else -LARGE * (own < 0))
-        return type(own)(sign * np.inf)
-
     def end_block(self) -> None:
         """Look at the locks in the shared memory of the block that ends."""
         for name, one in [*self._failed.items()]:
@@ -280,9 +268,10 @@ def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
         tells or bool(asked.answers) or asked.takes
     )
     orders += [Order(patience=PATIENCE)] * bool(asked.polled)
-    orders += [Order(undefined=1), Order(undefined=-1)] * bool(asked.undefined_at)
+    orders += [Order(undefined=1), Order(undefined=-1)] * bool(launch.lanes.undefined_at)
     orders += [Order(parted=True)] * (launch.parts is not None)
-    kept = after = [host.copy() for host in hosts] if orders else []
+    again_at_all = bool(orders) or launch.lanes.stored
+    kept = after = [host.copy() for host in hosts] if again_at_all else []
 
     def run_again(order: Order) -> tuple[Launch, list[np.ndarray]]:
         """The launch in that order, and what it leaves in the arrays; these keep what they had."""
@@ -322,6 +311,10 @@ def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
     for other, found in interleaved:
         assert backwards is not None
         _report_lost(other, names, after, backwards, found)
+    if launch.lanes.stored:
+        _note_own_numbers(
+            launch, lambda order: _difference(names, after, run_again(order)[1], before, set())
+        )
 
 
 def _report_lost(
@@ -371,10 +364,31 @@ def _report(launch: Launch, other: Launch, outcome: str) -> None:
 
 def _report_undefined(launch: Launch, other: Launch) -> None:
     """Raise ``SimulationError`` for what lanes read from those that do not take part."""
-    for site, (what, number) in launch.asked.undefined_at.items():
+    for site, (what, number) in launch.lanes.undefined_at.items():
         block = other.reports.block(number // other.block_size)
         other.reports.add("inactive lane", what, site, number % other.block_size, block=block)
     other.reports.raise_any(ended=False)
+
+
+def _note_own_numbers(launch: Launch, outcome: Callable[[Order], str]) -> None:
+    """Note that what the launch leaves depends on numbers which lanes have got from beyond the
+    warp: on larger ones and on smaller ones, for to the largest of a warp smaller ones do not
+    matter. ``outcome`` runs it in an order and says what is different then."""
+    where = ""
+    for sign in (1, -1):
+        try:
+            found = outcome(Order(beyond=sign))
+        except (SimulationError, EndlessLoop):  # it goes another way
+            found = "the course of the launch"
+        if not found:
+            return
+        where = found.split(" becomes ")[0]
+    for site, kind in launch.lanes.beyond_at.items():
+        launch.notes.append(
+            f"{launch.kernel}, {launch.sites.where(site)}: {kind} gives a lane whose source is "
+            f"beyond the warp its own number, and {where} depends on that: after a sum of a warp "
+            "only one lane has the whole sum"
+        )
 
 
 def _evidence(launch: Launch, other: Launch) -> tuple[str, Key] | None:

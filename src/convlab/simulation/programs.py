@@ -40,6 +40,10 @@ class UntypedRegisters(UserWarning):
     """A kernel ran with Python's numbers, and why Numba's types of them are not known."""
 
 
+class OwnNumbers(UserWarning):
+    """What a kernel leaves depends on numbers that shuffles read from beyond the warp."""
+
+
 def simulate(
     kernel: Any,
     grid: int | Sequence[int],
@@ -54,15 +58,18 @@ def simulate(
     ``kernel`` is any ``@cuda.jit`` kernel; arrays are NumPy's, or device arrays of Numba's
     simulator. ``steps`` are how many iterations all loops of all threads may have together; more
     are a finding. If ``typed``, registers have Numba's types; where its type inference does not
-    tell them, an :class:`UntypedRegisters` warns. A launch of many blocks that takes longer than
-    five seconds says on standard error how far it is. Raises ``SimulationError`` with its findings
+    tell them, an :class:`UntypedRegisters` warns. An :class:`OwnNumbers` warns if what the kernel
+    leaves depends on what a lane gets from beyond the warp, which is its own number.
+
+    A launch of many blocks that takes longer than five seconds says on standard error how far it
+    is. Raises ``SimulationError`` with its findings
     if the kernel is wrong, ``NotSimulated`` if it uses what is not known here or Numba refuses it,
     ``ValueError`` for a shape that CUDA does not launch, for less than one step or for an integer
     of more than 64 bits, and ``TypeError`` for arguments that no signature of the kernel takes.
     """
 
-    def warn(why: str) -> None:
-        warnings.warn(why, UntypedRegisters, stacklevel=4)
+    def warn(why: str, kind: type[UserWarning]) -> None:
+        warnings.warn(why, kind, stacklevel=4)
 
     _simulate(kernel, grid, block, arguments, shared_bytes, steps, typed, warn, None)
 
@@ -75,7 +82,7 @@ def _simulate(
     shared_bytes: int,
     steps: int | None,
     typed: bool,
-    tell: Callable[[str], None],
+    tell: Callable[[str, type[UserWarning]], None],
     touched: Touched | None,
 ) -> None:
     if steps is not None:
@@ -99,8 +106,10 @@ def _simulate(
     launch = made()
     launch.touched = touched
     if launch.untyped:
-        tell(launch.untyped)
+        tell(launch.untyped, UntypedRegisters)
     run_in_orders(launch, made)
+    for note in launch.notes:
+        tell(note, OwnNumbers)
 
 
 @contextmanager
@@ -121,6 +130,9 @@ def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -
         if stop:
             raise error
 
+    def note(what: str, kind: type[UserWarning]) -> None:
+        report.note(what)
+
     streams = Streams(tell)
 
     def launch(self: _Configured, *arguments: Any) -> None:
@@ -138,7 +150,7 @@ def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -
     def run(self: _Configured, given: tuple[Any, ...], managed: list[Any]) -> None:
         touched = Touched()
         looked_at = touched if managed or number_of(self.stream) != DEFAULT else None
-        how = self.shared_bytes, steps, typed, report.note, looked_at
+        how = self.shared_bytes, steps, typed, note, looked_at
         try:
             _simulate(self.kernel, self.grid, self.block, given, *how)
         except SimulationError as error:

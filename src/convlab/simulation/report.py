@@ -16,7 +16,8 @@ SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 @dataclass
 class Report:
     """The findings of some launches, one for each kind, array and pair of lines, and why launches
-    could not be simulated. ``notes`` say which kernels ran without Numba's types, and why."""
+    could not be simulated. ``notes`` say which kernels ran without Numba's types, and what may be a
+    mistake but is no finding."""
 
     launches: int = 0
     refused: list[str] = field(default_factory=list)

@@ -48,6 +48,7 @@ from convlab.simulation.races import Race, few
 from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
 from convlab.simulation.scheduler import Scheduler
+from convlab.simulation.shuffles import Shuffles
 from convlab.simulation.simulated_cuda import SimulatedCuda
 from convlab.simulation.sites import Sites, activemask_after_branch, innermost, is_raised, traces
 from convlab.simulation.touched import Touched
@@ -170,6 +171,8 @@ class SimulatedLaunch(Clock):
         self.race = Race(self.sites)
         self.fenced = False
         self.asked = self.cuda.asked = Asked(self, order)
+        self.lanes = Shuffles(self, order.undefined, order.beyond)
+        self.notes: list[str] = []  # what is no fault, but may be a mistake
         self.race.swaps, self.race.checks = self.asked.swaps, self.asked.checks
         self.phases = self.epoch = 0  # how many there were, of all blocks and warps
         self.order = order
@@ -335,7 +338,7 @@ class SimulatedLaunch(Clock):
         block_size, blocks = math.prod(self.block_shape), range(math.prod(self.grid))
         indices = [coordinates_of(number, self.block_shape) for number in range(block_size)]
         complain = self.reports.add if self.strict else None
-        hooks = self._enterer(), self._barrier, self._warp_barrier, complain, self.asked.undefined
+        hooks = self._enterer(), self._barrier, self._warp_barrier, complain, self.lanes
         for number in reversed(blocks) if self.order.backwards else blocks:
             if self.on_block is not None:
                 self.on_block(self.kernel, number, len(blocks))
@@ -441,6 +444,7 @@ class SimulatedLaunch(Clock):
             looks = self.copies.look, self.tensor_cores.look, self.race.analyse
             for conflict in few(chain(*(look(self.log, whole) for look in looks))):
                 self.reports.conflict(conflict, self.log)
+            self.lanes.look(self.log.columns())
         if self.touched is not None:
             self.touched.look(self.log.columns(), self.global_arrays())
         self.log.clear()
