@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convlab.simulation.sites import site_of
+from convlab.simulation.sites import is_iterated, site_of
 
 GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
 READ, WRITE, ATOMIC = 0, 1, 2
@@ -344,6 +344,9 @@ class Paths(Loops):
         numbers = itertools.count(1 << ITERATION_BITS, 1 << ITERATION_BITS)
         # By the path outside and the site of a loop or call: where its own paths begin.
         self._inner: dict[tuple[int, int], int] = defaultdict(lambda: next(numbers))
+        # The same by all sites that an instruction has; one of them stands for all in `_inner`
+        # (:func:`~convlab.simulation.sites.instruction`), but to find it takes time.
+        self._known: dict[tuple[int, int], int] = {}
 
     def enter(self, thread: int) -> None:
         """Another thread runs from here on."""
@@ -353,10 +356,7 @@ class Paths(Loops):
 
     def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A device function that knows where it was called."""
-        log, all_inner, getframe = self._log, self._inner, sys._getframe
-        # An instruction has several sites (:func:`~convlab.simulation.sites.instruction`). Which
-        # one stands for them is looked up once for each.
-        known: dict[tuple[int, int], int] = {}
+        log, inner, known, getframe = self._log, self._inner, self._known, sys._getframe
 
         def called(*arguments: Any) -> Any:
             outer, frame = log.path, getframe(1)
@@ -364,7 +364,7 @@ class Paths(Loops):
             try:
                 log.path = known[here]
             except KeyError:
-                log.path = known[here] = all_inner[outer, site_of(1)]
+                log.path = known[here] = inner[outer, site_of(1)]
             try:
                 return function(*arguments)
             finally:
@@ -372,14 +372,30 @@ class Paths(Loops):
 
         return called
 
+    def range(self, *bounds: Any) -> Any:
+        """The ``range`` of a kernel: its noted steps at once where a ``for`` runs through it."""
+        frame = sys._getframe(1)
+        here = self._log.path, id(frame.f_code) + frame.f_lasti
+        steps = builtins.range(*bounds)
+        if (first := self._known.get(here)) is None:
+            site = site_of(1)
+            if self._loops is not None or not is_iterated(frame.f_code, frame.f_lasti):
+                return Loop(self, site, steps)
+            first = self._known[here] = self._inner[self._log.path, site]
+        return self._noted(first, steps)
+
     def run(self, site: int, steps: Iterable[int]) -> Iterator[int]:
         """The steps of one loop of one thread, whose iterations are noted."""
+        counted = steps if self._loops is None else self._loops.run(site, steps)
+        return self._noted(self._inner[self._log.path, site], counted)
+
+    def _noted(self, first: int, steps: Iterable[int]) -> Iterator[int]:
+        """The steps, each on a path of its own from ``first`` on."""
         log = self._log
         outer = log.path
-        counted = steps if self._loops is None else self._loops.run(site, steps)
         try:
             # Every iteration of every thread comes by here, so nothing else is done.
-            for log.path, step in enumerate(counted, self._inner[outer, site]):
+            for log.path, step in enumerate(steps, first):
                 yield step
         finally:  # after `break` and `return` too
             log.path = outer

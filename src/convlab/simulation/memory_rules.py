@@ -197,7 +197,7 @@ def requests_of(log: AccessLog, sites: Sites, loads_of: Mapping[tuple[str, int],
         columns = columns.take(~landed)
     begins = np.flatnonzero(columns.kind & WIDE == 0)
     elements = np.diff(begins, append=len(columns.kind))
-    accesses = columns.take(begins)
+    accesses = columns.take(begins) if len(begins) < len(columns.kind) else columns
     # An async copy loads and stores at one site: the store has a number of its own here, since
     # lanes that load nothing store too.
     one_each = sites.one_each(accesses.site) + (accesses.kind & ISSUED != 0)

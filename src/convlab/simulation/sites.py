@@ -202,8 +202,20 @@ def code_at(site: int) -> CodeType | None:
 @cache
 def ignores_result(code: CodeType, offset: int) -> bool:
     """Whether the result of the call at ``offset`` is thrown away."""
-    later = [step for step in dis.get_instructions(code) if step.offset > offset]
-    return next((step.opname for step in later if step.opname != "CACHE"), "") == "POP_TOP"
+    return _next_operation(code, offset) == "POP_TOP"
+
+
+@cache
+def is_iterated(code: CodeType, offset: int) -> bool:
+    """Whether a loop runs through the result of the call at ``offset``, and nothing else sees
+    it."""
+    return _next_operation(code, offset) == "GET_ITER"
+
+
+def _next_operation(code: CodeType, offset: int) -> str:
+    """The instruction after that at ``offset``, which may be in its cache."""
+    later = (step for step in dis.get_instructions(code) if step.offset > offset)
+    return next((step.opname for step in later if step.opname != "CACHE"), "")
 
 
 def site_of(depth: int) -> int:
