@@ -1,36 +1,49 @@
-"""Calls and command lines at random: each ends in an answer or in one clear sentence, in time.
+"""Calls at random: each ends in an answer or in one clear sentence, in time. Command lines are in
+test_fuzz_commands.
 
 ``HYPOTHESIS_PROFILE=large`` tries thousands of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from fractions import Fraction
 from math import prod
+from time import process_time
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import typer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import cuda
-from test_cli import convlab_
 from test_unfold import side_by_side
 
 from convlab import (
     ConvProblem,
     EngineUnavailable,
+    Gradient,
     SimulationError,
+    Tile,
+    check,
     conv1d,
     conv2d,
     conv3d,
+    open_trace,
+    plan,
     plans,
     simulate,
+    simulator,
+    trace,
     trace_stage,
     unfold_einsum,
-)  # fmt: skip
+)
+from convlab.arguments import shown
 from convlab.simulation.findings import three
 from convlab.unfold import unfold
 
@@ -42,12 +55,95 @@ ARGUMENTS = {"input", "weight", "bias", "out", "groups", "stage", "engine", "til
 CONVOLUTIONS = {conv1d: 1, conv2d: 2, conv3d: 3}
 SETTINGS = {"stride", "padding", "dilation"}
 
+
+class Raises:
+    """Raises an error of its own wherever it is looked at."""
+
+    def fails(self, *_: Any) -> Any:
+        raise RuntimeError("no\nsuch luck")
+
+    __len__ = __iter__ = __index__ = __repr__ = __bool__ = __eq__ = __float__ = fails
+    __getitem__ = __contains__ = __hash__ = fails
+
+
+class Loud:
+    """Has much to say of itself."""
+
+    def __repr__(self) -> str:
+        return "\x1b[2J\n" * 10**6
+
+
+@Sequence.register
+class Liar:
+    """A sequence with fewer, more or endless entries than it says."""
+
+    def __init__(self, says: int, has: float) -> None:
+        self.says, self.has = says, has
+
+    def __len__(self) -> int:
+        return self.says
+
+    def __iter__(self) -> Iterator[int]:
+        yield from itertools.takewhile(lambda number: number <= self.has, itertools.count(1))
+
+    def __getitem__(self, index: Any) -> Any:
+        return 1
+
+
+@Sequence.register
+class Unreadable(Raises):
+    """A sequence that cannot be read."""
+
+
+def nested(levels: int) -> list[Any]:
+    """A list in a list, and so on."""
+    made: list[Any] = [1]
+    for _ in range(levels):
+        made = [made]
+    return made
+
+
+ITSELF: list[Any] = [1]
+ITSELF.append(ITSELF)
 enormous = st.sampled_from([2**31 - 1, 2**31, 2**63, 10**400, 10**4299, -(10**4299)])
 numbers = st.integers(-2, 5) | enormous
 odd = st.sampled_from([
-    None, True, 1.5, float("nan"), "same", "valid", "s01", "\udcff", b"1", {}, {1}, [], range(3),
-    np.int8(2), np.True_, np.float32(1), np.ones(2), np.ma.ones(2), object(), "x" * 10**6,
+    None, True, 1.5, float("nan"), float("inf"), -0.0, 1j, Fraction(3, 2), Decimal(2), "same",
+    "valid", "s01", "\udcff", "\x1b[2J", "\0", b"1", bytearray(2), memoryview(b"12"), {}, {1: 2},
+    {1}, [], range(3), range(2), range(10**9), range(10**18), np.int8(2), np.True_, np.float32(1),
+    np.float64("nan"), np.array(2), np.array(None), np.ones(2), np.arange(2), np.ma.ones(2),
+    np.datetime64(1, "s"), np.str_("s01"), object(), int, len, slice(3), ..., NotImplemented,
+    "x" * 10**6,
 ])  # fmt: skip
+# Made anew for each call: what can be read once, and what Hypothesis must not compare.
+once = st.sampled_from([
+    Raises, Loud, lambda: [Loud(), 1], lambda: (Raises(), 1), lambda: Liar(2, 1),
+    lambda: Liar(2, 3), lambda: nested(10**4), lambda: ITSELF, lambda: [1] * 10**6,
+    lambda: Liar(2, math.inf), lambda: Liar(sys.maxsize, math.inf), lambda: Liar(0, 2), Unreadable,
+    lambda: itertools.count(1), lambda: iter([1, 1]), lambda: (n for n in range(2)),
+    lambda: map(int, "12"), lambda: zip(range(2), range(2), strict=True),
+]).map(lambda make: make())  # fmt: skip
+odd = odd | once
+
+
+class Drawn:
+    """What is drawn for a call, which Hypothesis can show whatever is in it."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+    def __repr__(self) -> str:
+        texts = [
+            ", ".join(f"{name}={shown(one)}" for name, one in value.items())
+            if isinstance(value, dict)
+            else ", ".join(map(shown, value))
+            if isinstance(value, list)
+            else shown(value)
+            for value in self.values
+        ]
+        return f"Drawn({'; '.join(texts)})"
+
+
 CHANNELS = st.integers(1, 3)
 LAUNCHED = st.sampled_from(["steps", "shared_bytes"])
 setting = st.recursive(numbers | odd, lambda inner: st.lists(inner, max_size=3) | st.tuples(inner))
@@ -66,7 +162,7 @@ def arrays(draw: st.DrawFn, usual: tuple[int, ...]) -> np.ndarray:
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
+def calls(draw: st.DrawFn) -> Drawn:
     """A function and its arguments: right ones, up to three of them replaced."""
     function, axes = draw(st.sampled_from([*CONVOLUTIONS.items(), (unfold_einsum, 2), (unfold, 2)]))
     size, kernel = (3, 5, 6)[3 - axes :], (2, 3, 2)[3 - axes :]
@@ -78,7 +174,7 @@ def calls(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
     more = {*SETTINGS, *given, *(ARGUMENTS if function in CONVOLUTIONS else ())}
     for name in draw(st.lists(st.sampled_from(sorted(more)), max_size=3)):
         given[name] = draw(setting)
-    return function, given
+    return Drawn(function, given)
 
 
 def assert_short(refusal: Exception) -> None:
@@ -92,7 +188,7 @@ def assert_short(refusal: Exception) -> None:
 @IN_TIME
 @given(calls())
 def test_a_call_ends_in_an_answer_or_one_sentence(call):
-    function, given = call
+    function, given = call.values
     patience, plans.PATIENCE_SECONDS = plans.PATIENCE_SECONDS, 10
     say, plans.say = plans.say, pytest.skip  # what takes minutes is announced, and not waited for
     try:
@@ -108,11 +204,11 @@ def test_a_call_ends_in_an_answer_or_one_sentence(call):
 
 
 @IN_TIME
-@given(st.lists(setting, min_size=6, max_size=9))
-@example([1, 1, 2**31 - 1, 2**31 - 1, 1, 1])
+@given(st.lists(setting, min_size=6, max_size=9).map(Drawn))
+@example(Drawn([1, 1, 2**31 - 1, 2**31 - 1, 1, 1]))
 def test_a_problem_ends_in_one_too(sizes):
     try:
-        str(ConvProblem(*sizes))
+        str(ConvProblem(*sizes.values[0]))
     except (TypeError, ValueError) as error:
         assert_short(error)
 
@@ -180,10 +276,17 @@ def write(a, n):
 
 
 @IN_TIME
-@given(st.lists(setting, min_size=2, max_size=2), st.dictionaries(LAUNCHED, setting, max_size=2))
-@example([1, range(10**12)], {})
-@example(["12", 1.5], {"steps": (1,), "shared_bytes": None})
-def test_a_launch_ends_in_one_too(sizes, given):
+@given(
+    st.builds(
+        Drawn,
+        st.lists(setting, min_size=2, max_size=2),
+        st.dictionaries(LAUNCHED, setting, max_size=2),
+    )
+)
+@example(Drawn([1, range(10**12)], {}))
+@example(Drawn(["12", 1.5], {"steps": (1,), "shared_bytes": None}))
+def test_a_launch_ends_in_one_too(launch):
+    sizes, given = launch.values
     try:
         # A grid of thousands of blocks is a right one, which takes long.
         grid, block = map(three, sizes, ("grid", "block"))
@@ -201,31 +304,72 @@ def test_a_trace_is_of_a_problem_with_a_tile(odd):
     assert_short(refused.value)
 
 
-VERBS = ["doctor", "stages", "ladder", "check", "trace", "lint", "tune", "bench", "report", "no"]
-OPTIONS = [
-    "--layer", "--batch", "--engine", "--stage", "--image", "--output", "--seed", "--json", "-h",
-    "--block", "--html", "--problem", "--compiled", "--arch", "--against", "--as", "--cases", "-",
-    "--markdown", "--forget", "--dance", "--tile",
-]  # fmt: skip
-WORDS = [
-    "s01", "s99", "conv1", "conv13", "0", "-1", "1e9", "9999999999", "absent/file", ".", "sm_90",
-    "sm_9", "simulator", "gpu", "8x8x8", "0x0x0", "1x1x1x1,1x1x1x1,p(((", "\u2588", "\udcff", "",
-    " ", "9" * 9999, "x" * 9999, "a\nb", "\0",
-]  # fmt: skip
-words = st.sampled_from(WORDS) | st.text(max_size=9)
+def opened(**given: Any) -> None:
+    """Open a simulator, and close it."""
+    with simulator(**given):
+        pass
+
+
+SMALL = ConvProblem(1, 1, 3, 3, 1, 2)
+OTHERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "ConvProblem": (ConvProblem, dict.fromkeys(
+        ("batch", "in_channels", "height", "width", "out_channels", "kernel_size"), 2)),
+    "Gradient": (Gradient, {"problem": SMALL, "of": "input"}),
+    "Tile": (Tile, {"M_B": 8, "N_B": 8, "K_B": 8, "M_T": 1, "N_T": 1}),
+    "plan": (plan, {"problem": SMALL, "engine": "simulator", "stage": "s05", "tile": None,
+                    "workspace_limit": None}),
+    "simulate": (simulate, {"kernel": write, "grid": 1, "block": 2, "shared_bytes": 0,
+                            "steps": None, "typed": True}),
+    "trace": (trace, {"kernel": write, "grid": 1, "block": 2, "shared_bytes": 0, "block_shown": 0,
+                      "compiled": None}),
+    "trace_stage": (trace_stage, {"stage": "s01", "problem": SMALL, "tile": None, "block_shown": 0,
+                                  "compiled": None, "seed": 0}),
+    "check": (check, {"kernel": "absent.py::kernel", "stage": "s01", "seed": 0, "model": None}),
+    "open_trace": (open_trace, {"path": "absent.json"}),
+    "simulator": (opened, {"stop": True, "steps": None, "typed": True}),
+    "unfold": (unfold, {"input": np.ones((1, 1, 3, 3), np.float32), "kernel_size": 2}),
+}  # fmt: skip
+LAUNCHING = ("simulate", "trace")
+
+
+@st.composite
+def other_calls(draw: st.DrawFn) -> Drawn:
+    """A function, its arguments, up to two of them replaced, and those of a kernel."""
+    name = draw(st.sampled_from([*OTHERS]))
+    given = dict(OTHERS[name][1])
+    for argument in draw(st.lists(st.sampled_from([*given]), min_size=1, max_size=2)):
+        given[argument] = draw(setting)
+    arguments = [np.ones(4, np.float32), 4]
+    if draw(st.booleans()):
+        arguments[draw(st.integers(0, 1))] = draw(setting)
+    return Drawn(name, given, arguments if name in LAUNCHING else [])
 
 
 @IN_TIME
-@given(st.sampled_from(VERBS), st.lists(st.sampled_from(OPTIONS) | words, min_size=1, max_size=5))
-def test_a_command_line_ends_in_one_too(tmp_path_factory, verb, typed):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("fuzz"))
-        patch.setattr(
-            "convlab.ladder.run", lambda *_, **__: iter(())
-        )  # tests of their own run them
-        patch.setattr("convlab.lint.lint_all", lambda *_: iter(()))  # minutes for every stage
-        patch.setattr("convlab.image.draw", lambda *_: b"")
-        patch.setattr("convlab.tracing.trace_stage", Mock(side_effect=typer.Exit))
-        result = convlab_(verb, *typed)
-    assert isinstance(result.exception, SystemExit | None), result.exception
-    assert result.exit_code != 2 or len(result.stderr.splitlines()[-1]) < 300
+@given(other_calls())
+def test_every_other_call_ends_in_one_too(call):
+    name, given, arguments = call.values
+    kernel = [given.pop(one) for one in ("kernel", "grid", "block")] if name in LAUNCHING else []
+    if kernel:
+        with suppress(TypeError, ValueError):  # thousands of blocks are right, and take long
+            if prod(three(kernel[1], "grid")) > 99:
+                kernel[1] = 1
+    try:
+        OTHERS[name][0](*kernel, *arguments, **given)
+    except (SimulationError, OSError):
+        pass
+    except REFUSALS as error:
+        assert_short(error)
+
+
+@pytest.mark.parametrize(
+    "padding", [range(10**9), Liar(2, math.inf), Unreadable(), itertools.count()], ids=type
+)
+@pytest.mark.parametrize("name", ["stride", "padding", "dilation", "kernel_size"])
+def test_a_setting_is_refused_without_a_look_at_all_of_it(name, padding):
+    given = {"stride": 1, "padding": 0, "dilation": 1, "kernel_size": 2} | {name: padding}
+    started = process_time()
+    with pytest.raises((TypeError, ValueError), match=f"{name} is .*: it must be") as refused:
+        ConvProblem(1, 1, 4, 4, 1, **given)
+    assert process_time() - started < 1
+    assert_short(refused.value)

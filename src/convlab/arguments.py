@@ -7,7 +7,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from itertools import islice
 from reprlib import Repr
 from typing import Any, Literal, NamedTuple, TypeGuard
 
@@ -35,8 +36,12 @@ _short.maxstring = _short.maxother = _short.maxlong = SHOWN // 2
 
 
 def shown(value: object) -> str:
-    """The value for a message, on one line, short however large it is."""
-    text = " ".join(_short.repr(value).split())
+    """The value for a message, on one line, short however large it is or what its own ``repr``
+    does."""
+    try:
+        text = " ".join(_short.repr(value).split())
+    except Exception:
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]}...{text[-SHOWN // 3 :]}"
 
 
@@ -48,12 +53,20 @@ def integer(name: str, value: object, *, at_least: int, whole: object = None) ->
         if isinstance(value, bool):  # an integer to Python, a mistake here
             raise TypeError
         number = operator.index(value)  # type: ignore[arg-type]  # takes NumPy's integers too
-    except TypeError:
+    except Exception:  # of an __index__ of its own, too
         rule = "it must be an integer" if whole is None else "its entries must be integers"
         raise TypeError(f"{name} is {shown(held)}: {rule}, not {type(value).__name__}") from None
     if not at_least <= number <= LARGEST_AXIS:
         raise ValueError(f"{name} is {shown(held)}: it must be at least {at_least} and below 2**31")
     return number
+
+
+def boolean(name: str, value: object) -> bool:
+    """The value if it is ``True`` or ``False``. Raises ``TypeError`` for any other, which Python
+    would take for one of them."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {shown(value)}: it must be True or False")
+    return value
 
 
 def each(
@@ -63,11 +76,32 @@ def each(
     if not _is_sequence(value):
         return (integer(name, value, at_least=at_least, whole=whole),) * axes
     whole = value if whole is None else whole
-    if len(value) not in (1, axes):
-        many = {1: "an int", 2: "an int or a pair"}.get(axes, f"an int or {axes} of them")
-        raise ValueError(f"{name} is {shown(whole)}: it must be {many}, not {len(value)} long")
-    entries = tuple(integer(name, entry, at_least=at_least, whole=whole) for entry in value)
+    if (given := entries_of(name, value, (1, axes))) is None:
+        rule = f"it must be {_one_or(axes)}, not {len(value)} long"
+        raise ValueError(f"{name} is {shown(whole)}: {rule}")
+    entries = tuple(integer(name, entry, at_least=at_least, whole=whole) for entry in given)
     return entries * (axes // len(entries))
+
+
+def _one_or(axes: int) -> str:
+    return {1: "an int", 2: "an int or a pair"}.get(axes, f"an int or {axes} of them")
+
+
+def entries_of(name: str, value: Sequence[object], lengths: Container[int]) -> list[object] | None:
+    """The entries of a sequence that has one of these lengths; None for another length, which costs
+    no look at the entries. Raises ``TypeError`` for a sequence that does not have the entries that
+    it says, or raises an error of its own."""
+    try:
+        if (length := len(value)) not in lengths:
+            return None
+        entries = [*islice(iter(value), length + 1)]
+    except Exception as error:
+        why = f"it must be a sequence that can be read, which raised {type(error).__name__}"
+        raise TypeError(f"{name} is {shown(value)}: {why}") from None
+    if len(entries) != length:
+        rule = f"it must be a sequence of {length} entries, as its length says"
+        raise TypeError(f"{name} is {shown(value)}: {rule}")
+    return entries
 
 
 def pair(name: str, value: object, *, at_least: int, whole: object = None) -> Pair:
@@ -92,11 +126,16 @@ def paddings(padding: object, strides: Sequence[int], spans: Sequence[int]) -> t
                 "because the output must be as large as the input"
             )
         return tuple(((span - 1) // 2, span // 2) for span in spans)
-    if _is_sequence(padding) and any(_is_sequence(side) for side in padding):
-        if len(padding) != axes:
-            sides = "((top, bottom), (left, right))" if axes == 2 else f"{axes} pairs"
-            raise ValueError(f"padding is {shown(padding)}: it must be {sides}")
-        return tuple(pair("padding", side, at_least=0, whole=padding) for side in padding)
+    if _is_sequence(padding):
+        sides = entries_of("padding", padding, (1, axes))
+        pairs = "((top, bottom), (left, right))" if axes == 2 else f"{axes} pairs"
+        if sides is None:
+            rule = f"{_one_or(axes)}, or {pairs}, not {len(padding)} long"
+            raise ValueError(f"padding is {shown(padding)}: it must be {rule}")
+        if any(map(_is_sequence, sides)):
+            if len(sides) != axes:
+                raise ValueError(f"padding is {shown(padding)}: it must be {pairs}")
+            return tuple(pair("padding", side, at_least=0, whole=padding) for side in sides)
     return tuple((p, p) for p in each("padding", padding, axes, at_least=0))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numba.cuda.core import config
 
 from convlab import workloads
+from convlab.arguments import integer, shown
 from convlab.checking.launches import (
     COUNTED,
     EVERYTHING,
@@ -65,8 +66,14 @@ def check(
     numbers; ``on_step`` is called after each problem; ``model`` is the problem for the counts, by
     default the small Conv9.
 
-    Raises ``ValueError`` for an unknown stage, or if there is no kernel to check.
+    Raises ``ValueError`` for an unknown stage, or if there is no kernel to check, ``TypeError`` for
+    an argument of another kind.
     """
+    integer("seed", seed, at_least=0)
+    if model is not None and not isinstance(model, ConvProblem):
+        raise TypeError(f"model is {shown(model)}: it must be a ConvProblem or None")
+    if not callable(on_step):
+        raise TypeError(f"on_step is {shown(on_step)}: it must be a function")
     step = stage_named(stage)
     if not isinstance(step.prepare(PIXEL, step.tiny_tile).launches[-1], Launch):
         raise ValueError(f"stage is {step.name}, which has no kernel: a library does its work")

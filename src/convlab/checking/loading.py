@@ -31,7 +31,7 @@ def maker(kernel: Any, stage: Stage) -> Maker:
     title = title_of(kernel)
     try:
         parameters = inspect.signature(kernel).parameters
-    except (TypeError, ValueError):  # no function, or one that Python does not know, such as dict
+    except Exception:  # no function, or one that Python does not know, such as dict
         raise ValueError(
             f"kernel is {shown(kernel)}: it must be a @cuda.jit kernel, or a function that makes "
             "one"
@@ -69,7 +69,8 @@ def is_kernel(value: Any) -> bool:
 
 def title_of(kernel: Any) -> str:
     """The name of a kernel or function."""
-    return str(getattr(getattr(kernel, "py_func", kernel), "__name__", kernel))
+    name = getattr(getattr(kernel, "py_func", kernel), "__name__", None)
+    return name if isinstance(name, str) else shown(kernel)
 
 
 def offers(value: Callable[..., Any], options: dict[str, Any]) -> bool:

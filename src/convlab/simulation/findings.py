@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.arguments import integer, shown
+from convlab.arguments import entries_of, integer, shown
 from convlab.simulation.access_log import (
     ATOMIC,
     LANDED,
@@ -403,9 +403,10 @@ def three(size: Any, what: str) -> Coordinates:
     anything but one to three integers from 1 on."""
     if isinstance(size, np.ndarray):
         size = size.tolist()
-    several = isinstance(size, Sequence) and not isinstance(size, str)
-    sizes, whole = (size, size) if several else ((size,), None)
-    if not 1 <= len(sizes) <= 3:
-        raise ValueError(f"{what} is {shown(size)}: it has one to three sizes, x, y and z")
+    sizes, whole = [size], None
+    if isinstance(size, Sequence) and not isinstance(size, str):
+        if (entries := entries_of(what, size, (1, 2, 3))) is None:
+            raise ValueError(f"{what} is {shown(size)}: it has one to three sizes, x, y and z")
+        sizes, whole = entries, size
     x, y, z = [*(integer(what, one, at_least=1, whole=whole) for one in sizes), 1, 1][:3]
     return x, y, z

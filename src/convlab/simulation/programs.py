@@ -20,7 +20,7 @@ from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
-from convlab.arguments import integer, progress, shown
+from convlab.arguments import boolean, integer, progress, shown
 from convlab.simulation.access_log import Loops
 from convlab.simulation.arrays import owner_of
 from convlab.simulation.device_arrays import UnifiedArray, as_cuda_array
@@ -87,6 +87,7 @@ def _simulate(
 ) -> None:
     if steps is not None:
         steps = integer("steps", steps, at_least=1)
+    boolean("typed", typed)
     sizes = three(grid, "grid"), three(block, "block")
     for place, one in enumerate(arguments):
         if isinstance(one, int) and not -(2**63) <= one < 2**64:
@@ -122,6 +123,10 @@ def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -
     imported inside: Numba decides at its first import whether it needs a GPU, which
     ``NUMBA_ENABLE_CUDASIM=1`` denies.
     """
+    if steps is not None:
+        steps = integer("steps", steps, at_least=1)
+    boolean("stop", stop)
+    boolean("typed", typed)
     report = Report()
 
     def tell(finding: Finding) -> None:

@@ -105,7 +105,7 @@ class SimulatedLaunch(Clock):
         _check_shape(grid, block)
         function = getattr(kernel, "py_func", None)
         if not inspect.isfunction(function):
-            raise TypeError(f"{shown(kernel)} is no kernel: it needs @cuda.jit")
+            raise TypeError(f"kernel is {shown(kernel)}, which is no kernel: it needs @cuda.jit")
         by_request = counts is not None or recorder is not None
         block_size = math.prod(block)
         log = AccessLog(block_size) if strict or by_request else None

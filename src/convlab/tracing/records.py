@@ -233,7 +233,9 @@ OPERATIONS = ("load", "store", "atomic")
 
 def open_trace(path: str | Path) -> Trace:
     """Open a saved trace. Raises ``OSError`` where the file cannot be read, ``ValueError`` if it is
-    damaged or of another version."""
+    damaged or of another version, ``TypeError`` for a path that is none."""
+    if not isinstance(path, str | Path):
+        raise TypeError(f"path is {shown(path)}: it must be a string or a Path")
     try:
         whole = document(bytes_of(Path(path)))
         if not isinstance(whole, dict) or whole.pop("format", None) != FORMAT:

@@ -15,6 +15,7 @@ import numpy as np
 from numba import typeof
 
 from convlab import workloads
+from convlab.arguments import integer, shown
 from convlab.engines.offline import arch_of, shared_load_bytes
 from convlab.engines.simulator import Simulator
 from convlab.gradient import Gradient, Problem
@@ -67,7 +68,8 @@ def trace(
     a compiler that is not installed, ``UnknownGPU`` for a GPU that the compilers do not know.
     """
     blocks = math.prod(three(grid, "grid"))
-    _check_shown(block_shown, getattr(kernel, "__name__", str(kernel)), blocks)
+    _check_compiled(compiled)
+    _check_shown(block_shown, str(getattr(kernel, "__name__", "the kernel")), blocks)
     hosts = [a.copy_to_host() if hasattr(a, "copy_to_host") else a for a in arguments]
     launch = _launch(kernel, grid, block, hosts, shared_bytes, block_shown, compiled)
     return Trace(launch.kernel, (launch,))
@@ -92,6 +94,8 @@ def trace_stage(
     """
     problem = workloads.MODEL if problem is None else problem
     check_asked(problem, tile)
+    _check_compiled(compiled)
+    integer("seed", seed, at_least=0)
     simulator, is_gradient = Simulator(strict=False), isinstance(problem, Gradient)
     chosen = stage_for(stage, simulator, problem) if is_gradient else stage_named(stage)
     if compiled is not None:
@@ -130,9 +134,22 @@ def trace_steps(
     return tuple(launches)
 
 
-def _check_shown(shown: int, name: str, blocks: int) -> None:
-    if blocks > 0 and not 0 <= shown < blocks:  # a launch without blocks is refused as such
-        raise ValueError(f"block_shown is {shown}: {name} has blocks 0 to {blocks - 1} here")
+def _check_shown(number: object, name: str, blocks: int) -> None:
+    if not isinstance(number, int | np.integer) or isinstance(number, bool):
+        raise TypeError(f"block_shown is {shown(number)}: it must be an integer")
+    if blocks > 0 and not 0 <= number < blocks:  # a launch without blocks is refused as such
+        raise ValueError(
+            f"block_shown is {shown(number)}: {name} has blocks 0 to {blocks - 1} here"
+        )
+
+
+def _check_compiled(capability: object) -> None:
+    if capability is None:
+        return
+    parts = capability if isinstance(capability, tuple) else ()
+    if len(parts) != 2 or not all(type(part) is int and 0 <= part < 100 for part in parts):
+        rule = "it must be None or a pair of integers, such as (9, 0)"
+        raise TypeError(f"compiled is {shown(capability)}: {rule}")
 
 
 def _launch(
