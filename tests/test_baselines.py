@@ -29,6 +29,7 @@ from convlab.bench.bounds import Checked
 from convlab.bench.harness import measure
 from convlab.bench.systems import BASELINES, baseline_named
 from convlab.convolution import reference
+from convlab.installing import how_to_add
 from convlab.oracle import Oracle, random_tensors
 from convlab.problem import ConvProblem
 from convlab.stages import LADDER
@@ -115,7 +116,7 @@ def packages(monkeypatch):
 )
 def test_a_library_that_is_absent_broken_or_blind(packages, name, why, what):
     why = why.__wrapped__  # not once a process
-    assert why().startswith(f"{what} is not installed: pip install {name}")
+    assert why().startswith(f"{what} is not installed: run {how_to_add(name)}")
     packages[name] = OSError("libfoo.so: cannot open")
     assert why() == f"{what} is installed but cannot be imported (OSError: libfoo.so: cannot open)"
     packages[name] = Mock(**{"cuda.is_available.side_effect": [False, True]})
@@ -142,7 +143,7 @@ def test_cutlass_says_what_is_missing(monkeypatch, packages, tmp_path):
     monkeypatch.setattr(compiled, "nvcc", lambda: None)
     assert compiled.why_no_cutlass().startswith("there is no nvcc")
     monkeypatch.setattr(compiled, "nvcc", lambda: "nvcc")
-    assert compiled.why_no_cutlass().startswith("its headers are not here: pip install")
+    assert compiled.why_no_cutlass().startswith("its headers are not here: run ")
 
     include = tmp_path / "source/include"
     (include / "cutlass").mkdir(parents=True)
@@ -161,7 +162,7 @@ def test_cudnn_says_what_is_missing(monkeypatch, tmp_path):
     monkeypatch.setattr(cudnn, "library", cudnn.library.__wrapped__)
     monkeypatch.setattr(cudnn, "_load_cublas", lambda: None)
     monkeypatch.setattr(cudnn, "SONAMES", ("libno-such-cudnn.so.9",))
-    assert cudnn.why_absent() == "no cuDNN was found: pip install nvidia-cudnn-cu13 has one"
+    assert cudnn.why_absent() == f"no cuDNN was found: run {how_to_add('nvidia-cudnn-cu13')}"
     package = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(cudnn, "find_spec", lambda name: package)
     (tmp_path / "lib").mkdir()

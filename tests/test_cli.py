@@ -18,14 +18,17 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import typer
 from kernels.wrong import WRONG
 from rich.console import Console
 from typer.testing import CliRunner
 
 import convlab
 import convlab.stages
-from convlab import cli, doctor, ladder, tables, workloads
+from convlab import cli, doctor, installing, ladder, tables, workloads
 from convlab import lint as gate
+from convlab.arguments import duration
+from convlab.engines import choose
 from convlab.engines.offline import CompilerMissing
 from convlab.lint import PROBLEMS, Row
 from convlab.oracle import CheckResult
@@ -97,6 +100,38 @@ def test_help(arguments):
     assert result.exit_code == (0 if arguments else 2)
     for word in ("Usage: ", "convlab", "ladder", *(() if arguments[1:] else ("doctor", "lint"))):
         assert word in result.output
+
+
+@pytest.mark.parametrize("verb", ["", *typer.main.get_command(cli.app).commands])
+def test_the_verb_help_says_what_the_option_says(verb):
+    asked = convlab_("help", *verb.split())
+    assert asked.exit_code == 0
+    assert asked.stdout == convlab_(*verb.split(), "--help").stdout
+
+
+def test_version():
+    result = convlab_("--version")
+    assert (result.exit_code, result.stdout) == (0, f"convlab {convlab.__version__}\n")
+
+
+@SAME
+@pytest.mark.parametrize(
+    ("words", "position", "completed"),
+    [
+        ("convlab ", 1, {"doctor", "help", "ladder", "run"}),
+        ("convlab la", 1, {"ladder"}),
+        ("convlab ladder --ba", 2, {"--batch"}),
+        ("convlab tune --", 2, {"--layer", "--forget", "--all"}),
+    ],
+)
+def test_shells_complete_verbs_and_options(words, position, completed):
+    asked = {"_CONVLAB_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+    told = subprocess.run(
+        [sys.executable, "-c", MAIN], env=os.environ | asked, capture_output=True, text=True
+    )
+    assert completed <= {*told.stdout.split()}, told.stderr
+    for word in ("--install-completion", "--show-completion"):
+        assert word in convlab_("--help").stdout
 
 
 def test_stages():
@@ -193,6 +228,10 @@ def test_too_much_for_a_simulator_is_refused_with_what_to_do(arguments, said, un
     line = refused(*SIMULATED, *arguments)
     assert all(words in line for words in said)
     assert unsaid not in line
+    engine = choose("cudasim")
+    seconds = ladder.estimated_seconds(workloads.TEACHING, LADDER, engine)
+    seconds /= ladder.processes_for(engine)
+    assert f"the default problem (about {duration(seconds)})" in line
 
 
 def test_yes_waits(monkeypatch):
@@ -228,7 +267,7 @@ def test_yes_waits(monkeypatch):
         ("ladder --image --output l --json l", "--json is 'l', the file of --output"),
         ("trace s99", "stage is 's99': it must be one of s01_direct, "),
         ("trace s05 --layer conv13", "layer is 'conv13'"),
-        ("trace s05 --layer conv9", "hours: use the default problem (seconds), or add"),
+        ("trace s05 --layer conv9", "hours: use the default problem (about 1 second), or add"),
         ("trace s05 --batch 500", "minutes: use --batch 1 (about 1 second), the"),
         ("trace s05 --tile 8x8", "tile is '8x8': it must be M_BxN_BxK_B or"),
         ("trace s05 --tile 7x32x8/2x1", "M_B must be a multiple of M_T"),
@@ -248,7 +287,20 @@ def test_yes_waits(monkeypatch):
         ("stages --json dangling", "there is no folder"),
         (f"stages --json {'x' * 256}", "which cannot be written (File name too long)"),
         # What Typer refuses.
-        ("ladder --batch two", "'--batch'"),
+        ("ladder --batch two", "'--batch': it is 'two' and must be an integer ("),
+        ("ladder --batch=many", "'--batch': it is 'many' and must be an integer ("),
+        ("ladder --batch=", "'--batch': it is '' and must be an integer ("),
+        ("bench --seconds soon", "'--seconds': it is 'soon' and must be a number of at least 1 ("),
+        ("bench --seconds 0.5", "'--seconds': it is '0.5' and must be a number of at least 1 ("),
+        ("trace s05 --block 1.5", "'--block': it is '1.5' and must be an integer of at least 0 ("),
+        ("check nosuch.py --as s05", "there is no file 'nosuch.py': name one"),
+        ("check notes.txt::f --as s05", "'notes.txt' is not a Python file: name one"),
+        ("report", "'bench.json' cannot be read: No such file or directory; convlab bench, on a"),
+        ("report a.json", "convlab bench --json a.json, on a GPU, makes it"),
+        ("trace a.json", "; convlab trace STAGE --json a.json makes it"),
+        ("lint --against a.json", "; convlab lint --json a.json makes it"),
+        ("help waltz", "No such command 'waltz'"),
+        ("help ladder bench", "unexpected extra argument"),
         ("ladder --layer", "'--layer' requires an argument"),
         ("ladder --seed -1", "'--seed'"),
         ("ladder --no-such", "--no-such (convlab ladder --help says more)"),
@@ -326,7 +378,7 @@ def test_trace_of_a_wrong_kernel_exits_1(tmp_path):
     assert "out of bounds" in result.stdout
 
 
-NVDISASM = {"name": "nvdisasm", "found": None, "install": "make gate"}
+NVDISASM = {"name": "nvdisasm", "found": None, "install": "make gate", "needed_by": []}
 
 
 COMPILERS = "convlab.doctor.compilers", lambda: [NVDISASM]
@@ -345,7 +397,7 @@ NO_MEMORY = Mock(side_effect=MemoryError("Unable to allocate 3.00 TiB"))
         (*COMPILERS, "trace s05 --compiled sm_90",
          "nvdisasm is missing, and --compiled needs it: run make gate"),
         ("matplotlib", None, "ladder --engine cudasim --image",
-         "python -m pip install -e '.[plots]'"),
+         f"{installing.how_to_install('plots', 'make ladder')}"),
         ("numba.cuda.core", None, "lint", "): convlab doctor says what is here"),
     ],
 )  # fmt: skip

@@ -116,7 +116,11 @@ def test_what_is_missing_comes_from_where_convlab_came_from(run, wheel, argument
     """No make, no editable install: the very command that is told installs the extra."""
     told = run("convlab", *arguments)
     assert told.returncode == 2
-    command = shlex.split(re.search(r"python -m pip install '[^']*'", told.stderr)[0])
+    # The environment was made by uv, without pip.
+    found = re.search(
+        r"(\S+/python -m pip install|uv pip install --python \S+) '[^']*'", told.stderr
+    )
+    command = shlex.split(found[0])
     required = Requirement(command[-1])
     assert (required.name, required.extras) == ("cuda-convlab", {extra})
     assert required.url == wheel.as_uri()

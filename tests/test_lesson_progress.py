@@ -129,6 +129,14 @@ def test_an_answer_whose_exercise_is_gone_stays_as_a_cell(mine):
     assert tagged in progress.updated(notebook | {"cells": cells}, new)["cells"]
 
 
+@pytest.mark.parametrize("number", ["5", "05", "005", "05_shared_memory", "05_shared_memory.ipynb"])
+def test_a_lesson_s_number_may_lack_its_zeros(mine, number):
+    tips = progress.tips(json.loads((mine / "05_shared_memory.ipynb").read_text(encoding="utf-8")))
+    assert run(mine, "--hint", number).startswith(f"Tip 1 of {len(tips)}: {tips[0][0]}")
+    assert "00b_small_kernels" in run(mine, "--reset", "0b")
+    assert "00_start_here" in run(mine, "--reset", "0")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

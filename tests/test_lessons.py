@@ -26,6 +26,7 @@ from convlab.checking import checker
 from convlab.checking.records import Machine
 from convlab.commands import lessons as command
 from convlab.engines import unavailable
+from convlab.installing import how_to_install
 from convlab.lessons import answers, build, exercises, feedback, source, timing
 from convlab.lessons.feedback import PASSED, UNFILLED
 from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, STUB, place, read
@@ -497,7 +498,7 @@ def test_what_cannot_be_copied_to_or_opened_is_refused(tmp_path, monkeypatch):
     assert "give a folder" in run(tmp_path / "file", "--no-open", code=2)
     monkeypatch.setattr(command.util, "find_spec", lambda name: None)
     said = run(tmp_path / "mine", code=2)
-    assert "run make lessons, or python -m pip install -e '.[lessons]';" in said
+    assert f"run {how_to_install('lessons', 'make lessons')};" in said
     assert not (tmp_path / "mine").exists()
 
 

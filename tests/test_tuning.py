@@ -7,7 +7,6 @@ from dataclasses import astuple, replace
 from itertools import count
 from types import SimpleNamespace
 from typing import cast
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from test_cli import convlab_, refused
 from convlab import ConvProblem, Tile, engines, plans, stages, tuned
 from convlab.bench import baselines, cases, systems
 from convlab.bench.results import Row
-from convlab.engines import EngineUnavailable
 from convlab.kernels import tile_heuristic
 from convlab.kernels.tile_heuristic import Heuristic
 from convlab.stages import s12_fused_im2win as s12
@@ -214,8 +212,11 @@ def test_what_is_refused_in_a_line(gpu, arguments, said):
 
 
 def test_without_a_gpu_it_is_refused(monkeypatch):
-    monkeypatch.setattr(engines, "choose", Mock(side_effect=EngineUnavailable("there is none")))
-    assert refused("tune") == "convlab: there is none"
+    monkeypatch.setattr(engines, "unavailable", lambda name: "there is none")
+    said = refused("tune")
+    assert said.startswith("convlab: convlab tune needs a GPU")
+    assert said.endswith(": there is none")
+    assert "engine" not in said
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def compat() -> Any:
     except ModuleNotFoundError:
         install = how_to_install("arrays")
         raise ModuleNotFoundError(
-            f"arrays of CuPy, PyTorch and JAX need array-api-compat: {install}"
+            f"arrays of CuPy, PyTorch and JAX need array-api-compat: run {install}"
         ) from None
     return array_api_compat
 

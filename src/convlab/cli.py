@@ -81,18 +81,48 @@ def check(
         raise typer.Exit(shell.WRONG)
 
 
+def show_help(
+    context: typer.Context,
+    verb: Annotated[
+        str | None, typer.Argument(metavar="[VERB]", help="A verb; all of them if none is named.")
+    ] = None,
+) -> None:
+    """The help of convlab, or of one verb: as convlab VERB --help."""
+    words = [] if verb is None else [verb]
+    raise typer.Exit(app([*words, "--help"], prog_name="convlab", standalone_mode=False))
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from convlab.doctor import version
+
+        print(f"convlab {version('convlab')}")
+        raise typer.Exit
+
+
+def main_options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Convolution kernels in Numba CUDA, step by step, with and without a GPU."""
+
+
 app = typer.Typer(
     cls=shell.Verbs,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Convolution kernels in Numba CUDA, step by step, with and without a GPU.",
 )
+app.callback()(main_options)
 for verb in (doctor, stages, ladder, check, trace, lint, tune, bench, report, lessons):
     app.command(cls=ImageAlone if verb is ladder else None)(verb)
 # Arguments after the program belong to the program.
 app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command("help")(show_help)
 
 
 def main() -> None:

@@ -23,7 +23,15 @@ PACKAGES = (
     "numpy", "numba", "numba-cuda", "numba-cuda-mlir", "llvmlite", "cuda-bindings", "cuda-core",
     "greenlet", "matplotlib", "torch",
 )  # fmt: skip
-COMPILERS = ("NVVM", "NVRTC", "nvJitLink", "nvdisasm")
+# What needs a compiler or the disassembler, the GPU engine first; simulators need none.
+GPU_ENGINE = "engine gpu"
+OFFLINE = ("convlab lint", "convlab trace --compiled", "the look at machine code of convlab check")
+COMPILERS = {
+    "NVVM": (GPU_ENGINE, *OFFLINE),
+    "NVRTC": (GPU_ENGINE, *OFFLINE),  # numba-cuda asks it for the name of the GPU's architecture
+    "nvJitLink": (GPU_ENGINE, *OFFLINE),
+    "nvdisasm": OFFLINE,
+}
 GPU_KEYS = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
 
 
@@ -168,12 +176,17 @@ def nvidia_smi(query: str, gpu: str | None = None) -> list[str] | None:
 
 def compilers() -> list[dict[str, Any]]:
     """What the GPU engine and ``convlab lint`` compile with: each one's name, its version or path
-    (None when it is missing) and how to install it."""
+    (None when it is missing), how to install it and what needs it."""
     found = {name: _compiler(name) for name in COMPILERS}
     # Only if needed: it raises where convlab has no metadata.
     install = how_to_install("lint", "make gate") if None in found.values() else None
     return [
-        {"name": name, "found": version, "install": None if version else install}
+        {
+            "name": name,
+            "found": version,
+            "install": None if version else install,
+            "needed_by": [*COMPILERS[name]],
+        }
         for name, version in found.items()
     ]
 

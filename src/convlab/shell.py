@@ -17,8 +17,9 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_type_hints
 
 import typer
 from rich.console import Console
@@ -114,7 +115,37 @@ def _usage_in_one_line() -> Iterator[None]:
             raise
         context = getattr(error, "ctx", None)
         more = f" ({context.command_path} --help says more)" if context else ""
-        refuse(" ".join(error.format_message().split()).removesuffix(".") + more)
+        said = _wrong_number(error) or " ".join(error.format_message().split()).removesuffix(".")
+        refuse(said + more)
+
+
+def _wrong_number(error: Any) -> str | None:
+    """What is wrong with an option's number, with the value that was typed, which not every version
+    of Typer names. None for other errors."""
+    context, option = getattr(error, "ctx", None), getattr(error, "param", None)
+    if context is None or option is None or context.command.callback is None:
+        return None
+    hints = get_type_hints(context.command.callback, include_extras=True)
+    kind, *more = get_args(hints.get(option.name)) or (None,)
+    number = next((one for one in (int, float) if one in (kind, *get_args(kind))), None)
+    typed = _typed_value(context.find_root().obj or [], option.opts)
+    if number is None or typed is None:
+        return None
+    rule = "an integer" if number is int else "a number"
+    least = next((one.min for one in more if getattr(one, "min", None) is not None), None)
+    if least is not None:
+        rule += f" of at least {least:g}"
+    return f"Invalid value for '{option.opts[0]}': it is {shown(typed)} and must be {rule}"
+
+
+def _typed_value(words: Sequence[str], options: Sequence[str]) -> str | None:
+    """The last value that was typed for an option; None without one."""
+    found = None
+    for word, after in pairwise([*words, ""]):
+        name, is_given, value = word.partition("=")
+        if name in options:
+            found = value if is_given else after
+    return found
 
 
 def refuse(message: str) -> NoReturn:
@@ -257,6 +288,21 @@ def check_files(
         taken[os.path.realpath(file)] = f"the file of {option}"
 
 
+def how_made(file: str | Path, command: str) -> str:
+    """What a message adds about a file that is not there: the command that makes it."""
+    return "" if os.path.lexists(file) else f"; {command} makes it"
+
+
+def refuse_without_gpu(verb: str) -> None:
+    """Refuse a verb that measures where no GPU can be used, and say why it cannot."""
+    from convlab.engines import unavailable
+
+    with refusing(ValueError):
+        reason = unavailable("gpu")
+    if reason is not None:
+        refuse(f"{verb} needs a GPU, because a simulator's times mean nothing: {reason}")
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """:func:`convlab.files.write_whole`, refused in one sentence if it fails."""
     with refusing(OSError):
@@ -279,18 +325,22 @@ def problem_from(layer: str | None, batch: int | None, engine: Engine) -> ConvPr
     return problem if batch is None else replace(problem, batch=batch)
 
 
-def refuse_slow(problem: ConvProblem, seconds: float, engine: Engine, gpu: bool = True) -> None:
-    """Refuse work that takes longer than a person waits; say how long, and what to do instead."""
+def refuse_slow(
+    problem: ConvProblem, seconds: float, engine: Engine, usual_seconds: float, gpu: bool = True
+) -> None:
+    """Refuse work that takes longer than a person waits; say how long, and what to do instead.
+    ``usual_seconds`` is how long the default problem takes."""
     from convlab.ladder import PATIENCE_SECONDS
 
     if seconds <= PATIENCE_SECONDS:
         return
     alone = seconds / problem.batch
     one = f" --batch 1 (about {duration(alone)})," if alone <= PATIENCE_SECONDS else ""
+    usual = f" the default problem (about {duration(usual_seconds)})"
     or_gpu = " or a GPU" if gpu else ""
     refuse(
-        f"this takes {engine.device} about {duration(seconds)}: use{one} the default problem "
-        f"(seconds){or_gpu}, or add --yes to wait"
+        f"this takes {engine.device} about {duration(seconds)}: use{one}{usual}{or_gpu}, or add "
+        "--yes to wait"
     )
 
 

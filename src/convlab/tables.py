@@ -224,6 +224,8 @@ def doctor_table(found: dict[str, Any]) -> Table:
 
 def _facts(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Each fact: its label, its text and, if any, its style."""
+    from convlab.doctor import GPU_ENGINE
+
     yield "convlab", found["convlab"]
     yield "Python", f"{found['python']} ({found['executable']})"
     yield "system", found["os"]
@@ -239,10 +241,11 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for tool in found["compilers"]:
         if tool["found"]:
             yield tool["name"], tool["found"]
-        elif found["gpu"] is None:
-            yield tool["name"], "not installed; only make gate needs it"
-        else:
-            yield tool["name"], f"missing: run {tool['install']}", DOUBTFUL
+            continue
+        users = ", ".join(tool["needed_by"])
+        said = f"not installed; needed by {users} (run {tool['install']})"
+        needed = found["gpu"] is not None and GPU_ENGINE in tool["needed_by"]
+        yield tool["name"], said, *[DOUBTFUL] * needed
     choice = found["would_use"]
     yield "would use", f"{choice['engine'] or 'nothing'}, because {choice['why']}"
 

@@ -91,8 +91,15 @@ def _load(target: str, wanted: tuple[str, ...]) -> Any:
     ``make_kernel``, or ``prepare`` where there is no ``make_kernel`` that takes what is wanted."""
     file, _, name = target.partition("::")
     path = Path(file)
-    if path.suffix != ".py" or not path.is_file():
-        raise ValueError(f"{file!r} is no Python file: name one, as in my_kernels.py::make_kernel")
+    said = None
+    if not path.exists():
+        said = f"there is no file {file!r}"
+    elif not path.is_file():
+        said = f"{file!r} is not a file"
+    elif path.suffix != ".py":
+        said = f"{file!r} is not a Python file"
+    if said is not None:
+        raise ValueError(f"{said}: name one, as in my_kernels.py::make_kernel")
     module = _run_file(path)
     values = {key: getattr(value, "py_func", value) for key, value in vars(module).items()}
     there = {key: value for key, value in values.items() if isinstance(value, FunctionType)}

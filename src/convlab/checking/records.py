@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
+from convlab.installing import how_to_install
 from convlab.oracle import CheckResult
 from convlab.problem import ConvProblem
 from convlab.simulation.findings import Finding
@@ -278,8 +279,9 @@ class Check:
 
     def _compiled(self) -> tuple[str, str]:
         if self.machine is None:
-            where = "make gate installs the compilers"
-            return f"   not compiled here: whether Numba takes it is not known ({where})", "dim"
+            install = how_to_install("lint", "make gate")
+            said = "not compiled here: whether Numba takes it is not known"
+            return f"   {said} ({install} installs the compilers)", "dim"
         if self.compile_error is not None:
             return f"   WRONG  Numba does not compile it: {self.compile_error}", "red"
         if self.float64:

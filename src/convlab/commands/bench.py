@@ -82,12 +82,10 @@ def bench(
         from convlab.bench import cases as all_cases
         from convlab.bench import systems
         from convlab.bench.results import Results, open_results, set_aside
-        from convlab.engines import EngineUnavailable, choose, unavailable
+        from convlab.engines import EngineUnavailable, choose
+
+        shell.refuse_without_gpu("convlab bench")
     with shell.refusing(ValueError, EngineUnavailable):
-        if (reason := unavailable("gpu")) is not None:
-            raise ValueError(
-                f"convlab bench needs a GPU, because a simulator's times mean nothing: {reason}"
-            )
         choose("gpu")
         if list_of_cases is None:
             chosen = systems.chosen(stage, baseline, quick)

@@ -14,13 +14,13 @@ from typer.core import TyperCommand
 
 from convlab import shell, tables
 from convlab.arguments import duration
+from convlab.installing import in_checkout
 
 if TYPE_CHECKING:
     from convlab.ladder import Result
 
 PHOTOGRAPH = ":photograph:"  # what --image without a path stands for
 DEFAULT_PICTURE = Path("ladder.png")
-RIGHT_HERE = "right on this problem; `make test` tries many others"
 
 
 class ImageAlone(TyperCommand):
@@ -92,12 +92,13 @@ def ladder(
             path = None if image == PHOTOGRAPH else Path(image)
             picture = pictures.load(path, pictures.pixels_for(chosen_engine))
             problem = pictures.problem_for(picture)
-        seconds = runner.estimated_seconds(problem, chosen_stages, chosen_engine)
         processes = min(runner.processes_for(chosen_engine), len(chosen_stages))
-        if seconds is not None:
-            seconds /= processes
+        seconds, usual_seconds = (
+            (runner.estimated_seconds(one, chosen_stages, chosen_engine) or 0) / processes
+            for one in (problem, runner.default_problem(chosen_engine))
+        )
         if not yes:
-            shell.refuse_slow(problem, seconds or 0, chosen_engine)
+            shell.refuse_slow(problem, seconds, chosen_engine, usual_seconds)
     memory_permitting = partial(shell.refusing, MemoryError, hint="; a smaller --batch takes less")
     with memory_permitting():
         tensors = random_tensors(problem, seed)
@@ -105,7 +106,7 @@ def ladder(
             tensors = pictures.tensors_for(picture)
 
     console.print(tables.ladder_heading(problem, chosen_engine))
-    if picture is not None and seconds is not None:
+    if picture is not None and not chosen_engine.is_gpu:
         size = f"{problem.width} x {problem.height} pixels"
         console.print(f"picture         scaled to {size}: about {duration(seconds)} here")
     if left_out is not None:
@@ -137,5 +138,8 @@ def ladder(
         shell.write_whole(picture_file, png)
         console.print(Text(f"The picture and its feature maps are in {picture_file}"))
     shell.write_json(json_file, document)
-    right = "right" if chosen_engine.is_gpu else RIGHT_HERE
+    right = "right"
+    if not chosen_engine.is_gpu:
+        more = "; `make test` tries many others" if in_checkout() else ""
+        right = f"right on this problem{more}"
     shell.conclude(console, tables.ladder_errors(results), "stage", len(results), right)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import util
@@ -104,7 +105,8 @@ def _copy(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _notebooks(folder: Path, lesson: str = "") -> Notebooks:
-    """This release's notebooks, or one lesson's by number or name (``ValueError`` if unknown)."""
+    """This release's notebooks, or one lesson's by number or name (``ValueError`` if unknown). A
+    number may lack its zeros: 1 is 01."""
     from convlab.lessons.progress import number_of
     from convlab.lessons.source import copies
 
@@ -113,9 +115,14 @@ def _notebooks(folder: Path, lesson: str = "") -> Notebooks:
     if not lesson:
         return found
     for number, path in numbers.items():
-        if lesson in (number, path.stem):
+        if lesson in (path.stem, path.name) or _without_zeros(lesson) == _without_zeros(number):
             return {path: found[path]}
     raise ValueError(f"lesson is {lesson!r}: it must be one of {', '.join(numbers)}")
+
+
+def _without_zeros(number: str) -> str:
+    """``1`` of ``01``, ``0b`` of ``00b``."""
+    return re.sub(r"^0+(?=\d)", "", number, flags=re.ASCII)
 
 
 def _status(folder: Path) -> list[dict[str, Any]]:

@@ -52,9 +52,13 @@ def lint(
             layers = workloads.LAYER_NAMES if layer.lower() == "all" else (layer.lower(),)
             problems = {name: workloads.paper_layer(name) for name in layers}
             problems |= gate.PROBLEMS if layer.lower() == "all" else {}
-        stored = None if against is None else gate.stored_rows(against)
         wanted = dict.fromkeys(shell.capability("arch", sm) for sm in arch or ())
         capabilities = tuple(wanted) or gate.CAPABILITIES
+    stored = None
+    if against is not None:
+        hint = shell.how_made(against, f"convlab lint --json {against}")
+        with shell.refusing(ValueError, hint=hint):
+            stored = gate.stored_rows(against)
     reasons = (why_too_old(chosen_stages, gpu, arch_of(gpu)) for gpu in capabilities)
     too_old = list(filter(None, reasons))
     if stage is not None and arch and too_old:

@@ -49,8 +49,13 @@ def report(
         from convlab.bench.results import open_results
         from convlab.bench.roofline import counted
         from convlab.image import PlotsMissing
-    with shell.refusing(ValueError):
-        first, *others = map(open_results, files)
+    opened = []
+    for file in files:
+        named = "" if str(file) == DEFAULT_FILE else f" --json {file}"
+        hint = shell.how_made(file, f"convlab bench{named}, on a GPU,")
+        with shell.refusing(ValueError, hint=hint):
+            opened.append(open_results(file))
+    first, *others = opened
     if not first.rows:
         shell.refuse(f"{str(files[0])!r} has no rows yet: run convlab bench again to continue")
     shell.write_json(json_file, analysis.as_json(first, others))

@@ -67,7 +67,8 @@ def trace(
             with shell.refusing(ValueError):
                 made = open_trace(saved)
         except OSError as error:
-            shell.refuse(f"trace {stage!r} cannot be read: {error.strerror}")
+            made_by = shell.how_made(stage, f"convlab trace STAGE --json {stage}")
+            shell.refuse(f"trace {stage!r} cannot be read: {error.strerror}{made_by}")
     else:
         made = _traced(stage, layer, batch, tile, block, gpu, yes)
     console.print(as_tables(made))
@@ -113,9 +114,12 @@ def _traced(
         blocks = max(math.prod(launch.grid) for launch in kernels)
         if block >= blocks:
             shell.refuse(f"--block is {block}: {stage.name} has blocks 0 to {blocks - 1} here")
-    seconds = TRACING_TAKES * (runner.estimated_seconds(problem, [stage], engine) or 0)
+    seconds, usual_seconds = (
+        TRACING_TAKES * (runner.estimated_seconds(one, [stage], engine) or 0)
+        for one in (problem, runner.default_problem(engine))
+    )
     if not yes:
-        shell.refuse_slow(problem, seconds, engine, gpu=False)
+        shell.refuse_slow(problem, seconds, engine, usual_seconds, gpu=False)
     if gpu is not None:
         if (reason := why_too_old((stage,), gpu, arch_of(gpu))) is not None:
             shell.refuse(f"--compiled is {arch_of(gpu)!r}: {reason}")

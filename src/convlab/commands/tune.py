@@ -113,6 +113,7 @@ def tune(
         tiles = {name: candidates(chosen, one) for name, one in problems.items()}
         if not any(tiles.values()):
             raise ValueError(f"stage is {chosen.name!r}: it has no tiles to choose from")
+        shell.refuse_without_gpu("convlab tune")
         engine = choose("gpu")
         check_runs(chosen, engine)
     with shell.refusing(OSError, RuntimeError, hint=": set CONVLAB_CACHE to a folder for it"):

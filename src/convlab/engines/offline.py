@@ -2,7 +2,7 @@
 
 What runs is the link-time-optimised build: LTO-IR from NVVM, linked to a cubin by nvJitLink. The
 PTX that ``cuda.compile_ptx`` shows is another build with other registers and other loads. Needs the
-compilers as Python packages (``make gate`` installs them); neither a GPU nor a driver. Of the two
+compilers as Python packages (the extra ``lint`` has them); neither a GPU nor a driver. Of the two
 compilers of kernels (:mod:`convlab.engines.compiler`) the chosen one makes the LTO-IR.
 """
 
@@ -32,6 +32,7 @@ from convlab.engines.compiler import (
     own_instructions,
     signature,
 )
+from convlab.installing import how_to_install
 from convlab.stage import Capability, Launch, Program
 
 
@@ -209,7 +210,8 @@ def _built_by(
         raise UnknownGPU(f"no compiler here knows {arch_of(capability)}: {error}") from error
     except (CudaSupportError, NvvmSupportError, ImportError, DynamicLibNotFoundError) as error:
         said = str(error).partition("\n")[0]
-        raise CompilerMissing(f"no CUDA compiler here ({said}): make gate installs it") from error
+        install = how_to_install("lint", "make gate")
+        raise CompilerMissing(f"no CUDA compiler here ({said}): run {install}") from error
 
 
 # From here on Numba lowers a kernel to the same LLVM IR for every GPU. Before 7.5 `tanh` with
@@ -307,7 +309,8 @@ def _disassemble(cubin: bytes, *options: str) -> str:
 
     program = find_nvidia_binary_utility("nvdisasm")
     if program is None:
-        raise CompilerMissing("nvdisasm is not here: make gate installs it")
+        install = how_to_install("lint", "make gate")
+        raise CompilerMissing(f"nvdisasm is not here: run {install}")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)

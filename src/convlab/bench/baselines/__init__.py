@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convlab.engines import address_of, choose
+from convlab.installing import how_to_add
 from convlab.plans import check_fits
 from convlab.problem import ConvProblem
 
@@ -112,9 +113,9 @@ class System:
 
 def why_no_library(module: str, name: str, packages: str) -> str | None:
     """Why an array library that has ``cuda.is_available`` cannot use a GPU here, in one sentence;
-    None when it can. ``packages`` are what pip installs."""
+    None when it can. ``packages`` are what is to be installed."""
     if find_spec(module) is None:
-        return f"{name} is not installed: pip install {packages}"
+        return f"{name} is not installed: run {how_to_add(packages)}"
     try:
         usable = import_module(module).cuda.is_available()
     except Exception as error:  # a broken installation raises what it likes

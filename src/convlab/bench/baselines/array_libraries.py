@@ -21,6 +21,7 @@ import numpy as np
 from convlab.bench.baselines import OnGpu, Singles, System, Unsupported, why_no_library
 from convlab.engines.gpu import cupy_stream, torch_stream
 from convlab.gradient import Gradient, Problem
+from convlab.installing import how_to_add
 from convlab.plans import check_fits
 from convlab.problem import ConvProblem
 
@@ -43,7 +44,7 @@ why_no_cupy = cache(partial(why_no_library, "cupy", "CuPy", CUPY_PACKAGES))
 def why_no_unfoldnd() -> str | None:
     """Why PyTorch and unfoldNd cannot run on a GPU here; None when they can."""
     if find_spec("unfoldNd") is None:
-        return "unfoldNd is not installed: pip install unfoldNd"
+        return f"unfoldNd is not installed: run {how_to_add('unfoldNd')}"
     return why_no_torch()
 
 

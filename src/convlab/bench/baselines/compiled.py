@@ -32,6 +32,7 @@ from convlab import timer
 from convlab.bench.baselines import OnGpu, Singles, System, Unsupported
 from convlab.engines import unavailable
 from convlab.files import fingerprint
+from convlab.installing import how_to_add
 from convlab.problem import ConvProblem
 from convlab.tuned import cache_folder
 
@@ -156,8 +157,8 @@ def why_no_cutlass() -> str | None:
         return "there is no nvcc to build it with: it comes with NVIDIA's CUDA toolkit"
     if headers() is None:
         return (
-            "its headers are not here: pip install --no-deps nvidia-cutlass, or give the folder of "
-            "a clone in CUTLASS_PATH"
+            f"its headers are not here: run {how_to_add('--no-deps nvidia-cutlass')}, or give the "
+            "folder of a clone in CUTLASS_PATH"
         )
     return None
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from convlab.bench.baselines import OnGpu, Singles, System, Unsupported
 from convlab.engines import unavailable
+from convlab.installing import how_to_add
 from convlab.plans import check_fits
 from convlab.problem import ConvProblem
 
@@ -61,7 +62,7 @@ def library() -> Any:
         ]  # fmt: skip
         return cudnn
     raise OSError(
-        "; ".join(failures) or "no cuDNN was found: pip install nvidia-cudnn-cu13 has one"
+        "; ".join(failures) or f"no cuDNN was found: run {how_to_add('nvidia-cudnn-cu13')}"
     )
 
 
