@@ -247,7 +247,8 @@ def shown_example(example: Any) -> tuple[str | None, str]:
 def run(example: Any, kernel: Any) -> str | None:
     """What the simulator says of a kernel; None where it finds nothing."""
     try:
-        Simulator().launch(kernel, example.grid, example.block, *example.arguments())
+        launch = kernel, example.grid, example.block, *example.arguments()
+        Simulator().launch(*launch, shared_bytes=example.shared_bytes)
     except SimulationError as error:
         return str(error)
     return None

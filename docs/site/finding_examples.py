@@ -42,6 +42,7 @@ class Example:
     edits: dict[str, str]
     grid: int = 1
     block: int = 32
+    shared_bytes: int = 0
     kernel: Any = None
 
     def __call__(self, kernel: Any) -> Any:
@@ -108,6 +109,22 @@ def reversed_block(a, b):
     i = cuda.threadIdx.x
     staged[i] = a[i]
     b[i] = staged[63 - i]
+
+
+@Example(
+    "aliased memory",
+    (32, 32),
+    {"double = cuda.shared.array(0, float32)": "double = tile[32:]"},
+    shared_bytes=256,
+)
+@cuda.jit
+def two_tiles(a, b):
+    tile = cuda.shared.array(0, float32)
+    double = cuda.shared.array(0, float32)
+    i = cuda.threadIdx.x
+    tile[i] = a[i]
+    double[i] = 2 * a[i]
+    b[i] = tile[i]
 
 
 @Example(

@@ -141,3 +141,20 @@ def through_shared_memory(a, b):  # type: ignore[no-untyped-def]
 INDEX, DO = "i = cuda.grid(1)", "b[i] = a[i]"
 ARRAY, PUT = "S = cuda.shared.array(64, float32)", "S[i] = a[i]"
 BARRIER, WRITE = "cuda.syncthreads()", "b[i] = S[i]"
+
+
+# Device functions that ask for dynamic shared memory themselves, for edits.
+
+
+@cuda.jit(device=True)
+def read_of_dynamic_memory(i):  # type: ignore[no-untyped-def]
+    T = cuda.shared.array(0, float32)
+    return T[i]
+
+
+@cuda.jit(device=True)
+def exchanged_in_dynamic_memory(value, i):  # type: ignore[no-untyped-def]
+    T = cuda.shared.array(0, float32)
+    T[i] = value
+    cuda.syncthreads()
+    return T[31 - i]

@@ -726,3 +726,35 @@ variants(
      {ARRAY: "S = cuda.shared.array(32, ODD)", PUT: "S[i].x = a[i]", BARRIER: (),
       WRITE: "b[i] = S[i].x"}, WARP),
 )  # fmt: skip
+
+
+# Dynamic memory by several names.
+
+TWO_NAMES = ("p = cuda.shared.array(0, float32)", "q = cuda.shared.array(0, float32)")
+variants(
+    through_shared_memory,
+    ("used_first_by_one_name_then_by_the_other", lambda a: a[0][::-1] + 1,
+     {ARRAY: TWO_NAMES, PUT: ("p[i] = a[i]", BARRIER, "x = p[31 - i]", BARRIER, "q[i] = x + 1"),
+      WRITE: "b[i] = q[i]"}, {**WARP, "shared_bytes": 512}),
+    ("halves_by_two_names", lambda a: a[0] + a[0][::-1],
+     {ARRAY: (TWO_NAMES[0], f"{TWO_NAMES[1]}[32:]"), PUT: "p[i], q[31 - i] = a[i], a[i]",
+      WRITE: "b[i] = p[i] + q[i]"}, {**WARP, "shared_bytes": 512}),
+    ("slices_of_one_that_overlap", lambda a: np.append(a[0][1:], 0),
+     {ARRAY: ("whole = cuda.shared.array(0, float32)", "p, q = whole[:33], whole[1:]"),
+      PUT: ("p[i] = a[i]", "if i == 0:", "    p[32] = 0"), WRITE: "b[i] = q[i]"},
+     {**WARP, "shared_bytes": 512}),
+    ("one_name_seen_as_two_types", lambda a: a[0].view(np.int32),
+     {ARRAY: ("p = cuda.shared.array(0, float32)", "q = p.view(np.int32)"), PUT: "p[i] = a[i]",
+      WRITE: "b[i] = q[i]"}, {**WARP, "shared_bytes": 512, "arguments":
+                              lambda: [np.arange(32, dtype=F), np.zeros(32, np.int32)]}),
+    ("second_name_never_read", lambda a: a[0],
+     {ARRAY: TWO_NAMES, PUT: ("q[i] = 7", "p[i] = a[i]"), WRITE: "b[i] = p[i]"},
+     {**WARP, "shared_bytes": 512}),
+    ("helper_reads_what_its_caller_has_stored", lambda a: a[0][::-1],
+     {ARRAY: TWO_NAMES[0], PUT: "p[i] = a[i]", WRITE: "b[i] = read_of_dynamic_memory(31 - i)"},
+     {**WARP, "shared_bytes": 512}),
+    ("helper_called_twice", lambda a: 2 * a[0][::-1] + 1,
+     {ARRAY: "total = float32(0)",
+      PUT: ("for k in range(2):", "    total += exchanged_in_dynamic_memory(a[i] + k, i)",
+            f"    {BARRIER}"), BARRIER: (), WRITE: "b[i] = total"}, {**WARP, "shared_bytes": 512}),
+)  # fmt: skip

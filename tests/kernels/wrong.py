@@ -473,3 +473,48 @@ mistakes(
      {DO: ("wide = a[1:31].view(np.float64)", "b[i] = wide[i]")}, {"block": 15}),
     ("field_of_packed_records", "misaligned", "b.x[i] = i", {DO: "b.x[i] = i"}, last_of(PACKED)),
 )  # fmt: skip
+
+
+TWO_NAMES = ("p = cuda.shared.array(0, float32)", "q = cuda.shared.array(0, float32)")
+DYNAMIC: dict[str, Any] = {"shared_bytes": 512, "block": 32, "arguments": floats(32, 32)}
+mistakes(
+    through_shared_memory,
+    ("two_names_of_dynamic_memory", "aliased memory", "b[i] = p[i]",
+     {ARRAY: TWO_NAMES, PUT: ("p[i] = a[i]", "q[i] = float32(2)"), WRITE: "b[i] = p[i]"}),
+    ("two_names_on_a_line", "aliased memory", "b[i] = p[31 - i]",
+     {ARRAY: f"p, q = {', '.join(one.split(' = ')[1] for one in TWO_NAMES)}",
+      PUT: ("p[i] = a[i]", "q[i] = a[i] + 1"), WRITE: "b[i] = p[31 - i]"}),
+    ("two_names_of_two_types", "aliased memory", "b[i] = p[i]",
+     {ARRAY: (TWO_NAMES[0], "q = cuda.shared.array(0, int32)"),
+      PUT: ("p[i] = a[i]", "q[i] = i"), WRITE: "b[i] = p[i]"}),
+    ("two_names_of_two_sizes", "aliased memory", "b[i] = p[i]",
+     {ARRAY: (TWO_NAMES[0], "q = cuda.shared.array(0, np.uint8)"),
+      PUT: ("p[i] = a[i]", BARRIER, "q[4 * i + 1] = 7"), WRITE: "b[i] = p[i]"}),
+    ("other_name_never_written", "aliased memory", "b[i] = q[i]",
+     {ARRAY: TWO_NAMES, PUT: "p[i] = a[i]", WRITE: "b[i] = q[i]"}),
+    ("counts_in_a_tile", "aliased memory", "cuda.atomic.add(q",
+     {ARRAY: (TWO_NAMES[0], "q = cuda.shared.array(0, int32)"), PUT: "p[i] = a[i]",
+      WRITE: ("cuda.atomic.add(q, i, 1)", f"{BARRIER}", "b[i] = q[i]")}),
+    ("tiles_that_overlap_by_names", "aliased memory", "b[i] = p[i]",
+     {ARRAY: (TWO_NAMES[0], "q = cuda.shared.array(0, float32)[16:]"),
+      PUT: ("p[i] = a[i]", BARRIER, "if i < 16:", "    q[i] = 1"), WRITE: "b[i] = p[i]"}),
+    ("copy_into_the_other_name", "aliased memory", "b[i] = p[i]",
+     {ARRAY: TWO_NAMES, PUT: ("p[i] = a[i]", "copy_async(q, i, a, 31 - i, True)", COMMIT, WAIT),
+      WRITE: "b[i] = p[i]"}),
+    **DYNAMIC,
+)  # fmt: skip
+
+
+@cuda.jit(device=True)
+def scratch(i):
+    own = cuda.shared.array(0, float32)
+    own[i] = 1
+
+
+@wrong("aliased memory", "b[i] = tile[i]", **DYNAMIC)
+def helper_takes_the_tile_for_its_own(a, b):
+    tile = cuda.shared.array(0, float32)
+    i = cuda.threadIdx.x
+    tile[i] = a[i]
+    scratch(i)
+    b[i] = tile[i]

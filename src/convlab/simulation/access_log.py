@@ -39,6 +39,8 @@ EXCHANGE = ATOMIC + SETS
 WARP = 32
 WORD = 4  # bytes of a float32, of which all wide accesses are
 SIZE_SHIFT = 40  # the bits of an address in the log above these are the bytes of its element
+NAME_SHIFT = 56  # and above these the number of the array, of arrays in dynamic shared memory
+MOST_NAMES = 127
 ITERATION_BITS = 32  # the lower bits of a path, which count the iterations of its innermost loop
 
 
@@ -68,6 +70,19 @@ class Span:
             index[axis] = at if self.strides[axis] >= 0 else last - at
             rest -= at * step
         return tuple(index), rest
+
+
+@dataclass(frozen=True)
+class DynamicArray:
+    """An array in dynamic shared memory: its name, the id of the code that asks for it, and how
+    many bytes an element has."""
+
+    name: str
+    code: int
+    itemsize: int
+
+    def element(self, address: int) -> str:
+        return f"{self.name}[{address // self.itemsize}]"
 
 
 def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -174,6 +189,9 @@ class AccessLog:
     paths: list[int] = field(default_factory=list)  # of each entry; empty if not kept
     spans: list[Span] = field(default_factory=list)
     mixed: bool = False  # elements of several sizes share bytes
+    dynamic: list[DynamicArray] = field(default_factory=list)  # of a block, all in the same bytes
+    dynamic_bytes: int = 0
+    names: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     _columns: Accesses | None = None
 
     def add(
@@ -197,7 +215,14 @@ class AccessLog:
     def sized(self, address: int, size: int) -> int:
         """The address for elements of ``size`` bytes in an array that has others."""
         self.mixed = True
-        return address % (1 << SIZE_SHIFT) + (size << SIZE_SHIFT)
+        named = address >> NAME_SHIFT << NAME_SHIFT
+        return named + address % (1 << SIZE_SHIFT) + (size << SIZE_SHIFT)
+
+    def named(self, array: DynamicArray) -> int:
+        """What the addresses of this array carry besides, so that it is known by which name dynamic
+        shared memory is accessed."""
+        self.dynamic.append(array)
+        return min(len(self.dynamic) - 1, MOST_NAMES) << NAME_SHIFT
 
     def sizes(self, addresses: np.ndarray) -> np.ndarray:
         """How many bytes each access touches; takes the sizes out of the addresses."""
@@ -253,6 +278,9 @@ class AccessLog:
             number = within(counts)
             columns[0] += WORD * number
             columns[2][number > 0] |= WIDE
+        if len(self.dynamic) > 1:  # by number, which of them an access was to
+            self.names = columns[0] >> NAME_SHIFT
+            columns[0] &= (1 << NAME_SHIFT) - 1
         size = self.sizes(columns[0])
         value = np.full(len(columns[0]), None)
         value[columns[2] & 3 == WRITE] = np.fromiter(self.values, object, len(self.values))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.access_log import ATOMIC, READ, SIZE_SHIFT, WRITE
+from convlab.simulation.access_log import ATOMIC, NAME_SHIFT, READ, SIZE_SHIFT, WRITE
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.rings import axes_from_end
 from convlab.simulation.scalars import converted, dtype_of, poison, quick
@@ -319,8 +319,10 @@ class CheckedArray(Array):
         self.data, self.linear = quick(host), quick(host.reshape(-1))  # the same memory if wide
         self.wide = is_wide(host)
 
-    # The first address without the size that :meth:`AccessLog.sized` adds.
+    # The first address without the size that :meth:`AccessLog.sized` adds, and without the tag.
     place = property(lambda self: self.base % (1 << SIZE_SHIFT))
+    # What :meth:`AccessLog.named` adds.
+    tag = property(lambda self: self.base >> NAME_SHIFT << NAME_SHIFT)
     real = property(lambda self: self.derived(np.real))
     imag = property(lambda self: self.derived(np.imag))
 

@@ -113,7 +113,7 @@ class AsyncCopies:
                 if log is not None:
                     copy.landed = self._clock.position
                     address = copy.target.place + WORD * copy.first
-                    log.add(address, site, WRITE + LANDED, len(values), values)
+                    log.add(copy.target.tag + address, site, WRITE + LANDED, len(values), values)
                 for n, value in enumerate(values, copy.first):
                     flat[n] = value
 
@@ -134,7 +134,8 @@ class AsyncCopies:
             if log is not None:
                 log.add(source.place + WORD * far, site, READ, count)
         if log is not None:
-            log.add(target.place + WORD * first, site, WRITE + ISSUED, count, values)
+            at = target.tag + target.place + WORD * first
+            log.add(at, site, WRITE + ISSUED, count, values)
         thread = clock.first + clock.thread  # `number`, written out
         copy = Copy(target, first, values, site, thread, clock.position)
         if self._strict:
@@ -254,7 +255,7 @@ class TensorCores:
         if self._clock.log is not None:
             share = count // WARPGROUP
             mine = address + in_block % WARPGROUP * share * S.itemsize
-            self._clock.log.add(mine, site, READ + LANDED, share)
+            self._clock.log.add(S.tag + mine, site, READ + LANDED, share)
         if self._arithmetic is not None:
             self._arithmetic.count(2 * INSTRUCTIONS * products.ROWS * TERMS // 2 * N // WARP)
         # The warpgroup's product: the first thread that has come makes it.

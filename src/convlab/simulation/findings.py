@@ -23,6 +23,7 @@ from convlab.simulation.access_log import (
     Clock,
 )
 from convlab.simulation.circumstances import Around, update_in
+from convlab.simulation.dynamic_memory import Aliased
 from convlab.simulation.races import Conflict
 from convlab.simulation.sites import Sites
 
@@ -43,6 +44,7 @@ IN_A_BRANCH = ", in a branch that not all threads take"
 ONE_BLOCK = "cuda.syncthreads() orders the threads of one block only"
 PLAIN_POLL = ", which a plain load polls"
 UNREPORTED, STREAM_RACE = "unreported exception", "stream race"
+ALIASED = "aliased memory"
 # What usually fixes each kind. docs/findings.md says more about each.
 REMEDIES = {
     "out of bounds": "guard the access with the array's size, or correct the index",
@@ -50,6 +52,8 @@ REMEDIES = {
     "alignment=16",
     "uninitialised": "write every element before it is read, and put a barrier between",
     "shared race": "put cuda.syncthreads() between the two accesses, or use an atomic",
+    ALIASED: "cut both arrays out of one, whole = cuda.shared.array(0, ...), by slices that do not "
+    "overlap",
     "copy in flight": "let the thread that copies call commit_copies() and then wait_copies() for "
     "that group, and put cuda.syncthreads() after it before other threads use the copy",
     "not fenced": "call fence_shared() after the stores, or after wait_copies(), and before the "
@@ -295,6 +299,15 @@ class Reports:
         other, block = None if second is None else first.site, self.block(shown.block)
         where = {"block": block, "array": span.name, "index": index, "shape": span.shape}
         self.add(kind, what, shown.site, shown.thread, other, **where)
+
+    def aliased(self, found: Aliased) -> None:
+        """Note that dynamic shared memory is read through another name than it was written by."""
+        read, write = found.read, found.write
+        who = f"thread {self.thread(write.thread)}"
+        what = f"{found.element} is what {who} has written as {found.other}: every"
+        what += " cuda.shared.array(0, ...) is the same memory, from its first byte on"
+        where = {"block": self.block(read.block), "array": found.element.split("[")[0]}
+        self.add(ALIASED, what, read.site, read.thread, write.site, **where)
 
     def _race(self, conflict: Conflict, element: str, log: AccessLog) -> str:
         """Which two threads or blocks access the element, and what is missing between them."""

@@ -120,10 +120,13 @@ class Memory:
         """What loads of that type are handed through, to count what becomes of them."""
         return self._number if dtype.kind == "f" else None
 
-    def array(self, host: np.ndarray, name: str, base: int, alignment: int = 256) -> Any:
-        """The array as a kernel sees it, its first element at the simulated address ``base``."""
+    def array(
+        self, host: np.ndarray, name: str, base: int, alignment: int = 256, tag: int = 0
+    ) -> Any:
+        """The array as a kernel sees it, its first element at the simulated address ``base``. The
+        ``tag`` is :meth:`AccessLog.named`'s."""
         if host.dtype.names is not None:
-            return self._records(host, name, base, alignment)
+            return self._records(host, name, base, alignment, tag)
         if self.log is not None and host.size:
             low, high = (base + address - start_of(host) for address in byte_bounds(host))
             span = Span(name, low, high, host.shape, host.strides, host.dtype)
@@ -131,15 +134,18 @@ class Memory:
             if any(one.itemsize != span.itemsize for one in around):
                 base = self.log.sized(base, span.itemsize)
             self.log.spans.append(span)
+        base += tag
         if host.dtype.kind in "fiubc" and not host.flags.aligned:
             return MisalignedArray(host, name, base, self, alignment)
         made = self._array_class(host.ndim, self.number(host.dtype), host, base, alignment)
         return made(host, name, base, self, alignment)
 
-    def _records(self, host: np.ndarray, name: str, base: int, alignment: int) -> RecordArray:
+    def _records(
+        self, host: np.ndarray, name: str, base: int, alignment: int, tag: int
+    ) -> RecordArray:
         """A structured array. Findings name its fields: they have spans of their own."""
         host = np.asarray(host)  # no record array, whose views are such again
-        whole = self.array(host.view(bytes_of(host.dtype)), name, base, alignment)
+        whole = self.array(host.view(bytes_of(host.dtype)), name, base, alignment, tag)
         for field, part in _fields(host, name):
             if self.log is not None and part.size:
                 low, high = (base + end - start_of(host) for end in byte_bounds(part))

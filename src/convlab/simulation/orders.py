@@ -162,7 +162,7 @@ class Asked:
         self._first[where] = None
 
     def _where(self, array: Any, index: Any) -> tuple[int, str, Any]:
-        return self._clock.block_number if array.base < GLOBAL else -1, array.name, index
+        return self._clock.block_number if array.place < GLOBAL else -1, array.name, index
 
     def check(self) -> None:
         """Note that the last access was an atomic that a stale number before it does no harm."""
@@ -229,7 +229,7 @@ class Asked:
     def end_block(self) -> None:
         """Look at the locks in the shared memory of the block that ends."""
         for name, one in [*self._failed.items()]:
-            if one.array.base < GLOBAL and one.key[0] // self._clock.block_size == (
+            if one.array.place < GLOBAL and one.key[0] // self._clock.block_size == (
                 self._clock.block_number
             ):
                 self._settle(self._failed.pop(name))

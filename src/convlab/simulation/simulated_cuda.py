@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 
 from convlab.arguments import integer
-from convlab.simulation.access_log import ATOMIC, EXCHANGE, GLOBAL, SIZE_SHIFT, WARP
+from convlab.simulation.access_log import (
+    ATOMIC,
+    EXCHANGE,
+    GLOBAL,
+    SIZE_SHIFT,
+    WARP,
+    DynamicArray,
+)
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.greenlets import GRID_BARRIER, YIELD, Request
 from convlab.simulation.libdevice import of_libdevice
@@ -79,16 +86,26 @@ class Shared:
         frame = sys._getframe(1)
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
         if (known := self._arrays.get(call)) is None:
-            known = self._arrays[call] = self._new(*_asked(frame, shape, dtype, alignment))
+            name, sizes, kept, alignment = _asked(frame, shape, dtype, alignment)
+            known = self._arrays[call] = self._new(name, sizes, kept, alignment, id(frame.f_code))
         return known
 
     def _new(
-        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], alignment: int | None
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        alignment: int | None,
+        code: int,
     ) -> Any:
         dynamic = len(self._dynamic)
         if shape == (0,):
             host = self._dynamic[: dynamic // dtype.itemsize * dtype.itemsize].view(dtype)
-            return self._memory.array(host, name, 0, 16)
+            tag, log = 0, self._memory.log
+            if log is not None:
+                tag = log.named(DynamicArray(name, code, dtype.itemsize))
+                log.dynamic_bytes = dynamic
+            return self._memory.array(host, name, 0, 16, tag)
         host = np.full(shape, poison(dtype), dtype)
         self._static.append(host)
         alignment = alignment or (dtype.itemsize if dtype.names is None else dtype.alignment)
@@ -276,7 +293,7 @@ class SimulatedCuda:
 
     def _seen_by_all(self, array: Any) -> bool:
         """Note that the last access is as good as an atomic one, if it is to global memory."""
-        far = getattr(array, "base", 0) >= GLOBAL
+        far = getattr(array, "place", 0) >= GLOBAL
         if far and array.memory.log is not None:
             array.memory.log.seen_by_all()
         return far

@@ -27,6 +27,7 @@ from convlab.device import emulation_of
 from convlab.simulation.access_log import GLOBAL, AccessLog, Clock, EndlessLoop, Loops, Paths
 from convlab.simulation.arrays import CheckedArray, Record, RecordArray, owner_of, start_of
 from convlab.simulation.asynchronous import AsyncCopies, TensorCores
+from convlab.simulation.dynamic_memory import DynamicMemory
 from convlab.simulation.findings import (
     UNREPORTED,
     Coordinates,
@@ -171,6 +172,7 @@ class SimulatedLaunch(Clock):
         self.race = Race(self.sites)
         self.fenced = False
         self.asked = self.cuda.asked = Asked(self, order)
+        self.dynamic_memory = DynamicMemory()
         self.lanes = Shuffles(self, order.undefined, order.beyond)
         self.notes: list[str] = []  # what is no fault, but may be a mistake
         self.race.swaps, self.race.checks = self.asked.swaps, self.asked.checks
@@ -444,6 +446,8 @@ class SimulatedLaunch(Clock):
             looks = self.copies.look, self.tensor_cores.look, self.race.analyse
             for conflict in few(chain(*(look(self.log, whole) for look in looks))):
                 self.reports.conflict(conflict, self.log)
+            for aliased in self.dynamic_memory.look(self.log, whole):
+                self.reports.aliased(aliased)
             self.lanes.look(self.log.columns())
         if self.touched is not None:
             self.touched.look(self.log.columns(), self.global_arrays())
