@@ -16,6 +16,7 @@ from numba.cuda.simulator.cudadrv import devicearray
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 from convlab.simulation.findings import NotSimulated
+from convlab.simulation.not_simulated import OF_AN_ARRAY, functions
 from convlab.simulation.scalars import poison
 from convlab.simulation.streams import PinnedMemory, Streams
 from convlab.simulation.touched import Touched
@@ -49,6 +50,16 @@ class UnifiedArray(np.ndarray):
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
         numba.cuda.synchronize()
         FakeCUDAArray(np.asarray(self)).copy_to_device(ary, stream)
+
+    def bind(self, stream: Any = 0) -> UnifiedArray:
+        return self
+
+    def split(self, section: int, stream: Any = 0) -> list[UnifiedArray]:
+        return [self[begin : begin + section] for begin in range(0, len(self), section)]
+
+
+for _name, _refusal in functions("array", OF_AN_ARRAY).items():
+    setattr(UnifiedArray, _name, _refusal)
 
 
 def unified_array(
@@ -157,9 +168,20 @@ def copies(streams: Streams) -> tuple[dict[str, Any], dict[str, Any]]:
         if isinstance(self._ary, np.ndarray):
             written(_part(self._ary, index), self.stream, value, "an assignment")
 
+    def in_stream(array: Any, stream: Any) -> Any:
+        return array.bind(stream) if stream else array
+
     names = {"to_device": to_device}
     methods = {"copy_to_host": copy_to_host, "copy_to_device": copy_to_device}
-    return names, methods | {"__getitem__": getitem, "__setitem__": setitem}
+    return names, methods | functions("array", OF_AN_ARRAY) | {
+        "__getitem__": getitem,
+        "__setitem__": setitem,
+        "getitem": lambda self, item, stream=0: getitem(in_stream(self, stream), item),
+        "setitem": lambda self, key, value, stream=0: setitem(in_stream(self, stream), key, value),
+        "squeeze": lambda self, axis=None, stream=0: FakeCUDAArray(
+            self._ary.squeeze(axis), stream or self.stream
+        ),
+    }
 
 
 def _part(array: np.ndarray, index: Any) -> np.ndarray:

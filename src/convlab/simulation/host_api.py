@@ -12,7 +12,7 @@ from collections import namedtuple
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -21,14 +21,19 @@ import numpy as np
 from numba.core import errors as core_errors
 from numba.cuda import cache_hints, cg, intrinsics, libdevice, stubs, vectorizers
 from numba.cuda import simulator as numbas
-from numba.cuda.core import errors
+from numba.cuda.core import config, errors
+from numba.cuda.cudadrv.error import CudaSupportError
+from numba.cuda.errors import KernelRuntimeError
 from numba.cuda.kernels.reduction import Reduce
 from numba.cuda.memory_management import rtsys
+from numba.cuda.misc.special import literal_unroll
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.cudadrv.devices import FakeCUDAContext, FakeCUDADevice
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
+from convlab.arguments import shown
 from convlab.simulation.device_arrays import (
+    UnifiedArray,
     as_cuda_array,
     copies,
     device_array,
@@ -39,6 +44,16 @@ from convlab.simulation.device_arrays import (
     pinned_array_like,
     unified_array,
 )
+from convlab.simulation.findings import NotSimulated
+from convlab.simulation.not_simulated import (
+    CLASSES,
+    FUNCTIONS,
+    OF_A_CONTEXT,
+    OF_DEVICEARRAY,
+    classes,
+    functions,
+    refused_value,
+)
 from convlab.simulation.numbas_types import check_kernel
 from convlab.simulation.python_body import Unknown
 from convlab.simulation.refusals import Refused, Untyped
@@ -47,16 +62,20 @@ from convlab.simulation.streams import DEFAULT, Event, Stream, Streams
 
 # Of Numba's simulator as they are.
 _NUMBAS = (
-    *("device_array_like", "In", "Out", "InOut", "runtime", "external_stream", "close"),
-    *("detect", "list_devices", "select_device", "gpus"),
+    *("device_array_like", "In", "Out", "InOut", "runtime", "close", "list_devices", "gpus"),
     *("current_context", "get_current_device", "require_context", "defer_cleanup"),
-    *("is_supported_version", "is_float16_supported"),
+    *("is_supported_version", "is_float16_supported", "is_fp8_supported"),
 )
 # Facts that a program may ask of the device; few SMs, because programs start blocks for each.
 _DEVICE: dict[str, Any] = {
     "name": "convlab's strict simulator",
+    "id": 0,
     "compute_capability": (9, 0),
-    "supports_bfloat16": True,
+    **{"supports_bfloat16": True, "supports_float16": True, "supports_fp8": False},
+    **dict.fromkeys(("PCI_DOMAIN_ID", "PCI_BUS_ID", "PCI_DEVICE_ID"), 0),
+    **dict.fromkeys(("KERNEL_EXEC_TIMEOUT", "TCC_DRIVER", "INTEGRATED", "COMPUTE_MODE"), 0),
+    "SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO": 2,
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": 32,
     "WARP_SIZE": 32,
     "MULTIPROCESSOR_COUNT": 4,
     "MAX_THREADS_PER_BLOCK": 1024,
@@ -72,7 +91,8 @@ _DEVICE: dict[str, Any] = {
     **{"MAX_BLOCK_DIM_X": 1024, "MAX_BLOCK_DIM_Y": 1024, "MAX_BLOCK_DIM_Z": 64},
     **{"MAX_GRID_DIM_X": 2**31 - 1, "MAX_GRID_DIM_Y": 65535, "MAX_GRID_DIM_Z": 65535},
 }
-_Memory = namedtuple("_Memory", ["free", "total"])
+_MEMORY = 16 << 30  # bytes of the device
+MemoryInfo = namedtuple("MemoryInfo", ["free", "total"])
 _Allocations = namedtuple("_Allocations", ["alloc", "free", "mi_alloc", "mi_free"])
 _MLIR = "numba_cuda_mlir"  # the compiler that follows numba-cuda; it has the same ``cuda``
 
@@ -99,7 +119,7 @@ def _jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
         made = FakeCUDAKernel(function, device, **given)
         made.declared = signatures
         if not device:
-            _check_types(function, signatures or ())
+            check_types(function, signatures or ())
         return made
 
     signatures = declared(func_or_sig)
@@ -112,7 +132,7 @@ class TypingError(core_errors.TypingError, errors.TypingError):  # type: ignore[
     """Numba's CUDA compiler raises the one or the other."""
 
 
-def _check_types(function: Any, signatures: Iterable[Any]) -> None:
+def check_types(function: Any, signatures: Iterable[Any]) -> None:
     """A kernel whose types are declared is compiled there and then: what Numba refuses is a
     ``TypingError`` of ``jit``'s."""
     for arguments, _ in signatures:
@@ -139,6 +159,111 @@ def _core_of_ufunc(self: Any, signature: Any) -> Any:
     return _jit(self.pyfunc, device=True), returns
 
 
+def _select_device(device_id: int = 0) -> Any:
+    """``cuda.select_device``: the device, which is the only one."""
+    if device_id != 0:
+        raise NotSimulated(
+            f"convlab simulates one device, number 0: device_id is {shown(device_id)}"
+        )
+    return numbas.get_current_device()
+
+
+def _detect() -> bool:
+    """``cuda.detect``, which says whether there is a device that Numba supports."""
+    device = numbas.get_current_device()
+    print(f"Found 1 CUDA devices\nid 0    {device.name:>20} {'[SUPPORTED]':>40}")
+    print("Summary:\n\t1/1 devices are supported")
+    return True
+
+
+def _of_interface(desc: dict[str, Any], owner: Any = None, sync: bool = True) -> Any:
+    """``cuda.from_cuda_array_interface``."""
+    return as_cuda_array(SimpleNamespace(__cuda_array_interface__=desc), sync)
+
+
+def _fact(self: Any, name: str) -> Any:
+    """Refuse a fact that CUDA knows of a device."""
+    from cuda.bindings.driver import CUdevice_attribute  # the driver itself need not be there
+
+    if hasattr(CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"):
+        raise refused_value(f"the device's {name}")
+    raise AttributeError(f"a device has no {name}")
+
+
+def _identity(self: Any) -> dict[str, int]:
+    return {"pci_domain_id": 0, "pci_bus_id": 0, "pci_device_id": 0}
+
+
+def _from_identity(identity: dict[str, int]) -> Any:
+    """The device that ``get_device_identity`` has told of."""
+    device = numbas.get_current_device()
+    if identity != device.get_device_identity():
+        raise RuntimeError(f"No device of {identity} is found.")  # Numba's words
+    return device
+
+
+_DEVICE_METHODS: dict[str, Any] = {
+    **dict.fromkeys(("reset", "release_primary_context"), lambda self: None),
+    "get_primary_context": lambda self: numbas.current_context(),
+    "get_device_identity": _identity,
+    "from_identity": staticmethod(_from_identity),
+    "__getattr__": _fact,
+}
+
+
+def _of_a_context(streams: Streams) -> dict[str, Any]:
+    """What the device's context gets, which is the device as well: ``cuda.gpus[0]`` is it."""
+    default = partial(Stream, streams, DEFAULT)
+    streams_of = {
+        "create_stream": lambda self: streams.stream(),
+        "create_external_stream": lambda self, ptr: streams.external_stream(ptr),
+        "create_event": lambda self, timing=True: Event(streams, timing),
+    }
+    for name in "get_default_stream", "get_legacy_default_stream", "get_per_thread_default_stream":
+        streams_of[name] = lambda self: default()
+    return {
+        **functions("context", OF_A_CONTEXT),
+        **streams_of,
+        "compute_capability": (9, 0),
+        "get_memory_info": lambda self: MemoryInfo(_MEMORY, _MEMORY),
+        "synchronize": lambda self: streams.host_waits(),
+        "can_access_peer": lambda self, peer_context: False,
+        "defer_cleanup": lambda self: nullcontext(),
+        **dict.fromkeys(("push", "pop", "prepare_for_use"), lambda self: None),
+        "__getattr__": lambda self, name: getattr(self._device, name),
+    }
+
+
+def _of_driver_modules() -> Iterator[tuple[ModuleType, dict[str, Any]]]:
+    """What modules of ``numba.cuda.cudadrv`` get in Numba's simulator: classes and exceptions that
+    programs import."""
+    arrays, errors_, driver = (
+        sys.modules.get(f"numba.cuda.cudadrv.{name}") for name in ("devicearray", "error", "driver")
+    )
+    if arrays is None or errors_ is None or driver is None or not config.ENABLE_CUDASIM:
+        return
+    unified = {"MappedNDArray": UnifiedArray, "ManagedNDArray": UnifiedArray}
+    refused = classes("numba.cuda.cudadrv.devicearray", OF_DEVICEARRAY)
+    yield arrays, {"DeviceNDArray": FakeCUDAArray, **unified, **refused}
+    yield (
+        errors_,
+        {
+            name: type(name, (base,), {"__module__": errors_.__name__})
+            for name, base in _ERRORS.items()
+            if not hasattr(errors_, name)
+        },
+    )
+    yield driver, {"Stream": Stream, "Event": Event, **classes("cuda", CLASSES)}
+
+
+_ERRORS: dict[str, type[Exception]] = {
+    **dict.fromkeys(("CudaDriverError", "CudaRuntimeError", "NvvmError"), Exception),
+    **dict.fromkeys(("NvvmSupportError", "NvrtcSupportError"), ImportError),
+    **dict.fromkeys(("NvrtcCompilationError", "NvrtcBuiltinOperationFailure"), Exception),
+    **{"NvvmWarning": Warning, "CCSupportError": RuntimeError},
+}
+
+
 def _broadcast(self: Any, array: Any, shape: Any) -> Any:
     """A device array repeated along axes that it lacks."""
     shape = shape if isinstance(shape, tuple) else (shape,)
@@ -150,6 +275,10 @@ def _names(streams: Streams) -> dict[str, Any]:
     event = partial(Event, streams)
     default = partial(Stream, streams, DEFAULT)
     given = {name: getattr(numbas, name) for name in _NUMBAS}
+    given |= functions("cuda", FUNCTIONS) | classes("cuda", CLASSES)
+    if not config.ENABLE_CUDASIM:  # these compilers need no GPU
+        compilers = "compile", "compile_all", "compile_ptx"
+        given |= {name: getattr(numba.cuda, name) for name in compilers}
     for module in stubs, intrinsics, cache_hints:
         for name, value in vars(module).items():
             own = str(getattr(value, "__module__", "")).startswith(module.__name__)
@@ -157,6 +286,10 @@ def _names(streams: Streams) -> dict[str, Any]:
                 given[name] = value
     return given | {
         **{"jit": _jit, "declare_device": _declare_device, "reduce": Reduce, "Reduce": Reduce},
+        **{"external_stream": streams.external_stream, "literal_unroll": literal_unroll},
+        **{"select_device": _select_device, "detect": _detect, "MemoryInfo": MemoryInfo},
+        **{"CudaSupportError": CudaSupportError, "KernelRuntimeError": KernelRuntimeError},
+        "from_cuda_array_interface": _of_interface,
         **{"cg": cg, "libdevice": libdevice, "event": event, "Event": event},
         **{"stream": streams.stream, "synchronize": streams.host_waits, "default_stream": default},
         **{"legacy_default_stream": default, "per_thread_default_stream": default},
@@ -199,12 +332,6 @@ def _as_mlir() -> Iterator[None]:
 def host_api(streams: Streams) -> Iterator[None]:
     """Inside, ``numba.cuda`` needs no GPU, and ``numba_cuda_mlir`` is another name for it."""
     functions, methods = copies(streams)
-    context = {
-        "compute_capability": (9, 0),
-        "get_memory_info": lambda self: _Memory(16 << 30, 16 << 30),
-        "synchronize": lambda self: streams.host_waits(),
-        "__getattr__": lambda self, name: getattr(self._device, name),
-    }
     broadcasts = dict.fromkeys(("_broadcast_scalar_input", "_broadcast_add_axis"), _broadcast)
     statistics = dict.fromkeys(("memsys_enable_stats", "memsys_disable_stats"), lambda: None)
     halves = {"bfloat16": _Stub("bfloat16"), "nv_bfloat16": _Stub("bfloat16"), "__getattr__": _Stub}
@@ -215,8 +342,9 @@ def host_api(streams: Streams) -> Iterator[None]:
                 stack.enter_context(patch.dict(vars(module), halves))
         for target, names in (
             (numba.cuda, _names(streams) | functions),
-            (FakeCUDADevice, _DEVICE),
-            (FakeCUDAContext, context),
+            (FakeCUDADevice, _DEVICE | _DEVICE_METHODS),
+            (FakeCUDAContext, _of_a_context(streams)),
+            *_of_driver_modules(),
             (FakeCUDAArray, {"__cuda_array_interface__": property(interface_of), **methods}),
             (rtsys, {"get_allocation_stats": lambda: _Allocations(0, 0, 0, 0), **statistics}),
             (vectorizers.CUDAVectorize, {"_compile_core": _core_of_ufunc}),

@@ -18,17 +18,26 @@ from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.errors import normalize_kernel_dimensions
 from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
-from numba.cuda.simulator.kernel import FakeCUDAKernel
+from numba.cuda.simulator.kernel import FakeCUDAKernel, FakeOverload
 
 from convlab.arguments import boolean, integer, progress, shown
 from convlab.simulation.access_log import Loops
 from convlab.simulation.arrays import owner_of
 from convlab.simulation.device_arrays import UnifiedArray, as_cuda_array
 from convlab.simulation.findings import Finding, SimulationError, three
-from convlab.simulation.host_api import host_api
+from convlab.simulation.host_api import check_types, host_api
+from convlab.simulation.not_simulated import (
+    OF_A_KERNEL,
+    OF_AN_OVERLOAD,
+    VALUES_OF_A_KERNEL,
+    VALUES_OF_AN_OVERLOAD,
+    functions,
+    values,
+)
 from convlab.simulation.orders import USUAL, Order, run_in_orders
+from convlab.simulation.python_body import recompile
 from convlab.simulation.report import Report
-from convlab.simulation.signatures import as_declared
+from convlab.simulation.signatures import as_declared, declared
 from convlab.simulation.simulated_launch import SimulatedLaunch, like
 from convlab.simulation.streams import DEFAULT, Streams, number_of
 from convlab.simulation.touched import Touched
@@ -92,8 +101,8 @@ def _simulate(
     for place, one in enumerate(arguments):
         if isinstance(one, int) and not -(2**63) <= one < 2**64:
             raise ValueError(f"argument {place} is {shown(one)}: an integer has at most 64 bits")
-    if declared := getattr(kernel, "declared", None):
-        arguments = tuple(as_declared(declared, list(arguments)))
+    if signatures := getattr(kernel, "declared", None):
+        arguments = tuple(as_declared(signatures, list(arguments)))
 
     on_block = progress()
 
@@ -167,8 +176,9 @@ def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -
     with (
         host_api(streams),
         patch.object(_Configured, "__call__", launch, create=True),
-        patch.multiple(FakeCUDAKernel, __getitem__=_configured, forall=_forall),
-        patch.multiple(CUDADispatcher, __getitem__=_configured, forall=_forall, create=True),
+        patch.multiple(FakeCUDAKernel, create=True, **_KERNEL),
+        patch.multiple(FakeOverload, create=True, **_OVERLOAD),
+        patch.multiple(CUDADispatcher, create=True, **_DISPATCHER),
     ):
         yield report
         streams.host_waits()
@@ -208,6 +218,52 @@ def _forall(kernel: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: 
         return lambda *arguments: None
     block = tpb or FORALL_BLOCK
     return kernel[-(-ntasks // block), block, stream, sharedmem]
+
+
+def _compile(kernel: Any, sig: Any) -> Any:
+    """``kernel.compile(signature)``: what Numba refuses of it is refused here."""
+    check_types(kernel.py_func, declared(sig) or ())
+    return kernel.overloads[sig]
+
+
+def _specialize(kernel: Any, *arguments: Any) -> Any:
+    return kernel
+
+
+def _nothing(kernel: Any, *arguments: Any) -> None:
+    """For settings of what is not compiled."""
+
+
+# What a kernel gets: of Numba's simulator, and, where a kernel is older than the simulation, of the
+# dispatcher, by which Numba's compiler asks for the types of device functions.
+_LAUNCHES: dict[str, Any] = {
+    "__getitem__": _configured,
+    "forall": _forall,
+    "configure": lambda kernel, griddim, blockdim, stream=0, sharedmem=0: _configured(
+        kernel, (griddim, blockdim, stream, sharedmem)
+    ),
+    "specialize": _specialize,
+    "recompile": recompile,
+}
+_KERNEL = {
+    **functions("kernel", OF_A_KERNEL),
+    **values("kernel", VALUES_OF_A_KERNEL),
+    **_LAUNCHES,
+    "call": lambda kernel, args, launch_config: launch_config(*args),
+    "compile": _compile,
+    **dict.fromkeys(("disable_compile", "enable_caching"), _nothing),
+    "mark_launch_config_sensitive": _nothing,
+    **dict.fromkeys(("is_compiling", "specialized"), False),
+}
+_DISPATCHER = _LAUNCHES | {
+    name: refuse
+    for name, refuse in functions("kernel", OF_A_KERNEL).items()
+    if name.startswith(("inspect_", "get_regs", "get_const", "get_local", "get_shared", "get_max"))
+}
+_OVERLOAD = {
+    **functions("kernel.overloads[...]", OF_AN_OVERLOAD),
+    **values("kernel.overloads[...]", VALUES_OF_AN_OVERLOAD),
+}
 
 
 def _managed(arguments: Iterable[Any]) -> Iterator[np.ndarray]:

@@ -309,6 +309,11 @@ def _code_of(function: FunctionType, is_kernel: bool, types: Types | None, bits:
 _constants: WeakKeyDictionary[Any, dict[tuple[int, Any, str], Any]] = WeakKeyDictionary()
 
 
+def recompile(kernel: Any) -> None:
+    """Let the kernel's next launch see globals as they are then."""
+    _constants.pop(kernel, None)
+
+
 def _refers_to(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """The globals and the variables of functions around it that a function refers to."""
     for name in _global_names(function.__code__) & {*function.__globals__}:

@@ -10,7 +10,9 @@ managed memory, only after it has waited for that copy or launch.
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,11 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from convlab.arguments import integer
 from convlab.simulation.arrays import owner_of, start_of
 from convlab.simulation.findings import STREAM_RACE, Finding
 from convlab.simulation.touched import Touched, common
 
 DEFAULT = 0  # the number of the default stream
+_DEFAULT_HANDLES = (0, 1, 2)  # CUDA's: none, the legacy default stream, that of a thread
 _OF_OTHERS = tuple(
     f"{Path(module.__file__ or '').parent}/"
     for module in (sys.modules["convlab"], sys.modules["numba"], sys.modules["numba.cuda"])
@@ -37,13 +41,19 @@ class PinnedMemory(np.ndarray):
     makes from those, as ``np.empty_like`` does, is not pinned."""
 
 
+class Handle(int):
+    """The number of a stream, as ``stream.handle`` and ``stream.handle.value``."""
+
+    value = property(int)
+
+
 class Stream:
     """A stream of ``numba.cuda``."""
 
     def __init__(self, streams: Streams, number: int) -> None:
         self._streams, self.number = streams, number
 
-    handle = property(int)  # Numba's is one of the driver
+    handle = property(Handle)  # Numba's is one of the driver
 
     def __int__(self) -> int:
         return self.number
@@ -55,6 +65,21 @@ class Stream:
     def auto_synchronize(self) -> Iterator[Stream]:
         yield self
         self.synchronize()
+
+    def add_callback(self, callback: Callable[[Stream, int, Any], Any], arg: Any = None) -> None:
+        """Call it now: all operations of the stream have run. What waits for the callback has
+        waited for them, so they are known to be over."""
+        self.synchronize()
+        try:
+            callback(self, 0, arg)
+        except Exception as error:  # as Numba does, whose driver thread has nobody to tell
+            warnings.warn(f"Exception in stream callback: {error}", stacklevel=2)
+
+    def async_done(self) -> asyncio.Future[Stream]:
+        """An awaitable whose result is the stream, when its operations so far are over."""
+        future: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
+        self.add_callback(lambda *_: future.set_result(self))
+        return future
 
 
 class Event:
@@ -111,11 +136,24 @@ class Streams:
         self._host: Clock = {}  # what the host knows to be over
         self._open: list[_Operation] = []
         self._late: list[_Late] = []
-        self._streams = 0
+        self._streams = max(_DEFAULT_HANDLES)
+        self._external: dict[int, Stream] = {}  # by the handle that the program gave
 
     def stream(self) -> Stream:
         self._streams += 1
         return Stream(self, self._streams)
+
+    def external_stream(self, ptr: int) -> Stream:
+        """The stream with this handle: one of the program's, a default one, or another library's,
+        which gets a number of its own."""
+        handle = integer("ptr", ptr, at_least=0)
+        if handle in _DEFAULT_HANDLES:
+            return Stream(self, DEFAULT)
+        if handle in self._external:
+            return self._external[handle]
+        own = handle <= self._streams
+        self._external[handle] = Stream(self, handle) if own else self.stream()
+        return self._external[handle]
 
     def issue(self, stream: Any, what: str, touched: Touched) -> _Operation:
         """Note an operation that has just run here, and what it and others do at the same time."""
