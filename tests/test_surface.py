@@ -59,14 +59,14 @@ HERE = """
 import json, sys
 import numpy as np
 from convlab import simulator
-from convlab.simulation.not_simulated import NotSimulatedValue
+from convlab.simulation.not_simulated import RefusedValue
 from numba import cuda
 from numba.cuda.cudadrv import error
 
 def lacks(thing, name):
     try:
         return getattr(thing, name) is None
-    except NotSimulatedValue as refused:
+    except RefusedValue as refused:
         return not str(refused).startswith("convlab does not simulate ")
     except AttributeError:
         return True
@@ -169,6 +169,23 @@ def test_each_refusal_names_what_it_refuses() -> None:
     assert len(told) > 60
     for name, sentence in told.items():
         assert sentence.startswith(f"convlab does not simulate {name}: "), (name, sentence)
+
+
+def test_a_program_ends_at_a_refused_name(tmp_path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("""from numba import cuda
+kernel = cuda.jit(lambda a: None)
+if hasattr(kernel, "inspect_asm"):
+    kernel.inspect_asm()
+""")
+    done = subprocess.run(
+        [sys.executable, "-m", "convlab", "run", str(program)],
+        env=os.environ | {"PYTHONPATH": str(SOURCE), "COLUMNS": "300"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == f"convlab: the program ended in {program}:4\n"
+    assert "convlab does not simulate kernel.inspect_asm: " in done.stdout
 
 
 SIMULATED = {

@@ -129,6 +129,7 @@ def _show(error: Exception, report: Report) -> None:
     """Print what ended the program: Python's traceback, from the program's first line on. For a
     launch, print only its line, because the report says what is wrong with it."""
     from convlab.simulation.findings import SimulationError
+    from convlab.simulation.not_simulated import RefusedName
 
     trace: Any = error.__traceback__
     steps = [trace]
@@ -147,7 +148,8 @@ def _show(error: Exception, report: Report) -> None:
     for step in own:
         if str(step.tb_frame.f_globals.get("__name__")).split(".")[0] not in ("convlab", "numba"):
             where = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
-    say(f"the program ended at its launch in {where}")
+    at = "" if isinstance(error, RefusedName) else " at its launch"
+    say(f"the program ended{at} in {where}")
 
 
 def _tell(report: Report) -> None:

@@ -44,12 +44,12 @@ from convlab.simulation.device_arrays import (
     pinned_array_like,
     unified_array,
 )
-from convlab.simulation.findings import NotSimulated
 from convlab.simulation.not_simulated import (
     CLASSES,
     FUNCTIONS,
     OF_A_CONTEXT,
     OF_DEVICEARRAY,
+    RefusedName,
     classes,
     functions,
     refused_value,
@@ -162,7 +162,7 @@ def _core_of_ufunc(self: Any, signature: Any) -> Any:
 def _select_device(device_id: int = 0) -> Any:
     """``cuda.select_device``: the device, which is the only one."""
     if device_id != 0:
-        raise NotSimulated(
+        raise RefusedName(
             f"convlab simulates one device, number 0: device_id is {shown(device_id)}"
         )
     return numbas.get_current_device()

@@ -15,7 +15,11 @@ from typing import Any, Never
 from convlab.simulation.findings import NotSimulated
 
 
-class NotSimulatedValue(NotSimulated, AttributeError):
+class RefusedName(NotSimulated):
+    """A name of ``numba.cuda`` that the simulator lacks is used outside of a kernel."""
+
+
+class RefusedValue(RefusedName, AttributeError):
     """A value that the simulator lacks is asked for."""
 
 
@@ -93,7 +97,7 @@ def sentence(name: str, instead: str) -> str:
 
 def _function(name: str, instead: str) -> Callable[..., Never]:
     def refuse(*_: Any, **__: Any) -> Never:
-        raise NotSimulated(sentence(name, instead))
+        raise RefusedName(sentence(name, instead))
 
     refuse.__name__ = refuse.__qualname__ = name.rpartition(".")[2]
     return refuse
@@ -104,9 +108,9 @@ def _class(name: str, instead: str) -> type:
     return type(name.rpartition(".")[2], (), {"__init__": _function(name, instead)})
 
 
-def refused_value(name: str, instead: str = _OF_THE_DEVICE) -> NotSimulatedValue:
+def refused_value(name: str, instead: str = _OF_THE_DEVICE) -> RefusedValue:
     """The error of reading a value."""
-    return NotSimulatedValue(sentence(name, instead))
+    return RefusedValue(sentence(name, instead))
 
 
 def functions(owner: str, names: Mapping[str, str]) -> dict[str, Any]:
