@@ -12,11 +12,12 @@ import os
 import traceback
 from pathlib import Path
 from time import process_time
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import typer
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from test_cli import convlab_
 from test_files import HOSTILE, changed, json_values, right_documents
@@ -45,10 +46,15 @@ WORDS = [
     "9" * 9999, "x" * 9999, "a\nb", "\0", "[/b]", "%s{}$", NASTY, "/dev/null", "/dev/zero",
     "/dev/full", "~", "-", "json", "numba", "no.such.module", "d" * 200 + " d" * 200,
 ]  # fmt: skip
+# Documents that a verb takes, one of them with anything in it.
+KINDS = {
+    "results.json": "results", "trace.json": "trace", "rows.json": "stored machine code",
+    "my/progress.json": "progress", "my/05_shared_memory.ipynb": "notebook",
+}  # fmt: skip
 # What the folder of a command line holds.
 FILES = [
-    "any.json", "right.json", "program.py", "broken.py", "folder.json", "pipe.json", "loop.json",
-    "picture.png", "progress.json", "kernel.py::kernel", "my/progress.json", "my",
+    "any.json", *KINDS, "program.py", "broken.py", "folder.json", "pipe.json", "loop.json",
+    "picture.png", "kernel.py::kernel", "my",
 ]  # fmt: skip
 PROGRAM = """import numpy as np
 from numba import cuda
@@ -61,38 +67,40 @@ if __name__ == "__main__":
 words = st.sampled_from(WORDS) | st.sampled_from(FILES) | st.text(max_size=9)
 # Half of them begin as a person's would, so that they get beyond the parser.
 BEGUN = [
-    ["report", "right.json"], ["report", "any.json"], ["trace", "right.json"], ["trace", "s01"],
-    ["lint", "s01", "--against", "right.json"], ["lint", "s01", "--against", "any.json"],
+    ["report", "results.json"], ["report", "any.json"], ["trace", "trace.json"], ["trace", "s01"],
+    ["lint", "s01", "--against", "rows.json"], ["lint", "s01", "--against", "any.json"],
     ["check", "kernel.py::kernel", "--as", "s01"], ["check", "broken.py", "--as", "s05"],
     ["run", "program.py"], ["run", "broken.py"], ["run", "-m"], ["lessons", "my", "--status"],
     ["lessons", "my", "--hint", "05"], ["lessons", "my", "--update"],
     ["lessons", "my", "--no-open"], ["ladder", "--image", "picture.png"],
     ["ladder", "--image", "any.json", "--output"],
     ["ladder", "--stage", "s01", "--json"], ["tune", "--forget"], ["tune", "--problem"],
-    ["bench", "--cases"], ["report", "right.json", "--html"], ["stages", "--json"], ["doctor"],
+    ["bench", "--cases"], ["report", "results.json", "--html"], ["doctor"],
+    ["report", "results.json", "results.json"], ["stages", "--json"],
+    ["report", "results.json", "--no-counts", "--markdown", "r.md"],
+    ["trace", "trace.json", "--html"],
 ]  # fmt: skip
 begun = st.sampled_from(BEGUN) | st.sampled_from(VERBS).map(lambda verb: [verb])
-lines = st.tuples(begun, st.lists(st.sampled_from(OPTIONS) | words, max_size=5))
+more = st.sampled_from(OPTIONS) | words
+lines = st.tuples(begun, st.just([]) | st.lists(more, max_size=1) | st.lists(more, max_size=5))
 variables = st.dictionaries(
     st.sampled_from(["CONVLAB_COMPILER", "CONVLAB_CACHE", "COLUMNS", "TERM", "NO_COLOR"]),
-    st.sampled_from(["", "0", "-1", "80", "9" * 20, "mlir", "x", "dumb", "right.json", NASTY]),
+    st.sampled_from(["", "0", "-1", "80", "9" * 20, "mlir", "x", "dumb", "results.json", NASTY]),
     max_size=2,
 )
 
 
-def fill(folder: Path, content: bytes, right: bytes) -> None:
+def fill(folder: Path, content: bytes, documents: dict[str, Any]) -> None:
     """Make the files of a command line in the folder."""
-    for name in ("any.json", "progress.json"):
-        (folder / name).write_bytes(content)
-    (folder / "right.json").write_bytes(right)
+    (folder / "my").mkdir()
+    for name, document in documents.items():
+        (folder / name).write_text(json.dumps(document))
+    (folder / "any.json").write_bytes(content)
     (folder / "picture.png").write_bytes(content)
     (folder / "broken.py").write_bytes(content)
     for name in ("program.py", "kernel.py"):
         (folder / name).write_text(PROGRAM)
     (folder / "folder.json").mkdir()
-    (folder / "my").mkdir()
-    (folder / "my/progress.json").write_bytes(content)
-    (folder / "my/05_shared_memory.ipynb").write_bytes(content)
     os.mkfifo(folder / "pipe.json")
     (folder / "loop.json").symlink_to("loop.json")
 
@@ -106,21 +114,21 @@ CONTENTS = st.sampled_from([*HOSTILE.values()]) | json_values.map(
 @given(
     line=lines,
     content=CONTENTS,
-    kind=st.sampled_from(["results", "trace", "stored machine code", "progress"]),
+    other=st.sampled_from([*KINDS]),
     value=json_values,
     draw=st.randoms(use_true_random=False),
     environment=variables,
 )
 def test_a_command_line_ends_in_an_answer_or_one_sentence(
-    tmp_path_factory, line, content, kind, value, draw, environment
+    tmp_path_factory, line, content, other, value, draw, environment
 ):
-    whole = right_documents()[kind]
-    right = json.dumps(changed(whole, value, draw) if draw.random() < 0.5 else whole).encode()
+    documents = {name: right_documents()[kind] for name, kind in KINDS.items()}
+    documents[other] = changed(documents[other], value, draw)
     typed = [*line[0], *line[1]]
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("fuzz")
         patch.chdir(folder)
-        fill(folder, content, right)
+        fill(folder, content, documents)
         patch.setenv("CONVLAB_CACHE", str(folder / "cache"))
         # Minutes of work, which tests of their own do.
         patch.setattr("convlab.ladder.run", lambda *_, **__: iter(()))
@@ -133,6 +141,7 @@ def test_a_command_line_ends_in_an_answer_or_one_sentence(
         started = process_time()
         result = convlab_(*typed, **environment)
         taken = process_time() - started
+    event(f"exit code {result.exit_code}")  # pytest --hypothesis-show-statistics counts them
     said = (typed, environment, result.output[-2000:])
     if not isinstance(result.exception, SystemExit | None):
         pytest.fail("".join(traceback.format_exception(result.exception)) + repr(said))

@@ -68,14 +68,14 @@ def hostile(text: str) -> Results:
     """Results whose file says ``text`` wherever it may say anything."""
     results = sample(layers=["conv9", "conv12"])
     rows = list(results.rows.values())
-    names = {row.system: f"{row.system}{text}"[:50] for row in rows}
+    names = {row.system: f"{row.system}{text}"[:40] for row in rows}
     told = [
         replace(row, system=names[row.system], algorithm=text, bound=text, date=text,
                 reason=row.reason and text, identity=text)
         for row in rows
     ]  # fmt: skip
     systems = {
-        names.get(name, text[:50]): system | {"name": names.get(name, text[:50]), "title": text}
+        names.get(name, text[:40]): system | {"name": names.get(name, text[:40]), "title": text}
         for name, system in results.systems.items()
     }
     gpu = {"name": text, "driver": text, "cuda": text}

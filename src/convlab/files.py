@@ -38,7 +38,7 @@ Natural = Annotated[int, Meta(ge=1, lt=2**53)]
 Amount = Annotated[float, Meta(ge=0, le=1e18)]
 Positive = Annotated[float, Meta(ge=1e-18, le=1e18)]
 Name = Annotated[str, Meta(max_length=200)]
-Short = Annotated[str, Meta(max_length=50)]  # what a plot has room for
+Short = Annotated[str, Meta(max_length=40)]  # what a plot has room for
 Sentences = Annotated[str, Meta(max_length=10_000)]
 
 
