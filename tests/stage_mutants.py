@@ -233,17 +233,16 @@ def _tight(text):
 
 @cache
 def modules() -> dict[str, tuple[str, ...]]:
-    """The modules with kernels, and as which stages their mutants are checked: a stage's own; for
-    what several share, those that import it, also where a library does the rest."""
-    own, shared = {}, defaultdict(tuple)
+    """The modules with kernels, and as which stages their mutants are checked: a stage's own first,
+    then those that import the module, also where a library does the rest."""
+    own, importing = {}, defaultdict(tuple)
     for stage in LADDER:
         steps = stage.prepare(checker.PIXEL, stage.tiny_tile).launches
         if isinstance(steps[-1], Launch):
             own[stage.module] = (stage.name,)
         for one in imports_of(stage.module):
-            if one.startswith("convlab.kernels."):
-                shared[one] += (stage.name,)
-    return own | shared
+            importing[one] += (stage.name,)
+    return {one: own.get(one, ()) + importing[one] for one in (*own, *importing)}
 
 
 def result_of(mutant: Mutant) -> str:

@@ -101,14 +101,14 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
 @pytest.mark.parametrize(
     ("where", "name", "old", "new"),
     [
-        (checker.RELU, "s11e", "tile, relu, row_of", "tile, False, row_of"),
+        (checker.RELU, "s11e", "tile, relu=relu, row_of", "tile, relu=False, row_of"),
         (checker.PARTS[0], "s02_cout", "range(0, H_f, U)", "range(0, W_f, U)"),
         (checker.PARTS[1], "s02_cout", "range(0, W_f, V)", "range(0, H_f, V)"),
         (launches.TALL, "s12", "if slice_ + 1 < end:", "if slice_ + 2 < end:"),
         (checker.SEVERAL, "s05", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * K_B"),
         (checker.SEVERAL, "s08", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * N_B"),
-        (checker.SEVERAL, "s10d", "int64(m0) * K_P", "int64(m0) * K_W"),
-        (launches.DEEP, "s10c", "(t + f * THREADS) % K_4", "(t + f * N_B) % K_4"),
+        (checker.SEVERAL, "s11", "int64(m0) * K_P", "int64(m0) * K_B"),
+        (launches.DEEP, "s10b", "(t + f * THREADS) % K_4", "(t + f * N_B) % K_4"),
         (launches.DEEP, "s13", "k * (2 * M_B)", "k * (2 * N_B)"),
         (launches.SPLIT, "s12", "SHARE, SLICES)", "SHARE, DEPTH)"),
     ],

@@ -250,6 +250,7 @@ def test_yes_waits(monkeypatch):
             "engine is 'cuda': it must be 'auto', 'gpu', 'simulator' or 'cudasim'",
         ),
         ("ladder --stage s99", "stage is 's99': it must be one of s01_direct, "),
+        ("ladder --stage s10c", "stage is 's10c': s10c_warp_tile is part of s11_im2win_full now"),
         (
             "lint b01",
             "stage is 'b01': it must compute a convolution, but b01_gradients computes gradients",

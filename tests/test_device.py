@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numba import cuda
+from numba import cuda, int32
 from numba.cuda.core import config
 
 from convlab.device import (
@@ -17,6 +17,7 @@ from convlab.device import (
     load4,
     mma_tf32,
     store4,
+    unrolled,
 )
 from convlab.engines.cudasim import CudaSim
 from convlab.engines.simulator import Simulator
@@ -121,3 +122,24 @@ def test_options_that_numbas_simulator_does_not_know_are_left_out() -> None:
     options = {"launch_bounds": 128, "forceinline": True}
     assert emulation_of(len) is emulation_of(None) is None
     assert gpu_only(**options) == ({} if config.ENABLE_CUDASIM else options)
+
+
+@pytest.mark.parametrize("counters", [range(0), range(1), range(0, 6, 2), (5, 3, 3)], ids=str)
+def test_unrolled_steps_are_taken_in_order_once_each(counters) -> None:
+    @cuda.jit(device=True)
+    def step(k, out, at):
+        out[at[0]] = k
+        at[0] += 1
+
+    steps = unrolled(step, counters)
+
+    @cuda.jit
+    def kernel(a, b):
+        at = cuda.local.array(1, int32)
+        at[0] = 0
+        steps(b, at)
+
+    for engine in (CudaSim(), Simulator()):
+        b = np.full(8, np.nan, np.float32)
+        run(kernel, 1, np.zeros(1, np.float32), b, engine)
+        assert b[~np.isnan(b)].tolist() == [*counters]

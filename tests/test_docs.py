@@ -134,7 +134,7 @@ def test_generated_parts_of_the_pages_are_what_their_data_give(capsys, monkeypat
         got = counts[stage][key] / counts[base][base_key]
         assert got == pytest.approx(ratio, abs=tolerance), (stage, key, base)
     fewest = min(count["global_requests"] for count in counts.values())
-    assert counts["s11"]["global_requests"] == fewest  # s10b and s10c need as many
+    assert counts["s11"]["global_requests"] == fewest  # s10b needs as many
     per_flop = [round(counts[name]["bytes_per_flop"], 2) for name in ("s01", "s08", "s09", "s11")]
     assert per_flop == [2.49, 0.16, 0.16, 0.16]
 

@@ -3,6 +3,7 @@ fetch are in test_stages.py."""
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from dataclasses import replace
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 from test_stages import EIGHT_CHANNELS, FEW, TAIL
 
 from convlab import ConvProblem, Tile, plans, stages, trace_stage
-from convlab.kernels import tile_heuristic, window_copies
-from convlab.kernels.window_copies import interleaved_lanes
+from convlab.kernels import tile_heuristic
 from convlab.oracle import random_tensors
 from convlab.stages import production_program, production_tile, stage_named
+from convlab.stages.s11d_window_copies import fetching_columns, make_locate
+from convlab.stages.s11e_epilogue import interleaved_lanes
 
 S12 = stage_named("s12")
 WIDE = {"s12": Tile(16, 64, 8, 4, 8), "s13": Tile(16, 64, 8, 2, 8), "s14": Tile(24, 128, 16, 6, 4)}
@@ -24,7 +26,7 @@ WIDE = {"s12": Tile(16, 64, 8, 4, 8), "s13": Tile(16, 64, 8, 2, 8), "s14": Tile(
 def test_places_beyond_32_bits_are_computed() -> None:
     for side, name in ((2**14, "looked_up"), (2**15, "computed")):
         large = ConvProblem(1, 8, side, side, 4, 1)
-        assert window_copies.make_locate(large, Tile(16, 32, 4, 4, 4)).py_func.__name__ == name
+        assert make_locate(large, Tile(16, 32, 4, 4, 4)).py_func.__name__ == name
 
 
 @pytest.mark.same_in_cudasim
@@ -113,7 +115,7 @@ def test_every_tile_of_warps_is_wide_enough_to_interleave() -> None:
     for lanes, heuristic in ((8, tile_heuristic.S12), (4, tile_heuristic.S13)):
         for M_B, N_B, M_T, N_T in heuristic.rates:
             tile = Tile(M_B, N_B, 8, M_T, N_T)
-            assert window_copies.fetching_columns(tile)[0] % (4 * lanes) == 0
+            assert fetching_columns(tile)[0] % (4 * lanes) == 0
     even = ConvProblem(3, 4, 5, 5, 21, (2, 2))  # sixteen outputs an image, where TAIL has fifteen
     assert [interleaved_lanes(problem, 8) for problem in (TAIL, even)] == [8, 1]
 
@@ -131,7 +133,8 @@ def test_a_warp_s_stores_touch_fewer_sectors(name: str, monkeypatch: pytest.Monk
         return stores.sectors, asked
 
     interleaved, of_interleaved = trace()
-    monkeypatch.setattr(window_copies, "interleaved_lanes", lambda *_: 1)
+    own = sys.modules[stage_named(name).module]
+    monkeypatch.setattr(own, "interleaved_lanes", lambda *_: 1)
     in_runs, of_runs = trace()
     plans._prepared.cache_clear()
     assert of_interleaved == of_runs  # they do the same otherwise

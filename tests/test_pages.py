@@ -76,9 +76,9 @@ def test_the_ladder_s_tables(tmp_path, document):
     assert "| [s01](src/convlab/stages/s01_direct.py) |" in short
     assert "| 4.000 | 0.50 | 1.00 |" in short
     assert "| failed | failed | failed |" in short
-    document["stages"] += [entry("s11b_async_copies", 0.25, async_copies=0.25)]
+    document["stages"] += [entry("s11c_multistage", 0.25, multistage=0.25)]
     fastest = ladder_table(read(tmp_path, document))
-    assert "s11b_async_copies.py" in fastest
+    assert "s11c_multistage.py" in fastest
     assert "s11_im2win_full.py" not in fastest
     full = ladder_section(results)
     assert "| 0.500 | 4.00 | 8.00 | 0.250 | 3.0 |" in full

@@ -22,16 +22,22 @@ from test_stages import FEW, LONG, LONG_ODD, ODD, many, warpgroup_tile, where_it
 from convlab import ConvProblem, Stage, Tile, plan, plans
 from convlab.device import tensor_core, to_tf32
 from convlab.engines import Engine, choose
-from convlab.kernels import split_filter, tile_heuristic, window_copies
+from convlab.kernels import tile_heuristic
 from convlab.oracle import Oracle, random_tensors
 from convlab.stage import blocks_for
-from convlab.stages import LADDER, allowances, stage_named
-from convlab.stages import s14_warpgroups as s14
+from convlab.stages import (
+    LADDER,
+    allowances,
+    s11d_window_copies,
+    s13_tensor_cores,
+    s13d_whole_slice,
+    stage_named,
+)
 from convlab.tracing import trace_stage
 
 STAGES = [stage for stage in LADDER if stage.precision == "3xtf32"]
-S12, S12E, S13, S14 = map(stage_named, ("s12", "s12e", "s13", "s14"))
-UNPACKED = [stage_named(name) for name in ("s12b", "s12c", "s12d")]  # split what they read
+S12, S13, S13D, S14 = map(stage_named, ("s12", "s13", "s13d", "s14"))
+UNPACKED = [stage_named(name) for name in ("s12b", "s12d")]  # split what they read
 HEURISTIC = tile_heuristic.S14
 F, INF, NAN, MOST = np.float32, np.inf, np.nan, float(np.finfo(np.float32).max)
 # Numba's simulator has a thread for every thread: there, one or two warps and less of all will do.
@@ -61,17 +67,17 @@ def check_with_and_without_relu(
 
 
 def test_only_the_tensor_cores_split_products() -> None:
-    assert {S12E, S13, S14, *UNPACKED} <= {*STAGES}
+    assert {S13, S13D, S14, *UNPACKED} == {*STAGES}
     for stage in STAGES:
         assert allowances(stage, FEW) == {"atomic_additions": 0, "split_products": True}
     assert S12.precision == "fp32"
 
 
-@each(S12, S12E, S13, S14)
+@each(S12, S13, S13D, S14)
 def test_places_that_do_not_fit_constant_memory_are_computed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, checked: Any
 ) -> None:
-    monkeypatch.setattr(window_copies, "TABLE_BYTES", 0)
+    monkeypatch.setattr(s11d_window_copies, "TABLE_BYTES", 0)
     for problem in (many(16), FEW):
         plans._prepared.cache_clear()  # programs are kept
         assert checked(problem, stage, random_tensors(problem, 2), stage.tiny_tile).ok
@@ -80,7 +86,7 @@ def test_places_that_do_not_fit_constant_memory_are_computed(
 def forget_programs() -> None:
     """A stage's, and the layout transform of the filter that several stages share."""
     plans._prepared.cache_clear()
-    split_filter.pack_filter.cache_clear()
+    s13_tensor_cores.pack_filter.cache_clear()
 
 
 @cuda.jit(device=True)
@@ -90,7 +96,7 @@ def large_part_alone(value):
 
 SPLITTERS = [
     *((stage, tensor_core if stage in UNPACKED else sys.modules[stage.module]) for stage in RUN),
-    *((stage, split_filter) for stage in RUN if stage in (S13, S14)),
+    *((stage, s13_tensor_cores) for stage in RUN if stage in (S13D, S14)),  # of the filter
 ]
 
 
@@ -199,13 +205,8 @@ WHOLE, FOURS, SCALARS = (
     for channels, height, width, filters in ((75, 4, 5, 16), (43, 4, 5, 9), (43, 5, 7, 9))
 )
 BY_ARITHMETIC = [
-    *(("s12e", WHOLE, Tile(16, 32, depth, 2, 8)) for depth in (8, 16, 24, 32)),
     *(("s13", WHOLE, Tile(16, 32, depth, 2, 8)) for depth in (8, 16, 24, 32)),
-    *(
-        (name, FOURS, warpgroup_tile(width))
-        for name in ("s13b", "s13c", "s13d", "s14")
-        for width in (8, 24)
-    ),
+    *((name, FOURS, warpgroup_tile(width)) for name in ("s13d", "s14") for width in (8, 24)),
     *(("s14", SCALARS, warpgroup_tile(width)) for width in (8, 24)),
 ]
 
@@ -220,7 +221,7 @@ def test_it_computes_what_its_arithmetic_says_to_the_bit(
     input, weight, _ = random_tensors(problem, tile.K_B, bias=False)
     filters, windows = weight.reshape(problem.M, -1), input.reshape(problem.K, -1)
     output = computed(stage_named(name), choose("simulator"), problem, (input, weight, None), tile)
-    if name in ("s12e", "s13"):
+    if name == "s13":
         wanted = split_product(filters, windows, 1 if tile.K_B % 16 else 2)
     else:
         by_warps = split_product(windows.T, filters.T, 2).T
@@ -297,9 +298,9 @@ def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
         tile = warpgroup_tile(channels)
         S14.prepare(FEW, tile)
         assert tile.threads == 128
-        padding, rotation = window_copies.padding_or_rotation(tile)
+        padding, rotation = s13d_whole_slice.padding_or_rotation(tile)
         assert (padding, rotation) == ((0, 8) if channels == 128 else (8, 0))
-        assert tile.fits(s14.DEPTH * 16 * (2 * channels + 128 + padding))
+        assert tile.fits(s13d_whole_slice.DEPTH * 16 * (2 * channels + 128 + padding))
     widths = 128, 112, 96, 64, 32
     blocks = [HEURISTIC.resident_blocks(warpgroup_tile(width)) for width in widths]
     assert blocks == [2, 2, 2, 3, 4]

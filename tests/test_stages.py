@@ -20,7 +20,7 @@ from convlab.engines import choose
 from convlab.kernels.receptive_field import field_for
 from convlab.oracle import random_tensors
 from convlab.plans import stages_for
-from convlab.stages import ABLATION, family, production_tile, stage_named
+from convlab.stages import ABLATION, RENAMED, family, production_tile, stage_named
 
 STAGES, LEFT_OUT = stages_for(choose())  # without a library for it, some cannot run on a GPU
 ON_GPU = choose().is_gpu
@@ -139,19 +139,22 @@ OTHER_TILES = {
     "s08": [Tile(16, 4, 3, 4, 4), Tile(32, 8, 5, 4, 4)],
     "s09": [Tile(16, 4, 2, 4, 4), Tile(32, 8, 6, 4, 4), Tile(32, 4, 8, 8, 4)],
     "s10b": [Tile(16, 4, 16, 4, 4), Tile(32, 8, 8, 8, 4)],
-    **{key: [Tile(16, 8, 8, 4, 4), Tile(32, 64, 16, 4, 4)] for key in ("s10c", "s10d")},
     "s11": [
         *(Tile(4, 4, 4, 4, 4), Tile(8, 12, 12, 4, 4), Tile(8, 16, 8, 8, 8), Tile(4, 24, 4, 4, 4)),
-        *(Tile(12, 32, 8, 4, 4), Tile(32, 64, 8, 4, 4)),  # two warps along M, two along N
+        *(Tile(12, 32, 8, 4, 4), Tile(32, 64, 16, 4, 4)),  # two warps along M, two along N
     ],
-    "s11b": [Tile(32, 64, 16, 4, 4), Tile(12, 32, 8, 4, 4)],
-    "s11c": [Tile(32, 64, 16, 4, 4), Tile(32, 96, 32, 4, 4)],  # three slices of the second: no room
-    **{key: [Tile(32, 64, 8, 4, 4), Tile(4, 8, 4, 4, 4)] for key in ("s11d", "s11e", "s12")},
-    "s11f": [Tile(32, 64, 5, 4, 4), Tile(4, 8, 1, 4, 4), Tile(4, 8, 2, 4, 4)],
+    "s11c": [
+        *(Tile(32, 64, 16, 4, 4), Tile(12, 32, 8, 4, 4)),
+        Tile(32, 96, 32, 4, 4),  # three slices: no room
+    ],
+    **{key: [Tile(32, 64, 8, 4, 4), Tile(4, 8, 4, 4, 4)] for key in ("s11d", "s11e")},
+    "s12": [
+        *(Tile(32, 64, 8, 4, 4), Tile(4, 8, 4, 4, 4)),
+        *(Tile(32, 64, 5, 4, 4), Tile(4, 8, 1, 4, 4), Tile(4, 8, 2, 4, 4)),
+    ],
     "s12b": [Tile(32, 32, 16, 4, 8), Tile(16, 32, 24, 2, 8)],
-    "s12c": [Tile(64, 32, 8, 4, 8), Tile(16, 64, 16, 2, 16)],
-    "s12d": [Tile(32, 32, 24, 2, 8)],
-    "s12e": [Tile(32, 64, 8, 2, 8)],
+    "s12d": [Tile(32, 32, 24, 2, 8), Tile(64, 32, 8, 4, 8), Tile(16, 64, 16, 2, 16)],
+    "s13": [Tile(32, 64, 8, 2, 8)],
 }
 USUAL = ConvProblem(2, 3, 5, 4, 9, (2, 3), padding=1, stride=(1, 2))
 # Five channels, so that no slice can be channels of one place; K of 30 and N of 60.
@@ -336,6 +339,15 @@ def test_a_stage_says_what_it_is(stage: Stage) -> None:
 def test_a_number_that_is_several_stages_is_refused_with_their_names() -> None:
     with pytest.raises(ValueError, match="'s02': it must be one of s02_cin_naive, s02_cin, s02_c"):
         stage_named("s02")
+
+
+def test_an_earlier_name_is_refused_with_today_s() -> None:
+    for old, new in RENAMED.items():
+        for name in (old, old.split("_")[0]):
+            with pytest.raises(ValueError, match=f"^stage is '{name}': {old} is part of {new} now$"):
+                stage_named(name)
+        assert stage_named(new)
+    assert not {stage.name for stage in LADDER} & {*RENAMED}
 
 
 def test_a_family_is_handed_down_the_ladder() -> None:

@@ -240,3 +240,13 @@ def test_auto_is_s12_on_a_gpu_and_s01_on_a_simulator(monkeypatch):
     assert plan(problem, engine="simulator").stage is stage_named("s01")
     monkeypatch.setattr(plans, "choose", lambda name: PretendedGpu(strict=False))
     assert plan(problem).stage is S12
+
+
+def test_tiles_under_an_earlier_name_of_a_stage_are_told_of_once(file):
+    put()
+    (row,) = tuned.read(file).values()
+    write(file, row, row | {"stage": "s11f_any_depth"})
+    says = "s11f_any_depth is part of s12_fused_im2win now. `convlab tune` measures anew"
+    with pytest.warns(UserWarning, match=says):
+        assert taken() == OTHER
+    assert taken() == OTHER  # once: here a warning is an error

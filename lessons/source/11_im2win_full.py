@@ -40,7 +40,7 @@ channel. The terms of a sum may have any order, as long as the filter has the sa
 kernel packs the filter in this order, too, with zeros where the tensor has zeros.
 
 The rest of the kernel is s09's: tiles, registers, two buffers. Only the code that fetches and
-stores a slice changes. (s10c, s10d and s11 also tune the kernel; the end of the lesson says how.)
+stores a slice changes. (s11 also tunes the kernel; the end of the lesson says how.)
 """
 
 # %% [markdown]
@@ -223,20 +223,18 @@ measured("s01", "s09", "s11")
 """
 ## Tuned
 
-Three more stages make the kernel faster and keep its idea.
+[s11_im2win_full](../src/convlab/stages/s11_im2win_full.py) makes the kernel faster and keeps its
+idea, by four changes.
 
 - **A warp is 4 x 8 threads** instead of 2 x 16, so that more lanes share the numbers that they
-  read: [s10c_warp_tile](../src/convlab/stages/s10c_warp_tile.py).
+  read (`make_warp_tile`).
 - **The steps of k are unrolled.** The compiler does not unroll s09's loop over k, so each step
-  costs a counter and the computation of addresses. In
-  [s10d_unrolled_steps](../src/convlab/stages/s10d_unrolled_steps.py) each step is a function with
-  its own constant `k`, which calls the function of the next step.
+  costs a counter and the computation of addresses. `unrolled(two_steps, ...)` makes a function that
+  calls `two_steps` with each `k` as a constant.
 """
 
 # %% [markdown]
 """
-[s11_im2win_full](../src/convlab/stages/s11_im2win_full.py):
-
 - **A tile for each problem.** [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py) chooses
   among eight shapes by a model of what the busiest SM has to do. With some shapes the threads do
   not share a slice evenly. `F_EVEN`, `I_EVEN` and `K_EVEN` are constants, so a bounds check costs

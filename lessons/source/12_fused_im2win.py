@@ -235,10 +235,9 @@ reads it back.
 """
 ## Where to read on
 
-- The whole files: [s11d_window_copies.py](../src/convlab/stages/s11d_window_copies.py),
-  [s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py),
-  [window_copies.py](../src/convlab/kernels/window_copies.py) and how a tile is chosen for each
-  layer, [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py).
+- The whole files: [s11d_window_copies.py](../src/convlab/stages/s11d_window_copies.py) with the
+  copies, [s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py) and how a tile is chosen
+  for each layer, [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py).
 - The im2win paper (000), Algorithm 3, lines 8 to 19, which this loop still is:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Copies in flight and all other mistakes that the simulator finds: [findings](../docs/findings.md).

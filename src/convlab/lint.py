@@ -54,11 +54,9 @@ REGISTER_BUDGET: dict[str, int] = {
         80: "cin_parallel",
         136: "prefetch double_buffer",
         160: "microkernel",
-        168: "warp_tile unrolled_steps im2win_full async_copies multistage copied_windows "
-        "fused_epilogue any_depth fused_im2win",
+        168: "im2win_full multistage copied_windows fused_epilogue fused_im2win",
         # On tensor cores 16 x 8 sums per thread, and both parts of each operand.
-        255: "mma mma_im2win mma_pipeline split_once tensor_cores warpgroups swapped_operands "
-        "warpgroup_tile whole_slice",
+        255: "mma mma_pipeline tensor_cores whole_slice warpgroups",
     }.items()
     for kernel in kernels.split()
 }

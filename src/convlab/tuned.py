@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import astuple
@@ -23,7 +24,7 @@ from convlab.compilers import MLIR, compiler
 from convlab.files import bytes_of, document, fingerprint, record, write_whole
 from convlab.problem import ConvProblem
 from convlab.stage import Stage, Tile
-from convlab.stages import candidates
+from convlab.stages import candidates, renamed
 
 FORMAT = 1
 SOURCE = Path(__file__).parent
@@ -127,7 +128,16 @@ def _save(rows: Iterable[dict[str, Any]]) -> None:
 
 @lru_cache(maxsize=1)
 def _rows_once(file: Path) -> Rows:
-    return read(file)  # once per process, so that planning again costs nothing
+    """Read the file once per process, so that planning again costs nothing, and warn of tiles that
+    are kept under an earlier name of a stage: no plan takes them."""
+    rows = read(file)
+    for stage in sorted({row["stage"] for row in rows.values()}):
+        if (sentence := renamed(stage)) is not None:
+            warnings.warn(
+                f"{file} has tiles of an earlier name: {sentence}. `convlab tune` measures anew.",
+                stacklevel=3,
+            )
+    return rows
 
 
 @cache

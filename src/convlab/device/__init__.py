@@ -4,7 +4,7 @@ Everything that touches numba-cuda's extension API is in this folder. Nothing he
 problems, stages or engines.
 """
 
-from convlab.device.indices import index_type, make_warp_tile
+from convlab.device.indices import index_type
 from convlab.device.intrinsics import (
     BYTES_16,
     ENGINE_CONSTANTS,
@@ -28,6 +28,7 @@ from convlab.device.tensor_core import (
     start_product,
     to_tf32,
 )
+from convlab.device.unrolling import unrolled
 
 __all__ = [
     "BYTES_16",
@@ -43,12 +44,12 @@ __all__ = [
     "index_type",
     "issue_loads",
     "load4",
-    "make_warp_tile",
     "mma_3xtf32",
     "mma_tf32",
     "split_tf32",
     "start_product",
     "store4",
     "to_tf32",
+    "unrolled",
     "wait_copies",
 ]

@@ -15,7 +15,7 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import BYTES_16, FLOAT4, gpu_only, issue_loads, load4, store4
+from convlab.device import BYTES_16, FLOAT4, gpu_only, issue_loads, load4, store4, unrolled
 from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
 from convlab.problem import ConvProblem
 from convlab.stage import Program, Stage, Tile, Tiles, blocks_for, tile_program
@@ -111,22 +111,22 @@ def make_kernel(
             for j in range(N_T):
                 R_O[i, j] += R_F[i] * R_I[j]
 
-    def steps_from(k: int) -> Any:
-        following = steps_from(k + 1) if k + 1 < K_B - AHEAD else None
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def two_steps(k, S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
+        read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
+        multiply(R_F0, R_I0, R_O)
+        read(S_F, S_I, at_F, at_I, k + 2, R_F0, R_I0)
+        multiply(R_F1, R_I1, R_O)
 
-        @cuda.jit(device=True, **gpu_only(forceinline=True))
-        def step(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
-            if AHEAD:
-                read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
-            else:
-                read(S_F, S_I, at_F, at_I, k, R_F0, R_I0)
-            multiply(R_F0, R_I0, R_O)
-            if following is not None:
-                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def one_step(k, S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
+        read(S_F, S_I, at_F, at_I, k, R_F0, R_I0)
+        multiply(R_F0, R_I0, R_O)
 
-        return step
-
-    steps = steps_from(0)
+    if AHEAD:
+        steps = unrolled(two_steps, range(0, K_B - 2, 2))
+    else:
+        steps = unrolled(one_step, range(K_B))
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def im2win_full(windows, packed, bias, output):
@@ -171,6 +171,9 @@ def make_kernel(
                 store(fetched_F, fetched_I, t, k0, S_F, S_I)
                 cuda.syncthreads()  # all threads have filled the slice
             steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)
+            if AHEAD:
+                read(S_F, S_I, at_F, at_I, K_B - 1, R_F1, R_I1)
+                multiply(R_F0, R_I0, R_O)
             if not PREFETCH:
                 cuda.syncthreads()  # all threads have read the slice
             elif slice_ < SLICES:
@@ -224,7 +227,7 @@ ABLATION = Stage(
     __name__,
     title="s11 with a technique left out",
     source="im2win paper (000), 4.4, Figure 4",
-    builds_on=("s10c_warp_tile",),
+    builds_on=("s10b_im2win_vectorized",),
     prepare=prepare,
     tiles=Tiles(tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4), heuristic="s11"),
     vectorized=True,

@@ -60,10 +60,13 @@ def require_float4(tile: Tile) -> None:
 
 @lru_cache(maxsize=32)  # one kernel for all stages
 def pack_in_order(problem: ConvProblem, tile: Tile) -> Program:
-    """packed[m // M_B, k, m % M_B], with k in the order of :mod:`window_copies`: one matrix for
-    every row of blocks, so that a slice is one piece of memory. The kernel moves squares through
-    shared memory, so that both the filter, along k, and the result, along m, are accessed along
-    their rows."""
+    """Return the launch that makes ``packed[m // M_B, k, m % M_B]``, with k in the order of
+    :mod:`s11d_window_copies`: one matrix for every row of blocks, so that a slice is one piece of
+    memory.
+
+    The kernel moves squares through shared memory, so that both the filter, along k, and the
+    result, along m, are accessed along their rows.
+    """
     M, K, PLACES, M_B = problem.M, problem.K, problem.H_f * problem.W_f, tile.M_B
     GROUP, K_P, row_blocks = tile.channel_group(problem), tile.whole_slices(K), blocks_for(M, M_B)
     M_P, SIDE = row_blocks * M_B, min(WARP, M_B)  # SIDE: less only for a simulator's tiny tiles

@@ -234,8 +234,9 @@ S12 = Heuristic(
     most_outputs=9 * 64 * 64 * H200_SMS,  # with more outputs, split-K gained at most 3 % or lost
 )
 
-S11F = replace(S12, splits=(1,))
-S11D = replace(S11F, slice_depth=lambda problem: blocks_for(fused_depth(problem), 4) * 4)
+S11D = replace(
+    S12, splits=(1,), slice_depth=lambda problem: blocks_for(fused_depth(problem), 4) * 4
+)
 
 S13 = Heuristic(
     rates={
@@ -268,7 +269,7 @@ S14 = Heuristic(
 )
 
 # By the name that a stage's ``Tiles.heuristic`` gives.
-HEURISTICS = {"s11": S11, "s11d": S11D, "s11f": S11F, "s12": S12, "s13": S13, "s14": S14}
+HEURISTICS = {"s11": S11, "s11d": S11D, "s12": S12, "s13": S13, "s14": S14}
 
 
 def paper_tile(problem: ConvProblem) -> Tile:

@@ -117,7 +117,11 @@ def part_of(stage: str, **parts: Any) -> Any:
     ((name, made),) = parts.items()
     own = import_module(step.module)
     used = sorted({str(getattr(one, "__module__", "")) for one in vars(own).values()})
-    others = [import_module(one) for one in used if one.startswith("convlab.kernels.")]
+    others = [
+        import_module(one)
+        for one in used
+        if one.startswith(("convlab.kernels.", "convlab.stages."))
+    ]
     module = next((one for one in (own, *others) if hasattr(one, name)), None)
     if module is None:
         raise ValueError(f"{step.name} has no function {name!r}")

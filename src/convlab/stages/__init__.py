@@ -48,12 +48,23 @@ def _ladder() -> tuple[Stage, ...]:
 
 
 LADDER = _ladder()
+# Stages that became part of a later one, under whose name all that they taught is found.
+RENAMED = {
+    "s10c_warp_tile": "s11_im2win_full",
+    "s10d_unrolled_steps": "s11_im2win_full",
+    "s11b_async_copies": "s11c_multistage",
+    "s11f_any_depth": "s12_fused_im2win",
+    "s12c_mma_im2win": "s12d_mma_pipeline",
+    "s12e_split_once": "s13_tensor_cores",
+    "s13b_swapped_operands": "s13d_whole_slice",
+    "s13c_warpgroup_tile": "s13d_whole_slice",
+}
 BACKWARD = b01_gradients.STAGE, b02_exchanged_roles.STAGE  # the gradients of a convolution
 
 __all__ = [
-    "ABLATION", "BACKWARD", "GROUPED", "LADDER", "Buffer", "Launch", "LibraryCall", "Program",
-    "Stage", "Step", "Tile", "allowances", "candidates", "family", "production_program",
-    "production_tile", "short_name", "splits_for", "stage_named", "tile_named",
+    "ABLATION", "BACKWARD", "GROUPED", "LADDER", "RENAMED", "Buffer", "Launch", "LibraryCall",
+    "Program", "Stage", "Step", "Tile", "allowances", "candidates", "family", "production_program",
+    "production_tile", "renamed", "short_name", "splits_for", "stage_named", "tile_named",
 ]  # fmt: skip
 
 
@@ -75,13 +86,23 @@ def family(stage: Stage) -> str:
     return "im2col" if stage.name.startswith("s03_") else "plain"
 
 
+def renamed(name: str) -> str | None:
+    """Return one sentence that names today's stage if ``name`` is an earlier name, whole (as
+    ``s10c_warp_tile``) or short (``s10c``); otherwise None."""
+    for old, new in RENAMED.items():
+        if name in (old, old.split("_")[0]):
+            return f"{old} is part of {new} now"
+    return None
+
+
 def stage_named(name: str) -> Stage:
     """The stage of that name, such as ``s05_shared_memory``, or of a short name, such as ``s05``,
     if only one stage has the number. ``ablation`` is s11 with switches that leave techniques out,
     ``grouped`` is the kernel for groups.
 
-    Raises ``TypeError`` unless ``name`` is a string, and ``ValueError`` for a stage of ``BACKWARD``
-    and, with a list of known names, for an unknown name.
+    Raises ``TypeError`` unless ``name`` is a string, and ``ValueError`` for a stage of
+    ``BACKWARD``, for an earlier name (:data:`RENAMED`), with today's, and for an unknown name,
+    with a list of known names.
     """
     if not isinstance(name, str):
         raise TypeError(f"stage is {shown(name)}: it must be a name, such as 's05'")
@@ -92,6 +113,8 @@ def stage_named(name: str) -> Stage:
         if name in (stage.name, short_name(stage.name)):
             computes = f"{stage.name} computes gradients"
             raise ValueError(f"stage is {name!r}: it must compute a convolution, but {computes}")
+    if (sentence := renamed(name)) is not None:
+        raise ValueError(f"stage is {name!r}: {sentence}")
     numbered = [stage.name for stage in LADDER if stage.name.split("_")[0] == name]
     first, second, *_, last = (stage.name for stage in LADDER)
     all_names = f"{first}, {second} and so on to {last}, which `convlab stages` lists"

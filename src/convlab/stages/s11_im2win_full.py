@@ -1,19 +1,56 @@
-"""s11: the full im2win convolution. It is s10d with loads issued early and a tile per problem.
+"""s11: warp tiles and unrolled steps. The main loop now does little but multiply and add.
 
-Source: im2win paper (000), Algorithm 3. A prologue fetches the first slice, so that the loop is
-free of conditions. ``issue_loads`` keeps the loads of the next slice before the arithmetic, because
-the compiler would move them behind it. The heuristic (:mod:`tile_heuristic`) chooses a tile for
-each problem, and the threads need not share the float4s of a slice evenly.
+Source: im2win paper (000), Algorithm 3; the warp tile is CUTLASS's name. Three changes to s10b's
+loop, of which each alone gains little, make Algorithm 3 complete:
+
+- A warp is 4 x 8 threads of the tile (:func:`make_warp_tile`), not 2 x 16. With 8 x 8 sums per
+  thread a float4 load of s10b takes 2 wavefronts from S_F and 4 from S_I, here 2 from each.
+- The steps of a slice are unrolled, because the compiler does not unroll s10b's long loop over k:
+  addresses are constant offsets from the start of a thread's part of a slice, without a counter.
+- A prologue fetches the first slice, so that the loop has few conditions, and ``issue_loads`` keeps
+  the loads of the next slice before the arithmetic: the compiler would move them behind it.
+
+The heuristic (:mod:`tile_heuristic`) chooses a tile for each problem, so from here on the threads
+need not share the float4s of a slice evenly. The step changes over 150 lines, because flat indices
+of shared memory, which make the addresses constant, replace s10b's pairs of indices everywhere.
 """
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import BYTES_16, FLOAT4, gpu_only, issue_loads, load4, make_warp_tile, store4
+from convlab.device import BYTES_16, FLOAT4, gpu_only, issue_loads, load4, store4, unrolled
 from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Stage, Tile, Tiles, blocks_for, tile_program
 
 PADDING = 4  # makes a row of the input slice an odd number of float4s, which stay aligned
+LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
+
+
+def divides_into_warps(ROWS: int, COLUMNS: int) -> bool:
+    """Return whether ROWS x COLUMNS threads are whole warps of 4 x 8 threads."""
+    return ROWS % LANES_M == COLUMNS % LANES_N == 0
+
+
+def make_warp_tile(ROWS: int, COLUMNS: int) -> Kernel:
+    """Return ``row_and_column(t)``, the place of thread t among ROWS x COLUMNS threads.
+
+    A warp is 4 x 8 threads if they divide into such warps, in the order (0, 0), (1, 0), (0, 1),
+    (1, 1), (0, 2), ...: lanes l and l ^ 1 then read the same float4 of S_I, and lanes l and l ^ 2
+    the same float4 of S_F, so that each load takes 2 wavefronts.
+    """
+    BY_WARPS, WARPS_N = divides_into_warps(ROWS, COLUMNS), max(1, COLUMNS // LANES_N)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def row_and_column(t):
+        if BY_WARPS:
+            warp, lane = t // 32, t % 32
+            ty = warp // WARPS_N * LANES_M + lane // 16 * 2 + lane % 2
+            tx = warp % WARPS_N * LANES_N + lane % 16 // 2
+        else:
+            ty, tx = t // COLUMNS, t % COLUMNS
+        return uint32(ty), uint32(tx)
+
+    return row_and_column
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
@@ -83,20 +120,15 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
             for j in range(N_T):
                 R_O[i, j] += R_F[i] * R_I[j]
 
-    def steps_from(k: int) -> Kernel:
-        """Lines 9-12 from step k on: read one step ahead. Each step is a call with a constant k."""
-        following = steps_from(k + 1) if k + 2 < K_B else None
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def two_steps(k, S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
+        """Lines 9-12 for rows k and k + 1, each while the next row is read. k is a constant."""
+        read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
+        multiply(R_F0, R_I0, R_O)
+        read(S_F, S_I, at_F, at_I, k + 2, R_F0, R_I0)
+        multiply(R_F1, R_I1, R_O)
 
-        @cuda.jit(device=True, **gpu_only(forceinline=True))
-        def step(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
-            read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
-            multiply(R_F0, R_I0, R_O)
-            if following is not None:
-                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)  # roles exchanged
-
-        return step
-
-    steps = steps_from(0)
+    steps = unrolled(two_steps, range(0, K_B - 2, 2))
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def im2win_full(windows, packed, bias, output):
@@ -134,6 +166,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                 fetch(windows, packed, first_F, first_I, t, slice_, fetched_F, fetched_I)
                 issue_loads()  # before the arithmetic: the compiler would move them behind it
             steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
+            read(S_F, S_I, at_F, at_I, K_B - 1, R_F1, R_I1)
+            multiply(R_F0, R_I0, R_O)
             if slice_ < SLICES:
                 k0 = uint32(K_B - k0)  # the other buffer's turn
                 at_F = uint32(k0 * M_B + ty * FLOAT4)
@@ -170,9 +204,9 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
 
 STAGE = Stage(
     __name__,
-    title="Full im2win: double-buffered micro-kernel on the im2win tensor",
+    title="Warp tiles and unrolled steps: the whole of Algorithm 3",
     source="im2win paper (000), Algorithm 3",
-    builds_on=("s10d_unrolled_steps",),
+    builds_on=("s10b_im2win_vectorized",),
     prepare=prepare,
     tiles=Tiles(tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4), heuristic="s11"),
     vectorized=True,

@@ -1,20 +1,24 @@
-"""s11c: a multistage pipeline. Two slices are in flight while the block multiplies a third.
+"""s11c: asynchronous copies in a multistage pipeline. Two slices are in flight past the registers.
 
-Source: ours, beyond the paper; CUTLASS has it from compute capability 8.0 on. In s11b a slice can
-arrive during the arithmetic of one slice; with three slices in shared memory it has the time of
-two. ``wait_copies(n)`` waits until at most n commit groups are in flight. A thread makes one per
-slice, and empty ones after the last slice, so that the count stays right.
+Source: ours, beyond the paper; CUTLASS has it, for GPUs from compute capability 8.0 on. In s11 the
+next slice occupies registers until it is stored. Here ``copy_async`` writes to shared memory by
+itself while the threads multiply, so more than one slice can be in flight: with three slices in
+shared memory (``DEPTH``), a slice has the arithmetic of two others to arrive. A copy cannot
+transpose a float4, so the filter is copied by float4, but windows are copied as scalars.
+
+A thread's copies since the last ``commit_copies()`` are one commit group, and ``wait_copies(n)``
+waits until at most n groups are in flight. A thread makes one group per slice, and empty groups
+after the last slice, so that the count stays right.
 """
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, make_warp_tile, store4
+from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4, unrolled
 from convlab.device.intrinsics import commit_copies, copy_async, copy_async4, wait_copies
 from convlab.kernels.im2win_layout import group_size, layout_transforms, window_columns
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
-
-PADDING = 4  # makes a row of the input slice an odd number of float4s, which stay aligned
+from convlab.stages.s11_im2win_full import PADDING, make_warp_tile
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
@@ -69,20 +73,15 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
             for j in range(N_T):
                 R_O[i, j] += R_F[i] * R_I[j]
 
-    def steps_from(k: int) -> Kernel:
-        """Lines 9-12 from step k on: read one step ahead. Each step is a call with a constant k."""
-        following = steps_from(k + 1) if k + 2 < K_B else None
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def two_steps(k, S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
+        """Lines 9-12 for rows k and k + 1, each while the next row is read. k is a constant."""
+        read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
+        multiply(R_F0, R_I0, R_O)
+        read(S_F, S_I, at_F, at_I, k + 2, R_F0, R_I0)
+        multiply(R_F1, R_I1, R_O)
 
-        @cuda.jit(device=True, **gpu_only(forceinline=True))
-        def step(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
-            read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
-            multiply(R_F0, R_I0, R_O)
-            if following is not None:
-                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)  # roles exchanged
-
-        return step
-
-    steps = steps_from(0)
+    steps = unrolled(two_steps, range(0, K_B - 2, 2))
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def multistage(windows, packed, bias, output):
@@ -122,6 +121,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                 fetch(windows, packed, first_F, first_I, t, slice_ + IN_FLIGHT, free, S_F, S_I)
             commit_copies()  # a commit group per slice, at last empty ones: IN_FLIGHT counts slices
             steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)  # lines 9-12
+            read(S_F, S_I, at_F, at_I, K_B - 1, R_F1, R_I1)
+            multiply(R_F0, R_I0, R_O)
             if slice_ < SLICES:
                 pipe = uint32(pipe + 1 if pipe + 1 < DEPTH else 0)
                 at_F = uint32(pipe * (K_B * M_B) + ty * FLOAT4)
@@ -162,9 +163,9 @@ def prepare(problem: ConvProblem, tile: Tile) -> Program:
 
 STAGE = Stage(
     __name__,
-    title="Multistage pipeline: two slices are in flight",
+    title="Asynchronous copies: a multistage pipeline past the registers",
     source="im2win paper (000), Algorithm 3; ours",
-    builds_on=("s11b_async_copies",),
+    builds_on=("s11_im2win_full",),
     prepare=prepare,
     tiles=Tiles(tiny=Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4), heuristic="s11"),
     vectorized=True,

@@ -1,28 +1,45 @@
-"""s12: im2win fused into its kernel: no tensor, since s11d. This step adds split-K for few outputs.
+"""s12: split-K and slices of any depth. Few outputs fill all SMs, and short sums waste little.
 
-Source: ours, beyond the paper. One image has too few tiles for all SMs, so blocks along z share a
-tile's slices. ``output`` begins as zeros; each block adds its part atomically, in no fixed order.
-So sums of three parts or more may differ in the last bits; ``whole_sums=True`` never splits.
-Pipeline (s11c), fused window copies (s11d), epilogue (s11e) and odd slices (s11f) are as before.
+Source: ours, beyond the paper. Two kinds of problems leave a GPU idle in s11e:
+
+- Few outputs, as of one image, have too few tiles for all SMs. With split-K, blocks along z share a
+  tile's slices: ``output`` begins as zeros, and each block adds its part atomically, in no fixed
+  order. So sums of three parts or more may differ in the last bits; ``whole_sums=True`` never
+  splits.
+- A short sum is rounded up to whole slices: three channels and a 3 x 3 filter make K = 27, which is
+  three slices of 9 or four of 8. Here K_B may be any number. After an odd number of steps the two
+  register buffers have exchanged their roles, so each turn of the loop multiplies two slices.
+
+The step changes over 150 lines, because split-K needs an epilogue of its own and the second slice
+of a turn repeats the first. On Conv9 the stage is slightly slower than s11e, whose slices suit
+that layer already: the step buys speed for small problems.
 """
+
+from __future__ import annotations
 
 from numba import cuda, float32, int32, int64, uint32
 
-from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, make_warp_tile
+from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, unrolled
 from convlab.device.intrinsics import commit_copies, wait_copies
-from convlab.kernels import output_fill, window_copies
+from convlab.kernels import output_fill
 from convlab.kernels.filter_layout import pack_in_order
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
-
-LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N
+from convlab.stages.s11_im2win_full import LANES_N, divides_into_warps, make_warp_tile
+from convlab.stages.s11d_window_copies import make_windows_of_thread, require_whole_columns
+from convlab.stages.s11e_epilogue import (
+    interleaved_lanes,
+    make_fetch,
+    make_interleave,
+    make_write,
+)
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: int = 1) -> Kernel:
     M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
-    BY_WARPS = ROWS % LANES_M == COLUMNS % LANES_N == 0
+    BY_WARPS = divides_into_warps(ROWS, COLUMNS)
     row_and_column = make_warp_tile(ROWS, COLUMNS)
     PITCH = N_B  # of the input slice: neighbouring threads copy neighbouring windows
     DEPTH = tile.pipeline_depth(K_B * (M_B + PITCH))  # slices in shared memory
@@ -32,19 +49,19 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
     SHARE = blocks_for(SLICES, splits)  # slices of a block
     WHOLE_ROWS, WHOLE_COLUMNS = M % M_B == 0, N % N_B == 0
     ODD = K_B % 2 == 1  # then each slice exchanges the register buffers' roles
-    LANES = window_copies.interleaved_lanes(problem, LANES_N if BY_WARPS else 1)
+    LANES = interleaved_lanes(problem, LANES_N if BY_WARPS else 1)
     if splits > 1 and BY_WARPS:  # split-K adds scalars, so it always interleaves
         LANES = LANES_N
-    fetch = window_copies.make_fetch(problem, tile, 0, LANES)
-    windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
-    _, window_at = window_copies.make_interleave(LANES)
+    column_of, window_at = make_interleave(LANES)
+    fetch = make_fetch(problem, tile, column_of=column_of)
+    windows_of_thread, TIMES = make_windows_of_thread(problem, tile)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def row_of(i):
         """The distance from a thread's first channel to its channel i."""
         return i // FLOAT4 * FLOAT4 * ROWS + i % FLOAT4
 
-    write = window_copies.make_write(problem, tile, relu, row_of, COLUMNS, LANES)
+    write = make_write(problem, tile, relu=relu, row_of=row_of, FLOAT4_STEP=COLUMNS, LANES=LANES)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def add(R_O, bias, output, m_t, n_t):
@@ -79,21 +96,24 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
             for j in range(N_T):
                 R_O[i, j] += R_F[i] * R_I[j]
 
-    def steps_from(k: int) -> Kernel:
-        """Lines 9-12 from step k on, except the last step. Line 19 multiplies the last step: from
-        R_F1 and R_I1 if K_B is even, from R_F0 and R_I0 if it is odd."""
-        following = steps_from(k + 1) if k + 1 < K_B else None
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def two_steps(k, S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
+        """Lines 9-12 for rows k and k + 1, each while the next row is read. k is a constant."""
+        read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
+        multiply(R_F0, R_I0, R_O)
+        read(S_F, S_I, at_F, at_I, k + 2, R_F0, R_I0)
+        multiply(R_F1, R_I1, R_O)
 
-        @cuda.jit(device=True, **gpu_only(forceinline=True))
-        def step(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
-            if following is not None:
-                read(S_F, S_I, at_F, at_I, k + 1, R_F1, R_I1)
-                multiply(R_F0, R_I0, R_O)
-                following(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)  # roles exchanged
+    pairs_of_steps = unrolled(two_steps, range(0, K_B - 2, 2))
 
-        return step
-
-    steps = steps_from(0)
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O):
+        """All steps of a slice but the last one, which line 19 multiplies: from R_F1 and R_I1 if
+        K_B is even, from R_F0 and R_I0 if it is odd."""
+        pairs_of_steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)
+        if not ODD:
+            read(S_F, S_I, at_F, at_I, K_B - 1, R_F1, R_I1)
+            multiply(R_F0, R_I0, R_O)
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def fused_im2win(input, packed, bias, output):
@@ -176,7 +196,7 @@ def prepare(
     """``relu`` replaces negative results by zero. ``splits`` blocks share each sum (split-K).
     Raises ``ValueError`` if ``splits`` is above 1 with ``relu`` or ``whole_sums``."""
     tile.require_float4s("M_T", "N_T")
-    window_copies.check_tile(tile)
+    require_whole_columns(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
     if splits > 1 and (relu or whole_sums):
         raise ValueError(f"splits is {splits}: with relu or whole_sums it must be 1")
@@ -191,9 +211,9 @@ def prepare(
 
 STAGE = Stage(
     __name__,
-    title="Split-K: blocks share the sums of few outputs",
+    title="Split-K, and slices of any depth, for few outputs and short sums",
     source="im2win paper (000), Algorithm 3, without its tensor; ours",
-    builds_on=("s11f_any_depth",),
+    builds_on=("s11e_epilogue",),
     prepare=prepare,
     tiles=Tiles(tiny=Tile(M_B=16, N_B=32, K_B=4, M_T=4, N_T=4), heuristic="s12"),
     vectorized=True,

@@ -1,21 +1,25 @@
-"""s12d: a multistage pipeline feeds the tensor cores. Copies are in flight while warps multiply.
+"""s12d: window copies in a multistage pipeline feed the tensor cores.
 
-Source: ours, beyond the paper; s11c's pipeline and s11e's epilogue. The warps of s12c wait for
-every slice. Here one barrier per slice is enough: when the threads pass it, all have multiplied the
-previous slice, so the previous slice's stage of the pipeline is free.
+Source: ours, beyond the paper; s11d's copies, s11c's pipeline and s11e's epilogue. Half of s12b's
+instructions compute where a window's elements are and move the elements through registers, and its
+warps wait for every slice. The window copies look up most places once for all elements of a slice
+and write to shared memory by themselves, while the warps multiply.
+
+One barrier per slice is enough: when the threads pass it, all have multiplied the previous slice,
+so the previous slice's stage of the pipeline is free.
 """
 
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, mma_3xtf32
 from convlab.device.intrinsics import commit_copies, wait_copies
-from convlab.kernels import window_copies
 from convlab.kernels.filter_layout import make_filter_number, pack_in_order
-from convlab.kernels.tf32x3 import MMA_K, make_epilogue, require_warp_tiles
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
+from convlab.stages.s11d_window_copies import make_windows_of_thread, require_whole_columns
+from convlab.stages.s11e_epilogue import interleaved_lanes, make_fetch, make_interleave
+from convlab.stages.s12b_mma import LANES_M, LANES_N, MMA_K, make_epilogue, require_warp_tiles
 
-LANES_M, LANES_N = 8, 4  # lanes of a warp along M and N, as the sums are spread over them
 PADDING = 1  # after a row of windows: the 32 numbers of a fragment lie in 32 banks
 
 
@@ -32,12 +36,14 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     F_SLICE, I_SLICE = K_B * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     WARPS_N = N_B // WARP_N  # warps along N
-    LANES = window_copies.interleaved_lanes(problem, LANES_N)
-    fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES)
-    windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
-    _, window_at = window_copies.make_interleave(LANES)
+    LANES = interleaved_lanes(problem, LANES_N)
+    column_of, window_at = make_interleave(LANES)
+    fetch_slice = make_fetch(problem, tile, padding=PADDING, column_of=column_of)
+    windows_of_thread, TIMES = make_windows_of_thread(problem, tile)
     filter_number = make_filter_number(problem, tile)
-    epilogue = make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
+    epilogue = make_epilogue(
+        problem, tile, relu=relu, filter_number=filter_number, LANES_M=LANES_M, LANES=LANES
+    )
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply(S_F, S_I, at_F, at_I, k, R_O):
@@ -106,7 +112,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """``relu`` replaces negative results by zero."""
     require_warp_tiles(tile, LANES_M, LANES_N)
-    window_copies.check_tile(tile)
+    require_whole_columns(tile)
     tile.require_shared_memory(2 * slice_elements(tile))
     kernel = make_kernel(problem, tile, relu)
     return tile_program(problem, tile, kernel, pack_in_order(problem, tile))
@@ -114,9 +120,9 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
 
 STAGE = Stage(
     __name__,
-    title="A multistage pipeline feeds the tensor cores",
+    title="Window copies in a multistage pipeline feed the tensor cores",
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
-    builds_on=("s12c_mma_im2win",),
+    builds_on=("s12b_mma", "s11e_epilogue"),
     prepare=prepare,
     tiles=Tiles(Tile(32, 32, 8, 2, 8), model=Tile(32, 64, 16, 4, 8)),
     precision="3xtf32",

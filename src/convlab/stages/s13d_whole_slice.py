@@ -1,28 +1,72 @@
-"""s13d: two slices in shared memory, each one step of 16 terms.
+"""s13d: operands swapped, as wgmma has them. Windows are the left matrix, the filter is the right.
 
-Source: ours, beyond the paper. The tensor cores add 16 terms before they begin again at zero. Two
-slices instead of three leave room for more blocks on an SM. If a sum has at most two slices, both
-are fetched before the loop.
+Source: ours, beyond the paper. On Conv9 the stage is slower than s13. It buys the shape of Hopper's
+``wgmma``, which s14 puts in the place of ``mma``, and it changes everything else first:
+
+- The left matrix is in registers, and the right matrix comes from shared memory, as core matrices
+  (:func:`core_matrices`). The tile is that of four warps, a warpgroup: each has 32 windows and all
+  channels. Here each warp loads the whole slice of the filter; in s14 the tensor cores read it.
+- With 128 channels shared memory has no room for padding, so rows are rotated instead
+  (:func:`padding_or_rotation`).
+- A slice is one chain of 16 terms, and shared memory holds two slices: one is multiplied, one is
+  in flight. If all slices fit, all are fetched before the loop.
 """
+
+from __future__ import annotations
 
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, mma_tf32, split_tf32
 from convlab.device.intrinsics import commit_copies, wait_copies
-from convlab.kernels import split_filter, tf32x3, window_copies
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
+from convlab.stages.s11d_window_copies import make_windows_of_thread
+from convlab.stages.s11e_epilogue import interleaved_lanes, make_fetch, make_interleave
+from convlab.stages.s12b_mma import MMA_K, make_epilogue, require_warp_tiles
+from convlab.stages.s13_tensor_cores import Layout, make_filter_number, pack_filter
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, as the sums are spread over them
-MMA_K = tf32x3.MMA_K  # terms that an instruction multiplies
 DEPTH = 2  # slices in shared memory: one is multiplied, one is in flight
 
 
+def core_matrices(tile: Tile) -> Layout:
+    """Return the layout of the filter as core matrices, 8 columns of 4 terms each:
+    ``[k // 8, part, k // 4 % 2, column, k % 4]``.
+
+    In order, the columns are channels 0, 4, 1, 5, 2, 6, 3 and 7 of eight: a lane, whose sums are
+    columns 2 * thread_in_group and one more, has channels thread_in_group, + 4, + 8, ..., evenly
+    spaced.
+    """
+    return Layout(m1=8, m4=4, m8=32, m16=64, k1=1, k4=4 * tile.M_B, small=8 * tile.M_B)
+
+
+def padding_or_rotation(tile: Tile) -> tuple[int, int]:
+    """Return the padding after a row of windows and the rotation of each row, one of them 0.
+
+    Rows are rotated if two slices with padding do not fit beside a filter of two parts. Either
+    moves the next row by 8 banks, so that lanes of four rows read without bank conflicts.
+    """
+    return (8, 0) if tile.fits(2 * tile.K_B * (2 * tile.M_B + tile.N_B + 8)) else (0, 8)
+
+
+def require_warpgroup_tile(tile: Tile) -> None:
+    """Raise ``ValueError`` for a tile that four warps side by side cannot share: each has all
+    channels of 32 windows. With more than 128 channels sums spill and two slices do not fit."""
+    require_warp_tiles(tile, LANES_M=4, LANES_N=8)
+    tile.require(tile.N_T == 4, "N_T must be 4, because a warp multiplies four columns a lane")
+    whole = tile.N_B == 128 and tile.K_B == 16 and tile.threads == 128
+    tile.require(whole, "N_B must be 128, K_B 16 and M_T M_B / 4, the tile of a warpgroup")
+    tile.require(tile.M_B <= 128, "M_B must be at most 128")
+
+
 def make_multiply(tile: Tile) -> Kernel:
-    """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms.
-    The lane's own numbers begin at ``at_F`` and ``at_I``.
-    ``L_`` are large parts, ``T_`` (tails) are small parts."""
-    PITCH = tile.N_B + window_copies.padding_or_rotation(tile)[0]
+    """Return ``multiply(S_F, S_I, at_F, at_I, R_O)``, which adds the products of a slice of 16
+    terms.
+
+    The lane's own numbers begin at ``at_F`` and ``at_I``. ``L_`` are large parts, ``T_`` (tails)
+    are small parts.
+    """
+    PITCH = tile.N_B + padding_or_rotation(tile)[0]
     M_B, M_T = tile.M_B, tile.M_T
     N_T, CHAIN = tile.N_T, tile.K_B // MMA_K
     I_SHAPE, F_SHAPE = (N_T // 2, 4 * CHAIN), (CHAIN, 2)
@@ -72,18 +116,22 @@ def make_multiply(tile: Tile) -> Kernel:
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(96), (M_T, N_T)
-    PADDING, ROTATION = window_copies.padding_or_rotation(tile)
+    PADDING, ROTATION = padding_or_rotation(tile)
     SLICES, PITCH = blocks_for(problem.K, K_B), N_B + PADDING
     AT_FIRST = SLICES if SLICES <= DEPTH else DEPTH - 1  # fetched before the loop: all, if they fit
     F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
-    LANES = window_copies.interleaved_lanes(problem, LANES_N)
-    fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, ROTATION, parts=2)
-    windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
-    _, window_at = window_copies.make_interleave(LANES)
+    LANES = interleaved_lanes(problem, LANES_N)
+    column_of, window_at = make_interleave(LANES)
+    fetch_slice = make_fetch(
+        problem, tile, padding=PADDING, column_of=column_of, rotation=ROTATION, parts=2
+    )
+    windows_of_thread, TIMES = make_windows_of_thread(problem, tile)
     multiply = make_multiply(tile)
-    filter_number = split_filter.make_filter_number(problem, tile, split_filter.core_matrices(tile))
-    epilogue = tf32x3.make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
+    filter_number = make_filter_number(problem, tile, core_matrices(tile))
+    epilogue = make_epilogue(
+        problem, tile, relu=relu, filter_number=filter_number, LANES_M=LANES_M, LANES=LANES
+    )
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
@@ -135,21 +183,21 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """``relu`` replaces negative results by zero."""
-    tf32x3.require_warpgroup_tile(tile)
+    require_warpgroup_tile(tile)
     kernel = make_kernel(problem, tile, relu)
     return tile_program(
         problem,
         tile,
         kernel,
-        split_filter.pack_filter(problem, tile, split_filter.core_matrices(tile)),
+        pack_filter(problem, tile, core_matrices(tile)),
     )
 
 
 STAGE = Stage(
     __name__,
-    title="Two slices in shared memory, each one step of 16 terms",
+    title="Operands swapped: windows left, the filter right, a warpgroup's tile",
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
-    builds_on=("s13c_warpgroup_tile",),
+    builds_on=("s13_tensor_cores",),
     prepare=prepare,
     tiles=Tiles(tiny=Tile(8, 128, 16, 2, 4), model=Tile(32, 128, 16, 8, 4), heuristic="s14"),
     precision="3xtf32",

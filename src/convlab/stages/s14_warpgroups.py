@@ -11,12 +11,20 @@ from numba import cuda, float32, int32, int64, uint32
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, split_tf32
 from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.device.tensor_core import fence_shared, finish_product, start_product
-from convlab.kernels import split_filter, tf32x3, window_copies
 from convlab.problem import ConvProblem
 from convlab.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, blocks_for, tile_program
-
-LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, as the sums are spread over them
-DEPTH = 2  # slices in shared memory: one is multiplied, one is in flight
+from convlab.stages.s11d_window_copies import make_windows_of_thread
+from convlab.stages.s11e_epilogue import interleaved_lanes, make_fetch, make_interleave
+from convlab.stages.s12b_mma import make_epilogue
+from convlab.stages.s13_tensor_cores import make_filter_number, pack_filter
+from convlab.stages.s13d_whole_slice import (
+    DEPTH,
+    LANES_M,
+    LANES_N,
+    core_matrices,
+    padding_or_rotation,
+    require_warpgroup_tile,
+)
 
 
 def make_multiply(tile: Tile) -> Kernel:
@@ -24,7 +32,7 @@ def make_multiply(tile: Tile) -> Kernel:
     The filter begins at ``at_F``, the lane's terms of its windows at ``at_I``. A group's four lanes
     share four windows: each reads their terms thread_in_group, + 4, ... into ``X``. ``L`` holds the
     large parts of two windows, ``T`` (tails) the small parts. All warps read the whole filter."""
-    PITCH = tile.N_B + window_copies.padding_or_rotation(tile)[0]
+    PITCH = tile.N_B + padding_or_rotation(tile)[0]
     M_B, M_T, K_4 = tile.M_B, tile.M_T, tile.K_B // 4  # K_4: terms of a lane
     X_SHAPE, D_SHAPE = (K_4, FLOAT4), M_B // 2  # D: a lane's part of 64 windows x M_B
     L_SHAPE = 2 * K_4
@@ -69,18 +77,22 @@ def make_multiply(tile: Tile) -> Kernel:
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(96), (M_T, N_T)
-    PADDING, ROTATION = window_copies.padding_or_rotation(tile)
+    PADDING, ROTATION = padding_or_rotation(tile)
     SLICES, PITCH = blocks_for(problem.K, K_B), N_B + PADDING
     AT_FIRST = SLICES if SLICES <= DEPTH else DEPTH - 1  # fetched before the loop: all, if they fit
-    F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH  # F: split_filter.core_matrices, both parts
+    F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH  # F: core_matrices, both parts
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
-    LANES = window_copies.interleaved_lanes(problem, LANES_N)
-    fetch_slice = window_copies.make_fetch(problem, tile, PADDING, LANES, ROTATION, parts=2)
-    windows_of_thread, TIMES = window_copies.make_windows_of_thread(problem, tile)
-    _, window_at = window_copies.make_interleave(LANES)
+    LANES = interleaved_lanes(problem, LANES_N)
+    column_of, window_at = make_interleave(LANES)
+    fetch_slice = make_fetch(
+        problem, tile, padding=PADDING, column_of=column_of, rotation=ROTATION, parts=2
+    )
+    windows_of_thread, TIMES = make_windows_of_thread(problem, tile)
     multiply = make_multiply(tile)
-    filter_number = split_filter.make_filter_number(problem, tile, split_filter.core_matrices(tile))
-    epilogue = tf32x3.make_epilogue(problem, tile, relu, filter_number, LANES_M, LANES)
+    filter_number = make_filter_number(problem, tile, core_matrices(tile))
+    epilogue = make_epilogue(
+        problem, tile, relu=relu, filter_number=filter_number, LANES_M=LANES_M, LANES=LANES
+    )
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
@@ -132,13 +144,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
 def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
     """``relu`` replaces negative results by zero."""
-    tf32x3.require_warpgroup_tile(tile)
+    require_warpgroup_tile(tile)
     kernel = make_kernel(problem, tile, relu)
     return tile_program(
         problem,
         tile,
         kernel,
-        split_filter.pack_filter(problem, tile, split_filter.core_matrices(tile)),
+        pack_filter(problem, tile, core_matrices(tile)),
     )
 
 

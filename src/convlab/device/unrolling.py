@@ -1,0 +1,36 @@
+"""A loop whose steps are compiled one by one, each with a constant counter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numba import cuda
+
+from convlab.device.intrinsics import gpu_only
+
+
+def unrolled(step: Any, counters: Sequence[int]) -> Any:
+    """Return a device function ``steps(*arguments)`` that calls ``step(k, *arguments)`` for each
+    ``k`` of ``counters``, in order.
+
+    It computes what ``for k in counters: step(k, *arguments)`` computes. But the compiler does not
+    unroll a loop with so long a body, and here each call has a constant ``k``: addresses become
+    constant offsets, and no counter is left. ``counters`` may be empty.
+    """
+    if not counters:
+
+        @cuda.jit(device=True, **gpu_only(forceinline=True))
+        def nothing(*arguments):  # type: ignore[no-untyped-def]
+            pass
+
+        return nothing
+
+    first, following = counters[0], unrolled(step, counters[1:])
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def steps(*arguments):  # type: ignore[no-untyped-def]
+        step(first, *arguments)
+        following(*arguments)
+
+    return steps
