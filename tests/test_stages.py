@@ -344,7 +344,8 @@ def test_a_number_that_is_several_stages_is_refused_with_their_names() -> None:
 def test_an_earlier_name_is_refused_with_today_s() -> None:
     for old, new in RENAMED.items():
         for name in (old, old.split("_")[0]):
-            with pytest.raises(ValueError, match=f"^stage is '{name}': {old} is part of {new} now$"):
+            said = f"^stage is '{name}': {old} is part of {new} now$"
+            with pytest.raises(ValueError, match=said):
                 stage_named(name)
         assert stage_named(new)
     assert not {stage.name for stage in LADDER} & {*RENAMED}

@@ -8,7 +8,8 @@ columns once. The im2col matrix is far larger: it stores an element for each win
 
 The kernel is s04's with other indices: it reads the im2win tensor from left to right, and padding
 is zeros in memory, so the inner loop has no branch. (With dilation in width a window is W_f groups
-of H_f neighbours.)
+of H_f neighbours.) On Conv9 it is slower than s04, because neighbouring threads read elements
+s_w * H_f apart. It buys an order of memory in which s10b loads four elements at a time.
 """
 
 from numba import cuda, float32, uint32
