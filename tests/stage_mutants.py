@@ -80,7 +80,7 @@ EQUIVALENT = [
     (r"^s(08b|09|10|11_).*if slice_ < SLICES:.* (store|k0 =) .* => SLICES -> \(SLICES\) \+ 1$",
      "what is stored behind the last slice is not used"),
     (r"^s0[56].*if m < M and n < N:.* => N -> \(N\) \+ 1$", "the last output is stored twice"),
-    (r"^s1(1[def]|2)_.* => PITCH -> N_B$", "PITCH is N_B"),
+    (r"^s1(1[de]|2)_.*(\(k \* PITCH|K_B \* PITCH\)).* => PITCH -> N_B$", "PITCH is N_B"),
     (r"^s12_.*if splits > 1:.* => 1 -> \(1\) - 1$", "one split has all slices"),
     (r"^depth_last: (seen|odd) ", "only the order of loads depends on it"),
     (r"^(filter_layout: if e < K:.* => K ->|im2win_layout: if TAIL > 0 .* => W_f \* G -> .* - 1$)",
