@@ -152,7 +152,9 @@ def copies_in_their_order(one, other, event, a, b):
     b.copy_to_host(cuda.pinned_array_like(b.copy_to_host()), one)
     for wait in True, False:  # with no stream it is the last
         a.copy_to_host(pinned, one)
-        (a if wait else c).copy_to_host(pinned)
+        (a if wait else c).copy_to_host(pinned)  # in the stream of `c`, which has one
+        if not wait:
+            one.synchronize()
         assert (pinned == np.arange(N)).all()
 
 
@@ -237,7 +239,197 @@ def to_device_twice() -> None:
     assert cuda.to_device(np.ones(N), to=cuda.to_device(a)).copy_to_host()[0] == 1
 
 
+def pinned_memory_used_again(one, other, event, a, b):
+    pinned = cuda.pinned_array(N, np.int64)
+    for step in range(3):
+        pinned[:] = step
+        a.copy_to_device(pinned, one)
+        event.record(one)
+        event.synchronize()
+    pinned += 1
+    for wait in one.synchronize, cuda.synchronize:
+        a.copy_to_host(pinned, one)
+        wait()
+        assert (pinned == 2).all()
+        assert pinned.sum() == 2 * N
+        pinned[1:] = 2
+
+
+def two_halves_in_turn(one, other, event, a):
+    pinned, streams = cuda.pinned_array((2, N), np.int64), (one, other)
+    for step in range(4):
+        half, stream = pinned[step % 2], streams[step % 2]
+        stream.synchronize()
+        half[:] = step
+        cuda.to_device(half, stream)
+
+
+def halves_read_while_others_fill(one, other, event, a):
+    pinned = cuda.pinned_array((2, N), np.int64)
+    a.copy_to_host(pinned[0], one)
+    pinned[1] = 7
+    assert pinned[1, 3] + pinned[1].max() == 14
+    one.synchronize()
+    assert pinned[0, 5] == 5
+
+
+def copies_in_no_stream(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    pinned[:] = 1
+    b = cuda.to_device(pinned)
+    pinned[:] = 2
+    a.copy_to_host(pinned)
+    assert pinned[6] == 6
+    b.copy_to_device(pinned)
+    pinned.fill(0)
+
+
+def read_while_a_copy_reads(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    pinned[:] = 3
+    a.copy_to_device(pinned, one)
+    assert pinned.mean() == 3
+    assert np.sum(pinned) == 3 * N
+    assert (np.empty_like(pinned).shape, len(pinned), pinned.size) == ((N,), N, N)
+
+
+def pinned_argument_of_a_launch(one, other, event, a, b):
+    pinned = cuda.pinned_array(N)
+    pinned[:] = 1
+    double[*FULL, one](cuda.In(pinned), b)
+    one.synchronize()
+    pinned[:] = 2
+
+
+def memory_pinned_for_some_time(one, other, event, a):
+    host = np.zeros(N, np.int64)
+    with cuda.pinned(host):
+        a.copy_to_device(host, one)
+        one.synchronize()
+        host[:] = 1
+    a.copy_to_device(host, one)  # it is pageable now: the copy has read it
+    host[:] = 2
+
+
+def ordinary_memory(one, other, event, a):
+    host = np.zeros(N, np.int64)
+    a.copy_to_device(host, one)
+    host[:] = 1
+    a.copy_to_host(host, one)
+    assert (host == 0).all()
+
+
+def overwritten_before_the_copy(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    pinned[:] = 1
+    a.copy_to_device(pinned, one)
+    pinned[:] = 2
+
+
+def overwritten_after_an_event_of_another_stream(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    pinned[:] = 1
+    cuda.to_device(pinned, one)
+    event.record(other)
+    event.synchronize()
+    pinned[3] = 2
+
+
+def added_to_before_the_copy(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    pinned[:] = 1
+    a.copy_to_device(pinned, one)
+    pinned += 1
+
+
+def written_through_a_view(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    pinned[:] = 1
+    a.copy_to_device(pinned, one)
+    pinned.reshape(1, N)[:, 4:] = 5
+
+
+def written_by_numpy(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    pinned[:] = 1
+    a.copy_to_device(pinned, one)
+    np.copyto(pinned, np.arange(N))
+
+
+def sorted_before_the_copy(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    pinned[:] = np.arange(N)[::-1]
+    a.copy_to_device(pinned, one)
+    pinned.sort()
+
+
+def written_as_a_plain_array(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    pinned[:] = 1
+    a.copy_to_device(pinned, one)
+    np.asarray(pinned)[:] = 2
+    one.synchronize()
+
+
+def argument_overwritten(one, other, event, a, b):
+    pinned = cuda.pinned_array(N)
+    pinned[:] = 1
+    double[*FULL, one](cuda.In(pinned), b)
+    pinned[:] = 2
+
+
+def pinned_for_some_time_and_overwritten(one, other, event, a):
+    host = np.zeros(N, np.int64)
+    with cuda.pinned(host):
+        a.copy_to_device(host, one)
+        host[:] = 1
+        one.synchronize()
+
+
+def read_before_the_copy(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    a.copy_to_host(pinned, one)
+    assert pinned[3] != 3
+    one.synchronize()
+
+
+def summed_before_the_copy(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    pinned[:] = 0
+    a.copy_to_host(pinned, one)
+    assert pinned.sum() == 0
+
+
+def compared_before_the_copy(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    a.copy_to_host(pinned, one)
+    other.synchronize()
+    np.array_equal(pinned, np.arange(N))
+
+
+def listed_before_the_copy(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    a.copy_to_host(pinned, one)
+    pinned[2:5].tolist()
+
+
+def read_after_a_later_launch_only(one, other, event, a, b):
+    pinned = cuda.pinned_array(N, np.int64)
+    a.copy_to_host(pinned, one)
+    double[*FULL, one](a, b)
+    assert not (pinned == np.arange(N)).all()
+
+
+def filled_while_a_copy_fills(one, other, event, a):
+    pinned = cuda.pinned_array(N, np.int64)
+    a.copy_to_host(pinned, one)
+    pinned[:] = -5
+
+
 RIGHT = [
+    *(pinned_memory_used_again, two_halves_in_turn, halves_read_while_others_fill),
+    *(copies_in_no_stream, read_while_a_copy_reads, pinned_argument_of_a_launch),
+    *(memory_pinned_for_some_time, ordinary_memory),
     *(event_after_the_launch, host_waits_between, default_stream_between, elements_of_one_each),
     *(atomics_of_both, managed_memory_written_in_time, copies_in_their_order),
     *(made_from_pinned_memory, launch_on_host_memory, number_of_a_device_array, managed_halves),
@@ -254,6 +446,24 @@ WRONG = {
     atomics_and_a_store: "double writes b, which count writes in another stream",
     number_in_a_stream: "copy_to_host reads b, which double writes in another stream",
     managed_memory_written_too_early: "the host writes to managed memory while double may use it",
+    **dict.fromkeys(
+        (
+            *(overwritten_before_the_copy, overwritten_after_an_event_of_another_stream),
+            *(added_to_before_the_copy, written_through_a_view, written_by_numpy),
+            *(sorted_before_the_copy, written_as_a_plain_array),
+            pinned_for_some_time_and_overwritten,
+        ),
+        "the host writes to pinned memory while a copy to the device may still read it",
+    ),
+    argument_overwritten: "the host writes to pinned memory while double may still read it",
+    **dict.fromkeys(
+        (
+            *(read_before_the_copy, summed_before_the_copy, compared_before_the_copy),
+            *(listed_before_the_copy, read_after_a_later_launch_only),
+        ),
+        "the host reads pinned memory that copy_to_host may not have filled yet",
+    ),
+    filled_while_a_copy_fills: "the host writes to pinned memory while copy_to_host may still fill",
 }
 
 
@@ -272,7 +482,10 @@ def test_what_nothing_orders_is_found(program: Any) -> None:
         run(program)
     (finding,) = report.findings
     assert finding.kind == "stream race"
-    lines = program.__code__.co_firstlineno, max(line for *_, line in program.__code__.co_lines())
+    lines = (
+        program.__code__.co_firstlineno,
+        max(line or 0 for *_, line in program.__code__.co_lines()),
+    )
     assert finding.file == __file__
     assert finding.other_line is not None
     assert lines[0] < finding.other_line <= finding.line <= lines[1]
@@ -286,7 +499,7 @@ def test_the_host_sees_what_it_has_waited_for() -> None:
         a = cuda.to_device(np.ones(N))
         double[*FULL, stream](a, managed)
         a.copy_to_host(pinned, stream)
-        assert (pinned == -1).all()
+        assert (np.asarray(pinned) == -1).all()  # a plain array, which tells nobody that it is read
         assert (managed == -1).all()
         stream.synchronize()
         assert (pinned == 1).all()

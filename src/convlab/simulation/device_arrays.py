@@ -17,8 +17,9 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.not_simulated import OF_AN_ARRAY, functions
+from convlab.simulation.pinned import PinnedArray, PinnedMemory, plain
 from convlab.simulation.scalars import poison
-from convlab.simulation.streams import PinnedMemory, Streams
+from convlab.simulation.streams import Streams
 from convlab.simulation.touched import Touched
 
 POLLS = 1000  # times that the host reads one managed element until it sees what a launch stores
@@ -125,7 +126,7 @@ def copies(streams: Streams) -> tuple[dict[str, Any], dict[str, Any]]:
             return to
         if is_cuda_array(array):
             return as_cuda_array(array)
-        array = np.asarray(array)
+        array = plain(np.asarray(array))
         streams.device_reads(array)
         made = numbas.to_device(array, stream, copy)
         made.stream = stream
@@ -137,9 +138,12 @@ def copies(streams: Streams) -> tuple[dict[str, Any], dict[str, Any]]:
         touched = Touched()
         touched.whole(device, writes=True)
         source = getattr(source, "_ary", source)
-        if isinstance(source, np.ndarray):
-            touched.whole(source, writes=False)
-        streams.issue(stream, what, touched)
+        host = source if isinstance(source, np.ndarray) else None
+        if host is not None:
+            touched.whole(host, writes=False)
+        operation = streams.issue(stream, what, touched)
+        if host is not None:
+            streams.reads(operation, host)
         if not stream:
             streams.host_waits()
 
@@ -148,10 +152,11 @@ def copies(streams: Streams) -> tuple[dict[str, Any], dict[str, Any]]:
             ary = np.empty_like(self._ary)
         else:
             check(self, ary)
-        streams.copied(stream or self.stream, ary, self._ary)
+        streams.copied(stream or self.stream, plain(ary), self._ary)
         return ary
 
     def copy_to_device(self: Any, ary: Any, stream: Any = 0) -> None:
+        ary = plain(ary)
         if isinstance(ary, np.ndarray):
             streams.device_reads(ary)
         fill(self, ary, stream)
@@ -164,6 +169,7 @@ def copies(streams: Streams) -> tuple[dict[str, Any], dict[str, Any]]:
         return found
 
     def setitem(self: Any, index: Any, value: Any) -> None:
+        value = plain(value)
         put(self, index, value)
         if isinstance(self._ary, np.ndarray):
             written(_part(self._ary, index), self.stream, value, "an assignment")
@@ -171,7 +177,22 @@ def copies(streams: Streams) -> tuple[dict[str, Any], dict[str, Any]]:
     def in_stream(array: Any, stream: Any) -> Any:
         return array.bind(stream) if stream else array
 
-    names = {"to_device": to_device}
+    def pinned_array(
+        shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C"
+    ) -> np.ndarray:
+        """Host memory to which copies in a stream are asynchronous."""
+        made = PinnedMemory(shape, dtype, strides=strides, order=order).view(PinnedArray)
+        made.watcher = streams
+        return made
+
+    def pinned_array_like(array: Any) -> np.ndarray:
+        like = numbas.pinned_array_like(plain(array))
+        return pinned_array(like.shape, like.dtype, like.strides)
+
+    names = {
+        **{"to_device": to_device, "pinned": streams.pinned},
+        **{"pinned_array": pinned_array, "pinned_array_like": pinned_array_like},
+    }
     methods = {"copy_to_host": copy_to_host, "copy_to_device": copy_to_device}
     return names, methods | functions("array", OF_AN_ARRAY) | {
         "__getitem__": getitem,
@@ -190,15 +211,3 @@ def _part(array: np.ndarray, index: Any) -> np.ndarray:
     whole = isinstance(index, str) or any(one is ... for one in entries)
     found: np.ndarray = array[index if whole else (*entries, ...)]
     return found
-
-
-def pinned_array(
-    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C"
-) -> np.ndarray:
-    """Host memory to which copies in a stream are asynchronous."""
-    return np.asarray(PinnedMemory(shape, dtype, strides=strides, order=order))
-
-
-def pinned_array_like(array: Any) -> np.ndarray:
-    like = numbas.pinned_array_like(array)
-    return pinned_array(like.shape, like.dtype, like.strides)

@@ -145,6 +145,8 @@ SPECIAL = {
     ): "poll until the other thread has changed it, or split the kernel into two launches",
     ("depends on order", "activemask"): "take the mask of the lanes that have to come, such as "
     "0xFFFFFFFF or a ballot_sync before the branch",
+    (STREAM_RACE, "pinned memory"): "wait for the copy before the host touches the memory: by "
+    "stream.synchronize(), or by an event that is recorded after the copy",
     (STREAM_RACE, "the host writes"): "call cuda.synchronize() before the host touches the array",
     ("barrier divergence", "returned in line"): "let no thread return before the barrier: put the "
     "work that it skips in a branch",

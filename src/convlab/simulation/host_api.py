@@ -40,8 +40,6 @@ from convlab.simulation.device_arrays import (
     interface_of,
     is_cuda_array,
     mapped,
-    pinned_array,
-    pinned_array_like,
     unified_array,
 )
 from convlab.simulation.not_simulated import (
@@ -295,10 +293,9 @@ def _names(streams: Streams) -> dict[str, Any]:
         **{"legacy_default_stream": default, "per_thread_default_stream": default},
         **{"device_array": device_array, "mapped": mapped},
         **{"managed_array": unified_array, "mapped_array": unified_array},
-        **{"pinned_array": pinned_array, "pinned_array_like": pinned_array_like},
         "mapped_array_like": lambda array, **options: unified_array(array.shape, array.dtype),
         **{"is_cuda_array": is_cuda_array, "as_cuda_array": as_cuda_array},
-        **{"pinned": lambda *arrays: nullcontext(), "profiling": nullcontext},
+        "profiling": nullcontext,
         **{"profile_start": lambda: None, "profile_stop": lambda: None},
         **{"is_available": lambda: True, "cuda_error": lambda: None},
         "is_bfloat16_supported": lambda: True,

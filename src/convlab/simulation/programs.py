@@ -35,6 +35,7 @@ from convlab.simulation.not_simulated import (
     values,
 )
 from convlab.simulation.orders import USUAL, Order, run_in_orders
+from convlab.simulation.pinned import plain
 from convlab.simulation.python_body import recompile
 from convlab.simulation.report import Report
 from convlab.simulation.signatures import as_declared, declared
@@ -153,15 +154,19 @@ def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -
         write_back: list[Callable[[], Any]] = []
         with streams.lock:  # threads of the program share what a launch rounds numbers with
             managed = streams.device_sees(_managed(arguments))
-            given = [_on_device(self, argument, write_back, streams) for argument in arguments]
+            hosts: list[np.ndarray] = []
+            how = self, write_back, streams, hosts
+            given = tuple(_on_device(argument, *how) for argument in arguments)
             report.launches += 1
             try:
-                run(self, tuple(given), managed)
+                run(self, given, managed, hosts)
             finally:
                 for copy_to_host in write_back:
                     copy_to_host()
 
-    def run(self: _Configured, given: tuple[Any, ...], managed: list[Any]) -> None:
+    def run(
+        self: _Configured, given: tuple[Any, ...], managed: list[Any], hosts: list[np.ndarray]
+    ) -> None:
         touched = Touched()
         looked_at = touched if managed or number_of(self.stream) != DEFAULT else None
         how = self.shared_bytes, steps, typed, note, looked_at
@@ -171,7 +176,10 @@ def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -
             report.add(error)
             if stop or error.ended:
                 raise
-        streams.hide(streams.issue(self.stream, self.kernel.py_func.__name__, touched), managed)
+        operation = streams.issue(self.stream, self.kernel.py_func.__name__, touched)
+        streams.hide(operation, managed)
+        for host in hosts:
+            streams.reads(operation, host)
 
     with (
         host_api(streams),
@@ -279,15 +287,19 @@ def _managed(arguments: Iterable[Any]) -> Iterator[np.ndarray]:
 
 
 def _on_device(
-    launch: _Configured, argument: Any, write_back: list[Callable[[], Any]], streams: Streams
+    argument: Any,
+    launch: _Configured,
+    write_back: list[Callable[[], Any]],
+    streams: Streams,
+    hosts: list[np.ndarray],
 ) -> Any:
     """An argument as the kernel gets it: Numba copies each host array to a device array of its own
-    and back after the launch, in the launch's stream."""
-    stream, how = launch.stream, (write_back, streams)
+    and back after the launch, in the launch's stream. The ``hosts`` are those that it reads."""
+    stream, how = launch.stream, (launch, write_back, streams, hosts)
     for extension in launch.kernel.extensions:
         _, argument = extension.prepare_args(None, argument, stream=stream, retr=write_back)
     if isinstance(argument, tuple):
-        return like(argument, (_on_device(launch, entry, *how) for entry in argument))
+        return like(argument, (_on_device(entry, *how) for entry in argument))
     if isinstance(argument, UnifiedArray):
         return np.asarray(argument)
     if isinstance(argument, np.void):
@@ -298,6 +310,9 @@ def _on_device(
         argument = InOut(argument)
     if not isinstance(argument, ArgHint):
         return argument
+    argument.value = plain(argument.value)
     if isinstance(argument.value, np.ndarray):
         streams.device_reads(argument.value)
+        if getattr(argument, "copy_input", True):
+            hosts.append(argument.value)
     return argument.to_device(write_back, stream)

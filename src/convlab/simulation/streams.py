@@ -5,12 +5,15 @@ only for those before it in its stream, for events that its stream waits for, an
 stream, which waits for all other streams as they wait for it. The host knows that an operation is
 over once the host has synchronised. If nothing orders two operations, and one writes bytes that the
 other touches, that is a finding. The host sees what is copied to pinned memory, or stored in
-managed memory, only after it has waited for that copy or launch.
+managed memory, only after it has waited for that copy or launch. It is a finding too if the host
+reads pinned memory before that, or writes to it while a copy may still read or fill it. A write is
+known by what the memory holds afterwards, since not every array tells of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +28,7 @@ import numpy as np
 from convlab.arguments import integer
 from convlab.simulation.arrays import owner_of, start_of
 from convlab.simulation.findings import STREAM_RACE, Finding
+from convlab.simulation.pinned import PinnedMemory
 from convlab.simulation.touched import Touched, common
 
 DEFAULT = 0  # the number of the default stream
@@ -34,11 +38,6 @@ _OF_OTHERS = tuple(
     for module in (sys.modules["convlab"], sys.modules["numba"], sys.modules["numba.cuda"])
 )
 Clock = dict[int, int]  # how many operations of each stream are over
-
-
-class PinnedMemory(np.ndarray):
-    """Host memory to which copies are asynchronous. A program has plain views of it: what NumPy
-    makes from those, as ``np.empty_like`` does, is not pinned."""
 
 
 class Handle(int):
@@ -122,7 +121,18 @@ class _Late:
     operation: _Operation
     target: np.ndarray
     values: np.ndarray
-    before: np.ndarray | None = None  # of managed memory: what the kernel found there
+    before: np.ndarray  # what was there when the operation began
+    is_managed: bool = False
+    is_told: bool = False  # that the host has read it too early
+
+
+@dataclass(eq=False)
+class _Reading:
+    """Host memory that an operation may read until it is over, and what it holds."""
+
+    operation: _Operation
+    source: np.ndarray
+    values: np.ndarray
 
 
 class Streams:
@@ -138,6 +148,8 @@ class Streams:
         self._late: list[_Late] = []
         self._streams = max(_DEFAULT_HANDLES)
         self._external: dict[int, Stream] = {}  # by the handle that the program gave
+        self._reading: list[_Reading] = []
+        self._pinned: list[np.ndarray] = []  # by ``cuda.pinned``, for some time
 
     def stream(self) -> Stream:
         self._streams += 1
@@ -191,23 +203,97 @@ class Streams:
         """The host has waited for these operations, or for all."""
         with self.lock:
             self._host = _merged(self._host, self._issued if clock is None else clock)
+            self._look_for_writes()
+            reading = _not_over([one.operation for one in self._reading], self._host)
+            self._reading = [one for one in self._reading if one.operation in reading]
             self._open = _not_over(self._open, self._host)
             waiting = _not_over([one.operation for one in self._late], self._host)
             self._arrive(one for one in self._late if one.operation not in waiting)
 
     def copied(self, stream: Any, target: np.ndarray, values: np.ndarray) -> None:
         """A copy to host memory: the host waits for it unless that is pinned."""
-        touched, is_pinned = Touched(), isinstance(owner_of(target), PinnedMemory)
+        touched, is_pinned = Touched(), self.is_pinned(target)
         touched.whole(values, writes=False)
         if is_pinned:
             touched.whole(target, writes=True)
         with self.lock:
             operation = self.issue(stream, "copy_to_host", touched)
             if is_pinned and operation.stream != DEFAULT:
-                self._late.append(_Late(operation, target, values.copy()))
+                self._late.append(_Late(operation, target, values.copy(), target.copy("K")))
             else:
                 self.host_waits(self.reached(stream))
                 np.copyto(target, values)
+
+    def is_pinned(self, host: np.ndarray) -> bool:
+        """Whether copies to and from this memory are asynchronous."""
+        return isinstance(owner_of(host), PinnedMemory) or any(
+            np.may_share_memory(one, host) for one in self._pinned
+        )
+
+    @contextmanager
+    def pinned(self, *arrays: np.ndarray) -> Iterator[None]:
+        """``cuda.pinned``: inside, the memory of these arrays is pinned."""
+        self._pinned += arrays
+        try:
+            yield
+        finally:
+            kept = [one for one in self._pinned if not any(one is array for array in arrays)]
+            self._pinned = kept
+
+    def reads(self, operation: _Operation, host: np.ndarray) -> None:
+        """The operation may read this host memory until it is over, if it is pinned. In a loop only
+        the last such operation counts: those before it are over then."""
+        if operation.stream == DEFAULT or not self.is_pinned(host):
+            return
+        with self.lock:
+            self._look_for_writes(host)
+            same = operation.stream, _layout(host)
+            others = [
+                one for one in self._reading if (one.operation.stream, _layout(one.source)) != same
+            ]
+            self._reading = [*others, _Reading(operation, host, host.copy("K"))]
+
+    def host_reads(self, memory: np.ndarray) -> None:
+        """The host reads pinned memory: not before it has waited for a copy to it. A program that
+        reads it again finds what is copied, so that none polls for ever."""
+        if not self._late:
+            return
+        with self.lock:
+            late = [one for one in self._late if _share(one.target, memory)]
+            self._arrive([one for one in late if one.is_told])
+            for one in late:
+                if not one.is_told and not one.is_managed:
+                    one.is_told = True
+                    what = "the host reads pinned memory that copy_to_host may not have filled yet"
+                    self._find_of_host(one.operation, f"{what}: it has not waited for that copy")
+
+    def host_wrote(self, memory: np.ndarray) -> None:
+        """The host has written to pinned memory."""
+        if self._late or self._reading:
+            with self.lock:
+                self._look_for_writes(memory)
+
+    def _look_for_writes(self, memory: np.ndarray | None = None) -> None:
+        """Find what the host has written to memory that a copy still uses."""
+        using: list[_Reading | _Late] = [*self._reading]
+        using += [one for one in self._late if not one.is_managed]
+        for one in using:
+            host, kept = _uses(one)
+            if memory is not None and not np.may_share_memory(host, memory):
+                continue
+            if (_bytes(host) != _bytes(kept)).any():
+                np.copyto(kept, host)
+                does = "read" if isinstance(one, _Reading) else "fill"
+                what = f"the host writes to pinned memory while {one.operation.what} may still"
+                self._find_of_host(one.operation, f"{what} {does} it: it has not waited for that")
+
+    def _find_of_host(self, operation: _Operation, what: str) -> None:
+        """Note what the host does where the program is; at its end, what the operation is."""
+        file, line = _line()
+        if file == contextlib.__file__:  # the program is over
+            file, line = operation.file, operation.line
+        other = operation.line, operation.file
+        self._tell(Finding(STREAM_RACE, operation.what, file, line, what, *other))
 
     def device_reads(self, host: np.ndarray) -> None:
         """The next operation finds in host memory what those before it have stored there."""
@@ -224,17 +310,23 @@ class Streams:
     def hide(self, operation: _Operation, seen: list[tuple[np.ndarray, np.ndarray]]) -> None:
         """The host has to wait for what the kernel has stored in managed arrays."""
         for array, before in seen:
-            self._late.append(_Late(operation, array, array.copy("K"), before))
+            self._late.append(_Late(operation, array, array.copy("K"), before, is_managed=True))
             array[...] = before
 
     def _arrive(self, some: Iterable[_Late]) -> None:
         arriving = [*some]
         self._late = [one for one in self._late if one not in arriving]
         for one in arriving:
-            if one.before is None:
-                np.copyto(one.target, one.values)
-            else:
+            if one.is_managed:
                 self._arrive_managed(one, *map(_bytes, (one.target, one.values, one.before)))
+                continue
+            np.copyto(one.target, one.values)
+            using: list[_Reading | _Late] = [*self._reading, *arriving, *self._late]
+            for other in using:  # what has arrived is no write of the host's
+                host, kept = _uses(other)
+                is_managed = isinstance(other, _Late) and other.is_managed
+                if not is_managed and np.may_share_memory(host, one.target):
+                    np.copyto(kept, host)
 
     def _arrive_managed(self, late: _Late, *bytes_: np.ndarray) -> None:
         """Keeps what the host has written to other elements meanwhile."""
@@ -264,6 +356,23 @@ class Streams:
 
     def _find(self, one: _Operation, other: _Operation, what: str) -> None:
         self._tell(Finding(STREAM_RACE, one.what, one.file, one.line, what, other.line, other.file))
+
+
+def _uses(one: _Reading | _Late) -> tuple[np.ndarray, np.ndarray]:
+    """The host memory that an operation uses, and what it held when that was last looked at."""
+    return (one.source, one.values) if isinstance(one, _Reading) else (one.target, one.before)
+
+
+def _layout(host: np.ndarray) -> tuple[Any, ...]:
+    return start_of(host), host.shape, host.strides, host.dtype
+
+
+def _share(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two views have a byte in common."""
+    mine, its = Touched(), Touched()
+    mine.whole(one, writes=False)
+    its.whole(other, writes=False)
+    return common(mine.reads, its.reads) is not None
 
 
 def number_of(stream: Any) -> int:
