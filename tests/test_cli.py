@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -20,6 +22,7 @@ import numpy as np
 import pytest
 import typer
 from kernels.wrong import WRONG
+from numba.cuda.core import config
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -43,6 +46,15 @@ MAIN = "from convlab.cli import main; main()"
 def convlab_(*arguments: str | Path, **environment: str) -> Any:
     runner = CliRunner(env=environment)
     return runner.invoke(cli.app, list(map(str, arguments)), prog_name="convlab")
+
+
+@contextmanager
+def numba_left_alone() -> Iterator[None]:
+    """Undo in the end what ``convlab run`` tells Numba, whose process is then the program's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NUMBA_ENABLE_CUDASIM", os.environ.get("NUMBA_ENABLE_CUDASIM", "0"))
+        patch.setattr(config, "ENABLE_CUDASIM", config.ENABLE_CUDASIM)
+        yield
 
 
 def refused(*arguments: str | Path) -> str:

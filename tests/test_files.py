@@ -341,3 +341,15 @@ def test_lessons_name_a_file_of_progress_that_is_none(tmp_path, option, content)
     said = refused("lessons", tmp_path, *option)
     assert progress.FILE in said
     assert "delete it" in said
+
+
+def test_a_page_s_section_names_a_file_of_something_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(papers, "ROOT", tmp_path)
+    (tmp_path / "docs/results").mkdir(parents=True)
+    for section in results_pages.SECTIONS.values():
+        file = tmp_path / "docs/results" / section.file
+        for text in ("[]", "{}", '{"rows": 1}', '{"rows": [1], "environment": 2}'):
+            file.write_text(text)
+            with pytest.raises(ValueError, match="is no result of") as refused:
+                papers.made(section)
+            assert str(file) in str(refused.value)

@@ -19,7 +19,7 @@ import pytest
 import typer
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from test_cli import convlab_
+from test_cli import convlab_, numba_left_alone
 from test_files import HOSTILE, changed, json_values, right_documents
 from test_terminal import NASTY, assert_harmless
 
@@ -125,7 +125,7 @@ def test_a_command_line_ends_in_an_answer_or_one_sentence(
     documents = {name: right_documents()[kind] for name, kind in KINDS.items()}
     documents[other] = changed(documents[other], value, draw)
     typed = [*line[0], *line[1]]
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, numba_left_alone():
         folder = tmp_path_factory.mktemp("fuzz")
         patch.chdir(folder)
         fill(folder, content, documents)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kernels import textbook
 from rich.table import Table
 from rich.text import Text
-from test_cli import convlab_
+from test_cli import convlab_, numba_left_alone
 
 from convlab import doctor
 from convlab.arguments import HIDDEN, visible
@@ -171,7 +171,8 @@ def test_a_program_s_names_and_lines_are_shown_harmlessly(tmp_path, lines):
     nasty = NASTY.replace("\r", "")
     file = tmp_path / "\x1b[2J\u202e.py"
     file.write_text(lines.format(nasty=nasty), encoding="utf-8")
-    result = convlab_("run", file)
+    with numba_left_alone():
+        result = convlab_("run", file)
     assert result.exit_code == 1, result.output
     assert_harmless(result.output)
     assert "\\x1b[2J" in result.output
@@ -190,7 +191,8 @@ def test_a_program_s_names_and_lines_are_shown_harmlessly(tmp_path, lines):
     ],
 )
 def test_refusals_are_harmless_and_one_line(arguments):
-    result = convlab_(*arguments)
+    with numba_left_alone():
+        result = convlab_(*arguments)
     assert result.exit_code == 2, result.output
     assert_harmless(result.output)
     assert len(result.stderr.splitlines()) == 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from papers import compiler_of, date_of, read_json, versions_of
 
+from convlab.arguments import shown
 from convlab.bench import table
 from convlab.bench.plots import BAD, COLOURS, INK, QUIET, note, svg
 from convlab.compilers import MLIR, NUMBA_CUDA
@@ -53,7 +54,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         document: dict[str, Any] = read_json(path)
         if document["engine"] != "gpu":
-            raise ValueError(f"its engine is {document['engine']!r}: only a GPU's times count")
+            raise ValueError(f"its engine is {shown(document['engine'])}: only a GPU's times count")
         problem, environment = document["problem"], document.get("environment") or {}
         gpu = environment.get("gpu") or {}
         drivers = (f"{label} {gpu[key]}" for key, label in DRIVER.items() if gpu.get(key))
@@ -84,7 +85,7 @@ def read(path: Path) -> dict[str, Any]:
             "command": str(environment.get("command") or ""),
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a result of the ladder: {error!r}") from error
+        raise ValueError(f"{path} is not a result of the ladder: {shown(error)}") from error
 
 
 def by_name(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from convlab import files
+from convlab import arguments, files
 from convlab.bench import analysis, table
 from convlab.bench.analysis import Contender, Speedup, contender
 from convlab.bench.results import MORE, Results, Row, tensor_bytes
@@ -348,7 +348,9 @@ def made(section: Section) -> tuple[str, Sequence[Claim], str]:
         shown = section.show(opened(document) if section.of_rows else document)
         known = document["environment"] or {}
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} is no result of {section.command}: {error!r}") from error
+        raise ValueError(
+            f"{file} is no result of {section.command}: {arguments.shown(error)}"
+        ) from error
     words = ", ".join(filter(None, (date_of(known), *versions_of(known, VERSIONS))))
     by = f"{section.command}{f' ({words})' if words else ''}"
     return *shown, f"{by}: [{section.file}](results/{section.file}).\n"

@@ -25,6 +25,7 @@ import papers
 from ladder_results import HEADLINE, ladder_picture, ladder_section, ladder_table
 from papers import RESULTS
 
+from convlab.arguments import shown
 from convlab.bench import analysis, plots, report, sanitizers, table
 from convlab.bench.analysis import Contender, Speedup, contender
 from convlab.bench.cases import S12, SIZES
@@ -80,7 +81,7 @@ def _ladder(file: Path) -> dict[str, Any]:
     try:
         return ladder_results.read(file)
     except (ArithmeticError, LookupError) as error:
-        raise ValueError(f"{file} is not a result of the ladder: {error!r}") from error
+        raise ValueError(f"{file} is not a result of the ladder: {shown(error)}") from error
 
 
 def _section(section: papers.Section, _: str) -> str:
