@@ -22,7 +22,7 @@ from numba.core import errors as core_errors
 from numba.cuda import cache_hints, cg, intrinsics, libdevice, stubs, vectorizers
 from numba.cuda import simulator as numbas
 from numba.cuda.core import config, errors
-from numba.cuda.cudadrv.error import CudaSupportError
+from numba.cuda.cudadrv.error import CudaSupportError, NvrtcError
 from numba.cuda.errors import KernelRuntimeError
 from numba.cuda.kernels.reduction import Reduce
 from numba.cuda.memory_management import rtsys
@@ -243,22 +243,21 @@ def _of_driver_modules() -> Iterator[tuple[ModuleType, dict[str, Any]]]:
     unified = {"MappedNDArray": UnifiedArray, "ManagedNDArray": UnifiedArray}
     refused = classes("numba.cuda.cudadrv.devicearray", OF_DEVICEARRAY)
     yield arrays, {"DeviceNDArray": FakeCUDAArray, **unified, **refused}
-    yield (
-        errors_,
-        {
-            name: type(name, (base,), {"__module__": errors_.__name__})
-            for name, base in _ERRORS.items()
-            if not hasattr(errors_, name)
-        },
-    )
+    # A simulation inside another one finds those of the outer one.
+    yield errors_, {name: getattr(errors_, name, ours) for name, ours in _ERRORS.items()}
     yield driver, {"Stream": Stream, "Event": Event, **classes("cuda", CLASSES)}
 
 
 _ERRORS: dict[str, type[Exception]] = {
-    **dict.fromkeys(("CudaDriverError", "CudaRuntimeError", "NvvmError"), Exception),
-    **dict.fromkeys(("NvvmSupportError", "NvrtcSupportError"), ImportError),
-    **dict.fromkeys(("NvrtcCompilationError", "NvrtcBuiltinOperationFailure"), Exception),
-    **{"NvvmWarning": Warning, "CCSupportError": RuntimeError},
+    name: type(name, (base,), {"__module__": "numba.cuda.cudadrv.error"})
+    for base, names in {
+        Exception: ("CudaDriverError", "CudaRuntimeError", "NvvmError"),
+        ImportError: ("NvvmSupportError", "NvrtcSupportError"),
+        NvrtcError: ("NvrtcCompilationError", "NvrtcBuiltinOperationFailure"),
+        Warning: ("NvvmWarning",),
+        RuntimeError: ("CCSupportError",),
+    }.items()
+    for name in names
 }
 
 
