@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import size
 from hypothesis import given, settings
 from numba.cuda.core import config
 from strategies import Tensors, cases, tensors
@@ -339,6 +342,20 @@ def test_a_stage_says_what_it_is(stage: Stage) -> None:
 def test_a_number_that_is_several_stages_is_refused_with_their_names() -> None:
     with pytest.raises(ValueError, match="'s02': it must be one of s02_cin_naive, s02_cin, s02_c"):
         stage_named("s02")
+
+
+@pytest.mark.same_in_cudasim
+@stages
+def test_a_step_of_many_changed_lines_says_why(stage: Stage) -> None:
+    bases = [stage_named(name) for name in stage.builds_on]
+    steps = [size.changed(file_of(base), file_of(stage)) for base in bases]
+    words = " ".join((sys.modules[stage.module].__doc__ or "").split())
+    says = "The step changes over 150 lines, because" in words
+    assert says == (bool(steps) and min(steps) > 150), steps
+
+
+def file_of(stage: Stage) -> Path:
+    return Path(sys.modules[stage.module].__file__ or "")
 
 
 def test_an_earlier_name_is_refused_with_today_s() -> None:

@@ -8,7 +8,10 @@ Source: ours, beyond the paper. The number of outputs per image decides how a wa
   interleaved across its lanes, so that the lanes' stores touch neighbours.
 
 With ``relu=True`` negative results become zero. On Conv9, whose stores are float4s, the stage is as
-fast as s11d; it gains where stores are scalar. Later stages import the epilogue from here.
+fast as s11d; it gains where stores are scalar.
+
+The step changes over 150 lines, because the copies that s11d explains stay there and the epilogue
+with its order of windows is here. Later stages import it from here.
 """
 
 from __future__ import annotations

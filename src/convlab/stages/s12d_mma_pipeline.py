@@ -7,6 +7,9 @@ and write to shared memory by themselves, while the warps multiply.
 
 One barrier per slice is enough: when the threads pass it, all have multiplied the previous slice,
 so the previous slice's stage of the pipeline is free.
+
+The step changes over 150 lines, because s12b's loads of its own and the fix-up that it explains
+go, and the main route's copies, pipeline and epilogue come.
 """
 
 from numba import cuda, float32, int32, int64, uint32

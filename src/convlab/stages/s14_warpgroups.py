@@ -4,6 +4,8 @@ Source: ours, beyond the paper. With ``mma`` an H200's tensor cores reach 315 TF
 ``wgmma`` (:mod:`convlab.device.tensor_core`; compute capability 9.0 only) 535. A product is windows
 x channels: A holds windows, in registers, and B is the filter. A block multiplies its 128 windows
 in two halves: a thread splits its last two windows during the product of its first two windows.
+
+The step changes over 150 lines, because it multiplies anew and imports from s13d all else.
 """
 
 from numba import cuda, float32, int32, int64, uint32
