@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import namedtuple
+from enum import Enum
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -46,10 +48,9 @@ REFUSED = [
     (one, 1, (1, 1, 65), [B], ValueError, "has 65 along z: 1 to 64"),
     (one, 1, (33, 32), [B], ValueError, "are 1056 threads: a block has 1 to 1024"),
     (one, (1, 1, 1, 9), 1, [B], ValueError, "grid is .* one to three sizes"),
-    (one, 1, 1, [[1.0]], TypeError, "b is a list: a kernel takes numbers, arrays and tuples"),
     (one, 1, 1, [(1, "two")], TypeError, r"b\[1\] is a str"),
-    (one, 1, 1, [], TypeError, "one: missing a required argument: 'b'"),
-    (one, 1, 1, [1, 2], TypeError, "one: too many positional arguments"),
+    (one, 1, 1, [], TypeError, "one: missing a required argument: 'b': it takes b, and .* gives 0"),
+    (one, 1, 1, [1, 2], TypeError, "one: too many positional arguments: it takes b, and .* 2$"),
     (one, 1, 1, [np.zeros(1, ">f4")], NotSimulated, "b is an array of >f4"),
     (one, 1, 1, [np.zeros(1, np.longdouble)], NotSimulated, "b is an array of .*, which is not"),
     (one, 1, 1, [np.zeros(1, [("x", ">f4")])], NotSimulated, "b is an array of .*, which is not"),
@@ -61,6 +62,65 @@ REFUSED = [
 def test_launches_that_are_refused(kernel, grid, block, arguments, error, what) -> None:
     with pytest.raises(error, match=what):
         SIM.launch(kernel, grid, block, *arguments)
+
+
+class Grade(Enum):
+    """Members of no type that Numba has."""
+
+    BEST = "best"
+
+
+LISTS = "a kernel takes numbers, arrays and tuples of them; give it a NumPy array"
+NOT_GIVEN = [  # what Numba gives to no kernel, and what is said of it
+    ([1.0], rf"^one: b is a list, \[1\.0\]: {LISTS}$"),
+    ([np.zeros(2)], rf"^one: b is a list, \[array\(\[0., 0.\]\)\]: {LISTS}$"),
+    ({1}, rf"b is a set, \{{1\}}: {LISTS}$"),
+    (range(3), rf"b is a range, range\(0, 3\): {LISTS}$"),
+    (b"x", f"b is a bytes, b'x': {LISTS}$"),
+    (bytearray(1), f"b is a bytearray, .*: {LISTS}$"),
+    ({"x": 1}, "b is a dict, {'x': 1}: .*; give it arrays of the keys and values$"),
+    ("x", "b is a str, 'x': .*; give it an array of character codes$"),
+    (None, "b is a NoneType, None: .*; give it a number that stands for none, or leave"),
+    (object(), "^one: b is an object: a kernel takes numbers, arrays and tuples of them$"),
+    (Fraction(1, 2), r"b is a Fraction, Fraction\(1, 2\): a kernel takes numbers"),
+    (np.longdouble(1), "b is a longdouble, .*: a kernel takes numbers"),
+    (np.bytes_(b"x"), "b is a bytes_, .*: a kernel takes numbers"),
+    (Grade.BEST, "b is a Grade: a kernel takes numbers"),
+    (slice(3), "b is a slice, .*: a kernel takes numbers"),
+    (np.float32, "b is a type: .*; let the kernel refer to the type by a global name$"),
+    (read_only, "b is a function: .*; let the kernel refer to a device function by a global"),
+    (one, "b is a .*: a kernel takes numbers"),
+    (np.ma.zeros(2), "b is a MaskedArray, .*; give it the data and the mask as two arrays$"),
+    (np.array([None]), "b is an array of object, which is not a type of numbers that Numba has"),
+    (np.zeros(2, "V3"), r"b is an array of \|V3, which is not"),
+    (((1, [2]),), r"b\[0\]\[1\] is a list, \[2\]: "),
+    (2**64, "b is 18446744073709551616: an integer has at most 64 bits"),
+    (-(2**63) - 1, "b is -9223372036854775809: an integer has at most 64 bits"),
+]
+
+
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize(("argument", "what"), NOT_GIVEN, ids=lambda one: str(one)[:20])
+def test_what_numba_gives_to_no_kernel_is_named(argument, what: str, typed: bool) -> None:
+    with pytest.raises(NotSimulated, match=what) as caught:
+        Simulator(typed=typed).launch(one, 1, 1, argument)
+    assert isinstance(caught.value, TypeError)
+
+
+@cuda.jit
+def adds_up(numbers, b):
+    b[0] = numbers[0] + numbers[1] + numbers[2]
+
+
+def test_what_numba_gives_to_kernels_is_taken() -> None:
+    b = np.zeros(1)
+    SIM.launch(adds_up, 1, 1, (True, np.float16(0.5), np.uint8(3)), b)
+    assert b[0] == 4.5
+    matrix = np.array([[1.0, 2.0], [3.0, 4.0]]).view(
+        np.matrix
+    )  # two dimensions in a kernel, as in any array
+    Simulator(typed=True).launch(of("b[1, 0] = b[0][1]"), 1, 1, matrix)
+    assert matrix.tolist() == [[1, 2], [2, 4]]
 
 
 Pair = namedtuple("Pair", "first second")

@@ -257,3 +257,12 @@ def checked_root(a, b):
     if a[i] > 30:
         raise ValueError("too large")
     b[i] = a[i] ** 0.5
+
+
+@Example("impossible launch", (32, 32), {"16384": "32"})
+@cuda.jit
+def staged_whole(a, b):
+    staged = cuda.shared.array(16384, float32)
+    i = cuda.threadIdx.x
+    staged[i] = a[i]
+    b[i] = staged[i]

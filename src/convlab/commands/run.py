@@ -138,8 +138,11 @@ def _show(error: Exception, report: Report) -> None:
     own = [s for s in steps if not s.tb_frame.f_code.co_filename.startswith("<frozen ")]
     first = next((s for s in own if s.tb_frame.f_globals.get("__name__") == "__main__"), None)
     if not isinstance(error, SimulationError):
-        lines = traceback.format_exception(error.with_traceback(first))
-        print(visible("".join(lines)), end="", file=sys.stderr)
+        shown = traceback.TracebackException.from_exception(error.with_traceback(first))
+        shown.stack = traceback.StackSummary.from_list(
+            [step for step in shown.stack if not _is_the_simulators(step.filename)]
+        )
+        print(visible("".join(shown.format())), end="", file=sys.stderr)
         return
     known = {(finding.kind, finding.file, finding.line) for finding in report.findings}
     own_findings = {(finding.kind, finding.file, finding.line) for finding in error.findings}
@@ -152,21 +155,22 @@ def _show(error: Exception, report: Report) -> None:
     say(f"the program ended{at} in {where}")
 
 
+def _is_the_simulators(file: str) -> bool:
+    """Whether a traceback's step is of the simulator, which a program does not know, and of no
+    kernel or program."""
+    own = Path(__file__).parents[1]
+    return file == "<array>" or Path(file).is_relative_to(own / "simulation")
+
+
 def _tell(report: Report) -> None:
     console = shell.console_for(shell.STANDARD_OUTPUT)
     for line in report.lines():
         console.print(Text(line, "red"), soft_wrap=True)
     for note in report.notes:
         console.print(Text(f"convlab: {note}", "yellow"), soft_wrap=True)
-    launches = _counted(report.launches, "launch", "launches")
+    colour = "yellow"
     if report.findings:
-        found = _counted(len(report.findings), "finding", "findings")
-        console.print(Text(f"convlab: {found} in {launches}", "red"))
-    elif not report.launches:
-        console.print(Text("convlab: no kernel was launched, so nothing was checked", "yellow"))
-    elif not report.refused:
-        console.print(Text(f"convlab: nothing found in {launches}", "green"))
-
-
-def _counted(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+        colour = "red"
+    elif report.launches and not report.refused and not report.raised:
+        colour = "green"
+    console.print(Text(f"convlab: {report.summary()}", colour))

@@ -45,6 +45,8 @@ ONE_BLOCK = "cuda.syncthreads() orders the threads of one block only"
 PLAIN_POLL = ", which a plain load polls"
 UNREPORTED, STREAM_RACE = "unreported exception", "stream race"
 ALIASED = "aliased memory"
+IMPOSSIBLE = "impossible launch"
+NO_VALUE = "has no value here"
 # What usually fixes each kind. docs/findings.md says more about each.
 REMEDIES = {
     "out of bounds": "guard the access with the array's size, or correct the index",
@@ -73,6 +75,7 @@ REMEDIES = {
     "flag in an array that the host looks at",
     STREAM_RACE: "let the second stream wait for an event that is recorded after the first "
     "operation, or synchronise between the two",
+    IMPOSSIBLE: "launch more blocks of fewer threads, or let each block ask for less memory",
 }
 
 _FENCE = "call cuda.threadfence() after that poll or lock, because the compiler may read earlier"
@@ -134,6 +137,13 @@ SPECIAL = {
     ("endless loop", "together"): "end the loops earlier, or allow more steps",
     ("out of bounds", "dynamic shared"): "give the launch as many bytes as its arrays have, "
     "kernel[grid, block, stream, BYTES]",
+    ("uninitialised", NO_VALUE): "give it a value on every path, such as before the branch or loop",
+    (IMPOSSIBLE, "at least"): "launch at least one block of one thread, or nothing at all",
+    (IMPOSSIBLE, "bytes of shared memory"): "let the block use less shared memory",
+    (IMPOSSIBLE, "shared arrays"): "make the arrays smaller, or give the launch dynamic shared "
+    "memory, cuda.shared.array(0, ...) and kernel[grid, block, stream, BYTES]",
+    (IMPOSSIBLE, "local memory"): "make the array smaller, or keep it in global memory",
+    (IMPOSSIBLE, "constant memory"): "pass the array as an argument",
     ("misaligned", "multiple of its size"): "align the field, or begin the view at a "
     "multiple of its element's size",
     ("depends on order", "not tried again"): _RETRY,
@@ -211,13 +221,17 @@ class NotSimulated(SimulationError):
     """The kernel uses a feature that the simulator lacks; the message names it and the line."""
 
 
+class ImpossibleLaunch(SimulationError, ValueError, MemoryError):
+    """A launch that CUDA refuses: its sizes, or the memory that its kernel asks for."""
+
+
 class Stop(Exception):
     """Ends a launch whose kernel cannot go on; what is wrong is among the findings."""
 
 
 FATAL = ("out of bounds", "misaligned")  # these end a launch
 # Refused with no checks too.
-ALWAYS = (*FATAL, "deadlock", "endless loop", "wraps around", "division by zero")
+ALWAYS = (*FATAL, "deadlock", "endless loop", "wraps around", "division by zero", IMPOSSIBLE)
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
 _DOES = {READ: "reads", WRITE: "writes", ATOMIC: "updates"}
 _BY_PRODUCT = READ + LANDED
@@ -237,12 +251,20 @@ class Reports:
         self._found: dict[tuple[object, ...], Finding] = {}
 
     def add(
-        self, kind: str, what: str, site: int, thread: int, other: int | None = None, **more: Any
+        self,
+        kind: str,
+        what: str,
+        site: int,
+        thread: int | None,
+        other: int | None = None,
+        ends: bool = False,
+        **more: Any,
     ) -> None:
         """Note one, of the thread with that number, in its block or in the launch; ``other`` is the
-        other site. The block is the one that runs, unless ``more``, fields of a
-        :class:`Finding`, has one."""
-        if not self._strict and kind not in ALWAYS:
+        other site. No ``thread`` is that of a launch which cannot begin. The block is the one that
+        runs, unless ``more``, fields of a :class:`Finding`, has one. A finding that ``ends``
+        the launch is noted with no checks too."""
+        if not (self._strict or ends or kind in ALWAYS):
             return
         file, line = self.sites.line(site)
         other_file, other_line = (None, None) if other is None else self.sites.line(other)
@@ -255,7 +277,10 @@ class Reports:
             branch = self.sites.branch_between(site, site if other is None else other)
             how = "inside" if other in (None, site) else "parted by"
             what += f", {how} {branch}" * bool(branch)
-        where = {"block": self.block(self._clock.block_number), "thread": self.thread(thread)}
+        where: dict[str, Any] = {}
+        if thread is not None:
+            block = self.block(self._clock.block_number)
+            where = {"block": block, "thread": self.thread(thread)}
         fields = where | {"other_line": other_line, "other_file": other_file} | more
         fields["count"] = 1 if known is None else known.count + 1
         self._found[key] = Finding(kind, self._kernel, file, line, what, **fields)
@@ -299,7 +324,12 @@ class Reports:
         else:
             what = self._race(conflict, element, log)
         other, block = None if second is None else first.site, self.block(shown.block)
-        where = {"block": block, "array": span.name, "index": index, "shape": span.shape}
+        where: dict[str, Any] = {
+            "block": block,
+            "array": span.name,
+            "index": index,
+            "shape": span.shape,
+        }
         self.add(kind, what, shown.site, shown.thread, other, **where)
 
     def aliased(self, found: Aliased) -> None:
@@ -308,7 +338,10 @@ class Reports:
         who = f"thread {self.thread(write.thread)}"
         what = f"{found.element} is what {who} has written as {found.other}: every"
         what += " cuda.shared.array(0, ...) is the same memory, from its first byte on"
-        where = {"block": self.block(read.block), "array": found.element.split("[")[0]}
+        where: dict[str, Any] = {
+            "block": self.block(read.block),
+            "array": found.element.split("[")[0],
+        }
         self.add(ALIASED, what, read.site, read.thread, write.site, **where)
 
     def _race(self, conflict: Conflict, element: str, log: AccessLog) -> str:
@@ -404,8 +437,19 @@ class Reports:
         if not self._found:
             return
         found = tuple(sorted(self._found.values(), key=lambda f: (f.line, f.kind)))
-        message = "\n".join([f"kernel {found[0].kernel} is wrong:", *(f"- {f}" for f in found)])
-        raise SimulationError(message, found, ended)
+        raise _error(found, ended)
+
+
+def _error(found: tuple[Finding, ...], ended: bool) -> SimulationError:
+    """The error with these findings."""
+    kind = ImpossibleLaunch if any(one.kind == IMPOSSIBLE for one in found) else SimulationError
+    message = "\n".join([f"kernel {found[0].kernel} is wrong:", *(f"- {f}" for f in found)])
+    return kind(message, found, ended)
+
+
+def impossible_launch(kernel: str, what: str, file: str, line: int) -> SimulationError:
+    """The error of a launch, in that line of a program, whose sizes CUDA refuses."""
+    return _error((Finding(IMPOSSIBLE, kernel, file, line, what),), ended=True)
 
 
 def coordinates_of(number: int, shape: Coordinates) -> Coordinates:

@@ -6,6 +6,7 @@ Inside :func:`simulator` a program has device arrays, streams and events that ne
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,8 +25,23 @@ from convlab.arguments import boolean, integer, progress, shown
 from convlab.simulation.access_log import Loops
 from convlab.simulation.arrays import owner_of
 from convlab.simulation.device_arrays import UnifiedArray, as_cuda_array
-from convlab.simulation.findings import Finding, SimulationError, three
+from convlab.simulation.findings import (
+    Coordinates,
+    Finding,
+    NotSimulated,
+    SimulationError,
+    impossible_launch,
+    three,
+)
 from convlab.simulation.host_api import check_types, host_api
+from convlab.simulation.launch_checks import (
+    RefusedArgument,
+    argument_names,
+    check_arguments,
+    check_dynamic,
+    check_shape,
+    like,
+)
 from convlab.simulation.not_simulated import (
     OF_A_KERNEL,
     OF_AN_OVERLOAD,
@@ -39,8 +55,8 @@ from convlab.simulation.pinned import plain
 from convlab.simulation.python_body import recompile
 from convlab.simulation.report import Report
 from convlab.simulation.signatures import as_declared, declared
-from convlab.simulation.simulated_launch import SimulatedLaunch, like
-from convlab.simulation.streams import DEFAULT, Streams, number_of
+from convlab.simulation.simulated_launch import SimulatedLaunch
+from convlab.simulation.streams import DEFAULT, Streams, number_of, program_line
 from convlab.simulation.touched import Touched
 
 FORALL_BLOCK = 1024  # threads of a block where a program leaves their number to Numba
@@ -74,8 +90,10 @@ def simulate(
     A launch of many blocks that takes longer than five seconds says on standard error how far it
     is. Raises ``SimulationError`` with its findings
     if the kernel is wrong, ``NotSimulated`` if it uses what is not known here or Numba refuses it,
-    ``ValueError`` for a shape that CUDA does not launch, for less than one step or for an integer
-    of more than 64 bits, and ``TypeError`` for arguments that no signature of the kernel takes.
+    ``ImpossibleLaunch``, which is a ``SimulationError`` and a ``ValueError``, for a shape that CUDA
+    does not launch and for too much shared memory, ``RefusedArgument``, which is ``NotSimulated``
+    and a ``TypeError``, for arguments that the kernel or Numba does not take, and ``ValueError``
+    for less than one step.
     """
 
     def warn(why: str, kind: type[UserWarning]) -> None:
@@ -98,19 +116,30 @@ def _simulate(
     if steps is not None:
         steps = integer("steps", steps, at_least=1)
     boolean("typed", typed)
-    sizes = three(grid, "grid"), three(block, "block")
-    for place, one in enumerate(arguments):
-        if isinstance(one, int) and not -(2**63) <= one < 2**64:
-            raise ValueError(f"argument {place} is {shown(one)}: an integer has at most 64 bits")
-    if signatures := getattr(kernel, "declared", None):
-        arguments = tuple(as_declared(signatures, list(arguments)))
+    sizes = _sizes(kernel, grid, block, shared_bytes)
+    if inspect.isfunction(function := getattr(kernel, "py_func", None)):
+        check_arguments(function, arguments)
+        if signatures := getattr(kernel, "declared", None):
+            try:
+                arguments = tuple(as_declared(signatures, list(arguments)))
+            except TypeError as error:
+                raise RefusedArgument(f"{function.__name__}: {error}") from None
 
     on_block = progress()
 
     def made(order: Order = USUAL) -> SimulatedLaunch:
         loops = None if steps is None else Loops(steps, finds=True)
-        what = kernel, *sizes, arguments, shared_bytes, True, None, None, loops, typed
-        launch = SimulatedLaunch(*what, order=order)
+        launch = SimulatedLaunch(
+            kernel,
+            *sizes,
+            arguments,
+            shared_bytes,
+            strict=True,
+            counts=None,
+            loops=loops,
+            typed=typed,
+            order=order,
+        )
         launch.on_block = on_block
         return launch
 
@@ -121,6 +150,21 @@ def _simulate(
     run_in_orders(launch, made)
     for note in launch.notes:
         tell(note, OwnNumbers)
+
+
+def _sizes(
+    kernel: Any, grid: Any, block: Any, shared_bytes: Any
+) -> tuple[Coordinates, Coordinates]:
+    """The grid's and the block's sizes. Raises ``TypeError`` for what are none, and
+    :class:`ImpossibleLaunch` for those that CUDA refuses, or too much dynamic shared memory."""
+    try:
+        sizes = three(grid, "grid"), three(block, "block")
+        check_shape(*sizes)
+        check_dynamic(shared_bytes)
+    except ValueError as error:
+        name = getattr(getattr(kernel, "py_func", kernel), "__name__", "a kernel")
+        raise impossible_launch(name, str(error), *program_line()) from None
+    return sizes
 
 
 @contextmanager
@@ -150,19 +194,48 @@ def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -
 
     streams = Streams(tell)
 
-    def launch(self: _Configured, *arguments: Any) -> None:
+    def launch(self: _Configured, *arguments: Any, **named: Any) -> None:
+        name = self.kernel.py_func.__name__
+        if named:
+            raise TypeError(
+                f"{name}: a launch gives its arguments by position, and {next(iter(named))} is "
+                "given by name"
+            )
         write_back: list[Callable[[], Any]] = []
         with streams.lock:  # threads of the program share what a launch rounds numbers with
-            managed = streams.device_sees(_managed(arguments))
-            hosts: list[np.ndarray] = []
-            how = self, write_back, streams, hosts
-            given = tuple(_on_device(argument, *how) for argument in arguments)
             report.launches += 1
             try:
-                run(self, given, managed, hosts)
-            finally:
-                for copy_to_host in write_back:
-                    copy_to_host()
+                managed = streams.device_sees(_managed(arguments))
+                hosts: list[np.ndarray] = []
+                given = on_device(self, arguments, write_back, hosts)
+                try:
+                    run(self, given, managed, hosts)
+                finally:
+                    for copy_to_host in write_back:
+                        copy_to_host()
+            except SimulationError:
+                raise
+            except Exception as error:
+                report.raised.append(f"{name}: {type(error).__name__}: {error}")
+                raise
+
+    def on_device(
+        self: _Configured,
+        arguments: tuple[Any, ...],
+        write_back: list[Callable[[], Any]],
+        hosts: list[np.ndarray],
+    ) -> tuple[Any, ...]:
+        names = argument_names(self.kernel.py_func, len(arguments))
+        given = []
+        for name, argument in zip(names, arguments, strict=True):
+            try:
+                given.append(_on_device(argument, self, write_back, streams, hosts))
+            except NotSimulated as why:
+                kernel = self.kernel.py_func.__name__
+                error = NotSimulated(f"{kernel}: {name} is not on the device: {why}")
+                report.add(error)
+                raise error from None
+        return tuple(given)
 
     def run(
         self: _Configured, given: tuple[Any, ...], managed: list[Any], hosts: list[np.ndarray]

@@ -17,11 +17,13 @@ SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 class Report:
     """The findings of some launches, one for each kind, array and pair of lines, and why launches
     could not be simulated. ``notes`` say which kernels ran without Numba's types, and what may be a
-    mistake but is no finding."""
+    mistake but is no finding; ``raised`` says which launches ended with an exception that is no
+    finding."""
 
     launches: int = 0
     refused: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    raised: list[str] = field(default_factory=list)
     _found: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
 
     @property
@@ -52,7 +54,7 @@ class Report:
             )
         found = {key: one for key, one in self._found.items() if one.kind not in allowed}
         taken = replace(self, _found=found)
-        self.launches, self.refused, self._found = 0, [], {}
+        self.launches, self.refused, self.raised, self._found = 0, [], [], {}
         return taken
 
     def lines(self) -> Iterator[str]:
@@ -62,6 +64,21 @@ class Report:
             yield f"{shown(finding.file)}:{finding.line}: {finding}"
         yield from dict.fromkeys(self.refused)
 
+    def summary(self) -> str:
+        """What was found in how many launches, in one line."""
+        launches = _counted(self.launches, "launch", "launches")
+        if not (self.launches or self.findings or self.refused):
+            return "no kernel was launched, so nothing was checked"
+        found = "nothing found"
+        if self.findings:
+            found = _counted(len(self.findings), "finding", "findings")
+        said = [f"{found} in {launches}"]
+        if self.refused:
+            said.append(f"{len(self.refused)} refused")
+        if self.raised:
+            said.append(f"{len(self.raised)} ended with an exception")
+        return ", ".join(said)
+
     def as_json(self) -> dict[str, Any]:
         """What ``--json`` writes: docs/json.md."""
         return {
@@ -69,6 +86,7 @@ class Report:
             "launches": self.launches,
             "findings": [asdict(finding) | {"text": str(finding)} for finding in self.findings],
             "refused": self.refused,
+            "raised": self.raised,
             "notes": self.notes,
         }
 
@@ -97,6 +115,10 @@ def shown(file: str) -> str:
     """A path as people see it: relative, if it is below the current folder."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def _rule(kind: str) -> str:

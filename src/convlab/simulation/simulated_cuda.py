@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from convlab.arguments import integer
 from convlab.simulation.access_log import (
     ATOMIC,
     EXCHANGE,
@@ -25,6 +24,7 @@ from convlab.simulation.access_log import (
 )
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.greenlets import GRID_BARRIER, YIELD, Request
+from convlab.simulation.launch_checks import BLOCK_BYTES, check_dynamic
 from convlab.simulation.libdevice import of_libdevice
 from convlab.simulation.libraries import Library, half, of_bfloat16, vector_types
 from convlab.simulation.memory import Memory, local_class
@@ -33,7 +33,8 @@ from convlab.simulation.scalars import cast, converted, dtype_of, keeper, poison
 from convlab.simulation.sites import assigned_name, site_of
 
 ALL_LANES = (1 << WARP) - 1
-STATIC_BYTES, BLOCK_BYTES = 48 << 10, 227 << 10  # what a block may have: by itself, with dynamic
+STATIC_BYTES = 48 << 10  # of shared memory that a block may have without the dynamic part
+LOCAL_BYTES, CONSTANT_BYTES = 512 << 10, 64 << 10  # of a thread, of a kernel
 NOBODY_WROTE = 0xFF  # bytes that make NaN of a float, -1 of an integer
 
 
@@ -47,6 +48,10 @@ class Dim3:
         return f"({self.x}, {self.y}, {self.z})"
 
 
+class NoRoom(MemoryError):
+    """A kernel asks for more shared, local or constant memory than a GPU has."""
+
+
 class Shared:
     """``cuda.shared``: an array for each call in the code, poisoned for every block. A call that
     asks for another shape or type, as that of a device function may, makes another array."""
@@ -55,12 +60,7 @@ class Shared:
         self._memory = memory
         self._arrays: dict[tuple[Any, ...], Any] = {}
         self._static: list[np.ndarray] = []
-        dynamic_bytes = integer("shared_bytes", dynamic_bytes, at_least=0)
-        if dynamic_bytes > BLOCK_BYTES:
-            raise ValueError(
-                f"shared_bytes is {dynamic_bytes}: a block has 0 to {BLOCK_BYTES} bytes of shared "
-                "memory"
-            )
+        dynamic_bytes = check_dynamic(dynamic_bytes)
         self._begin = self._end = -(-dynamic_bytes // 16) * 16  # the dynamic part comes first
         self._dynamic = np.zeros(dynamic_bytes, np.uint8)
 
@@ -81,7 +81,7 @@ class Shared:
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         """This block's array of the call that asks; ``shape`` 0 is the dynamic part.
 
-        Raises ``MemoryError`` where a block has not so much.
+        Raises :class:`NoRoom` where a block has not so much.
         """
         frame = sys._getframe(1)
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
@@ -112,12 +112,12 @@ class Shared:
         base = -(-self._end // alignment) * alignment
         self._end = base + host.nbytes
         if (static := self._end - self._begin) > STATIC_BYTES:
-            raise MemoryError(
+            raise NoRoom(
                 f"{static} bytes of shared arrays: a block has at most {STATIC_BYTES}, more only "
                 "as dynamic shared memory"
             )
         if self._end > BLOCK_BYTES:
-            raise MemoryError(
+            raise NoRoom(
                 f"{self._end} bytes of shared memory, {dynamic} of them dynamic: a block has at "
                 f"most {BLOCK_BYTES}"
             )
@@ -154,12 +154,26 @@ class Local:
         call = id(frame.f_code) + frame.f_lasti, shape, dtype, alignment
         if (made := self._made.get(call)) is None:
             name, sizes, kept, alignment = _asked(frame, shape, dtype, alignment)
+            if (nbytes := math.prod(sizes) * kept.itemsize) > LOCAL_BYTES:
+                raise NoRoom(
+                    f"{nbytes} bytes of local memory for {name}: a thread has at most {LOCAL_BYTES}"
+                )
             if kept.names is not None:  # in memory, where fields can be views
                 host = np.full(sizes, poison(kept))
                 return Memory(None, self._memory.report).array(host, name, 0)
             kind = local_class(sizes, kept, self._memory.number(kept), alignment)
             made = self._made[call] = kind, name
         return made[0](made[1], self._memory)
+
+
+def _constant(array: Any) -> Any:
+    """``cuda.const.array_like``: the array, which the compiler puts in constant memory."""
+    if (nbytes := math.prod(array.shape) * array.dtype.itemsize) > CONSTANT_BYTES:
+        raise NoRoom(
+            f"{nbytes} bytes of constant memory for {array.name}: a kernel has at most "
+            f"{CONSTANT_BYTES}"
+        )
+    return array
 
 
 def _asked(frame: Any, shape: Any, dtype: Any, alignment: Any) -> tuple[Any, ...]:
@@ -208,7 +222,7 @@ class SimulatedCuda:
         self.laneid = 0
         self.shared = Shared(memory, dynamic_bytes)
         self.local = Local(memory)
-        self.const = SimpleNamespace(array_like=lambda array: array)
+        self.const = SimpleNamespace(array_like=_constant)
         self.atomic = _Atomic(self)
         self.hub = self.syncthreads = hub  # not a method: one call less for each barrier
         self.asked: Any = None  # an orders.Asked, if anything looks at it

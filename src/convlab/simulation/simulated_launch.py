@@ -6,11 +6,10 @@ import errno
 import inspect
 import linecache
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import Enum
+import re
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from numbers import Number
-from types import CodeType, SimpleNamespace
+from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -29,6 +28,8 @@ from convlab.simulation.arrays import CheckedArray, Record, RecordArray, owner_o
 from convlab.simulation.asynchronous import AsyncCopies, TensorCores
 from convlab.simulation.dynamic_memory import DynamicMemory
 from convlab.simulation.findings import (
+    IMPOSSIBLE,
+    NO_VALUE,
     UNREPORTED,
     Coordinates,
     NotSimulated,
@@ -40,6 +41,14 @@ from convlab.simulation.findings import (
 from convlab.simulation.greenlets import Block
 from convlab.simulation.happens_before import BLOCK_FENCE, FENCE
 from convlab.simulation.inference import WIDEST, given_bits
+from convlab.simulation.launch_checks import (
+    argument_names,
+    check_arguments,
+    check_shape,
+    hosts_in,
+    like,
+    with_arrays,
+)
 from convlab.simulation.memory import Memory
 from convlab.simulation.memory_rules import Counts, Requests, requests_of
 from convlab.simulation.numbas_types import check_kernel
@@ -50,13 +59,18 @@ from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
 from convlab.simulation.scheduler import Scheduler
 from convlab.simulation.shuffles import Shuffles
-from convlab.simulation.simulated_cuda import SimulatedCuda
-from convlab.simulation.sites import Sites, activemask_after_branch, innermost, is_raised, traces
+from convlab.simulation.simulated_cuda import NoRoom, SimulatedCuda
+from convlab.simulation.sites import (
+    Sites,
+    activemask_after_branch,
+    innermost,
+    is_raised,
+    lines_setting,
+    traces,
+)
 from convlab.simulation.touched import Touched
 from convlab.simulation.typed_arithmetic import BY_ZERO
 
-GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
-BLOCK_THREADS = 1024
 CAPTURED = 1 << 36  # where the addresses of device arrays begin that a kernel refers to by name
 # What threads tell each other something by.
 TELLING = {"threadfence", "threadfence_block", "threadfence_system", "atomic", "ldcv"}
@@ -103,10 +117,11 @@ class SimulatedLaunch(Clock):
         typed: bool = False,
         order: Order = USUAL,
     ) -> None:
-        _check_shape(grid, block)
+        check_shape(grid, block)
         function = getattr(kernel, "py_func", None)
         if not inspect.isfunction(function):
             raise TypeError(f"kernel is {shown(kernel)}, which is no kernel: it needs @cuda.jit")
+        check_arguments(function, arguments)
         by_request = counts is not None or recorder is not None
         block_size = math.prod(block)
         log = AccessLog(block_size) if strict or by_request else None
@@ -224,18 +239,11 @@ class SimulatedLaunch(Clock):
         self.reports.of_array(kind, what, site, array, *where)
 
     def _as_seen(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments as the kernel sees them, arrays checked and placed in global memory.
-        ``TypeError`` or :class:`NotSimulated` for those that cannot be."""
-        signature = inspect.signature(self.body)
-        try:
-            signature.bind(*arguments)
-        except TypeError as error:
-            raise TypeError(f"{self.kernel}: {error}") from None
-        names = [*signature.parameters][: len(arguments)]
-        # Last, where a kernel takes any number of arguments, several have its name.
-        names += names[-1:] * (len(arguments) - len(names))
-        arguments = tuple(map(_with_arrays, arguments))
-        hosts = [host for argument in arguments for host in _hosts(argument)]
+        """The arguments as the kernel sees them, arrays placed in global memory. Raises
+        :class:`NotSimulated` for those that cannot be."""
+        names = argument_names(self.body, len(arguments))
+        arguments = tuple(map(with_arrays, arguments))
+        hosts = [host for argument in arguments for host in hosts_in(argument)]
         starts = addresses(hosts)
         if any(
             np.may_share_memory(one, host) for one, _ in self._global.values() for host in hosts
@@ -246,20 +254,12 @@ class SimulatedLaunch(Clock):
             if isinstance(argument, tuple):
                 names = (f"{name}[{n}]" for n in range(len(argument)))
                 return like(argument, map(seen, names, argument))
-            for host in _hosts(argument):
-                if not _known(host.dtype):
-                    raise NotSimulated(
-                        f"{name} is an array of {host.dtype}, which is not simulated"
-                    )
+            for host in hosts_in(argument):
                 made = self.memory.array(host, name, starts[id(host)])
                 return made._part((), 0) if host.ndim == 0 and host.dtype.names else made
-            timed = np.datetime64 | np.timedelta64
             plain = argument
-            if isinstance(argument, np.generic) and not isinstance(argument, timed):
+            if isinstance(argument, np.generic) and argument.dtype.kind not in "mM":
                 plain = argument.item()
-            if not isinstance(plain, Number | Enum | timed):
-                kind = type(argument).__name__
-                raise TypeError(f"{name} is a {kind}: a kernel takes numbers, arrays and tuples")
             return self.arithmetic.counted(plain) if self.arithmetic else plain
 
         return tuple(map(seen, names, arguments))
@@ -308,6 +308,11 @@ class SimulatedLaunch(Clock):
                     error, what = None, f"all loops together have run {self._loops.limit:,} times"
                     what += f", this one {raised.iterations:,} times in one thread"
                     self.reports.add("endless loop", what, raised.site, self.thread)
+            if isinstance(raised, NoRoom):
+                self.reports.add(IMPOSSIBLE, str(raised), self._site(raised), None)
+            if (unset := self._unset(raised)) is not None:
+                error = None
+                self.reports.add("uninitialised", unset, self._site(raised), self.thread, ends=True)
             if raised.args[:1] == (errno.ERANGE,):
                 what = "a power beyond the largest float is not simulated: write math.pow"
                 error = NotSimulated(f"{what}, {where}")
@@ -331,6 +336,8 @@ class SimulatedLaunch(Clock):
         try:
             self.reports.raise_any(ended)
         except SimulationError as found:
+            for note in getattr(error, "__notes__", ()) if isinstance(error, NoRoom) else ():
+                found.add_note(note)
             raise found from error
         if error is not None:
             raise error
@@ -453,6 +460,25 @@ class SimulatedLaunch(Clock):
             self.touched.look(self.log.columns(), self.global_arrays())
         self.log.clear()
 
+    def _unset(self, error: Exception) -> str | None:
+        """What is said of a kernel that reads a local variable which no line has set; None for any
+        other error."""
+        if not isinstance(error, NameError) or not self._is_own(error):
+            return None
+        if (said := re.search(r"(?:local|free) variable '(\w+)'", str(error))) is None:
+            return None
+        trace = innermost(error)
+        assert trace is not None
+        codes = (
+            {trace.tb_frame.f_code, *self.codes} if "free" in said[0] else [trace.tb_frame.f_code]
+        )
+        lines = sorted({line for code in codes for line in lines_setting(code, said[1])})
+        which = f" ({', '.join(f'line {line}' for line in lines)})" if lines else ""
+        return (
+            f"{said[1]} {NO_VALUE}: this thread has passed no line that sets it{which}, and a GPU "
+            "goes on with whatever its register holds"
+        )
+
     def _where(self, error: BaseException) -> str:
         file, line = self.sites.line(self._site(error))
         return f"{file}:{line}"
@@ -472,7 +498,7 @@ class SimulatedLaunch(Clock):
 
 def _types(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """Numba's types of the arguments, and of integers how many bits they have at most."""
-    given: list[Any] = [_with_arrays(argument) for argument in arguments]
+    given: list[Any] = [with_arrays(argument) for argument in arguments]
     try:
         types = tuple(
             from_dtype(one.dtype) if _is_record(one) else typeof(one, Purpose.argument)
@@ -488,62 +514,6 @@ def _types(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]
 
 def _is_record(argument: Any) -> bool:
     return isinstance(argument, np.ndarray) and argument.ndim == 0 and bool(argument.dtype.names)
-
-
-def _check_shape(grid: Coordinates, block: Coordinates) -> None:
-    """``ValueError`` for a shape that CUDA does not launch."""
-    if (threads := math.prod(block)) > BLOCK_THREADS:
-        raise ValueError(f"{block} are {threads} threads: a block has 1 to {BLOCK_THREADS}")
-    for what, sizes, limits in ("grid", grid, GRID_LIMITS), ("block", block, BLOCK_LIMITS):
-        for axis, size, limit in zip("xyz", sizes, limits, strict=True):
-            if size > limit:
-                raise ValueError(
-                    f"{what} {sizes} has {size} along {axis}: 1 to {limit} are allowed"
-                )
-
-
-def _known(dtype: np.dtype[Any]) -> bool:
-    """Whether arrays of that type are simulated."""
-    if dtype.subdtype is not None:
-        return _known(dtype.base)
-    if dtype.fields is not None:
-        return all(_known(kind) for kind, *_ in dtype.fields.values())
-    if dtype.name == "bfloat16":
-        return True
-    widest = {"c": 16, "S": dtype.itemsize, "U": dtype.itemsize}.get(dtype.kind, 8)
-    return dtype.kind in "fiubcmMSU" and dtype.itemsize <= widest and dtype.isnative
-
-
-def _hosts(argument: Any) -> Iterator[np.ndarray]:
-    """The arrays in an argument: itself, or those of a tuple."""
-    if isinstance(argument, tuple):
-        for entry in argument:
-            yield from _hosts(entry)
-    elif isinstance(argument, np.ndarray):
-        yield argument
-
-
-def like(given: tuple[Any, ...], entries: Iterable[Any]) -> Any:
-    """A tuple of these entries, a named one as the given one."""
-    return getattr(type(given), "_make", tuple)(entries)
-
-
-def _with_arrays(argument: Any) -> Any:
-    """The argument with NumPy's arrays for the device arrays of Numba's simulator, and with an
-    array of no dimensions for a record."""
-    if isinstance(argument, tuple):
-        return like(argument, map(_with_arrays, argument))
-    inner = getattr(argument, "_ary", argument)
-    if isinstance(inner, np.void):
-        address, _ = inner.__array_interface__["data"]  # read-only, says NumPy 2.5 of each
-        where = {
-            **inner.__array_interface__,
-            "data": (address, not inner.flags.writeable),
-            "descr": [("", f"V{inner.itemsize}")],
-        }
-        memory = SimpleNamespace(__array_interface__=where, record=inner)  # which lives as long
-        return np.asarray(memory).view(inner.dtype)
-    return inner
 
 
 def addresses(hosts: list[np.ndarray]) -> dict[int, int]:

@@ -218,6 +218,19 @@ def _next_operation(code: CodeType, offset: int) -> str:
     return next((step.opname for step in later if step.opname != "CACHE"), "")
 
 
+def lines_setting(code: CodeType, name: str) -> list[int]:
+    """The lines in which a function gives a local variable a value."""
+    return sorted(
+        {
+            line
+            for step in dis.get_instructions(code)
+            if step.opname.startswith("STORE_")
+            and name in (step.argval if isinstance(step.argval, tuple) else (step.argval,))
+            and (line := _line_at(code, step.offset))
+        }
+    )
+
+
 def site_of(depth: int) -> int:
     """The site in the function ``depth`` calls above the caller."""
     frame = sys._getframe(depth + 1)

@@ -173,7 +173,7 @@ class Streams:
             number, before = number_of(stream), self.reached(stream)
             count = self._issued[number] = self._issued.get(number, 0) + 1
             after = self._waits[number] = before | {number: count}
-            operation = _Operation(what, *_line(), number, count, touched)
+            operation = _Operation(what, *program_line(), number, count, touched)
             for other in _not_over(self._open, before):
                 self._compare(other, operation)
             if number == DEFAULT:  # later operations wait for this one, and so for those before it
@@ -397,8 +397,8 @@ def _merged(*clocks: Clock) -> Clock:
     return merged
 
 
-def _line() -> tuple[str, int]:
-    """Where the program is."""
+def program_line() -> tuple[str, int]:
+    """The file and line where the program is."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OF_OTHERS):
         frame = frame.f_back
