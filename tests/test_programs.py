@@ -258,6 +258,95 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+COMPILED = """
+import sys, types
+import numpy as np
+from numba import cuda
+
+config, inner = types.ModuleType("config"), types.ModuleType("inner")
+config.N = inner.N = N = 4
+config.inner, table, pair = inner, np.array([4]), (0, 4)
+sys.modules["config"] = config
+
+@cuda.jit(device=True)
+def lazy(x):
+    return x + N
+
+@cuda.jit("int64(int64)", device=True)
+def eager(x):
+    return x + N
+
+@cuda.jit(device=True)
+def rebound(x):
+    return x + 4
+
+def make(F):
+    @cuda.jit(SIGNATURES)
+    def kernel(out):
+        out[0] = N
+        out[1] = F
+        out[2] = config.N
+        out[3] = config.inner.N
+        out[4] = lazy(0)
+        out[5] = eager(0)
+        out[6] = rebound(0)
+        out[7] = table[0]
+        out[8] = pair[1]
+
+    def change(value):
+        nonlocal F
+        F = value
+    return kernel, change
+
+kernel, change = make(4)
+
+@cuda.vectorize(["int64(int64)"])
+def vectorised(x):
+    return x + N
+
+def changed(value):
+    global N, pair, rebound
+    change(value)
+    N = config.N = inner.N = table[0] = value
+    pair = 0, value
+    @cuda.jit(device=True)
+    def rebound(x):
+        return x + value
+
+def numbers(kernel):
+    out = np.zeros(9, np.int64)
+    kernel[1, 1](out)
+    return out.tolist()
+
+DECLARED = SIGNATURES
+if not DECLARED:
+    assert numbers(kernel) == [4] * 9
+changed(9)
+assert numbers(kernel) == [4] * 9, numbers(kernel)
+other, _ = make(9)  # the device functions are compiled for these types: two of them keep theirs
+expected = [9, 9, 9, 9, 4, 4, 9, 9, 9]
+late = cuda.jit(other.py_func)
+assert numbers(late) == expected, numbers(late)
+assert vectorised(np.array([0]))[0] == 4
+changed(5)
+assert numbers(late) == expected, numbers(late)
+assert numbers(kernel) == [4] * 9, numbers(kernel)
+"""
+
+
+@pytest.mark.parametrize("typed", ["--typed", "--no-typed"])
+@pytest.mark.parametrize(
+    "signatures", ["None", "'void(int64[:])'", "['void(int64[:])', 'void(float32[:])']"]
+)
+def test_what_is_compiled_into_a_kernel_stays(folder, signatures: str, typed: str) -> None:
+    """Of a declared kernel at its declaration, else at its first launch; the same of device
+    functions."""
+    text = COMPILED.replace("SIGNATURES", signatures)
+    (folder / "program.py").write_text(text)
+    done = command("run", typed, "program.py")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(("arguments", "status", "lines", "refused"), RUNS)
 def test_a_program_runs_as_it_is(folder, arguments, status, lines, refused) -> None:
     (folder / "program.py").write_text(PROGRAM)

@@ -138,11 +138,9 @@ def _show(error: Exception, report: Report) -> None:
     own = [s for s in steps if not s.tb_frame.f_code.co_filename.startswith("<frozen ")]
     first = next((s for s in own if s.tb_frame.f_globals.get("__name__") == "__main__"), None)
     if not isinstance(error, SimulationError):
-        shown = traceback.TracebackException.from_exception(error.with_traceback(first))
-        shown.stack = traceback.StackSummary.from_list(
-            [step for step in shown.stack if not _is_the_simulators(step.filename)]
-        )
-        print(visible("".join(shown.format())), end="", file=sys.stderr)
+        if isinstance(error.__context__, SimulationError):  # the report has it
+            error.__context__ = None
+        _print_traceback(error.with_traceback(first))
         return
     known = {(finding.kind, finding.file, finding.line) for finding in report.findings}
     own_findings = {(finding.kind, finding.file, finding.line) for finding in error.findings}
@@ -153,6 +151,17 @@ def _show(error: Exception, report: Report) -> None:
             where = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
     at = "" if isinstance(error, RefusedName) else " at its launch"
     say(f"the program ended{at} in {where}")
+
+
+def _print_traceback(error: BaseException) -> None:
+    """Print Python's traceback, and those of the errors before it, without the simulator's steps."""
+    told = shown = traceback.TracebackException.from_exception(error)
+    while shown is not None:
+        shown.stack = traceback.StackSummary.from_list(
+            [step for step in shown.stack if not _is_the_simulators(step.filename)]
+        )
+        shown = shown.__cause__ or shown.__context__
+    print(visible("".join(told.format())), end="", file=sys.stderr)
 
 
 def _is_the_simulators(file: str) -> bool:

@@ -53,7 +53,7 @@ from convlab.simulation.not_simulated import (
     refused_value,
 )
 from convlab.simulation.numbas_types import check_kernel
-from convlab.simulation.python_body import Unknown
+from convlab.simulation.python_body import Unknown, keep_declared
 from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.signatures import declared
 from convlab.simulation.streams import DEFAULT, Event, Stream, Streams
@@ -118,6 +118,9 @@ def _jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
         made.declared = signatures
         if not device:
             check_types(function, signatures or ())
+        if signatures is not None:
+            owner = function if device else made
+            keep_declared(owner, function, [arguments for arguments, _ in signatures])
         return made
 
     signatures = declared(func_or_sig)
@@ -154,6 +157,7 @@ def _core_of_ufunc(self: Any, signature: Any) -> Any:
         compiled = numba.njit(self.pyfunc)
         compiled.compile(tuple(numba.from_dtype(np.dtype(str(kind))) for kind in signature.args))
         returns = compiled.nopython_signatures[0].return_type
+    keep_declared(self.pyfunc, self.pyfunc, [])  # compiled here for the signature
     return _jit(self.pyfunc, device=True), returns
 
 

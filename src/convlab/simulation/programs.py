@@ -52,7 +52,7 @@ from convlab.simulation.not_simulated import (
 )
 from convlab.simulation.orders import USUAL, Order, run_in_orders
 from convlab.simulation.pinned import plain
-from convlab.simulation.python_body import recompile
+from convlab.simulation.python_body import keep_compiled, recompile
 from convlab.simulation.report import Report
 from convlab.simulation.signatures import as_declared, declared
 from convlab.simulation.simulated_launch import SimulatedLaunch
@@ -303,7 +303,10 @@ def _forall(kernel: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: 
 
 def _compile(kernel: Any, sig: Any) -> Any:
     """``kernel.compile(signature)``: what Numba refuses of it is refused here."""
-    check_types(kernel.py_func, declared(sig) or ())
+    signatures = declared(sig) or []
+    check_types(kernel.py_func, signatures)
+    for arguments, _ in signatures:
+        keep_compiled(kernel, arguments)
     return kernel.overloads[sig]
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from itertools import pairwise
 from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -32,10 +32,18 @@ from numba.cuda.typing.typeof import typeof
 from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
 from convlab.simulation.access_log import Loops
+from convlab.simulation.compiled_values import (
+    Values,
+    attribute,
+    forget,
+    kept,
+    values_declared,
+    values_of,
+)
 from convlab.simulation.findings import NotSimulated
 from convlab.simulation.greenlets import numbered
-from convlab.simulation.inference import Typed, infer
-from convlab.simulation.refusals import Untyped
+from convlab.simulation.inference import WIDEST, Typed, infer
+from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.registers import GLOBALS
 from convlab.simulation.scalars import by_zero
 from convlab.simulation.signatures import casting
@@ -48,7 +56,6 @@ _STUBS = tuple(
 )
 _MODULES = {f"numba.cuda.{name}": name for name in ("bf16", "cg", "fp16", "libdevice")}
 _MODULES["numba.cuda._internal.cuda_bf16"] = "bf16"
-_CONSTANT = (int, float, complex, str, tuple, np.generic, np.ndarray)
 _ALWAYS = {"__builtins__", "__name__"}  # what globals have of themselves
 Meaning = Callable[[Any], Any]
 
@@ -60,6 +67,14 @@ def python_body(kernel: Any, fake_cuda: Any) -> Callable[..., Any]:
     return Copier(fake_cuda, _numpy_numbers).copy(kernel.py_func)
 
 
+class Reads(NamedTuple):
+    """What a function reads from outside: the names of attributes in it, of which it may ask a
+    module, and the values that it is compiled with."""
+
+    attributes: set[str]
+    values: Values
+
+
 class Copier:
     """Copies functions for one simulated ``cuda``, each once, each with code of its own: two device
     functions from one factory are two, as they are to a GPU's compiler.
@@ -67,8 +82,9 @@ class Copier:
     ``meaning(value)`` says what any other global stands for, None where for itself. ``builtins``
     are names that get another meaning than Python's. ``emulation(value)`` is what stands for an
     intrinsic, None for anything else. ``loops`` hears of loops and calls, ``endless`` is what
-    ``while`` loops run through. Constants are those of the first launch of ``kernel``, if it is
-    given. ``used`` are the names of ``cuda`` that functions imported by themselves.
+    ``while`` loops run through. What functions read from outside are the ``compiled_values`` of
+    ``kernel`` and of the device functions that it calls, if it is given. ``used`` are the names of
+    ``cuda`` that functions imported by themselves.
     """
 
     def __init__(
@@ -85,10 +101,10 @@ class Copier:
         self._builtins, self._loops, self._endless = dict(builtins or {}), loops, endless
         if loops is not None:
             self._builtins["range"] = loops.range
-        self._constants = {} if kernel is None else _constants.setdefault(kernel, {})
+        self._kernel = kernel
         self.used: set[str] = set()
         self._copies: dict[Any, FunctionType] = {}
-        self._modules: dict[int, ModuleType] = {}
+        self._modules: dict[tuple[int, int], ModuleType] = {}
 
     def copy(
         self, function: FunctionType, types: Types | None = None, bits: Bits = ()
@@ -99,6 +115,10 @@ class Copier:
         key = function, types, bits
         if key in self._copies:
             return self._copies[key]
+        values: Values = {}
+        if self._kernel is not None:
+            values = values_of(function if self._copies else self._kernel, types)
+        reads = Reads(names_used(function.__code__), values)
         # Not all of them: they would live as long as the copy.
         globals_ = {name: function.__globals__[name] for name in _ALWAYS & {*function.__globals__}}
         originals = function.__closure__ or ()
@@ -116,45 +136,30 @@ class Copier:
                 called = casting(called, [typed.calls.declared])
             loops = self._loops
             globals_[f"{CALLED}{number}"] = called if loops is None else loops.call(called)
-        attributes = names_used(code)
         for name in _global_names(code):
             if name in function.__globals__:
-                value = self._compiled_in(function, types, name, function.__globals__[name])
+                value = kept(values, name, function.__globals__[name])
                 known = name in ENGINE_CONSTANTS and value is getattr(device, name)
                 constant = ENGINE_CONSTANTS[name] if known else None
-                globals_[name] = constant or self.replaced(value, attributes)
+                globals_[name] = constant or self.replaced(value, reads)
             elif name in self._builtins:
                 globals_[name] = self._builtins[name]
         names = function.__code__.co_freevars
         for name, cell, original in zip(names, cells, originals, strict=True):
             try:
-                value = self._compiled_in(function, types, name, original.cell_contents)
+                value = kept(values, name, original.cell_contents)
             except ValueError:  # a variable that has no value yet
                 continue
-            cell.cell_contents = self.replaced(value, attributes)
+            cell.cell_contents = self.replaced(value, reads)
         return copy
-
-    def _compiled_in(
-        self, function: FunctionType, types: Types | None, name: str, value: Any
-    ) -> Any:
-        """The value of a global or closure variable at the kernel's first launch with arguments of
-        these types: Numba compiles numbers, arrays and so on into the kernel, which does not see
-        later changes."""
-        if not isinstance(value, _CONSTANT) or hasattr(value, "__cuda_array_interface__"):
-            return value
-        key = id(function), types, name
-        if key not in self._constants:
-            self._constants[key] = value.copy() if isinstance(value, np.ndarray) else value
-        return self._constants[key]
 
     def codes(self) -> Iterator[CodeType]:
         """The code of every function copied so far."""
         for copy in self._copies.values():
             yield from _nested(copy.__code__)
 
-    def replaced(self, value: Any, attributes: Iterable[str] = ()) -> Any:
-        """The replacement for the value of a global, a closure variable or a module's attribute.
-        ``attributes`` are what the function may ask of it: what it calls is copied beforehand."""
+    def replaced(self, value: Any, reads: Reads) -> Any:
+        """The replacement for the value of a global, a closure variable or a module's attribute."""
         if value is sys.modules["numba.cuda"]:
             return self.fake_cuda
         if (emulation := self._emulation(value)) is not None:
@@ -173,15 +178,16 @@ class Copier:
             except NotSimulated as error:
                 return Unknown(str(error))
         if type(value) is tuple:
-            return tuple(self.replaced(entry, attributes) for entry in value)
+            return tuple(self.replaced(entry, reads) for entry in value)
         if isinstance(value, ModuleType) and value.__name__ in _MODULES:
             return getattr(self.fake_cuda, _MODULES[value.__name__])
         if isinstance(value, ModuleType):
-            module = self._modules.setdefault(id(value), ModuleType(value.__name__))
-            for name in attributes:
-                if name in vars(value) and name not in vars(module):
-                    setattr(module, name, None)  # a module may refer to itself
-                    setattr(module, name, self.replaced(vars(value)[name], attributes))
+            key = id(value), id(reads.values)
+            module = self._modules.setdefault(key, ModuleType(value.__name__))
+            for name in reads.attributes & {*vars(value)} - {*vars(module)}:
+                setattr(module, name, None)  # a module may refer to itself
+                now = kept(reads.values, attribute(value, name), vars(value)[name])
+                setattr(module, name, self.replaced(now, reads))
             return module
         meant = self._meaning(value)
         if meant is not None:
@@ -305,13 +311,59 @@ def _code_of(function: FunctionType, is_kernel: bool, types: Types | None, bits:
     return codes[key]
 
 
-# Of a kernel, by the function that refers to them, the types of its arguments and their names.
-_constants: WeakKeyDictionary[Any, dict[tuple[int, Any, str], Any]] = WeakKeyDictionary()
+def keep_declared(compiled: Any, function: FunctionType, signatures: Iterable[Types]) -> None:
+    """Keep what a kernel or device function that is declared with these types of arguments is
+    compiled with: it, and the device functions that it calls."""
+    _keep(function, values_declared(compiled))
+    for types in signatures:
+        _keep_called(function, types, set())
+
+
+def _keep_called(function: FunctionType, types: Types, done: set[Any]) -> None:
+    try:
+        expressions = infer(function, types, (WIDEST + 1,) * len(types))
+    except (Refused, Untyped):
+        return
+    for typed in expressions.values():
+        if typed.calls is None:
+            continue
+        called, its_types = typed.calls.function, tuple(typed.signature.args)
+        if (called, its_types) not in done:
+            done.add((called, its_types))
+            _keep(called, values_of(called, its_types))
+            _keep(called, values_of(called, None))  # for launches without types
+            _keep_called(called, its_types, done)
+
+
+def _keep(function: FunctionType, values: Values) -> None:
+    """Keep all that the function reads from outside."""
+    attributes, modules = names_used(function.__code__), []
+    for name, value in _refers_to(function):
+        kept(values, name, value)
+        modules += [value] * isinstance(value, ModuleType)
+    seen: set[int] = set()
+    while modules:
+        module = modules.pop()
+        if id(module) in seen:  # a module may refer to itself
+            continue
+        seen.add(id(module))
+        for name in attributes & {*vars(module)}:
+            value = vars(module)[name]
+            kept(values, attribute(module, name), value)
+            modules += [value] * isinstance(value, ModuleType)
 
 
 def recompile(kernel: Any) -> None:
-    """Let the kernel's next launch see globals as they are then."""
-    _constants.pop(kernel, None)
+    """Let the kernel have globals as they are now, if it is declared, or at its next launch."""
+    forget(kernel)
+    if signatures := getattr(kernel, "declared", None):
+        keep_declared(kernel, kernel.py_func, [arguments for arguments, _ in signatures])
+
+
+def keep_compiled(kernel: Any, types: Types) -> None:
+    """Keep what a kernel is compiled with for arguments of these types."""
+    _keep(kernel.py_func, values_of(kernel, types))
+    _keep_called(kernel.py_func, types, set())
 
 
 def _refers_to(function: FunctionType) -> Iterator[tuple[str, Any]]:

@@ -26,6 +26,7 @@ from convlab.device import emulation_of
 from convlab.simulation.access_log import GLOBAL, AccessLog, Clock, EndlessLoop, Loops, Paths
 from convlab.simulation.arrays import CheckedArray, Record, RecordArray, owner_of, start_of
 from convlab.simulation.asynchronous import AsyncCopies, TensorCores
+from convlab.simulation.compiled_values import alike
 from convlab.simulation.dynamic_memory import DynamicMemory
 from convlab.simulation.findings import (
     IMPOSSIBLE,
@@ -59,6 +60,7 @@ from convlab.simulation.refusals import Refused, Untyped
 from convlab.simulation.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
 from convlab.simulation.scheduler import Scheduler
 from convlab.simulation.shuffles import Shuffles
+from convlab.simulation.signatures import Declared
 from convlab.simulation.simulated_cuda import NoRoom, SimulatedCuda
 from convlab.simulation.sites import (
     Sites,
@@ -161,7 +163,8 @@ class SimulatedLaunch(Clock):
         copier = Copier(*makes)
         self.typed, self.untyped = typed and self.arithmetic is None, ""
         try:
-            types: Any = _types(arguments) if self.typed else (None,)
+            signatures = getattr(kernel, "declared", None) or []
+            types: Any = _types(arguments, signatures) if self.typed else (None,)
             if self.typed:
                 check_kernel(function, types[0])
             self.body = copier.copy(function, *types)
@@ -496,8 +499,11 @@ class SimulatedLaunch(Clock):
         return 0
 
 
-def _types(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Numba's types of the arguments, and of integers how many bits they have at most."""
+def _types(
+    arguments: tuple[Any, ...], signatures: Declared
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Numba's types of the arguments, and of integers how many bits they have at most. Those of a
+    declared signature, if it is of these types, for which the kernel has been compiled."""
     given: list[Any] = [with_arrays(argument) for argument in arguments]
     try:
         types = tuple(
@@ -506,6 +512,9 @@ def _types(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]
         )
     except (ValueError, errors.NumbaError, core_errors.NumbaError) as error:
         raise Untyped(str(error)) from None
+    for takes, _ in signatures:
+        if tuple(map(alike, takes)) == tuple(map(alike, types)):
+            types = takes
     return types, tuple(
         given_bits(int(one).bit_length() if isinstance(kind, numba_types.Integer) else WIDEST)
         for one, kind in zip(given, types, strict=True)

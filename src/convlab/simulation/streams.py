@@ -289,7 +289,7 @@ class Streams:
 
     def _find_of_host(self, operation: _Operation, what: str) -> None:
         """Note what the host does where the program is; at its end, what the operation is."""
-        file, line = _line()
+        file, line = program_line()
         if file == contextlib.__file__:  # the program is over
             file, line = operation.file, operation.line
         other = operation.line, operation.file
