@@ -154,8 +154,9 @@ def _show(error: Exception, report: Report) -> None:
 
 
 def _print_traceback(error: BaseException) -> None:
-    """Print Python's traceback, and those of the errors before it, without the simulator's steps."""
-    told = shown = traceback.TracebackException.from_exception(error)
+    """Print Python's traceback and those of errors before it, without the simulator's steps."""
+    told = traceback.TracebackException.from_exception(error)
+    shown: traceback.TracebackException | None = told
     while shown is not None:
         shown.stack = traceback.StackSummary.from_list(
             [step for step in shown.stack if not _is_the_simulators(step.filename)]
