@@ -3,7 +3,7 @@ computes, and what its type inference refuses is refused."""
 
 from __future__ import annotations
 
-import math  # noqa: F401  for kernels
+import math
 from typing import Any
 
 import numba
@@ -269,6 +269,24 @@ def test_constants_and_lambdas_of_device_functions_and_declared_types() -> None:
             with pytest.raises(error, match=told):
                 cuda.jit("void(float32[:])")(vote)  # as it is compiled on a GPU: before any launch
     assert a[0] == 31
+
+
+def test_imported_names_may_be_variables_around_a_kernel_and_parameters() -> None:
+    """Python compiles ``cuda.grid(1)`` in another way if the module imports ``cuda``."""
+
+    def made(cuda, math):
+        def kernel(np, a):
+            i = cuda.grid(1)
+            if i < a.size:
+                a[i] = math.sqrt(i) + np.sum()
+
+        return kernel
+
+    a = np.zeros(4, np.float32)
+    with simulator() as report:
+        cuda.jit(made(cuda, math))[1, 32](np.ones(2), a)
+    assert report.notes == []
+    np.testing.assert_array_equal(a, np.sqrt(np.arange(4, dtype=np.float32)) + 2)
 
 
 @pytest.mark.parametrize("typed", [True, False])

@@ -32,6 +32,7 @@ from numba.cuda.typing.typeof import typeof
 from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
 from convlab.simulation.access_log import Loops
+from convlab.simulation.advice import advice_for
 from convlab.simulation.compiled_values import (
     Values,
     attribute,
@@ -203,8 +204,8 @@ class Copier:
             return Unknown(f"{module_name}.{name} is not simulated")
         if isinstance(value, FunctionType):
             return Unknown(
-                f"{value.__name__} is a plain function, which no kernel can call: it needs "
-                "@cuda.jit(device=True)"
+                f"{value.__name__} is a plain function, which no kernel can call: "
+                + advice_for(value)
             )
         return value
 
@@ -504,8 +505,9 @@ def _does(code: CodeType) -> tuple[Any, ...]:
 
 
 def _imports(steps: list[dis.Instruction]) -> list[ast.stmt]:
-    """An import of each global of which the code calls no method."""
-    loads = [(one.argval, then) for one, then in pairwise(steps) if one.opname == "LOAD_GLOBAL"]
+    """An import of each name of which the code calls no method. The compiler looks whether the
+    module imports the name, even if it is a parameter or a variable of a function around."""
+    loads = [(name, then) for one, then in pairwise(steps) if (name := _loaded(one))]
     asked = {name for name, then in loads if then.opname in ("LOAD_ATTR", "LOAD_METHOD")}
     methods = {
         name for name, then in loads
@@ -513,6 +515,14 @@ def _imports(steps: list[dis.Instruction]) -> list[ast.stmt]:
         or (then.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and (then.arg or 0) & 1)
     }  # fmt: skip
     return [ast.Import([ast.alias(name)]) for name in sorted(asked - methods)]
+
+
+def _loaded(step: dis.Instruction) -> str:
+    """The variable that an instruction loads, the last one of two; empty if it loads none."""
+    if not step.opname.startswith(("LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_NAME")):
+        return ""
+    name = step.argval[-1] if isinstance(step.argval, tuple) else step.argval
+    return str(name)
 
 
 def _inner(tree: ast.Module, file: str, name: str) -> CodeType | None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import builtins
 import dis
+import inspect
 import math
 import operator
 import re
 import sys
 import traceback
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 from numba.cuda.core import ir
 from numba.cuda.core.ir_utils import get_definition, guard
+
+from convlab.simulation.advice import IMPORT, PRINT, advice_for, advice_for_attribute
 
 _RUN_TIME_SHAPE = re.compile(
     r"Function\(<function (shared|local)\.array.*?>>> array\("
@@ -25,6 +28,7 @@ _NO_FUNCTION = re.compile(
     r"No implementation of function Function\((.*?)\) found for signature:.*?>>> (.*?)(\(.*?)\n",
     re.DOTALL,
 )
+_NO_ATTRIBUTE = re.compile(r"Unknown attribute '(\w+)' of type Module\(<module '([\w.]+)'")
 _BECAUSE = re.compile(r"raised a specific error:\s+NumbaTypeError: (.*)")
 _ABOUT = re.compile(r"\s*(Failed in|- Resolution failure|During: |File \"|\^|$)")
 # LLVM's values, and places in the source, because the message ends with the first place.
@@ -93,7 +97,36 @@ def refusal(error: Exception, function: FunctionType) -> Refused | Untyped:
     own = lines - {first} or {first}
     named = [int(line) for line in re.findall(r"(?:line |\()(\d+)(?:\)|:)", said)]
     line = next((one for one in named if min(own) <= one <= max(own)), min(own))
-    return Refused(_reason(error, said), function, line)
+    reason, advice = _reason(error, said), _advice(said, function)
+    return Refused(f"{reason.rstrip('.')}: {advice}" if advice else reason, function, line)
+
+
+def _advice(said: str, function: FunctionType) -> str:
+    """What to do instead of what the compiler's message names; empty if nothing is known."""
+    if "IMPORT_NAME" in said:
+        code = function.__code__
+        imports = [one.argval for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"]
+        known = (advice_for(ModuleType(name)) for name in imports)
+        return next(filter(None, known), IMPORT)
+    if "print() function" in said or "printing unimplemented" in said:
+        return PRINT
+    try:
+        outside = inspect.getclosurevars(function)
+    except ValueError:  # a closure variable has no value yet
+        return ""
+    values = {**outside.builtins, **outside.globals, **outside.nonlocals}
+    if (untyped := re.search(r"Untyped global name '(\w+)'", said)) is not None:
+        return advice_for(values.get(untyped[1]))
+    if (unknown := _NO_ATTRIBUTE.search(said)) is not None:
+        module = sys.modules.get(unknown[2])
+        if module is None:
+            module = next((one for one in values.values() if _is_module(one, unknown[2])), None)
+        return "" if module is None else advice_for_attribute(module, unknown[1])
+    return ""
+
+
+def _is_module(value: object, name: str) -> bool:
+    return isinstance(value, ModuleType) and value.__name__ == name
 
 
 def _reason(error: Exception, said: str) -> str:
