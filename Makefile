@@ -62,7 +62,7 @@ gate: $(VENV)/.test ## compile every stage for a GPU, which need not be here, an
 	@$(BIN)/python -m pytest -n auto --dist worksteal -m gate $$(grep -lw pytest.mark.gate tests/test_*.py) $(ARGS)
 
 sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four tools
-	@$(BIN)/python -m convlab.bench.sanitizers $(ARGS)
+	@$(BIN)/python -m convlab.measuring.sanitizers $(ARGS)
 
 results: $(VENV)/.ladder ## the picture and tables of the documentation, from docs/results/*.json
 	@$(BIN)/python docs/site/results_pages.py $(ARGS)

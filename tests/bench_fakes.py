@@ -15,12 +15,12 @@ from unittest.mock import Mock
 
 import numpy as np
 
-from convlab.bench import pool
-from convlab.bench.baselines import System, Unsupported
-from convlab.bench.harness import serve
-from convlab.convolution import reference
-from convlab.problem import ConvProblem
-from convlab.workloads import paper_layer
+from convlab.measuring import pool
+from convlab.measuring.baselines import System, Unsupported
+from convlab.measuring.harness import serve
+from convlab.problems.problem import ConvProblem
+from convlab.problems.reference import reference
+from convlab.problems.workloads import paper_layer
 
 GIB = 2**30
 # No Machine here: it needs the stages, whose import a process of fakes need not wait for.
@@ -117,7 +117,7 @@ SPOILED: dict[str, Any] = {
     "hang": lambda output, run: time.sleep(600),
     "sticky": Mock(side_effect=RuntimeError("CUDA driver: CUDA_ERROR_ILLEGAL_ADDRESS")),
     "oom": Mock(side_effect=OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")),
-    "oom_host": Mock(side_effect=MemoryError("stage s03's workspace needs 9 GiB")),
+    "oom_host": Mock(side_effect=MemoryError("stage i01's workspace needs 9 GiB")),
     "oom_driver": Mock(side_effect=RuntimeError("CUDA driver: CUDA_ERROR_OUT_OF_MEMORY")),
     "unsupported": Mock(side_effect=Unsupported("CUDNN_STATUS_NOT_SUPPORTED for this filter")),
 } | dict.fromkeys(
@@ -211,13 +211,13 @@ def system(name, /, **changed):
 
 def pretend_gpu(monkeypatch, backend):
     """A GPU that is idle; workers are threads with that backend, layers are small."""
-    from convlab.bench import gpu_backend
+    from convlab.measuring import gpu_backend
 
-    monkeypatch.setattr("convlab.engines.unavailable", lambda name: None)
-    monkeypatch.setattr("convlab.engines._made", {"gpu": object()})
+    monkeypatch.setattr("convlab.running.engines.unavailable", lambda name: None)
+    monkeypatch.setattr("convlab.running.engines._made", {"gpu": object()})
     monkeypatch.setattr(pool, "BACKEND", backend)
     monkeypatch.setattr(pool, "Worker", InThread)
-    monkeypatch.setattr("convlab.bench.cases.paper_layer", small_layer)
+    monkeypatch.setattr("convlab.measuring.cases.paper_layer", small_layer)
     monkeypatch.setattr(gpu_backend, "current_gpu", lambda: "GPU-1")
     monkeypatch.setattr(gpu_backend, "look", lambda gpu: gpu_backend.Look())
     monkeypatch.setattr(gpu_backend, "processes", lambda gpu: ())

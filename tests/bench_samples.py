@@ -5,24 +5,24 @@ from __future__ import annotations
 
 from bench_fakes import ENVIRONMENT
 
-from convlab.bench.baselines import System
-from convlab.bench.cases import Case, row_of
-from convlab.bench.harness import Outcome
-from convlab.bench.results import Results, tensor_bytes
-from convlab.bench.roofline import Machine
-from convlab.bench.systems import STAGE_FAMILY
-from convlab.workloads import LAYER_NAMES, paper_layer
+from convlab.measuring.baselines import System
+from convlab.measuring.cases import Case, row_of
+from convlab.measuring.harness import Outcome
+from convlab.measuring.results import Results, tensor_bytes
+from convlab.measuring.roofline import Machine
+from convlab.measuring.systems import STAGE_FAMILY
+from convlab.problems.workloads import LAYER_NAMES, paper_layer
 
 H200_LIKE = Machine(
     "a GPU that was made up", 66.9e12, 535e12, 4.9e12, 60 * 2**20, 132, 51.2, 4.2e12
 )
 # Name, kind, family, method, precision, its speed in TFLOP/s, and MiB of workspace.
 SYSTEMS = (
-    ("s01_direct", "stage", STAGE_FAMILY, "direct", "fp32", 4.1, 0),
-    ("s03_im2col_blas", "stage", STAGE_FAMILY, "gemm", "fp32", 19.0, 900),
-    ("s07_microkernel", "stage", STAGE_FAMILY, "gemm", "fp32", 13.0, 0),
-    ("s09_double_buffer", "stage", STAGE_FAMILY, "gemm", "fp32", 25.0, 0),
-    ("s11_im2win_full", "stage", STAGE_FAMILY, "gemm", "fp32", 30.0, 250),
+    ("m01_direct", "stage", STAGE_FAMILY, "direct", "fp32", 4.1, 0),
+    ("i04_im2col_blas", "stage", STAGE_FAMILY, "gemm", "fp32", 19.0, 900),
+    ("m05_microkernel", "stage", STAGE_FAMILY, "gemm", "fp32", 13.0, 0),
+    ("m08_double_buffer", "stage", STAGE_FAMILY, "gemm", "fp32", 25.0, 0),
+    ("m11_warp_tiling", "stage", STAGE_FAMILY, "gemm", "fp32", 30.0, 250),
     ("torch_fp32", "baseline", "pytorch", "any", "fp32", 38.0, None),
     ("torch_tf32", "baseline", "pytorch", "any", "tf32", 100.0, None),
     ("cudnn_implicit_precomp_gemm", "baseline", "cudnn", "gemm", "fp32", 36.0, 1),

@@ -17,13 +17,14 @@ from hypothesis import HealthCheck, settings
 from numba.cuda.core import config
 from strategies import Tensors
 
-from convlab import Stage, Tile, plans
-from convlab.engines import Engine, choose
-from convlab.engines.compiler import MLIR, NAMES, VARIABLE
-from convlab.oracle import CheckResult, Oracle
-from convlab.plans import Plan
-from convlab.problem import ConvProblem
-from convlab.stages import allowances
+from convlab import Stage, Tile
+from convlab.ladder import allowances
+from convlab.problems.oracle import CheckResult, Oracle
+from convlab.problems.problem import ConvProblem
+from convlab.running import plans
+from convlab.running.engines import Engine, choose
+from convlab.running.engines.compiler import MLIR, NAMES, VARIABLE
+from convlab.running.plans import Plan
 
 # jsonschema, which nbformat imports, checks with it what no notebook has; it takes 1.4 s to import.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]

@@ -29,7 +29,7 @@ TESTS = "numba.cuda.tests.cudapy"
 SECONDS = 60  # of one test, after which it counts as one that hangs
 # Python runs it first in the process of the tests, and in those that tests start.
 HAND_OVER = """
-from convlab.simulation.programs import simulator
+from convlab.simulation.host.programs import simulator
 handed_over = simulator()
 report = handed_over.__enter__()
 """
@@ -119,7 +119,7 @@ def reason(outcome: str) -> str:
     findings = [line for line in outcome.splitlines() if re.match(r"- [\w ]+, \w+, line", line)]
     errors = [line for line in outcome.splitlines() if re.match(r"[\w.]+(Error|Simulated): ", line)]
     found = "; ".join(findings) or (errors or outcome.splitlines())[-1]
-    return found.removeprefix("convlab.simulation.findings.")
+    return found.removeprefix("convlab.simulation.rules.findings.")
 
 
 def install(folder: str) -> None:

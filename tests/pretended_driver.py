@@ -13,10 +13,10 @@ from cuda.bindings import driver
 from numba.cuda import dispatcher
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
-from convlab.engines import prepacked
-from convlab.engines.compiler import signature
-from convlab.problem import ConvProblem
-from convlab.stages import production_program, stage_named
+from convlab.ladder import production_program, stage_named
+from convlab.problems.problem import ConvProblem
+from convlab.running.engines import prepacked
+from convlab.running.engines.compiler import signature
 
 PROBLEM = ConvProblem(3, 5, 9, 7, 6, (3, 2), stride=(2, 1), padding=1)
 SHAPES = {
@@ -216,8 +216,8 @@ def stage_packed(fake, name):
     return prepared(fake, program, held)[0], program
 
 
-def s01(fake):
-    stage = stage_named("s01")
+def m01(fake):
+    stage = stage_named("m01")
     return prepared(fake, stage.prepare(PROBLEM, None), {})[0]
 
 

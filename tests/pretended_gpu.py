@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from convlab.engines.simulator import Simulator
+from convlab.running.engines.simulator import Simulator
 
 
 class PretendedGpu(Simulator):

@@ -1,7 +1,7 @@
 """Mutants made from each stage's own source, and which of them ``convlab check`` rejects.
 
     PYTHONPATH=src:tests python -m stage_mutants              # all, into docs/results
-    PYTHONPATH=src:tests python -m stage_mutants --only s05 --kind synchronisation
+    PYTHONPATH=src:tests python -m stage_mutants --only m03 --kind synchronisation
     PYTHONPATH=src:tests python -m stage_mutants --sample 60  # of each file
 
 Each run puts its results in the place of older ones of the same mutants.
@@ -30,9 +30,9 @@ from tempfile import TemporaryDirectory
 from test_mutants import imports_of, remade, source_of
 
 from convlab.checking import checker
-from convlab.doctor import environment
-from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Launch, stage_named
+from convlab.ladder import LADDER, Launch, stage_named
+from convlab.measuring.machine import environment
+from convlab.problems.problem import ConvProblem
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "stage_mutants.json"
 REJECTED, TOLD, SURVIVED = "rejected", "told", "survived"
@@ -71,7 +71,7 @@ EQUIVALENT = [
      "one more, which is padding"),
     (r"(there and column < COLUMNS .* => COLUMNS|AHEAD and v \+ 1 < W_f:.* => W_f) -> .* \+ 1$",
      "one more is loaded, and not used"),
-    (r"range\(t.*THREADS.* => THREADS -> N_B$|^s05.* => THREADS -> M_B$",
+    (r"range\(t.*THREADS.* => THREADS -> N_B$|^m03.* => THREADS -> M_B$",
      "loads repeat: THREADS is a multiple of it"),
     (r"range\((DEPTH - 1|AT_FIRST)\):.* => \1 -> \(\1\) \+ 1$",
      "a slice is copied twice, to the same place"),
@@ -313,7 +313,7 @@ def of_row(row: dict) -> Mutant:
 
 
 def line_of(module: str, rows: list[dict]) -> str:
-    """``s05_shared_memory: 80 of 82 rejected, 1 told ...``, and the survivors."""
+    """``m03_shared_memory: 80 of 82 rejected, 1 told ...``, and the survivors."""
     results = [row["result"] for row in rows]
     head = f"{_short(module)}: {len(rows)} mutants"
     head += "".join(f", {results.count(one)} {one}" for one in (REJECTED, TOLD, SURVIVED))

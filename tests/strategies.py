@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from hypothesis import strategies as st
 
-from convlab.oracle import random_tensors
-from convlab.problem import ConvProblem
+from convlab.problems.oracle import random_tensors
+from convlab.problems.problem import ConvProblem
 
 Tensors = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 

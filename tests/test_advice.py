@@ -18,8 +18,8 @@ import pytest
 from kernels.cases import kernel_function
 from numba import cuda
 
-from convlab.simulation.findings import NotSimulated
-from convlab.simulation.programs import simulate
+from convlab.simulation.host.programs import simulate
+from convlab.simulation.rules.findings import NotSimulated
 
 DEBUGGER, PRINTS = r"call breakpoint\(\)", r"call print\(\) with numbers"
 CLOCK, HOST, FILES = "measure on the host", "do this on the host", "give it what they hold as an"

@@ -13,11 +13,13 @@ from pretended_gpu import PretendedGpu
 from test_unfold import side_by_side
 
 import convlab
-from convlab import ConvProblem, EngineUnavailable, Tile, api, arguments, plans
-from convlab.arrays import Placement
-from convlab.engines import unavailable
-from convlab.oracle import check_output, random_tensors
-from convlab.stages import stage_named
+from convlab import ConvProblem, EngineUnavailable, Tile
+from convlab.ladder import stage_named
+from convlab.problems.arrays import Placement
+from convlab.problems.oracle import check_output, random_tensors
+from convlab.running import api, plans
+from convlab.running.engines import unavailable
+from convlab.support import progress
 
 SETTINGS: dict[str, Any] = {"stride": (1, 2), "padding": 1}
 PROBLEM = ConvProblem(2, 3, 5, 4, 6, (2, 3), **SETTINGS)
@@ -35,11 +37,11 @@ def test_conv2d_takes_and_writes_arrays_of_any_memory_order(tensors):
     out = np.full(PROBLEM.output_shape, np.nan, np.float32, order="F")
     given = strided, np.asfortranarray(weight), bias[::-1][::-1]
     before = [array.copy() for array in given]
-    assert convlab.conv2d(*given, **SETTINGS, out=out, stage="s11") is out
+    assert convlab.conv2d(*given, **SETTINGS, out=out, stage="m11") is out
     assert check_output(PROBLEM, out, *tensors).ok
     assert all(np.array_equal(*pair) for pair in zip(before, given, strict=True))
     settings = {"padding": "same", "dilation": 2}
-    result = convlab.conv2d(input, weight, **settings, stage="s07_microkernel")
+    result = convlab.conv2d(input, weight, **settings, stage="m05_microkernel")
     assert isinstance(result, np.ndarray)
     assert check_output(ConvProblem(2, 3, 5, 4, 6, (2, 3), **settings), result, input, weight).ok
 
@@ -50,22 +52,22 @@ def test_a_thousand_groups_are_one_launch():
     ready = convlab.plan(problem)
     assert [step.name for step in ready.program.launches] == ["grouped"]
     assert check_output(problem, convlab.conv2d(*tensors, padding=1, groups=1000), *tensors).ok
-    with pytest.raises(ValueError, match=r"^groups is 1000: it must be 1 for stage s05"):
-        convlab.plan(problem, "s05")
+    with pytest.raises(ValueError, match=r"^groups is 1000: it must be 1 for stage m03"):
+        convlab.plan(problem, "m03")
 
 
 def by_conv2d(engine: str) -> np.ndarray:
-    return convlab.conv2d(*random_tensors(PROBLEM, 11), **SETTINGS, engine=engine, stage="s04")
+    return convlab.conv2d(*random_tensors(PROBLEM, 11), **SETTINGS, engine=engine, stage="m02")
 
 
 def by_plan(engine: str) -> np.ndarray:
-    ready = convlab.plan(PROBLEM, "s04", engine=engine)
+    ready = convlab.plan(PROBLEM, "m02", engine=engine)
     input, weight, bias = random_tensors(PROBLEM, 11)
     return ready(input, weight, ready.engine.empty(PROBLEM.output_shape), bias)
 
 
 def by_plan_for_weight(engine: str) -> np.ndarray:
-    ready = convlab.plan(PROBLEM, "s04", engine=engine)
+    ready = convlab.plan(PROBLEM, "m02", engine=engine)
     input, weight, bias = random_tensors(PROBLEM, 11)
     out = ready.engine.empty(PROBLEM.output_shape)
     return ready.for_weight(weight, bias)(input, out)
@@ -78,7 +80,7 @@ def test_a_long_simulation_says_so_and_can_be_interrupted(
 ):
     monkeypatch.setattr(plans, "PATIENCE_SECONDS", 0)
     ticks = iter(range(0, 1000, 10))
-    monkeypatch.setattr(arguments, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     call(engine)
     first, *others = capsys.readouterr().err.splitlines()
     assert re.fullmatch(
@@ -89,7 +91,7 @@ def test_a_long_simulation_says_so_and_can_be_interrupted(
     def interrupt(line: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(arguments, "say", interrupt)  # how far it is, not how long it takes
+    monkeypatch.setattr(progress, "say", interrupt)  # how far it is, not how long it takes
     with pytest.raises(KeyboardInterrupt):
         call(engine)
     capsys.readouterr()
@@ -102,8 +104,8 @@ def test_a_convolution_of_many_calls_says_once_how_long_all_take(monkeypatch, ca
     """``plan`` computes each group for a stage that has none, and would announce each."""
     monkeypatch.setattr(plans, "PATIENCE_SECONDS", 0)
     ticks = iter(range(1000))
-    monkeypatch.setattr(arguments, "time", SimpleNamespace(monotonic=lambda: next(ticks) * 1e-3))
-    convlab.conv2d(ones(1, 4, 3, 3), ones(4, 1, 3, 3), groups=4, stage="s04", engine="simulator")
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(ticks) * 1e-3))
+    convlab.conv2d(ones(1, 4, 3, 3), ones(4, 1, 3, 3), groups=4, stage="m02", engine="simulator")
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("convlab: 36 multiply-adds on ")
 
@@ -111,7 +113,7 @@ def test_a_convolution_of_many_calls_says_once_how_long_all_take(monkeypatch, ca
 def test_gradients_say_how_long_they_take(monkeypatch, capsys):
     monkeypatch.setattr(plans, "PATIENCE_SECONDS", 0)
     for of in ("input", "weight"):
-        for stage in ("b01", "s05"):
+        for stage in ("g01", "m03"):
             gradient = convlab.Gradient(PROBLEM, of)
             ready = convlab.plan(gradient, stage, engine="simulator")
             shapes = gradient.input_shape, gradient.weight_shape, gradient.output_shape
@@ -123,14 +125,14 @@ def test_a_library_does_not_take_as_long_as_a_simulated_kernel():
     """The product that NumPy computes was counted as a simulated kernel's: minutes, for one."""
     problem = ConvProblem(1, 64, 56, 56, 64, 3, padding=1)
     seconds = [
-        plans.simulated_seconds(problem, stage, None, convlab.plan(PROBLEM, "s01").engine)
-        for stage in map(stage_named, ("s01_direct", "s03_im2col_blas"))
+        plans.simulated_seconds(problem, stage, None, convlab.plan(PROBLEM, "m01").engine)
+        for stage in map(stage_named, ("m01_direct", "i04_im2col_blas"))
     ]
     assert seconds[0] > 40 * seconds[1]
 
 
 def test_plan_writes_out_and_returns_it(engine, tensors):
-    ready = convlab.plan(PROBLEM, stage="s08")
+    ready = convlab.plan(PROBLEM, stage="m06")
     input, weight, bias = (engine.to_device(tensor) for tensor in tensors)
     out = engine.to_device(np.full(PROBLEM.output_shape, np.nan, np.float32))
     assert ready(input, weight, out, bias) is out
@@ -138,7 +140,7 @@ def test_plan_writes_out_and_returns_it(engine, tensors):
     assert ready.workspace_bytes == 4 * sum(
         np.prod(buffer.shape) for buffer in ready.program.buffers
     )
-    assert "s08_vectorized" in repr(ready)
+    assert "m06_vectorized" in repr(ready)
 
 
 def test_plan_takes_a_tile_and_switches():
@@ -146,9 +148,9 @@ def test_plan_takes_a_tile_and_switches():
     ready = convlab.plan(PROBLEM, "ablation", tile, vectorized=False)
     assert ready.tile == tile
     assert ready.switches == {"vectorized": False}
-    assert convlab.plan(PROBLEM, "s05").workspace_bytes == 0
-    with pytest.raises(ValueError, match=r"switch 'prefetch' is not one of s09.*none"):
-        convlab.plan(PROBLEM, "s09", prefetch=False)
+    assert convlab.plan(PROBLEM, "m03").workspace_bytes == 0
+    with pytest.raises(ValueError, match=r"switch 'prefetch' is not one of m08.*none"):
+        convlab.plan(PROBLEM, "m08", prefetch=False)
     with pytest.raises(ValueError, match=r"switch 'fast'.*microkernel, vectorized, prefetch"):
         convlab.plan(PROBLEM, "ablation", fast=True)
 
@@ -195,10 +197,10 @@ BAD_CALLS = {
     "a sum beyond memory": ({"padding": 2**29}, MemoryError, "copying .* needs .* (GiB|bytes)"),
     "stage an array": ({"stage": IMAGE}, TypeError, r"stage is array\(.* must be a name"),
     "engine an array": ({"engine": IMAGE}, TypeError, r"engine is array\(.* must be a name"),
-    "no such stage": ({"stage": "s99"}, ValueError, "stage is 's99'.*s01_direct"),
+    "no such stage": ({"stage": "s99"}, ValueError, "stage is 's99'.*m01_direct"),
     "no such engine": ({"engine": "tpu"}, ValueError, "engine is 'tpu'.*'gpu'"),
-    "tile where none": ({"stage": "s01", "tile": Tile(4, 4, 4)}, ValueError, "s01_direct has no"),
-    "tile unsuited": ({"stage": "s08", "tile": Tile(4, 4, 4)}, ValueError, "M_T and N_T must"),
+    "tile where none": ({"stage": "m01", "tile": Tile(4, 4, 4)}, ValueError, "m01_direct has no"),
+    "tile unsuited": ({"stage": "m06", "tile": Tile(4, 4, 4)}, ValueError, "M_T and N_T must"),
 }
 
 
@@ -279,7 +281,7 @@ def test_device_arrays_are_copied_where_four_numbers_cannot_move(planned, behind
     given = [placed(tensor) for tensor in tensors]
     out = placed(np.zeros((2, 6, *[3] * axes), np.float32))
     function = convlab.conv2d if axes == 2 else convlab.conv3d
-    stage = "s01" if axes == 2 else "auto"
+    stage = "m01" if axes == 2 else "auto"
     assert function(*given, groups=groups, stage=stage, out=out) is out
     assert np.array_equal(out._ary, side_by_side(*tensors, groups))
     for call in planned:

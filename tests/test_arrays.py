@@ -16,9 +16,9 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 import convlab
 from convlab import ConvProblem
-from convlab.arrays import extent
-from convlab.engines import ENGINE_NAMES, unavailable
-from convlab.oracle import check_output, random_tensors
+from convlab.problems.arrays import extent
+from convlab.problems.oracle import check_output, random_tensors
+from convlab.running.engines import ENGINE_NAMES, unavailable
 
 # Else JAX takes three quarters of a GPU's memory in each of several test processes.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -41,7 +41,7 @@ def assert_within_bound(torch: Any, name: str, result: Any, tensors: list[Any], 
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'", "ignore:Casting complex values")
-@pytest.mark.parametrize("stage", ["auto", "s04"])
+@pytest.mark.parametrize("stage", ["auto", "m02"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_pytorchs_own_samples(name, stage):
     torch = pytest.importorskip("torch")

@@ -23,17 +23,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import problems
 
-from convlab.bench import baselines, gpu_backend
-from convlab.bench.baselines import System, Unsupported, array_libraries, compiled, cudnn
-from convlab.bench.bounds import Checked
-from convlab.bench.harness import measure
-from convlab.bench.systems import BASELINES, baseline_named
-from convlab.convolution import reference
-from convlab.installing import how_to_add
-from convlab.oracle import Oracle, random_tensors
-from convlab.problem import ConvProblem
-from convlab.stages import LADDER
-from convlab.workloads import TEACHING
+from convlab.ladder import LADDER
+from convlab.measuring import baselines, gpu_backend
+from convlab.measuring.baselines import System, Unsupported, array_libraries, compiled, cudnn
+from convlab.measuring.bounds import Checked
+from convlab.measuring.harness import measure
+from convlab.measuring.systems import BASELINES, baseline_named
+from convlab.problems.oracle import Oracle, random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.problems.reference import reference
+from convlab.problems.workloads import TEACHING
+from convlab.support.installing import how_to_add
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -81,7 +81,7 @@ def test_names_are_keys_and_the_documentation_has_a_row_for_each():
 def test_importing_baselines_imports_none_of_their_libraries():
     code = (
         "import sys\n"
-        "from convlab.bench import systems\n"
+        "from convlab.measuring import systems\n"
         "print(sorted({'torch', 'cupy', 'unfoldNd', 'cutlass_library'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convlab.bench.baselines import Unsupported
-from convlab.bench.gpu_backend import copy_bytes_per_second, sgemm_tflops
-from convlab.bench.systems import BASELINES
-from convlab.engines import unavailable
-from convlab.oracle import Oracle, random_tensors
-from convlab.problem import ConvProblem
-from convlab.workloads import paper_layer
+from convlab.measuring.baselines import Unsupported
+from convlab.measuring.gpu_backend import copy_bytes_per_second, sgemm_tflops
+from convlab.measuring.systems import BASELINES
+from convlab.problems.oracle import Oracle, random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.problems.workloads import paper_layer
+from convlab.running.engines import unavailable
 
 if (reason := unavailable("gpu")) is not None:
     pytest.skip(f"needs a GPU: {reason}", allow_module_level=True)
@@ -39,7 +39,7 @@ def test_a_baseline_is_right_on_a_stream_and_replayed(baseline, problem):
     from cuda.bindings import driver
     from numba import cuda
 
-    from convlab.timer import captured
+    from convlab.measuring.timer import captured
 
     input, weight, _ = random_tensors(problem, 0, bias=False)
     oracle = Oracle(problem, input, weight)

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from bench_fakes import Fakes
 
-from convlab.bench.baselines import Unsupported, array_libraries
-from convlab.bench.baselines.array_libraries import OnTorch, flags
-from convlab.bench.bounds import Checked
-from convlab.bench.harness import measure
-from convlab.bench.systems import BASELINES, baseline_named
-from convlab.gradient import Gradient
-from convlab.oracle import Oracle, random_tensors
-from convlab.problem import ConvProblem
-from convlab.workloads import TEACHING
+from convlab.measuring.baselines import Unsupported, array_libraries
+from convlab.measuring.baselines.array_libraries import OnTorch, flags
+from convlab.measuring.bounds import Checked
+from convlab.measuring.harness import measure
+from convlab.measuring.systems import BASELINES, baseline_named
+from convlab.problems.gradient import Gradient
+from convlab.problems.oracle import Oracle, random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.problems.workloads import TEACHING
 
 pytestmark = pytest.mark.same_in_cudasim
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convlab.bench.bounds import FP32, RULES, Checked, Checker, bounds_for, limit
-from convlab.convolution import reference
-from convlab.oracle import random_tensors
-from convlab.problem import ConvProblem
-from convlab.stages import allowances, stage_named
-from convlab.workloads import LAYER_NAMES, paper_layer
+from convlab.ladder import allowances, stage_named
+from convlab.measuring.bounds import FP32, RULES, Checked, Checker, bounds_for, limit
+from convlab.problems.oracle import random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.problems.reference import reference
+from convlab.problems.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -101,13 +101,13 @@ def test_an_algorithm_is_right_by_the_rule_of_its_own(checker, tensors, method, 
 
 
 def test_three_products_for_one_are_checked_as_fp32(checker, tensors):
-    s13 = stage_named("s13")
-    assert bounds_for(s13.precision, "gemm") == (FP32,)
-    allowed = allowances(s13, PROBLEM)
-    right = checker.check(in_float32(*tensors), s13.precision, "gemm", allowed)
+    t03 = stage_named("t03")
+    assert bounds_for(t03.precision, "gemm") == (FP32,)
+    allowed = allowances(t03, PROBLEM)
+    right = checker.check(in_float32(*tensors), t03.precision, "gemm", allowed)
     assert (right.ok, right.bound) == (True, FP32)
     rounded = in_float32(*map(in_tf32, tensors))
-    assert not checker.check(rounded, s13.precision, "gemm", allowed).ok
+    assert not checker.check(rounded, t03.precision, "gemm", allowed).ok
 
 
 @pytest.mark.parametrize("rounded", [in_tf32, truncated])

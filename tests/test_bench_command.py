@@ -17,12 +17,12 @@ from bench_fakes import interrupt_at, pretend_gpu, system
 from test_cli import refused
 from typer.testing import CliRunner
 
-from convlab.bench import gpu_backend, systems
-from convlab.bench.pool import WorkerDied
-from convlab.bench.systems import DEFAULT_STAGES, QUICK_STAGES, chosen
-from convlab.cli import app
-from convlab.engines import unavailable
-from convlab.stages import LADDER
+from convlab.commands.cli import app
+from convlab.ladder import LADDER
+from convlab.measuring import gpu_backend, systems
+from convlab.measuring.pool import WorkerDied
+from convlab.measuring.systems import DEFAULT_STAGES, QUICK_STAGES, chosen
+from convlab.running.engines import unavailable
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -106,7 +106,7 @@ def test_a_second_run_measures_only_what_is_missing_unless_again(lab):
 def test_results_of_another_machine_or_code_are_kept_aside(lab, monkeypatch):
     bench(lab, "right", "tf32")
     before = lab.read_text()
-    monkeypatch.setattr("convlab.bench.results.code_fingerprint", lambda: "other code")
+    monkeypatch.setattr("convlab.measuring.results.code_fingerprint", lambda: "other code")
     result = bench(lab, "right")
     (aside,) = [file for file in lab.parent.iterdir() if file != lab]
     assert aside.read_text() == before
@@ -158,13 +158,13 @@ import sys
 from pathlib import Path
 from bench_fakes import system
 from convlab import engines
-from convlab.bench import gpu_backend, pool, systems
+from convlab.measuring import gpu_backend, pool, systems
 engines.unavailable, engines._made = lambda name: None, {"gpu": object()}
 pool.BACKEND, pool.FAST_FOLDER = "bench_fakes:Fakes", Path(sys.argv[1])
 gpu_backend.current_gpu = lambda: None
 gpu_backend.look, gpu_backend.processes = lambda gpu: gpu_backend.Look(), lambda gpu: ()
 systems.chosen = lambda stage, baseline, quick: (system("right"), system("hang"))
-from convlab.cli import app
+from convlab.commands.cli import app
 app(["bench", "--layer", "conv12", "--batch", "1", "--json", sys.argv[2]])
 """
 
@@ -212,7 +212,7 @@ def test_a_time_limit_s_kill_leaves_no_process_and_no_tensors(tmp_path):
 @pytest.mark.parametrize("what", ["Worker", "tempfile.mkdtemp"])
 @pytest.mark.parametrize("error", [OSError(28, "No space"), WorkerDied("its process ended")])
 def test_where_nothing_can_be_measured_there_is_one_line(lab, monkeypatch, what, error):
-    monkeypatch.setattr(f"convlab.bench.pool.{what}", Mock(side_effect=error))
+    monkeypatch.setattr(f"convlab.measuring.pool.{what}", Mock(side_effect=error))
     result = bench(lab)
     assert (result.exit_code, result.stderr) == (2, f"convlab: {error}\n")
 
@@ -259,8 +259,8 @@ def test_which_systems_are_chosen():
     assert {*usual} - {*names(None, None, quick=True)} - {*DEFAULT_STAGES} == slow
     assert names(None, ["none"], quick=True) == [*QUICK_STAGES]
     assert names(["all"], ["all"]) == every
-    two = ["s01_direct", "s11_im2win_full", "torch_fp32"]
-    assert names(["s11", "s01"], ["torch_fp32"]) == two
+    two = ["m01_direct", "m11_warp_tiling", "torch_fp32"]
+    assert names(["m11", "m01"], ["torch_fp32"]) == two
     for asked, said in (
         ((["none"], ["none"]), "nothing to measure"),
         ((["s99"], None), "stage is 's99'"),

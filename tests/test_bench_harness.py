@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from bench_fakes import GIB, MACHINE, SPOILED, Fakes, InThread, small_layer, system
 
-from convlab.bench import cases as all_cases
-from convlab.bench import harness, pool
-from convlab.bench.bounds import Checked, Checker
-from convlab.bench.cases import PASSING, Bench, cases_for, compiled_ahead, estimated_seconds
-from convlab.bench.cases import run as run_cases
-from convlab.bench.pool import Worker, WorkerDied, WorkerPool
-from convlab.bench.results import Row
-from convlab.bench.roofline import Machine
-from convlab.oracle import random_tensors
-from convlab.workloads import LAYER_NAMES, paper_layer
+from convlab.measuring import cases as all_cases
+from convlab.measuring import harness, pool
+from convlab.measuring.bounds import Checked, Checker
+from convlab.measuring.cases import PASSING, Bench, cases_for, compiled_ahead, estimated_seconds
+from convlab.measuring.cases import run as run_cases
+from convlab.measuring.pool import Worker, WorkerDied, WorkerPool
+from convlab.measuring.results import Row
+from convlab.measuring.roofline import Machine
+from convlab.problems.oracle import random_tensors
+from convlab.problems.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -42,7 +42,7 @@ EXPECTED = {
     "hang": ("failed", "gave no answer in 1 seconds"),
     "sticky": ("failed", "raised RuntimeError: CUDA driver: CUDA_ERROR_ILLEGAL_ADDRESS"),
     "oom": ("out of memory", "Tried to allocate 20.00 GiB"),
-    "oom_host": ("out of memory", "stage s03's workspace needs 9 GiB"),
+    "oom_host": ("out of memory", "stage i01's workspace needs 9 GiB"),
     "oom_driver": ("out of memory", "CUDA_ERROR_OUT_OF_MEMORY"),
     "unsupported": ("unsupported", "CUDNN_STATUS_NOT_SUPPORTED for this filter"),
     "absent": ("absent", "its library is not installed"),
@@ -148,7 +148,7 @@ NUMBERS = {"time_ms": 1.0, "time_spread": 1.0, "repeats": 3, "tflops": 1.0}
 )
 def test_no_row_has_a_number_and_a_reason(state, values):
     with pytest.raises(ValueError, match="must"):
-        Row("conv1", 1, "s01", state, **values)
+        Row("conv1", 1, "m01", state, **values)
 
 
 def test_unsteady_measurements_are_tried_again_and_then_given_up():
@@ -332,8 +332,12 @@ def test_what_the_check_has_no_room_for_is_a_row_and_the_next_is_measured(
 @pytest.mark.parametrize(
     ("what", "does", "said"),
     [
-        ("convlab.bench.pool.Worker", {"side_effect": FULL}, "No space left"),
-        ("convlab.bench.cases.Checker", {"side_effect": MemoryError()}, "the host cannot hold "),
+        ("convlab.measuring.pool.Worker", {"side_effect": FULL}, "No space left"),
+        (
+            "convlab.measuring.cases.Checker",
+            {"side_effect": MemoryError()},
+            "the host cannot hold ",
+        ),
         ("os.posix_fallocate", {"side_effect": FULL}, "No space left"),
         ("shutil.disk_usage", {"return_value": Mock(free=10)}, "no room for 0.0 GiB of tensors"),
     ],

@@ -12,9 +12,9 @@ from bench_fakes import ENVIRONMENT
 from bench_samples import sample, system
 
 import convlab
-from convlab.bench import results as module
-from convlab.bench.analysis import agreement
-from convlab.bench.results import STATES, Results, code_fingerprint, identity, open_results
+from convlab.measuring import results as module
+from convlab.measuring.analysis import agreement
+from convlab.measuring.results import STATES, Results, code_fingerprint, identity, open_results
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -51,11 +51,11 @@ A_SYSTEM = dict.fromkeys(("name", "title", "kind", "family", "precision", "metho
         ({"identity": None}, "its identity is None"),
         ({"rows": {}}, "its rows is {}: it must be a list"),
         ({"rows": [{"layer": "conv1"}]}, r"its rows\[0\] has no batch"),
-        ({"systems": []}, "there is a row of 's01_direct', which is no system of it"),
+        ({"systems": []}, "there is a row of 'm01_direct', which is no system of it"),
         ({"systems": [1]}, r"its systems\[0\] is 1: it must be an object"),
         ({"commands": "convlab bench"}, "its commands is 'convlab bench': it must be a list"),
         ({"finished": 1}, "its finished is 1"),
-        ({"missing": [["conv13", 1, "s01_direct"]]}, "layer is 'conv13'"),
+        ({"missing": [["conv13", 1, "m01_direct"]]}, "layer is 'conv13'"),
         ({"missing": [1]}, r"its missing\[0\] is 1: it must be a list"),
         *(
             (
@@ -167,7 +167,7 @@ def test_systems_and_layers_are_in_their_order_whoever_asked_first():
     for name in ("systems", "rows"):
         setattr(results, name, dict(reversed(getattr(results, name).items())))
     assert results.names("stage") == sample(layers=["conv12"]).names("stage")
-    assert results.names("stage")[0] == "s01_direct"
+    assert results.names("stage")[0] == "m01_direct"
     layers = [layer["layer"] for layer in results.as_json()["layers"]]
     assert layers == [f"conv{number}" for number in range(1, 13)]
 
@@ -190,7 +190,7 @@ def test_the_fingerprint_is_of_the_source_that_times_depend_on(tmp_path):
     (tmp_path / "stages").mkdir()
     found = []
     for kernel, table in (("a = 1", "c = 1"), ("a = 1", "c = 2"), ("a = 2", "c = 2")):
-        (tmp_path / "stages/s01.py").write_text(kernel)
+        (tmp_path / "stages/m01.py").write_text(kernel)
         (tmp_path / "plans.py").write_text("b = 1")
         (tmp_path / "tables.py").write_text(table)
         found.append(code_fingerprint(tmp_path, ("stages", "plans.py")))
@@ -200,9 +200,9 @@ def test_the_fingerprint_is_of_the_source_that_times_depend_on(tmp_path):
 
 def test_agreement_is_the_median_over_layers_of_each_system():
     one, other = sample(), sample(slower=1.03)
-    worse = other.rows["conv4", 128, "s01_direct"]
+    worse = other.rows["conv4", 128, "m01_direct"]
     other.rows[worse.key] = replace(worse, time_ms=2 * worse.time_ms)
     found = {name: numbers for name, *numbers in agreement(one, other)}
-    assert found["s01_direct"] == pytest.approx([12, 3.0, 106.0])
+    assert found["m01_direct"] == pytest.approx([12, 3.0, 106.0])
     assert found["cudnn_fft"][0] == 8
     assert "cupy_fp32" not in found

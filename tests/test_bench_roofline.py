@@ -8,10 +8,10 @@ import bench_samples
 import pytest
 from bench_samples import H200_LIKE
 
-from convlab.bench.cases import Case, row_of
-from convlab.bench.harness import Outcome
-from convlab.bench.roofline import Machine, floor_seconds, least_flops, too_fast
-from convlab.workloads import LAYER_NAMES, paper_layer
+from convlab.measuring.cases import Case, row_of
+from convlab.measuring.harness import Outcome
+from convlab.measuring.roofline import Machine, floor_seconds, least_flops, too_fast
+from convlab.problems.workloads import LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 

@@ -17,10 +17,9 @@ from numba.cuda.core import config
 if config.ENABLE_CUDASIM:  # it has no streams to time on
     pytest.skip("Numba runs as its CUDA simulator", allow_module_level=True)
 
-from convlab import timer
-from convlab.bench import gpu_backend
-from convlab.bench.gpu_backend import GpuBackend, Look, why_busy
-from convlab.timer import AT_MOST_MS, MOST_REPEATS, REPEATS, enough, measure_host, warm_up
+from convlab.measuring import gpu_backend, timer
+from convlab.measuring.gpu_backend import GpuBackend, Look, why_busy
+from convlab.measuring.timer import AT_MOST_MS, MOST_REPEATS, REPEATS, enough, measure_host, warm_up
 
 pytestmark = pytest.mark.same_in_cudasim
 

@@ -16,16 +16,17 @@ from typer.testing import CliRunner
 
 import convlab
 from convlab.checking import checker, launches
-from convlab.cli import app
-from convlab.stages import LADDER, Program, s04_implicit_gemm, stage_named
+from convlab.commands.cli import app
+from convlab.ladder import LADDER, Program, stage_named
+from convlab.ladder.main import m02_implicit_gemm
 
 pytestmark = pytest.mark.same_in_cudasim
 
 FEW = ("everything at once", checker.SPOILED, checker.SEVERAL)
-QUICK = ("s01", "s05")  # test_mutants.py has all
+QUICK = ("m01", "m03")  # test_mutants.py has all
 # Of each kind one: with a field, with layout transforms, split sums, tensor cores, warpgroups.
-KINDS = ("s02_cin", "s11", "s12", "s13", "s14")
-UNNAMED = ("s02_cin", "s11")  # whose make_kernel does not fit, so that prepare is taken
+KINDS = ("c02_receptive_field", "m11", "m15", "t03", "t05")
+UNNAMED = ("c02_receptive_field", "m11")  # whose make_kernel does not fit, so that prepare is taken
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +48,8 @@ def tried(monkeypatch, *names):
 
 
 def source_of(name: str) -> str:
-    module = stage_named(name).module.rsplit(".", 1)[1]
-    folder = Path(convlab.__file__).parent / "stages"
+    _, *folders, module = stage_named(name).module.split(".")
+    folder = Path(convlab.__file__).parent.joinpath(*folders)
     return (folder / f"{module}.py").read_text(encoding="utf-8")
 
 
@@ -90,7 +91,7 @@ def test_the_stages_themselves_are_as_good_as_they_are(few_problems, tmp_path, s
     assert lines[at + 1].startswith(" " * 10)  # below the text, not below its mark
 
 
-@pytest.mark.parametrize("name", ["s05", "s08b", "s09"])
+@pytest.mark.parametrize("name", ["m03", "m07", "m08"])
 def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_path, name):
     """Within one warp both do the same, so the tiny tiles alone do not show it."""
     found = convlab.check(changed(tmp_path, name, ("cuda.syncthreads()", "cuda.syncwarp()")), name)
@@ -101,16 +102,16 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
 @pytest.mark.parametrize(
     ("where", "name", "old", "new"),
     [
-        (checker.RELU, "s11e", "tile, relu=relu, row_of", "tile, relu=False, row_of"),
-        (checker.PARTS[0], "s02_cout", "range(0, H_f, U)", "range(0, W_f, U)"),
-        (checker.PARTS[1], "s02_cout", "range(0, W_f, V)", "range(0, H_f, V)"),
-        (launches.TALL, "s12", "if slice_ + 1 < end:", "if slice_ + 2 < end:"),
-        (checker.SEVERAL, "s05", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * K_B"),
-        (checker.SEVERAL, "s08", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * N_B"),
-        (checker.SEVERAL, "s11", "int64(m0) * K_P", "int64(m0) * K_B"),
-        (launches.DEEP, "s10b", "(t + f * THREADS) % K_4", "(t + f * N_B) % K_4"),
-        (launches.DEEP, "s13", "k * (2 * M_B)", "k * (2 * N_B)"),
-        (launches.SPLIT, "s12", "SHARE, SLICES)", "SHARE, DEPTH)"),
+        (checker.RELU, "m14", "tile, relu=relu, row_of", "tile, relu=False, row_of"),
+        (checker.PARTS[0], "c03_output_channels", "range(0, H_f, U)", "range(0, W_f, U)"),
+        (checker.PARTS[1], "c03_output_channels", "range(0, W_f, V)", "range(0, H_f, V)"),
+        (launches.TALL, "m15", "if slice_ + 1 < end:", "if slice_ + 2 < end:"),
+        (checker.SEVERAL, "m03", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * K_B"),
+        (checker.SEVERAL, "m06", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * N_B"),
+        (checker.SEVERAL, "m11", "int64(m0) * K_P", "int64(m0) * K_B"),
+        (launches.DEEP, "m10", "(t + f * THREADS) % K_4", "(t + f * N_B) % K_4"),
+        (launches.DEEP, "t03", "k * (2 * M_B)", "k * (2 * N_B)"),
+        (launches.SPLIT, "m15", "SHARE, SLICES)", "SHARE, DEPTH)"),
     ],
 )
 def test_what_ordinary_launches_hide_is_launched_too(monkeypatch, tmp_path, where, name, old, new):
@@ -123,9 +124,9 @@ def test_what_ordinary_launches_hide_is_launched_too(monkeypatch, tmp_path, wher
 def test_options_are_tried_only_where_the_kernel_has_them_too(monkeypatch):
     names = ("everything at once", checker.RELU, launches.SPLIT)
     tried(monkeypatch, *names)
-    own = stage_named("s12").prepare
-    alone = convlab.check(lambda problem, tile: own(problem, tile), "s12")
-    both = convlab.check(own, "s12")
+    own = stage_named("m15").prepare
+    alone = convlab.check(lambda problem, tile: own(problem, tile), "m15")
+    both = convlab.check(own, "m15")
     assert alone.ok
     assert both.ok
     assert [answer.name for answer in alone.answers] == [names[0], checker.COUNTED]
@@ -146,22 +147,22 @@ def test_a_checked_launch_has_several_warps_and_blocks(stage):
 
 
 def test_a_right_kernel_that_asks_for_more_is_right_and_told_so(few_problems, tmp_path):
-    found = convlab.check(lambda problem, tile: s04_implicit_gemm.make_kernel(problem), "s05")
-    assert not found.ok  # s04 is launched with threads along y, s05 along x alone
+    found = convlab.check(lambda problem, tile: m02_implicit_gemm.make_kernel(problem), "m03")
+    assert not found.ok  # m02 is launched with threads along y, m03 along x alone
     pixel = "input[i, r, i_h, i_w]"
     twice = (f"pixel = {pixel}", f"pixel = max({pixel}, {pixel})")
-    found = convlab.check(changed(tmp_path, "s01", twice), "s01")
+    found = convlab.check(changed(tmp_path, "m01", twice), "m01")
     assert found.ok
     assert not found.as_good
     (more,) = [count for count in found.counts if count.unit == "requests to global memory"]
     assert more.times > 1.4
-    assert found.conclusion == "Right. It asks more of memory than s01_direct, though."
+    assert found.conclusion == "Right. It asks more of memory than m01_direct, though."
     order = "u = e % H_f\n        k = e // H_f % W_w"  # neighbours in the windows
     swapped = "k = e % W_w\n        u = e // W_w % H_f"  # neighbours in the input
-    found = convlab.check(changed(tmp_path, "s10", (order, swapped)), "s10")
+    found = convlab.check(changed(tmp_path, "m09", (order, swapped)), "m09")
     assert "asks more of memory" in found.conclusion
     assert any(count.unit == "transforms: sectors stored" for count in found.counts if not count.ok)
-    found = convlab.check(lambda problem, tile: s04_implicit_gemm.prepare(problem), "s05")
+    found = convlab.check(lambda problem, tile: m02_implicit_gemm.prepare(problem), "m03")
     counts = {count.unit: count for count in found.counts}
     assert found.ok
     assert counts["requests to global memory"].times > 5  # what shared memory saves
@@ -171,7 +172,7 @@ def test_a_right_kernel_that_asks_for_more_is_right_and_told_so(few_problems, tm
 def test_what_goes_wrong_only_where_it_is_counted_is_told(few_problems, tmp_path):
     barrier = "cuda.syncthreads()  # nobody computes"
     at_most = f"if N < {checker.workloads.MODEL.N}:\n                {barrier}"
-    found = convlab.check(changed(tmp_path, "s05", (barrier, at_most)), "s05")
+    found = convlab.check(changed(tmp_path, "m03", (barrier, at_most)), "m03")
     assert {finding.kind for finding in found.findings} == {"shared race"}
     assert found.answers[-1].name == checker.COUNTED
     assert not found.counts
@@ -186,24 +187,24 @@ def test_a_kernel_that_needs_fewer_barriers_is_told_so(few_problems, tmp_path):
         ("S_F[ty, k] * S_I[k, tx]", "S_F[k0 // K_B % 2, ty, k] * S_I[k0 // K_B % 2, k, tx]"),
         ("            cuda.syncthreads()  # nobody fetches", "            #"),
     ]
-    found = convlab.check(changed(tmp_path, "s05", *pairs), "s05")
+    found = convlab.check(changed(tmp_path, "m03", *pairs), "m03")
     assert found.as_good
-    assert found.conclusion.endswith("It has fewer barriers than s05_shared_memory.")
+    assert found.conclusion.endswith("It has fewer barriers than m03_shared_memory.")
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "loop"),
     [
-        ("s01", "total = float32(0)", "total = float32(0)\n        while i >= 0:\n            pass",
+        ("m01", "total = float32(0)", "total = float32(0)\n        while i >= 0:\n            pass",
          "while i >= 0:"),
         # The loop at fault is the outer one, and its threads take turns in it.
-        ("s05", "            cuda.syncthreads()  # nobody fetches",
+        ("m03", "            cuda.syncthreads()  # nobody fetches",
          "            while True:\n                for _ in range(9):\n"
          "                    cuda.syncthreads()  #", "while True:"),
-        ("s01", "total = float32(0)",
+        ("m01", "total = float32(0)",
          "for i in range(10**9):\n            total = float32(0)", "for i in range(10**9):"),
         # Endless only where it is counted.
-        ("s01", "total = float32(0)",
+        ("m01", "total = float32(0)",
          "total = float32(0)\n        while H_o == W_o == 8:\n            total = float32(0)",
          "while H_o == W_o == 8:"),
     ],
@@ -219,13 +220,13 @@ def test_an_endless_loop_ends_and_is_named(few_problems, tmp_path, name, old, ne
 
 def test_a_loop_too_many_is_not_called_endless(few_problems, tmp_path):
     many = "total = float32(0)\n        for _ in range(2_000):\n            total = float32(0)"
-    found = convlab.check(changed(tmp_path, "s01", ("total = float32(0)", many)), "s01")
-    assert "iterations, those of s01_direct" in found.answers[-1].error
+    found = convlab.check(changed(tmp_path, "m01", ("total = float32(0)", many)), "m01")
+    assert "iterations, those of m01_direct" in found.answers[-1].error
 
 
 def test_without_an_output_no_answer_is_called_right_or_wrong(few_problems, tmp_path):
     out = "pixel = input[i, r, i_h, i_w]", "pixel = input[i, r + C_i, i_h, i_w]"
-    found = convlab.check(changed(tmp_path, "s01", out), "s01")
+    found = convlab.check(changed(tmp_path, "m01", out), "m01")
     assert all(answer.check is None for answer in found.wrong)
     assert "it does not run to its end on 2 of 2 problems, so there is no answer" in str(found)
     assert "wrong on" not in found.conclusion
@@ -246,7 +247,7 @@ def test_the_picture_shows_the_pixels_that_are_wrong(monkeypatch):
     monkeypatch.setattr(checker, "PROBLEMS", {"small": convlab.ConvProblem(1, 1, 3, 4, 1, 1)})
     zeros = lambda p, seed: [np.zeros(s, np.float32) for s in (p.input_shape, p.weight_shape, 1)]  # noqa: E731
     monkeypatch.setattr(checker, "random_tensors", zeros)
-    found = convlab.check(leaves_out_a_column, "s01")
+    found = convlab.check(leaves_out_a_column, "m01")
     assert found.answers[0].map_of_wrong()[1:] == ["·x··"] * 3
     card = found._repr_html_()
     assert all(piece in card for piece in ("<pre>", "·x··", "Not yet"))
@@ -262,11 +263,11 @@ def test_a_kernel_that_raises_or_writes_to_its_input_says_so(few_problems):
     def writes_to_its_input(input, weight, bias, output):
         input[0, 0, 0, 0] += 1
 
-    found = convlab.check(raises, "s01")
+    found = convlab.check(raises, "m01")
     assert "it raised NameError" in found.answers[0].error
     assert "test_checking.py:" in found.answers[0].error
     assert "NameError" in str(found)
-    found = convlab.check(writes_to_its_input, "s01")
+    found = convlab.check(writes_to_its_input, "m01")
     assert "wrote to input" in found.answers[0].error
     assert {finding.kind for finding in found.findings} == {"global race"}
     assert "did not run to its end" not in str(found)
@@ -275,7 +276,7 @@ def test_a_kernel_that_raises_or_writes_to_its_input_says_so(few_problems):
 def test_a_kernel_that_skips_padding_is_told_what_padding_is(tmp_path):
     line = "total += pixel * weight[j, r, u, v]"
     inside = f"                    {line}", f"                        {line}"
-    found = convlab.check(changed(tmp_path, "s01", inside), "s01")
+    found = convlab.check(changed(tmp_path, "m01", inside), "m01")
     assert "skips padding differs only here" in found.advice
 
 
@@ -288,7 +289,7 @@ def test_a_kernel_that_skips_padding_is_told_what_padding_is(tmp_path):
     ],
 )
 def test_what_numba_does_not_compile_is_not_right(few_problems, tmp_path, old, new, said):
-    found = convlab.check(changed(tmp_path, "s01", (old, new)), "s01")
+    found = convlab.check(changed(tmp_path, "m01", (old, new)), "m01")
     assert all(answer.ok for answer in found.answers)
     assert not found.ok
     assert said in found.machine.error
@@ -306,14 +307,14 @@ def test_kernels_are_not_compiled_where_the_compilers_libraries_are_not(monkeypa
         raise DynamicLibNotFoundError("Failure finding libnvrtc.so\nNo such file")
 
     monkeypatch.setattr(lacking, no_library)
-    program = stage_named("s01").prepare(checker.workloads.MODEL)
+    program = stage_named("m01").prepare(checker.workloads.MODEL)
     assert checker.compiled(program, program) is None
 
 
 @pytest.mark.gate
 def test_float64_is_right_but_not_as_good(few_problems, tmp_path):
     change = "total = float32(0)", "total = 0.0"
-    found = convlab.check(changed(tmp_path, "s01", change), "s01")
+    found = convlab.check(changed(tmp_path, "m01", change), "m01")
     assert found.ok
     assert not found.as_good
     assert "DADD" in found.float64
@@ -323,17 +324,17 @@ def test_float64_is_right_but_not_as_good(few_problems, tmp_path):
 @pytest.mark.parametrize(
     ("kernel", "stage", "said"),
     [
-        (3, "s05", "kernel is 3"),
-        (dict, "s05", "kernel is <class 'dict'>"),
-        (lambda: None, "s05", "like s05_shared_memory's it must take .*::prepare"),
-        (lambda problem, tile: Program((), ()), "s05", "must end with a kernel's Launch"),
-        (lambda problem, tile: None, "s05", "returned None"),
-        (cuda.jit(lambda a: None), "s05", r"takes \(a\): like s05_shared_memory's kernel"),
-        ("nowhere.py::make_kernel", "s05", "'nowhere.py'"),
-        ("README.md", "s05", "'README.md'"),
+        (3, "m03", "kernel is 3"),
+        (dict, "m03", "kernel is <class 'dict'>"),
+        (lambda: None, "m03", "like m03_shared_memory's it must take .*::prepare"),
+        (lambda problem, tile: Program((), ()), "m03", "must end with a kernel's Launch"),
+        (lambda problem, tile: None, "m03", "returned None"),
+        (cuda.jit(lambda a: None), "m03", r"takes \(a\): like m03_shared_memory's kernel"),
+        ("nowhere.py::make_kernel", "m03", "'nowhere.py'"),
+        ("README.md", "m03", "'README.md'"),
         # Before the file is read.
-        ("nowhere.py", "s03_unfold_einsum", "^stage is s03_unfold_einsum, which has no kernel"),
-        ("nowhere.py", "s03_im2col_blas", "^stage is s03_im2col_blas, which has no kernel"),
+        ("nowhere.py", "i05_unfold_einsum", "^stage is i05_unfold_einsum, which has no kernel"),
+        ("nowhere.py", "i04_im2col_blas", "^stage is i04_im2col_blas, which has no kernel"),
     ],
 )
 def test_what_cannot_be_checked_is_refused(kernel, stage, said):
@@ -362,15 +363,15 @@ def test_a_file_that_gives_no_kernel_is_refused(tmp_path, text, said):
     file = tmp_path / "mine.py"
     file.write_text(text)
     with pytest.raises(ValueError, match=said):
-        convlab.check(str(file), "s05")
-    assert invoke(str(file), "--as", "s05").exit_code == 2
+        convlab.check(str(file), "m03")
+    assert invoke(str(file), "--as", "m03").exit_code == 2
 
 
 def test_a_file_is_read_anew_each_time(few_problems, tmp_path):
-    target = changed(tmp_path, "s05", ("total + bias[m]", "total"))
-    assert not convlab.check(target, "s05").ok
-    changed(tmp_path, "s05")
-    assert convlab.check(target, "s05").ok
+    target = changed(tmp_path, "m03", ("total + bias[m]", "total"))
+    assert not convlab.check(target, "m03").ok
+    changed(tmp_path, "m03")
+    assert convlab.check(target, "m03").ok
 
 
 def invoke(*arguments: str):
@@ -378,14 +379,14 @@ def invoke(*arguments: str):
 
 
 def test_the_command(few_problems, tmp_path):
-    target = changed(tmp_path, "s01")
-    result = invoke(target, "--as", "s01", "--json", "-")
+    target = changed(tmp_path, "m01")
+    result = invoke(target, "--as", "m01", "--json", "-")
     assert result.exit_code == 0
     document = json.loads(result.stdout)
     assert (document["ok"], document["as_good"]) == (True, True)
-    assert "Right, and it asks no more of memory than s01_direct." in result.stderr
-    target = changed(tmp_path, "s01", ("total + bias[j]", "total"))
-    result = invoke(target, "--as", "s01")
+    assert "Right, and it asks no more of memory than m01_direct." in result.stderr
+    target = changed(tmp_path, "m01", ("total + bias[j]", "total"))
+    result = invoke(target, "--as", "m01")
     assert result.exit_code == 1
     assert "wrong on 2 of 2 problems." in result.stdout
     result = invoke(target, "--as", "s99")

@@ -27,20 +27,24 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import convlab
-import convlab.stages
-from convlab import cli, doctor, installing, ladder, tables, workloads
-from convlab import lint as gate
-from convlab.arguments import duration
-from convlab.engines import choose
-from convlab.engines.offline import CompilerMissing
-from convlab.lint import PROBLEMS, Row
-from convlab.oracle import CheckResult
-from convlab.stages import BACKWARD, LADDER, Program, Stage, stage_named
+import convlab.ladder
+from convlab.commands import cli, tables
+from convlab.ladder import BACKWARD, LADDER, Program, Stage, stage_named
+from convlab.measuring import ladder_run as ladder
+from convlab.measuring import machine as doctor
+from convlab.measuring import machine_code as gate
+from convlab.measuring.machine_code import PROBLEMS, Row
+from convlab.problems import workloads
+from convlab.problems.oracle import CheckResult
+from convlab.running.engines import choose
+from convlab.running.engines.offline import CompilerMissing
+from convlab.support import installing
+from convlab.support.progress import duration
 
 NAMES = [stage.name for stage in LADDER]
 SIMULATED = ("ladder", "--engine", "cudasim")
 SAME = pytest.mark.same_in_cudasim
-MAIN = "from convlab.cli import main; main()"
+MAIN = "from convlab.commands.cli import main; main()"
 
 
 def convlab_(*arguments: str | Path, **environment: str) -> Any:
@@ -80,13 +84,13 @@ def printed(table: Any) -> str:
 
 @pytest.fixture
 def few(monkeypatch):
-    """A function that leaves these stages in the ladder; ``prepare`` is what s04 then computes."""
+    """A function that leaves these stages in the ladder; ``prepare`` is what m02 then computes."""
 
     def put(*names, prepare=None):
         stages = map(stage_named, names)
         changed = {"prepare": prepare} if prepare else {}
-        stages = [replace(s, **changed) if s.name.startswith("s04") else s for s in stages]
-        monkeypatch.setattr(convlab.stages, "LADDER", tuple(stages))
+        stages = [replace(s, **changed) if s.name.startswith("m02") else s for s in stages]
+        monkeypatch.setattr(convlab.ladder, "LADDER", tuple(stages))
         monkeypatch.setattr(ladder, "default_problem", lambda engine: workloads.TEACHING)  # seconds
 
     return put
@@ -102,7 +106,7 @@ def raises(problem, tile=None):
 
 @SAME
 def test_help_does_not_wait_for_numba():
-    code = "import sys, convlab.cli; sys.exit('numba' in sys.modules)"
+    code = "import sys, convlab.commands.cli; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -150,11 +154,11 @@ def test_stages():
     result = convlab_("stages", "--json", "-")
     assert result.exit_code == 0
     listed = strict_json(result.stdout)
-    names = [*NAMES, "b01_gradients", "b02_exchanged_roles"]
+    names = [*NAMES, "g01_direct_gradients", "g02_exchanged_roles"]
     assert [stage["name"] for stage in listed] == names
     assert all(name in result.stderr for name in names)
     assert listed[0]["builds_on"] == []
-    assert listed[0]["module"] == "convlab.stages.s01_direct"
+    assert listed[0]["module"] == "convlab.ladder.main.m01_direct"
 
 
 def test_stages_run_in_the_ladder_s_order_and_once_and_the_json_is_told_what_was_typed(monkeypatch):
@@ -162,14 +166,14 @@ def test_stages_run_in_the_ladder_s_order_and_once_and_the_json_is_told_what_was
         return [result.stage.name for result in results], arguments
 
     monkeypatch.setattr(ladder, "as_json", as_json)
-    stages = [word for name in ("grouped", "s04", "s01", "s04") for word in ("--stage", name)]
+    stages = [word for name in ("grouped", "m02", "m01", "m02") for word in ("--stage", name)]
     names, typed = strict_json(convlab_(*SIMULATED, "--json", "-", *stages).stdout)
-    assert names == ["s01_direct", "s04_implicit_gemm", "grouped"]
+    assert names == ["m01_direct", "m02_implicit_gemm", "grouped"]
     assert typed == [*SIMULATED, "--json", "-", *stages]
 
 
 def test_what_people_see_fits_80_columns_and_is_plain_when_piped():
-    result = convlab_(*SIMULATED, "--stage", "s01", "--stage", "s05_shared_memory")
+    result = convlab_(*SIMULATED, "--stage", "m01", "--stage", "m03_shared_memory")
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     assert "\x1b" not in result.stdout
@@ -179,20 +183,20 @@ def test_what_people_see_fits_80_columns_and_is_plain_when_piped():
         assert words in result.stdout
     last = "All 2 stages are right on this problem; `make test` tries many others."
     assert result.stdout.splitlines()[-1] == last
-    assert "s04" not in result.stdout
+    assert "m02" not in result.stdout
 
 
 @SAME
 def test_tables_fit_80_columns():
-    longest = replace(LADDER[0], module="convlab.stages.s03_im2col_per_image")
+    longest = replace(LADDER[0], module="convlab.ladder.im2col.i02_im2col_per_image")
     timing = SimpleNamespace(median_ms=123.456, spread_percent=12.3)
     right = CheckResult(True, 0.0123, wrong=0, total=1)
     results = [ladder.Result(longest, 10**10, 2**30, check=right, timing=timing)]
     table = printed(tables.ladder_table(results, SimpleNamespace(is_gpu=True)))
     linted = printed(tables.lint_table([built(longest, "im2col_by_runs", "awkward", "sm_120")]))
-    for words in ("s03_im2col_per_image", "0.0123", "123.456 ±12.3%", "0.08", "1,024.0"):
+    for words in ("i02_im2col_per_image", "0.0123", "123.456 ±12.3%", "0.08", "1,024.0"):
         assert words in table
-    for words in ("s03 ", "im2col_by_runs", "awkward", "sm_120", "126/128", "OK"):
+    for words in ("i02_im2col_per_image ", "im2col_by_runs", "awkward", "sm_120", "126/128", "OK"):
         assert words in linted
     assert "\u2026" not in table + linted
     assert len(linted.splitlines()) == 3  # nothing is folded
@@ -200,7 +204,7 @@ def test_tables_fit_80_columns():
 
 def test_batch_and_seed():
     def run(*arguments: str) -> Any:
-        return strict_json(convlab_(*SIMULATED, "--stage", "s01", "--json", "-", *arguments).stdout)
+        return strict_json(convlab_(*SIMULATED, "--stage", "m01", "--json", "-", *arguments).stdout)
 
     once = run("--batch", "3")
     assert once == run("--batch", "3")
@@ -217,11 +221,11 @@ def test_batch_and_seed():
     ],
 )
 def test_a_broken_stage_is_named(few, prepare, status, said, wrong):
-    few("s01", "s04", "s05", prepare=prepare)
+    few("m01", "m02", "m03", prepare=prepare)
     result = convlab_(*SIMULATED, "--json", "-")
     assert result.exit_code == 1
     (line,) = (line for line in result.stderr.splitlines() if said in line)
-    assert line.startswith(f"s04_implicit_gemm: {status}: ")
+    assert line.startswith(f"m02_implicit_gemm: {status}: ")
     before, bad, after = strict_json(result.stdout)["stages"]
     assert (before["ok"], bad["ok"], after["ok"]) == (True, False, True)
     assert bad["error"] in line
@@ -248,8 +252,8 @@ def test_too_much_for_a_simulator_is_refused_with_what_to_do(arguments, said, un
 
 def test_yes_waits(monkeypatch):
     monkeypatch.setattr(ladder, "PATIENCE_SECONDS", 0)
-    assert convlab_(*SIMULATED, "--stage", "s01").exit_code == 2
-    assert convlab_(*SIMULATED, "--stage", "s01", "--yes").exit_code == 0
+    assert convlab_(*SIMULATED, "--stage", "m01").exit_code == 2
+    assert convlab_(*SIMULATED, "--stage", "m01", "--yes").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -261,11 +265,12 @@ def test_yes_waits(monkeypatch):
             "ladder --engine cuda",
             "engine is 'cuda': it must be 'auto', 'gpu', 'simulator' or 'cudasim'",
         ),
-        ("ladder --stage s99", "stage is 's99': it must be one of s01_direct, "),
-        ("ladder --stage s10c", "stage is 's10c': s10c_warp_tile is part of s11_im2win_full now"),
+        ("ladder --stage s99", "stage is 's99': it must be one of m01_direct, "),
+        ("ladder --stage m11", "stage is 'm11': m11_warp_tiling is part of m11_warp_tiling now"),
         (
-            "lint b01",
-            "stage is 'b01': it must compute a convolution, but b01_gradients computes gradients",
+            "lint g01",
+            "stage is 'g01': it must compute a convolution, but g01_direct_gradients computes "
+            "gradients",
         ),
         ("ladder --json absent/ladder.json", "there is no folder 'absent'"),
         ("ladder --json .", "'.', which is a folder"),
@@ -278,22 +283,22 @@ def test_yes_waits(monkeypatch):
         ("ladder --output l.png", "give --image too"),
         ("ladder --image notes.txt --output notes.txt", "--output is 'notes.txt', the picture"),
         ("ladder --image --output l --json l", "--json is 'l', the file of --output"),
-        ("trace s99", "stage is 's99': it must be one of s01_direct, "),
-        ("trace s05 --layer conv13", "layer is 'conv13'"),
-        ("trace s05 --layer conv9", "hours: use the default problem (about 1 second), or add"),
-        ("trace s05 --batch 500", "minutes: use --batch 1 (about 1 second), the"),
-        ("trace s05 --tile 8x8", "tile is '8x8': it must be M_BxN_BxK_B or"),
-        ("trace s05 --tile 7x32x8/2x1", "M_B must be a multiple of M_T"),
-        ("trace s05 --tile 64x64x999", "a block has at most 1024"),
-        ("trace s01 --tile 8x32x8", "stage s01_direct has no tiles: leave out --tile"),
-        ("trace s05 --block 32", "--block is 32: s05_shared_memory has blocks 0 to 31"),
-        ("trace s05 --html absent/p.html", "there is no folder 'absent'"),
-        ("trace s05 --html p --json p", "--json is 'p', the file of --html"),
+        ("trace s99", "stage is 's99': it must be one of m01_direct, "),
+        ("trace m03 --layer conv13", "layer is 'conv13'"),
+        ("trace m03 --layer conv9", "hours: use the default problem (about 1 second), or add"),
+        ("trace m03 --batch 500", "minutes: use --batch 1 (about 1 second), the"),
+        ("trace m03 --tile 8x8", "tile is '8x8': it must be M_BxN_BxK_B or"),
+        ("trace m03 --tile 7x32x8/2x1", "M_B must be a multiple of M_T"),
+        ("trace m03 --tile 64x64x999", "a block has at most 1024"),
+        ("trace m01 --tile 8x32x8", "stage m01_direct has no tiles: leave out --tile"),
+        ("trace m03 --block 32", "--block is 32: m03_shared_memory has blocks 0 to 31"),
+        ("trace m03 --html absent/p.html", "there is no folder 'absent'"),
+        ("trace m03 --html p --json p", "--json is 'p', the file of --html"),
         ("trace absent.json", "trace 'absent.json' cannot be read: No such file"),
         ("trace notes.txt", "'notes.txt' holds no trace"),
         ("trace notes.txt --block 1", "leave out --layer, --batch, --tile, --block"),
         ("trace notes.txt --compiled sm_90", "--block and --compiled"),
-        ("trace s05 --compiled 90", "compiled is '90': it must be sm_ and digits"),
+        ("trace m03 --compiled 90", "compiled is '90': it must be sm_ and digits"),
         ("trace notes.txt --html notes.txt", "the trace itself: give another file"),
         (f"ladder --json {'x' * 300}", "which cannot be written (File name too long)"),
         ("stages --json loop", "which cannot be written ("),
@@ -305,9 +310,9 @@ def test_yes_waits(monkeypatch):
         ("ladder --batch=", "'--batch': it is '' and must be an integer ("),
         ("bench --seconds soon", "'--seconds': it is 'soon' and must be a number of at least 1 ("),
         ("bench --seconds 0.5", "'--seconds': it is '0.5' and must be a number of at least 1 ("),
-        ("trace s05 --block 1.5", "'--block': it is '1.5' and must be an integer of at least 0 ("),
-        ("check nosuch.py --as s05", "there is no file 'nosuch.py': name one"),
-        ("check notes.txt::f --as s05", "'notes.txt' is not a Python file: name one"),
+        ("trace m03 --block 1.5", "'--block': it is '1.5' and must be an integer of at least 0 ("),
+        ("check nosuch.py --as m03", "there is no file 'nosuch.py': name one"),
+        ("check notes.txt::f --as m03", "'notes.txt' is not a Python file: name one"),
         ("report", "'bench.json' cannot be read: No such file or directory; convlab bench, on a"),
         ("report a.json", "convlab bench --json a.json, on a GPU, makes it"),
         ("trace a.json", "; convlab trace STAGE --json a.json makes it"),
@@ -317,8 +322,8 @@ def test_yes_waits(monkeypatch):
         ("ladder --layer", "'--layer' requires an argument"),
         ("ladder --seed -1", "'--seed'"),
         ("ladder --no-such", "--no-such (convlab ladder --help says more)"),
-        ("lint s01 s04", "s04"),
-        ("lint s99", "stage is 's99': it must be one of s01_direct, "),
+        ("lint m01 m02", "m02"),
+        ("lint s99", "stage is 's99': it must be one of m01_direct, "),
         ("lint --layer conv13", "layer is 'conv13': it must be one of conv1, "),
         ("lint --arch sm90", "arch is 'sm90': it must be sm_ and digits, such as sm_90"),
         ("lint --json absent/lint.json", "there is no folder 'absent'"),
@@ -339,10 +344,10 @@ def test_bad_arguments_get_one_line_and_exit_2(arguments, said, tmp_path, monkey
 
 @SAME
 def test_trace_prints_saves_and_opens_again(few, tmp_path):
-    few("s05")
-    saved, html, again = (tmp_path / name for name in ("s05.json", "s05.html", "again.html"))
+    few("m03")
+    saved, html, again = (tmp_path / name for name in ("m03.json", "m03.html", "again.html"))
     options = ("--tile", "4x16x4", "--block", "3")
-    result = convlab_("trace", "s05", *options, "--json", saved, "--html", html)
+    result = convlab_("trace", "m03", *options, "--json", saved, "--html", html)
     assert result.exit_code == 0, result.output
     assert "shared_memory: 2 x 2 blocks of 64 threads" in result.stdout
     assert f"The page is in {html}" in result.stdout.replace("\n", "")
@@ -358,8 +363,8 @@ def test_trace_prints_saves_and_opens_again(few, tmp_path):
 
 @pytest.mark.gate
 def test_trace_counts_loads_as_compiled(tmp_path):
-    saved = tmp_path / "s05.json"
-    result = convlab_("trace", "s05", "--compiled", "sm_90", "--json", saved)
+    saved = tmp_path / "m03.json"
+    result = convlab_("trace", "m03", "--compiled", "sm_90", "--json", saved)
     assert result.exit_code == 0, result.output
     said = "Loads from shared memory are counted as merged for sm_90."
     assert said in result.stdout
@@ -369,7 +374,7 @@ def test_trace_counts_loads_as_compiled(tmp_path):
         (launch,) = document["launches"]
         return sum(access["wavefronts"] for access in launch["accesses"])
 
-    as_written = strict_json(convlab_("trace", "s05", "--json", "-").stdout)
+    as_written = strict_json(convlab_("trace", "m03", "--json", "-").stdout)
     assert "compiled" not in as_written["about"]
     assert 0 < wavefronts(strict_json(saved.read_text())) < wavefronts(as_written)
 
@@ -377,7 +382,7 @@ def test_trace_counts_loads_as_compiled(tmp_path):
 @pytest.mark.gate
 @pytest.mark.parametrize("arch", ["sm_10", "sm_999"])
 def test_trace_knows_no_such_gpu(arch):
-    line = refused("trace", "s05", "--compiled", arch)
+    line = refused("trace", "m03", "--compiled", arch)
     assert line.startswith(f"convlab: no compiler here knows {arch}: ")
 
 
@@ -394,20 +399,21 @@ def test_trace_of_a_wrong_kernel_exits_1(tmp_path):
 NVDISASM = {"name": "nvdisasm", "found": None, "install": "make gate", "needed_by": []}
 
 
-COMPILERS = "convlab.doctor.compilers", lambda: [NVDISASM]
+COMPILERS = "convlab.measuring.machine.compilers", lambda: [NVDISASM]
 NO_MEMORY = Mock(side_effect=MemoryError("Unable to allocate 3.00 TiB"))
 
 
 @pytest.mark.parametrize(
     ("name", "value", "arguments", "said"),
     [
-        ("convlab.engines.unavailable", lambda name: "it went fishing", "ladder --engine gpu",
+        ("convlab.running.engines.unavailable", lambda name: "it went fishing",
+         "ladder --engine gpu",
          "engine is 'gpu', which cannot run here: it went fishing"),
-        ("convlab.oracle.random_tensors", NO_MEMORY, "ladder --engine cudasim",
+        ("convlab.problems.oracle.random_tensors", NO_MEMORY, "ladder --engine cudasim",
          "Unable to allocate 3.00 TiB; a smaller --batch takes less"),
         ("numba.cuda.core.config.ENABLE_CUDASIM", 1, "lint", "Numba runs as its CUDA simulator"),
         (*COMPILERS, "lint", "nvdisasm is missing, and lint needs it: run make gate"),
-        (*COMPILERS, "trace s05 --compiled sm_90",
+        (*COMPILERS, "trace m03 --compiled sm_90",
          "nvdisasm is missing, and --compiled needs it: run make gate"),
         ("matplotlib", None, "ladder --engine cudasim --image",
          f"{installing.how_to_install('plots', 'make ladder')}"),
@@ -436,8 +442,8 @@ def test_an_interrupt_keeps_what_was_checked(monkeypatch, tmp_path, json_to):
     result = convlab_(*SIMULATED, "--json", json_to)
     assert result.exit_code == 130
     people = result.stderr if json_to == "-" else result.stdout
-    assert "s01_direct" in people
-    assert "s04_implicit_gemm" not in people
+    assert "m01_direct" in people
+    assert "m02_implicit_gemm" not in people
     assert json_to != "-" or result.stdout == ""
     said = f"convlab: interrupted after 1 of {len(LADDER)} stages; no file was written"
     assert result.stderr.splitlines()[-1] == said
@@ -480,12 +486,12 @@ def test_json_through_a_link_and_to_a_device(tmp_path):
 @pytest.fixture
 def small_pictures(monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("convlab.image.pixels_for", lambda engine: 30)
+    monkeypatch.setattr("convlab.measuring.photograph.pixels_for", lambda engine: 30)
 
 
 def test_the_photograph_through_two_stages(small_pictures, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = convlab_(*SIMULATED, "--image", "--stage", "s01", "--stage", "s04", "--json", "-")
+    result = convlab_(*SIMULATED, "--image", "--stage", "m01", "--stage", "m02", "--json", "-")
     assert result.exit_code == 0, result.output
     problem = strict_json(result.stdout)["problem"]
     assert (problem["in_channels"], problem["out_channels"]) == (3, 6)
@@ -500,10 +506,12 @@ def test_the_photograph_through_two_stages(small_pictures, tmp_path, monkeypatch
 def test_image_with_and_without_a_path(small_pictures, tmp_path, monkeypatch, last, image):
     from PIL import Image
 
-    monkeypatch.setattr("convlab.image.draw", lambda *arguments: b"a picture")  # takes a second
+    monkeypatch.setattr(
+        "convlab.measuring.photograph.draw", lambda *arguments: b"a picture"
+    )  # takes a second
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (5, 4), "red").save("red.png")
-    options = [*SIMULATED, "--stage", "s01", "--output", "drawn.png", "--json", "out.json"]
+    options = [*SIMULATED, "--stage", "m01", "--output", "drawn.png", "--json", "out.json"]
     result = convlab_(*([*options, *image] if last else ["ladder", *image, *options[1:]]))
     assert result.exit_code == 0, result.output
     assert "1x3x4x5" in result.stdout or image == ["--image"]
@@ -512,7 +520,7 @@ def test_image_with_and_without_a_path(small_pictures, tmp_path, monkeypatch, la
 
 @pytest.mark.parametrize(
     ("prepare", "owner"),
-    [(writes_nothing, "s04_implicit_gemm"), (raises, "s10_im2win")],
+    [(writes_nothing, "m02_implicit_gemm"), (raises, "m09_im2win")],
     ids=["a wrong stage's", "the last one's where the other gave none"],
 )
 def test_a_wrong_picture_is_drawn_and_exits_1(
@@ -524,8 +532,8 @@ def test_a_wrong_picture_is_drawn_and_exits_1(
         drawn[owner.stage.name] = np.isnan(maps).any()
         return b"a picture"
 
-    few("s01", "s04", "s10", prepare=prepare)
-    monkeypatch.setattr("convlab.image.draw", draw)
+    few("m01", "m02", "m09", prepare=prepare)
+    monkeypatch.setattr("convlab.measuring.photograph.draw", draw)
     file = tmp_path / "wrong.png"
     result = convlab_(*SIMULATED, "--image", "--output", file)
     assert result.exit_code == 1
@@ -549,12 +557,12 @@ def test_doctor():
 
 
 def test_doctor_survives_engines_that_cannot_be_imported(monkeypatch):
-    monkeypatch.setitem(sys.modules, "convlab.engines", None)
+    monkeypatch.setitem(sys.modules, "convlab.running.engines", None)
     result = convlab_("doctor")
     assert result.exit_code == 2
     assert "ModuleNotFoundError" in result.stdout
     assert result.stderr == "convlab: no engine works here: the lines above say why\n"
-    assert "ModuleNotFoundError: import of convlab.engines halted" in refused("ladder")
+    assert "ModuleNotFoundError: import of convlab.running.engines halted" in refused("ladder")
 
 
 MISTAKES = [
@@ -573,7 +581,7 @@ for verb, text in zip(words[::2], words[1::2]):
     Path(file).write_text(text)
     sys.argv = ["convlab", verb]
     try:
-        from convlab.cli import main; main()
+        from convlab.commands.cli import main; main()
     except SystemExit as end:
         print(end.code)
 """
@@ -584,7 +592,7 @@ def test_a_mistake_in_a_stage_s_file_gets_one_line(tmp_path):
     """In a copy of convlab, by one process: Numba is imported once."""
     package = Path(convlab.__file__).parent
     shutil.copytree(package, tmp_path / "convlab", ignore=lambda *_: ["__pycache__"])
-    file = "convlab/stages/s05_shared_memory.py"
+    file = "convlab/ladder/main/m03_shared_memory.py"
     words = [word for verb, text, *_ in MISTAKES for word in (verb, text)]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("NUMBA_ENABLE_CUDASIM", None)
@@ -620,9 +628,11 @@ def compiler(monkeypatch):
                     asked.append((stage.name, problem, f"sm_{major}{minor}"))
                     yield built(stage, "kernel", problem, f"sm_{major}{minor}", **(found or {}))
 
-        monkeypatch.setattr("convlab.lint.lint_stage", lint_stage)
-        monkeypatch.setattr("convlab.lint.processes", lambda: 1)  # others would compile for real
-        monkeypatch.setattr("convlab.doctor.compilers", lambda: [])
+        monkeypatch.setattr("convlab.measuring.machine_code.lint_stage", lint_stage)
+        monkeypatch.setattr(
+            "convlab.measuring.machine_code.processes", lambda: 1
+        )  # others would compile for real
+        monkeypatch.setattr("convlab.measuring.machine.compilers", lambda: [])
         monkeypatch.setattr("numba.cuda.core.config.ENABLE_CUDASIM", 0)
         return asked
 
@@ -639,8 +649,8 @@ def test_lint_asks_for_every_stage_problem_and_gpu(compiler):
     gpus = {"sm_80": (8, 0), "sm_90": (9, 0)}
     every = product(LADDER, PROBLEMS, gpus)
     assert asked == [(s.name, problem, gpu) for s, problem, gpu in every if s.runs_on(gpus[gpu])]
-    assert {gpu for name, _, gpu in asked if name == "s14_warpgroups"} == {"sm_90"}
-    assert result.stderr.startswith("left out: stage s14_warpgroups needs a GPU of compute")
+    assert {gpu for name, _, gpu in asked if name == "t05_warpgroups"} == {"sm_90"}
+    assert result.stderr.startswith("left out: stage t05_warpgroups needs a GPU of compute")
     assert all(row["ok"] for row in rows)
     assert f"All {len(rows)} kernels are within budget." in result.stderr
 
@@ -649,11 +659,11 @@ def test_lint_asks_for_every_stage_problem_and_gpu(compiler):
 def test_lint_asks_for_what_it_is_told(compiler):
     asked = compiler()
     arguments = ("--layer", "CONV1", "--arch", "sm_86", "--arch", "sm_120", "--arch", "sm_86")
-    result = convlab_("lint", "s05", *arguments)
+    result = convlab_("lint", "m03", *arguments)
     assert result.exit_code == 0, result.output
-    assert asked == [("s05_shared_memory", "conv1", arch) for arch in ("sm_86", "sm_120")]
+    assert asked == [("m03_shared_memory", "conv1", arch) for arch in ("sm_86", "sm_120")]
     asked.clear()
-    assert convlab_("lint", "s01", "--layer", "all", "--arch", "sm_90").exit_code == 0
+    assert convlab_("lint", "m01", "--layer", "all", "--arch", "sm_90").exit_code == 0
     layers = [problem for _, problem, _ in asked]
     assert sorted(layers) == sorted({f"conv{n}" for n in range(1, 13)} | {"awkward"})
 
@@ -674,10 +684,10 @@ def test_lint_asks_for_what_it_is_told(compiler):
 def test_lint_says_what_is_wrong(compiler, found, result_word, tmp_path):
     compiler(found)
     file = tmp_path / "lint.json"
-    result = convlab_("lint", "s01", "--layer", "conv9", "--arch", "sm_90", "--json", file)
+    result = convlab_("lint", "m01", "--layer", "conv9", "--arch", "sm_90", "--json", file)
     assert result.exit_code == 1
     said = "; ".join(found["findings"])
-    assert result.stdout.splitlines()[-1] == f"s01_direct: kernel on conv9, sm_90: {said}"
+    assert result.stdout.splitlines()[-1] == f"m01_direct: kernel on conv9, sm_90: {said}"
     assert "within budget" not in result.stdout
     (row,) = strict_json(file.read_text())
     assert row["ok"] is False
@@ -711,7 +721,7 @@ STORED: dict[str, Any] = {
     ids=str,
 )
 def test_lint_compares_with_stored_rows(compiler, tmp_path, change, worse):
-    file, command = tmp_path / "before.json", ("lint", "s01", "--layer", "conv9", "--arch", "sm_90")
+    file, command = tmp_path / "before.json", ("lint", "m01", "--layer", "conv9", "--arch", "sm_90")
     compiler(STORED)
     assert convlab_(*command, "--json", file).exit_code == 0
     compiler(STORED | change)
@@ -730,21 +740,21 @@ def test_lint_compares_with_stored_rows(compiler, tmp_path, change, worse):
 def test_lint_against_says_what_was_not_stored_and_refuses_what_holds_no_rows(compiler, tmp_path):
     compiler(STORED)
     file = tmp_path / "before.json"
-    assert convlab_("lint", "s04", "--layer", "conv9", "--json", file).exit_code == 0
-    result = convlab_("lint", "s01", "--layer", "conv9", "--against", file)
+    assert convlab_("lint", "m02", "--layer", "conv9", "--json", file).exit_code == 0
+    result = convlab_("lint", "m01", "--layer", "conv9", "--against", file)
     assert result.exit_code == 0
     assert "not stored" in result.stdout
     unlike = re.sub(r'"registers": \d+', '"registers": "many"', file.read_text())
-    for text in ("", "no JSON", "[1]", '[{"stage": "s01"}]', unlike):
+    for text in ("", "no JSON", "[1]", '[{"stage": "m01"}]', unlike):
         file.write_text(text)
-        assert refused("lint", "s01", "--against", file)
-    assert convlab_("lint", "s01", "--against", tmp_path / "absent").exit_code == 2
+        assert refused("lint", "m01", "--against", file)
+    assert convlab_("lint", "m01", "--against", tmp_path / "absent").exit_code == 2
 
 
 def test_lint_of_a_stage_without_kernels(compiler, monkeypatch):
     compiler()
-    monkeypatch.setattr("convlab.lint.lint_stage", lambda *_: iter(()))
-    result = convlab_("lint", "s03_unfold_einsum", "--layer", "conv9", "--json", "-")
+    monkeypatch.setattr("convlab.measuring.machine_code.lint_stage", lambda *_: iter(()))
+    result = convlab_("lint", "i05_unfold_einsum", "--layer", "conv9", "--json", "-")
     assert (result.exit_code, strict_json(result.stdout)) == (0, [])
     assert "There is no kernel to check" in result.stderr
 
@@ -754,7 +764,7 @@ def test_lint_of_a_stage_without_kernels(compiler, monkeypatch):
     ("error", "arch", "code", "said"),
     [
         (CompilerMissing("no nvdisasm: install it"), "sm_90", 2, "no nvdisasm: install it"),
-        (TypeError("no\n  type"), "sm_90", 1, "s01_direct on conv9, sm_90 cannot be compiled: "),
+        (TypeError("no\n  type"), "sm_90", 1, "m01_direct on conv9, sm_90 cannot be compiled: "),
         (RuntimeError("unknown"), "sm_99", 2, "cannot be compiled: RuntimeError: unknown"),
     ],
     ids=["no compiler", "a broken kernel", "an unknown GPU"],
@@ -764,7 +774,7 @@ def test_lint_cannot_compile(compiler, monkeypatch, error, arch, code, said):
     compiler()
     monkeypatch.setattr(gate, "lint_stage", lint_stage)
     monkeypatch.setattr(gate.offline, "compile_launch", Mock(side_effect=error))
-    result = convlab_("lint", "s01", "--layer", "conv9", "--arch", arch)
+    result = convlab_("lint", "m01", "--layer", "conv9", "--arch", arch)
     assert result.exit_code == code
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
@@ -773,12 +783,12 @@ def test_lint_cannot_compile(compiler, monkeypatch, error, arch, code, said):
 
 @pytest.mark.gate
 def test_lint_compiles_for_real_whatever_the_environment_says():
-    arguments = ("lint", "s01", "--layer", "conv9", "--arch", "sm_90", "--json", "-")
+    arguments = ("lint", "m01", "--layer", "conv9", "--arch", "sm_90", "--json", "-")
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     result = subprocess.run(
         [sys.executable, "-c", MAIN, *arguments], env=environment, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
     (row,) = strict_json(result.stdout)
-    assert (row["stage"], row["arch"]) == ("s01_direct", "sm_90")
+    assert (row["stage"], row["arch"]) == ("m01_direct", "sm_90")
     assert 0 < row["registers"] <= row["budget"]

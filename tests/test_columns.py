@@ -19,15 +19,18 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 from test_cli import compiler, convlab_  # noqa: F401 (a fixture)
 
-from convlab import cli, doctor, ladder, tables, workloads
-from convlab.bench.results import open_results
-from convlab.checking.records import Check, Count
-from convlab.columns import LONGEST_WORD, Columns
+from convlab.checking.outcome import Check, Count
+from convlab.commands import cli, tables
+from convlab.commands.columns import LONGEST_WORD, Columns
 from convlab.commands.tune import Tuned, _tiles_table, _tuned_table
+from convlab.ladder import BACKWARD, LADDER, Tile
 from convlab.lessons.source import folder_of
-from convlab.lint import Difference, Row
-from convlab.oracle import CheckResult
-from convlab.stages import BACKWARD, LADDER, Tile
+from convlab.measuring import ladder_run as ladder
+from convlab.measuring import machine as doctor
+from convlab.measuring.machine_code import Difference, Row
+from convlab.measuring.results import open_results
+from convlab.problems import workloads
+from convlab.problems.oracle import CheckResult
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -64,7 +67,7 @@ def check_whole(table: Columns, width: int = WIDTH) -> None:
 
 # Every table of the command, with the longest names and large numbers.
 
-LONG = replace(LADDER[0], module="convlab.stages.s10b_im2win_vectorized_and_more")
+LONG = replace(LADDER[0], module="convlab.ladder.s10b_im2win_vectorized_and_more")
 RIGHT = CheckResult(True, 0.0123, wrong=0, total=1)
 PROBLEM = workloads.problem_of("1128x1200x1128x1128*1512x1200x11x11,p15")
 TILE = Tile(128, 256, 16, 16, 16)
@@ -144,7 +147,7 @@ def test_every_table_shows_its_cells_whole():
         if re.search(r"rich\.table|rich import .*\btable\b", path.read_text(encoding="utf-8"))
     }
     assert users == {"tables.py"}
-    assert (ROOT / "src/convlab/tables.py").read_text().count("Table(") == 0
+    assert (ROOT / "src/convlab/commands/tables.py").read_text().count("Table(") == 0
 
 
 @pytest.mark.parametrize("width", [60, WIDTH, 200])
@@ -168,15 +171,15 @@ def test_facts_of_the_doctor_are_whole():
 
 def test_counts_of_a_check_stand_apart():
     count = Count("sectors of global memory", 123_456_789_012, 987_654_321_098)
-    check = Check("kernel", "s05_shared_memory", (), (), (count,))
+    check = Check("kernel", "m03_shared_memory", (), (), (count,))
     (line,) = (line for line in str(check).splitlines() if count.unit in line)
     assert line.split()[4:6] == ["123,456,789,012", "987,654,321,098"]
 
 
 COMMANDS = (
-    "stages", "doctor", "lessons {folder} --status", "trace s05", "trace s11",
-    "ladder --engine simulator --stage s01 --stage s10b --stage s03_im2col_per_image",
-    "ladder --engine cudasim --stage s01 --stage s05",
+    "stages", "doctor", "lessons {folder} --status", "trace m03", "trace m11",
+    "ladder --engine simulator --stage m01 --stage m10 --stage i02_im2col_per_image",
+    "ladder --engine cudasim --stage m01 --stage m03",
     "report {results} --no-counts", "report {results} {results} --no-counts",
     "lint", "lint --layer all --arch sm_120",
 )  # fmt: skip

@@ -13,12 +13,19 @@ if config.ENABLE_CUDASIM:
 from pretended_driver import KERNEL, PROBLEM, SHAPES, arrays_at
 from typer.testing import CliRunner
 
-from convlab.cli import app
-from convlab.doctor import environment
-from convlab.engines import EngineUnavailable, address_of, choose, compiler, offline, prepacked
-from convlab.engines.compiler import MLIR, NAMES, VARIABLE, MlirKernel
-from convlab.lint import PROBLEMS, lint_stage
-from convlab.stages import production_program, stage_named
+from convlab.commands.cli import app
+from convlab.ladder import production_program, stage_named
+from convlab.measuring.machine import environment
+from convlab.measuring.machine_code import PROBLEMS, lint_stage
+from convlab.running.engines import (
+    EngineUnavailable,
+    address_of,
+    choose,
+    compiler,
+    offline,
+    prepacked,
+)
+from convlab.running.engines.compiler import MLIR, NAMES, VARIABLE, MlirKernel
 
 CONV9 = {"conv9": PROBLEMS["conv9"]}
 
@@ -38,7 +45,7 @@ def test_a_compiler_that_is_not_here_is_refused_in_a_sentence(name, says, monkey
     assert str(refused.value).startswith(says)
     if name == MLIR:
         assert choose("simulator").name == "simulator"  # which compiles nothing
-    for command in (["lint", "s01"], ["ladder", "--stage", "s01"]):
+    for command in (["lint", "m01"], ["ladder", "--stage", "m01"]):
         result = CliRunner().invoke(app, command)
         assert result.exit_code == 2
         assert says in result.stderr
@@ -46,15 +53,15 @@ def test_a_compiler_that_is_not_here_is_refused_in_a_sentence(name, says, monkey
 
 def test_a_stored_command_names_the_compiler(monkeypatch):
     for chosen, command in (
-        ("", "convlab lint s01"),
-        (MLIR, "CONVLAB_COMPILER=mlir convlab lint s01"),
+        ("", "convlab lint m01"),
+        (MLIR, "CONVLAB_COMPILER=mlir convlab lint m01"),
     ):
         monkeypatch.setenv(VARIABLE, chosen)
-        assert environment(["lint", "s01"])["command"] == command
+        assert environment(["lint", "m01"])["command"] == command
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("name", ["s02_cin", "s08", "s12b", "s14", "grouped"])
+@pytest.mark.parametrize("name", ["c02_receptive_field", "m06", "t01", "t05", "grouped"])
 def test_both_make_the_same_accesses(name, monkeypatch):
     pytest.importorskip("numba_cuda_mlir", reason="needs numba-cuda-mlir, which is optional")
     each = []
@@ -71,7 +78,7 @@ def test_both_make_the_same_accesses(name, monkeypatch):
 def test_its_kernels_take_as_many_parameters_as_are_laid_out():
     """As the machine code says: the attribute 0x19 of a kernel, 16 bits."""
     pytest.importorskip("numba_cuda_mlir", reason="needs numba-cuda-mlir, which is optional")
-    program = production_program(stage_named("s03_im2col"), PROBLEM)
+    program = production_program(stage_named("i01_im2col"), PROBLEM)
     shapes = SHAPES | {buffer.name: buffer.shape for buffer in program.buffers}
     for step in program.kernels:
         kinds = compiler.signature(step, program)
@@ -93,7 +100,7 @@ def test_an_array_whose_indices_it_would_read_as_negative_is_refused():
 
 
 def test_its_kernels_are_launched_alone_and_in_a_plan_s_graph(fake):
-    program = production_program(stage_named("s01"), PROBLEM)
+    program = production_program(stage_named("m01"), PROBLEM)
     (step,) = program.launches
     kernel = object.__new__(MlirKernel)
     kernel._driver, kernel._name, kernel.handle = fake, "direct", driver.CUkernel(KERNEL)

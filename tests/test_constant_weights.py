@@ -10,13 +10,14 @@ from numba.cuda.core import config
 from pretended_gpu import PretendedGpu
 
 import convlab
-from convlab import LADDER, ConvProblem, Tile, plans
-from convlab.engines import Engine, Start
-from convlab.engines.simulator import Simulator
-from convlab.oracle import Oracle, random_tensors
-from convlab.plans import Plan, stages_for
-from convlab.stage import Program, Step
-from convlab.stages import Stage, allowances, stage_named
+from convlab import LADDER, ConvProblem, Tile
+from convlab.ladder import Stage, allowances, stage_named
+from convlab.ladder.stage import Program, Step
+from convlab.problems.oracle import Oracle, random_tensors
+from convlab.running import plans
+from convlab.running.engines import Engine, Start
+from convlab.running.engines.simulator import Simulator
+from convlab.running.plans import Plan, stages_for
 
 PROBLEM = ConvProblem(2, 4, 3, 5, 6, (2, 3), stride=(1, 2), padding=1)
 
@@ -32,7 +33,7 @@ PACKING = {stage.name for stage in LADDER if transforms_filter(stage)}
 
 
 # In Numba's simulator, where each takes seconds, a few: what plans do is the same.
-FEW = ("s03_im2col", "s08", "s11", "s12", "s13")
+FEW = ("i01_im2col", "m06", "m11", "m15", "t03")
 TRIED = [*map(stage_named, FEW)] if config.ENABLE_CUDASIM else LADDER
 
 
@@ -66,7 +67,7 @@ def test_every_stage_with_a_constant_weight(stage: Stage, engine: Engine) -> Non
 
 
 @pytest.mark.same_in_cudasim
-@pytest.mark.parametrize("name", ["s01", "s11", "s12", "s13", "s14"])
+@pytest.mark.parametrize("name", ["m01", "m11", "m15", "t03", "t05"])
 def test_what_is_done_once_has_ended_before_anything_else_can_start(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +105,7 @@ def test_a_misaligned_weight_or_bias_is_refused_on_a_gpu(
     tensors = dict(zip(("input", "weight", "bias"), random_tensors(PROBLEM, 1), strict=True))
     lies = {id(tensors[name]): 4100}
     monkeypatch.setattr(plans, "address_of", lambda array: lies.get(id(array), 4096))
-    plan = Plan(PROBLEM, stage_named("s11"), Tile(16, 8, 8, 4, 4), PretendedGpu())
+    plan = Plan(PROBLEM, stage_named("m11"), Tile(16, 8, 8, 4, 4), PretendedGpu())
     monkeypatch.setattr(Plan, "__init__", lambda *_: pytest.fail("a workspace was allocated"))
     with pytest.raises(ValueError, match=rf"^{name} is .* address 0x1004: .* of 16 bytes"):
         plan.for_weight(tensors["weight"], tensors["bias"])
@@ -112,7 +113,7 @@ def test_a_misaligned_weight_or_bias_is_refused_on_a_gpu(
 
 def test_no_bias_and_a_weight_that_is_written_to_later(engine: Engine) -> None:
     """What is left of the plan keeps its switches."""
-    plan = convlab.plan(PROBLEM, "s12", engine=engine.name, relu=True)
+    plan = convlab.plan(PROBLEM, "m15", engine=engine.name, relu=True)
     input, weight, _ = random_tensors(PROBLEM, 3)
     kept = engine.to_device(weight)
     ready = plan.for_weight(kept)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from convlab import ConvProblem, trace
-from convlab.engines import Engine
-from convlab.kernels import depth_last
-from convlab.kernels.depth_last import DEEPEST, depth_slices
-from convlab.kernels.im2col import columns_buffer
-from convlab.stage import Program
+from convlab.ladder.im2col import depth_last_layout as depth_last
+from convlab.ladder.im2col.depth_last_layout import DEEPEST, depth_slices
+from convlab.ladder.im2col.im2col_gemm import columns_buffer
+from convlab.ladder.stage import Program
+from convlab.running.engines import Engine
 
 
 # 256 columns a block, rows of 64 pixels: a warp's pixels are neighbours in the input.

@@ -19,10 +19,10 @@ from convlab.device import (
     store4,
     unrolled,
 )
-from convlab.engines.cudasim import CudaSim
-from convlab.engines.simulator import Simulator
-from convlab.simulation.findings import SimulationError
-from convlab.stage import Launch
+from convlab.ladder.stage import Launch
+from convlab.running.engines.cudasim import CudaSim
+from convlab.running.engines.simulator import Simulator
+from convlab.simulation.rules.findings import SimulationError
 
 # Under NUMBA_ENABLE_CUDASIM=1 the names are the emulations.
 emulated_load4 = emulation_of(load4) or load4

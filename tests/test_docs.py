@@ -14,9 +14,9 @@ import pytest
 import results_pages as pages
 import typer
 
-from convlab.cli import app
-from convlab.lint import PROBLEMS
-from convlab.workloads import LAYER_NAMES, MODEL, paper_layer
+from convlab.commands.cli import app
+from convlab.measuring.machine_code import PROBLEMS
+from convlab.problems.workloads import LAYER_NAMES, MODEL, paper_layer
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -113,7 +113,7 @@ def test_the_python_of_the_pages_runs(capsys):
         exec(compile(example, page, "exec"), {})
         said.append(capsys.readouterr().out)
     *plan, error = said[0].split()
-    assert "s12_fused_im2win" in " ".join(plan)
+    assert "m15_split_k" in " ".join(plan)
     assert float(error) < 1e-5
     assert said[1] == "(1, 4, 8, 8)\n"
 
@@ -128,14 +128,14 @@ def test_generated_parts_of_the_pages_are_what_their_data_give(capsys, monkeypat
     counts = {
         stage["name"].split("_")[0]: stage["counts"] | {"mma": MODEL.M * MODEL.N * MODEL.K}
         for stage in json.loads(file.read_text(encoding="utf-8"))["stages"]
-        if not stage["name"].startswith(("s02", "s03"))
+        if not stage["name"].startswith(("c0", "i0"))
     }
     for stage, key, base, base_key, ratio, tolerance in READ_FROM_COUNTS:
         got = counts[stage][key] / counts[base][base_key]
         assert got == pytest.approx(ratio, abs=tolerance), (stage, key, base)
     fewest = min(count["global_requests"] for count in counts.values())
-    assert counts["s11"]["global_requests"] == fewest  # s10b needs as many
-    per_flop = [round(counts[name]["bytes_per_flop"], 2) for name in ("s01", "s08", "s09", "s11")]
+    assert counts["m11"]["global_requests"] == fewest  # m10 needs as many
+    per_flop = [round(counts[name]["bytes_per_flop"], 2) for name in ("m01", "m06", "m08", "m11")]
     assert per_flop == [2.49, 0.16, 0.16, 0.16]
 
 
@@ -143,16 +143,16 @@ def test_generated_parts_of_the_pages_are_what_their_data_give(capsys, monkeypat
 # tolerance.
 REQUESTS, SHARED = "global_requests", "shared_requests"
 READ_FROM_COUNTS = (
-    ("s01", REQUESTS, "s01", "mma", 2 / 32, 0.003),
-    ("s04", REQUESTS, "s01", REQUESTS, 1, 0.001),
-    ("s05", REQUESTS, "s04", REQUESTS, 1 / 10, 0.01),
-    ("s06", REQUESTS, "s05", REQUESTS, 3 / 5, 0.06),
-    ("s07", SHARED, "s06", SHARED, 1 / 2, 0),
-    ("s08", SHARED, "s07", SHARED, 1 / 3, 0.05),
-    ("s08", "shared_wavefronts", "s07", "shared_wavefronts", 3 / 4, 0.03),
-    ("s09", REQUESTS, "s08", REQUESTS, 1, 0),
-    ("s09", SHARED, "s08", SHARED, 1, 0),
-    ("s10", "global_sectors", "s04", "global_sectors", 3, 0.2),
+    ("m01", REQUESTS, "m01", "mma", 2 / 32, 0.003),
+    ("m02", REQUESTS, "m01", REQUESTS, 1, 0.001),
+    ("m03", REQUESTS, "m02", REQUESTS, 1 / 10, 0.01),
+    ("m04", REQUESTS, "m03", REQUESTS, 3 / 5, 0.06),
+    ("m05", SHARED, "m04", SHARED, 1 / 2, 0),
+    ("m06", SHARED, "m05", SHARED, 1 / 3, 0.05),
+    ("m06", "shared_wavefronts", "m05", "shared_wavefronts", 3 / 4, 0.03),
+    ("m08", REQUESTS, "m06", REQUESTS, 1, 0),
+    ("m08", SHARED, "m06", SHARED, 1, 0),
+    ("m09", "global_sectors", "m02", "global_sectors", 3, 0.2),
 )
 
 
@@ -165,7 +165,7 @@ def test_times_by_both_compilers_are_shown_where_both_are_stored(monkeypatch, tm
     for end, time_ms in ("", 1.25), ("_mlir", 1.5):
         for step in timed["stages"]:
             step["time_ms"] = time_ms
-        timed["stages"][0]["ok"] = end == ""  # s01 failed by the second
+        timed["stages"][0]["ok"] = end == ""  # m01 failed by the second
         (folder / f"{pages.HEADLINE}{end}.json").write_text(json.dumps(timed))
     monkeypatch.setattr(pages.papers, "ROOT", tmp_path)
     table = pages.compilers_table().splitlines()

@@ -11,8 +11,9 @@ from unittest.mock import Mock
 import pytest
 
 import convlab
-from convlab import doctor, tables
-from convlab.installing import how_to_install
+from convlab.commands import tables
+from convlab.measuring import machine as doctor
+from convlab.support.installing import how_to_install
 
 
 def raising(error: type[Exception]) -> Mock:

@@ -9,10 +9,10 @@ import pytest
 from numba import cuda, float32, uint32
 from numba.cuda.core import config
 
-from convlab.engines import ENGINE_NAMES, choose, unavailable
-from convlab.engines.cudasim import CudaSim
-from convlab.simulation.python_body import python_body
-from convlab.stage import Launch
+from convlab.ladder.stage import Launch
+from convlab.running.engines import ENGINE_NAMES, choose, unavailable
+from convlab.running.engines.cudasim import CudaSim
+from convlab.simulation.language.python_body import python_body
 
 SIM = CudaSim()
 

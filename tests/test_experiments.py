@@ -12,15 +12,15 @@ import pytest
 from bench_fakes import Fakes, interrupt_at, pretend_gpu, small_layer
 from typer.testing import CliRunner
 
-from convlab import workloads
-from convlab.bench import cases, systems
-from convlab.bench.baselines import unfold_table
-from convlab.cli import app
-from convlab.oracle import Oracle, random_tensors
-from convlab.problem import ConvProblem
-from convlab.stages import ABLATION, BACKWARD, stage_named
-from convlab.stages.b02_exchanged_roles import through
-from convlab.workloads import GROUPED, LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
+from convlab.commands.cli import app
+from convlab.ladder import ABLATION, BACKWARD, stage_named
+from convlab.ladder.gradients.g02_exchanged_roles import through
+from convlab.measuring import cases, systems
+from convlab.measuring.baselines import unfold_table
+from convlab.problems import workloads
+from convlab.problems.oracle import Oracle, random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.problems.workloads import GROUPED, LAYER_NAMES, UNSEEN, UNTUNED, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -135,13 +135,13 @@ def test_a_variant_is_s11_with_one_switch_off():
 
 
 def test_on_a_gradient_a_stage_is_b02_by_that_stage():
-    b01, s12 = BACKWARD[0], stage_named("s12")
+    g01, m15 = BACKWARD[0], stage_named("m15")
     for layer in workloads.gradients({"conv9": paper_layer("conv9", 1)}).values():
-        assert systems.stage_on(layer, s12) is through(s12)
-        assert systems.stage_on(layer, b01) is b01
-        allowed = systems.system_named(s12.name).allowances(layer)
-        assert allowed["atomic_additions"] > 0  # of split-K, in the convolution that b02 makes
-    assert systems.stage_on(SMALL, s12) is s12
+        assert systems.stage_on(layer, m15) is through(m15)
+        assert systems.stage_on(layer, g01) is g01
+        allowed = systems.system_named(m15.name).allowances(layer)
+        assert allowed["atomic_additions"] > 0  # of split-K, in the convolution that g02 makes
+    assert systems.stage_on(SMALL, m15) is m15
 
 
 # Table 1 of article 002.

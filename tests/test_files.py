@@ -23,17 +23,18 @@ from hypothesis import strategies as st
 from kernels import textbook
 from test_cli import printed, refused
 
-from convlab import tables, tuned
-from convlab.bench import analysis
-from convlab.bench.results import open_results, set_aside
 from convlab.checking.loading import maker
+from convlab.commands import tables
 from convlab.commands.run import _found
-from convlab.files import check_room_for, document, record, write_whole
-from convlab.image import load
+from convlab.commands.shell import check_writable
+from convlab.ladder import stage_named
 from convlab.lessons import charts, progress
-from convlab.lint import stored_rows
-from convlab.shell import check_writable
-from convlab.stages import stage_named
+from convlab.measuring import analysis
+from convlab.measuring.machine_code import stored_rows
+from convlab.measuring.photograph import load
+from convlab.measuring.results import open_results, set_aside
+from convlab.running import tuned
+from convlab.support.files import check_room_for, document, record, write_whole
 from convlab.tracing import open_trace, page, trace
 from convlab.tracing.views import as_text
 
@@ -178,7 +179,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 OTHERS: dict[str, Callable[[Path], object]] = {
     "picture": lambda file: load(file, 100),
-    "kernel": lambda file: maker(str(file), stage_named("s01")),
+    "kernel": lambda file: maker(str(file), stage_named("m01")),
     "program": read_program,
 }
 NOTEBOOK = {"cells": [{"source": [], "metadata": {"convlab": {"cell": "a"}}}]}
@@ -191,7 +192,7 @@ def right_documents() -> dict[str, Any]:
     launch = trace(textbook.copy, 1, 32, np.zeros(32, np.float32), np.zeros(32, np.float32))
     checks = {"05 slices": {"tries": 1, "began": 5, "passed": None}}
     results = json.loads((stored / "ladder_conv9_h200.json").read_text())
-    tile = dict.fromkeys(tuned.KEY, "s12") | {"code": "c", "tile": [1, 2], "time_ms": 1}
+    tile = dict.fromkeys(tuned.KEY, "m15") | {"code": "c", "tile": [1, 2], "time_ms": 1}
     named = {
         name: json.loads((stored / f"{file}.json").read_text())
         for name, file in (
@@ -325,7 +326,7 @@ def test_a_refusal_has_the_place_the_value_and_the_rule():
 @pytest.mark.parametrize("content", ["null", "1", "[]", '{"checks": 1}'])
 @pytest.mark.parametrize(
     "arguments",
-    [("report", "x.json"), ("lint", "s01", "--against", "x.json"), ("trace", "x.json")],
+    [("report", "x.json"), ("lint", "m01", "--against", "x.json"), ("trace", "x.json")],
     ids=" ".join,
 )
 def test_the_command_names_the_file_that_it_cannot_use(tmp_path, monkeypatch, arguments, content):

@@ -14,9 +14,10 @@ from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
 from kernels.wrong import WRONG
 
-from convlab.engines.simulator import Finding, SimulationError, Simulator
-from convlab.simulation import scheduler, simulated_launch
-from convlab.simulation.findings import REMEDIES, STREAM_RACE
+from convlab.running.engines.simulator import Finding, SimulationError, Simulator
+from convlab.simulation import launch as simulated_launch
+from convlab.simulation.rules.findings import REMEDIES, STREAM_RACE
+from convlab.simulation.threads import scheduler
 
 pytestmark = pytest.mark.same_in_cudasim
 

@@ -1,4 +1,4 @@
-"""The fused stages: large problems, s12's split-K and ReLU, and how warps read and write. Ways to
+"""The fused stages: large problems, m15's split-K and ReLU, and how warps read and write. Ways to
 fetch are in test_stages.py."""
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from test_stages import EIGHT_CHANNELS, FEW, TAIL
 
-from convlab import ConvProblem, Tile, plans, stages, trace_stage
-from convlab.kernels import tile_heuristic
-from convlab.oracle import random_tensors
-from convlab.stages import production_program, production_tile, stage_named
-from convlab.stages.s11d_window_copies import fetching_columns, make_locate
-from convlab.stages.s11e_epilogue import interleaved_lanes
+from convlab import ConvProblem, Tile, trace_stage
+from convlab import ladder as stages
+from convlab.ladder import production_program, production_tile, stage_named, tile_heuristic
+from convlab.ladder.main.m13_window_copies import fetching_columns, make_locate
+from convlab.ladder.main.m14_epilogue import interleaved_lanes
+from convlab.problems.oracle import random_tensors
+from convlab.running import plans
 
-S12 = stage_named("s12")
-WIDE = {"s12": Tile(16, 64, 8, 4, 8), "s13": Tile(16, 64, 8, 2, 8), "s14": Tile(24, 128, 16, 6, 4)}
+S12 = stage_named("m15")
+WIDE = {"m15": Tile(16, 64, 8, 4, 8), "t03": Tile(16, 64, 8, 2, 8), "t05": Tile(24, 128, 16, 6, 4)}
 
 
 @pytest.mark.same_in_cudasim
@@ -30,7 +31,7 @@ def test_places_beyond_32_bits_are_computed() -> None:
 
 
 @pytest.mark.same_in_cudasim
-@pytest.mark.parametrize("name", ["s11", "s12", "s13", "s14"])
+@pytest.mark.parametrize("name", ["m11", "m15", "t03", "t05"])
 def test_a_plan_of_a_large_filter_takes_no_memory_on_the_host(name: str) -> None:
     """Here a table of places, which would not fit constant memory, would have 800,000 rows."""
     problem, stage = ConvProblem(1, 5, 400, 400, 1, 400), stage_named(name)
@@ -43,7 +44,7 @@ def test_a_plan_of_a_large_filter_takes_no_memory_on_the_host(name: str) -> None
 
 
 @pytest.mark.same_in_cudasim
-@pytest.mark.parametrize("name", ["s11", "s12", "s13", "s14"])
+@pytest.mark.parametrize("name", ["m11", "m15", "t03", "t05"])
 @pytest.mark.parametrize(
     "problem",
     [
@@ -61,7 +62,7 @@ def test_millions_of_channels(problem: ConvProblem, name: str) -> None:
 
 @pytest.mark.same_in_cudasim
 @pytest.mark.parametrize(
-    ("name", "rows", "kernel"), [("s12", 128, "fused_im2win"), ("s14", 96, "warpgroups")]
+    ("name", "rows", "kernel"), [("m15", 128, "split_k"), ("t05", 96, "warpgroups")]
 )
 def test_as_many_channels_as_rows_of_the_largest_blocks(name: str, rows: int, kernel: str) -> None:
     stage, most = stage_named(name), ConvProblem(1, 1, 1, 1, rows * 65535, 1)
@@ -96,10 +97,10 @@ def test_relu_with_split_sums_is_refused() -> None:
 
 
 @pytest.mark.same_in_cudasim
-@pytest.mark.parametrize("stage", ["s11", "s12"])
+@pytest.mark.parametrize("stage", ["m11", "m15"])
 def test_a_warp_reads_a_step_in_four_wavefronts(stage: str) -> None:
     """Two for its runs of the filter and two for those of the windows; in rows of 2 x 16 threads,
-    as s09 has them, it would be six."""
+    as m08 has them, it would be six."""
     problem, tile = ConvProblem(1, 4, 8, 8, 32, 3, padding=1), Tile(32, 64, 12, 4, 4)
     launch = trace_stage(stage, problem, tile).main
     loads = [one for one in launch.of(space="shared") if one.operation == "load"]

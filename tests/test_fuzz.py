@@ -36,16 +36,16 @@ from convlab import (
     conv3d,
     open_trace,
     plan,
-    plans,
     simulate,
     simulator,
     trace,
     trace_stage,
     unfold_einsum,
 )
-from convlab.arguments import shown
-from convlab.simulation.findings import three
-from convlab.unfold import unfold
+from convlab.problems.unfold import unfold
+from convlab.running import plans
+from convlab.simulation.rules.findings import three
+from convlab.support.values import shown
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -109,10 +109,10 @@ enormous = st.sampled_from([2**31 - 1, 2**31, 2**63, 10**400, 10**4299, -(10**42
 numbers = st.integers(-2, 5) | enormous
 odd = st.sampled_from([
     None, True, 1.5, float("nan"), float("inf"), -0.0, 1j, Fraction(3, 2), Decimal(2), "same",
-    "valid", "s01", "\udcff", "\x1b[2J", "\0", b"1", bytearray(2), memoryview(b"12"), {}, {1: 2},
+    "valid", "m01", "\udcff", "\x1b[2J", "\0", b"1", bytearray(2), memoryview(b"12"), {}, {1: 2},
     {1}, [], range(3), range(2), range(10**9), range(10**18), np.int8(2), np.True_, np.float32(1),
     np.float64("nan"), np.array(2), np.array(None), np.ones(2), np.arange(2), np.ma.ones(2),
-    np.datetime64(1, "s"), np.str_("s01"), object(), int, len, slice(3), ..., NotImplemented,
+    np.datetime64(1, "s"), np.str_("m01"), object(), int, len, slice(3), ..., NotImplemented,
     "x" * 10**6,
 ])  # fmt: skip
 # Made anew for each call: what can be read once, and what Hypothesis must not compare.
@@ -248,7 +248,7 @@ def right_calls(draw: st.DrawFn) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 @given(
     right_calls(),
-    st.sampled_from(["auto", "s01", "s11"]),  # s11 packs the filter and transforms the input
+    st.sampled_from(["auto", "m01", "m11"]),  # m11 packs the filter and transforms the input
     st.booleans(),
     st.none() | st.sampled_from(LAYOUTS),
 )
@@ -300,7 +300,7 @@ def test_a_launch_ends_in_one_too(launch):
 @pytest.mark.parametrize("odd", [{"problem": "conv9"}, {"problem": 1}, {"tile": "8x8x8"}])
 def test_a_trace_is_of_a_problem_with_a_tile(odd):
     with pytest.raises(TypeError, match=f"{next(iter(odd))} is .*: it must be a") as refused:
-        trace_stage("s05", **odd)
+        trace_stage("m03", **odd)
     assert_short(refused.value)
 
 
@@ -316,15 +316,15 @@ OTHERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         ("batch", "in_channels", "height", "width", "out_channels", "kernel_size"), 2)),
     "Gradient": (Gradient, {"problem": SMALL, "of": "input"}),
     "Tile": (Tile, {"M_B": 8, "N_B": 8, "K_B": 8, "M_T": 1, "N_T": 1}),
-    "plan": (plan, {"problem": SMALL, "engine": "simulator", "stage": "s05", "tile": None,
+    "plan": (plan, {"problem": SMALL, "engine": "simulator", "stage": "m03", "tile": None,
                     "workspace_limit": None}),
     "simulate": (simulate, {"kernel": write, "grid": 1, "block": 2, "shared_bytes": 0,
                             "steps": None, "typed": True}),
     "trace": (trace, {"kernel": write, "grid": 1, "block": 2, "shared_bytes": 0, "block_shown": 0,
                       "compiled": None}),
-    "trace_stage": (trace_stage, {"stage": "s01", "problem": SMALL, "tile": None, "block_shown": 0,
+    "trace_stage": (trace_stage, {"stage": "m01", "problem": SMALL, "tile": None, "block_shown": 0,
                                   "compiled": None, "seed": 0}),
-    "check": (check, {"kernel": "absent.py::kernel", "stage": "s01", "seed": 0, "model": None}),
+    "check": (check, {"kernel": "absent.py::kernel", "stage": "m01", "seed": 0, "model": None}),
     "open_trace": (open_trace, {"path": "absent.json"}),
     "simulator": (opened, {"stop": True, "steps": None, "typed": True}),
     "unfold": (unfold, {"input": np.ones((1, 1, 3, 3), np.float32), "kernel_size": 2}),

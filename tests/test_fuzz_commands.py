@@ -39,7 +39,7 @@ OPTIONS = [
     "--baseline", "--again", "--seconds", "--version", "--help", "--",
 ]  # fmt: skip
 WORDS = [
-    "s01", "s99", "conv1", "conv13", "0", "1", "2", "-1", "1e9", "nan", "inf", "9999999999",
+    "m01", "s99", "conv1", "conv13", "0", "1", "2", "-1", "1e9", "nan", "inf", "9999999999",
     "absent/file", ".", "..", "sm_90", "sm_9", "sm_999", "simulator", "gpu", "cudasim",
     "8x8x8", "0x0x0", "1x1x4x4 * 1x1x2x2", "1x1x1x1,1x1x1x1,p(((",
     "sizes", "05", "all", "\u2588", "\udcff", "", " ",
@@ -67,14 +67,14 @@ if __name__ == "__main__":
 words = st.sampled_from(WORDS) | st.sampled_from(FILES) | st.text(max_size=9)
 # Half of them begin as a person's would, so that they get beyond the parser.
 BEGUN = [
-    ["report", "results.json"], ["report", "any.json"], ["trace", "trace.json"], ["trace", "s01"],
-    ["lint", "s01", "--against", "rows.json"], ["lint", "s01", "--against", "any.json"],
-    ["check", "kernel.py::kernel", "--as", "s01"], ["check", "broken.py", "--as", "s05"],
+    ["report", "results.json"], ["report", "any.json"], ["trace", "trace.json"], ["trace", "m01"],
+    ["lint", "m01", "--against", "rows.json"], ["lint", "m01", "--against", "any.json"],
+    ["check", "kernel.py::kernel", "--as", "m01"], ["check", "broken.py", "--as", "m03"],
     ["run", "program.py"], ["run", "broken.py"], ["run", "-m"], ["lessons", "my", "--status"],
     ["lessons", "my", "--hint", "05"], ["lessons", "my", "--update"],
     ["lessons", "my", "--no-open"], ["ladder", "--image", "picture.png"],
     ["ladder", "--image", "any.json", "--output"],
-    ["ladder", "--stage", "s01", "--json"], ["tune", "--forget"], ["tune", "--problem"],
+    ["ladder", "--stage", "m01", "--json"], ["tune", "--forget"], ["tune", "--problem"],
     ["bench", "--cases"], ["report", "results.json", "--html"], ["doctor"],
     ["report", "results.json", "results.json"], ["stages", "--json"],
     ["report", "results.json", "--no-counts", "--markdown", "r.md"],
@@ -131,11 +131,11 @@ def test_a_command_line_ends_in_an_answer_or_one_sentence(
         fill(folder, content, documents)
         patch.setenv("CONVLAB_CACHE", str(folder / "cache"))
         # Minutes of work, which tests of their own do.
-        patch.setattr("convlab.ladder.run", lambda *_, **__: iter(()))
-        patch.setattr("convlab.lint.lint_all", lambda *_: iter(()))
-        patch.setattr("convlab.image.draw", lambda *_: b"")
+        patch.setattr("convlab.measuring.ladder_run.run", lambda *_, **__: iter(()))
+        patch.setattr("convlab.measuring.machine_code.lint_all", lambda *_: iter(()))
+        patch.setattr("convlab.measuring.photograph.draw", lambda *_: b"")
         patch.setattr("convlab.tracing.trace_stage", Mock(side_effect=typer.Exit))
-        patch.setattr("convlab.bench.roofline.counted", lambda *_: iter(()))
+        patch.setattr("convlab.measuring.roofline.counted", lambda *_: iter(()))
         patch.setattr("convlab.commands.lessons._open", lambda _: None)
         patch.setattr("sys.setrecursionlimit", lambda _: None)
         started = process_time()

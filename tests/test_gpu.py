@@ -29,23 +29,24 @@ from kernels.warpgroups import make_products, random_pairs
 from numba import cuda
 from strategies import problems, tensors
 
-from convlab import ConvProblem, Stage, api, conv2d, plan
-from convlab.bench.sanitizers import PROBLEMS as AWKWARD
+from convlab import ConvProblem, Stage, conv2d, plan
 from convlab.device.products import multiply_add
-from convlab.engines import Engine, choose, unavailable
-from convlab.engines.simulator import Simulator
-from convlab.oracle import CheckResult, Oracle, random_tensors
-from convlab.plans import Plan, program_for, stages_for
-from convlab.stages import allowances, stage_named
-from convlab.workloads import LAYER_NAMES, TEACHING, paper_layer
+from convlab.ladder import allowances, stage_named
+from convlab.measuring.sanitizers import PROBLEMS as AWKWARD
+from convlab.problems.oracle import CheckResult, Oracle, random_tensors
+from convlab.problems.workloads import LAYER_NAMES, TEACHING, paper_layer
+from convlab.running import api
+from convlab.running.engines import Engine, choose, unavailable
+from convlab.running.engines.simulator import Simulator
+from convlab.running.plans import Plan, program_for, stages_for
 
 if (reason := unavailable("gpu")) is not None:
     pytest.skip(f"needs a GPU: {reason}", allow_module_level=True)
 
 from cuda.bindings import driver
 
-from convlab.engines import gpu
-from convlab.timer import captured, measure
+from convlab.measuring.timer import captured, measure
+from convlab.running.engines import gpu
 
 pytestmark = pytest.mark.gpu
 
@@ -119,7 +120,7 @@ def test_the_papers_layers(stage, layer, engine):
 @pytest.mark.parametrize("layer", LAYER_NAMES)
 def test_s11_on_the_papers_layers_at_the_papers_batch(layer, engine):
     try:
-        result = check_layer(engine, stage_named("s11"), layer, batch=128)
+        result = check_layer(engine, stage_named("m11"), layer, batch=128)
     finally:
         layer_case.cache_clear()  # gigabytes
     assert result.ok, result
@@ -208,7 +209,7 @@ def test_packed_launches_are_numbas_own(stage, problem, engine):
             assert np.array_equal(packed, engine.to_host(output))
 
 
-@pytest.mark.parametrize("name", ["s01", "s09", "s11"])
+@pytest.mark.parametrize("name", ["m01", "m08", "m11"])
 def test_packed_launches_with_pytorch(name, engine):
     """Its tensors, parameters that train, and host tensors."""
     torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
@@ -230,7 +231,7 @@ def test_packed_launches_in_cuda_cores_graph(engine):
     from cuda.core import Device
 
     problem = AWKWARD[0]
-    plan = Plan(problem, stage_named("s11"), None, engine)
+    plan = Plan(problem, stage_named("m11"), None, engine)
     arrays = on_gpu(engine, problem, 3)
     output = plan(*arrays)
     expected = engine.to_host(output)
@@ -249,7 +250,7 @@ def test_packed_launches_in_cuda_cores_graph(engine):
 def test_packed_launches_from_other_threads(engine):
     """Threads that never used CUDA, at once, each with arrays of its own: no workspace to share."""
     problem = AWKWARD[0]
-    plan = Plan(problem, stage_named("s01"), None, engine)
+    plan = Plan(problem, stage_named("m01"), None, engine)
     sets = [on_gpu(engine, problem, seed) for seed in range(8)]
     expected = [engine.to_host(plan(*arrays)) for arrays in sets]
     for _, _, output, _ in sets:
@@ -265,7 +266,7 @@ def test_packed_launches_from_other_threads(engine):
             assert np.array_equal(right, engine.to_host(output))
 
 
-@pytest.mark.parametrize("name", ["s01", "s09", "s11"])
+@pytest.mark.parametrize("name", ["m01", "m08", "m11"])
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
 def test_a_capture_with_other_arrays_goes_on_while_plans_go(mode, name, engine):
     """Nothing that a call or the end of a plan does may be what ends a capture."""
@@ -306,13 +307,13 @@ def test_a_plan_ends_at_any_moment(moment, engine):
     script = f"""
 from threading import Thread
 from numba import cuda
-from convlab.engines import choose
-from convlab.oracle import random_tensors
-from convlab.plans import plan
-from convlab.problem import ConvProblem
+from convlab.running.engines import choose
+from convlab.problems.oracle import random_tensors
+from convlab.running.plans import plan
+from convlab.problems.problem import ConvProblem
 
 problem, engine = ConvProblem(1, 8, 14, 14, 16, 3), choose("gpu")
-plans = [plan(problem, "s11", engine="gpu")]
+plans = [plan(problem, "m11", engine="gpu")]
 input, weight, _ = map(engine.to_device, random_tensors(problem, 1))
 plans[0](input, weight, engine.empty(problem.output_shape))
 del input, weight
@@ -324,7 +325,7 @@ print("ended")
     assert (done.returncode, done.stdout.split()) == (0, ["ended"]), done.stderr
 
 
-@pytest.mark.parametrize("name", ["s01", "s12", "s11"])  # one launch, two and three
+@pytest.mark.parametrize("name", ["m01", "m15", "m11"])  # one launch, two and three
 def test_calls_under_way_keep_their_arrays(name, engine):
     """Thirty calls are handed over before the first has ended, each with other arrays."""
     problem = ConvProblem(8, 32, 56, 56, 64, 3)
@@ -358,7 +359,7 @@ def test_conv2d_again_with_other_arrays(engine, monkeypatch):
 
 def test_a_packed_launch_that_cannot_be_raises(engine):
     problem = AWKWARD[0]
-    made = Plan(problem, stage_named("s01"), None, engine)
+    made = Plan(problem, stage_named("m01"), None, engine)
     (step,) = made.program.launches
     too_large = replace(made.program, launches=(replace(step, block=(2048,)),))
     plan = Plan(problem, made.stage, made.tile, engine, program=too_large)
@@ -382,11 +383,11 @@ def test_times_are_possible(stage, engine):
 
 def test_a_workspace_larger_than_the_gpu_is_refused(engine):
     problem = ConvProblem(4096, 512, 512, 512, 1, 3)
-    with pytest.raises(MemoryError, match=r"s11_im2win_full's workspace needs [\d.]+ GiB"):
-        plan(problem, "s11")
+    with pytest.raises(MemoryError, match=r"m11_warp_tiling's workspace needs [\d.]+ GiB"):
+        plan(problem, "m11")
 
 
-@pytest.mark.parametrize("name", ["s03_im2col", "s03_im2col_blas", "s03_depth_last"])
+@pytest.mark.parametrize("name", ["i01_im2col", "i04_im2col_blas", "i03_im2col_depth_last"])
 def test_a_large_batch_in_slices(name, engine):
     """Conv9 in 64 MiB, the last slice smaller than the others."""
     result = check_layer(engine, stage_here(name), "conv9", 37, 2**26)
@@ -394,7 +395,7 @@ def test_a_large_batch_in_slices(name, engine):
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
-@pytest.mark.parametrize("name", ["s03_im2col_blas", "s03_unfold_einsum"])
+@pytest.mark.parametrize("name", ["i04_im2col_blas", "i05_unfold_einsum"])
 def test_library_calls_by_either_library(name, library, engine, monkeypatch):
     """On a stream of its own, then, by the library that can, replayed from a graph."""
     pytest.importorskip(library, reason=f"needs {library}, which is optional")
@@ -417,7 +418,7 @@ def test_library_calls_by_either_library(name, library, engine, monkeypatch):
     assert oracle.check(engine.to_host(output)).ok
 
 
-@pytest.mark.parametrize("name", ["s03_im2col_blas", "s03_unfold_einsum"])
+@pytest.mark.parametrize("name", ["i04_im2col_blas", "i05_unfold_einsum"])
 def test_pytorch_s_calls_are_float32_where_its_user_allows_tf32(name, engine):
     torch = pytest.importorskip("torch", reason="needs PyTorch, which is optional")
     matmul, problem = torch.backends.cuda.matmul, TEACHING

@@ -1,4 +1,4 @@
-"""Stages b01 and b02: gradients within the rounding bound of float64 ones, on every engine."""
+"""Stages g01 and g02: gradients within the rounding bound of float64 ones, on every engine."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from numba.cuda.core import config
 from strategies import problems
 
-from convlab.convolution import reference
-from convlab.engines import choose
-from convlab.gradient import Gradient
-from convlab.lint import lint_stage
-from convlab.oracle import Oracle, random_tensors
-from convlab.plans import plan, stage_for
-from convlab.problem import ConvProblem
-from convlab.stages import BACKWARD, stage_named
-from convlab.stages.b02_exchanged_roles import through
+from convlab.ladder import BACKWARD, stage_named
+from convlab.ladder.gradients.g02_exchanged_roles import through
+from convlab.measuring.machine_code import lint_stage
+from convlab.problems.gradient import Gradient
+from convlab.problems.oracle import Oracle, random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.problems.reference import reference
+from convlab.problems.workloads import paper_layer
+from convlab.running.engines import choose
+from convlab.running.plans import plan, stage_for
 from convlab.tracing import trace_stage
-from convlab.workloads import paper_layer
 
 SIDES = ("input", "weight")
 AWKWARD = {
@@ -57,7 +57,7 @@ def test_the_reference_is_the_derivative(problem, of):
 
 
 @pytest.mark.parametrize("of", SIDES)
-@pytest.mark.parametrize("name", ["b01", "b02", "s05", "s13_tensor_cores"])
+@pytest.mark.parametrize("name", ["g01", "g02", "m03", "t03_split_once"])
 @pytest.mark.parametrize("problem", AWKWARD.values(), ids=AWKWARD)
 def test_awkward_shapes_are_right(problem, name, of, engine, checked):
     gradient = Gradient(problem, of)
@@ -73,7 +73,7 @@ def test_any_shape_is_right(checked_in_simulator, problem, seed):
     for of in SIDES:
         gradient = Gradient(problem, of)
         tensors = random_tensors(gradient, seed, bias=False, integers=True)
-        for stage in (BACKWARD[0], through(stage_named("s01"))):
+        for stage in (BACKWARD[0], through(stage_named("m01"))):
             result = checked_in_simulator(gradient, stage, tensors)
             assert result.ok, f"{stage.name}: {result}"
             assert result.error_over_bound == 0
@@ -91,7 +91,7 @@ def test_numbas_simulator_agrees(stage, of):
     ("problem", "of", "kernel"),
     [
         *((AWKWARD[name], of, "grouped") for name in ("two groups", "depthwise") for of in SIDES),
-        (ConvProblem(4, 8, 16, 16, 16, 3, 1, 1), "input", "fused_im2win"),  # nothing to interleave
+        (ConvProblem(4, 8, 16, 16, 16, 3, 1, 1), "input", "split_k"),  # nothing to interleave
     ],
 )
 def test_groups_are_left_to_grouped(problem, of, kernel):
@@ -133,17 +133,21 @@ def test_what_a_gradient_refuses(arguments, message):
 
 def test_plan_takes_a_gradient_by_any_stage():
     gradient = Gradient(AWKWARD["plain"], "input")
-    names = {"auto": "b01_gradients", "b02": "b02_exchanged_roles", "s05": "b02_exchanged_roles"}
+    names = {
+        "auto": "g01_direct_gradients",
+        "g02": "g02_exchanged_roles",
+        "m03": "g02_exchanged_roles",
+    }
     for name, expected in names.items():
         assert plan(gradient, name, engine="simulator").stage.name == expected
-    with pytest.raises(ValueError, match=r"^stage is 'b01': it must compute a convolution"):
-        plan(AWKWARD["plain"], "b01")
+    with pytest.raises(ValueError, match=r"^stage is 'g01': it must compute a convolution"):
+        plan(AWKWARD["plain"], "g01")
 
 
 def test_a_gradient_is_traced():
-    made = trace_stage("b02", Gradient(AWKWARD["plain"], "weight"))
+    made = trace_stage("g02", Gradient(AWKWARD["plain"], "weight"))
     names = [launch.kernel for launch in made.launches]
-    assert names == ["exchange_axes"] * 2 + ["pack_filter", "fused_im2win", "exchange_axes"]
+    assert names == ["exchange_axes"] * 2 + ["pack_filter", "split_k", "exchange_axes"]
 
 
 @pytest.mark.gate

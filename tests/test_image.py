@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from convlab import image
-from convlab.convolution import reference
-from convlab.engines import choose
+from convlab.measuring import photograph as image
+from convlab.problems.reference import reference
+from convlab.running.engines import choose
 
 pytestmark = pytest.mark.same_in_cudasim
 

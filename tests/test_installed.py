@@ -81,13 +81,13 @@ CONVOLVE = """
 import numpy as np
 import convlab
 ones = np.ones((1, 1, 4, 4), np.float32)
-print(convlab.conv2d(ones, np.ones((1, 1, 3, 3), np.float32), stage="s05").sum())
+print(convlab.conv2d(ones, np.ones((1, 1, 3, 3), np.float32), stage="m03").sum())
 """
 
 
 def test_it_convolves(run):
     assert run("python", "-c", CONVOLVE).stdout == "36.0\n"
-    told = run("convlab", "ladder", "--stage", "s05")
+    told = run("convlab", "ladder", "--stage", "m03")
     assert told.returncode == 0, told.stderr
 
 
@@ -139,13 +139,13 @@ from numpy.typing import NDArray
 import convlab
 
 def of_any(images: NDArray[np.float32], filters: NDArray[np.float32]) -> NDArray[np.float32]:
-    plan = convlab.plan(convlab.ConvProblem(1, 3, 8, 8, 4, 3), "s12")
+    plan = convlab.plan(convlab.ConvProblem(1, 3, 8, 8, 4, 3), "m15")
     assert_type(plan(images, filters, images, filters), NDArray[np.float32])
     assert_type(plan.for_weight(filters)(images, images), NDArray[np.float32])
     assert_type(convlab.conv1d(images, filters, bias=images, stride=2), NDArray[np.float32])
     assert_type(convlab.conv3d(images, filters, padding="same", dilation=1), NDArray[np.float32])
     assert_type(convlab.unfold_einsum(images, filters, padding=((0, 1), 2)), NDArray[np.float32])
-    return convlab.conv2d(images, filters, images, out=images, stage="s05")
+    return convlab.conv2d(images, filters, images, out=images, stage="m03")
 """
 MISTAKES = (
     ("convlab.conv2d([[1.0]], [[2.0]])", 'cannot be "list[list[float]]"'),

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from convlab import installing
+from convlab.support import installing
 
 pytestmark = pytest.mark.same_in_cudasim
 

@@ -13,24 +13,26 @@ from kernels.wrong import WRONG
 from test_docs import keys, listed
 from typer.testing import CliRunner
 
-from convlab import Trace, checking, doctor, ladder, trace, trace_stage
-from convlab.cli import app
+from convlab import Trace, checking, trace, trace_stage
 from convlab.commands import tune
-from convlab.engines import choose
-from convlab.lint import Row
-from convlab.oracle import random_tensors
-from convlab.simulation.findings import SimulationError
-from convlab.simulation.report import Report
-from convlab.stages import LADDER, Program, stage_named
-from convlab.workloads import TEACHING, paper_layer
+from convlab.commands.cli import app
+from convlab.ladder import LADDER, Program, stage_named
+from convlab.measuring import ladder_run as ladder
+from convlab.measuring import machine as doctor
+from convlab.measuring.machine_code import Row
+from convlab.problems.oracle import random_tensors
+from convlab.problems.workloads import TEACHING, paper_layer
+from convlab.running.engines import choose
+from convlab.simulation.host.run_report import Report
+from convlab.simulation.rules.findings import SimulationError
 
 
 @pytest.fixture(scope="module")
 def documents() -> dict[str, Any]:
     """A real document of every verb, with nothing null that could be there."""
     broken = replace(LADDER[0], prepare=lambda problem, tile: Program(buffers=(), launches=()))
-    engine, s12 = choose("cudasim"), stage_named("s12")
-    stages = (stage_named("s10"), broken)
+    engine, m15 = choose("cudasim"), stage_named("m15")
+    stages = (stage_named("m09"), broken)
     found = list(ladder.run(TEACHING, stages, engine, random_tensors(TEACHING, 0)))
     ran = ladder.as_json(TEACHING, engine, found) | {"environment": doctor.environment([])}
     facts = doctor.facts()
@@ -38,24 +40,24 @@ def documents() -> dict[str, Any]:
     findings = trace(wrong.kernel, wrong.grid, wrong.block, *wrong.arguments()).main.findings
     report = Report(1)
     report.add(SimulationError("", findings))
-    busy = replace(trace_stage("s05", TEACHING).main, findings=findings)
+    busy = replace(trace_stage("m03", TEACHING).main, findings=findings)
     answer = checking.Answer("name", TEACHING, None, "it could not go on")
     count = checking.Count("requests", 1, 2)
-    linted = Row("s01", "k", "conv9", "-", "sm_90", 1, 2, 0, 0, 0, (), {}, ())
-    row, tile = SimpleNamespace(time_ms=1.0, time_spread=1.0, reason="why"), s12.tiny_tile
+    linted = Row("m01", "k", "conv9", "-", "sm_90", 1, 2, 0, 0, 0, (), {}, ())
+    row, tile = SimpleNamespace(time_ms=1.0, time_spread=1.0, reason="why"), m15.tiny_tile
     tuned = tune.Tuned("conv9", paper_layer("conv9"), tile, {tile: row})
     measured = sample(layers=["conv12"])
-    one = replace(measured.row("conv12", 128, "s01_direct"), clocks_mhz=CLOCKS)
+    one = replace(measured.row("conv12", 128, "m01_direct"), clocks_mhz=CLOCKS)
     measured.rows, measured.missing = {one.key: one}, {one.key: None}
     return {
         "ladder": ran,
         "stages": json.loads(CliRunner().invoke(app, ["stages", "--json", "-"]).stdout),
         "doctor": facts | {"gpu": facts["gpu"] or dict.fromkeys(GPU)},
-        "check": checking.Check("k", "s05", (answer,), findings[:1], (count,)).as_json(),
+        "check": checking.Check("k", "m03", (answer,), findings[:1], (count,)).as_json(),
         "run": {"program": ["p.py"], "status": 1} | report.as_json(),
         "trace": json.loads(json.dumps(Trace("both in one", (busy,)).as_json())),
         "lint": [asdict(linted) | {"ok": linted.ok}],
-        "tune": tune.as_json([tuned], s12, engine),
+        "tune": tune.as_json([tuned], m15, engine),
         "bench": measured.as_json(),
     }
 

@@ -11,8 +11,8 @@ import pytest
 from numba import cuda, float32, int8, int32, int64, uint8, uint32
 from numba.cuda.core import config
 
-from convlab.engines.simulator import Simulator
-from convlab.simulation.findings import NotSimulated, SimulationError
+from convlab.running.engines.simulator import Simulator
+from convlab.simulation.rules.findings import NotSimulated, SimulationError
 
 SIM = Simulator()
 NAN = math.nan

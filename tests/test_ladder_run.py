@@ -25,21 +25,22 @@ import pytest
 from numba import cuda, float32
 from pretended_gpu import PretendedGpu
 
-from convlab import ladder
-from convlab.engines import choose
-from convlab.engines.gpu import Gpu
-from convlab.oracle import random_tensors
-from convlab.plans import Plan
-from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Program, Stage, Tile, s01_direct, stage_named
+from convlab.ladder import LADDER, Program, Stage, Tile, stage_named
+from convlab.ladder.main import m01_direct
+from convlab.measuring import ladder_run as ladder
+from convlab.problems.oracle import random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.running.engines import choose
+from convlab.running.engines.gpu import Gpu
+from convlab.running.plans import Plan
 
 # The simulator wherever the tests run: a kernel broken on purpose must not meet a real GPU.
 SIMULATOR = choose("cudasim")
 TINY = ConvProblem(2, 2, 4, 3, 3, kernel_size=2)
-S01 = stage_named("s01")
+S01 = stage_named("m01")
 (READS,) = (
     number
-    for number, line in enumerate(Path(s01_direct.__file__).read_text().splitlines(), start=1)
+    for number, line in enumerate(Path(m01_direct.__file__).read_text().splitlines(), start=1)
     if "pixel = input[" in line
 )
 
@@ -53,35 +54,35 @@ def cannot_be_prepared(problem: ConvProblem, tile: None = None) -> Program:
 
 
 def broken(prepare: Callable[..., Program]) -> Stage:
-    """A stage that is s01 but for its ``prepare``."""
-    return replace(S01, module="convlab.stages.s02_broken", prepare=prepare)
+    """A stage that is m01 but for its ``prepare``."""
+    return replace(S01, module="convlab.ladder.s02_broken", prepare=prepare)
 
 
 def with_more_channels(more: int) -> Stage:
-    """A stage that is s01 but reads so many more channels than there are."""
+    """A stage that is m01 but reads so many more channels than there are."""
 
     def prepare(problem: ConvProblem, tile: None = None) -> Program:
         read = replace(problem, in_channels=problem.in_channels + more)
-        (launch,) = s01_direct.prepare(problem).launches
-        return Program((), (replace(launch, kernel=s01_direct.make_kernel(read)),))
+        (launch,) = m01_direct.prepare(problem).launches
+        return Program((), (replace(launch, kernel=m01_direct.make_kernel(read)),))
 
     return broken(prepare)
 
 
 def test_layout_transforms_are_counted_apart():
-    s07, s08 = results(TINY, stage_named("s07"), stage_named("s08"))
-    assert s07.transform_counts is None
-    assert s08.counts.keys() == s08.transform_counts.keys()
-    packed = s08.workspace_bytes // 4  # one store each
-    assert s08.transform_counts["global_stores"] == packed
-    assert s08.transform_counts["global_loads"] == math.prod(TINY.weight_shape)
-    assert s08.transform_counts["barriers"] == s08.transform_counts["flops_per_byte"] == 0
-    assert s08.counts["global_stores"] == math.prod(TINY.output_shape)
-    assert s08.counts["flops_per_byte"] == TINY.flops / s08.counts["global_bytes"]
+    m05, m06 = results(TINY, stage_named("m05"), stage_named("m06"))
+    assert m05.transform_counts is None
+    assert m06.counts.keys() == m06.transform_counts.keys()
+    packed = m06.workspace_bytes // 4  # one store each
+    assert m06.transform_counts["global_stores"] == packed
+    assert m06.transform_counts["global_loads"] == math.prod(TINY.weight_shape)
+    assert m06.transform_counts["barriers"] == m06.transform_counts["flops_per_byte"] == 0
+    assert m06.counts["global_stores"] == math.prod(TINY.output_shape)
+    assert m06.counts["flops_per_byte"] == TINY.flops / m06.counts["global_bytes"]
 
 
 def test_side_by_side_stages_give_the_same_in_the_same_order():
-    stages = [broken(cannot_be_prepared), *map(stage_named, ("s05", "s04", "s08")), S01]
+    stages = [broken(cannot_be_prepared), *map(stage_named, ("m03", "m02", "m06")), S01]
     engine, tensors = choose("simulator"), random_tensors(TINY, 0)
     alone = [*ladder.run(TINY, stages, engine, tensors)]
     for processes in (2, 9):
@@ -141,7 +142,7 @@ def test_a_plan_is_gone_before_the_next_is_made(monkeypatch):
     monkeypatch.setattr(ladder, "Plan", plan)
     gc.disable()
     try:
-        results(TINY, S01, with_more_channels(1), stage_named("s08"), S01)
+        results(TINY, S01, with_more_channels(1), stage_named("m06"), S01)
     finally:
         gc.enable()
     assert len(alive) == 4
@@ -154,7 +155,7 @@ def spoils_the_bias(input, weight, bias, output):
 
 def test_a_stage_that_spoils_its_sources_is_named_and_the_next_are_not():
     def spoil(problem: ConvProblem, tile: None = None) -> Program:
-        right = s01_direct.prepare(problem).launches
+        right = m01_direct.prepare(problem).launches
         spoiling = replace(right[0], kernel=spoils_the_bias, grid=(1,), block=(1,))
         return Program(buffers=(), launches=(*right, spoiling))
 
@@ -163,22 +164,22 @@ def test_a_stage_that_spoils_its_sources_is_named_and_the_next_are_not():
     assert next_one.ok
 
 
-S05 = stage_named("s05")
+S05 = stage_named("m03")
 NO_TILE = replace(S05, tiles=replace(S05.tiles, tiny=Tile(M_B=2, N_B=2, K_B=2, M_T=2)))
-SAID_OF_TILE = r"raised ValueError at s05_shared_memory\.py:\d+: tile 2x2x2/2x1: "
+SAID_OF_TILE = r"raised ValueError at m03_shared_memory\.py:\d+: tile 2x2x2/2x1: "
 
 
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
         (broken(cannot_be_prepared), "raised ValueError: this stage needs something else$"),
-        (with_more_channels(1), rf"raised IndexError at s01_direct\.py:{READS}: .*index \("),
+        (with_more_channels(1), rf"raised IndexError at m01_direct\.py:{READS}: .*index \("),
         (NO_TILE, SAID_OF_TILE),
-        (replace(NO_TILE, module=s01_direct.__name__), SAID_OF_TILE),  # a file that stages share
+        (replace(NO_TILE, module=m01_direct.__name__), SAID_OF_TILE),  # a file that stages share
     ],
 )
 def test_a_stage_that_raises_fails_and_the_next_go_on(stage, said):
-    failed, after = results(TINY, stage, stage_named("s04"))
+    failed, after = results(TINY, stage, stage_named("m02"))
     assert not failed.ok
     assert failed.check is failed.error_over_bound is failed.counts is None
     assert failed.status == "FAILED"
@@ -199,7 +200,7 @@ def gpu(monkeypatch):
 
 
 def pretended_timer(monkeypatch: pytest.MonkeyPatch, *times_ms: float, runs: int = 1) -> None:
-    """A ``convlab.timer`` that measures these times, one after the other."""
+    """A ``convlab.measuring.timer`` that measures these times, one after the other."""
     times = iter(times_ms)
 
     def measure(call: Callable[[Any], None]) -> SimpleNamespace:
@@ -207,15 +208,15 @@ def pretended_timer(monkeypatch: pytest.MonkeyPatch, *times_ms: float, runs: int
             call(None)
         return SimpleNamespace(median_ms=next(times), spread_percent=1.5, repeats=10)
 
-    module = ModuleType("convlab.timer")
+    module = ModuleType("convlab.measuring.timer")
     module.measure = measure
-    monkeypatch.setitem(sys.modules, "convlab.timer", module)
+    monkeypatch.setitem(sys.modules, "convlab.measuring.timer", module)
 
 
 def test_a_kernel_s_launches_are_timed_together_whether_ours_or_a_library_s(gpu, monkeypatch):
     """The whole, then each kernel: all its launches, which are one an image."""
     pretended_timer(monkeypatch, 4.0, 0.5, 1.0, 2.0, 4.0, 1.0, 2.0)
-    stages = map(stage_named, ("s03_im2col_per_image", "s03_im2col_blas"))
+    stages = map(stage_named, ("i02_im2col_per_image", "i04_im2col_blas"))
     ours, theirs = results(TINY, *stages, engine=gpu)
     assert ours.time_ms == 4
     assert ours.launch_ms == {"pack_filter": 0.5, "im2col": 1.0, "matrix_product": 2.0}
@@ -223,9 +224,9 @@ def test_a_kernel_s_launches_are_timed_together_whether_ours_or_a_library_s(gpu,
 
 
 def test_counts_are_of_all_the_main_kernel_s_launches():
-    (each,) = results(TINY, stage_named("s03_im2col_per_image"))
+    (each,) = results(TINY, stage_named("i02_im2col_per_image"))
     images = ConvProblem(1, 2, 4, 3, 3, kernel_size=2)
-    one, library = results(images, *map(stage_named, ("s03_im2col", "s03_im2col_blas")))
+    one, library = results(images, *map(stage_named, ("i01_im2col", "i04_im2col_blas")))
     assert library.counts is None
     assert each.counts["global_loads"] == 2 * one.counts["global_loads"]
     assert each.transform_counts["global_loads"] > one.transform_counts["global_loads"]
@@ -233,7 +234,7 @@ def test_counts_are_of_all_the_main_kernel_s_launches():
 
 def test_a_gpu_is_timed_and_not_counted(gpu, monkeypatch):
     pretended_timer(monkeypatch, 4.0, 2.0)
-    found = results(TINY, S01, stage_named("s04"), engine=gpu)
+    found = results(TINY, S01, stage_named("m02"), engine=gpu)
     slow, fast = ladder.as_json(TINY, gpu, found)["stages"]
     assert (slow["time_ms"], slow["speedup"]) == (4.0, 1.0)
     assert (fast["time_ms"], fast["speedup"], fast["time_spread"]) == (2.0, 2.0, 1.5)
@@ -282,7 +283,7 @@ def test_the_peaks_of_a_gpu(monkeypatch, capability, fp32, tf32):
     device = SimpleNamespace(
         compute_capability=capability, MULTIPROCESSOR_COUNT=132, CLOCK_RATE=1_980_000
     )
-    monkeypatch.setattr("convlab.engines.gpu.cuda.get_current_device", lambda: device)
+    monkeypatch.setattr("convlab.running.engines.gpu.cuda.get_current_device", lambda: device)
     third = tf32 and tf32 / 3
     for precision, wanted in (("fp32", fp32), ("tf32", tf32), ("3xtf32", third)):
         peak = Gpu().peak_flops(precision)
@@ -291,11 +292,11 @@ def test_the_peaks_of_a_gpu(monkeypatch, capability, fp32, tf32):
 
 def test_a_stage_on_tensor_cores_has_their_peak(gpu, monkeypatch):
     """Faster than ordinary units can be, slower than a third of what tensor cores do."""
-    pretended_timer(monkeypatch, 2.0, 1.0, 1.0, 2.0)  # of s13 and its two launches; of s01
+    pretended_timer(monkeypatch, 2.0, 1.0, 1.0, 2.0)  # of t03 and its two launches; of m01
     rate = TINY.flops / 2e-3
     peaks = {"fp32": rate / 2, "3xtf32": 2 * rate}
     monkeypatch.setattr(PretendedGpu, "peak_flops", lambda self, precision: peaks[precision])
-    tensor_cores, ordinary = results(TINY, stage_named("s13"), S01, engine=gpu)
+    tensor_cores, ordinary = results(TINY, stage_named("t03"), S01, engine=gpu)
     assert tensor_cores.ok
     assert not ordinary.ok
 
@@ -316,7 +317,7 @@ def strict(document: Any) -> Any:
 
 def test_json():
     """Its keys are test_json.py's subject."""
-    stages = (S01, broken(lambda problem, tile=None: Program((), ())), stage_named("s04"))
+    stages = (S01, broken(lambda problem, tile=None: Program((), ())), stage_named("m02"))
     document = strict(ladder.as_json(TINY, SIMULATOR, results(TINY, *stages)))
     assert document["engine"] == "cudasim"
     assert document["environment"] is None
@@ -328,7 +329,7 @@ def test_json():
         "gemm": {"M": 3, "N": 12, "K": 8}, "flops": 576,
     }  # fmt: skip
     right, wrong, _ = document["stages"]
-    assert (right["name"], right["ok"], right["error"]) == ("s01_direct", True, None)
+    assert (right["name"], right["ok"], right["error"]) == ("m01_direct", True, None)
     assert right["first_wrong"] is right["time_ms"] is right["speedup"] is None
     assert right["workspace_bytes"] == 0
     assert right["tile"] is None

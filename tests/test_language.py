@@ -15,9 +15,9 @@ from numba.cuda.extending import overload
 from numba.cuda.misc.special import literal_unroll
 from numba.cuda.np.numpy_support import from_dtype
 
-from convlab.engines.simulator import Simulator
-from convlab.simulation.findings import NotSimulated, SimulationError
-from convlab.simulation.scalars import Arithmetic
+from convlab.running.engines.simulator import Simulator
+from convlab.simulation.numbers.scalars import Arithmetic
+from convlab.simulation.rules.findings import NotSimulated, SimulationError
 
 F = np.float32
 PLACE = np.dtype([("x", "f4"), ("y", "f4")])

@@ -15,10 +15,10 @@ from kernels.cases import kernel_function
 from numba import cuda, float32, int32  # noqa: F401  for kernels
 
 from convlab.device import load4  # noqa: F401  for kernels
-from convlab.engines.simulator import Simulator
-from convlab.simulation.access_log import GLOBAL
-from convlab.simulation.findings import NotSimulated, SimulationError
-from convlab.simulation.simulated_launch import addresses
+from convlab.running.engines.simulator import Simulator
+from convlab.simulation.launch import addresses
+from convlab.simulation.recording.access_log import GLOBAL
+from convlab.simulation.rules.findings import NotSimulated, SimulationError
 
 SIM = Simulator()
 F = np.float32

@@ -14,7 +14,7 @@ import pytest
 from test_programs import command, suite
 
 from convlab import SimulationError, simulate, simulator
-from convlab.simulation.findings import NotSimulated
+from convlab.simulation.rules.findings import NotSimulated
 
 pytestmark = pytest.mark.same_in_cudasim
 

@@ -76,7 +76,7 @@ def allowed_of(layer: str) -> set[str]:
 
 
 def layer_of(module: str) -> str:
-    """``convlab.stages.s01_direct`` -> ``stages``; ``convlab`` -> ``convlab``."""
+    """``convlab.ladder.main.m01_direct`` -> ``stages``; ``convlab`` -> ``convlab``."""
     return ".".join(module.split(".")[1:2]) or TOP
 
 
@@ -131,7 +131,7 @@ def test_no_two_modules_import_each_other():
         layer = layer_of(module)
         found = {name for _, name in layers_imported(source)}
         layers.setdefault(layer, set()).update(found - {layer, TOP})
-        # `from convlab.stages import s01_direct` is that module and not the package.
+        # `from convlab.ladder import m01_direct` is that module and not the package.
         named = {
             f"{start}.{name}" if f"{start}.{name}" in modules else start
             for _, start, name in imports(source)
@@ -153,10 +153,10 @@ def test_the_table_names_what_there_is():
 FORBIDDEN = """
 problem.py: import convlab.device
 problem.py: import convlab
-stages/s01_direct.py: from convlab import plan
-stages/s01_direct.py: from convlab import engines
-stages/__init__.py: from convlab.engines.gpu import run
-engines/gpu.py: if run(): from convlab.api import conv2d
+stages/m01_direct.py: from convlab import plan
+stages/m01_direct.py: from convlab import engines
+stages/__init__.py: from convlab.running.engines.gpu import run
+engines/gpu.py: if run(): from convlab.running.api import conv2d
 tracing/views.py: from convlab.checking import check
 bench/cases.py: from convlab import tables
 __init__.py: from convlab import cli

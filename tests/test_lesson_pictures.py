@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from convlab import ConvProblem, Tile, lessons, trace_stage
+from convlab.ladder import production_tile, stage_named
+from convlab.ladder.main import m01_direct, m02_implicit_gemm
 from convlab.lessons import animations, requests
 from convlab.lessons.charts import MemoryResult, SweepResult, result, stored
 from convlab.lessons.exercises import numbered
@@ -19,10 +21,9 @@ from convlab.lessons.layouts import made_of_numbers, windows_seen
 from convlab.lessons.maps import as_matrix, threads_on
 from convlab.lessons.requests import reads_for_a_product
 from convlab.lessons.timelines import ARRIVE, ASK, BARRIER, MULTIPLY, READ, SMALL, SMALL_TILE
-from convlab.stages import production_tile, s01_direct, s04_implicit_gemm, stage_named
+from convlab.problems.unfold import unfold
+from convlab.problems.workloads import paper_layer
 from convlab.tracing.views import page
-from convlab.unfold import unfold
-from convlab.workloads import paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -45,38 +46,38 @@ event_log = cache(lessons.event_log)
 
 # What a picture's words must have. Those of the lessons are held whole by test_lesson_notebooks.py.
 SAYS = {
-    "plane": (lambda: lessons.who_does_what(launched("s01"), plane=(0, 1)), "threads 48-95"),
-    "thread": (lambda: lessons.one_thread(launched("s01"), 0),
+    "plane": (lambda: lessons.who_does_what(launched("m01"), plane=(0, 1)), "threads 48-95"),
+    "thread": (lambda: lessons.one_thread(launched("m01"), 0),
                "reads 8 of input, reads 18 of weight, writes 1 of output"),
-    "field": (lambda: lessons.region_and_field(launched("s02_cin", WIDE), WIDE),
+    "field": (lambda: lessons.region_and_field(launched("c02_receptive_field", WIDE), WIDE),
               "fetches 12 x 36 pixels of an input channel and computes 8 x 32"),
-    "users": (lambda: lessons.who_uses(launched("s01"), PROBLEM, (0, 1, 0, 7)),
+    "users": (lambda: lessons.who_uses(launched("m01"), PROBLEM, (0, 1, 0, 7)),
               "the 16 outputs that use it, the first under filter tap 1,2, the last under 0,1"),
-    "strided": (lambda: lessons.who_uses(launched("s01", STRIDED), STRIDED, (1, 0, 3, 4)),
+    "strided": (lambda: lessons.who_uses(launched("m01", STRIDED), STRIDED, (1, 0, 3, 4)),
                 "the 6 outputs that use it, the first under filter tap 2,1, the last under 0,0"),
-    "unused": (lambda: lessons.who_uses(launched("s01", UNUSED), UNUSED, (0, 0, 1, 1)),
+    "unused": (lambda: lessons.who_uses(launched("m01", UNUSED), UNUSED, (0, 0, 1, 1)),
                "the 0 outputs that use it"),
-    "adders": (lambda: lessons.who_adds(launched("s02_cin_naive"), PROBLEM), "2 threads add"),
-    "column": (lambda: lessons.column_of_windows(s04_implicit_gemm.make_kernel, "s04", PROBLEM, 6),
+    "adders": (lambda: lessons.who_adds(launched("c01_input_channels"), PROBLEM), "2 threads add"),
+    "column": (lambda: lessons.column_of_windows(m02_implicit_gemm.make_kernel, "m02", PROBLEM, 6),
                "18 terms, 6 of them padding, the others in 12 pixels"),
     "im2col": (lambda: lessons.windows_written_out(ConvProblem(1, 2, 3, 4, 1, 2), column=4),
                "24 pixels became 48 numbers; a pixel is there up to 4 times"),
     "figure 1": (lambda: lessons.im2col_beside_im2win(FIGURE_1), "12 x 4 = 48", "3 x 2 x 6 = 36"),
     "orders": (lambda: lessons.im2win_orders(ConvProblem(1, 2, 3, 5, 2, 2)),
-               "2 x 4 contiguous numbers in s10 and 1 x 8 in s11"),
-    "pipeline": (lambda: lessons.pipeline_stages(event_log("s12")), "at most 2."),
-    "tile": (lambda: lessons.tile_of_threads(launched("s07", tile=SCALAR_TILE), PROBLEM, 5),
+               "2 x 4 contiguous numbers in m09 and 1 x 8 in m11"),
+    "pipeline": (lambda: lessons.pipeline_stages(event_log("m15")), "at most 2."),
+    "tile": (lambda: lessons.tile_of_threads(launched("m05", tile=SCALAR_TILE), PROBLEM, 5),
              "in 2 of the rows and 2 of the columns"),
-    "scalar": (lambda: lessons.reads_in_turn({"s07": launched("s07", tile=SCALAR_TILE)}),
+    "scalar": (lambda: lessons.reads_in_turn({"m05": launched("m05", tile=SCALAR_TILE)}),
                "F F I I F F"),
-    "float4": (lambda: lessons.thread_in_tile(launched("s08", tile=FLOAT4_TILE), PROBLEM, 1),
+    "float4": (lambda: lessons.thread_in_tile(launched("m06", tile=FLOAT4_TILE), PROBLEM, 1),
                "2 reads from shared memory, each of which brings 4 numbers: 4", "transposed"),
     "lanes": (lambda: lessons.who_holds_what(lane=6),
               "(group_id = 1, thread_in_group = 2) holds A[1, 2], A[1, 6]"),
-    "bars": (lambda: lessons.side_by_side({"s01": launched("s01")}, "requests to global memory"),
-             f"s01 {launched('s01').total('requests'):,}"),
+    "bars": (lambda: lessons.side_by_side({"m01": launched("m01")}, "requests to global memory"),
+             f"m01 {launched('m01').total('requests'):,}"),
     "memories": (lessons.memory_levels, "L2 cache: 60 MiB, 288 cycles, 5.7 TB/s"),
-    "speeds": (lambda: lessons.ladder_speeds("conv4"), "s11"),
+    "speeds": (lambda: lessons.ladder_speeds("conv4"), "m11"),
 }  # fmt: skip
 
 
@@ -99,12 +100,12 @@ def frames_of(picture):
 
 
 def test_a_tile_moves_over_the_input_term_by_term():
-    launch = trace_stage("s05", PROBLEM, Tile(M_B=4, N_B=32, K_B=4)).main
+    launch = trace_stage("m03", PROBLEM, Tile(M_B=4, N_B=32, K_B=4)).main
     said = [{0.0: f"slice {k // 4}, term k = {k}"} for k in range(PROBLEM.K)]
     assert frames_of(lessons.tile_over_input(launch, 4)) == said
 
 
-@pytest.mark.parametrize(("stage", "both"), [("s08", False), ("s09", True)])
+@pytest.mark.parametrize(("stage", "both"), [("m06", False), ("m08", True)])
 def test_with_two_buffers_a_slice_comes_while_another_is_multiplied(stage, both):
     frames = frames_of(lessons.slices_in_buffers(**{stage: event_log(stage)}))
     at = {name: left + animations.WIDE / 2 for name, left in animations.LEFT.items()}
@@ -114,25 +115,25 @@ def test_with_two_buffers_a_slice_comes_while_another_is_multiplied(stage, both)
 
 
 def test_the_map_of_threads_is_the_kernel_s():
-    threads = threads_on(launched("s01"), "output")
+    threads = threads_on(launched("m01"), "output")
     assert threads.reshape(-1).tolist() == list(range(PROBLEM.M * PROBLEM.N))
-    launch = launched("s07", tile=SCALAR_TILE)
+    launch = launched("m05", tile=SCALAR_TILE)
     threads = as_matrix(threads_on(launch, "output"), PROBLEM)
     assert threads[:, :32].max() == SCALAR_TILE.threads - 1
     assert set(threads[:, 32:].flat) == {-1}
     assert reads_for_a_product(launch) == 1
-    assert reads_for_a_product(launched("s08", tile=FLOAT4_TILE)) == 2 / 16
+    assert reads_for_a_product(launched("m06", tile=FLOAT4_TILE)) == 2 / 16
 
 
 def test_a_request_s_picture_has_the_trace_s_sectors():
-    launch = launched("s01")
+    launch = launched("m01")
     loads = [one for one in launch.requests if (one.array, one.operation) == ("input", "load")]
     for number in (0, 3, 9):
         picture = lessons.one_request(launch, "input", number=number)
         assert f"lie in {loads[number].sectors} sectors" in picture.alt
 
 
-@pytest.mark.parametrize("stage", ["s05", "s08"])  # scalar and wide
+@pytest.mark.parametrize("stage", ["m03", "m06"])  # scalar and wide
 def test_requests_of_shared_memory_have_the_trace_s_wavefronts(stage):
     launch = launched(stage)
     shared = [one for one in launch.requests if one.array in ("S_F", "S_I")]
@@ -151,45 +152,51 @@ def test_requests_of_shared_memory_have_the_trace_s_wavefronts(stage):
 def test_what_was_measured_is_shown_as_stored():
     entries = {entry["name"]: entry for entry in stored()["stages"]}
     (layer,) = [one for one in result("memory", MemoryResult)["layers"] if one["layer"] == "conv9"]
-    taken = layer["measured_bytes"]["s03_im2col"] / 2**20
-    part = layer["workspace_bytes"]["s10_im2win"] / layer["tensor_bytes"]
+    taken = layer["measured_bytes"]["i01_im2col"] / 2**20
+    part = layer["workspace_bytes"]["m09_im2win"] / layer["tensor_bytes"]
     point = next(
         p
         for p in result("channel_sweeps_h200", SweepResult)["points"]
         if p["sweep"] == "kernel_size"
     )
     times = {name: one["time_ms"] for name, one in point["stages"].items()}
-    gain = times["s01_direct"] / times["s02_cin"]
-    im2col = entries["s03_im2col"]["launch_ms"]["im2col"]
+    gain = times["m01_direct"] / times["c02_receptive_field"]
+    im2col = entries["i01_im2col"]["launch_ms"]["im2col"]
     for picture, said in (
-        (lessons.measured("s01", "s05"), f"s05 {entries['s05_shared_memory']['time_ms']:.3g} ms"),
-        (lessons.measured_kernels("s03_im2col"), f"im2col {im2col:.3g} ms"),
-        (lessons.measured_memory("s03_im2col"), f"s03_im2col {taken:,.0f} MiB"),
-        (lessons.workspaces("s10", layers=("conv9",)), f"s10 {part:.2f}"),
-        (lessons.measured_sweep("kernel_size", "s02_cin"), f"{gain:.2f} at {point['value']}"),
+        (lessons.measured("m01", "m03"), f"m03 {entries['m03_shared_memory']['time_ms']:.3g} ms"),
+        (lessons.measured_kernels("i01_im2col"), f"im2col {im2col:.3g} ms"),
+        (lessons.measured_memory("i01_im2col"), f"i01_im2col {taken:,.0f} MiB"),
+        (lessons.workspaces("m09", layers=("conv9",)), f"m09 {part:.2f}"),
+        (
+            lessons.measured_sweep("kernel_size", "c02_receptive_field"),
+            f"{gain:.2f} at {point['value']}",
+        ),
     ):
         assert said in picture.alt
-    assert "H200" in lessons.measured("s01").caption
+    assert "H200" in lessons.measured("m01").caption
 
 
 WRONG = {  # what is asked for in vain, and what the error says of it
-    "number": (lambda: lessons.one_request(launched("s01"), "input", number=9999),
+    "number": (lambda: lessons.one_request(launched("m01"), "input", number=9999),
                "number is 9999"),
-    "array": (lambda: lessons.one_request(launched("s01"), "nothing"), "array is 'nothing'"),
+    "array": (lambda: lessons.one_request(launched("m01"), "nothing"), "array is 'nothing'"),
     "count": (lambda: lessons.side_by_side({}, "nothing"), "count is 'nothing'"),
-    "column": (lambda: lessons.column_of_windows(s04_implicit_gemm.make_kernel, "s04", PROBLEM, 48),
+    "column": (lambda: lessons.column_of_windows(m02_implicit_gemm.make_kernel, "m02", PROBLEM, 48),
                "column is 48: the matrix has columns 0 to 47"),
-    "transform": (lambda: made_of_numbers("s01", FIGURE_1), "no layout transform"),
-    "copies": (lambda: lessons.pipeline_stages(event_log("s09")), "no asynchronous copies"),
-    "part": (lambda: lessons.part_of("s10", nothing=None), "no function 'nothing'"),
+    "transform": (lambda: made_of_numbers("m01", FIGURE_1), "no layout transform"),
+    "copies": (lambda: lessons.pipeline_stages(event_log("m08")), "no asynchronous copies"),
+    "part": (lambda: lessons.part_of("m09", nothing=None), "no function 'nothing'"),
     "zero": (lambda: lessons.bits_of_split(0.0), "value is 0"),
     "not finite": (lambda: lessons.bits_of_split(np.inf), "value is inf"),
     "layer": (lambda: stored("conv99"), "layer is 'conv99': measured"),
-    "sweep": (lambda: lessons.measured_sweep("nothing", "s02_cin"), "sweep is 'nothing': measured"),
-    "stage of a sweep": (lambda: lessons.measured_sweep("size", "s12"), "measured"),
-    "stage's memory": (lambda: lessons.measured_memory("s01"), "stage is 's01_direct': measured"),
-    "layer's memory": (lambda: lessons.measured_memory("s03_im2col", layer="conv0"), "measured"),
-    "time": (lambda: lessons.measured("s02_cin", layer="conv12"), "measured"),
+    "sweep": (
+        lambda: lessons.measured_sweep("nothing", "c02_receptive_field"),
+        "sweep is 'nothing': measured",
+    ),
+    "stage of a sweep": (lambda: lessons.measured_sweep("size", "m15"), "measured"),
+    "stage's memory": (lambda: lessons.measured_memory("m01"), "stage is 'm01_direct': measured"),
+    "layer's memory": (lambda: lessons.measured_memory("i01_im2col", layer="conv0"), "measured"),
+    "time": (lambda: lessons.measured("c02_receptive_field", layer="conv12"), "measured"),
 }  # fmt: skip
 
 
@@ -203,7 +210,7 @@ def test_what_is_not_there_is_refused(name):
 def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     entries = {entry["name"]: entry for entry in stored()["stages"]}
     full = {name: entry["time_ms"] for name, entry in entries.items()}
-    # s02_cin and s03_im2col are not alone
+    # c02_receptive_field and i01_im2col are not alone
     time = {name.split("_")[0]: time for name, time in full.items()} | full
 
     def parts(stage: str, layer: str = "conv9") -> tuple[float, float]:
@@ -213,10 +220,10 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
         *before, main = entry["launch_ms"].values()
         return sum(before), main
 
-    gain = {one: parts("s09", one)[1] / parts("s11", one)[1] - 1 for one in ("conv9", "conv7")}
-    blas, im2win = sum(parts("s03_im2col_blas")), sum(parts("s11"))
-    shown = ("s01_direct", "s03_im2col", "s03_im2col_per_image", "s11_im2win_full")
-    im2col = entries["s03_im2col"]["launch_ms"]
+    gain = {one: parts("m08", one)[1] / parts("m11", one)[1] - 1 for one in ("conv9", "conv7")}
+    blas, im2win = sum(parts("i04_im2col_blas")), sum(parts("m11"))
+    shown = ("m01_direct", "i01_im2col", "i02_im2col_per_image", "m11_warp_tiling")
+    im2col = entries["i01_im2col"]["launch_ms"]
     memory = next(
         one for one in result("memory", MemoryResult)["layers"] if one["layer"] == "conv9"
     )
@@ -227,61 +234,64 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
         if point["sweep"] == "kernel_size"
     ]
     wins = {
-        name: [p["size"] for p in points if p[name]["time_ms"] < p["s01_direct"]["time_ms"]]
-        for name in ("s02_cin", "s02_cout")
+        name: [p["size"] for p in points if p[name]["time_ms"] < p["m01_direct"]["time_ms"]]
+        for name in ("c02_receptive_field", "c03_output_channels")
     }
     bench = result("bench_h200", dict[str, Any])
     row = {(one["layer"], one["system"]): one for one in bench["rows"]}
     s12_ahead = {
-        layer for layer, system in row if system == "s13_tensor_cores"
-        and row[layer, "s12_fused_im2win"]["time_ms"] < row[layer, system]["time_ms"]
+        layer for layer, system in row if system == "t03_split_once"
+        and row[layer, "m15_split_k"]["time_ms"] < row[layer, system]["time_ms"]
     }  # fmt: skip
     roof, tf32_roof = (bench["machine"][f"{kind}_flops"] for kind in ("fp32", "tf32"))
-    reached = row["conv9", "s13_tensor_cores"]["tflops"] * 1e12
+    reached = row["conv9", "t03_split_once"]["tflops"] * 1e12
     terms_elsewhere = {paper_layer(layer).K for layer, _ in row if layer not in s12_ahead}
-    fastest_s02 = min(time[one] for one in ("s02_cin_naive", "s02_cin", "s02_cout"))
-    tile = {n: production_tile(stage_named(n), paper_layer("Conv9")) for n in ("s05", "s06")}
+    fastest_s02 = min(
+        time[one] for one in ("c01_input_channels", "c02_receptive_field", "c03_output_channels")
+    )
+    tile = {n: production_tile(stage_named(n), paper_layer("Conv9")) for n in ("m03", "m04")}
     claims = {
-        "01: a respectable start": time["s01"] < 10 * time["s11"],
-        "02: none of them is a step forward": fastest_s02 > 0.9 * time["s01"],
-        "02: where they win": wins == {"s02_cin": [31, 64], "s02_cout": [9, 15, 31, 64]},
-        "03: much faster than s01": time["s03_im2col"] < time["s01"] / 2,
-        "03: slow image by image": time["s03_im2col_per_image"] > 3 * time["s03_im2col"],
-        "03: s11 is the fastest": min(shown, key=time.__getitem__) == "s11_im2win_full",
-        "03: im2col is a good part": im2col["im2col"] > time["s03_im2col"] / 5,
-        "03: BLAS is faster": parts("s03_im2col_blas")[1] < im2col["matrix_product"],
-        "03: less time transposed": parts("s03_depth_last")[0] < im2col["im2col"],
-        "03: several times the memory": taken["s03_im2col"] > 3 * tensors,
-        "03: hardly any memory": taken["s03_im2col_per_image"] < tensors / 10,
-        "04: several times slower than s01": time["s04"] > 2.5 * time["s01"],
-        "04: s05 makes up for most": time["s05"] - time["s01"] < (time["s04"] - time["s01"]) / 3,
-        "05: far faster than s04": time["s04"] > 2 * time["s05"],
-        "05: not faster than s01": time["s05"] > 0.95 * time["s01"],
-        "06: the gain": time["s06"] < min(time["s05"] / 1.5, time["s01"] / 1.2),
-        "06: a larger tile, by channels": tile["s06"].M_B > tile["s05"].M_B,
-        "06: and by pixels": tile["s06"].N_B > tile["s05"].N_B,
-        "07: clearly less than s06": time["s07"] < min(time["s06"] / 1.2, time["s01"] / 2),
-        "08: again less time": time["s08"] < time["s07"] / 1.1,
-        "09: clearly faster, not twice": time["s08"] / 2 < time["s09"] < time["s08"] / 1.1,
-        "10: many times slower": time["s10"] > max(time["s04"], 5 * time["s09"]),
-        "10: the transform is the smallest part": parts("s10")[0] < parts("s10")[1] / 5,
-        "11: the main kernel is far ahead": parts("s11")[1] < 0.85 * parts("s09")[1],
-        "11: packing is next to nothing": parts("s09")[0] < parts("s11")[0] / 5,
+        "01: a respectable start": time["m01"] < 10 * time["m11"],
+        "02: none of them is a step forward": fastest_s02 > 0.9 * time["m01"],
+        "02: where they win": wins
+        == {"c02_receptive_field": [31, 64], "c03_output_channels": [9, 15, 31, 64]},
+        "03: much faster than m01": time["i01_im2col"] < time["m01"] / 2,
+        "03: slow image by image": time["i02_im2col_per_image"] > 3 * time["i01_im2col"],
+        "03: m11 is the fastest": min(shown, key=time.__getitem__) == "m11_warp_tiling",
+        "03: im2col is a good part": im2col["im2col"] > time["i01_im2col"] / 5,
+        "03: BLAS is faster": parts("i04_im2col_blas")[1] < im2col["matrix_product"],
+        "03: less time transposed": parts("i03_im2col_depth_last")[0] < im2col["im2col"],
+        "03: several times the memory": taken["i01_im2col"] > 3 * tensors,
+        "03: hardly any memory": taken["i02_im2col_per_image"] < tensors / 10,
+        "04: several times slower than m01": time["m02"] > 2.5 * time["m01"],
+        "04: m03 makes up for most": time["m03"] - time["m01"] < (time["m02"] - time["m01"]) / 3,
+        "05: far faster than m02": time["m02"] > 2 * time["m03"],
+        "05: not faster than m01": time["m03"] > 0.95 * time["m01"],
+        "06: the gain": time["m04"] < min(time["m03"] / 1.5, time["m01"] / 1.2),
+        "06: a larger tile, by channels": tile["m04"].M_B > tile["m03"].M_B,
+        "06: and by pixels": tile["m04"].N_B > tile["m03"].N_B,
+        "07: clearly less than m04": time["m05"] < min(time["m04"] / 1.2, time["m01"] / 2),
+        "08: again less time": time["m06"] < time["m05"] / 1.1,
+        "09: clearly faster, not twice": time["m06"] / 2 < time["m08"] < time["m06"] / 1.1,
+        "10: many times slower": time["m09"] > max(time["m02"], 5 * time["m08"]),
+        "10: the transform is the smallest part": parts("m09")[0] < parts("m09")[1] / 5,
+        "11: the main kernel is far ahead": parts("m11")[1] < 0.85 * parts("m08")[1],
+        "11: packing is next to nothing": parts("m08")[0] < parts("m11")[0] / 5,
         "11: less on three channels": gain["conv9"] > 2 * gain["conv7"],
-        "11: faster than s09": time["s11"] < time["s09"],
-        "13: about a quarter less": 0.7 < time["s13"] / time["s12"] < 0.8,
+        "11: faster than m08": time["m11"] < time["m08"],
+        "13: about a quarter less": 0.7 < time["t03"] / time["m15"] < 0.8,
         "13: several times the arithmetic": tf32_roof > 4 * roof,
         "13: far from its own roof": reached < 0.6 * tf32_roof / 3,
-        "13: s12 ahead on 27 terms": s12_ahead == {"conv7"} and paper_layer("conv7").K == 27,
+        "13: m15 ahead on 27 terms": s12_ahead == {"conv7"} and paper_layer("conv7").K == 27,
         "13: more terms elsewhere": min(terms_elsewhere) > 100,
-        "14: most of the gain": time["s04"] / time["s07"] > 3 * time["s07"] / time["s11"],
+        "14: most of the gain": time["m02"] / time["m05"] > 3 * time["m05"] / time["m11"],
         "15: ahead, by less": im2win < blas < 3.5 * im2win,
-        "15: far less than 155 times": time["s01"] < 155 / 5 * time["s11"],
+        "15: far less than 155 times": time["m01"] < 155 / 5 * time["m11"],
     }  # fmt: skip
     assert [claim for claim, holds in claims.items() if not holds] == []
 
 
-@pytest.mark.parametrize("stage", [s01_direct, s04_implicit_gemm])
+@pytest.mark.parametrize("stage", [m01_direct, m02_implicit_gemm])
 def test_a_kernel_tells_which_windows_it_sees(stage):
     p = ConvProblem(2, 2, 5, 6, 3, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2))
     windows = unfold(numbered(p), (3, 2), (2, 1), 1, (1, 2))
@@ -290,14 +300,14 @@ def test_a_kernel_tells_which_windows_it_sees(stage):
 
 
 def test_figure_1_is_what_the_transforms_write():
-    tensor = made_of_numbers("s10", FIGURE_1)
+    tensor = made_of_numbers("m09", FIGURE_1)
     for window, numbers in enumerate(unfold(numbered(FIGURE_1), 2)[0].T):
         m, n = divmod(window, FIGURE_1.W_o)
         run = tensor[0, :, m, 2 * n : 2 * n + 4]
         assert (run == numbers.reshape(3, 2, 2).transpose(0, 2, 1).reshape(3, 4)).all()
 
 
-@pytest.mark.parametrize("stage", ["s08", "s09", "s11", "s12"])
+@pytest.mark.parametrize("stage", ["m06", "m08", "m11", "m15"])
 def test_an_event_log_has_all_that_the_thread_does(stage):
     one = event_log(stage)
     slices, steps = SMALL.K // SMALL_TILE.K_B, SMALL_TILE.K_B
@@ -308,24 +318,24 @@ def test_an_event_log_has_all_that_the_thread_does(stage):
 
 
 def test_only_double_buffering_multiplies_while_slices_come():
-    before, ours, pipelined = event_log("s08"), event_log("s09"), event_log("s12")
+    before, ours, pipelined = event_log("m06"), event_log("m08"), event_log("m15")
     assert before.meanwhile() == before.steps_ahead() == 0
     slice_of_it = SMALL_TILE.K_B * SMALL_TILE.M_T * SMALL_TILE.N_T
     assert ours.meanwhile() == slice_of_it * (SMALL_TILE.K_B - 1) / SMALL_TILE.K_B
     assert pipelined.meanwhile() > 1.5 * ours.meanwhile()
     assert len(before.times(BARRIER)) == 2 * len(ours.times(BARRIER))
-    assert f"does {ours.meanwhile():.0f} multiply-adds" in lessons.timeline(s09=ours).caption
+    assert f"does {ours.meanwhile():.0f} multiply-adds" in lessons.timeline(m08=ours).caption
 
 
 def test_no_label_becomes_too_small_to_read():
     """Wide pictures of small labels are scrolled on a phone, of 358 points; others fit on it."""
-    launch = trace_stage("s05", ConvProblem(1, 4, 6, 16, 16, 3, padding=1), Tile(8, 32, 8)).main
+    launch = trace_stage("m03", ConvProblem(1, 4, 6, 16, 16, 3, padding=1), Tile(8, 32, 8)).main
     assert lessons.one_request(launch, "S_I").least > 500
     assert lessons.one_request(launch, "input").least <= 358
-    assert lessons.side_by_side({"s05": launch}, "sectors of global memory").least <= 358
+    assert lessons.side_by_side({"m03": launch}, "sectors of global memory").least <= 358
 
 
 def test_the_viewer_in_a_notebook_is_the_trace_s_page():
-    made = trace_stage("s01", PROBLEM)
+    made = trace_stage("m01", PROBLEM)
     html = lessons.step_through(made)._repr_html_()
     assert unescape(re.search('srcdoc="([^"]*)"', html)[1]) == page(made)

@@ -11,7 +11,7 @@ import pytest
 from test_docs import keys, listed
 from typer.testing import CliRunner
 
-from convlab.cli import app
+from convlab.commands.cli import app
 from convlab.lessons import progress, source
 
 pytestmark = pytest.mark.same_in_cudasim

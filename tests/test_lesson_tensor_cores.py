@@ -11,9 +11,9 @@ from numba import cuda, float32
 
 from convlab import lessons
 from convlab.device import mma_tf32
-from convlab.engines.simulator import Simulator
 from convlab.lessons import tensor_cores
 from convlab.lessons.feedback import ANSWER, COUNTS
+from convlab.running.engines.simulator import Simulator
 
 pytestmark = pytest.mark.same_in_cudasim
 

@@ -23,14 +23,15 @@ from test_lesson_progress import run
 
 from convlab import ConvProblem, lessons
 from convlab.checking import checker
-from convlab.checking.records import Machine
+from convlab.checking.outcome import Machine
 from convlab.commands import lessons as command
-from convlab.engines import unavailable
-from convlab.installing import how_to_install
+from convlab.ladder.gradients import g01_direct_gradients
+from convlab.ladder.main import m01_direct
 from convlab.lessons import answers, build, exercises, feedback, source, timing
 from convlab.lessons.feedback import PASSED, UNFILLED
 from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, STUB, place, read
-from convlab.stages import b01_gradients, s01_direct
+from convlab.running.engines import unavailable
+from convlab.support.installing import how_to_install
 
 ROOT = Path(__file__).parents[1]
 SOURCES = source.sources()
@@ -201,12 +202,12 @@ def lesson_in(file, text):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda _: source.stage_kernel("s01", source.Blank("t", "no such", "x")), "no such"),
-        (lambda _: source.stage_kernel("s01", source.Blank("t", "range(", "x")), "3 lines hold"),
-        (lambda _: source.stage_kernel("s01", planted=[("float32", "x")]), "3 times"),
-        (lambda _: source.stage_kernel("s01", name="nobody"), "nobody"),
+        (lambda _: source.stage_kernel("m01", source.Blank("t", "no such", "x")), "no such"),
+        (lambda _: source.stage_kernel("m01", source.Blank("t", "range(", "x")), "3 lines hold"),
+        (lambda _: source.stage_kernel("m01", planted=[("float32", "x")]), "3 times"),
+        (lambda _: source.stage_kernel("m01", name="nobody"), "nobody"),
         (lambda _: source.stage_kernel("s99"), "s99"),
-        (lambda _: lessons.check(s01_direct.make_kernel, "s99"), "s99"),
+        (lambda _: lessons.check(m01_direct.make_kernel, "s99"), "s99"),
         (lambda _: answers.wrong("x", "y", ("gone", "")).of(source.Cell("code", "t")), "gone"),
         (lambda file: lesson_in(file, 'exercise="a" hunt="b"\n1\n'), "must be one thing"),
         (lambda file: lesson_in(file, 'exercise="a"\n1\n'), "check='a'"),
@@ -287,13 +288,13 @@ def test_the_table_says_where_a_result_is_not_as_it_must_be(capsys, monkeypatch)
 def test_nothing_that_a_learner_hands_over_raises(quick, made):
     matrix = lambda input, problem: np.zeros((problem.K, problem.N))  # noqa: E731
     for found in (
-        lessons.check(made, "s01"),
+        lessons.check(made, "m01"),
         lessons.check_kernel(made, np.copy, []),
         lessons.check_one_warp(made),
-        lessons.check(lessons.with_field(made), "s02_cin_naive"),
+        lessons.check(lessons.with_field(made), "c01_input_channels"),
         lessons.check_im2col(made, matrix),
         lessons.check_gradient(made, "input"),
-        lessons.check_accuracy(made, "s13"),
+        lessons.check_accuracy(made, "t03"),
     ):
         assert found.result == "broken"
         assert not found.passed
@@ -318,7 +319,7 @@ def test_a_wrong_array_is_told_by_its_shape_or_first_wrong_place(made, said):
 
 @pytest.mark.parametrize("of", ["input", "weight"])
 def test_b01_passes_as_the_gradient_that_it_computes_alone(quick, of):
-    made = getattr(b01_gradients, f"make_{of}_kernel")
+    made = getattr(g01_direct_gradients, f"make_{of}_kernel")
     assert lessons.check_gradient(made, of).passed
     assert not lessons.check_gradient(made, "weight" if of == "input" else "input").passed
 
@@ -375,7 +376,7 @@ def writes_nothing(input, weight, bias, output):
 
 
 def test_wrong_outputs_come_with_a_picture(quick):
-    found = lessons.check(writes_nothing, "s01")
+    found = lessons.check(writes_nothing, "m01")
     assert found.result == "answer"
     assert found.picture is not None
     assert found.picture.data.startswith(b"\x89PNG")
@@ -398,11 +399,11 @@ def test_a_wrong_answer_is_told_with_its_launch_and_the_kernel_s_arrays():
 
 def test_float64_is_told_and_not_punished(quick, monkeypatch):
     monkeypatch.setattr(checker, "compiled", lambda *a: Machine(float64=("DFMA",)))
-    found = lessons.check(s01_direct.make_kernel, "s01")
+    found = lessons.check(m01_direct.make_kernel, "m01")
     assert found.passed
     assert any("float32(0)" in what for what in found.right)
     monkeypatch.setattr(checker, "compiled", lambda *a: Machine(error="no such function"))
-    assert lessons.check(s01_direct.make_kernel, "s01").result == feedback.DOES_NOT_COMPILE
+    assert lessons.check(m01_direct.make_kernel, "m01").result == feedback.DOES_NOT_COMPILE
 
 
 @pytest.mark.skipif(config.ENABLE_CUDASIM, reason="Numba's simulator knows no types")
@@ -417,10 +418,10 @@ def test_float64_is_told_where_no_compiler_is_installed(zero, said, monkeypatch)
 def test_where_nbgrader_grades_what_does_not_pass_raises(quick, monkeypatch):
     monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
     with pytest.raises(AssertionError, match="Not yet"):
-        lessons.check(None, "s01")
-    assert lessons.check(s01_direct.make_kernel, "s01").passed
+        lessons.check(None, "m01")
+    assert lessons.check(m01_direct.make_kernel, "m01").passed
     monkeypatch.setenv("NBGRADER_EXECUTION", "validate")
-    assert not lessons.check(None, "s01").passed
+    assert not lessons.check(None, "m01").passed
 
 
 # A learner's own kernel timed
@@ -428,19 +429,19 @@ def test_where_nbgrader_grades_what_does_not_pass_raises(quick, monkeypatch):
 
 def test_without_a_gpu_it_is_said_what_would_be_timed(capsys, monkeypatch):
     monkeypatch.setattr(timing, "choose", lambda: Mock(is_gpu=False))
-    assert lessons.time_mine(s01_direct.make_kernel, "s01") is None
+    assert lessons.time_mine(m01_direct.make_kernel, "m01") is None
     said = capsys.readouterr().out
     assert "no GPU here" in said
-    assert re.search(r"On an NVIDIA H200 s01 takes [\d.]+ ms", said)
+    assert re.search(r"On an NVIDIA H200 m01 takes [\d.]+ ms", said)
     with pytest.raises(ValueError, match="kernel is 7"):
-        lessons.time_mine(7, "s01")
+        lessons.time_mine(7, "m01")
 
 
 @pytest.mark.parametrize("right", [True, False])
 def test_a_learner_s_kernel_is_timed_in_the_stage_s_place_where_it_is_right(
     right, monkeypatch, capsys
 ):
-    ours, problem = s01_direct.STAGE, ConvProblem(1, 2, 4, 5, 3, 2)
+    ours, problem = m01_direct.STAGE, ConvProblem(1, 2, 4, 5, 3, 2)
 
     def ran(problem, stages, engine, tensors):
         stage, mine = stages
@@ -456,7 +457,7 @@ def test_a_learner_s_kernel_is_timed_in_the_stage_s_place_where_it_is_right(
     monkeypatch.setattr(timing, "BASELINES", (absent, there))
     monkeypatch.setattr(timing, "_library_ms", lambda ready: 1.0)
     picture = lessons.time_mine(writes_nothing, ours.name, problem)
-    assert "s01 2 ms" in picture.alt
+    assert "m01 2 ms" in picture.alt
     assert "Lib 1 ms" in picture.alt
     assert ("yours 3 ms" in picture.alt) == right
     assert ("yours is not timed: 4 of 5 are wrong" in capsys.readouterr().out) != right
@@ -466,8 +467,8 @@ def test_a_learner_s_kernel_is_timed_in_the_stage_s_place_where_it_is_right(
 @pytest.mark.gpu
 @pytest.mark.skipif(unavailable("gpu") is not None, reason="times are taken on a GPU")
 def test_a_learner_s_kernel_is_timed_on_this_gpu():
-    picture = lessons.time_mine(s01_direct.make_kernel, "s01", ConvProblem(2, 8, 16, 16, 8, 3))
-    assert re.search(r"s01 [\d.]+ ms; yours [\d.]+ ms", picture.alt)
+    picture = lessons.time_mine(m01_direct.make_kernel, "m01", ConvProblem(2, 8, 16, 16, 8, 3))
+    assert re.search(r"m01 [\d.]+ ms; yours [\d.]+ ms", picture.alt)
 
 
 # The command
@@ -523,7 +524,7 @@ def test_an_installed_package_has_the_notebooks_and_results(tmp_path, monkeypatc
     one = place(NAMES[0], LEARNER)
     (packed / "notebooks" / one.name).write_bytes(one.read_bytes())
     monkeypatch.setattr(source, "PACKAGE", packed)
-    monkeypatch.setattr("convlab.installing.CHECKOUT", tmp_path)
+    monkeypatch.setattr("convlab.support.installing.CHECKOUT", tmp_path)
     assert source.folder_of("docs/results", "results") == packed / "results"
     run(tmp_path / "mine", "--no-open")
     text = (tmp_path / "mine" / one.name).read_text(encoding="utf-8")
@@ -560,7 +561,7 @@ def test_beginners_mistakes_get_the_line_and_a_hint(line, said):
 # What launches show, and what a learner is told of it
 
 
-WHOLE = """from convlab.stages.s01_direct import make_kernel as own
+WHOLE = """from convlab.ladder.main.m01_direct import make_kernel as own
 def make_kernel(problem):
     return own(problem)"""
 
@@ -581,7 +582,7 @@ def test_a_cell_that_failed_is_no_longer_checked_as_it_was(quick, monkeypatch, l
     for cell in there["In"]:
         with suppress(SyntaxError, NameError):
             answers._run(cell, there)
-    found = lessons.check(there["make_kernel"], "s01")
+    found = lessons.check(there["make_kernel"], "m01")
     assert found.passed == (said is None)
     assert said is None or said in found.problems[0].what
 

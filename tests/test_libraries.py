@@ -14,10 +14,10 @@ from numba.cuda import bf16, libdevice
 from numba.cuda.core import config
 from numba.cuda.libdevicefuncs import functions
 
-from convlab.engines.simulator import Simulator
-from convlab.simulation.bfloat16 import rounded
-from convlab.simulation.libdevice import of_libdevice
-from convlab.simulation.libraries import of_bfloat16
+from convlab.running.engines.simulator import Simulator
+from convlab.simulation.language.libdevice import of_libdevice
+from convlab.simulation.language.libraries import of_bfloat16
+from convlab.simulation.numbers.bfloat16 import rounded
 
 F = np.float32
 

@@ -13,7 +13,7 @@ from numba.core.errors import TypingError
 from numba.cuda import types
 from numba.cuda.core import config
 
-from convlab import LADDER, ConvProblem, Stage, lint
+from convlab import LADDER, ConvProblem, Stage
 from convlab.device import (
     commit_copies,
     copy_async,
@@ -25,11 +25,12 @@ from convlab.device import (
     to_tf32,
     wait_copies,
 )
-from convlab.engines import offline
-from convlab.engines.offline import compile_kernel, compile_launch, instructions_of
-from convlab.kernels import depth_last, tile_heuristic
-from convlab.kernels.im2col import columns_buffer
-from convlab.lint import (
+from convlab.ladder import production_program, production_tile, stage_named, tile_heuristic
+from convlab.ladder.im2col import depth_last_layout as depth_last
+from convlab.ladder.im2col.im2col_gemm import columns_buffer
+from convlab.ladder.stage import Flat, Launch, Program, Tile
+from convlab.measuring import machine_code as lint
+from convlab.measuring.machine_code import (
     CAPABILITIES,
     PROBLEMS,
     REGISTER_BUDGET,
@@ -39,9 +40,9 @@ from convlab.lint import (
     lint_stage,
     tasks_for,
 )
-from convlab.stage import Flat, Launch, Program, Tile
-from convlab.stages import production_program, production_tile, stage_named
-from convlab.workloads import GROUPED, paper_layer
+from convlab.problems.workloads import GROUPED, paper_layer
+from convlab.running.engines import offline
+from convlab.running.engines.offline import compile_kernel, compile_launch, instructions_of
 
 if config.ENABLE_CUDASIM:
     pytest.skip(
@@ -94,7 +95,7 @@ def test_every_kernel_is_within_its_budget_on_the_gpus_that_its_stage_says_it_ru
     # The same kernels for each GPU, so that Numba's part, most of the time, is done once.
     monkeypatch.setattr(lint, "production_program", cache(production_program))
     anywhere, conv12 = replace(stage, requires=None), {"conv12": PROBLEMS["conv12"]}
-    others = ((7, 5), (10, 0)) if stage.name.startswith(("s13_", "s14")) else ((7, 5),)
+    others = ((7, 5), (10, 0)) if stage.name.startswith(("t03", "t05")) else ((7, 5),)
     gpus = [gpu for gpu in CAPABILITIES if stage.runs_on(gpu)]
     assert gpus == ([(9, 0)] if stage.requires and stage.requires.exact else [(8, 0), (9, 0)])
     rows = []
@@ -116,27 +117,27 @@ def test_every_kernel_is_within_its_budget_on_the_gpus_that_its_stage_says_it_ru
 def test_two_processes_find_what_one_does():
     conv9, awkward = PROBLEMS["conv9"], PROBLEMS["awkward"]
     tasks = [
-        Task("s01_direct", {"conv9": conv9}, ((9, 0),)),
-        Task("s04_implicit_gemm", {"awkward": awkward}, ((8, 0),)),
-        Task("s01_direct", {"conv9": conv9}, ((99, 9),)),
+        Task("m01_direct", {"conv9": conv9}, ((9, 0),)),
+        Task("m02_implicit_gemm", {"awkward": awkward}, ((8, 0),)),
+        Task("m01_direct", {"conv9": conv9}, ((99, 9),)),
     ]
     found = []
     for jobs in (1, 2):
         done = lint_all(tasks, jobs)
         found.append([next(done), next(done)])
-        unknown = r"^s01_direct on conv9, sm_999 cannot be compiled: UnknownGPU: "
+        unknown = r"^m01_direct on conv9, sm_999 cannot be compiled: UnknownGPU: "
         with pytest.raises(NotCompiled, match=unknown) as refused:
             next(done)
         assert refused.value.capability == (99, 9)
     assert found[0] == found[1]
     assert [[(row.stage, row.problem, row.arch) for row in rows] for rows in found[0]] == [
-        [("s01_direct", "conv9", "sm_90")],
-        [("s04_implicit_gemm", "awkward", "sm_80")],
+        [("m01_direct", "conv9", "sm_90")],
+        [("m02_implicit_gemm", "awkward", "sm_80")],
     ]
 
 
 def test_the_work_is_shared_among_processes():
-    stages = [stage_named("s01"), stage_named("s14")]
+    stages = [stage_named("m01"), stage_named("t05")]
     gpus = ((8, 0), (9, 0))
     for jobs, sizes in ((1, [4, 3, 4, 3]), (7, [2, 2, 2, 1] * 2), (100, [1] * 14)):
         tasks = tasks_for(stages, PROBLEMS, gpus, jobs)
@@ -150,7 +151,7 @@ def test_the_work_is_shared_among_processes():
 def test_nobody_compiles_on_for_one_who_is_gone():
     """As after Ctrl-C."""
     alone = [{name: problem} for name, problem in PROBLEMS.items()]
-    tasks = [Task("s01_direct", problems, ((9, 0),)) for problems in alone] * 7
+    tasks = [Task("m01_direct", problems, ((9, 0),)) for problems in alone] * 7
     done = lint_all(tasks, 2)
     next(done)
     assert len(multiprocessing.active_children()) == 2
@@ -171,7 +172,7 @@ def test_the_kernel_for_groups_compiles_cleanly():
 )
 def test_the_ablation_compiles_cleanly(switch, registers):
     """Scalar loads keep so many values in flight that two blocks are resident per SM, where three
-    of the whole s11 are."""
+    of the whole m11 are."""
     rows = list(lint_stage(stage_named("ablation"), CONV9, ((9, 0),), **{switch: False}))
     assert not [row for row in rows if not row.ok]
     assert rows[-1].registers <= registers
@@ -181,22 +182,22 @@ def test_the_ablation_compiles_cleanly(switch, registers):
 
 
 def opcodes_of_slices(name: str, layer: str) -> list[str]:
-    """The opcodes of a stage's main kernel, without s11's prologue, which ends at its first
+    """The opcodes of a stage's main kernel, without m11's prologue, which ends at its first
     barrier."""
     opcodes = opcodes_in(main_kernel(name, layer).instructions)
-    return opcodes[opcodes.index(BARRIER) + 1 :] if name == "s11" else opcodes
+    return opcodes[opcodes.index(BARRIER) + 1 :] if name == "m11" else opcodes
 
 
 @pytest.mark.parametrize("layer", ["conv8", "conv9"])
 @pytest.mark.parametrize(
     ("name", "order", "barriers"),
     [
-        ("s08", ["LDG.E.128", "STS.128", BARRIER, "FFMA"], 2),
-        ("s09", ["LDG.E.128", "FFMA", "STS.128", BARRIER], 1),
+        ("m06", ["LDG.E.128", "STS.128", BARRIER, "FFMA"], 2),
+        ("m08", ["LDG.E.128", "FFMA", "STS.128", BARRIER], 1),
     ],
 )
 def test_what_is_prefetched_is_asked_for_before_the_arithmetic(name, order, barriers, layer):
-    """The machine code of a slice: s08 waits for what it fetches, s09 multiplies meanwhile and
+    """The machine code of a slice: m06 waits for what it fetches, m08 multiplies meanwhile and
     needs one barrier, because the other half of shared memory is free."""
     opcodes = opcodes_of_slices(name, layer)
     places = [
@@ -211,7 +212,7 @@ def test_s11_multiplies_while_it_waits(layer):
     """At least nine tenths of a slice's multiply-adds come after the last of its loads and before
     its one barrier, and there is hardly anything else. (Without ``issue_loads`` a quarter, on
     conv12 a seventh.)"""
-    opcodes = opcodes_of_slices("s11", layer)
+    opcodes = opcodes_of_slices("m11", layer)
     stored = opcodes.index("STS.128")
     loaded = max(at for at, opcode in enumerate(opcodes[:stored]) if opcode == "LDG.E.128")
     barrier = opcodes.index(BARRIER)
@@ -464,10 +465,10 @@ TILES = [Tile(M_B, N_B, 16, M_T, N_T) for M_B, N_B, M_T, N_T in tile_heuristic.S
 )
 def test_split_sums_stay_in_registers(tile, problem):
     if tile_heuristic.S12.best_splits(problem, tile, sm_count=10**6) > 1:
-        program = stage_named("s12").prepare(problem, tile, splits=3)
+        program = stage_named("m15").prepare(problem, tile, splits=3)
         cubin = compile_launch(program.launches[-1], program, (9, 0))
         assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
-        assert cubin.registers <= REGISTER_BUDGET["fused_im2win"]
+        assert cubin.registers <= REGISTER_BUDGET["split_k"]
 
 
 def test_the_awkward_problem_compiles_the_scalar_way_out():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from convlab.bench import cases
+from convlab.measuring import cases
 
 pytestmark = pytest.mark.same_in_cudasim
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convlab.simulation.access_log import ATOMIC, GLOBAL, READ, WRITE
-from convlab.simulation.memory_rules import Requests
+from convlab.simulation.recording.access_log import ATOMIC, GLOBAL, READ, WRITE
+from convlab.simulation.rules.memory_traffic import Requests
 
 pytestmark = pytest.mark.same_in_cudasim
 

@@ -20,7 +20,7 @@ import pytest
 from strategies import Tensors, tensors
 
 from convlab import ConvProblem, Stage, Tile
-from convlab.stages import stage_named
+from convlab.ladder import stage_named
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.same_in_cudasim
 PROBLEM = ConvProblem(2, 5, 5, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2))
 INSTEAD = {
     # Blocks that take several channels at a time: more than one block's worth, and a remainder.
-    "s02": (ConvProblem(1, 9, 8, 66, 2, (2, 3), stride=(1, 2), padding=(1, 2)),),
+    "c0": (ConvProblem(1, 9, 8, 66, 2, (2, 3), stride=(1, 2), padding=(1, 2)),),
     # Two whole slices of the depth, and one of pitch 12.
-    "s03_depth_last": (ConvProblem(2, 43, 4, 5, 3, (2, 3), padding=(0, 1)),),
+    "i03_im2col_depth_last": (ConvProblem(2, 43, 4, 5, 3, (2, 3), padding=(0, 1)),),
     # Few channels with dilation and without, which leaves several rows to a tile; many channels.
-    "s11": (
+    "m11": (
         PROBLEM,
         ConvProblem(2, 1, 41, 4, 5, (3, 2), stride=(2, 1), padding=(1, 2)),
         ConvProblem(2, 12, 5, 5, 5, (3, 2), stride=(2, 1), padding=(1, 2)),
@@ -42,7 +42,7 @@ INSTEAD = {
 }
 
 # The tile of a stage's mutants where it is not the tiny one: slices of an odd depth.
-TILES = {"s12_fused_im2win": Tile(16, 32, 3, 4, 4)}
+TILES = {"m15_split_k": Tile(16, 32, 3, 4, 4)}
 
 
 @cache
@@ -56,7 +56,7 @@ def numbers_for(problem: ConvProblem) -> list[Tensors]:
 
 # By stage what is wrong, a piece of its file or of one that it imports, and what replaces it.
 MUTANTS = {
-    "s01": [
+    "m01": [
         ("no padding above", "o_h * s_h + u * d_h - p_h", "o_h * s_h + u * d_h"),
         ("stride ignored", "o_w * s_w + v", "o_w + v"),
         ("strides swapped", "i_h = o_h * s_h", "i_h = o_h * s_w"),
@@ -71,7 +71,7 @@ MUTANTS = {
          "pixel = input[i, r, i_h, i_w]\n                    total",
          "pixel = input[i, r, i_h, i_w]\n                        total"),
     ],
-    "s02_cin": [
+    "c02_receptive_field": [
         ("output not cleared", "output[e] = bias[e // PIXELS % C_o]"),
         ("a thread for a channel too many", " and r < C_i:", ":"),
         ("halo too narrow", "across + taps_across + 1", "across + 1"),
@@ -82,36 +82,36 @@ MUTANTS = {
         ("no barrier after the field",
          "cuda.syncthreads()  # nobody computes before all have fetched"),
     ],
-    "s02_cin_naive": [
+    "c01_input_channels": [
         ("bias of the wrong channel", "// PIXELS % C_o", "% C_o"),
         ("parts stored, not added",
          "cuda.atomic.add(output, ((i * C_o + j) * H_o + o_h) * W_o + o_w, partial)",
          "output[((i * C_o + j) * H_o + o_h) * W_o + o_w] += partial"),
         ("channels of one group for all", "% GROUPS * B_Z + z", "% 1 * B_Z + z"),
     ],
-    "s02_cout": [
+    "c03_output_channels": [
         ("stride ignored in the field", "x * s_w + v", "x + v"),
         ("next channels over what is read", "cuda.syncthreads()  # nobody fetches the next"),
         ("last channels left out", "range(0, C_i, B_Z)", "range(0, C_i - B_Z, B_Z)"),
         ("sum begun anew for each step", "for z in range(min(B_Z, C_i - r0)):",
          "total = float32(0)\n                    for z in range(min(B_Z, C_i - r0)):"),
     ],
-    "s03_im2col": [
+    "i01_im2col": [
         ("windows past the end not zeroed", "if n < N and 0 <= i_h", "if 0 <= i_h"),
-        ("matrix rows as s10 orders them", "k % (H_f * W_f) // W_f, k % W_f",
+        ("matrix rows as m09 orders them", "k % (H_f * W_f) // W_f, k % W_f",
          "k % H_f, k % (H_f * W_f) // H_f"),
         ("rows past the last multiplied", "if k0 + k < K and n0", "if n0"),
         ("no barrier before the next slice", "cuda.syncthreads()  # nobody fetches the next"),
     ],
-    "s03_im2col_per_image": [
+    "i02_im2col_per_image": [
         ("last image left out", "range(0, problem.N_i, images)",
          "range(0, problem.N_i - images, images)"),
     ],
-    "s03_im2col_blas": [
+    "i04_im2col_blas": [
         ("bias left to the library", "    output += bias.reshape(1, C_o, 1, 1)\n", ""),
         ("matrices of one image for all", "(i * K + k) * PIXELS + pixel", "k * PIXELS + pixel"),
     ],
-    "s03_depth_last": [
+    "i03_im2col_depth_last": [
         ("channels outermost in the packed filter", "k % C_i, k // C_i // W_f, k // C_i % W_f",
          "k // W_f // 2, k // W_f % 2, k % W_f"),
         ("not turned round", "S[at + c * ROW]", "S[at + c]"),
@@ -124,27 +124,27 @@ MUTANTS = {
          "load4(depth_last, START + at)"),
         ("last channels of a run forgotten", "if r + 2 < C_i:", "if r + 4 < C_i:"),
     ],
-    "s04": [
+    "m02": [
         ("filter row and column swapped", "// W_f\n            f_w", "// H_f\n            f_w"),
         ("image index wrong", "i_n = n // (H_o * W_o)", "i_n = n // (H_o * W_i)"),
         ("last term left out", "range(K)", "range(K - 1)"),
     ],
-    "s05": [
+    "m03": [
         ("no barrier after the load",
          "cuda.syncthreads()  # nobody computes before all have fetched"),
         ("filter slice not padded", "if row < M and k < K:", "if row < M:"),
     ],
-    "s06": [
+    "m04": [
         ("accumulator not cleared",
          "        for i in range(M_T):\n            R_O[i] = float32(0)\n", ""),
         ("rows of a thread overlap", "S_F[ty + i * ROWS, k]", "S_F[ty + i, k]"),
     ],
-    "s07": [
+    "m05": [
         ("fetched column is the computed one", "column = t % N_B", "column = tx"),
         ("remainder of K not zeroed", "if k < K and 0 <= i_h", "if 0 <= i_h"),
         ("columns past the end written", "if m < M and n < N", "if m < M"),
     ],
-    "s08": [
+    "m06": [
         ("run of four misaligned", "(k, ty * FLOAT4 + i * ROWS)", "(k, ty + i * ROWS)"),
         ("packed filter not zeroed", "if k < K and m < M:", "if k < K:"),
         ("packed zeros not written",
@@ -152,12 +152,12 @@ MUTANTS = {
          "                value = weight[m * K + k]\n                packed"),
         ("run crosses two images", "H_o * W_o % FLOAT4 == 0", "H_o * W_o % 1 == 0"),
     ],
-    "s08b": [
+    "m07": [
         ("the first slice prefetched again and again", "slice_ * K_B + t // N_B", "t // N_B"),
         ("the last slice prefetched and not computed", "range(SLICES + 1)", "range(SLICES)"),
         ("the next slice stored over what others read", "cuda.syncthreads()  # nobody stores"),
     ],
-    "s09": [
+    "m08": [
         ("row of a run wrong", "m0 + ty * FLOAT4", "m0 + ty"),
         ("buffers not swapped", "k0 = uint32(K_B - k0)", "k0 = 0"),
         ("last slice not computed", "range(SLICES + 1)", "range(SLICES)"),
@@ -165,16 +165,16 @@ MUTANTS = {
          "                pass  # line 19"),
         ("stale operands", "S_I, k0 + k + 2, ty", "S_I, k0 + k, ty"),
     ],
-    "s10": [
+    "m09": [
         ("windows one column short", "+ problem.window_shape[1]", ""),
-        ("window order of s04", "% (H_f * W_f) // H_f", "% (H_f * W_f) // W_f"),
+        ("window order of m02", "% (H_f * W_f) // H_f", "% (H_f * W_f) // W_f"),
     ],
-    "s10b": [
+    "m10": [
         ("a float4's terms in one row", "FLOAT4 + c, e // K_4", "FLOAT4, e // K_4"),
         ("dilation ignored by float4", "+ k // G * G * (d_w - 1)", ""),
         ("zeros past K_W fetched", "if k < K_W:", "if k < SLICES * K_B:"),
     ],
-    "s11c": [
+    "m12": [
         ("copies not waited for", "wait_copies(IN_FLIGHT)  # lines", "pass  # lines"),
         ("zeros past K_W copied", "K_EVEN or k < K_W", "k < K_P"),
         ("a slice copied over the one in use", "slice_ + IN_FLIGHT, free,",
@@ -183,30 +183,30 @@ MUTANTS = {
         ("no empty group after the last slice", "free, S_F, S_I)\n            commit_copies()",
          "free, S_F, S_I)\n                commit_copies()"),
     ],
-    "s11d": [
+    "m13": [
         ("windows of the row above", "pixel // W_o * s_h - p_h", "pixel // W_o * s_h"),
         ("copied windows of one image", "int64(i_n) * (C_i * H_i * W_i)", "int64(0)"),
         ("two lanes with one column", "lane % 16 // 2", "lane % 8 // 2"),
     ],
-    "s11e": [
+    "m14": [
         ("interleaved windows stored in order", "n0 + window_at(tx * FLOAT4)", "n0 + tx * 4"),
     ],
-    "s12": [
+    "m15": [
         ("register buffers not exchanged",
          "steps(S_F, S_I, at_F, at_I, R_F1, R_I1, R_F0, R_I0, R_O)",
          "steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)"),
     ],
-    "s12b": [
+    "t01": [
         ("columns of the other float4", "j // 4 * 8 + j % 4", "j // 4 * 8 + j % 3"),
         ("lanes' terms exchanged", "at_I = thread_in_group *", "at_I = (3 - thread_in_group) *"),
         ("four terms of eight", "n + (k + 4) * I_PITCH", "n + k * I_PITCH"),
     ],
-    "s12d": [
+    "t02": [
         ("slices not waited for", "wait_copies(IN_FLIGHT)", "wait_copies(DEPTH)"),
         ("no barrier between slices", "cuda.syncthreads()  # then"),
         ("one stage of the pipeline for all", "at_F + pipe * F_SLICE", "at_F"),
     ],
-    "s11": [
+    "m11": [
         ("column read as a line", "tile[at + PITCH]", "tile[at + 1]"),
         ("a pixel written to one row of windows",
          "for u in range(H_f):\n                    if row",
@@ -280,7 +280,10 @@ def imports_of(module: str) -> tuple[str, ...]:
             continue
         name = node.module or ""
         for one in (name, *(f"{name}.{alias.name}" for alias in node.names)):
-            if one.startswith(("convlab.stages.", "convlab.kernels.")) and one in sys.modules:
+            if (
+                one.startswith(("convlab.ladder.", "convlab.ladder.layouts."))
+                and one in sys.modules
+            ):
                 found += [*imports_of(one), one]
     return tuple(dict.fromkeys(found))
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.same_in_cudasim
 
 ROOT = Path(__file__).parents[1]
 NAME = "s15_copy"
-COMMAND = ("-c", "from convlab.cli import main; main()")
+COMMAND = ("-c", "from convlab.commands.cli import main; main()")
 # The tests that go over the stages, for the new one.
 PYTEST = (
     *("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"),
@@ -27,14 +27,14 @@ PYTEST = (
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The repository with a copy of s09 as a further stage."""
+    """The repository with a copy of m08 as a further stage."""
     root = tmp_path_factory.mktemp("copy") / "convlab"
     root.mkdir()
     for folder in ("src", "tests", "docs"):
         shutil.copytree(ROOT / folder, root / folder)
     shutil.copy(ROOT / "pyproject.toml", root)
-    stages = root / "src/convlab/stages"
-    shutil.copy(stages / "s09_double_buffer.py", stages / f"{NAME}.py")
+    stages = root / "src/convlab/ladder"
+    shutil.copy(stages / "m08_double_buffer.py", stages / f"{NAME}.py")
     return root
 
 

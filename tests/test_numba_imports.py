@@ -100,7 +100,7 @@ from cuda.bindings import runtime
 def asked(): raise {error}("in vain")
 runtime.getLocalRuntimeVersion = asked
 import convlab
-from convlab.engines import choose
+from convlab.running.engines import choose
 from numba.cuda.debuginfo import DEBUG_POLY_SUPPORTED
 print(choose("simulator").name, DEBUG_POLY_SUPPORTED, runtime.getLocalRuntimeVersion is asked)
 """

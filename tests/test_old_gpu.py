@@ -14,22 +14,26 @@ from pretended_gpu import PretendedGpu
 from size import SOURCE, read_with
 from test_cli import convlab_, refused
 
-from convlab import ConvProblem, Tile, api, doctor, engines, ladder, plans, shell
-from convlab import lint as gate
-from convlab.bench import cases, sanitizers, systems
-from convlab.engines import EngineUnavailable
-from convlab.engines.gpu import Gpu
-from convlab.engines.simulator import Simulator
-from convlab.oracle import Oracle, random_tensors
-from convlab.plans import Plan, auto_stage, plan, stages_for, why_too_old
-from convlab.stages import LADDER, Stage, stage_named
+from convlab import ConvProblem, Tile
+from convlab.commands import shell
+from convlab.ladder import LADDER, Stage, stage_named
+from convlab.measuring import cases, sanitizers, systems
+from convlab.measuring import ladder_run as ladder
+from convlab.measuring import machine as doctor
+from convlab.measuring import machine_code as gate
+from convlab.problems.oracle import Oracle, random_tensors
+from convlab.running import api, engines, plans
+from convlab.running.engines import EngineUnavailable
+from convlab.running.engines.gpu import Gpu
+from convlab.running.engines.simulator import Simulator
+from convlab.running.plans import Plan, auto_stage, plan, stages_for, why_too_old
 from convlab.tracing import trace_stage
 
 pytestmark = pytest.mark.same_in_cudasim
 
 PROBLEM = ConvProblem(1, 2, 5, 4, 3, 2)
 COPYING = tuple(stage.name for stage in LADDER if stage.requires and not stage.requires.exact)
-ALONE = "s14_warpgroups"
+ALONE = "t05_warpgroups"
 TOO_NEW = (*COPYING, ALONE)
 
 
@@ -73,8 +77,8 @@ def test_a_stage_requires_what_it_and_its_kernels_use(stage):
 @pytest.mark.parametrize(
     ("capability", "absent", "auto"),
     [
-        ((7, 5), TOO_NEW, "s11"), ((8, 0), (ALONE,), "s12"), ((8, 9), (ALONE,), "s12"),
-        ((9, 0), (), "s12"), ((10, 0), (ALONE,), "s12"), ((12, 0), (ALONE,), "s12"),
+        ((7, 5), TOO_NEW, "m11"), ((8, 0), (ALONE,), "m15"), ((8, 9), (ALONE,), "m15"),
+        ((9, 0), (), "m15"), ((10, 0), (ALONE,), "m15"), ((12, 0), (ALONE,), "m15"),
     ],
     ids=str,
 )  # fmt: skip
@@ -110,7 +114,9 @@ def test_name_and_capability_are_the_current_gpu_s(monkeypatch):
     gpu = Gpu()
     for name, capability in ((b"Tesla T4", (7, 5)), ("NVIDIA H200", (9, 0))):
         device = SimpleNamespace(name=name, compute_capability=capability)
-        monkeypatch.setattr("convlab.engines.gpu.cuda.get_current_device", lambda now=device: now)
+        monkeypatch.setattr(
+            "convlab.running.engines.gpu.cuda.get_current_device", lambda now=device: now
+        )
         assert gpu.device == (name.decode() if isinstance(name, bytes) else name)
         assert gpu.capability() == capability
 
@@ -131,49 +137,49 @@ def test_a_plan_is_refused_before_anything_is_made(name, t4, monkeypatch):
 
 
 def test_auto_works_on_an_older_gpu(t4):
-    assert plan(PROBLEM).stage is stage_named("s11")
+    assert plan(PROBLEM).stage is stage_named("m11")
     assert plan(PROBLEM, tile=Tile(16, 8, 8, 4, 4)).tile == Tile(16, 8, 8, 4, 4)
     input, weight, bias = random_tensors(PROBLEM, 3)
     result = api.conv2d(input, weight, bias)
     assert Oracle(PROBLEM, input, weight, bias).check(result).ok
     (kept,) = api._kept.plans.values()
-    assert kept.stage is stage_named("s11")
+    assert kept.stage is stage_named("m11")
 
 
 # What is left out of the ladder.
 
 
 def test_among_some_stages_only_those_are_named(monkeypatch):
-    s11, s12 = stage_named("s11"), stage_named("s12")
-    assert stages_for(T4, (s11,)) == ((s11,), None)
-    assert stages_for(T4, (s11, s12)) == ((s11,), reason("s12"))
+    m11, m15 = stage_named("m11"), stage_named("m15")
+    assert stages_for(T4, (m11,)) == ((m11,), None)
+    assert stages_for(T4, (m11, m15)) == ((m11,), reason("m15"))
     # Where there is no library either, both reasons are said.
     monkeypatch.setattr(PretendedGpu, "why_no_library", lambda self: "there is none")
     stages, left_out = stages_for(T4)
     assert len(stages) == len(LADDER) - len(TOO_NEW) - 2
-    assert left_out == f"{reason()}; s03_im2col_blas, s03_unfold_einsum: there is none"
+    assert left_out == f"{reason()}; i04_im2col_blas, i05_unfold_einsum: there is none"
     monkeypatch.setattr(PretendedGpu, "why_no_library", lambda self: pytest.fail("it is imported"))
-    assert stages_for(T4, (s12,))[1] == reason("s12")
+    assert stages_for(T4, (m15,))[1] == reason("m15")
 
 
 def test_the_ladder_leaves_them_out_in_a_line(monkeypatch):
     monkeypatch.setattr(Simulator, "capability", lambda self: (7, 5))
     monkeypatch.setattr(Simulator, "device", "Tesla T4")
     monkeypatch.setattr(ladder, "default_problem", lambda engine: PROBLEM)
-    few = tuple(map(stage_named, ("s01", "s11", "s12", "s14")))
-    monkeypatch.setattr("convlab.stages.LADDER", few)
+    few = tuple(map(stage_named, ("m01", "m11", "m15", "t05")))
+    monkeypatch.setattr("convlab.ladder.LADDER", few)
     ran = convlab_("ladder", "--engine", "simulator")
     assert ran.exit_code == 0, ran.output
-    assert f"left out        {reason('s12', 's14')}\n" in ran.stdout
+    assert f"left out        {reason('m15', 't05')}\n" in ran.stdout
     assert "All 2 stages are right" in ran.stdout
-    told = refused("ladder", "--engine", "simulator", "--stage", "s12", "--stage", "s01")
-    assert reason("s12") in told
+    told = refused("ladder", "--engine", "simulator", "--stage", "m15", "--stage", "m01")
+    assert reason("m15") in told
 
 
 def test_they_are_not_tuned(t4, tmp_path, monkeypatch):
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cases, "run", lambda *_: pytest.fail("work was done"))
-    for name in ("s12_fused_im2win", ALONE):
+    for name in ("m15_split_k", ALONE):
         assert reason(name) in refused("tune", "--stage", name)
     assert not (tmp_path / "cache").exists()
 
@@ -182,7 +188,7 @@ def test_they_are_absent_from_benchmarks(t4, monkeypatch):
     for name in TOO_NEW:
         system = systems.system_named(name)
         assert system.why_absent() == reason(name)
-    assert systems.system_named("s11_im2win_full").why_absent() is None
+    assert systems.system_named("m11_warp_tiling").why_absent() is None
     monkeypatch.setattr(systems, "program_for", lambda *_, **__: pytest.fail("it was prepared"))
     system.make_ready(PROBLEM)
 
@@ -193,13 +199,13 @@ def test_the_sanitizer_is_told(t4, monkeypatch, capsys):
     assert sanitizers.run_stages([]) == 0
     assert [stage.name for stage in LADDER if stage not in asked] == [*TOO_NEW]
     assert capsys.readouterr().out.startswith(f"left out: {reason()}\n")
-    assert sanitizers.run_stages(["s13", "s01"]) == 2
-    assert capsys.readouterr().err == f"{reason('s13')}\n"
+    assert sanitizers.run_stages(["t03", "m01"]) == 2
+    assert capsys.readouterr().err == f"{reason('t03')}\n"
 
 
 def test_the_doctor_warns(t4, monkeypatch):
     monkeypatch.setattr(doctor, "_would_use", lambda *_: {"engine": "gpu", "why": "it works"})
-    line = f"{reason()}; stage auto is s11_im2win_full"
+    line = f"{reason()}; stage auto is m11_warp_tiling"
     assert doctor.facts()["warnings"][-1] == line
     ran = convlab_("doctor")
     assert ran.exit_code == 0
@@ -211,11 +217,11 @@ def test_the_doctor_warns(t4, monkeypatch):
 
 @pytest.mark.skipif(bool(config.ENABLE_CUDASIM), reason="lint needs the real Numba")
 def test_lint_refuses_them_by_name_and_leaves_them_out_otherwise(monkeypatch):
-    of_s12 = reason("s12", gpu="sm_75")
-    of_s14 = reason("s14", gpu="sm_80", capability=(8, 0))
-    assert of_s12 in refused("lint", "s12", "--arch", "sm_90", "--arch", "sm_75")
-    assert of_s14 in refused("lint", "s14", "--arch", "sm_80", "--arch", "sm_90")
-    assert f"--compiled is 'sm_75': {of_s12}" in refused("trace", "s12", "--compiled", "sm_75")
+    of_s12 = reason("m15", gpu="sm_75")
+    of_s14 = reason("t05", gpu="sm_80", capability=(8, 0))
+    assert of_s12 in refused("lint", "m15", "--arch", "sm_90", "--arch", "sm_75")
+    assert of_s14 in refused("lint", "t05", "--arch", "sm_80", "--arch", "sm_90")
+    assert f"--compiled is 'sm_75': {of_s12}" in refused("trace", "m15", "--compiled", "sm_75")
 
     asked: list[tuple[str, tuple[int, int]]] = []
 
@@ -237,13 +243,13 @@ def test_lint_refuses_them_by_name_and_leaves_them_out_otherwise(monkeypatch):
 
     # Nobody named sm_80, so nobody is refused.
     asked.clear()
-    ran = convlab_("lint", "s14", "--layer", "conv12")
+    ran = convlab_("lint", "t05", "--layer", "conv12")
     assert ran.exit_code == 0, ran.output
     assert ran.stdout.startswith(f"left out: {of_s14}\n")
     assert asked == [(ALONE, (9, 0))]
 
 
-@pytest.mark.parametrize(("name", "gpu"), [("s12", (7, 5)), ("s14", (8, 0)), ("s14", (10, 0))])
+@pytest.mark.parametrize(("name", "gpu"), [("m15", (7, 5)), ("t05", (8, 0)), ("t05", (10, 0))])
 def test_none_is_compiled_for_another_gpu(name, gpu):
     said = re.escape(reason(name, gpu="sm_{}{}".format(*gpu), capability=gpu))
     with pytest.raises(ValueError, match=f"^{said}$"):

@@ -11,8 +11,7 @@ from kernels.tensor_cores import THREE_PRODUCTS, split_product
 from strategies import cases, problems, tensors
 from test_unfold import correlation
 
-from convlab.convolution import magnitude, reference, seven_loops, workers_for
-from convlab.oracle import (
+from convlab.problems.oracle import (
     SPLIT_ROUNDINGS,
     CheckResult,
     Oracle,
@@ -21,7 +20,8 @@ from convlab.oracle import (
     random_tensors,
     rounding_bound,
 )
-from convlab.problem import ConvProblem
+from convlab.problems.problem import ConvProblem
+from convlab.problems.reference import magnitude, reference, seven_loops, workers_for
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -467,9 +467,9 @@ def test_a_large_number_allows_nothing_elsewhere():
     ],
 )
 def test_threads_take_no_more_memory_than_the_answer(monkeypatch, problem, most):
-    monkeypatch.setattr("convlab.convolution.cores", lambda: 10_000)
+    monkeypatch.setattr("convlab.problems.reference.cores", lambda: 10_000)
     assert most / 2 < workers_for(problem) <= most * 1.2
-    monkeypatch.setattr("convlab.convolution.cores", lambda: 3)
+    monkeypatch.setattr("convlab.problems.reference.cores", lambda: 3)
     assert workers_for(problem) == min(3, most)
     with pytest.raises(ValueError, match=r"^workers is 0: it must be at least 1$"):
         Oracle(TYPICAL, *random_tensors(TYPICAL, 0), workers=0)
@@ -502,7 +502,7 @@ def test_many_outputs_are_checked_as_few_are(x, w, mistakes, off, split):
     for place, value in mistakes:
         output.flat[place] = value
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("convlab.oracle.MANY_OUTPUTS", 1)
+        patch.setattr("convlab.problems.oracle.MANY_OUTPUTS", 1)
         many = Oracle(problem, *tensors, workers=3)
         result = many.check(output, **allowances)
     assert many.workers == 3

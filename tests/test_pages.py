@@ -17,10 +17,10 @@ from ladder_results import TIMES, ladder_picture, ladder_section, ladder_table
 from ladder_results import read as read_ladder
 from matplotlib.colors import to_rgb
 
-from convlab.bench import plots
-from convlab.bench.results import Results, Row
-from convlab.bench.roofline import Machine
-from convlab.workloads import paper_layer
+from convlab.measuring import plots
+from convlab.measuring.results import Results, Row
+from convlab.measuring.roofline import Machine
+from convlab.problems.workloads import paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -28,9 +28,9 @@ ROOT = Path(__file__).parents[1]
 FLOPS = 2_000_000_000
 SAMPLE = """\
 stage              checked   bound   loads
-s01_direct         OK       0.0495   6,930
-s04_implicit_gemm  OK        0.05      150
-s03_im2col_blas    OK       0.0568       -
+m01_direct         OK       0.0495   6,930
+m02_implicit_gemm  OK        0.05      150
+i04_im2col_blas    OK       0.0568       -
 """
 
 
@@ -55,10 +55,10 @@ def document():
         "device": "Imaginary GPU <1>",
         "problem": {key: getattr(problem, key) for key in keys} | {"flops": FLOPS},
         "stages": [
-            entry("s01_direct", 4.0),
-            entry("s04_implicit_gemm", 16.0),
-            entry("s05_shared_memory", None),
-            entry("s11_im2win_full", 0.5, im2win_transform=0.25, im2win_full=0.25),
+            entry("m01_direct", 4.0),
+            entry("m02_implicit_gemm", 16.0),
+            entry("m03_shared_memory", None),
+            entry("m11_warp_tiling", 0.5, im2win_transform=0.25, warp_tiling=0.25),
         ],
         "environment": {"command": "convlab ladder --layer conv9 --batch 4"},
     }
@@ -73,13 +73,13 @@ def read(tmp_path, document):
 def test_the_ladder_s_tables(tmp_path, document):
     results = read(tmp_path, document)
     short = ladder_table(results)
-    assert "| [s01](src/convlab/stages/s01_direct.py) |" in short
+    assert "| [m01](src/convlab/ladder/main/m01_direct.py) |" in short
     assert "| 4.000 | 0.50 | 1.00 |" in short
     assert "| failed | failed | failed |" in short
-    document["stages"] += [entry("s11c_multistage", 0.25, multistage=0.25)]
+    document["stages"] += [entry("m12_async_copies", 0.25, multistage=0.25)]
     fastest = ladder_table(read(tmp_path, document))
-    assert "s11c_multistage.py" in fastest
-    assert "s11_im2win_full.py" not in fastest
+    assert "m12_async_copies.py" in fastest
+    assert "m11_warp_tiling.py" not in fastest
     full = ladder_section(results)
     assert "| 0.500 | 4.00 | 8.00 | 0.250 | 3.0 |" in full
     assert "at most 0.2 % of the median" in full
@@ -92,7 +92,7 @@ def texts(picture):
 
 
 def test_the_ladder_s_picture(tmp_path, document):
-    document["stages"].insert(1, entry("s03_im2col", 2.0, im2col=1.0, matrix_product=1.0))
+    document["stages"].insert(1, entry("i01_im2col", 2.0, im2col=1.0, matrix_product=1.0))
     picture = ladder_picture(read(tmp_path, document))
     said = texts(picture)
     for rate, speedup in (("0.50 TFLOP/s", "1.0"), ("0.12 TFLOP/s", "0.25")):
@@ -109,7 +109,7 @@ def test_the_ladder_s_picture(tmp_path, document):
     ]
     assert (pale[1], whole[1]) == ("; opacity", "")
     assert pale[0] == pytest.approx(2 * whole[0], rel=0.01)
-    document["stages"] = [entry("s01_direct", None)]  # nothing was timed
+    document["stages"] = [entry("m01_direct", None)]  # nothing was timed
     assert "failed" in texts(ladder_picture(read(tmp_path, document)))
 
 
@@ -234,7 +234,7 @@ def measured(more=None, **times):
 
 def test_the_ablation_s_gains_are_ratios_of_times():
     shown, (claim,) = papers.figure_4(
-        measured(s11_im2win_full=1.0, without_microkernel=4.0, without_vectorized=2.0)
+        measured(m11_warp_tiling=1.0, without_microkernel=4.0, without_vectorized=2.0)
     )
     assert "the micro-kernel 4.00x (4.00 to 4.00); vectorised access 2.00x" in claim[2]
     assert "prefetching and double buffers not measured" in claim[2]
@@ -244,9 +244,9 @@ def test_the_ablation_s_gains_are_ratios_of_times():
 def test_speedups_over_cpp_are_ratios_of_times():
     points = [{"sweep": "size", "value": 32, "problem": "conv9"}]
     results = measured(
-        {"points": points}, cpp_seven_loops=100.0, s02_cin=0.5, cutlass_optimized=1.0
+        {"points": points}, cpp_seven_loops=100.0, c02_receptive_field=0.5, cutlass_optimized=1.0
     )
-    key = ("conv9", 1, "s02_cin")
+    key = ("conv9", 1, "c02_receptive_field")
     results.rows[key] = replace(results.rows[key], settled=False)
     shown, (cpp, cutlass) = papers.sweeps(results)
     assert "| 1: image size | 32 | - | - | ~200 | - | 100 | - |" in shown

@@ -17,13 +17,13 @@ from cuda.bindings import driver
 from numba import cuda
 from numba.cuda.core import config
 
-from convlab import engines
-from convlab.engines import address_of
-from convlab.engines.compiler import signature
-from convlab.engines.gpu import Gpu
-from convlab.plans import Plan, _pick
-from convlab.stage import Argument, Images, Launch, Program
-from convlab.stages import LADDER, Stage, production_program, stage_named
+from convlab.ladder import LADDER, Stage, production_program, stage_named
+from convlab.ladder.stage import Argument, Images, Launch, Program
+from convlab.running import engines
+from convlab.running.engines import address_of
+from convlab.running.engines.compiler import signature
+from convlab.running.engines.gpu import Gpu
+from convlab.running.plans import Plan, _pick
 
 if config.ENABLE_CUDASIM:
     pytest.skip("Numba runs as its CUDA simulator: it has no launch", allow_module_level=True)
@@ -42,12 +42,12 @@ from pretended_driver import (
     arrays_at,
     device_array,
     kernel_of,
+    m01,
     prepared,
-    s01,
     stage_packed,
 )
 
-from convlab.engines import prepacked
+from convlab.running.engines import prepacked
 
 without_library = [stage for stage in LADDER if not stage.needs_library]
 
@@ -106,7 +106,7 @@ def test_every_parameter_is_what_numbas_launch_hands_over(stage, lent, fake, mon
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_an_array_that_starts_between_is_refused(name, fake):
-    call, arrays = s01(fake), arrays_at(0x1000)
+    call, arrays = m01(fake), arrays_at(0x1000)
     call(*arrays.values())
     shifted = arrays | {name: device_array(SHAPES[name], 0x5000_0004)}
     with pytest.raises(ValueError, match=f"^{name} is a device array that starts at .*0x50000004"):
@@ -151,7 +151,7 @@ def surprising(step: Launch, program: Program, changed: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("surprise", SURPRISES)
 def test_where_numba_is_not_as_expected_nothing_is_packed(surprise, fake, monkeypatch):
-    program = stage_named("s01").prepare(PROBLEM, None)
+    program = stage_named("m01").prepare(PROBLEM, None)
     (step,) = program.launches
     usual, other = kernel_of(step, program), surprising(step, program, SURPRISES[surprise])
     assert prepacked.prepack([(step, usual)], SHAPES, {}) is not None
@@ -195,8 +195,8 @@ class Recording(Gpu):
 @pytest.mark.parametrize(
     ("name", "surprise", "packed"),
     [
-        ("s09", {}, True), ("s11", {}, True), ("s11", SURPRISES["no handle"], False),
-        ("s03_im2col_blas", {}, False),
+        ("m08", {}, True), ("m11", {}, True), ("m11", SURPRISES["no handle"], False),
+        ("i04_im2col_blas", {}, False),
     ],
 )  # fmt: skip
 def test_a_plan_takes_the_packed_launches_or_where_it_must_numbas(name, surprise, packed, fake):
@@ -276,8 +276,8 @@ def test_a_stream_by_any_name():
 
 
 def test_only_what_takes_another_array_is_updated(fake):
-    """s09 packs the weight and then takes all but that."""
-    call, _ = stage_packed(fake, "s09")
+    """m08 packs the weight and then takes all but that."""
+    call, _ = stage_packed(fake, "m08")
     updated, plain = [], fake.cuGraphExecKernelNodeSetParams
 
     def noted(made, node, kernel):
@@ -298,7 +298,7 @@ def test_only_what_takes_another_array_is_updated(fake):
     assert updated == []
 
 
-@pytest.mark.parametrize("name", ["s01", "s09", "s11"])
+@pytest.mark.parametrize("name", ["m01", "m08", "m11"])
 @pytest.mark.parametrize("how", ["Ctrl-C before", "Ctrl-C after", "refused"])
 @pytest.mark.parametrize("captured", [False, True])
 def test_a_call_that_ends_half_way_harms_no_later_one(name, how, captured, fake):
@@ -337,20 +337,20 @@ def test_a_call_that_ends_half_way_harms_no_later_one(name, how, captured, fake)
 def test_a_launch_that_the_driver_refuses_raises(call, fake):
     fake.answers = {call: [OUT_OF_RESOURCES]}
     refused = "^CUDA could not launch direct: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES$"
-    launch, arrays = s01(fake), arrays_at(0x1000)
+    launch, arrays = m01(fake), arrays_at(0x1000)
     with pytest.raises(RuntimeError, match=refused):
         launch(*arrays.values())
     assert len(fake.launches) == (call == "cuGraphLaunch")
     launch(*arrays.values())  # with the arrays' addresses, whether or not they were copied before
     assert address_of(arrays["input"]) in fake.launches[-1]["values"]
-    several, _ = stage_packed(fake, "s09")
+    several, _ = stage_packed(fake, "m08")
     fake.answers = {"cuGraphLaunch": [OUT_OF_RESOURCES]}
     with pytest.raises(RuntimeError, match=r"^CUDA could not launch pack_filter, double_buffer: "):
         several(*arrays.values())
 
 
 def test_a_thread_without_a_context_gets_the_plan_s_and_another_gpu_s_is_refused(fake):
-    call, arrays = s01(fake), arrays_at(0x1000)
+    call, arrays = m01(fake), arrays_at(0x1000)
     for launches in (1, 2):  # in the second call there is nothing to write
         fake.context = 0
         call(*arrays.values())
@@ -374,7 +374,7 @@ def test_a_thread_without_a_context_gets_the_plan_s_and_another_gpu_s_is_refused
 def test_a_captured_stream_gets_launches_of_their_own(stream, status, fake):
     """A graph cannot be launched while another is captured, nor may it be updated. What the
     capture's arrays were is none of a later call's, and the other way round."""
-    call, program = stage_packed(fake, "s11")
+    call, program = stage_packed(fake, "m11")
     first, second = arrays_at(0x1000_0000), arrays_at(0x2000_0000)
     expected = {}
     for name, arrays in (("first", first), ("second", second)):
@@ -398,14 +398,14 @@ def test_a_captured_stream_gets_launches_of_their_own(stream, status, fake):
 def test_where_a_stream_cannot_be_asked_the_graph_is_tried(fake):
     """The default one, while another that blocks it is captured."""
     fake.answers = {"cuStreamIsCapturing": [driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT]}
-    s01(fake)(*arrays_at(0x1000).values())
+    m01(fake)(*arrays_at(0x1000).values())
     assert (len(fake.launches), fake.alone) == (1, 0)
 
 
 @pytest.mark.parametrize("call", ["cuGraphCreate", "cuGraphAddKernelNode", "cuGraphInstantiate"])
 def test_where_the_driver_makes_no_graph_launches_go_singly(call, fake):
     fake.answers = {call: [OUT_OF_RESOURCES]}
-    launch, arrays = s01(fake), arrays_at(0x1000)
+    launch, arrays = m01(fake), arrays_at(0x1000)
     assert fake.gone == ([] if call == "cuGraphCreate" else ["graph"])
     launch(*arrays.values())
     assert fake.alone == 1
@@ -416,7 +416,7 @@ def test_where_the_driver_makes_no_graph_launches_go_singly(call, fake):
 @pytest.mark.parametrize("capturing", [{}, {7: CAPTURED}])
 def test_a_graph_goes_with_what_launches_it(context, capturing, fake):
     """In whichever thread: without a context, in another's, while a graph is captured."""
-    call = s01(fake)
+    call = m01(fake)
     call(*arrays_at(0x1000).values())
     assert fake.gone == []
     fake.context, fake.capturing = context, capturing
@@ -428,7 +428,7 @@ def test_a_graph_goes_with_what_launches_it(context, capturing, fake):
 @pytest.mark.parametrize("another", [False, True])
 def test_a_graph_has_gone_with_its_context_and_is_left_where_python_ends(another, fake):
     """Even where another context has taken its place; at Python's end there may be no driver."""
-    call = s01(fake)
+    call = m01(fake)
     assert [finalizer.atexit for finalizer in fake.finalizers] == [False]
     assert fake.finalizers[0].alive
     if another:
@@ -450,7 +450,7 @@ def test_threads_do_not_mix_their_arrays(fake):
         return plain(*arguments)
 
     fake.cuGraphLaunch = slow
-    call = s01(fake)
+    call = m01(fake)
     first = threading.Thread(target=call, args=tuple(arrays_at(0x1000_0000).values()))
     first.start()
     assert inside.wait(5)

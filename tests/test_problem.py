@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import pair, problems
 
-from convlab.problem import ConvProblem
-from convlab.workloads import GPU_DEFAULT, LAYER_NAMES, paper_layer
+from convlab.problems.problem import ConvProblem
+from convlab.problems.workloads import GPU_DEFAULT, LAYER_NAMES, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 

@@ -16,8 +16,8 @@ import pytest
 
 import convlab
 from convlab import SimulationError, simulate
-from convlab.simulation.findings import Finding
-from convlab.simulation.report import Report
+from convlab.simulation.host.run_report import Report
+from convlab.simulation.rules.findings import Finding
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 PLUGINS = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"]["pytest11"]

@@ -8,12 +8,12 @@ from hypothesis import given
 from test_unfold import assert_right, by_definition, cases, settings
 from test_workspace import PROBLEM
 
-from convlab.engines import choose
-from convlab.engines.gpu import in_float32
-from convlab.oracle import check_output, random_tensors
-from convlab.plans import _pick
-from convlab.stages import LibraryCall, stage_named
-from convlab.unfold import unfold, unfold_einsum
+from convlab.ladder import LibraryCall, stage_named
+from convlab.problems.oracle import check_output, random_tensors
+from convlab.problems.unfold import unfold, unfold_einsum
+from convlab.running.engines import choose
+from convlab.running.engines.gpu import in_float32
+from convlab.running.plans import _pick
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is optional")
 
@@ -48,7 +48,7 @@ def test_unfold_is_pytorch_s(case):
     assert np.array_equal(unfold(input, weight.shape[2:], **settings(case)), theirs)
 
 
-@pytest.mark.parametrize("name", ["s03_im2col_blas", "s03_unfold_einsum"])
+@pytest.mark.parametrize("name", ["i04_im2col_blas", "i05_unfold_einsum"])
 @pytest.mark.parametrize("limited", [False, True])
 def test_library_calls_are_any_library_s(name, limited):
     """PyTorch's, on the CPU, as they run on a GPU."""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numba import cuda, int32
 
-from convlab.engines.simulator import SimulationError, Simulator
-from convlab.simulation.circumstances import update_in
+from convlab.running.engines.simulator import SimulationError, Simulator
+from convlab.simulation.rules.circumstances import update_in
 
 pytestmark = pytest.mark.same_in_cudasim
 N = 64

@@ -16,18 +16,18 @@ from rich.console import Console
 from test_cli import refused
 from typer.testing import CliRunner
 
-from convlab.bench import analysis, plots, report, roofline
-from convlab.bench.results import open_results
-from convlab.bench.roofline import Why, counted
-from convlab.cli import app
-from convlab.tables import summary
+from convlab.commands.cli import app
+from convlab.commands.tables import summary
+from convlab.measuring import analysis, plots, report, roofline
+from convlab.measuring.results import open_results
+from convlab.measuring.roofline import Why, counted
 
 pytestmark = pytest.mark.same_in_cudasim
 
 WHY = (
-    Why("s01_direct", 2.0, 2.5, 0.0, 2.5),
-    Why("s03_im2col_blas"),
-    Why("s11_im2win_full", 0.2, 0.1, 0.2, 0.16),
+    Why("m01_direct", 2.0, 2.5, 0.0, 2.5),
+    Why("i04_im2col_blas"),
+    Why("m11_warp_tiling", 0.2, 0.1, 0.2, 0.16),
 )
 NO_NUMBERS = dict.fromkeys(("time_ms", "time_spread", "repeats", "tflops"))
 
@@ -94,7 +94,7 @@ def named(results, *names):
 
 
 def test_a_mean_speedup_is_geometric_and_over_the_layers_that_both_have(results):
-    one, over = named(results, "s11_im2win_full", "cudnn_fft")
+    one, over = named(results, "m11_warp_tiling", "cudnn_fft")
     speedup = one.over(over)
     times = [results.row("conv5", 128, system.name).time_ms for system in (over, one)]
     assert speedup.by_layer[4] == pytest.approx(times[0] / times[1])
@@ -146,7 +146,7 @@ def test_percent_of_the_roofline_and_memory_beside_the_tensors(results):
         assert analysis.percent(results, row) == pytest.approx(100 * row.tflops / peak)
     assert analysis.percent(results, None) is None
     at_conv9 = rows_where(results, lambda row: row.layer == "conv9")
-    blas, cupy = named(at_conv9, "s03_im2col_blas", "cupy_fp32")
+    blas, cupy = named(at_conv9, "i04_im2col_blas", "cupy_fp32")
     computed, measured = analysis.memory(blas)
     assert measured.workspace - computed.workspace == 2**21
     assert measured.ratio > computed.ratio > 1
@@ -154,15 +154,15 @@ def test_percent_of_the_roofline_and_memory_beside_the_tensors(results):
 
 
 def test_the_best_stage_is_the_fastest_of_its_precision_that_ran_everywhere(results):
-    assert analysis.best_stage(results).name == "s11_im2win_full"
+    assert analysis.best_stage(results).name == "m11_warp_tiling"
     assert analysis.best_stage(results, "3xtf32") is None
-    name = "s11_im2win_full"
+    name = "m11_warp_tiling"
     lame = changed(results, ("conv1", 128, name), state="wrong", reason="it is", **NO_NUMBERS)
-    assert analysis.best_stage(lame).name == "s09_double_buffer"
+    assert analysis.best_stage(lame).name == "m08_double_buffer"
     as_split = {name: results.systems[name] | {"precision": "3xtf32"}}
     split = replace(results, systems=results.systems | as_split)
-    assert analysis.best_stage(split).name == "s09_double_buffer"
-    assert analysis.best_stage(split, "3xtf32").name == "s11_im2win_full"
+    assert analysis.best_stage(split).name == "m08_double_buffer"
+    assert analysis.best_stage(split, "3xtf32").name == "m11_warp_tiling"
 
 
 # Why not faster.
@@ -173,10 +173,10 @@ def test_the_best_stage_is_the_fastest_of_its_precision_that_ran_everywhere(resu
     [
         (WHY[0], 1, 12.5),  # by its requests
         (WHY[1], 1, None),  # a library does the work
-        (Why("s01", 0.1, 2.5, 0.1), 1, 40),  # by sectors
-        (Why("s12", 0.1, 0.1, 0.5), 1, 50),  # by wavefronts
-        (Why("s13", 0.1, 0.1, 0.5), 2, 25),  # of a faster arithmetic they leave less
-        (Why("s14", 0.01, 0.1, 0.1), 1, 100),
+        (Why("m01", 0.1, 2.5, 0.1), 1, 40),  # by sectors
+        (Why("m15", 0.1, 0.1, 0.5), 1, 50),  # by wavefronts
+        (Why("t03", 0.1, 0.1, 0.5), 2, 25),  # of a faster arithmetic they leave less
+        (Why("t05", 0.01, 0.1, 0.1), 1, 100),
     ],
 )
 def test_counts_say_how_much_of_the_peak_they_leave(why, pace, allowed):
@@ -185,15 +185,15 @@ def test_counts_say_how_much_of_the_peak_they_leave(why, pace, allowed):
 
 def test_counts_are_told_of_the_stage_s_own_arithmetic(results):
     """Of 3xTF32, which is 535 / 3 / 66.9 times as fast as fp32."""
-    split = {"s13_tensor_cores": {"precision": "3xtf32"}}
+    split = {"t03_split_once": {"precision": "3xtf32"}}
     one = replace(results, systems=results.systems | split)
-    ((_, allowed, measured),) = report.why_not_faster(one, [Why("s13_tensor_cores", 0, 0, 0.125)])
+    ((_, allowed, measured),) = report.why_not_faster(one, [Why("t03_split_once", 0, 0, 0.125)])
     assert (allowed, measured) == (pytest.approx(75, abs=0.5), None)
 
 
 def test_stages_are_counted_by_the_simulator(few_channels):
-    first, last = counted(["s01_direct", "s07_of_before", "s11_im2win_full"])
-    assert (first.stage, last.stage) == ("s01_direct", "s11_im2win_full")
+    first, last = counted(["m01_direct", "s07_of_before", "m11_warp_tiling"])
+    assert (first.stage, last.stage) == ("m01_direct", "m11_warp_tiling")
     assert first.requests == pytest.approx(2, rel=0.1)  # a load of each factor, little reuse
     assert last.requests < first.requests / 5
     # 8 x 8 outputs a thread: 16 numbers in wavefronts of 128 bytes, a quarter wavefront for each
@@ -261,7 +261,7 @@ def test_the_page_stands_alone(made):
     assert [heading for heading in heads if heading in wanted] == wanted
     assert text.count("<figure") == len(made.pictures) == 4
     assert text.count('<div class="scrolls" tabindex="0"><table>') == text.count("<table>")
-    assert '<th scope="row"><code>s01_direct</code></th>' in text
+    assert '<th scope="row"><code>m01_direct</code></th>' in text
     assert all(picture in text for picture in made.pictures.values())
     assert "prefers-color-scheme: dark" in made.pictures["r-memory.svg"].partition("<style>")[2]
 
@@ -275,11 +275,11 @@ def test_figures_are_drawn_the_same_every_time(results, made, monkeypatch):
 
 @pytest.mark.parametrize(
     ("kept", "speedup"),
-    [("stage", True), ("baseline", False), ("s01_direct", False), ("s11_im2win_full", False),
+    [("stage", True), ("baseline", False), ("m01_direct", False), ("m11_warp_tiling", False),
      ("torch_fp32", False), ("cupy_fp32", False)],
 )  # fmt: skip
 def test_a_few_rows_make_a_report_too(kept, speedup, monkeypatch):
-    if kept in ("baseline", "s01_direct"):  # the others are drawn by the same functions
+    if kept in ("baseline", "m01_direct"):  # the others are drawn by the same functions
         monkeypatch.undo()
     few = only(sample(layers=["conv9"]), lambda one: kept in (one["name"], one["kind"]))
     made = report.make(few, (), WHY)
@@ -321,28 +321,28 @@ def test_what_differs_between_two_runs_is_in_a_table():
         "packages": environment["packages"] | {"torch": "2.12", "numpy": None},
         "date": "2026-11-21T10:44:00+00:00",
     }  # fmt: skip
-    other = only(other, lambda one: one["name"] != "s01_direct")
+    other = only(other, lambda one: one["name"] != "m01_direct")
     text = second(one, other)
     for line in (
         "| driver | 580 | 590 |", "| numpy | 2.4.6 | - |", "| Python | 3.12.3 | 3.13.0 |",
         "| 2026-11-21 10:44 |", "| torch | - | 2.12 |",
-        "| systems of one run alone | `s01_direct` | - |",
+        "| systems of one run alone | `m01_direct` | - |",
     ):  # fmt: skip
         assert line in text
-    assert "| systems of one run alone | - | `s01_direct` |" in second(other, one)
+    assert "| systems of one run alone | - | `m01_direct` |" in second(other, one)
 
 
 def test_clocks_that_were_low_are_told():
     results = sample(layers=["conv9", "conv10"])
     assert "below its highest" not in said(results)
     for name, layer, before, after, most in (
-        ("s01_direct", "conv9", 1980, 1815, 1980),
-        ("s11_im2win_full", "conv9", 1930, 1980, 1980),
-        ("s11_im2win_full", "conv10", None, None, None),
+        ("m01_direct", "conv9", 1980, 1815, 1980),
+        ("m11_warp_tiling", "conv9", 1930, 1980, 1980),
+        ("m11_warp_tiling", "conv10", None, None, None),
     ):
         told = {"before": before, "after": after, "max": most}
         results = changed(results, (layer, 128, name), clocks_mhz=told)
-    assert " with `s01_direct` on conv9 (1815 of 1980 MHz).\n" in said(results)
+    assert " with `m01_direct` on conv9 (1815 of 1980 MHz).\n" in said(results)
 
 
 @pytest.mark.parametrize("width", [390, 1100, 1700])
@@ -385,7 +385,7 @@ def test_the_terminal_gets_a_table_that_fits(file, columns):
     assert result.exit_code == 0
     assert max(map(len, result.stdout.splitlines())) <= columns
     assert "…" not in result.stdout
-    assert "s11_im2win_full" in result.stdout
+    assert "m11_warp_tiling" in result.stdout
     assert "CuPy is not installed" in result.stdout
     assert ("conv12" in result.stdout) is (columns == 160)
 
@@ -404,21 +404,21 @@ def line_of(system: str, text: str) -> list[str]:
 def test_numbers_in_the_terminal_are_of_the_layers_beside_them():
     text, alone = summed_up(two_batches()), summed_up(sample(layers=["conv9"]))
     few, many = text[text.index("TFLOP/s, batch 4 ") :].split("TFLOP/s, batch 128 ")
-    assert few.splitlines()[0].split()[3:] == ["over", "s01", "conv9", "conv10"]
-    assert many.splitlines()[0].split() == ["over", "s01", "conv9"]
-    assert line_of("s11_im2win_full", alone) == line_of("s11_im2win_full", many)
+    assert few.splitlines()[0].split()[3:] == ["over", "m01", "conv9", "conv10"]
+    assert many.splitlines()[0].split() == ["over", "m01", "conv9"]
+    assert line_of("m11_warp_tiling", alone) == line_of("m11_warp_tiling", many)
     results = sample(layers=["conv9", "conv10", "conv12"])
     rows = [row for row in results.rows.values() if row.layer == "conv12"]
-    one, first = named(results, "s11_im2win_full", "s01_direct")
+    one, first = named(results, "m11_warp_tiling", "m01_direct")
     ratio = one.over(first).by_layer[-1]
-    assert line_of("s11_im2win_full", summed_up(results, rows))[1] == f"{ratio:.2f}"
+    assert line_of("m11_warp_tiling", summed_up(results, rows))[1] == f"{ratio:.2f}"
 
 
 def test_where_there_is_no_room_for_layers_the_median_is_that_of_an_even_number():
     results = sample(layers=["conv1", "conv2", "conv3", "conv4", "conv5", "conv7"])
-    speeds = sorted(row.tflops for row in results.rows.values() if row.system == "s01_direct")
+    speeds = sorted(row.tflops for row in results.rows.values() if row.system == "m01_direct")
     assert speeds[3] > 1.02 * speeds[2]
-    shown = [float(cell) for cell in line_of("s01_direct", summed_up(results, width=60))[3:]]
+    shown = [float(cell) for cell in line_of("m01_direct", summed_up(results, width=60))[3:]]
     assert shown == pytest.approx([speeds[0], sum(speeds[2:4]) / 2, speeds[-1]], rel=0.01)
 
 
@@ -429,14 +429,14 @@ def test_what_follows_as_json(file, results):
     ran = {one.name for one in analysis.everybody(results)}
     assert {*systems} == ran | {"torch_fastest", "cudnn_fastest", "cudnn_gemm_class"}
     assert batch["without_number"] == analysis.numberless(results.rows.values())
-    one, base = named(results, "s11_im2win_full", "s01_direct")
+    one, base = named(results, "m11_warp_tiling", "m01_direct")
     mean = {"mean": one.over(base).mean, "layers": 12}
-    assert systems[one.name]["mean_speedup_over"]["s01_direct"] == mean
+    assert systems[one.name]["mean_speedup_over"]["m01_direct"] == mean
     for layer in systems[one.name]["layers"]:
         row, first = (results.row(layer["layer"], 128, name) for name in (one.name, base.name))
         assert (layer["time_ms"], layer["tflops"]) == (row.time_ms, row.tflops)
         assert layer["percent_of_roofline"] == analysis.percent(results, row)
-        assert layer["speedup_over"]["s01_direct"] == first.time_ms / row.time_ms
+        assert layer["speedup_over"]["m01_direct"] == first.time_ms / row.time_ms
     for layer in systems["cudnn_fastest"]["layers"]:
         assert layer["time_ms"] == results.row(layer["layer"], 128, layer["system"]).time_ms
     (other,) = told["other_runs"]
@@ -451,14 +451,14 @@ def test_each_further_file_is_compared(file, results):
     other.write_text(json.dumps(again.as_json()))
     result = run(file, other, file)
     for differences in (r"2\.00 +2\.00", r"0\.00 +0\.00"):
-        assert re.search(rf"s01_direct +12 +{differences}", result.stdout)
+        assert re.search(rf"m01_direct +12 +{differences}", result.stdout)
     assert section(said(results, [again, results]), "Run 3")
     assert second(results, again).count(" 2.00 | 2.00 |") == 10
     assert "no system in common" in second(results, replace(results, rows={}))
 
 
 def test_an_interrupted_run_says_how_many_rows_are_missing(file, results):
-    missing = [key for key in results.rows if key[2] == "s01_direct"][1:]
+    missing = [key for key in results.rows if key[2] == "m01_direct"][1:]
     left = rows_where(results, lambda row: row.key not in missing)
     left.missing, left.finished = dict.fromkeys(missing), None
     whole = replace(results, finished="2026-11-21T13:00:00")
@@ -475,8 +475,8 @@ def test_an_interrupted_run_says_how_many_rows_are_missing(file, results):
 def test_files_are_written_and_a_stage_that_is_no_longer_there_is_not_counted(
     file, results, tmp_path, few_channels, counts
 ):
-    few = only(results, lambda one: one["name"] in ("s01_direct", "s07_microkernel"))
-    file.write_text(json.dumps(few.as_json()).replace("s07_microkernel", "s07_of_before"))
+    few = only(results, lambda one: one["name"] in ("m01_direct", "m05_microkernel"))
+    file.write_text(json.dumps(few.as_json()).replace("m05_microkernel", "s07_of_before"))
     page, text = tmp_path / "r.html", tmp_path / "r.md"
     result = run(file, "--html", page, "--markdown", text, counts)
     assert result.exit_code == 0, result.stderr
@@ -485,7 +485,7 @@ def test_files_are_written_and_a_stage_that_is_no_longer_there_is_not_counted(
     assert all((tmp_path / name).read_text().startswith("<svg") for name in names)
     assert "s07_of_before" in page.read_text()
     why = section(text.read_text(), "Why not faster")
-    assert ("s01_direct" in why) is (counts == "--counts")
+    assert ("m01_direct" in why) is (counts == "--counts")
     assert "s07_of" not in why
 
 

@@ -9,8 +9,8 @@ from kernels.documentation import DOCUMENTED
 from numba import cuda, float32
 
 from convlab.device import commit_copies, copy_async, copy_async4, wait_copies
-from convlab.engines.simulator import Simulator
-from convlab.simulation.memory_rules import changes, packed
+from convlab.running.engines.simulator import Simulator
+from convlab.simulation.rules.memory_traffic import changes, packed
 from convlab.tracing import trace
 
 pytestmark = pytest.mark.same_in_cudasim

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from convlab import ConvProblem, plans
-from convlab.bench import sanitizers
-from convlab.engines.simulator import Simulator
-from convlab.kernels import tile_heuristic
-from convlab.plans import program_for, stages_for
-from convlab.stages import LADDER, s11e_epilogue, s12b_mma, stage_named
+from convlab import ConvProblem
+from convlab.ladder import LADDER, stage_named, tile_heuristic
+from convlab.ladder.main import m14_epilogue
+from convlab.ladder.tensor_cores import t01_mma
+from convlab.measuring import sanitizers
+from convlab.running import plans
+from convlab.running.engines.simulator import Simulator
+from convlab.running.plans import program_for, stages_for
 
-S12, S13, S14 = map(stage_named, ("s12", "s13", "s14"))
+S12, S13, S14 = map(stage_named, ("m15", "t03", "t05"))
 SMALL = ConvProblem(1, 3, 4, 3, 5, 3, padding=1)
 
 
@@ -65,17 +67,17 @@ def test_relu_of_what_is_not_finite_runs_once_a_stage_and_is_right(engine):
         assert result.ok, result
 
 
-@pytest.mark.parametrize("stage", [S13, S14], ids=["s13", "s14"])
+@pytest.mark.parametrize("stage", [S13, S14], ids=["t03", "t05"])
 def test_what_is_wrong_with_it_is_found(stage, monkeypatch, engine):
     if stage not in stages_for(engine)[0]:
         pytest.skip(str(stages_for(engine)[1]))
     (case,) = (case for case in of_what_is_not_finite() if case.stage is stage)
     with monkeypatch.context() as patched:
-        patched.setattr(s12b_mma, "make_fix_up", lambda *_, **__: left_out)
+        patched.setattr(t01_mma, "make_fix_up", lambda *_, **__: left_out)
         plans._prepared.cache_clear()
         assert not sanitizers.check(case, engine).ok
         patched.undo()
-        for module in (s11e_epilogue, s12b_mma):
+        for module in (m14_epilogue, t01_mma):
             patched.setattr(module, "make_finish", lambda relu: only_added)
         plans._prepared.cache_clear()
         assert not sanitizers.check(case, engine).ok

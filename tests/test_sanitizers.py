@@ -16,9 +16,9 @@ from unittest.mock import Mock
 import pytest
 from pretended_gpu import PretendedGpu
 
-from convlab.bench import sanitizers
-from convlab.engines import EngineUnavailable
-from convlab.stages import LADDER
+from convlab.ladder import LADDER
+from convlab.measuring import sanitizers
+from convlab.running.engines import EngineUnavailable
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -27,7 +27,7 @@ FIRST, LAST = LADDER[0].name, LADDER[-1].name
 PRETENDED = """#!/bin/sh
 [ "$*" = --version ] && echo 'NVIDIA Compute Sanitizer\nVersion 2025.4.1.0 (build 37)' && exit
 for stage; do :; done
-watched="{python} -W ignore -m convlab.bench.sanitizers run $stage"
+watched="{python} -W ignore -m convlab.measuring.sanitizers run $stage"
 [ "$*" = "--tool $2 --error-exitcode 3 $watched" ] || exit 99
 runs='27 of 27 runs right' findings=0 code=0
 [ -f "{told}/$stage-$2" ] && . "{told}/$stage-$2"

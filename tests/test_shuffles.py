@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32, int32
 
-from convlab.simulation.programs import OwnNumbers, simulate, simulator
+from convlab.simulation.host.programs import OwnNumbers, simulate, simulator
 
 ALL = 0xFFFFFFFF
 

@@ -15,13 +15,13 @@ from numba import cuda, float32, float64, int8, int32, int64, uint32
 
 from convlab import LADDER, ConvProblem
 from convlab.device import commit_copies, copy_async, wait_copies
-from convlab.engines.cudasim import CudaSim
-from convlab.engines.simulator import Simulator
-from convlab.oracle import Oracle, random_tensors
-from convlab.plans import Plan
-from convlab.simulation.access_log import AccessLog
-from convlab.simulation.findings import SimulationError
-from convlab.simulation.programs import simulate
+from convlab.problems.oracle import Oracle, random_tensors
+from convlab.running.engines.cudasim import CudaSim
+from convlab.running.engines.simulator import Simulator
+from convlab.running.plans import Plan
+from convlab.simulation.host.programs import simulate
+from convlab.simulation.recording.access_log import AccessLog
+from convlab.simulation.rules.findings import SimulationError
 
 F = np.float32
 SIM = Simulator()
@@ -57,7 +57,7 @@ def where_am_i(out):
 
 
 def test_a_long_launch_says_how_far_it_is(monkeypatch, capsys) -> None:
-    monkeypatch.setattr("convlab.arguments.PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("convlab.support.progress.PROGRESS_SECONDS", 0.0)
     simulate(where_am_i, 3, 2, np.zeros((6, 1, 1), np.bool_))
     first, *_ = capsys.readouterr().err.splitlines()
     assert re.fullmatch(
@@ -381,7 +381,7 @@ def test_threads_do_not_arrive_in_the_order_of_their_numbers() -> None:
 @pytest.mark.parametrize(("blocks", "kinds"), [(4, set()), (5, {"deadlock"})])
 def test_no_more_blocks_wait_than_a_gpu_runs_at_a_time(monkeypatch, blocks, kinds) -> None:
     """An SM's shared memory holds four of these blocks, which wait for all."""
-    monkeypatch.setattr("convlab.simulation.scheduler.SMS", 1)
+    monkeypatch.setattr("convlab.simulation.threads.scheduler.SMS", 1)
 
     @cuda.jit
     def grid_barrier(arrived):

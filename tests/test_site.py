@@ -16,12 +16,12 @@ import site_pictures as pictures
 from numba.cuda.core import config
 
 import convlab
+from convlab.ladder import LADDER, production_program, short_name
 from convlab.lessons.requests import one_request
-from convlab.lint import REGISTER_BUDGET, USUAL_BUDGET
-from convlab.simulation.findings import REMEDIES, STREAM_RACE
-from convlab.stages import LADDER, production_program, short_name
+from convlab.measuring.machine_code import REGISTER_BUDGET, USUAL_BUDGET
+from convlab.problems.workloads import TEACHING, paper_layer
+from convlab.simulation.rules.findings import REMEDIES, STREAM_RACE
 from convlab.tracing import trace_stage
-from convlab.workloads import TEACHING, paper_layer
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -89,7 +89,7 @@ def test_every_page_of_the_documentation_is_there(site):
     for path in (ROOT / "docs").glob("*.md"):
         assert (site / f"{path.stem.replace('README', 'index')}.html").is_file(), path
     index = text_of(site / "searchindex.js")
-    for word in ("coalesc", "im2win", "checking", "stages/s05_shared_memory"):
+    for word in ("coalesc", "im2win", "checking", "stages/m03_shared_memory"):
         assert word in index
 
 
@@ -102,7 +102,7 @@ def test_every_stage_has_its_page(site, stage):
     headings += [f"What changed from {base}" for base in stage.builds_on]
     assert [found for found in (stage.title, "STAGE =", *headings) if found not in said] == []
     drawn = f"{stage.name}-0.png" in text_of(page)
-    assert drawn is (stage.name != "s03_unfold_einsum")
+    assert drawn is (stage.name != "i05_unfold_einsum")
     assert text_of(page).count("highlight-diff") == len(stage.builds_on)
 
 
@@ -121,10 +121,10 @@ def test_the_index_has_each_stage_s_speed_and_the_reference_each_name(site):
 
 @needs_a_build
 def test_a_listing_has_every_line_and_links_find_names(site):
-    code = text_of(ROOT / "src/convlab/stage.py").splitlines()
-    assert f'id="L-{len(code)}"' in text_of(site / "src/convlab/stage.html")
+    code = text_of(ROOT / "src/convlab/ladder/stage.py").splitlines()
+    assert f'id="L-{len(code)}"' in text_of(site / "src/convlab/ladder/stage.html")
     line = next(n for n, text in enumerate(code, 1) if text.startswith("class Stage"))
-    assert f"src/convlab/stage.html#L-{line}" in text_of(site / "contributing.html")
+    assert f"src/convlab/ladder/stage.html#L-{line}" in text_of(site / "contributing.html")
 
 
 # In a browser: it fits a phone, finds what is searched for, and is quiet.
@@ -158,8 +158,8 @@ def test_the_ladder_can_be_read_on_a_phone(site, chromium):
     )
     assert hidden == []
     # Not with the mouse: the theme scrolls smoothly, and a middle that moves cannot be hit.
-    chromium.run("document.querySelector('td a[href*=s05_shared_memory]').click()")
-    chromium.wait("document.title.startsWith('s05_shared_memory')")
+    chromium.run("document.querySelector('td a[href*=m03_shared_memory]').click()")
+    chromium.wait("document.title.startsWith('m03_shared_memory')")
 
 
 @needs_a_build
@@ -199,7 +199,7 @@ def test_the_machine_code_that_is_stored_is_of_todays_kernels():
     rows = pages.read_json(ROOT / pages.LINT)
     stored = {(row["stage"], row["kernel"]): row["budget"] for row in rows}
     now = {}
-    problem = paper_layer("conv9")  # as it is compiled: of one image s12 would split K
+    problem = paper_layer("conv9")  # as it is compiled: of one image m15 would split K
     for stage in LADDER:
         program = production_program(stage, problem)
         for one in program.kernels:
@@ -215,7 +215,7 @@ def test_a_picture_of_an_array_has_its_planes_side_by_side():
 
 
 def test_a_picture_that_would_be_wrong_is_refused():
-    launch = trace_stage("s05", TEACHING).main
+    launch = trace_stage("m03", TEACHING).main
     wrong = tuple(replace(one, wavefronts=one.wavefronts + 1) for one in launch.requests)
     with pytest.raises(ValueError, match="wavefronts, and its picture would have"):
         one_request(replace(launch, requests=wrong), "S_F", "store")

@@ -1,4 +1,4 @@
-"""s12b to s14, which multiply split numbers by tensor cores: float32 accuracy, what is not finite,
+"""t01 to t05, which multiply split numbers by tensor cores: float32 accuracy, what is not finite,
 their arithmetic, memory, tiles and machine code. Their ways to fetch are in test_stages.py.
 
 In Numba's own simulator a block is a thread of the system for each: there, few and small problems.
@@ -19,25 +19,23 @@ from numba import cuda, float32
 from numba.cuda.core import config
 from test_stages import FEW, LONG, LONG_ODD, ODD, many, warpgroup_tile, where_it_runs
 
-from convlab import ConvProblem, Stage, Tile, plan, plans
+from convlab import ConvProblem, Stage, Tile, plan
 from convlab.device import tensor_core, to_tf32
-from convlab.engines import Engine, choose
-from convlab.kernels import tile_heuristic
-from convlab.oracle import Oracle, random_tensors
-from convlab.stage import blocks_for
-from convlab.stages import (
-    LADDER,
-    allowances,
-    s11d_window_copies,
-    s13_tensor_cores,
-    s13d_whole_slice,
-    stage_named,
+from convlab.ladder import LADDER, allowances, stage_named, tile_heuristic
+from convlab.ladder.main import m13_window_copies
+from convlab.ladder.stage import blocks_for
+from convlab.ladder.tensor_cores import (
+    t03_split_once,
+    t04_swapped_operands,
 )
+from convlab.problems.oracle import Oracle, random_tensors
+from convlab.running import plans
+from convlab.running.engines import Engine, choose
 from convlab.tracing import trace_stage
 
 STAGES = [stage for stage in LADDER if stage.precision == "3xtf32"]
-S12, S13, S13D, S14 = map(stage_named, ("s12", "s13", "s13d", "s14"))
-UNPACKED = [stage_named(name) for name in ("s12b", "s12d")]  # split what they read
+S12, S13, S13D, S14 = map(stage_named, ("m15", "t03", "t04", "t05"))
+UNPACKED = [stage_named(name) for name in ("t01", "t02")]  # split what they read
 HEURISTIC = tile_heuristic.S14
 F, INF, NAN, MOST = np.float32, np.inf, np.nan, float(np.finfo(np.float32).max)
 # Numba's simulator has a thread for every thread: there, one or two warps and less of all will do.
@@ -77,7 +75,7 @@ def test_only_the_tensor_cores_split_products() -> None:
 def test_places_that_do_not_fit_constant_memory_are_computed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, checked: Any
 ) -> None:
-    monkeypatch.setattr(s11d_window_copies, "TABLE_BYTES", 0)
+    monkeypatch.setattr(m13_window_copies, "TABLE_BYTES", 0)
     for problem in (many(16), FEW):
         plans._prepared.cache_clear()  # programs are kept
         assert checked(problem, stage, random_tensors(problem, 2), stage.tiny_tile).ok
@@ -86,7 +84,7 @@ def test_places_that_do_not_fit_constant_memory_are_computed(
 def forget_programs() -> None:
     """A stage's, and the layout transform of the filter that several stages share."""
     plans._prepared.cache_clear()
-    s13_tensor_cores.pack_filter.cache_clear()
+    t03_split_once.pack_filter.cache_clear()
 
 
 @cuda.jit(device=True)
@@ -96,7 +94,7 @@ def large_part_alone(value):
 
 SPLITTERS = [
     *((stage, tensor_core if stage in UNPACKED else sys.modules[stage.module]) for stage in RUN),
-    *((stage, s13_tensor_cores) for stage in RUN if stage in (S13D, S14)),  # of the filter
+    *((stage, t03_split_once) for stage in RUN if stage in (S13D, S14)),  # of the filter
 ]
 
 
@@ -169,7 +167,7 @@ def test_a_sum_that_overflows_is_added_in_another_order(stage: Stage, engine: En
     assert output.item() == pytest.approx(3e37, rel=1e-6)
 
 
-@each(*(stage for stage in RUN if stage is not UNPACKED[0]))  # s12b packs nothing
+@each(*(stage for stage in RUN if stage is not UNPACKED[0]))  # t01 packs nothing
 def test_a_constant_weight(stage: Stage, engine: Engine) -> None:
     """What is computed again is, too, of the weight that was there."""
     problem = ConvProblem(1, 8, 4, 6, 5, (2, 3), padding=(1, 0))
@@ -205,9 +203,9 @@ WHOLE, FOURS, SCALARS = (
     for channels, height, width, filters in ((75, 4, 5, 16), (43, 4, 5, 9), (43, 5, 7, 9))
 )
 BY_ARITHMETIC = [
-    *(("s13", WHOLE, Tile(16, 32, depth, 2, 8)) for depth in (8, 16, 24, 32)),
-    *((name, FOURS, warpgroup_tile(width)) for name in ("s13d", "s14") for width in (8, 24)),
-    *(("s14", SCALARS, warpgroup_tile(width)) for width in (8, 24)),
+    *(("t03", WHOLE, Tile(16, 32, depth, 2, 8)) for depth in (8, 16, 24, 32)),
+    *((name, FOURS, warpgroup_tile(width)) for name in ("t04", "t05") for width in (8, 24)),
+    *(("t05", SCALARS, warpgroup_tile(width)) for width in (8, 24)),
 ]
 
 
@@ -221,13 +219,13 @@ def test_it_computes_what_its_arithmetic_says_to_the_bit(
     input, weight, _ = random_tensors(problem, tile.K_B, bias=False)
     filters, windows = weight.reshape(problem.M, -1), input.reshape(problem.K, -1)
     output = computed(stage_named(name), choose("simulator"), problem, (input, weight, None), tile)
-    if name == "s13":
+    if name == "t03":
         wanted = split_product(filters, windows, 1 if tile.K_B % 16 else 2)
     else:
         by_warps = split_product(windows.T, filters.T, 2).T
         by_warpgroups = as_a_warpgroup_does(windows.T, filters.T).T
         assert (by_warps != by_warpgroups).any()  # so the test can tell
-        wanted = by_warpgroups if name == "s14" else by_warps
+        wanted = by_warpgroups if name == "t05" else by_warps
     np.testing.assert_array_equal(output.reshape(wanted.shape), wanted)
 
 
@@ -252,7 +250,7 @@ def test_numbers_too_small_for_two_parts_are_off_by_what_the_pages_say() -> None
 @pytest.mark.same_in_cudasim
 @pytest.mark.parametrize("tile", [Tile(32, 64, 16, 4, 8), Tile(32, 64, 8, 2, 16)], ids=str)
 def test_no_bank_is_asked_twice(tile: Tile) -> None:
-    launch = trace_stage("s13", many(16), tile).main
+    launch = trace_stage("t03", many(16), tile).main
     loads = [a for a in launch.accesses if a.space == "shared" and a.operation == "load"]
     assert {a.array for a in loads} == {"S_F", "S_I"}
     assert {a.width for a in loads} == {16}
@@ -273,7 +271,7 @@ def test_no_bank_is_asked_twice_and_the_filter_is_written_by_neighbours(
     tile: Tile, problem: ConvProblem
 ) -> None:
     """By threads: what the tensor cores read of the filter is nobody's request."""
-    trace = trace_stage("s14", problem, tile)
+    trace = trace_stage("t05", problem, tile)
     launch = trace.main
     accesses = [a for a in launch.accesses if a.space == "shared"]
     assert {(a.array, a.operation, a.width) for a in accesses} == {
@@ -298,9 +296,9 @@ def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
         tile = warpgroup_tile(channels)
         S14.prepare(FEW, tile)
         assert tile.threads == 128
-        padding, rotation = s13d_whole_slice.padding_or_rotation(tile)
+        padding, rotation = t04_swapped_operands.padding_or_rotation(tile)
         assert (padding, rotation) == ((0, 8) if channels == 128 else (8, 0))
-        assert tile.fits(s13d_whole_slice.DEPTH * 16 * (2 * channels + 128 + padding))
+        assert tile.fits(t04_swapped_operands.DEPTH * 16 * (2 * channels + 128 + padding))
     widths = 128, 112, 96, 64, 32
     blocks = [HEURISTIC.resident_blocks(warpgroup_tile(width)) for width in widths]
     assert blocks == [2, 2, 2, 3, 4]
@@ -310,7 +308,7 @@ def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
 
 
 def code_of(problem: ConvProblem, tile: Tile) -> Any:
-    from convlab.engines.offline import compile_launch
+    from convlab.running.engines.offline import compile_launch
 
     program = S14.prepare(problem, tile)
     return compile_launch(program.launches[-1], program, (9, 0))

@@ -10,7 +10,7 @@ from stage_mutants import Mutant
 
 pytestmark = pytest.mark.same_in_cudasim
 
-S05, S11C = "convlab.stages.s05_shared_memory", "convlab.stages.s11c_multistage"
+S05, S11C = "convlab.ladder.main.m03_shared_memory", "convlab.ladder.main.m12_async_copies"
 
 
 made_of = cache(lambda module: [*stage_mutants.mutants_of(module)])
@@ -25,7 +25,7 @@ def changes(module: str, kind: str) -> list[Mutant]:
     [
         *changes(S05, "synchronisation"), *changes(S05, "index"), *changes(S05, "bound")[::5],
         *changes(S05, "constant")[::9],
-        # What weakens a barrier is found last, after seconds: of s05 alone, and by test_checking.
+        # What weakens a barrier is found last, after seconds: of m03 alone, and by test_checking.
         *(one for one in changes(S11C, "synchronisation") if "syncwarp" not in one.new),
         *changes(S11C, "constant")[12::48],
     ],

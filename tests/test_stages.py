@@ -19,11 +19,11 @@ from numba.cuda.core import config
 from strategies import Tensors, cases, tensors
 
 from convlab import LADDER, ConvProblem, Stage, Tile
-from convlab.engines import choose
-from convlab.kernels.receptive_field import field_for
-from convlab.oracle import random_tensors
-from convlab.plans import stages_for
-from convlab.stages import ABLATION, RENAMED, family, production_tile, stage_named
+from convlab.ladder import ABLATION, RENAMED, family, production_tile, stage_named
+from convlab.ladder.channels.receptive_field import field_for
+from convlab.problems.oracle import random_tensors
+from convlab.running.engines import choose
+from convlab.running.plans import stages_for
 
 STAGES, LEFT_OUT = stages_for(choose())  # without a library for it, some cannot run on a GPU
 ON_GPU = choose().is_gpu
@@ -79,7 +79,7 @@ def test_awkward_problem(stage: Stage, problem: ConvProblem, checked) -> None:
     assert result.ok, f"{stage.name}: {result}"
 
 
-@pytest.mark.parametrize("name", ["s02_cin", "s02_cout"])
+@pytest.mark.parametrize("name", ["c02_receptive_field", "c03_output_channels"])
 @pytest.mark.parametrize(
     ("problem", "parts"),
     [
@@ -136,28 +136,28 @@ def test_tiles_of_the_ablation() -> None:
 # Tiles of other shapes than the tiny ones: one thread, wide, tall, deep, with remainders in the
 # threads' shares of a slice.
 OTHER_TILES = {
-    "s05": [Tile(1, 1, 1), Tile(2, 8, 3), Tile(8, 2, 5)],
-    "s06": [Tile(4, 2, 3, M_T=4), Tile(6, 8, 5, M_T=3)],
-    "s07": [Tile(8, 4, 3, 2, 2), Tile(4, 4, 1, 1, 1), Tile(8, 2, 5, 2, 1)],
-    "s08": [Tile(16, 4, 3, 4, 4), Tile(32, 8, 5, 4, 4)],
-    "s09": [Tile(16, 4, 2, 4, 4), Tile(32, 8, 6, 4, 4), Tile(32, 4, 8, 8, 4)],
-    "s10b": [Tile(16, 4, 16, 4, 4), Tile(32, 8, 8, 8, 4)],
-    "s11": [
+    "m03": [Tile(1, 1, 1), Tile(2, 8, 3), Tile(8, 2, 5)],
+    "m04": [Tile(4, 2, 3, M_T=4), Tile(6, 8, 5, M_T=3)],
+    "m05": [Tile(8, 4, 3, 2, 2), Tile(4, 4, 1, 1, 1), Tile(8, 2, 5, 2, 1)],
+    "m06": [Tile(16, 4, 3, 4, 4), Tile(32, 8, 5, 4, 4)],
+    "m08": [Tile(16, 4, 2, 4, 4), Tile(32, 8, 6, 4, 4), Tile(32, 4, 8, 8, 4)],
+    "m10": [Tile(16, 4, 16, 4, 4), Tile(32, 8, 8, 8, 4)],
+    "m11": [
         *(Tile(4, 4, 4, 4, 4), Tile(8, 12, 12, 4, 4), Tile(8, 16, 8, 8, 8), Tile(4, 24, 4, 4, 4)),
         *(Tile(12, 32, 8, 4, 4), Tile(32, 64, 16, 4, 4)),  # two warps along M, two along N
     ],
-    "s11c": [
+    "m12": [
         *(Tile(32, 64, 16, 4, 4), Tile(12, 32, 8, 4, 4)),
         Tile(32, 96, 32, 4, 4),  # three slices: no room
     ],
-    **{key: [Tile(32, 64, 8, 4, 4), Tile(4, 8, 4, 4, 4)] for key in ("s11d", "s11e")},
-    "s12": [
+    **{key: [Tile(32, 64, 8, 4, 4), Tile(4, 8, 4, 4, 4)] for key in ("m13", "m14")},
+    "m15": [
         *(Tile(32, 64, 8, 4, 4), Tile(4, 8, 4, 4, 4)),
         *(Tile(32, 64, 5, 4, 4), Tile(4, 8, 1, 4, 4), Tile(4, 8, 2, 4, 4)),
     ],
-    "s12b": [Tile(32, 32, 16, 4, 8), Tile(16, 32, 24, 2, 8)],
-    "s12d": [Tile(32, 32, 24, 2, 8), Tile(64, 32, 8, 4, 8), Tile(16, 64, 16, 2, 16)],
-    "s13": [Tile(32, 64, 8, 2, 8)],
+    "t01": [Tile(32, 32, 16, 4, 8), Tile(16, 32, 24, 2, 8)],
+    "t02": [Tile(32, 32, 24, 2, 8), Tile(64, 32, 8, 4, 8), Tile(16, 64, 16, 2, 16)],
+    "t03": [Tile(32, 64, 8, 2, 8)],
 }
 USUAL = ConvProblem(2, 3, 5, 4, 9, (2, 3), padding=1, stride=(1, 2))
 # Five channels, so that no slice can be channels of one place; K of 30 and N of 60.
@@ -166,7 +166,7 @@ FEW = ConvProblem(3, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 2), (1, 0))
 TAIL = ConvProblem(5, 4, 4, 5, 21, (2, 1))
 ODD = ConvProblem(5, 5, 7, 6, 9, (2, 3), stride=(2, 1), padding=((0, 0), (1, 0)))
 EIGHT_CHANNELS = ConvProblem(2, 8, 6, 7, 18, (3, 2), (1, 2), (1, 2), (2, 1))
-# More windows than a block of s14 computes (128) and more filters than two blocks of 8, neither a
+# More windows than a block of t05 computes (128) and more filters than two blocks of 8, neither a
 # multiple. Outputs of LONG are stored as float4s, of LONG_ODD (15 pixels an image) as scalars.
 LONG = ConvProblem(18, 3, 4, 3, 20, (2, 1), padding=((0, 1), (0, 0)))
 LONG_ODD = ConvProblem(9, 3, 4, 5, 20, (2, 1))
@@ -206,8 +206,8 @@ WARP_TILES = [
 WARPGROUP_CHANNELS = [8, 24] if config.ENABLE_CUDASIM else [8, 24, 64, 128]
 WARPGROUP_CHANNELS += [16, 40, 96, 120] * ON_GPU
 SPLIT_TILES = [
-    *(("s13", t) for t in WARP_TILES if t.threads * t.K_B <= 512 or not config.ENABLE_CUDASIM),
-    *(("s14", warpgroup_tile(channels)) for channels in WARPGROUP_CHANNELS),
+    *(("t03", t) for t in WARP_TILES if t.threads * t.K_B <= 512 or not config.ENABLE_CUDASIM),
+    *(("t05", warpgroup_tile(channels)) for channels in WARPGROUP_CHANNELS),
 ]
 
 
@@ -226,17 +226,17 @@ def tiles_and_problems() -> Iterator[tuple[str, Tile, ConvProblem]]:
         yield from ((name, tile, USUAL) for tile in tiles)
     # Every way in which the fused stages fetch and multiply.
     for tile, problem in itertools.product(FUSED_TILES, (EIGHT_CHANNELS, FEW, TAIL)):
-        yield "s12", tile, problem
+        yield "m15", tile, problem
     for way, problem in zip(SPLIT_TILES, itertools.cycle((FEW, ODD, TAIL)), strict=False):
         yield *way, problem
-    yield "s14", warpgroup_tile(24), ConvProblem(1, 16, 1, 3, 70, 1)  # two blocks that pack
-    tiny = stage_named("s14").tiny_tile
-    yield "s14", tiny, ConvProblem(1, 48, 3, 4, 9, (2, 1))  # groups of channels follow one another
+    yield "t05", warpgroup_tile(24), ConvProblem(1, 16, 1, 3, 70, 1)  # two blocks that pack
+    tiny = stage_named("t05").tiny_tile
+    yield "t05", tiny, ConvProblem(1, 48, 3, 4, 9, (2, 1))  # groups of channels follow one another
     for depth in (1, 15, 16, 17, 32, 33, 48, 49):  # up to 32 terms are two slices, fetched at once
-        yield "s14", tiny, ConvProblem(1, depth, 1, 3, 5, 1)
+        yield "t05", tiny, ConvProblem(1, depth, 1, 3, 5, 1)
     for p in LONG, LONG_ODD:
         assert (p.N > 128, p.M > 16, p.N % 128 > 0, p.M % 8 > 0) == (True,) * 4
-        yield "s14", tiny, p
+        yield "t05", tiny, p
 
 
 @pytest.mark.parametrize(("name", "tile", "problem"), runnable(tiles_and_problems()), ids=str)
@@ -254,37 +254,37 @@ def test_slices_that_are_channels_of_one_place(name: str, tile: Tile, checked) -
 
 
 UNSUITED_TILES = {  # and a part of the sentence that names the sizes and the rule
-    "s05": [(Tile(4, 4, 4, 2, 1), "M_T = N_T = 1"), (Tile(32, 32, 193), "shared memory has 49152")],
-    "s06": [(Tile(4, 4, 4, 1, 2), "N_T = 1"), (Tile(64, 64, 97, 16), "shared memory has 49152")],
-    "s07": [(Tile(5, 7, 3, 5, 7), "multiple of N_B"), (Tile(128, 128, 64, 8, 8), "65536 bytes")],
-    "s08": [
+    "m03": [(Tile(4, 4, 4, 2, 1), "M_T = N_T = 1"), (Tile(32, 32, 193), "shared memory has 49152")],
+    "m04": [(Tile(4, 4, 4, 1, 2), "N_T = 1"), (Tile(64, 64, 97, 16), "shared memory has 49152")],
+    "m05": [(Tile(5, 7, 3, 5, 7), "multiple of N_B"), (Tile(128, 128, 64, 8, 8), "65536 bytes")],
+    "m06": [
         (Tile(8, 8, 4, 2, 4), "M_T and N_T must be multiples of 4"),
         (Tile(4, 8, 4, 4, 4), "a multiple of N_B"),
         (Tile(128, 128, 64, 8, 8), "take 65536 bytes"),
     ],
-    "s09": [
+    "m08": [
         (Tile(16, 4, 3, 4, 4), "K_B must be even"),
         (Tile(32, 16, 2, 4, 4), "share K_B x M_B / 4 float4s"),
         (Tile(128, 128, 32, 8, 8), "take 65536 bytes"),
     ],
-    "s10b": [
+    "m10": [
         (Tile(16, 8, 6, 4, 4), "K_B must"),
         (Tile(32, 16, 4, 4, 4), "share K_B x M_B / 4"),
         (Tile(128, 128, 32, 8, 8), "take 66560 bytes"),
     ],
-    "s11": [
+    "m11": [
         (Tile(16, 4, 6, 4, 4), "M_T, N_T and K_B must be multiples of 4"),
         (Tile(16, 6, 4, 4, 2), "M_T, N_T and K_B must be multiples of 4"),
         (Tile(8, 8, 4, 2, 4), "M_T, N_T and K_B must be multiples of 4"),
         (Tile(128, 128, 32, 8, 8), "take 66560 bytes"),
     ],
-    "s12": [
+    "m15": [
         (Tile(16, 32, 4, 2, 4), "multiples of 4"),
         (Tile(24, 32, 4, 4, 4), "a multiple or a divisor of N_B"),
         (Tile(128, 128, 32, 8, 8), "shared memory"),
     ],
-    "s12b": [(Tile(16, 64, 8, 2, 16), "a multiple of N_B"), (Tile(128, 128, 48, 8, 8), "50880")],
-    "s13": [
+    "t01": [(Tile(16, 64, 8, 2, 16), "a multiple of N_B"), (Tile(128, 128, 48, 8, 8), "50880")],
+    "t03": [
         (Tile(16, 32, 8, 1, 8), "M_T must be a multiple of 2"),
         (Tile(16, 32, 8, 2, 4), "N_T of 8"),
         (Tile(12, 32, 8, 2, 8), "M_B must be a multiple of 8"),
@@ -293,7 +293,7 @@ UNSUITED_TILES = {  # and a part of the sentence that names the sizes and the ru
         (Tile(48, 64, 8, 2, 16), "a multiple or a divisor of N_B"),
         (Tile(128, 64, 24, 8, 8), "shared memory"),
     ],
-    "s14": [
+    "t05": [
         (Tile(8, 64, 16, 2, 4), "N_B must be 128"),
         (Tile(8, 256, 16, 2, 4), "N_B must be 128"),
         (Tile(8, 128, 8, 2, 4), "K_B 16"),
@@ -320,7 +320,7 @@ def test_a_tile_that_does_not_suit_is_refused_with_its_rule(
 
 def test_production_tiles_waste_few_rows() -> None:
     for rows in (64, 96, 128, 65, 1, 192, 1088, 300):
-        tile = production_tile(stage_named("s09"), ConvProblem(1, 1, 1, 1, rows, 1))
+        tile = production_tile(stage_named("m08"), ConvProblem(1, 1, 1, 1, rows, 1))
         wasted = -rows % tile.M_B
         assert tile.M_B == 64 or 4 * wasted < rows + wasted or -rows % 64 == wasted
 
@@ -339,8 +339,9 @@ def test_a_stage_says_what_it_is(stage: Stage) -> None:
     assert all(names.index(earlier) < names.index(stage.name) for earlier in stage.builds_on)
 
 
-def test_a_number_that_is_several_stages_is_refused_with_their_names() -> None:
-    with pytest.raises(ValueError, match="'s02': it must be one of s02_cin_naive, s02_cin, s02_c"):
+def test_an_earlier_number_of_several_stages_is_refused_with_their_names() -> None:
+    today = "c01_input_channels or c02_receptive_field or c03_output_channels"
+    with pytest.raises(ValueError, match=f"'s02': s02 is {today} now"):
         stage_named("s02")
 
 
@@ -370,6 +371,6 @@ def test_an_earlier_name_is_refused_with_today_s() -> None:
 
 def test_a_family_is_handed_down_the_ladder() -> None:
     families = {stage.name: family(stage) for stage in LADDER}
-    for name, found in families.items():  # s12b has s07's loads
-        windows = name >= "s10" and name != "s12b_mma"
-        assert found == ("im2win" if windows else "im2col" if name[:3] == "s03" else "plain")
+    for name, found in families.items():  # t01 has m05's loads
+        windows = name >= "m09" and name != "t01_mma"
+        assert found == ("im2win" if windows else "im2col" if name[0] == "i" else "plain")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from convlab.simulation.findings import SimulationError
-from convlab.simulation.programs import simulator
-from convlab.simulation.streams import Streams
-from convlab.simulation.touched import Touched
+from convlab.simulation.host.programs import simulator
+from convlab.simulation.host.streams import Streams
+from convlab.simulation.memory.touched import Touched
+from convlab.simulation.rules.findings import SimulationError
 
 N, FULL = 37, (2, 32)
 

@@ -59,7 +59,7 @@ HERE = """
 import json, sys
 import numpy as np
 from convlab import simulator
-from convlab.simulation.not_simulated import RefusedValue
+from convlab.simulation.host.not_simulated import RefusedValue
 from numba import cuda
 from numba.cuda.cudadrv import error
 

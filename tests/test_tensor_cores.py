@@ -28,7 +28,7 @@ from numba import cuda
 from convlab import device
 from convlab.device import emulation_of, mma_tf32, split_tf32, to_tf32
 from convlab.device.products import rounded_to_tf32, split_into_tf32
-from convlab.engines.simulator import Simulator
+from convlab.running.engines.simulator import Simulator
 from convlab.tracing import trace
 
 pytestmark = pytest.mark.same_in_cudasim

@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 from test_cli import convlab_, numba_left_alone
 
-from convlab import doctor
-from convlab.arguments import HIDDEN, visible
-from convlab.bench import report
-from convlab.bench.results import Results
-from convlab.terminal import Terminal
+from convlab.measuring import machine as doctor
+from convlab.measuring import report
+from convlab.measuring.results import Results
+from convlab.support.terminal import Terminal
+from convlab.support.values import HIDDEN, visible
 from convlab.tracing import trace
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -128,8 +128,8 @@ def test_a_report_holds_no_stranger_s_links_or_pictures(files):
 def test_words_are_as_long_as_the_text_that_they_stand_for():
     for text in (NASTY, MARKUP, "HTTPS://x WWW.y"):
         assert len(report.as_words(text)) == len(text)
-    assert report.as_words("conv9, 2 x 3: s11_im2win_full; 5 %") == (
-        "conv9, 2 x 3: s11_im2win_full; 5 %"
+    assert report.as_words("conv9, 2 x 3: m11_warp_tiling; 5 %") == (
+        "conv9, 2 x 3: m11_warp_tiling; 5 %"
     )
 
 
@@ -183,7 +183,7 @@ def test_a_program_s_names_and_lines_are_shown_harmlessly(tmp_path, lines):
     [
         ("run", f"{NASTY}.py"),
         ("report", NASTY),
-        ("check", NASTY, "--as", "s01"),
+        ("check", NASTY, "--as", "m01"),
         ("ladder", "--image", NASTY),
         ("lessons", f"absent/{NASTY}", "--status"),
         (NASTY,),

@@ -1,4 +1,4 @@
-"""The tile heuristics: those of s11 and s12 close to what tuning on an H200 found best."""
+"""The tile heuristics: those of m11 and m15 close to what tuning on an H200 found best."""
 
 from __future__ import annotations
 
@@ -10,23 +10,38 @@ from pathlib import Path
 
 import pytest
 
-from convlab import ConvProblem, plans
-from convlab.engines.offline import compile_launch
-from convlab.engines.simulator import Simulator
-from convlab.kernels import tile_heuristic
-from convlab.kernels.tile_heuristic import H200_SMS, im2win_terms
-from convlab.stages import Tile, allowances, candidates, production_tile, splits_for, stage_named
-from convlab.workloads import LAYER_NAMES, S11_FITTED, UNSEEN, UNTUNED, paper_layer, problem_of
+from convlab import ConvProblem
+from convlab.ladder import (
+    Tile,
+    allowances,
+    candidates,
+    production_tile,
+    splits_for,
+    stage_named,
+    tile_heuristic,
+)
+from convlab.ladder.tile_heuristic import H200_SMS, im2win_terms
+from convlab.problems.workloads import (
+    LAYER_NAMES,
+    S11_FITTED,
+    UNSEEN,
+    UNTUNED,
+    paper_layer,
+    problem_of,
+)
+from convlab.running import plans
+from convlab.running.engines.offline import compile_launch
+from convlab.running.engines.simulator import Simulator
 
 pytestmark = pytest.mark.same_in_cudasim
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
-NAMES = ("s11", "s12", "s13", "s14")
+NAMES = ("m11", "m15", "t03", "t05")
 ALL = S11, S12, S13, S14 = [getattr(tile_heuristic, name.upper()) for name in NAMES]
 STAGES = [*map(stage_named, NAMES)]
 EACH = pytest.mark.parametrize(("heuristic", "stage"), [*zip(ALL, STAGES, strict=True)], ids=NAMES)
 BOTH = pytest.mark.parametrize("heuristic", ALL[:2], ids=NAMES[:2])
-MEASURED = {"s11": "tuned_s11_h200.json", "s12": "tuned_h200.json"}
+MEASURED = {"m11": "tuned_s11_h200.json", "m15": "tuned_h200.json"}
 LAYERS = {name: paper_layer(name) for name in LAYER_NAMES}
 FEW_FILTERS = ConvProblem(8, 20, 120, 90, 6, (1, 7), padding=(0, 3))
 
@@ -59,8 +74,8 @@ def ratios_of(name):
 
 
 def test_s11_s_choice_is_close_to_the_best_on_all():
-    assert [name for name, *_ in measured(MEASURED["s11"])] == [*LAYER_NAMES, *S11_FITTED]
-    ratios = ratios_of(MEASURED["s11"])
+    assert [name for name, *_ in measured(MEASURED["m11"])] == [*LAYER_NAMES, *S11_FITTED]
+    ratios = ratios_of(MEASURED["m11"])
     assert max(ratios[:12]) <= 1.02
     assert max(ratios) <= 1.04
 
@@ -79,8 +94,8 @@ def test_s11_s_choice_is_close_to_the_best_on_what_the_model_had_not_seen():
 
 
 def test_s12_s_choice_is_close_to_the_best_on_most():
-    assert [name for name, *_ in measured(MEASURED["s12"])] == [*LAYER_NAMES, *UNTUNED, *UNSEEN]
-    ratios = ratios_of(MEASURED["s12"])
+    assert [name for name, *_ in measured(MEASURED["m15"])] == [*LAYER_NAMES, *UNTUNED, *UNSEEN]
+    ratios = ratios_of(MEASURED["m15"])
     assert max(ratios[:12]) <= 1.02
     seen, unseen = ratios[: -len(UNSEEN)], ratios[-len(UNSEEN) :]
     assert sum(ratio <= 1.05 for ratio in seen) >= 0.9 * len(seen)
@@ -89,7 +104,7 @@ def test_s12_s_choice_is_close_to_the_best_on_most():
 
 
 def test_what_is_no_candidate_any_more_was_nowhere_needed():
-    for file, heuristic in ((MEASURED["s11"], S11), (MEASURED["s12"], S12)):
+    for file, heuristic in ((MEASURED["m11"], S11), (MEASURED["m15"], S12)):
         for name, problem, times, _ in measured(file):
             today = min(times[tile] for tile in heuristic.candidates(problem) if tile in times)
             assert today <= 1.02 * min(times.values()), name
@@ -172,7 +187,7 @@ def test_the_choice_is_the_cheapest_by_the_model(heuristic, stage):
         assert candidates(stage, problem) == heuristic.candidates(problem)
 
 
-# The tiles of s11, s12, s13 and s14 for a layer, or so many small images, and a GPU of so many SMs.
+# The tiles of m11, m15, t03 and t05 for a layer, or so many small images, and a GPU of so many SMs.
 CHOSEN = {
     ("conv1", 132): "96x64/8x8 96x128/12x8 96x64/6x8 96x128/24x4",
     ("conv2", 132): "96x64/8x8 96x128/12x8 96x64/12x8 96x128/24x4",
@@ -199,7 +214,7 @@ def test_the_choice_is_for_the_channels_the_images_and_the_sms(case, tiles):
     assert [f"{one.M_B}x{one.N_B}/{one.M_T}x{one.N_T}" for one in chosen] == tiles.split()
 
 
-# Split-K: s12 splits its sums where a GPU would have nothing to do.
+# Split-K: m15 splits its sums where a GPU would have nothing to do.
 
 FEW_OUTPUTS = [
     ConvProblem(1, 256, 14, 14, 256, 3, padding=1),
@@ -221,7 +236,7 @@ def test_sums_that_stay_whole_get_the_tile_that_is_best_for_these(option):
         def sm_count(self) -> int:
             return H200_SMS
 
-    changed, stage = 0, stage_named("s12")
+    changed, stage = 0, stage_named("m15")
     for problem in FEW_OUTPUTS:
         tile = plans.tile_for(problem, stage, H200(), **{option: True})
         costs = {t: S12.estimated_cost(problem, t, splits=1) for t in S12.candidates(problem)}
@@ -252,7 +267,7 @@ def test_sums_are_split_where_sms_would_have_nothing_to_do():
 
 
 def allowed(problem):
-    return allowances(stage_named("s12"), problem)["atomic_additions"]
+    return allowances(stage_named("m15"), problem)["atomic_additions"]
 
 
 @pytest.mark.parametrize("sms", [24, 108, H200_SMS, 264])
@@ -264,11 +279,11 @@ def test_no_tile_and_no_gpu_splits_more_often_than_the_check_allows(sms):
 
 @pytest.mark.parametrize("options", [{}, {"whole_sums": True}, {"relu": True}], ids=str)
 def test_split_sums_are_cleared_first_and_whole_ones_are_not_split(options):
-    stage, tile = stage_named("s12"), S12.best_tile(ONE_IMAGE)
+    stage, tile = stage_named("m15"), S12.best_tile(ONE_IMAGE)
     splits = splits_for(stage, ONE_IMAGE, tile, None, **options)
     launches = stage.prepare(ONE_IMAGE, tile, **options, **splits).launches
     clear = [] if options else ["clear"]
-    assert [step.name for step in launches] == ["pack_filter", *clear, "fused_im2win"]
+    assert [step.name for step in launches] == ["pack_filter", *clear, "split_k"]
 
 
 @pytest.mark.gate
@@ -276,7 +291,7 @@ def test_split_sums_are_cleared_first_and_whole_ones_are_not_split(options):
 def test_every_candidate_keeps_its_sums_in_registers(problem):
     """And takes no more of them than let the blocks live that the tile is for."""
     for tile in S11.candidates(problem):
-        program = stage_named("s11").prepare(problem, tile)
+        program = stage_named("m11").prepare(problem, tile)
         old, new = (compile_launch(program.launches[-1], program, gpu) for gpu in ((7, 5), (9, 0)))
         for cubin in (old, new):
             assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0), tile

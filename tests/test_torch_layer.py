@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from convlab import conv1d, conv2d, plans
-from convlab.engines import unavailable
+from convlab import conv1d, conv2d
+from convlab.running import plans
+from convlab.running.engines import unavailable
 
 torch = pytest.importorskip("torch", "2.4", reason="the layer is PyTorch's, which is optional")
 
@@ -21,7 +22,7 @@ import convlab.torch as layers  # noqa: E402
 
 ON_GPU = unavailable("gpu") is None and torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
-STAGES = ("auto", "s05", "s12")
+STAGES = ("auto", "m03", "m15")
 nn = torch.nn
 # The whole compiler needs Triton and, for its launchers, a C compiler.
 WHOLE = ON_GPU and find_spec("triton") is not None and (which("cc") or which("gcc"))
@@ -244,14 +245,14 @@ def test_replace_changes_each_convolution_in_place():
     shared.register_forward_hook(lambda *_: calls.append(1))
     model = nn.Sequential(shared, nn.Sequential(shared, nn.Conv1d(3, 3, 1)), nn.Conv2d(3, 2, 1))
     weight = shared.weight
-    replaced = layers.replace(model, stage="s05")
+    replaced = layers.replace(model, stage="m03")
     assert replaced == 3
     assert replaced.replaced == ("0", "1.1", "2")
     assert replaced.skipped == {}
     assert model[0] is shared
     assert type(shared) is layers.Conv2d
     assert shared.weight is weight
-    assert shared.stage == model[2].stage == model[1][1].stage == "s05"
+    assert shared.stage == model[2].stage == model[1][1].stage == "m03"
     assert type(model[1][1]) is layers.Conv1d
     assert layers.replace(shared) == 1  # the root, and again
     shared.to(DEVICE)(torch.ones(1, 3, 2, 2, device=DEVICE))
@@ -259,7 +260,7 @@ def test_replace_changes_each_convolution_in_place():
     assert shared.stage == "auto"
 
 
-@pytest.mark.parametrize("stage", ["auto", "s12"])
+@pytest.mark.parametrize("stage", ["auto", "m15"])
 def test_a_small_network_trains_as_with_pytorch(stage):
     theirs = nn.Sequential(
         nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, groups=2),
@@ -337,7 +338,7 @@ def test_resnet18_has_the_same_outputs_and_gradients():
     ("name", "value"),
     [("in_channels", "3"), ("in_channels", -1), ("out_channels", 2**40), ("groups", ()),
      ("groups", 5), ("kernel_size", 0), ("stride", (1, 1, 1)), ("padding", ((1, 1), (1, 1))),
-     ("padding", 1.5), ("padding", -1), ("dilation", True), ("stage", ["s12"]), ("stage", "s99"),
+     ("padding", 1.5), ("padding", -1), ("dilation", True), ("stage", ["m15"]), ("stage", "s99"),
      ("padding_mode", "reflect")],
 )  # fmt: skip
 def test_a_layer_names_what_is_wrong_with_it(name, value):
@@ -676,7 +677,7 @@ def test_a_layer_itself_is_traced(kind):
 
 
 def test_layers_and_what_replace_returns_are_pickled():
-    layer = layers.Conv2d(3, 4, 3, stage="s05")
+    layer = layers.Conv2d(3, 4, 3, stage="m03")
     input = torch.randn(1, 3, 4, 4)
     for other in (pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
         torch.testing.assert_close(other(input), layer(input))

@@ -16,11 +16,11 @@ from kernels.wrong import WRONG
 from numba import cuda, float32, int32
 
 from convlab import LADDER, ConvProblem, Trace, open_trace, trace, trace_stage
-from convlab.stages import stage_named
+from convlab.ladder import stage_named
+from convlab.problems.workloads import TEACHING
 from convlab.tracing import page
 from convlab.tracing.tracer import SUMS
 from convlab.tracing.views import as_text
-from convlab.workloads import TEACHING
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -96,7 +96,7 @@ def test_stages_are_traced_as_an_h200_counted_them(stage):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("name", ["s05", "s06", "s07"])
+@pytest.mark.parametrize("name", ["m03", "m04", "m05"])
 def test_merged_loads_are_counted_as_an_h200_did(name):
     stage = stage_named(name)
     launch = trace_stage(stage.name, TEACHING, stage.tiny_tile, compiled=(9, 0)).main
@@ -110,7 +110,7 @@ def test_merged_loads_are_counted_as_an_h200_did(name):
 
 
 def test_arithmetic_is_the_problems_where_a_stage_does_nothing_else():
-    launch = trace_stage("s01", TEACHING).main
+    launch = trace_stage("m01", TEACHING).main
     assert launch.flops == TEACHING.flops + math.prod(TEACHING.output_shape)  # and a bias each
     assert launch.bytes_per_flop == launch.bytes_moved / launch.flops
 
@@ -196,7 +196,7 @@ def faulty():
     return made
 
 
-@pytest.mark.parametrize("name", ["s05_shared_memory", "s11_im2win_full", "a wrong kernel"])
+@pytest.mark.parametrize("name", ["m03_shared_memory", "m11_warp_tiling", "a wrong kernel"])
 def test_a_saved_trace_is_opened_as_it_was(name, tmp_path, faulty):
     made = faulty
     if name != "a wrong kernel":
@@ -241,7 +241,7 @@ def with_long_numbers(name: str) -> Trace:
 
 
 @pytest.mark.parametrize("width", [60, 80])
-@pytest.mark.parametrize("name", ["s08", "s11"])
+@pytest.mark.parametrize("name", ["m06", "m11"])
 def test_no_name_and_no_number_is_shortened(name, width):
     made = with_long_numbers(name)
     text = as_text(made, width)
@@ -330,8 +330,8 @@ def test_a_block_outside_the_grid_is_refused(number):
     a = np.zeros(128, np.float32)
     with pytest.raises(ValueError, match=f"block_shown is {number}: copy has blocks 0 to 3"):
         trace(textbook.copy, 4, 32, a, a.copy(), block_shown=number)
-    with pytest.raises(ValueError, match="block_shown is -1: s05_shared_memory has blocks 0 to"):
-        trace_stage("s05", block_shown=-1)
+    with pytest.raises(ValueError, match="block_shown is -1: m03_shared_memory has blocks 0 to"):
+        trace_stage("m03", block_shown=-1)
 
 
 DAMAGE = {  # changes of the document, of its launch, of a launch's first record of each kind

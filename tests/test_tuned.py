@@ -11,17 +11,17 @@ from unittest.mock import Mock
 import pytest
 from pretended_gpu import PretendedGpu
 
-from convlab import ConvProblem, plan, plans, tuned
-from convlab.engines import choose
-from convlab.kernels import tile_heuristic
-from convlab.oracle import random_tensors
-from convlab.stages import s12_fused_im2win as s12
-from convlab.stages import stage_named
-from convlab.workloads import paper_layer
+from convlab import ConvProblem, plan
+from convlab.ladder import stage_named, tile_heuristic
+from convlab.ladder.main import m15_split_k as m15
+from convlab.problems.oracle import random_tensors
+from convlab.problems.workloads import paper_layer
+from convlab.running import plans, tuned
+from convlab.running.engines import choose
 
 pytestmark = pytest.mark.same_in_cudasim
 
-S12, GPU = s12.STAGE, "pretended GPU"
+S12, GPU = m15.STAGE, "pretended GPU"
 PROBLEM = ConvProblem(1, 64, 9, 9, 64, 3)
 SEVEN = replace(PROBLEM, batch=7)
 best_splits, best_tile = tile_heuristic.S12.best_splits, tile_heuristic.S12.best_tile
@@ -90,10 +90,10 @@ def test_tile_and_split_k_are_of_the_gpu_s_number_of_sms(file, count):
     assert best_tile(small, 4) != best_tile(small, 132)
 
 
-@pytest.mark.parametrize("name", ["s11_im2win_full", "s12_fused_im2win"])
+@pytest.mark.parametrize("name", ["m11_warp_tiling", "m15_split_k"])
 def test_a_benchmark_takes_the_heuristic_s_whatever_is_remembered(name, file, monkeypatch):
     """Else the same code would give another row."""
-    from convlab.bench import baselines, systems
+    from convlab.measuring import baselines, systems
 
     stage, engine, made = stage_named(name), PretendedGpu(), []
     rule = plans.tile_by_rule(PROBLEM, stage, engine)
@@ -115,7 +115,7 @@ def test_a_benchmark_takes_the_heuristic_s_whatever_is_remembered(name, file, mo
     "changed",
     [
         {"code": "0123456789abcdef"},
-        {"stage": "s11_im2win_full"},
+        {"stage": "m11_warp_tiling"},
         *({"tile": tile} for tile in ([128, 128, 32, 8, 8], [64, 128], [], 7, [[64]], None)),
         {"tile": [float(size) for size in astuple(OTHER)]},
     ],
@@ -221,7 +221,7 @@ def test_where_it_lies(variables, folder, monkeypatch):
 
 def test_the_code_changes_with_what_stages_are_made_of_and_numba_cuda(tmp_path, monkeypatch):
     assert all(any(tuned.SOURCE.glob(files)) for files in tuned.CODE)  # none has moved
-    files = ("problem.py", "stage.py", "stages/s12.py", "kernels/gemm.py", "device/mma.py")
+    files = ("problem.py", "stage.py", "stages/m15.py", "kernels/gemm.py", "device/mma.py")
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
@@ -237,7 +237,7 @@ def test_the_code_changes_with_what_stages_are_made_of_and_numba_cuda(tmp_path, 
 
 def test_auto_is_s12_on_a_gpu_and_s01_on_a_simulator(monkeypatch):
     problem = ConvProblem(1, 2, 4, 4, 3, 2)
-    assert plan(problem, engine="simulator").stage is stage_named("s01")
+    assert plan(problem, engine="simulator").stage is stage_named("m01")
     monkeypatch.setattr(plans, "choose", lambda name: PretendedGpu(strict=False))
     assert plan(problem).stage is S12
 
@@ -245,8 +245,8 @@ def test_auto_is_s12_on_a_gpu_and_s01_on_a_simulator(monkeypatch):
 def test_tiles_under_an_earlier_name_of_a_stage_are_told_of_once(file):
     put()
     (row,) = tuned.read(file).values()
-    write(file, row, row | {"stage": "s11f_any_depth"})
-    says = "s11f_any_depth is part of s12_fused_im2win now. `convlab tune` measures anew"
+    write(file, row, row | {"stage": "m15_split_k"})
+    says = "m15_split_k is part of m15_split_k now. `convlab tune` measures anew"
     with pytest.warns(UserWarning, match=says):
         assert taken() == OTHER
     assert taken() == OTHER  # once: here a warning is an error

@@ -16,13 +16,15 @@ from pretended_gpu import PretendedGpu
 from strategies import problems
 from test_cli import convlab_, refused
 
-from convlab import ConvProblem, Tile, engines, plans, stages, tuned
-from convlab.bench import baselines, cases, systems
-from convlab.bench.results import Row
-from convlab.kernels import tile_heuristic
-from convlab.kernels.tile_heuristic import Heuristic
-from convlab.stages import s12_fused_im2win as s12
-from convlab.workloads import UNSEEN, UNTUNED, paper_layer, problem_of
+from convlab import ConvProblem, Tile
+from convlab import ladder as stages
+from convlab.ladder import tile_heuristic
+from convlab.ladder.main import m15_split_k as m15
+from convlab.ladder.tile_heuristic import Heuristic
+from convlab.measuring import baselines, cases, systems
+from convlab.measuring.results import Row
+from convlab.problems.workloads import UNSEEN, UNTUNED, paper_layer, problem_of
+from convlab.running import engines, plans, tuned
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -36,7 +38,7 @@ FEW = SimpleNamespace(
     most_splits=lambda problem: 0,
 )  # fmt: skip
 tile_heuristic.HEURISTICS["few tiles"] = cast(Heuristic, FEW)
-S12 = replace(s12.STAGE, tiles=replace(s12.STAGE.tiles, heuristic="few tiles"))
+S12 = replace(m15.STAGE, tiles=replace(m15.STAGE.tiles, heuristic="few tiles"))
 
 
 class OnSimulator(Fakes):
@@ -137,7 +139,7 @@ def test_every_candidate_is_checked_and_timed_with_its_own_tile(
     assert [tuple(one["tile"]) for one in found["tiles"]] == [astuple(tile) for tile in TILES]
     times = [1.5] * 3 if spoiled is None else [None, 1.5, 1.5]
     assert [one["time_ms"] for one in found["tiles"]] == times
-    said = f"{SHAPES_IN_FULL}, s12_fused_im2win {TILES[0]}: wrong: 1 of 240 outputs are NaN"
+    said = f"{SHAPES_IN_FULL}, m15_split_k {TILES[0]}: wrong: 1 of 240 outputs are NaN"
     assert (said in ran.stdout.replace("\n", "")) == (spoiled is not None)
 
 
@@ -193,7 +195,7 @@ def test_all_are_the_layers_and_what_nobody_tuned_for(times, monkeypatch, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--stage", "s05"], "stage is 's05_shared_memory'"),
+        (["--stage", "m03"], "stage is 'm03_shared_memory'"),
         (["--stage", "s99"], "stage is 's99'"),
         (["--layer", "conv13"], "layer is 'conv13'"),
         (["--problem", "64"], "--problem is '64'"),

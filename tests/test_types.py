@@ -17,9 +17,9 @@ from numba import cuda, float32, float64, int8, int32, int64, uint8, uint32, uin
 from numba.cuda.core.errors import TypingError
 from numba.cuda.types import float16  # noqa: F401
 
-from convlab.engines.simulator import Simulator
-from convlab.simulation.findings import NotSimulated
-from convlab.simulation.programs import UntypedRegisters, simulate, simulator
+from convlab.running.engines.simulator import Simulator
+from convlab.simulation.host.programs import UntypedRegisters, simulate, simulator
+from convlab.simulation.rules.findings import NotSimulated
 
 TYPED = Simulator(typed=True)
 NAMES = {"int32": "i", "uint32": "u", "int64": "l", "uint64": "v", "float32": "f", "float64": "d"}

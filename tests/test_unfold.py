@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convlab
-from convlab.unfold import unfold, unfold_einsum, unfold_one_hot
+from convlab.problems.unfold import unfold, unfold_einsum, unfold_one_hot
 
 pytestmark = pytest.mark.same_in_cudasim
 

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.same_in_cudasim
 
 
 @pytest.fixture(scope="module")
-def s08() -> Trace:
-    return trace_stage("s08", ConvProblem(1, 4, 6, 16, 16, 3, padding=1))
+def m06() -> Trace:
+    return trace_stage("m06", ConvProblem(1, 4, 6, 16, 16, 3, padding=1))
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +41,18 @@ def tags_of(text: str) -> list[str]:
     return tags
 
 
-def test_a_page_needs_nothing_else(s08):
-    text = page(s08)
+def test_a_page_needs_nothing_else(m06):
+    text = page(m06)
     assert re.findall(r'(?:src|href|srcset)="(.*?)"', text) == ["data:,", "#machine"]
     assert "default-src 'none'" in text
     assert not re.findall(r"https?://|@import|url\(", text)
     assert not re.findall(r"<!--\{\w+\}-->", text)
 
 
-def test_a_page_is_not_much_larger_than_what_it_shows(s08):
+def test_a_page_is_not_much_larger_than_what_it_shows(m06):
     """20,000 requests, the most that a trace keeps, make a page of megabytes, not tens."""
-    assert len(page(s08)) < 200_000
-    assert len(page(with_most_requests(s08))) < 2_000_000
+    assert len(page(m06)) < 200_000
+    assert len(page(with_most_requests(m06))) < 2_000_000
 
 
 def test_what_a_kernel_says_stays_text():
@@ -68,10 +68,10 @@ def test_what_a_kernel_says_stays_text():
     assert "alert" not in re.sub(r"<script id=.*?</script>", "", text, flags=re.DOTALL)
 
 
-def test_a_card_shows_the_tables_and_stays_text(s08, wrong):
-    assert s08._repr_html_() == card(s08)
+def test_a_card_shows_the_tables_and_stays_text(m06, wrong):
+    assert m06._repr_html_() == card(m06)
     for words in ("pack_filter", "S_I: load", "wavefronts", "bytes an operation"):
-        assert words in card(s08)
+        assert words in card(m06)
     assert {*tags_of(card(awkward_trace()))} == {"div", "pre", "span"}
     assert wrong.main.findings[0].what.split("<")[0] in card(wrong)
 
@@ -114,10 +114,10 @@ def walk(opened: Browser, *steps: tuple[str, str, str, str | int]) -> None:
             assert wanted in text_of(opened, selector), (action, target)
 
 
-def test_every_control_does_what_it_says(shown, s08):
+def test_every_control_does_what_it_says(shown, m06):
     """One test for all of them: opening a page takes longer than using it."""
-    opened = shown(s08)
-    assert text_of(opened, "h1") == "s08_vectorized"
+    opened = shown(m06)
+    assert text_of(opened, "h1") == "m06_vectorized"
     assert text_of(opened, "#launches [aria-pressed=true]") == "2. vectorized"
     said = "of S_I: 4 wavefronts, 2 would do; 8 lanes are served at a time."
     assert said in text_of(opened, "#sentence")
@@ -144,7 +144,7 @@ def test_every_control_does_what_it_says(shown, s08):
     assert opened.run("document.getElementById('slider').value") == "0"
 
     # Lines and their arrays are picked by mouse and keys.
-    accesses = s08.main.accesses
+    accesses = m06.main.accesses
     lines = {(one.array, one.operation): one.line for one in accesses}
     loads, bias, stores = lines["S_F", "load"], lines["bias", "load"], lines["output", "store"]
     after = min(one.line for one in accesses if one.line > loads)
@@ -168,7 +168,7 @@ def test_every_control_does_what_it_says(shown, s08):
     request = text_of(opened, "#what")
     walk(
         opened,
-        ("click", "#scope button", "#count", f"of {len(s08.main.requests)}"),
+        ("click", "#scope button", "#count", f"of {len(m06.main.requests)}"),
         ("hover", "h1", "#what", request),
         ("press", "p", "#play", "Pause"),
         ("click", "#play", "#play", "Play"),
@@ -196,9 +196,9 @@ def test_every_control_does_what_it_says(shown, s08):
     )
 
 
-def test_a_page_fits_a_phone_and_has_the_colours_that_a_person_prefers(shown, chromium, s08):
+def test_a_page_fits_a_phone_and_has_the_colours_that_a_person_prefers(shown, chromium, m06):
     chromium.window(390, 800, dark=True)
-    opened = shown(s08)
+    opened = shown(m06)
     assert opened.run("document.documentElement.scrollWidth") <= 390
     assert not opened.run("document.getElementById('how').open")
     assert opened.run("document.documentElement.dataset.theme") == "dark"
@@ -265,9 +265,9 @@ JSON.stringify(trace.launches.map(prepared).flatMap((launch) => launch.requests.
 """
 
 
-def test_the_page_s_rules_are_the_simulator_s(shown, s08):
+def test_the_page_s_rules_are_the_simulator_s(shown, m06):
     """Sectors, wavefronts and the fewest of each, of requests of every kind."""
-    launches = tuple(launch for made in (s08, *of_all_kinds()) for launch in made.launches)
+    launches = tuple(launch for made in (m06, *of_all_kinds()) for launch in made.launches)
     found = iter(json.loads(shown(Trace("all", launches)).run(BY_THE_PAGE)))
     for launch in launches:
         fewest = 0
@@ -282,8 +282,8 @@ def test_the_page_s_rules_are_the_simulator_s(shown, s08):
     assert len({one.width for launch in launches for one in launch.requests}) > 2
 
 
-def test_a_page_with_the_most_requests_is_quick(shown, s08):
-    opened = shown(with_most_requests(s08))
+def test_a_page_with_the_most_requests_is_quick(shown, m06):
+    opened = shown(with_most_requests(m06))
     walk(opened, ("click", "#scope button", "#count", "of 20,000"))
     milliseconds = opened.run(
         "(() => { const start = performance.now();"

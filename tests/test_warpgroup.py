@@ -27,10 +27,10 @@ from numba.cuda.core import config
 
 from convlab.device import BYTES_16, emulation_of, finish_product, start_product
 from convlab.device.products import warp_product
-from convlab.engines.cudasim import CudaSim
-from convlab.engines.simulator import Simulator
-from convlab.simulation.findings import SimulationError
-from convlab.stage import Launch
+from convlab.ladder.stage import Launch
+from convlab.running.engines.cudasim import CudaSim
+from convlab.running.engines.simulator import Simulator
+from convlab.simulation.rules.findings import SimulationError
 from convlab.tracing import trace
 
 F = np.float32
@@ -283,7 +283,7 @@ def test_both_engines_count_the_same() -> None:
 def compiled(kernel: Any, dimensions: int = 1, arguments: int = 2) -> Any:
     from numba.cuda import types
 
-    from convlab.engines.offline import compile_kernel
+    from convlab.running.engines.offline import compile_kernel
 
     array = types.Array(types.float32, dimensions, "C")
     return compile_kernel(kernel, (array,) * arguments, (9, 0))

@@ -11,14 +11,14 @@ import pytest
 
 import convlab
 from convlab import LADDER, ConvProblem, Stage
-from convlab.engines import EngineUnavailable, choose, gpu
-from convlab.engines.cudasim import CudaSim
-from convlab.engines.gpu import in_float32
-from convlab.kernels.batch_slices import in_slices as program_in_slices
-from convlab.oracle import check_output, random_tensors
-from convlab.plans import Plan
-from convlab.stage import Buffer, Flat, Images, LibraryCall
-from convlab.stages import stage_named
+from convlab.ladder import stage_named
+from convlab.ladder.im2col.batch_slices import in_slices as program_in_slices
+from convlab.ladder.stage import Buffer, Flat, Images, LibraryCall
+from convlab.problems.oracle import check_output, random_tensors
+from convlab.running.engines import EngineUnavailable, choose, gpu
+from convlab.running.engines.cudasim import CudaSim
+from convlab.running.engines.gpu import in_float32
+from convlab.running.plans import Plan
 
 PROBLEM = ConvProblem(5, 3, 4, 5, 3, (2, 3), padding=1)
 IN_SLICES = [stage for stage in LADDER if stage.in_slices]
@@ -41,7 +41,7 @@ def test_a_limit_is_kept_and_the_result_right(stage: Stage, images: int) -> None
 
 
 def test_which_stages_go_in_slices() -> None:
-    names = {"s03_im2col", "s03_im2col_blas", "s03_depth_last", "s03_unfold_einsum"}
+    names = {"i01_im2col", "i04_im2col_blas", "i03_im2col_depth_last", "i05_unfold_einsum"}
     assert {stage.name for stage in IN_SLICES} == names
     assert str(Flat(Images("output", 2, 4))) == str(Images("output", 2, 4)) == "output"
 
@@ -59,13 +59,13 @@ def test_the_least_limit_is_one_image_and_slices_share_their_kernels(stage: Stag
 
 @pytest.mark.parametrize(
     ("limit", "error", "message"),
-    [(10**6, ValueError, "s01_direct does all images at once"), ("1 GB", TypeError, "'1 GB'")],
+    [(10**6, ValueError, "m01_direct does all images at once"), ("1 GB", TypeError, "'1 GB'")],
 )
 def test_a_limit_that_means_nothing_is_refused(
     limit: object, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        convlab.plan(PROBLEM, "s01", engine="simulator", workspace_limit=limit)
+        convlab.plan(PROBLEM, "m01", engine="simulator", workspace_limit=limit)
 
 
 def test_a_workspace_that_does_not_fit_is_refused_with_what_helps(
@@ -75,8 +75,8 @@ def test_a_workspace_that_does_not_fit_is_refused_with_what_helps(
     for name in ("build", "empty"):
         monkeypatch.setattr(CudaSim, name, lambda *_: pytest.fail("too late to refuse"))
     for name, said in (
-        ("s03_im2col", r"s03_im2col's workspace needs .* workspace_limit=BYTES"),
-        ("s10", r"s10_im2win's workspace needs 703\.1 KiB, but 1000 bytes are .* on the CPU$"),
+        ("i01_im2col", r"i01_im2col's workspace needs .* workspace_limit=BYTES"),
+        ("m09", r"m09_im2win's workspace needs 703\.1 KiB, but 1000 bytes are .* on the CPU$"),
     ):
         with pytest.raises(MemoryError, match=said):
             convlab.plan(ConvProblem(100, 10, 10, 10, 1, 2), name, engine="cudasim")
@@ -127,6 +127,6 @@ def test_a_library_call_is_float32_whatever_pytorch_was_told(
 
 def test_without_a_library_a_library_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "_library_name", lambda: None)
-    program = stage_named("s03_im2col_blas").prepare(PROBLEM)
+    program = stage_named("i04_im2col_blas").prepare(PROBLEM)
     with pytest.raises(EngineUnavailable, match=r"^blas is .*neither PyTorch nor CuPy"):
         gpu.Gpu().build(program.launches[-1], program)

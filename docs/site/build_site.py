@@ -24,10 +24,10 @@ from ladder_results import by_name, source_of
 from papers import read_json
 from site_pictures import ROOT, drawn
 
-from convlab.compilers import MLIR, VARIABLE
-from convlab.engines.simulator import Simulator
-from convlab.simulation.findings import REMEDIES, SimulationError
-from convlab.stages import LADDER, Stage, short_name, stage_named
+from convlab.ladder import LADDER, Stage, short_name, stage_named
+from convlab.running.compilers import MLIR, VARIABLE
+from convlab.running.engines.simulator import Simulator
+from convlab.simulation.rules.findings import REMEDIES, SimulationError
 
 HERE, BUILD = Path(__file__).parent, ROOT / "build"
 SITE = BUILD / "site"
@@ -56,26 +56,26 @@ LINT_COMMANDS = {
 # The modules of the API reference. Those without a list of their own name what the others hand out.
 MODULES: dict[str, tuple[str, ...]] = {
     "convlab": (),
-    "convlab.stages": (),
+    "convlab.ladder": (),
     "convlab.device": (),
     "convlab.tracing": (),
     "convlab.checking": (),
-    "convlab.engines": (),
-    "convlab.plans": ("PlanForWeight",),
-    "convlab.stage": ("Flat", "Images"),
-    "convlab.tracing.records": (
+    "convlab.running.engines": (),
+    "convlab.running.plans": ("PlanForWeight",),
+    "convlab.ladder.stage": ("Flat", "Images"),
+    "convlab.tracing.recorded": (
         "Access", "Array", "Cost", "Footprint", "Instruction", "Request", "Work",
     ),
-    "convlab.checking.records": ("Machine",),
-    "convlab.simulation.report": ("Report",),
-    "convlab.simulation.programs": ("UntypedRegisters",),
-    "convlab.simulation.access_log": ("Loop", "Loops"),
-    "convlab.simulation.findings": ("Finding", "SimulationError", "NotSimulated"),
-    "convlab.oracle": ("Oracle", "CheckResult"),
+    "convlab.checking.outcome": ("Machine",),
+    "convlab.simulation.host.run_report": ("Report",),
+    "convlab.simulation.host.programs": ("UntypedRegisters",),
+    "convlab.simulation.recording.access_log": ("Loop", "Loops"),
+    "convlab.simulation.rules.findings": ("Finding", "SimulationError", "NotSimulated"),
+    "convlab.problems.oracle": ("Oracle", "CheckResult"),
 }  # fmt: skip
 # What no docstring can say.
 DATA = {
-    "ABLATION": "The stage s11 with some of its techniques left out, for ``convlab bench --cases "
+    "ABLATION": "The stage m11 with some of its techniques left out, for ``convlab bench --cases "
     "ablation``; it is not on the ladder.",
     "BACKWARD": "The two stages of a convolution's gradients; they are not on the ladder.",
     "GROUPED": "A direct convolution in groups, one launch for all of them; it is not on the "
@@ -115,7 +115,7 @@ def collect(folder: Path) -> bool:
     files = {name: path.read_bytes() for name, path in _copied()}
     files |= {name: text.encode() for name, text in _made(files, traces)}
     files |= {f"stages/{path.name}": path.read_bytes() for path in traces.glob("*.png")}
-    links = rb"\]\((?:\.\./)+((?:src|tests)/(?!convlab/stages/s\d)[^)#]+\.py)"
+    links = rb"\]\((?:\.\./)+((?:src|tests)/(?!convlab/ladder/\w+/[a-z]\d\d_)[^)#]+\.py)"
     for text in [*files.values()]:
         linked = {match.decode() for match in re.findall(links, text)}
         files |= {name: (ROOT / name).read_bytes() for name in linked if (ROOT / name).is_file()}

@@ -59,7 +59,7 @@ html_math_renderer = "mathml"
 
 # Pages link as a forge needs it, from file to file; on the site docs/ is the root.
 LINKS = (
-    (r"\]\((?:\.\./)+src/convlab/stages/(s\d\w+)\.py\)", r"](/stages/\1.md)"),
+    (r"\]\((?:\.\./)+src/convlab/ladder/\w+/([a-z]\d\d_\w+)\.py\)", r"](/stages/\1.md)"),
     (r"\]\((?:\.\./)+(src|tests|lessons)/", r"](/\1/"),
     (r"\]\((?:\.\./)+docs/README\.md", "](/index.md"),
     (r"\]\((?:\.\./)+docs/", "](/"),

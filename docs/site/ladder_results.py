@@ -3,7 +3,6 @@ documentation."""
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,13 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from papers import compiler_of, date_of, read_json, versions_of
 
-from convlab.arguments import shown
-from convlab.bench import table
-from convlab.bench.plots import BAD, COLOURS, INK, QUIET, note, svg
-from convlab.compilers import MLIR, NUMBA_CUDA
-from convlab.problem import ConvProblem
-from convlab.stages import Stage, family, production_tile, short_name, stage_named
-from convlab.workloads import LAYER_NAMES, paper_layer
+from convlab.ladder import (
+    ABLATION,
+    GROUPED,
+    LADDER,
+    Stage,
+    family,
+    production_tile,
+    route_of,
+    short_name,
+    stage_named,
+)
+from convlab.measuring import table
+from convlab.measuring.plots import BAD, COLOURS, INK, QUIET, note, svg
+from convlab.problems.problem import ConvProblem
+from convlab.problems.workloads import LAYER_NAMES, paper_layer
+from convlab.running.compilers import MLIR, NUMBA_CUDA
+from convlab.support.values import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +35,7 @@ Step = Mapping[str, Any]  # a stage of the document
 HEADLINE = "ladder_conv9_h200"  # the results that README.md and the site's first page show
 # A compiler that is not the usual one, as tables and titles call it.
 OTHER_COMPILERS = {MLIR: "numba-cuda-mlir"}
+ALL = (*LADDER, ABLATION, GROUPED)  # in the order in which tables show them
 DRIVER = {"driver": "driver", "cuda": "CUDA"}
 PACKAGES = ("numba-cuda", "numba", "numpy")
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -73,6 +83,8 @@ def read(path: Path) -> dict[str, Any]:
             stage = stage_named(step["name"])
             step |= {"stage": stage, "kernel_ms": kernel_ms, "kernel_tflops": rate}
             step["tile"] = paper and production_tile(stage, paper)
+        # Files may be older than today's order of stages.
+        document["stages"].sort(key=lambda step: ALL.index(step["stage"]))
         return document | {
             "steps": {step["name"]: step for step in document["stages"] if step["ok"]},
             "file": path.name,
@@ -144,18 +156,24 @@ def source_of(stage: Stage) -> str:
 
 
 def ladder_table(results: Mapping[str, Any]) -> str:
-    """README.md's table: the fastest rung of each number, what it adds and how fast it is."""
+    """README.md's table: each stage of the main route, then of the tensor cores', with the idea
+    that it adds, its own gain over the stage that it builds on, and how fast it is."""
     columns = ("ms", "TFLOP/s", "speedup")
-    numbers: dict[str, list[Step]] = {}
-    for step in results["stages"]:
-        numbers.setdefault(step["name"][:3], []).append(step)
-    fastest = [min(alike, key=lambda one: one["time_ms"] or math.inf) for alike in numbers.values()]
     rows = [
         (f"[{short_name(one['name'])}]({source_of(one['stage'])})", one["stage"].title,
-         *_cells(one, columns))
-        for one in fastest
+         _gain(one, results["steps"]), *_cells(one, columns))
+        for one in results["stages"]
+        if route_of(one["stage"]) in ("main", "tensor_cores")
     ]  # fmt: skip
-    return table(("stage", "idea", *columns), rows, left=2)
+    return table(("stage", "idea", "gain", *columns), rows, left=2)
+
+
+def _gain(step: Step, steps: Mapping[str, Step]) -> str:
+    """How many times as fast a stage is as the one that it builds on: ``1.52 x m04``."""
+    base = next((steps[name] for name in step["stage"].builds_on if name in steps), None)
+    if base is None or not step["ok"]:
+        return "-"
+    return f"{base['time_ms'] / step['time_ms']:.2f} x {short_name(base['name'])}"
 
 
 def ladder_section(results: Mapping[str, Any]) -> str:

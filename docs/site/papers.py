@@ -14,14 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from convlab import arguments, files
-from convlab.bench import analysis, table
-from convlab.bench.analysis import Contender, Speedup, contender
-from convlab.bench.results import MORE, Results, Row, tensor_bytes
-from convlab.bench.roofline import Machine
-from convlab.bench.systems import WHOLE
-from convlab.compilers import NUMBA_CUDA, VARIABLE
-from convlab.workloads import LAYER_NAMES
+from convlab.measuring import analysis, table
+from convlab.measuring.analysis import Contender, Speedup, contender
+from convlab.measuring.results import MORE, Results, Row, tensor_bytes
+from convlab.measuring.roofline import Machine
+from convlab.measuring.systems import WHOLE
+from convlab.problems.workloads import LAYER_NAMES
+from convlab.running.compilers import NUMBA_CUDA, VARIABLE
+from convlab.support import files
+from convlab.support.values import shown
 
 ROOT = Path(__file__).parents[2]  # of the repository
 RESULTS = "docs/results"
@@ -47,7 +48,8 @@ SWEEPS = {
     "out_channels": "3: output channels", "kernel_size": "4: filter size",
 }  # fmt: skip
 SWEEP_SYSTEMS = (
-    "s02_cin_naive", "s02_cout", "s02_cin", "cutlass_analytic", "cutlass_optimized",
+    "c01_input_channels", "c03_output_channels", "c02_receptive_field",
+    "cutlass_analytic", "cutlass_optimized",
     "torch_compile_fp32",
 )  # fmt: skip
 # Table 1 of Faster Convolution: milliseconds on an RTX A6000, by its rows.
@@ -111,7 +113,7 @@ def _ours_over(
     value: Callable[[str, str], str],
 ) -> list[Claim]:
     """``value`` of each im2win stage over each of the others, a claim in a cell."""
-    ours = [name for name in systems if name.startswith("s1")]
+    ours = [name for name in systems if re.match(r"m1\d|t\d\d", name)]
     return [
         (where, words, "; ".join(
             f"{mine[:3]} / {other}: {value(mine, other)}"
@@ -133,8 +135,8 @@ def figure_2(results: Results) -> Shown:
         ("4.2", '"5x to 155x TFLOPS compared with the direct convolution"', DIRECT),
         ("1, 4.2", "1.1x cuDNN on average, up to 1.8x", CUDNN),
     )
-    shown = table(("TFLOP/s", *systems), _rates(results, systems.values()))
-    return shown, _ours_over(systems, said, faster)
+    cells = table(("TFLOP/s", *systems), _rates(results, systems.values()))
+    return cells, _ours_over(systems, said, faster)
 
 
 def figure_3(results: Results) -> Shown:
@@ -184,12 +186,12 @@ def table_3(results: Results) -> Shown:
 
 
 def figure_4(results: Results) -> Shown:
-    """The ablation of s11."""
+    """The ablation of m11."""
     whole, *without = (contender(results, name) for name in (WHOLE, *GAINS))
     gains = [f"{GAINS[one.name]} {_ratios(whole.over(one))}" for one in without]
     said = "micro-kernel gains most, then vectorised load, then prefetching"
-    shown = table(("TFLOP/s", WHOLE, *GAINS), _rates(results, [whole, *without]))
-    return shown, (("4.4", said, "; ".join(gains)),)
+    cells = table(("TFLOP/s", WHOLE, *GAINS), _rates(results, [whole, *without]))
+    return cells, (("4.4", said, "; ".join(gains)),)
 
 
 # The three articles.
@@ -197,18 +199,18 @@ def figure_4(results: Results) -> Shown:
 
 def sweeps(results: Results) -> Shown:
     """Figures 1 to 4: speedups over the seven loops in C++, on one image."""
-    shown = [contender(results, name) for name in SWEEP_SYSTEMS]
+    ours = [contender(results, name) for name in SWEEP_SYSTEMS]
     cpp, cutlass = (contender(results, name) for name in ("cpp_seven_loops", "cutlass_optimized"))
-    ratios = [one.over(cpp).by_layer for one in shown]
+    ratios = [one.over(cpp).by_layer for one in ours]
     layers = [layer for layer, _ in results.layers()]
     cells = []
     for point in results.more["points"]:
         place = layers.index(point["problem"])
-        of_it = zip(ratios, (one.rows()[place] for one in shown), strict=True)
+        of_it = zip(ratios, (one.rows()[place] for one in ours), strict=True)
         values = (_cell(over[place], ",.0f", row) for over, row in of_it)
         cells.append((SWEEPS[point["sweep"]], str(point["value"]), *values))
     most = [
-        max([0.0, *(ratio for one in shown[:3] for ratio in one.over(other).known)])
+        max([0.0, *(ratio for one in ours[:3] for ratio in one.over(other).known)])
         for other in (cpp, cutlass)
     ]
     claims = (
@@ -345,15 +347,13 @@ def made(section: Section) -> tuple[str, Sequence[Claim], str]:
         return "", (), f"Not measured yet: {section.command} on a GPU writes {section.file}.\n"
     document = read_json(file)
     try:
-        shown = section.show(opened(document) if section.of_rows else document)
+        parts = section.show(opened(document) if section.of_rows else document)
         known = document["environment"] or {}
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{file} is no result of {section.command}: {arguments.shown(error)}"
-        ) from error
+        raise ValueError(f"{file} is no result of {section.command}: {shown(error)}") from error
     words = ", ".join(filter(None, (date_of(known), *versions_of(known, VERSIONS))))
     by = f"{section.command}{f' ({words})' if words else ''}"
-    return *shown, f"{by}: [{section.file}](results/{section.file}).\n"
+    return *parts, f"{by}: [{section.file}](results/{section.file}).\n"
 
 
 if __name__ == "__main__":

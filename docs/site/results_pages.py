@@ -25,13 +25,13 @@ import papers
 from ladder_results import HEADLINE, ladder_picture, ladder_section, ladder_table
 from papers import RESULTS
 
-from convlab.arguments import shown
-from convlab.bench import analysis, plots, report, sanitizers, table
-from convlab.bench.analysis import Contender, Speedup, contender
-from convlab.bench.cases import S12, SIZES
-from convlab.bench.results import Results, Row, open_results
-from convlab.stages import short_name
-from convlab.workloads import GROUPED, LAYER_NAMES, UNSEEN, UNTUNED
+from convlab.ladder import short_name, stages_of
+from convlab.measuring import analysis, plots, report, sanitizers, table
+from convlab.measuring.analysis import Contender, Speedup, contender
+from convlab.measuring.cases import S12, SIZES
+from convlab.measuring.results import Results, Row, open_results
+from convlab.problems.workloads import GROUPED, LAYER_NAMES, UNSEEN, UNTUNED
+from convlab.support.values import shown
 
 BENCH = f"{RESULTS}/bench_h200.json"
 LINT = f"{RESULTS}/lint_conv9_sm90"
@@ -107,7 +107,7 @@ def filled(text: str, makers: Mapping[str, Maker]) -> str:
 
 
 def _speedups(results: Results) -> str:
-    """The best stage in fp32 over s01 and over the fastest baselines, layer by layer."""
+    """The best stage in fp32 over m01 and over the fastest baselines, layer by layer."""
     best = analysis.best_stage(results)
     assert best is not None
     return report.speedup_table(best, [*analysis.first(results), *analysis.fastest(results)])
@@ -115,7 +115,9 @@ def _speedups(results: Results) -> str:
 
 # The sample of the command in docs/ladder.md: a stage of each number that stores no im2col matrix.
 
-SHOWN = ("s01", *(f"s{number:02}" for number in range(4, 15)))
+SHOWN = tuple(
+    short_name(one.name) for route in ("main", "tensor_cores") for one in stages_of(route)
+)
 
 
 def sample(json_file: Path | None = None) -> str:
@@ -124,7 +126,7 @@ def sample(json_file: Path | None = None) -> str:
     more = [] if json_file is None else ["--json", str(json_file)]
     for name in SHOWN:
         more += ["--stage", name]
-    code = "from convlab.cli import main; main()"
+    code = "from convlab.commands.cli import main; main()"
     output = subprocess.run(
         [sys.executable, "-c", code, "ladder", "--engine", "simulator", *more],
         env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
@@ -157,7 +159,7 @@ def sample_section(stored: str) -> str:
 
 
 def sizes_tables(results: Results) -> papers.Shown:
-    """Two tables: how many times as fast s12 is, and the problems where it is slower."""
+    """Two tables: how many times as fast m15 is, and the problems where it is slower."""
     ours, torch = (contender(results, name) for name in (S12, analysis.TORCH))
     libraries = [name for name in results.systems if name != S12]
     gemm_class = Contender(results, analysis.GEMM_CLASS, "", libraries, gemm_class=True)
@@ -177,8 +179,8 @@ def sizes_tables(results: Results) -> papers.Shown:
         for layer, ratio in zip(layers, ours.over(gemm_class).by_layer, strict=True)
         if ratio and ratio < 1
     )
-    columns = ("s12 over", "problems", "geometric mean", "least", "most", "below 1")
-    head = ("s12 is slower than the GEMM class", "s12 ms", "GEMM class ms", "ratio")
+    columns = ("m15 over", "problems", "geometric mean", "least", "most", "below 1")
+    head = ("m15 is slower than the GEMM class", "m15 ms", "GEMM class ms", "ratio")
     lines = [(*cells, f"{ratio:.2f}") for ratio, *cells in slower]
     return "\n".join(filter(None, (table(columns, means), table(head, lines)))), ()
 
@@ -196,15 +198,15 @@ def grouped_tables(results: Results) -> papers.Shown:
 
 
 def gradients_tables(results: Results) -> papers.Shown:
-    """One table: both gradients of each layer by b01, b02 by s12, and PyTorch."""
-    systems = "b01_gradients", S12, analysis.TORCH
+    """One table: both gradients of each layer by g01, g02 by m15, and PyTorch."""
+    systems = "g01_direct_gradients", S12, analysis.TORCH
     contenders = [contender(results, name) for name in systems]
     layers = {name: (name, batch) for name, batch in results.layers()}
     lines = [
         (name, *(_time(one.best(layers[f"{name} {of}"])) for of in OF for one in contenders))
         for name in LAYER_NAMES
     ]
-    head = [f"{of}: {by}" for of in OF for by in ("b01", "b02", "PyTorch")]
+    head = [f"{of}: {by}" for of in OF for by in ("g01", "g02", "PyTorch")]
     return table(("layer", *head), lines), ()
 
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from convlab.ladder import LADDER, Stage, stage_named
 from convlab.lessons.pictures import PAPER
 from convlab.lessons.requests import one_request
-from convlab.problem import ConvProblem
-from convlab.stages import LADDER, Stage, stage_named
+from convlab.problems.problem import ConvProblem
+from convlab.problems.workloads import MODEL
 from convlab.tracing import LaunchTrace, trace_stage
-from convlab.tracing.records import Access
+from convlab.tracing.recorded import Access
 from convlab.tracing.views import statement_of
-from convlab.workloads import MODEL
 
 ROOT = Path(__file__).parents[2]  # of the repository
 # Okabe and Ito's colours, which colour-blind people tell apart: untouched, read, written, both.
@@ -34,7 +34,7 @@ def drawn() -> Path:
     """The folder with each stage's trace: the pictures and, as JSON, the numbers. It is kept in
     ``build/traces`` until one of its source files changes."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    for package in ("stages", "kernels", "device", "engines", "simulation", "tracing", "lessons"):
+    for package in ("ladder", "device", "running/engines", "simulation", "tracing", "lessons"):
         for path in sorted((ROOT / "src/convlab" / package).rglob("*.py")):
             digest.update(path.read_bytes())
     folder = ROOT / "build/traces" / digest.hexdigest()[:16]

@@ -24,7 +24,7 @@ OTHER_READ = """four = load4(S_F, (k, (ty + i // FLOAT4 * ROWS) * FLOAT4))
 
 ANSWERS = {
     "float4": [
-        wrong("from s07: rows ROWS apart", "misaligned", (READ_F, "load4(S_F, (k, ty + i * ROWS))"), line="load4(S_F, (k, ty + i * ROWS))"),
+        wrong("from m05: rows ROWS apart", "misaligned", (READ_F, "load4(S_F, (k, ty + i * ROWS))"), line="load4(S_F, (k, ty + i * ROWS))"),
         wrong("float4s of a thread side by side", "answer", (READ_F, "load4(S_F, (k, ty * M_T + i))")),
         wrong("columns for rows", "out of bounds", (READ_F, "load4(S_F, (k, tx * FLOAT4 + i * COLUMNS))"), (READ_I, "load4(S_I, (k, ty * FLOAT4 + j * ROWS))")),
         wrong("row and column of the slice exchanged", "misaligned", (READ_F, "load4(S_F, (ty * FLOAT4 + i * ROWS, k))")),
@@ -36,7 +36,7 @@ ANSWERS = {
         wrong("always the first slice", "answer", ("load4(packed, (k0 + k)", "load4(packed, k")),
         wrong("always the first block's rows", "answer", (" * M_P + m0 + row", " * M_P + row")),
         wrong("rows as long as the slice's", "answer", ("(k0 + k) * M_P + m0", "(k0 + k) * M_B + m0")),
-        wrong("the filter as s07 has it", "misaligned", ("(k0 + k) * M_P + m0 + row", "(m0 + row) * K + k0 + k")),
+        wrong("the filter as m05 has it", "misaligned", ("(k0 + k) * M_P + m0 + row", "(m0 + row) * K + k0 + k")),
         wrong("scalar loads of the slice", "counts", (LOAD, SCALAR)),
         wrong("scalar loads of the registers", "counts", (FLOAT4_F, ONE_READ)),
         wrong("every thread fetches the whole slice", "counts", (SHARED_OUT, "for e in range(K_B * M_4):")),

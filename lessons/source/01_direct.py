@@ -1,12 +1,12 @@
 # %% [markdown]
 """
-# s01: direct convolution, one thread for each output
+# m01: direct convolution, one thread for each output
 
 **You will be able to** write a convolution as a GPU kernel and give each output a thread. It takes half an hour.
 
 A convolution slides a small filter over an image. At each position it multiplies the pixels under
 the filter by the filter's numbers and adds up the products. In code this takes seven loops, of
-which four become threads. This kernel, s01, is the first **stage** of a **ladder**: each stage adds
+which four become threads. This kernel, m01, is the first **stage** of a **ladder**: each stage adds
 one idea to the one before. You should have done [00_start_here](00_start_here.ipynb) and
 [00b_small_kernels](00b_small_kernels.ipynb).
 """
@@ -61,7 +61,7 @@ and its output has four channels:
 problem = ConvProblem(
     batch=1, in_channels=2, height=8, width=10, out_channels=4, kernel_size=3, padding=1
 )
-small = trace_stage("s01", problem).main
+small = trace_stage("m01", problem).main
 who_does_what(small, "output")
 
 # %% [markdown]
@@ -122,7 +122,7 @@ it.
 
 # %% exercise="loops"
 stage_kernel(
-    "s01",
+    "m01",
     blank(
         "add up pixel times weight over r, u and v, with 0 for pixels outside the image",
         first="for r in range(C_i):",
@@ -131,7 +131,7 @@ stage_kernel(
 )
 
 # %% check="loops"
-check(make_kernel, "s01")
+check(make_kernel, "m01")
 
 # %% [markdown]
 """
@@ -177,7 +177,7 @@ threads want? Then fix the lines and run the check.
 
 # %% hunt="order"
 stage_kernel(
-    "s01",
+    "m01",
     planted=(
         ("o_w = thread % W_o\n", "o_h = thread % H_o\n"),
         ("o_h = thread // W_o % H_o\n", "o_w = thread // H_o % W_o\n"),
@@ -186,10 +186,10 @@ stage_kernel(
 )
 
 # %%
-one_request(traced(make_slow, "s01", problem), "input", number=7)
+one_request(traced(make_slow, "m01", problem), "input", number=7)
 
 # %% check="order"
-check(make_slow, "s01")
+check(make_slow, "m01")
 
 # %% [markdown]
 """
@@ -206,7 +206,7 @@ that you will write later.
 """
 
 # %%
-measured("s01", "s05", "s07", "s09", "s11")
+measured("m01", "m03", "m05", "m08", "m11")
 
 # %% [markdown]
 """
@@ -215,7 +215,7 @@ and a library:
 """
 
 # %%
-time_mine(make_kernel, "s01")
+time_mine(make_kernel, "m01")
 
 # %% [markdown]
 """
@@ -240,7 +240,7 @@ Lesson [02](02_channel_parallel.ipynb) tries this.
 
 <details><summary>The kernel returns early for threads past the last output. Why is that fine here?</summary>
 
-Here no thread waits for another one. From s05 on the threads of a block wait at barriers, which all
+Here no thread waits for another one. From m03 on the threads of a block wait at barriers, which all
 of them must reach.
 </details>
 
@@ -251,9 +251,9 @@ of them must reach.
 
 ## Where to read on
 
-- The whole file of this stage: [s01_direct.py](../src/convlab/stages/s01_direct.py), and what was measured:
-  [ladder](../docs/ladder.md#s01_direct).
+- The whole file of this stage: [m01_direct.py](../src/convlab/ladder/main/m01_direct.py), and what was measured:
+  [ladder](../docs/ladder.md#m01_direct).
 - The im2win paper (000), section 2.1 for the letters and Equation 1, section 2.2 for the direct
   convolution: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Next on the ladder: [s02, channel-parallel](02_channel_parallel.ipynb).
+- Next on the ladder: [the channel-parallel stages](02_channel_parallel.ipynb).
 """

@@ -1,11 +1,11 @@
 # %% [markdown]
 """
-# s02: channel-parallel, several threads for one output
+# Channel-parallel, several threads for one output
 
 **You will be able to** let several threads add to one output with **atomic additions**, and say
 when they are worth their cost. It takes three quarters of an hour.
 
-In s01 a thread computes a whole output, input channel after input channel. Here each input channel gets
+In m01 a thread computes a whole output, input channel after input channel. Here each input channel gets
 a thread of its own, and several threads add to the same output. Then the threads of a block fetch their
 pixels together. You should have done [01_direct](01_direct.ipynb).
 """
@@ -40,7 +40,7 @@ computes the part of its input channel and adds this part to the output:
 problem = ConvProblem(
     batch=1, in_channels=3, height=4, width=8, out_channels=4, kernel_size=3, padding=1
 )
-small = trace_stage("s02_cin_naive", problem).main
+small = trace_stage("c01_input_channels", problem).main
 who_adds(small, problem)
 
 # %% [markdown]
@@ -93,7 +93,7 @@ block has; the simulator does not need this.) The whole work of the thread is le
 output channel `j`:
 
 - compute this input channel's part: the sum over filter rows `u` and columns `v`, with 0 for pixels
-  outside the image, as in s01,
+  outside the image, as in m01,
 - add it atomically to the output.
 
 Here `output` has one dimension. Image `i`, channel `j`, row `o_h`, column `o_w` is element
@@ -124,7 +124,7 @@ Multiply the pixel by `weight[j, r, u, v]`.
 
 # %% exercise="parts"
 stage_kernel(
-    "s02_cin_naive",
+    "c01_input_channels",
     blank(
         "for each output channel: this input channel's part, added atomically",
         first="for j in range(C_o):",
@@ -133,7 +133,7 @@ stage_kernel(
 )
 
 # %% check="parts"
-check(with_field(make_kernel), "s02_cin_naive")  # with_field chooses the block's size
+check(with_field(make_kernel), "c01_input_channels")  # with_field chooses the block's size
 
 # %% [markdown]
 """
@@ -164,23 +164,23 @@ nearly the same ones. Together the threads of a block see one rectangle of each 
 
 # %%
 wide = ConvProblem(batch=1, in_channels=2, height=12, width=40, out_channels=2, kernel_size=5)
-region_and_field(trace_stage("s02_cin", wide).main, wide)
+region_and_field(trace_stage("c02_receptive_field", wide).main, wide)
 
 # %% [markdown]
 """
-Stage `s02_cin` copies that rectangle into **shared memory**: a small, fast memory that belongs to a
+Stage `c02_receptive_field` copies that rectangle into **shared memory**: a small, fast memory that belongs to a
 block and that all its threads see. Then the threads wait for each other (`cuda.syncthreads()`, a
 **barrier**), so that no thread reads a pixel before another thread has stored it. From then on they
 read pixels from shared memory. You will write such a kernel in
 [05_shared_memory](05_shared_memory.ipynb).
 
-A third stage, `s02_cout`, needs no atomic additions: a block owns one *output* channel, its threads
+A third stage, `c03_output_channels`, needs no atomic additions: a block owns one *output* channel, its threads
 go through all input channels, and the block loads the receptive fields of these channels into
 shared memory one after the other. The chart shows the counts on the same problem:
 """
 
 # %%
-names = ("s01", "s02_cin_naive", "s02_cin", "s02_cout")
+names = ("m01", "c01_input_channels", "c02_receptive_field", "c03_output_channels")
 side_by_side(
     {name: trace_stage(name, wide).main for name in names},
     "requests to global memory",
@@ -190,14 +190,14 @@ side_by_side(
 
 # %% [markdown]
 """
-`s02_cin` makes far fewer requests to global memory than `s02_cin_naive`, because its pixels come
-from shared memory; the filter still comes from global memory. `s02_cout` has no atomic additions.
+`c02_receptive_field` makes far fewer requests to global memory than `c01_input_channels`, because its pixels come
+from shared memory; the filter still comes from global memory. `c03_output_channels` has no atomic additions.
 
 ## Find the bug
 
 Pass the check above first, because this cell shows the answer to it.
 
-This kernel is `s02_cin` with one change. With the function `stage_field` the block's threads fetch
+This kernel is `c02_receptive_field` with one change. With the function `stage_field` the block's threads fetch
 the field, and `S` is the field in shared memory. The answers are right, but the kernel assigns
 columns, rows and channels to the threads in another order. Look at the picture and compare it with
 the one above: now lanes of *one* warp add to the same number, so they wait for each other. Fix the
@@ -206,7 +206,7 @@ kernel so that the lanes add to neighbours.
 
 # %% hunt="lanes"
 stage_kernel(
-    "s02_cin",
+    "c02_receptive_field",
     planted=(
         (
             "x, y, z = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.threadIdx.z)",
@@ -219,12 +219,12 @@ stage_kernel(
 
 # %%
 channels = ConvProblem(1, 4, 4, 16, 4, kernel_size=3, padding=1)
-one_request(traced(with_field(make_slow), "s02_cin", channels), "output", "atomic")
+one_request(traced(with_field(make_slow), "c02_receptive_field", channels), "output", "atomic")
 
 # %% check="lanes"
 # Its receptive field does not fit into shared memory, so a block fetches it in two parts.
 in_parts = ConvProblem(1, 2, 113, 121, 3, kernel_size=2, dilation=110)
-check(with_field(make_slow), "s02_cin", also=in_parts)
+check(with_field(make_slow), "c02_receptive_field", also=in_parts)
 
 # %% [markdown]
 """
@@ -244,28 +244,28 @@ before all lanes wanted the same number. To see this, replace `"output", "atomic
 """
 
 # %%
-measured("s01", "s02_cin_naive", "s02_cin", "s02_cout")
+measured("m01", "c01_input_channels", "c02_receptive_field", "c03_output_channels")
 
 # %% [markdown]
 """
-None of these stages is faster than s01 on this layer. Why?
+None of these stages is faster than m01 on this layer. Why?
 
 - The layer has more than enough outputs to keep the GPU busy without a thread for each channel. The
   naive kernel gains nothing from its additional threads, and they cost 64 atomic additions to each
   output.
-- Fetching the field once saves requests to global memory. But s01 gets the pixels that neighbouring
-  threads have fetched from the **cache**, which is made of the same fast memory. `s02_cin` and
-  `s02_cout` only add work: they copy pixels and wait at barriers, and each product still needs a
+- Fetching the field once saves requests to global memory. But m01 gets the pixels that neighbouring
+  threads have fetched from the **cache**, which is made of the same fast memory. `c02_receptive_field` and
+  `c03_output_channels` only add work: they copy pixels and wait at barriers, and each product still needs a
   read from shared memory and a read of the filter.
 
 The article that these kernels come from (001) found that they do well with large filters. Our
-measurements agree: `s02_cout` is faster than s01 from 9 x 9 on, and `s02_cin` only with very large
+measurements agree: `c03_output_channels` is faster than m01 from 9 x 9 on, and `c02_receptive_field` only with very large
 filters. With large filters many windows use each number in shared memory, with 31 x 31 hundreds of
-windows, and s01's neighbours are probably too far apart for the cache:
+windows, and m01's neighbours are probably too far apart for the cache:
 """
 
 # %%
-measured_sweep("kernel_size", "s02_cin", "s02_cout")
+measured_sweep("kernel_size", "c02_receptive_field", "c03_output_channels")
 
 # %% [markdown]
 """
@@ -306,10 +306,10 @@ large.
 """
 ## Where to read on
 
-- The files: [s02_cin_naive.py](../src/convlab/stages/s02_cin_naive.py),
-  [s02_cin.py](../src/convlab/stages/s02_cin.py), [s02_cout.py](../src/convlab/stages/s02_cout.py), and what
-  they share, [receptive_field.py](../src/convlab/kernels/receptive_field.py). What was measured:
-  [ladder](../docs/ladder.md#s02_cin_naive), and all four sweeps:
+- The files: [c01_input_channels.py](../src/convlab/ladder/channels/c01_input_channels.py),
+  [c02_receptive_field.py](../src/convlab/ladder/channels/c02_receptive_field.py), [c03_output_channels.py](../src/convlab/ladder/channels/c03_output_channels.py), and what
+  they share, [receptive_field.py](../src/convlab/ladder/channels/receptive_field.py). What was measured:
+  [ladder](../docs/ladder.md#c01_input_channels), and all four sweeps:
   [comparisons](../docs/notes/measurements.md).
 - Accelerating 2D Convolutions on GPU (001): section 2.2 for the C_in-parallel kernel, section 2.3 and
   Algorithm 2 for the C_out-parallel one, sections 3.2 to 3.5 for the sweeps.

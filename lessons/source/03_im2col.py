@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# s03: im2col, make the convolution a matrix product
+# im2col, make the convolution a matrix product
 
 **You will be able to** write a convolution as a matrix product, write the kernel that makes its matrix,
 and say what the matrix costs. It takes three quarters of an hour.
@@ -89,7 +89,7 @@ Write 0 to the columns past the last output pixel.
 - Which term is `k`? Compute the channel `r`, the filter row `u` and the filter column `v`; `v`
   counts fastest, then `u`.
 - Where in the input is this number? Compute the row `i_h` and the column `i_w`: output row times
-  stride, plus filter row times dilation, minus padding, as in s01.
+  stride, plus filter row times dilation, minus padding, as in m01.
 - `value` is this pixel, or `float32(0)` outside the image and past the last output pixel.
 
 The last lines store `value`. `BY_IMAGE` is for a stage that makes a matrix for each image.
@@ -142,7 +142,7 @@ Neighbouring threads write neighbours in a row of the matrix:
 
 # %%
 layer = ConvProblem(1, 2, 16, 32, out_channels=8, kernel_size=3, padding=1)
-launch = traced_im2col(convlab.kernels.im2col.make_im2col, layer)
+launch = traced_im2col(convlab.ladder.im2col.im2col_gemm.make_im2col, layer)
 one_request(launch, "columns", "store")
 
 # %% [markdown]
@@ -201,24 +201,24 @@ so the matrix contains it nine times:
 """
 
 # %%
-measured_memory("s03_im2col", "s03_im2col_per_image")
+measured_memory("i01_im2col", "i02_im2col_per_image")
 
 # %% [markdown]
 """
 The matrix takes several times as much memory as input, filter and output together. The stage
-`s03_im2col_per_image` makes the matrix of one image at a time. It takes hardly any memory, because
+`i02_im2col_per_image` makes the matrix of one image at a time. It takes hardly any memory, because
 each image overwrites the matrix of the image before.
 
 ## On a real GPU
 """
 
 # %%
-measured("s01", "s03_im2col", "s03_im2col_per_image", "s11")
+measured("m01", "i01_im2col", "i02_im2col_per_image", "m11")
 
 # %% [markdown]
 """
-With one matrix for all images, im2col is much faster than s01, although it moves all these numbers,
-because it can use a very fast matrix product. (The product in `s03_im2col` uses what you will learn
+With one matrix for all images, im2col is much faster than m01, although it moves all these numbers,
+because it can use a very fast matrix product. (The product in `i01_im2col` uses what you will learn
 in lessons 05 to 08.) Image by image, im2col is slow, because the product of one image is too small
 to keep the whole GPU busy, and there are many such products. So im2col costs either memory or time.
 
@@ -226,18 +226,18 @@ Where does the time go? `im2col` is your kernel:
 """
 
 # %%
-measured_kernels("s03_im2col", "s03_im2col_blas", "s03_depth_last")
+measured_kernels("i01_im2col", "i04_im2col_blas", "i03_im2col_depth_last")
 
 # %% [markdown]
 """
 - Making the matrix takes a good part of the time, and computes nothing.
-- `s03_im2col_blas` leaves the product to NVIDIA's own library, cuBLAS, which is faster at it.
-- `s03_depth_last` makes the same matrix from an input in which the channels of a pixel lie side by
+- `i04_im2col_blas` leaves the product to NVIDIA's own library, cuBLAS, which is faster at it.
+- `i03_im2col_depth_last` makes the same matrix from an input in which the channels of a pixel lie side by
   side. So its kernel `im2col_by_runs` moves four numbers with each instruction and takes less time.
   In exchange, another kernel (`to_depth_last`) must first write the input in this order.
 
 The rest of the ladder gets rid of the matrix. [Lesson 04](04_implicit_gemm.ipynb) does not store
-it, and s10 and s11 store something smaller, the im2win tensor. s11 is the fastest stage in the
+it, and m09 and m11 store something smaller, the im2win tensor. m11 is the fastest stage in the
 first chart of this section.
 """
 
@@ -274,16 +274,16 @@ each column, the product comes out with pixels side by side, as the output tenso
 """
 ## Where to read on
 
-- The kernel: [im2col.py](../src/convlab/kernels/im2col.py), the stages:
-  [ladder](../docs/ladder.md#s03_im2col), memory of every layer:
+- The kernel: [im2col.py](../src/convlab/ladder/im2col/im2col_gemm.py), the stages:
+  [ladder](../docs/ladder.md#i01_im2col), memory of every layer:
   [comparisons](../docs/notes/measurements.md).
 - The im2win paper (000), section 2.3 and Figure 1:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Faster Convolution (002), section 2.2 and Algorithm 1: padding, unfolding, one product and
-  folding, without a custom kernel. [unfold.py](../src/convlab/unfold.py) and the stage
-  `s03_unfold_einsum` implement it.
+  folding, without a custom kernel. [unfold.py](../src/convlab/problems/unfold.py) and the stage
+  `i05_unfold_einsum` implement it.
 - CUDA IM2COL Kernels Design (003), equations 1.2 and 1.4 for the matrices, case 1 (a depth pitch
   of 4) for the kernel that moves four numbers at a time:
-  [depth_last.py](../src/convlab/kernels/depth_last.py).
+  [depth_last.py](../src/convlab/ladder/im2col/depth_last_layout.py).
 - Next: [04_implicit_gemm](04_implicit_gemm.ipynb), the same product without the matrix.
 """

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# s04: implicit GEMM, the matrix product without the matrix
+# m02: implicit GEMM, the matrix product without the matrix
 
 **You will be able to** compute where each number of im2col's matrix lies, and multiply without storing it.
 It takes half an hour.
@@ -16,13 +16,13 @@ multiplication", is what libraries call a matrix product.) You should have done
 from convlab import ConvProblem, trace_stage
 from convlab.lessons import check, column_of_windows, measured, measured_memory, one_request
 from convlab.lessons import side_by_side
-from convlab.stages import s04_implicit_gemm
+from convlab.ladder.main import m02_implicit_gemm
 
 # %% [markdown]
 """
 ## The idea
 
-In s01 a convolution was seven loops. As a matrix product it is three: rows `m`, columns `n`, and the terms
+In m01 a convolution was seven loops. As a matrix product it is three: rows `m`, columns `n`, and the terms
 `k` of each sum.
 
 ```python
@@ -44,7 +44,7 @@ Output pixel 6 is the first pixel of the second row, so the left part of its win
 problem = ConvProblem(
     batch=1, in_channels=2, height=5, width=6, out_channels=8, kernel_size=3, padding=1
 )
-column_of_windows(s04_implicit_gemm.make_kernel, "s04", problem, column=6)
+column_of_windows(m02_implicit_gemm.make_kernel, "m02", problem, column=6)
 
 # %% [markdown]
 """
@@ -83,7 +83,7 @@ Row `m`, column `k` of a matrix with `K` columns is element `m * K + k`.
 
 # %% exercise="indices"
 stage_kernel(
-    "s04",
+    "m02",
     blank(
         "i_n, o_h and o_w: which output is row m, column n?",
         first="i_n = n //",
@@ -97,19 +97,19 @@ stage_kernel(
 )
 
 # %% check="indices"
-check(make_kernel, "s04")
+check(make_kernel, "m02")
 
 # %% [markdown]
 """
 ## What the memory sees
 
-The requests are the same as in s01. Neighbouring threads have neighbouring columns `n`, which are
+The requests are the same as in m01. Neighbouring threads have neighbouring columns `n`, which are
 neighbouring pixels. All lanes of a warp are in the same row `m`, so they want the same weight:
 """
 
 # %%
 layer = ConvProblem(1, 2, 8, 32, out_channels=8, kernel_size=3, padding=1)
-ours = trace_stage("s04", layer).main
+ours = trace_stage("m02", layer).main
 one_request(ours, "weight", number=4)
 
 # %%
@@ -117,13 +117,13 @@ one_request(ours, "input", number=7)
 
 # %% [markdown]
 """
-Counted over the whole launch, s04 makes as many requests as s01:
+Counted over the whole launch, m02 makes as many requests as m01:
 """
 
 # %%
-before = trace_stage("s01", layer).main
+before = trace_stage("m01", layer).main
 side_by_side(
-    {"s01": before, "s04": ours},
+    {"m01": before, "m02": ours},
     "requests to global memory",
     "sectors of global memory",
     "bytes an operation",
@@ -142,7 +142,7 @@ window of this filter. Which terms are in the wrong place, and which lines are t
 
 # %% hunt="oblong"
 stage_kernel(
-    "s04",
+    "m02",
     planted=(
         ("f_h = k % (H_f * W_f) // W_f", "f_h = k % (H_f * W_f) // H_f"),
         ("f_w = k % W_f", "f_w = k % H_f"),
@@ -152,10 +152,10 @@ stage_kernel(
 
 # %%
 oblong = ConvProblem(1, 1, 6, 8, out_channels=8, kernel_size=(2, 4))
-column_of_windows(make_square, "s04", oblong, column=1)
+column_of_windows(make_square, "m02", oblong, column=1)
 
 # %% check="oblong"
-check(make_square, "s04")
+check(make_square, "m02")
 
 # %% [markdown]
 """
@@ -173,14 +173,14 @@ number, always divide by the size of the *faster* index.
 """
 
 # %%
-measured("s01", "s03_im2col", "s04", "s05")
+measured("m01", "i01_im2col", "m02", "m03")
 
 # %% [markdown]
 """
-s04 is several times slower than s01, though its memory traffic is the same. **These counts do not
+m02 is several times slower than m01, though its memory traffic is the same. **These counts do not
 show everything.** For each term a thread splits `k`, which needs two divisions. A GPU has no
 instruction that divides integers, so each division becomes several other instructions. Then come
-the addresses and the bounds checks. All this work serves *one* multiplication and addition. s01's
+the addresses and the bounds checks. All this work serves *one* multiplication and addition. m01's
 loops count `r`, `u` and `v` up by one, which costs next to nothing.
 
 So why use this form? Because the convolution now has the *shape* of a matrix product, without the
@@ -188,13 +188,13 @@ matrix:
 """
 
 # %%
-measured_memory("s03_im2col", "s10", "s11")
+measured_memory("i01_im2col", "m09", "m11")
 
 # %% [markdown]
 """
-s04 takes no memory beside input, filter and output, so it has no bar; s10 and s11, which come
+m02 takes no memory beside input, filter and output, so it has no bar; m09 and m11, which come
 later, store something smaller than im2col's matrix. From here on, the kernels can use all known
-techniques for fast matrix products. The very next stage, s05, fetches each number once for a whole
+techniques for fast matrix products. The very next stage, m03, fetches each number once for a whole
 block, and splits `k` once for each number *fetched* instead of once for each multiplication. This
 alone wins back most of the lost time.
 """
@@ -230,8 +230,8 @@ which is a large part of the reason why im2win is fast.
 """
 ## Where to read on
 
-- The whole file: [s04_implicit_gemm.py](../src/convlab/stages/s04_implicit_gemm.py), and what was measured:
-  [ladder](../docs/ladder.md#s04_implicit_gemm).
+- The whole file: [m02_implicit_gemm.py](../src/convlab/ladder/main/m02_implicit_gemm.py), and what was measured:
+  [ladder](../docs/ladder.md#m02_implicit_gemm).
 - The im2win paper (000), Algorithm 1, and section 2.4 on how cuDNN does it:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - What a GPU's compiler makes of a kernel: [compile gate](../docs/compile-gate.md).

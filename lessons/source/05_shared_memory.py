@@ -1,12 +1,12 @@
 # %% [markdown]
 """
-# s05: shared memory, fetch together and read many times
+# m03: shared memory, fetch together and read many times
 
 **You will be able to** fetch a slice into shared memory with all threads of a block, place the two
 barriers that this needs, and find a request that keeps shared memory busy for too long. It takes
 three quarters of an hour.
 
-In s04 every thread fetches its own numbers from the GPU's main memory, and each number is fetched by many
+In m02 every thread fetches its own numbers from the GPU's main memory, and each number is fetched by many
 threads. Here the threads of a block work together: they fetch a slice once, store it in **shared memory**,
 wait for each other, and then all read it from there. You should know what a thread, a block and a
 request are ([00_start_here](00_start_here.ipynb)), and a tile ([00b](00b_small_kernels.ipynb)).
@@ -22,7 +22,7 @@ from convlab.lessons import tile_over_input, time_mine, traced
 """
 ## The idea
 
-Since s04 a convolution is a **matrix product**. Row `m` of the first matrix is filter `m`, all its numbers
+Since m02 a convolution is a **matrix product**. Row `m` of the first matrix is filter `m`, all its numbers
 in a row. Column `n` of the second one is the window that output pixel `n` sees. Each output is a row
 times a column:
 
@@ -46,7 +46,7 @@ problem = ConvProblem(
     batch=1, in_channels=4, height=6, width=16, out_channels=16, kernel_size=3, padding=1
 )
 tile = Tile(M_B=8, N_B=32, K_B=8)
-ours = trace_stage("s05", problem, tile).main
+ours = trace_stage("m03", problem, tile).main
 block_of_product(ours, problem, tile.K_B)
 
 # %% [markdown]
@@ -62,7 +62,7 @@ tile_over_input(ours, tile.K_B)
 # %% [markdown]
 """
 In the first picture look at one row of the filter's blue slice: the 32 threads of a row of the tile
-need it. In s04 each of these threads fetches the row. In s05 the block fetches the row **once**,
+need it. In m02 each of these threads fetches the row. In m03 the block fetches the row **once**,
 into shared memory: a small memory next to the arithmetic units, as fast as a cache. All threads of
 a block see shared memory, and the kernel itself fills it.
 
@@ -124,7 +124,7 @@ reach them.
 
 # %% exercise="slices"
 stage_kernel(
-    "s05",
+    "m03",
     blank(
         "fetch the filter's slice into S_F, with 0 past the last row and the last term",
         first="for e in range(t, M_B * K_B, THREADS):",
@@ -139,7 +139,7 @@ stage_kernel(
 
 # %% check="slices"
 few_threads = Tile(M_B=8, N_B=4, K_B=8)  # the check tries this tile, too
-check(make_kernel, "s05", also=few_threads, at_most=1.6)
+check(make_kernel, "m03", also=few_threads, at_most=1.6)
 
 # %% [markdown]
 """
@@ -148,14 +148,14 @@ have; without a GPU, `gpu_only` leaves this information out. It changes no resul
 
 ## What the memory sees
 
-The chart compares s04 and s05 on the same problem. Because its threads fetch together, s05 makes
+The chart compares m02 and m03 on the same problem. Because its threads fetch together, m03 makes
 only a tenth of the requests to global memory:
 """
 
 # %%
-before = trace_stage("s04", problem).main
+before = trace_stage("m02", problem).main
 side_by_side(
-    {"s04": before, "s05": ours},
+    {"m02": before, "m03": ours},
     "requests to global memory",
     "requests to shared memory",
     "bytes an operation",
@@ -163,7 +163,7 @@ side_by_side(
 
 # %% [markdown]
 """
-In exchange s05 makes requests to shared memory, two for each multiplication. Shared memory has no
+In exchange m03 makes requests to shared memory, two for each multiplication. Shared memory has no
 sectors. It has 32 **banks**, each of which gives one number at a time. Shared memory serves lanes
 at once if they want numbers from different banks, or the same number. If lanes want different
 numbers from one bank, this is a **bank conflict**: these lanes take turns. In the line that
@@ -183,12 +183,12 @@ one_request(ours, "S_I")
 
 # %% [markdown]
 """
-Here you can step through a block of s05, line by line, and see where each barrier stands:
+Here you can step through a block of m03, line by line, and see where each barrier stands:
 """
 
 # %%
 few = ConvProblem(batch=1, in_channels=2, height=4, width=8, out_channels=8, kernel_size=2)
-step_through(trace_stage("s05", few))
+step_through(trace_stage("m03", few))
 
 # %% [markdown]
 """
@@ -203,7 +203,7 @@ is more than one solution.
 
 # %% hunt="banks"
 stage_kernel(
-    "s05",
+    "m03",
     planted=(
         ("(M_B, K_B), (K_B, N_B)", "(M_B, K_B), (N_B, K_B)"),
         ("S_I[e, tx] = pixel", "S_I[tx, e] = pixel"),
@@ -213,10 +213,10 @@ stage_kernel(
 )
 
 # %%
-one_request(traced(make_slow, "s05", problem, tile), "S_I")
+one_request(traced(make_slow, "m03", problem, tile), "S_I")
 
 # %% check="banks"
-check(make_slow, "s05")
+check(make_slow, "m03")
 
 # %% [markdown]
 """
@@ -236,24 +236,24 @@ different banks.
 """
 
 # %%
-measured("s01", "s04", "s05", "s06")
+measured("m01", "m02", "m03", "m04")
 
 # %%
-time_mine(make_kernel, "s05")  # with a GPU, beside the stage's and a library's
+time_mine(make_kernel, "m03")  # with a GPU, beside the stage's and a library's
 
 # %% [markdown]
 """
-s05 is far faster than s04, but not faster than the simple s01. It is worth understanding why:
+m03 is far faster than m02, but not faster than the simple m01. It is worth understanding why:
 
-- s04 loses its time to index arithmetic, not to memory: every thread computes for every term which
-  pixel it needs. In s05 the block does this arithmetic only once for each number *fetched*, and all
+- m02 loses its time to index arithmetic, not to memory: every thread computes for every term which
+  pixel it needs. In m03 the block does this arithmetic only once for each number *fetched*, and all
   its threads use the result.
-- s01 does not need this arithmetic, and its numbers come mostly from the caches, which do by luck
+- m01 does not need this arithmetic, and its numbers come mostly from the caches, which do by luck
   what shared memory does on purpose.
-- s05 waits at two barriers for each slice, and it reads shared memory twice for each
+- m03 waits at two barriers for each slice, and it reads shared memory twice for each
   multiplication, which is too often.
 
-All the next stages use the two arrays that you have just filled. In s06 each thread computes
+All the next stages use the two arrays that you have just filled. In m04 each thread computes
 several outputs, so one read of a number serves several sums, and this brings the gain.
 """
 
@@ -276,11 +276,11 @@ They fetch numbers for the others, and a barrier waits for every thread of the b
 returned never reaches the barrier. So only the last line checks whether the output exists.
 </details>
 
-<details><summary>How often does a block with the tile above fetch a number of the input, compared with s04?</summary>
+<details><summary>How often does a block with the tile above fetch a number of the input, compared with m02?</summary>
 
-In s04 each of the `M` rows of threads fetches it. In s05 one fetch serves the `M_B = 8` rows of the
+In m02 each of the `M` rows of threads fetches it. In m03 one fetch serves the `M_B = 8` rows of the
 tile, so there are an eighth of the fetches. For the filter one fetch serves `N_B = 32` columns.
-Tiles of 128 x 128, as in s09, need a 128th of the fetches.
+Tiles of 128 x 128, as in m08, need a 128th of the fetches.
 </details>
 """
 
@@ -288,12 +288,12 @@ Tiles of 128 x 128, as in s09, need a 128th of the fetches.
 """
 ## Where to read on
 
-- The whole file: [s05_shared_memory.py](../src/convlab/stages/s05_shared_memory.py), and what was
-  measured: [ladder](../docs/ladder.md#s05_shared_memory).
+- The whole file: [m03_shared_memory.py](../src/convlab/ladder/main/m03_shared_memory.py), and what was
+  measured: [ladder](../docs/ladder.md#m03_shared_memory).
 - The im2win paper (000), section 3.3, "Shared memory and register", and lines 3 to 7 of its
   Algorithm 3: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - All kinds of mistakes that the simulator finds, such as races and wrong barriers:
   [findings](../docs/findings.md).
-- Step through every request: `convlab trace s05 --html s05.html` writes a [page](../docs/trace.md).
-- Next on the ladder: [s06, block tiling](06_block_tiling.ipynb).
+- Step through every request: `convlab trace m03 --html m03.html` writes a [page](../docs/trace.md).
+- Next on the ladder: [m04, block tiling](06_block_tiling.ipynb).
 """

@@ -1,14 +1,14 @@
 # %% [markdown]
 """
-# s06: block tiling, several outputs a thread
+# m04: block tiling, several outputs a thread
 
 **You will be able to** give a thread several outputs, keep their sums in registers, and say how much less a
 larger tile fetches. It takes half an hour.
 
-In s05 every thread computes one output, and for each multiplication it reads two numbers from
+In m03 every thread computes one output, and for each multiplication it reads two numbers from
 shared memory. Here a thread computes several outputs, one below the other. One read of an input
 number serves all these outputs, and a block's tile has more outputs than the block has threads. You
-should have done [s05, shared memory](05_shared_memory.ipynb).
+should have done [m03, shared memory](05_shared_memory.ipynb).
 """
 
 # %% setup=true
@@ -20,8 +20,8 @@ from convlab.lessons import thread_in_tile, tile_of_threads, traced
 """
 ## The idea
 
-As in s05 the convolution is a matrix product: rows are the `M` output channels, columns the `N` output
-pixels, and a block computes a tile of `M_B` x `N_B` outputs. In s05 that is one output for each thread.
+As in m03 the convolution is a matrix product: rows are the `M` output channels, columns the `N` output
+pixels, and a block computes a tile of `M_B` x `N_B` outputs. In m03 that is one output for each thread.
 Here is such a tile with 128 threads:
 """
 
@@ -29,8 +29,8 @@ Here is such a tile with 128 threads:
 problem = ConvProblem(
     batch=1, in_channels=4, height=6, width=16, out_channels=16, kernel_size=3, padding=1
 )
-s05 = trace_stage("s05", problem, Tile(M_B=4, N_B=32, K_B=8)).main
-tile_of_threads(s05, problem, thread=34)
+m03 = trace_stage("m03", problem, Tile(M_B=4, N_B=32, K_B=8)).main
+tile_of_threads(m03, problem, thread=34)
 
 # %% [markdown]
 """
@@ -38,7 +38,7 @@ A larger tile would be better. A number that the block fetches from global memor
 all *rows* of the tile, and a number in `S_F` serves all its *columns*. So a larger tile fetches
 fewer numbers for each output. The number of floating-point operations for each byte of memory
 traffic is the **arithmetic intensity**, and a larger tile raises it. But a block has at most 1,024
-threads, and so in s05 a tile has at most 1,024 outputs.
+threads, and so in m03 a tile has at most 1,024 outputs.
 
 The remedy is that every thread computes `M_T` outputs. With `M_T = 4` the same 128 threads have a
 tile of four times the size. Thread 34 keeps its column and gets four of the rows:
@@ -46,7 +46,7 @@ tile of four times the size. Thread 34 keeps its column and gets four of the row
 
 # %%
 tile = Tile(M_B=16, N_B=32, K_B=8, M_T=4)
-ours = trace_stage("s06", problem, tile).main
+ours = trace_stage("m04", problem, tile).main
 tile_of_threads(ours, problem, thread=34)
 
 # %% [markdown]
@@ -61,7 +61,7 @@ thread_in_tile(ours, problem, thread=34)
 
 # %% [markdown]
 """
-The thread makes five reads for four multiplications, where s05 makes eight. Between its uses the
+The thread makes five reads for four multiplications, where m03 makes eight. Between its uses the
 number stays in a **register**. Registers are the fastest memory: each thread has registers of its
 own, and arithmetic instructions work on them. A plain variable such as `value` is in a register.
 Several sums need an array of registers, `R_O`:
@@ -79,7 +79,7 @@ compiler unrolls this loop `M_T` times and gives every element a register of its
 """
 ## Your turn
 
-The code that loads the slices (as in s05, with barriers) and the loop that clears the sums are
+The code that loads the slices (as in m03, with barriers) and the loop that clears the sums are
 given. In the block the thread is in row `ty`, column `tx`; there are `ROWS = M_B // M_T` rows of
 threads. Output `i` of this thread is in row `ty + i * ROWS` of the tile, column `tx`. Two places
 are left for you:
@@ -102,7 +102,7 @@ Check each channel separately: the first may exist and the last may not.
 
 # %% exercise="outputs"
 stage_kernel(
-    "s06",
+    "m04",
     blank(
         "for each term read the window's number once and use it for all M_T sums",
         first="for k in range(K_B):  # compute",
@@ -117,19 +117,19 @@ stage_kernel(
 
 # %% check="outputs"
 wide = Tile(M_B=8, N_B=16, K_B=2, M_T=4)  # the check tries this tile, too
-check(make_kernel, "s06", also=wide)
+check(make_kernel, "m04", also=wide)
 
 # %% [markdown]
 """
 ## What the memory sees
 
-The picture shows the order in which a warp reads from shared memory. In s05 reads of the filter and
-reads of the windows alternate, and each product needs two reads. In s06 one read of the windows
+The picture shows the order in which a warp reads from shared memory. In m03 reads of the filter and
+reads of the windows alternate, and each product needs two reads. In m04 one read of the windows
 serves `M_T` reads of the filter:
 """
 
 # %%
-reads_in_turn({"s05": s05, "s06": ours})
+reads_in_turn({"m03": m03, "m04": ours})
 
 # %% [markdown]
 """
@@ -138,7 +138,7 @@ The next chart shows the counts for the two tiles above, both of 128 threads:
 
 # %%
 side_by_side(
-    {"s05": s05, "s06": ours},
+    {"m03": m03, "m04": ours},
     "requests to global memory",
     "requests to shared memory",
     "bytes an operation",
@@ -146,7 +146,7 @@ side_by_side(
 
 # %% [markdown]
 """
-s06 makes fewer requests of both kinds. The larger tile saves requests to *global* memory: there are
+m04 makes fewer requests of both kinds. The larger tile saves requests to *global* memory: there are
 fewer tiles, and each fetches its pixels once for all its rows. Reading each window's number only
 once saves requests to *shared* memory.
 
@@ -160,7 +160,7 @@ both cells and compare the order of its reads with the picture above. Then fix i
 
 # %% hunt="reuse"
 stage_kernel(
-    "s06",
+    "m04",
     planted=(
         (
             """for k in range(K_B):  # compute
@@ -177,11 +177,11 @@ stage_kernel(
 )
 
 # %%
-slow = traced(make_slow, "s06", problem, tile)
-reads_in_turn({"s06": ours, "this kernel": slow})
+slow = traced(make_slow, "m04", problem, tile)
+reads_in_turn({"m04": ours, "this kernel": slow})
 
 # %% check="reuse"
-check(make_slow, "s06")
+check(make_slow, "m04")
 
 # %% [markdown]
 """
@@ -205,18 +205,18 @@ remove the second read. But it may also not notice this, so write what you mean.
 """
 
 # %%
-measured("s01", "s04", "s05", "s06", "s07")
+measured("m01", "m02", "m03", "m04", "m05")
 
 # %% [markdown]
 """
-s06 takes far less time than s05. It also takes less time than the simple s01, which s04 and s05 do
+m04 takes far less time than m03. It also takes less time than the simple m01, which m02 and m03 do
 not. Only one thing has changed: how often the kernel uses each number that it has read:
 
-- The tile measured for s06 is larger than s05's, and so global memory gets fewer requests.
-- For `M_T` products a thread reads `M_T + 1` times from shared memory, where s05 reads `2 * M_T` times.
+- The tile measured for m04 is larger than m03's, and so global memory gets fewer requests.
+- For `M_T` products a thread reads `M_T + 1` times from shared memory, where m03 reads `2 * M_T` times.
 
-s06 still makes more than one read for each product, because every product needs *its own* number of
-the filter. In s07 a thread also computes several columns, so it uses each number of the filter
+m04 still makes more than one read for each product, because every product needs *its own* number of
+the filter. In m05 a thread also computes several columns, so it uses each number of the filter
 several times as well.
 """
 
@@ -230,7 +230,7 @@ Think first, then unfold.
 
 Here both are right, and both make the same number of requests: all threads of a warp are in one row
 of the block, so in both cases they want the same number of `S_F`. (Try `ty * M_T + i` in both
-places.) From s07 on a warp spans several rows and columns, and then the choice matters.
+places.) From m05 on a warp spans several rows and columns, and then the choice matters.
 </details>
 
 <details><summary>A thread with 4,096 outputs would need hardly any reads of the windows. Why does no stage do this?</summary>
@@ -260,10 +260,10 @@ one line further up changed, this would be a race.
 
 ## Where to read on
 
-- The whole file: [s06_block_tiling.py](../src/convlab/stages/s06_block_tiling.py), and what was
-  measured: [ladder](../docs/ladder.md#s06_block_tiling).
+- The whole file: [m04_block_tiling.py](../src/convlab/ladder/main/m04_block_tiling.py), and what was
+  measured: [ladder](../docs/ladder.md#m04_block_tiling).
 - The im2win paper (000), section 3.3, "Tiling": `M_B`, `N_B`, `K_B` at the block level, `M_T` and `N_T`
   at the thread level: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Step through every request: `convlab trace s06 --html s06.html` writes a [page](../docs/trace.md).
-- Next on the ladder: [s07, the micro-kernel](07_microkernel.ipynb).
+- Step through every request: `convlab trace m04 --html m04.html` writes a [page](../docs/trace.md).
+- Next on the ladder: [m05, the micro-kernel](07_microkernel.ipynb).
 """

@@ -1,15 +1,15 @@
 # %% [markdown]
 """
-# s07: the micro-kernel, all with all
+# m05: the micro-kernel, all with all
 
 **You will be able to** compute a matrix of outputs in one thread's registers by an outer product,
 and choose which outputs a thread computes. It takes half an hour.
 
-In s06 a thread computes several outputs of one column. Here it computes a small matrix of outputs,
+In m04 a thread computes several outputs of one column. Here it computes a small matrix of outputs,
 several rows *and* several columns. It reads a few numbers of the filter and a few of the input into
 registers and multiplies each number of the filter by each number of the input. The more numbers of
 both it reads, the fewer reads each product needs. You should have done
-[s06, block tiling](06_block_tiling.ipynb).
+[m04, block tiling](06_block_tiling.ipynb).
 """
 
 # %% setup=true
@@ -21,7 +21,7 @@ from convlab.lessons import side_by_side, thread_in_tile, tile_of_threads, trace
 """
 ## The idea
 
-In s06 one read of a window's number serves the `M_T` outputs of a thread. But one read of a
+In m04 one read of a window's number serves the `M_T` outputs of a thread. But one read of a
 filter's number still serves only one output, because the thread's outputs lie in one column, and
 every row of the filter crosses this column once.
 """
@@ -30,8 +30,8 @@ every row of the filter crosses this column once.
 problem = ConvProblem(
     batch=1, in_channels=4, height=6, width=16, out_channels=16, kernel_size=3, padding=1
 )
-s06 = trace_stage("s06", problem, Tile(M_B=16, N_B=32, K_B=8, M_T=4)).main
-thread_in_tile(s06, problem, thread=9)
+m04 = trace_stage("m04", problem, Tile(M_B=16, N_B=32, K_B=8, M_T=4)).main
+thread_in_tile(m04, problem, thread=9)
 
 # %% [markdown]
 """
@@ -43,7 +43,7 @@ an **outer product**:
 
 # %%
 tile = Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)
-ours = trace_stage("s07", problem, tile).main
+ours = trace_stage("m05", problem, tile).main
 thread_in_tile(ours, problem, thread=9)
 
 # %% [markdown]
@@ -53,7 +53,7 @@ Reads grow with the *edges* of the little matrix, `M_T + N_T`. Products grow wit
 reads into registers and then only arithmetic, is called the **micro-kernel**.
 
 Which rows and columns does a thread get? The block has `ROWS = M_B // M_T` rows of threads and
-`COLUMNS = N_B // N_T` columns of them. A thread's rows lie `ROWS` apart, as in s06, and its columns
+`COLUMNS = N_B // N_T` columns of them. A thread's rows lie `ROWS` apart, as in m04, and its columns
 lie `COLUMNS` apart:
 """
 
@@ -90,7 +90,7 @@ lines write.
 </details>
 <details><summary>Tip: why not read inside the innermost loop?</summary>
 
-The answer would be right, with two reads from shared memory for each product, as in s05. The two
+The answer would be right, with two reads from shared memory for each product, as in m03. The two
 short loops before the products make the difference: they read each number once, and the products
 use it `N_T` or `M_T` times.
 </details>
@@ -98,7 +98,7 @@ use it `N_T` or `M_T` times.
 
 # %% exercise="outer"
 stage_kernel(
-    "s07",
+    "m05",
     blank(
         "for each term fill R_F and R_I, then multiply all with all and add to R_O",
         first="for k in range(K_B):  # compute",
@@ -108,7 +108,7 @@ stage_kernel(
 
 # %% check="outer"
 high = Tile(M_B=32, N_B=8, K_B=2, M_T=8, N_T=2)  # the check tries this tile, too
-check(make_kernel, "s07", also=high)
+check(make_kernel, "m05", also=high)
 
 # %% [markdown]
 """
@@ -120,11 +120,11 @@ reads:
 """
 
 # %%
-reads_in_turn({"s06": s06, "s07": ours})
+reads_in_turn({"m04": m04, "m05": ours})
 
 # %%
 side_by_side(
-    {"s06": s06, "s07": ours},
+    {"m04": m04, "m05": ours},
     "requests to global memory",
     "requests to shared memory",
     "wavefronts of shared memory",
@@ -165,7 +165,7 @@ Then fix the kernel.
 
 # %% hunt="columns"
 stage_kernel(
-    "s07",
+    "m05",
     planted=(
         ("R_I[j] = S_I[k, tx + j * COLUMNS]", "R_I[j] = S_I[k, tx * N_T + j]"),
         ("n = n0 + tx + j * COLUMNS", "n = n0 + tx * N_T + j"),
@@ -174,7 +174,7 @@ stage_kernel(
 )
 
 # %%
-slow = traced(make_slow, "s07", problem, tile)
+slow = traced(make_slow, "m05", problem, tile)
 tile_of_threads(slow, problem, thread=9)
 
 # %%
@@ -182,10 +182,10 @@ one_request(slow, "output", operation="store")
 
 # %%
 model = Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4)  # more columns of threads, as in the check
-one_request(traced(make_slow, "s07", problem, model), "S_I")
+one_request(traced(make_slow, "m05", problem, model), "S_I")
 
 # %% check="columns"
-check(make_slow, "s07")
+check(make_slow, "m05")
 
 # %% [markdown]
 """
@@ -205,11 +205,11 @@ should want neighbours.
 """
 
 # %%
-measured("s01", "s05", "s06", "s07", "s08")
+measured("m01", "m03", "m04", "m05", "m06")
 
 # %% [markdown]
 """
-s07 takes clearly less time than s06, and less than half of s01's. The im2win paper found the same: when
+m05 takes clearly less time than m04, and less than half of m01's. The im2win paper found the same: when
 it removed its techniques one at a time, removing the micro-kernel cost most.
 
 - A multiplication no longer waits for two reads: it works on registers, and most of its operands
@@ -221,7 +221,7 @@ it removed its techniques one at a time, removing the micro-kernel cost most.
   a time is its **occupancy**. 8 x 8 sums, 8 and 8 operands and some addresses do fit; 16 x 16 sums
   alone would need too many.
 
-One weakness is left: each read from shared memory brings only one number. In s08 each read brings
+One weakness is left: each read from shared memory brings only one number. In m06 each read brings
 four.
 """
 
@@ -259,10 +259,10 @@ belongs to one thread alone.
 
 ## Where to read on
 
-- The whole file: [s07_microkernel.py](../src/convlab/stages/s07_microkernel.py), and what was
-  measured: [ladder](../docs/ladder.md#s07_microkernel).
+- The whole file: [m05_microkernel.py](../src/convlab/ladder/main/m05_microkernel.py), and what was
+  measured: [ladder](../docs/ladder.md#m05_microkernel).
 - The im2win paper (000), section 3.3, "Micro-kernel", and section 4.4, where techniques are removed
   one at a time: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - How the tests keep registers in registers: [the compile gate](../docs/compile-gate.md).
-- Next on the ladder: [s08, vectorised access](08_vectorized.ipynb).
+- Next on the ladder: [m06, vectorised access](08_vectorized.ipynb).
 """

@@ -1,14 +1,14 @@
 # %% [markdown]
 """
-# s08: vectorised access, four numbers at a time
+# m06: vectorised access, four numbers at a time
 
 **You will be able to** use 128-bit loads and stores, and arrange numbers so that these are allowed. It takes
 three quarters of an hour.
 
-A thread of s07 reads shared memory with **scalar** loads: each instruction brings one number. GPUs also have
+A thread of m05 reads shared memory with **scalar** loads: each instruction brings one number. GPUs also have
 instructions that move four neighbours at once: 16 bytes, 128 bits, a **float4**. The four numbers must be
 neighbours, and the first one must lie at a multiple of 16 bytes. You should have done
-[s07, the micro-kernel](07_microkernel.ipynb).
+[m05, the micro-kernel](07_microkernel.ipynb).
 """
 
 # %% setup=true
@@ -20,7 +20,7 @@ from convlab.lessons import side_by_side, thread_in_tile, traced
 """
 ## The idea
 
-For each term a thread of s07 makes `M_T + N_T` scalar loads, one instruction each. The thread's rows and
+For each term a thread of m05 makes `M_T + N_T` scalar loads, one instruction each. The thread's rows and
 columns lie apart, so a wider load would bring numbers that the thread does not need:
 """
 
@@ -29,16 +29,16 @@ problem = ConvProblem(
     batch=1, in_channels=4, height=6, width=16, out_channels=16, kernel_size=3, padding=1
 )
 tile = Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)
-s07 = trace_stage("s07", problem, tile).main
-thread_in_tile(s07, problem, thread=9)
+m05 = trace_stage("m05", problem, tile).main
+thread_in_tile(m05, problem, thread=9)
 
 # %% [markdown]
 """
-In s08 the columns of a thread are **float4s**, and so are its rows. One 128-bit load brings a whole float4:
+In m06 the columns of a thread are **float4s**, and so are its rows. One 128-bit load brings a whole float4:
 """
 
 # %%
-ours = trace_stage("s08", problem, tile).main
+ours = trace_stage("m06", problem, tile).main
 thread_in_tile(ours, problem, thread=9)
 
 # %% [markdown]
@@ -69,8 +69,8 @@ kernel, and the simulator says `misaligned`.
 """
 ### The filter is transposed
 
-`load4` can bring four *rows* of the filter's slice only if these are neighbours in memory. In s07's
-`S_F[row, k]` neighbours are terms. So s08 transposes the slice: `S_F[k, row]`. To fill the slice with float4s
+`load4` can bring four *rows* of the filter's slice only if these are neighbours in memory. In m05's
+`S_F[row, k]` neighbours are terms. So m06 transposes the slice: `S_F[k, row]`. To fill the slice with float4s
 too, the filter in global memory must be transposed as well. A layout transform of the filter does that: a
 kernel that runs first copies the filter into `packed`, transposed and padded with zeros up to whole tiles. This
 kernel is given, and it is cheap because a filter is small. The padding also removes the bounds checks from the
@@ -78,7 +78,7 @@ filter's loads.
 
 | array | number of channel `row`, term `k` | size |
 | --- | --- | --- |
-| `weight` (s07) | `weight[row * K + k]` | `M` x `K` |
+| `weight` (m05) | `weight[row * K + k]` | `M` x `K` |
 | `packed` | `packed[k * M_P + row]` | `K` x `M`, each rounded up to whole tiles |
 | `S_F` | `S_F[k, row]` | `K_B` x `M_B` |
 """
@@ -87,7 +87,7 @@ filter's loads.
 """
 ## Your turn
 
-Below is the kernel of s08. The outer product is the one of s07. At the end the kernel stores the sums as
+Below is the kernel of m06. The outer product is the one of m05. At the end the kernel stores the sums as
 float4s. Two places are left for you:
 
 - **Load the filter's slice,** one float4 at a time. It has `K_B` rows of `M_4 = M_B // FLOAT4` float4s, which
@@ -119,7 +119,7 @@ dimension here: the number in row `a`, column `b` is at `a * M_P + b`.
 
 # %% exercise="float4"
 stage_kernel(
-    "s08",
+    "m06",
     blank(
         "load the filter's slice from packed into S_F, one float4 at a time",
         first="for e in range(t, K_B * M_4, THREADS):  # load",
@@ -134,7 +134,7 @@ stage_kernel(
 
 # %% check="float4"
 several = Tile(M_B=32, N_B=16, K_B=2, M_T=8, N_T=4)  # the check tries it, too: two float4s of rows
-check(make_kernel, "s08", also=several)
+check(make_kernel, "m06", also=several)
 
 # %% [markdown]
 """
@@ -144,11 +144,11 @@ For each product a thread makes a quarter of the loads:
 """
 
 # %%
-reads_in_turn({"s07": s07, "s08": ours})
+reads_in_turn({"m05": m05, "m06": ours})
 
 # %%
 side_by_side(
-    {"s07": s07, "s08": ours},
+    {"m05": m05, "m06": ours},
     "requests to shared memory",
     "wavefronts of shared memory",
     "requests to global memory",
@@ -187,7 +187,7 @@ one_request(ours, "S_F", operation="store")
 # %% [markdown]
 """
 The loads of the input stay scalar. Neighbouring pixels are neighbours in memory, but a window's row, with its
-padding, seldom begins at a multiple of four. The im2win tensor of s11 changes that.
+padding, seldom begins at a multiple of four. The im2win tensor of m11 changes that.
 
 ## Find the bug
 
@@ -200,7 +200,7 @@ with the last one above, and correct the line.
 
 # %% hunt="order"
 stage_kernel(
-    "s08",
+    "m06",
     planted=(
         (
             "k, row = e // M_4, e % M_4 * FLOAT4",
@@ -212,11 +212,11 @@ stage_kernel(
 
 # %%
 model = Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4)  # more rows and terms, as in the check
-slow = traced(make_slow, "s08", problem, model)
+slow = traced(make_slow, "m06", problem, model)
 one_request(slow, "S_F", operation="store")
 
 # %% check="order"
-check(make_slow, "s08", also=several)
+check(make_slow, "m06", also=several)
 
 # %% [markdown]
 """
@@ -236,20 +236,20 @@ Neighbours: first the float4s of one row, then those of the next. A row has `M_4
 """
 
 # %%
-measured("s01", "s06", "s07", "s08", "s09")
+measured("m01", "m04", "m05", "m06", "m08")
 
 # %% [markdown]
 """
-s08 takes less time than s07, with the same arithmetic in the same order:
+m06 takes less time than m05, with the same arithmetic in the same order:
 
-- For each term a thread makes `(M_T + N_T) / 4` loads where s07 makes `M_T + N_T`. The SM issues
+- For each term a thread makes `(M_T + N_T) / 4` loads where m05 makes `M_T + N_T`. The SM issues
   multiplications in their place.
 - The kernel loads the filter as float4s and without bounds checks. The layout transform that this needs is a
   kernel of its own, before this one. Its time is counted, and it is short because a filter is small.
 
 The kernel still loses time by waiting. While a block loads a slice it does not compute, and while
-it computes it does not load. The next two stages change that: s08b loads the next slice into
-registers while the block multiplies this one, and s09 gives each slice a buffer of its own.
+it computes it does not load. The next two stages change that: m07 loads the next slice into
+registers while the block multiplies this one, and m08 gives each slice a buffer of its own.
 """
 
 # %% [markdown]
@@ -264,9 +264,9 @@ With rows of `M_B + 1` numbers the second row begins at number `M_B + 1`, which 
 float4s are misaligned, and a GPU stops the kernel. A padding of *four* numbers is allowed.
 </details>
 
-<details><summary>Shared memory delivers as many numbers as before. Why is s08 faster, then?</summary>
+<details><summary>Shared memory delivers as many numbers as before. Why is m06 faster, then?</summary>
 
-Mostly because it issues fewer instructions: at 8 x 8, s07 issues 16 loads for 64 products, and s08
+Mostly because it issues fewer instructions: at 8 x 8, m05 issues 16 loads for 64 products, and m06
 issues 4. Besides, many lanes of a warp need the same numbers, and a wavefront delivers these once
 for all of them.
 </details>
@@ -282,12 +282,12 @@ columns may begin in one image and end in the next, and the pixel of the next im
 """
 ## Where to read on
 
-- The whole file: [s08_vectorized.py](../src/convlab/stages/s08_vectorized.py), and what was
-  measured: [ladder](../docs/ladder.md#s08_vectorized).
+- The whole file: [m06_vectorized.py](../src/convlab/ladder/main/m06_vectorized.py), and what was
+  measured: [ladder](../docs/ladder.md#m06_vectorized).
 - The im2win paper (000), section 3.3, "Vectorized load/store":
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316). The paper vectorises only the loads from shared memory.
 - How `load4` becomes one instruction: [intrinsics.py](../src/convlab/device/intrinsics.py).
-- The layout transform of the filter: [filter_layout.py](../src/convlab/kernels/filter_layout.py).
-- Next on the ladder: [s08b_prefetch.py](../src/convlab/stages/s08b_prefetch.py), then
-  [s09, the double buffer](09_double_buffer.ipynb).
+- The layout transform of the filter: [filter_layout.py](../src/convlab/ladder/layouts/filter_layout.py).
+- Next on the ladder: [m07_prefetch.py](../src/convlab/ladder/main/m07_prefetch.py), then
+  [m08, the double buffer](09_double_buffer.ipynb).
 """

@@ -1,11 +1,11 @@
 # %% [markdown]
 """
-# s09: double buffering, fetch the next slice while this one is multiplied
+# m08: double buffering, fetch the next slice while this one is multiplied
 
 **You will be able to** fetch a slice while the one before is multiplied, and see on a timeline whether loads
 and arithmetic overlap. It takes three quarters of an hour.
 
-Since s05 a block fetches a slice, waits, multiplies it, waits, and fetches the next. While it fetches it
+Since m03 a block fetches a slice, waits, multiplies it, waits, and fetches the next. While it fetches it
 does not multiply, and while it multiplies it does not fetch. Here it does both at once. You should have
 met slices and barriers ([05_shared_memory](05_shared_memory.ipynb)).
 """
@@ -24,13 +24,13 @@ at the first line that **needs** the number. The load has a latency of several h
 multiplication takes four. So the speed depends on what a thread can do between the request and the
 use.
 
-s08 does nothing in between. It requests a number, and its next instruction, which stores the number
-to shared memory, already needs the number. The timeline shows thread 0 of s08 on a small problem of
+m06 does nothing in between. It requests a number, and its next instruction, which stores the number
+to shared memory, already needs the number. The timeline shows thread 0 of m06 on a small problem of
 four slices:
 """
 
 # %%
-timeline(s08=event_log("s08"))
+timeline(m06=event_log("m06"))
 
 # %% [markdown]
 """
@@ -39,15 +39,15 @@ holds 64 sums and their operands in registers, so few other warps fit on an SM.
 
 The remedy is **two of everything**: while the threads multiply slice 1 from one half of shared
 memory, slice 2 is in flight, and goes into the other half. Then the halves change roles. The second
-barrier of s08 is no longer necessary: no thread overwrites numbers that others still read, because
+barrier of m06 is no longer necessary: no thread overwrites numbers that others still read, because
 the next slice goes to the other half.
 """
 
 # %%
-timeline(s08=event_log("s08"), s09=event_log("s09"))
+timeline(m06=event_log("m06"), m08=event_log("m08"))
 
 # %%
-slices_in_buffers(s08=event_log("s08"), s09=event_log("s09"))
+slices_in_buffers(m06=event_log("m06"), m08=event_log("m08"))
 
 # %% [markdown]
 """
@@ -70,7 +70,7 @@ The loop has one **round** more than there are slices, so that all rounds have t
 | last | nothing more | the last slice | |
 
 The registers `fetched_F` and `fetched_I` hold what a thread has loaded from global memory. The lines that load
-and store are given. (s08b, the stage between s08 and s09, has them too, with one buffer and two barriers.) Two
+and store are given. (m07, the stage between m06 and m08, has them too, with one buffer and two barriers.) Two
 functions are given as well:
 
 | call | does |
@@ -116,7 +116,7 @@ compiler that the result is never negative.
 
 # %% exercise="rounds"
 stage_kernel(
-    "s09",
+    "m08",
     blank(
         "all steps but the last two: read a step ahead, multiply",
         first="for k in range(0, K_B - 2, 2):",
@@ -135,7 +135,7 @@ stage_kernel(
 )
 
 # %% check="rounds"
-check_prefetch(make_kernel, "s09")
+check_prefetch(make_kernel, "m08")
 
 # %% [markdown]
 """
@@ -145,7 +145,7 @@ right answer and the right counts, but it still waits.
 
 ## What the memory sees
 
-s09 makes exactly the same requests as s08. Only their order has changed, and each slice needs one
+m08 makes exactly the same requests as m06. Only their order has changed, and each slice needs one
 barrier less. A count cannot show the gain of this stage, but the timeline can.
 """
 
@@ -154,7 +154,7 @@ problem = ConvProblem(
     batch=1, in_channels=4, height=8, width=16, out_channels=16, kernel_size=3, padding=1
 )
 tile = Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)
-launches = {stage: trace_stage(stage, problem, tile).main for stage in ("s08", "s09")}
+launches = {stage: trace_stage(stage, problem, tile).main for stage in ("m06", "m08")}
 side_by_side(launches, "requests to global memory", "requests to shared memory")
 
 # %% [markdown]
@@ -167,13 +167,13 @@ in flight in registers.
 Pass the check above first, because this cell shows the answer to it.
 
 This kernel is right, has all the buffers and takes as much memory as yours, but gains nothing.
-Compare its timeline with the one of s09 above. What is in flight while the thread multiplies? Then
+Compare its timeline with the one of m08 above. What is in flight while the thread multiplies? Then
 fix the kernel.
 """
 
 # %% hunt="late"
 stage_kernel(
-    "s09",
+    "m08",
     planted=(
         (
             "            if slice_ > 0:\n"
@@ -203,10 +203,10 @@ stage_kernel(
 )
 
 # %%
-timeline(yours=event_log("s09", make_slow))
+timeline(yours=event_log("m08", make_slow))
 
 # %% check="late"
-check_prefetch(make_slow, "s09")
+check_prefetch(make_slow, "m08")
 
 # %% [markdown]
 """
@@ -221,14 +221,14 @@ between the two? Move the multiplications to this place.
 """
 
 # %%
-measured("s07", "s08", "s09", "s11")
+measured("m05", "m06", "m08", "m11")
 
 # %% [markdown]
 """
-s09 is clearly faster than s08 with the very same requests: s08 spends the difference waiting. But
-s09 is not twice as fast, for two reasons.
+m08 is clearly faster than m06 with the very same requests: m06 spends the difference waiting. But
+m08 is not twice as fast, for two reasons.
 
-- In s08 other warps already work during a part of the waiting time. Double buffering takes
+- In m06 other warps already work during a part of the waiting time. Double buffering takes
   registers and shared memory away from these warps. The paper reports that this technique helped
   least of all on its GPU, for the same reason.
 - The rest of the time is work, not waiting. The input still comes one number at a time, and for
@@ -242,7 +242,7 @@ s09 is not twice as fast, for two reasons.
 
 Think first, then unfold.
 
-<details><summary>s08 has two barriers a slice. Which one is gone, and why is the other one still needed?</summary>
+<details><summary>m06 has two barriers a slice. Which one is gone, and why is the other one still needed?</summary>
 
 The barrier after the multiplication is gone. It kept fast threads from storing the next slice over
 the slice that slow threads still read. Now the next slice goes to the other buffer. The other
@@ -268,9 +268,9 @@ multiply. Our kernel makes its requests at the beginning of the round.
 """
 ## Where to read on
 
-- The whole file: [s09_double_buffer.py](../src/convlab/stages/s09_double_buffer.py), and what was
-  measured: [ladder](../docs/ladder.md#s09_double_buffer).
+- The whole file: [m08_double_buffer.py](../src/convlab/ladder/main/m08_double_buffer.py), and what was
+  measured: [ladder](../docs/ladder.md#m08_double_buffer).
 - The im2win paper (000), section 3.3, "Double buffer and prefetching", and lines 8 to 19 of its
   Algorithm 3; section 4.4 for what it gained there: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Next on the ladder: [s10, im2win](10_im2win.ipynb).
+- Next on the ladder: [m09, im2win](10_im2win.ipynb).
 """

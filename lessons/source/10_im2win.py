@@ -1,11 +1,11 @@
 # %% [markdown]
 """
-# s10: im2win, another order for the input
+# m09: im2win, another order for the input
 
 **You will be able to** write the input in the order in which windows read it, and convolve from there. It
 takes three quarters of an hour.
 
-Up to s09 the kernels read the input as it lies in memory. Now a layout transform, a kernel that
+Up to m08 the kernels read the input as it lies in memory. Now a layout transform, a kernel that
 runs first, writes the input in another order: the order in which windows read it. That is the idea
 of the im2win paper. You should know what a kernel and a request are ([00](00_start_here.ipynb)) and
 the loops of [01_direct](01_direct.ipynb).
@@ -59,7 +59,7 @@ The memory that each way needs depends on the layer. The chart shows it for laye
 """
 
 # %%
-workspaces("s03_im2col", "s10", layers=("conv1", "conv3", "conv4", "conv5", "conv7", "conv9"))
+workspaces("i01_im2col", "m09", layers=("conv1", "conv3", "conv4", "conv5", "conv7", "conv9"))
 
 # %% [markdown]
 """
@@ -100,7 +100,7 @@ is too large, because `i` counts slowest. So a thread has work to do only if `i 
 
 # %% exercise="transform"
 stage_kernel(
-    "s10",
+    "m09",
     blank(
         "which number is mine, which pixel belongs there, 0 for padding",
         first="u = e % H_f",
@@ -111,13 +111,13 @@ stage_kernel(
 )
 
 # %% check="transform"
-check(part_of("s10", make_transform=make_transform), "s10")
+check(part_of("m09", make_transform=make_transform), "m09")
 
 # %% [markdown]
 """
 ## Your turn: the kernel on it
 
-The kernel is almost that of s04. A thread computes one output: it goes through the `K` terms of its
+The kernel is almost that of m02. A thread computes one output: it goes through the `K` terms of its
 window and computes for each term which pixel and which weight meet. The only difference is that the
 window is contiguous in `windows`. The terms come in the window's order: first down a column, then
 on to the next column, then to the next channel.
@@ -139,7 +139,7 @@ In the row `windows[i_n, i_c, o_h]` column `c` of pixels begins at `c * H_f`, an
 
 # %% exercise="terms"
 stage_kernel(
-    "s10",
+    "m09",
     blank(
         "channel, column and row of term k in window order, and the pixel there",
         first="i_c = k // (H_f * W_f)  # lines 6-9",
@@ -148,7 +148,7 @@ stage_kernel(
 )
 
 # %% check="terms"
-check(make_kernel, "s10", in_order="windows")  # counts reads that are not the neighbour's
+check(make_kernel, "m09", in_order="windows")  # counts reads that are not the neighbour's
 
 # %% [markdown]
 """
@@ -156,7 +156,7 @@ check(make_kernel, "s10", in_order="windows")  # counts reads that are not the n
 
 For a single thread the order is now ideal: its next number is mostly the neighbour of its last
 number. But a GPU does not read thread by thread. A *warp* makes a request, and the request is cheap
-only if the 32 lanes want neighbours *at the same time*. This is one request of s04, on the input as
+only if the 32 lanes want neighbours *at the same time*. This is one request of m02, on the input as
 it lies in memory:
 """
 
@@ -164,13 +164,13 @@ it lies in memory:
 problem = ConvProblem(
     batch=1, in_channels=2, height=16, width=16, out_channels=8, kernel_size=3, padding=1
 )
-before = trace_stage("s04", problem).main
-ours = trace_stage("s10", problem).main
+before = trace_stage("m02", problem).main
+ours = trace_stage("m09", problem).main
 one_request(before, "input", number=7)
 
 # %% [markdown]
 """
-This is one request of s10. Neighbouring lanes have neighbouring windows, and these begin
+This is one request of m09. Neighbouring lanes have neighbouring windows, and these begin
 `s_w * H_f` numbers apart:
 """
 
@@ -178,7 +178,7 @@ This is one request of s10. Neighbouring lanes have neighbouring windows, and th
 one_request(ours, "windows", number=4)
 
 # %%
-side_by_side({"s04": before, "s10": ours}, "requests to global memory", "sectors of global memory")
+side_by_side({"m02": before, "m09": ours}, "requests to global memory", "sectors of global memory")
 
 # %% [markdown]
 """
@@ -196,7 +196,7 @@ which outputs do neighbouring threads compute? Fix the kernel.
 
 # %% hunt="rows"
 stage_kernel(
-    "s10",
+    "m09",
     planted=(
         ("o_h = n % (H_o * W_o) // W_o\n", "o_h = n % H_o\n"),
         ("o_w = n % W_o\n", "o_w = n % (H_o * W_o) // H_o\n"),
@@ -205,10 +205,10 @@ stage_kernel(
 )
 
 # %%
-one_request(traced(make_slow, "s10", problem), "windows", number=4)
+one_request(traced(make_slow, "m09", problem), "windows", number=4)
 
 # %% check="rows"
-check(make_slow, "s10", at_most=1.1)
+check(make_slow, "m09", at_most=1.1)
 
 # %% [markdown]
 """
@@ -223,25 +223,25 @@ begin in the tensor? Where would the window begin if thread 1 had the output to 
 """
 
 # %%
-measured_parts("s04", "s10", "s09")
+measured_parts("m02", "m09", "m08")
 
 # %% [markdown]
 """
-s10 is slower than s04, and many times slower than s09. The paper expects this, too: it calls this
+m09 is slower than m02, and many times slower than m08. The paper expects this, too: it calls this
 algorithm *basic*.
 
-- s10 still makes all the divisions of s04, for every single term.
+- m09 still makes all the divisions of m02, for every single term.
 - A warp's requests take more sectors, as you have seen.
 - The transform takes additional time, but it is the smallest part.
 
-So why is this order useful? Because it makes *float4 loads of the input possible*. s09 fetches the
+So why is this order useful? Because it makes *float4 loads of the input possible*. m08 fetches the
 input one number at a time, because in the image a window's pixels begin anywhere and end after
 three. In the tensor they are contiguous. A float4 load needs contiguous numbers, and the
 [next lesson](11_im2win_full.ipynb) uses such loads.
 """
 
 # %%
-measured("s01", "s04", "s10")
+measured("m01", "m02", "m09")
 
 # %% [markdown]
 """
@@ -272,11 +272,11 @@ yourself. [Lesson 15](15_read_the_paper.ipynb) has more of them.
 """
 ## Where to read on
 
-- The whole file: [s10_im2win.py](../src/convlab/stages/s10_im2win.py), and what was measured:
-  [ladder](../docs/ladder.md#s10_im2win).
+- The whole file: [m09_im2win.py](../src/convlab/ladder/main/m09_im2win.py), and what was measured:
+  [ladder](../docs/ladder.md#m09_im2win).
 - The im2win paper (000), section 3.1 with Figure 1 and Equation 2, section 3.2 with Algorithm 2:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Memory of im2col and im2win, on all layers:
   [comparisons](../docs/notes/measurements.md).
-- Next on the ladder: [s11, the whole of im2win](11_im2win_full.ipynb).
+- Next on the ladder: [m11, the whole of im2win](11_im2win_full.ipynb).
 """

@@ -1,11 +1,11 @@
 # %% [markdown]
 """
-# s11: the whole of im2win, four numbers at a time
+# m11: the whole of im2win, four numbers at a time
 
 **You will be able to** load windows as float4s from the im2win tensor, and pad shared memory against bank
 conflicts. It takes three quarters of an hour.
 
-s10 has the right order and a slow kernel; s09 has a fast kernel and the wrong order. This lesson
+m09 has the right order and a slow kernel; m08 has a fast kernel and the wrong order. This lesson
 combines the right order with the fast kernel: the result is the paper's Algorithm 3. You should
 have done [09](09_double_buffer.ipynb) and [10](10_im2win.ipynb).
 """
@@ -20,9 +20,9 @@ from convlab.lessons import one_request, side_by_side, traced
 ## The idea
 
 One instruction can move four numbers, 16 bytes, if they are neighbours and begin at a multiple of 16 bytes.
-Since s08 the kernels fetch the filter with such float4 loads. They cannot fetch the input in this way, because in an image a window's pixels begin anywhere.
+Since m06 the kernels fetch the filter with such float4 loads. They cannot fetch the input in this way, because in an image a window's pixels begin anywhere.
 
-In s10's tensor they begin anywhere, too. There a window has `H_f * W_f` contiguous numbers for each channel, for example nine, which is no multiple of four. One more change solves this: put the **channels innermost**. For each column of the input the numbers of *all* channels form a **column group** of `H_f * C_i` numbers. If this is no multiple of four, zeros fill up the group. Then
+In m09's tensor they begin anywhere, too. There a window has `H_f * W_f` contiguous numbers for each channel, for example nine, which is no multiple of four. One more change solves this: put the **channels innermost**. For each column of the input the numbers of *all* channels form a **column group** of `H_f * C_i` numbers. If this is no multiple of four, zeros fill up the group. Then
 
 - all numbers of a window are **contiguous**, `W_f` groups long;
 - every window begins at a multiple of four numbers, as groups do;
@@ -39,16 +39,16 @@ A window's numbers now lie column by column, in a column row by row, and in a ro
 channel. The terms of a sum may have any order, as long as the filter has the same order. So a small
 kernel packs the filter in this order, too, with zeros where the tensor has zeros.
 
-The rest of the kernel is s09's: tiles, registers, two buffers. Only the code that fetches and
-stores a slice changes. (s11 also tunes the kernel; the end of the lesson says how.)
+The rest of the kernel is m08's: tiles, registers, two buffers. Only the code that fetches and
+stores a slice changes. (m11 also tunes the kernel; the end of the lesson says how.)
 """
 
 # %% [markdown]
 """
 ## Your turn: float4 loads
 
-[s10b_im2win_vectorized](../src/convlab/stages/s10b_im2win_vectorized.py) is s09's kernel with this
-idea alone; the kernel below is s11's. A slice has `N_B` windows and `K_B` terms of each window,
+[m10_im2win_vectorized](../src/convlab/ladder/main/m10_im2win_vectorized.py) is m08's kernel with this
+idea alone; the kernel below is m11's. A slice has `N_B` windows and `K_B` terms of each window,
 that is `K_4 = K_B // FLOAT4` float4s of each window; `FLOAT4` is 4. Thread `t` of `THREADS` fetches
 up to `I_FLOAT4S` float4s. For each `f` it fetches float4 number `e = t + f * THREADS`, which is
 float4 number `e % K_4` of window `e // K_4` of the tile. A group has `G` numbers, so a window has
@@ -83,7 +83,7 @@ four places of `fetched_I[f, ...]`, as in the loop for the filter.
 
 # %% exercise="fetch"
 stage_kernel(
-    "s11",
+    "m11",
     blank(
         "float4 f of the windows' slice: load four numbers, or zeros past the end",
         first="k = slice_ * K_B + e % K_4 * FLOAT4",
@@ -92,7 +92,7 @@ stage_kernel(
 )
 
 # %% check="fetch"
-check(make_kernel, "s11")
+check(make_kernel, "m11")
 
 # %% [markdown]
 """
@@ -115,7 +115,7 @@ Write `for c in range(FLOAT4):` and in this loop one store: row `k0 + e % K_4 * 
 
 # %% exercise="put"
 stage_kernel(
-    "s11",
+    "m11",
     blank(
         "each of my float4s: its four numbers into four rows of S_I",
         first="for f in range(I_FLOAT4S):  # four terms",
@@ -126,7 +126,7 @@ stage_kernel(
 
 # %% check="put"
 uneven = Tile(M_B=24, N_B=16, K_B=8, M_T=4, N_T=4)  # the check tries it, too: 32 float4s for 24 threads
-check(make_storing, "s11", also=uneven)
+check(make_storing, "m11", also=uneven)
 
 # %% [markdown]
 """
@@ -141,18 +141,18 @@ problem = ConvProblem(
     batch=1, in_channels=4, height=8, width=16, out_channels=16, kernel_size=3, padding=1
 )
 tile = Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)
-launches = {stage: trace_stage(stage, problem, tile).main for stage in ("s09", "s11")}
-one_request(launches["s11"], "windows")
+launches = {stage: trace_stage(stage, problem, tile).main for stage in ("m08", "m11")}
+one_request(launches["m11"], "windows")
 
 # %%
 side_by_side(launches, "requests to global memory", "sectors of global memory")
 
 # %% [markdown]
 """
-s11 makes far fewer requests, because each lane loads four numbers at a time. (It needs somewhat
+m11 makes far fewer requests, because each lane loads four numbers at a time. (It needs somewhat
 more sectors: here two lanes read eight neighbouring numbers of each window, and these often begin
-in the middle of a sector.) The counts do not show the saved arithmetic: s09 divides, takes
-remainders and compares for every single number of the input; s11 makes at most two comparisons per
+in the middle of a sector.) The counts do not show the saved arithmetic: m08 divides, takes
+remainders and compares for every single number of the input; m11 makes at most two comparisons per
 float4.
 
 ## Find the bug
@@ -167,19 +167,19 @@ of a row at once, and these four must begin at a multiple of four numbers.)
 
 # %% hunt="skew"
 stage_kernel(
-    "s11",
+    "m11",
     planted=(("PITCH = N_B + PADDING", "PITCH = N_B + 0"),),
     called="make_unpadded",
 )
 
 # %%
-one_request(traced(make_unpadded, "s11", problem, tile), "S_I", "store")
+one_request(traced(make_unpadded, "m11", problem, tile), "S_I", "store")
 
 # %%
-one_request(launches["s11"], "S_I", "store")
+one_request(launches["m11"], "S_I", "store")
 
 # %% check="skew"
-check(make_unpadded, "s11", at_most=1.1)
+check(make_unpadded, "m11", at_most=1.1)
 
 # %% [markdown]
 """
@@ -200,11 +200,11 @@ conflict instead of a four-way conflict, and no other multiple of four is better
 """
 
 # %%
-measured_parts("s08", "s09", "s11")
+measured_parts("m06", "m08", "m11")
 
 # %% [markdown]
 """
-The main kernel is much faster than that of s09, because of the new order. But the transform takes
+The main kernel is much faster than that of m08, because of the new order. But the transform takes
 time in every run, because every input is new. (Packing the filter takes almost no time, and a
 network that is no longer trained packs its filter once for all images.)
 
@@ -214,28 +214,28 @@ of them are zeros that only fill up the groups.
 """
 
 # %%
-measured_parts("s09", "s11", layer="conv7")
+measured_parts("m08", "m11", layer="conv7")
 
 # %%
-measured("s01", "s09", "s11")
+measured("m01", "m08", "m11")
 
 # %% [markdown]
 """
 ## Tuned
 
-[s11_im2win_full](../src/convlab/stages/s11_im2win_full.py) makes the kernel faster and keeps its
+[m11_warp_tiling](../src/convlab/ladder/main/m11_warp_tiling.py) makes the kernel faster and keeps its
 idea, by four changes.
 
 - **A warp is 4 x 8 threads** instead of 2 x 16, so that more lanes share the numbers that they
   read (`make_warp_tile`).
-- **The steps of k are unrolled.** The compiler does not unroll s09's loop over k, so each step
+- **The steps of k are unrolled.** The compiler does not unroll m08's loop over k, so each step
   costs a counter and the computation of addresses. `unrolled(two_steps, ...)` makes a function that
   calls `two_steps` with each `k` as a constant.
 """
 
 # %% [markdown]
 """
-- **A tile for each problem.** [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py) chooses
+- **A tile for each problem.** [tile_heuristic.py](../src/convlab/ladder/tile_heuristic.py) chooses
   among eight shapes by a model of what the busiest SM has to do. With some shapes the threads do
   not share a slice evenly. `F_EVEN`, `I_EVEN` and `K_EVEN` are constants, so a bounds check costs
   nothing where it is always true.
@@ -246,12 +246,12 @@ idea, by four changes.
   sums ([measured](../docs/notes/fast.md)).
 
 Of 100 instructions in the loop over slices, 72 multiply without these changes and 88 with the first
-two. With all four changes s11 takes four fifths of the time, on average over twelve layers.
+two. With all four changes m11 takes four fifths of the time, on average over twelve layers.
 [fast.md](../docs/notes/fast.md) says what else was tried, and which predictions were wrong: for
 example, fetching ahead gains hardly anything where an SM has other blocks to run.
 
 Could a kernel have this order without the transform's pass over memory?
-[s12](12_fused_im2win.ipynb) has it.
+[m15](12_fused_im2win.ipynb) has it.
 """
 
 # %% [markdown]
@@ -267,7 +267,7 @@ quarter of the tensor, of the loads and of the multiplications is wasted. With 6
 no zeros at all.
 </details>
 
-<details><summary>Why may the terms of a sum come in another order than in s09? Are the results the same?</summary>
+<details><summary>Why may the terms of a sum come in another order than in m08? Are the results the same?</summary>
 
 The sum is the same, but every addition rounds its result to 32 bits, so the last digits may differ.
 The checks compare with an error bound that holds for every order.
@@ -284,11 +284,11 @@ memory needs windows that begin at multiples of four, and channels innermost giv
 """
 ## Where to read on
 
-- The whole files: [s11_im2win_full.py](../src/convlab/stages/s11_im2win_full.py) and its transform,
-  [im2win_layout.py](../src/convlab/kernels/im2win_layout.py); what was measured:
-  [ladder](../docs/ladder.md#s11_im2win_full).
+- The whole files: [m11_warp_tiling.py](../src/convlab/ladder/main/m11_warp_tiling.py) and its transform,
+  [im2win_layout.py](../src/convlab/ladder/layouts/im2win_layout.py); what was measured:
+  [ladder](../docs/ladder.md#m11_warp_tiling).
 - The im2win paper (000), Algorithm 3 and section 3.3, "Vectorized load/store"; section 4.4 leaves out one
   technique after the other: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316). Here too:
   `convlab.plan(problem, stage="ablation", vectorized=False)`.
-- Next on the ladder: [s12, im2win without its tensor](12_fused_im2win.ipynb).
+- Next on the ladder: [m15, im2win without its tensor](12_fused_im2win.ipynb).
 """

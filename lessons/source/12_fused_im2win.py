@@ -1,11 +1,11 @@
 # %% [markdown]
 """
-# s12: im2win without its tensor
+# m15: im2win without its tensor
 
 **You will be able to** write a multistage pipeline of asynchronous copies, and wait for the right one. It
 takes three quarters of an hour.
 
-s11 writes the im2win tensor to global memory, and then reads it again. s12 never writes it: each block
+m11 writes the im2win tensor to global memory, and then reads it again. m15 never writes it: each block
 makes the slice that it needs, in shared memory, from the input. This goes beyond the paper. You should have
 done [09](09_double_buffer.ipynb) and [11](11_im2win_full.ipynb).
 """
@@ -19,7 +19,7 @@ from convlab.lessons import one_request, part_of, pipeline_stages, timeline
 """
 ## The idea
 
-The chart shows the arrays that the launches of s11 and s12 read from and write to global memory, on
+The chart shows the arrays that the launches of m11 and m15 read from and write to global memory, on
 a small problem:
 """
 
@@ -28,15 +28,15 @@ problem = ConvProblem(
     batch=1, in_channels=8, height=8, width=16, out_channels=16, kernel_size=3, padding=1
 )
 tile = Tile(M_B=16, N_B=64, K_B=8, M_T=4, N_T=4)
-s12 = trace_stage("s12", problem, tile)
-global_traffic(s11=trace_stage("s11", problem, tile), s12=s12)
+m15 = trace_stage("m15", problem, tile)
+global_traffic(m11=trace_stage("m11", problem, tile), m15=m15)
 
 # %% [markdown]
 """
-s11 writes `windows` once and reads it again, and it is several times as large as the input. But a
-block needs only one slice of it at a time: `K_B` terms of `N_B` windows. So s12 fetches just these
+m11 writes `windows` once and reads it again, and it is several times as large as the input. But a
+block needs only one slice of it at a time: `K_B` terms of `N_B` windows. So m15 fetches just these
 terms from the input, wherever they lie, and stores them to shared memory in window order. (A
-window's terms may come in any order, as long as the filter has the same order. s12 takes 8 or 16
+window's terms may come in any order, as long as the filter has the same order. m15 takes 8 or 16
 channels of one filter position, then the channels of the next position. So a slice is one position,
 and the kernel computes its address once for all terms.)
 
@@ -45,11 +45,11 @@ image:
 """
 
 # %%
-one_request(s12.main, "input", number=16)
+one_request(m15.main, "input", number=16)
 
 # %% [markdown]
 """
-**Asynchronous copies.** In s09 and s11 a number in flight occupies a register. In s12 it occupies
+**Asynchronous copies.** In m08 and m11 a number in flight occupies a register. In m15 it occupies
 none: `copy_async` copies a number from global memory to shared memory without a register. The
 thread goes on at once, and keeps its registers for sums. If the position is in the padding, the
 copy writes a zero. You need three calls:
@@ -66,14 +66,14 @@ in the others. The index of a stage is `pipe`.
 """
 
 # %%
-pipeline_stages(event_log("s12"))
+pipeline_stages(event_log("m15"))
 
 # %% [markdown]
 """
 ## Your turn
 
-Below is the kernel of [s11d](../src/convlab/stages/s11d_window_copies.py), the first stage without the tensor;
-the stages from there to s12 refine it. It first fetches slices 0 and 1, and waits for slice 0. Then it multiplies
+Below is the kernel of [m13](../src/convlab/ladder/main/m13_window_copies.py), the first stage without the tensor;
+the stages from there to m15 refine it. It first fetches slices 0 and 1, and waits for slice 0. Then it multiplies
 one slice after the other, while later ones arrive. Three places are left for you:
 
 - **`fetch`** starts the copies of slice `slice_` into stage `pipe`.
@@ -110,7 +110,7 @@ After the barrier no thread reads the previous slice. So its stage is free, and 
 
 # %% exercise="pipeline"
 stage_kernel(
-    "s11d",
+    "m13",
     blank(
         "start both parts of the slice",
         first="fetch_filter(packed, slice_, pipe, t, S_F)",
@@ -129,28 +129,28 @@ stage_kernel(
 )
 
 # %% check="pipeline"
-check_prefetch(part_of("s11d", make_kernel=make_kernel), "s11d")
+check_prefetch(part_of("m13", make_kernel=make_kernel), "m13")
 
 # %% [markdown]
 """
 ## What the memory sees
 
-s12 makes even more multiplications between the request for a number and the use of this number:
+m15 makes even more multiplications between the request for a number and the use of this number:
 """
 
 # %%
-timeline(s09=event_log("s09"), s12=event_log("s12"))
+timeline(m08=event_log("m08"), m15=event_log("m15"))
 
 # %% [markdown]
 """
-Loads of the input are scalar again, as in s09: a window's pixels begin anywhere. In s09 the index
-arithmetic for every number makes scalar loads expensive. s12 avoids this arithmetic: a small table
+Loads of the input are scalar again, as in m08: a window's pixels begin anywhere. In m08 the index
+arithmetic for every number makes scalar loads expensive. m15 avoids this arithmetic: a small table
 holds the offset of each filter position.
 
-s12 and s11 share two more techniques ([lesson 11](11_im2win_full.ipynb)): the steps of a slice are
-unrolled, and a warp is 4 x 8 threads of the tile instead of s09's 2 x 16, so that more threads
+m15 and m11 share two more techniques ([lesson 11](11_im2win_full.ipynb)): the steps of a slice are
+unrolled, and a warp is 4 x 8 threads of the tile instead of m08's 2 x 16, so that more threads
 share the numbers that they read from shared memory
-([s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py)). s11 has no asynchronous copies:
+([m15_split_k.py](../src/convlab/ladder/main/m15_split_k.py)). m11 has no asynchronous copies:
 it prefetches into registers, so fewer blocks fit on an SM.
 
 ## Find the bug
@@ -164,16 +164,16 @@ ahead?
 
 # %% hunt="impatient"
 stage_kernel(
-    "s11d",
+    "m13",
     planted=(("wait_copies(IN_FLIGHT)  # lines 14-15", "wait_copies(0)"),),
     called="make_slow",
 )
 
 # %%
-pipeline_stages(event_log("s11d", part_of("s11d", make_kernel=make_slow)))
+pipeline_stages(event_log("m13", part_of("m13", make_kernel=make_slow)))
 
 # %% check="impatient"
-check_prefetch(part_of("s11d", make_kernel=make_slow), "s11d")
+check_prefetch(part_of("m13", make_kernel=make_slow), "m13")
 
 # %% [markdown]
 """
@@ -187,20 +187,20 @@ to wait here, and how many does it wait for?
 """
 
 # %%
-measured_parts("s09", "s11", "s12")
+measured_parts("m08", "m11", "m15")
 
 # %%
-measured("s01", "s09", "s11", "s12")
+measured("m01", "m08", "m11", "m15")
 
 # %% [markdown]
 """
-The first chart shows the parts of each stage. s12 has no transform of the input: before its main
+The first chart shows the parts of each stage. m15 has no transform of the input: before its main
 kernel it only packs the filter, and a network that is no longer trained needs this only once. The
-workspace of s12 is only the packed filter, and the workspace of s11 is several times as large as
+workspace of m15 is only the packed filter, and the workspace of m11 is several times as large as
 the input.
 
-The [results](../docs/results.md) compare s12 with libraries, and
-[how it came to be fast](../docs/notes/fast.md) says what was tried. s12 adds one technique to the
+The [results](../docs/results.md) compare m15 with libraries, and
+[how it came to be fast](../docs/notes/fast.md) says what was tried. m15 adds one technique to the
 kernel above: where there are few outputs, several blocks share the slices of each sum (split-K).
 """
 
@@ -223,10 +223,10 @@ The thread gets either the old or the new number, which depends on the timing. T
 a <em>copy in flight</em>, with the line that started the copy and the line that read.
 </details>
 
-<details><summary>Windows overlap, so s12 fetches most pixels several times. Why is this cheaper than the tensor of s11?</summary>
+<details><summary>Windows overlap, so m15 fetches most pixels several times. Why is this cheaper than the tensor of m11?</summary>
 
 The caches answer nearly all of these fetches, because the same block and its neighbours have just
-fetched the same rows. s11's tensor is far larger than the caches, so s11 writes it to memory and
+fetched the same rows. m11's tensor is far larger than the caches, so m11 writes it to memory and
 reads it back.
 </details>
 """
@@ -235,9 +235,9 @@ reads it back.
 """
 ## Where to read on
 
-- The whole files: [s11d_window_copies.py](../src/convlab/stages/s11d_window_copies.py) with the
-  copies, [s12_fused_im2win.py](../src/convlab/stages/s12_fused_im2win.py) and how a tile is chosen
-  for each layer, [tile_heuristic.py](../src/convlab/kernels/tile_heuristic.py).
+- The whole files: [m13_window_copies.py](../src/convlab/ladder/main/m13_window_copies.py) with the
+  copies, [m15_split_k.py](../src/convlab/ladder/main/m15_split_k.py) and how a tile is chosen
+  for each layer, [tile_heuristic.py](../src/convlab/ladder/tile_heuristic.py).
 - The im2win paper (000), Algorithm 3, lines 8 to 19, which this loop still is:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Copies in flight and all other mistakes that the simulator finds: [findings](../docs/findings.md).

@@ -1,13 +1,13 @@
 # %% [markdown]
 """
-# s13: tensor cores, to float32 accuracy
+# t03: tensor cores, to float32 accuracy
 
 **You will be able to** multiply matrices with a warp's tensor core, and get float32 accuracy from it. It
 takes an hour.
 
-Up to s12 every thread multiplies for itself. A GPU also has **tensor cores**: with them a whole
+Up to m15 every thread multiplies for itself. A GPU also has **tensor cores**: with them a whole
 warp multiplies two small matrices with one instruction, which is many times faster but much less
-exact. s13 makes the result exact again. This goes beyond the paper. You should have done
+exact. t03 makes the result exact again. This goes beyond the paper. You should have done
 [07](07_microkernel.ipynb) and [12](12_fused_im2win.ipynb).
 """
 
@@ -25,7 +25,7 @@ from convlab.lessons import tile_of_threads, who_holds_what
 ## The idea: 32 lanes hold a matrix together
 
 `d = mma_tf32(a, b, c)` computes `D = A @ B + C` ("matrix multiply-add"). `A` is 16 x 8, `B` is 8 x 8, `C` and
-`D` are 16 x 8. That is 1,024 multiply-adds, where a warp of s12 does 32 at a time.
+`D` are 16 x 8. That is 1,024 multiply-adds, where a warp of m15 does 32 at a time.
 
 No thread needs the whole matrices: they are spread over the registers of the warp. Each lane holds
 four numbers of `A`, two of `B`, and four each of `C` and `D`. Each lane passes *its* numbers to the
@@ -151,12 +151,12 @@ part the small products come first, while the sum is still small, so that trunca
 
 With both measures, three products are as exact as float32 in a thread, or better. This is Ootomo
 and Yokota's method. (The exponents of TF32 set a limit: for a number below `2**-113` TF32 cannot
-hold the whole small part, so s13 is less exact than float32.)
+hold the whole small part, so t03 is less exact than float32.)
 
 ## Your turn: make it accurate
 
-This is the inner loop of s13. The slices `S_F` (filter) and `S_I` (windows) are in shared memory as
-in s12. A lane's sums are in `R_O`, which has `M_T` rows and `N_T` columns. The picture shows which
+This is the inner loop of t03. The slices `S_F` (filter) and `S_I` (windows) are in shared memory as
+in m15. A lane's sums are in `R_O`, which has `M_T` rows and `N_T` columns. The picture shows which
 outputs of a small tile the lanes have:
 """
 
@@ -165,13 +165,13 @@ small = ConvProblem(
     batch=1, in_channels=8, height=5, width=9, out_channels=16, kernel_size=2
 )
 tile = Tile(M_B=16, N_B=32, K_B=8, M_T=2, N_T=8)
-tile_of_threads(trace_stage("s13", small, tile).main, small, thread=5)
+tile_of_threads(trace_stage("t03", small, tile).main, small, thread=5)
 
 # %% [markdown]
 """
 Each thread is a lane here, because the block is one warp. The rows are those of the first picture:
 lane 5 has row 1 and, 8 below, row 9 (in `R_O` these are rows 0 and 1). The columns are in another
-order. The kernel may choose which window is which column of a matrix, and s13 chooses an order in
+order. The kernel may choose which window is which column of a matrix, and t03 chooses an order in
 which a lane's columns are float4s, so that one load or store moves four numbers. Each product gives
 two columns of `d`: the left columns of four products are one float4 (`left`), and the right columns
 are the next float4 (`left + FLOAT4`).
@@ -218,7 +218,7 @@ As with `d` in the first exercise: `part[0]` and `part[1]` are of the upper row,
 
 # %% exercise="accurate"
 stage_kernel(
-    "s13",
+    "t03",
     blank(
         "split x, y, z and w",
         first="L_I[half, j], T_I[half, j] = split_tf32(x)",
@@ -243,7 +243,7 @@ stage_kernel(
 )
 
 # %% check="accurate"
-check_accuracy(part_of("s13", make_kernel=make_kernel), "s13")
+check_accuracy(part_of("t03", make_kernel=make_kernel), "t03")
 
 # %% [markdown]
 """
@@ -252,7 +252,7 @@ compares your error with the stage's. It also counts the products by tensor core
 
 ## What the memory sees
 
-s13 does more arithmetic and makes fewer requests than s12. The chart has the same tile for both:
+t03 does more arithmetic and makes fewer requests than m15. The chart has the same tile for both:
 """
 
 # %%
@@ -260,14 +260,14 @@ problem = ConvProblem(
     batch=1, in_channels=16, height=8, width=16, out_channels=32, kernel_size=3, padding=1
 )
 tile = Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=8)
-launches = {stage: trace_stage(stage, problem, tile).main for stage in ("s12", "s13")}
+launches = {stage: trace_stage(stage, problem, tile).main for stage in ("m15", "t03")}
 counts = "floating-point operations", "requests to shared memory", "wavefronts of shared memory"
 side_by_side(launches, *counts)
 
 # %% [markdown]
 """
-s13 computes three products for one, which takes three times the operations. But in s12 every thread
-reads the numbers that *it* multiplies, and many threads of a warp read the same numbers. In s13 the
+t03 computes three products for one, which takes three times the operations. But in m15 every thread
+reads the numbers that *it* multiplies, and many threads of a warp read the same numbers. In t03 the
 lanes share: each number of a matrix is in one lane's registers, and the tensor core brings it to
 all lanes that need it. So the kernel makes fewer requests to shared memory, although each number of
 the filter is now two numbers.
@@ -329,26 +329,26 @@ Every lane must reach the product. A lane without a row passes zeros for this ro
 write it.
 </details>
 
-A GPU shows no message: the result is undefined. In s13 the last tiles also reach past `M` and `N`.
-There s13 multiplies zeros and unneeded windows, and checks bounds only when it writes.
+A GPU shows no message: the result is undefined. In t03 the last tiles also reach past `M` and `N`.
+There t03 multiplies zeros and unneeded windows, and checks bounds only when it writes.
 
 ## On a real GPU
 """
 
 # %%
-measured_parts("s12", "s13")
+measured_parts("m15", "t03")
 
 # %%
-measured("s01", "s09", "s11", "s12", "s13")
+measured("m01", "m08", "m11", "m15", "t03")
 
 # %% [markdown]
 """
-s13 computes three products for one, but it still takes about a quarter less time than s12 on this
+t03 computes three products for one, but it still takes about a quarter less time than m15 on this
 layer. An H200's tensor cores can do several times the arithmetic of its ordinary units; both roofs
-are in the [results](../docs/results.md). s13 is still far from its own roof, because ordinary
+are in the [results](../docs/results.md). t03 is still far from its own roof, because ordinary
 instructions do all the rest of a warp's work: they fetch, split and add parts. Most of
 [what was tried](../docs/notes/fast.md) reduces the number of these instructions. On Conv7, where an
-output is a sum of only 27 terms, there is so little to multiply that s12 stays ahead.
+output is a sum of only 27 terms, there is so little to multiply that m15 stays ahead.
 
 The layout transform splits the filter and writes it in the order in which lanes hold it, so that a
 lane gets its `a` with one float4 load. A network that is no longer trained needs this transform
@@ -381,15 +381,15 @@ would be a third more work for the tensor cores.
 <details><summary>A pixel is infinite. What are its two parts, and what becomes of the sums?</summary>
 
 <code>large</code> is infinite, and <code>small</code> is infinity minus infinity, which is NaN. So
-all sums with this pixel would be NaN, where float32 may give infinity. s13 checks its sums before
-it writes them. It computes the sums that are not finite again, in the slow way of s01. (The
+all sums with this pixel would be NaN, where float32 may give infinity. t03 checks its sums before
+it writes them. It computes the sums that are not finite again, in the slow way of m01. (The
 transform packs an infinite weight as infinity in both parts, so that the kernel can read it back.)
 </details>
 
 <details><summary>Why does the tensor core begin again after 16 terms, and not after each step of 8?</summary>
 
 Four ordinary additions per part and lane are instructions that tensor cores wait for. With parts of 16 terms there are
-half as many of them, and the error is still below that of float32. (Where <code>K_B</code> is 8, s13 does begin
+half as many of them, and the error is still below that of float32. (Where <code>K_B</code> is 8, t03 does begin
 again after 8.)
 </details>
 """
@@ -398,10 +398,10 @@ again after 8.)
 """
 ## Where to read on
 
-- The whole file: [s13_tensor_cores.py](../src/convlab/stages/s13_tensor_cores.py). What the simulator's tensor
+- The whole file: [t03_split_once.py](../src/convlab/ladder/tensor_cores/t03_split_once.py). What the simulator's tensor
   cores do, and how that was found out: [engines](../docs/engines.md#tensor-cores).
 - The same sums by Hopper's own instruction, which four warps start together and which reads the filter from shared
-  memory by itself: [s14](../docs/ladder.md#s14_warpgroups), and [what was tried](../docs/notes/fast.md).
+  memory by itself: [t05](../docs/ladder.md#t05_warpgroups), and [what was tried](../docs/notes/fast.md).
 - H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
   theoretical peak performance", 2022: [arXiv 2203.03341](https://arxiv.org/abs/2203.03341).
 - M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer

@@ -13,7 +13,8 @@ without a GPU you have the stored results of an NVIDIA H200. You should have don
 # %% setup=true
 import statistics
 
-from convlab import ConvProblem, workloads
+from convlab import ConvProblem
+from convlab.problems import workloads
 from convlab.lessons import PretendGPU, as_bars, check_function, gpus, ladder_speeds
 from convlab.lessons import measured, pretended, where
 
@@ -214,15 +215,15 @@ A single layer may not be representative. On a layer with three channels the bar
 ladder_speeds("conv7")
 
 # %%
-measured("s01", "s05", "s07", "s09", "s11")
+measured("m01", "m03", "m05", "m08", "m11")
 
 # %% [markdown]
 """
 The charts show three things:
 
-- Most of the gain lies between s04 and s07, in the steps that fetch a number once and use it many
+- Most of the gain lies between m02 and m05, in the steps that fetch a number once and use it many
   times.
-- Not every step is a gain. For example, s04 and s10 are slower than the stages that they start
+- Not every step is a gain. For example, m02 and m09 are slower than the stages that they start
   from, but the stages after them need them.
 - The speeds alone do not show how near a stage is to the limit. A GPU has a highest speed of
   arithmetic and a highest speed of memory, and one of the two limits each layer: see the

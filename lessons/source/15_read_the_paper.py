@@ -11,7 +11,8 @@ Finding them is part of reading.
 """
 
 # %% setup=true
-from convlab import ConvProblem, workloads
+from convlab import ConvProblem
+from convlab.problems import workloads
 from convlab.lessons import check, check_function, event_log, im2col_beside_im2win, ladder_speeds
 from convlab.lessons import measured, measured_parts, timeline, workspaces
 
@@ -96,7 +97,7 @@ next image. The third bar is a stage that does the same:
 """
 
 # %%
-workspaces("s03_im2col", "s10", "s03_im2col_per_image")
+workspaces("i01_im2col", "m09", "i02_im2col_per_image")
 
 # %% [markdown]
 """
@@ -107,7 +108,7 @@ So a claim in percent must say *what it compares with*. Our numbers are in
 
 ## Find the bug: Algorithm 2, as printed
 
-Below is s10's kernel with lines 8 to 10 of the paper's Algorithm 2 taken at their word:
+Below is m09's kernel with lines 8 to 10 of the paper's Algorithm 2 taken at their word:
 
 - line 8: `f_h = k_res / W_f`, `f_w = k_res % W_f`, where `k_res` is what is left of `k` in its channel;
 - line 9: `i_h = o_h * s + f_h`, `i_w = o_w * s + f_w`;
@@ -120,7 +121,7 @@ order of the terms is right, as long as each pixel meets its own weight.
 
 # %% hunt="printed"
 stage_kernel(
-    "s10",
+    "m09",
     planted=(
         ("f_w = k % (H_f * W_f) // H_f\n", "f_w = k % W_f\n"),
         ("f_h = k % H_f\n", "f_h = k % (H_f * W_f) // W_f\n"),
@@ -133,7 +134,7 @@ stage_kernel(
 )
 
 # %% check="printed"
-check(make_printed, "s10")
+check(make_printed, "m09")
 
 # %% [markdown]
 """
@@ -178,7 +179,7 @@ place.)
 """
 
 # %%
-timeline(s11=event_log("s11"))
+timeline(m11=event_log("m11"))
 
 # %% [markdown]
 """
@@ -193,16 +194,16 @@ whether these times include the input's transform. Our times include it:
 ladder_speeds("conv9")
 
 # %%
-measured_parts("s03_im2col_blas", "s09", "s11")
+measured_parts("i04_im2col_blas", "m08", "m11")
 
 # %%
-measured("s01", "s03_im2col_blas", "s11")
+measured("m01", "i04_im2col_blas", "m11")
 
 # %% [markdown]
 """
-On this layer and this GPU s11 is faster than im2col with a library's matrix product, even with its
+On this layer and this GPU m11 is faster than im2col with a library's matrix product, even with its
 transform, but by less than 3.5 times; our GPU and our library are not those of the paper. A direct
-convolution can be very slow or fairly fast. Ours, s01, is far less than 155 times slower than s11,
+convolution can be very slow or fairly fast. Ours, m01, is far less than 155 times slower than m11,
 because its threads read neighbours. A speedup says as much about the slow program as about the fast
 program.
 """

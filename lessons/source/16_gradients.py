@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda
 
 from convlab import ConvProblem, Gradient, conv2d, plan, trace, trace_stage
-from convlab.convolution import reference
+from convlab.problems.reference import reference
 from convlab.lessons import On, check_function, check_gradient, check_kernel, lines, one_thread
 from convlab.lessons import side_by_side, what_is_wrong, who_uses
 
@@ -185,12 +185,12 @@ check_function(
 
 A convolution asks which pixels an output needs. The input's gradient asks the opposite: *which
 outputs needed this pixel?* These outputs are the pixel's **fan-out**. This picture follows every
-thread of s01 and marks the outputs whose thread has read the blue pixel:
+thread of m01 and marks the outputs whose thread has read the blue pixel:
 """
 
 # %%
 problem = ConvProblem(1, 1, 6, 8, out_channels=2, kernel_size=3)
-who_uses(trace_stage("s01", problem).main, problem, pixel=(0, 0, 2, 3))
+who_uses(trace_stage("m01", problem).main, problem, pixel=(0, 0, 2, 3))
 
 # %% [markdown]
 """
@@ -204,11 +204,11 @@ There are two ways to give work to threads:
 - **Gather**: one thread for each *pixel*. It finds the outputs of its fan-out and adds them up. Only this
   thread writes to the pixel.
 
-Stage b01 gathers. One thread of it reads exactly the boxes of the picture above:
+Stage g01 gathers. One thread of it reads exactly the boxes of the picture above:
 """
 
 # %%
-one_thread(trace_stage("b01", Gradient(problem, "input")).main, thread=2 * 8 + 3)
+one_thread(trace_stage("g01", Gradient(problem, "input")).main, thread=2 * 8 + 3)
 
 # %% [markdown]
 """
@@ -246,7 +246,7 @@ With a stride of 2 every other `at_h` is odd. Then no window has this tap over t
 
 # %% exercise="gather"
 stage_kernel(
-    "b01_gradients",
+    "g01_direct_gradients",
     blank(
         "find the output; if there is one, add up over the filters",
         first="# The output whose window",
@@ -330,7 +330,7 @@ Both kernels are right now. The chart shows their counts on the same gradient:
 """
 
 # %%
-gather = trace_stage("b01", Gradient(problem, "input")).main
+gather = trace_stage("g01", Gradient(problem, "input")).main
 scattered = trace(scatter, 1, 64, outputs, filters, zeros).main
 side_by_side(
     {"gather": gather, "scatter": scattered}, "requests to global memory", "atomic additions"
@@ -353,7 +353,7 @@ print(np.array_equal(by_convolution, wanted_input(outputs, filters)))
 
 # %% [markdown]
 """
-So neither gradient needs a kernel of its own: every stage of the ladder can compute them. Stage b02
+So neither gradient needs a kernel of its own: every stage of the ladder can compute them. Stage g02
 does that. With a stride it also sorts the pixels by the taps that they see. Without this order it
 would have to put zeros between the outputs, and the kernel would multiply by these zeros.
 
@@ -381,16 +381,16 @@ def computed(problem, stage, first, second):
     return plan(problem, stage, engine="simulator")(first, second, output)
 
 
-of_input = computed(Gradient(strided, "input"), "b01", of_output, filters)
-of_weight = computed(Gradient(strided, "weight"), "b01", images, of_output)
+of_input = computed(Gradient(strided, "input"), "g01", of_output, filters)
+of_weight = computed(Gradient(strided, "weight"), "g01", images, of_output)
 change = np.zeros(strided.input_shape)
 change[1, 2, 3, 4] = h = 0.5
 difference = (loss(images + change, filters) - loss(images - change, filters)) / (2 * h)
-print(f"input[1, 2, 3, 4]:  {difference:.4f} by differences, {of_input[1, 2, 3, 4]:.4f} by b01")
+print(f"input[1, 2, 3, 4]:  {difference:.4f} by differences, {of_input[1, 2, 3, 4]:.4f} by g01")
 change = np.zeros(strided.weight_shape)
 change[3, 2, 1, 0] = h
 difference = (loss(images, filters + change) - loss(images, filters - change)) / (2 * h)
-print(f"weight[3, 2, 1, 0]: {difference:.4f} by differences, {of_weight[3, 2, 1, 0]:.4f} by b01")
+print(f"weight[3, 2, 1, 0]: {difference:.4f} by differences, {of_weight[3, 2, 1, 0]:.4f} by g01")
 
 # %% [markdown]
 """
@@ -417,9 +417,9 @@ conv2 = ConvProblem(12, 3, 4, 4, out_channels=2, kernel_size=3)
 
 
 def forward(images, weight1, weight2):
-    sums = computed(conv1, "s01", images, weight1)
+    sums = computed(conv1, "m01", images, weight1)
     hidden = np.maximum(sums, 0)
-    return sums, hidden, computed(conv2, "s01", hidden, weight2)
+    return sums, hidden, computed(conv2, "m01", hidden, weight2)
 
 
 # %% [markdown]
@@ -442,10 +442,10 @@ for _ in range(31):
     losses.append(-np.log(chances[np.arange(12), vertical]).mean())
     of_scores = (chances - np.eye(2)[vertical]) / 12
     of_maps = np.broadcast_to(of_scores[:, :, None, None] / 4, maps.shape).astype(np.float32)
-    of_weight2 = computed(Gradient(conv2, "weight"), "b01", hidden, of_maps)
-    of_hidden = computed(Gradient(conv2, "input"), "b01", of_maps, weight2)
+    of_weight2 = computed(Gradient(conv2, "weight"), "g01", hidden, of_maps)
+    of_hidden = computed(Gradient(conv2, "input"), "g01", of_maps, weight2)
     of_sums = np.where(sums > 0, of_hidden, np.float32(0))
-    of_weight1 = computed(Gradient(conv1, "weight"), "b01", images, of_sums)
+    of_weight1 = computed(Gradient(conv1, "weight"), "g01", images, of_sums)
     weight1 -= of_weight1
     weight2 -= of_weight2
 
@@ -454,7 +454,7 @@ lines(
     every,
     {"loss": [losses[step] for step in every]},
     "Loss by step",
-    "The loss of a network trained by b01 on the simulator.",
+    "The loss of a network trained by g01 on the simulator.",
     xlabel="step",
     ylim=(0, None),
 )
@@ -474,7 +474,7 @@ print(f"{right} of 60 are right")
 
 # %% [markdown]
 """
-Replace `"b01"` by `"b02"` and `"s01"` by another stage: the network learns the same.
+Replace `"g01"` by `"g02"` and `"m01"` by another stage: the network learns the same.
 
 With PyTorch, `convlab.torch.Conv2d` is a layer whose forward and backward passes are our stages; PyTorch does
 the rest. This cell does nothing where PyTorch is not installed:
@@ -526,8 +526,8 @@ images, rows and columns.
 """
 ## Where to read on
 
-- The stages: [b01_gradients.py](../src/convlab/stages/b01_gradients.py) has both kernels,
-  [b02_exchanged_roles.py](../src/convlab/stages/b02_exchanged_roles.py) computes gradients by any stage.
+- The stages: [g01_direct_gradients.py](../src/convlab/ladder/gradients/g01_direct_gradients.py) has both kernels,
+  [g02_exchanged_roles.py](../src/convlab/ladder/gradients/g02_exchanged_roles.py) computes gradients by any stage.
 - The page on [training](../docs/training.md): the layer for PyTorch, and a table of the roles.
 - Strides without the zeros between outputs: Shi et al. (2016), *Real-Time Single Image and Video
   Super-Resolution Using an Efficient Sub-Pixel Convolutional Neural Network*,

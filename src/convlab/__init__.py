@@ -3,22 +3,21 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from convlab import numba_imports
+from convlab.support import numba_imports
+from convlab.support.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from convlab.api import conv1d, conv2d, conv3d
     from convlab.checking import Check, check
-    from convlab.engines import EngineUnavailable
-    from convlab.gradient import Gradient
-    from convlab.plans import Plan, plan
-    from convlab.problem import ConvProblem
-    from convlab.simulation.findings import SimulationError
-    from convlab.simulation.programs import simulate, simulator
-    from convlab.stages import LADDER, Stage, Tile
+    from convlab.ladder import LADDER, Stage, Tile
+    from convlab.problems.gradient import Gradient
+    from convlab.problems.problem import ConvProblem
+    from convlab.problems.unfold import unfold_einsum
+    from convlab.running.api import conv1d, conv2d, conv3d
+    from convlab.running.engines import EngineUnavailable
+    from convlab.running.plans import Plan, plan
+    from convlab.simulation.host.programs import simulate, simulator
+    from convlab.simulation.rules.findings import SimulationError
     from convlab.tracing import Trace, open_trace, trace, trace_stage
-    from convlab.unfold import unfold_einsum
-
-__version__ = "0.1.0"
 
 numba_imports.prepare()
 
@@ -31,17 +30,17 @@ __all__ = [
 # Looked up when first used: importing Numba takes a second that `convlab --help` need not wait,
 # and `convlab doctor` must start where Numba cannot be imported, to say so.
 _MODULES = {
-    "api": ("conv1d", "conv2d", "conv3d"),
     "checking": ("Check", "check"),
-    "engines": ("EngineUnavailable",),
-    "gradient": ("Gradient",),
-    "plans": ("Plan", "plan"),
-    "problem": ("ConvProblem",),
-    "simulation.findings": ("SimulationError",),
-    "simulation.programs": ("simulate", "simulator"),
-    "stages": ("LADDER", "Stage", "Tile"),
+    "ladder": ("LADDER", "Stage", "Tile"),
+    "problems.gradient": ("Gradient",),
+    "problems.problem": ("ConvProblem",),
+    "problems.unfold": ("unfold_einsum",),
+    "running.api": ("conv1d", "conv2d", "conv3d"),
+    "running.engines": ("EngineUnavailable",),
+    "running.plans": ("Plan", "plan"),
+    "simulation.host.programs": ("simulate", "simulator"),
+    "simulation.rules.findings": ("SimulationError",),
     "tracing": ("Trace", "open_trace", "trace", "trace_stage"),
-    "unfold": ("unfold_einsum",),
 }
 
 

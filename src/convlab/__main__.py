@@ -1,12 +1,12 @@
 """The command from its first import on: ``python -m convlab``."""
 
-from convlab.interrupts import end_at_once
+from convlab.support.interrupts import end_at_once
 
 
 def main() -> None:
     """The console entry point."""
     end_at_once()
-    from convlab import cli
+    from convlab.commands import cli
 
     cli.main()
 

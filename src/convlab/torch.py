@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from convlab.arguments import IntOrEach, each, integer, shown, windows_of
-from convlab.engines import choose
-from convlab.stages import stage_named
-from convlab.torch_operators import conv2d, convolve, input_gradient, weight_gradient
+from convlab.ladder import stage_named
+from convlab.problems.settings import IntOrEach, each, windows_of
+from convlab.running.engines import choose
+from convlab.running.torch_operators import conv2d, convolve, input_gradient, weight_gradient
+from convlab.support.values import integer, shown
 
 __all__ = [
     "Conv1d", "Conv2d", "Conv3d", "Replaced", "conv2d", "input_gradient", "replace",
@@ -95,7 +96,7 @@ class Conv2d(_Layer, torch.nn.Conv2d):  # type: ignore[misc]
     """``torch.nn.Conv2d`` by a stage of the ladder: the same arguments, parameters and state dict.
 
     Takes and returns float32 ``[N_i, C_i, H_i, W_i]`` tensors, or one image without ``N_i``, of any
-    strides; the result is contiguous. ``stage`` computes the output and both gradients (b02 through
+    strides; the result is contiguous. ``stage`` computes the output and both gradients (g02 through
     it); ``"auto"`` is :func:`convlab.plan`'s; groups are computed by ``grouped`` where the stage
     has none. ``engine="auto"`` is the GPU where there is one: a tensor elsewhere is copied there
     and its result back. Raises ``ValueError`` for an unknown stage or engine, or a

@@ -21,7 +21,7 @@ from convlab.device import (  # noqa: F401  for edits
     store4,
     wait_copies,
 )
-from convlab.engines.simulator import Finding, SimulationError, Simulator
+from convlab.running.engines.simulator import Finding, SimulationError, Simulator
 
 F = np.float32
 ALL = 0xFFFFFFFF

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 from numba import cuda
 
-from convlab.doctor import environment
-from convlab.files import write_whole
-from convlab.simulation.findings import REMEDIES
+from convlab.measuring.machine import environment
+from convlab.simulation.rules.findings import REMEDIES
+from convlab.support.files import write_whole
 from kernels.cases import findings_of
 from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
@@ -50,7 +50,7 @@ def run_on_gpu(name):
 def sanitize():
     """Store what each tool says of every wrong kernel without a result: ``found``, ``nothing``,
     ``hangs`` or ``fails``. A run that is stopped keeps the kernels that are done."""
-    from convlab.bench.sanitizers import TOOLS, watched
+    from convlab.measuring.sanitizers import TOOLS, watched
 
     def said(pair):
         name, tool = pair

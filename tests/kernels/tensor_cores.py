@@ -116,13 +116,13 @@ def bound(a: Any, b: Any, c: Any) -> Any:
     return 2.0**-20 * (np.abs(cut(a)).astype(F64) @ np.abs(cut(b)).astype(F64) + np.abs(c))
 
 
-# Which parts of the filter's numbers meet which of the windows', in s13's order.
+# Which parts of the filter's numbers meet which of the windows', in t03's order.
 THREE_PRODUCTS = (("small", "large"), ("large", "small"), ("large", "large"))
 
 
 @np.errstate(invalid="ignore", over="ignore")
 def split_product(a: Any, b: Any, chain: int, products: Any = THREE_PRODUCTS) -> Any:
-    """``a @ b`` of float32 as s13 computes it, to the bit: parts of ``8 * chain`` terms by tensor
+    """``a @ b`` of float32 as t03 computes it, to the bit: parts of ``8 * chain`` terms by tensor
     cores, added up by float32 additions."""
     step = 8 * chain
     more = -a.shape[1] % step  # zeros, up to whole steps

@@ -8,9 +8,9 @@ import numpy as np
 from numba import cuda, float32, float64
 
 from convlab import Trace, trace, trace_stage
-from convlab.stages import stage_named
+from convlab.ladder import stage_named
+from convlab.problems.workloads import TEACHING
 from convlab.tracing.tracer import MOST_REQUESTS
-from convlab.workloads import TEACHING
 from kernels import textbook
 
 
@@ -52,7 +52,7 @@ def of_all_kinds() -> list[Trace]:
     """Stages, textbook kernels, wide accesses, arrays that begin inside a sector."""
     numbers = np.arange(200, dtype=np.float32)
     return [
-        *(trace_stage(name, TEACHING, stage_named(name).tiny_tile) for name in ("s05", "s11")),
+        *(trace_stage(name, TEACHING, stage_named(name).tiny_tile) for name in ("m03", "m11")),
         *(trace(c.kernel, c.grid, c.block, *c.arguments()) for c in textbook.CASES),
         trace(wide, 1, 64, np.arange(64.0), np.zeros(64)),
         trace(textbook.copy, 2, 64, numbers[3:103], numbers[101:]),

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numba.cuda.core import config
 
-from convlab import workloads
-from convlab.arguments import integer, shown
 from convlab.checking.launches import (
     COUNTED,
     EVERYTHING,
@@ -29,16 +27,18 @@ from convlab.checking.launches import (
     tile_for,
 )
 from convlab.checking.loading import Maker, maker, offers, title_of
-from convlab.checking.records import BARRIERS, RELU, SPOILED, Answer, Check, Count, Machine
-from convlab.engines.offline import CompilerMissing, compile_launch, is_float64
-from convlab.engines.simulator import Simulator
-from convlab.oracle import Oracle, before_relu, random_tensors
-from convlab.plans import Plan, with_tile
-from convlab.problem import ConvProblem
-from convlab.simulation.access_log import EndlessLoop, Loops
-from convlab.simulation.findings import Finding, NotSimulated, SimulationError
-from convlab.stage import SOURCES, Capability
-from convlab.stages import Launch, Program, Stage, Tile, allowances, stage_named
+from convlab.checking.outcome import BARRIERS, RELU, SPOILED, Answer, Check, Count, Machine
+from convlab.ladder import Launch, Program, Stage, Tile, allowances, stage_named
+from convlab.ladder.stage import SOURCES, Capability
+from convlab.problems import workloads
+from convlab.problems.oracle import Oracle, before_relu, random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.running.engines.offline import CompilerMissing, compile_launch, is_float64
+from convlab.running.engines.simulator import Simulator
+from convlab.running.plans import Plan, with_tile
+from convlab.simulation.recording.access_log import EndlessLoop, Loops
+from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
+from convlab.support.values import integer, shown
 from convlab.tracing import LaunchTrace, trace_steps
 
 CAPABILITY: Capability = (9, 0)  # what is compiled for
@@ -62,7 +62,7 @@ def check(
     ``kernel`` is a ``@cuda.jit`` kernel with the arguments of the stage's main kernel, a function
     ``make_kernel(problem, tile)`` that returns one (``make_kernel(problem)`` for a stage without
     tiles), a function ``prepare`` with the same arguments that returns a whole
-    :class:`~convlab.stages.Program`, or ``"FILE.py::NAME"`` of any of these. ``seed`` chooses the
+    :class:`~convlab.ladder.Program`, or ``"FILE.py::NAME"`` of any of these. ``seed`` chooses the
     numbers; ``on_step`` is called after each problem; ``model`` is the problem for the counts, by
     default the small Conv9.
 

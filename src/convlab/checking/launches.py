@@ -9,10 +9,10 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from convlab.checking.records import RELU, SPOILED
-from convlab.problem import ConvProblem
-from convlab.simulation.memory_rules import WARP
-from convlab.stages import Launch, Program, Stage, Tile
+from convlab.checking.outcome import RELU, SPOILED
+from convlab.ladder import Launch, Program, Stage, Tile
+from convlab.problems.problem import ConvProblem
+from convlab.simulation.rules.memory_traffic import WARP
 
 # Sizes of one, primes, remainders in M, N and K of every tile, unequal padding: a kernel that is
 # right on powers of two may fail here.

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from convlab.arguments import shown
-from convlab.problem import ConvProblem
-from convlab.stages import Launch, Program, Stage, Tile
+from convlab.ladder import Launch, Program, Stage, Tile
+from convlab.problems.problem import ConvProblem
+from convlab.support.values import shown
 
 DEFAULT_NAMES = ("make_kernel", "prepare")  # of a file, in this order
 Maker = Callable[..., Any]  # of a problem, a tile or None, and options; a kernel or a Program

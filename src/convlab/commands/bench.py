@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from convlab import shell, tables, workloads
-from convlab.terminal import Terminal
+from convlab.commands import shell, tables
+from convlab.problems import workloads
+from convlab.support.terminal import Terminal
 
 if TYPE_CHECKING:
-    from convlab.bench.cases import Bench, Case
-    from convlab.bench.results import Results, Row
+    from convlab.measuring.cases import Bench, Case
+    from convlab.measuring.results import Results, Row
 
 DEFAULT_FILE = "bench.json"
 QUICK_LAYERS = ("conv5", "conv9", "conv12")
@@ -79,10 +80,10 @@ def bench(
     json_file = given_file or (f"{list_of_cases}.json" if list_of_cases else DEFAULT_FILE)
     console = shell.console_for(json_file)
     with shell.numba_needed():
-        from convlab.bench import cases as all_cases
-        from convlab.bench import systems
-        from convlab.bench.results import Results, open_results, set_aside
-        from convlab.engines import EngineUnavailable, choose
+        from convlab.measuring import cases as all_cases
+        from convlab.measuring import systems
+        from convlab.measuring.results import Results, open_results, set_aside
+        from convlab.running.engines import EngineUnavailable, choose
 
         shell.refuse_without_gpu("convlab bench")
     with shell.refusing(ValueError, EngineUnavailable):
@@ -136,8 +137,8 @@ def bench(
 def open_idle(context: typer.Context, console: Console, row_seconds: float = ROW_SECONDS) -> Bench:
     """Wait until the GPU is idle, then start the workers, which end with the verb. A GPU that stays
     busy is refused."""
-    from convlab.bench import cases, gpu_backend
-    from convlab.bench.pool import WorkerDied
+    from convlab.measuring import cases, gpu_backend
+    from convlab.measuring.pool import WorkerDied
 
     before = signal.signal(signal.SIGTERM, _end_like_ctrl_c)
     context.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
@@ -183,7 +184,7 @@ Advance = tuple[Callable[[], None], Callable[["Row"], None]]
 @contextmanager
 def _bars(todo: Sequence[Case]) -> Iterator[Advance]:
     """Two bars on standard error, compiling and measuring; yields what to call for each step."""
-    from convlab.bench.cases import compiled_ahead, estimated_seconds
+    from convlab.measuring.cases import compiled_ahead, estimated_seconds
 
     console = Terminal(stderr=True)
     seconds = {case.key: estimated_seconds(case.problem) for case in todo}
@@ -212,7 +213,7 @@ def _save(results: Results, json_file: str) -> None:
 def _conclude(
     console: Console, results: Results, rows: Sequence[Row], seconds: float, json_file: str
 ) -> None:
-    from convlab.bench.results import WRONG_STATES
+    from convlab.measuring.results import WRONG_STATES
 
     console.print("", tables.summary(results, rows, console.width), "", sep="\n")
     if json_file == shell.STANDARD_OUTPUT:

@@ -12,12 +12,12 @@ import typer
 from rich.text import Text
 from typer.core import TyperCommand
 
-from convlab import shell, tables
-from convlab.arguments import duration
-from convlab.installing import in_checkout
+from convlab.commands import shell, tables
+from convlab.support.installing import in_checkout
+from convlab.support.progress import duration
 
 if TYPE_CHECKING:
-    from convlab.ladder import Result
+    from convlab.measuring.ladder_run import Result
 
 PHOTOGRAPH = ":photograph:"  # what --image without a path stands for
 DEFAULT_PICTURE = Path("ladder.png")
@@ -45,7 +45,7 @@ def ladder(
     ] = "auto",
     stage: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only this stage, such as s05; may be repeated."),
+        typer.Option(metavar="NAME", help="Only this stage, such as m03; may be repeated."),
     ] = None,
     image: Annotated[
         str | None,
@@ -75,11 +75,11 @@ def ladder(
         written = {"--output": picture_file, "--json": json_file}
         shell.check_files(written, [image], "the picture itself")
     with shell.numba_needed():
-        from convlab import image as pictures
-        from convlab import ladder as runner
-        from convlab.engines import EngineUnavailable, choose
-        from convlab.oracle import random_tensors
-        from convlab.plans import stages_for
+        from convlab.measuring import ladder_run as runner
+        from convlab.measuring import photograph as pictures
+        from convlab.problems.oracle import random_tensors
+        from convlab.running.engines import EngineUnavailable, choose
+        from convlab.running.plans import stages_for
     with shell.refusing(ValueError, EngineUnavailable, pictures.PlotsMissing):
         chosen_engine = choose(engine)
         chosen_stages, left_out = stages_for(chosen_engine, shell.stages_named(stage))

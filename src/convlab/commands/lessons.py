@@ -16,9 +16,9 @@ from urllib.parse import quote
 import typer
 from rich.text import Text
 
-from convlab import tables
-from convlab.installing import how_to_install
-from convlab.shell import JsonFile, console_for, refuse, refusing, write_json, write_whole
+from convlab.commands import tables
+from convlab.commands.shell import JsonFile, console_for, refuse, refusing, write_json, write_whole
+from convlab.support.installing import how_to_install
 
 FIRST = "00_start_here.ipynb"
 Notebooks = dict[Path, bytes]
@@ -177,7 +177,7 @@ def _rewritten(folder: Path, reset: str) -> list[str]:
 def _open(folder: Path) -> None:
     """Run JupyterLab until it is stopped. Its root is the checkout if the folder is in the
     checkout, so that links to source and documentation work."""
-    from convlab.installing import CHECKOUT, in_checkout
+    from convlab.support.installing import CHECKOUT, in_checkout
 
     root = CHECKOUT if in_checkout() and folder.is_relative_to(CHECKOUT) else folder
     # In a container the user is root; JupyterLab must be told that this is intended.

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from convlab import shell, tables, workloads
+from convlab.commands import shell, tables
+from convlab.problems import workloads
 
 if TYPE_CHECKING:
-    from convlab.lint import Row
+    from convlab.measuring.machine_code import Row
 
 
 def lint(
     stage: Annotated[
-        str | None, typer.Argument(metavar="STAGE", help="Only this stage, such as s05.")
+        str | None, typer.Argument(metavar="STAGE", help="Only this stage, such as m03.")
     ] = None,
     layer: Annotated[
         str | None,
@@ -42,9 +43,9 @@ def lint(
     console = shell.console_for(json_file)
     with shell.numba_needed():
         shell.refuse_simulator()
-        from convlab import lint as gate
-        from convlab.engines.offline import CompilerMissing, arch_of
-        from convlab.plans import why_too_old
+        from convlab.measuring import machine_code as gate
+        from convlab.running.engines.offline import CompilerMissing, arch_of
+        from convlab.running.plans import why_too_old
     with shell.refusing(ValueError):
         chosen_stages = shell.stages_named(None if stage is None else [stage])
         problems = gate.PROBLEMS

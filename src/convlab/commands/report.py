@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from convlab import shell, tables
+from convlab.commands import shell, tables
 from convlab.commands.bench import DEFAULT_FILE
 
 
@@ -44,11 +44,11 @@ def report(
     shell.check_files(written, files, "the results themselves")
     console = shell.console_for(json_file)
     with shell.numba_needed():
-        from convlab.bench import analysis
-        from convlab.bench import report as reports
-        from convlab.bench.results import open_results
-        from convlab.bench.roofline import counted
-        from convlab.image import PlotsMissing
+        from convlab.measuring import analysis
+        from convlab.measuring import report as reports
+        from convlab.measuring.photograph import PlotsMissing
+        from convlab.measuring.results import open_results
+        from convlab.measuring.roofline import counted
     opened = []
     for file in files:
         named = "" if str(file) == DEFAULT_FILE else f" --json {file}"

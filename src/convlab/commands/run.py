@@ -15,11 +15,14 @@ from unittest.mock import patch
 import typer
 from rich.text import Text
 
-from convlab import __version__, files, shell
-from convlab.arguments import say, visible
+from convlab.commands import shell
+from convlab.support import files
+from convlab.support.progress import say
+from convlab.support.values import visible
+from convlab.support.version import __version__
 
 if TYPE_CHECKING:
-    from convlab.simulation.report import Report
+    from convlab.simulation.host.run_report import Report
 
 
 def run(
@@ -52,7 +55,7 @@ def run(
     path = _found(program, module)
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # for programs that ask Numba, and for their children
     with shell.numba_needed():
-        from convlab.simulation.programs import simulator
+        from convlab.simulation.host.programs import simulator
     here = Path.cwd()
     alone = shell.STANDARD_OUTPUT in (json_file, sarif_file)
     told = redirect_stdout(sys.stderr) if alone else nullcontext()
@@ -128,8 +131,8 @@ def _run(program: str, arguments: list[str], module: bool, report: Report) -> in
 def _show(error: Exception, report: Report) -> None:
     """Print what ended the program: Python's traceback, from the program's first line on. For a
     launch, print only its line, because the report says what is wrong with it."""
-    from convlab.simulation.findings import SimulationError
-    from convlab.simulation.not_simulated import RefusedName
+    from convlab.simulation.host.not_simulated import RefusedName
+    from convlab.simulation.rules.findings import SimulationError
 
     trace: Any = error.__traceback__
     steps = [trace]

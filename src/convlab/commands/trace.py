@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from convlab import shell, tables
+from convlab.commands import shell, tables
 
 if TYPE_CHECKING:
-    from convlab.stage import Capability
+    from convlab.ladder.stage import Capability
     from convlab.tracing import Trace
 
 TRACING_TAKES = 2  # about so many times as long as a run with every check
@@ -22,7 +22,7 @@ TRACING_TAKES = 2  # about so many times as long as a run with every check
 def trace(
     stage: Annotated[
         str,
-        typer.Argument(metavar="STAGE", help="A stage such as s05, or a trace that --json saved."),
+        typer.Argument(metavar="STAGE", help="A stage such as m03, or a trace that --json saved."),
     ],
     layer: shell.Layer = None,
     batch: shell.Batch = None,
@@ -94,12 +94,12 @@ def _traced(
 ) -> Trace:
     """The trace of a stage; refused before any work if it is impossible or takes too long."""
     with shell.numba_needed():
-        from convlab import ladder as runner
-        from convlab.engines import EngineUnavailable, choose
-        from convlab.engines.offline import CompilerMissing, UnknownGPU, arch_of
-        from convlab.plans import program_for, why_too_old
-        from convlab.simulation.findings import NotSimulated
-        from convlab.stages import stage_named, tile_named
+        from convlab.ladder import stage_named, tile_named
+        from convlab.measuring import ladder_run as runner
+        from convlab.running.engines import EngineUnavailable, choose
+        from convlab.running.engines.offline import CompilerMissing, UnknownGPU, arch_of
+        from convlab.running.plans import program_for, why_too_old
+        from convlab.simulation.rules.findings import NotSimulated
         from convlab.tracing import trace_stage
     with shell.refusing(ValueError, EngineUnavailable):
         engine = choose("simulator")

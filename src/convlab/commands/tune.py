@@ -10,15 +10,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convlab import shell, tables, workloads
-from convlab.columns import Columns
+from convlab.commands import shell, tables
 from convlab.commands.bench import open_idle
-from convlab.problem import ConvProblem
+from convlab.commands.columns import Columns
+from convlab.problems import workloads
+from convlab.problems.problem import ConvProblem
 
 if TYPE_CHECKING:
-    from convlab.bench.results import Row
-    from convlab.engines import Engine
-    from convlab.stages import Stage, Tile
+    from convlab.ladder import Stage, Tile
+    from convlab.measuring.results import Row
+    from convlab.running.engines import Engine
 
 TILES, OTHER_CACHE = "the file of tiles", "remove it, or set CONVLAB_CACHE to another folder"
 
@@ -81,7 +82,7 @@ def tune(
     batch: shell.Batch = None,
     stage: Annotated[
         str, typer.Option(metavar="NAME", help="The stage whose tiles are measured.")
-    ] = "s12",
+    ] = "m15",
     forget: Annotated[
         bool,
         typer.Option(
@@ -102,12 +103,12 @@ def tune(
     problems = problems or _problems(["conv9"], None, False, batch)
 
     with shell.numba_needed():
-        from convlab.bench.cases import crossed, run
-        from convlab.bench.systems import of_stage
-        from convlab.engines import EngineUnavailable, choose
-        from convlab.plans import check_runs, tile_by_rule
-        from convlab.stages import candidates, stage_named
-        from convlab.tuned import cache_folder, remember, tiles_file
+        from convlab.ladder import candidates, stage_named
+        from convlab.measuring.cases import crossed, run
+        from convlab.measuring.systems import of_stage
+        from convlab.running.engines import EngineUnavailable, choose
+        from convlab.running.plans import check_runs, tile_by_rule
+        from convlab.running.tuned import cache_folder, remember, tiles_file
     with shell.refusing(ValueError, EngineUnavailable):
         chosen = stage_named(stage)
         tiles = {name: candidates(chosen, one) for name, one in problems.items()}
@@ -193,7 +194,7 @@ def as_json(
     found: Sequence[Tuned], stage: Stage, engine: Engine, arguments: Sequence[str] = ()
 ) -> dict[str, Any]:
     """What ``convlab tune --json`` writes; ``arguments`` is what was typed after ``convlab``."""
-    from convlab.doctor import environment
+    from convlab.measuring.machine import environment
 
     return {
         "device": engine.device,
@@ -208,7 +209,7 @@ def _forget(problems: dict[str, ConvProblem], json_file: str | None, console: Co
     if json_file is not None:
         shell.refuse("--forget measures nothing: leave out --json")
     with shell.numba_needed():
-        from convlab.tuned import forget, tiles_file
+        from convlab.running.tuned import forget, tiles_file
     with shell.refusing(OSError, RuntimeError):
         there = tiles_file().exists()
     if there:

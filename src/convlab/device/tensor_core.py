@@ -44,7 +44,7 @@ A warpgroup begins at a multiple of 128 threads. A GPU checks none of this. ``wg
 capability 9.0 and no other, because later GPUs multiply in other ways.
 
 In that time the tensor cores read the registers of ``L`` and ``T`` as well. So a thread prepares
-the next parts in two further arrays, as s14 does: to reuse the registers it would have to wait.
+the next parts in two further arrays, as t05 does: to reuse the registers it would have to wait.
 
 ``L`` and ``T`` must be two arrays with different numbers: if the compiler knows that the numbers
 are the same, nvJitLink 13.5 leaves three of the six instructions out.

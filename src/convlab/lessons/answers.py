@@ -20,10 +20,10 @@ from io import StringIO
 from itertools import count, groupby
 from typing import Any
 
-from convlab.installing import CHECKOUT
 from convlab.lessons.build import lessons_named
 from convlab.lessons.feedback import DOES_NOT_COMPILE, PASSED, UNFILLED, Feedback
 from convlab.lessons.source import LEARNER, Cell, Lesson
+from convlab.support.installing import CHECKOUT
 
 PAGE = "lessons/answers/README.md"
 GIVEN = "as the learner finds it"

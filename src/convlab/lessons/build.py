@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from convlab import __version__
-from convlab.files import write_whole
-from convlab.installing import CHECKOUT
 from convlab.lessons.progress import MARK, given, number_of
 from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, Lesson, place, read, sources
+from convlab.support.files import write_whole
+from convlab.support.installing import CHECKOUT
+from convlab.support.version import __version__
 
 CELL_SECONDS = 120
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
-from convlab.files import Amount, Count, Natural, Record, read
+from convlab.ladder import short_name, stage_named
 from convlab.lessons.pictures import COLOURS, Grid, Picture, bars, lines
 from convlab.lessons.source import folder_of
-from convlab.stages import short_name, stage_named
+from convlab.support.files import Amount, Count, Natural, Record, read
 from convlab.tracing import LaunchTrace, Trace
 
 COUNTS: dict[str, Callable[[LaunchTrace], float]] = {
@@ -280,21 +280,21 @@ def ladder_speeds(layer: str = "conv9") -> Picture:
 
 
 def measured_sweep(sweep: str, *stages: str) -> Picture:
-    """How many times as fast as s01 these stages are as one size of a small problem changes."""
+    """How many times as fast as m01 these stages are as one size of a small problem changes."""
     document = result("channel_sweeps_h200", SweepResult)
     _require("sweep", sweep, [one["sweep"] for one in document["points"]])
     points = [point for point in document["points"] if point["sweep"] == sweep]
     found: dict[str, list[float]] = {}
     for point in points:
-        for name, one in _of(["s01", *stages], point["stages"]).items():
-            s01 = point["stages"]["s01_direct"]["time_ms"]
-            found.setdefault(name, []).append(s01 / one["time_ms"])
+        for name, one in _of(["m01", *stages], point["stages"]).items():
+            m01 = point["stages"]["m01_direct"]["time_ms"]
+            found.setdefault(name, []).append(m01 / one["time_ms"])
     images, filters = points[0]["problem"].split(" * ")
-    caption = f"""How many times as fast as s01 the stages are as {sweep} grows, on
+    caption = f"""How many times as fast as m01 the stages are as {sweep} grows, on
         {_where(document)}. The first problem is {images} (images, channels, rows, columns) with
         filters {filters}."""
     values = [point["value"] for point in points]
-    return lines(values, found, "times as fast as s01", caption, ylim=(0, None), xlabel=sweep)
+    return lines(values, found, "times as fast as m01", caption, ylim=(0, None), xlabel=sweep)
 
 
 def memory_levels() -> Picture:

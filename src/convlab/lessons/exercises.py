@@ -27,23 +27,23 @@ from convlab.checking import check as checked
 from convlab.checking.checker import Tensors, check_also, main_launch, program_with
 from convlab.checking.launches import EVERYTHING, PROBLEMS, main_of
 from convlab.checking.loading import is_kernel, maker
-from convlab.checking.records import SPOILED, Machine
-from convlab.convolution import reference
-from convlab.engines import choose
-from convlab.engines.offline import float64_lines
-from convlab.engines.simulator import Simulator
-from convlab.gradient import Gradient
-from convlab.kernels.im2col import THREADS, make_im2col, pitch
-from convlab.kernels.receptive_field import channel_parallel_field
+from convlab.checking.outcome import SPOILED, Machine
+from convlab.ladder import BACKWARD, Launch, Program, Stage, Tile, short_name, stage_named
+from convlab.ladder.channels.receptive_field import channel_parallel_field
+from convlab.ladder.im2col.im2col_gemm import THREADS, make_im2col, pitch
+from convlab.ladder.stage import blocks_for
 from convlab.lessons import feedback
 from convlab.lessons.feedback import Feedback, Problem, graded, limited, ready, running
 from convlab.lessons.pictures import joined
-from convlab.oracle import random_tensors
-from convlab.problem import ConvProblem
-from convlab.simulation.findings import SimulationError
-from convlab.simulation.memory_rules import SECTOR_BYTES, WARP
-from convlab.stage import blocks_for
-from convlab.stages import BACKWARD, Launch, Program, Stage, Tile, short_name, stage_named
+from convlab.problems.gradient import Gradient
+from convlab.problems.oracle import random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.problems.reference import reference
+from convlab.running.engines import choose
+from convlab.running.engines.offline import float64_lines
+from convlab.running.engines.simulator import Simulator
+from convlab.simulation.rules.findings import SimulationError
+from convlab.simulation.rules.memory_traffic import SECTOR_BYTES, WARP
 from convlab.tracing import LaunchTrace, trace
 
 # What is counted: small, so that a check takes seconds; still several blocks and slices of K.
@@ -110,7 +110,7 @@ def ready_for(
 
 def part_of(stage: str, **parts: Any) -> Any:
     """A function that makes a stage's ``Program`` with a learner's function in the place of one of
-    its module's, as in ``part_of("s11", make_fetch=make_fetch)``, or of a module whose functions
+    its module's, as in ``part_of("m11", make_fetch=make_fetch)``, or of a module whose functions
     that one uses: what checks and pictures take for a ``make_kernel``. Raises ``ValueError`` for a
     function that no stage has."""
     step = stage_named(stage)
@@ -120,7 +120,7 @@ def part_of(stage: str, **parts: Any) -> Any:
     others = [
         import_module(one)
         for one in used
-        if one.startswith(("convlab.kernels.", "convlab.stages."))
+        if one.startswith(("convlab.ladder.layouts.", "convlab.ladder."))
     ]
     module = next((one for one in (own, *others) if hasattr(one, name)), None)
     if module is None:
@@ -457,8 +457,8 @@ def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarr
 
 @graded
 def check_gradient(made: Any, of: str) -> Feedback:
-    """Check ``made``, a function like b01's ``make_input_kernel(gradient)``: its kernel must write
-    the gradient ``of`` the ``"input"`` or the ``"weight"``, and ask memory for no more than b01's
+    """Check ``made``, a function like g01's ``make_input_kernel(gradient)``: its kernel must write
+    the gradient ``of`` the ``"input"`` or the ``"weight"``, and ask memory for no more than g01's
     does."""
 
     def cases(problem: ConvProblem) -> Iterator[Case]:

@@ -27,11 +27,11 @@ import numpy as np
 
 from convlab.checking import Answer, Check
 from convlab.checking.checker import raised_by
-from convlab.convolution import reference
 from convlab.lessons.pictures import NOBODY, RIGHT, WRONG, Grid, Picture, joined
 from convlab.lessons.progress import history, note
-from convlab.oracle import random_tensors
-from convlab.simulation.findings import Finding, NotSimulated
+from convlab.problems.oracle import random_tensors
+from convlab.problems.reference import reference
+from convlab.simulation.rules.findings import Finding, NotSimulated
 
 PASSED, UNFILLED, BROKEN, ANSWER, COUNTS = "passed", "unfilled", "broken", "answer", "counts"
 DOES_NOT_COMPILE, INPUT = "does not compile", "input changed"

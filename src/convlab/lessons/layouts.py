@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from convlab.engines.simulator import Simulator
+from convlab.ladder import stage_named
 from convlab.lessons.exercises import numbered, ready_for
 from convlab.lessons.pictures import COLOURS, INK, NOBODY, Grid, Picture, only_or_count
-from convlab.plans import Plan
-from convlab.problem import ConvProblem
-from convlab.stages import stage_named
+from convlab.problems.problem import ConvProblem
+from convlab.running.engines.simulator import Simulator
+from convlab.running.plans import Plan
 
 
 def made_of_numbers(stage: str, problem: ConvProblem) -> np.ndarray:
@@ -42,12 +42,12 @@ def _coloured(grid: Grid, left: float, top: float, pixels: np.ndarray, W_i: int)
 
 
 def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
-    """An input of one image, s03's im2col matrix of it and s10's im2win tensor: as Figure 1 of the
+    """An input of one image, i01's im2col matrix of it and m09's im2win tensor: as Figure 1 of the
     im2win paper. A frame shows the numbers of one window."""
     p = problem
     image = numbered(p)[0].astype(int)
-    matrix = made_of_numbers("s03_im2col", p).reshape(p.K, -1)[:, : p.N]
-    tensor = made_of_numbers("s10", p)[0]
+    matrix = made_of_numbers("i01_im2col", p).reshape(p.K, -1)[:, : p.N]
+    tensor = made_of_numbers("m09", p)[0]
     m, n = divmod(window, p.W_o)
     first = n * p.s_w * p.H_f
     # Of each part its blocks, which stand below each other, and where the window may be in them.
@@ -70,7 +70,7 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
     sizes = [f"{' x '.join(map(str, one.shape))} = {one.size}" for one in (image, matrix, tensor)]
     alt = f"""An input of {sizes[0]} numbered pixels, its im2col matrix of {sizes[1]} and its im2win
         tensor of {sizes[2]}"""
-    caption = f"""{alt}, as the kernels of s03 and s10 write them. A colour is a column of the
+    caption = f"""{alt}, as the kernels of i01 and m09 write them. A colour is a column of the
         input; channels stand below each other. Frames mark the window of one output: in im2win the
         part of each channel is contiguous, and overlaps with the part of the window to the
         right."""
@@ -78,12 +78,12 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
 
 
 def im2win_orders(problem: ConvProblem) -> Picture:
-    """The first row of output pixels' part of s10's im2win tensor and, below it, of s11's, which
+    """The first row of output pixels' part of m09's im2win tensor and, below it, of m11's, which
     has channels innermost. Frames show the first two windows."""
     p = problem
     orders = {
-        "s10: a row for each channel": made_of_numbers("s10", p)[0, :, 0],
-        "s11: channels innermost": made_of_numbers("s11", p)[0].reshape(1, -1),
+        "m09: a row for each channel": made_of_numbers("m09", p)[0, :, 0],
+        "m11: channels innermost": made_of_numbers("m11", p)[0].reshape(1, -1),
     }
     grid, top, told = Grid(), 0.0, []
     for title, tensor in orders.items():
@@ -99,7 +99,7 @@ def im2win_orders(problem: ConvProblem) -> Picture:
         told.append(f"{len(tensor)} x {length}")
         top += p.C_i + 3.2
     alt = f"""The im2win tensor under one row of the output: a window is {told[0]} contiguous
-        numbers in s10 and {told[1]} in s11, where the next window begins {step} numbers further
+        numbers in m09 and {told[1]} in m11, where the next window begins {step} numbers further
         on"""
     caption = f"{alt}. A colour is a column of the input; two windows are framed, in black and red."
     return grid.finished(alt, caption)
@@ -111,7 +111,7 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
     dilation."""
     p = problem
     input = numbered(p).astype(int)
-    matrix = made_of_numbers("s03_im2col", p).reshape(p.K, -1)
+    matrix = made_of_numbers("i01_im2col", p).reshape(p.K, -1)
     marked = set(matrix[:, column].tolist())
 
     def colour(pixel: int) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, spans
-from convlab.problem import ConvProblem
-from convlab.simulation.memory_rules import WARP
+from convlab.problems.problem import ConvProblem
+from convlab.simulation.rules.memory_traffic import WARP
 from convlab.tracing import LaunchTrace
-from convlab.tracing.records import Array
+from convlab.tracing.recorded import Array
 
 MOST_COLUMNS, MOST_ROWS, MOST_PLANES = 32, 20, 3
 TILE, SLICES = COLOURS[4], (*COLOURS[:4], *COLOURS[5:])

@@ -15,8 +15,8 @@ from pathlib import Path
 from time import time
 from typing import Any, TypedDict
 
-from convlab.files import Amount, Count, document, record, write_whole
-from convlab.files import read as read_file
+from convlab.support.files import Amount, Count, document, record, write_whole
+from convlab.support.files import read as read_file
 
 FILE = "progress.json"
 MARK = "# check {} {}"  # the first line of a learner's check: lesson and exercise

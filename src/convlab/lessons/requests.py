@@ -10,10 +10,10 @@ import numpy as np
 
 from convlab.lessons.maps import THREAD, array_named, tile_of
 from convlab.lessons.pictures import COLOURS, NOBODY, Grid, Picture, only_or_count, spans
-from convlab.problem import ConvProblem
-from convlab.simulation.memory_rules import BANKS, SECTOR_BYTES, WARP, WORD_BYTES
+from convlab.problems.problem import ConvProblem
+from convlab.simulation.rules.memory_traffic import BANKS, SECTOR_BYTES, WARP, WORD_BYTES
 from convlab.tracing import LaunchTrace
-from convlab.tracing.records import Request
+from convlab.tracing.recorded import Request
 from convlab.tracing.views import counted, statement_of
 
 MOST_SECTORS, MOST_READS = 40, 20
@@ -106,7 +106,7 @@ def _in_banks(request: Request, words: dict[int, list[int]], above: str, who: st
 def served(request: Request, words: dict[int, list[int]]) -> tuple[int, list[dict[int, list[int]]]]:
     """How many lanes shared memory serves at a time, and for each wavefront by bank the lanes that
     get a word of it. Wide accesses are served some lanes after the other, as
-    :mod:`convlab.simulation.memory_rules` says."""
+    :mod:`convlab.simulation.rules.memory_traffic` says."""
     for at_once in LANES_AT_ONCE[request.width]:
         wavefronts: list[dict[int, list[int]]] = []
         for first in range(0, WARP, at_once):

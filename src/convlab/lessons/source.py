@@ -27,12 +27,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib import util
 from pathlib import Path
 from typing import NamedTuple
 
-from convlab.installing import CHECKOUT, in_checkout
-from convlab.stages import BACKWARD, stage_named
+from convlab.ladder import BACKWARD, stage_named
+from convlab.support.installing import CHECKOUT, in_checkout
 
 PACKAGE = Path(__file__).parent
 LEARNER, SOLUTION, NBGRADER = "learner", "solution", "nbgrader"  # the kinds of notebooks
@@ -235,9 +234,9 @@ def stage_kernel(
 def stage_code(stage: str, name: str = "make_kernel") -> str:
     """A function of a stage's file without its annotations, after the imports and constants that
     it uses; other functions of the file are imported from it."""
-    module = {one.name: one.module for one in BACKWARD}.get(stage, f"convlab.kernels.{stage}")
-    if util.find_spec(module) is None:
-        module = stage_named(stage).module
+    gradients = {one.name: one.module for one in BACKWARD}
+    shared = {"im2col": "convlab.ladder.im2col.im2col_gemm"}  # what several stages of a route use
+    module = gradients.get(stage) or shared.get(stage) or stage_named(stage).module
     source = inspect.getsource(importlib.import_module(module))
     tree, lines = ast.parse(source), source.splitlines()
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}

@@ -17,18 +17,18 @@ import numpy as np
 from numba import cuda, float32
 
 from convlab.checking.loading import is_kernel
-from convlab.convolution import reference
 from convlab.device import mma_tf32
 from convlab.device.products import WARP, K, M, N, multiply_add, split_into_tf32, warp_mma
-from convlab.engines.simulator import Simulator
+from convlab.ladder import stage_named
 from convlab.lessons import feedback, pictures
 from convlab.lessons.exercises import On, check, ready_for, tried
 from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, Feedback, Problem, graded, running
 from convlab.lessons.maps import elements_of
 from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, joined, spans
-from convlab.problem import ConvProblem
-from convlab.simulation import greenlets
-from convlab.stages import stage_named
+from convlab.problems.problem import ConvProblem
+from convlab.problems.reference import reference
+from convlab.running.engines.simulator import Simulator
+from convlab.simulation.threads import greenlets
 from convlab.tracing import LaunchTrace
 
 Place = tuple[str, int, int]  # of an element: matrix, row, column
@@ -397,7 +397,7 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
 
 
 def _where_to_look(errors: np.ndarray, once: float) -> str:
-    """The hint for wrong sums of ``LONG``, one tile of s13's, by which of them are wrong;
+    """The hint for wrong sums of ``LONG``, one tile of t03's, by which of them are wrong;
     ``once`` is how far those of one step are off."""
     if once < RIGHT < _mean(errors):
         return joined("""The sums are right for a single step of 8 terms, so the kernel combines the

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from convlab.ladder import Launch, Tile
 from convlab.lessons.exercises import PICTURE_SECONDS, check, ready_for
 from convlab.lessons.feedback import AS_FEW, COUNTS, Feedback, Problem, Row, graded, running
 from convlab.lessons.pictures import COLOURS, FAINT, INK, PAPER, Grid, Picture
-from convlab.oracle import random_tensors
-from convlab.problem import ConvProblem
-from convlab.simulation.access_log import GLOBAL, ISSUED, LANDED, WIDE, WRITE
-from convlab.simulation.findings import three
-from convlab.simulation.memory_rules import Requests
-from convlab.simulation.simulated_launch import SimulatedLaunch
-from convlab.stages import Launch, Tile
+from convlab.problems.oracle import random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.simulation.launch import SimulatedLaunch
+from convlab.simulation.recording.access_log import GLOBAL, ISSUED, LANDED, WIDE, WRITE
+from convlab.simulation.rules.findings import three
+from convlab.simulation.rules.memory_traffic import Requests
 
 ASK, ARRIVE, READ, MULTIPLY, BARRIER = "ask", "arrive", "read", "multiply", "barrier"
 # One block, one warp, four slices of K_B = 8 without remainders: what an event log is kept of.
@@ -81,7 +81,7 @@ class EventLog:
 
 
 class _EventRecorder(Counter[int]):
-    """Hears of a launch (:class:`convlab.simulation.simulated_launch.Recorder`), and of each
+    """Hears of a launch (:class:`convlab.simulation.launch.Recorder`), and of each
     operation, because it counts them in the launch's place. Notes after how many accesses thread
     0 came to each barrier and operation."""
 

@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from convlab import ladder, workloads
-from convlab.bench.baselines import Prepared, Unsupported
-from convlab.bench.systems import BASELINES
 from convlab.checking.checker import program_with
 from convlab.checking.loading import maker
-from convlab.engines import choose
-from convlab.ladder import Tensors
+from convlab.ladder import Program, Tile, short_name, stage_named
 from convlab.lessons.charts import stored
 from convlab.lessons.pictures import Picture, bars
-from convlab.oracle import random_tensors
-from convlab.problem import ConvProblem
-from convlab.stages import Program, Tile, short_name, stage_named
+from convlab.measuring import ladder_run as ladder
+from convlab.measuring.baselines import Prepared, Unsupported
+from convlab.measuring.ladder_run import Tensors
+from convlab.measuring.systems import BASELINES
+from convlab.problems import workloads
+from convlab.problems.oracle import random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.running.engines import choose
 
 HOW = "checked, then timed with L2 flushed before each run: the median of some 20 runs"
 
@@ -76,7 +77,7 @@ def _by_library(problem: ConvProblem, tensors: Tensors) -> Iterator[tuple[str, f
 
 
 def _library_ms(ready: Prepared) -> float:
-    from convlab.timer import measure  # needs a GPU
+    from convlab.measuring.timer import measure  # needs a GPU
 
     start = lambda stream: ready.run(int(stream.handle))  # noqa: E731
     return measure(start, as_graph=ready.capturable).median_ms

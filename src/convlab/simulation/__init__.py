@@ -1,10 +1,13 @@
 """The strict simulator: a kernel's threads, what they do to memory, and what is wrong with that.
 
-:mod:`convlab.engines.simulator` is the engine that runs kernels with it, ``programs`` the way in
-for any program. ``simulated_launch`` puts the parts together: the kernel's function copied with
-other meanings (``python_body``), numbers (``scalars``), arrays (``arrays``, made by ``memory``),
-``cuda`` (``simulated_cuda``), the scheduler of a block's threads (``greenlets``) and of blocks
-(``scheduler``), in several ``orders``, async copies and tensor cores (``asynchronous``). All write
-to one ``access_log``, which ``races``, ``happens_before`` and ``memory_rules`` read;
-``findings`` says what is wrong. Nothing here knows of problems or stages.
+It is a product of its own: it imports :mod:`convlab.device` and :mod:`convlab.support`, and knows
+nothing of problems, stages or plans. ``host.programs`` is the way in for any program;
+:mod:`convlab.running.engines.simulator` is the engine that runs stages with it. ``launch`` puts
+the parts together:
+
+- ``language`` copies the kernel's function with other meanings and Numba's types,
+- ``numbers`` are those of a GPU, ``memory`` makes arrays whose accesses are checked,
+- ``threads`` runs a block's threads as greenlets, and blocks in several orders,
+- ``recording`` is the one log that all of them write to,
+- ``rules`` reads it: races, orders, memory traffic, findings and their remedies.
 """

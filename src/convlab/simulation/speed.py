@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, float32, int32
 
-from convlab.simulation.programs import simulate
+from convlab.simulation.host.programs import simulate
 
 THREADS, TILE, BINS = 128, 8, 16
 PADDED = TILE + 1  # by name: Numba knows no sum as the shape of a shared array

@@ -4,7 +4,7 @@ Records (:mod:`.records`) are plain data; :mod:`.tracer` makes them from a simul
 (:mod:`.views`) read them: tables and a page.
 """
 
-from convlab.tracing.records import LaunchTrace, Trace, open_trace
+from convlab.tracing.recorded import LaunchTrace, Trace, open_trace
 from convlab.tracing.tracer import trace, trace_stage, trace_steps
 from convlab.tracing.views import as_text, card, page, write_page
 

@@ -14,26 +14,34 @@ from typing import Any
 import numpy as np
 from numba import typeof
 
-from convlab import workloads
-from convlab.arguments import integer, shown
-from convlab.engines.offline import arch_of, shared_load_bytes
-from convlab.engines.simulator import Simulator
-from convlab.gradient import Gradient, Problem
-from convlab.oracle import random_tensors
-from convlab.plans import Plan, check_asked, stage_for, why_too_old
-from convlab.simulation.access_log import ATOMIC, GLOBAL, READ, WRITE, Loops, Span, c_strides
-from convlab.simulation.findings import (
+from convlab.ladder import Launch, Tile, stage_named
+from convlab.ladder.stage import Capability
+from convlab.problems import workloads
+from convlab.problems.gradient import Gradient, Problem
+from convlab.problems.oracle import random_tensors
+from convlab.running.engines.offline import arch_of, shared_load_bytes
+from convlab.running.engines.simulator import Simulator
+from convlab.running.plans import Plan, check_asked, stage_for, why_too_old
+from convlab.simulation.launch import SimulatedLaunch
+from convlab.simulation.recording.access_log import (
+    ATOMIC,
+    GLOBAL,
+    READ,
+    WRITE,
+    Loops,
+    Span,
+    c_strides,
+)
+from convlab.simulation.rules.findings import (
     Finding,
     NotSimulated,
     SimulationError,
     coordinates_of,
     three,
 )
-from convlab.simulation.memory_rules import WARP, Requests
-from convlab.simulation.simulated_launch import SimulatedLaunch
-from convlab.stage import Capability
-from convlab.stages import Launch, Tile, stage_named
-from convlab.tracing.records import (
+from convlab.simulation.rules.memory_traffic import WARP, Requests
+from convlab.support.values import integer, shown
+from convlab.tracing.recorded import (
     Access,
     Array,
     Footprint,
@@ -87,7 +95,7 @@ def trace_stage(
     """Trace every launch of a stage on random tensors.
 
     ``problem=None`` takes the small Conv9, ``tile=None`` the stage's tile for counting. Of a
-    ``Gradient`` the stage is ``b01``, ``b02``, or one that b02 runs.
+    ``Gradient`` the stage is ``g01``, ``g02``, or one that g02 runs.
 
     Raises ``ValueError`` for an unknown stage, a stage without kernels, a tile that does not suit
     it or a GPU that cannot run it, and as :func:`trace`.
@@ -190,7 +198,7 @@ Touched = dict[tuple[int, int], list[np.ndarray]]  # addresses by array and kind
 
 
 class Recorder:
-    """Records one launch, which calls it (:class:`convlab.simulation.simulated_launch.Recorder`).
+    """Records one launch, which calls it (:class:`convlab.simulation.launch.Recorder`).
     ``shown`` is the number of the block whose single requests are kept; ``loads_of`` has the width
     of the machine code's loads from shared memory, by file and line."""
 

@@ -26,10 +26,10 @@ from pygments.token import Token
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from convlab.columns import Columns
-from convlab.files import write_whole
-from convlab.terminal import Terminal
-from convlab.tracing.records import UNITS, Access, Cost, LaunchTrace, Request, Trace, Work
+from convlab.commands.columns import Columns
+from convlab.support.files import write_whole
+from convlab.support.terminal import Terminal
+from convlab.tracing.recorded import UNITS, Access, Cost, LaunchTrace, Request, Trace, Work
 
 LEGEND = (
     "A request is one load or store of a warp's 32 lanes. Global memory answers it in sectors of "

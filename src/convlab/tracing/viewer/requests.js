@@ -1,4 +1,4 @@
-// What memory does for one request, for drawing: the rules of convlab/simulation/memory_rules.py.
+// What memory does for one request, for drawing: the rules of convlab/simulation/rules/memory_traffic.py.
 // A test runs both on the same requests.
 "use strict";
 

@@ -1,0 +1,1 @@
+"""The channel-parallel route: several threads for one output."""

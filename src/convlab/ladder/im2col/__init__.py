@@ -1,0 +1,1 @@
+"""The im2col route: the convolution written out as a matrix product."""

@@ -1,0 +1,84 @@
+"""m03: shared memory. A block fetches slices of K together and reads them many times.
+
+Source: im2win paper (000), section 3.3 ("Shared memory and register"). The M_B x N_B outputs of a
+block need the same M_B rows of the filter and N_B windows, K_B terms at a time. Each number is
+loaded once and used by a row or column of threads: M_B or N_B times fewer global loads.
+"""
+
+from numba import cuda, float32, uint32
+
+from convlab.device import gpu_only
+from convlab.ladder.stage import Kernel, Program, Stage, Tile, Tiles, tile_program
+from convlab.problems.problem import ConvProblem
+
+
+def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
+    p = problem
+    M, N, K = p.M, p.N, p.K
+    _, _, H_i, W_i = p.input_shape
+    H_f, W_f, H_o, W_o = p.H_f, p.W_f, p.H_o, p.W_o
+    s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
+    M_B, N_B, K_B, THREADS, ROWS = tile.M_B, tile.N_B, tile.K_B, tile.threads, tile.rows
+    F_SLICE, I_SLICE = (M_B, K_B), (K_B, N_B)
+
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
+    def shared_memory(input, weight, bias, output):
+        S_F = cuda.shared.array(F_SLICE, float32)
+        S_I = cuda.shared.array(I_SLICE, float32)
+        t = uint32(cuda.threadIdx.x)
+        ty, tx = t // N_B, t % N_B
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        m, n = m0 + ty, uint32(cuda.blockIdx.x) * N_B + tx
+
+        window = min(n, N - 1)  # past the last one, load that again; its results are not written
+        i_n = window // (H_o * W_o)
+        o_h = window % (H_o * W_o) // W_o
+        o_w = window % W_o
+
+        total = float32(0)
+        for k0 in range(0, K, K_B):
+            for e in range(t, M_B * K_B, THREADS):  # load
+                row, k = m0 + e // K_B, k0 + e % K_B
+                value = float32(0)
+                if row < M and k < K:
+                    value = weight[row * K + k]
+                S_F[e // K_B, e % K_B] = value
+            for e in range(ty, K_B, ROWS):
+                k = uint32(k0 + e)
+                i_c = k // (H_f * W_f)
+                i_h = o_h * s_h + k % (H_f * W_f) // W_f * d_h - p_h
+                i_w = o_w * s_w + k % W_f * d_w - p_w
+                pixel = float32(0)
+                if k < K and 0 <= i_h < H_i and 0 <= i_w < W_i:
+                    pixel = input[i_n, i_c, i_h, i_w]
+                S_I[e, tx] = pixel
+            cuda.syncthreads()  # nobody computes before all have fetched
+
+            for k in range(K_B):  # compute
+                total += S_F[ty, k] * S_I[k, tx]
+            cuda.syncthreads()  # nobody fetches the next slice over what others still read
+
+        if m < M and n < N:
+            output[i_n, m, o_h, o_w] = total + bias[m]
+
+    return shared_memory
+
+
+def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    tile.require(tile.M_T == tile.N_T == 1, "m03 computes one output a thread: M_T = N_T = 1")
+    tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
+    return tile_program(problem, tile, make_kernel(problem, tile), flat=("weight",))
+
+
+STAGE = Stage(
+    __name__,
+    title="Shared memory: a block fetches slices of K together",
+    source="im2win paper (000), 3.3",
+    builds_on=("m02_implicit_gemm",),
+    prepare=prepare,
+    tiles=Tiles(
+        production=lambda problem: Tile(M_B=32, N_B=32, K_B=32),
+        tiny=Tile(M_B=4, N_B=8, K_B=4),
+        model=Tile(M_B=8, N_B=32, K_B=8),
+    ),
+)

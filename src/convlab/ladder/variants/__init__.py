@@ -1,0 +1,1 @@
+"""Kernels beside the ladder: the ablation of m11, and the kernel for groups."""

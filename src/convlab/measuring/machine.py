@@ -1,0 +1,216 @@
+"""What this machine has and lacks: packages, GPU, engines and compilers.
+
+Every fact is looked up on its own, so that a broken installation is described without a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import import_module, metadata
+from typing import Any
+
+import convlab
+from convlab.running.compilers import VARIABLE, compiler
+from convlab.support.installing import how_to_install
+
+PACKAGES = (
+    "numpy", "numba", "numba-cuda", "numba-cuda-mlir", "llvmlite", "cuda-bindings", "cuda-core",
+    "greenlet", "matplotlib", "torch",
+)  # fmt: skip
+# What needs a compiler or the disassembler, the GPU engine first; simulators need none.
+GPU_ENGINE = "engine gpu"
+OFFLINE = ("convlab lint", "convlab trace --compiled", "the look at machine code of convlab check")
+COMPILERS = {
+    "NVVM": (GPU_ENGINE, *OFFLINE),
+    "NVRTC": (GPU_ENGINE, *OFFLINE),  # numba-cuda asks it for the name of the GPU's architecture
+    "nvJitLink": (GPU_ENGINE, *OFFLINE),
+    "nvdisasm": OFFLINE,
+}
+GPU_KEYS = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
+
+
+def facts() -> dict[str, Any]:
+    """Everything ``convlab doctor`` shows, as ``--json`` writes it."""
+    engines, gpu = _engines(), _gpu()
+    would_use = _would_use(engines, gpu)
+    return {
+        "convlab": version("convlab"),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "os": platform.platform(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "gpu": gpu,
+        "engines": engines,
+        "would_use": would_use,
+        "compilers": compilers(),
+        "warnings": _stages_left_out(would_use["engine"]),
+    }
+
+
+def environment(arguments: Sequence[str]) -> dict[str, Any]:
+    """What is stored with a measurement, so that it can be repeated and compared. It holds no paths
+    of this machine but those in ``arguments``, the words after ``convlab``."""
+    words, chosen = shlex.join(["convlab", *arguments]), os.environ.get(VARIABLE)
+    return {
+        "command": f"{VARIABLE}={chosen} {words}" if chosen else words,
+        "compiler": compiler(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in ("convlab", *PACKAGES)},
+        "gpu": _gpu(),
+        "clocks_mhz": _clocks(),
+    }
+
+
+def version(package: str) -> str | None:
+    """The version of an installed package; None where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return convlab.__version__ if package == "convlab" else None  # run from its source folder
+
+
+def _engines() -> list[dict[str, Any]]:
+    try:
+        from convlab.running.engines import ENGINE_NAMES, choose, unavailable
+    except Exception as error:
+        return [{"name": "all", "available": False, "device": None, "why_not": _sentence(error)}]
+    found = []
+    for name in ENGINE_NAMES:
+        try:
+            why_not = unavailable(name)
+            device = choose(name).device if why_not is None else None
+        except Exception as error:  # such as an import that fails inside numba-cuda
+            why_not, device = _sentence(error), None
+        available = why_not is None
+        found.append({"name": name, "available": available, "device": device, "why_not": why_not})
+    return found
+
+
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _would_use(engines: list[dict[str, Any]], gpu: dict[str, Any] | None) -> dict[str, str | None]:
+    """The engine that ``auto`` takes, and why."""
+    usable = [engine["name"] for engine in engines if engine["available"]]
+    if not usable:
+        return {"engine": None, "why": "no engine works here"}
+    if usable[0] == "gpu":
+        return {"engine": "gpu", "why": "there is a GPU that works"}
+    (reason,) = (engine["why_not"] for engine in engines if engine["name"] == "gpu")
+    fine = " (that is fine: every stage runs on the simulator too, only times need a GPU)"
+    return {"engine": usable[0], "why": f"{reason}{'' if gpu else fine}"}
+
+
+def _gpu() -> dict[str, Any] | None:
+    """The first GPU; None when there is none."""
+    # nvidia-smi may see a GPU that Numba cannot use; the table then shows the difference.
+    found: dict[str, Any] = {}
+    answers = _ask_nvidia_smi("name", "compute_cap", "memory.total", "driver_version")
+    if answers is not None and answers[2].isdecimal():
+        found = dict(zip(GPU_KEYS, answers, strict=False))
+        found["memory_bytes"] = int(answers[2]) * 2**20
+    found |= _gpu_by_numba()
+    return {key: found.get(key) for key in GPU_KEYS} if found else None
+
+
+def _gpu_by_numba() -> dict[str, Any]:
+    try:
+        from numba import cuda
+        from numba.cuda.core import config
+        from numba.cuda.cudadrv.driver import driver
+
+        if config.ENABLE_CUDASIM or not cuda.is_available():
+            return {}
+        device = cuda.get_current_device()
+        name = device.name.decode() if isinstance(device.name, bytes) else str(device.name)
+        return {
+            "name": name,
+            "compute_capability": ".".join(map(str, device.compute_capability)),
+            "memory_bytes": int(cuda.current_context().get_memory_info().total),
+            "cuda": ".".join(map(str, driver.get_version())),
+        }
+    except Exception:  # a broken driver shows in the engines' lines
+        return {}
+
+
+def _clocks() -> dict[str, int | None] | None:
+    """The current clocks in MHz of the GPU that Numba uses; None without nvidia-smi."""
+    try:
+        from numba import cuda
+
+        gpu = cuda.get_current_device().uuid
+    except Exception:  # no driver, or a simulator
+        gpu = None
+    answers = _ask_nvidia_smi("clocks.sm", "clocks.mem", "clocks.max.sm", gpu=gpu)
+    if answers is None:
+        return None
+    megahertz = [int(answer) if answer.isdecimal() else None for answer in answers]
+    return dict(zip(("sm", "memory", "max_sm"), megahertz, strict=True))
+
+
+def _ask_nvidia_smi(*fields: str, gpu: str | None = None) -> list[str] | None:
+    """What nvidia-smi says of these fields, of that or the first GPU; None for no answer."""
+    lines = nvidia_smi(f"--query-gpu={','.join(fields)}", gpu)
+    answers = (lines or [""])[0].split(", ")
+    return answers if len(answers) == len(fields) else None
+
+
+def nvidia_smi(query: str, gpu: str | None = None) -> list[str] | None:
+    """The lines that nvidia-smi answers, of the GPU of that UUID; None where it does not answer."""
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+    command += [f"--id={gpu}"] if gpu else []
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.splitlines()
+
+
+def compilers() -> list[dict[str, Any]]:
+    """What the GPU engine and ``convlab lint`` compile with: each one's name, its version or path
+    (None when it is missing), how to install it and what needs it."""
+    found = {name: _compiler(name) for name in COMPILERS}
+    # Only if needed: it raises where convlab has no metadata.
+    install = how_to_install("lint", "make gate") if None in found.values() else None
+    return [
+        {
+            "name": name,
+            "found": version,
+            "install": None if version else install,
+            "needed_by": [*COMPILERS[name]],
+        }
+        for name, version in found.items()
+    ]
+
+
+def _compiler(name: str) -> str | None:
+    try:
+        if name == "nvdisasm":
+            path: str | None = import_module("cuda.pathfinder").find_nvidia_binary_utility(name)
+            return path
+        module = import_module(f"cuda.bindings.{name.lower()}")
+        error, *version = module.nvrtcVersion() if name == "NVRTC" else (0, *module.version())
+        return None if error else ".".join(map(str, version))
+    except Exception:  # the loaders' own exception types differ between versions
+        return None
+
+
+def _stages_left_out(engine: str | None) -> list[str]:
+    """Which stages this GPU cannot run, and which stage ``auto`` takes instead."""
+    if engine != "gpu":
+        return []
+    from convlab.ladder import LADDER
+    from convlab.running.engines import choose
+    from convlab.running.plans import auto_stage, why_too_old
+
+    gpu = choose("gpu")
+    reason = why_too_old(LADDER, gpu.capability(), gpu.device)
+    return [] if reason is None else [f"{reason}; stage auto is {auto_stage(gpu).name}"]

@@ -1,0 +1,291 @@
+"""compute-sanitizer on every stage: ``python -m convlab.measuring.sanitizers [--json FILE]``.
+
+Each of NVIDIA's four tools watches each stage's runs, in processes of their own, several at a time:
+memcheck finds accesses out of bounds or misaligned, racecheck races in shared memory, initcheck
+reads of uninitialised global memory, synccheck wrong barriers. ``make sanitize`` runs this.
+
+``python -m convlab.measuring.sanitizers run [NAMES]`` is the program that a tool watches. It
+runs small problems with remainders everywhere, because the tools slow kernels down a hundredfold,
+with production tiles, tiny tiles, every candidate, every switch of the ablation, and ReLU of what
+is not finite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from threading import Event
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convlab.ladder import (
+    ABLATION,
+    LADDER,
+    Stage,
+    Tile,
+    allowances,
+    candidates,
+    production_tile,
+    stage_named,
+)
+from convlab.measuring import table
+from convlab.measuring.machine import environment
+from convlab.problems.oracle import CheckResult, Oracle, before_relu, random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.problems.reference import cores
+from convlab.running.engines import Engine, EngineUnavailable, choose
+from convlab.running.plans import Plan, stages_for
+from convlab.support.files import write_whole
+
+MODULE = "convlab.measuring.sanitizers"
+STAGES = (*LADDER, ABLATION)
+PROGRAM = "compute-sanitizer"
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+FOUND = 3  # the exit code that tools are to give where they found something
+INTERRUPTED = 130  # what shells give for Ctrl-C
+PATIENCE_SECONDS = 1800
+MOST_PROCESSES = 16
+MEMORY_A_PROCESS = 2 * 2**30  # of the GPU
+NOTHING, SOMETHING, HANGS, FAILS = "nothing", "found", "hangs", "fails"
+
+PROBLEMS = (
+    ConvProblem(3, 5, 19, 17, 67, (3, 5), stride=(2, 3), padding=(2, 1), dilation=(1, 2)),
+    ConvProblem(2, 3, 14, 13, 70, 3, padding="same"),  # 182 pixels an image
+    ConvProblem(1, 4, 12, 12, 9, 1),  # whole float4 in the output
+    ConvProblem(1, 64, 5, 5, 40, 3),  # few outputs of long sums: m15 splits K
+)
+# So many channels that tiles of all sizes are candidates; 72 columns, so that some stick out.
+WIDE = ConvProblem(2, 16, 6, 6, 192, 3, padding=1)
+# An infinity among its pixels, which t03 and t05 fix up; a float4 may cross into the next image.
+INFINITE = ConvProblem(2, 5, 7, 5, 67, 3, padding=1)
+
+
+class Case(NamedTuple):
+    """One run of a stage; with ReLU, the input has an infinity."""
+
+    problem: ConvProblem
+    stage: Stage
+    tile: Tile | None
+    switches: dict[str, bool]
+
+
+def cases(stages: tuple[Stage, ...]) -> Iterator[Case]:
+    """Every problem, stage, tile and switch that runs."""
+    for problem in PROBLEMS:
+        for stage in stages:
+            for switches in ({}, *({name: False} for name in stage.switches)):
+                yield Case(problem, stage, production_tile(stage, problem), switches)
+            if stage.tiny_tile is not None:
+                yield Case(problem, stage, stage.tiny_tile, {})
+    for stage in stages:
+        for tile in candidates(stage, WIDE):
+            yield Case(WIDE, stage, tile, {})
+        if "relu" in stage.options:
+            yield Case(INFINITE, stage, production_tile(stage, INFINITE, relu=True), {"relu": True})
+
+
+def check(case: Case, engine: Engine) -> CheckResult:
+    """Run a case and check its output."""
+    problem, stage, tile, switches = case
+    relu = switches.get("relu", False)
+    tensors = random_tensors(problem, 1)
+    if relu:
+        tensors[0][0, 0, problem.H_i // 2, problem.W_i // 2] = np.inf
+    input, weight, bias = map(engine.to_device, tensors)
+    output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
+    Plan(problem, stage, tile, engine, None, None, **switches)(input, weight, output, bias)
+    oracle, found = Oracle(problem, *tensors), engine.to_host(output)
+    found = before_relu(found, oracle.expected) if relu else found
+    return oracle.check(found, **allowances(stage, problem))
+
+
+def run_stages(names: Sequence[str]) -> int:
+    """Run the cases of these stages, or of all, for a tool to watch; 0 if every output is right."""
+    try:
+        wanted = tuple(map(stage_named, names)) or STAGES
+        engine = choose("gpu")
+        stages, left_out = stages_for(engine, wanted)
+        if left_out is not None and names:
+            raise EngineUnavailable(left_out)
+    except (ValueError, EngineUnavailable) as error:
+        print(error, file=sys.stderr)
+        return 2
+    if left_out is not None:
+        print(f"left out: {left_out}")
+    results = []
+    for case in cases(stages):
+        results.append(check(case, engine))
+        if not results[-1].ok:
+            where = f"{case.stage.name} tile {case.tile} {case.switches} on {case.problem}"
+            print(f"{where}: {results[-1]}")
+    right = sum(result.ok for result in results)
+    print(f"{right} of {len(results)} runs right")
+    return int(right < len(results))
+
+
+_at_work: set[subprocess.Popen[str]] = set()
+_interrupted = Event()
+
+
+def watched(tool: str, command: Sequence[str], seconds: float) -> tuple[str, str]:
+    """What a tool says of a Python command (``nothing``, ``found``, ``hangs`` or ``fails``), and
+    all that the two printed. Without its own summary the tool watched nothing: that fails."""
+    whole = [PROGRAM, "--tool", tool, "--error-exitcode", str(FOUND), sys.executable, *command]
+    # In a session of its own, so that what it starts ends with it: on the GPU that hangs.
+    process = subprocess.Popen(
+        whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    _at_work.add(process)
+    if _interrupted.is_set():  # while it was being started
+        _end(process)
+    try:
+        text, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return HANGS, process.communicate()[0]
+    finally:
+        _at_work.discard(process)
+    counts = counts_in(text)
+    if any(counts):
+        return SOMETHING, text
+    return NOTHING if counts and process.returncode == 0 else FAILS, text
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def counts_in(text: str) -> list[int]:
+    """The errors and hazards that a tool's summaries count: none where it gave no summary."""
+    counts = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", text)
+    return list(map(int, counts))
+
+
+def of_stage(tool: str, stage: str) -> dict[str, Any]:
+    """What a tool says of a stage, and how many of its runs were right."""
+    started = time.monotonic()
+    command = ("-W", "ignore", "-m", MODULE, "run", stage)
+    says, text = watched(tool, command, PATIENCE_SECONDS)
+    counted = re.search(r"(\d+) of (\d+) runs right", text)
+    if says == NOTHING and counted is None:  # nothing ran
+        says = FAILS
+    return {
+        "stage": stage,
+        "tool": tool,
+        "says": says,
+        "findings": sum(counts_in(text)),
+        "right": int(counted[1]) if counted else 0,
+        "runs": int(counted[2]) if counted else None,
+        "seconds": round(time.monotonic() - started, 1),
+        "printed": "" if says == NOTHING else text[-4000:],
+    }
+
+
+def processes(engine: Engine) -> int:
+    """How many run at a time: each takes a core, and a context in the GPU's memory."""
+    room = (engine.free_bytes() or 0) // MEMORY_A_PROCESS
+    return max(1, min(cores(), room, MOST_PROCESSES))
+
+
+def measure(engine: Engine) -> dict[str, Any]:
+    """Every stage that the GPU can run, under every tool. Ctrl-C ends the tools that run."""
+    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
+    version = re.search(r"[Vv]ersion (\S+)", said)
+    stages, left_out = stages_for(engine, STAGES)
+    # The last stages have the most runs, so they begin first and none runs alone at the end.
+    work = [(tool, stage.name) for stage in reversed(stages) for tool in TOOLS]
+    rows: list[dict[str, Any]] = []
+    _interrupted.clear()
+    with ThreadPoolExecutor(processes(engine)) as pool:
+        try:
+            for row in pool.map(of_stage, *zip(*work, strict=True)):
+                rows.append(row)
+                done = f"{len(rows):3} of {len(work)}  {row['stage']:20} {row['tool']:10}"
+                print(done, _cell(row), file=sys.stderr, flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            _interrupted.set()
+            for process in [*_at_work]:
+                _end(process)
+            raise
+    names = [stage.name for stage in stages]
+    rows.sort(key=lambda row: (names.index(row["stage"]), TOOLS.index(row["tool"])))
+    return {
+        "sanitizer": version[1] if version else "unknown",
+        "rows": rows,
+        "left_out": left_out,
+        "ok": all(row["says"] == NOTHING and row["right"] == row["runs"] for row in rows),
+    }
+
+
+def show(document: dict[str, Any]) -> str:
+    """The table: a stage's runs, and what each tool found."""
+    by_cells: dict[tuple[str, ...], list[str]] = {}
+    for stage, found in groupby(document["rows"], key=itemgetter("stage")):
+        its = sorted(found, key=lambda row: TOOLS.index(row["tool"]))
+        runs = {row["runs"] for row in its if row["runs"] is not None}
+        told = f"{stage} ({', '.join(map(str, sorted(runs)))})"
+        by_cells.setdefault(tuple(map(_cell, its)), []).append(told)
+    rows = [(", ".join(stages), *cells) for cells, stages in by_cells.items()]
+    left_out = f"\nLeft out: {document['left_out']}\n" if document["left_out"] else ""
+    return (
+        f"compute-sanitizer {document['sanitizer']} on an {document['device']}: what each tool "
+        f"finds, by stage (runs).\n\n{table(('stages (runs)', *TOOLS), rows)}{left_out}"
+    )
+
+
+def _cell(row: dict[str, Any]) -> str:
+    said = row["says"] if row["says"] != SOMETHING else f"**found {row['findings']}**"
+    if row["runs"] is not None and row["right"] < row["runs"]:
+        said += f", **{row['runs'] - row['right']} of {row['runs']} wrong**"
+    return said
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 1 for a finding or a wrong run, 2 if nothing can run, 130 after Ctrl-C."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["run"]:
+        return run_stages(words[1:])
+    about = "compute-sanitizer's four tools on every stage's runs, on a GPU."
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=about)
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to FILE")
+    file: Path | None = parser.parse_args(words).json
+    try:
+        engine = choose("gpu")
+        if shutil.which(PROGRAM) is None:
+            raise EngineUnavailable(
+                f"there is no {PROGRAM} on the path: it comes with NVIDIA's CUDA toolkit"
+            )
+        document = measure(engine)
+    except KeyboardInterrupt:
+        print("convlab: interrupted, nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    except RuntimeError as error:
+        print(f"convlab: {error}", file=sys.stderr)
+        return 2
+    typed = " ".join(("python -m", MODULE, *words))
+    document |= {"device": engine.device, "environment": environment([]) | {"command": typed}}
+    print(show(document))
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, (json.dumps(document, indent=1) + "\n").encode())
+    return 0 if document["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

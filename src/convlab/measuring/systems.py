@@ -1,0 +1,151 @@
+"""What a benchmark measures: convlab's stages and the baselines, as :class:`System` alike."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from convlab.ladder import (
+    ABLATION,
+    BACKWARD,
+    LADDER,
+    Stage,
+    Tile,
+    allowances,
+    stage_named,
+    tile_named,
+)
+from convlab.ladder.gradients.g02_exchanged_roles import through
+from convlab.measuring.baselines import OnGpu, Singles, System, array_libraries, compiled, cudnn
+from convlab.measuring.baselines.unfold_table import ROWS as UNFOLD_ROWS
+from convlab.problems.gradient import Gradient, Problem
+from convlab.problems.problem import ConvProblem
+from convlab.running.engines import choose
+from convlab.running.plans import Plan, program_for, stages_for, tile_by_rule
+
+BASELINES: tuple[System, ...] = (
+    *array_libraries.BY_TORCH,
+    *cudnn.BASELINES,
+    *array_libraries.FROM_A_PRODUCT,
+    *compiled.OF_CUTLASS,
+    array_libraries.BY_CUPY,
+    compiled.SEVEN_LOOPS,
+)
+NAMED = {baseline.name: baseline for baseline in BASELINES}
+STAGE_FAMILY = "convlab"
+DEFAULT_STAGES = (
+    "m01_direct", "i04_im2col_blas", "m05_microkernel", "m06_vectorized", "m08_double_buffer",
+    "m09_im2win", "m11_warp_tiling", "m15_split_k", "t03_split_once", "t05_warpgroups",
+)  # fmt: skip
+QUICK_STAGES = ("m01_direct", "i04_im2col_blas", "m11_warp_tiling", "m15_split_k")
+SLOW_START = "torch_compile"  # seconds a layer, to call the same kernel: not in a quick run
+ALL, NONE = "all", "none"
+# The ablation of Figure 4 of the im2win paper: a variant's name, and the switch that is off.
+WHOLE = "m11_warp_tiling"
+VARIANTS = {
+    "without_prefetch": "prefetch",
+    "without_vectorized": "vectorized",
+    "without_microkernel": "microkernel",
+}
+
+
+def system_named(name: str) -> System:
+    """The stage, variant, baseline or row of article 002's table of that name; a stage's name may
+    end in a tile, ``m15_split_k 64x128x16/8x8``. Raises ``ValueError`` for any other."""
+    if name in VARIANTS:
+        whole = of_stage(ABLATION, None, **{VARIANTS[name]: False})
+        return replace(whole, name=name, title=f"m11 without {VARIANTS[name]}")
+    known = UNFOLD_ROWS | NAMED
+    if name in known:
+        return known[name]
+    word, _, tile = name.partition(" ")
+    backward = {stage.name: stage for stage in BACKWARD}
+    return of_stage(backward.get(word) or stage_named(word), tile_named(tile) if tile else None)
+
+
+def baseline_named(name: str) -> System:
+    """The baseline of that name. Raises ``ValueError``, listing the names, for any other."""
+    if name not in NAMED:
+        raise ValueError(f"baseline is {name!r}: it must be one of {', '.join(NAMED)}")
+    return NAMED[name]
+
+
+def of_stage(stage: Stage, tile: Tile | None = None, **switches: bool) -> System:
+    """A stage with that tile; None is its production tile, whatever ``convlab tune`` remembers: the
+    same code gives the same row. ``switches`` turn off techniques of stages that have any."""
+
+    def compile(problem: ConvProblem) -> None:
+        engine, its = choose("gpu"), stage_on(problem, stage)
+        chosen = tile or tile_by_rule(problem, its, engine, **switches)
+        program = program_for(problem, its, chosen, engine, **switches)
+        for step in program.launches:  # a library's, too: that imports the library
+            engine.build(step, program)
+
+    return System(
+        stage.name if tile is None else f"{stage.name} {tile}", stage.title, STAGE_FAMILY,
+        lambda: stages_for(choose("gpu"), (stage,))[1],
+        partial(PreparedStage, stage, tile, switches),
+        kind="stage",
+        precision=stage.precision,
+        method="direct" if stage.name.startswith(("m01", "c0", "grouped")) else "gemm",
+        compile=compile,
+        allowances=lambda problem: allowances(stage_on(problem, stage), problem),
+    )  # fmt: skip
+
+
+def stage_on(problem: Problem, stage: Stage) -> Stage:
+    """The stage, or for a gradient g02 by the stage, unless it computes gradients itself."""
+    return through(stage) if isinstance(problem, Gradient) and stage not in BACKWARD else stage
+
+
+class PreparedStage(OnGpu):
+    """A stage's plan with its tensors on the GPU. The bias is zeros: baselines have none."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        tile: Tile | None,
+        switches: dict[str, bool],
+        problem: ConvProblem,
+        input: Singles,
+        weight: Singles,
+    ) -> None:
+        super().__init__(stage.name)
+        stage = stage_on(problem, stage)
+        tile = tile or tile_by_rule(problem, stage, self._gpu, **switches)
+        self._plan: Plan | None = Plan(problem, stage, tile, self._gpu, None, None, **switches)
+        self.workspace_bytes: int | None = self._plan.workspace_bytes
+        self.algorithm = None if self._plan.tile is None else str(self._plan.tile)
+        self.place(input, weight, problem.output_shape)
+
+    def run(self, stream: int | None) -> None:
+        """Start the stage's launches on a raw CUDA stream."""
+        assert self._plan is not None, "it is closed"
+        self._plan(*self._arrays, stream=stream)
+
+    def close(self) -> None:
+        self._plan, self._arrays = None, []
+        gc.collect()  # arrays and what was made of them may hold each other
+        super().close()
+
+
+def chosen(
+    stages: Sequence[str] | None, baselines: Sequence[str] | None, quick: bool = False
+) -> tuple[System, ...]:
+    """The systems of these names: stages in the ladder's order, then baselines in theirs. None
+    means the usual ones, ``all`` every one, ``none`` not one. Raises ``ValueError`` for an unknown
+    name, and where nothing is left."""
+    slow = SLOW_START if quick else ()
+    usual = [one.name for one in BASELINES if one.on_gpu and not one.name.startswith(slow)]
+    found: list[System] = []
+    for given, default, every, named in (
+        (stages, QUICK_STAGES if quick else DEFAULT_STAGES, map(of_stage, LADDER), stage_named),
+        (baselines, usual, BASELINES, baseline_named),
+    ):
+        names = {named(name).name for name in given or default if name not in (ALL, NONE)}
+        found += [one for one in every if one.name in names or ALL in (given or ())]
+    if not found:
+        raise ValueError("--stage and --baseline are both none: there is nothing to measure")
+    return tuple(found)

@@ -1,0 +1,232 @@
+"""Engines: where kernels run, and which engine is the default.
+
+``gpu`` is Numba CUDA on an NVIDIA GPU. On the CPU, ``simulator`` is convlab's own, strict and
+quick, and ``cudasim`` Numba's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from convlab.ladder.stage import Capability, Launch, Program, Step
+from convlab.simulation.rules.memory_traffic import Counts
+from convlab.support.host_memory import host_bytes
+from convlab.support.values import shown
+
+__all__ = [
+    "ENGINE_NAMES", "Counts", "Engine", "EngineUnavailable", "address_of", "check_aligned",
+    "choose", "stream_handle", "unavailable",
+]  # fmt: skip
+
+_CLASSES = {"gpu": "Gpu", "simulator": "Simulator", "cudasim": "CudaSim"}  # by their modules
+ENGINE_NAMES = tuple(_CLASSES)
+Start = Callable[..., None]
+OnBlock = Callable[[str, int, int], None]  # a kernel's name, the block's number, how many there are
+
+
+class EngineUnavailable(RuntimeError):
+    """The engine asked for cannot run here; the message says why and what to do."""
+
+
+class Engine:
+    """Where kernels run. The methods here are a simulator's, whose arrays are NumPy's and which has
+    no GPU to ask. Engine ``gpu`` overrides every one; its arrays are Numba's device arrays."""
+
+    name: str
+    is_gpu = False
+    # Of a simulator, to estimate waits: each is 0.7 to 1.6 times as fast, by stage.
+    multiply_adds_per_second = 40_000
+    on_block: OnBlock | None = None  # is told of each block that a simulator begins
+    _counts: Counts | None = None  # where somebody counts
+
+    @classmethod
+    def why_not(cls) -> str | None:
+        """Why the engine cannot run here, in one sentence; None when it can."""
+        return None
+
+    @property
+    def device(self) -> str:
+        """What runs the kernels, in words."""
+        raise NotImplementedError
+
+    def free_bytes(self) -> int | None:
+        """Memory that can still be allocated, in bytes; None where unknown. On the host, all memory
+        that there is, because how much of it is free changes by the minute."""
+        return host_bytes()
+
+    def empty(self, shape: tuple[int, ...]) -> Any:
+        """A float32 array, filled with NaN by a simulator: what no kernel writes is wrong."""
+        return np.full(shape, np.nan, np.float32)
+
+    def to_device(self, host: np.ndarray) -> Any:
+        """A float32 copy of a host array, C-contiguous, in the engine's memory."""
+        return np.array(host, np.float32, order="C")
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """A host copy; waits for work in flight."""
+        return np.array(array)
+
+    def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
+        """Run one launch to its end; of simulators alone."""
+        raise NotImplementedError
+
+    def build(self, step: Step, program: Program) -> Start:
+        """The compiled step, a function of its arrays and a stream. A GPU's returns before the work
+        has ended; a simulator's library is NumPy. Raises :class:`EngineUnavailable` for a library
+        call without a library."""
+        if isinstance(step, Launch):
+            return partial(self.run, step)
+
+        def call(arrays: list[np.ndarray], stream: Any = None) -> None:
+            with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow
+                step.function(np, *arrays)
+
+        return call
+
+    def prepack(
+        self, program: Program, shapes: dict[str, tuple[int, ...]], held: dict[str, Any]
+    ) -> Any:
+        """The program's built steps as one function that starts them at less cost, or None. Its
+        ``one_graph`` says whether as one CUDA graph. ``shapes`` are the four tensors', ``held`` the
+        arrays of the buffers."""
+        return None
+
+    def why_no_library(self) -> str | None:
+        """Why there is no array library for library calls, in one sentence; None when there is."""
+        return None
+
+    def capability(self) -> Capability | None:
+        """The GPU's compute capability; None on a simulator, which runs every stage."""
+        return None
+
+    def sm_count(self) -> int | None:
+        """How many SMs share the blocks of a launch; None on a simulator."""
+        return None
+
+    def peak_flops(self, precision: str = "fp32") -> float | None:
+        """Operations per second that no kernel exceeds in ``fp32``, ``tf32`` or ``3xtf32`` (a third
+        of ``tf32``); None where unknown."""
+        return None
+
+    def synchronize(self) -> None:
+        """Wait for everything started so far."""
+
+    def freeing(self) -> AbstractContextManager[None]:
+        """Inside, freed memory ends nobody's capture of a stream."""
+        return nullcontext()
+
+    @contextmanager
+    def counting(self) -> Iterator[Counts]:
+        """Count what the kernels inside the ``with`` do; all zero on a GPU. Counting in counting
+        counts only the inner."""
+        outer, self._counts = self._counts, Counts()
+        try:
+            yield self._counts
+        finally:
+            self._counts = outer
+
+
+def _class_of(name: str) -> type[Engine]:
+    """Imported when it is asked for, because a broken driver must not break the others."""
+    found: type[Engine] = getattr(import_module(f"convlab.running.engines.{name}"), _CLASSES[name])
+    return found
+
+
+_made: dict[str, Engine] = {}
+
+
+def unavailable(name: str) -> str | None:
+    """Why an engine cannot run here, in one sentence; None when it can."""
+    return _class_of(name).why_not()
+
+
+def choose(name: str = "auto") -> Engine:
+    """The engine of that name; ``'auto'`` is the GPU where there is one, Numba's simulator where
+    ``NUMBA_ENABLE_CUDASIM=1`` turns that on, else convlab's. Raises ``ValueError`` for an unknown
+    name or ``CONVLAB_COMPILER``, :class:`EngineUnavailable` for an engine that cannot run."""
+    if not isinstance(name, str):  # an array compares with no word
+        raise TypeError(f"engine is {shown(name)}: it must be a name, such as 'simulator'")
+    from convlab.running.engines.compiler import why_no_compiler
+
+    no_compiler = why_no_compiler()
+    if name == "auto":
+        from numba.cuda.core import config
+
+        if no_compiler is not None:  # somebody asked for it: no simulator stands in for it
+            raise EngineUnavailable(no_compiler)
+        usual = "cudasim" if config.ENABLE_CUDASIM else "simulator"
+        name = "gpu" if unavailable("gpu") is None else usual
+    if name not in ENGINE_NAMES:
+        raise ValueError(
+            f"engine is {shown(name)}: it must be 'auto', 'gpu', 'simulator' or 'cudasim'"
+        )
+    if (reason := unavailable(name)) is not None:
+        raise EngineUnavailable(f"engine is {name!r}, which cannot run here: {reason}")
+    if name not in _made:
+        _made[name] = _class_of(name)()
+    return _made[name]
+
+
+# What the driver knows arrays and streams by: addresses and handles, whichever library's they are.
+# Numba's own conversion of an argument takes 5 to 20 us; reading an address takes less than one.
+
+_readers: dict[type, Callable[[Any], int | None]] = {}
+
+
+def address_of(array: Any) -> int:
+    """Where an array of any library with ``__cuda_array_interface__`` begins in the GPU's memory.
+    Raises ``TypeError`` for one that is not there, such as NumPy's."""
+    kind = type(array)
+    if kind not in _readers:
+        _readers[kind] = _reader_for(array)
+    address = _readers[kind](array)
+    if address is None:
+        raise TypeError(
+            f"an array is a {kind.__name__} in the host's memory: a plan on a GPU takes arrays in "
+            "the GPU's"
+        )
+    return address
+
+
+def _reader_for(array: Any) -> Callable[[Any], int | None]:
+    """The fastest way to read the address of an array of this type; None for one on the host."""
+    if hasattr(array, "device_ctypes_pointer"):
+        return lambda numbas: int(numbas.device_ctypes_pointer.value)
+    if hasattr(array, "data_ptr") and hasattr(array, "is_cuda"):
+        return lambda tensor: int(tensor.data_ptr()) if tensor.is_cuda else None
+    if not hasattr(array, "__cuda_array_interface__"):
+        return lambda host: None
+    if hasattr(getattr(array, "data", None), "ptr"):
+        return lambda cupys: int(cupys.data.ptr)
+    return lambda other: int(other.__cuda_array_interface__["data"][0])
+
+
+def check_aligned(name: str, address: int) -> None:
+    """Raise ``ValueError`` naming the array unless it begins at a multiple of 16 bytes: a
+    misaligned 128-bit access ends the GPU's context, with all that is in it."""
+    if address % 16:
+        raise ValueError(
+            f"{name} is a device array that starts at address {address:#x}: it must start at a "
+            "multiple of 16 bytes, because stages move four numbers at a time"
+        )
+
+
+def stream_handle(stream: Any) -> int:
+    """The handle of a stream of any library with ``__cuda_stream__``, of a handle, or of None, the
+    default stream: 0. Raises ``TypeError`` for anything else."""
+    if stream is None:
+        return 0
+    if isinstance(stream, int):
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    raise TypeError(
+        f"stream is {stream!r}: it must be None, a stream's handle or an object that has "
+        "__cuda_stream__, such as numba.cuda.stream()"
+    )

@@ -1,0 +1,178 @@
+"""Engine ``cudasim``: Numba's own CUDA simulator, its threads run as greenlets.
+
+It works in a process with or without ``NUMBA_ENABLE_CUDASIM=1``: a copy of the kernel's Python
+function runs with the simulator's ``cuda``, its threads as greenlets, always in the same order.
+Stricter than Numba's: indices out of bounds or negative raise, as do stores to a kernel's sources;
+shared and local memory start as NaN in every block, each call of ``shared.array`` is an array of
+its own, and ``alignment`` is accepted. All use of the simulator's internals is in this file and in
+``device/intrinsics.py``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from greenlet import getcurrent
+from numba.cuda.simulator import kernelapi
+
+from convlab.device.intrinsics import meeting_by
+from convlab.ladder.stage import SOURCES, Launch
+from convlab.running.engines import Engine
+from convlab.simulation.language.python_body import python_body
+from convlab.simulation.numbers.scalars import poison
+from convlab.simulation.rules.findings import coordinates_of, three
+from convlab.simulation.rules.memory_traffic import Counts
+from convlab.simulation.threads.greenlets import Block, Request
+from convlab.simulation.threads.simulated_cuda import SimulatedCuda
+
+
+class CudaSim(Engine):
+    """Numba's simulator. Arrays are plain NumPy arrays; a launch returns when it has ended."""
+
+    name = "cudasim"
+    device = "Numba's CUDA simulator on the CPU"
+
+    def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
+        """Run one launch to its end; what a kernel raises comes out as it was raised."""
+        grid, block = three(launch.grid, "grid"), three(launch.block, "block")
+        names = map(str, launch.arguments or [""] * len(arrays))
+        counts = self._counts or Counts()
+        arguments = tuple(_Array(a, name, counts, 4) for a, name in zip(arrays, names, strict=True))
+        cuda = _SimulatedCuda(grid, block, counts)
+        body = python_body(launch.kernel, cuda)
+
+        def thread(*arguments: Any) -> None:
+            # A GPU says nothing when numbers overflow or become NaN. Each greenlet has a setting.
+            with np.errstate(all="ignore"):
+                body(*arguments)
+
+        indices = [coordinates_of(number, block) for number in range(math.prod(block))]
+        with meeting_by(cuda.meet):
+            for number, position in enumerate(np.ndindex(*grid)):
+                if self.on_block is not None:
+                    self.on_block(launch.name, number, math.prod(grid))
+                cuda.blockIdx = kernelapi.Dim3(*position)
+                cuda.shared.arrays.clear()
+                # No warp has a barrier of its own in Numba's simulator.
+                ends = cuda.enter, cuda.on_barrier, lambda threads, whole: None, _complain
+                running = Block(thread, arguments, indices, *ends)
+                while running.run() and running.waiting:
+                    pass
+
+
+def _complain(kind: str, what: str, *_: Any) -> None:
+    """Raise where a tensor core lacks a lane; the strict simulator alone has other findings."""
+    if kind == "inactive lane":
+        raise RuntimeError(what)
+
+
+class _Array:
+    """An array as a kernel sees it: strict bounds, and every access counted unless it is local. Of
+    global memory, an element counts as ``nbytes``; of shared memory as none."""
+
+    def __init__(
+        self, memory: np.ndarray, name: str, counts: Counts | None = None, nbytes: int = 0
+    ) -> None:
+        self.memory, self.shape, self.dtype = memory, memory.shape, memory.dtype
+        self.ndim, self.size = memory.ndim, memory.size
+        self._name, self._counts, self._nbytes = name, counts, nbytes
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, index: Any) -> Any:
+        self._access("loads", index)
+        return self.memory[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if self._name in SOURCES:
+            raise IndexError(f"the kernel writes to {self._name}[{index}], which is not its output")
+        self._access("stores", index)
+        self.memory[index] = value
+
+    def _access(self, access: str, index: Any) -> None:
+        """Count it; IndexError where a GPU would go astray."""
+        entries = index if isinstance(index, tuple) else (index,)
+        if len(entries) != self.ndim:
+            raise IndexError(f"{len(entries)} indices for {self._name} of shape {self.shape}")
+        elements = 1
+        for entry, extent in zip(entries, self.shape, strict=True):
+            if isinstance(entry, slice):  # the four lanes of a 128-bit access
+                elements = entry.stop - entry.start
+                inside = 0 <= entry.start <= entry.stop <= extent
+            else:
+                inside = 0 <= entry < extent
+            if not inside:
+                raise IndexError(f"index {index} is outside {self._name} of shape {self.shape}")
+        if self._counts is not None:
+            name = f"{'global' if self._nbytes else 'shared'}_{access}"
+            setattr(self._counts, name, getattr(self._counts, name) + 1)
+            self._counts.global_bytes += self._nbytes * elements
+
+
+def _poisoned(shape: Any, dtype: Any) -> np.ndarray:
+    return np.full(shape, poison(np.dtype(dtype)), dtype)
+
+
+def _local_array(shape: Any, dtype: Any, alignment: int | None = None) -> _Array:
+    return _Array(_poisoned(shape, dtype), "a local array")
+
+
+class _Shared:
+    """``cuda.shared``: one array per call in the code and block."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self.arrays: dict[tuple[Any, int], _Array] = {}
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> _Array:
+        caller = sys._getframe(1)
+        call = caller.f_code, caller.f_lasti
+        if call not in self.arrays:
+            self.arrays[call] = _Array(_poisoned(shape, dtype), "a shared array", self._counts)
+        return self.arrays[call]
+
+
+class _Atomic(kernelapi.FakeCUDAAtomic):  # type: ignore[misc]
+    """``cuda.atomic``, whose ``add`` is counted as one load and one store; Numba's loads twice."""
+
+    def add(self, array: Any, index: Any, value: Any) -> Any:
+        old = array[index]
+        array[index] = old + value
+        return old
+
+
+class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
+    """What ``cuda`` means inside a simulated kernel, for one thread after the other."""
+
+    threadIdx = blockIdx = laneid = None  # Numba's ask the operating system's thread
+    syncthreads_count = SimulatedCuda.syncthreads_count
+    syncthreads_and = SimulatedCuda.syncthreads_and
+    syncthreads_or = SimulatedCuda.syncthreads_or
+
+    def __init__(
+        self, grid: tuple[int, int, int], block: tuple[int, int, int], counts: Counts
+    ) -> None:
+        super().__init__(grid, block, 0)
+        self._shared, self._atomic = _Shared(counts), _Atomic()
+        self._local = SimpleNamespace(array=_local_array)
+        self._counts = counts
+        self.hub = self.syncthreads = getcurrent().switch
+
+    def enter(self, number: int, index: tuple[int, int, int]) -> None:
+        """Be the ``cuda`` of that thread from now on."""
+        self.threadIdx, self.laneid = kernelapi.Dim3(*index), number % self.warpsize
+
+    def on_barrier(self, threads: int, site: int) -> None:
+        """Count the barrier for every thread that it lets go on."""
+        self._counts.barriers += threads
+
+    def meet(self, name: str, site: int, brought: Any) -> Any:
+        """What an intrinsic of a whole warp or warpgroup gives to this thread."""
+        request = Request(name, site, brought)
+        request.mask = (1 << request.together) - 1
+        return self.hub(request)

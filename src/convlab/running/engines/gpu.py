@@ -1,0 +1,241 @@
+"""Engine ``gpu``: Numba CUDA on the current NVIDIA GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from importlib import import_module
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numba import cuda
+from numba.cuda.core import config
+
+from convlab.ladder.stage import Capability, Launch, LibraryCall, Program, Step
+from convlab.running.engines import Engine, EngineUnavailable, Start, address_of, stream_handle
+from convlab.running.engines.compiler import MLIR, MlirKernel, compiler, signature, why_no_compiler
+from convlab.support.installing import how_to_install
+
+# Dense TF32 multiply-adds per SM and clock, by compute capability: the TFLOP/s of NVIDIA's papers
+# (A100 156, RTX 3090 36, H100 SXM 495, RTX 4090 83, B200 1,200, RTX 5090 105) over SMs and clock.
+TF32_LANES = {
+    (8, 0): 512, (8, 6): 128, (8, 7): 256, (8, 9): 128, (9, 0): 1024, (10, 0): 2048,
+    (10, 3): 2048, (12, 0): 128,
+}  # fmt: skip
+
+
+class Gpu(Engine):
+    """The current GPU. Arrays are Numba device arrays; launches are asynchronous."""
+
+    name = "gpu"
+    is_gpu = True
+
+    @classmethod
+    def why_not(cls) -> str | None:
+        if config.ENABLE_CUDASIM:
+            return "NUMBA_ENABLE_CUDASIM=1 turns Numba's CUDA into its simulator; unset it"
+        if not cuda.is_available():
+            return "no NVIDIA GPU with a working driver was found"
+        try:
+            from cuda.bindings import nvjitlink
+
+            nvjitlink.version()
+        except Exception as error:  # the loader's own exception types differ between versions
+            return (
+                f"the CUDA compilers are not installed ({type(error).__name__}): "
+                f"run {how_to_install('gpu-cu13', 'make ladder')} (gpu-cu12 for CUDA 12)"
+            )
+        return why_no_compiler()
+
+    @property
+    def device(self) -> str:
+        name = cuda.get_current_device().name
+        return name.decode() if isinstance(name, bytes) else str(name)
+
+    def free_bytes(self) -> int | None:
+        """What the driver says is free, once Numba has freed what is no longer referenced."""
+        context = cuda.current_context()
+        # Numba frees unreferenced memory later: arrays in one queue, code in another.
+        for queue in (context.memory_manager.deallocations, context.deallocations):
+            queue.clear()
+        return int(context.get_memory_info().free)
+
+    def empty(self, shape: tuple[int, ...]) -> Any:
+        return cuda.device_array(shape, np.float32)
+
+    def to_device(self, host: np.ndarray) -> Any:
+        return cuda.to_device(np.ascontiguousarray(host, np.float32))
+
+    def to_host(self, array: Any) -> np.ndarray:
+        return np.asarray(array.copy_to_host())
+
+    def build(self, step: Step, program: Program) -> Start:
+        if isinstance(step, LibraryCall):
+            return _build_library_call(step)
+        kernel = step.kernel
+        made = self._compiled(step, program)
+        if isinstance(made, MlirKernel):
+
+            def start(arrays: list[Any], stream: Any = None) -> None:
+                placed = [(array.shape, address_of(array)) for array in arrays]
+                made.launch(step, placed, stream_handle(stream))
+
+            return start
+
+        @lru_cache(maxsize=4)  # a plan is called on one stream, seldom on two
+        def configured(handle: int) -> Any:
+            stream = cuda.external_stream(handle) if handle else 0
+            # Numba warns of grids too small to fill a GPU: small problems are to learn with.
+            with mock.patch.object(config, "CUDA_LOW_OCCUPANCY_WARNINGS", 0):
+                return kernel[step.grid, step.block, stream]
+
+        configured(0)
+        return lambda arrays, stream=None: configured(stream_handle(stream))(*arrays)
+
+    def prepack(
+        self, program: Program, shapes: dict[str, tuple[int, ...]], held: dict[str, Any]
+    ) -> Any:
+        launches = [step for step in program.launches if isinstance(step, Launch)]
+        if len(launches) < len(program.launches):
+            return None  # what a library does needs arrays, not addresses
+        from convlab.running.engines.prepacked import prepack
+
+        compiled = [(step, self._compiled(step, program)) for step in launches]
+        buffers = {buffer.name: buffer.shape for buffer in program.buffers}
+        return prepack(compiled, shapes | buffers, held)
+
+    def _compiled(self, step: Launch, program: Program) -> Any:
+        """The step's kernel for the current GPU: numba-cuda's, or an ``MlirKernel``."""
+        kinds = signature(step, program)
+        if compiler() == MLIR:
+            from convlab.running.engines.offline import mlir_kernel
+
+            return mlir_kernel(step.kernel, kinds, cuda.get_current_device().compute_capability)
+        return step.kernel.compile(kinds)
+
+    def why_no_library(self) -> str | None:
+        if _library_name() is not None:
+            return None
+        return "neither PyTorch nor CuPy that can use the GPU is installed here; install one"
+
+    def capability(self) -> Capability | None:
+        major, minor = cuda.get_current_device().compute_capability
+        return int(major), int(minor)
+
+    def sm_count(self) -> int | None:
+        return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
+    def peak_flops(self, precision: str = "fp32") -> float | None:
+        """Two operations a lane and clock, at the highest clock; None for an unknown GPU."""
+        device = cuda.get_current_device()
+        capability = tuple(device.compute_capability)
+        if precision in ("tf32", "3xtf32"):
+            lanes = TF32_LANES.get(capability, 0) / (3 if precision == "3xtf32" else 1)
+        else:
+            lanes = 128 if capability >= (8, 6) else 64 if capability >= (7, 0) else 0
+        kilohertz = device.CLOCK_RATE  # the highest that it boosts to
+        return 2e3 * lanes * device.MULTIPROCESSOR_COUNT * kilohertz or None
+
+    def synchronize(self) -> None:
+        cuda.synchronize()
+
+    def freeing(self) -> AbstractContextManager[None]:
+        from convlab.running.engines.prepacked import relaxed_capture
+
+        return relaxed_capture()
+
+
+# The array library for a stage's library calls is PyTorch or CuPy; kernels need neither. Arrays are
+# passed without a copy, on the kernels' stream, so that one graph can capture both. PyTorch
+# multiplies in float32 here even where its user allows TF32; CuPy unless ``CUPY_TF32=1`` is set.
+Adapter = tuple[Any, Callable[[Any], Any], Callable[[int], AbstractContextManager[Any]]]
+
+
+def _build_library_call(call: LibraryCall) -> Start:
+    name = _library_name()
+    if name is None:
+        raise EngineUnavailable(f"{call.name} is a library's work: {Gpu().why_no_library()}")
+    library, convert, on_stream = _ADAPTERS[name]()
+
+    def start(arrays: list[Any], stream: Any = None) -> None:
+        with on_stream(stream_handle(stream)):
+            call.function(library, *map(convert, arrays))
+
+    return start
+
+
+@cache
+def _library_name() -> str | None:
+    for name in _ADAPTERS:
+        try:
+            if import_module(name).cuda.is_available():
+                return name
+        except Exception:  # a broken installation raises what it likes, and is as good as none
+            continue
+    return None
+
+
+def _torch() -> Adapter:
+    import torch
+
+    device = torch.device("cuda", cuda.get_current_device().id)
+    torch.mm(*torch.ones(2, 1, 1, device=device))  # sets cuBLAS up, which a capture must not
+
+    @contextmanager
+    def on_stream(handle: int) -> Iterator[None]:
+        with torch_stream(torch, device, handle), in_float32(torch.backends.cuda.matmul):
+            yield
+
+    return torch, lambda array: torch.as_tensor(array, device=device), on_stream
+
+
+def torch_stream(torch: Any, device: Any, handle: int) -> AbstractContextManager[Any]:
+    """PyTorch's work inside the ``with`` goes to the stream of that handle; ``torch`` is the
+    module, which takes 0 for "any new stream", not for CUDA's default one."""
+    cuda = torch.cuda
+    stream = cuda.ExternalStream(handle, device) if handle else cuda.default_stream(device)
+    return cuda.stream(stream)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def in_float32(matmul: Any) -> Iterator[None]:
+    """PyTorch's matrix products in float32, by ``torch.backends.cuda.matmul``; then as before."""
+    # From PyTorch 2.9 on the old name raises where somebody has used the new one.
+    new = hasattr(matmul, "fp32_precision")
+    name = "fp32_precision" if new else "allow_tf32"
+    before = getattr(matmul, name)
+    setattr(matmul, name, "ieee" if new else False)
+    try:
+        yield
+    finally:
+        setattr(matmul, name, before)
+
+
+def cupy_stream(cupy: Any, handle: int) -> AbstractContextManager[Any]:
+    """CuPy's work inside the ``with`` goes to the stream of that handle; ``cupy`` is the module."""
+    if not hasattr(cupy.cuda.Stream, "from_external"):  # before CuPy 14
+        return cupy.cuda.ExternalStream(handle)  # type: ignore[no-any-return]
+    return cupy.cuda.Stream.from_external(_Stream(handle))  # type: ignore[no-any-return]
+
+
+@dataclass
+class _Stream:
+    """A stream in CUDA's protocol for exchanging them."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle  # version of the protocol, and the stream
+
+
+def _cupy() -> Adapter:
+    import cupy
+
+    cupy.matmul(*cupy.ones((2, 1, 1), "f4"))  # sets cuBLAS up, which a capture must not
+    return cupy, cupy.asarray, partial(cupy_stream, cupy)
+
+
+_ADAPTERS: dict[str, Callable[[], Adapter]] = {"torch": _torch, "cupy": _cupy}

@@ -1,0 +1,453 @@
+"""``plan``: a stage prepared for a problem on an engine, ready to be called again and again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, cast
+
+import numpy as np
+
+from convlab.ladder import (
+    BACKWARD,
+    GROUPED,
+    LADDER,
+    Stage,
+    Tile,
+    production_tile,
+    short_name,
+    splits_for,
+    stage_named,
+)
+from convlab.ladder.gradients.g02_exchanged_roles import through
+from convlab.ladder.stage import (
+    SOURCES,
+    Argument,
+    Capability,
+    Flat,
+    Images,
+    Program,
+    Step,
+    blocks_for,
+)
+from convlab.problems.arrays import Array, ArrayT
+from convlab.problems.gradient import Gradient, Problem
+from convlab.problems.problem import ConvProblem
+from convlab.running.engines import Engine, EngineUnavailable, address_of, check_aligned, choose
+from convlab.running.tuned import tuned_tile
+from convlab.support.host_memory import check_memory
+from convlab.support.progress import duration, progress, say
+from convlab.support.values import shown
+
+# What "auto" means. On a GPU it is the first of these stages that the GPU can run: m15 transforms
+# no input beforehand and has tiles for every shape; m11 is the best without asynchronous copies. On
+# a simulator it is the stage with the fewest and simplest threads, because every thread costs time.
+AUTO_STAGES_GPU = ("m15_split_k", "m11_warp_tiling")
+AUTO_STAGE_SIMULATOR = "m01_direct"
+
+PATIENCE_SECONDS = 30  # a longer simulation says how long it takes
+
+
+class Plan:
+    """A stage prepared for a problem on an engine, made by :func:`plan`: kernels built, workspace
+    allocated.
+
+    A call only launches the kernels, so a CUDA graph can capture it (on a ``stream`` of your own).
+    Calls share one workspace, so make two plans for concurrent work on two streams. With
+    ``own_workspace=False`` the caller gives each call its workspace: arrays for
+    ``program.buffers``. ``tile`` is the main kernel's tile, ``workspace_bytes`` the device memory
+    beside the four tensors. If ``packed``, a call only exchanges addresses and calls the driver
+    (``engines/prepacked.py``); if ``one_graph``, it calls the driver once.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        stage: Stage,
+        tile: Tile | None,
+        engine: Engine,
+        workspace_limit: int | None = None,
+        program: Program | None = None,
+        own_workspace: bool = True,
+        **switches: bool,
+    ) -> None:
+        check_runs(stage, engine)
+        self.problem = cast(ConvProblem, problem)  # a Gradient has what a plan reads
+        if program is None:
+            program = program_for(self.problem, stage, tile, engine, workspace_limit, **switches)
+        self.stage, self.engine, self.switches = stage, engine, switches
+        self.tile, self.workspace_bytes = program.tile, program.workspace_bytes
+        hint = "; workspace_limit=BYTES takes fewer images at a time" if stage.in_slices else ""
+        buffers = program.buffers if own_workspace else ()
+        if buffers:
+            check_fits(f"stage {stage.name}'s workspace", self.workspace_bytes, engine, hint)
+        self._own = {buffer.name: engine.empty(buffer.shape) for buffer in buffers}
+        self._no_bias = engine.to_device(np.zeros(problem.out_channels, np.float32))
+        self._use(program)
+
+    def __del__(self) -> None:
+        """Free the arrays. Numba frees memory in batches, perhaps while a graph is captured."""
+        if "_own" in vars(self):
+            with suppress(Exception), self.engine.freeing():  # the driver may be gone
+                self._no_bias = None
+                self._own.clear()
+
+    def _use(self, program: Program) -> None:
+        """Make the calls run that program, on this plan's workspace."""
+        problem, self.program = self.problem, program
+        self._starts = [self.engine.build(launch, program) for launch in program.launches]
+        shapes = {
+            "input": problem.input_shape,
+            "weight": problem.weight_shape,
+            "bias": (problem.out_channels,),
+            "output": problem.output_shape,
+        }
+        self._together = together = self.engine.prepack(program, shapes, self._own)
+        self.packed, self.one_graph = bool(together), bool(together and together.one_graph)
+
+    def __call__(
+        self,
+        input: Array,
+        weight: Array,
+        out: ArrayT,
+        bias: Array | None = None,
+        *,
+        stream: Any = None,
+        workspace: Sequence[Array] = (),
+    ) -> ArrayT:
+        """Write the convolution of ``input`` and ``weight`` to ``out`` and return ``out``.
+
+        All are the engine's arrays: float32, C-contiguous, starting at a multiple of 16 bytes, of
+        the problem's ``input_shape``, ``weight_shape``, ``(out_channels,)`` and ``output_shape``.
+        On a GPU they may be of any library with ``__cuda_array_interface__``, and the call returns
+        before the work is done. ``stream`` is None for the default stream, a stream of any library
+        with ``__cuda_stream__``, or a handle. ``conv2d`` checks arrays; this call does not. A call
+        of more than half a minute on a simulator says on standard error how long it will take, and
+        then shows its progress.
+
+        On a GPU only: raises ``TypeError`` for a wrong stream or, if ``packed``, an array in the
+        host's memory, ``ValueError`` for a misaligned array, ``RuntimeError`` if another GPU is
+        current or the driver refuses a launch, with the driver's error.
+        """
+        if self._together is not None:
+            bias = self._no_bias if bias is None else bias
+            self._together(input, weight, bias, out, *workspace, stream=stream)
+            return out
+        steps = self.steps(input, weight, out, bias, workspace)
+        with announced(self):
+            for step in steps:
+                step(stream)
+        return out
+
+    def steps(
+        self,
+        input: Array,
+        weight: Array,
+        out: Array,
+        bias: Array | None = None,
+        workspace: Sequence[Array] = (),
+    ) -> list[Callable[[Any], None]]:
+        """For each step a function that takes a stream, in the order of ``program.launches``."""
+        bound = self.bound(input, weight, out, bias, workspace)
+        return [partial(start, got) for start, (_, got) in zip(self._starts, bound, strict=True)]
+
+    def bound(
+        self,
+        input: Array,
+        weight: Array,
+        out: Array,
+        bias: Array | None = None,
+        workspace: Sequence[Array] = (),
+    ) -> list[tuple[Step, list[Any]]]:
+        """Each step, in order, with the arrays that it gets."""
+        bias = self._no_bias if bias is None else bias
+        arrays = {"input": input, "weight": weight, "bias": bias, "output": out}
+        lent = zip(self.program.buffers, workspace, strict=False)
+        arrays |= self._own | {buffer.name: array for buffer, array in lent}
+        return [(step, _arguments(step, arrays)) for step in self.program.launches]
+
+    def for_weight(
+        self, weight: Array, bias: Array | None = None, *, stream: Any = None
+    ) -> PlanForWeight:
+        """A plan called as ``(input, out, *, stream=None)`` for inference, where weight and bias
+        are constant: the layout transform of the filter runs now, once, on ``stream``.
+
+        The new plan has a workspace of its own and keeps ``weight`` and ``bias``. If the weight
+        changes later, a stage that transforms it still computes with the numbers of this call. The
+        transform has ended when the call returns, so any stream may follow. No graph captures it.
+
+        On a GPU, raises ``ValueError`` for a misaligned weight or bias, ``TypeError`` for one in
+        the host's memory, before anything is launched.
+        """
+        for name, array in (("weight", weight), ("bias", bias)):
+            if self.engine.is_gpu and array is not None:
+                check_aligned(name, address_of(array))
+        program = self.program
+        own = Plan(self.problem, self.stage, self.tile, self.engine, None, program, **self.switches)
+        arrays = {"weight": weight, "bias": bias, **own._own}
+        # A step depends on the weight alone where it takes neither input nor output, and no buffer
+        # of an earlier step that does.
+        others, rest = {"input", "output"}, []
+        for step, start in zip(program.launches, own._starts, strict=True):
+            names = {str(argument) for argument in step.arguments}
+            if others.isdisjoint(names):
+                start(_arguments(step, arrays), stream)
+            else:
+                others |= names - set(SOURCES)
+                rest.append(step)
+        if len(rest) < len(program.launches):
+            self.engine.synchronize()
+        own._use(replace(program, launches=tuple(rest)))
+        return PlanForWeight(own, weight, bias)
+
+    def __repr__(self) -> str:
+        tile = "" if self.tile is None else f", tile {self.tile}"
+        return f"Plan({self.problem}: {self.stage.name}{tile} on {self.engine.name})"
+
+
+@dataclass(frozen=True)
+class PlanForWeight:
+    """A plan for one weight and bias, from :meth:`Plan.for_weight`; ``plan`` has the other
+    steps."""
+
+    plan: Plan
+    weight: Array
+    bias: Array | None
+
+    def __call__(self, input: Array, out: ArrayT, *, stream: Any = None) -> ArrayT:
+        """Write the convolution of ``input`` to ``out`` and return ``out``, as a plan does."""
+        return self.plan(input, self.weight, out, self.bias, stream=stream)
+
+
+def plan(
+    problem: Problem,
+    stage: str = "auto",
+    tile: Tile | None = None,
+    engine: str = "auto",
+    *,
+    workspace_limit: int | None = None,
+    **switches: bool,
+) -> Plan:
+    """Prepare ``stage`` for ``problem``: build its kernels and allocate its workspace.
+
+    ``stage="auto"`` is m15 on a GPU, m11 on a GPU of compute capability below 8.0, m01 on a
+    simulator, and ``grouped`` for a problem with groups. For a
+    :class:`~convlab.problems.gradient.Gradient`, the stage is "g01", "g02", or a stage of the
+    ladder, through which g02 computes; "auto" is g01 on a simulator and g02 on a GPU. ``tile=None``
+    is the stage's tiny tile on a simulator. On a GPU it is the tile that ``convlab tune``
+    remembered for this problem, GPU and code (unless ``Stage.options`` are asked for), else the
+    stage's production tile (``ladder/tile_heuristic.py``). ``workspace_limit``, in bytes, makes a
+    stage with ``Stage.in_slices`` take fewer images at a time. ``switches`` turn off techniques
+    (``Stage.switches``) or ask for more (``Stage.options``), such as ``relu=True``.
+
+    Raises ``ValueError`` for an unknown stage, engine or switch, a tile that does not suit the
+    stage, or a limit that one image's workspace exceeds; ``EngineUnavailable`` if the engine cannot
+    run, or its GPU cannot run the stage; ``MemoryError`` with the size if the workspace does not
+    fit. It raises before anything is launched.
+    """
+    chosen = choose(engine)
+    check_asked(problem, tile)
+    step = stage_for(stage, chosen, problem)
+    for name, value in switches.items():
+        if name not in step.switches + step.options:
+            known = ", ".join(step.switches + step.options) or "none"
+            raise ValueError(f"switch {shown(name)} is not one of {step.name}'s: {known}")
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} is {shown(value)}: a switch must be True or False")
+    if tile is not None and step.tiny_tile is None:
+        raise ValueError(f"tile is {tile}: stage {step.name} has no tiles, so it must be None")
+    if workspace_limit is not None and type(workspace_limit) is not int:
+        raise TypeError(f"workspace_limit is {shown(workspace_limit)}: it must be an int or None")
+    if workspace_limit is not None and abs(workspace_limit) >= 2**63:
+        raise ValueError(f"workspace_limit is {shown(workspace_limit)}: it must be below 2**63")
+    if workspace_limit is not None and not step.in_slices:
+        raise ValueError(
+            f"workspace_limit is {workspace_limit}: stage {step.name} does all images at once, "
+            "so it must be None"
+        )
+    return Plan(problem, step, tile, chosen, workspace_limit, None, **switches)
+
+
+def check_asked(problem: object, tile: object) -> None:
+    """Raise ``TypeError`` unless they are a problem, and a tile or None."""
+    if not isinstance(problem, ConvProblem | Gradient):
+        raise TypeError(f"problem is {shown(problem)}: it must be a ConvProblem or a Gradient")
+    if not isinstance(tile, Tile | None):
+        raise TypeError(f"tile is {shown(tile)}: it must be a Tile or None")
+
+
+def program_for(
+    problem: ConvProblem,
+    stage: Stage,
+    tile: Tile | None,
+    engine: Engine,
+    workspace_limit: int | None = None,
+    **switches: bool,
+) -> Program:
+    """The stage's program at ``tile``, by default :func:`tile_for`'s. The last programs are kept,
+    so that a repeated convolution is not compiled again."""
+    tile = tile or tile_for(problem, stage, engine, **switches)
+    options: dict[str, int] = dict(switches)
+    if workspace_limit is not None:
+        options["workspace_limit"] = workspace_limit
+    options |= splits_for(stage, problem, tile, engine.sm_count(), **switches)
+    return _prepared(problem, stage, tile, tuple(sorted(options.items())))
+
+
+def tile_for(problem: ConvProblem, stage: Stage, engine: Engine, **switches: bool) -> Tile | None:
+    """The tile of a plan that names none; None for a stage without tiles. Remembered tiles were
+    measured without the stage's options, so plans with options do not take them."""
+    if not engine.is_gpu:
+        return stage.tiny_tile
+    plain = not any(switches.get(name) for name in stage.options)
+    found = tuned_tile(problem, stage, engine.device) if plain else None
+    return found or tile_by_rule(problem, stage, engine, **switches)
+
+
+def tile_by_rule(
+    problem: ConvProblem, stage: Stage, engine: Engine, **switches: bool
+) -> Tile | None:
+    """The stage's production tile on the engine's GPU, without regard to remembered tiles."""
+    options = {name: value for name, value in switches.items() if name in stage.options}
+    return production_tile(stage, problem, engine.sm_count(), **options)
+
+
+@lru_cache(maxsize=64)
+def _prepared(
+    problem: ConvProblem, stage: Stage, tile: Tile | None, options: tuple[tuple[str, int], ...]
+) -> Program:
+    return stage.prepare(problem, tile, **dict(options))
+
+
+def _arguments(step: Step, arrays: dict[str, Any]) -> list[Any]:
+    return [_pick(argument, arrays) for argument in step.arguments]
+
+
+def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
+    if isinstance(argument, Images):
+        return arrays[argument.name][argument.start : argument.stop]
+    if not isinstance(argument, Flat):
+        return arrays[argument]
+    array = _pick(argument.of, arrays)
+    if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
+        raise ValueError(f"{argument} is not C-contiguous: a plan's arrays must be")
+    return array.reshape(-1)
+
+
+def stage_for(name: str, engine: Engine, problem: Problem | None = None) -> Stage:
+    """The stage of that name; ``"auto"`` is the engine's stage, or ``grouped`` for groups. For a
+    gradient it is g01, g02, or g02 through the named stage of the ladder."""
+    if isinstance(problem, Gradient) and isinstance(name, str):
+        for stage in BACKWARD:
+            if name in (stage.name, short_name(stage.name)):
+                return stage
+        if name == "auto" and not engine.is_gpu:
+            return BACKWARD[0]
+        return through(stage_for(name, engine))
+    if not isinstance(name, str) or name != "auto":
+        return stage_named(name)
+    return auto_stage(engine) if problem is None or problem.groups == 1 else GROUPED
+
+
+def auto_stage(engine: Engine) -> Stage:
+    """What ``stage="auto"`` is on an engine."""
+    if not engine.is_gpu:
+        return stage_named(AUTO_STAGE_SIMULATOR)
+    best_first = map(stage_named, AUTO_STAGES_GPU)
+    return next(stage for stage in best_first if stage.runs_on(engine.capability()))
+
+
+def stages_for(
+    engine: Engine, among: tuple[Stage, ...] = LADDER
+) -> tuple[tuple[Stage, ...], str | None]:
+    """The stages that can run on an engine, and, if some cannot, which and why."""
+    able = tuple(stage for stage in among if stage.runs_on(engine.capability()))
+    reasons = [why_too_old(among, engine.capability(), engine.device)]
+    by_library = [stage for stage in among if _calls_a_library(stage)]
+    # The search for a library imports it, so search only if a stage needs one.
+    if by_library and (lacking := engine.why_no_library()) is not None:
+        able = tuple(stage for stage in able if stage not in by_library)
+        reasons.append(f"{', '.join(stage.name for stage in by_library)}: {lacking}")
+    return able, "; ".join(filter(None, reasons)) or None
+
+
+def _calls_a_library(stage: Stage) -> bool:
+    try:
+        return stage.needs_library
+    except Exception:  # a stage that cannot be prepared fails when it is run, with its reason
+        return False
+
+
+def simulated_seconds(
+    problem: Problem, stage: Stage, tile: Tile | None, engine: Engine
+) -> float | None:
+    """Return about how many seconds a simulator takes for a stage; None on a GPU. A tile computes
+    outputs that do not exist too; with few output channels they are most of its work."""
+    if engine.is_gpu:
+        return None
+    convolution = problem.as_convolution if isinstance(problem, Gradient) else problem
+    if _calls_a_library(stage):
+        # NumPy multiplies at once. To copy four elements takes as long as one multiply-add.
+        multiply_adds = convolution.N * convolution.K // 4
+    elif tile is None:
+        multiply_adds = problem.flops // 2
+    else:
+        block = tile.M_B, tile.N_B, tile.K_B
+        sizes = zip((convolution.M, convolution.N, convolution.K), block, strict=True)
+        multiply_adds = math.prod(blocks_for(n, b) * b for n, b in sizes)
+    return multiply_adds / engine.multiply_adds_per_second
+
+
+@contextmanager
+def announced(ready: Plan, calls: int = 1) -> Iterator[None]:
+    """If so many calls of a plan take a simulator long, say on standard error how long, and then
+    show their progress. Inside another one that does so already, nothing is said again."""
+    engine, problem = ready.engine, ready.problem
+    seconds = calls * (simulated_seconds(problem, ready.stage, ready.tile, engine) or 0)
+    if seconds < PATIENCE_SECONDS or engine.on_block is not None:
+        yield
+        return
+    work = f"{calls * problem.flops // 2:,} multiply-adds on {engine.device}"
+    say(f"{work} take about {duration(seconds)}; Ctrl-C ends them")
+    engine.on_block = progress()
+    try:
+        yield
+    finally:
+        engine.on_block = None
+
+
+def with_tile(stage: Stage, tile: Tile | None) -> Stage:
+    """The stage with that tile as its tiny and model tile; None leaves both as they are."""
+    if tile is None or stage.tiles is None:
+        return stage
+    return replace(stage, tiles=replace(stage.tiles, tiny=tile, model=tile))
+
+
+def why_too_old(stages: Iterable[Stage], capability: Capability | None, gpu: str) -> str | None:
+    """Which of the stages a GPU of that name and compute capability cannot run, and what they need,
+    in one sentence; None where it runs them all."""
+    needed: dict[str, list[str]] = {}
+    for stage in stages:
+        if (must := stage.requires) is not None and not stage.runs_on(capability):
+            needs, has = (".".join(map(str, pair)) for pair in (must.capability, capability or ()))
+            others = ", no other" if must.exact else " or higher"
+            what = f"a GPU of compute capability {needs}{others}, for {must.feature}"
+            needed.setdefault(f"{what}: {gpu} has {has}", []).append(stage.name)
+    return "; ".join(
+        f"stage{'s' * (len(names) > 1)} {', '.join(names)} need{'s' * (len(names) == 1)} {what}"
+        for what, names in needed.items()
+    ) or None  # fmt: skip
+
+
+def check_runs(stage: Stage, engine: Engine) -> None:
+    """Raise ``EngineUnavailable`` where the engine's GPU cannot run the stage."""
+    if (reason := why_too_old((stage,), engine.capability(), engine.device)) is not None:
+        raise EngineUnavailable(reason)
+
+
+def check_fits(what: str, nbytes: int, engine: Engine, hint: str = "") -> None:
+    """Raise ``MemoryError`` with the sizes when the engine has less memory than ``nbytes``."""
+    check_memory(what, nbytes, engine.free_bytes(), engine.device, hint)

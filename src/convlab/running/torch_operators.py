@@ -1,0 +1,482 @@
+"""The operators of ``convlab.torch``: a convolution and its two gradients, for PyTorch's autograd.
+
+Three custom operators, ``convlab::conv2d``, ``input_gradient`` and ``weight_gradient``: each
+is the derivative of the others, so autograd can differentiate again. PyTorch allocates all that a
+call on a GPU needs, and the work runs on its current stream, so a CUDA graph can capture it.
+
+The operators refuse the same tensors whether they compute or only infer shapes, as on PyTorch's
+device ``meta``, in ``torch.export`` and under ``torch.compile``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
+
+from convlab.ladder import GROUPED, stage_named
+from convlab.ladder.stage import Stage
+from convlab.problems.arrays import check_dense
+from convlab.problems.gradient import Gradient, Problem
+from convlab.problems.problem import ConvProblem
+from convlab.problems.settings import Windows, windows_of
+from convlab.running.engines import Engine, choose
+from convlab.running.plans import Plan, stage_for
+from convlab.support.values import shown
+
+Of = Literal["input", "weight"] | None  # the tensor that a gradient is of; None is the convolution
+NAMES: dict[Of, tuple[str, ...]] = {
+    None: ("input", "weight", "bias"),
+    "input": ("gradient", "weight"),
+    "weight": ("input", "gradient"),
+}
+SETTINGS = (
+    "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, str stage, str engine"
+)
+NO_TANGENT = (
+    "has a tangent: it must have none, because the layer has derivatives in backward mode only"
+)
+GROUPS = 3  # the place of `groups` in the settings
+
+
+# The compiler takes the call as one too: it runs it with tensors without numbers, and so reports
+# what the checks refuse.
+@torch.compiler.allow_in_graph
+def convolve(
+    axes: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    stage: str,
+    engine: str,
+) -> Tensor:
+    """Return the convolution of images, or of one image, of 1, 2 or 3 axes. Two axes are those of
+    ``convlab::conv2d``; one is a height of 1 beside it. Of three, each output plane becomes an
+    image, whose channels are the input planes that it sees."""
+    check_tensors({"input": input, "weight": weight, "bias": bias})
+    size, filter_size = sizes_of(input), sizes_of(weight)
+    if len(size) not in (axes + 1, axes + 2):
+        rule = f"it must have {axes + 2} dimensions, or {axes + 1}"
+        raise ValueError(f"input has shape {shown(size)}: {rule}")
+    if len(filter_size) != axes + 2:
+        rule = f"it must have {axes + 2} dimensions"
+        raise ValueError(f"weight has shape {shown(filter_size)}: {rule}")
+    windows = windows_of(axes, filter_size[2:], stride, padding, dilation)
+    output_size(size, filter_size, windows, groups)
+
+    images = input if input.dim() == axes + 2 else input.unsqueeze(0)
+    filters, count, planes = weight, images.shape[0], 1
+    if axes == 1:
+        images, filters = images.unsqueeze(2), weight.unsqueeze(2)
+    elif axes == 3:
+        seen = _planes_seen(images, windows)
+        planes = seen.shape[1]
+        images, filters = seen.flatten(0, 1).flatten(1, 2), weight.flatten(1, 2)
+    strides, dilations = [1, *windows.stride][-2:], [1, *windows.dilation][-2:]
+    zeros = [side for pair in [(0, 0), *windows.padding][-2:] for side in pair]
+    settings = strides, zeros, dilations, groups, stage, engine
+    output = _apply(_Convolution, images, filters, bias, *settings)
+    if axes == 1:
+        output = output.squeeze(2)
+    elif axes == 3:
+        output = output.unflatten(0, (count, planes)).transpose(1, 2).contiguous()
+    return output if input.dim() == axes + 2 else output.squeeze(0)
+
+
+def _planes_seen(volumes: Tensor, windows: Windows) -> Tensor:
+    """[N_i, C_i, D_i, H_i, W_i] as [N_i, D_o, C_i, D_f, H_i, W_i]: for each output plane, the input
+    planes that it sees."""
+    before, behind = windows.padding[0]
+    padded = torch.nn.functional.pad(volumes, (0, 0, 0, 0, before, behind))
+    spanned = padded.unfold(2, windows.spans[0], windows.stride[0])  # a view, whose last axis is it
+    return spanned[..., :: windows.dilation[0]].permute(0, 2, 1, 5, 3, 4)
+
+
+def sizes_of(tensor: Tensor) -> tuple[int, ...]:
+    """Return the tensor's shape in integers, or in symbols of a compilation."""
+    if not torch.jit.is_tracing():
+        return tuple(tensor.shape)
+    with warnings.catch_warnings():  # its sizes are tensors; a check need not be in the trace
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        return tuple(int(n) for n in tensor.shape)
+
+
+def check_tensors(tensors: dict[str, Tensor | None]) -> None:
+    """Raise ``TypeError`` for what is not a dense float32 tensor, ``NotImplementedError`` for a
+    tangent."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is {shown(tensor)}: it must be a torch.Tensor")
+        check_dense(name, tensor)
+        _check_dtype(name, tensor)
+        # PyTorch's custom operators have no forward derivative; torch.func.jvp would give 0.
+        if unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(f"{name} {NO_TANGENT}")
+
+
+def _check_dtype(name: str, tensor: Tensor) -> None:
+    if tensor.dtype != torch.float32:
+        raise TypeError(f"{name} has dtype {tensor.dtype}: it must be torch.float32")
+
+
+def output_size(
+    input: Sequence[int], weight: Sequence[int], windows: Windows, groups: int
+) -> tuple[int, ...]:
+    """Return the size of each axis of the output. Sizes may be PyTorch's symbols. Raises
+    ``ValueError`` for shapes that do not fit."""
+    _check_channels(input, weight, groups)
+    if weight[0] % groups:
+        raise ValueError(f"groups is {groups}: it must divide weight's {weight[0]} filters")
+    return windows.outputs(input[-len(windows.stride) :], bits=None)
+
+
+def _check_channels(input: Sequence[int], weight: Sequence[int], groups: int) -> None:
+    """Raise ``ValueError`` unless input, of one image or several, has the weight's channels."""
+    if input[1 - len(weight)] != weight[1] * groups:
+        rule = f"it must have {weight[1] * groups} channels"
+        raise ValueError(f"input has shape {shown((*input,))}: {rule}")
+
+
+def _operator(name: str, takes: str) -> Any:
+    """Make the function below a custom operator of these arguments and the settings."""
+    schema = f"({takes}, {SETTINGS}) -> Tensor"
+    return torch.library.custom_op(f"convlab::{name}", mutates_args=(), schema=schema)
+
+
+@_operator("conv2d", "Tensor input, Tensor weight, Tensor? bias")
+def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Tensor:
+    """The convolution; ``padding`` is top, bottom, left, right."""
+    return _compute(None, input.shape, weight.shape, (input, weight, bias), *settings)
+
+
+@_operator("input_gradient", "Tensor gradient, Tensor weight, SymInt[] shape")
+def input_gradient(
+    gradient: Tensor, weight: Tensor, shape: Sequence[int], *settings: Any
+) -> Tensor:
+    """dL/dinput, of that shape, from dL/doutput and the weight."""
+    return _compute("input", shape, weight.shape, (gradient, weight), *settings)
+
+
+@_operator("weight_gradient", "Tensor input, Tensor gradient, SymInt[] shape")
+def weight_gradient(
+    input: Tensor, gradient: Tensor, shape: Sequence[int], *settings: Any
+) -> Tensor:
+    """dL/dweight, of that shape, from the input and dL/doutput."""
+    return _compute("weight", input.shape, shape, (input, gradient), *settings)
+
+
+# What is refused, by the operators that compute and by those that only infer shapes.
+
+
+def _problem(
+    input: Sequence[int],
+    weight: Sequence[int],
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+) -> ConvProblem:
+    """Return the problem of these shapes and settings; ``ValueError`` where they do not fit."""
+    _check_dimensions(input, weight)
+    _check_channels(input, weight, groups)
+    (N_i, C_i, H_i, W_i), zeros = input, (padding[:2], padding[2:])
+    images, filters = (max(1, N_i), C_i, H_i, W_i), (weight[0], tuple(weight[2:]))
+    return ConvProblem(*images, *filters, stride, zeros, dilation, groups)
+
+
+def _check_dimensions(input: Sequence[int], weight: Sequence[int]) -> None:
+    for name, shape in (("input", input), ("weight", weight)):
+        if len(shape) != 4:
+            raise ValueError(f"{name} has shape {shown((*shape,))}: it must have 4 dimensions")
+
+
+def _check_given(of: Of, tensors: tuple[Tensor | None, ...], output_shape: tuple[int, ...]) -> None:
+    """Raise ``TypeError`` or ``ValueError`` for tensors that a convolution of that output, or its
+    gradient, cannot take."""
+    first = tensors[0]
+    assert first is not None
+    for name, tensor in zip(NAMES[of], tensors, strict=True):
+        if tensor is None:
+            continue
+        _check_dtype(name, tensor)
+        if tensor.is_meta and not first.is_meta:  # PyTorch would give the memory as it found it
+            rule = f"it must have numbers, as {NAMES[of][0]} on {first.device} has"
+            raise ValueError(f"{name} is on meta: {rule}")
+        must = {"bias": output_shape[1:2], "gradient": output_shape}.get(name)
+        if must is not None and tuple(tensor.shape) != tuple(must):
+            given = f"{name} has shape {shown((*tensor.shape,))}"
+            raise ValueError(f"{given}: it must be {shown((*must,))}")
+
+
+def _infer(
+    of: Of,
+    input_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    tensors: tuple[Tensor | None, ...],
+    *settings: Any,
+) -> Tensor:
+    """A tensor without numbers, of the result's shape; refuses what :func:`_compute` refuses."""
+    (*shape_settings, stage, _), (first, *_) = settings, tensors
+    assert first is not None
+    if stage != "auto":
+        stage_named(stage)
+    stride, padding, dilation, groups = shape_settings
+    size: tuple[int, ...]
+    if all(isinstance(n, int) for n in (*input_shape, *weight_shape, groups)):
+        size = _problem(input_shape, weight_shape, *shape_settings).output_size
+    else:  # symbols of a compilation: a problem has integers only
+        _check_dimensions(input_shape, weight_shape)
+        zeros = tuple(padding[:2]), tuple(padding[2:])
+        windows = Windows(tuple(weight_shape[2:]), tuple(stride), zeros, tuple(dilation))
+        size = output_size(input_shape, weight_shape, windows, groups)
+    output_shape = input_shape[0], weight_shape[0], *size
+    _check_given(of, tensors, output_shape)
+    return first.new_empty({None: output_shape, "input": input_shape, "weight": weight_shape}[of])
+
+
+@conv2d.register_fake
+def _(input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Tensor:
+    return _infer(None, input.shape, weight.shape, (input, weight, bias), *settings)
+
+
+@input_gradient.register_fake
+def _(gradient: Tensor, weight: Tensor, shape: Sequence[int], *settings: Any) -> Tensor:
+    return _infer("input", shape, weight.shape, (gradient, weight), *settings)
+
+
+@weight_gradient.register_fake
+def _(input: Tensor, gradient: Tensor, shape: Sequence[int], *settings: Any) -> Tensor:
+    return _infer("weight", input.shape, shape, (input, gradient), *settings)
+
+
+# The work.
+
+
+def _compute(
+    of: Of,
+    input_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    tensors: tuple[Tensor | None, ...],
+    *settings: Any,
+) -> Tensor:
+    """The output of a convolution, or the gradient of its input or weight."""
+    (first, *_), (*shape_settings, stage, engine) = tensors, settings
+    assert first is not None
+    forward = _problem(input_shape, weight_shape, *shape_settings)
+    output_shape = input_shape[0], *forward.output_shape[1:]
+    _check_given(of, tensors, output_shape)
+    if input_shape[0] == 0:
+        shapes = {None: output_shape, "input": input_shape, "weight": weight_shape}
+        return first.new_zeros(tuple(shapes[of]))
+    problem = forward if of is None else Gradient(forward, of)
+    chosen = choose(engine)
+    if not chosen.is_gpu:
+        arrays: list[Any] = [None if t is None else t.numpy(force=True).copy("C") for t in tensors]
+        input, weight, *bias = arrays
+        ready = Plan(problem, _stage(stage, chosen, problem), None, chosen)
+        made = ready(input, weight, chosen.empty(problem.output_shape), *bias)
+        return torch.from_numpy(made).to(first.device)
+    return _on_gpu(problem, tensors, stage, chosen).to(first.device)
+
+
+def _on_gpu(
+    problem: Problem, tensors: tuple[Tensor | None, ...], stage: str, engine: Engine
+) -> Tensor:
+    from numba import cuda
+
+    device = next((t.device for t in tensors if t is not None and t.is_cuda), None)
+    number = torch.cuda.current_device() if device is None else device.index
+    with torch.cuda.device(number), cuda.gpus[number]:
+        ready = _ready(number, problem, stage, engine)
+        whole: list[Any] = [None if t is None else _whole(t, number) for t in tensors]
+        input, weight, *bias = whole
+        shapes = problem.output_shape, *(buffer.shape for buffer in ready.program.buffers)
+        output, *workspace = (torch.empty(shape, device=number) for shape in shapes)
+        stream = torch.cuda.current_stream().cuda_stream
+        ready(input, weight, output, *bias, stream=stream, workspace=workspace)
+        return output
+
+
+def _whole(tensor: Tensor, number: int) -> Tensor:
+    """On the GPU, contiguous, beginning at a multiple of 16 bytes."""
+    tensor = tensor.detach().to(torch.device("cuda", number)).resolve_neg().contiguous()
+    return tensor.clone() if tensor.data_ptr() % 16 else tensor
+
+
+# Never dropped: a captured graph launches a plan's machine code, and has no hold of it.
+_plans: dict[tuple[Any, ...], Plan] = {}
+
+
+def _ready(number: int, problem: Problem, stage: str, engine: Engine) -> Plan:
+    """The GPU's plan for a problem, whose calls take their workspace from PyTorch."""
+    key = number, problem, stage
+    if key not in _plans:
+        if torch.cuda.is_current_stream_capturing():
+            what = f"{problem} is captured in a CUDA graph before its first call"
+            raise RuntimeError(f"{what}: call it once before, which compiles its kernels")
+        chosen = _stage(stage, engine, problem)
+        _plans[key] = Plan(problem, chosen, None, engine, own_workspace=False)
+    return _plans[key]
+
+
+def _stage(name: str, engine: Engine, problem: Problem) -> Stage:
+    stage = stage_for(name, engine, problem)
+    return stage if problem.groups == 1 or stage.grouped else GROUPED
+
+
+# The derivatives.
+
+
+class _Differentiable(torch.autograd.Function):  # type: ignore[misc]
+    """An operator, its derivative, and how it takes batches, as ``torch.func`` asks for them."""
+
+    of: Of
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep two tensors, and the settings that all three operators share."""
+        first, second, *_ = inputs
+        ctx.save_for_backward(first, second)
+        ctx.shapes, ctx.settings = (first.shape, second.shape), inputs[3:]
+
+    @classmethod
+    def jvp(cls, ctx: Any, *tangents: Any) -> None:
+        """Refuse derivatives in forward mode, which a transform around another one hides."""
+        given = zip(NAMES[cls.of], tangents, strict=False)  # settings have none
+        name = next(name for name, tangent in given if tangent is not None)
+        raise NotImplementedError(f"{name} {NO_TANGENT}")
+
+
+def _apply(function: type[_Differentiable], *arguments: Any) -> Tensor:
+    """Call the function's operator. The transforms of ``torch.func`` do not take an operator that
+    has a derivative, so inside them call the function itself."""
+    if torch._C._are_functorch_transforms_active():
+        return function.apply(*arguments)
+    return function.forward(*arguments)
+
+
+class _Convolution(_Differentiable):
+    of = None
+
+    @staticmethod
+    def forward(*arguments: Any) -> Tensor:
+        return torch.ops.convlab.conv2d(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, of_output: Tensor) -> tuple[Any, ...]:
+        (input, weight), settings = ctx.saved_tensors, ctx.settings
+        of_input = of_weight = of_bias = None
+        if ctx.needs_input_grad[0]:
+            of_input = _apply(_InputGradient, of_output, weight, ctx.shapes[0], *settings)
+        if ctx.needs_input_grad[1]:
+            of_weight = _apply(_WeightGradient, input, of_output, ctx.shapes[1], *settings)
+        if ctx.needs_input_grad[2]:
+            of_bias = of_output.sum((0, 2, 3))
+        return of_input, of_weight, of_bias, *[None] * len(settings)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+        (input, weight, bias, *settings), (images, filters, biases, *_) = arguments, in_dims
+        if filters is None and biases is None:  # a batch of batches of images
+            output = _apply(_Convolution, _folded(input, images, 0, info), weight, bias, *settings)
+            return _unfolded(output, 0, info), 0
+        settings[GROUPS] *= info.batch_size
+        output = _apply(
+            _Convolution,
+            _folded(input, images, 1, info),
+            _folded(weight, filters, 0, info),
+            None if bias is None else _folded(bias, biases, 0, info),
+            *settings,
+        )
+        return _unfolded(output, 1, info), 0
+
+
+class _InputGradient(_Differentiable):
+    of = "input"
+
+    @staticmethod
+    def forward(*arguments: Any) -> Tensor:
+        return torch.ops.convlab.input_gradient(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
+        (gradient, weight), settings = ctx.saved_tensors, ctx.settings
+        needs, of_gradient, of_weight = ctx.needs_input_grad, None, None
+        if needs[0]:
+            of_gradient = _apply(_Convolution, by, weight, None, *settings)
+        if needs[1]:
+            of_weight = _apply(_WeightGradient, by, gradient, ctx.shapes[1], *settings)
+        return of_gradient, of_weight, None, *[None] * len(settings)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+        (gradient, weight, shape, *settings), (images, filters, *_) = arguments, in_dims
+        axis = 0 if filters is None else 1
+        if axis == 1:
+            settings[GROUPS] *= info.batch_size
+            weight = _folded(weight, filters, 0, info)
+        shape = [*shape]
+        shape[axis] *= info.batch_size
+        gradient = _folded(gradient, images, axis, info)
+        result = _apply(_InputGradient, gradient, weight, shape, *settings)
+        return _unfolded(result, axis, info), 0
+
+
+class _WeightGradient(_Differentiable):
+    of = "weight"
+
+    @staticmethod
+    def forward(*arguments: Any) -> Tensor:
+        return torch.ops.convlab.weight_gradient(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
+        (input, gradient), settings = ctx.saved_tensors, ctx.settings
+        needs, of_input, of_gradient = ctx.needs_input_grad, None, None
+        if needs[0]:
+            of_input = _apply(_InputGradient, gradient, by, ctx.shapes[0], *settings)
+        if needs[1]:
+            of_gradient = _apply(_Convolution, input, by, None, *settings)
+        return of_input, of_gradient, None, *[None] * len(settings)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+        (input, gradient, shape, *settings), (images, outputs, *_) = arguments, in_dims
+        settings[GROUPS] *= info.batch_size
+        shape = [shape[0] * info.batch_size, *shape[1:]]
+        batches = _folded(input, images, 1, info), _folded(gradient, outputs, 1, info)
+        result = _apply(_WeightGradient, *batches, shape, *settings)
+        return _unfolded(result, 0, info), 0
+
+
+def _folded(tensor: Tensor, batch: int | None, into: int, info: Any) -> Tensor:
+    """The tensor with its batch folded into an axis, whose part for each element of the batch
+    follows the part before. Without a batch, each gets the same."""
+    if batch is None:
+        tensor, batch = tensor.expand(info.batch_size, *tensor.shape), 0
+    return tensor.movedim(batch, into).flatten(into, into + 1)
+
+
+def _unfolded(tensor: Tensor, axis: int, info: Any) -> Tensor:
+    """The tensor with that axis's batch as the first axis."""
+    sizes = info.batch_size, tensor.shape[axis] // info.batch_size
+    return tensor.unflatten(axis, sizes).movedim(axis, 0)
+
+
+conv2d.register_autograd(_Convolution.backward, setup_context=_Convolution.setup_context)
+input_gradient.register_autograd(
+    _InputGradient.backward, setup_context=_InputGradient.setup_context
+)
+weight_gradient.register_autograd(
+    _WeightGradient.backward, setup_context=_WeightGradient.setup_context
+)

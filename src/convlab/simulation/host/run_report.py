@@ -1,0 +1,142 @@
+"""What the launches of a program were found to do wrong: as text, JSON and SARIF."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from convlab.simulation.rules.findings import REMEDIES, Finding, NotSimulated, SimulationError
+
+SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+@dataclass
+class Report:
+    """The findings of some launches, one for each kind, array and pair of lines, and why launches
+    could not be simulated. ``notes`` say which kernels ran without Numba's types, and what may be a
+    mistake but is no finding; ``raised`` says which launches ended with an exception that is no
+    finding."""
+
+    launches: int = 0
+    refused: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    raised: list[str] = field(default_factory=list)
+    _found: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(self._found.values())
+
+    def add(self, error: SimulationError) -> None:
+        """Keep what a launch raised."""
+        if isinstance(error, NotSimulated):
+            self.refused.append(str(error))
+        for one in error.findings:
+            key = one.kind, one.kernel, (one.file, one.line), _other_place(one), one.array
+            known = self._found.get(key)
+            self._found[key] = (
+                one if known is None else replace(known, count=known.count + one.count)
+            )
+
+    def note(self, what: str) -> None:
+        if what not in self.notes:
+            self.notes.append(what)
+
+    def take(self, allowed: Collection[str] = ()) -> Report:
+        """What was kept since this was last asked, and all notes. Findings of ``allowed`` kinds are
+        left out; ``ValueError`` for a kind that there is not."""
+        if unknown := sorted(set(allowed) - set(REMEDIES)):
+            raise ValueError(
+                f"cuda_allow has {unknown[0]!r}: a kind is one of {', '.join(REMEDIES)}"
+            )
+        found = {key: one for key, one in self._found.items() if one.kind not in allowed}
+        taken = replace(self, _found=found)
+        self.launches, self.refused, self.raised, self._found = 0, [], [], {}
+        return taken
+
+    def lines(self) -> Iterator[str]:
+        """A line for each finding, which begins with its file and line as editors read them, and
+        for each launch that was refused."""
+        for finding in self.findings:
+            yield f"{shown(finding.file)}:{finding.line}: {finding}"
+        yield from dict.fromkeys(self.refused)
+
+    def summary(self) -> str:
+        """What was found in how many launches, in one line."""
+        launches = _counted(self.launches, "launch", "launches")
+        if not (self.launches or self.findings or self.refused):
+            return "no kernel was launched, so nothing was checked"
+        found = "nothing found"
+        if self.findings:
+            found = _counted(len(self.findings), "finding", "findings")
+        said = [f"{found} in {launches}"]
+        if self.refused:
+            said.append(f"{len(self.refused)} refused")
+        if self.raised:
+            said.append(f"{len(self.raised)} ended with an exception")
+        return ", ".join(said)
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``--json`` writes: docs/json.md."""
+        return {
+            "ok": not self.findings and not self.refused,
+            "launches": self.launches,
+            "findings": [asdict(finding) | {"text": str(finding)} for finding in self.findings],
+            "refused": self.refused,
+            "raised": self.raised,
+            "notes": self.notes,
+        }
+
+    def as_sarif(self, version: str) -> dict[str, Any]:
+        """SARIF 2.1.0, which forges and editors show beside the lines; ``version`` is convlab's."""
+        kinds = sorted({finding.kind for finding in self.findings})
+        rules = [{"id": _rule(kind), "help": {"text": REMEDIES[kind]}} for kind in kinds]
+        driver = {"name": "convlab", "version": version, "rules": rules}
+        results = [
+            {
+                "ruleId": _rule(finding.kind),
+                "level": "error",
+                "message": {"text": str(finding)},
+                "locations": _locations((finding.file, finding.line)),
+                "relatedLocations": _locations(_other_place(finding)),
+            }
+            for finding in self.findings
+        ]
+        refused = [{"level": "error", "message": {"text": why}} for why in self.refused]
+        invocation = {"executionSuccessful": not refused, "toolExecutionNotifications": refused}
+        run = {"tool": {"driver": driver}, "invocations": [invocation], "results": results}
+        return {"$schema": SARIF, "version": "2.1.0", "runs": [run]}
+
+
+def shown(file: str) -> str:
+    """A path as people see it: relative, if it is below the current folder."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _rule(kind: str) -> str:
+    return kind.replace(" ", "-")
+
+
+def _other_place(finding: Finding) -> tuple[str, int] | None:
+    """The file and line of a finding's second access; None where it is the first one's."""
+    file, line = finding.other_file or finding.file, finding.other_line or finding.line
+    return None if (file, line) == (finding.file, finding.line) else (file, line)
+
+
+def _locations(place: tuple[str, int] | None) -> list[dict[str, Any]]:
+    if place is None:
+        return []
+    file, line = place
+    path = Path(os.path.abspath(file))
+    uri = shown(str(path))
+    uri = path.as_uri() if uri == str(path) else Path(uri).as_posix()
+    where = {"artifactLocation": {"uri": uri}, "region": {"startLine": line}}
+    return [{"physicalLocation": where}]

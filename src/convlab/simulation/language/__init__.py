@@ -1,0 +1,1 @@
+"""Numba's language: a kernel's source translated, typed and refused as Numba does."""

@@ -1,0 +1,289 @@
+"""Numba's types of everything in a kernel, and what Numba refuses: no GPU, no CUDA compiler.
+
+Numba types the kernel as for a launch, but each expression remembers the instruction of Python that
+it comes from. Then Numba lowers it to LLVM IR, which is dropped: an error there is one on a GPU.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from types import FunctionType, SimpleNamespace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numba.cuda
+from numba.cuda import types
+from numba.cuda.core import config, ir
+from numba.cuda.core.compiler_machinery import FunctionPass, PassManager, register_pass
+
+from convlab.simulation.language.refusals import (
+    Refused,
+    Untyped,
+    check_instructions,
+    refusal,
+    unsupported,
+)
+from convlab.simulation.language.signatures import best_fit
+
+Types = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device function, as Numba's types name it, its signatures, and what the one that a call has
+    takes and gives: the only one, or that which fits best."""
+
+    function: FunctionType
+    signatures: tuple[Any, ...] = ()
+    declared: Any = None
+
+    def called(self, arguments: Types) -> Device:
+        """For a call of these types. Raises ``TypeError`` where no signature fits."""
+        if not self.signatures:
+            return self
+        takes = self.signatures[0][0]
+        if len(self.signatures) > 1 or len(takes) != len(arguments):
+            takes = best_fit(self.signatures, arguments, first=True)
+        return replace(self, declared=next(one for one in self.signatures if one[0] == takes))
+
+
+class Kept(NamedTuple):
+    """A typed function: its code, types by variable, signatures by expression."""
+
+    func_ir: Any
+    typemap: dict[str, Any]
+    calltypes: dict[Any, Any]
+    return_type: Any
+
+
+@contextmanager
+def _real_compiler() -> Iterator[None]:
+    """Inside, Numba's compiler can be imported in a process whose ``numba.cuda`` is its simulator.
+    Its modules are not kept: the program shall not see them."""
+    if not config.ENABLE_CUDASIM:
+        yield
+        return
+    package = "numba.cuda"
+    shadows = {
+        name: module
+        for name, module in sys.modules.items()
+        if name.startswith(f"{package}.") and module.__name__.startswith(f"{package}.simulator")
+    }
+    own = {name: m for name, m in shadows.items() if not name.startswith(f"{package}.simulator")}
+    before = dict(vars(numba.cuda))
+    for name in own:
+        del sys.modules[name]
+        vars(numba.cuda).pop(name.removeprefix(f"{package}."), None)
+    sys.modules.update(_kept)
+    for name, module in _kept.items():
+        parent, _, last = name.rpartition(".")
+        if parent == package:
+            setattr(numba.cuda, last, module)
+    with patch.object(config, "ENABLE_CUDASIM", 0):
+        try:
+            from numba.cuda import cache_hints, decorators, intrinsics, stubs
+            from numba.cuda.cudadrv import linkable_code
+
+            numba.cuda.declare_device = decorators.declare_device
+            for module in stubs, intrinsics, cache_hints, linkable_code:
+                for name, value in vars(module).items():
+                    if getattr(value, "__module__", None) == module.__name__:
+                        setattr(numba.cuda, name, value)
+            for stub in stubs._vector_type_stubs:
+                for name in stub.__name__, *stub.aliases:
+                    setattr(numba.cuda, name, stub)
+            yield
+        finally:
+            # Imported once more, its registries would be other ones.
+            _kept.update(
+                (name, module)
+                for name, module in sys.modules.items()
+                if name.startswith(f"{package}.") and name not in shadows.keys() - own.keys()
+            )
+            sys.modules.update(own)
+            for name in [*vars(numba.cuda)]:
+                if name not in before:
+                    delattr(numba.cuda, name)
+            vars(numba.cuda).update(before)
+
+
+_kept: dict[str, Any] = {}
+
+
+@cache
+def _numbas() -> SimpleNamespace:
+    """What is made of Numba's classes, which cost half a second to import."""
+    with _real_compiler():
+        return _made_of_numbas()
+
+
+def _made_of_numbas() -> SimpleNamespace:
+    from numba.core.target_extension import dispatcher_registry, target_registry
+    from numba.cuda import compiler, dispatcher, typing, utils
+    from numba.cuda.core.callconv import CUDACallConv
+    from numba.cuda.core.typed_passes import NopythonTypeInference
+    from numba.cuda.cudadrv import nvvm
+    from numba.cuda.descriptor import cuda_target
+    from numba.cuda.flags import CUDAFlags
+    from numba.cuda.initialize import initialize_all
+    from numba.cuda.misc import literal  # noqa: F401  which registers literal_unroll
+    from numba.cuda.target import CUDATypingContext
+    from numba.cuda.typing.templates import AbstractTemplate, fold_arguments
+
+    if target_registry["cuda"] not in dispatcher_registry:  # in a process of Numba's simulator
+        initialize_all()
+
+    class Interpreter(compiler.CUDABytecodeInterpreter):  # type: ignore[misc]
+        def _iter_inst(self) -> Iterator[Any]:
+            for instruction, more in super()._iter_inst():
+                self.loc: Any = ir.Loc(self.loc.filename, instruction.lineno, instruction.offset)
+                yield instruction, more
+
+    @register_pass(mutates_CFG=True, analysis_only=False)
+    class Translate(FunctionPass):  # type: ignore[misc]
+        _name = "translate and keep offsets"
+
+        def __init__(self) -> None:
+            FunctionPass.__init__(self)
+
+        def run_pass(self, state: Any) -> bool:
+            state["func_ir"] = Interpreter(state["func_id"]).interpret(state["bc"])
+            return True
+
+    @register_pass(mutates_CFG=False, analysis_only=True)
+    class Keep(FunctionPass):  # type: ignore[misc]
+        _name = "keep the types as lowering changes the code"
+
+        def __init__(self) -> None:
+            FunctionPass.__init__(self)
+
+        def run_pass(self, state: Any) -> bool:
+            if (found := unsupported(state, state.func_id.func)) is not None:
+                raise found
+            state["kept"] = Kept(
+                state.func_ir.copy(), state.typemap, {**state.calltypes}, state.return_type
+            )
+            return False
+
+    class Compiler(compiler.CUDACompiler):  # type: ignore[misc]
+        def define_pipelines(self) -> list[Any]:
+            (usual,) = super().define_pipelines()
+            manager = PassManager("cuda")
+            for one, what in usual.passes:
+                mine = one is compiler.CUDATranslateBytecode
+                manager.passes.append((Translate if mine else one, what))
+            manager.add_pass_after(Keep, NopythonTypeInference)
+            manager.finalize()
+            return [manager]
+
+    class Context(CUDATypingContext):  # type: ignore[misc]
+        def resolve_value_type(self, value: Any) -> Any:
+            function = getattr(value, "py_func", None)
+            if not isinstance(function, FunctionType):
+                return super().resolve_value_type(value)
+            device = Device(function, tuple(getattr(value, "declared", None) or ()))
+            if device.signatures:
+                declared.add(function)
+            if device not in templates:
+                templates[device] = types.Function(template(device))
+            return templates[device]
+
+    templates: dict[Device, Any] = {}
+    known: dict[Any, Any] = {}
+    running: list[tuple[Device, Types]] = []  # being typed, each called by the one before
+    declared: set[FunctionType] = set()  # with a signature, which converts their arguments
+
+    def template(device: Device) -> Any:
+        signature = inspect.signature(device.function)
+
+        class Template(AbstractTemplate):  # type: ignore[misc]
+            key, prefer_literal = device, True  # as Numba compiles for a constant
+
+            def generic(self, arguments: Any, named: Any) -> Any:
+                folded = fold_arguments(
+                    *(signature, arguments, named),
+                    lambda index, parameter, value: value,
+                    lambda index, parameter, default: types.Omitted(default),
+                    lambda index, parameter, values: types.StarArgTuple(values),
+                )
+                called = device.called(folded)
+                folded = called.declared[0] if called.declared else folded
+                found = typing.signature(kept(called, folded).return_type, *folded)
+                return found.replace(pysig=signature)
+
+        return Template
+
+    context, target = Context(), cuda_target.target_context  # which has Numba's own overloads
+    flags = CUDAFlags()
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.error_model, flags.compute_capability = "numpy", (9, 0)
+    # Lowering asks NVVM for these two; NVVM itself may not be installed.
+    layout = SimpleNamespace(data_layout=nvvm._datalayout, get_ir_version=lambda: (2, 0, 3, 2))
+
+    def kept(device: Device, arguments: Types) -> Kept:
+        function, key = device.function, (device, arguments)
+        if key not in known:
+            check_instructions(function)
+            begun = [before for one, before in running if one.function is function]
+            if begun and function not in declared:
+                what = f"a call of itself with {arguments} in one with {begun[-1]}"
+                raise Refused(what, function, function.__code__.co_firstlineno)
+            known[key] = Untyped(f"{function.__name__} calls itself")  # until more is known
+            running.append(key)
+            with _real_compiler():
+                known[key] = lowered(device, arguments)
+            running.pop()
+        found: Kept | Exception = known[key]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def lowered(device: Device, arguments: Types) -> Kept | Exception:
+        function, (_, gives) = device.function, device.declared or (None, None)
+        pipeline = Compiler(
+            *(context, target, None, arguments, gives, flags, {}, CUDACallConv(target), {})
+        )
+        try:
+            with (
+                utils.numba_target_override(),
+                # Overloads of Numba's own are compiled for "the current device".
+                patch.object(dispatcher, "get_current_device", return_value=flags),
+                patch.object(nvvm, "NVVM", return_value=layout),
+            ):
+                made = pipeline.compile_extra(function)
+                made.library.finalize()
+            key = replace(device, declared=None)  # by which a call names it
+            target.insert_user_function(key, made.fndesc, [made.library])
+            found: Kept = pipeline.state.kept
+            return found
+        except Exception as error:
+            return unsupported(pipeline.state, function) or refusal(error, function)
+
+    return SimpleNamespace(kept=kept)
+
+
+def typed_function(function: FunctionType, arguments: Types) -> Kept:
+    """What Numba's compiler knows of the function for arguments of these types. Raises
+    :class:`Refused` where it refuses the function, and :class:`Untyped` where what it says is not
+    known here."""
+    known: Kept = _numbas().kept(Device(function), arguments)
+    return known
+
+
+def check_kernel(function: FunctionType, arguments: Types) -> None:
+    """Raises :class:`Refused` where a kernel returns anything."""
+    state = typed_function(function, arguments)
+    if state.return_type not in (types.none, types.Omitted(None)):
+        lines = [
+            one.loc.line
+            for block in state.func_ir.blocks.values()
+            for one in block.body
+            if isinstance(one, ir.Return)
+        ]
+        what = f"a kernel returns nothing, and this returns {state.return_type}"
+        raise Refused(what, function, lines[0])

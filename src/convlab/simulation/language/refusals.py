@@ -1,0 +1,160 @@
+"""What Numba's compiler refuses, with its reason in one line."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import inspect
+import math
+import operator
+import re
+import sys
+import traceback
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+from numba.cuda.core import ir
+from numba.cuda.core.ir_utils import get_definition, guard
+
+from convlab.simulation.language.advice import IMPORT, PRINT, advice_for, advice_for_attribute
+
+_RUN_TIME_SHAPE = re.compile(
+    r"Function\(<function (shared|local)\.array.*?>>> array\("
+    r"(?:shape=)?(?:Tuple\((?:Literal\[int\]\(\d+\), )*|UniTuple\()?u?int\d",
+    re.DOTALL,
+)
+_NO_FUNCTION = re.compile(
+    r"No implementation of function Function\((.*?)\) found for signature:.*?>>> (.*?)(\(.*?)\n",
+    re.DOTALL,
+)
+_NO_ATTRIBUTE = re.compile(r"Unknown attribute '(\w+)' of type Module\(<module '([\w.]+)'")
+_BECAUSE = re.compile(r"raised a specific error:\s+NumbaTypeError: (.*)")
+_ABOUT = re.compile(r"\s*(Failed in|- Resolution failure|During: |File \"|\^|$)")
+# LLVM's values, and places in the source, because the message ends with the first place.
+_MORE = re.compile(r": (%|\w+ \d).*| from '[^']*'(?=>)|,? (defined at|Raised from) .*")
+# Errors that arise only without a GPU. With one, Numba may compile the function.
+_NO_GPU = re.compile(
+    r"numba\.cuda\.simulator|convlab\.|FakeCUDA|driver|not simulated"
+    r"|global name '(?!dict'|list'|set'|frozenset'|object'|type'|bytes').*<class 'type'>"
+)
+_ARRAY = "an array, for which a kernel has no memory"
+_CONTAINERS = {"build_list": "a list", "build_map": "a dict", "build_set": "a set"}
+
+
+class Refused(Exception):
+    """Numba does not compile the function: its reason in one line, and where."""
+
+    def __init__(self, reason: str, function: FunctionType, line: int) -> None:
+        super().__init__(f"{reason}, {function.__code__.co_filename}:{line}")
+
+
+class Untyped(Exception):
+    """Numba's types of a function are not known here, and why. Numba may well compile it."""
+
+
+def check_instructions(function: FunctionType) -> None:
+    line = 0
+    for step in dis.get_instructions(function):
+        line = (step.positions and step.positions.lineno) or line
+        if step.opname == "PUSH_EXC_INFO":
+            raise Refused("try and with statements", function, line)
+
+
+def unsupported(state: Any, function: FunctionType) -> Refused | None:
+    """The refusal of a list, dict, set, generator or ``np.random``, about which Numba's own message
+    is late or unclear; None without one. Numba types ``np.random`` if another part of Numba has
+    been imported."""
+    if state.func_ir is None:
+        return None
+    for block in state.func_ir.blocks.values():
+        for one in block.body:
+            value: Any = getattr(one, "value", None)
+            what = ""
+            if isinstance(value, ir.Yield):
+                what = "a generator"
+            elif isinstance(value, ir.Expr) and value.op in _CONTAINERS:
+                what = f"{_CONTAINERS[value.op]}, which no kernel can make"
+            elif isinstance(value, ir.Expr) and value.op == "getattr" and value.attr == "random":
+                module = guard(get_definition, state.func_ir, value.value)
+                if getattr(module, "value", None) is np:
+                    what = "np.random, which no kernel can call"
+            if what:
+                return Refused(what, function, value.loc.line)
+    return None
+
+
+def refusal(error: Exception, function: FunctionType) -> Refused | Untyped:
+    """What the compiler's error means: that Numba refuses the function, or nothing, if the error
+    may come from the missing GPU."""
+    if isinstance(error, Refused | Untyped):  # of a device function that it calls
+        return error
+    said = re.sub(r"\x1b\[[0-9;]*m| at 0x\w+", "", str(error))
+    if _NO_GPU.search(said) or isinstance(error, OSError | ImportError):
+        return Untyped(f"{function.__name__}: {' '.join(said.split())[:200]}")
+    lines = {line for *_, line in function.__code__.co_lines() if line is not None}
+    first = function.__code__.co_firstlineno
+    own = lines - {first} or {first}
+    named = [int(line) for line in re.findall(r"(?:line |\()(\d+)(?:\)|:)", said)]
+    line = next((one for one in named if min(own) <= one <= max(own)), min(own))
+    reason, advice = _reason(error, said), _advice(said, function)
+    return Refused(f"{reason.rstrip('.')}: {advice}" if advice else reason, function, line)
+
+
+def _advice(said: str, function: FunctionType) -> str:
+    """What to do instead of what the compiler's message names; empty if nothing is known."""
+    if "IMPORT_NAME" in said:
+        code = function.__code__
+        imports = [one.argval for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"]
+        known = (advice_for(ModuleType(name)) for name in imports)
+        return next(filter(None, known), IMPORT)
+    if "print() function" in said or "printing unimplemented" in said:
+        return PRINT
+    try:
+        outside = inspect.getclosurevars(function)
+    except ValueError:  # a closure variable has no value yet
+        return ""
+    values = {**outside.builtins, **outside.globals, **outside.nonlocals}
+    if (untyped := re.search(r"Untyped global name '(\w+)'", said)) is not None:
+        return advice_for(values.get(untyped[1]))
+    if (unknown := _NO_ATTRIBUTE.search(said)) is not None:
+        module = sys.modules.get(unknown[2])
+        if module is None:
+            module = next((one for one in values.values() if _is_module(one, unknown[2])), None)
+        return "" if module is None else advice_for_attribute(module, unknown[1])
+    return ""
+
+
+def _is_module(value: object, name: str) -> bool:
+    return isinstance(value, ModuleType) and value.__name__ == name
+
+
+def _reason(error: Exception, said: str) -> str:
+    if (shape := _RUN_TIME_SHAPE.search(said)) is not None:
+        return f"cuda.{shape[1]}.array with a shape known only at run time"
+    if isinstance(error, KeyError) and isinstance(error.args[0], np.ufunc):
+        return f"np.{error.args[0].__name__}, which no kernel can call"
+    if (missing := _NO_FUNCTION.search(said)) is not None:
+        function, name, given = missing.groups()
+        if name.endswith("array_allocate"):
+            return _ARRAY
+        if (device := re.match(r"Device\(function=<function (\S+)>", function)) is not None:
+            return f"{device[1]} does not take {given}"
+        plain = any(hasattr(one, name) for one in (builtins, math, operator))
+        for where, module in {"np": np, "np.linalg": np.linalg}.items():
+            if name in vars(module) and not plain:
+                return f"{where}.{name} of such arguments"
+        because = _BECAUSE.search(said)
+        return f"there is no {name}{given}{f': {because[1]}' if because else ''}"
+    lines = [_MORE.sub("", line).strip() for line in said.splitlines() if not _ABOUT.match(line)]
+    told = lines[0] if lines else ""
+    if told.startswith("NRT required"):
+        return _ARRAY
+    if isinstance(error, NotImplementedError) and not told and error.__traceback__ is not None:
+        # Numba's reader of bytecode has a method for each instruction.
+        *_, last = traceback.walk_tb(error.__traceback__)
+        step, version = last[0].f_code.co_name.removeprefix("op_"), sys.version_info[:2]
+        return f"Python {version[0]}.{version[1]}'s instruction {step}, which an assert compiles to"
+    if isinstance(error, LookupError) or not told:
+        return f"{type(error).__name__} {told}".strip()
+    return told

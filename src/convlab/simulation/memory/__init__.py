@@ -1,0 +1,1 @@
+"""Simulated memory: arrays whose accesses are checked, and the spaces that they stand in."""

@@ -1,0 +1,1 @@
+"""Numbers as a GPU has them: widths, rounding, bfloat16."""

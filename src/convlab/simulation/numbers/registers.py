@@ -1,0 +1,75 @@
+"""What the rewritten arithmetic of a typed kernel calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from convlab.simulation.numbers.scalars import keeper
+from convlab.simulation.numbers.scalars import power as _float_power
+
+ROUNDING = "_rounding_"  # an array whose element rounds to float32
+
+
+def _shifted(value: int, count: int) -> int:
+    """``value << count``: no bit is left of 64, however large the count."""
+    return value << count if 0 <= count < 64 else 0
+
+
+def _integer_power(name: str) -> Callable[[int, int], Any]:
+    """``base ** exponent`` of integers as Numba computes it: through float64 unless the exponent
+    has a literal's type, so that results above 2**53 are rounded (by libNVVM 13.5; an older one,
+    on an H100, left float64 out). A negative exponent gives the integer part, for base zero the
+    highest bit."""
+    kept, constant = keeper(np.dtype(name)), _constant_power(name)
+
+    def power(base: int, exponent: int) -> Any:
+        if exponent < 0:
+            return constant(base, exponent) if base in (0, 1, -1) else 0
+        if exponent > 0x10000:
+            return kept(_float_power(base, exponent))
+        return kept(float(kept(pow(base, exponent, 2**64))))
+
+    return power
+
+
+def _constant_power(name: str) -> Callable[[int, int], Any]:
+    """The same where the exponent is a constant: exact."""
+    kept, lowest = keeper(np.dtype(name)), -(2**63)
+
+    def power(base: int, exponent: int) -> Any:
+        found = kept(pow(base, abs(exponent), 2**64))
+        if exponent >= 0 or found in (1, -1):
+            return found
+        return 0 if found else kept(lowest)
+
+    return power
+
+
+def of_bits(name: str, bits: int) -> Callable[[int], int]:
+    """``clz``, ``popc``, ``brev`` or ``ffs``, which counts from 1, of integers of so many bits."""
+    mask = (1 << bits) - 1
+    functions: dict[str, Callable[[int], int]] = {
+        "clz": lambda value: bits - (value & mask).bit_length(),
+        "popc": lambda value: (value & mask).bit_count(),
+        "brev": lambda value: int(f"{value & mask:0{bits}b}"[::-1], 2),
+        "ffs": lambda value: (value & -value & mask).bit_length(),
+    }
+    return functions[name]
+
+
+OF_BITS = ("clz", "popc", "brev", "ffs")
+GLOBALS: dict[str, Any] = {
+    ROUNDING: memoryview(bytearray(4)).cast("f"),
+    "_float_": float,
+    "_nearest_": lambda half: float(np.rint(half)),  # an integer of a float16 is not cut off
+    "_power_": _float_power,
+    **{f"_power_{name}_": _integer_power(name) for name in ("int64", "uint64")},
+    **{f"_constant_power_{name}_": _constant_power(name) for name in ("int64", "uint64")},
+    "_shifted_": _shifted,
+    **{f"_{name}_": keeper(np.dtype(name)) for name in ("float16", "float32")},
+    **{f"_{u}int{n}_": keeper(np.dtype(f"{u}int{n}")) for u in ("", "u") for n in (8, 16, 32, 64)},
+    **{f"_{name}{n}_": of_bits(name, n) for name in OF_BITS for n in (8, 16, 32, 64)},
+}

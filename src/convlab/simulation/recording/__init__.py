@@ -1,0 +1,1 @@
+"""The log of a launch: code sites and accesses in execution order."""

@@ -1,0 +1,144 @@
+"""Which accesses of a launch happen before others because threads told each other so.
+
+A thread fences, then tells by an atomic: it releases a lock, sets a flag, or counts finished
+blocks. A thread that reads this by an atomic at the same address may rely on all that came before
+the fence, and on what the fencing thread relied on itself; what it fences and tells then passes
+that on. Each step may be another thread's of the block, where a barrier lies between.
+
+Who polls or takes a lock must fence before it goes on, unless a barrier follows: a compiler may
+move what is read afterwards before the loop. So an H200 counted 1 instead of 16.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap, defaultdict
+from collections.abc import Collection, Iterable, MutableMapping
+from heapq import merge
+from operator import attrgetter
+from typing import NamedTuple
+
+from convlab.simulation.recording.access_log import ATOMIC, Access
+
+# The kinds of fences, beside those of accesses: ``threadfence_block``, ``threadfence``.
+BLOCK_FENCE, FENCE = 64, 65
+IN_TIME = attrgetter("position")
+BETWEEN_BARRIERS = attrgetter("thread", "phase", "epoch")  # of one thread, without one between
+Fences = MutableMapping[int, Access]  # by thread the last of its fences that somebody knows
+
+
+class Learned(NamedTuple):
+    """An atomic by which a thread learned of a fence, and whether it is to be fenced itself."""
+
+    atomic: Access
+    fence: Access
+    polls: bool
+
+
+class Known:
+    """What the threads of a block know: each for itself, its warp since the last barrier of the
+    warp, and all of them since that of the block."""
+
+    def __init__(self) -> None:
+        self._block: dict[int, Access] = {}
+        self._warps: dict[int, dict[int, Access]] = defaultdict(dict)
+        self._threads: dict[tuple[int, int], dict[int, Access]] = defaultdict(dict)
+        self._phase = 0
+        self._epochs: dict[int, int] = {}
+
+    def by(self, event: Access) -> ChainMap[int, Access]:
+        """What the thread of this event knows; what is added it learns by itself."""
+        warp = event.warp
+        if event.phase != self._phase:
+            self._phase = event.phase
+            for part in (*self._warps.values(), *self._threads.values()):
+                add(self._block, part)
+            self._warps.clear()
+            self._threads.clear()
+        elif event.epoch != self._epochs.get(warp):
+            for other in [one for one in self._threads if one[0] == warp]:
+                add(self._warps[warp], self._threads.pop(other))
+        self._epochs[warp] = event.epoch
+        return ChainMap(self._threads[warp, event.thread], self._warps[warp], self._block)
+
+
+def add(known: Fences, more: Fences) -> list[Access]:
+    """Add to what is known; gives what is new."""
+    new = [
+        fence
+        for thread, fence in more.items()
+        if (old := known.get(thread)) is None or old.position < fence.position
+    ]
+    known.update((fence.thread, fence) for fence in new)
+    return new
+
+
+class HappensBefore:
+    """The order that some fences and atomics make, both as they happened; ``swaps`` are the
+    positions of the atomics that are a ``cas``."""
+
+    def __init__(
+        self, fences: Iterable[Access], atomics: Iterable[Access], swaps: Collection[int]
+    ) -> None:
+        # By the block that learned and the block of the fence; fences of the threads that learned.
+        self._learned: dict[tuple[int, int], list[Learned]] = defaultdict(list)
+        self._fences: dict[int, list[Access]] = defaultdict(list)
+        self._atomics: dict[tuple[int, int], list[Access]] = defaultdict(list)
+        known: dict[int, Known] = defaultdict(Known)
+        fenced: dict[tuple[int, int], Known] = defaultdict(Known)  # by the block and kind of fence
+        # What can be read at an address: in any block, by a fence of a block in that one alone.
+        told: dict[tuple[int, int], dict[int, Access]] = defaultdict(dict)
+        changed: dict[tuple[int, int], float] = {}  # the position where it last did
+        read: dict[tuple[int, int, int], float] = {}  # by that and the thread which reads
+        before: dict[int, tuple[int, int]] = {}  # each thread's last atomic
+        for event in merge(fences, atomics, key=IN_TIME):
+            block, thread = event.block, event.thread
+            if event.kind != ATOMIC:
+                self._fences[thread].append(event)
+                reach = fenced[block, event.kind].by(event)
+                add(reach, known[block].by(event))
+                add(reach, {thread: event})
+                continue
+            self._atomics[block, event.address].append(event)
+            here = event.address, event.site
+            polls = event.position in swaps or before.get(thread) == here
+            before[thread] = here
+            for kind, where in ((FENCE, -1), (BLOCK_FENCE, block)):
+                board = event.address, where
+                if read.get((*board, thread), -1) < changed.get(board, -1):
+                    for fence in add(known[block].by(event), told[board]):
+                        self._learned[block, fence.block].append(Learned(event, fence, polls))
+                if (block, kind) in fenced and add(told[board], fenced[block, kind].by(event)):
+                    changed[board] = event.position
+                read[*board, thread] = event.position
+
+    def __call__(self, first: Access, second: Access, fenced: bool = True) -> bool:
+        """Whether the thread of the second access may rely on the first one; if not ``fenced``,
+        whether it could if it had fenced after it polled."""
+        if first.kind == ATOMIC and any(
+            atomic.position > first.position and in_order(atomic, second)
+            for atomic in self._atomics[second.block, first.address]
+        ):
+            return True
+        return any(
+            in_order(one.atomic, second)
+            and in_order(first, one.fence)
+            and not (fenced and one.polls and self._early(one.atomic, second))
+            for one in reversed(self._learned[second.block, first.block])
+        )
+
+    def _early(self, atomic: Access, second: Access) -> bool:
+        """Whether an access may come before the atomic that it waits for: its thread has neither
+        fenced nor passed a barrier since."""
+        return BETWEEN_BARRIERS(atomic) == BETWEEN_BARRIERS(second) and not any(
+            atomic.position < fence.position < second.position
+            for fence in self._fences[second.thread]
+        )
+
+
+def in_order(one: Access, other: Access) -> bool:
+    """Whether program order or a barrier puts one before the other, or both are one."""
+    if one.position > other.position:
+        return False
+    if one.thread == other.thread or (one.block == other.block and one.phase < other.phase):
+        return True
+    return one.warp == other.warp and one.epoch < other.epoch

@@ -1,0 +1,175 @@
+"""Checks a launch before it begins: its sizes, its dynamic shared memory and its arguments."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numba.core import errors as core_errors
+from numba.cuda import types
+from numba.cuda.core import errors
+from numba.cuda.typing.typeof import Purpose, typeof
+
+from convlab.simulation.rules.findings import Coordinates, NotSimulated
+from convlab.support.values import integer, shown
+
+GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
+BLOCK_THREADS = 1024
+BLOCK_BYTES = 227 << 10  # of shared memory that a block may have, with the dynamic part
+# What Numba copies to a kernel: those of its types that its launches know.
+_NUMBERS = (
+    *(types.Integer, types.Boolean, types.Float, types.Complex),
+    *(types.NPDatetime, types.NPTimedelta),
+)
+_RULE = "a kernel takes numbers, arrays and tuples of them"
+# What to do instead, by the type of the argument.
+_INSTEAD: dict[Any, str] = {
+    (list, set, frozenset, range, bytes, bytearray, memoryview): "give it a NumPy array",
+    dict: "give it arrays of the keys and values",
+    str: "give it an array of character codes",
+    type(None): "give it a number that stands for none, or leave the parameter out",
+    type: "let the kernel refer to the type by a global name",
+    FunctionType: "let the kernel refer to a device function by a global name",
+    np.ma.MaskedArray: "give it the data and the mask as two arrays",
+}
+
+
+class RefusedArgument(NotSimulated, TypeError, ValueError):
+    """An argument that Numba does not give to a kernel; the message names it and the rule."""
+
+
+def check_shape(grid: Coordinates, block: Coordinates) -> None:
+    """Raise ``ValueError`` for a shape that CUDA does not launch."""
+    if (threads := math.prod(block)) > BLOCK_THREADS:
+        raise ValueError(f"{block} are {threads} threads: a block has 1 to {BLOCK_THREADS}")
+    for what, sizes, limits in ("grid", grid, GRID_LIMITS), ("block", block, BLOCK_LIMITS):
+        for axis, size, limit in zip("xyz", sizes, limits, strict=True):
+            if size > limit:
+                raise ValueError(
+                    f"{what} {sizes} has {size} along {axis}: 1 to {limit} are allowed"
+                )
+
+
+def check_dynamic(shared_bytes: object) -> int:
+    """Return the bytes of dynamic shared memory. Raises ``TypeError`` unless it is an integer,
+    ``ValueError`` for more than a block has."""
+    number = integer("shared_bytes", shared_bytes, at_least=0)
+    if number > BLOCK_BYTES:
+        raise ValueError(
+            f"shared_bytes is {number}: a block has 0 to {BLOCK_BYTES} bytes of shared memory"
+        )
+    return number
+
+
+def argument_names(function: FunctionType, count: int) -> list[str]:
+    """The names of a launch's first ``count`` arguments. Last, where a kernel takes any number of
+    arguments, several have its name; what is beyond the parameters has its place for a name."""
+    parameters = inspect.signature(function).parameters.values()
+    names = [one.name for one in parameters]
+    takes_more = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    more = (names[-1] if takes_more else f"argument {n}" for n in range(len(names), count))
+    return [*names, *more][:count]
+
+
+def check_arguments(function: FunctionType, arguments: tuple[Any, ...]) -> None:
+    """Raise :class:`RefusedArgument` for arguments that Numba does not give to a kernel, or for
+    another number of them than it takes."""
+    kernel, signature = function.__name__, inspect.signature(function)
+    for name, one in zip(argument_names(function, len(arguments)), arguments, strict=True):
+        _check_argument(kernel, name, one)
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "no arguments"
+        raise RefusedArgument(
+            f"{kernel}: {error}: it takes {takes}, and the launch gives {len(arguments)}"
+        ) from None
+
+
+def _check_argument(kernel: str, name: str, given: Any) -> None:
+    if isinstance(given, tuple):
+        for number, one in enumerate(given):
+            _check_argument(kernel, f"{name}[{number}]", one)
+        return
+    value = with_arrays(given)
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise RefusedArgument(f"{name} is {shown(value)}: an integer has at most 64 bits")
+    if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
+        if not _known(value.dtype):
+            raise RefusedArgument(
+                f"{kernel}: {name} is an array of {value.dtype}, which is not a type of numbers "
+                "that Numba has in kernels"
+            )
+        return
+    if not _is_number(value):
+        instead = next((said for key, said in _INSTEAD.items() if isinstance(value, key)), "")
+        raise RefusedArgument(
+            f"{kernel}: {name} is {_described(value)}: {_RULE}" + f"; {instead}" * bool(instead)
+        )
+
+
+def _described(value: Any) -> str:
+    """``a list, [1, 2]``; the type alone of what Python shows by its address."""
+    kind, text = type(value).__name__, shown(value)
+    article = "an" if kind[0] in "aeiouAEIOU" else "a"
+    return f"{article} {kind}" if text.startswith("<") else f"{article} {kind}, {text}"
+
+
+def _is_number(value: Any) -> bool:
+    """Whether Numba gives a kernel the value as a number: an enumeration's member is its value."""
+    if isinstance(value, np.generic) and value.dtype.name == "bfloat16":
+        return True
+    try:
+        kind = typeof(value, Purpose.argument)
+    except (ValueError, TypeError, errors.NumbaError, core_errors.NumbaError):
+        return False
+    return isinstance(kind, _NUMBERS) or (isinstance(value, Enum) and _is_number(value.value))
+
+
+def _known(dtype: np.dtype[Any]) -> bool:
+    """Whether Numba has arrays of that type."""
+    if dtype.subdtype is not None:
+        return _known(dtype.base)
+    if dtype.fields is not None:
+        return all(_known(kind) for kind, *_ in dtype.fields.values())
+    if dtype.name == "bfloat16":
+        return True
+    widest = {"c": 16, "S": dtype.itemsize, "U": dtype.itemsize}.get(dtype.kind, 8)
+    return dtype.kind in "fiubcmMSU" and dtype.itemsize <= widest and dtype.isnative
+
+
+def hosts_in(argument: Any) -> Iterator[np.ndarray]:
+    """The arrays in an argument: itself, or those of a tuple."""
+    if isinstance(argument, tuple):
+        for entry in argument:
+            yield from hosts_in(entry)
+    elif isinstance(argument, np.ndarray):
+        yield argument
+
+
+def like(given: tuple[Any, ...], entries: Iterable[Any]) -> Any:
+    """A tuple of these entries, a named one as the given one."""
+    return getattr(type(given), "_make", tuple)(entries)
+
+
+def with_arrays(argument: Any) -> Any:
+    """The argument with NumPy's arrays for the device arrays of Numba's simulator and for matrices,
+    which a kernel indexes as arrays, and with an array of no dimensions for a record."""
+    if isinstance(argument, tuple):
+        return like(argument, map(with_arrays, argument))
+    inner = getattr(argument, "_ary", argument)
+    if isinstance(inner, np.void):
+        address, _ = inner.__array_interface__["data"]  # read-only, says NumPy 2.5 of each
+        where = {
+            **inner.__array_interface__,
+            "data": (address, not inner.flags.writeable),
+            "descr": [("", f"V{inner.itemsize}")],
+        }
+        memory = SimpleNamespace(__array_interface__=where, record=inner)  # which lives as long
+        return np.asarray(memory).view(inner.dtype)
+    return np.asarray(inner) if isinstance(inner, np.matrix) else inner

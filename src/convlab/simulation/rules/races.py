@@ -1,0 +1,352 @@
+"""Which accesses of a log conflict: races and uninitialised reads.
+
+Two accesses that share a byte race when at least one writes, not both are atomic, different threads
+make them and nothing orders them. A block's barrier orders its threads, a warp barrier the lanes of
+a warp; nothing orders two blocks but a message: a fence and an atomic before, and the same atomic
+after. Stores of one and the same value by several threads are no race: flags are set like that.
+
+Only what may be part of a conflict is sorted: a sieve, which is a small table of hashes, lets
+through the accesses to an element that is also written in the same phase, and few others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convlab.simulation.numbers.scalars import converted
+from convlab.simulation.recording.access_log import (
+    ATOMIC,
+    GLOBAL,
+    READ,
+    SETS,
+    WRITE,
+    Access,
+    Accesses,
+    AccessLog,
+    joined,
+    within,
+)
+from convlab.simulation.recording.sites import Sites, instruction
+from convlab.simulation.rules.circumstances import Around, Circumstances, wait_for_others
+from convlab.simulation.rules.happens_before import HappensBefore
+from convlab.simulation.rules.memory_traffic import changes
+from convlab.simulation.rules.retries import Update, update_of
+
+SIEVE = 1 << 18
+ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
+
+
+class Conflict(NamedTuple):
+    """``kind`` as in a Finding; ``second`` is None for an uninitialised read."""
+
+    kind: str
+    first: Access
+    second: Access | None
+    around: Around = Around.NOTHING
+
+
+def few(conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
+    """No more than enough of the same kind and lines."""
+    seen: Counter[tuple[str, int, int | None]] = Counter()
+    for one in conflicts:
+        key = one.kind, one.first.site, one.second and one.second.site
+        if seen[key] < ENOUGH:
+            seen[key] += 1
+            yield one
+
+
+class Race:
+    """Analyses a launch's log piece by piece: whole blocks, or whole phases of one."""
+
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
+        self.fences: list[Access] = []
+        # Positions of the atomics that are a ``cas``, and of those that check a number read before.
+        self.swaps: set[int] = set()
+        self.checks: set[int] = set()
+        self._guesses: set[int] = set()  # sites of reads before a check, and of those that poll
+        self._polls: set[int] = set()
+        self.grid_barriers: list[int] = []  # positions
+        self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
+        self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
+        # Of shared memory, by what went before: block and address.
+        self._written = np.empty(0, np.int64)
+        self._log, self._bytes = AccessLog(1), False
+
+    def analyse(self, log: AccessLog, whole: bool = True) -> Iterator[Conflict]:
+        """Conflicts within the blocks that the log holds; ``whole`` if the last one has ended."""
+        self._log, columns = log, log.columns()
+        if len(columns.address):
+            if log.mixed:
+                columns = in_bytes(columns)
+                if not self._bytes:  # what went before was in elements
+                    self._bytes, sizes = True, log.sizes(self._written)
+                    self._written = np.repeat(self._written, sizes) + within(sizes)
+            accesses = self._guesses_as_atomics(_seen_by_all_as_atomics(columns))
+            shared = columns.address < GLOBAL
+            if shared.any():
+                sets = (accesses.kind == WRITE) | (columns.kind & SETS != 0)
+                yield from self._uninitialised(accesses, np.flatnonzero(shared), sets)
+                # Where the last block has written: it may go on in the next piece.
+                last = shared & sets & (accesses.block == accesses.block[-1])
+                written = accesses.block[last] * GLOBAL + accesses.address[last]
+                self._written = np.union1d(written, self._written)
+            yield from self._within_blocks(accesses, columns.of_products)
+            if not shared.all():
+                self._keep(accesses, np.flatnonzero(~shared))
+        self.warp_barriers.clear()
+        if whole:
+            self._written = self._written[:0]
+
+    def finish(self) -> Iterator[Conflict]:
+        """Conflicts between blocks."""
+        if not self._kept:
+            return
+        accesses = self._without_guesses(joined(self._kept))
+        accesses = in_bytes(accesses) if self._log.mixed else accesses
+        address, kind, between = accesses.address, accesses.kind, self._between(accesses)
+        some = np.flatnonzero(np.isin(address, address[kind != READ]))
+        order = some[np.lexsort((address[some], between[some]))]
+        yield from self._conflicts(accesses, order, [between, address], "block")
+
+    def _between(self, accesses: Accesses) -> np.ndarray:
+        """How many barriers of the grid came before each."""
+        return np.searchsorted(self.grid_barriers, accesses.position, "right")
+
+    def _uninitialised(
+        self, accesses: Accesses, shared: np.ndarray, sets: np.ndarray
+    ) -> Iterator[Conflict]:
+        """Reads of shared memory before the block's first write there. Where another thread writes
+        in the same phase there is a race, which says more."""
+        address = accesses.block[shared] * GLOBAL + accesses.address[shared]
+        cells, key = np.unique(address, return_inverse=True)
+        never = len(accesses.block)
+        first_write = np.full(len(cells), never, np.int32)
+        writes = np.flatnonzero(sets[shared])[::-1]  # backwards: the first one stays
+        first_write[key[writes]] = shared[writes]
+        if len(self._written):
+            first_write[np.isin(cells, self._written)] = -1
+        first = first_write[key]
+        early, first = shared[first > shared], first[first > shared]
+        last = np.minimum(first, never - 1)
+        thread, phase = accesses.thread, accesses.phase
+        race = (thread[last] != thread[early]) & (phase[last] == phase[early]) & (first < never)
+        for read in accesses.rows(early[~race]):
+            yield Conflict("uninitialised", read, None)
+
+    def _within_blocks(self, accesses: Accesses, of_products: np.ndarray) -> Iterator[Conflict]:
+        """Between warps of one phase, and between lanes of a warp with no warp barrier between.
+        What tensor cores read is :class:`~convlab.simulation.threads.asynchronous.TensorCores`'."""
+        address, phase = accesses.address, accesses.phase
+        hashes = (address + phase * 0x9E3779B1) & (SIEVE - 1)
+        written = np.zeros(SIEVE, bool)
+        written[hashes[accesses.kind != READ]] = True
+        some = np.flatnonzero(written[hashes] & ~of_products)
+        for scope, keys in (
+            ("warp", [phase, address]),
+            ("thread", [accesses.warp, accesses.epoch, phase, address]),
+        ):
+            order = some[np.lexsort([key[some] for key in keys])]
+            yield from self._conflicts(accesses, order, keys, scope)
+
+    def _guesses_as_atomics(self, accesses: Accesses) -> Accesses:
+        """A plain read for a guess is as good as an atomic one: the thread's next access there is a
+        ``max`` or ``min``, or a ``cas`` that a loop tries until it succeeds, which does no harm if
+        others came between. Another thread that reads at that line may find that it need not; but
+        one that polls there has no atomic."""
+        if not self.checks:
+            return accesses
+        address, thread = accesses.address, accesses.thread
+        site = self._sites.one_each(accesses.site)
+        check, read = np.isin(accesses.position, [*self.checks]), accesses.kind == READ
+        order = np.lexsort((accesses.position, thread, address))
+        now, then = order[:-1], order[1:]
+        same_place = (address[now] == address[then]) & (thread[now] == thread[then])
+        pairs = read[now] & same_place & (accesses.phase[now] == accesses.phase[then])
+        now, then = now[pairs], then[pairs]
+        self._polls.update(site[now[read[then] & (site[now] == site[then])]].tolist())
+        self._guesses.update(site[now[check[then]]].tolist())
+        return self._without_guesses(accesses)
+
+    def _without_guesses(self, accesses: Accesses) -> Accesses:
+        guesses = [*self._guesses - self._polls]
+        here = np.isin(self._sites.one_each(accesses.site), guesses) & (accesses.kind == READ)
+        return accesses._replace(kind=np.where(here, np.int8(ATOMIC), accesses.kind))
+
+    def _keep(self, accesses: Accesses, far: np.ndarray) -> None:
+        """Of each block's accesses of a kind to a global address keep the first. Where there are
+        fences, or threads wait for others, keep one of each thread from an atomic, fence or barrier
+        to the next, and all atomics: any of them may tell another block something."""
+        address = accesses.address
+        low = int(address[far].min())
+        width = int(address[far].max()) - low + 1
+        among = self._between(accesses) * (int(accesses.block.max()) + 1) + accesses.block
+        tells = bool(self.fences) or wait_for_others(accesses.take(far), self._update)
+        if tells:
+            among = self._segments(accesses)
+        for kind in (READ, WRITE, ATOMIC):
+            chosen = far[accesses.kind[far] == kind]
+            if kind != ATOMIC or not tells:
+                each = among[chosen] * width + address[chosen] - low
+                chosen = chosen[np.unique(each, return_index=True)[1]]
+            self._kept.append(accesses.take(chosen))
+
+    def _segments(self, accesses: Accesses) -> np.ndarray:
+        """A number for each stretch of a thread between its atomics, fences and barriers."""
+        count = len(accesses.position)
+        fences = [one for one in self.fences if one.position > accesses.position[0] - 1]
+        thread, position, phase, epoch = (
+            np.append(getattr(accesses, name), [getattr(one, name) for one in fences])
+            for name in ("thread", "position", "phase", "epoch")
+        )
+        tells = np.append(accesses.kind == ATOMIC, np.ones(len(fences), bool))
+        order = np.lexsort((position, thread))
+        segment = np.empty(len(order), np.int64)
+        new = changes(thread[order], phase[order], epoch[order]) | tells[order]
+        segment[order] = np.cumsum(new)
+        return segment[:count]
+
+    def _conflicts(
+        self, accesses: Accesses, order: np.ndarray, keys: Sequence[np.ndarray], scope: str
+    ) -> Iterator[Conflict]:
+        """The first of each group that agrees in the keys (``order`` sorts by them, if given), and
+        no more than enough of the same lines."""
+
+        @cache
+        def happens_before() -> HappensBefore:
+            # With no fence atomics say nothing beyond themselves.
+            atomics: Any = np.flatnonzero(accesses.kind == ATOMIC) if self.fences else []
+            return HappensBefore(self.fences, _in_time(accesses, atomics), self.swaps)
+
+        @cache
+        def circumstances() -> Circumstances:
+            return Circumstances(accesses, self._update, self._sites.line)
+
+        seen: Counter[tuple[int, int]] = Counter()
+        for indices, sites in _in_conflict(accesses, order, keys, getattr(accesses, scope)):
+            if seen[sites] < ENOUGH:
+                here = _in_time(accesses, indices)
+                for first, second in self._first(here, scope, happens_before):
+                    where = "shared race" if first.address < GLOBAL else "global race"
+                    around = Around.POLLED
+                    if not happens_before()(first, second, fenced=False):
+                        around = circumstances().around(first, second, here)
+                    seen[sites] += 1
+                    yield Conflict(where, first, second, around)
+
+    def _first(
+        self, accesses: list[Access], scope: str, happens_before: Callable[[], HappensBefore]
+    ) -> Iterator[tuple[Access, Access]]:
+        """The first pair that races, if any does."""
+        kept = [one.value for one in accesses if one.kind == WRITE]
+        if not self._log.mixed:
+            dtype = self._log.span_at(accesses[0].address).dtype
+            kept = [converted(value, dtype) for value in kept]
+        is_flag = bool(kept) and all(same(value, kept[0]) for value in kept)
+        pairs = _flag_and_others(accesses) if is_flag else _neighbours(accesses)
+        for first, second in pairs:
+            if getattr(first, scope) == getattr(second, scope):
+                continue
+            if happens_before()(first, second):
+                continue
+            if scope == "thread" and self._met(first, second):
+                continue
+            yield first, second
+            return
+
+    def _update(self, site: int) -> Update:
+        """What the kernel's text says of the access at a site."""
+        if (code := self._sites.code(site)) is None:
+            return Update()
+        return update_of(code, instruction(code, site - id(code)), code.co_filename)
+
+    def _met(self, first: Access, second: Access) -> bool:
+        """Whether both lanes passed a barrier of a part of their warp between the two accesses."""
+        return any(
+            first.position < position <= second.position and {first.thread, second.thread} <= met
+            for position, met in self.warp_barriers
+        )
+
+
+def _seen_by_all_as_atomics(columns: Accesses) -> Accesses:
+    """With kinds of two bits: ``ldcv``, ``ldcg``, ``stwt`` and ``stcg`` compile to the instructions
+    of volatile accesses, which order themselves as atomics do."""
+    kind = columns.kind & 3
+    some = (columns.kind & SETS != 0) & (kind != ATOMIC) & (columns.address >= GLOBAL)
+    if not some.any():
+        return columns._replace(kind=kind)
+    value = columns.value.copy()
+    value[some] = np.where(kind[some] == READ, "reads", "overwrites")
+    return columns._replace(kind=np.where(some, np.int8(ATOMIC), kind), value=value)
+
+
+def _in_time(accesses: Accesses, indices: Any) -> list[Access]:
+    """Single accesses, in the order in which they happened."""
+    return sorted(accesses.rows(indices), key=lambda access: access.position)
+
+
+def _in_conflict(
+    accesses: Accesses, order: np.ndarray, keys: Sequence[np.ndarray], entity: np.ndarray
+) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
+    """The indices in each group that several entities share so that order may matter, and two
+    sites that stand for all of its sites: writes of different values, or a write or an atomic
+    beside something else."""
+    if not len(order):
+        return
+    starts = np.flatnonzero(changes(*(key[order] for key in keys)))
+    least, most = (partial(of.reduceat, indices=starts) for of in (np.minimum, np.maximum))
+    ends = np.append(starts[1:], len(order))
+    entity, site, kind = entity[order], accesses.site[order], accesses.kind[order]
+    several = least(entity) != most(entity)
+    conflict = least(kind) != most(kind)  # reads are the least kind, then writes
+    plain = several & ~conflict & (least(kind) == WRITE)
+    for group in np.flatnonzero(plain):
+        values = accesses.value[order[starts[group] : ends[group]]].tolist()
+        conflict[group] = not all(same(value, values[0]) for value in values)
+    first, last = least(site), most(site)
+    for group in np.flatnonzero(several & conflict):
+        indices = order[starts[group] : ends[group]]
+        yield indices, (int(first[group]), int(last[group]))
+
+
+def _flag_and_others(accesses: list[Access]) -> Iterator[tuple[Access, Access]]:
+    """Pairs that may race where all writes store the same: each with all that is no write, and
+    reads with atomics."""
+    for one in accesses:
+        for other in accesses:
+            if one.kind != READ and other.kind != WRITE and one.kind != other.kind:
+                yield (one, other) if one.position < other.position else (other, one)
+
+
+def _neighbours(accesses: list[Access]) -> Iterator[tuple[Access, Access]]:
+    """Pairs that may race, as few as say it all: what is in order with the last write is so with
+    those before."""
+    since: dict[int, list[Access]] = {READ: [], WRITE: [], ATOMIC: []}
+    for second in accesses:
+        for kind, earlier in since.items():
+            if kind != second.kind or kind == WRITE:
+                yield from ((first, second) for first in earlier)
+        if second.kind == WRITE:
+            since = {READ: [], WRITE: [], ATOMIC: []}
+        since[second.kind].append(second)
+
+
+def in_bytes(accesses: Accesses) -> Accesses:
+    """The accesses cut into bytes, each with a value of its own: zero is zero in all of its bytes,
+    and other numbers are the same in elements of one size."""
+    size = accesses.size
+    cut = accesses.take(np.repeat(np.arange(len(size)), size))
+    number, value = within(size), cut.value.copy()
+    for n in np.flatnonzero((cut.kind & 3 == WRITE) & (cut.size > 1)).tolist():
+        value[n] = 0 if value[n] == 0 else (value[n], int(cut.size[n]), int(number[n]))
+    return cut._replace(address=cut.address + number, value=value, size=np.ones_like(number))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two stores leave the same: NaN, which is not itself, is as good as another."""
+    return bool(one == other) or (one != one and other != other)

@@ -1,0 +1,305 @@
+"""What a kernel's text says of an update by ``cas``: whether it is tried until it succeeds.
+
+A ``cas`` that fails has changed nothing, so its result must decide whether a loop goes on: by the
+loop's condition, or by an ``if`` that leaves the loop. The result may go through variables, and
+through the ``return`` of a device function to the loop of its caller. A loop around a ``cas`` whose
+result is thrown away, stored or counted loses updates.
+
+Some right kernels need no second try: a thread that helps another one with its queue, or that
+shortens a path of a tree, may find that a third one has done so. They do not compute the new value
+from the old one, and do so while they walk, in a loop that no counter ends.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from functools import lru_cache
+from types import CodeType
+from typing import NamedTuple
+
+from convlab.simulation.recording.sites import instruction, source_tree
+
+Position = tuple[int | None, ...]
+
+
+class Retry(IntEnum):
+    """How often a ``cas`` that fails is tried again."""
+
+    NEVER = 0
+    BOUNDED = 1  # by a ``for`` loop
+    LIMITED = 2  # by a ``while`` loop that has another end too
+    UNTIL_DONE = 3
+    RETURNED = 4  # the function returns the result: its caller knows
+
+
+LOCKING = ("cas", "compare_and_swap", "exch")  # the atomics that take locks
+
+
+class Update(NamedTuple):
+    """An update of an element by an atomic: how often it is tried again, whether its new value is
+    computed from the old one, whether it is in a ``while`` loop that no counter ends, and the
+    atomic's name. A load has no name, and only counts as tried again in a loop that only polls."""
+
+    retry: Retry = Retry.NEVER
+    computed: bool = False
+    walks: bool = False
+    name: str = ""
+
+
+@lru_cache(maxsize=1000)
+def update_of(code: CodeType, offset: int, file: str) -> Update:
+    """The update by the call or load at ``offset``, as far as this function tells: nothing without
+    source.
+    ``file`` is the code's: codes of two files may be equal."""
+    tree, position = source_tree(code, file), _position_at(code, offset)
+    nodes = [] if tree is None else [*ast.walk(tree)]
+    for node in nodes:
+        if isinstance(node, ast.Call) and _position(node) == position:
+            return Update(
+                retry=_Result(nodes, node).retry(),
+                computed=_is_computed(nodes, node),
+                walks=_walks(nodes, node),
+                name=getattr(node.func, "attr", ""),
+            )
+        if isinstance(node, ast.Subscript) and _position(node) == position:
+            return Update(Retry.UNTIL_DONE) if _only_polls(nodes, node) else Update()
+    return Update()
+
+
+class _Result:
+    """The result of a call, and what depends on it."""
+
+    def __init__(self, nodes: list[ast.AST], call: ast.Call) -> None:
+        self._call, self._nodes = call, nodes
+        # What a ``cas`` returns if it succeeds, and the names of its result, of whether it has
+        # succeeded, and of whether it has failed.
+        self._expected = ""
+        if _is_cas(call):
+            self._expected = ast.unparse(call.args[-2])
+        self._results: set[str] = set()
+        self._success: set[str] = set()
+        self._failure: set[str] = set()
+        self._names: set[str] = set()  # of all that depends on it
+        self._follow()
+
+    def retry(self) -> Retry:
+        loops = (node for node in self._nodes if isinstance(node, ast.While | ast.For))
+        found = max(map(self._by, loops), default=Retry.NEVER)
+        returns = (node for node in self._nodes if isinstance(node, ast.Return) and node.value)
+        if not found and any(self._decides(node) for node in returns):
+            return Retry.RETURNED
+        return found
+
+    def _follow(self) -> None:
+        """Find the variables that depend on the result, until there are no more."""
+        known = -1
+        while known < len(self._names):
+            known = len(self._names)
+            for node in self._nodes:
+                if isinstance(node, ast.If) and self._in(node.test):
+                    for inner in ast.walk(node):
+                        self._names.update(_targets(inner))
+                value = getattr(node, "value", None) if [*_targets(node)] else None
+                if value is not None and self._in(value):
+                    self._names.update(_targets(node))
+                    self._name_outcome(node, value)
+
+    def _name_outcome(self, node: ast.AST, value: ast.expr) -> None:
+        """Keep the name that holds just the result, or whether the call has succeeded."""
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(target, ast.Name):
+            if self._is_result(value):
+                self._results.add(target.id)
+            elif (succeeded := self._succeeded(value)) is not None:
+                (self._success if succeeded else self._failure).add(target.id)
+
+    def _in(self, expression: ast.AST) -> bool:
+        """Whether the expression depends on the result."""
+        sizes = {
+            id(node.value)
+            for node in ast.walk(expression)
+            if isinstance(node, ast.Attribute) and node.attr in ("size", "shape")
+        }
+        return any(
+            node is self._call
+            or (isinstance(node, ast.Name) and node.id in self._names and id(node) not in sizes)
+            for node in ast.walk(expression)
+        )
+
+    def _is_result(self, expression: ast.expr) -> bool:
+        return expression is self._call or (
+            isinstance(expression, ast.Name) and expression.id in self._results
+        )
+
+    def _succeeded(self, test: ast.expr) -> bool | None:
+        """Whether the test is true where the call has succeeded, or where it has failed; None where
+        the text does not tell."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            found = self._succeeded(test.operand)
+            return None if found is None else not found
+        if isinstance(test, ast.Name):
+            return True if test.id in self._success else False if test.id in self._failure else None
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            sides = test.left, test.comparators[0]
+            for one, other in (sides, sides[::-1]):
+                if self._is_result(one) and ast.unparse(other) == self._expected:
+                    return {ast.Eq: True, ast.NotEq: False}.get(type(test.ops[0]))
+        return None
+
+    def _decides(self, returns: ast.Return) -> bool:
+        """Whether the result is in what is returned, or decides which ``return`` is reached."""
+        assert returns.value is not None
+        return self._in(returns.value) or any(
+            isinstance(node, ast.If)
+            and self._in(node.test)
+            and any(inner is returns for inner in ast.walk(node))
+            for node in self._nodes
+        )
+
+    def _by(self, loop: ast.While | ast.For) -> Retry:
+        """How often this loop tries again."""
+        if not any(node is self._call or _is_cas(node) for node in ast.walk(loop)):
+            return Retry.NEVER
+        ends = [node for node in _inside(loop.body) if isinstance(node, ast.If)]
+        mine = [node for node in ends if self._in(node.test)]
+        if isinstance(loop, ast.For):
+            leaves = any(self._leaves(node, (ast.Break, ast.Return)) for node in mine)
+            return Retry.BOUNDED if leaves else Retry.NEVER
+        # The condition `cas(...) == expected` ends the loop where it fails.
+        by_condition = self._in(loop.test) and self._succeeded(loop.test) is not True
+        if not by_condition and not any(
+            self._leaves(node, (ast.Break, ast.Return, ast.Continue)) for node in mine
+        ):
+            return Retry.NEVER
+        return Retry.LIMITED if _is_counted(loop) else Retry.UNTIL_DONE
+
+    def _leaves(self, node: ast.If, ways: tuple[type[ast.stmt], ...]) -> bool:
+        """Whether this ``if`` leaves the loop's body in one of these ways, by ``continue`` only
+        where the call has failed, else only where it has succeeded."""
+        succeeded = self._succeeded(node.test)
+        for arm, success in zip(_arms(node), (succeeded, succeeded is False), strict=True):
+            unknown = succeeded is None
+            if _has(arm, tuple(way for way in ways if way is not ast.Continue)) and (
+                unknown or success
+            ):
+                return True
+            if ast.Continue in ways and _has(arm, (ast.Continue,)) and (unknown or not success):
+                return True
+        return False
+
+
+def _is_computed(nodes: list[ast.AST], call: ast.Call) -> bool:
+    """Whether the new value is computed from what the thread has read of the element. A value that
+    lies where the old one points to is not."""
+    if _is_cas(call):
+        names = {node.id for node in ast.walk(call.args[-2]) if isinstance(node, ast.Name)}
+    else:
+        names = {
+            name
+            for node in nodes
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+            if [*map(ast.unparse, node.value.args[:2])] == [*map(ast.unparse, call.args[:2])]
+            for name in _targets(node)
+        }
+    known = -1
+    while known < len(names):
+        known = len(names)
+        for node in nodes:
+            if isinstance(node, ast.Assign) and _computes(node.value, names):
+                names.update(_targets(node))
+    return bool(call.args) and _computes(call.args[-1], names)
+
+
+def _computes(expression: ast.AST, names: set[str]) -> bool:
+    if isinstance(expression, ast.Name):
+        return expression.id in names
+    if isinstance(expression, ast.Subscript) or ".atomic." in ast.unparse(expression)[:20]:
+        return False
+    return any(_computes(node, names) for node in ast.iter_child_nodes(expression))
+
+
+def _only_polls(nodes: list[ast.AST], load: ast.Subscript) -> bool:
+    """Whether a loop's condition has this load, and the loop does nothing else but pause."""
+    return any(
+        isinstance(loop, ast.While)
+        and any(node is load for node in ast.walk(loop.test))
+        and all(isinstance(node, ast.Pass | ast.Expr) for node in loop.body)
+        for loop in nodes
+    )
+
+
+def _walks(nodes: list[ast.AST], call: ast.Call) -> bool:
+    """Whether a ``while`` loop around the call, or the condition of one, has no counter."""
+    loops = (node for node in nodes if isinstance(node, ast.While))
+    around = [loop for loop in loops if any(node is call for node in ast.walk(loop))]
+    return bool(around) and not any(map(_is_counted, around))
+
+
+def _is_counted(loop: ast.While) -> bool:
+    """Whether the loop, or an ``if`` that leaves it, tests a variable that only steps."""
+    steps: set[str] = set()
+    others: set[str] = set()
+    for node in ast.walk(loop):
+        step = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub)
+        (steps if step else others).update(_targets(node))
+    tests = [loop.test]
+    for node in _inside(loop.body):
+        if isinstance(node, ast.If) and _has(node.body, (ast.Break, ast.Return)):
+            tests.append(node.test)
+    names = {node.id for test in tests for node in ast.walk(test) if isinstance(node, ast.Name)}
+    return bool(names & (steps - others))
+
+
+def _position_at(code: CodeType, offset: int) -> Position:
+    """Where the expression of an instruction stands in the source."""
+    one = instruction(code, offset)
+    at = next((step for step in dis.get_instructions(code) if step.offset == one), None)
+    return () if at is None or at.positions is None else tuple(at.positions)
+
+
+def _position(node: ast.expr) -> Position:
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
+def _targets(node: ast.AST) -> Iterator[str]:
+    """The variables that a statement or expression assigns to, and arrays in which it stores."""
+    rest: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        rest += node.targets
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr):
+        rest.append(node.target)
+    while rest:
+        target = rest.pop()
+        if isinstance(target, ast.Tuple | ast.List):
+            rest += target.elts
+        while isinstance(target, ast.Subscript | ast.Attribute | ast.Starred):
+            target = target.value
+        if isinstance(target, ast.Name):
+            yield target.id
+
+
+def _is_cas(node: ast.AST) -> bool:
+    names = ("cas", "compare_and_swap")
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in names
+
+
+def _arms(node: ast.If) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    return node.body, node.orelse
+
+
+def _inside(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """What is in these statements, of loops among them only what may leave the outer loop."""
+    for node in body:
+        yield node
+        inner = node.orelse if isinstance(node, ast.While | ast.For) else ast.iter_child_nodes(node)
+        yield from _inside([*inner])
+        if isinstance(node, ast.While | ast.For):
+            ifs = (one for one in ast.walk(node) if isinstance(one, ast.If))
+            yield from (one for one in ifs if any(isinstance(n, ast.Return) for n in ast.walk(one)))
+
+
+def _has(arm: Sequence[ast.AST], ways: tuple[type[ast.stmt], ...]) -> bool:
+    return any(isinstance(node, ways) for node in _inside(arm))

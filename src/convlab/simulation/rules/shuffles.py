@@ -1,0 +1,73 @@
+"""What lanes get by shuffles that is no other lane's number.
+
+From a lane that does not take part a lane gets an undefined number, which matters only if it is
+used. From beyond the warp it gets its own, as CUDA says: so the sum of a warp by ``shfl_down_sync``
+is right in lane 0 only. A thread that has such a number, or one that was computed from it, may
+store something; then the launch runs again with other numbers in their place, which show whether
+they matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from convlab.simulation.recording.access_log import READ, Accesses
+
+LARGE = 2**31 - 1
+
+
+class Shuffles:
+    """The shuffles of a launch. With ``undefined`` 1 an undefined number is a very large one, with
+    -1 a very small one; with ``beyond`` 1 what comes from beyond the warp is larger than the lane's
+    own number, with -1 smaller."""
+
+    def __init__(self, clock: Any, undefined: int, beyond: int) -> None:
+        self._clock, self._undefined, self._beyond = clock, undefined, beyond
+        self.undefined_at: dict[int, tuple[str, int]] = {}  # by site what was read, by whom
+        self.beyond_at: dict[int, str] = {}  # by site the call that reads beyond the warp
+        self._since: dict[int, int] = {}  # by thread the position since when it may have its own
+        self.stored = False  # whether such a thread has stored anything since
+
+    def undefined(self, own: Any, what: str, site: int, thread: int) -> Any:
+        """The number that a lane reads from one that does not take part: its own, as on many GPUs,
+        or one that shows whether it is used."""
+        self.undefined_at.setdefault(site, (what, self._clock.first + thread))
+        if not (sign := self._undefined):
+            return own
+        if isinstance(own, bool | np.bool_):
+            return not own
+        if isinstance(own, int | np.integer):
+            return type(own)(LARGE if sign > 0 else -LARGE * (own < 0))
+        return type(own)(sign * np.inf)
+
+    def beyond(self, own: Any, kind: str, site: int, thread: int) -> Any:
+        """The number that a lane reads from beyond the warp: its own, or another one that shows
+        whether that matters."""
+        self.beyond_at.setdefault(site, kind)
+        self._since.setdefault(self._clock.first + thread, self._clock.position)
+        if not (sign := self._beyond):
+            return own
+        if isinstance(own, bool | np.bool_):
+            return own if own == (sign > 0) else not own
+        other = own + sign * (1 + abs(own))
+        return type(own)(max(other, 0) if isinstance(own, int) and own >= 0 else other)
+
+    def pass_on(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Note who reads from whom, by their numbers in the block, at once."""
+        first, since = self._clock.first, self._since
+        if since:
+            readers = [reader for source, reader in pairs if first + source in since]
+            for reader in readers:
+                since.setdefault(first + reader, self._clock.position)
+
+    def look(self, accesses: Accesses) -> None:
+        """Look for stores of threads that may have numbers of their own."""
+        if self.stored or not self._since:
+            return
+        threads = np.fromiter(self._since, np.int64, len(self._since))
+        some = np.flatnonzero(np.isin(accesses.thread, threads) & (accesses.kind & 3 != READ))
+        when = zip(accesses.thread[some].tolist(), accesses.position[some].tolist(), strict=True)
+        self.stored = any(position >= self._since[thread] for thread, position in when)

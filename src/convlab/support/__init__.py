@@ -1,0 +1,1 @@
+"""Shared by every room: values in messages, progress, files, installing, interrupts."""
