@@ -21,7 +21,6 @@ from test_cli import compiler, convlab_  # noqa: F401 (a fixture)
 
 from convlab.checking.outcome import Check, Count
 from convlab.commands import cli, tables
-from convlab.commands.columns import LONGEST_WORD, Columns
 from convlab.commands.tune import Tuned, _tiles_table, _tuned_table
 from convlab.ladder import BACKWARD, LADDER, Tile
 from convlab.lessons.source import folder_of
@@ -31,6 +30,7 @@ from convlab.measuring.machine_code import Difference, Row
 from convlab.measuring.results import open_results
 from convlab.problems import workloads
 from convlab.problems.oracle import CheckResult
+from convlab.support.columns import LONGEST_WORD, Columns
 
 pytestmark = pytest.mark.same_in_cudasim
 

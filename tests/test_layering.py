@@ -1,11 +1,9 @@
-"""Imports go one way, from `cli` down to `problem` and `device`: who may know whom, as a table."""
+"""Imports go one way: which room may import which, by the tables of docs/design.md."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -17,104 +15,79 @@ pytestmark = pytest.mark.same_in_cudasim
 SOURCE = Path(__file__).parents[1] / "src"
 FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 TOP = "convlab"  # the package itself, whose __init__.py holds the public names
+DESIGN = (SOURCE.parent / "docs/design.md").read_text(encoding="utf-8")
 
-PAGE = (SOURCE.parent / "docs/design.md").read_text(encoding="utf-8")
-DESIGN = PAGE.split("\n## Imports go one way\n")[1].split("\n## ")[0]
-# Rows such as "| 3 | `kernels` |"; of two modules with "then" between, the second is higher.
-RANK = {
-    module: int(number) + 0.1 * part
-    for number, row in re.findall(r"^\| (\d+) \| (.*) \|$", DESIGN, re.M)
-    for part, text in enumerate(row.split(", then "))
-    for module in re.findall(r"`(\w+)`", text.split(" (")[0])
+
+def section(title: str) -> str:
+    return DESIGN.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+# Rows such as "| `ladder` | `support`, `device`, `problems` |".
+MAY_IMPORT = {
+    room: set(re.findall(r"`(\w+)`", imported))
+    for room, imported in re.findall(r"^\| `(\w+)` \|(.*)\|$", section("Imports go one way"), re.M)
 }
-# A module may import its own row and those above it in the page's table, without a cycle. These,
-# which others stand on, may import only what is named.
-NARROW = {
-    "arguments": "",
-    "columns": "",
-    "compilers": "arguments",
-    "problem": "arguments",
-    "gradient": "arguments problem",
-    "device": "",
-    "arrays": "arguments installing",
-    "installing": "",
-    "unfold": "arguments arrays",
-    "files": "arguments",
-    "interrupts": "",
-    "terminal": "arguments",
-    "numba_imports": "",
-    "workloads": "arguments problem gradient",
-    "convolution": "arguments problem gradient",
-    "oracle": "problem gradient convolution",
-    "stage": "arguments problem",
-    "kernels": "problem device unfold stage",
-    "stages": "arguments problem gradient device unfold stage kernels",
-    "simulation": "arguments problem device stage",
-    "engines": "arguments compilers installing problem device stage simulation",
-    "tuned": "compilers files problem stage stages",
-    "plans": "arguments arrays problem gradient stage stages engines tuned",
-    "api": "arguments arrays problem stage stages engines plans",
-    "torch_operators": "arguments arrays problem gradient stage stages engines plans",
-    "torch": "arguments engines stages torch_operators",
-    "shell": "arguments files interrupts terminal problem workloads stage stages engines ladder "
-    "doctor",
-    "cli": "commands shell tables checking doctor stages interrupts",
-    "__main__": "cli interrupts",
-}
-COMMAND = {"tables", "shell", "commands", "cli", "__main__"}
-
-
-def allowed_of(layer: str) -> set[str]:
-    """What a module or folder right below convlab may import, itself included."""
-    if layer == TOP:
-        return RANK.keys() - COMMAND | {TOP}
-    if layer in NARROW:
-        return {*NARROW[layer].split(), layer}
-    # The public names of the package come out of api, tracing and checking.
-    top = {TOP} if RANK[layer] >= RANK["ladder"] or layer in ("tracing", "checking") else set()
-    return {name for name, rank in RANK.items() if rank <= RANK[layer]} - {"cli"} | top
-
-
-def layer_of(module: str) -> str:
-    """``convlab.ladder.main.m01_direct`` -> ``stages``; ``convlab`` -> ``convlab``."""
-    return ".".join(module.split(".")[1:2]) or TOP
+# Parts of the simulator, each of which imports only those before it.
+PARTS = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", section("The simulator"), re.M)
+# In the ladder: what every route may import, and routes.
+SHARED = {"stage", "layouts", "tile_heuristic"}
+ROUTES = {"main", "tensor_cores", "channels", "im2col", "gradients"}
 
 
 def module_of(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+MODULES = {module_of(file) for file in FILES}
+
+
+def room_of(module: str) -> str:
+    """``convlab.ladder.main.m01_direct`` -> ``ladder``; ``convlab`` -> ``convlab``."""
+    return ".".join(module.split(".")[1:2]) or TOP
+
+
+def part_of(module: str) -> str:
+    """``convlab.simulation.rules.races`` -> ``rules``."""
+    return ".".join(module.split(".")[2:3])
+
+
 @cache
-def imports(source: str) -> list[tuple[int, str, str]]:
-    """Line, module and name of every import, wherever it stands. None is relative."""
+def imports(source: str) -> list[tuple[int, str]]:
+    """Line and whole name of every module that is imported, wherever it stands. None is
+    relative."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name, "") for alias in node.names]
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"line {node.lineno}: a relative import"
-            found += [(node.lineno, str(node.module), alias.name) for alias in node.names]
-    return found
-
-
-def layers_imported(source: str) -> Iterator[tuple[int, str]]:
-    for line, module, name in imports(source):
-        if module.split(".")[0] == TOP:
-            # `from convlab import api` imports the layer, `from convlab import plan` the top.
-            yield line, name if module == TOP and name in RANK else layer_of(module)
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.append((node.lineno, whole if whole in MODULES else str(node.module)))
+    return [(line, name) for line, name in found if name.split(".")[0] == TOP]
 
 
 def violations(source: str, file: str) -> list[str]:
-    """The imports in ``source`` that the table forbids; ``file`` is its path below ``src``."""
-    layer = layer_of(module_of(file))
-    if layer not in RANK.keys() | {TOP}:
-        return [f"{file}: {layer!r} is in no row of the table of docs/design.md"]
-    allowed = allowed_of(layer)
-    return [
-        f"{file}:{line}: {layer} imports {name}, but may import only {', '.join(sorted(allowed))}"
-        for line, name in layers_imported(source)
-        if name not in allowed
-    ]
+    """The imports in ``source`` that the tables forbid; ``file`` is its path below ``src``."""
+    module = module_of(file)
+    room, part = room_of(module), part_of(module)
+    if room not in MAY_IMPORT:
+        return [f"{file}: {room!r} is in no row of the table of docs/design.md"]
+    found = []
+    for line, name in imports(source):
+        other, its_part = room_of(name), part_of(name)
+        if other != room:
+            if other not in MAY_IMPORT[room]:
+                found.append(f"{file}:{line}: {room} imports {other}")
+        elif room == "simulation" and part and its_part and part != its_part:
+            if PARTS.index(its_part) > PARTS.index(part):
+                found.append(f"{file}:{line}: {part} imports {its_part}, which comes after it")
+        elif room == "ladder" and part in ROUTES and its_part not in {*SHARED, "main", part}:
+            if (part, its_part) != ("gradients", "variants"):
+                found.append(f"{file}:{line}: the route {part} imports {its_part or other}")
+        elif room == "ladder" and part == "main" and its_part in ROUTES - {"main"}:
+            found.append(f"{file}:{line}: main imports the route {its_part}")
+    return found
 
 
 def test_imports_go_one_way():
@@ -122,44 +95,56 @@ def test_imports_go_one_way():
     assert not found, "\n".join(found)
 
 
-def test_no_two_modules_import_each_other():
-    """Neither two layers nor two modules of one layer; ``CycleError`` names the circle."""
-    modules = {module_of(file): (SOURCE / file).read_text() for file in FILES}
-    layers: dict[str, set[str]] = {}
-    below: dict[str, set[str]] = {}
-    for module, source in modules.items():
-        layer = layer_of(module)
-        found = {name for _, name in layers_imported(source)}
-        layers.setdefault(layer, set()).update(found - {layer, TOP})
-        # `from convlab.ladder import m01_direct` is that module and not the package.
-        named = {
-            f"{start}.{name}" if f"{start}.{name}" in modules else start
-            for _, start, name in imports(source)
-        }
-        below[module] = {one for one in named & modules.keys() if layer_of(one) == layer}
-    del layers[TOP]
-    TopologicalSorter(layers).prepare()
-    TopologicalSorter(below).prepare()
+def test_no_two_rooms_and_no_two_modules_import_each_other():
+    """``CycleError`` names the circle."""
+    rooms: dict[str, set[str]] = {}
+    modules: dict[str, set[str]] = {}
+    for file in FILES:
+        module = module_of(file)
+        names = {name for _, name in imports((SOURCE / file).read_text())}
+        rooms.setdefault(room_of(module), set()).update(map(room_of, names))
+        # A package's __init__.py hands on what its modules have, so those do not import it.
+        modules[module] = names & MODULES - {module}
+    for room, others in rooms.items():
+        others.discard(room)
+    TopologicalSorter(rooms).prepare()
+    TopologicalSorter(modules).prepare()
 
 
-def test_the_table_names_what_there_is():
-    assert {layer_of(module_of(file)) for file in FILES} == RANK.keys() | {TOP}
-    assert all(
-        RANK[name] <= RANK[layer] for layer, names in NARROW.items() for name in names.split()
-    )
-    assert max(Counter(RANK.values()).values()) < 8  # that may all import one another
+def test_the_tables_name_what_there_is():
+    assert {room_of(module) for module in MODULES} == MAY_IMPORT.keys()
+    parts = {part_of(module) for module in MODULES if room_of(module) == "simulation"}
+    assert parts - {""} == {*PARTS}
+    used = {
+        (room_of(module_of(file)), room_of(name))
+        for file in FILES
+        for _, name in imports((SOURCE / file).read_text())
+        if room_of(module_of(file)) != room_of(name)
+    }
+    allowed = {(room, other) for room, others in MAY_IMPORT.items() for other in others}
+    assert used == allowed  # a row that allows more than the code does would hide the next arrow
+    assert len(used) <= 60
+
+
+def test_the_root_holds_only_the_public_faces():
+    loose = {path.name for path in (SOURCE / TOP).iterdir() if path.is_file()}
+    assert loose == {"__init__.py", "__main__.py", "torch.py", "py.typed"}
 
 
 FORBIDDEN = """
-problem.py: import convlab.device
-problem.py: import convlab
-stages/m01_direct.py: from convlab import plan
-stages/m01_direct.py: from convlab import engines
-stages/__init__.py: from convlab.running.engines.gpu import run
-engines/gpu.py: if run(): from convlab.running.api import conv2d
+problems/problem.py: import convlab.device
+problems/problem.py: import convlab
+ladder/main/m01_direct.py: from convlab import plan
+ladder/main/m01_direct.py: from convlab.running import engines
+ladder/main/m11_warp_tiling.py: from convlab.ladder.tensor_cores import t01_mma
+ladder/im2col/i01_im2col.py: from convlab.ladder.channels import c01_input_channels
+ladder/__init__.py: from convlab.running.engines.gpu import run
+running/engines/gpu.py: if run(): from convlab.tracing import trace
+simulation/launch.py: from convlab.ladder import stage
+simulation/rules/races.py: from convlab.simulation.threads import scheduler
 tracing/views.py: from convlab.checking import check
-bench/cases.py: from convlab import tables
-__init__.py: from convlab import cli
+measuring/cases.py: from convlab.commands import tables
+__init__.py: from convlab.commands import cli
 helpers.py: pass
 """
 

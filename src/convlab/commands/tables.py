@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from convlab.commands.columns import Columns
 from convlab.problems.problem import ConvProblem
+from convlab.support.columns import Columns
 from convlab.support.terminal import Terminal
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from convlab.commands import shell, tables
 from convlab.commands.bench import open_idle
-from convlab.commands.columns import Columns
 from convlab.problems import workloads
 from convlab.problems.problem import ConvProblem
+from convlab.support.columns import Columns
 
 if TYPE_CHECKING:
     from convlab.ladder import Stage, Tile

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from importlib import import_module, metadata
 from typing import Any
 
-import convlab
 from convlab.running.compilers import VARIABLE, compiler
 from convlab.support.installing import how_to_install
+from convlab.support.version import __version__
 
 PACKAGES = (
     "numpy", "numba", "numba-cuda", "numba-cuda-mlir", "llvmlite", "cuda-bindings", "cuda-core",
@@ -73,7 +73,7 @@ def version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return convlab.__version__ if package == "convlab" else None  # run from its source folder
+        return __version__ if package == "convlab" else None  # run from its source folder
 
 
 def _engines() -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, get_args, get_type_hints
 
-import convlab
 from convlab.ladder import LADDER
 from convlab.measuring.baselines import System
 from convlab.measuring.roofline import Machine
@@ -366,7 +365,7 @@ def identity(environment: Mapping[str, Any], gpu: str | None) -> str:
 
 def code_fingerprint(root: Path | None = None, parts: Iterable[str] = MEASURED_BY) -> str:
     """A short word for the source that times depend on."""
-    folder = Path(convlab.__file__).parent if root is None else root
+    folder = Path(__file__).parents[1] if root is None else root
     found = [
         file for part in parts for file in (folder / part, *sorted((folder / part).rglob("*")))
     ]

@@ -26,7 +26,7 @@ from pygments.token import Token
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from convlab.commands.columns import Columns
+from convlab.support.columns import Columns
 from convlab.support.files import write_whole
 from convlab.support.terminal import Terminal
 from convlab.tracing.recorded import UNITS, Access, Cost, LaunchTrace, Request, Trace, Work

@@ -1,4 +1,4 @@
-"""A block's receptive field, which the channel-parallel stages share: its size, and how it is loaded.
+"""A block's receptive field, shared by the channel-parallel stages: its size, and its loading.
 
 A block computes a region of B_Y x B_X output pixels. The part of an input channel that the region
 sees, its receptive field, is a rectangle with a halo as wide as the filter. Neighbouring pixels see

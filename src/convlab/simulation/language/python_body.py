@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from greenlet import getcurrent
 from numba.core import types as numba_types
 from numba.core.typing.templates import builtin_registry as numbas_registry
 from numba.cuda import types as cuda_types
@@ -54,7 +55,6 @@ from convlab.simulation.numbers.registers import GLOBALS
 from convlab.simulation.numbers.scalars import by_zero
 from convlab.simulation.recording.access_log import Loops
 from convlab.simulation.rules.findings import NotSimulated
-from convlab.simulation.threads.greenlets import numbered
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = tuple(
@@ -131,7 +131,7 @@ class Copier:
         originals = function.__closure__ or ()
         cells = tuple(CellType() for _ in originals)
         globals_[BY_ZERO] = self._builtins.get(BY_ZERO, by_zero)
-        globals_[ENDLESS], globals_[NUMBERED] = self._endless, numbered
+        globals_[ENDLESS], globals_[NUMBERED] = self._endless, _numbered_steps
         code, calls = _code_of(function, not self._copies, types, bits)
         copy = FunctionType(code, globals_, function.__name__, function.__defaults__, cells)
         self._copies[key] = copy  # before what it calls is copied: that may be itself
@@ -535,6 +535,20 @@ def _inner(tree: ast.Module, file: str, name: str) -> CodeType | None:
     """The code of the function in the tree's function; None if none has that name."""
     compiled = compile(tree, file, "exec")
     return next((code for code in _nested(compiled) if code.co_name == name), None)
+
+
+def _numbered_steps(steps: Iterable[Any]) -> Iterator[Any]:
+    """Yield the steps of a loop in which threads may wait for each other, and count them in the
+    loops of the thread's greenlet."""
+    loops = getcurrent().loops
+    depth = len(loops)
+    loops.append(0)
+    try:
+        for step in steps:
+            loops[depth] += 1
+            yield step
+    finally:  # after `break` and `return` too
+        del loops[depth:]
 
 
 class _LoopRewriter(ast.NodeTransformer):

@@ -11,13 +11,13 @@ block in which nothing else happens lets other blocks go on.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from greenlet import getcurrent, greenlet
+from greenlet import greenlet
 
 from convlab.device.products import WARP, WARPGROUP, warp_mma, warp_product
 from convlab.simulation.recording.sites import in_two_arms
@@ -82,19 +82,6 @@ class Worker(greenlet):  # type: ignore[misc]
     """Runs threads one after the other; ``loops`` are the iterations that its thread is in."""
 
     loops: list[int]
-
-
-def numbered(steps: Iterable[Any]) -> Iterator[Any]:
-    """What a loop runs through in which threads may wait for each other."""
-    loops = getcurrent().loops
-    depth = len(loops)
-    loops.append(0)
-    try:
-        for step in steps:
-            loops[depth] += 1
-            yield step
-    finally:  # after `break` and `return` too
-        del loops[depth:]
 
 
 class Block:
