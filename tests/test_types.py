@@ -231,7 +231,8 @@ REFUSED = {
 
 def test_a_note_says_where_types_are_not_known() -> None:
     namespace: dict[str, Any] = {}
-    exec("def kernel(a):\n a[0] += 120", namespace)
+    # Not "<string>", which for Python 3.13 is the text of ``python -c``.
+    exec(compile("def kernel(a):\n a[0] += 120", "<nowhere>", "exec"), namespace)
     kernel = cuda.jit(namespace["kernel"])
     a = np.zeros(1)
     with pytest.warns(UntypedRegisters, match="kernel ran without Numba's types: kernel: "):
