@@ -122,7 +122,7 @@ REFUSALS = """
 import json
 import numpy as np
 from convlab import SimulationError, simulator
-from convlab.simulation import not_simulated as known
+from convlab.simulation.host import not_simulated as known
 from numba import cuda
 
 told = {}
