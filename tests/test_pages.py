@@ -77,9 +77,11 @@ def test_the_ladder_s_tables(tmp_path, document):
     assert "| 4.000 | 0.50 | 1.00 |" in short
     assert "| failed | failed | failed |" in short
     document["stages"] += [entry("m12_async_copies", 0.25, multistage=0.25)]
-    fastest = ladder_table(read(tmp_path, document))
-    assert "m12_async_copies.py" in fastest
-    assert "m11_warp_tiling.py" not in fastest
+    document["stages"] += [entry("i01_im2col", 1.0, im2col=0.5, matrix_product=0.5)]
+    longer = ladder_table(read(tmp_path, document))
+    assert "m11_warp_tiling.py" in longer  # with every stage of its route, each with its own gain
+    assert "| 2.00 x m11 | 0.250 | 8.00 | 16.00 |" in longer
+    assert "i01_im2col.py" not in longer
     full = ladder_section(results)
     assert "| 0.500 | 4.00 | 8.00 | 0.250 | 3.0 |" in full
     assert "at most 0.2 % of the median" in full

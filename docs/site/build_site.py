@@ -20,7 +20,7 @@ from typing import Any
 
 import finding_examples
 from finding_examples import EXAMPLES
-from ladder_results import by_name, source_of
+from ladder_results import by_name, gain, source_of
 from papers import read_json
 from site_pictures import ROOT, drawn
 
@@ -175,6 +175,7 @@ def renderer(results: dict[str, dict[str, Any]]) -> Callable[..., str]:
     )  # fmt: skip
     made.filters["cell"] = lambda text: str(text).replace("|", r"\|")
     made.globals |= {"LADDER": LADDER, "short": short_name, "results": results, "kind": documenter}
+    made.globals["gain"] = gain
 
     def render(template: str, **values: Any) -> str:
         return str(made.get_template(f"{template}.md.jinja").render(values))
@@ -212,7 +213,7 @@ def facts(stage: Stage, lessons: list[str], traces: Path) -> dict[str, Any]:
         "first": (docstring.end_lineno or 0) + 1,
         "bases": [(base, difference(base, stage)) for base in bases],
         "follow": [other for other in LADDER if stage.name in other.builds_on],
-        "told": f"\n## {stage.name}\n" in (ROOT / "docs/ladder.md").read_text(encoding="utf-8"),
+        "told": f"\n### {stage.name}\n" in (ROOT / "docs/ladder.md").read_text(encoding="utf-8"),
         "lesson": next((name for name in lessons if name.startswith(f"{stage.name[1:3]}_")), None),
         "trace": read_json(traces / f"{stage.name}.json"),
         "lint": [row for row in read_json(ROOT / LINT) if row["stage"] == stage.name],

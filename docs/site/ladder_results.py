@@ -161,15 +161,15 @@ def ladder_table(results: Mapping[str, Any]) -> str:
     columns = ("ms", "TFLOP/s", "speedup")
     rows = [
         (f"[{short_name(one['name'])}]({source_of(one['stage'])})", one["stage"].title,
-         _gain(one, results["steps"]), *_cells(one, columns))
+         gain(one, results["steps"]), *_cells(one, columns))
         for one in results["stages"]
         if route_of(one["stage"]) in ("main", "tensor_cores")
     ]  # fmt: skip
     return table(("stage", "idea", "gain", *columns), rows, left=2)
 
 
-def _gain(step: Step, steps: Mapping[str, Step]) -> str:
-    """How many times as fast a stage is as the one that it builds on: ``1.52 x m04``."""
+def gain(step: Step, steps: Mapping[str, Step]) -> str:
+    """Return how many times as fast a stage is as its base: ``1.52 x m04``, or ``-``."""
     base = next((steps[name] for name in step["stage"].builds_on if name in steps), None)
     if base is None or not step["ok"]:
         return "-"
