@@ -16,7 +16,7 @@ from kernels.wrong import WRONG
 
 from convlab.running.engines.simulator import Finding, SimulationError, Simulator
 from convlab.simulation import launch as simulated_launch
-from convlab.simulation.rules.findings import REMEDIES, STREAM_RACE
+from convlab.simulation.rules.remedies import REMEDIES, STREAM_RACE
 from convlab.simulation.threads import scheduler
 
 pytestmark = pytest.mark.same_in_cudasim

@@ -44,7 +44,7 @@ from convlab import (
 )
 from convlab.problems.unfold import unfold
 from convlab.running import plans
-from convlab.simulation.rules.findings import three
+from convlab.simulation.rules.coordinates import three
 from convlab.support.values import shown
 
 pytestmark = pytest.mark.same_in_cudasim

@@ -20,7 +20,7 @@ from convlab.ladder import LADDER, production_program, short_name
 from convlab.lessons.requests import one_request
 from convlab.measuring.machine_code import REGISTER_BUDGET, USUAL_BUDGET
 from convlab.problems.workloads import TEACHING, paper_layer
-from convlab.simulation.rules.findings import REMEDIES, STREAM_RACE
+from convlab.simulation.rules.remedies import REMEDIES, STREAM_RACE
 from convlab.tracing import trace_stage
 
 pytestmark = pytest.mark.same_in_cudasim

@@ -27,7 +27,8 @@ from site_pictures import ROOT, drawn
 from convlab.ladder import LADDER, Stage, short_name, stage_named
 from convlab.running.compilers import MLIR, VARIABLE
 from convlab.running.engines.simulator import Simulator
-from convlab.simulation.rules.findings import REMEDIES, SimulationError
+from convlab.simulation.rules.findings import SimulationError
+from convlab.simulation.rules.remedies import REMEDIES
 
 HERE, BUILD = Path(__file__).parent, ROOT / "build"
 SITE = BUILD / "site"

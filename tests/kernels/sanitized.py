@@ -23,7 +23,7 @@ import numpy as np
 from numba import cuda
 
 from convlab.measuring.machine import environment
-from convlab.simulation.rules.findings import REMEDIES
+from convlab.simulation.rules.remedies import REMEDIES
 from convlab.support.files import write_whole
 from kernels.cases import findings_of
 from kernels.documentation import DOCUMENTED

@@ -23,7 +23,7 @@ from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.simulation.launch import SimulatedLaunch
 from convlab.simulation.recording.access_log import GLOBAL, ISSUED, LANDED, WIDE, WRITE
-from convlab.simulation.rules.findings import three
+from convlab.simulation.rules.coordinates import three
 from convlab.simulation.rules.memory_traffic import Requests
 
 ASK, ARRIVE, READ, MULTIPLY, BARRIER = "ask", "arrive", "read", "multiply", "barrier"

@@ -55,18 +55,9 @@ from convlab.simulation.recording.sites import (
     lines_setting,
     traces,
 )
+from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
 from convlab.simulation.rules.dynamic_memory import DynamicMemory
-from convlab.simulation.rules.findings import (
-    IMPOSSIBLE,
-    NO_VALUE,
-    UNREPORTED,
-    Coordinates,
-    NotSimulated,
-    Reports,
-    SimulationError,
-    Stop,
-    coordinates_of,
-)
+from convlab.simulation.rules.findings import NotSimulated, SimulationError, Stop
 from convlab.simulation.rules.happens_before import BLOCK_FENCE, FENCE
 from convlab.simulation.rules.launch_checks import (
     argument_names,
@@ -79,6 +70,8 @@ from convlab.simulation.rules.launch_checks import (
 from convlab.simulation.rules.memory_traffic import Counts, Requests, requests_of
 from convlab.simulation.rules.orders import USUAL, Asked, Order
 from convlab.simulation.rules.races import Race, few
+from convlab.simulation.rules.remedies import IMPOSSIBLE, NO_VALUE, UNREPORTED
+from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
 from convlab.simulation.threads.asynchronous import AsyncCopies, TensorCores
 from convlab.simulation.threads.greenlets import Block

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from convlab.simulation.rules.findings import REMEDIES, Finding
+from convlab.simulation.rules.findings import Finding
 from convlab.simulation.rules.memory_traffic import SECTOR_BYTES, WARP
+from convlab.simulation.rules.remedies import REMEDIES
 from convlab.support.files import bytes_of, document, write_whole
 from convlab.support.values import shown
 

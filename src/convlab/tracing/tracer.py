@@ -32,13 +32,8 @@ from convlab.simulation.recording.access_log import (
     Span,
     c_strides,
 )
-from convlab.simulation.rules.findings import (
-    Finding,
-    NotSimulated,
-    SimulationError,
-    coordinates_of,
-    three,
-)
+from convlab.simulation.rules.coordinates import coordinates_of, three
+from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.rules.memory_traffic import WARP, Requests
 from convlab.support.values import integer, shown
 from convlab.tracing.recorded import (

@@ -23,7 +23,7 @@ from numba.cuda import types
 
 from convlab.ladder.stage import Capability, Flat, Launch, Program
 from convlab.running.compilers import MLIR, NAMES, NUMBA_CUDA, VARIABLE, compiler
-from convlab.simulation.rules.findings import three
+from convlab.simulation.rules.coordinates import three
 from convlab.support.installing import how_to_install
 
 __all__ = [

@@ -24,7 +24,7 @@ from convlab.ladder.stage import SOURCES, Launch
 from convlab.running.engines import Engine
 from convlab.simulation.language.python_body import python_body
 from convlab.simulation.numbers.scalars import poison
-from convlab.simulation.rules.findings import coordinates_of, three
+from convlab.simulation.rules.coordinates import coordinates_of, three
 from convlab.simulation.rules.memory_traffic import Counts
 from convlab.simulation.threads.greenlets import Block, Request
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda

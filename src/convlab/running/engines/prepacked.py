@@ -27,7 +27,7 @@ from cuda.bindings import driver
 from convlab.ladder.stage import Argument, Flat, Images, Launch
 from convlab.running.engines import address_of, check_aligned, stream_handle
 from convlab.running.engines.compiler import LaunchRefused, MlirKernel, driver_result
-from convlab.simulation.rules.findings import three
+from convlab.simulation.rules.coordinates import three
 
 Shape = tuple[int, ...]
 

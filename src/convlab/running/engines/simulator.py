@@ -17,7 +17,8 @@ from convlab.ladder.stage import Launch
 from convlab.running.engines import Engine
 from convlab.simulation.launch import Recorder, SimulatedLaunch
 from convlab.simulation.recording.access_log import Loops
-from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError, three
+from convlab.simulation.rules.coordinates import three
+from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.rules.orders import Order, run_in_orders
 
 __all__ = ["Finding", "NotSimulated", "SimulationError", "Simulator"]

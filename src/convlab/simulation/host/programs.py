@@ -40,13 +40,12 @@ from convlab.simulation.launch import SimulatedLaunch
 from convlab.simulation.memory.checked_arrays import owner_of
 from convlab.simulation.memory.touched import Touched
 from convlab.simulation.recording.access_log import Loops
+from convlab.simulation.rules.coordinates import Coordinates, three
 from convlab.simulation.rules.findings import (
-    Coordinates,
     Finding,
     NotSimulated,
     SimulationError,
     impossible_launch,
-    three,
 )
 from convlab.simulation.rules.launch_checks import (
     RefusedArgument,

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from convlab.simulation.rules.findings import REMEDIES, Finding, NotSimulated, SimulationError
+from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
+from convlab.simulation.rules.remedies import REMEDIES
 
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 

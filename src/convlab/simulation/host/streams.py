@@ -28,7 +28,8 @@ import numpy as np
 from convlab.simulation.host.pinned import PinnedMemory
 from convlab.simulation.memory.checked_arrays import owner_of, start_of
 from convlab.simulation.memory.touched import Touched, common
-from convlab.simulation.rules.findings import STREAM_RACE, Finding
+from convlab.simulation.rules.findings import Finding
+from convlab.simulation.rules.remedies import STREAM_RACE
 from convlab.support.values import integer
 
 DEFAULT = 0  # the number of the default stream

@@ -15,7 +15,8 @@ from numba.cuda import types
 from numba.cuda.core import errors
 from numba.cuda.typing.typeof import Purpose, typeof
 
-from convlab.simulation.rules.findings import Coordinates, NotSimulated
+from convlab.simulation.rules.coordinates import Coordinates
+from convlab.simulation.rules.findings import NotSimulated
 from convlab.support.values import integer, shown
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)

@@ -21,7 +21,7 @@ from greenlet import greenlet
 
 from convlab.device.products import WARP, WARPGROUP, warp_mma, warp_product
 from convlab.simulation.recording.sites import in_two_arms
-from convlab.simulation.rules.findings import Coordinates
+from convlab.simulation.rules.coordinates import Coordinates
 from convlab.simulation.rules.orders import USUAL, Order
 from convlab.simulation.rules.shuffles import Shuffles
 

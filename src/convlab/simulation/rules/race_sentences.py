@@ -1,0 +1,137 @@
+"""The sentence of a race: who accesses the element, and what is missing between the two."""
+
+from __future__ import annotations
+
+import math
+from linecache import getline
+
+import numpy as np
+
+from convlab.simulation.recording.access_log import ATOMIC, READ, WARP, WRITE, Access, AccessLog
+from convlab.simulation.recording.sites import Sites
+from convlab.simulation.rules.circumstances import Around, update_in
+from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
+from convlab.simulation.rules.races import Conflict
+from convlab.simulation.rules.remedies import (
+    AT_ONCE,
+    HARMLESS,
+    IN_A_BRANCH,
+    NO_BARRIER,
+    NO_FENCE,
+    NO_ORDER,
+    NOT_ATOMIC,
+    NOT_ONE_STEP,
+    ONE_LOCKED,
+    PLAIN_POLL,
+    SAME_WARP,
+    TWO_STORES,
+    UNFENCED,
+    UNFENCED_BLOCKS,
+)
+
+DOES = {READ: "reads", WRITE: "writes", ATOMIC: "updates"}
+
+
+class RaceSentences:
+    """Puts the races of a log into words. ``syncs_warps`` if the kernel calls ``syncwarp``."""
+
+    def __init__(
+        self,
+        sites: Sites,
+        log: AccessLog,
+        grid: Coordinates,
+        block_shape: Coordinates,
+        syncs_warps: bool,
+    ) -> None:
+        self._sites, self._columns = sites, log.columns()
+        self._grid, self._block_shape, self._syncs_warps = grid, block_shape, syncs_warps
+        self._block_size = math.prod(block_shape)
+
+    def sentence(self, conflict: Conflict, element: str) -> str:
+        """Say which two threads or blocks access the element, and what is missing between them."""
+        first, second = conflict.first, conflict.second
+        assert second is not None
+        one, other = self._thread(first), self._thread(second)
+        missing = self._missing(first, second, conflict.around)
+        if first.block != second.block:
+            one, other = self._block(first), self._block(second)
+        elif missing.startswith(NO_BARRIER) and self._in_a_branch(first, second):
+            missing += IN_A_BRANCH
+        elif first.warp == second.warp and self._by_warps(first, second):
+            other += SAME_WARP
+        if self._polls(first) or self._polls(second):
+            element += PLAIN_POLL
+        if conflict.kind == "global race" and self._may_be_benign(first, second):
+            missing += HARMLESS
+        did = first.value if first.kind == ATOMIC and first.value else DOES[first.kind]
+        does = "overwrites" if second.kind == WRITE else second.value or DOES[second.kind]
+        return f"{one} {did} {element} and {other} {does} it, {missing}"
+
+    def _thread(self, access: Access) -> str:
+        number = access.thread % self._block_size
+        return f"thread {coordinates_of(number, self._block_shape)}"
+
+    def _block(self, access: Access) -> str:
+        return f"block {coordinates_of(access.block, self._grid)}"
+
+    def _missing(self, first: Access, second: Access, around: Around) -> str:
+        """Say what is missing between the two accesses of a race."""
+        blocks = first.block != second.block
+        if Around.POLLED in around:
+            return NO_FENCE
+        if Around.TOLD in around:
+            return UNFENCED_BLOCKS if blocks else UNFENCED
+        if Around.LOCKED in around:
+            return ONE_LOCKED
+        not_ordered = f", {NO_ORDER}" if blocks else ""
+        update = update_in(*self._sites.line(second.site)) if Around.UPDATES in around else ""
+        if update:
+            return NOT_ATOMIC.format(update) + not_ordered
+        if Around.ONE_STEP in around:
+            return NOT_ONE_STEP + not_ordered
+        if blocks:
+            return NO_ORDER
+        if Around.AT_ONCE in around:
+            return AT_ONCE
+        return TWO_STORES if first.kind == second.kind == WRITE else NO_BARRIER
+
+    def _here(self, first: Access, second: Access) -> np.ndarray:
+        """Mark the accesses of the block at the sites of the two."""
+        sites = np.isin(self._columns.site, (first.site, second.site))
+        return np.asarray((self._columns.block == first.block) & sites)
+
+    def _in_a_branch(self, first: Access, second: Access) -> bool:
+        """Return whether one branch contains both accesses and not all threads reach it: threads of
+        the block, or of the warp if a warp's barrier may order the two."""
+        here, size = self._here(first, second), self._block_size
+        if first.warp == second.warp and self._by_warps(first, second):
+            here &= self._columns.warp == first.warp
+            size = min(WARP, size - first.warp % WARP * WARP)
+        come = len(np.unique(self._columns.thread[here]))
+        return come < size and self._sites.together_in_branch(first.site, second.site)
+
+    def _by_warps(self, first: Access, second: Access) -> bool:
+        """Return whether ``syncwarp`` is the remedy for the accesses of two lanes: the kernel calls
+        it, or only some warps reach that branch."""
+        if self._syncs_warps:
+            return True
+        warps = -(-self._block_size // WARP)
+        come = len(np.unique(self._columns.warp[self._here(first, second)]))
+        return come < warps and self._sites.together_in_branch(first.site, second.site)
+
+    def _may_be_benign(self, first: Access, second: Access) -> bool:
+        """Return whether a thread tests what another sets, as searches of graphs do on purpose."""
+        for one, other in (first, second), (second, first):
+            if one.kind == READ:
+                words = getline(*self._sites.line(one.site)).split()
+                tests = words[:1] in (["if"], ["elif"])
+                # A loop may never read it again.
+                return tests or (other.kind == ATOMIC and words[:1] != ["while"])
+        return False
+
+    def _polls(self, access: Access) -> bool:
+        """Return whether it is a load in the condition of a loop that does nothing else."""
+        file, line = self._sites.line(access.site)
+        loop = getline(file, line).split()[:1] == ["while"] and access.kind == READ
+        does = getline(file, line + 1).strip()
+        return loop and (does == "pass" or does.startswith("cuda.nanosleep("))

@@ -1,0 +1,156 @@
+"""The kinds of findings, and what usually fixes each: the place to change a remedy.
+
+``REMEDIES`` has the remedy of each kind. ``SPECIAL`` has better ones for some findings of a kind,
+which it knows by a piece of their words; pieces that the findings of races are made of have names
+here. docs/findings.md says more about each kind.
+"""
+
+from __future__ import annotations
+
+# Kinds that are not named where they are found.
+UNREPORTED, STREAM_RACE = "unreported exception", "stream race"
+ALIASED = "aliased memory"
+IMPOSSIBLE = "impossible launch"
+
+# Pieces of what a finding says, by which its remedy is known.
+SAME_WARP = ", of the same warp,"
+NO_BARRIER, NO_ORDER = "with no barrier between", "and nothing orders the two blocks"
+HARMLESS = " (harmless only if the old and the new number lead to the same result)"
+NO_FENCE = "with no fence after the poll or lock that orders the two accesses"
+UNFENCED = "with no fence before the atomic that the other thread waits for"
+UNFENCED_BLOCKS = "with no fence before the atomic that the other block waits for"
+ONE_LOCKED = "and the two do not hold the same lock"
+NOT_ATOMIC = "and the update by {} is not atomic"
+NOT_ONE_STEP = "and to read and to change it is not one atomic step"
+AT_ONCE = "and no barrier can come between"
+TWO_STORES = f"{NO_BARRIER} the two stores"
+IN_A_BRANCH = ", in a branch that not all threads take"
+ONE_BLOCK = "cuda.syncthreads() orders the threads of one block only"
+PLAIN_POLL = ", which a plain load polls"
+NO_VALUE = "has no value here"
+
+# The remedy of each kind.
+REMEDIES = {
+    "out of bounds": "guard the access with the array's size, or correct the index",
+    "misaligned": "let the index be a multiple of the access's width and give the shared array "
+    "alignment=16",
+    "uninitialised": "write every element before it is read, and put a barrier between",
+    "shared race": "put cuda.syncthreads() between the two accesses, or use an atomic",
+    ALIASED: "cut both arrays out of one, whole = cuda.shared.array(0, ...), by slices that do not "
+    "overlap",
+    "copy in flight": "let the thread that copies call commit_copies() and then wait_copies() for "
+    "that group, and put cuda.syncthreads() after it before other threads use the copy",
+    "not fenced": "call fence_shared() after the stores, or after wait_copies(), and before the "
+    "barrier that lets tensor cores read",
+    "global race": "put cuda.syncthreads() between the two accesses, let each element belong to "
+    "one thread, or use an atomic",
+    "barrier divergence": "move the barrier out of the branch, and let no thread return before it",
+    "inactive lane": "let every lane that the mask names reach the call, and read from those only",
+    "deadlock": "let each thread free its locks, set its flags and reach its barriers before it "
+    "waits for others",
+    "depends on order": "poll until the other threads are there, put a barrier between, retry the "
+    "lock until it is free, or split the kernel into two launches",
+    "endless loop": "change inside the loop a value that its condition tests",
+    "wraps around": "compare before subtracting, or keep the number signed",
+    "division by zero": "guard the division",
+    UNREPORTED: "compile the kernel with @cuda.jit(debug=True, opt=False), or set a "
+    "flag in an array that the host looks at",
+    STREAM_RACE: "let the second stream wait for an event that is recorded after the first "
+    "operation, or synchronise between the two",
+    IMPOSSIBLE: "launch more blocks of fewer threads, or let each block ask for less memory",
+}
+
+_FENCE = "call cuda.threadfence() after that poll or lock, because the compiler may read earlier"
+_WARP = "put cuda.syncwarp() between the two accesses, or use an atomic"
+_RETRY = (
+    "repeat the read and the cas in a while loop until cas returns what was read, or use an atomic "
+    "that does both, such as cuda.atomic.add"
+)
+_INSTEAD_OF_EXCH = (
+    "use an atomic that reads and changes at once, such as cuda.atomic.add, or a cas that a loop "
+    "repeats until it returns what was read"
+)
+_RELEASE = "put cuda.threadfence() before {}, and another one after the wait"
+_OF_ATOMICS = {
+    **{"+=": "add", "-=": "sub", "|=": "or_", "&=": "and_", "^=": "xor"},
+    **{"max": "max", "min": "min"},
+}
+_UPDATES = {
+    NOT_ATOMIC.format(by): f"use cuda.atomic.{name}, or let each element belong to one thread"
+    for by, name in _OF_ATOMICS.items()
+}
+# What is found of races where a lock or flag is near, at which a barrier would hang, or where both
+# threads change the element, which a barrier does not help, as a rule.
+_OF_RACES = {
+    UNFENCED: _RELEASE.format("the atomic that frees the lock or sets the flag"),
+    UNFENCED_BLOCKS: _RELEASE.format(
+        "the atomic that frees the lock, or before an atomic flag that the other block waits for"
+    ),
+    ONE_LOCKED: "take the same lock around both accesses, with cuda.threadfence() after it is "
+    "taken and before it is freed; a barrier may only stand before all locks",
+    NOT_ONE_STEP: "use an atomic that does both, such as cuda.atomic.max or cuda.atomic.add, or "
+    "repeat both in a loop until cuda.atomic.cas returns what was read",
+    TWO_STORES: "let each element belong to one thread, put cuda.syncthreads() between the two "
+    "stores, or use an atomic",
+    **_UPDATES,
+    NOT_ATOMIC.split("{}")[0]: "let each element belong to one thread, or repeat the update in a "
+    "loop until cuda.atomic.cas has done it",
+    IN_A_BRANCH: "end the branch between the two accesses and put cuda.syncthreads() there, where "
+    "all threads of the block reach it, or use an atomic",
+    AT_ONCE: "let each element belong to one thread, or use an atomic",
+}
+# The remedy where what is found has this piece.
+SPECIAL = {
+    **{("shared race", piece): remedy for piece, remedy in _OF_RACES.items()},
+    **{("global race", piece): remedy for piece, remedy in _OF_RACES.items()},
+    ("shared race", SAME_WARP): _WARP,
+    ("global race", SAME_WARP): _WARP,
+    ("shared race", NO_FENCE): _FENCE.replace("threadfence", "threadfence_block"),
+    ("global race", NO_FENCE): _FENCE,
+    ("shared race", PLAIN_POLL): "poll with an atomic, because the compiler "
+    "may make a plain load only once",
+    ("global race", PLAIN_POLL): "poll with cuda.ldcv or an atomic, and set the flag with "
+    "cuda.stwt or an atomic, because the compiler may make a plain load only once",
+    ("global race", NO_ORDER): "let each element belong to one thread, use an atomic, put "
+    "cuda.threadfence() before an atomic flag that the other block waits for, or split the kernel "
+    "into two launches",
+    ("inactive lane", "mma_tf32"): "let all 32 lanes of the warp reach the call",
+    ("inactive lane", "_product"): "let all 128 threads of the warpgroup reach the call",
+    ("endless loop", "together"): "end the loops earlier, or allow more steps",
+    ("out of bounds", "dynamic shared"): "give the launch as many bytes as its arrays have, "
+    "kernel[grid, block, stream, BYTES]",
+    ("uninitialised", NO_VALUE): "give it a value on every path, such as before the branch or loop",
+    (IMPOSSIBLE, "at least"): "launch at least one block of one thread, or nothing at all",
+    (IMPOSSIBLE, "bytes of shared memory"): "let the block use less shared memory",
+    (IMPOSSIBLE, "shared arrays"): "make the arrays smaller, or give the launch dynamic shared "
+    "memory, cuda.shared.array(0, ...) and kernel[grid, block, stream, BYTES]",
+    (IMPOSSIBLE, "local memory"): "make the array smaller, or keep it in global memory",
+    (IMPOSSIBLE, "constant memory"): "pass the array as an argument",
+    ("misaligned", "multiple of its size"): "align the field, or begin the view at a "
+    "multiple of its element's size",
+    ("depends on order", "not tried again"): _RETRY,
+    ("depends on order", "exch overwrites"): _INSTEAD_OF_EXCH,
+    ("depends on order", "without the lock"): "retry the lock until it is free",
+    (
+        "depends on order",
+        "gives up polling",
+    ): "poll until the other thread has changed it, or split the kernel into two launches",
+    ("depends on order", "activemask"): "take the mask of the lanes that have to come, such as "
+    "0xFFFFFFFF or a ballot_sync before the branch",
+    (STREAM_RACE, "pinned memory"): "wait for the copy before the host touches the memory: by "
+    "stream.synchronize(), or by an event that is recorded after the copy",
+    (STREAM_RACE, "the host writes"): "call cuda.synchronize() before the host touches the array",
+    ("barrier divergence", "returned in line"): "let no thread return before the barrier: put the "
+    "work that it skips in a branch",
+}
+
+
+def remedy_of(kind: str, what: str) -> str:
+    """Return the remedy of a finding of this kind that says ``what``."""
+    special = (
+        remedy
+        for (its_kind, piece), remedy in SPECIAL.items()
+        if its_kind == kind and piece in what
+    )
+    found = next(special, REMEDIES[kind])
+    return f"{found}; {ONE_BLOCK}" if NO_ORDER in what else found

@@ -1,0 +1,201 @@
+"""Collects the findings of a launch: puts into words what the rules of the log have found.
+
+The sentence of a race is in :mod:`convlab.simulation.rules.race_sentences`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from convlab.simulation.recording.access_log import (
+    ATOMIC,
+    LANDED,
+    READ,
+    WRITE,
+    AccessLog,
+    Clock,
+)
+from convlab.simulation.recording.sites import Sites
+from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
+from convlab.simulation.rules.dynamic_memory import Aliased
+from convlab.simulation.rules.findings import ALWAYS, FATAL, Finding, Stop, error_of
+from convlab.simulation.rules.race_sentences import DOES, RaceSentences
+from convlab.simulation.rules.races import Conflict
+from convlab.simulation.rules.remedies import ALIASED, NO_BARRIER, SAME_WARP
+
+_DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
+_BY_PRODUCT = READ + LANDED
+
+
+class Named(Protocol):
+    """An array of a kernel, as far as a finding names it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+class Reports:
+    """The findings of one launch: one for each kind, array and pair of lines."""
+
+    def __init__(
+        self, kernel: str, grid: Coordinates, block_shape: Coordinates, strict: bool, clock: Clock
+    ) -> None:
+        self.sites = Sites(())
+        self.order = ""  # in words, where it is not the usual one
+        self.syncs_warps = False  # whether the kernel calls syncwarp
+        self._kernel, self._strict, self._clock = kernel, strict, clock
+        self._grid, self._block_shape = grid, block_shape
+        self._found: dict[tuple[object, ...], Finding] = {}
+
+    def add(
+        self,
+        kind: str,
+        what: str,
+        site: int,
+        thread: int | None,
+        other: int | None = None,
+        *,
+        ends: bool = False,
+        block: Coordinates | None = None,
+        array: str | None = None,
+        index: tuple[int, ...] | None = None,
+        shape: tuple[int, ...] | None = None,
+        other_line: int | None = None,
+        other_file: str | None = None,
+    ) -> None:
+        """Note a finding of the thread with that number, in its block or in the launch.
+
+        ``thread`` is None if the launch cannot begin. ``other`` is the other site, unless its file
+        and line are given. ``block`` is the one that runs, if it is not given. A finding that
+        ``ends`` the launch is noted without strict checks too.
+        """
+        if not (self._strict or ends or kind in ALWAYS):
+            return
+        file, line = self.sites.line(site)
+        second = (None, None) if other is None else self.sites.line(other)
+        key = kind, file, line, *second, array
+        if (known := self._found.get(key)) is not None:
+            if SAME_WARP not in known.what or SAME_WARP in what:
+                self._found[key] = replace(known, count=known.count + 1)
+                return
+        if kind == "barrier divergence" and "line" not in what:
+            branch = self.sites.branch_between(site, site if other is None else other)
+            if branch:
+                how = "inside" if other in (None, site) else "parted by"
+                what += f", {how} {branch}"
+        if thread is not None and block is None:
+            block = self.block(self._clock.block_number)
+        self._found[key] = Finding(
+            kind=kind,
+            kernel=self._kernel,
+            file=file,
+            line=line,
+            what=what,
+            other_line=second[1] if other_line is None else other_line,
+            other_file=second[0] if other_file is None else other_file,
+            block=block,
+            thread=None if thread is None else self.thread(thread),
+            array=array,
+            index=index,
+            shape=shape,
+            count=1 if known is None else known.count + 1,
+        )
+
+    def of_array(
+        self,
+        kind: str,
+        what: str,
+        site: int,
+        array: Named,
+        index: tuple[int, ...] | None,
+        goes_on: bool = False,
+    ) -> None:
+        """Note a finding of the thread that runs, and end the launch if it must."""
+        self.add(
+            kind,
+            what,
+            site,
+            self._clock.thread,
+            array=array.name,
+            index=index,
+            shape=tuple(array.shape),
+        )
+        if kind in FATAL and not goes_on:
+            raise Stop
+
+    def conflict(self, conflict: Conflict, log: AccessLog) -> None:
+        """Note a race, an uninitialised read, or an access to the target of a copy in flight."""
+        kind, first, second, _ = conflict
+        shown = second or first
+        span = log.span_at(first.address)
+        index, _ = span.split(first.address)
+        element = f"{span.name}[{', '.join(map(str, index))}]"
+        who = f"thread {self.thread(first.thread)}"
+        if second is None:
+            what = f"{element} is read before anything in this block wrote to it"
+        elif kind == "not fenced":
+            what = f"{who}, which wrote it, has not fenced it"
+            what = f"{element} is read by tensor cores, but {what}"
+        elif kind == "copy in flight":
+            what = f"{element} is {_DONE[second.kind]} while {who}'s copy to it is in flight"
+        elif first.kind == _BY_PRODUCT:
+            what = f"{element} is {_DONE[second.kind]} while tensor cores may read it: no barrier"
+            what += " after finish_product lies between"
+        elif second.kind == _BY_PRODUCT:
+            what = f"{who} {DOES[first.kind]} {element} and tensor cores read it, {NO_BARRIER}"
+        else:
+            sentences = RaceSentences(
+                sites=self.sites,
+                log=log,
+                grid=self._grid,
+                block_shape=self._block_shape,
+                syncs_warps=self.syncs_warps,
+            )
+            what = sentences.sentence(conflict, element) + self.order
+        self.add(
+            kind,
+            what,
+            shown.site,
+            shown.thread,
+            None if second is None else first.site,
+            block=self.block(shown.block),
+            array=span.name,
+            index=index,
+            shape=span.shape,
+        )
+
+    def aliased(self, found: Aliased) -> None:
+        """Note that dynamic shared memory is read through another name than it was written by."""
+        read, write = found.read, found.write
+        who = f"thread {self.thread(write.thread)}"
+        what = f"{found.element} is what {who} has written as {found.other}: every"
+        what += " cuda.shared.array(0, ...) is the same memory, from its first byte on"
+        self.add(
+            ALIASED,
+            what,
+            read.site,
+            read.thread,
+            write.site,
+            block=self.block(read.block),
+            array=found.element.split("[")[0],
+        )
+
+    def block(self, number: int) -> Coordinates:
+        """The coordinates of the block with that number."""
+        return coordinates_of(number, self._grid)
+
+    def thread(self, number: int) -> Coordinates:
+        """The coordinates of a thread by its number, in its block or in the launch."""
+        x, y, z = self._block_shape
+        return coordinates_of(number % (x * y * z), self._block_shape)
+
+    def raise_any(self, ended: bool) -> None:
+        """Raise ``SimulationError`` if there are findings; ``ended`` if they ended the launch."""
+        if not self._found:
+            return
+        found = tuple(sorted(self._found.values(), key=lambda f: (f.line, f.kind)))
+        raise error_of(found, ended)
