@@ -36,9 +36,9 @@ SITE = BUILD / "site"
 CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("getting-started", "glossary"),
     "Lessons": ("lessons/index", "lessons", "class", "lessons/answers/README"),
-    "The ladder": ("ladder", "stages/index"),
+    "The ladder": ("ladder", "stages/index", "training"),
     "The simulator": (
-        "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",
+        "simulator", "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",
     ),
     "Measured": (
         "measuring", "checking", "results", "baselines", "papers", "measurements", "tiles",
