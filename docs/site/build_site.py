@@ -38,7 +38,8 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Lessons": ("lessons/index", "lessons", "class", "lessons/answers/README"),
     "The ladder": ("ladder", "stages/index", "training"),
     "The simulator": (
-        "simulator", "engines", "findings", "findings-shown", "mutants", "trace", "check", "counters",
+        "simulator", "engines", "findings", "findings-shown", "mutants", "trace", "check",
+        "counters",
     ),
     "Measured": (
         "measuring", "checking", "results", "baselines", "papers", "measurements", "tiles",

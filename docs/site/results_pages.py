@@ -25,7 +25,7 @@ import papers
 from ladder_results import HEADLINE, ladder_picture, ladder_section, ladder_table
 from papers import RESULTS
 
-from convlab.ladder import short_name, stages_of
+from convlab.ladder import LADDER, short_name, stages_of
 from convlab.measuring import analysis, plots, report, sanitizers, table
 from convlab.measuring.analysis import Contender, Speedup, contender
 from convlab.measuring.cases import S12, SIZES
@@ -113,7 +113,7 @@ def _speedups(results: Results) -> str:
     return report.speedup_table(best, [*analysis.first(results), *analysis.fastest(results)])
 
 
-# The sample of the command in docs/ladder.md: a stage of each number that stores no im2col matrix.
+# The sample of the command in docs/ladder.md: the main route and the tensor cores.
 
 SHOWN = tuple(
     short_name(one.name) for route in ("main", "tensor_cores") for one in stages_of(route)
@@ -231,7 +231,8 @@ def compilers_table() -> str:
     timed = [papers.ROOT / RESULTS / f"{HEADLINE}{end}.json" for end in COMPILERS]
     times = [_ladder(file)["steps"] for file in timed] if timed[1].exists() else []
     rows = []
-    for name, both in ((name, [one[name] for one in made]) for name in made[0]):
+    for name in (stage.name for stage in LADDER if stage.name in made[0]):
+        both = [one[name] for one in made]
         if not both[0]["multiply_adds"]:  # a library's work
             continue
         cells = [[str(row["registers"]) for row in both], [_per_multiply_add(row) for row in both]]
