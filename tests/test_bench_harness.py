@@ -20,7 +20,7 @@ from convlab.measuring.bounds import Checked, Checker
 from convlab.measuring.cases import PASSING, Bench, cases_for, compiled_ahead, estimated_seconds
 from convlab.measuring.cases import run as run_cases
 from convlab.measuring.pool import Worker, WorkerDied, WorkerPool
-from convlab.measuring.results import Row
+from convlab.measuring.results import ResultRow
 from convlab.measuring.roofline import Machine
 from convlab.problems.oracle import random_tensors
 from convlab.problems.workloads import LAYER_NAMES, paper_layer
@@ -82,7 +82,7 @@ def _quick(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def rows() -> dict[str, Row]:
+def rows() -> dict[str, ResultRow]:
     """A row of every fake. Processes are there where one ends or hangs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(all_cases, "paper_layer", small_layer)
@@ -148,7 +148,7 @@ NUMBERS = {"time_ms": 1.0, "time_spread": 1.0, "repeats": 3, "tflops": 1.0}
 )
 def test_no_row_has_a_number_and_a_reason(state, values):
     with pytest.raises(ValueError, match="must"):
-        Row("conv1", 1, "m01", state, **values)
+        ResultRow("conv1", 1, "m01", state, **values)
 
 
 def test_unsteady_measurements_are_tried_again_and_then_given_up():

@@ -28,12 +28,14 @@ from typer.testing import CliRunner
 
 import convlab
 import convlab.ladder
-from convlab.commands import cli, tables
+from convlab.commands import cli
+from convlab.commands.ladder_table import ladder_table
+from convlab.commands.lint_tables import lint_table
 from convlab.ladder import BACKWARD, LADDER, Program, Stage, stage_named
 from convlab.measuring import ladder_run as ladder
 from convlab.measuring import machine as doctor
 from convlab.measuring import machine_code as gate
-from convlab.measuring.machine_code import PROBLEMS, Row
+from convlab.measuring.machine_code import PROBLEMS, KernelRow
 from convlab.problems import workloads
 from convlab.problems.oracle import CheckResult
 from convlab.running.engines import choose
@@ -192,8 +194,8 @@ def test_tables_fit_80_columns():
     timing = SimpleNamespace(median_ms=123.456, spread_percent=12.3)
     right = CheckResult(True, 0.0123, wrong=0, total=1)
     results = [ladder.Result(longest, 10**10, 2**30, check=right, timing=timing)]
-    table = printed(tables.ladder_table(results, SimpleNamespace(is_gpu=True)))
-    linted = printed(tables.lint_table([built(longest, "im2col_by_runs", "awkward", "sm_120")]))
+    table = printed(ladder_table(results, SimpleNamespace(is_gpu=True)))
+    linted = printed(lint_table([built(longest, "im2col_by_runs", "awkward", "sm_120")]))
     for words in ("i02_im2col_per_image", "0.0123", "123.456 ±12.3%", "0.08", "1,024.0"):
         assert words in table
     for words in ("i02_im2col_per_image ", "im2col_by_runs", "awkward", "sm_120", "126/128", "OK"):
@@ -605,13 +607,13 @@ def test_a_mistake_in_a_stage_s_file_gets_one_line(tmp_path):
         assert said.startswith(f"convlab: {file}:{line}: {wanted}")
 
 
-def built(stage: Stage, kernel: str, problem: str, arch: str, **found: Any) -> Row:
+def built(stage: Stage, kernel: str, problem: str, arch: str, **found: Any) -> KernelRow:
     values: dict[str, Any] = {
         "tile": "64x128x8/8x8", "registers": 126, "budget": 128, "stack_bytes": 0,
         "spill_bytes": 0, "shared_bytes": 0, "float64": (), "findings": (),
         "wide": {"LDG": 3, "LDS": 16, "STG": 16, "STS": 1},
     }  # fmt: skip
-    return Row(stage.name, kernel, problem, arch=arch, **(values | found))
+    return KernelRow(stage.name, kernel, problem, arch=arch, **(values | found))
 
 
 @pytest.fixture
@@ -692,7 +694,7 @@ def test_lint_says_what_is_wrong(compiler, found, result_word, tmp_path):
     (row,) = strict_json(file.read_text())
     assert row["ok"] is False
     assert row["findings"] == list(found["findings"])
-    table = printed(tables.lint_table([built(LADDER[0], "kernel", "conv9", "sm_90", **found)]))
+    table = printed(lint_table([built(LADDER[0], "kernel", "conv9", "sm_90", **found)]))
     assert result_word in table
 
 

@@ -20,13 +20,18 @@ from rich.text import Text
 from test_cli import compiler, convlab_  # noqa: F401 (a fixture)
 
 from convlab.checking.outcome import Check, Count
-from convlab.commands import cli, tables
+from convlab.commands import cli
+from convlab.commands.bench_tables import agreement_table, summary
+from convlab.commands.doctor import doctor_table
+from convlab.commands.ladder_table import COUNTS, ladder_table
+from convlab.commands.lint_tables import differences_table, lint_table
+from convlab.commands.stages import stages_table
 from convlab.commands.tune import Tuned, _tiles_table, _tuned_table
 from convlab.ladder import BACKWARD, LADDER, Tile
 from convlab.lessons.source import folder_of
 from convlab.measuring import ladder_run as ladder
 from convlab.measuring import machine as doctor
-from convlab.measuring.machine_code import Difference, Row
+from convlab.measuring.machine_code import Difference, KernelRow
 from convlab.measuring.results import open_results
 from convlab.problems import workloads
 from convlab.problems.oracle import CheckResult
@@ -75,11 +80,11 @@ TILE = Tile(128, 256, 16, 16, 16)
 
 def counted(engine: str) -> Columns:
     """The ladder's table of a simulator, with the counts of a large problem."""
-    counts = {name: 123_456_789_012 for name, _ in tables.COUNTS[engine].values()}
+    counts = {name: 123_456_789_012 for name, _ in COUNTS[engine].values()}
     results = [
         ladder.Result(stage, 10**10, 2**30, check=RIGHT, counts=counts) for stage in (*LADDER, LONG)
     ]
-    return tables.ladder_table(results, SimpleNamespace(is_gpu=False, name=engine))
+    return ladder_table(results, SimpleNamespace(is_gpu=False, name=engine))
 
 
 def timed() -> Columns:
@@ -87,13 +92,14 @@ def timed() -> Columns:
     results = [
         ladder.Result(stage, 10**10, 2**40, check=RIGHT, timing=timing) for stage in (*LADDER, LONG)
     ]
-    return tables.ladder_table(results, SimpleNamespace(is_gpu=True))
+    return ladder_table(results, SimpleNamespace(is_gpu=True))
 
 
-def stored_rows() -> list[Row]:
-    names = {field.name for field in fields(Row)}
+def stored_rows() -> list[KernelRow]:
+    names = {field.name for field in fields(KernelRow)}
     rows = json.loads((ROOT / "docs/results/lint_conv9_sm90.json").read_text(encoding="utf-8"))
-    few = [Row(**{name: value for name, value in row.items() if name in names}) for row in rows]
+    known = [{name: value for name, value in row.items() if name in names} for row in rows]
+    few = [KernelRow(**row) for row in known]
     longer = {"problem": "a long name of a problem", "arch": "sm_120", "spill_bytes": 4,
               "stack_bytes": 4, "float64": ("DADD",), "registers": 255,
               "findings": ("a", "b", "c", "d", "e")}  # fmt: skip
@@ -103,7 +109,7 @@ def stored_rows() -> list[Row]:
 def differing() -> Columns:
     changes = {"loop_instructions": (123456789, 987654321), "kernel": ("one_name", "another_name")}
     worse = ("share of multiply-adds in the loop", "loop instructions per multiply-add")
-    return tables.differences_table([Difference(row, changes, worse) for row in stored_rows()])
+    return differences_table([Difference(row, changes, worse) for row in stored_rows()])
 
 
 def tuned(problem: str = str(PROBLEM)) -> Tuned:
@@ -116,16 +122,16 @@ def tuned(problem: str = str(PROBLEM)) -> Tuned:
 
 def compared() -> Columns:
     results = open_results(ROOT / "docs/results/bench_h200.json")
-    return tables.agreement_table(results, results)
+    return agreement_table(results, results)
 
 
 TABLES: dict[str, Callable[[], Columns]] = {
-    "stages": lambda: tables.stages_table(LADDER),
-    "stages: gradients": lambda: tables.stages_table(BACKWARD, "backward"),
+    "stages": lambda: stages_table(LADDER),
+    "stages: gradients": lambda: stages_table(BACKWARD, "backward"),
     "ladder on a GPU": timed,
     "ladder on the simulator": lambda: counted("simulator"),
     "ladder on cudasim": lambda: counted("cudasim"),
-    "lint": lambda: tables.lint_table(stored_rows()),
+    "lint": lambda: lint_table(stored_rows()),
     "lint --against": differing,
     "tune: one problem": lambda: _tiles_table(tuned()),
     "tune: several problems": lambda: _tuned_table([tuned(), tuned("x" * 100)]),
@@ -146,14 +152,14 @@ def test_every_table_shows_its_cells_whole():
         for path in (ROOT / "src/convlab").rglob("*.py")
         if re.search(r"rich\.table|rich import .*\btable\b", path.read_text(encoding="utf-8"))
     }
-    assert users == {"tables.py"}
-    assert (ROOT / "src/convlab/commands/tables.py").read_text().count("Table(") == 0
+    assert users == {"doctor.py"}
+    assert (ROOT / "src/convlab/commands/doctor.py").read_text().count("Table(") == 0
 
 
 @pytest.mark.parametrize("width", [60, WIDTH, 200])
 def test_speeds_of_a_bench_are_whole(width):
     results = open_results(ROOT / "docs/results/bench_h200.json")
-    text = printed(tables.summary(results, width=width), width)
+    text = printed(summary(results, width=width), width)
     assert not any(sign in text for sign in ELLIPSES)
     assert max(map(len, text.splitlines())) <= width
     timed = {row.system for row in results.rows.values() if row.tflops}
@@ -162,7 +168,7 @@ def test_speeds_of_a_bench_are_whole(width):
 
 def test_facts_of_the_doctor_are_whole():
     found = doctor.facts() | {"os": "a system " * 30, "executable": "/folder" * 40}
-    text = printed(tables.doctor_table(found))
+    text = printed(doctor_table(found))
     assert words_of(found["os"]) in words_of(text)
     assert max(map(len, text.splitlines())) <= WIDTH
     assert words_of(found["executable"]) in words_of(text)

@@ -11,7 +11,8 @@ from unittest.mock import Mock
 import pytest
 
 import convlab
-from convlab.commands import tables
+from convlab.commands.display import DOUBTFUL
+from convlab.commands.doctor import _facts, _gpu_line
 from convlab.measuring import machine as doctor
 from convlab.support.installing import how_to_install
 
@@ -57,7 +58,7 @@ def test_nvidia_smi_and_numba_together_describe_a_gpu(monkeypatch, nvidia_smi, a
     nvidia_smi(answer)
     monkeypatch.setattr(doctor, "_gpu_by_numba", lambda: {"cuda": "13.0"} if found else {})
     assert doctor._gpu() == found
-    line = tables._gpu_line(GPU | {"cuda": None})
+    line = _gpu_line(GPU | {"cuda": None})
     assert line == "NVIDIA H200, compute capability 9.0, 140 GiB, driver 580.65.06"
 
 
@@ -105,11 +106,11 @@ def test_what_needs_a_missing_compiler_is_said(monkeypatch, gpu):
     monkeypatch.setattr(doctor, "_gpu", lambda: gpu)
     monkeypatch.setattr(doctor, "import_module", raising(ImportError))
     facts = doctor.facts()
-    lines = {label: (text, *style) for label, text, *style in tables._facts(facts)}
+    lines = {label: (text, *style) for label, text, *style in _facts(facts)}
     for name in ("NVVM", "NVRTC", "nvJitLink"):  # which compile for the GPU
         text, *style = lines[name]
         assert text.startswith("not installed; needed by engine gpu, convlab lint, convlab")
-        assert style == ([] if gpu is None else [tables.DOUBTFUL])
+        assert style == ([] if gpu is None else [DOUBTFUL])
     text, *style = lines["nvdisasm"]  # which only reads what they made
     assert text.startswith("not installed; needed by convlab lint, convlab trace --compiled")
     assert style == []

@@ -24,9 +24,9 @@ from kernels import textbook
 from test_cli import printed, refused
 
 from convlab.checking.loading import maker
-from convlab.commands import tables
+from convlab.commands.bench_tables import summary
+from convlab.commands.output_files import check_writable
 from convlab.commands.run import _found
-from convlab.commands.shell import check_writable
 from convlab.ladder import stage_named
 from convlab.lessons import charts, progress
 from convlab.measuring import analysis
@@ -117,7 +117,7 @@ def test_a_long_name_can_be_written(tmp_path):
 def report_of(file: Path) -> None:
     results = open_results(file)
     analysis.as_json(results, [results])
-    printed(tables.summary(results))
+    printed(summary(results))
 
 
 def read_tiles(file: Path) -> None:

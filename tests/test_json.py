@@ -19,7 +19,7 @@ from convlab.commands.cli import app
 from convlab.ladder import LADDER, Program, stage_named
 from convlab.measuring import ladder_run as ladder
 from convlab.measuring import machine as doctor
-from convlab.measuring.machine_code import Row
+from convlab.measuring.machine_code import KernelRow
 from convlab.problems.oracle import random_tensors
 from convlab.problems.workloads import TEACHING, paper_layer
 from convlab.running.engines import choose
@@ -43,7 +43,7 @@ def documents() -> dict[str, Any]:
     busy = replace(trace_stage("m03", TEACHING).main, findings=findings)
     answer = checking.Answer("name", TEACHING, None, "it could not go on")
     count = checking.Count("requests", 1, 2)
-    linted = Row("m01", "k", "conv9", "-", "sm_90", 1, 2, 0, 0, 0, (), {}, ())
+    linted = KernelRow("m01", "k", "conv9", "-", "sm_90", 1, 2, 0, 0, 0, (), {}, ())
     row, tile = SimpleNamespace(time_ms=1.0, time_spread=1.0, reason="why"), m15.tiny_tile
     tuned = tune.Tuned("conv9", paper_layer("conv9"), tile, {tile: row})
     measured = sample(layers=["conv12"])

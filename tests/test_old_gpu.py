@@ -15,7 +15,7 @@ from size import SOURCE, read_with
 from test_cli import convlab_, refused
 
 from convlab import ConvProblem, Tile
-from convlab.commands import shell
+from convlab.commands import requirements
 from convlab.ladder import LADDER, Stage, stage_named
 from convlab.measuring import cases, sanitizers, systems
 from convlab.measuring import ladder_run as ladder
@@ -230,7 +230,7 @@ def test_lint_refuses_them_by_name_and_leaves_them_out_otherwise(monkeypatch):
         return iter(())
 
     monkeypatch.setattr(gate, "lint_all", lint_all)
-    monkeypatch.setattr(shell, "check_compilers", lambda user: None)
+    monkeypatch.setattr(requirements, "check_compilers", lambda user: None)
     gpus = {(9, 0): (), (7, 5): TOO_NEW, (10, 0): (ALONE,)}
     named = [word for gpu in gpus for word in ("--arch", "sm_{}{}".format(*gpu))]
     ran = convlab_("lint", *named, "--layer", "conv12")

@@ -18,7 +18,7 @@ from ladder_results import read as read_ladder
 from matplotlib.colors import to_rgb
 
 from convlab.measuring import plots
-from convlab.measuring.results import Results, Row
+from convlab.measuring.results import ResultRow, Results
 from convlab.measuring.roofline import Machine
 from convlab.problems.workloads import paper_layer
 
@@ -226,7 +226,9 @@ def test_every_figure_of_the_papers_is_shown_with_its_command(tmp_path, monkeypa
 def measured(more=None, **times):
     numbers = {"time_spread": 1.0, "repeats": 3}
     rows = [
-        Row("conv9", 1, system, "measured", None, time, tflops=1 / time, settled=True, **numbers)
+        ResultRow(
+            "conv9", 1, system, "measured", None, time, tflops=1 / time, settled=True, **numbers
+        )
         for system, time in times.items()
     ]
     systems = {row.system: {"name": row.system, "method": "gemm"} for row in rows}

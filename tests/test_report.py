@@ -16,8 +16,8 @@ from rich.console import Console
 from test_cli import refused
 from typer.testing import CliRunner
 
+from convlab.commands.bench_tables import summary
 from convlab.commands.cli import app
-from convlab.commands.tables import summary
 from convlab.measuring import analysis, plots, report, roofline
 from convlab.measuring.results import open_results
 from convlab.measuring.roofline import Why, counted

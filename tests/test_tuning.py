@@ -22,7 +22,7 @@ from convlab.ladder import tile_heuristic
 from convlab.ladder.main import m15_split_k as m15
 from convlab.ladder.tile_heuristic import Heuristic
 from convlab.measuring import baselines, cases, systems
-from convlab.measuring.results import Row
+from convlab.measuring.results import ResultRow
 from convlab.problems.workloads import UNSEEN, UNTUNED, paper_layer, problem_of
 from convlab.running import engines, plans, tuned
 
@@ -83,7 +83,7 @@ def times(gpu, monkeypatch):
                 raise KeyboardInterrupt
             failed = isinstance(ms, str)
             told = {"reason": ms} if failed else numbers | {"time_ms": ms}
-            yield Row(*case.key, "failed" if failed else "measured", **told)
+            yield ResultRow(*case.key, "failed" if failed else "measured", **told)
 
     monkeypatch.setattr(cases, "run", run)
     return coming

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from convlab.measuring import analysis, table
 from convlab.measuring.analysis import Contender, Speedup, contender
-from convlab.measuring.results import MORE, Results, Row, tensor_bytes
+from convlab.measuring.results import MORE, ResultRow, Results, tensor_bytes
 from convlab.measuring.roofline import Machine
 from convlab.measuring.systems import WHOLE
 from convlab.problems.workloads import LAYER_NAMES
@@ -80,7 +80,7 @@ def _ratios(speedup: Speedup) -> str:
     return f"{speedup.mean:.2f}x ({min(known):.2f} to {max(known):.2f})"
 
 
-def _cell(value: float | None, form: str = ".2f", row: Row | None = None) -> str:
+def _cell(value: float | None, form: str = ".2f", row: ResultRow | None = None) -> str:
     """A value, with ~ where the row that it is of did not settle."""
     mark = "~" if row is not None and row.settled is False else ""
     return "-" if value is None else f"{mark}{value:{form}}"
@@ -326,7 +326,7 @@ def opened(document: Mapping[str, Any]) -> Results:
     longer the ones of their names are left out."""
     rows = {}
     for told in document["rows"]:
-        row = Row.from_json(told)
+        row = ResultRow.from_json(told)
         with suppress(ValueError):  # where the name is no longer there
             if told.get("problem") in (None, str(row.problem)):
                 rows[row.key] = row

@@ -29,7 +29,7 @@ from convlab.ladder import LADDER, short_name, stages_of
 from convlab.measuring import analysis, plots, report, sanitizers, table
 from convlab.measuring.analysis import Contender, Speedup, contender
 from convlab.measuring.cases import S12, SIZES
-from convlab.measuring.results import Results, Row, open_results
+from convlab.measuring.results import ResultRow, Results, open_results
 from convlab.problems.workloads import GROUPED, LAYER_NAMES, UNSEEN, UNTUNED
 from convlab.support.values import shown
 
@@ -210,7 +210,7 @@ def gradients_tables(results: Results) -> papers.Shown:
     return table(("layer", *head), lines), ()
 
 
-def _time(row: Row | None) -> str:
+def _time(row: ResultRow | None) -> str:
     """Milliseconds, with ~ where the runs' spread stayed above 2 %."""
     return "" if row is None else f"{'~' if row.settled is False else ''}{row.time_ms:.4g}"
 

@@ -16,13 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from convlab.commands import shell, tables
+from convlab.commands import exits, output_files, requirements
+from convlab.commands.bench_tables import summary, wrong_in_words
 from convlab.problems import workloads
 from convlab.support.terminal import Terminal
 
 if TYPE_CHECKING:
     from convlab.measuring.cases import Bench, Case
-    from convlab.measuring.results import Results, Row
+    from convlab.measuring.results import ResultRow, Results
 
 DEFAULT_FILE = "bench.json"
 QUICK_LAYERS = ("conv5", "conv9", "conv12")
@@ -78,15 +79,15 @@ def bench(
     true or failed. A wrong baseline is only reported.
     """
     json_file = given_file or (f"{list_of_cases}.json" if list_of_cases else DEFAULT_FILE)
-    console = shell.console_for(json_file)
-    with shell.numba_needed():
+    console = output_files.console_for(json_file)
+    with requirements.numba_needed():
         from convlab.measuring import cases as all_cases
         from convlab.measuring import systems
         from convlab.measuring.results import Results, open_results, set_aside
         from convlab.running.engines import EngineUnavailable, choose
 
-        shell.refuse_without_gpu("convlab bench")
-    with shell.refusing(ValueError, EngineUnavailable):
+        requirements.refuse_without_gpu("convlab bench")
+    with exits.refusing(ValueError, EngineUnavailable):
         choose("gpu")
         if list_of_cases is None:
             chosen = systems.chosen(stage, baseline, quick)
@@ -100,7 +101,7 @@ def bench(
         else:
             cases = all_cases.experiment(list_of_cases)
         older = None
-        if json_file != shell.STANDARD_OUTPUT and Path(json_file).is_file():
+        if json_file != output_files.STANDARD_OUTPUT and Path(json_file).is_file():
             older = open_results(Path(json_file))
     opened = open_idle(context, console, seconds)
     command = shlex.join(["convlab", *context.obj])
@@ -110,7 +111,7 @@ def bench(
     todo = {case.key: case for case in cases if case.key in left}
     _say(console, _heading(results, cases, len(todo), json_file))
     if older is not None and older.rows and older.identity != results.identity:
-        with shell.refusing(OSError):
+        with exits.refusing(OSError):
             aside = set_aside(Path(json_file), older)
         rows = f"{len(older.rows)} rows were in {json_file}"
         other = f"of another machine, other versions or other code: they are in {aside} now"
@@ -128,7 +129,7 @@ def bench(
     except KeyboardInterrupt:
         goes_on = "begins anew" if again else "goes on"
         rows = f"{len(left)} of {len(cases)} rows are left"
-        shell.fail(f"interrupted, {rows}: the same command {goes_on}", shell.INTERRUPTED)
+        exits.fail(f"interrupted, {rows}: the same command {goes_on}", exits.INTERRUPTED)
     _save(results, json_file)
     shown = [results.rows[case.key] for case in cases]
     _conclude(console, results, shown, time.monotonic() - started, json_file)
@@ -145,10 +146,10 @@ def open_idle(context: typer.Context, console: Console, row_seconds: float = ROW
     until = time.monotonic() + IDLE_SECONDS
     while busy := gpu_backend.why_busy(gpu_backend.look(gpu_backend.current_gpu())):
         if time.monotonic() > until:
-            shell.refuse(f"{busy}: times would mean nothing; try again when it is idle")
+            exits.refuse(f"{busy}: times would mean nothing; try again when it is idle")
         _say(console, f"Waiting: {busy}", "yellow")
         time.sleep(5)
-    with shell.refusing(WorkerDied, OSError):
+    with exits.refusing(WorkerDied, OSError):
         return context.with_resource(cases.open_bench(row_seconds))
 
 
@@ -178,7 +179,7 @@ def _heading(results: Results, cases: Sequence[Case], todo: int, json_file: str)
     return "\n".join(lines)
 
 
-Advance = tuple[Callable[[], None], Callable[["Row"], None]]
+Advance = tuple[Callable[[], None], Callable[["ResultRow"], None]]
 
 
 @contextmanager
@@ -198,7 +199,7 @@ def _bars(todo: Sequence[Case]) -> Iterator[Advance]:
         compiling = bars.add_task("compiling", total=ahead, visible=ahead > 0)
         measuring = bars.add_task("measuring", total=sum(seconds.values()) or 1)
 
-        def measured(row: Row) -> None:
+        def measured(row: ResultRow) -> None:
             said = f"{row.layer} {row.system}"[:40]
             bars.update(measuring, advance=seconds[row.key], description=said)
 
@@ -206,18 +207,18 @@ def _bars(todo: Sequence[Case]) -> Iterator[Advance]:
 
 
 def _save(results: Results, json_file: str) -> None:
-    if json_file != shell.STANDARD_OUTPUT:
-        shell.write_json(json_file, results.as_json(), indent=1)
+    if json_file != output_files.STANDARD_OUTPUT:
+        output_files.write_json(json_file, results.as_json(), indent=1)
 
 
 def _conclude(
-    console: Console, results: Results, rows: Sequence[Row], seconds: float, json_file: str
+    console: Console, results: Results, rows: Sequence[ResultRow], seconds: float, json_file: str
 ) -> None:
     from convlab.measuring.results import WRONG_STATES
 
-    console.print("", tables.summary(results, rows, console.width), "", sep="\n")
-    if json_file == shell.STANDARD_OUTPUT:
-        shell.write_json(json_file, results.as_json(), indent=1)
+    console.print("", summary(results, rows, console.width), "", sep="\n")
+    if json_file == output_files.STANDARD_OUTPUT:
+        output_files.write_json(json_file, results.as_json(), indent=1)
     else:
         shows = f"convlab report {json_file} --html report.html shows them"
         _say(console, f"The results are in {json_file}: {shows}")
@@ -226,12 +227,12 @@ def _conclude(
         _say(console, f"{json_file} was interrupted before: {missing} {rest}", "yellow")
     numbers = sum(row.ok for row in rows)
     _say(console, f"{numbers} of {len(rows)} rows have a number ({seconds:.0f} seconds).")
-    wrong: dict[str, list[Row]] = {"stage": [], "baseline": []}
+    wrong: dict[str, list[ResultRow]] = {"stage": [], "baseline": []}
     for row in rows:
         if row.state in WRONG_STATES:
             wrong[results.systems[row.system]["kind"]].append(row)
     if its := wrong["baseline"]:
-        _say(console, f"{tables.wrong_in_words(its, 'baselines')}: not convlab's, only reported.")
+        _say(console, f"{wrong_in_words(its, 'baselines')}: not convlab's, only reported.")
     if its := wrong["stage"]:
-        _say(console, f"{tables.wrong_in_words(its, 'stages')}.", "bold red")
-        raise typer.Exit(shell.WRONG)
+        _say(console, f"{wrong_in_words(its, 'stages')}.", "bold red")
+        raise typer.Exit(exits.WRONG)

@@ -1,4 +1,4 @@
-"""The ``convlab`` command: its longer verbs are in ``convlab.commands``.
+"""The ``convlab`` command: the list of its verbs, each of which has a file of its own.
 
 Numba is imported only by the verbs that need it, when they run: it is slow.
 """
@@ -8,77 +8,19 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from convlab.commands import shell, tables
+from convlab.commands import exits
 from convlab.commands.bench import bench
+from convlab.commands.check import check
+from convlab.commands.doctor import doctor
 from convlab.commands.ladder import ImageAlone, ladder
 from convlab.commands.lessons import lessons
 from convlab.commands.lint import lint
 from convlab.commands.report import report
 from convlab.commands.run import run
+from convlab.commands.stages import stages
 from convlab.commands.trace import trace
 from convlab.commands.tune import tune
-from convlab.support.interrupts import importing
-
-
-def doctor(json_file: shell.JsonFile = None) -> None:
-    """What is installed here: GPU, driver, engines, versions; which engine is used, and why."""
-    console = shell.console_for(json_file)
-    with importing(), shell.numba_settings():
-        from convlab.measuring.machine import facts
-
-        found = facts()
-    console.print(tables.doctor_table(found))
-    for warning in found["warnings"]:
-        console.print(Text(f"Warning: {warning}", "yellow"))
-    shell.write_json(json_file, found)
-    if found["would_use"]["engine"] is None:
-        shell.refuse("no engine works here: the lines above say why")
-
-
-def stages(json_file: shell.JsonFile = None) -> None:
-    """The stages of the ladder and of gradients: idea, source and what each builds on."""
-    console = shell.console_for(json_file)
-    with shell.numba_needed():
-        from convlab.ladder import BACKWARD, LADDER
-    console.print(tables.stages_table(LADDER))
-    console.print(tables.stages_table(BACKWARD, "backward"))
-    keys = ("name", "title", "source", "builds_on", "module")
-    shell.write_json(
-        json_file, [{key: getattr(stage, key) for key in keys} for stage in (*LADDER, *BACKWARD)]
-    )
-
-
-def check(
-    kernel: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE.py::KERNEL",
-            help="A @cuda.jit kernel, or a function that makes one; make_kernel if not named.",
-        ),
-    ],
-    stage: Annotated[
-        str, typer.Option("--as", metavar="STAGE", help="The stage whose work the kernel does.")
-    ],
-    seed: Annotated[int, typer.Option(min=0, help="The seed of the random tensors.")] = 0,
-    json_file: shell.JsonFile = None,
-) -> None:
-    """Check your own kernel as a stage: its answers, its findings and its memory traffic.
-
-    Exits 1 when an answer is wrong or something is found.
-    """
-    console = shell.console_for(json_file)
-    with shell.numba_needed():
-        from convlab.checking import check as checked
-        from convlab.checking.launches import PROBLEMS
-    names = [*PROBLEMS, "counts"]
-    with shell.refusing(ValueError), tables.progress(names) as advance:
-        found = checked(kernel, stage, seed=seed, on_step=advance)
-    console.print(found.as_text(console.width))
-    shell.write_json(json_file, found.as_json())
-    if not found.ok:
-        raise typer.Exit(shell.WRONG)
 
 
 def show_help(
@@ -112,7 +54,7 @@ def main_options(
 
 
 app = typer.Typer(
-    cls=shell.Verbs,
+    cls=exits.Verbs,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -12,7 +12,8 @@ import typer
 from rich.text import Text
 from typer.core import TyperCommand
 
-from convlab.commands import shell, tables
+from convlab.commands import display, exits, options, output_files, requirements
+from convlab.commands.ladder_table import ladder_errors, ladder_heading, ladder_legend, ladder_table
 from convlab.support.installing import in_checkout
 from convlab.support.progress import duration
 
@@ -38,8 +39,8 @@ class ImageAlone(TyperCommand):
 
 def ladder(
     context: typer.Context,
-    layer: shell.Layer = None,
-    batch: shell.Batch = None,
+    layer: options.Layer = None,
+    batch: options.Batch = None,
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="auto, gpu, simulator or cudasim.")
     ] = "auto",
@@ -58,36 +59,36 @@ def ladder(
         Path | None, typer.Option(metavar="PNG", help="The picture that --image draws: ladder.png.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the random tensors.")] = 0,
-    yes: shell.Yes = False,
-    json_file: shell.JsonFile = None,
+    yes: options.Yes = False,
+    json_file: options.JsonFile = None,
 ) -> None:
     """Every stage on one problem, checked element by element; timed on a GPU, counted without one.
 
     Exits 1 when a stage is wrong, and says which, by how much and where first.
     """
-    console = shell.console_for(json_file)
+    console = output_files.console_for(json_file)
     if image is None and output is not None:
-        shell.refuse("--output is the picture that --image draws: give --image too")
+        exits.refuse("--output is the picture that --image draws: give --image too")
     if image is not None and (layer is not None or batch is not None):
-        shell.refuse("--image is a problem of its own: leave out --layer and --batch")
+        exits.refuse("--image is a problem of its own: leave out --layer and --batch")
     picture_file = output or DEFAULT_PICTURE
     if image is not None:
         written = {"--output": picture_file, "--json": json_file}
-        shell.check_files(written, [image], "the picture itself")
-    with shell.numba_needed():
+        output_files.check_files(written, [image], "the picture itself")
+    with requirements.numba_needed():
         from convlab.measuring import ladder_run as runner
         from convlab.measuring import photograph as pictures
         from convlab.problems.oracle import random_tensors
         from convlab.running.engines import EngineUnavailable, choose
         from convlab.running.plans import stages_for
-    with shell.refusing(ValueError, EngineUnavailable, pictures.PlotsMissing):
+    with exits.refusing(ValueError, EngineUnavailable, pictures.PlotsMissing):
         chosen_engine = choose(engine)
-        chosen_stages, left_out = stages_for(chosen_engine, shell.stages_named(stage))
+        chosen_stages, left_out = stages_for(chosen_engine, options.stages_named(stage))
         if stage and left_out is not None:  # it was asked for by name
             raise EngineUnavailable(left_out)
         picture = None
         if image is None:
-            problem = shell.problem_from(layer, batch, chosen_engine)
+            problem = options.problem_from(layer, batch, chosen_engine)
         else:
             path = None if image == PHOTOGRAPH else Path(image)
             picture = pictures.load(path, pictures.pixels_for(chosen_engine))
@@ -98,14 +99,14 @@ def ladder(
             for one in (problem, runner.default_problem(chosen_engine))
         )
         if not yes:
-            shell.refuse_slow(problem, seconds, chosen_engine, usual_seconds)
-    memory_permitting = partial(shell.refusing, MemoryError, hint="; a smaller --batch takes less")
+            options.refuse_slow(problem, seconds, chosen_engine, usual_seconds)
+    memory_permitting = partial(exits.refusing, MemoryError, hint="; a smaller --batch takes less")
     with memory_permitting():
         tensors = random_tensors(problem, seed)
         if picture is not None:
             tensors = pictures.tensors_for(picture)
 
-    console.print(tables.ladder_heading(problem, chosen_engine))
+    console.print(ladder_heading(problem, chosen_engine))
     if picture is not None and not chosen_engine.is_gpu:
         size = f"{problem.width} x {problem.height} pixels"
         console.print(f"picture         scaled to {size}: about {duration(seconds)} here")
@@ -116,7 +117,7 @@ def ladder(
     run = runner.run(problem, chosen_stages, chosen_engine, tensors, processes=processes)
     names = [chosen.name for chosen in chosen_stages]
     try:
-        with memory_permitting(), tables.progress(names) as advance:
+        with memory_permitting(), display.progress(names) as advance:
             for result in run:
                 results.append(replace(result, output=None))  # an output may be large
                 if result.output is not None and (shown is None or shown.status != "WRONG"):
@@ -124,22 +125,22 @@ def ladder(
                 advance()
     except KeyboardInterrupt:
         if results:
-            console.print("", tables.ladder_table(results, chosen_engine), sep="\n")
+            console.print("", ladder_table(results, chosen_engine), sep="\n")
         done = f"{len(results)} of {len(chosen_stages)} stages"
-        shell.fail(f"interrupted after {done}; no file was written", shell.INTERRUPTED)
+        exits.fail(f"interrupted after {done}; no file was written", exits.INTERRUPTED)
 
     # Before the drawing, because the GPU's clocks are still those of the measurement.
     document = runner.as_json(problem, chosen_engine, results, arguments=context.obj)
-    console.print("", tables.ladder_table(results, chosen_engine), "", sep="\n")
-    console.print(tables.ladder_legend(chosen_engine))
+    console.print("", ladder_table(results, chosen_engine), "", sep="\n")
+    console.print(ladder_legend(chosen_engine))
     if picture is not None:
         maps = None if shown is None or shown.output is None else shown.output[0]
         png = pictures.draw(picture, maps, shown, results, chosen_engine.device)
-        shell.write_whole(picture_file, png)
+        output_files.write_whole(picture_file, png)
         console.print(Text(f"The picture and its feature maps are in {picture_file}"))
-    shell.write_json(json_file, document)
+    output_files.write_json(json_file, document)
     right = "right"
     if not chosen_engine.is_gpu:
         more = "; `make test` tries many others" if in_checkout() else ""
         right = f"right on this problem{more}"
-    shell.conclude(console, tables.ladder_errors(results), "stage", len(results), right)
+    exits.conclude(console, ladder_errors(results), "stage", len(results), right)

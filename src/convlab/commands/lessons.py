@@ -16,8 +16,10 @@ from urllib.parse import quote
 import typer
 from rich.text import Text
 
-from convlab.commands import tables
-from convlab.commands.shell import JsonFile, console_for, refuse, refusing, write_json, write_whole
+from convlab.commands.display import table_of
+from convlab.commands.exits import refuse, refusing
+from convlab.commands.options import JsonFile
+from convlab.commands.output_files import console_for, write_json, write_whole
 from convlab.support.installing import how_to_install
 
 FIRST = "00_start_here.ipynb"
@@ -63,7 +65,7 @@ def lessons(
             elif status:
                 rows = _status(folder)
                 cells = [[*map(str, row.values())] for row in rows]
-                console.print(tables.table_of([*rows[0]], cells))
+                console.print(table_of([*rows[0]], cells))
                 write_json(json_file, {"folder": str(folder), "lessons": rows})
             else:
                 changed = _rewritten(folder, reset)

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from convlab.commands import shell, tables
+from convlab.commands import display, exits, options, output_files, requirements
 from convlab.commands.bench import DEFAULT_FILE
+from convlab.commands.bench_tables import agreement_table, summary
 
 
 def report(
@@ -33,7 +34,7 @@ def report(
             "--counts/--no-counts", help="Count on the simulator why stages are not faster."
         ),
     ] = True,
-    json_file: shell.JsonFile = None,
+    json_file: options.JsonFile = None,
 ) -> None:
     """Tables and plots of what was measured: TFLOP/s, roofline, speedups, memory, why not faster.
 
@@ -41,9 +42,9 @@ def report(
     """
     files = results_files or [Path(DEFAULT_FILE)]
     written = {"--html": html_file, "--markdown": markdown_file, "--json": json_file}
-    shell.check_files(written, files, "the results themselves")
-    console = shell.console_for(json_file)
-    with shell.numba_needed():
+    output_files.check_files(written, files, "the results themselves")
+    console = output_files.console_for(json_file)
+    with requirements.numba_needed():
         from convlab.measuring import analysis
         from convlab.measuring import report as reports
         from convlab.measuring.photograph import PlotsMissing
@@ -52,34 +53,34 @@ def report(
     opened = []
     for file in files:
         named = "" if str(file) == DEFAULT_FILE else f" --json {file}"
-        hint = shell.how_made(file, f"convlab bench{named}, on a GPU,")
-        with shell.refusing(ValueError, hint=hint):
+        hint = output_files.how_made(file, f"convlab bench{named}, on a GPU,")
+        with exits.refusing(ValueError, hint=hint):
             opened.append(open_results(file))
     first, *others = opened
     if not first.rows:
-        shell.refuse(f"{str(files[0])!r} has no rows yet: run convlab bench again to continue")
-    shell.write_json(json_file, analysis.as_json(first, others))
+        exits.refuse(f"{str(files[0])!r} has no rows yet: run convlab bench again to continue")
+    output_files.write_json(json_file, analysis.as_json(first, others))
     if html_file is None and markdown_file is None:
-        console.print(tables.summary(first, width=console.width))
+        console.print(summary(first, width=console.width))
         if stopped := reports.interrupted(first):
             console.print("", Text(stopped.replace("**", ""), "yellow"), sep="\n")
         for other in others:
-            console.print("", tables.agreement_table(first, other), sep="\n")
+            console.print("", agreement_table(first, other), sep="\n")
         return
     why = []
     if counts and (names := first.names("stage")):
-        with tables.progress(names) as advance:
+        with display.progress(names) as advance:
             for one in counted(names):
                 why.append(one)
                 advance()
     pictures = "" if markdown_file is None else f"{markdown_file.stem}-"
-    with shell.refusing(PlotsMissing):
+    with exits.refusing(PlotsMissing):
         made = reports.make(first, others, why, pictures=pictures)
     if html_file is not None:
-        shell.write_whole(html_file, made.html().encode())
+        output_files.write_whole(html_file, made.html().encode())
         console.print(Text(f"The page is in {html_file}: open it with a browser"))
     if markdown_file is not None:
         for name, picture in made.pictures.items():
-            shell.write_whole(markdown_file.with_name(name), picture.encode())
-        shell.write_whole(markdown_file, made.markdown.encode())
+            output_files.write_whole(markdown_file.with_name(name), picture.encode())
+        output_files.write_whole(markdown_file, made.markdown.encode())
         console.print(Text(f"The tables are in {markdown_file}, the plots beside it"))

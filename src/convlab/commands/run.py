@@ -15,7 +15,7 @@ from unittest.mock import patch
 import typer
 from rich.text import Text
 
-from convlab.commands import shell
+from convlab.commands import exits, options, output_files, requirements
 from convlab.support import files
 from convlab.support.progress import say
 from convlab.support.values import visible
@@ -37,7 +37,7 @@ def run(
         int | None,
         typer.Option(min=1, help="Loop iterations that all threads of a launch may have together."),
     ] = None,
-    json_file: shell.JsonFile = None,
+    json_file: options.JsonFile = None,
     sarif_file: Annotated[
         str | None, typer.Option("--sarif", metavar="FILE", help="Also write SARIF 2.1.0 to FILE.")
     ] = None,
@@ -49,15 +49,15 @@ def run(
 
     Exits 1 when something is found, 2 when a kernel cannot be simulated, else as the program does.
     """
-    if json_file == sarif_file == shell.STANDARD_OUTPUT:
-        shell.refuse("--json and --sarif are both -, standard output: give one of them a file")
-    shell.check_files({"--json": json_file, "--sarif": sarif_file})
+    if json_file == sarif_file == output_files.STANDARD_OUTPUT:
+        exits.refuse("--json and --sarif are both -, standard output: give one of them a file")
+    output_files.check_files({"--json": json_file, "--sarif": sarif_file})
     path = _found(program, module)
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # for programs that ask Numba, and for their children
-    with shell.numba_needed():
+    with requirements.numba_needed():
         from convlab.simulation.host.programs import simulator
     here = Path.cwd()
-    alone = shell.STANDARD_OUTPUT in (json_file, sarif_file)
+    alone = output_files.STANDARD_OUTPUT in (json_file, sarif_file)
     told = redirect_stdout(sys.stderr) if alone else nullcontext()
     with simulator(stop=False, steps=steps, typed=typed) as report, told:
         try:
@@ -66,10 +66,10 @@ def run(
             sys.stdout.flush()
             os.chdir(here)
             _tell(report)
-    status = shell.WRONG if report.findings else shell.REFUSED if report.refused else status
+    status = exits.WRONG if report.findings else exits.REFUSED if report.refused else status
     command = {"program": [program, *(arguments or [])], "status": status}
-    shell.write_json(json_file, command | report.as_json())
-    shell.write_json(sarif_file, report.as_sarif(__version__))
+    output_files.write_json(json_file, command | report.as_json())
+    output_files.write_json(sarif_file, report.as_sarif(__version__))
     if status:
         raise typer.Exit(status)
 
@@ -78,24 +78,24 @@ def _found(program: str, module: bool) -> str:
     """The program as Python is to run it; refused if that cannot begin."""
     if module:
         # Only the package: a search for its module would import it, which needs the simulator.
-        with shell.refusing(ValueError), patch.object(sys, "path", [os.getcwd(), *sys.path]):
+        with exits.refusing(ValueError), patch.object(sys, "path", [os.getcwd(), *sys.path]):
             if importlib.util.find_spec(program.partition(".")[0]) is None:
-                shell.refuse(f"-m is {program!r}: there is no such module")
+                exits.refuse(f"-m is {program!r}: there is no such module")
         return program
     path = os.path.abspath(program)
     try:
         source = files.bytes_of(Path(path))
     except OSError as error:
-        shell.refuse(f"SCRIPT.py is {program!r}, which cannot be read: {error.strerror}")
+        exits.refuse(f"SCRIPT.py is {program!r}, which cannot be read: {error.strerror}")
     except ValueError as error:
-        shell.refuse(f"SCRIPT.py is {program!r}: {error}")
+        exits.refuse(f"SCRIPT.py is {program!r}: {error}")
     try:
         compile(source, path, "exec")
     except (RecursionError, MemoryError):  # what Python's parser raises
-        shell.refuse(f"SCRIPT.py is {program!r}, which is nested too deeply")
+        exits.refuse(f"SCRIPT.py is {program!r}, which is nested too deeply")
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
-        shell.refuse(f"{program}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}")
+        exits.refuse(f"{program}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}")
     return path
 
 
@@ -122,9 +122,9 @@ def _run(program: str, arguments: list[str], module: bool, report: Report) -> in
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         if last.filename == "<frozen runpy>":  # no line of it ran
-            shell.refuse(f"-m is {program!r}: {error}")
+            exits.refuse(f"-m is {program!r}: {error}")
         _show(error, report)
-        return shell.WRONG
+        return exits.WRONG
     return 0
 
 
@@ -176,7 +176,7 @@ def _is_the_simulators(file: str) -> bool:
 
 
 def _tell(report: Report) -> None:
-    console = shell.console_for(shell.STANDARD_OUTPUT)
+    console = output_files.console_for(output_files.STANDARD_OUTPUT)
     for line in report.lines():
         console.print(Text(line, "red"), soft_wrap=True)
     for note in report.notes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from convlab.commands import shell, tables
+from convlab.commands import display, exits, options, output_files, requirements
 
 if TYPE_CHECKING:
     from convlab.ladder.stage import Capability
@@ -24,8 +24,8 @@ def trace(
         str,
         typer.Argument(metavar="STAGE", help="A stage such as m03, or a trace that --json saved."),
     ],
-    layer: shell.Layer = None,
-    batch: shell.Batch = None,
+    layer: options.Layer = None,
+    batch: options.Batch = None,
     tile: Annotated[
         str | None,
         typer.Option(metavar="SIZES", help="M_BxN_BxK_B or M_BxN_BxK_B/M_TxN_T: 8x32x8/1x1."),
@@ -40,35 +40,37 @@ def trace(
         str | None,
         typer.Option(metavar="SM", help="Merge shared loads as the compiler does for sm_90."),
     ] = None,
-    yes: shell.Yes = False,
-    json_file: shell.JsonFile = None,
+    yes: options.Yes = False,
+    json_file: options.JsonFile = None,
 ) -> None:
     """The memory traffic of a stage, by line and request, on the strict simulator.
 
     Exits 1 when the simulator finds something wrong with a kernel.
     """
-    console = shell.console_for(json_file)
+    console = output_files.console_for(json_file)
     saved = Path(stage)
     opens = saved.suffix == ".json" or os.path.isfile(stage)  # False for a name too long
     written = {"--html": html_file, "--json": json_file}
-    shell.check_files(written, [saved] if opens else [], "the trace itself")
+    output_files.check_files(written, [saved] if opens else [], "the trace itself")
     if opens and (layer, batch, tile, block, compiled) != (None, None, None, 0, None):
-        options = "--layer, --batch, --tile, --block and --compiled"
-        shell.refuse(f"{stage!r} is a trace that was saved: leave out {options}")
-    with shell.refusing(ValueError):
-        gpu = None if compiled is None else shell.capability("compiled", compiled)
-    with shell.numba_needed():
+        exits.refuse(
+            f"{stage!r} is a trace that was saved: leave out --layer, --batch, --tile, --block and "
+            "--compiled"
+        )
+    with exits.refusing(ValueError):
+        gpu = None if compiled is None else options.capability("compiled", compiled)
+    with requirements.numba_needed():
         if gpu is not None:
-            shell.refuse_simulator()
+            requirements.refuse_simulator()
         from convlab.tracing import open_trace, page
         from convlab.tracing.views import as_tables
     if opens:
         try:
-            with shell.refusing(ValueError):
+            with exits.refusing(ValueError):
                 made = open_trace(saved)
         except OSError as error:
-            made_by = shell.how_made(stage, f"convlab trace STAGE --json {stage}")
-            shell.refuse(f"trace {stage!r} cannot be read: {error.strerror}{made_by}")
+            made_by = output_files.how_made(stage, f"convlab trace STAGE --json {stage}")
+            exits.refuse(f"trace {stage!r} cannot be read: {error.strerror}{made_by}")
     else:
         made = _traced(stage, layer, batch, tile, block, gpu, yes)
     console.print(as_tables(made))
@@ -76,11 +78,11 @@ def trace(
         arch = made.about["compiled"]
         console.print(f"Loads from shared memory are counted as merged for {arch}.")
     if html_file is not None:
-        shell.write_whole(html_file, page(made).encode())
+        output_files.write_whole(html_file, page(made).encode())
         console.print(Text(f"The page is in {html_file}: open it with a browser"))
-    shell.write_json(json_file, made.as_json(), indent=None)
+    output_files.write_json(json_file, made.as_json(), indent=None)
     if any(launch.findings for launch in made.launches):
-        raise typer.Exit(shell.WRONG)
+        raise typer.Exit(exits.WRONG)
 
 
 def _traced(
@@ -93,7 +95,7 @@ def _traced(
     yes: bool,
 ) -> Trace:
     """The trace of a stage; refused before any work if it is impossible or takes too long."""
-    with shell.numba_needed():
+    with requirements.numba_needed():
         from convlab.ladder import stage_named, tile_named
         from convlab.measuring import ladder_run as runner
         from convlab.running.engines import EngineUnavailable, choose
@@ -101,32 +103,32 @@ def _traced(
         from convlab.running.plans import program_for, why_too_old
         from convlab.simulation.rules.findings import NotSimulated
         from convlab.tracing import trace_stage
-    with shell.refusing(ValueError, EngineUnavailable):
+    with exits.refusing(ValueError, EngineUnavailable):
         engine = choose("simulator")
         stage = stage_named(name)
-        problem = shell.problem_from(layer, batch, engine)
+        problem = options.problem_from(layer, batch, engine)
         if sizes is not None and stage.tiny_tile is None:
-            shell.refuse(f"stage {stage.name} has no tiles: leave out --tile")
+            exits.refuse(f"stage {stage.name} has no tiles: leave out --tile")
         tile = stage.model_tile if sizes is None else tile_named(sizes)
         kernels = program_for(problem, stage, tile, engine).kernels
         if not kernels:
-            shell.refuse(f"stage {stage.name} has no kernel to trace: a library does its work")
+            exits.refuse(f"stage {stage.name} has no kernel to trace: a library does its work")
         blocks = max(math.prod(launch.grid) for launch in kernels)
         if block >= blocks:
-            shell.refuse(f"--block is {block}: {stage.name} has blocks 0 to {blocks - 1} here")
+            exits.refuse(f"--block is {block}: {stage.name} has blocks 0 to {blocks - 1} here")
     seconds, usual_seconds = (
         TRACING_TAKES * (runner.estimated_seconds(one, [stage], engine) or 0)
         for one in (problem, runner.default_problem(engine))
     )
     if not yes:
-        shell.refuse_slow(problem, seconds, engine, usual_seconds, gpu=False)
+        options.refuse_slow(problem, seconds, engine, usual_seconds, gpu=False)
     if gpu is not None:
         if (reason := why_too_old((stage,), gpu, arch_of(gpu))) is not None:
-            shell.refuse(f"--compiled is {arch_of(gpu)!r}: {reason}")
-        shell.check_compilers("--compiled")
-    memory = shell.refusing(MemoryError, hint="; a smaller --batch takes less")
-    refused = shell.refusing(NotSimulated, CompilerMissing, UnknownGPU)
-    with memory, refused, tables.progress([stage.name]) as advance:
+            exits.refuse(f"--compiled is {arch_of(gpu)!r}: {reason}")
+        requirements.check_compilers("--compiled")
+    memory = exits.refusing(MemoryError, hint="; a smaller --batch takes less")
+    refused = exits.refusing(NotSimulated, CompilerMissing, UnknownGPU)
+    with memory, refused, display.progress([stage.name]) as advance:
         made = trace_stage(stage.name, problem, tile, block_shown=block, compiled=gpu)
         advance()
     return made

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convlab.commands import shell, tables
+from convlab.commands import display, exits, options, output_files, requirements
 from convlab.commands.bench import open_idle
 from convlab.problems import workloads
 from convlab.problems.problem import ConvProblem
@@ -18,7 +18,7 @@ from convlab.support.columns import Columns
 
 if TYPE_CHECKING:
     from convlab.ladder import Stage, Tile
-    from convlab.measuring.results import Row
+    from convlab.measuring.results import ResultRow
     from convlab.running.engines import Engine
 
 TILES, OTHER_CACHE = "the file of tiles", "remove it, or set CONVLAB_CACHE to another folder"
@@ -31,7 +31,7 @@ class Tuned:
     name: str
     problem: ConvProblem
     model: Tile
-    rows: dict[Tile, Row]
+    rows: dict[Tile, ResultRow]
 
     def ms(self, tile: Tile | None) -> float | None:
         """The median time of a tile; None where there is none."""
@@ -79,7 +79,7 @@ def tune(
     every: Annotated[
         bool, typer.Option("--all", help="The twelve layers and those of other networks.")
     ] = False,
-    batch: shell.Batch = None,
+    batch: options.Batch = None,
     stage: Annotated[
         str, typer.Option(metavar="NAME", help="The stage whose tiles are measured.")
     ] = "m15",
@@ -89,44 +89,44 @@ def tune(
             "--forget", help="Measure nothing; forget the tiles of these problems, or all."
         ),
     ] = False,
-    json_file: shell.JsonFile = None,
+    json_file: options.JsonFile = None,
 ) -> None:
     """Measure every tile on a problem, conv9 if none is named, and remember the best.
 
     Needs a GPU. Later plans on this GPU take the remembered tile. Exits 1 when a result is wrong.
     """
-    console = shell.console_for(json_file)
+    console = output_files.console_for(json_file)
     problems = _problems(layer, problem, every, batch)
     if forget:
         _forget(problems, json_file, console)
         return
     problems = problems or _problems(["conv9"], None, False, batch)
 
-    with shell.numba_needed():
+    with requirements.numba_needed():
         from convlab.ladder import candidates, stage_named
         from convlab.measuring.cases import crossed, run
         from convlab.measuring.systems import of_stage
         from convlab.running.engines import EngineUnavailable, choose
         from convlab.running.plans import check_runs, tile_by_rule
         from convlab.running.tuned import cache_folder, remember, tiles_file
-    with shell.refusing(ValueError, EngineUnavailable):
+    with exits.refusing(ValueError, EngineUnavailable):
         chosen = stage_named(stage)
         tiles = {name: candidates(chosen, one) for name, one in problems.items()}
         if not any(tiles.values()):
             raise ValueError(f"stage is {chosen.name!r}: it has no tiles to choose from")
-        shell.refuse_without_gpu("convlab tune")
+        requirements.refuse_without_gpu("convlab tune")
         engine = choose("gpu")
         check_runs(chosen, engine)
-    with shell.refusing(OSError, RuntimeError, hint=": set CONVLAB_CACHE to a folder for it"):
+    with exits.refusing(OSError, RuntimeError, hint=": set CONVLAB_CACHE to a folder for it"):
         cache_folder().mkdir(parents=True, exist_ok=True)
-    shell.check_writable(TILES, tiles_file(), OTHER_CACHE)
+    output_files.check_writable(TILES, tiles_file(), OTHER_CACHE)
 
     found: list[Tuned] = []
     done, stopped = 0, False
     bench = open_idle(context, console)
     try:
         steps = [f"{name} {tile}" for name, several in tiles.items() for tile in several]
-        with tables.progress(steps) as advance:
+        with display.progress(steps) as advance:
             for name, one in problems.items():
                 rule = cast("Tile", tile_by_rule(one, chosen, engine))  # tiles have a rule
                 found.append(Tuned(name, one, rule, {}))
@@ -137,7 +137,7 @@ def tune(
                     advance()
                 best = found[-1].best
                 if best is not None and (ms := found[-1].ms(best)) is not None:
-                    with shell.refusing(OSError):
+                    with exits.refusing(OSError):
                         remember(one, chosen, engine.device, best, ms)
                 done += 1
     except KeyboardInterrupt:
@@ -150,8 +150,8 @@ def tune(
         console.print(_tuned_table(found))
     if stopped:
         kept = f"after {done} of {len(problems)} problems, which are remembered"
-        shell.fail(f"interrupted {kept}; no JSON was written", shell.INTERRUPTED)
-    shell.write_json(json_file, as_json(found, chosen, engine, context.obj))
+        exits.fail(f"interrupted {kept}; no JSON was written", exits.INTERRUPTED)
+    output_files.write_json(json_file, as_json(found, chosen, engine, context.obj))
 
     wrong = [(tuned.name, row) for tuned in found for row in tuned.rows.values() if not row.ok]
     for name, row in wrong:
@@ -161,7 +161,7 @@ def tune(
     told = "The best tile is" if count == 1 else f"The best tiles of {count} problems are"
     console.print(Text(f"{told} remembered in {tiles_file()}."), soft_wrap=True)
     if wrong:
-        raise typer.Exit(shell.WRONG)
+        raise typer.Exit(exits.WRONG)
 
 
 def _tiles_table(tuned: Tuned) -> Columns:
@@ -170,24 +170,24 @@ def _tiles_table(tuned: Tuned) -> Columns:
     for tile, row in sorted(tuned.rows.items(), key=lambda one: one[1].time_ms or float("inf")):
         chosen = "the model's choice" if tile == tuned.model else ""
         failed = f"{row.state.upper()} {chosen}".strip()
-        cells: tuple[tables.Cell, ...] = (None, None, None, None, failed)
+        cells: tuple[display.Cell, ...] = (None, None, None, None, failed)
         if row.time_ms is not None and best is not None:
             cells = (f"{row.time_ms:.4g}", f"{row.time_spread:.1f} %",
                      f"{row.time_ms / best:.2f}", f"{row.tflops:.1f}", chosen)  # fmt: skip
         rows.append((str(tile), *cells))
     head = ("tile", "time ms", "spread", "over the\nbest", "TFLOP\n/ s", "")
-    return tables.table_of(head, rows, folded=[""])
+    return display.table_of(head, rows, folded=[""])
 
 
 def _tuned_table(found: Sequence[Tuned]) -> Columns:
     """The model's tile and the best tile of every problem, and the ratio of their times."""
     rows = [
-        (one.name, str(one.model), str(one.best or "-"), tables.number(one.ms(one.model), ".4g"),
-         tables.number(one.ms(one.best), ".4g"), tables.number(one.ratio, ".2f"))
+        (one.name, str(one.model), str(one.best or "-"), display.number(one.ms(one.model), ".4g"),
+         display.number(one.ms(one.best), ".4g"), display.number(one.ratio, ".2f"))
         for one in found
     ]  # fmt: skip
     head = ("problem", "model's tile", "best tile", "model\nms", "best\nms", "ratio")
-    return tables.table_of(head, rows, words=3, folded=["problem"])
+    return display.table_of(head, rows, words=3, folded=["problem"])
 
 
 def as_json(
@@ -207,14 +207,14 @@ def as_json(
 
 def _forget(problems: dict[str, ConvProblem], json_file: str | None, console: Console) -> None:
     if json_file is not None:
-        shell.refuse("--forget measures nothing: leave out --json")
-    with shell.numba_needed():
+        exits.refuse("--forget measures nothing: leave out --json")
+    with requirements.numba_needed():
         from convlab.running.tuned import forget, tiles_file
-    with shell.refusing(OSError, RuntimeError):
+    with exits.refusing(OSError, RuntimeError):
         there = tiles_file().exists()
     if there:
-        shell.check_writable(TILES, tiles_file(), OTHER_CACHE)
-    with shell.refusing(OSError, RuntimeError):
+        output_files.check_writable(TILES, tiles_file(), OTHER_CACHE)
+    with exits.refusing(OSError, RuntimeError):
         count = forget(set(map(str, problems.values())) or None)
     tiles = "1 tile is" if count == 1 else f"{count} tiles are"
     console.print(Text(f"{tiles} forgotten in {tiles_file()}."), soft_wrap=True)
@@ -225,10 +225,10 @@ def _problems(
 ) -> dict[str, ConvProblem]:
     """The problems asked for, by name; a problem given by its shapes has the shapes as its name."""
     if every and (layers or texts or batch is not None):
-        shell.refuse("--all names its problems: leave out --layer, --problem and --batch")
+        exits.refuse("--all names its problems: leave out --layer, --problem and --batch")
     if batch is not None and batch < 1:
-        shell.refuse(f"--batch is {batch}: it must be at least 1")
-    with shell.refusing(ValueError, TypeError):
+        exits.refuse(f"--batch is {batch}: it must be at least 1")
+    with exits.refusing(ValueError, TypeError):
         problems = {
             name.lower(): workloads.paper_layer(name, batch or workloads.PAPER_BATCH)
             for name in (workloads.LAYER_NAMES if every else layers or ())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
-from convlab.measuring.results import Layer, Results, Row, tensor_bytes
+from convlab.measuring.results import Layer, ResultRow, Results, tensor_bytes
 from convlab.measuring.roofline import floor_seconds, in_gemm_class
 
 BASELINE = "m01_direct"
@@ -53,21 +53,21 @@ class Contender:
     def is_group(self) -> bool:
         return self.name not in self.results.systems
 
-    def best(self, layer: Layer) -> Row | None:
+    def best(self, layer: Layer) -> ResultRow | None:
         """The fastest member's row on a layer; None where none has a number."""
         rows = (self.results.row(*layer, member) for member in self.members)
         timed = [row for row in rows if row is not None and row.ok and self._counts(row)]
         return min(timed, key=lambda row: row.time_ms or math.inf, default=None)
 
-    def _counts(self, row: Row) -> bool:
+    def _counts(self, row: ResultRow) -> bool:
         method = self.results.systems[row.system]["method"]
         return not self.gemm_class or in_gemm_class(method, row.algorithm)
 
-    def rows(self) -> list[Row | None]:
+    def rows(self) -> list[ResultRow | None]:
         """The best row of each layer."""
         return [self.best(layer) for layer in self.results.layers()]
 
-    def measured(self) -> list[Row]:
+    def measured(self) -> list[ResultRow]:
         """The best rows, of the layers that have one."""
         return [row for row in self.rows() if row is not None]
 
@@ -168,7 +168,7 @@ def best_stage(results: Results, precision: str = "fp32") -> Contender | None:
     return contender(results, max(ranked)[2]) if ranked else None
 
 
-def percent(results: Results, row: Row | None) -> float | None:
+def percent(results: Results, row: ResultRow | None) -> float | None:
     """The floor of the convolution as it is defined, all multiplications done, over a row's time,
     in percent; above 100 only where an algorithm does fewer multiplications."""
     if row is None or row.time_ms is None:
@@ -202,7 +202,7 @@ def memory(one: Contender) -> tuple[Memory, Memory]:
     return over(computed), over(measured)
 
 
-def numberless(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def numberless(rows: Iterable[ResultRow]) -> list[dict[str, Any]]:
     """The rows that have no number, those of one system with the same reason together."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:

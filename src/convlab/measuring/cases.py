@@ -31,7 +31,7 @@ from convlab.measuring.gpu_backend import SETTLED_PERCENT
 from convlab.measuring.harness import Outcome, no_room
 from convlab.measuring.machine import version
 from convlab.measuring.pool import ROW_SECONDS, WorkerPool
-from convlab.measuring.results import LIBRARIES, Key, Row, State, identity
+from convlab.measuring.results import LIBRARIES, Key, ResultRow, State, identity
 from convlab.measuring.roofline import Machine, in_gemm_class, too_fast
 from convlab.measuring.systems import VARIANTS, WHOLE, system_named
 from convlab.problems.oracle import random_tensors
@@ -187,7 +187,7 @@ def open_bench(row_seconds: float = ROW_SECONDS) -> Iterator[Bench]:
 
 def run(
     cases: Sequence[Case], bench: Bench, *, on_compiled: Callable[[], None] = lambda: None
-) -> Iterator[Row]:
+) -> Iterator[ResultRow]:
     """Compile, then measure the cases layer by layer and yield their rows."""
     for _ in bench.pool.compile([(case.problem, case.system) for case in compiled_ahead(cases)]):
         on_compiled()
@@ -195,14 +195,14 @@ def run(
         yield from _layer([case for case in cases if case.layer == layer], bench)
 
 
-def _layer(cases: Sequence[Case], bench: Bench) -> Iterator[Row]:
+def _layer(cases: Sequence[Case], bench: Bench) -> Iterator[ResultRow]:
     problem = cases[0].problem
 
-    def row(case: Case, outcome: Outcome, started: float) -> Row:
+    def row(case: Case, outcome: Outcome, started: float) -> ResultRow:
         seconds = time.monotonic() - started
         return row_of(case, outcome, bench.machine, bench.identity, seconds)
 
-    def measured(case: Case) -> Row:
+    def measured(case: Case) -> ResultRow:
         system, started = case.system, time.monotonic()
 
         def check(output: np.ndarray) -> Checked:
@@ -230,7 +230,9 @@ def _layer(cases: Sequence[Case], bench: Bench) -> Iterator[Row]:
         yield from map(measured, later)
 
 
-def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, seconds: float) -> Row:
+def row_of(
+    case: Case, outcome: Outcome, machine: Machine, identity: str, seconds: float
+) -> ResultRow:
     """The row of an outcome: with its number, unless that is above the roofline."""
     problem, system = case.problem, case.system
     if outcome.time_ms is not None:
@@ -245,7 +247,7 @@ def row_of(case: Case, outcome: Outcome, machine: Machine, identity: str, second
     if outcome.error_over_bound is not None:
         known["error_over_bound"] = float(outcome.error_over_bound)
     time_ms, spread = outcome.time_ms, outcome.time_spread
-    return Row(
+    return ResultRow(
         **known,
         settled=None if spread is None else spread <= SETTLED_PERCENT,
         tflops=None if time_ms is None else problem.flops / time_ms / 1e9,

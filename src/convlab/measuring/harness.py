@@ -47,8 +47,10 @@ Check = Callable[[np.ndarray], Checked]
 
 @dataclass
 class Outcome:
-    """What the measuring process knows of a :class:`~convlab.measuring.results.Row`. ``healthy``
-    says whether that process may measure the next system."""
+    """The part of a :class:`~convlab.measuring.results.ResultRow` that the measuring process knows.
+
+    ``healthy`` says whether that process may measure the next system.
+    """
 
     state: State = "measured"
     reason: str | None = None

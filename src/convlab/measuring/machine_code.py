@@ -76,7 +76,7 @@ MOST_REGISTERS = 255  # the most that a thread can have: the budget if no other 
 
 
 @dataclass(frozen=True)
-class Row:
+class KernelRow:
     """One kernel of one stage, compiled for one architecture, and what is wrong with it."""
 
     stage: str
@@ -124,7 +124,7 @@ def lint_stage(
     problems: dict[str, ConvProblem] = PROBLEMS,
     capabilities: tuple[Capability, ...] = CAPABILITIES,
     **switches: bool,
-) -> Iterator[Row]:
+) -> Iterator[KernelRow]:
     """Compile every kernel of a stage at its production tile and check the machine code. Raises
     ``CompilerMissing`` where the compilers are not installed, ``ValueError`` for a GPU that the
     stage cannot run on, :class:`NotCompiled`."""
@@ -167,7 +167,7 @@ def lint_stage(
 
 def _row(
     cubin: offline.Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int, **place: Any
-) -> Row:
+) -> KernelRow:
     opcodes = Counter(line.split()[0] for line in code if line != NO_LOAD)
     if any(opcode.startswith("RED") for opcode in opcodes):  # atomic additions are scalar
         expected_wide = tuple(kind for kind in expected_wide if kind != "STG")
@@ -186,7 +186,7 @@ def _row(
             narrow and "LDS" in expected_wide
         ),
     }
-    return Row(
+    return KernelRow(
         budget=budget, float64=float64, wide=wide,
         findings=tuple(fault for fault, found in faults.items() if found),
         registers=cubin.registers, stack_bytes=stack, spill_bytes=spilled,
@@ -209,7 +209,7 @@ def _wide_accesses(opcodes: Counter[str]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class StoredRow:
-    """What of a :class:`Row` is stored to be compared with a later one."""
+    """What of a :class:`KernelRow` is stored to be compared with a later one."""
 
     stage: Name
     problem: Name
@@ -245,7 +245,7 @@ class Difference:
     and now; ``worse`` names the fields that have become worse. A kernel that was not stored has no
     changes."""
 
-    row: Row
+    row: KernelRow
     changes: dict[str, tuple[Any, Any]]
     worse: Sequence[str]
 
@@ -268,7 +268,7 @@ def stored_rows(path: Path) -> list[StoredRow]:
     return rows
 
 
-def differences(rows: Sequence[Row], stored: Iterable[StoredRow]) -> list[Difference]:
+def differences(rows: Sequence[KernelRow], stored: Iterable[StoredRow]) -> list[Difference]:
     """Each kernel that is not as it was stored, or was not stored, in the order of the rows."""
     before = {old.key: old for old in stored}
     found = []
@@ -308,7 +308,7 @@ class Task:
     def __str__(self) -> str:
         return f"{self.stage} on {', '.join(self.problems)}"
 
-    def __call__(self) -> list[Row]:
+    def __call__(self) -> list[KernelRow]:
         return [*lint_stage(stage_named(self.stage), self.problems, self.capabilities)]
 
 
@@ -327,7 +327,7 @@ def tasks_for(
     return [Task(name, few, gpus) for name, gpus in able.items() for few in some if gpus]
 
 
-def lint_all(tasks: Sequence[Task], jobs: int) -> Iterator[list[Row]]:
+def lint_all(tasks: Sequence[Task], jobs: int) -> Iterator[list[KernelRow]]:
     """The rows of each task, in their order, ``jobs`` at a time. Numba compiles one kernel at a
     time, so each job is a process. Raises as :func:`lint_stage` does."""
     if min(jobs, len(tasks)) <= 1:

@@ -19,7 +19,7 @@ from convlab.ladder import short_name
 from convlab.measuring import analysis, plots, table
 from convlab.measuring.analysis import Contender
 from convlab.measuring.photograph import plots_needed
-from convlab.measuring.results import Layer, Results, Row
+from convlab.measuring.results import Layer, ResultRow, Results
 from convlab.measuring.roofline import PIECE, Why
 from convlab.support.values import HIDDEN
 
@@ -136,7 +136,7 @@ def in_words(results: Results) -> Results:
     """The results with every text of their file in words, but for the layers' names, which are
     known ones."""
 
-    def of_row(row: Row) -> Row:
+    def of_row(row: ResultRow) -> ResultRow:
         told = _all_in_words(vars(row) | {"layer": ""})
         return replace(row, **told | {"layer": row.layer})
 
@@ -183,7 +183,7 @@ def by_layer(results: Results, what: str, brief: bool = False) -> str:
     """``tflops``, ``time_ms`` or the percent of the roofline of every system on every layer, or in
     ``brief`` of the stages and the fastest of each library."""
 
-    def cell(row: Row | None) -> str:
+    def cell(row: ResultRow | None) -> str:
         if what == ROOFLINE:
             return number(analysis.percent(results, row), ".0f")
         value = getattr(row, what, None)
@@ -191,7 +191,7 @@ def by_layer(results: Results, what: str, brief: bool = False) -> str:
             return NOTHING if row is None else SHORT.get(row.state, row.state)
         return f"{'' if row.settled else '~'}{digits(value)}"
 
-    def row(one: Contender, layer: Layer) -> Row | None:
+    def row(one: Contender, layer: Layer) -> ResultRow | None:
         return one.best(layer) or results.row(*layer, one.name)
 
     everybody = analysis.in_few_rows if brief else analysis.everybody

@@ -104,7 +104,7 @@ def tensor_bytes(problem: ConvProblem) -> int:
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One system on one layer; docs/json.md tells what each value is, and its unit.
 
     ``state`` says how it went and ``reason`` why there is no number, in a sentence. ``bound`` is
@@ -163,7 +163,7 @@ class Row:
         return self.state == "measured"
 
     @classmethod
-    def from_json(cls, row: Any) -> Row:
+    def from_json(cls, row: Any) -> ResultRow:
         """The row of a document; ``ValueError`` for anything else."""
         return record(_with_infinite_error(row), cls)
 
@@ -181,7 +181,7 @@ def _with_infinite_error(row: Any) -> Any:
 def _fields_of_a_row() -> Any:
     """The types of a row's fields, for rows that code makes: those of files are checked as they
     are read."""
-    return TypedDict("_fields_of_a_row", get_type_hints(Row, include_extras=True))  # type: ignore[operator]
+    return TypedDict("_fields_of_a_row", get_type_hints(ResultRow, include_extras=True))  # type: ignore[operator]
 
 
 class _Document(TypedDict):
@@ -191,7 +191,7 @@ class _Document(TypedDict):
     environment: _Environment
     identity: Name
     systems: list[_System]
-    rows: list[Row]
+    rows: list[ResultRow]
     commands: list[Sentences]
     finished: Name | None
     missing: NotRequired[list[tuple[Name, Natural, Short]]]
@@ -206,7 +206,7 @@ class Results:
     machine: Machine
     environment: dict[str, Any]
     identity: str
-    rows: dict[Key, Row] = field(default_factory=dict)
+    rows: dict[Key, ResultRow] = field(default_factory=dict)
     systems: dict[str, dict[str, Any]] = field(default_factory=dict)
     commands: list[str] = field(default_factory=list)
     finished: str | None = None
@@ -217,7 +217,7 @@ class Results:
     def device(self) -> str:
         return self.machine.device
 
-    def add(self, row: Row, system: System) -> None:
+    def add(self, row: ResultRow, system: System) -> None:
         """Take a row in, in the place of an older one of the same case."""
         self.rows[row.key] = row
         self.systems[system.name] = system.as_json()
@@ -228,7 +228,7 @@ class Results:
         """Layer and batch, in the paper's order."""
         return sorted({key[:2] for key in self.rows}, key=_order)
 
-    def row(self, layer: str, batch: int, system: str) -> Row | None:
+    def row(self, layer: str, batch: int, system: str) -> ResultRow | None:
         """The row of that case; None where it was not tried."""
         return self.rows.get((layer, batch, system))
 

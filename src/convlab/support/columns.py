@@ -18,7 +18,7 @@ USUAL, NARROW = 2, 1  # blanks between two columns
 LONGEST_WORD = 24  # a longer word of a folded column may be broken
 SPANNING_INDENT = " " * 8  # of the second line of a row that spans all columns
 RULE = "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
-Row = Sequence[Text]
+Cells = Sequence[Text]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Columns:
     def __init__(
         self,
         head: Sequence[str],
-        rows: Iterable[Row | Text],
+        rows: Iterable[Cells | Text],
         words: int = 1,
         folded: Iterable[str] = (),
     ) -> None:
@@ -115,7 +115,7 @@ class Columns:
     ) -> Iterator[Text]:
         widths = self._widths(columns, gap, width)
 
-        def lines_of(row: Row) -> list[list[Text]]:
+        def lines_of(row: Cells) -> list[list[Text]]:
             return [_wrapped(cell, wide, console) for cell, wide in zip(row, widths, strict=True)]
 
         def joined(row: Sequence[Text]) -> Text:

@@ -1,0 +1,80 @@
+"""``convlab doctor``: what is installed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from convlab.commands import exits, options, output_files, requirements
+from convlab.commands.display import DOUBTFUL, GOOD
+from convlab.support.interrupts import importing
+
+
+def doctor(json_file: options.JsonFile = None) -> None:
+    """What is installed here: GPU, driver, engines, versions; which engine is used, and why."""
+    console = output_files.console_for(json_file)
+    with importing(), requirements.numba_settings():
+        from convlab.measuring.machine import facts
+
+        found = facts()
+    console.print(doctor_table(found))
+    for warning in found["warnings"]:
+        console.print(Text(f"Warning: {warning}", "yellow"))
+    output_files.write_json(json_file, found)
+    if found["would_use"]["engine"] is None:
+        exits.refuse("no engine works here: the lines above say why")
+
+
+def doctor_table(found: dict[str, Any]) -> Table:
+    """What ``convlab.measuring.machine.facts`` found, one fact a line."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for label, text, *style in _facts(found):
+        table.add_row(Text(label), Text(text, *style))
+    return table
+
+
+def _facts(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Each fact: its label, its text and, if any, its style."""
+    from convlab.measuring.machine import GPU_ENGINE
+
+    yield "convlab", found["convlab"]
+    yield "Python", f"{found['python']} ({found['executable']})"
+    yield "system", found["os"]
+    for name, version in found["packages"].items():
+        yield name, version or "not installed"
+    yield "GPU", _gpu_line(found["gpu"])
+    for engine in found["engines"]:
+        name = f"engine {engine['name']}"
+        if engine["available"]:
+            yield name, f"works: {engine['device']}", GOOD
+        else:
+            yield name, f"cannot run: {engine['why_not']}", DOUBTFUL
+    for tool in found["compilers"]:
+        if tool["found"]:
+            yield tool["name"], tool["found"]
+            continue
+        users = ", ".join(tool["needed_by"])
+        said = f"not installed; needed by {users} (run {tool['install']})"
+        needed = found["gpu"] is not None and GPU_ENGINE in tool["needed_by"]
+        yield tool["name"], said, *[DOUBTFUL] * needed
+    choice = found["would_use"]
+    yield "would use", f"{choice['engine'] or 'nothing'}, because {choice['why']}"
+
+
+def _gpu_line(gpu: dict[str, Any] | None) -> str:
+    if gpu is None:
+        return "none found"
+    memory = gpu["memory_bytes"]
+    parts = (
+        gpu["name"],
+        gpu["compute_capability"] and f"compute capability {gpu['compute_capability']}",
+        memory and f"{memory / 2**30:.0f} GiB",
+        gpu["driver"] and f"driver {gpu['driver']}",
+        gpu["cuda"] and f"CUDA {gpu['cuda']}",
+    )
+    return ", ".join(filter(None, parts))

@@ -1,0 +1,101 @@
+"""The table of ``convlab ladder``: a row for each stage, and the columns of each engine.
+
+A column of counts is an entry of :data:`COUNTS`; the columns of times are in
+:func:`ladder_table`. The numbers come from ``convlab.measuring.ladder_run``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from convlab.commands.display import BAD, GOOD, Cell, number, table_of
+from convlab.problems.problem import ConvProblem
+from convlab.support.columns import Columns
+
+if TYPE_CHECKING:
+    from convlab.measuring.ladder_run import Result
+    from convlab.running.engines import Engine
+
+
+# The counts that each simulator shows and their formats; Numba's simulator has no warps.
+COUNTS = {
+    "simulator": {
+        "global\nreq.": ("global_requests", ",d"),
+        "sectors\n/ req.": ("sectors_per_request", ".2f"),
+        "shared\nreq.": ("shared_requests", ",d"),
+        "wave-\nfronts\n/ req.": ("wavefronts_per_request", ".2f"),
+        "bytes /\nFLOP": ("bytes_per_flop", ".3f"),
+    },
+    "cudasim": {
+        "global\nloads": ("global_loads", ",d"),
+        "shared\nloads": ("shared_loads", ",d"),
+        "barriers": ("barriers", ",d"),
+        "FLOP per\nbyte": ("flops_per_byte", ".2f"),
+    },
+}
+ONLY_COUNTED = (
+    "Only the stage's main kernel is counted, without layout transforms. A simulator's time says "
+    "nothing about a GPU's, so work is counted, with tiles much smaller than a GPU's."
+)
+LEGENDS = {
+    "gpu": "time: median and spread of repeated runs, layout transforms included. workspace: "
+    "memory that a stage needs beside input, filter and output.",
+    "simulator": "A request (req.) is one load or store of a warp's 32 threads. Global memory "
+    "answers in sectors of 32 bytes, shared memory in wavefronts. bytes: whole sectors of global "
+    f"memory. {ONLY_COUNTED}",
+    "cudasim": "Loads and barriers are summed over all threads; a 128-bit load counts once. FLOP "
+    f"per byte: of global memory read and written; more is better. {ONLY_COUNTED}",
+}
+
+
+def ladder_heading(problem: ConvProblem, engine: Engine) -> Text:
+    """The problem and where it runs."""
+    p = problem
+    return Text(
+        f"input * filter  {p} -> {'x'.join(map(str, p.output_shape))}\n"
+        f"as a GEMM       M = {p.M:,}, N = {p.N:,}, K = {p.K:,}: {p.flops:,} FLOP\n"
+        f"runs on         {engine.device}"
+    )
+
+
+def ladder_table(results: Sequence[Result], engine: Engine) -> Columns:
+    """How every stage did: timed on a GPU, counted on a simulator."""
+    from convlab.measuring.ladder_run import speedup
+
+    def timed(one: Result) -> Iterator[Cell]:
+        timing, workspace = one.timing, one.workspace_bytes
+        yield f"{timing.median_ms:.3f} ±{timing.spread_percent:.1f}%" if timing else None
+        yield number(one.tflops, ".2f")
+        yield number(speedup(one, results), ".2f")
+        yield number(None if workspace is None else workspace / 2**20, ",.1f")
+
+    def counted(one: Result) -> Iterator[Cell]:
+        return (number((one.counts or {}).get(name), form) for name, form in counts.values())
+
+    counts = {} if engine.is_gpu else COUNTS[engine.name]
+    columns = counts or ("time ms", "TFLOP\n/ s", "speedup\nvs m01", "workspace\nMiB")
+    cells = timed if engine.is_gpu else counted
+    rows = [
+        (one.stage.name, _status(one), number(one.error_over_bound, ".3g"), *cells(one))
+        for one in results
+    ]
+    return table_of(("stage", "result", "error /\nbound", *columns), rows, words=2)
+
+
+def _status(result: Result) -> Text:
+    return Text(result.status, GOOD if result.ok else BAD)
+
+
+def ladder_legend(engine: Engine) -> Text:
+    """What the ladder's columns mean."""
+    bound = "error / bound: up to 1 is what float32 rounding explains."
+    return Text(f"{bound} {LEGENDS[engine.name]}", "dim")
+
+
+def ladder_errors(results: Sequence[Result]) -> list[Text]:
+    """What is wrong with each stage that is not right."""
+    wrong = [one for one in results if not one.ok]
+    return [Text.assemble(f"{one.stage.name}: ", _status(one), f": {one.error}") for one in wrong]

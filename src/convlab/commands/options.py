@@ -1,0 +1,74 @@
+"""Options that several verbs have, and the stage, problem or GPU that their values name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from convlab.commands.exits import refuse
+from convlab.problems import workloads
+from convlab.problems.problem import ConvProblem
+from convlab.support.progress import duration
+
+if TYPE_CHECKING:
+    from convlab.ladder import Stage
+    from convlab.ladder.stage import Capability
+    from convlab.running.engines import Engine
+
+
+JsonFile = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Also write JSON to FILE; - is standard output."),
+]
+Layer = Annotated[
+    str | None, typer.Option(metavar="NAME", help="A layer of the paper: conv1 to conv12.")
+]
+Batch = Annotated[int | None, typer.Option(metavar="N", help="How many images.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Wait, however long it takes.")]
+
+
+def stages_named(names: Sequence[str] | None) -> tuple[Stage, ...]:
+    """The stages of these names, those of the ladder first; without names, the ladder."""
+    from convlab.ladder import ABLATION, GROUPED, LADDER, stage_named
+
+    wanted = LADDER if not names else [stage_named(name) for name in names]
+    return tuple(stage for stage in (*LADDER, ABLATION, GROUPED) if stage in wanted)
+
+
+def problem_from(layer: str | None, batch: int | None, engine: Engine) -> ConvProblem:
+    """The layer of that name, or the engine's default problem, with that many images."""
+    from convlab.measuring.ladder_run import default_problem
+
+    problem = default_problem(engine) if layer is None else workloads.paper_layer(layer)
+    return problem if batch is None else replace(problem, batch=batch)
+
+
+def refuse_slow(
+    problem: ConvProblem, seconds: float, engine: Engine, usual_seconds: float, gpu: bool = True
+) -> None:
+    """Refuse work that takes longer than a person waits; say how long, and what to do instead.
+    ``usual_seconds`` is how long the default problem takes."""
+    from convlab.measuring.ladder_run import PATIENCE_SECONDS
+
+    if seconds <= PATIENCE_SECONDS:
+        return
+    alone = seconds / problem.batch
+    one = f" --batch 1 (about {duration(alone)})," if alone <= PATIENCE_SECONDS else ""
+    usual = f" the default problem (about {duration(usual_seconds)})"
+    or_gpu = " or a GPU" if gpu else ""
+    refuse(
+        f"this takes {engine.device} about {duration(seconds)}: use{one}{usual}{or_gpu}, or add "
+        "--yes to wait"
+    )
+
+
+def capability(option: str, arch: str) -> Capability:
+    """(9, 0) for ``sm_90``. Raises ``ValueError``, naming the option, for any other name."""
+    digits = re.fullmatch(r"sm_([0-9]{1,2})([0-9])", arch)
+    if digits is None:
+        raise ValueError(f"{option} is {arch!r}: it must be sm_ and digits, such as sm_90")
+    return int(digits[1]), int(digits[2])

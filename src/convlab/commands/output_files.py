@@ -1,0 +1,87 @@
+"""Files that a verb writes: checked before any work is done, and written whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from convlab.commands.exits import one_line, refuse, refusing
+from convlab.support import files
+from convlab.support.terminal import Terminal
+
+STANDARD_OUTPUT = "-"
+
+
+def console_for(json_file: str | None) -> Console:
+    """Where a verb prints for people. Refuses a file for the JSON that cannot be written."""
+    if json_file is not None and json_file != STANDARD_OUTPUT:
+        check_writable("--json", Path(json_file))
+    return Terminal(stderr=json_file == STANDARD_OUTPUT)
+
+
+def write_json(json_file: str | None, document: Any, indent: int | None = 2) -> None:
+    """Write the document where ``--json`` says, if it does; on one line for ``indent=None``."""
+    if json_file is None:
+        return
+    text = json.dumps(document, indent=indent, allow_nan=False) + "\n"
+    if json_file == STANDARD_OUTPUT:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        write_whole(Path(json_file), text.encode())
+
+
+def check_writable(option: str, path: Path, instead: str = "") -> None:
+    """Refuse, before any work is done, a file that could not be written after the work. ``instead``
+    is what to do if no option names another file."""
+    given = f"{option} is {str(path)!r}"
+    try:
+        target = path.resolve()
+        if path.is_dir():
+            refuse(f"{given}, which is a folder: {instead or 'give a file'}")
+        folder = target.parent if path.is_symlink() else path.parent
+        if not folder.is_dir():
+            refuse(f"{given}, but there is no folder {str(folder)!r}: make it first")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError
+        if not path.exists() or path.is_file():  # not a pipe or a device
+            files.check_room_for(target)
+    except typer.Exit:
+        raise
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that form a circle
+        reason = getattr(error, "strerror", None) or one_line(error) or "it is write-protected"
+        refuse(f"{given}, which cannot be written ({reason}): {instead or 'give another file'}")
+
+
+def check_files(
+    written: Mapping[str, str | Path | None], read: Iterable[str | Path] = (), as_what: str = ""
+) -> None:
+    """Refuse a file that cannot be ``written`` or that would overwrite another file. ``written``
+    has the files by their options; ``read`` are files that the verb reads, and the message calls
+    them ``as_what``."""
+    taken = {os.path.realpath(file): as_what for file in read}
+    for option, file in written.items():
+        if file is None or file == STANDARD_OUTPUT:
+            continue
+        check_writable(option, Path(file))
+        if what := taken.get(os.path.realpath(file)):
+            refuse(f"{option} is {str(file)!r}, {what}: give another file")
+        taken[os.path.realpath(file)] = f"the file of {option}"
+
+
+def how_made(file: str | Path, command: str) -> str:
+    """What a message adds about a file that is not there: the command that makes it."""
+    return "" if os.path.lexists(file) else f"; {command} makes it"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """:func:`convlab.support.files.write_whole`, refused in one sentence if it fails."""
+    with refusing(OSError):
+        files.write_whole(path, content)
