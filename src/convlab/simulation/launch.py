@@ -182,7 +182,7 @@ class SimulatedLaunch(Clock):
             self.called.clear()
             self.body = copier.copy(function)
         self.codes: tuple[CodeType, ...] = tuple(copier.codes())
-        self.sites = self.reports.sites = Sites(self.codes, self.body.__code__)
+        self.sites = self.reports.sites = Sites(self.codes, self.body.__code__, copier.calls)
         cores = self.tensor_cores
         cores.used = cores.start in self.called
         used = copier.used.union(*map(names_used, self.codes))

@@ -15,6 +15,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache
 from itertools import pairwise
 from types import CellType, CodeType, FunctionType, ModuleType
@@ -164,6 +165,25 @@ class Copier:
         """The code of every function copied so far."""
         for copy in self._copies.values():
             yield from _nested(copy.__code__)
+
+    def calls(self) -> Iterator[tuple[CodeType, int, CodeType]]:
+        """The calls of copied functions in copied functions: a code, its line and the called code,
+        as far as names tell."""
+        for copy in self._copies.values():
+            named = {**copy.__globals__}
+            for name, cell in zip(copy.__code__.co_freevars, copy.__closure__ or (), strict=True):
+                with suppress(ValueError):  # it has no value yet
+                    named[name] = cell.cell_contents
+            modules = [one for one in named.values() if isinstance(one, ModuleType)]
+            line = copy.__code__.co_firstlineno
+            for step in dis.get_instructions(copy.__code__):
+                line = (step.positions and step.positions.lineno) or line
+                if not step.opname.startswith("LOAD_") or not isinstance(step.argval, str):
+                    continue
+                where = [vars(one) for one in modules] if "ATTR" in step.opname else [named]
+                for function in (one.get(step.argval) for one in where):
+                    if isinstance(function, FunctionType):
+                        yield copy.__code__, line, function.__code__
 
     def replaced(self, value: Any, reads: Reads) -> Any:
         """The replacement for the value of a global, a closure variable or a module's attribute."""

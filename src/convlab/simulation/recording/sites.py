@@ -11,7 +11,7 @@ import dis
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -24,8 +24,15 @@ import numpy as np
 class Sites:
     """Finds source lines and names for the sites of some functions."""
 
-    def __init__(self, codes: Iterable[CodeType], kernel: CodeType | None = None) -> None:
+    def __init__(
+        self,
+        codes: Iterable[CodeType],
+        kernel: CodeType | None = None,
+        calls: Callable[[], Iterable[tuple[CodeType, int, CodeType]]] = tuple,
+    ) -> None:
+        """``calls()`` are the calls among the functions: the code, its line and the called code."""
         self._codes, self._kernel = {id(code): code for code in codes}, kernel
+        self._calls = calls
 
     def line(self, site: int) -> tuple[str, int]:
         if (code := self.code(site)) is None:
@@ -36,6 +43,24 @@ class Sites:
         """``line 12 of program.py``."""
         file, line = self.line(site)
         return f"line {line} of {Path(file).name}"
+
+    def called_from(self, site: int) -> str:
+        """``line 12 of program.py``: where the kernel's file calls a function of another package,
+        such as Numba's, in which the site is; empty for a site in other functions."""
+        code = self.code(site)
+        if self._kernel is None or code is None or not is_of_a_package(code.co_filename):
+            return ""
+        own, seen, inner = set[tuple[str, int]](), {code}, [code]
+        every = [*self._calls()]
+        while inner:
+            called = inner.pop()
+            for caller, line, calls in every:
+                if calls is called and not is_of_a_package(caller.co_filename):
+                    own.add((caller.co_filename, line))
+                elif calls is called and caller not in seen:
+                    seen.add(caller)
+                    inner.append(caller)
+        return " and ".join(f"line {line} of {Path(file).name}" for file, line in sorted(own))
 
     def branch_between(self, site: int, other: int) -> str:
         """``the if in line 12 of program.py``: the innermost branch or loop of a function that has
@@ -49,6 +74,25 @@ class Sites:
             if (line in within) != (second in within):
                 found = f"the {kind} in line {begin} of {Path(code.co_filename).name}"
         return found
+
+    def branch_around(self, sites: Iterable[int], iterations: Iterable[int]) -> str:
+        """``the if in line 12 of program.py``: what keeps threads that have ended from a barrier,
+        which lies at the first of the ``sites``, called from the others, in these iterations of the
+        loops around it, the outermost first. It is the innermost branch, or a loop within it whose
+        first iteration is over; a loop that they may not have entered if there is neither."""
+        loops, entered = [*iterations], ""
+        for site in sites:
+            if (code := self.code(site)) is None:
+                continue
+            line, file = self.line(site)[1], code.co_filename
+            for kind, begin, within in reversed(_blocks(code, file)):
+                if line not in within:
+                    continue
+                found = f"the {kind} in line {begin} of {Path(file).name}"
+                if kind == "if" or (loops and loops.pop() > 1):
+                    return found
+                entered = entered or found
+        return entered
 
     def together_in_branch(self, site: int, other: int) -> bool:
         """Whether an ``if`` of the kernel contains both sites and all that may run between them: a
@@ -80,6 +124,12 @@ class Sites:
         """The function that has this site, if it is one of them."""
         code = self._codes.get(max((i for i in self._codes if i <= site), default=0))
         return code if code is not None and site < id(code) + len(code.co_code) else None
+
+
+@cache
+def is_of_a_package(file: str) -> bool:
+    """Whether the file is of an installed package, which no program's author wrote."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 @lru_cache(maxsize=1000)

@@ -28,6 +28,7 @@ IN_A_BRANCH = ", in a branch that not all threads take"
 ONE_BLOCK = "cuda.syncthreads() orders the threads of one block only"
 PLAIN_POLL = ", which a plain load polls"
 NO_VALUE = "has no value here"
+IN_A_CALL = ", in a call in "
 
 # The remedy of each kind.
 REMEDIES = {
@@ -61,6 +62,7 @@ REMEDIES = {
 }
 
 _FENCE = "call cuda.threadfence() after that poll or lock, because the compiler may read earlier"
+_LOOP = "let all threads run the loop equally often, and guard what they do in it, not the barrier"
 _WARP = "put cuda.syncwarp() between the two accesses, or use an atomic"
 _RETRY = (
     "repeat the read and the cas in a while loop until cas returns what was read, or use an atomic "
@@ -101,6 +103,8 @@ _OF_RACES = {
 }
 # The remedy where what is found has this piece.
 SPECIAL = {
+    ("global race", IN_A_CALL): "call it with an element of the thread's own, such as that of "
+    "cuda.grid(1)",
     **{("shared race", piece): remedy for piece, remedy in _OF_RACES.items()},
     **{("global race", piece): remedy for piece, remedy in _OF_RACES.items()},
     ("shared race", SAME_WARP): _WARP,
@@ -140,6 +144,10 @@ SPECIAL = {
     (STREAM_RACE, "pinned memory"): "wait for the copy before the host touches the memory: by "
     "stream.synchronize(), or by an event that is recorded after the copy",
     (STREAM_RACE, "the host writes"): "call cuda.synchronize() before the host touches the array",
+    ("barrier divergence", "the for in line"): _LOOP,
+    ("barrier divergence", "the while in line"): _LOOP,
+    ("barrier divergence", "of a loop around it"): _LOOP,
+    ("barrier divergence", "the if in line"): "move the barrier out of the branch",
     ("barrier divergence", "returned in line"): "let no thread return before the barrier: put the "
     "work that it skips in a branch",
 }

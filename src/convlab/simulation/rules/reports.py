@@ -5,6 +5,7 @@ The sentence of a race is in :mod:`convlab.simulation.rules.race_sentences`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -22,7 +23,7 @@ from convlab.simulation.rules.dynamic_memory import Aliased
 from convlab.simulation.rules.findings import ALWAYS, FATAL, Finding, Stop, error_of
 from convlab.simulation.rules.race_sentences import DOES, RaceSentences
 from convlab.simulation.rules.races import Conflict
-from convlab.simulation.rules.remedies import ALIASED, NO_BARRIER, SAME_WARP
+from convlab.simulation.rules.remedies import ALIASED, IN_A_CALL, NO_BARRIER, SAME_WARP
 
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
 _BY_PRODUCT = READ + LANDED
@@ -50,6 +51,10 @@ class Reports:
         self._kernel, self._strict, self._clock = kernel, strict, clock
         self._grid, self._block_shape = grid, block_shape
         self._found: dict[tuple[object, ...], Finding] = {}
+        # Of barriers that threads do not meet at: the first finding by what parts the threads, and
+        # the lines of later barriers.
+        self._causes: dict[str, tuple[object, ...]] = {}
+        self._later: dict[tuple[object, ...], list[int]] = {}
 
     def add(
         self,
@@ -66,12 +71,15 @@ class Reports:
         shape: tuple[int, ...] | None = None,
         other_line: int | None = None,
         other_file: str | None = None,
+        callers: Sequence[int] = (),
+        iterations: Sequence[int] = (),
     ) -> None:
         """Note a finding of the thread with that number, in its block or in the launch.
 
         ``thread`` is None if the launch cannot begin. ``other`` is the other site, unless its file
         and line are given. ``block`` is the one that runs, if it is not given. A finding that
-        ``ends`` the launch is noted without strict checks too.
+        ``ends`` the launch is noted without strict checks too. ``callers`` are the site of a
+        barrier and those of the calls that lead to it, ``iterations`` those of the loops around it.
         """
         if not (self._strict or ends or kind in ALWAYS):
             return
@@ -82,11 +90,17 @@ class Reports:
             if SAME_WARP not in known.what or SAME_WARP in what:
                 self._found[key] = replace(known, count=known.count + 1)
                 return
-        if kind == "barrier divergence" and "line" not in what:
-            branch = self.sites.branch_between(site, site if other is None else other)
-            if branch:
-                how = "inside" if other in (None, site) else "parted by"
-                what += f", {how} {branch}"
+        if kind == "barrier divergence":
+            what, cause = self._what_parts(what, site, other, callers or [site], iterations)
+            first = self._causes.setdefault(cause, key) if cause else key
+            if first != key:  # what parts the threads here has parted them at another barrier
+                self._found[first] = replace(self._found[first], count=self._found[first].count + 1)
+                lines = self._later.setdefault(first, [])
+                if line not in lines:
+                    lines.append(line)
+                return
+        if called := self.sites.called_from(site):
+            what += f"{IN_A_CALL}{called}"
         if thread is not None and block is None:
             block = self.block(self._clock.block_number)
         self._found[key] = Finding(
@@ -104,6 +118,25 @@ class Reports:
             shape=shape,
             count=1 if known is None else known.count + 1,
         )
+
+    def _what_parts(
+        self,
+        what: str,
+        site: int,
+        other: int | None,
+        callers: Sequence[int],
+        iterations: Sequence[int],
+    ) -> tuple[str, str]:
+        """What is said of threads that do not meet at a barrier, with the branch, loop or return
+        that parts them, and that alone."""
+        if "returned in line" in what:
+            return what, what.partition("returned in ")[2]
+        if other is None:
+            how, cause = "inside", self.sites.branch_around(callers, iterations)
+        else:
+            how = "inside" if other == site else "parted by"
+            cause = self.sites.branch_between(site, other)
+        return (f"{what}, {how} {cause}", cause) if cause else (what, "")
 
     def of_array(
         self,
@@ -197,5 +230,13 @@ class Reports:
         """Raise ``SimulationError`` if there are findings; ``ended`` if they ended the launch."""
         if not self._found:
             return
+        for key, lines in self._later.items():
+            these = f"barrier in line {lines[0]}"
+            if len(lines) > 1:
+                *early, last = map(str, sorted(lines))
+                these = f"barriers in lines {', '.join(early)} and {last}"
+            what = f"{self._found[key].what}, as at the {these}"
+            self._found[key] = replace(self._found[key], what=what)
+        self._later = {}
         found = tuple(sorted(self._found.values(), key=lambda f: (f.line, f.kind)))
         raise error_of(found, ended)

@@ -251,11 +251,11 @@ class Block:
             elif ended := self.size - len(threads):
                 what = f"{ended} of {self.size} threads ended before this barrier"
                 first = min({*range(self.size)} - {thread.number for thread in threads})
-                more: dict[str, Any] = {}
+                more: dict[str, Any] = dict(zip(("callers", "iterations"), place, strict=True))
                 if (line := self.returned.get(first)) is not None:
                     file = self._body.__code__.co_filename
                     what += f", this one returned in line {line} of {Path(file).name}"
-                    more = {"other_line": line, "other_file": file}
+                    more |= {"other_line": line, "other_file": file}
                 self._complain("barrier divergence", what, site, first, **more)
         values = [bool(thread.request.value) for thread in threads]
         result = {"count": sum(values), "and": all(values), "or": any(values)}
