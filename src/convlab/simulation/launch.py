@@ -7,9 +7,11 @@ import inspect
 import linecache
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import chain
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,6 +25,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from convlab.device import emulation_of
 from convlab.simulation.language.compiled_values import alike
+from convlab.simulation.language.counters import said_of_counter
 from convlab.simulation.language.inference import WIDEST, given_bits
 from convlab.simulation.language.numbas_types import check_kernel
 from convlab.simulation.language.python_body import Copier, may_wait, names_used
@@ -183,6 +186,7 @@ class SimulatedLaunch(Clock):
             self.body = copier.copy(function)
         self.codes: tuple[CodeType, ...] = tuple(copier.codes())
         self.sites = self.reports.sites = Sites(self.codes, self.body.__code__, copier.calls)
+        self.reports.counter_at = partial(self._counter_at, copier)
         cores = self.tensor_cores
         cores.used = cores.start in self.called
         used = copier.used.union(*map(names_used, self.codes))
@@ -202,6 +206,19 @@ class SimulatedLaunch(Clock):
         self.race.swaps, self.race.checks = self.asked.swaps, self.asked.checks
         self.phases = self.epoch = 0  # how many there were, of all blocks and warps
         self.order = order
+
+    def _counter_at(self, copier: Copier, site: int) -> str:
+        """What is said of a narrow counter of the loop at a site; empty if there is none."""
+        code = self.sites.code(site)
+        original = None if code is None else copier.original(code)
+        if code is None or original is None:
+            return ""
+        function, types = original
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame.f_code is not code:
+            frame = frame.f_back
+        values = {**function.__globals__, **({} if frame is None else frame.f_locals)}
+        return said_of_counter(function, types, self.sites.line(site)[1], values)
 
     def _emulation(self, value: object) -> Callable[..., Any] | None:
         """What an intrinsic does in this launch; None for anything else, and for a device function:

@@ -166,6 +166,14 @@ class Copier:
         for copy in self._copies.values():
             yield from _nested(copy.__code__)
 
+    def original(self, code: CodeType) -> tuple[FunctionType, Types | None] | None:
+        """The function that was copied to this code, and the types of its arguments; None for the
+        code of a function inside another."""
+        for (function, types, _), copy in self._copies.items():
+            if copy.__code__ is code:
+                return function, types
+        return None
+
     def calls(self) -> Iterator[tuple[CodeType, int, CodeType]]:
         """The calls of copied functions in copied functions: a code, its line and the called code,
         as far as names tell."""

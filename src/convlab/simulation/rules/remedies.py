@@ -28,6 +28,7 @@ IN_A_BRANCH = ", in a branch that not all threads take"
 ONE_BLOCK = "cuda.syncthreads() orders the threads of one block only"
 PLAIN_POLL = ", which a plain load polls"
 NO_VALUE = "has no value here"
+GOES_ON = "goes on from"
 IN_A_CALL = ", in a call in "
 
 # The remedy of each kind.
@@ -120,6 +121,10 @@ SPECIAL = {
     "into two launches",
     ("inactive lane", "mma_tf32"): "let all 32 lanes of the warp reach the call",
     ("inactive lane", "_product"): "let all 128 threads of the warpgroup reach the call",
+    (
+        "endless loop",
+        GOES_ON,
+    ): "count in a wider type, such as int64, or compare with a number that the type reaches",
     ("endless loop", "together"): "end the loops earlier, or allow more steps",
     ("out of bounds", "dynamic shared"): "give the launch as many bytes as its arrays have, "
     "kernel[grid, block, stream, BYTES]",

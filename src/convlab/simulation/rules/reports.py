@@ -5,7 +5,7 @@ The sentence of a race is in :mod:`convlab.simulation.rules.race_sentences`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -47,6 +47,8 @@ class Reports:
     ) -> None:
         self.sites = Sites(())
         self.order = ""  # in words, where it is not the usual one
+        # What is said of a narrow counter of the loop at a site.
+        self.counter_at: Callable[[int], str] = lambda site: ""
         self.syncs_warps = False  # whether the kernel calls syncwarp
         self._kernel, self._strict, self._clock = kernel, strict, clock
         self._grid, self._block_shape = grid, block_shape
@@ -99,6 +101,8 @@ class Reports:
                 if line not in lines:
                     lines.append(line)
                 return
+        if kind == "endless loop" and (counter := self.counter_at(site)):
+            what += f": {counter}"
         if called := self.sites.called_from(site):
             what += f"{IN_A_CALL}{called}"
         if thread is not None and block is None:

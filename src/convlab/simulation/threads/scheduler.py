@@ -14,11 +14,12 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from convlab.simulation.language.python_body import ENDLESS
+from convlab.simulation.language.python_body import ENDLESS, may_wait
 from convlab.simulation.memory.checked_arrays import CheckedArray, LocalArray, Record, RecordArray
 from convlab.simulation.recording.access_log import WARP, WRITE, AccessLog
 from convlab.simulation.recording.sites import site_of
@@ -140,12 +141,22 @@ class Scheduler:
     def _steps(self) -> Iterator[range]:
         launch, log = self._launch, self._launch.log
         done, chunk = 0, FIRST
-        while True:
+        before: list[Any] | None = None
+        for looks in itertools.count(1):
             begin = 0 if log is None else len(log.addresses)
             yield range(done, done + chunk)
             done += chunk
             kernels = next(self._frames(sys._getframe()))
             site = id(kernels.f_code) + kernels.f_lasti
+            # If the loop only computes, its variables are all that what happens next depends on.
+            if log is not None and len(log.addresses) == begin and not self._may_wait(kernels):
+                now = [*_variables(kernels.f_locals)]
+                if now == before:
+                    what = f"after {done:,} iterations this loop only repeats what it has done"
+                    self._endless(what, site)
+                before = now if looks & (looks - 1) == 0 else before
+            else:
+                before = None
             few, stores = (True, True) if log is None else _repeated(log, begin)
             if log is None:  # it may compute, not poll
                 self._unknown += chunk
@@ -159,6 +170,10 @@ class Scheduler:
                 chunk = LATER
             if done > STEPS:
                 self._endless(f"this loop has run {STEPS:,} times and has not ended", site)
+
+    def _may_wait(self, frame: FrameType) -> bool:
+        """Whether other threads may run, or tell this one something, while the function runs."""
+        return self._launch.deep or may_wait(frame.f_code)
 
     def barrier(self, site: int) -> None:
         """A barrier is passed: perhaps over and over, with nothing changed."""
