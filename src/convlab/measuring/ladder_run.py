@@ -298,10 +298,10 @@ def too_fast(flops: int, timing: Timing, engine: Engine, stage: Stage) -> str | 
 
 def _one_line(error: Exception, stage: Stage) -> str:
     """The error that a stage raised and, if possible, its line: the line of the innermost call in
-    the stage's file, or else in a file that stages share."""
+    the stage's file, or else in a file of the ladder's folders, which stages share."""
     calls = [(Path(call.filename), call.lineno) for call in extract_tb(error.__traceback__)]
     own = [call for call in calls if call[0].stem == stage.name and STAGES in call[0].parents]
-    shared = [call for call in calls if STAGES in call[0].parents]
+    shared = [call for call in calls if STAGES in call[0].parent.parents]
     place = "".join(f" at {path.name}:{line}" for path, line in (own or shared)[-1:])
     said = f"raised {type(error).__name__}{place}: {error}"
     return textwrap.shorten(said, 300, placeholder=" ...")  # on one line
