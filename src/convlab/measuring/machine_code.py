@@ -53,7 +53,7 @@ REGISTER_BUDGET: dict[str, int] = {
         80: "cin_parallel",
         136: "prefetch double_buffer",
         160: "microkernel",
-        168: "warp_tiling multistage copied_windows fused_epilogue split_k",
+        168: "warp_tiling async_copies copied_windows fused_epilogue split_k",
         # On tensor cores 16 x 8 sums per thread, and both parts of each operand.
         255: "mma mma_pipeline tensor_cores swapped_operands warpgroups",
     }.items()
