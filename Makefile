@@ -12,7 +12,7 @@ PYTHONS = $(PYTHON) $(if $(filter file,$(origin PYTHON)),python3.12 python3.11 p
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # one pip at a time in .venv
-.PHONY: help ladder bench a-gpu report test notebooks gate sanitize results site lessons size lint types format check clean FORCE
+.PHONY: help ladder bench a-gpu report test notebooks gate sanitize results site lessons lint types format check clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,9 +72,6 @@ site: $(VENV)/.site ## the documentation as a site in build/site, to be read wit
 
 lessons: $(VENV)/.lessons ## the notebooks, copied to my-lessons (ARGS=FOLDER) and opened in JupyterLab
 	@$(BIN)/convlab lessons $(ARGS)
-
-size: ## lines and files, words of the pages, and how far a reader of a stage has to go
-	@$(PYTHON) tests/size.py
 
 lint: $(VENV)/.style ## style and formatting, by ruff
 	@$(BIN)/ruff check

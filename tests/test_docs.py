@@ -73,10 +73,6 @@ def keys(document: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-def test_the_readme_is_short():
-    assert len(PAGES[0].read_text(encoding="utf-8").splitlines()) <= 100
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page):
     for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
