@@ -165,7 +165,7 @@ def test_what_was_measured_is_shown_as_stored():
     for picture, said in (
         (lessons.measured("m01", "m03"), f"m03 {entries['m03_shared_memory']['time_ms']:.3g} ms"),
         (lessons.measured_kernels("i01_im2col"), f"im2col {im2col:.3g} ms"),
-        (lessons.measured_memory("i01_im2col"), f"i01_im2col {taken:,.0f} MiB"),
+        (lessons.measured_memory("i01_im2col"), f"i01 {taken:,.0f} MiB"),
         (lessons.workspaces("m09", layers=("conv9",)), f"m09 {part:.2f}"),
         (
             lessons.measured_sweep("kernel_size", "c02_receptive_field"),

@@ -16,7 +16,7 @@ from numba.cuda.core import config
 pytestmark = pytest.mark.same_in_cudasim
 
 ROOT = Path(__file__).parents[1]
-NAME = "s15_copy"
+NAME = "m16_copy"
 COMMAND = ("-c", "from convlab.commands.cli import main; main()")
 # The tests that go over the stages, for the new one.
 PYTEST = (
@@ -33,7 +33,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in ("src", "tests", "docs"):
         shutil.copytree(ROOT / folder, root / folder)
     shutil.copy(ROOT / "pyproject.toml", root)
-    stages = root / "src/convlab/ladder"
+    stages = root / "src/convlab/ladder/main"
     shutil.copy(stages / "m08_double_buffer.py", stages / f"{NAME}.py")
     return root
 
@@ -49,8 +49,8 @@ def run(root: Path, *arguments: str) -> str:
 
 
 def test_the_command_the_trace_and_the_tests_know_it(copy: Path) -> None:
-    ladder = (*COMMAND, "ladder", "--engine", "simulator", "--stage", "s15", "--json", "-")
-    trace = (*COMMAND, "trace", "s15", "--json", "-")
+    ladder = (*COMMAND, "ladder", "--engine", "simulator", "--stage", "m16", "--json", "-")
+    trace = (*COMMAND, "trace", "m16", "--json", "-")
     with ThreadPoolExecutor() as pool:
         checked, traced, tested = pool.map(lambda words: run(copy, *words), (ladder, trace, PYTEST))
     (stage,) = json.loads(checked)["stages"]
@@ -62,7 +62,7 @@ def test_the_command_the_trace_and_the_tests_know_it(copy: Path) -> None:
 @pytest.mark.gate
 @pytest.mark.skipif(bool(config.ENABLE_CUDASIM), reason="the gate compiles for real")
 def test_the_gate_compiles_it(copy: Path) -> None:
-    lint = run(copy, *COMMAND, "lint", "s15", "--layer", "conv9", "--arch", "sm_90", "--json", "-")
+    lint = run(copy, *COMMAND, "lint", "m16", "--layer", "conv9", "--arch", "sm_90", "--json", "-")
     rows = json.loads(lint)
     assert {row["stage"] for row in rows} == {NAME}
     assert all(row["ok"] for row in rows)

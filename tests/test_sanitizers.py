@@ -16,13 +16,14 @@ from unittest.mock import Mock
 import pytest
 from pretended_gpu import PretendedGpu
 
-from convlab.ladder import LADDER
+from convlab.ladder import LADDER, stage_named
 from convlab.measuring import sanitizers
 from convlab.running.engines import EngineUnavailable
 
 pytestmark = pytest.mark.same_in_cudasim
 
-FIRST, LAST = LADDER[0].name, LADDER[-1].name
+STAGES = LADDER[0], stage_named("t05")
+FIRST, LAST = (stage.name for stage in STAGES)
 # In compute-sanitizer's place: all is well, unless a file of this stage and tool changes that.
 PRETENDED = """#!/bin/sh
 [ "$*" = --version ] && echo 'NVIDIA Compute Sanitizer\nVersion 2025.4.1.0 (build 37)' && exit
@@ -52,7 +53,7 @@ def tell(monkeypatch, tmp_path):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
     monkeypatch.setattr(sanitizers, "choose", lambda name: PretendedGpu(strict=False))
-    monkeypatch.setattr(sanitizers, "STAGES", (LADDER[0], LADDER[-1]))
+    monkeypatch.setattr(sanitizers, "STAGES", STAGES)
     monkeypatch.setattr(sanitizers, "processes", lambda engine: 4)
 
     def tell(what, stage, *tools):

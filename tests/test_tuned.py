@@ -221,9 +221,9 @@ def test_where_it_lies(variables, folder, monkeypatch):
 
 def test_the_code_changes_with_what_stages_are_made_of_and_numba_cuda(tmp_path, monkeypatch):
     assert all(any(tuned.SOURCE.glob(files)) for files in tuned.CODE)  # none has moved
-    files = ("problem.py", "stage.py", "stages/m15.py", "kernels/gemm.py", "device/mma.py")
+    files = ("problems/problem.py", "ladder/stage.py", "ladder/main/m15.py", "device/mma.py")
     for file in files:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
     monkeypatch.setattr(tuned, "SOURCE", tmp_path)
     codes = [tuned.code.__wrapped__()]
@@ -245,8 +245,8 @@ def test_auto_is_s12_on_a_gpu_and_s01_on_a_simulator(monkeypatch):
 def test_tiles_under_an_earlier_name_of_a_stage_are_told_of_once(file):
     put()
     (row,) = tuned.read(file).values()
-    write(file, row, row | {"stage": "m15_split_k"})
-    says = "m15_split_k is part of m15_split_k now. `convlab tune` measures anew"
+    write(file, row, row | {"stage": "s12_fused_im2win"})
+    says = "s12_fused_im2win is m15_split_k now. `convlab tune` measures anew"
     with pytest.warns(UserWarning, match=says):
         assert taken() == OTHER
     assert taken() == OTHER  # once: here a warning is an error
