@@ -1,8 +1,8 @@
-"""``python docs/site/build_site.py`` (``make site``) builds the site: it writes to ``build/``
-alone, and it keeps unchanged pages, which makes a second build quick.
+"""Build the site: ``python docs/site/build_site.py``, or ``make site``.
 
-Sphinx reads the pages of docs/ and lessons/ as they are, and those made from the ladder, its traces
-and its results by the templates beside this file.
+The build writes to ``build/`` only. It keeps pages that have not changed, so a second build is
+quick. Sphinx reads the pages of docs/ and lessons/ as they are. The templates beside this file make
+the other pages from the ladder, its traces and its results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from convlab.simulation.rules.remedies import REMEDIES
 
 HERE, BUILD = Path(__file__).parent, ROOT / "build"
 SITE = BUILD / "site"
-# The order of the pages; one that is in no list comes under "More".
+# The order of the pages. Pages that are in no list come under "More".
 CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("getting-started", "glossary"),
     "Lessons": ("lessons/index", "lessons", "class", "lessons/answers/README"),
@@ -55,7 +55,7 @@ LINT_COMMANDS = {
     LINT: LINT_COMMAND,
     LINT_MLIR: f"{VARIABLE}={MLIR} convlab lint --layer conv9 --arch sm_90 --json {LINT_MLIR}",
 }
-# The modules of the API reference. Those without a list of their own name what the others hand out.
+# The modules of the API reference, with the names that their own ``__all__`` lacks.
 MODULES: dict[str, tuple[str, ...]] = {
     "convlab": (),
     "convlab.ladder": (),
@@ -75,7 +75,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "convlab.simulation.rules.findings": ("Finding", "SimulationError", "NotSimulated"),
     "convlab.problems.oracle": ("Oracle", "CheckResult"),
 }  # fmt: skip
-# What no docstring can say.
+# Descriptions of constants, which have no docstrings.
 DATA = {
     "ABLATION": "The stage m11 with some of its techniques left out, for ``convlab bench --cases "
     "ablation``; it is not on the ladder.",
@@ -93,8 +93,10 @@ DATA = {
 
 
 def build() -> int:
-    """Collect what Sphinx reads, and run Sphinx; returns 0, or 1 where Sphinx warns of anything,
-    such as a link that leads nowhere."""
+    """Collect the pages and run Sphinx on them.
+
+    Returns 0, or 1 if Sphinx warns of anything, such as a link that leads nowhere.
+    """
     from sphinx.cmd.build import main as sphinx
 
     source, doctrees = BUILD / "site-source", BUILD / "site-doctrees"
@@ -111,8 +113,10 @@ def build() -> int:
 
 
 def collect(folder: Path) -> bool:
-    """Put together in ``folder`` what Sphinx reads; what is no longer read is deleted. Returns
-    whether pages that have not changed may link to what is elsewhere now, or gone."""
+    """Collect in ``folder`` all files that Sphinx reads, and delete all others there.
+
+    Returns True if pages that have not changed may link to a place that has moved or is gone.
+    """
     traces = drawn()
     files = {name: path.read_bytes() for name, path in _copied()}
     files |= {name: text.encode() for name, text in _made(files, traces)}
@@ -131,12 +135,12 @@ def collect(folder: Path) -> bool:
         if not path.is_file() or path.read_bytes() != content:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-            moved |= path.suffix == ".py"  # whose lines are the targets of links
+            moved |= path.suffix == ".py"  # links lead to its lines
     return moved
 
 
 def _copied() -> Iterator[tuple[str, Path]]:
-    """What is copied as it is, with its place on the site: docs/ is the site's root."""
+    """Yield each file that is copied unchanged, with its path on the site. docs/ is its root."""
     yield "site/finding_examples.py", Path(finding_examples.__file__)
     for start, base in (("docs", ROOT / "docs"), ("lessons", ROOT)):
         for path in sorted((ROOT / start).rglob("*")):
@@ -146,7 +150,7 @@ def _copied() -> Iterator[tuple[str, Path]]:
 
 
 def _made(files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
-    """The pages that are made, with their text."""
+    """Yield the path and the text of each generated page."""
     render = renderer(ladder_results())
     ladder = render("ladder")
     names = {name[:-3] for name in files if name.endswith(".md")} - {"index"}
@@ -168,7 +172,7 @@ def _made(files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
 
 
 def renderer(results: dict[str, dict[str, Any]]) -> Callable[..., str]:
-    """A function that fills a template by its name, with the ladder's results by theirs."""
+    """Return a function that fills the template of a name with values and the ladder's results."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(
@@ -189,12 +193,12 @@ def renderer(results: dict[str, dict[str, Any]]) -> Callable[..., str]:
 
 
 def ladder_results() -> dict[str, dict[str, Any]]:
-    """What ``convlab ladder --json`` measured on GPUs, by layer, compiler and GPU."""
+    """Return the results of ``convlab ladder --json`` on GPUs, by layer, compiler and GPU."""
     return by_name((ROOT / "docs/results").glob("ladder_*.json"))
 
 
 def about(name: str) -> tuple[str, ...]:
-    """A file of results: its name on the site, its GPU, its date, the command that made it."""
+    """Return a result file's name on the site, its GPU, its date and the command that made it."""
     document = read_json(ROOT / "docs" / name) if name.endswith(".json") else None
     environment = (document.get("environment") or {}) if isinstance(document, dict) else {}
     device = str((environment.get("gpu") or {"name": "no GPU needed"})["name"])
@@ -203,7 +207,7 @@ def about(name: str) -> tuple[str, ...]:
 
 
 def facts(stage: Stage, lessons: list[str], traces: Path) -> dict[str, Any]:
-    """What the template of a stage's page needs."""
+    """Return the values that the template of a stage's page needs."""
     code = (ROOT / source_of(stage)).read_text(encoding="utf-8")
     docstring = ast.parse(code).body[0]
     bases = [stage_named(name) for name in stage.builds_on]
@@ -224,7 +228,7 @@ def facts(stage: Stage, lessons: list[str], traces: Path) -> dict[str, Any]:
 
 
 def difference(base: Stage, stage: Stage) -> list[str]:
-    """The lines removed and added from one stage's file to another's, below their docstrings."""
+    """Return the difference between two stages' files, below their docstrings."""
     before, after = (
         (ROOT / source_of(one)).read_text(encoding="utf-8").partition('"""\n\n')[2].splitlines()
         for one in (base, stage)
@@ -237,9 +241,10 @@ def difference(base: Stage, stage: Stage) -> list[str]:
 
 
 def shown_example(example: Any) -> tuple[str | None, str]:
-    """What the simulator says of an example's kernel, and the corrected kernel's source.
+    """Return the simulator's report on an example's kernel, and the corrected kernel's source.
 
-    Raises ``AssertionError`` for an example that does not hold."""
+    Raises ``AssertionError`` if the kernel has another finding, or the corrected kernel has one.
+    """
     said = run(example, example.kernel)
     corrected = example.corrected()
     assert f"- {example.kind}, " in str(said), (example.kind, said)
@@ -248,7 +253,7 @@ def shown_example(example: Any) -> tuple[str | None, str]:
 
 
 def run(example: Any, kernel: Any) -> str | None:
-    """What the simulator says of a kernel; None where it finds nothing."""
+    """Return the simulator's report on an example with this kernel, or None without a finding."""
     try:
         launch = kernel, example.grid, example.block, *example.arguments()
         Simulator().launch(*launch, shared_bytes=example.shared_bytes)
@@ -261,7 +266,7 @@ def run(example: Any, kernel: Any) -> str | None:
 
 
 def public_names(module: str) -> list[str]:
-    """A module's public names that no earlier module of :data:`MODULES` has."""
+    """Return a module's public names that no earlier module of :data:`MODULES` has."""
     earlier = [*MODULES][: [*MODULES].index(module)]
     told = [getattr(import_module(other), name) for other in earlier for name in _all(other)]
     own = import_module(module)
@@ -269,7 +274,7 @@ def public_names(module: str) -> list[str]:
 
 
 def documenter(module: str, name: str) -> str:
-    """Which of autodoc's directives documents a name."""
+    """Return the name of autodoc's directive for a public name."""
     value = getattr(import_module(module), name)
     if inspect.isclass(value):
         return "exception" if issubclass(value, BaseException) else "class"

@@ -1,5 +1,6 @@
-"""Sphinx's settings, and what the site needs beyond Sphinx's own extensions. ``build_site.py``
-(``make site``) makes the pages and calls Sphinx; build/site-source has docs/ and those pages.
+"""Sphinx's settings, and the site's own extensions of Sphinx.
+
+``build_site.py`` (``make site``) collects the pages in build/site-source and calls Sphinx.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ version = release = convlab.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc"]
 root_doc = "index"
 suppress_warnings = ["myst.header"]  # generated tables choose the size of their headings
-# Modules have no pages, docs/design.md tells of them; other projects' pages are not at hand.
+# Modules have no pages of their own (docs/design.md lists them), and other projects' pages are
+# not available without a network.
 nitpick_ignore_regex = [
     ("py:mod", ".*"),
     ("py:.*", r"(collections|contextlib|pathlib|numpy|rich)\..*"),
@@ -33,9 +35,9 @@ nitpick_ignore_regex = [
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 
-# Notebooks are shown as they were run; a test of their own runs them.
+# The site shows the stored outputs of notebooks. A test of their own runs the notebooks.
 nb_execution_mode = "off"
-nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # no network: the default loads scripts from one
+nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # the default loads scripts from the network
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 4
 
@@ -50,14 +52,14 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
-html_show_search_summary = False  # it is fetched, which browsers refuse to pages opened as files
+html_show_search_summary = False  # browsers do not fetch it for a page that is opened as a file
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0a58b5", "color-brand-content": "#0a58b5"},
     "dark_css_variables": {"color-brand-primary": "#7ab7ff", "color-brand-content": "#7ab7ff"},
 }
 html_math_renderer = "mathml"
 
-# Pages link as a forge needs it, from file to file; on the site docs/ is the root.
+# In the repository pages link from file to file. On the site docs/ is the root.
 LINKS = (
     (r"\]\((?:\.\./)+src/convlab/ladder/\w+/([a-z]\d\d_\w+)\.py\)", r"](/stages/\1.md)"),
     (r"\]\((?:\.\./)+(src|tests|lessons)/", r"](/\1/"),
@@ -78,7 +80,7 @@ def rewrite_links(app: Any, docname: str, source: list[str]) -> None:
 
 
 class Listing(Parser):
-    """A Python file as a page: numbered lines, and every name in the file as a link's target."""
+    """A parser that shows a Python file as a page, with each name in it as the target of links."""
 
     supported = ("listing",)
 
@@ -98,7 +100,7 @@ class Listing(Parser):
 
 
 class IntrinsicDocumenter(FunctionDocumenter):
-    """Numba's intrinsics: callable objects, whose docstring and parameters are a function's."""
+    """A documenter of Numba's intrinsics, which are objects that wrap a function."""
 
     objtype, directivetype = "intrinsic", "function"
     priority = FunctionDocumenter.priority + 1
@@ -108,18 +110,18 @@ class IntrinsicDocumenter(FunctionDocumenter):
         return hasattr(member, "_defn")
 
     def import_object(self, raiseerror: bool = False) -> bool:
-        """Called by autodoc: documents the function that the intrinsic wraps."""
+        """Import the intrinsic and document the function that it wraps; autodoc calls this."""
         found = bool(super().import_object(raiseerror))
         self.object = getattr(self.object, "_defn", self.object)
         return found
 
     def format_args(self, **options: Any) -> str:
-        """The parameters without Numba's own first one."""
+        """Return the parameters without Numba's typing context, the first of them."""
         return re.sub(r"\(typing_?c(onte)?xt(, )?", "(", super().format_args(**options))
 
 
 def find_public(app: Any, env: Any, node: Any, contnode: Any) -> Any:
-    """Docstrings say ``:class:`Program``` wherever it stands: look for the public name."""
+    """Resolve a reference such as ``:class:`Program``` to the object of that public name."""
     if node.get("refdomain") != "py":
         return None
     last = node["reftarget"].rsplit(".", 1)[-1]
@@ -130,7 +132,7 @@ def find_public(app: Any, env: Any, node: Any, contnode: Any) -> Any:
 
 
 def check_pictures(app: Any, doctree: Any) -> None:
-    """Every picture has words for those who cannot see it: a warning, which fails the build."""
+    """Warn of each picture without alternative text; a warning fails the build."""
     for image in doctree.findall(nodes.image):
         if not image.get("alt", "").strip():
             logging.getLogger(__name__).warning(
@@ -139,7 +141,7 @@ def check_pictures(app: Any, doctree: Any) -> None:
 
 
 def visit_math(self: Any, node: Any) -> None:
-    """A formula as MathML, which browsers draw with no script and no network."""
+    """Write a formula as MathML, which browsers draw without a script or a network."""
     block = isinstance(node, nodes.math_block)
     formula = tex2mathml(node.astext(), as_block=block)
     self.body.append(f'<div class="formula">{formula}</div>' if block else formula)
@@ -147,7 +149,7 @@ def visit_math(self: Any, node: Any) -> None:
 
 
 def setup(app: Any) -> None:
-    """Called by Sphinx."""
+    """Register the site's extensions; Sphinx calls this."""
     app.add_source_suffix(".py", "listing")
     app.add_source_parser(Listing)
     app.add_autodocumenter(IntrinsicDocumenter)

@@ -1,7 +1,7 @@
 """A faulty kernel for each kind of finding, and the edit that corrects it.
 
-The page "Every finding, shown" of the site runs both. Its template, findings.md.jinja, tells of
-each kernel, so kernels have no docstrings here.
+The site's page "Every finding, shown" runs both. Its template, findings.md.jinja, explains each
+kernel, so the kernels have no docstrings here.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ EXAMPLES: list[Example] = []
 
 @dataclass
 class Example:
-    """Makes the kernel below an example: a faulty kernel of two arrays of ``sizes`` elements.
-    ``edits`` are the pieces of its source that are wrong, each with its replacement in the
-    corrected kernel."""
+    """A faulty kernel of two arrays, which have ``sizes`` elements; used as its decorator.
+
+    ``edits`` pairs each wrong piece of the kernel's source with its correction."""
 
     kind: str
     sizes: tuple[int, int]
@@ -54,13 +54,13 @@ class Example:
         return [np.arange(size, dtype=np.float32) for size in self.sizes]
 
     def lines(self) -> tuple[int, list[str]]:
-        """The number of the kernel's first line in this file, and its lines."""
+        """Return the number of the kernel's first line in this file, and its lines."""
         lines, first = inspect.getsourcelines(self.kernel.py_func)
         above = lines.index("@cuda.jit\n")
         return first + above, lines[above:]
 
     def corrected(self) -> Any:
-        """The kernel with the edits made. Raises ``ValueError`` for an edit of no line."""
+        """Return the corrected kernel. Raises ``ValueError`` if an edit matches no line."""
         source = "".join(self.lines()[1])
         for wrong, right in self.edits.items():
             if source.count(wrong) != 1:

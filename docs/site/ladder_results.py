@@ -1,5 +1,4 @@
-"""The ladder's results on a GPU, ``convlab ladder --json``, as the tables and the picture of the
-documentation."""
+"""Tables and the picture of the documentation, from results of ``convlab ladder --json``."""
 
 from __future__ import annotations
 
@@ -33,14 +32,14 @@ if TYPE_CHECKING:
 
 Step = Mapping[str, Any]  # a stage of the document
 HEADLINE = "ladder_conv9_h200"  # the results that README.md and the site's first page show
-# A compiler that is not the usual one, as tables and titles call it.
+# Names of the compilers other than numba-cuda, for tables and titles.
 OTHER_COMPILERS = {MLIR: "numba-cuda-mlir"}
-ALL = (*LADDER, ABLATION, GROUPED)  # in the order in which tables show them
+ALL = (*LADDER, ABLATION, GROUPED)  # the order of the rows of tables
 DRIVER = {"driver": "driver", "cuda": "CUDA"}
 PACKAGES = ("numba-cuda", "numba", "numpy")
 TIMES = "\N{MULTIPLICATION SIGN}"
-PALE = 0.3  # opacity of what a bar would be without layout transforms
-# What a stage's family reads, and the colour of its bars.
+PALE = 0.3  # opacity of the bar of the main kernel alone
+# For each family of stages: the memory that it reads, and the colour of its bars.
 FAMILIES = {
     "plain": ("the input itself", COLOURS[0]),
     "im2col": ("the im2col matrix", COLOURS[1]),
@@ -53,11 +52,12 @@ COLUMNS = {
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What ``convlab ladder --json`` wrote on a GPU, with the ``layer``, the ``compiler``, the
-    problem and the GPU (``title``), the ``shapes`` and the ``machine`` in words. Each stage has its
-    ``stage`` and ``kernel_ms``, the time of its main kernel without the layout transforms, and on a
-    paper's layer the ``tile`` that it takes there; its numbers are None where it failed. ``steps``
-    are the stages that did not, by name.
+    """Return a GPU's result of ``convlab ladder --json``, with more keys for tables.
+
+    ``layer`` and ``compiler`` are names; ``title`` (the problem and the GPU), ``shapes`` and
+    ``machine`` are words. Each entry of ``stages`` also has its ``stage``, ``kernel_ms``, the time
+    of its main kernel without the layout transforms, and its ``tile`` on a layer of the paper. The
+    numbers of a stage that failed are None. ``steps`` holds the other stages by name.
 
     Raises ``ValueError`` naming a file that is not a GPU's result, or has unknown stages.
     """
@@ -76,14 +76,14 @@ def read(path: Path) -> dict[str, Any]:
         n, c, h, w = problem["input_shape"]
         c_o, _, h_f, w_f = problem["weight_shape"]
         for step in document["stages"]:
-            if not step["ok"]:  # whatever was measured means nothing
+            if not step["ok"]:  # the times of a wrong stage mean nothing
                 step |= dict.fromkeys(("time_ms", "time_spread", "tflops", "speedup"))
             kernel_ms = [*step["launch_ms"].values()][-1] if step["ok"] else None
             rate = kernel_ms and problem["flops"] / kernel_ms / 1e9
             stage = stage_named(step["name"])
             step |= {"stage": stage, "kernel_ms": kernel_ms, "kernel_tflops": rate}
             step["tile"] = paper and production_tile(stage, paper)
-        # Files may be older than today's order of stages.
+        # A file may be older than today's order of stages.
         document["stages"].sort(key=lambda step: ALL.index(step["stage"]))
         return document | {
             "steps": {step["name"]: step for step in document["stages"] if step["ok"]},
@@ -101,9 +101,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def by_name(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
-    """The ladder's results by what they are of: the layer and, where it is not the same in all of
-    them or not the usual one, the batch, the compiler and the GPU. README.md's come first, then
-    those with the most stages.
+    """Return the ladder's results by names such as ``Conv9`` or ``Conv9, numba-cuda-mlir``.
+
+    A name has the layer, and the batch, the compiler and the GPU if other results differ in them.
+    The results that README.md shows come first, then those with the most stages.
 
     Raises ``ValueError`` naming two files of the same layer, batch, compiler and GPU.
     """
@@ -135,7 +136,7 @@ def _order(run: Mapping[str, Any]) -> tuple[bool, bool, int, str]:
 
 
 def _layer(problem: dict[str, Any]) -> tuple[str, ConvProblem | None]:
-    """``Conv9`` and the paper's layer, or of another problem its shape."""
+    """Return ``Conv9`` and the paper's layer; for another problem, its shape and None."""
     shapes = ("input_shape", "weight_shape", "output_shape")
     for name in LAYER_NAMES:
         paper = paper_layer(name, problem["batch"])
@@ -151,13 +152,15 @@ def _cells(step: Step, columns: Iterable[str]) -> Iterator[str]:
 
 
 def source_of(stage: Stage) -> str:
-    """A stage's file, from the repository's root."""
+    """Return the path of a stage's file from the repository's root."""
     return f"src/{stage.module.replace('.', '/')}.py"
 
 
 def ladder_table(results: Mapping[str, Any]) -> str:
-    """README.md's table: each stage of the main route, then of the tensor cores', with the idea
-    that it adds, its own gain over the stage that it builds on, and how fast it is."""
+    """Return README.md's table: the stages of the main route, then of the tensor cores.
+
+    Each row has the stage's idea, its gain over the stage that it builds on, and its speed.
+    """
     columns = ("ms", "TFLOP/s", "speedup")
     rows = [
         (f"[{short_name(one['name'])}]({source_of(one['stage'])})", one["stage"].title,
@@ -177,7 +180,7 @@ def gain(step: Step, steps: Mapping[str, Step]) -> str:
 
 
 def ladder_section(results: Mapping[str, Any]) -> str:
-    """A section of docs/ladder.md: all that one file of results says of each stage."""
+    """Return the section of docs/ladder.md that shows one file of results."""
     rows = []
     for step in results["stages"]:
         workspace = step["workspace_bytes"]
@@ -194,7 +197,7 @@ def ladder_section(results: Mapping[str, Any]) -> str:
 
 
 def ladder_picture(results: Mapping[str, Any]) -> str:
-    """A bar for each stage: its TFLOP/s, its speedup and its idea, as an SVG file."""
+    """Return an SVG picture with a bar for each stage: TFLOP/s, speedup and idea."""
     steps, shapes = results["stages"], results["shapes"]
     paragraphs = (
         f"{TIMES} is the speedup over the first bar, red where a stage is slower. Every layout "
@@ -226,8 +229,7 @@ def ladder_picture(results: Mapping[str, Any]) -> str:
 
 
 def _bar(axes: Axes, row: int, step: Step, above: Sequence[str]) -> None:
-    """A stage's bar and words; ``above`` are the stages of the rows before, in which its base may
-    be missing."""
+    """Draw a stage's bar and its words; ``above`` names the stages of the rows above it."""
     stage, tflops, reach = step["stage"], step["tflops"], _reach(step)
     name, _, idea = stage.title.partition(": ")
     base = [one for one in stage.builds_on if one in above]
@@ -252,7 +254,7 @@ def _bar(axes: Axes, row: int, step: Step, above: Sequence[str]) -> None:
 
 
 def _reach(step: Step) -> float | None:
-    """TFLOP/s without the layout transforms where these cost enough to show, else with them."""
+    """Return TFLOP/s without layout transforms if those take over 2 %, otherwise with them."""
     whole: float | None = step["tflops"]
     alone: float | None = step["kernel_tflops"]
     return alone if whole and alone and alone > 1.02 * whole else whole

@@ -1,8 +1,8 @@
 """The figures and tables of the four papers beside ours: ``python docs/site/papers.py``.
 
-Each section names the paper's figure, the file in docs/results that holds our measurements, what
-the paper says and what we found. The command prints everything; docs/papers.md shows what the
-papers say beside our values.
+Each section names the paper's figure and the file in docs/results that holds our measurements, and
+compares the paper's claim with our value. The command prints all sections; docs/papers.md shows the
+claims and our values.
 """
 
 from __future__ import annotations
@@ -63,8 +63,10 @@ Shown = tuple[str, Sequence[Claim]]  # our table, and the claims
 
 
 class Section(NamedTuple):
-    """One figure or table of a paper, and what shows the results in ``file``: a function of its
-    rows, or where it has none of the whole document."""
+    """One figure or table of a paper, and the function that shows our results in ``file``.
+
+    ``show`` takes the file's rows, or the whole document if ``of_rows`` is false.
+    """
 
     title: str
     file: str
@@ -81,13 +83,13 @@ def _ratios(speedup: Speedup) -> str:
 
 
 def _cell(value: float | None, form: str = ".2f", row: ResultRow | None = None) -> str:
-    """A value, with ~ where the row that it is of did not settle."""
+    """Return a formatted value, with ~ if its row did not settle."""
     mark = "~" if row is not None and row.settled is False else ""
     return "-" if value is None else f"{mark}{value:{form}}"
 
 
 def _rates(results: Results, systems: Iterable[Contender]) -> list[tuple[str, ...]]:
-    """TFLOP/s, a line for each layer."""
+    """Return the TFLOP/s of the systems, a row for each layer."""
     best = [one.rows() for one in systems]
     return [
         (layer, *(_cell(row and row.tflops, ".1f", row) for row in of_it))
@@ -99,7 +101,7 @@ def _rates(results: Results, systems: Iterable[Contender]) -> list[tuple[str, ..
 
 
 def im2win_systems(results: Results) -> dict[str, Contender]:
-    """The paper's systems and our fastest stage in fp32 arithmetic, by name."""
+    """Return the paper's systems and our fastest stage in fp32 arithmetic, by name."""
     every = [contender(results, name) for name in results.systems]
     known = {one.name: one for one in (*every, *analysis.fastest(results))}
     best = analysis.best_stage(results)
@@ -112,7 +114,7 @@ def _ours_over(
     said: Sequence[tuple[str, str, Sequence[str]]],
     value: Callable[[str, str], str],
 ) -> list[Claim]:
-    """``value`` of each im2win stage over each of the others, a claim in a cell."""
+    """Return the paper's claims, each with ``value`` of our im2win stages over the others."""
     ours = [name for name in systems if re.match(r"m1\d|t\d\d", name)]
     return [
         (where, words, "; ".join(
@@ -124,7 +126,7 @@ def _ours_over(
 
 
 def figure_2(results: Results) -> Shown:
-    """TFLOP/s on the twelve layers."""
+    """Compare TFLOP/s on the twelve layers."""
     systems = im2win_systems(results)
 
     def faster(mine: str, other: str) -> str:
@@ -140,7 +142,7 @@ def figure_2(results: Results) -> Shown:
 
 
 def figure_3(results: Results) -> Shown:
-    """GiB on the twelve layers: the tensors and the workspace that each system asks for."""
+    """Compare GiB on the twelve layers: the tensors and the workspace of each system."""
     systems, layers = im2win_systems(results), results.layers()
     needed = {
         name: [
@@ -170,7 +172,7 @@ def figure_3(results: Results) -> Shown:
 
 
 def table_3(results: Results) -> Shown:
-    """cuDNN's fastest algorithm on each layer, and those within :data:`TIE` of it."""
+    """List cuDNN's fastest algorithm on each layer, and those within :data:`TIE` of it."""
     rows, same = [], 0
     for layer in results.layers():
         of_api = [results.row(*layer, name) for name in analysis.in_fp32(results, "cudnn")]
@@ -186,7 +188,7 @@ def table_3(results: Results) -> Shown:
 
 
 def figure_4(results: Results) -> Shown:
-    """The ablation of m11."""
+    """Compare m11 with m11 without one of its techniques."""
     whole, *without = (contender(results, name) for name in (WHOLE, *GAINS))
     gains = [f"{GAINS[one.name]} {_ratios(whole.over(one))}" for one in without]
     said = "micro-kernel gains most, then vectorised load, then prefetching"
@@ -198,7 +200,7 @@ def figure_4(results: Results) -> Shown:
 
 
 def sweeps(results: Results) -> Shown:
-    """Figures 1 to 4: speedups over the seven loops in C++, on one image."""
+    """Compare speedups over the seven loops in C++, on one image (Figures 1 to 4)."""
     ours = [contender(results, name) for name in SWEEP_SYSTEMS]
     cpp, cutlass = (contender(results, name) for name in ("cpp_seven_loops", "cutlass_optimized"))
     ratios = [one.over(cpp).by_layer for one in ours]
@@ -222,7 +224,7 @@ def sweeps(results: Results) -> Shown:
 
 
 def unfold(results: Results) -> Shown:
-    """Table 1: milliseconds there, of a first call here, and on the GPU here."""
+    """Compare the milliseconds of Table 1 with our first calls and our times on the GPU."""
     (layer,) = results.layers()
     first = {name: one.get("ms") for name, one in results.more["first_calls"].items()}
     on_gpu = {name: row.time_ms for (*_, name), row in results.rows.items()}
@@ -255,7 +257,7 @@ BENCH = ("bench_h200.json", "`convlab bench`")
 
 
 def of_cases(title: str, cases: str, show: Callable[[Any], Shown]) -> Section:
-    """The section of what ``convlab bench --cases`` measured."""
+    """Return the section that shows a file of ``convlab bench --cases``."""
     return Section(title, f"{cases}_h200.json", f"`convlab bench --cases {cases}`", show)
 
 
@@ -271,7 +273,7 @@ SECTIONS = [
 
 
 def show() -> str:
-    """Every section as Markdown: what the paper says, our value, our table and its command."""
+    """Return all sections as Markdown: the claims, our values, our table and its command."""
     parts = []
     for section in SECTIONS:
         ours, claims, by = made(section)
@@ -286,7 +288,7 @@ def show_one(section: Section) -> str:
 
 
 def show_claims() -> str:
-    """One table for docs/papers.md: what each paper says and our value."""
+    """Return the table of docs/papers.md: each paper's claims and our values."""
     rows, sources = [], []
     for section in SECTIONS:
         _, claims, by = made(section)
@@ -297,7 +299,7 @@ def show_claims() -> str:
 
 
 def read_json(file: Path) -> Any:
-    """The document in a file. Raises ``ValueError`` naming a file that holds no JSON."""
+    """Return the document in a file. Raises ``ValueError`` naming a file that is not JSON."""
     try:
         return files.document(files.bytes_of(file))
     except (OSError, ValueError) as error:
@@ -305,29 +307,31 @@ def read_json(file: Path) -> Any:
 
 
 def compiler_of(environment: Mapping[str, Any]) -> str:
-    """The compiler of a measurement; in older documents only its command names one."""
+    """Return the compiler of a measurement. Older documents name it only in their command."""
     named = re.match(rf"{VARIABLE}=(\S+) ", str(environment.get("command") or ""))
     return str(environment.get("compiler") or (named[1] if named else NUMBA_CUDA))
 
 
 def date_of(environment: Mapping[str, Any]) -> str:
-    """The day of a measurement; empty where it is not known."""
+    """Return the day of a measurement, or an empty string if it is not known."""
     return str(environment.get("date") or "")[:10]
 
 
 def versions_of(environment: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """The packages with their versions, as far as these are known."""
+    """Return the packages with their versions, as far as the versions are known."""
     packages = environment.get("packages") or {}
     return [f"{name} {packages[name]}" for name in names if packages.get(name)]
 
 
 def opened(document: Mapping[str, Any]) -> Results:
-    """The rows of a document, which may be older than today's format; those of problems that are no
-    longer the ones of their names are left out."""
+    """Return the results in a document, which may be older than today's format.
+
+    Rows are left out if their name means another problem today.
+    """
     rows = {}
     for told in document["rows"]:
         row = ResultRow.from_json(told)
-        with suppress(ValueError):  # where the name is no longer there
+        with suppress(ValueError):  # the name may be gone
             if told.get("problem") in (None, str(row.problem)):
                 rows[row.key] = row
     systems = {one["name"]: one for one in document["systems"]}
@@ -337,10 +341,9 @@ def opened(document: Mapping[str, Any]) -> Results:
 
 
 def made(section: Section) -> tuple[str, Sequence[Claim], str]:
-    """A section's table, its claims, and the line with the command that writes its file today, and
-    of what is stored the date and the versions.
+    """Return a section's table, its claims, and a line with its command, date and versions.
 
-    Raises ``ValueError`` for a file of something else.
+    Raises ``ValueError`` for a file that holds something else.
     """
     file = ROOT / RESULTS / section.file
     if not file.is_file():

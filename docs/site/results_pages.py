@@ -1,7 +1,7 @@
-"""The documentation's tables and pictures: ``make results``.
+"""Make the documentation's tables and pictures from the stored results: ``make results``.
 
-Reads docs/results and fills the marked sections of README.md and of the pages in docs. ``--check``
-writes nothing and exits 1 where a file differs from what the results give.
+The command reads docs/results and fills the marked sections of README.md and of the pages in docs.
+With ``--check`` it writes nothing, and exits 1 if a file differs from the one that it would write.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Maker = Callable[[str], str]
 
 
 def generated() -> dict[Path, str]:
-    """Every file that shows results, and what it has to hold.
+    """Return the content of every file that shows results.
 
-    Raises ``ValueError`` saying which file is missing or is no result.
+    Raises ``ValueError`` naming a file that is missing or is not a result.
     """
     root = papers.ROOT
     headline = root / RESULTS / f"{HEADLINE}.json"
@@ -77,7 +77,7 @@ def generated() -> dict[Path, str]:
 
 
 def _ladder(file: Path) -> dict[str, Any]:
-    """The ladder's results in a file. Raises ``ValueError`` naming a file of anything else."""
+    """Return the ladder's results in a file. Raises ``ValueError`` naming any other file."""
     try:
         return ladder_results.read(file)
     except (ArithmeticError, LookupError) as error:
@@ -89,8 +89,8 @@ def _section(section: papers.Section, _: str) -> str:
 
 
 def filled(text: str, makers: Mapping[str, Maker]) -> str:
-    """The text with each known section (``<!-- NAME:begin -->`` to ``<!-- NAME:end -->``) made
-    anew. A maker gets the text that stands there now. A section that is not there is left out.
+    """Return the text with each known section (``<!-- NAME:begin -->`` to ``<!-- NAME:end -->``)
+    made anew. A maker gets the section's present text. Sections that the text lacks are skipped.
 
     Raises ``ValueError`` for a section that begins more than once or does not end.
     """
@@ -107,7 +107,7 @@ def filled(text: str, makers: Mapping[str, Maker]) -> str:
 
 
 def _speedups(results: Results) -> str:
-    """The best stage in fp32 over m01 and over the fastest baselines, layer by layer."""
+    """Return the table of the best fp32 stage over m01 and over the fastest baselines."""
     best = analysis.best_stage(results)
     assert best is not None
     return report.speedup_table(best, [*analysis.first(results), *analysis.fastest(results)])
@@ -121,8 +121,10 @@ SHOWN = tuple(
 
 
 def sample(json_file: Path | None = None) -> str:
-    """What the ladder prints of SHOWN without a GPU, 80 columns wide; its JSON goes to the file, if
-    any."""
+    """Return the ladder's output for SHOWN without a GPU, 80 columns wide.
+
+    Its JSON goes to ``json_file``, if one is given.
+    """
     more = [] if json_file is None else ["--json", str(json_file)]
     for name in SHOWN:
         more += ["--stage", name]
@@ -138,9 +140,11 @@ def sample(json_file: Path | None = None) -> str:
 
 
 def same_but_for_rounding(one: str, other: str) -> bool:
-    """Whether two samples differ in nothing but the last digit of an error / bound: NumPy sums
-    the reference in another order on another CPU."""
-    # What a library computes, whose work is not counted, it computes otherwise on another CPU.
+    """Return True if two samples differ only in the last digit of an error / bound.
+
+    NumPy sums the reference in another order on another CPU.
+    """
+    # A library may compute with other rounding on another CPU; its work is not counted.
     texts = (re.sub(r"OK {6} *[\d.e-]+(?= +-)", "LIBRARY", text) for text in (one, other))
     pieces = [re.split(r"(?<=OK {6} )( *[\d.e-]+)", text) for text in texts]
     if pieces[0][::2] != pieces[1][::2]:
@@ -150,16 +154,16 @@ def same_but_for_rounding(one: str, other: str) -> bool:
 
 
 def sample_section(stored: str) -> str:
-    """The stored section where it still says what the ladder does, else a new one."""
+    """Return the stored section if it still shows the ladder's output, otherwise a new one."""
     new = f"```text\n{sample()}```\n"
     return stored if same_but_for_rounding(stored, new) else new
 
 
-# Sizes that no tile was tuned for.
+# Sizes for which no tile was tuned.
 
 
 def sizes_tables(results: Results) -> papers.Shown:
-    """Two tables: how many times as fast m15 is, and the problems where it is slower."""
+    """Return two tables: speedups of m15, and the problems where it is slower."""
     ours, torch = (contender(results, name) for name in (S12, analysis.TORCH))
     libraries = [name for name in results.systems if name != S12]
     gemm_class = Contender(results, analysis.GEMM_CLASS, "", libraries, gemm_class=True)
@@ -186,7 +190,7 @@ def sizes_tables(results: Results) -> papers.Shown:
 
 
 def grouped_tables(results: Results) -> papers.Shown:
-    """One table: a grouped layer's time beside PyTorch's."""
+    """Return the table of grouped layers' times beside PyTorch's."""
     ours, torch = (contender(results, name) for name in ("grouped", analysis.TORCH))
     ratios = zip(results.layers(), ours.over(torch).by_layer, strict=True)
     lines = [
@@ -198,7 +202,7 @@ def grouped_tables(results: Results) -> papers.Shown:
 
 
 def gradients_tables(results: Results) -> papers.Shown:
-    """One table: both gradients of each layer by g01, g02 by m15, and PyTorch."""
+    """Return the table of both gradients of each layer by g01, g02 with m15, and PyTorch."""
     systems = "g01_direct_gradients", S12, analysis.TORCH
     contenders = [contender(results, name) for name in systems]
     layers = {name: (name, batch) for name, batch in results.layers()}
@@ -211,18 +215,21 @@ def gradients_tables(results: Results) -> papers.Shown:
 
 
 def _time(row: ResultRow | None) -> str:
-    """Milliseconds, with ~ where the runs' spread stayed above 2 %."""
+    """Return milliseconds, with ~ if the runs' spread stayed above 2 %."""
     return "" if row is None else f"{'~' if row.settled is False else ''}{row.time_ms:.4g}"
 
 
 # The two compilers.
 
-COMPILERS = "", "_mlir"  # what the names of their results end in
+COMPILERS = "", "_mlir"  # endings of the names of their results
 
 
 def compilers_table() -> str:
-    """What each compiler makes of the main kernel of each stage, and how fast that is where both
-    were timed; one number where they agree."""
+    """Return the table of each stage's main kernel by both compilers.
+
+    It has the machine code's registers and instructions, and times if both compilers' kernels were
+    timed. A cell with one number holds for both.
+    """
     made = [
         # The last row of a stage is its main kernel's.
         {row["stage"]: row for row in papers.read_json(papers.ROOT / f"{LINT}{end}.json")}
@@ -254,8 +261,8 @@ KINDS = "synchronisation", "index", "bound", "constant"
 
 
 def mutants_tables(document: dict[str, Any]) -> papers.Shown:
-    """Three tables: the results by kind of change; why some compute the same; which others no check
-    tells from the stage."""
+    """Return the tables of mutants: results by kind of change, reasons why a mutant is equivalent,
+    and the mutants that no check tells from the stage."""
     rows = document["rows"]
     kinds = {kind: [row for row in rows if row["kind"] == kind] for kind in KINDS}
     lines = []
@@ -282,7 +289,7 @@ def mutants_tables(document: dict[str, Any]) -> papers.Shown:
     return "\n".join(tables), ()
 
 
-# The sections that show one file of results each, by the names that pages have for them.
+# The sections that show one file of results each, by their names in pages.
 SECTIONS = {
     "sizes": papers.of_cases("", "sizes", sizes_tables),
     "grouped": papers.of_cases("", "grouped", grouped_tables),
@@ -301,8 +308,10 @@ SECTIONS = {
 
 
 def _kept(file: Path, text: str, rows: Path) -> str:
-    """A picture, or the stored one where it shows the same rows in the same words by the same code:
-    every version of matplotlib lays it out in another way."""
+    """Return the stored picture if it shows the same rows and words, drawn by the same code.
+
+    Otherwise return the new picture. Each version of matplotlib has another layout.
+    """
     told = papers.read_json(rows)
     code = "".join(map(inspect.getsource, (plots, ladder_results)))
     hashes = (
@@ -315,13 +324,13 @@ def _kept(file: Path, text: str, rows: Path) -> str:
 
 
 def same_but_for_layout(one: str, other: str) -> bool:
-    """Whether two pictures are of the same rows, drawn by the same code, and say the same words."""
+    """Return True if two pictures show the same rows and words and were drawn by the same code."""
     told = r"<text[^>]*>([^<]*)</text>|<!-- (rows [^>]*) -->"
     return re.findall(told, one) == re.findall(told, other)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Regenerate, or with ``--check`` only compare; returns the exit code."""
+    """Make the files anew, or with ``--check`` only compare them; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on differences")
     chosen = parser.parse_args(arguments)
@@ -337,7 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     for file in stale:
         if chosen.check:
-            print(f"{file} is not what {RESULTS} gives: run make results", file=sys.stderr)
+            print(f"{file} differs from {RESULTS}: run make results", file=sys.stderr)
         else:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(files[file], encoding="utf-8", newline="\n")

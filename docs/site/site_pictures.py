@@ -1,4 +1,4 @@
-"""Pictures of a traced launch: what a block touches, and where the lanes of one warp go.
+"""Pictures of a traced launch: the elements that a block touches, and the requests of one warp.
 
 Every number comes from the strict simulator's run of the real kernel (:mod:`convlab.tracing`).
 """
@@ -26,13 +26,15 @@ from convlab.tracing.recorded import Access
 from convlab.tracing.views import statement_of
 
 ROOT = Path(__file__).parents[2]  # of the repository
-# Okabe and Ito's colours, which colour-blind people tell apart: untouched, read, written, both.
+# Okabe and Ito's colours, which colour-blind people can tell apart: untouched, read, written, both.
 TOUCHED = ("#e4e2db", "#56b4e9", "#e69f00", "#cc79a7")
 
 
 def drawn() -> Path:
-    """The folder with each stage's trace: the pictures and, as JSON, the numbers. It is kept in
-    ``build/traces`` until one of its source files changes."""
+    """Return the folder with each stage's trace: pictures, and numbers as JSON.
+
+    The folder is kept in ``build/traces`` until one of the traces' source files changes.
+    """
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for package in ("ladder", "device", "running/engines", "simulation", "tracing", "lessons"):
         for path in sorted((ROOT / "src/convlab" / package).rglob("*.py")):
@@ -49,7 +51,8 @@ def drawn() -> Path:
 
 
 def draw(name: str, folder: Path) -> None:
-    """Trace a stage's main kernel on the small Conv9, and draw it; null where a library works."""
+    """Trace a stage's main kernel on the small Conv9 and draw it. A stage of library calls has no
+    kernel, and its file holds null."""
     stage = stage_named(name)
     file = folder / f"{name}.json"
     try:
@@ -74,8 +77,11 @@ def draw(name: str, folder: Path) -> None:
 
 
 def line_of(launch: LaunchTrace, access: Access, file: Path) -> dict[str, Any] | None:
-    """What a line does to an array, with a picture of the request with the most lanes, which no
-    edge of the problem cuts short; None where the block shown makes none."""
+    """Return the traffic of a line to an array, with a picture of one request.
+
+    The picture shows the request with the most lanes, which no edge of the problem cuts short. The
+    result is None if the block shown makes no request.
+    """
     alike = launch.requests_of(access.array, access.operation)
     own = [one for one in alike if (one.line, one.width) == (access.line, access.width)]
     if not own:
@@ -94,7 +100,7 @@ def line_of(launch: LaunchTrace, access: Access, file: Path) -> dict[str, Any] |
 
 
 def shapes_of(stage: Stage, problem: ConvProblem) -> dict[str, tuple[int, ...]]:
-    """The shape of each array of a stage; a kernel may see the array with one dimension."""
+    """Return the shape of each array of a stage, even if the kernel indexes it with one index."""
     program = stage.prepare(problem, stage.model_tile)
     return {
         "input": problem.input_shape,
@@ -105,7 +111,8 @@ def shapes_of(stage: Stage, problem: ConvProblem) -> dict[str, tuple[int, ...]]:
 
 
 def touched(launch: LaunchTrace, name: str, size: int) -> np.ndarray:
-    """What the block shown does to each element of an array: 0 nothing, 1 read, 2 write, 3 both."""
+    """Return for each element of an array what the block shown does: 0 nothing, 1 read, 2 write,
+    3 both."""
     found = np.zeros(size, int)
     for footprint in launch.footprints:
         if footprint.array == name:
@@ -115,7 +122,7 @@ def touched(launch: LaunchTrace, name: str, size: int) -> np.ndarray:
 
 
 def planes(elements: np.ndarray) -> np.ndarray:
-    """An array as one image: its planes of rows and columns side by side, NaN between them."""
+    """Return an array as one image: its planes side by side, with NaN between them."""
     *_, height, width = elements.shape
     if height * width <= 64 and elements.ndim == 4:  # a small filter: one row for each
         height, width = elements.shape[0], math.prod(elements.shape[1:])
@@ -128,8 +135,10 @@ def planes(elements: np.ndarray) -> np.ndarray:
 
 
 def draw_footprints(launch: LaunchTrace, shapes: dict[str, tuple[int, ...]], file: Path) -> str:
-    """Draw every array of a launch with the elements that one block touches; returns the picture
-    in words."""
+    """Draw every array of a launch with the elements that one block touches.
+
+    Returns a description of the picture.
+    """
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
 
