@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from convlab.ladder.tensor_cores import (
 from convlab.problems.oracle import Oracle, random_tensors
 from convlab.running import plans
 from convlab.running.engines import Engine, choose
+from convlab.simulation.language import compiled_values
 from convlab.tracing import trace_stage
 
 STAGES = [stage for stage in LADDER if stage.precision == "3xtf32"]
@@ -106,6 +108,8 @@ SPLITTERS = [
 def test_a_forgotten_small_part_is_found(stage: Stage, module: ModuleType, checked: Any) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "split_tf32", large_part_alone)
+        # Device functions keep what they are compiled with, and stages share them.
+        patched.setattr(compiled_values, "_values", WeakKeyDictionary())
         forget_programs()
         result = checked(FEW, stage, random_tensors(FEW, 4), stage.tiny_tile)
     forget_programs()
