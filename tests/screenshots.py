@@ -26,7 +26,7 @@ def textbook(name: str) -> Trace:
 
 # A file, what is on the page, whether it is dark, and the request that is shown.
 PICTURES = (
-    ("trace_s05.png", lambda: trace_stage("m03"), False, 1),
+    ("trace_m03.png", lambda: trace_stage("m03"), False, 1),
     ("trace_conflict.png", lambda: textbook("transpose_shared"), True, 5),
 )
 

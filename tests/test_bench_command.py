@@ -157,7 +157,7 @@ TERMINATED = """
 import sys
 from pathlib import Path
 from bench_fakes import system
-from convlab import engines
+from convlab.running import engines
 from convlab.measuring import gpu_backend, pool, systems
 engines.unavailable, engines._made = lambda name: None, {"gpu": object()}
 pool.BACKEND, pool.FAST_FOLDER = "bench_fakes:Fakes", Path(sys.argv[1])

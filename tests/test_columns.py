@@ -72,7 +72,7 @@ def check_whole(table: Columns, width: int = WIDTH) -> None:
 
 # Every table of the command, with the longest names and large numbers.
 
-LONG = replace(LADDER[0], module="convlab.ladder.s10b_im2win_vectorized_and_more")
+LONG = replace(LADDER[0], module="convlab.ladder.main.m10_im2win_vectorized_and_more")
 RIGHT = CheckResult(True, 0.0123, wrong=0, total=1)
 PROBLEM = workloads.problem_of("1128x1200x1128x1128*1512x1200x11x11,p15")
 TILE = Tile(128, 256, 16, 16, 16)

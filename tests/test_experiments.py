@@ -122,7 +122,7 @@ def test_the_kernel_for_groups_computes_each_layer_in_small(name, checked_in_sim
     assert checked_in_simulator(small, stage_named("grouped"), random_tensors(small, 1)).ok
 
 
-def test_a_variant_is_s11_with_one_switch_off():
+def test_a_variant_is_m11_with_one_switch_off():
     for name, switch in systems.VARIANTS.items():
         variant = systems.system_named(name)
         assert variant.name == name

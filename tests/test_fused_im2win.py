@@ -19,7 +19,7 @@ from convlab.ladder.main.m14_epilogue import interleaved_lanes
 from convlab.problems.oracle import random_tensors
 from convlab.running import plans
 
-S12 = stage_named("m15")
+M15 = stage_named("m15")
 WIDE = {"m15": Tile(16, 64, 8, 4, 8), "t03": Tile(16, 64, 8, 2, 8), "t05": Tile(24, 128, 16, 6, 4)}
 
 
@@ -84,13 +84,13 @@ def test_sums_split_among_blocks(
     tile: Tile, splits: int, problem: ConvProblem, checked: Any
 ) -> None:
     tensors = random_tensors(problem, seed=splits)
-    assert checked(problem, S12, tensors, tile, splits=splits).ok
+    assert checked(problem, M15, tensors, tile, splits=splits).ok
 
 
 def test_relu_with_split_sums_is_refused() -> None:
     problem = ConvProblem(1, 3, 6, 6, 5, 3)
     with pytest.raises(ValueError, match=r"splits is 2.*relu"):
-        S12.prepare(problem, Tile(16, 32, 4, 4, 4), relu=True, splits=2)
+        M15.prepare(problem, Tile(16, 32, 4, 4, 4), relu=True, splits=2)
 
 
 # Where the threads of a warp are in a tile
@@ -113,7 +113,7 @@ def test_a_warp_reads_a_step_in_four_wavefronts(stage: str) -> None:
 
 def test_every_tile_of_warps_is_wide_enough_to_interleave() -> None:
     """Where four outputs are one store nobody interleaves."""
-    for lanes, heuristic in ((8, tile_heuristic.S12), (4, tile_heuristic.S13)):
+    for lanes, heuristic in ((8, tile_heuristic.M15), (4, tile_heuristic.T03)):
         for M_B, N_B, M_T, N_T in heuristic.rates:
             tile = Tile(M_B, N_B, 8, M_T, N_T)
             assert fetching_columns(tile)[0] % (4 * lanes) == 0

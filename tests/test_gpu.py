@@ -118,7 +118,7 @@ def test_the_papers_layers(stage, layer, engine):
 
 
 @pytest.mark.parametrize("layer", LAYER_NAMES)
-def test_s11_on_the_papers_layers_at_the_papers_batch(layer, engine):
+def test_m11_on_the_papers_layers_at_the_papers_batch(layer, engine):
     try:
         result = check_layer(engine, stage_named("m11"), layer, batch=128)
     finally:

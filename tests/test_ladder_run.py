@@ -37,7 +37,7 @@ from convlab.running.plans import Plan
 # The simulator wherever the tests run: a kernel broken on purpose must not meet a real GPU.
 SIMULATOR = choose("cudasim")
 TINY = ConvProblem(2, 2, 4, 3, 3, kernel_size=2)
-S01 = stage_named("m01")
+M01 = stage_named("m01")
 (READS,) = (
     number
     for number, line in enumerate(Path(m01_direct.__file__).read_text().splitlines(), start=1)
@@ -55,7 +55,7 @@ def cannot_be_prepared(problem: ConvProblem, tile: None = None) -> Program:
 
 def broken(prepare: Callable[..., Program]) -> Stage:
     """A stage that is m01 but for its ``prepare``."""
-    return replace(S01, module="convlab.ladder.s02_broken", prepare=prepare)
+    return replace(M01, module="convlab.ladder.main.m02_broken", prepare=prepare)
 
 
 def with_more_channels(more: int) -> Stage:
@@ -82,7 +82,7 @@ def test_layout_transforms_are_counted_apart():
 
 
 def test_side_by_side_stages_give_the_same_in_the_same_order():
-    stages = [broken(cannot_be_prepared), *map(stage_named, ("m03", "m02", "m06")), S01]
+    stages = [broken(cannot_be_prepared), *map(stage_named, ("m03", "m02", "m06")), M01]
     engine, tensors = choose("simulator"), random_tensors(TINY, 0)
     alone = [*ladder.run(TINY, stages, engine, tensors)]
     for processes in (2, 9):
@@ -98,7 +98,7 @@ def test_a_stage_whose_process_is_killed_has_failed_and_the_others_go_on():
         os.kill(os.getpid(), signal.SIGKILL)  # as Linux does
         raise AssertionError
 
-    stages = S01, broken(out_of_memory), S01
+    stages = M01, broken(out_of_memory), M01
     ran = ladder.run(TINY, stages, SIMULATOR, random_tensors(TINY, 0), 2)
     first, killed, last = ran
     assert first.ok
@@ -112,7 +112,7 @@ def test_no_process_is_left_after_an_interrupt():
         while True:
             time.sleep(1)
 
-    run = ladder.run(TINY, [S01, *[broken(endless)] * 2], SIMULATOR, random_tensors(TINY, 0), 2)
+    run = ladder.run(TINY, [M01, *[broken(endless)] * 2], SIMULATOR, random_tensors(TINY, 0), 2)
     assert next(run).ok
     waiting = Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     waiting.start()
@@ -142,7 +142,7 @@ def test_a_plan_is_gone_before_the_next_is_made(monkeypatch):
     monkeypatch.setattr(ladder, "Plan", plan)
     gc.disable()
     try:
-        results(TINY, S01, with_more_channels(1), stage_named("m06"), S01)
+        results(TINY, M01, with_more_channels(1), stage_named("m06"), M01)
     finally:
         gc.enable()
     assert len(alive) == 4
@@ -159,13 +159,13 @@ def test_a_stage_that_spoils_its_sources_is_named_and_the_next_are_not():
         spoiling = replace(right[0], kernel=spoils_the_bias, grid=(1,), block=(1,))
         return Program(buffers=(), launches=(*right, spoiling))
 
-    guilty, next_one = results(TINY, broken(spoil), S01, engine=choose("simulator"))
+    guilty, next_one = results(TINY, broken(spoil), M01, engine=choose("simulator"))
     assert guilty.error == "a kernel wrote to bias, not its output"
     assert next_one.ok
 
 
-S05 = stage_named("m03")
-NO_TILE = replace(S05, tiles=replace(S05.tiles, tiny=Tile(M_B=2, N_B=2, K_B=2, M_T=2)))
+M03 = stage_named("m03")
+NO_TILE = replace(M03, tiles=replace(M03.tiles, tiny=Tile(M_B=2, N_B=2, K_B=2, M_T=2)))
 SAID_OF_TILE = r"raised ValueError at m03_shared_memory\.py:\d+: tile 2x2x2/2x1: "
 
 
@@ -234,7 +234,7 @@ def test_counts_are_of_all_the_main_kernel_s_launches():
 
 def test_a_gpu_is_timed_and_not_counted(gpu, monkeypatch):
     pretended_timer(monkeypatch, 4.0, 2.0)
-    found = results(TINY, S01, stage_named("m02"), engine=gpu)
+    found = results(TINY, M01, stage_named("m02"), engine=gpu)
     slow, fast = ladder.as_json(TINY, gpu, found)["stages"]
     assert (slow["time_ms"], slow["speedup"]) == (4.0, 1.0)
     assert (fast["time_ms"], fast["speedup"], fast["time_spread"]) == (2.0, 2.0, 1.5)
@@ -247,7 +247,7 @@ def test_a_gpu_is_timed_and_not_counted(gpu, monkeypatch):
 
 def test_a_gpu_is_checked_again_after_timing(gpu, monkeypatch):
     pretended_timer(monkeypatch, 1.0, runs=0)  # so the output stays as it was poisoned
-    (result,) = results(TINY, S01, engine=gpu)
+    (result,) = results(TINY, M01, engine=gpu)
     assert result.status == "WRONG"
     assert math.isnan(result.check.got)
     assert result.time_ms is result.launch_ms is None
@@ -258,7 +258,7 @@ def test_faster_than_the_gpu_can_be_is_refused(gpu, monkeypatch, part_of_peak, o
     pretended_timer(monkeypatch, 2.0)
     rate = TINY.flops / 2e-3
     monkeypatch.setattr(PretendedGpu, "peak_flops", lambda self, precision: rate / part_of_peak)
-    (result,) = results(TINY, S01, engine=gpu)
+    (result,) = results(TINY, M01, engine=gpu)
     assert result.ok is ok
     if not ok:
         assert (result.status, result.check.ok) == ("FAILED", True)
@@ -296,7 +296,7 @@ def test_a_stage_on_tensor_cores_has_their_peak(gpu, monkeypatch):
     rate = TINY.flops / 2e-3
     peaks = {"fp32": rate / 2, "3xtf32": 2 * rate}
     monkeypatch.setattr(PretendedGpu, "peak_flops", lambda self, precision: peaks[precision])
-    tensor_cores, ordinary = results(TINY, stage_named("t03"), S01, engine=gpu)
+    tensor_cores, ordinary = results(TINY, stage_named("t03"), M01, engine=gpu)
     assert tensor_cores.ok
     assert not ordinary.ok
 
@@ -317,7 +317,7 @@ def strict(document: Any) -> Any:
 
 def test_json():
     """Its keys are test_json.py's subject."""
-    stages = (S01, broken(lambda problem, tile=None: Program((), ())), stage_named("m02"))
+    stages = (M01, broken(lambda problem, tile=None: Program((), ())), stage_named("m02"))
     document = strict(ladder.as_json(TINY, SIMULATOR, results(TINY, *stages)))
     assert document["engine"] == "cudasim"
     assert document["environment"] is None
@@ -333,8 +333,8 @@ def test_json():
     assert right["first_wrong"] is right["time_ms"] is right["speedup"] is None
     assert right["workspace_bytes"] == 0
     assert right["tile"] is None
-    (tiled,) = ladder.as_json(TINY, SIMULATOR, results(TINY, S05))["stages"]
-    assert tiled["tile"] == str(S05.tiny_tile)
+    (tiled,) = ladder.as_json(TINY, SIMULATOR, results(TINY, M03))["stages"]
+    assert tiled["tile"] == str(M03.tiny_tile)
     assert right["counts"]["layout_transforms"] is None
     assert (wrong["ok"], wrong["error_over_bound"]) == (False, "inf")
     assert wrong["first_wrong"].pop("expected") < math.inf
@@ -346,14 +346,14 @@ def test_waits_are_foretold_on_a_simulator_only():
     engine = SimpleNamespace(name="simulator", is_gpu=False, multiply_adds_per_second=10)
     products = TINY.M * TINY.N * TINY.K
     assert ladder.estimated_seconds(TINY, LADDER[:2], engine) == products / 5
-    assert S05.model_tile == Tile(8, 32, 8)
-    assert ladder.estimated_seconds(TINY, [S05], engine) == 8 * 32 * 8 / 10
+    assert M03.model_tile == Tile(8, 32, 8)
+    assert ladder.estimated_seconds(TINY, [M03], engine) == 8 * 32 * 8 / 10
     assert ladder.estimated_seconds(TINY, LADDER, PretendedGpu()) is None
 
 
 def test_what_a_gpu_s_times_were_measured_with(gpu, monkeypatch):
     pretended_timer(monkeypatch, 4.0)
-    found = results(TINY, S01, engine=gpu)
+    found = results(TINY, M01, engine=gpu)
     arguments = ["ladder", "--json", "two words.json"]
     document = strict(ladder.as_json(TINY, gpu, found, arguments=arguments))
     environment = document["environment"]

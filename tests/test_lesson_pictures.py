@@ -239,20 +239,20 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
     }
     bench = result("bench_h200", dict[str, Any])
     row = {(one["layer"], one["system"]): one for one in bench["rows"]}
-    s12_ahead = {
+    m15_ahead = {
         layer for layer, system in row if system == "t03_split_once"
         and row[layer, "m15_split_k"]["time_ms"] < row[layer, system]["time_ms"]
     }  # fmt: skip
     roof, tf32_roof = (bench["machine"][f"{kind}_flops"] for kind in ("fp32", "tf32"))
     reached = row["conv9", "t03_split_once"]["tflops"] * 1e12
-    terms_elsewhere = {paper_layer(layer).K for layer, _ in row if layer not in s12_ahead}
-    fastest_s02 = min(
+    terms_elsewhere = {paper_layer(layer).K for layer, _ in row if layer not in m15_ahead}
+    fastest_channels = min(
         time[one] for one in ("c01_input_channels", "c02_receptive_field", "c03_output_channels")
     )
     tile = {n: production_tile(stage_named(n), paper_layer("Conv9")) for n in ("m03", "m04")}
     claims = {
         "01: a respectable start": time["m01"] < 10 * time["m11"],
-        "02: none of them is a step forward": fastest_s02 > 0.9 * time["m01"],
+        "02: none of them is a step forward": fastest_channels > 0.9 * time["m01"],
         "02: where they win": wins
         == {"c02_receptive_field": [31, 64], "c03_output_channels": [9, 15, 31, 64]},
         "03: much faster than m01": time["i01_im2col"] < time["m01"] / 2,
@@ -282,7 +282,7 @@ def test_what_the_lessons_say_of_the_h200_is_what_was_measured():
         "13: about a quarter less": 0.7 < time["t03"] / time["m15"] < 0.8,
         "13: several times the arithmetic": tf32_roof > 4 * roof,
         "13: far from its own roof": reached < 0.6 * tf32_roof / 3,
-        "13: m15 ahead on 27 terms": s12_ahead == {"conv7"} and paper_layer("conv7").K == 27,
+        "13: m15 ahead on 27 terms": m15_ahead == {"conv7"} and paper_layer("conv7").K == 27,
         "13: more terms elsewhere": min(terms_elsewhere) > 100,
         "14: most of the gain": time["m02"] / time["m05"] > 3 * time["m05"] / time["m11"],
         "15: ahead, by less": im2win < blas < 3.5 * im2win,

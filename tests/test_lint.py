@@ -208,7 +208,7 @@ def test_what_is_prefetched_is_asked_for_before_the_arithmetic(name, order, barr
 
 
 @pytest.mark.parametrize("layer", ["conv8", "conv9", "conv12"])
-def test_s11_multiplies_while_it_waits(layer):
+def test_m11_multiplies_while_it_waits(layer):
     """At least nine tenths of a slice's multiply-adds come after the last of its loads and before
     its one barrier, and there is hardly anything else. (Without ``issue_loads`` a quarter, on
     conv12 a seventh.)"""
@@ -455,7 +455,7 @@ SPLIT = [
     ConvProblem(1, 512, 35, 35, 128, 3, padding=1),
     paper_layer("conv12"),
 ]
-TILES = [Tile(M_B, N_B, 16, M_T, N_T) for M_B, N_B, M_T, N_T in tile_heuristic.S12.rates]
+TILES = [Tile(M_B, N_B, 16, M_T, N_T) for M_B, N_B, M_T, N_T in tile_heuristic.M15.rates]
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ TILES = [Tile(M_B, N_B, 16, M_T, N_T) for M_B, N_B, M_T, N_T in tile_heuristic.S
     ids=str,
 )
 def test_split_sums_stay_in_registers(tile, problem):
-    if tile_heuristic.S12.best_splits(problem, tile, sm_count=10**6) > 1:
+    if tile_heuristic.M15.best_splits(problem, tile, sm_count=10**6) > 1:
         program = stage_named("m15").prepare(problem, tile, splits=3)
         cubin = compile_launch(program.launches[-1], program, (9, 0))
         assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)

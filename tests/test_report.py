@@ -192,7 +192,7 @@ def test_counts_are_told_of_the_stage_s_own_arithmetic(results):
 
 
 def test_stages_are_counted_by_the_simulator(few_channels):
-    first, last = counted(["m01_direct", "s07_of_before", "m11_warp_tiling"])
+    first, last = counted(["m01_direct", "m05_of_before", "m11_warp_tiling"])
     assert (first.stage, last.stage) == ("m01_direct", "m11_warp_tiling")
     assert first.requests == pytest.approx(2, rel=0.1)  # a load of each factor, little reuse
     assert last.requests < first.requests / 5
@@ -476,17 +476,17 @@ def test_files_are_written_and_a_stage_that_is_no_longer_there_is_not_counted(
     file, results, tmp_path, few_channels, counts
 ):
     few = only(results, lambda one: one["name"] in ("m01_direct", "m05_microkernel"))
-    file.write_text(json.dumps(few.as_json()).replace("m05_microkernel", "s07_of_before"))
+    file.write_text(json.dumps(few.as_json()).replace("m05_microkernel", "m05_of_before"))
     page, text = tmp_path / "r.html", tmp_path / "r.md"
     result = run(file, "--html", page, "--markdown", text, counts)
     assert result.exit_code == 0, result.stderr
     names = re.findall(r"\]\((r-\w+\.svg)\)", text.read_text())
     assert len(names) == 4
     assert all((tmp_path / name).read_text().startswith("<svg") for name in names)
-    assert "s07_of_before" in page.read_text()
+    assert "m05_of_before" in page.read_text()
     why = section(text.read_text(), "Why not faster")
     assert ("m01_direct" in why) is (counts == "--counts")
-    assert "s07_of" not in why
+    assert "m05_of" not in why
 
 
 @pytest.mark.parametrize(

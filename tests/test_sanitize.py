@@ -15,7 +15,7 @@ from convlab.running import plans
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import program_for, stages_for
 
-S12, S13, S14 = map(stage_named, ("m15", "t03", "t05"))
+M15, T03, T05 = map(stage_named, ("m15", "t03", "t05"))
 SMALL = ConvProblem(1, 3, 4, 3, 5, 3, padding=1)
 
 
@@ -30,8 +30,8 @@ def test_every_stage_runs_with_its_production_tile_and_its_tiny_one():
 
 def test_split_sums_are_among_them_and_whole_ones():
     kernels = [
-        [launch.name for launch in program_for(case.problem, S12, case.tile, Simulator()).launches]
-        for case in sanitizers.cases((S12,))
+        [launch.name for launch in program_for(case.problem, M15, case.tile, Simulator()).launches]
+        for case in sanitizers.cases((M15,))
     ]
     assert any("clear" in names for names in kernels)
     assert any("clear" not in names for names in kernels)
@@ -39,12 +39,12 @@ def test_split_sums_are_among_them_and_whole_ones():
 
 @pytest.mark.parametrize(
     ("stage", "heuristic"),
-    [(S12, tile_heuristic.S12), (S13, tile_heuristic.S13), (S14, tile_heuristic.S14)],
+    [(M15, tile_heuristic.M15), (T03, tile_heuristic.T03), (T05, tile_heuristic.T05)],
 )
 def test_nearly_all_shapes_that_there_are_to_choose_from_run(stage, heuristic):
     tiles = [case.tile for case in sanitizers.cases((stage,)) if case.tile is not None]
     assert len(tiles) < 20
-    if stage is S14:
+    if stage is T05:
         assert {M_B for M_B, *_ in heuristic.rates} <= {tile.M_B for tile in tiles}
         return
     shapes = {(tile.M_B, tile.N_B, tile.M_T, tile.N_T) for tile in tiles}
@@ -67,7 +67,7 @@ def test_relu_of_what_is_not_finite_runs_once_a_stage_and_is_right(engine):
         assert result.ok, result
 
 
-@pytest.mark.parametrize("stage", [S13, S14], ids=["t03", "t05"])
+@pytest.mark.parametrize("stage", [T03, T05], ids=["t03", "t05"])
 def test_what_is_wrong_with_it_is_found(stage, monkeypatch, engine):
     if stage not in stages_for(engine)[0]:
         pytest.skip(str(stages_for(engine)[1]))

@@ -36,12 +36,12 @@ from convlab.simulation.language import compiled_values
 from convlab.tracing import trace_stage
 
 STAGES = [stage for stage in LADDER if stage.precision == "3xtf32"]
-S12, S13, S13D, S14 = map(stage_named, ("m15", "t03", "t04", "t05"))
+M15, T03, T04, T05 = map(stage_named, ("m15", "t03", "t04", "t05"))
 UNPACKED = [stage_named(name) for name in ("t01", "t02")]  # split what they read
-HEURISTIC = tile_heuristic.S14
+HEURISTIC = tile_heuristic.T05
 F, INF, NAN, MOST = np.float32, np.inf, np.nan, float(np.finfo(np.float32).max)
 # Numba's simulator has a thread for every thread: there, one or two warps and less of all will do.
-RUN = [STAGES[0], S13, S14] if config.ENABLE_CUDASIM else STAGES
+RUN = [STAGES[0], T03, T05] if config.ENABLE_CUDASIM else STAGES
 VALUES = [INF, NAN] if config.ENABLE_CUDASIM else [INF, -INF, NAN, MOST, -MOST]
 IMAGE_WIDTHS = {"float4": 4} if config.ENABLE_CUDASIM else {"float4": 4, "scalar": 3}
 LONG_PROBLEMS = pytest.mark.parametrize("problem", [LONG, LONG_ODD], ids=["float4", "scalar"])
@@ -67,13 +67,13 @@ def check_with_and_without_relu(
 
 
 def test_only_the_tensor_cores_split_products() -> None:
-    assert {S13, S13D, S14, *UNPACKED} == {*STAGES}
+    assert {T03, T04, T05, *UNPACKED} == {*STAGES}
     for stage in STAGES:
         assert allowances(stage, FEW) == {"atomic_additions": 0, "split_products": True}
-    assert S12.precision == "fp32"
+    assert M15.precision == "fp32"
 
 
-@each(S12, S13, S13D, S14)
+@each(M15, T03, T04, T05)
 def test_places_that_do_not_fit_constant_memory_are_computed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, checked: Any
 ) -> None:
@@ -96,7 +96,7 @@ def large_part_alone(value):
 
 SPLITTERS = [
     *((stage, tensor_core if stage in UNPACKED else sys.modules[stage.module]) for stage in RUN),
-    *((stage, t03_split_once) for stage in RUN if stage in (S13D, S14)),  # of the filter
+    *((stage, t03_split_once) for stage in RUN if stage in (T04, T05)),  # of the filter
 ]
 
 
@@ -138,7 +138,7 @@ def test_what_is_not_finite_and_what_is_nearly_not(
     check_with_and_without_relu(stage, engine, problem, numbers)
 
 
-@each(S14)
+@each(T05)
 @LONG_PROBLEMS
 def test_the_last_window_of_a_tail_is_computed_again_too(
     problem: ConvProblem, stage: Stage, engine: Engine
@@ -150,7 +150,7 @@ def test_the_last_window_of_a_tail_is_computed_again_too(
     assert not np.isfinite(output[-1]).all()
 
 
-@each(S14)
+@each(T05)
 def test_a_gpu_s_own_nan_stays_one(stage: Stage, engine: Engine) -> None:
     """Its large part is a zero, as of a number whose mantissa rounds up, and up."""
     problem = ConvProblem(1, 3, 1, 4, 4, 1)
@@ -240,7 +240,7 @@ def test_numbers_too_small_for_two_parts_are_off_by_what_the_pages_say() -> None
     weight = np.ldexp(weight, 100)
     for exponent, least, most in ((-113, 0, 2e-7), (-118, 1e-6, 3e-6), (-130, 4e-3, 7e-3)):
         numbers = np.ldexp(input, exponent), weight, 0 * bias
-        output = computed(S13, choose("simulator"), problem, numbers, S13.tiny_tile)
+        output = computed(T03, choose("simulator"), problem, numbers, T03.tiny_tile)
         oracle = Oracle(problem, *numbers)
         assert oracle.check(output, split_products=True).ok
         assert oracle.check(output).ok == (exponent > -130)
@@ -298,7 +298,7 @@ def test_no_bank_is_asked_twice_and_the_filter_is_written_by_neighbours(
 def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
     for channels in range(8, 129, 8):
         tile = warpgroup_tile(channels)
-        S14.prepare(FEW, tile)
+        T05.prepare(FEW, tile)
         assert tile.threads == 128
         padding, rotation = t04_swapped_operands.padding_or_rotation(tile)
         assert (padding, rotation) == ((0, 8) if channels == 128 else (8, 0))
@@ -314,7 +314,7 @@ def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
 def code_of(problem: ConvProblem, tile: Tile) -> Any:
     from convlab.running.engines.offline import compile_launch
 
-    program = S14.prepare(problem, tile)
+    program = T05.prepare(problem, tile)
     return compile_launch(program.launches[-1], program, (9, 0))
 
 

@@ -10,7 +10,7 @@ from stage_mutants import Mutant
 
 pytestmark = pytest.mark.same_in_cudasim
 
-S05, S11C = "convlab.ladder.main.m03_shared_memory", "convlab.ladder.main.m12_async_copies"
+M03, M12 = "convlab.ladder.main.m03_shared_memory", "convlab.ladder.main.m12_async_copies"
 
 
 made_of = cache(lambda module: [*stage_mutants.mutants_of(module)])
@@ -23,11 +23,11 @@ def changes(module: str, kind: str) -> list[Mutant]:
 @pytest.mark.parametrize(
     "mutant",
     [
-        *changes(S05, "synchronisation"), *changes(S05, "index"), *changes(S05, "bound")[::5],
-        *changes(S05, "constant")[::9],
+        *changes(M03, "synchronisation"), *changes(M03, "index"), *changes(M03, "bound")[::5],
+        *changes(M03, "constant")[::9],
         # What weakens a barrier is found last, after seconds: of m03 alone, and by test_checking.
-        *(one for one in changes(S11C, "synchronisation") if "syncwarp" not in one.new),
-        *changes(S11C, "constant")[12::48],
+        *(one for one in changes(M12, "synchronisation") if "syncwarp" not in one.new),
+        *changes(M12, "constant")[12::48],
     ],
     ids=lambda one: f"{one.module[-11:]}:{one.line}:{one.column}:{one.new}",
 )  # fmt: skip
@@ -36,12 +36,12 @@ def test_a_sample_of_the_mutants_is_rejected(mutant):
 
 
 def test_a_stage_that_is_not_changed_is_not_rejected():
-    same = Mutant(S05, 1, 0, "nothing", '"""s', '"""s')
+    same = Mutant(M03, 1, 0, "nothing", '"""s', '"""s')
     assert stage_mutants.result_of(same) == stage_mutants.SURVIVED
 
 
 def test_each_kind_of_change_is_made_and_stands_where_it_says():
-    made = made_of(S11C)
+    made = made_of(M12)
     assert {one.kind for one in made} == {"synchronisation", "index", "bound", "constant"}
     removed = [one for one in made if one.new == "pass"]
     assert len(removed) == 6  # two barriers, two waits, two commits

@@ -23,7 +23,7 @@ from convlab.ladder import (
 from convlab.ladder.tile_heuristic import H200_SMS, im2win_terms
 from convlab.problems.workloads import (
     LAYER_NAMES,
-    S11_FITTED,
+    M11_FITTED,
     UNSEEN,
     UNTUNED,
     paper_layer,
@@ -37,11 +37,11 @@ pytestmark = pytest.mark.same_in_cudasim
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
 NAMES = ("m11", "m15", "t03", "t05")
-ALL = S11, S12, S13, S14 = [getattr(tile_heuristic, name.upper()) for name in NAMES]
+ALL = M11, M15, T03, T05 = [getattr(tile_heuristic, name.upper()) for name in NAMES]
 STAGES = [*map(stage_named, NAMES)]
 EACH = pytest.mark.parametrize(("heuristic", "stage"), [*zip(ALL, STAGES, strict=True)], ids=NAMES)
 BOTH = pytest.mark.parametrize("heuristic", ALL[:2], ids=NAMES[:2])
-MEASURED = {"m11": "tuned_s11_h200.json", "m15": "tuned_h200.json"}
+MEASURED = {"m11": "tuned_m11_h200.json", "m15": "tuned_h200.json"}
 LAYERS = {name: paper_layer(name) for name in LAYER_NAMES}
 FEW_FILTERS = ConvProblem(8, 20, 120, 90, 6, (1, 7), padding=(0, 3))
 
@@ -73,27 +73,27 @@ def ratios_of(name):
     return [times[tile] / min(times.values()) for _, _, times, tile in measured(name)]
 
 
-def test_s11_s_choice_is_close_to_the_best_on_all():
-    assert [name for name, *_ in measured(MEASURED["m11"])] == [*LAYER_NAMES, *S11_FITTED]
+def test_m11_s_choice_is_close_to_the_best_on_all():
+    assert [name for name, *_ in measured(MEASURED["m11"])] == [*LAYER_NAMES, *M11_FITTED]
     ratios = ratios_of(MEASURED["m11"])
     assert max(ratios[:12]) <= 1.02
     assert max(ratios) <= 1.04
 
 
-def test_s11_s_choice_is_close_to_the_best_on_what_the_model_had_not_seen():
+def test_m11_s_choice_is_close_to_the_best_on_what_the_model_had_not_seen():
     """Windows of more terms than ``few_terms`` in slices of 8, and one in slices of 16."""
-    found = measured("tuned_s11_shallow_h200.json")
+    found = measured("tuned_m11_shallow_h200.json")
     shallow = 0
     for _, problem, times, _ in found:
-        assert set(S11.candidates(problem)) == set(times)
-        shallow += S11.slice_depth(problem) == 8 and im2win_terms(problem) > S11.few_terms
+        assert set(M11.candidates(problem)) == set(times)
+        shallow += M11.slice_depth(problem) == 8 and im2win_terms(problem) > M11.few_terms
     assert (shallow, len(found)) == (5, 6)
-    ratios = ratios_of("tuned_s11_shallow_h200.json")
+    ratios = ratios_of("tuned_m11_shallow_h200.json")
     assert max(ratios) <= 1.02
     assert ratios.count(1.0) == 5  # what docs/tiles.md says
 
 
-def test_s12_s_choice_is_close_to_the_best_on_most():
+def test_m15_s_choice_is_close_to_the_best_on_most():
     assert [name for name, *_ in measured(MEASURED["m15"])] == [*LAYER_NAMES, *UNTUNED, *UNSEEN]
     ratios = ratios_of(MEASURED["m15"])
     assert max(ratios[:12]) <= 1.02
@@ -104,7 +104,7 @@ def test_s12_s_choice_is_close_to_the_best_on_most():
 
 
 def test_what_is_no_candidate_any_more_was_nowhere_needed():
-    for file, heuristic in ((MEASURED["m11"], S11), (MEASURED["m15"], S12)):
+    for file, heuristic in ((MEASURED["m11"], M11), (MEASURED["m15"], M15)):
         for name, problem, times, _ in measured(file):
             today = min(times[tile] for tile in heuristic.candidates(problem) if tile in times)
             assert today <= 1.02 * min(times.values()), name
@@ -120,7 +120,7 @@ FILTERS = (1, 6, 16, 17, 33, 64, 65, 96, 100, 192, 1000, 8_000_000)
 @pytest.mark.parametrize("channels", [1, 3, 24, 64])
 def test_there_are_candidates_for_every_problem_and_they_suit(heuristic, stage, channels):
     for count, filters in product((1, 10_000_000), FILTERS):
-        if heuristic is S14:  # its widest tile for one output an image
+        if heuristic is T05:  # its widest tile for one output an image
             filters = min(filters, 96 * 65535)
         problem = ConvProblem(count, channels, 3, 3, filters, 3)
         tiles = heuristic.candidates(problem)
@@ -130,7 +130,7 @@ def test_there_are_candidates_for_every_problem_and_they_suit(heuristic, stage, 
         for tile in tiles:
             assert heuristic.estimated_cost(problem, tile) > 0
             assert not scalar or heuristic.most_scalar_sums >= tile.M_T * tile.N_T
-            small = replace(problem, batch=1) if heuristic is S11 else problem
+            small = replace(problem, batch=1) if heuristic is M11 else problem
             assert stage.prepare(small, tile).tile == tile
 
 
@@ -146,9 +146,9 @@ def test_more_images_never_cost_less_and_more_sms_never_more(heuristic):
 @pytest.mark.parametrize(
     ("heuristic", "depths"),
     [
-        (S11, {(64, 3): 16, (3, 11): 16, (3, 7): 8, (3, 3): 8, (1, 1): 8, (16, 1): 16}),
-        (S12, {(64, 3): 16, (24, 1): 8, (3, 11): 16, (5, 8): 16, (3, 7): 7, (3, 3): 10, (5, 1): 5}),
-        (S13, {(64, 3): 16, (24, 1): 8, (8, 3): 8, (3, 11): 16, (3, 3): 8, (1, 1): 8, (48, 1): 16}),
+        (M11, {(64, 3): 16, (3, 11): 16, (3, 7): 8, (3, 3): 8, (1, 1): 8, (16, 1): 16}),
+        (M15, {(64, 3): 16, (24, 1): 8, (3, 11): 16, (5, 8): 16, (3, 7): 7, (3, 3): 10, (5, 1): 5}),
+        (T03, {(64, 3): 16, (24, 1): 8, (8, 3): 8, (3, 11): 16, (3, 3): 8, (1, 1): 8, (48, 1): 16}),
     ],
 )
 def test_how_deep_slices_are(heuristic, depths):
@@ -158,14 +158,14 @@ def test_how_deep_slices_are(heuristic, depths):
         assert depth in {tile.K_B for tile in heuristic.candidates(problem)}
     assert im2win_terms(ConvProblem(1, 3, 16, 16, 8, 11)) == 396
     padded = ConvProblem(1, 3, 16, 16, 8, 3, padding=1)
-    assert heuristic is not S12 or heuristic.slice_depth(padded) == 9
-    assert S12.slice_depth(ConvProblem(1, 5, 16, 16, 8, 3)) == 9  # odd, in more than three slices
+    assert heuristic is not M15 or heuristic.slice_depth(padded) == 9
+    assert M15.slice_depth(ConvProblem(1, 5, 16, 16, 8, 3)) == 9  # odd, in more than three slices
 
 
-def test_s14_counts_a_block_that_has_an_sm_to_itself_as_one_and_a_half():
+def test_t05_counts_a_block_that_has_an_sm_to_itself_as_one_and_a_half():
     tile = Tile(128, 128, 16, 32, 4)  # two of them are resident
     one, two, three = (
-        S14.estimated_cost(ConvProblem(blocks, 16, 8, 16, 128, 1), tile, sm_count=1)
+        T05.estimated_cost(ConvProblem(blocks, 16, 8, 16, 128, 1), tile, sm_count=1)
         for blocks in (1, 2, 3)
     )
     assert (one, three) == (pytest.approx(1.5 / 2 * two), pytest.approx(3.5 / 2 * two))
@@ -239,7 +239,7 @@ def test_sums_that_stay_whole_get_the_tile_that_is_best_for_these(option):
     changed, stage = 0, stage_named("m15")
     for problem in FEW_OUTPUTS:
         tile = plans.tile_for(problem, stage, H200(), **{option: True})
-        costs = {t: S12.estimated_cost(problem, t, splits=1) for t in S12.candidates(problem)}
+        costs = {t: M15.estimated_cost(problem, t, splits=1) for t in M15.candidates(problem)}
         assert costs[tile] == min(costs.values())
         changed += tile != plans.tile_for(problem, stage, H200())
     assert changed == len(FEW_OUTPUTS) - 1  # Conv12 has blocks enough for large ones
@@ -249,20 +249,20 @@ def test_sums_are_split_where_sms_would_have_nothing_to_do():
     ragged, tiny = replace(ONE_IMAGE, out_channels=500), ConvProblem(3, 5, 7, 11, 13, 3)
     conv6, conv8 = LAYERS["conv6"], LAYERS["conv8"]
     for problem, tile, sms in (
-        (ONE_IMAGE, S12.best_tile(ONE_IMAGE, 1), 1),
-        (tiny, S12.best_tile(tiny), H200_SMS),  # a launch more would be all that it gets
-        (conv8, S12.best_tile(conv8), H200_SMS),
+        (ONE_IMAGE, M15.best_tile(ONE_IMAGE, 1), 1),
+        (tiny, M15.best_tile(tiny), H200_SMS),  # a launch more would be all that it gets
+        (conv8, M15.best_tile(conv8), H200_SMS),
         (ONE_IMAGE, Tile(16, 32, 4, 4, 4), H200_SMS),  # a tile that nobody measured
         (ONE_IMAGE, Tile(96, 128, 16, 12, 8), H200_SMS),  # too many sums a thread
         (ragged, Tile(128, 64, 16, 8, 8), H200_SMS),
-        (conv6, S12.best_tile(conv6), H200_SMS),
+        (conv6, M15.best_tile(conv6), H200_SMS),
     ):
-        assert S12.best_splits(problem, tile, sms) == 1
-    assert 8 <= S12.best_splits(ONE_IMAGE, S12.best_tile(ONE_IMAGE)) <= allowed(ONE_IMAGE)
-    assert S12.best_splits(ragged, Tile(64, 64, 16, 8, 4)) > 1
+        assert M15.best_splits(problem, tile, sms) == 1
+    assert 8 <= M15.best_splits(ONE_IMAGE, M15.best_tile(ONE_IMAGE)) <= allowed(ONE_IMAGE)
+    assert M15.best_splits(ragged, Tile(64, 64, 16, 8, 4)) > 1
     assert allowed(conv8) == 0
-    assert S12.most_outputs < conv6.M * conv6.N  # by arithmetic alone, its sums would be split
-    unlimited = replace(S12, most_outputs=conv6.M * conv6.N)
+    assert M15.most_outputs < conv6.M * conv6.N  # by arithmetic alone, its sums would be split
+    unlimited = replace(M15, most_outputs=conv6.M * conv6.N)
     assert unlimited.best_splits(conv6, unlimited.best_tile(conv6)) > 1
 
 
@@ -272,14 +272,14 @@ def allowed(problem):
 
 @pytest.mark.parametrize("sms", [24, 108, H200_SMS, 264])
 def test_no_tile_and_no_gpu_splits_more_often_than_the_check_allows(sms):
-    for problem, (M_B, N_B, M_T, N_T), K_B in product(FEW_OUTPUTS, S12.rates, (4, 8, 16, 32)):
-        splits = S12.best_splits(problem, Tile(M_B, N_B, K_B, M_T, N_T), sms)
+    for problem, (M_B, N_B, M_T, N_T), K_B in product(FEW_OUTPUTS, M15.rates, (4, 8, 16, 32)):
+        splits = M15.best_splits(problem, Tile(M_B, N_B, K_B, M_T, N_T), sms)
         assert splits <= allowed(problem)
 
 
 @pytest.mark.parametrize("options", [{}, {"whole_sums": True}, {"relu": True}], ids=str)
 def test_split_sums_are_cleared_first_and_whole_ones_are_not_split(options):
-    stage, tile = stage_named("m15"), S12.best_tile(ONE_IMAGE)
+    stage, tile = stage_named("m15"), M15.best_tile(ONE_IMAGE)
     splits = splits_for(stage, ONE_IMAGE, tile, None, **options)
     launches = stage.prepare(ONE_IMAGE, tile, **options, **splits).launches
     clear = [] if options else ["clear"]
@@ -290,7 +290,7 @@ def test_split_sums_are_cleared_first_and_whole_ones_are_not_split(options):
 @pytest.mark.parametrize("problem", [*map(paper_layer, ("conv1", "conv7", "conv12")), FEW_FILTERS])
 def test_every_candidate_keeps_its_sums_in_registers(problem):
     """And takes no more of them than let the blocks live that the tile is for."""
-    for tile in S11.candidates(problem):
+    for tile in M11.candidates(problem):
         program = stage_named("m11").prepare(problem, tile)
         old, new = (compile_launch(program.launches[-1], program, gpu) for gpu in ((7, 5), (9, 0)))
         for cubin in (old, new):

@@ -21,11 +21,11 @@ from convlab.running.engines import choose
 
 pytestmark = pytest.mark.same_in_cudasim
 
-S12, GPU = m15.STAGE, "pretended GPU"
+M15, GPU = m15.STAGE, "pretended GPU"
 PROBLEM = ConvProblem(1, 64, 9, 9, 64, 3)
 SEVEN = replace(PROBLEM, batch=7)
-best_splits, best_tile = tile_heuristic.S12.best_splits, tile_heuristic.S12.best_tile
-candidates = tile_heuristic.S12.candidates
+best_splits, best_tile = tile_heuristic.M15.best_splits, tile_heuristic.M15.best_tile
+candidates = tile_heuristic.M15.candidates
 CHOSEN = best_tile(PROBLEM, 4)
 OTHER = next(tile for tile in candidates(PROBLEM) if tile != CHOSEN)
 
@@ -40,11 +40,11 @@ def file(tmp_path, monkeypatch):
 
 
 def taken(problem=PROBLEM, engine=None, **switches):
-    return plans.tile_for(problem, S12, engine or PretendedGpu(), **switches)
+    return plans.tile_for(problem, M15, engine or PretendedGpu(), **switches)
 
 
 def put(tile=OTHER, problem=PROBLEM):
-    tuned.remember(problem, S12, GPU, tile, 0.5)
+    tuned.remember(problem, M15, GPU, tile, 0.5)
 
 
 def write(file, *rows):
@@ -58,18 +58,18 @@ def test_a_remembered_tile_is_taken_and_else_the_heuristic_s(file):
     assert taken() == OTHER
     assert taken(SEVEN) == best_tile(SEVEN, 4)
     assert taken(engine=PretendedGpu("another GPU")) == CHOSEN
-    assert taken(engine=choose("simulator")) == S12.tiny_tile
+    assert taken(engine=choose("simulator")) == M15.tiny_tile
     # A tile that is named is taken whatever is remembered.
-    assert plans.program_for(PROBLEM, S12, CHOSEN, PretendedGpu()).tile == CHOSEN
-    assert plans.program_for(PROBLEM, S12, None, PretendedGpu()).tile == OTHER
+    assert plans.program_for(PROBLEM, M15, CHOSEN, PretendedGpu()).tile == CHOSEN
+    assert plans.program_for(PROBLEM, M15, None, PretendedGpu()).tile == OTHER
 
 
-@pytest.mark.parametrize("option", S12.options)
+@pytest.mark.parametrize("option", M15.options)
 def test_what_was_measured_without_an_option_is_for_plans_without_it(option, file):
     put()
     assert taken(**{option: False}) == OTHER
     assert taken(**{option: True}) == best_tile(PROBLEM, 4, whole_sums=True)
-    program = plans.program_for(PROBLEM, S12, None, PretendedGpu(), **{option: True})
+    program = plans.program_for(PROBLEM, M15, None, PretendedGpu(), **{option: True})
     assert program.tile == best_tile(PROBLEM, 4, whole_sums=True)
 
 
@@ -78,13 +78,13 @@ def test_tile_and_split_k_are_of_the_gpu_s_number_of_sms(file, count):
     engine = PretendedGpu(sms=count)
     for problem in (ConvProblem(4, 256, 14, 14, 256, 3, padding=1), paper_layer("conv12")):
         assert taken(problem, engine) == best_tile(problem, count)
-        program = plans.program_for(problem, S12, None, engine)
+        program = plans.program_for(problem, M15, None, engine)
         splits = best_splits(problem, best_tile(problem, count), count)
         slices = problem.K // program.tile.K_B
         assert program.launches[-1].grid[2] == -(-slices // -(-slices // splits))
-        named = plans.program_for(problem, S12, program.tile, engine)
+        named = plans.program_for(problem, M15, program.tile, engine)
         assert named.launches[-1].grid == program.launches[-1].grid
-        whole = plans.program_for(problem, S12, program.tile, engine, whole_sums=True)
+        whole = plans.program_for(problem, M15, program.tile, engine, whole_sums=True)
         assert whole.launches[-1].grid[2] == 1
     small = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
     assert best_tile(small, 4) != best_tile(small, 132)
@@ -182,7 +182,7 @@ def test_replacing_and_forgetting(file):
     put()
     put(tile=CHOSEN)
     assert len(tuned.read(file)) == 2
-    assert tuned.read(file)[str(PROBLEM), GPU, S12.name, "numba-cuda"]["tile"] == [*astuple(CHOSEN)]
+    assert tuned.read(file)[str(PROBLEM), GPU, M15.name, "numba-cuda"]["tile"] == [*astuple(CHOSEN)]
     put()
     assert tuned.forget({str(PROBLEM)}) == 1
     assert taken() == CHOSEN
@@ -235,11 +235,11 @@ def test_the_code_changes_with_what_stages_are_made_of_and_numba_cuda(tmp_path, 
     assert len({*codes, tuned.code.__wrapped__()}) == len(files) + 1
 
 
-def test_auto_is_s12_on_a_gpu_and_s01_on_a_simulator(monkeypatch):
+def test_auto_is_m15_on_a_gpu_and_m01_on_a_simulator(monkeypatch):
     problem = ConvProblem(1, 2, 4, 4, 3, 2)
     assert plan(problem, engine="simulator").stage is stage_named("m01")
     monkeypatch.setattr(plans, "choose", lambda name: PretendedGpu(strict=False))
-    assert plan(problem).stage is S12
+    assert plan(problem).stage is M15
 
 
 def test_tiles_under_an_earlier_name_of_a_stage_are_told_of_once(file):

@@ -38,7 +38,7 @@ FEW = SimpleNamespace(
     most_splits=lambda problem: 0,
 )  # fmt: skip
 tile_heuristic.HEURISTICS["few tiles"] = cast(Heuristic, FEW)
-S12 = replace(m15.STAGE, tiles=replace(m15.STAGE.tiles, heuristic="few tiles"))
+M15 = replace(m15.STAGE, tiles=replace(m15.STAGE.tiles, heuristic="few tiles"))
 
 
 class OnSimulator(Fakes):
@@ -61,7 +61,7 @@ def gpu(tmp_path, monkeypatch):
     for module in (engines, systems, baselines):
         monkeypatch.setattr(module, "choose", lambda name: engine)
     monkeypatch.setattr(baselines.OnGpu, "poison", lambda self: self._arrays[2].fill(np.nan))
-    with_it = tuple(S12 if stage.name == S12.name else stage for stage in stages.LADDER)
+    with_it = tuple(M15 if stage.name == M15.name else stage for stage in stages.LADDER)
     monkeypatch.setattr(stages, "LADDER", with_it)
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(plans, "tuned_tile", tuned.tuned_tile)
@@ -115,7 +115,7 @@ def test_the_ratio_is_the_heuristic_s_time_over_the_best(gpu, times, tmp_path, m
     told = [one["time_ms"] or one["error"].removeprefix("failed: ") for one in found["tiles"]]
     assert told == ms
     best = min((one for one in ms if not isinstance(one, str)), default=None)
-    assert plans.tile_for(PROBLEM, S12, gpu) == (TILES[ms.index(best)] if best else MODEL)
+    assert plans.tile_for(PROBLEM, M15, gpu) == (TILES[ms.index(best)] if best else MODEL)
 
 
 @pytest.mark.parametrize("spoiled", [None, TILES[0]])
@@ -170,8 +170,8 @@ def test_ctrl_c_keeps_the_problems_that_are_done(gpu, times, tmp_path):
     assert ran.exit_code == 130
     assert "after 1 of 2 problems" in ran.stderr
     assert ran.stdout.count("x3x3") == 2  # what was begun is shown
-    assert plans.tile_for(PROBLEM, S12, gpu) == TILES[2]
-    assert plans.tile_for(problem_of(ANOTHER), S12, gpu) == MODEL
+    assert plans.tile_for(PROBLEM, M15, gpu) == TILES[2]
+    assert plans.tile_for(problem_of(ANOTHER), M15, gpu) == MODEL
     assert not file.exists()
 
 
@@ -179,9 +179,9 @@ def test_forgetting(gpu, times):
     times += [1, 2, 3]
     assert convlab_("tune", "--problem", SHAPES).exit_code == 0
     assert "0 tiles are" in convlab_("tune", "--forget", "--layer", "conv1").stdout
-    assert plans.tile_for(PROBLEM, S12, gpu) == TILES[0]
+    assert plans.tile_for(PROBLEM, M15, gpu) == TILES[0]
     assert "1 tile is" in convlab_("tune", "--forget", "--problem", SHAPES).stdout
-    assert plans.tile_for(PROBLEM, S12, gpu) == MODEL
+    assert plans.tile_for(PROBLEM, M15, gpu) == MODEL
 
 
 def test_all_are_the_layers_and_what_nobody_tuned_for(times, monkeypatch, tmp_path):

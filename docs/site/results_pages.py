@@ -28,7 +28,7 @@ from papers import RESULTS
 from convlab.ladder import LADDER, short_name, stages_of
 from convlab.measuring import analysis, plots, report, sanitizers, table
 from convlab.measuring.analysis import Contender, Speedup, contender
-from convlab.measuring.cases import S12, SIZES
+from convlab.measuring.cases import M15, SIZES
 from convlab.measuring.results import ResultRow, Results, open_results
 from convlab.problems.workloads import GROUPED, LAYER_NAMES, UNSEEN, UNTUNED
 from convlab.support.values import shown
@@ -164,8 +164,8 @@ def sample_section(stored: str) -> str:
 
 def sizes_tables(results: Results) -> papers.Shown:
     """Return two tables: speedups of m15, and the problems where it is slower."""
-    ours, torch = (contender(results, name) for name in (S12, analysis.TORCH))
-    libraries = [name for name in results.systems if name != S12]
+    ours, torch = (contender(results, name) for name in (M15, analysis.TORCH))
+    libraries = [name for name in results.systems if name != M15]
     gemm_class = Contender(results, analysis.GEMM_CLASS, "", libraries, gemm_class=True)
     layers, means = results.layers(), []
     for words, other in (("the GEMM class", gemm_class), ("PyTorch", torch)):
@@ -203,7 +203,7 @@ def grouped_tables(results: Results) -> papers.Shown:
 
 def gradients_tables(results: Results) -> papers.Shown:
     """Return the table of both gradients of each layer by g01, g02 with m15, and PyTorch."""
-    systems = "g01_direct_gradients", S12, analysis.TORCH
+    systems = "g01_direct_gradients", M15, analysis.TORCH
     contenders = [contender(results, name) for name in systems]
     layers = {name: (name, batch) for name, batch in results.layers()}
     lines = [

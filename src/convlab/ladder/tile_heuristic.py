@@ -192,7 +192,7 @@ def fused_depth(problem: ConvProblem) -> int:
     return depth + 1 if few and bare and depth % 2 else depth
 
 
-S11 = Heuristic(
+M11 = Heuristic(
     rates={
         (128, 64, 8, 8): 1.0,
         (64, 128, 8, 8): 0.9,
@@ -212,7 +212,7 @@ S11 = Heuristic(
     few_terms=168,  # 8 x 8 sums took 1 to 27 % longer on five problems of 36 and 168 terms
 )
 
-S12 = Heuristic(
+M15 = Heuristic(
     # Eight more shapes were measured on 55 problems; none was faster than the best by 2 %.
     rates={
         (128, 64, 8, 8): 1.0,
@@ -234,11 +234,9 @@ S12 = Heuristic(
     most_outputs=9 * 64 * 64 * H200_SMS,  # with more outputs, split-K gained at most 3 % or lost
 )
 
-S11D = replace(
-    S12, splits=(1,), slice_depth=lambda problem: blocks_for(fused_depth(problem), 4) * 4
-)
+M13 = replace(M15, splits=(1,), slice_depth=lambda problem: blocks_for(fused_depth(problem), 4) * 4)
 
-S13 = Heuristic(
+T03 = Heuristic(
     rates={
         (128, 64, 16, 8): 1.0,
         (128, 64, 8, 8): 0.97,
@@ -255,7 +253,7 @@ S13 = Heuristic(
     registers_of_k=2,
 )
 
-S14 = Heuristic(
+T05 = Heuristic(
     # By M_B. No odd multiples of 8: those that were measured (88, 104, 120) were slower than 64.
     rates={
         (M_B, 128, M_B // 4, 4): rate
@@ -269,7 +267,7 @@ S14 = Heuristic(
 )
 
 # By the name that a stage's ``Tiles.heuristic`` gives.
-HEURISTICS = {"m11": S11, "m13": S11D, "m15": S12, "t03": S13, "t05": S14}
+HEURISTICS = {"m11": M11, "m13": M13, "m15": M15, "t03": T03, "t05": T05}
 
 
 def paper_tile(problem: ConvProblem) -> Tile:

@@ -53,11 +53,11 @@ SEED = 0
 PASSING: tuple[State, ...] = ("unsteady", "busy")
 
 SIZES = UNTUNED | UNSEEN
-S12 = "m15_split_k"
+M15 = "m15_split_k"
 PLAIN = ("m01_direct", "g01_direct_gradients")  # on a convolution, on its gradients
 # On a gradient a stage is g02 by that stage, and PyTorch its convolution_backward.
-GRADIENT_SYSTEMS = ("m06_vectorized", "m11_warp_tiling", S12, TORCH)
-SIZE_SYSTEMS = (S12, TORCH, "cudnn_implicit_gemm", "cudnn_implicit_precomp_gemm", "cudnn_gemm")
+GRADIENT_SYSTEMS = ("m06_vectorized", "m11_warp_tiling", M15, TORCH)
+SIZE_SYSTEMS = (M15, TORCH, "cudnn_implicit_gemm", "cudnn_implicit_precomp_gemm", "cudnn_gemm")
 SWEEP_BASE = ConvProblem(1, 4, 128, 128, 16, 3)
 # Article 001 gives no sizes but a filter of 64 x 64. These keep the C++ loops at seconds.
 SWEEPS: dict[str, tuple[int, ...]] = {

@@ -35,11 +35,12 @@ BASELINES: tuple[System, ...] = (
 )
 NAMED = {baseline.name: baseline for baseline in BASELINES}
 STAGE_FAMILY = "convlab"
+# In the ladder's order.
 DEFAULT_STAGES = (
-    "m01_direct", "i04_im2col_blas", "m05_microkernel", "m06_vectorized", "m08_double_buffer",
-    "m09_im2win", "m11_warp_tiling", "m15_split_k", "t03_split_once", "t05_warpgroups",
+    "m01_direct", "m05_microkernel", "m06_vectorized", "m08_double_buffer", "m09_im2win",
+    "m11_warp_tiling", "m15_split_k", "t03_split_once", "t05_warpgroups", "i04_im2col_blas",
 )  # fmt: skip
-QUICK_STAGES = ("m01_direct", "i04_im2col_blas", "m11_warp_tiling", "m15_split_k")
+QUICK_STAGES = ("m01_direct", "m11_warp_tiling", "m15_split_k", "i04_im2col_blas")
 SLOW_START = "torch_compile"  # seconds a layer, to call the same kernel: not in a quick run
 ALL, NONE = "all", "none"
 # The ablation of Figure 4 of the im2win paper: a variant's name, and the switch that is off.

@@ -87,7 +87,7 @@ def _padded(network: str, batch: int, rows: tuple[tuple[int, ...], ...]) -> dict
     }
 
 
-S11_FITTED: dict[str, ConvProblem] = {  # what the constants of m11's model are fitted to
+M11_FITTED: dict[str, ConvProblem] = {  # what the constants of m11's model are fitted to
     **_padded("resnet50", NETWORK_BATCH, _RESNET_50),
     **_padded("vgg16", NETWORK_BATCH, _VGG_16),
     **_padded("one_image", 1, _ONE_IMAGE),
@@ -98,7 +98,7 @@ S11_FITTED: dict[str, ConvProblem] = {  # what the constants of m11's model are 
     "few_filters": ConvProblem(8, 20, 120, 90, 6, (1, 7), stride=(1, 2), padding=(0, 3)),
 }
 UNTUNED: dict[str, ConvProblem] = {  # what those of m15's are, beside others
-    **S11_FITTED,
+    **M11_FITTED,
     **_padded("mobilenet", NETWORK_BATCH, _MOBILENET),
     **_padded("one_image_late", 1, _LATE_LAYERS),
     "four_images": ConvProblem(4, 256, 14, 14, 256, 3, padding=1),
