@@ -6,7 +6,7 @@ from __future__ import annotations
 from bench_fakes import ENVIRONMENT
 
 from convlab.measuring.baselines import System
-from convlab.measuring.cases import Case, row_of
+from convlab.measuring.cases import BenchCase, row_of
 from convlab.measuring.harness import Outcome
 from convlab.measuring.results import Results, tensor_bytes
 from convlab.measuring.roofline import Machine
@@ -55,9 +55,11 @@ def sample(
             )  # fmt: skip
             if chosen.method == "fft" and problem.s_h > 1:
                 outcome = Outcome().without_number("unsupported", "strides are not for it")
-            case = Case(name, problem, chosen)
+            case = BenchCase(name, problem, chosen)
             results.add(row_of(case, outcome, H200_LIKE, identity, 1.0), chosen)
         absent = system("cupy_fp32", "baseline", "cupy", "any", "fp32")
         outcome = Outcome().without_number("absent", "CuPy is not installed")
-        results.add(row_of(Case(name, problem, absent), outcome, H200_LIKE, identity, 0.0), absent)
+        results.add(
+            row_of(BenchCase(name, problem, absent), outcome, H200_LIKE, identity, 0.0), absent
+        )
     return results

@@ -193,7 +193,7 @@ def test_tables_fit_80_columns():
     longest = replace(LADDER[0], module="convlab.ladder.im2col.i02_im2col_per_image")
     timing = SimpleNamespace(median_ms=123.456, spread_percent=12.3)
     right = CheckResult(True, 0.0123, wrong=0, total=1)
-    results = [ladder.Result(longest, 10**10, 2**30, check=right, timing=timing)]
+    results = [ladder.StageResult(longest, 10**10, 2**30, check=right, timing=timing)]
     table = printed(ladder_table(results, SimpleNamespace(is_gpu=True)))
     linted = printed(lint_table([built(longest, "im2col_by_runs", "awkward", "sm_120")]))
     for words in ("i02_im2col_per_image", "0.0123", "123.456 ±12.3%", "0.08", "1,024.0"):

@@ -19,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 from test_cli import compiler, convlab_  # noqa: F401 (a fixture)
 
-from convlab.checking.outcome import Check, Count
+from convlab.checking.outcome import Check, TrafficCount
 from convlab.commands import cli
 from convlab.commands.bench_tables import agreement_table, summary
 from convlab.commands.doctor import doctor_table
@@ -82,7 +82,8 @@ def counted(engine: str) -> Columns:
     """The ladder's table of a simulator, with the counts of a large problem."""
     counts = {name: 123_456_789_012 for name, _ in COUNTS[engine].values()}
     results = [
-        ladder.Result(stage, 10**10, 2**30, check=RIGHT, counts=counts) for stage in (*LADDER, LONG)
+        ladder.StageResult(stage, 10**10, 2**30, check=RIGHT, counts=counts)
+        for stage in (*LADDER, LONG)
     ]
     return ladder_table(results, SimpleNamespace(is_gpu=False, name=engine))
 
@@ -90,7 +91,8 @@ def counted(engine: str) -> Columns:
 def timed() -> Columns:
     timing = SimpleNamespace(median_ms=123456.789, spread_percent=12.3)
     results = [
-        ladder.Result(stage, 10**10, 2**40, check=RIGHT, timing=timing) for stage in (*LADDER, LONG)
+        ladder.StageResult(stage, 10**10, 2**40, check=RIGHT, timing=timing)
+        for stage in (*LADDER, LONG)
     ]
     return ladder_table(results, SimpleNamespace(is_gpu=True))
 
@@ -176,7 +178,7 @@ def test_facts_of_the_doctor_are_whole():
 
 
 def test_counts_of_a_check_stand_apart():
-    count = Count("sectors of global memory", 123_456_789_012, 987_654_321_098)
+    count = TrafficCount("sectors of global memory", 123_456_789_012, 987_654_321_098)
     check = Check("kernel", "m03_shared_memory", (), (), (count,))
     (line,) = (line for line in str(check).splitlines() if count.unit in line)
     assert line.split()[4:6] == ["123,456,789,012", "987,654,321,098"]

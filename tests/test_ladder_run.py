@@ -45,7 +45,9 @@ M01 = stage_named("m01")
 )
 
 
-def results(problem: ConvProblem, *stages: Stage, engine: Any = SIMULATOR) -> list[ladder.Result]:
+def results(
+    problem: ConvProblem, *stages: Stage, engine: Any = SIMULATOR
+) -> list[ladder.StageResult]:
     return list(ladder.run(problem, stages, engine, random_tensors(problem, 0)))
 
 

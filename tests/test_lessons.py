@@ -23,7 +23,7 @@ from test_lesson_progress import run
 
 from convlab import ConvProblem, lessons
 from convlab.checking import checker
-from convlab.checking.outcome import Machine
+from convlab.checking.outcome import CompiledKernel
 from convlab.commands import lessons as command
 from convlab.ladder.gradients import g01_direct_gradients
 from convlab.ladder.main import m01_direct
@@ -398,11 +398,11 @@ def test_a_wrong_answer_is_told_with_its_launch_and_the_kernel_s_arrays():
 
 
 def test_float64_is_told_and_not_punished(quick, monkeypatch):
-    monkeypatch.setattr(checker, "compiled", lambda *a: Machine(float64=("DFMA",)))
+    monkeypatch.setattr(checker, "compiled", lambda *a: CompiledKernel(float64=("DFMA",)))
     found = lessons.check(m01_direct.make_kernel, "m01")
     assert found.passed
     assert any("float32(0)" in what for what in found.right)
-    monkeypatch.setattr(checker, "compiled", lambda *a: Machine(error="no such function"))
+    monkeypatch.setattr(checker, "compiled", lambda *a: CompiledKernel(error="no such function"))
     assert lessons.check(m01_direct.make_kernel, "m01").result == feedback.DOES_NOT_COMPILE
 
 

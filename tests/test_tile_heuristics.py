@@ -228,8 +228,8 @@ FEW_OUTPUTS = [
 ONE_IMAGE = FEW_OUTPUTS[1]
 
 
-@pytest.mark.parametrize("option", ["relu", "whole_sums"])
-def test_sums_that_stay_whole_get_the_tile_that_is_best_for_these(option):
+@pytest.mark.parametrize("options", [{"relu": True}, {"split_k": False}], ids=str)
+def test_sums_without_split_k_get_the_tile_that_is_best_for_these(options):
     class H200(Simulator):
         is_gpu, device = True, "one that nobody tuned on"
 
@@ -238,7 +238,7 @@ def test_sums_that_stay_whole_get_the_tile_that_is_best_for_these(option):
 
     changed, stage = 0, stage_named("m15")
     for problem in FEW_OUTPUTS:
-        tile = plans.tile_for(problem, stage, H200(), **{option: True})
+        tile = plans.tile_for(problem, stage, H200(), **options)
         costs = {t: M15.estimated_cost(problem, t, splits=1) for t in M15.candidates(problem)}
         assert costs[tile] == min(costs.values())
         changed += tile != plans.tile_for(problem, stage, H200())
@@ -277,7 +277,7 @@ def test_no_tile_and_no_gpu_splits_more_often_than_the_check_allows(sms):
         assert splits <= allowed(problem)
 
 
-@pytest.mark.parametrize("options", [{}, {"whole_sums": True}, {"relu": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"split_k": False}, {"relu": True}], ids=str)
 def test_split_sums_are_cleared_first_and_whole_ones_are_not_split(options):
     stage, tile = stage_named("m15"), M15.best_tile(ONE_IMAGE)
     splits = splits_for(stage, ONE_IMAGE, tile, None, **options)

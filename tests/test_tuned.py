@@ -64,13 +64,19 @@ def test_a_remembered_tile_is_taken_and_else_the_heuristic_s(file):
     assert plans.program_for(PROBLEM, M15, None, PretendedGpu()).tile == OTHER
 
 
-@pytest.mark.parametrize("option", M15.options)
-def test_what_was_measured_without_an_option_is_for_plans_without_it(option, file):
+@pytest.mark.parametrize(("option", "default"), [("relu", False), ("split_k", True)])
+def test_a_tile_that_was_measured_with_the_defaults_is_for_plans_with_them(option, default, file):
     put()
-    assert taken(**{option: False}) == OTHER
-    assert taken(**{option: True}) == best_tile(PROBLEM, 4, whole_sums=True)
-    program = plans.program_for(PROBLEM, M15, None, PretendedGpu(), **{option: True})
-    assert program.tile == best_tile(PROBLEM, 4, whole_sums=True)
+    assert {*M15.options, *M15.switches} == {"relu", "split_k"}
+    assert taken(**{option: default}) == OTHER
+    assert taken(**{option: not default}) == best_tile(PROBLEM, 4, split_k=False)
+    program = plans.program_for(PROBLEM, M15, None, PretendedGpu(), **{option: not default})
+    assert program.tile == best_tile(PROBLEM, 4, split_k=False)
+
+
+def test_the_keyword_for_whole_sums_names_the_new_one():
+    with pytest.raises(ValueError, match=r"^whole_sums is split_k now: give split_k=False to have"):
+        plan(PROBLEM, "m15", engine="simulator", whole_sums=True)
 
 
 @pytest.mark.parametrize("count", [4, 24, 108, 132])
@@ -84,7 +90,7 @@ def test_tile_and_split_k_are_of_the_gpu_s_number_of_sms(file, count):
         assert program.launches[-1].grid[2] == -(-slices // -(-slices // splits))
         named = plans.program_for(problem, M15, program.tile, engine)
         assert named.launches[-1].grid == program.launches[-1].grid
-        whole = plans.program_for(problem, M15, program.tile, engine, whole_sums=True)
+        whole = plans.program_for(problem, M15, program.tile, engine, split_k=False)
         assert whole.launches[-1].grid[2] == 1
     small = ConvProblem(1, 512, 7, 7, 512, 3, padding=1)
     assert best_tile(small, 4) != best_tile(small, 132)

@@ -22,7 +22,7 @@ from convlab.lessons.requests import one_request
 from convlab.problems.problem import ConvProblem
 from convlab.problems.workloads import MODEL
 from convlab.tracing import LaunchTrace, trace_stage
-from convlab.tracing.recorded import Access
+from convlab.tracing.recorded import LineAccess
 from convlab.tracing.views import statement_of
 
 ROOT = Path(__file__).parents[2]  # of the repository
@@ -76,7 +76,7 @@ def draw(name: str, folder: Path) -> None:
     file.write_text(json.dumps(facts), encoding="utf-8")
 
 
-def line_of(launch: LaunchTrace, access: Access, file: Path) -> dict[str, Any] | None:
+def line_of(launch: LaunchTrace, access: LineAccess, file: Path) -> dict[str, Any] | None:
     """Return the traffic of a line to an array, with a picture of one request.
 
     The picture shows the request with the most lanes, which no edge of the problem cuts short. The

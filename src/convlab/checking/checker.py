@@ -27,7 +27,15 @@ from convlab.checking.launches import (
     tile_for,
 )
 from convlab.checking.loading import Maker, maker, offers, title_of
-from convlab.checking.outcome import BARRIERS, RELU, SPOILED, Answer, Check, Count, Machine
+from convlab.checking.outcome import (
+    BARRIERS,
+    RELU,
+    SPOILED,
+    Answer,
+    Check,
+    CompiledKernel,
+    TrafficCount,
+)
 from convlab.ladder import Launch, Program, Stage, Tile, allowances, stage_named
 from convlab.ladder.stage import SOURCES, Capability
 from convlab.problems import workloads
@@ -99,10 +107,12 @@ def check(
 
 def compared_with(
     stage: Stage, counts: dict[str, int], model: ConvProblem, seed: int
-) -> tuple[Count, ...]:
+) -> tuple[TrafficCount, ...]:
     """The counts of a kernel beside those of the stage on the same problem."""
     stages = _counts_of_stage(stage, model, seed)
-    return tuple(Count(unit, counts.get(unit, 0), stages.get(unit, 0)) for unit in counts | stages)
+    return tuple(
+        TrafficCount(unit, counts.get(unit, 0), stages.get(unit, 0)) for unit in counts | stages
+    )
 
 
 Attempt = tuple[Answer, tuple[Finding, ...], dict[str, int]]  # and the counts, where it has any
@@ -292,17 +302,17 @@ def main_launch(
     return main_of(program), arrays
 
 
-def compiled(program: Program, stages: Program) -> Machine | None:
+def compiled(program: Program, stages: Program) -> CompiledKernel | None:
     """Compile the main kernel beside the stage's; None without compilers."""
     if config.ENABLE_CUDASIM:
         return None
     try:
         found = _float64_in(program)
-        return Machine(float64=found if found and not _float64_in(stages) else ())
+        return CompiledKernel(float64=found if found and not _float64_in(stages) else ())
     except CompilerMissing:
         return None
     except Exception as error:  # Numba's own kinds are many, and not of one family
-        return Machine(error=_reason(error))
+        return CompiledKernel(error=_reason(error))
 
 
 def _float64_in(program: Program) -> tuple[str, ...]:

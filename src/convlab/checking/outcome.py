@@ -73,7 +73,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Count:
+class TrafficCount:
     """One count of the kernel beside the stage's. ``unit`` is what is counted, in words."""
 
     unit: str
@@ -106,7 +106,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Machine:
+class CompiledKernel:
     """What the compiler says: ``error`` is why Numba does not compile the kernel, in one sentence;
     ``float64`` holds its float64 instructions if the stage has none."""
 
@@ -122,8 +122,8 @@ class Check:
     stage: str
     answers: tuple[Answer, ...]
     findings: tuple[Finding, ...]
-    counts: tuple[Count, ...]
-    machine: Machine | None = None
+    counts: tuple[TrafficCount, ...]
+    machine: CompiledKernel | None = None
 
     @property
     def wrong(self) -> list[Answer]:

@@ -22,7 +22,7 @@ from convlab.problems import workloads
 from convlab.support.terminal import Terminal
 
 if TYPE_CHECKING:
-    from convlab.measuring.cases import Bench, Case
+    from convlab.measuring.cases import Bench, BenchCase
     from convlab.measuring.results import ResultRow, Results
 
 DEFAULT_FILE = "bench.json"
@@ -164,7 +164,7 @@ def _end_like_ctrl_c(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _heading(results: Results, cases: Sequence[Case], todo: int, json_file: str) -> str:
+def _heading(results: Results, cases: Sequence[BenchCase], todo: int, json_file: str) -> str:
     layers, systems, batches = (
         {*map(attrgetter(name), cases)} for name in ("layer", "system.name", "problem.batch")
     )
@@ -183,7 +183,7 @@ Advance = tuple[Callable[[], None], Callable[["ResultRow"], None]]
 
 
 @contextmanager
-def _bars(todo: Sequence[Case]) -> Iterator[Advance]:
+def _bars(todo: Sequence[BenchCase]) -> Iterator[Advance]:
     """Two bars on standard error, compiling and measuring; yields what to call for each step."""
     from convlab.measuring.cases import compiled_ahead, estimated_seconds
 

@@ -18,7 +18,7 @@ from convlab.support.installing import in_checkout
 from convlab.support.progress import duration
 
 if TYPE_CHECKING:
-    from convlab.measuring.ladder_run import Result
+    from convlab.measuring.ladder_run import StageResult
 
 PHOTOGRAPH = ":photograph:"  # what --image without a path stands for
 DEFAULT_PICTURE = Path("ladder.png")
@@ -39,7 +39,7 @@ class ImageAlone(TyperCommand):
 
 def ladder(
     context: typer.Context,
-    layer: options.Layer = None,
+    layer: options.LayerName = None,
     batch: options.Batch = None,
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="auto, gpu, simulator or cudasim.")
@@ -112,8 +112,8 @@ def ladder(
         console.print(f"picture         scaled to {size}: about {duration(seconds)} here")
     if left_out is not None:
         console.print(Text(f"left out        {left_out}"), soft_wrap=True)
-    results: list[Result] = []
-    shown: Result | None = None
+    results: list[StageResult] = []
+    shown: StageResult | None = None
     run = runner.run(problem, chosen_stages, chosen_engine, tensors, processes=processes)
     names = [chosen.name for chosen in chosen_stages]
     try:

@@ -16,7 +16,7 @@ from convlab.problems.problem import ConvProblem
 from convlab.support.columns import Columns
 
 if TYPE_CHECKING:
-    from convlab.measuring.ladder_run import Result
+    from convlab.measuring.ladder_run import StageResult
     from convlab.running.engines import Engine
 
 
@@ -61,18 +61,18 @@ def ladder_heading(problem: ConvProblem, engine: Engine) -> Text:
     )
 
 
-def ladder_table(results: Sequence[Result], engine: Engine) -> Columns:
+def ladder_table(results: Sequence[StageResult], engine: Engine) -> Columns:
     """How every stage did: timed on a GPU, counted on a simulator."""
     from convlab.measuring.ladder_run import speedup
 
-    def timed(one: Result) -> Iterator[Cell]:
+    def timed(one: StageResult) -> Iterator[Cell]:
         timing, workspace = one.timing, one.workspace_bytes
         yield f"{timing.median_ms:.3f} ±{timing.spread_percent:.1f}%" if timing else None
         yield number(one.tflops, ".2f")
         yield number(speedup(one, results), ".2f")
         yield number(None if workspace is None else workspace / 2**20, ",.1f")
 
-    def counted(one: Result) -> Iterator[Cell]:
+    def counted(one: StageResult) -> Iterator[Cell]:
         return (number((one.counts or {}).get(name), form) for name, form in counts.values())
 
     counts = {} if engine.is_gpu else COUNTS[engine.name]
@@ -85,7 +85,7 @@ def ladder_table(results: Sequence[Result], engine: Engine) -> Columns:
     return table_of(("stage", "result", "error /\nbound", *columns), rows, words=2)
 
 
-def _status(result: Result) -> Text:
+def _status(result: StageResult) -> Text:
     return Text(result.status, GOOD if result.ok else BAD)
 
 
@@ -95,7 +95,7 @@ def ladder_legend(engine: Engine) -> Text:
     return Text(f"{bound} {LEGENDS[engine.name]}", "dim")
 
 
-def ladder_errors(results: Sequence[Result]) -> list[Text]:
+def ladder_errors(results: Sequence[StageResult]) -> list[Text]:
     """What is wrong with each stage that is not right."""
     wrong = [one for one in results if not one.ok]
     return [Text.assemble(f"{one.stage.name}: ", _status(one), f": {one.error}") for one in wrong]

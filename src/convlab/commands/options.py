@@ -24,7 +24,7 @@ JsonFile = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE", help="Also write JSON to FILE; - is standard output."),
 ]
-Layer = Annotated[
+LayerName = Annotated[
     str | None, typer.Option(metavar="NAME", help="A layer of the paper: conv1 to conv12.")
 ]
 Batch = Annotated[int | None, typer.Option(metavar="N", help="How many images.")]

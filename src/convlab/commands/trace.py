@@ -24,7 +24,7 @@ def trace(
         str,
         typer.Argument(metavar="STAGE", help="A stage such as m03, or a trace that --json saved."),
     ],
-    layer: options.Layer = None,
+    layer: options.LayerName = None,
     batch: options.Batch = None,
     tile: Annotated[
         str | None,

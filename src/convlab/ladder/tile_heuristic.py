@@ -149,18 +149,14 @@ class Heuristic:
         return most if most > 1 else 0
 
     def best_tile(
-        self,
-        problem: ConvProblem,
-        sm_count: int = H200_SMS,
-        relu: bool = False,
-        whole_sums: bool = False,
+        self, problem: ConvProblem, sm_count: int = H200_SMS, split_k: bool = True
     ) -> Tile:
-        """The tile that the model finds the fastest. Each tile counts with its :meth:`best_splits`,
-        or unsplit if either option is set, because both rule out split-K."""
+        """The tile that the model finds the fastest, each with its :meth:`best_splits`, or
+        without split-K if ``split_k`` is False."""
 
         def cost(tile: Tile) -> float:
-            unsplit = relu or whole_sums or len(self.splits) == 1
-            splits = 1 if unsplit else self.best_splits(problem, tile, sm_count)
+            splits_sums = split_k and len(self.splits) > 1
+            splits = self.best_splits(problem, tile, sm_count) if splits_sums else 1
             return self.estimated_cost(problem, tile, sm_count, splits)
 
         return min(self.candidates(problem), key=cost)
@@ -291,12 +287,17 @@ def candidates(stage: Stage, problem: ConvProblem) -> tuple[Tile, ...]:
     return heuristic.candidates(problem) if heuristic else ()
 
 
+def allow_split_k(*, split_k: bool = True, relu: bool = False, **others: bool) -> bool:
+    """Return whether a stage's options allow split-K: ``relu`` needs whole sums."""
+    return split_k and not relu
+
+
 def production_tile(
     stage: Stage, problem: ConvProblem, sm_count: int | None = None, **options: bool
 ) -> Tile | None:
     """The stage's tile for a GPU of ``sm_count`` SMs; None for a stage without tiles."""
     if heuristic := heuristic_of(stage):
-        return heuristic.best_tile(problem, sm_count or H200_SMS, **options)
+        return heuristic.best_tile(problem, sm_count or H200_SMS, split_k=allow_split_k(**options))
     return (stage.tiles.production or paper_tile)(problem) if stage.tiles else None
 
 
@@ -306,7 +307,9 @@ def splits_for(
     """``{"splits": n}`` for a stage with split-K, by the model; empty for any other stage, and if
     an option rules split-K out."""
     heuristic = heuristic_of(stage)
-    if not heuristic or len(heuristic.splits) == 1 or tile is None or any(options.values()):
+    if not heuristic or len(heuristic.splits) == 1 or tile is None:
+        return {}
+    if not allow_split_k(**options):
         return {}
     return {"splits": heuristic.best_splits(problem, tile, sm_count or H200_SMS)}
 

@@ -27,7 +27,7 @@ from convlab.checking import check as checked
 from convlab.checking.checker import Tensors, check_also, main_launch, program_with
 from convlab.checking.launches import EVERYTHING, PROBLEMS, main_of
 from convlab.checking.loading import is_kernel, maker
-from convlab.checking.outcome import SPOILED, Machine
+from convlab.checking.outcome import SPOILED, CompiledKernel
 from convlab.ladder import BACKWARD, Launch, Program, Stage, Tile, short_name, stage_named
 from convlab.ladder.channels.receptive_field import channel_parallel_field
 from convlab.ladder.im2col.im2col_gemm import THREADS, make_im2col, pitch
@@ -202,12 +202,14 @@ def _seconds(stage: str) -> float:
     return process_time() - start
 
 
-def _by_types(stage: Stage, made: Any) -> Machine | None:
+def _by_types(stage: Stage, made: Any) -> CompiledKernel | None:
     """What Numba's types say of a kernel where no compiler is installed."""
     both = made, stage.prepare
     programs = [program_with(stage, maker(one, stage), EVERYTHING, stage.tiny_tile) for one in both]
     yours, stages = (float64_lines(main_of(program), program) for program in programs)
-    return Machine(float64=tuple(f"line {n}" for n in yours)) if yours and not stages else None
+    return (
+        CompiledKernel(float64=tuple(f"line {n}" for n in yours)) if yours and not stages else None
+    )
 
 
 def jumps_of(launch: LaunchTrace, array: str) -> int:

@@ -14,14 +14,14 @@ from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, span
 from convlab.problems.problem import ConvProblem
 from convlab.simulation.rules.memory_traffic import WARP
 from convlab.tracing import LaunchTrace
-from convlab.tracing.recorded import Array
+from convlab.tracing.recorded import TracedArray
 
 MOST_COLUMNS, MOST_ROWS, MOST_PLANES = 32, 20, 3
 TILE, SLICES = COLOURS[4], (*COLOURS[:4], *COLOURS[5:])
 THREAD, WARP_MATES = COLOURS[3], COLOURS[5]
 
 
-def array_named(launch: LaunchTrace, name: str) -> Array:
+def array_named(launch: LaunchTrace, name: str) -> TracedArray:
     """The array of that name. Raises ``ValueError`` naming those there are."""
     there = {array.name: array for array in launch.arrays}
     if name not in there:

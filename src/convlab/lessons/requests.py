@@ -13,7 +13,7 @@ from convlab.lessons.pictures import COLOURS, NOBODY, Grid, Picture, only_or_cou
 from convlab.problems.problem import ConvProblem
 from convlab.simulation.rules.memory_traffic import BANKS, SECTOR_BYTES, WARP, WORD_BYTES
 from convlab.tracing import LaunchTrace
-from convlab.tracing.recorded import Request
+from convlab.tracing.recorded import WarpRequest
 from convlab.tracing.views import counted, statement_of
 
 MOST_SECTORS, MOST_READS = 40, 20
@@ -42,7 +42,7 @@ def one_request(
     return grid.finished(alt, f"One request, of `{code}`. {alt} {legend}")
 
 
-def words_of(launch: LaunchTrace, request: Request) -> dict[int, list[int]]:
+def words_of(launch: LaunchTrace, request: WarpRequest) -> dict[int, list[int]]:
     """Which lanes want each word of 4 bytes, words counted from the memory's start."""
     start = array_named(launch, request.array).start
     lanes: dict[int, list[int]] = defaultdict(list)
@@ -63,7 +63,7 @@ def _box(grid: Grid, column: int, row: float, lanes: list[int], **style: Any) ->
     grid.cell(column, row, colour, only_or_count(lanes), **style)
 
 
-def _in_sectors(request: Request, words: dict[int, list[int]], above: str, who: str) -> Drawn:
+def _in_sectors(request: WarpRequest, words: dict[int, list[int]], above: str, who: str) -> Drawn:
     per_sector = SECTOR_BYTES // WORD_BYTES
     sectors = sorted({word // per_sector for word in words})
     shown = sectors[:MOST_SECTORS]
@@ -86,7 +86,7 @@ def _in_sectors(request: Request, words: dict[int, list[int]], above: str, who: 
     return grid, alt, legend
 
 
-def _in_banks(request: Request, words: dict[int, list[int]], above: str, who: str) -> Drawn:
+def _in_banks(request: WarpRequest, words: dict[int, list[int]], above: str, who: str) -> Drawn:
     at_once, wavefronts = served(request, words)
     grid = Grid(0.225)
     grid.note(0, -1.8, above, 9, family="monospace")
@@ -103,7 +103,9 @@ def _in_banks(request: Request, words: dict[int, list[int]], above: str, who: st
     return grid, alt, legend
 
 
-def served(request: Request, words: dict[int, list[int]]) -> tuple[int, list[dict[int, list[int]]]]:
+def served(
+    request: WarpRequest, words: dict[int, list[int]]
+) -> tuple[int, list[dict[int, list[int]]]]:
     """How many lanes shared memory serves at a time, and for each wavefront by bank the lanes that
     get a word of it. Wide accesses are served some lanes after the other, as
     :mod:`convlab.simulation.rules.memory_traffic` says."""
@@ -185,7 +187,7 @@ def _reads_of_one_term(launch: LaunchTrace, thread: int) -> tuple[dict[str, np.n
     return numbers, transposed
 
 
-def _shared_reads(launch: LaunchTrace, warp: int) -> list[Request]:
+def _shared_reads(launch: LaunchTrace, warp: int) -> list[WarpRequest]:
     reads = [one for one in launch.requests if (one.warp, one.operation) == (warp, "load")]
     return [one for one in reads if one.array in SLICES]
 

@@ -178,7 +178,7 @@ def percent(results: Results, row: ResultRow | None) -> float | None:
     return None if floor is None else 100 * floor / (row.time_ms / 1e3)
 
 
-class Memory(NamedTuple):
+class MemoryUse(NamedTuple):
     """What a system needs beside the tensors, over the layers that it can do: its largest workspace
     in bytes, and the geometric mean of all memory over that of the tensors."""
 
@@ -186,18 +186,18 @@ class Memory(NamedTuple):
     ratio: float | None
 
 
-def memory(one: Contender) -> tuple[Memory, Memory]:
+def memory(one: Contender) -> tuple[MemoryUse, MemoryUse]:
     """Computed, and measured: the peak without input, filter and output."""
     tensors = [tensor_bytes(row.problem) for row in one.measured()]
     computed = [row.workspace_bytes for row in one.measured()]
     peaks = zip([row.peak_bytes for row in one.measured()], tensors, strict=True)
     measured = [None if peak is None else peak - own for peak, own in peaks]
 
-    def over(sizes: Sequence[int | None]) -> Memory:
+    def over(sizes: Sequence[int | None]) -> MemoryUse:
         known = [(size, own) for size, own in zip(sizes, tensors, strict=True) if size is not None]
         ratios = [1 + size / own for size, own in known if own + size > 0]
         most = max((size for size, _ in known), default=None)
-        return Memory(most, geometric_mean(ratios) if ratios else None)
+        return MemoryUse(most, geometric_mean(ratios) if ratios else None)
 
     return over(computed), over(measured)
 

@@ -76,7 +76,7 @@ UNFOLD_SYSTEMS = (*unfold_table.LINES, "i05_unfold_einsum", WHOLE)
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """One system on one layer."""
 
     layer: str
@@ -89,15 +89,19 @@ class Case:
         return self.layer, self.problem.batch, self.system.name
 
 
-def cases_for(layers: Sequence[str], batch: int, systems: Sequence[System]) -> list[Case]:
+def cases_for(layers: Sequence[str], batch: int, systems: Sequence[System]) -> list[BenchCase]:
     """Every system on every layer, layer by layer. Raises ``ValueError`` for an unknown layer."""
     return crossed({layer.lower(): paper_layer(layer, batch) for layer in layers}, systems)
 
 
-def crossed(problems: Mapping[str, ConvProblem], systems: Iterable[System | str]) -> list[Case]:
+def crossed(
+    problems: Mapping[str, ConvProblem], systems: Iterable[System | str]
+) -> list[BenchCase]:
     """Every system, or the one of that name, on every problem of that name."""
     known = [system_named(one) if isinstance(one, str) else one for one in systems]
-    return [Case(name, problem, system) for name, problem in problems.items() for system in known]
+    return [
+        BenchCase(name, problem, system) for name, problem in problems.items() for system in known
+    ]
 
 
 def sweep_points() -> list[tuple[str, int, ConvProblem]]:
@@ -110,7 +114,7 @@ def sweep_points() -> list[tuple[str, int, ConvProblem]]:
     return [(sweep, n, problem(sweep, n)) for sweep, values in SWEEPS.items() for n in values]
 
 
-def _gradients() -> list[Case]:
+def _gradients() -> list[BenchCase]:
     layers = {name: paper_layer(name, NETWORK_BATCH) for name in LAYER_NAMES}
     return [
         case
@@ -119,7 +123,7 @@ def _gradients() -> list[Case]:
     ]
 
 
-EXPERIMENTS: dict[str, Callable[[], list[Case]]] = {
+EXPERIMENTS: dict[str, Callable[[], list[BenchCase]]] = {
     "sizes": lambda: crossed(SIZES, SIZE_SYSTEMS),
     "grouped": lambda: crossed(GROUPED, ("grouped", TORCH)),
     "gradients": _gradients,
@@ -142,14 +146,14 @@ MORE: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 }
 
 
-def experiment(name: str) -> list[Case]:
+def experiment(name: str) -> list[BenchCase]:
     """The cases of that list. Raises ``ValueError`` for an unknown name."""
     if name not in EXPERIMENTS:
         raise ValueError(f"--cases is {name!r}: it must be one of {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[name]()
 
 
-def compiled_ahead(cases: Sequence[Case]) -> list[Case]:
+def compiled_ahead(cases: Sequence[BenchCase]) -> list[BenchCase]:
     """What is made ready before measuring: every stage's kernels, each GPU baseline once."""
     stages = [case for case in cases if case.system.kind == "stage"]
     baselines = {case.system.name: case for case in cases if case.system.on_gpu}
@@ -186,7 +190,7 @@ def open_bench(row_seconds: float = ROW_SECONDS) -> Iterator[Bench]:
 
 
 def run(
-    cases: Sequence[Case], bench: Bench, *, on_compiled: Callable[[], None] = lambda: None
+    cases: Sequence[BenchCase], bench: Bench, *, on_compiled: Callable[[], None] = lambda: None
 ) -> Iterator[ResultRow]:
     """Compile, then measure the cases layer by layer and yield their rows."""
     for _ in bench.pool.compile([(case.problem, case.system) for case in compiled_ahead(cases)]):
@@ -195,14 +199,14 @@ def run(
         yield from _layer([case for case in cases if case.layer == layer], bench)
 
 
-def _layer(cases: Sequence[Case], bench: Bench) -> Iterator[ResultRow]:
+def _layer(cases: Sequence[BenchCase], bench: Bench) -> Iterator[ResultRow]:
     problem = cases[0].problem
 
-    def row(case: Case, outcome: Outcome, started: float) -> ResultRow:
+    def row(case: BenchCase, outcome: Outcome, started: float) -> ResultRow:
         seconds = time.monotonic() - started
         return row_of(case, outcome, bench.machine, bench.identity, seconds)
 
-    def measured(case: Case) -> ResultRow:
+    def measured(case: BenchCase) -> ResultRow:
         system, started = case.system, time.monotonic()
 
         def check(output: np.ndarray) -> Checked:
@@ -231,7 +235,7 @@ def _layer(cases: Sequence[Case], bench: Bench) -> Iterator[ResultRow]:
 
 
 def row_of(
-    case: Case, outcome: Outcome, machine: Machine, identity: str, seconds: float
+    case: BenchCase, outcome: Outcome, machine: Machine, identity: str, seconds: float
 ) -> ResultRow:
     """The row of an outcome: with its number, unless that is above the roofline."""
     problem, system = case.problem, case.system

@@ -42,7 +42,7 @@ OUT_OF_MEMORY = (
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 INPUT, WEIGHT, OUTPUT = "input.npy", "weight.npy", "output.npy"  # handed over in a folder
 
-Check = Callable[[np.ndarray], Checked]
+OutputCheck = Callable[[np.ndarray], Checked]
 
 
 @dataclass
@@ -80,7 +80,7 @@ def measure(
     problem: ConvProblem,
     tensors: tuple[np.ndarray, np.ndarray],
     backend: GpuBackend,
-    check: Check,
+    check: OutputCheck,
 ) -> Outcome:
     """Measure a system on a problem; ``tensors`` are input and weight. Errors of the system are
     part of the outcome. Only what ends a process is raised."""
@@ -105,7 +105,7 @@ def measure(
 
 
 def _measure(
-    system: System, prepared: Prepared, backend: GpuBackend, check: Check, outcome: Outcome
+    system: System, prepared: Prepared, backend: GpuBackend, check: OutputCheck, outcome: Outcome
 ) -> None:
     prepared.run(None)
     backend.synchronize()

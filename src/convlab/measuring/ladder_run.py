@@ -45,7 +45,7 @@ Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Result:
+class StageResult:
     """How one stage did on a problem. ``failed`` says what the stage raised (then there is no
     ``check``) or why its time was refused. A simulator gives counts and no times, a GPU gives times
     and no counts. ``counts`` are the main kernel's, ``transform_counts`` the layout transforms',
@@ -101,14 +101,14 @@ def run(
     engine: Engine,
     tensors: Tensors,
     processes: int = 1,
-) -> Iterator[Result]:
+) -> Iterator[StageResult]:
     """Run and check the stages, and yield their results in their order. A stage that raises gets a
     failed result, and the next one runs. ``tensors`` are input, weight and bias on the host. With
     several ``processes``, so many stages run at once, each in a process of its own: see
     :func:`processes_for`."""
     oracle = Oracle(problem, *tensors)
 
-    def run_one(stage: Stage) -> Result:
+    def run_one(stage: Stage) -> StageResult:
         result = _run_one(problem, stage, engine, tensors, oracle)
         if result.failed:
             gc.collect()  # an exception and its stack frames may refer to each other
@@ -133,14 +133,14 @@ def processes_for(engine: Engine) -> int:
 
 
 def _side_by_side(
-    run_one: Callable[[Stage], Result], stages: Sequence[Stage], flops: int, processes: int
-) -> Iterator[Result]:
+    run_one: Callable[[Stage], StageResult], stages: Sequence[Stage], flops: int, processes: int
+) -> Iterator[StageResult]:
     """The results of the stages in their order. Each stage has a process, which is a copy of this
     one: it has read the modules and knows stages that cannot be sent to another one, such as a
     learner's. Processes that still run when this ends are killed, also after Ctrl-C."""
     upcoming = iter(enumerate(stages))
     running: dict[Connection, tuple[int, Any]] = {}
-    results: dict[int, Result] = {}
+    results: dict[int, StageResult] = {}
     try:
         for number in range(len(stages)):
             while number not in results:
@@ -159,7 +159,7 @@ def _side_by_side(
             connection.close()
 
 
-def _forked(run_one: Callable[[Stage], Result], stage: Stage) -> tuple[Connection, Any]:
+def _forked(run_one: Callable[[Stage], StageResult], stage: Stage) -> tuple[Connection, Any]:
     """A process that runs the stage, and where its result comes from."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
@@ -184,14 +184,14 @@ def _forked(run_one: Callable[[Stage], Result], stage: Stage) -> tuple[Connectio
     return ours, process
 
 
-def _received(connection: Connection, process: Any, stage: Stage, flops: int) -> Result:
+def _received(connection: Connection, process: Any, stage: Stage, flops: int) -> StageResult:
     """The result that a stage's process sends; a failed one if it ends without."""
     try:
-        return Result(stage, **connection.recv())
+        return StageResult(stage, **connection.recv())
     except EOFError:
         process.join()
         how = f"was killed by signal {-process.exitcode}" if process.exitcode < 0 else "ended"
-        return Result(stage, flops, failed=f"its process {how} (exit code {process.exitcode})")
+        return StageResult(stage, flops, failed=f"its process {how} (exit code {process.exitcode})")
     finally:
         process.join()
         connection.close()
@@ -199,7 +199,7 @@ def _received(connection: Connection, process: Any, stage: Stage, flops: int) ->
 
 def _run_one(
     problem: ConvProblem, stage: Stage, engine: Engine, tensors: Tensors, oracle: Oracle
-) -> Result:
+) -> StageResult:
     """One stage's result, on its own copies of the tensors, which are freed when this returns."""
     workspace_bytes, tile = None, None
     try:
@@ -213,7 +213,9 @@ def _run_one(
                 return replace(result, failed=f"a kernel wrote to {name}, not its output")
         return result
     except Exception as error:  # an error of a kernel or its compiler is the stage's result
-        return Result(stage, problem.flops, workspace_bytes, tile, failed=_one_line(error, stage))
+        return StageResult(
+            stage, problem.flops, workspace_bytes, tile, failed=_one_line(error, stage)
+        )
 
 
 def default_problem(engine: Engine) -> ConvProblem:
@@ -223,7 +225,7 @@ def default_problem(engine: Engine) -> ConvProblem:
     return workloads.MODEL if engine.name == QUICK else workloads.TEACHING
 
 
-def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> Result:
+def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> StageResult:
     input, weight, bias = arrays
     problem, engine = ready.problem, ready.engine
 
@@ -245,7 +247,7 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> Result:
 
     found, check, tallies = checked(run_and_count)
     facts = problem.flops, ready.workspace_bytes, ready.tile
-    result = Result(ready.stage, *facts, check, output=found)
+    result = StageResult(ready.stage, *facts, check, output=found)
     if not engine.is_gpu:
         ran = zip(ready.program.launches, tallies, strict=True)
         counted = [(step.name, counts) for step, counts in ran if isinstance(step, Launch)]
@@ -324,7 +326,7 @@ def simulated_tile(stage: Stage, engine: Engine) -> Tile | None:
     return stage.model_tile if engine.name == QUICK else stage.tiny_tile
 
 
-def speedup(result: Result, results: Iterable[Result]) -> float | None:
+def speedup(result: StageResult, results: Iterable[StageResult]) -> float | None:
     """How many times as fast as m01; None unless both were timed."""
     for other in results:
         if other.stage.name == BASELINE and other.time_ms and result.time_ms:
@@ -333,7 +335,10 @@ def speedup(result: Result, results: Iterable[Result]) -> float | None:
 
 
 def as_json(
-    problem: ConvProblem, engine: Engine, results: Sequence[Result], arguments: Sequence[str] = ()
+    problem: ConvProblem,
+    engine: Engine,
+    results: Sequence[StageResult],
+    arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What ``convlab ladder --json`` writes (docs/json.md); ``arguments`` is what was typed after
     ``convlab``. Numbers that are not finite become strings."""
@@ -355,7 +360,7 @@ def as_json(
     return strict(document)  # type: ignore[no-any-return]
 
 
-def _stage_json(result: Result, results: Sequence[Result]) -> dict[str, Any]:
+def _stage_json(result: StageResult, results: Sequence[StageResult]) -> dict[str, Any]:
     check, counts, wrong = result.check, result.counts, None
     if check is not None and check.first is not None:
         wrong = {"index": check.first, "got": check.got, "expected": check.expected}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from convlab.measuring.ladder_run import Result
+    from convlab.measuring.ladder_run import StageResult
     from convlab.running.engines import Engine
 
 # What each makes of brightness. The first three sum to 1: flat areas stay; the others to 0.
@@ -137,8 +137,8 @@ def draw(*shown: Any) -> bytes:
 def draw_figure(
     picture: np.ndarray,
     maps: np.ndarray | None,
-    owner: Result | None,
-    results: Sequence[Result],
+    owner: StageResult | None,
+    results: Sequence[StageResult],
     device: str,
 ) -> Figure:
     """The picture, ``maps`` ([filters, height, width], the output of the stage whose result is
@@ -185,7 +185,7 @@ def _show(axes: Axes, title: str, image: np.ndarray) -> None:
     axes.set_axis_off()
 
 
-def _draw_results(axes: Axes, results: Sequence[Result]) -> None:
+def _draw_results(axes: Axes, results: Sequence[StageResult]) -> None:
     """One box a stage: its name, the result of its check and how large its error is."""
     from matplotlib.transforms import Bbox
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from convlab.measuring import harness
 from convlab.measuring.baselines import System
-from convlab.measuring.harness import Check, Outcome
+from convlab.measuring.harness import Outcome, OutputCheck
 from convlab.problems.problem import ConvProblem
 
 BACKEND = "convlab.measuring.gpu_backend:GpuBackend"
@@ -181,7 +181,7 @@ class WorkerPool:
             self._layer = None
             shutil.rmtree(folder, ignore_errors=True)
 
-    def measure(self, system: System, check: Check) -> Outcome:
+    def measure(self, system: System, check: OutputCheck) -> Outcome:
         """Measure a system on the layer: whatever happens to its process, there is an outcome."""
         assert self._layer is not None, "measure() is for inside layer()"
         problem, shared = self._layer

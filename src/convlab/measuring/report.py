@@ -31,7 +31,7 @@ CLOCK_SHARE = 0.97  # of the highest clock: a lower one is told
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportPages:
     """A report as Markdown, and the SVG pictures that it shows, by the names of their files."""
 
     title: str
@@ -68,7 +68,7 @@ def make(
     title: str = TITLE,
     pictures: str = "",
     brief: bool = False,
-) -> Report:
+) -> ReportPages:
     """The report on results; ``others`` are further runs to compare with it, ``why`` the traced
     counts; the names of pictures begin with ``pictures``. Each batch has its own tables, plots and
     means. ``brief`` leaves the tables of times, shares and methods away, as docs/results.md does.
@@ -103,7 +103,7 @@ def make(
         others=[*map(in_words, others)],
         why=why,
     )
-    return Report(title, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n", drawn)
+    return ReportPages(title, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n", drawn)
 
 
 # Characters that Markdown or HTML takes for markup, and what stands for them in a report: as long,

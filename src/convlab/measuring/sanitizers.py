@@ -40,6 +40,7 @@ from convlab.ladder import (
     allowances,
     candidates,
     production_tile,
+    splits_for,
     stage_named,
 )
 from convlab.measuring import table
@@ -74,7 +75,7 @@ WIDE = ConvProblem(2, 16, 6, 6, 192, 3, padding=1)
 INFINITE = ConvProblem(2, 5, 7, 5, 67, 3, padding=1)
 
 
-class Case(NamedTuple):
+class SanitizedRun(NamedTuple):
     """One run of a stage; with ReLU, the input has an infinity."""
 
     problem: ConvProblem
@@ -83,22 +84,31 @@ class Case(NamedTuple):
     switches: dict[str, bool]
 
 
-def cases(stages: tuple[Stage, ...]) -> Iterator[Case]:
+def switched_off(stage: Stage, problem: ConvProblem) -> list[dict[str, bool]]:
+    """Return each switch of a stage turned off, without those that change no launch."""
+    splits = splits_for(stage, problem, production_tile(stage, problem), None)
+    return [{name: False} for name in stage.switches if name != "split_k" or splits]
+
+
+def cases(stages: tuple[Stage, ...]) -> Iterator[SanitizedRun]:
     """Every problem, stage, tile and switch that runs."""
     for problem in PROBLEMS:
         for stage in stages:
-            for switches in ({}, *({name: False} for name in stage.switches)):
-                yield Case(problem, stage, production_tile(stage, problem), switches)
+            for switches in ({}, *switched_off(stage, problem)):
+                tile = production_tile(stage, problem, **switches)
+                yield SanitizedRun(problem, stage, tile, switches)
             if stage.tiny_tile is not None:
-                yield Case(problem, stage, stage.tiny_tile, {})
+                yield SanitizedRun(problem, stage, stage.tiny_tile, {})
     for stage in stages:
         for tile in candidates(stage, WIDE):
-            yield Case(WIDE, stage, tile, {})
+            yield SanitizedRun(WIDE, stage, tile, {})
         if "relu" in stage.options:
-            yield Case(INFINITE, stage, production_tile(stage, INFINITE, relu=True), {"relu": True})
+            yield SanitizedRun(
+                INFINITE, stage, production_tile(stage, INFINITE, relu=True), {"relu": True}
+            )
 
 
-def check(case: Case, engine: Engine) -> CheckResult:
+def check(case: SanitizedRun, engine: Engine) -> CheckResult:
     """Run a case and check its output."""
     problem, stage, tile, switches = case
     relu = switches.get("relu", False)

@@ -118,14 +118,14 @@ def is_numbas(array: Any) -> bool:
     return hasattr(array, "copy_to_host") and hasattr(array, "shape")
 
 
-Place = tuple[str, int | None, Any]  # the first fields of a Placement
+ArrayLocation = tuple[str, int | None, Any]  # the first fields of a Placement
 
 
-def _cupys(name: str, array: Any) -> Place:
+def _cupys(name: str, array: Any) -> ArrayLocation:
     return "CuPy", int(array.device.id), array.device
 
 
-def _pytorchs(name: str, tensor: Any) -> Place:
+def _pytorchs(name: str, tensor: Any) -> ArrayLocation:
     import torch
 
     if tensor.requires_grad and torch.is_grad_enabled():
@@ -139,7 +139,7 @@ def _pytorchs(name: str, tensor: Any) -> Place:
     return "PyTorch", tensor.device.index, tensor.device
 
 
-def _jaxs(name: str, array: Any) -> Place:
+def _jaxs(name: str, array: Any) -> ArrayLocation:
     import jax
 
     if isinstance(array, jax.core.Tracer):

@@ -85,7 +85,7 @@ def conv2d(
     work runs on the current stream of CuPy or PyTorch, else on the default stream. Arrays that are
     C-contiguous and begin at a multiple of 16 bytes are not copied. Plans for a thread's last few
     problems are kept, with at most 256 MiB of workspace. On a GPU, m15 may use split-K for few
-    outputs, so the last bits may differ from call to call; :func:`plan` with ``whole_sums=True``
+    outputs, so the last bits may differ from call to call; :func:`plan` with ``split_k=False``
     never splits.
 
     Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule, and what

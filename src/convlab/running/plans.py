@@ -238,7 +238,7 @@ def plan(
     :class:`~convlab.problems.gradient.Gradient`, the stage is "g01", "g02", or a stage of the
     ladder, through which g02 computes; "auto" is g01 on a simulator and g02 on a GPU. ``tile=None``
     is the stage's tiny tile on a simulator. On a GPU it is the tile that ``convlab tune``
-    remembered for this problem, GPU and code (unless ``Stage.options`` are asked for), else the
+    remembered for this problem, GPU and code if all switches have their defaults, else the
     stage's production tile (``ladder/tile_heuristic.py``). ``workspace_limit``, in bytes, makes a
     stage with ``Stage.in_slices`` take fewer images at a time. ``switches`` turn off techniques
     (``Stage.switches``) or ask for more (``Stage.options``), such as ``relu=True``.
@@ -251,6 +251,8 @@ def plan(
     chosen = choose(engine)
     check_asked(problem, tile)
     step = stage_for(stage, chosen, problem)
+    if "whole_sums" in switches:
+        raise ValueError("whole_sums is split_k now: give split_k=False to have no split-K")
     for name, value in switches.items():
         if name not in step.switches + step.options:
             known = ", ".join(step.switches + step.options) or "none"
@@ -299,10 +301,10 @@ def program_for(
 
 def tile_for(problem: ConvProblem, stage: Stage, engine: Engine, **switches: bool) -> Tile | None:
     """The tile of a plan that names none; None for a stage without tiles. Remembered tiles were
-    measured without the stage's options, so plans with options do not take them."""
+    measured with the stage's defaults, so plans with other options do not take them."""
     if not engine.is_gpu:
         return stage.tiny_tile
-    plain = not any(switches.get(name) for name in stage.options)
+    plain = all(value == (name in stage.switches) for name, value in switches.items())
     found = tuned_tile(problem, stage, engine.device) if plain else None
     return found or tile_by_rule(problem, stage, engine, **switches)
 
@@ -311,8 +313,7 @@ def tile_by_rule(
     problem: ConvProblem, stage: Stage, engine: Engine, **switches: bool
 ) -> Tile | None:
     """The stage's production tile on the engine's GPU, without regard to remembered tiles."""
-    options = {name: value for name, value in switches.items() if name in stage.options}
-    return production_tile(stage, problem, engine.sm_count(), **options)
+    return production_tile(stage, problem, engine.sm_count(), **switches)
 
 
 @lru_cache(maxsize=64)

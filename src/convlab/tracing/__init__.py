@@ -1,6 +1,6 @@
 """Traces: what a launch does to memory, per source line and per request of a warp.
 
-Records (:mod:`.records`) are plain data; :mod:`.tracer` makes them from a simulated launch; views
+Records (:mod:`.recorded`) are plain data; :mod:`.tracer` makes them from a simulated launch; views
 (:mod:`.views`) read them: tables and a page.
 """
 

@@ -25,7 +25,7 @@ UNITS = {"global": "sectors", "shared": "wavefronts"}  # what each memory serves
 
 
 @dataclass(frozen=True)
-class Array:
+class TracedArray:
     """An array that a launch accessed. ``space`` is ``global`` or ``shared``; ``shape`` is in
     elements, ``strides``, ``itemsize`` and ``start`` (of its lowest byte) in bytes."""
 
@@ -57,7 +57,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Access(Instruction):
+class LineAccess(Instruction):
     """What one line does to one array, over all blocks of the launch.
 
     ``requests`` are warp instructions, ``lanes`` their active threads. ``sectors`` (32 bytes) count
@@ -97,7 +97,7 @@ class Cost(NamedTuple):
     fewest: int
 
     @classmethod
-    def of(cls, accesses: Sequence[Access]) -> Cost:
+    def of(cls, accesses: Sequence[LineAccess]) -> Cost:
         """The sums. Raises ``IndexError`` where there is no access."""
         unit = UNITS[accesses[0].space]
         names = "requests", unit, f"fewest_{unit}"
@@ -121,7 +121,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Request(Instruction):
+class WarpRequest(Instruction):
     """One request of the shown block; ``offsets`` are bytes from the array's lowest byte."""
 
     warp: int
@@ -148,22 +148,22 @@ class LaunchTrace:
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    arrays: tuple[Array, ...]
-    accesses: tuple[Access, ...]
+    arrays: tuple[TracedArray, ...]
+    accesses: tuple[LineAccess, ...]
     work: tuple[Work, ...]
     source: dict[str, dict[int, str]]
     block_shown: tuple[int, int, int]
-    requests: tuple[Request, ...] = ()
+    requests: tuple[WarpRequest, ...] = ()
     requests_left_out: int = 0
     footprints: tuple[Footprint, ...] = ()
     findings: tuple[Finding, ...] = ()
 
-    def total(self, name: str, accesses: Iterable[Access] | None = None) -> int:
-        """The sum of one of the counts of :class:`Access`, over all lines or over those given."""
+    def total(self, name: str, accesses: Iterable[LineAccess] | None = None) -> int:
+        """Return the sum of one count of :class:`LineAccess`, over all lines or those given."""
         chosen = self.accesses if accesses is None else accesses
         return sum(getattr(access, name) for access in chosen)
 
-    def of(self, array: str | None = None, space: str | None = None) -> list[Access]:
+    def of(self, array: str | None = None, space: str | None = None) -> list[LineAccess]:
         """The accesses of an array, or of a space."""
         return [
             access
@@ -171,7 +171,7 @@ class LaunchTrace:
             if array in (None, access.array) and space in (None, access.space)
         ]
 
-    def requests_of(self, array: str, operation: str) -> list[Request]:
+    def requests_of(self, array: str, operation: str) -> list[WarpRequest]:
         """The requests of the shown block that load an array, store to it or change it."""
         return [r for r in self.requests if (r.array, r.operation) == (array, operation)]
 

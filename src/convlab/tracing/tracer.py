@@ -37,13 +37,13 @@ from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationE
 from convlab.simulation.rules.memory_traffic import WARP, Requests
 from convlab.support.values import integer, shown
 from convlab.tracing.recorded import (
-    Access,
-    Array,
     Footprint,
     InstructionKey,
     LaunchTrace,
-    Request,
+    LineAccess,
     Trace,
+    TracedArray,
+    WarpRequest,
     Work,
 )
 
@@ -168,7 +168,7 @@ def _launch(
     loads_of = None
     if compiled is not None:
         loads_of = shared_load_bytes(kernel, tuple(map(typeof, arguments)), compiled)
-    recorder = Recorder(shown, loads_of)
+    recorder = TrafficRecorder(shown, loads_of)
     simulator = Simulator(recorder=recorder, loops=loops)
     try:
         simulator.launch(kernel, grid, block, *arguments, shared_bytes=shared_bytes)
@@ -189,11 +189,11 @@ MAXIMA = ("conflict_degree", "contention")
 MOST_REQUESTS = 20_000  # of the shown block that are kept
 
 Totals = dict[str, Any]  # the counts of an Access, by name
-Touched = dict[tuple[int, int], list[np.ndarray]]  # addresses by array and kind
+TouchedAddresses = dict[tuple[int, int], list[np.ndarray]]  # addresses by array and kind
 
 
-class Recorder:
-    """Records one launch, which calls it (:class:`convlab.simulation.launch.Recorder`).
+class TrafficRecorder:
+    """Records one launch, which calls it (:class:`convlab.simulation.launch.TrafficRecorder`).
     ``shown`` is the number of the block whose single requests are kept; ``loads_of`` has the width
     of the machine code's loads from shared memory, by file and line."""
 
@@ -204,7 +204,7 @@ class Recorder:
         self._work: dict[int, Counter[str]] = defaultdict(Counter)
         self._requests: list[tuple[Any, ...]] = []
         self._left_out = 0
-        self._touched: Touched = defaultdict(list)
+        self._touched: TouchedAddresses = defaultdict(list)
         self._launch: SimulatedLaunch | None = None
 
     def look(self, launch: SimulatedLaunch, requests: Requests) -> None:
@@ -278,7 +278,7 @@ class Recorder:
         for site, count in self._work.items():
             work[line_of(site)].update(count)
         arrays = {
-            names[at]: Array(
+            names[at]: TracedArray(
                 names[at], "global" if span.start >= GLOBAL else "shared", span.shape,
                 _strides(span), span.itemsize, span.start % GLOBAL,
             )
@@ -290,7 +290,7 @@ class Recorder:
             launch.block_shape,
             tuple(arrays.values()),
             tuple(
-                Access(*key, arrays[key[2]].space, **counts)
+                LineAccess(*key, arrays[key[2]].space, **counts)
                 for key, counts in sorted(totals.items())
             ),
             tuple(
@@ -300,7 +300,7 @@ class Recorder:
             {file: dict(sorted(lines.items())) for file, lines in source.items()},
             coordinates_of(self._shown, launch.grid),
             tuple(
-                Request(
+                WarpRequest(
                     *instruction(*key), warp, tuple(lanes),
                     tuple(address - spans[key[1]].start for address in addresses),
                     sectors, wavefronts,
@@ -364,9 +364,11 @@ def _strides(span: Span) -> tuple[int, ...]:
     return span.strides or c_strides(span.shape, span.itemsize)
 
 
-def _by_array(touched: Touched, spans: Sequence[Span]) -> dict[tuple[int, int], np.ndarray]:
+def _by_array(
+    touched: TouchedAddresses, spans: Sequence[Span]
+) -> dict[tuple[int, int], np.ndarray]:
     """Sort addresses by the array that holds them: one request may access two arrays."""
-    found: Touched = defaultdict(list)
+    found: TouchedAddresses = defaultdict(list)
     for (span, kind), several in touched.items():
         addresses = np.unique(np.concatenate(several))
         for one in (span, *reversed(range(len(spans)))):

@@ -29,7 +29,7 @@ from rich.text import Text
 from convlab.support.columns import Columns
 from convlab.support.files import write_whole
 from convlab.support.terminal import Terminal
-from convlab.tracing.recorded import UNITS, Access, Cost, LaunchTrace, Request, Trace, Work
+from convlab.tracing.recorded import UNITS, Cost, LaunchTrace, LineAccess, Trace, WarpRequest, Work
 
 LEGEND = (
     "A request is one load or store of a warp's 32 lanes. Global memory answers it in sectors of "
@@ -182,7 +182,7 @@ def _totals(launch: LaunchTrace) -> Text:
 # The page.
 
 SCRIPTS = ("requests.js", "drawing.js", "viewer.js")
-PLACE = re.compile(r"<!--\{(\w+)\}-->")
+MARKER = re.compile(r"<!--\{(\w+)\}-->")
 # What a page colours beside Python's own words.
 GPU_NAMES = (
     "cuda", "threadIdx", "blockIdx", "blockDim", "gridDim", "shared", "local", "atomic",
@@ -201,7 +201,7 @@ def page(trace: Trace) -> str:
         "js": "\n".join(map(_asset, SCRIPTS)),
         "trace": document,
     }
-    return PLACE.sub(lambda place: parts[place[1]], _asset("page.html"))
+    return MARKER.sub(lambda place: parts[place[1]], _asset("page.html"))
 
 
 def write_page(trace: Trace, path: str | Path) -> None:
@@ -240,7 +240,7 @@ def _document(trace: Trace) -> dict[str, Any]:
     return document
 
 
-def _cost(accesses: Sequence[Access]) -> dict[str, Any]:
+def _cost(accesses: Sequence[LineAccess]) -> dict[str, Any]:
     cost = Cost.of(accesses)
     return {**cost._asdict(), "grade": cost.grade}
 
@@ -258,7 +258,7 @@ def _functions(launch: LaunchTrace) -> Iterator[dict[str, Any]]:
             yield {"file": file, "first": first, "lines": coloured.removesuffix("\n").split("\n")}
 
 
-def _row(request: Request, access: int) -> list[Any]:
+def _row(request: WarpRequest, access: int) -> list[Any]:
     """A request, short: number of its access, warp, lanes as bits, where the first lane reads, how
     far it is from each lane to the next (one number where all are the same), sectors, wavefronts.
     """

@@ -4,7 +4,7 @@ Source: ours, beyond the paper. Two kinds of problems leave a GPU idle in m14:
 
 - Few outputs, as of one image, have too few tiles for all SMs. With split-K, blocks along z share a
   tile's slices: ``output`` begins as zeros, and each block adds its part atomically, in no fixed
-  order. So sums of three parts or more may differ in the last bits; ``whole_sums=True`` never
+  order. So sums of three parts or more may differ in the last bits; ``split_k=False`` never
   splits.
 - A short sum is rounded up to whole slices: three channels and a 3 x 3 filter make K = 27, which is
   three slices of 9 or four of 8. Here K_B may be any number. After an odd number of steps the two
@@ -199,16 +199,19 @@ def prepare(
     problem: ConvProblem,
     tile: Tile,
     relu: bool = False,
-    whole_sums: bool = False,
+    split_k: bool = True,
     splits: int = 1,
 ) -> Program:
-    """``relu`` replaces negative results by zero. ``splits`` blocks share each sum (split-K).
-    Raises ``ValueError`` if ``splits`` is above 1 with ``relu`` or ``whole_sums``."""
+    """Return the program in which ``splits`` blocks share each sum (split-K).
+
+    ``relu`` replaces negative results by zero. Raises ``ValueError`` if ``splits`` is above 1 with
+    ``relu`` or ``split_k=False``.
+    """
     tile.require_float4s("M_T", "N_T")
     require_whole_columns(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))
-    if splits > 1 and (relu or whole_sums):
-        raise ValueError(f"splits is {splits}: with relu or whole_sums it must be 1")
+    if splits > 1 and (relu or not split_k):
+        raise ValueError(f"splits is {splits}: with relu=True or split_k=False it must be 1")
     slices = blocks_for(problem.K, tile.K_B)
     splits = blocks_for(slices, blocks_for(slices, splits))  # so that each block has slices
     kernel = make_kernel(problem, tile, relu, splits)
