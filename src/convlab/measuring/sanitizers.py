@@ -86,8 +86,9 @@ class SanitizedRun(NamedTuple):
 
 def switched_off(stage: Stage, problem: ConvProblem) -> list[dict[str, bool]]:
     """Return each switch of a stage turned off, without those that change no launch."""
-    splits = splits_for(stage, problem, production_tile(stage, problem), None)
-    return [{name: False} for name in stage.switches if name != "split_k" or splits]
+    options = splits_for(stage, problem, production_tile(stage, problem), None)
+    is_split = options.get("splits", 1) > 1
+    return [{name: False} for name in stage.switches if name != "split_k" or is_split]
 
 
 def cases(stages: tuple[Stage, ...]) -> Iterator[SanitizedRun]:
