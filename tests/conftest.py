@@ -22,8 +22,8 @@ from convlab.ladder import allowances
 from convlab.problems.oracle import CheckResult, Oracle
 from convlab.problems.problem import ConvProblem
 from convlab.running import plans
+from convlab.running.compilers import MLIR, NAMES, VARIABLE
 from convlab.running.engines import Engine, choose
-from convlab.running.engines.compiler import MLIR, NAMES, VARIABLE
 from convlab.running.plans import Plan
 
 # jsonschema, which nbformat imports, checks with it what no notebook has; it takes 1.4 s to import.

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
-from numba.cuda import dispatcher
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
 from convlab.ladder import production_program, stage_named
 from convlab.problems.problem import ConvProblem
-from convlab.running.engines import prepacked
-from convlab.running.engines.compiler import signature
+from convlab.running.engines import launching
+from convlab.running.engines.cubin import Cubin
+from convlab.running.engines.kernels import argument_types
 
 PROBLEM = ConvProblem(3, 5, 9, 7, 6, (3, 2), stride=(2, 1), padding=1)
 SHAPES = {
@@ -25,7 +25,7 @@ SHAPES = {
     "bias": (6,),
     "output": PROBLEM.output_shape,
 }
-KERNEL, HANDLE = 0xCE11, 0xC0DE
+LIBRARY, KERNEL, HANDLE = 0x11B, 0xCE11, 0xC0DE
 STRICT = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
 RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 CAPTURED = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
@@ -41,15 +41,24 @@ def device_array(shape, address):
     return DeviceNDArray(shape, strides, np.float32, gpu_data=memory)
 
 
-def kernel_of(step, program):
-    """Numba's compiled kernel of a launch, but for the machine code."""
-    kernel = object.__new__(dispatcher._Kernel)
-    kernel.debug = kernel.cooperative = kernel.launch_config_sensitive = False
-    kernel.extensions = []
-    kernel.signature = SimpleNamespace(args=signature(step, program))
-    function = SimpleNamespace(kernel="compiled", handle=driver.CUkernel(KERNEL))
-    kernel._codelibrary = SimpleNamespace(get_cufunc=lambda: function)
-    return kernel
+PER_ARRAY = {"numba": 5, "memref": 3}  # parameters, beside an extent and a stride for each axis
+
+
+def cubin_of(step, program, layout="numba", **changed):
+    """A launch's compiled kernel, but for the machine code."""
+    kinds = argument_types(step, program)
+    facts = {
+        "capability": (9, 0), "name": f"_Z{step.name}", "layout": layout,
+        "parameter_bytes": 8 * sum(PER_ARRAY[layout] + 2 * kind.ndim for kind in kinds),
+        "registers": 32, "stack_bytes": 0, "spill_bytes": 0, "shared_bytes": 0,
+        "code": f"machine code of {step.name}".encode(),
+    }  # fmt: skip
+    return Cubin(**(facts | changed))
+
+
+def kernel_of(step, program, layout="numba"):
+    """That kernel in the driver."""
+    return launching.LoadedKernel(cubin_of(step, program, layout), step.name)
 
 
 class Driver:
@@ -62,6 +71,16 @@ class Driver:
     )  # fmt: skip
     done = driver.CUresult.CUDA_SUCCESS
 
+    def cuLibraryLoadData(self, code, *options):
+        assert code.startswith(b"machine code of ")
+        self.loaded.append(code)
+        return self._answer("cuLibraryLoadData"), driver.CUlibrary(LIBRARY)
+
+    def cuLibraryGetKernel(self, library, name):
+        assert int(library) == LIBRARY
+        assert name.startswith(b"_Z")
+        return self._answer("cuLibraryGetKernel"), driver.CUkernel(KERNEL)
+
     def cuKernelGetFunction(self, kernel):
         known = int(kernel) == KERNEL
         error = "CUDA_SUCCESS" if known else "CUDA_ERROR_INVALID_HANDLE"
@@ -69,6 +88,7 @@ class Driver:
 
     def __init__(self):
         self.launches: list[dict[str, Any]] = []
+        self.loaded: list[bytes] = []
         self.alone = 0  # how many of them were in no graph
         self.answers: dict[str, list[Any]] = {}  # to which call, instead of CUDA_SUCCESS
         self.parameters: list[int] = []
@@ -183,13 +203,14 @@ class Driver:
 def pretended_driver(monkeypatch):
     """As long as a test's fixture lasts."""
     fake = Driver()
-    monkeypatch.setattr(prepacked, "driver", fake)
+    monkeypatch.setattr(launching, "driver", fake)
+    monkeypatch.setattr(launching, "_loaded", {})
 
     def finalize(*arguments):
         fake.finalizers.append(weakref.finalize(*arguments))
         return fake.finalizers[-1]
 
-    monkeypatch.setattr(prepacked, "weakref", SimpleNamespace(finalize=finalize))
+    monkeypatch.setattr(launching, "weakref", SimpleNamespace(finalize=finalize))
     yield fake
     for finalizer in fake.finalizers:
         finalizer.detach()  # what outlives the test has no driver to go to
@@ -199,11 +220,14 @@ def prepared(fake, program, held):
     """A program's launches, packed, and their kernels."""
     launches = [(step, kernel_of(step, program)) for step in program.launches]
     shapes = SHAPES | {buffer.name: buffer.shape for buffer in program.buffers}
-    # Numba's ABI of an array: five numbers, then shape and strides, one parameter each.
-    fake.parameters = [sum(5 + 2 * kind.ndim for kind in k.argument_types) for _, k in launches]
-    packed = prepacked.prepack(launches, shapes, held)
-    assert packed is not None
-    return packed, launches
+    fake.parameters = parameters_of(program)
+    return launching.PackedProgram(launches, shapes, held), launches
+
+
+def parameters_of(program, layout="numba"):
+    """How many parameters each launch has, of eight bytes each."""
+    cubins = [cubin_of(step, program, layout) for step in program.launches]
+    return [cubin.parameter_bytes // 8 for cubin in cubins]
 
 
 def stage_packed(fake, name):

@@ -39,7 +39,7 @@ from convlab.measuring.machine_code import PROBLEMS, KernelRow
 from convlab.problems import workloads
 from convlab.problems.oracle import CheckResult
 from convlab.running.engines import choose
-from convlab.running.engines.offline import CompilerMissing
+from convlab.running.engines.kernels import CompilerMissing
 from convlab.support import installing
 from convlab.support.progress import duration
 
@@ -775,7 +775,7 @@ def test_lint_cannot_compile(compiler, monkeypatch, error, arch, code, said):
     lint_stage = gate.lint_stage
     compiler()
     monkeypatch.setattr(gate, "lint_stage", lint_stage)
-    monkeypatch.setattr(gate.offline, "compile_launch", Mock(side_effect=error))
+    monkeypatch.setattr(gate.kernels, "compile_launch", Mock(side_effect=error))
     result = convlab_("lint", "m01", "--layer", "conv9", "--arch", arch)
     assert result.exit_code == code
     assert result.stdout == ""

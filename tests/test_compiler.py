@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuda.bindings import driver
 from numba.cuda.core import config
 
 if config.ENABLE_CUDASIM:
     pytest.skip("Numba runs as its CUDA simulator: it compiles nothing", allow_module_level=True)
 
-from pretended_driver import KERNEL, PROBLEM, SHAPES, arrays_at
+from pretended_driver import PROBLEM, SHAPES, arrays_at, kernel_of, parameters_of
 from typer.testing import CliRunner
 
 from convlab.commands.cli import app
 from convlab.ladder import production_program, stage_named
 from convlab.measuring.machine import environment
 from convlab.measuring.machine_code import PROBLEMS, lint_stage
-from convlab.running.engines import (
-    EngineUnavailable,
-    address_of,
-    choose,
-    compiler,
-    offline,
-    prepacked,
-)
-from convlab.running.engines.compiler import MLIR, NAMES, VARIABLE, MlirKernel
+from convlab.running import compilers
+from convlab.running.compilers import MLIR, NAMES, VARIABLE
+from convlab.running.engines import EngineUnavailable, address_of, choose
+from convlab.running.engines.kernels import compile_launch
+from convlab.running.engines.launching import PackedProgram, _part, array_parameters
 
 CONV9 = {"conv9": PROBLEMS["conv9"]}
 
@@ -39,7 +34,7 @@ CONV9 = {"conv9": PROBLEMS["conv9"]}
 )
 def test_a_compiler_that_is_not_here_is_refused_in_a_sentence(name, says, monkeypatch):
     monkeypatch.setenv(VARIABLE, name)
-    monkeypatch.setattr(compiler, "find_spec", lambda module: None)
+    monkeypatch.setattr(compilers, "find_spec", lambda module: None)
     with pytest.raises((ValueError, EngineUnavailable)) as refused:
         choose()
     assert str(refused.value).startswith(says)
@@ -75,48 +70,43 @@ def test_both_make_the_same_accesses(name, monkeypatch):
 
 
 @pytest.mark.gate
-def test_its_kernels_take_as_many_parameters_as_are_laid_out():
-    """As the machine code says: the attribute 0x19 of a kernel, 16 bits."""
-    pytest.importorskip("numba_cuda_mlir", reason="needs numba-cuda-mlir, which is optional")
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0), (10, 0), (12, 0)])
+def test_kernels_take_as_many_parameters_as_are_laid_out(capability):
+    """As the machine code says."""
     program = production_program(stage_named("i01_im2col"), PROBLEM)
     shapes = SHAPES | {buffer.name: buffer.shape for buffer in program.buffers}
     for step in program.kernels:
-        kinds = compiler.signature(step, program)
-        code, _ = offline._built_by(MLIR, step.kernel, kinds, (9, 0), False)
-        laid_out = [MlirKernel.laid_out(_shape(argument, shapes), 0) for argument in step.arguments]
-        size = 8 * sum(map(len, laid_out))
-        assert b"\x03\x19" + size.to_bytes(2, "little") in code
-
-
-def _shape(argument, shapes):
-    return prepacked._place(argument, shapes)[2]
+        cubin = compile_launch(step, program, capability)
+        arrays = [_part(argument, shapes).shape for argument in step.arguments]
+        laid_out = [array_parameters(cubin.layout, shape) for shape in arrays]
+        assert cubin.parameter_bytes == 8 * sum(map(len, laid_out))
+        assert step.name in cubin.name
 
 
 def test_an_array_whose_indices_it_would_read_as_negative_is_refused():
     most = 2**16 - 1
-    assert MlirKernel.laid_out((2**15, most), 64) == [64, 64, 0, 2**15, most, most, 1]
+    fits = array_parameters("memref", (2**15, most))
+    assert fits.at(64) == [64, 64, 0, 2**15, most, most, 1]
+    assert len(fits) == 7
     with pytest.raises(ValueError, match=r"^an array has 2,147,483,648 elements: .* at most 2,147"):
-        MlirKernel.laid_out((2**15, 2**16), 64)
+        array_parameters("memref", (2**15, 2**16))
 
 
 def test_its_kernels_are_launched_alone_and_in_a_plan_s_graph(fake):
     program = production_program(stage_named("m01"), PROBLEM)
     (step,) = program.launches
-    kernel = object.__new__(MlirKernel)
-    kernel._driver, kernel._name, kernel.handle = fake, "direct", driver.CUkernel(KERNEL)
+    kernel = kernel_of(step, program, "memref")
     arrays = arrays_at(0x7000_0000)
     used = [arrays[str(argument)] for argument in step.arguments]
+    shapes = [_part(argument, SHAPES).shape for argument in step.arguments]
     expected = []
-    for argument, array in zip(step.arguments, used, strict=True):
-        shape = _shape(argument, SHAPES)
+    for shape, array in zip(shapes, used, strict=True):
         strides = [stride // 4 for stride in np.empty(shape, np.float32).strides]
         expected += [*[address_of(array)] * 2, 0, *shape, *strides]
-    fake.parameters = [len(expected)]
-    placed = zip(
-        (_shape(one, SHAPES) for one in step.arguments), map(address_of, used), strict=True
-    )
-    kernel.launch(step, placed, 7)
-    packed = prepacked.prepack([(step, kernel)], SHAPES, {})
+    fake.parameters = parameters_of(program, "memref")
+    kernel.launch(step, [*zip(shapes, map(address_of, used), strict=True)], 7)
+    packed = PackedProgram([(step, kernel)], SHAPES, {})
     assert packed.one_graph
     packed(*arrays_at(0x6000_0000).values(), stream=7)  # then the graph is handed other addresses
     packed(*arrays.values(), stream=7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -41,8 +42,15 @@ from convlab.measuring.machine_code import (
     tasks_for,
 )
 from convlab.problems.workloads import GROUPED, paper_layer
-from convlab.running.engines import offline
-from convlab.running.engines.offline import compile_kernel, compile_launch, instructions_of
+from convlab.running.engines import kernels, linking, lowering
+from convlab.running.engines.cubin import Cubin
+from convlab.running.engines.disassembly import (
+    code_of,
+    instructions_of,
+    is_float64,
+    opcodes_of,
+)
+from convlab.running.engines.kernels import compile_kernel, compile_launch
 
 if config.ENABLE_CUDASIM:
     pytest.skip(
@@ -58,17 +66,17 @@ BY_EACH = pytest.mark.usefixtures("compiler")
 GPUS = pytest.mark.parametrize("capability", CAPABILITIES)
 
 
-def compiled(kernel, capability: tuple[int, int] = (9, 0)) -> offline.Cubin:
+def compiled(kernel, capability: tuple[int, int] = (9, 0)) -> Cubin:
     """A kernel of this file, which takes one array."""
     return compile_kernel(kernel, (F1,), capability)
 
 
-def opcodes_in(code: list[str]) -> list[str]:
+def opcodes_in(code: Sequence[str]) -> list[str]:
     return [instruction.split()[0] for instruction in code]
 
 
 @cache
-def main_kernel(name: str, layer: str) -> offline.Cubin:
+def main_kernel(name: str, layer: str) -> Cubin:
     program = production_program(stage_named(name), PROBLEMS[layer])
     return compile_launch(program.launches[-1], program, (9, 0))
 
@@ -184,7 +192,7 @@ def test_the_ablation_compiles_cleanly(switch, registers):
 def opcodes_of_slices(name: str, layer: str) -> list[str]:
     """The opcodes of a stage's main kernel, without m11's prologue, which ends at its first
     barrier."""
-    opcodes = opcodes_in(main_kernel(name, layer).instructions)
+    opcodes = opcodes_in(code_of(main_kernel(name, layer)))
     return opcodes[opcodes.index(BARRIER) + 1 :] if name == "m11" else opcodes
 
 
@@ -231,7 +239,7 @@ def test_every_depth_pitch_moves_float4s(depth, capability):
     (launch,) = depth_last.im2col_launches(problem)
     program = Program((depth_last.buffer(problem), columns_buffer(problem)), (launch,))
     cubin = compile_launch(launch, program, capability)
-    opcodes = cubin.opcodes()
+    opcodes = opcodes_of(cubin)
     assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
     assert not [
         name for name in opcodes if name.startswith(("LDG", "LDS", "STG")) and "128" not in name
@@ -265,7 +273,7 @@ def copies(output):
 def test_async_copies_are_one_instruction_each(capability):
     cubin = compiled(copies, capability)
     wanted = ("LDGSTS", "LDGDEPBAR", "DEPBAR", "LDS", "STS", "STG")
-    seen = [line for line in cubin.instructions if line.startswith(wanted) and "RZ" not in line]
+    seen = [line for line in code_of(cubin) if line.startswith(wanted) and "RZ" not in line]
     assert opcodes_in(seen) == [
         "LDGSTS.E.BYPASS.128", "LDGDEPBAR", "LDGSTS.E", "LDGDEPBAR",
         "DEPBAR.LE", "LDS", "DEPBAR.LE", "LDS", "STG.E",
@@ -283,7 +291,7 @@ def test_async_copies_are_one_instruction_each(capability):
 )
 def test_tensor_cores_multiply(kernel, kinds, instructions, capability):
     cubin = compile_kernel(kernel, kinds, capability)
-    opcodes = cubin.opcodes()
+    opcodes = opcodes_of(cubin)
     assert opcodes["HMMA.1688.F32.TF32"] == instructions
     assert not [name for name in opcodes if name.startswith(("LDL", "STL", "DADD", "DMUL", "F2F"))]
     assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
@@ -301,7 +309,7 @@ def result_for_some_lanes(output):
 @BY_EACH
 @GPUS
 def test_no_tensor_core_waits_in_a_branch_that_some_lanes_take(capability):
-    opcodes = opcodes_in(compiled(result_for_some_lanes, capability).instructions)
+    opcodes = opcodes_in(code_of(compiled(result_for_some_lanes, capability)))
     assert opcodes.index("HMMA.1688.F32.TF32") < min(map(opcodes.index, ("EXIT", "BRA")))
 
 
@@ -312,7 +320,7 @@ def splits(output):
 
 @BY_EACH
 def test_numbers_are_split_by_three_instructions():
-    code = compiled(splits).instructions
+    code = code_of(compiled(splits))
     loaded = next(at for at, line in enumerate(code) if line.startswith("LDG"))
     stored = next(at for at, line in enumerate(code) if line.startswith("STG"))
     arithmetic = [line for line in code[loaded:stored] if "0x1000" in line or "0xffffe000" in line]
@@ -346,11 +354,11 @@ def test_what_is_lowered_once_is_compiled_for_each_gpu():
     """The machine code for a GPU is the same whichever GPU its kernel was compiled for before."""
 
     def code(*gpus: tuple[int, int]) -> list[list[str]]:
-        offline._built_by.cache_clear()
-        offline._lowered.cache_clear()
+        kernels._compiled.cache_clear()
+        lowering._lowered.cache_clear()
         cubins = [compile_kernel(tf32_gemm, (F2, F2, F2), gpu) for gpu in gpus]
-        assert offline._lowered.cache_info().hits == 1
-        return [cubin.instructions for cubin in cubins]
+        assert lowering._lowered.cache_info().hits == 1
+        return [[*code_of(cubin)] for cubin in cubins]
 
     old, new = code((8, 0), (9, 0))
     assert old != new
@@ -360,16 +368,16 @@ def test_what_is_lowered_once_is_compiled_for_each_gpu():
 def test_several_kernels_are_disassembled_as_each_alone():
     """Also where some are for another GPU."""
     cubins = [compiled(splits), compiled(scalar_copy, (8, 0)), compiled(float64_leak)]
-    each = [cubin.instructions for cubin in cubins]
-    assert [cubin.opcodes()["FADD"] for cubin in cubins] == [1, 0, 0]
-    assert [any(map(offline.is_float64, opcodes_in(code))) for code in each] == [False, False, True]
+    each = [[*code_of(cubin)] for cubin in cubins]
+    assert [opcodes_of(cubin)["FADD"] for cubin in cubins] == [1, 0, 0]
+    assert [any(map(is_float64, opcodes_in(code))) for code in each] == [False, False, True]
     assert instructions_of(cubins[::-1]) == each[::-1]
     assert instructions_of([]) == []
 
 
 def test_a_linker_that_tells_nothing_is_not_taken_for_no_registers(monkeypatch):
-    offline._built_by.cache_clear()
-    monkeypatch.setattr(offline, "_link", lambda *_: (b"", "ptxas info    : 0 bytes gmem"))
+    kernels._compiled.cache_clear()
+    monkeypatch.setattr(linking, "_link", lambda *_: (b"", "ptxas info    : 0 bytes gmem"))
     with pytest.raises(RuntimeError, match="how many registers splits takes"):
         compiled(splits)
 

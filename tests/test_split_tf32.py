@@ -32,6 +32,7 @@ from convlab.ladder.tensor_cores import (
 from convlab.problems.oracle import Oracle, random_tensors
 from convlab.running import plans
 from convlab.running.engines import Engine, choose
+from convlab.running.engines.disassembly import code_of, opcodes_of
 from convlab.simulation.language import compiled_values
 from convlab.tracing import trace_stage
 
@@ -311,8 +312,8 @@ def test_every_tile_is_a_warpgroup_s_and_fits() -> None:
 # Machine code
 
 
-def code_of(problem: ConvProblem, tile: Tile) -> Any:
-    from convlab.running.engines.offline import compile_launch
+def compiled(problem: ConvProblem, tile: Tile) -> Any:
+    from convlab.running.engines.kernels import compile_launch
 
     program = T05.prepare(problem, tile)
     return compile_launch(program.launches[-1], program, (9, 0))
@@ -328,10 +329,10 @@ def code_of(problem: ConvProblem, tile: Tile) -> Any:
     ids=lambda value: str(value) if isinstance(value, Tile) else f"{value.W_o} across",
 )
 def test_every_width_stays_in_registers(problem: ConvProblem, tile: Tile) -> None:
-    cubin = code_of(problem, tile)
+    cubin = compiled(problem, tile)
     assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
     assert cubin.registers * tile.threads * HEURISTIC.resident_blocks(tile) <= 65536
-    opcodes = cubin.opcodes()
+    opcodes = opcodes_of(cubin)
     products = [name for name in opcodes.elements() if name.startswith("HGMMA")]
     assert set(products) == {f"HGMMA.64x{tile.M_B}x8.F32.TF32"}
     assert ("STG.E.128" in opcodes) == (problem is LONG)
@@ -340,8 +341,8 @@ def test_every_width_stays_in_registers(problem: ConvProblem, tile: Tile) -> Non
 @pytest.mark.gate
 @pytest.mark.parametrize(("depth", "asked_later"), [(16, False), (32, False), (48, True)])
 def test_two_slices_are_asked_for_at_once_where_they_are_all(depth: int, asked_later: bool) -> None:
-    code = code_of(ConvProblem(8, depth, 4, 8, 64, 1), warpgroup_tile(64))
-    opcodes = [line.split()[0] for line in code.instructions]
+    cubin = compiled(ConvProblem(8, depth, 4, 8, 64, 1), warpgroup_tile(64))
+    opcodes = [line.split()[0] for line in code_of(cubin)]
     barriers = [at for at, name in enumerate(opcodes) if name.startswith("BAR.SYNC")]
     copies = [at for at, name in enumerate(opcodes) if name.startswith("LDGSTS")]
     assert copies[0] < barriers[0]

@@ -30,7 +30,7 @@ from convlab.problems.workloads import (
     problem_of,
 )
 from convlab.running import plans
-from convlab.running.engines.offline import compile_launch
+from convlab.running.engines.kernels import compile_launch
 from convlab.running.engines.simulator import Simulator
 
 pytestmark = pytest.mark.same_in_cudasim

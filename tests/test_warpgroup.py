@@ -29,6 +29,7 @@ from convlab.device import BYTES_16, emulation_of, finish_product, start_product
 from convlab.device.products import warp_product
 from convlab.ladder.stage import Launch
 from convlab.running.engines.cudasim import CudaSim
+from convlab.running.engines.disassembly import code_of, opcodes_of
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.rules.findings import SimulationError
 from convlab.tracing import trace
@@ -283,7 +284,7 @@ def test_both_engines_count_the_same() -> None:
 def compiled(kernel: Any, dimensions: int = 1, arguments: int = 2) -> Any:
     from numba.cuda import types
 
-    from convlab.running.engines.offline import compile_kernel
+    from convlab.running.engines.kernels import compile_kernel
 
     array = types.Array(types.float32, dimensions, "C")
     return compile_kernel(kernel, (array,) * arguments, (9, 0))
@@ -294,13 +295,13 @@ def compiled(kernel: Any, dimensions: int = 1, arguments: int = 2) -> Any:
 @pytest.mark.parametrize("N", [24, 256])
 def test_it_compiles_to_hopper_s_instructions(N: int) -> None:
     cubin = compiled(make_products(N), 3, 3)
-    opcodes = cubin.opcodes()
+    opcodes = opcodes_of(cubin)
     assert opcodes[f"HGMMA.64x{N}x8.F32.TF32"] == 6
-    waits = [line for line in cubin.instructions if line.startswith("WARPGROUP.DEPBAR")]
+    waits = [line for line in code_of(cubin) if line.startswith("WARPGROUP.DEPBAR")]
     assert len(waits) == 1  # one more for every instruction where they are serialized
     assert [name for name in opcodes if name.startswith("FENCE.VIEW.ASYNC")]
     assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
-    code = [line.split()[0] for line in cubin.instructions]
+    code = [line.split()[0] for line in code_of(cubin)]
     assert code.index(f"HGMMA.64x{N}x8.F32.TF32") < code.index("WARPGROUP.DEPBAR.LE")
 
 
@@ -310,7 +311,7 @@ def test_it_compiles_to_hopper_s_instructions(N: int) -> None:
 )
 def test_every_product_has_its_six_instructions(case: Any) -> None:
     """nvJitLink 13.5 leaves some out where the parts of A are the same."""
-    code = compiled(case.kernel).opcodes()
+    code = opcodes_of(compiled(case.kernel))
     waits = sum(count for name, count in code.items() if name.startswith("WARPGROUP.DEPBAR"))
     products = sum(count for name, count in code.items() if name == "WARPGROUP.ARRIVE")
     assert code["HGMMA.64x8x8.F32.TF32"] == 6 * products

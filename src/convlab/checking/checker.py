@@ -41,7 +41,8 @@ from convlab.ladder.stage import SOURCES, Capability
 from convlab.problems import workloads
 from convlab.problems.oracle import Oracle, before_relu, random_tensors
 from convlab.problems.problem import ConvProblem
-from convlab.running.engines.offline import CompilerMissing, compile_launch, is_float64
+from convlab.running.engines.disassembly import is_float64, opcodes_of
+from convlab.running.engines.kernels import CompilerMissing, compile_launch
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan, with_tile
 from convlab.simulation.recording.access_log import EndlessLoop, Loops
@@ -316,7 +317,7 @@ def compiled(program: Program, stages: Program) -> CompiledKernel | None:
 
 
 def _float64_in(program: Program) -> tuple[str, ...]:
-    opcodes = compile_launch(main_of(program), program, CAPABILITY).opcodes()
+    opcodes = opcodes_of(compile_launch(main_of(program), program, CAPABILITY))
     return tuple(sorted(filter(is_float64, opcodes)))
 
 

@@ -85,7 +85,7 @@ def refuse_without_gpu(verb: str) -> None:
 def check_compilers(user: str) -> None:
     """Refuse if a compiler or the disassembler is missing; ``user`` is what needs them."""
     from convlab.measuring.machine import compilers
-    from convlab.running.engines.compiler import why_no_compiler
+    from convlab.running.compilers import why_no_compiler
 
     with refusing(ValueError):
         reason = why_no_compiler()

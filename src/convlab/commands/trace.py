@@ -99,7 +99,8 @@ def _traced(
         from convlab.ladder import stage_named, tile_named
         from convlab.measuring import ladder_run as runner
         from convlab.running.engines import EngineUnavailable, choose
-        from convlab.running.engines.offline import CompilerMissing, UnknownGPU, arch_of
+        from convlab.running.engines.architecture import arch_of
+        from convlab.running.engines.kernels import CompilerMissing, UnknownGPU
         from convlab.running.plans import program_for, why_too_old
         from convlab.simulation.rules.findings import NotSimulated
         from convlab.tracing import trace_stage

@@ -40,7 +40,8 @@ from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import reference
 from convlab.running.engines import choose
-from convlab.running.engines.offline import float64_lines
+from convlab.running.engines.kernels import argument_types
+from convlab.running.engines.lowering import float64_lines
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.rules.findings import SimulationError
 from convlab.simulation.rules.memory_traffic import SECTOR_BYTES, WARP
@@ -206,10 +207,16 @@ def _by_types(stage: Stage, made: Any) -> CompiledKernel | None:
     """What Numba's types say of a kernel where no compiler is installed."""
     both = made, stage.prepare
     programs = [program_with(stage, maker(one, stage), EVERYTHING, stage.tiny_tile) for one in both]
-    yours, stages = (float64_lines(main_of(program), program) for program in programs)
+    yours, stages = (_float64_lines(program) for program in programs)
     return (
         CompiledKernel(float64=tuple(f"line {n}" for n in yours)) if yours and not stages else None
     )
+
+
+def _float64_lines(program: Program) -> tuple[int, ...] | None:
+    """Return the lines of a program's main kernel that compute in float64."""
+    main = main_of(program)
+    return float64_lines(main.kernel, argument_types(main, program))
 
 
 def jumps_of(launch: LaunchTrace, array: str) -> int:

@@ -28,7 +28,7 @@ from convlab.measuring.roofline import Machine
 from convlab.measuring.systems import system_named
 from convlab.measuring.timer import Timing
 from convlab.running.engines import address_of, choose
-from convlab.running.engines.compiler import driver_result
+from convlab.running.engines.driver import driver_result
 
 SETTLED_PERCENT = 2.0  # a spread of times up to this needs no mark in a table
 CALLED_AT_MOST_MS = 500.0  # of ordinary calls, which are timed beside the graph's replays

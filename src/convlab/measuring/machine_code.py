@@ -1,6 +1,6 @@
 """The compile gate: what every stage's machine code must look like, checked with no GPU.
 
-Each kernel is built the way Numba really builds it (:mod:`convlab.running.engines.offline`) and
+Each kernel is built as it is for a launch (:mod:`convlab.running.engines.kernels`) and
 held to its budget: no spills, no stack, no float64 arithmetic, no more registers than its budget,
 and 128-bit accesses where the stage claims them."""
 
@@ -21,7 +21,9 @@ from convlab.ladder.stage import Capability, Program
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import cores
 from convlab.problems.workloads import paper_layer
-from convlab.running.engines import offline
+from convlab.running.engines import disassembly, kernels
+from convlab.running.engines.architecture import arch_of
+from convlab.running.engines.cubin import Cubin
 from convlab.running.plans import why_too_old
 from convlab.support.files import Count, Name, bytes_of, document, record
 
@@ -129,7 +131,7 @@ def lint_stage(
     ``CompilerMissing`` where the compilers are not installed, ``ValueError`` for a GPU that the
     stage cannot run on, :class:`NotCompiled`."""
     for capability in capabilities:
-        if (reason := why_too_old((stage,), capability, offline.arch_of(capability))) is not None:
+        if (reason := why_too_old((stage,), capability, arch_of(capability))) is not None:
             raise ValueError(reason)
     whole = all(switches.values())
     compiled = []
@@ -139,16 +141,16 @@ def lint_stage(
             try:
                 program = program or production_program(stage, problem, **switches)
                 for step, launch in enumerate(program.kernels):
-                    cubin = offline.compile_launch(launch, program, capability)
+                    cubin = kernels.compile_launch(launch, program, capability)
                     main = launch.name == program.launches[-1].name
                     compiled.append((name, problem, step, launch, main, cubin))
-            except offline.CompilerMissing:
+            except kernels.CompilerMissing:
                 raise
             except Exception as error:  # such as a typing error, of which Numba has many types
                 said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                where = f"{stage.name} on {name}, {offline.arch_of(capability)}"
+                where = f"{stage.name} on {name}, {arch_of(capability)}"
                 raise NotCompiled(f"{where} cannot be compiled: {said}", capability) from error
-    codes = offline.instructions_of([cubin for *_, cubin in compiled])
+    codes = disassembly.instructions_of([cubin for *_, cubin in compiled])
     for (name, problem, step, launch, main, cubin), code in zip(compiled, codes, strict=True):
         wide = WIDE_TRANSFORMS.get(launch.name, ())
         if stage.vectorized and main and whole:
@@ -156,7 +158,7 @@ def lint_stage(
             wide = ("LDG", "LDS", "STS", *(("STG",) if aligned_output else ()))
         # Without a technique a main kernel has no budget: the ablation measures the cost.
         held = (whole or not main) and cubin.capability in CAPABILITIES
-        tile, arch = production_tile(stage, problem), offline.arch_of(cubin.capability)
+        tile, arch = production_tile(stage, problem), arch_of(cubin.capability)
         yield _row(
             cubin, code, wide, stage=stage.name, kernel=launch.name, problem=name,
             tile=str(tile or "-"), arch=arch,
@@ -166,13 +168,13 @@ def lint_stage(
 
 
 def _row(
-    cubin: offline.Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int, **place: Any
+    cubin: Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int, **place: Any
 ) -> KernelRow:
     opcodes = Counter(line.split()[0] for line in code if line != NO_LOAD)
     if any(opcode.startswith("RED") for opcode in opcodes):  # atomic additions are scalar
         expected_wide = tuple(kind for kind in expected_wide if kind != "STG")
-    float64 = tuple(sorted(opcode for opcode in opcodes if offline.is_float64(opcode)))
-    wide, loop = _wide_accesses(opcodes), offline.main_loop(code)
+    float64 = tuple(sorted(opcode for opcode in opcodes if disassembly.is_float64(opcode)))
+    wide, loop = _wide_accesses(opcodes), disassembly.main_loop(code)
     shared_loads = {name: n for name, n in opcodes.items() if name.split(".")[0] == "LDS"}
     narrow = sum(n for name, n in shared_loads.items() if "128" not in name.split("."))
     spilled, stack = cubin.spill_bytes, cubin.stack_bytes
@@ -191,8 +193,8 @@ def _row(
         findings=tuple(fault for fault, found in faults.items() if found),
         registers=cubin.registers, stack_bytes=stack, spill_bytes=spilled,
         shared_bytes=cubin.shared_bytes, instructions=len(code), loop_instructions=len(loop),
-        multiply_adds=offline.multiply_adds(code), loop_multiply_adds=offline.multiply_adds(loop),
-        **place,
+        multiply_adds=disassembly.multiply_adds(code),
+        loop_multiply_adds=disassembly.multiply_adds(loop), **place,
     )  # fmt: skip
 
 

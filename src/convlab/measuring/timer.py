@@ -17,7 +17,7 @@ import numpy as np
 from cuda.bindings import driver
 from numba import cuda
 
-from convlab.running.engines.compiler import driver_result
+from convlab.running.engines.driver import driver_result
 
 WARM_UP, REPEATS = 3, 20
 WARM_UP_MS = 100.0  # slow work is warm after that, however few runs it took

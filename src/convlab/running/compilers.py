@@ -1,9 +1,11 @@
-"""The name of the compiler that the environment asks for: a part of every result's key."""
+"""The compiler of kernels that the environment asks for: a part of every result's key."""
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
+from convlab.support.installing import how_to_install
 from convlab.support.values import shown
 
 VARIABLE = "CONVLAB_COMPILER"
@@ -11,10 +13,19 @@ NUMBA_CUDA, MLIR = NAMES = "numba-cuda", "mlir"
 
 
 def compiler() -> str:
-    """The compiler that the environment asks for. Raises ``ValueError`` for an unknown one."""
+    """Return the name of the compiler that the environment asks for. Raises ``ValueError`` for an
+    unknown one."""
     given = os.environ.get(VARIABLE) or NUMBA_CUDA
     if given not in NAMES:
         raise ValueError(
             f"{VARIABLE} is {shown(given)}: it must be {' or '.join(map(repr, NAMES))}"
         )
     return given
+
+
+def why_no_compiler() -> str | None:
+    """Return why the chosen compiler cannot be used, in one sentence; None when it can."""
+    if compiler() == NUMBA_CUDA or find_spec("numba_cuda_mlir") is not None:
+        return None
+    install = how_to_install("mlir")
+    return f"{VARIABLE} is 'mlir', but numba-cuda-mlir is not installed: run {install}"

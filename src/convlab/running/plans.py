@@ -60,7 +60,7 @@ class Plan:
     ``own_workspace=False`` the caller gives each call its workspace: arrays for
     ``program.buffers``. ``tile`` is the main kernel's tile, ``workspace_bytes`` the device memory
     beside the four tensors. If ``packed``, a call only exchanges addresses and calls the driver
-    (``engines/prepacked.py``); if ``one_graph``, it calls the driver once.
+    (``engines/launching.py``); if ``one_graph``, it calls the driver once.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Plan:
             "bias": (problem.out_channels,),
             "output": problem.output_shape,
         }
-        self._together = together = self.engine.prepack(program, shapes, self._own)
+        self._together = together = self.engine.pack(program, shapes, self._own)
         self.packed, self.one_graph = bool(together), bool(together and together.one_graph)
 
     def __call__(

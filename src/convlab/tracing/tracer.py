@@ -19,7 +19,8 @@ from convlab.ladder.stage import Capability
 from convlab.problems import workloads
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.oracle import random_tensors
-from convlab.running.engines.offline import arch_of, shared_load_bytes
+from convlab.running.engines.architecture import arch_of
+from convlab.running.engines.disassembly import shared_load_bytes
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan, check_asked, stage_for, why_too_old
 from convlab.simulation.launch import SimulatedLaunch

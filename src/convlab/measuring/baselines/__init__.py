@@ -152,7 +152,7 @@ class OnGpu:
     def poison(self) -> None:
         from cuda.bindings import driver
 
-        from convlab.running.engines.compiler import driver_result
+        from convlab.running.engines.driver import driver_result
 
         self._gpu.synchronize()
         output = self._arrays[2]

@@ -6,15 +6,17 @@ quick, and ``cudasim`` Numba's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from convlab.ladder.stage import Capability, Launch, Program, Step
+from convlab.problems.arrays import Array
+from convlab.running.compilers import why_no_compiler
 from convlab.simulation.rules.memory_traffic import Counts
 from convlab.support.host_memory import host_bytes
 from convlab.support.values import shown
@@ -26,7 +28,32 @@ __all__ = [
 
 _CLASSES = {"gpu": "Gpu", "simulator": "Simulator", "cudasim": "CudaSim"}  # by their modules
 ENGINE_NAMES = tuple(_CLASSES)
-Start = Callable[..., None]
+
+
+class CudaStream(Protocol):
+    """A stream of any library, in CUDA's protocol for exchanging them."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return the version of the protocol, and the stream's handle."""
+
+
+Stream = int | CudaStream | None  # a handle, a stream, or the default stream
+
+
+class Start(Protocol):
+    """A step that is ready to run: starts it with its arrays on a stream."""
+
+    def __call__(self, arrays: Sequence[Any], stream: Stream = None) -> None: ...
+
+
+class Packed(Protocol):
+    """All steps of a program as one function, which costs less of the host's time."""
+
+    one_graph: bool  # a call launches one CUDA graph
+
+    def __call__(self, *arrays: Array, stream: Stream = None) -> None: ...
+
+
 OnBlock = Callable[[str, int, int], None]  # a kernel's name, the block's number, how many there are
 
 
@@ -72,7 +99,7 @@ class Engine:
         """A host copy; waits for work in flight."""
         return np.array(array)
 
-    def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
+    def run(self, launch: Launch, arrays: Sequence[np.ndarray], stream: Stream = None) -> None:
         """Run one launch to its end; of simulators alone."""
         raise NotImplementedError
 
@@ -83,18 +110,21 @@ class Engine:
         if isinstance(step, Launch):
             return partial(self.run, step)
 
-        def call(arrays: list[np.ndarray], stream: Any = None) -> None:
+        def call(arrays: Sequence[np.ndarray], stream: Stream = None) -> None:
             with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow
                 step.function(np, *arrays)
 
         return call
 
-    def prepack(
-        self, program: Program, shapes: dict[str, tuple[int, ...]], held: dict[str, Any]
-    ) -> Any:
-        """The program's built steps as one function that starts them at less cost, or None. Its
-        ``one_graph`` says whether as one CUDA graph. ``shapes`` are the four tensors', ``held`` the
-        arrays of the buffers."""
+    def pack(
+        self,
+        program: Program,
+        shapes: Mapping[str, tuple[int, ...]],
+        held: Mapping[str, Array],
+    ) -> Packed | None:
+        """Return the program's steps as one function that starts them at less cost; None where
+        there is no such function. ``shapes`` are the four tensors', ``held`` the arrays of the
+        buffers that calls do not bring."""
         return None
 
     def why_no_library(self) -> str | None:
@@ -152,8 +182,6 @@ def choose(name: str = "auto") -> Engine:
     name or ``CONVLAB_COMPILER``, :class:`EngineUnavailable` for an engine that cannot run."""
     if not isinstance(name, str):  # an array compares with no word
         raise TypeError(f"engine is {shown(name)}: it must be a name, such as 'simulator'")
-    from convlab.running.engines.compiler import why_no_compiler
-
     no_compiler = why_no_compiler()
     if name == "auto":
         from numba.cuda.core import config

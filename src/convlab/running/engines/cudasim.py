@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from numba.cuda.simulator import kernelapi
 
 from convlab.device.intrinsics import meeting_by
 from convlab.ladder.stage import SOURCES, Launch
-from convlab.running.engines import Engine
+from convlab.running.engines import Engine, Stream
 from convlab.simulation.language.python_body import python_body
 from convlab.simulation.numbers.scalars import poison
 from convlab.simulation.rules.coordinates import coordinates_of, three
@@ -36,7 +37,7 @@ class CudaSim(Engine):
     name = "cudasim"
     device = "Numba's CUDA simulator on the CPU"
 
-    def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
+    def run(self, launch: Launch, arrays: Sequence[np.ndarray], stream: Stream = None) -> None:
         """Run one launch to its end; what a kernel raises comes out as it was raised."""
         grid, block = three(launch.grid, "grid"), three(launch.block, "block")
         names = map(str, launch.arguments or [""] * len(arrays))

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from importlib import import_module
-from typing import Any
-from unittest import mock
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import cuda
 from numba.cuda.core import config
 
 from convlab.ladder.stage import Capability, Launch, LibraryCall, Program, Step
-from convlab.running.engines import Engine, EngineUnavailable, Start, address_of, stream_handle
-from convlab.running.engines.compiler import MLIR, MlirKernel, compiler, signature, why_no_compiler
+from convlab.problems.arrays import Array
+from convlab.running.compilers import why_no_compiler
+from convlab.running.engines import (
+    Engine,
+    EngineUnavailable,
+    Packed,
+    Start,
+    Stream,
+    address_of,
+    stream_handle,
+)
+from convlab.running.engines.kernels import compile_launch
 from convlab.support.installing import how_to_install
+
+if TYPE_CHECKING:
+    from convlab.running.engines.launching import LoadedKernel
 
 # Dense TF32 multiply-adds per SM and clock, by compute capability: the TFLOP/s of NVIDIA's papers
 # (A100 156, RTX 3090 36, H100 SXM 495, RTX 4090 83, B200 1,200, RTX 5090 105) over SMs and clock.
@@ -75,53 +87,43 @@ class Gpu(Engine):
     def build(self, step: Step, program: Program) -> Start:
         if isinstance(step, LibraryCall):
             return _build_library_call(step)
-        kernel = step.kernel
-        made = self._compiled(step, program)
-        if isinstance(made, MlirKernel):
+        kernel = self._loaded(step, program)
 
-            def start(arrays: list[Any], stream: Any = None) -> None:
-                placed = [(array.shape, address_of(array)) for array in arrays]
-                made.launch(step, placed, stream_handle(stream))
+        def start(arrays: Sequence[Any], stream: Stream = None) -> None:
+            cuda.current_context()  # a thread that has none gets it
+            placed = [(array.shape, address_of(array)) for array in arrays]
+            kernel.launch(step, placed, stream_handle(stream))
 
-            return start
+        return start
 
-        @lru_cache(maxsize=4)  # a plan is called on one stream, seldom on two
-        def configured(handle: int) -> Any:
-            stream = cuda.external_stream(handle) if handle else 0
-            # Numba warns of grids too small to fill a GPU: small problems are to learn with.
-            with mock.patch.object(config, "CUDA_LOW_OCCUPANCY_WARNINGS", 0):
-                return kernel[step.grid, step.block, stream]
-
-        configured(0)
-        return lambda arrays, stream=None: configured(stream_handle(stream))(*arrays)
-
-    def prepack(
-        self, program: Program, shapes: dict[str, tuple[int, ...]], held: dict[str, Any]
-    ) -> Any:
+    def pack(
+        self,
+        program: Program,
+        shapes: Mapping[str, tuple[int, ...]],
+        held: Mapping[str, Array],
+    ) -> Packed | None:
         launches = [step for step in program.launches if isinstance(step, Launch)]
         if len(launches) < len(program.launches):
             return None  # what a library does needs arrays, not addresses
-        from convlab.running.engines.prepacked import prepack
+        from convlab.running.engines.launching import PackedProgram
 
-        compiled = [(step, self._compiled(step, program)) for step in launches]
+        kernels = [(step, self._loaded(step, program)) for step in launches]
         buffers = {buffer.name: buffer.shape for buffer in program.buffers}
-        return prepack(compiled, shapes | buffers, held)
+        return PackedProgram(kernels, {**shapes, **buffers}, held)
 
-    def _compiled(self, step: Launch, program: Program) -> Any:
-        """The step's kernel for the current GPU: numba-cuda's, or an ``MlirKernel``."""
-        kinds = signature(step, program)
-        if compiler() == MLIR:
-            from convlab.running.engines.offline import mlir_kernel
+    def _loaded(self, step: Launch, program: Program) -> LoadedKernel:
+        """Return the step's kernel in the driver, compiled for the current GPU."""
+        from convlab.running.engines.launching import loaded
 
-            return mlir_kernel(step.kernel, kinds, cuda.get_current_device().compute_capability)
-        return step.kernel.compile(kinds)
+        cubin = compile_launch(step, program, self.capability())
+        return loaded(cubin, step.name)
 
     def why_no_library(self) -> str | None:
         if _library_name() is not None:
             return None
         return "neither PyTorch nor CuPy that can use the GPU is installed here; install one"
 
-    def capability(self) -> Capability | None:
+    def capability(self) -> Capability:
         major, minor = cuda.get_current_device().compute_capability
         return int(major), int(minor)
 
@@ -143,7 +145,7 @@ class Gpu(Engine):
         cuda.synchronize()
 
     def freeing(self) -> AbstractContextManager[None]:
-        from convlab.running.engines.prepacked import relaxed_capture
+        from convlab.running.engines.launching import relaxed_capture
 
         return relaxed_capture()
 
@@ -160,7 +162,7 @@ def _build_library_call(call: LibraryCall) -> Start:
         raise EngineUnavailable(f"{call.name} is a library's work: {Gpu().why_no_library()}")
     library, convert, on_stream = _ADAPTERS[name]()
 
-    def start(arrays: list[Any], stream: Any = None) -> None:
+    def start(arrays: Sequence[Any], stream: Stream = None) -> None:
         with on_stream(stream_handle(stream)):
             call.function(library, *map(convert, arrays))
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from convlab.ladder.stage import Launch
-from convlab.running.engines import Engine
+from convlab.running.engines import Engine, Stream
 from convlab.simulation.launch import Recorder, SimulatedLaunch
 from convlab.simulation.recording.access_log import Loops
 from convlab.simulation.rules.coordinates import three
@@ -42,7 +42,7 @@ class Simulator(Engine):
     ) -> None:
         self.strict, self.recorder, self.loops, self.typed = strict, recorder, loops, typed
 
-    def run(self, launch: Launch, arrays: list[np.ndarray], stream: Any = None) -> None:
+    def run(self, launch: Launch, arrays: Sequence[np.ndarray], stream: Stream = None) -> None:
         """Run one launch to its end."""
         self.launch(launch.kernel, launch.grid, launch.block, *arrays)
 

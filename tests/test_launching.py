@@ -3,8 +3,6 @@ by which addresses and handles it knows anybody's arrays and streams."""
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -20,9 +18,9 @@ from numba.cuda.core import config
 from convlab.ladder import LADDER, Stage, production_program, stage_named
 from convlab.ladder.stage import Argument, Images, Launch, Program
 from convlab.running import engines
-from convlab.running.engines import address_of
-from convlab.running.engines.compiler import signature
+from convlab.running.engines import address_of, gpu
 from convlab.running.engines.gpu import Gpu
+from convlab.running.engines.kernels import argument_types
 from convlab.running.plans import Plan, _pick
 
 if config.ENABLE_CUDASIM:
@@ -32,7 +30,6 @@ from numba.cuda import dispatcher
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from pretended_driver import (
     CAPTURED,
-    HANDLE,
     INVALIDATED,
     KERNEL,
     OUT_OF_RESOURCES,
@@ -40,14 +37,15 @@ from pretended_driver import (
     SHAPES,
     STRICT,
     arrays_at,
+    cubin_of,
     device_array,
-    kernel_of,
     m01,
+    parameters_of,
     prepared,
     stage_packed,
 )
 
-from convlab.running.engines import prepacked
+from convlab.running.engines import launching
 
 without_library = [stage for stage in LADDER if not stage.needs_library]
 
@@ -61,8 +59,14 @@ def view_of(argument: Argument, arrays: dict[str, DeviceNDArray]) -> DeviceNDArr
     return device_array(part.shape, address_of(whole) + behind)
 
 
-def handed_by_numba(kernel, step, arrays, monkeypatch) -> list[int]:
+def handed_by_numba(step, program, arrays, monkeypatch) -> list[int]:
     """The parameters that Numba's own launch hands over."""
+    kernel = object.__new__(dispatcher._Kernel)
+    kernel.debug = kernel.cooperative = kernel.launch_config_sensitive = False
+    kernel.extensions = []
+    kernel.signature = SimpleNamespace(args=argument_types(step, program))
+    function = SimpleNamespace(kernel="compiled", handle=driver.CUkernel(KERNEL))
+    kernel._codelibrary = SimpleNamespace(get_cufunc=lambda: function)
     handed: list[Any] = []
     monkeypatch.setattr(dispatcher, "LaunchConfig", lambda **_: None)
     monkeypatch.setattr(dispatcher, "launch", lambda stream, config, kernel, *a: handed.extend(a))
@@ -95,8 +99,8 @@ def test_every_parameter_is_what_numbas_launch_hands_over(stage, lent, fake, mon
         for base in (0x7E00_0000_0000, 0x7D00_0000_0000):  # other arrays in the second call
             arrays = arrays_at(base)
             packed(*arrays.values(), *(held.values() if lent else ()), stream=7)
-            for (step, kernel), launched in zip(launches, fake.launches, strict=True):
-                handed = handed_by_numba(kernel, step, arrays | held, monkeypatch)
+            for (step, _), launched in zip(launches, fake.launches, strict=True):
+                handed = handed_by_numba(step, program, arrays | held, monkeypatch)
                 assert launched["values"] == handed
                 assert launched["grid"] == (*step.grid, 1, 1)[:3]
                 assert launched["block"] == (*step.block, 1, 1)[:3]
@@ -116,48 +120,36 @@ def test_an_array_that_starts_between_is_refused(name, fake):
     assert len(fake.launches) == 2
 
 
-def test_a_handle_of_a_function_is_taken_as_it_is(fake):
-    for handle in (HANDLE, driver.CUfunction(HANDLE)):
-        assert int(prepacked._function(handle)) == HANDLE
-
-
-def code_library(**function: Any) -> SimpleNamespace:
-    return SimpleNamespace(get_cufunc=lambda: SimpleNamespace(**function))
-
-
-# What a kernel of a numba-cuda that is not as expected may have.
-SURPRISES: dict[str, dict[str, Any]] = {
-    "no code library": {"_codelibrary": None},
-    "no handle": {"_codelibrary": code_library()},
-    "another handle": {"_codelibrary": code_library(handle=driver.CUkernel(KERNEL + 1))},
-    "no such method": {"_prepare_args": None},
-    "other arguments": {"_prepare_args": lambda kind, value: None},
-    "no address": {"_prepare_args": lambda *a: a[-1].extend([0, 0, 1, 4, 7, 1, 4])},
-    "two addresses": {"_prepare_args": lambda *a: a[-1].extend(2 * [prepacked.MARK])},
-    "not numbers": {"_prepare_args": lambda *a: a[-1].extend([prepacked.MARK, ctypes.c_uint32(4)])},
-    "debug": {"debug": True},
-    "cooperative": {"cooperative": True},
-    "sensitive": {"launch_config_sensitive": True},
-    "extensions": {"extensions": [object()]},
-}
-
-
-def surprising(step: Launch, program: Program, changed: dict[str, Any]) -> Any:
-    kernel = kernel_of(step, program)
-    for name, value in changed.items():
-        setattr(kernel, name, value)
-    return kernel
-
-
-@pytest.mark.parametrize("surprise", SURPRISES)
-def test_where_numba_is_not_as_expected_nothing_is_packed(surprise, fake, monkeypatch):
+def test_a_kernel_whose_parameters_have_another_size_is_refused(fake):
+    """As those of a version of a compiler that passes arrays in another way."""
     program = stage_named("m01").prepare(PROBLEM, None)
     (step,) = program.launches
-    usual, other = kernel_of(step, program), surprising(step, program, SURPRISES[surprise])
-    assert prepacked.prepack([(step, usual)], SHAPES, {}) is not None
-    assert prepacked.prepack([(step, other)], SHAPES, {}) is None
-    monkeypatch.setitem(sys.modules, "numba.cuda.cudadrv.devicearray", None)
-    assert prepacked.prepack([(step, usual)], SHAPES, {}) is None
+    cubin = cubin_of(step, program, parameter_bytes=40)
+    said = (
+        r"^kernel direct takes 40 bytes of parameters, but its arrays have 368: "
+        r"this version of its compiler is not supported$"
+    )
+    with pytest.raises(RuntimeError, match=said):
+        launching.PackedProgram([(step, launching.loaded(cubin, "direct"))], SHAPES, {})
+
+
+def test_machine_code_is_loaded_once(fake):
+    program = stage_named("m01").prepare(PROBLEM, None)
+    (step,) = program.launches
+    first = launching.loaded(cubin_of(step, program), "direct")
+    assert launching.loaded(cubin_of(step, program), "direct") is first
+    assert launching.loaded(cubin_of(step, program, code=b"machine code of 2"), "2") is not first
+    assert fake.loaded == [b"machine code of direct", b"machine code of 2"]
+
+
+@pytest.mark.parametrize("call", ["cuLibraryLoadData", "cuLibraryGetKernel"])
+def test_machine_code_that_the_driver_refuses_raises(call, fake):
+    program = stage_named("m01").prepare(PROBLEM, None)
+    (step,) = program.launches
+    fake.answers = {call: [driver.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU]}
+    with pytest.raises(RuntimeError, match=r"^CUDA could not launch direct: .*NO_BINARY_FOR_GPU$"):
+        launching.loaded(cubin_of(step, program), "direct")
+    launching.loaded(cubin_of(step, program), "direct")  # the refusal is not kept
 
 
 class Recording(Gpu):
@@ -165,9 +157,8 @@ class Recording(Gpu):
 
     device = "none"  # type: ignore[assignment]
 
-    def __init__(self, changed: dict[str, Any]) -> None:
-        self.changed = changed
-        self.plain: list[tuple[str, Any]] = []
+    def __init__(self) -> None:
+        self.called: list[tuple[str, Any]] = []  # libraries' work
         self.address = 0x7000_0000_0000
 
     def free_bytes(self) -> None:
@@ -188,33 +179,47 @@ class Recording(Gpu):
 
     def build(self, step: Any, program: Program) -> Any:
         if isinstance(step, Launch):
-            step.kernel.compile = lambda _: surprising(step, program, self.changed)
-        return lambda arrays, stream=None: self.plain.append((step.name, stream))
+            return super().build(step, program)
+        return lambda arrays, stream=None: self.called.append((step.name, stream))
 
 
-@pytest.mark.parametrize(
-    ("name", "surprise", "packed"),
-    [
-        ("m08", {}, True), ("m11", {}, True), ("m11", SURPRISES["no handle"], False),
-        ("i04_im2col_blas", {}, False),
-    ],
-)  # fmt: skip
-def test_a_plan_takes_the_packed_launches_or_where_it_must_numbas(name, surprise, packed, fake):
-    engine = Recording(surprise)
-    plan = Plan(PROBLEM, stage_named(name), None, engine)
-    steps = plan.program.launches
-    if packed:
-        fake.parameters = [
-            sum(5 + 2 * kind.ndim for kind in signature(step, plan.program)) for step in steps
-        ]
-    input, weight, out = (engine.empty(SHAPES[key]) for key in ("input", "weight", "output"))
+@pytest.fixture
+def recording(fake, monkeypatch) -> Recording:
+    """That engine; its kernels are not compiled."""
+    monkeypatch.setattr(gpu, "compile_launch", lambda step, program, _: cubin_of(step, program))
+    monkeypatch.setattr(gpu.cuda, "current_context", lambda: None)
+    return Recording()
+
+
+@pytest.mark.parametrize("name", ["m01", "m08", "m11", "m15"])
+def test_a_plan_s_graph_launches_what_its_steps_launch(name, recording, fake):
+    plan = Plan(PROBLEM, stage_named(name), None, recording)
+    fake.parameters = parameters_of(plan.program)
+    input, weight, out = (recording.empty(SHAPES[key]) for key in ("input", "weight", "output"))
     assert plan(input, weight, out, stream=9) is out
-    assert plan.packed == plan.one_graph == packed
-    assert engine.plain == ([] if packed else [(step.name, 9) for step in steps])
-    assert len(fake.launches) == (len(steps) if packed else 0)
-    if packed:
-        handed = {value for launch in fake.launches for value in launch["values"]}
-        assert {address_of(array) for array in (input, weight, out, plan._no_bias)} <= handed
+    assert plan.packed
+    assert plan.one_graph
+    graph = list(fake.launches)
+    fake.launches.clear()
+    for step in plan.steps(input, weight, out):
+        step(9)
+    assert fake.launches == graph
+    assert fake.alone == len(graph) == len(plan.program.launches)
+    handed = {value for launch in graph for value in launch["values"]}
+    assert {address_of(array) for array in (input, weight, out, plan._no_bias)} <= handed
+
+
+def test_a_plan_with_a_library_s_work_is_not_packed(recording, fake):
+    plan = Plan(PROBLEM, stage_named("i04_im2col_blas"), None, recording)
+    steps = plan.program.launches
+    kernels = [step for step in steps if isinstance(step, Launch)]
+    fake.parameters = [cubin_of(step, plan.program).parameter_bytes // 8 for step in kernels]
+    input, weight, out = (recording.empty(SHAPES[key]) for key in ("input", "weight", "output"))
+    assert plan(input, weight, out, stream=9) is out
+    assert not plan.packed
+    assert not plan.one_graph
+    assert recording.called == [(step.name, 9) for step in steps if step not in kernels]
+    assert [launch["stream"] for launch in fake.launches] == [9] * len(kernels)
 
 
 # What the driver knows arrays and streams by.

@@ -1,0 +1,90 @@
+"""Compiled kernels: the one place that is asked for the machine code of a kernel.
+
+What runs on a GPU is the link-time-optimised build: one of two compilers makes LTO-IR of the Python
+function, and nvJitLink links that to a cubin. The same is done for a GPU that is not here, so that
+``convlab lint`` looks at the code that runs. The PTX that ``cuda.compile_ptx`` shows is another
+build with other registers and other loads. Needs the compilers as Python packages (the extra
+``lint`` has them); neither a GPU nor a driver.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from numba.cuda import types
+
+from convlab.ladder.stage import Capability, Flat, Kernel, Launch, Program
+from convlab.running.compilers import MLIR, compiler
+from convlab.running.engines.architecture import arch_of
+from convlab.running.engines.cubin import Cubin
+from convlab.running.engines.linking import UnknownGPU, linked
+from convlab.running.engines.lowering import ArgumentTypes, mlir_lto_ir, numba_lto_ir
+from convlab.support.installing import how_to_install
+
+__all__ = [
+    "CompilerMissing", "UnknownGPU", "argument_types", "compile_kernel",
+    "compile_launch",
+]  # fmt: skip
+
+
+class CompilerMissing(RuntimeError):
+    """The compiler wheels are not installed; the message says what to do."""
+
+
+def argument_types(launch: Launch, program: Program) -> ArgumentTypes:
+    """Return Numba's types of the launch's arguments: C-contiguous float32 arrays."""
+    ndim = {"input": 4, "weight": 4, "bias": 1, "output": 4}
+    ndim |= {buffer.name: len(buffer.shape) for buffer in program.buffers}
+    return tuple(
+        types.Array(types.float32, 1 if isinstance(argument, Flat) else ndim[str(argument)], "C")
+        for argument in launch.arguments
+    )
+
+
+def compile_launch(launch: Launch, program: Program, capability: Capability) -> Cubin:
+    """Return one launch's kernel, compiled for ``capability``, such as (9, 0). Raises
+    :class:`CompilerMissing` without the compilers, :class:`UnknownGPU` when they do not know such a
+    GPU."""
+    return compile_kernel(launch.kernel, argument_types(launch, program), capability)
+
+
+def compile_kernel(
+    kernel: Kernel, types: ArgumentTypes, capability: Capability, *, lineinfo: bool = False
+) -> Cubin:
+    """Return any kernel, compiled for arguments of those Numba types by the compiler that the
+    environment asks for, with the source's lines if ``lineinfo``. Raises as
+    :func:`compile_launch`."""
+    return _compiled(compiler(), kernel, types, capability, lineinfo)
+
+
+# A plan needs each kernel by itself and in its graph, and the next stage on the ladder has the same
+# layout transforms.
+@lru_cache(maxsize=256)
+def _compiled(
+    chosen: str, kernel: Kernel, types: ArgumentTypes, capability: Capability, lineinfo: bool
+) -> Cubin:
+    from numba.cuda.core import config
+
+    if config.ENABLE_CUDASIM:
+        raise CompilerMissing("Numba runs as its CUDA simulator, which compiles nothing")
+    from cuda.pathfinder import DynamicLibNotFoundError
+    from numba.cuda.cudadrv.error import CCSupportError, CudaSupportError, NvvmSupportError
+
+    try:
+        lto_ir = (mlir_lto_ir if chosen == MLIR else numba_lto_ir)(
+            kernel, types, capability, lineinfo
+        )
+        return linked(
+            lto_ir,
+            capability,
+            kernel=kernel.py_func.__name__,
+            layout="memref" if chosen == MLIR else "numba",
+            max_registers=kernel.targetoptions.get("max_registers"),
+            lineinfo=lineinfo,
+        )
+    except CCSupportError as error:
+        raise UnknownGPU(f"no compiler here knows {arch_of(capability)}: {error}") from error
+    except (CudaSupportError, NvvmSupportError, ImportError, DynamicLibNotFoundError) as error:
+        said = str(error).partition("\n")[0]
+        install = how_to_install("lint", "make gate")
+        raise CompilerMissing(f"no CUDA compiler here ({said}): run {install}") from error

@@ -1,0 +1,138 @@
+"""From a kernel's Python function to LTO-IR, by either compiler: numba-cuda or, with
+``CONVLAB_COMPILER=mlir``, its successor numba-cuda-mlir.
+
+Both compile for a GPU that need not be here. The differences between the two are here and in
+:mod:`convlab.device.mlir`, which gives a kernel the successor's names and intrinsics; the linker
+makes machine code of either's LTO-IR (:mod:`convlab.running.engines.linking`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from threading import RLock, get_ident
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from convlab.ladder.stage import Capability, Kernel
+from convlab.running.engines.architecture import own_instructions
+
+ArgumentTypes = tuple[Any, ...]  # Numba's types, which have no annotations
+
+# What is patched belongs to the whole process. Numba's own compilation takes a lock, too.
+_one_at_a_time = RLock()
+
+# From here on Numba lowers a kernel to the same LLVM IR for every GPU. Before 7.5 `tanh` with
+# `fastmath` differs, before 6.0 an atomic addition of float64.
+SAME_FROM: Capability = (7, 5)
+
+
+def numba_lto_ir(
+    kernel: Kernel, types: ArgumentTypes, capability: Capability, lineinfo: bool = False
+) -> bytes:
+    """Return the LTO-IR that numba-cuda makes of a kernel for arguments of these types. Raises
+    what numba-cuda raises."""
+    library = _lowered(kernel, types, min(capability, SAME_FROM), lineinfo)
+    return bytes(library.get_ltoir(cc=capability))
+
+
+def _compiled_by_numba(
+    kernel: Kernel, types: ArgumentTypes, capability: Capability, lineinfo: bool
+) -> Any:
+    """Return Numba's code library of a kernel: LLVM IR, to be compiled for several GPUs. This part
+    is Python and takes twice as long as the compilers."""
+    from numba.cuda import compiler
+
+    options = kernel.targetoptions
+    with _one_at_a_time, _device_of(capability):
+        # The beginning of the public `cuda.compile`, which does all of it for each GPU.
+        library, _ = compiler._compile_pyfunc_with_fixup(
+            kernel.py_func,
+            types,
+            device=False,
+            abi="numba",
+            cc=capability,
+            launch_bounds=options.get("launch_bounds"),
+            fastmath=options.get("fastmath", False),
+            lineinfo=lineinfo,
+            lto=True,
+        )
+    return library
+
+
+@contextmanager
+def _device_of(capability: Capability) -> Iterator[None]:
+    """Inside, this thread's device functions are compiled for that capability. Numba compiles them
+    for "the current device", even where another one is named or there is none."""
+    from numba.cuda import dispatcher
+
+    usual: Callable[[], Any] = dispatcher.get_current_device
+    thread, device = get_ident(), SimpleNamespace(compute_capability=capability)
+
+    def current_device() -> Any:
+        return device if get_ident() == thread else usual()
+
+    with mock.patch.object(dispatcher, "get_current_device", current_device):
+        yield
+
+
+# For the kernels of a stage, which are next compiled for another GPU.
+_lowered = lru_cache(maxsize=64)(_compiled_by_numba)
+
+
+def mlir_lto_ir(
+    kernel: Kernel, types: ArgumentTypes, capability: Capability, lineinfo: bool = False
+) -> bytes:
+    """Return the LTO-IR that numba-cuda-mlir makes of a kernel for arguments of these types of
+    numba-cuda's. Raises what numba-cuda-mlir raises."""
+    from numba_cuda_mlir import linker, mlir_optimization, tools
+
+    from convlab.device import mlir
+
+    dispatcher = mlir.translated(kernel, own_instructions(capability), lineinfo)
+    with (
+        _one_at_a_time,
+        # It asks the driver for the GPU that is here, even where another one is named.
+        mock.patch.object(tools, "_cached_cc", capability),
+        # NVVM inlines device functions, once it has unrolled their loops. Inlined by MLIR, t03's
+        # loop over its sums is not unrolled, which keeps them on the stack.
+        mock.patch.object(mlir_optimization, "get_inline_pipeline", return_value="canonicalize"),
+        # It links for itself, with other options.
+        mock.patch.object(linker.Linker, "complete", return_value=SimpleNamespace(code=b"")),
+    ):
+        made = dispatcher.compile(tuple(map(mlir.type_of, types)))
+    return bytes(made.metadata["ltoir"])
+
+
+def float64_lines(kernel: Kernel, types: ArgumentTypes) -> tuple[int, ...] | None:
+    """Return the lines of a kernel whose arithmetic has a float64 result, by Numba's type inference
+    alone, which needs no compiler; None where inference does not come to an end, as for a kernel
+    that calls device functions."""
+    from numba.cuda import compiler
+    from numba.cuda import types as numba_types
+    from numba.cuda.core import ir
+    from numba.cuda.core.compiler_machinery import PassManager
+
+    states: list[Any] = []
+
+    class OnlyTyped(compiler.CUDACompiler):  # type: ignore[misc]
+        def define_cuda_lowering_pipeline(self, state: Any) -> Any:
+            states.append(state)
+            return PassManager("nothing")
+
+    with mock.patch.object(compiler, "CUDACompiler", OnlyTyped), suppress(Exception):
+        # What comes after the types ends in an exception, as there is no code to go on with.
+        _compiled_by_numba(kernel, types, SAME_FROM, lineinfo=False)
+    if len(states) != 1 or states[0].calltypes is None:
+        return None
+    return tuple(
+        sorted(
+            expression.loc.line
+            for expression, found in states[0].calltypes.items()
+            if isinstance(expression, ir.Expr)
+            and expression.op in ("binop", "inplace_binop")
+            and found.return_type == numba_types.float64
+        )
+    )
