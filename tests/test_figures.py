@@ -62,7 +62,7 @@ def render() -> Any:
 
 def stage_page(render: Any, folder: Path, name: str) -> str:
     (folder / f"{name}.json").write_text("null")  # its memory traffic is not asked for here
-    return str(render("stage", **site.facts(stage_named(name), [], folder)))
+    return str(render("stage", **site.facts(stage_named(name), {}, folder)))
 
 
 def test_readme_shows_the_main_route_and_the_tensor_cores():

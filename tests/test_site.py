@@ -93,6 +93,18 @@ def test_every_page_of_the_documentation_is_there(site):
         assert word in index
 
 
+def test_each_stage_has_the_lesson_that_teaches_it():
+    titles = {
+        path.stem: text_of(path).split('"""\n# ')[1].partition("\n")[0]
+        for path in sorted((ROOT / "lessons/source").glob("*.py"))
+    }
+    found = {short_name(stage.name): pages.lesson_of(stage, titles) for stage in LADDER}
+    assert None not in found.values()
+    taught = {"m03": "05_shared_memory", "m05": "07_microkernel", "m07": "09_double_buffer",
+              "m14": "12_fused_im2win", "t04": "13_tensor_cores", "i05": "03_im2col"}  # fmt: skip
+    assert taught.items() <= found.items()
+
+
 @needs_a_build
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
 def test_every_stage_has_its_page(site, stage):

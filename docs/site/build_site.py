@@ -10,10 +10,11 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -160,8 +161,12 @@ def _made(files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
     index = files["index.md"].decode().replace("<!-- site:ladder -->", ladder)
     yield "index.md", f"{index}\n{contents}"
     yield "stages/index.md", render("stages", ladder=ladder)
-    lessons = [name[8:-6] for name in files if re.fullmatch(r"lessons/[^/]+\.ipynb", name)]
-    yield "lessons/index.md", render("lessons", lessons=lessons)
+    lessons = {
+        name[8:-6]: _title(content)
+        for name, content in files.items()
+        if re.fullmatch(r"lessons/[^/]+\.ipynb", name)
+    }
+    yield "lessons/index.md", render("lessons", lessons=[*lessons])
     files_there = [about(name) for name in files if name.startswith("results/")]
     yield "measurements.md", render("measurements", files=files_there)
     yield "api.md", render("api", modules=MODULES, names=public_names, data=DATA)
@@ -169,6 +174,12 @@ def _made(files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
     yield "findings-shown.md", render("findings", shown=shown, say=REMEDIES)
     for stage in LADDER:
         yield f"stages/{stage.name}.md", render("stage", **facts(stage, lessons, traces))
+
+
+def _title(notebook: bytes) -> str:
+    """Return the first heading of a notebook."""
+    cell, *_ = json.loads(notebook)["cells"]
+    return str(cell["source"][0]).strip("# \n")
 
 
 def renderer(results: dict[str, dict[str, Any]]) -> Callable[..., str]:
@@ -206,7 +217,16 @@ def about(name: str) -> tuple[str, ...]:
     return name, device, str(environment.get("date") or "-")[:10], command
 
 
-def facts(stage: Stage, lessons: list[str], traces: Path) -> dict[str, Any]:
+def lesson_of(stage: Stage, titles: Mapping[str, str]) -> str | None:
+    """Return the lesson that teaches a stage, by titles such as ``m12 to m15: im2win ...``."""
+    for lesson, title in titles.items():
+        names = re.findall(r"\b[a-z]\d\d\b", title.partition(":")[0])
+        if names and names[0] <= short_name(stage.name) <= names[-1]:
+            return lesson
+    return None
+
+
+def facts(stage: Stage, lessons: Mapping[str, str], traces: Path) -> dict[str, Any]:
     """Return the values that the template of a stage's page needs."""
     code = (ROOT / source_of(stage)).read_text(encoding="utf-8")
     docstring = ast.parse(code).body[0]
@@ -220,7 +240,7 @@ def facts(stage: Stage, lessons: list[str], traces: Path) -> dict[str, Any]:
         "bases": [(base, difference(base, stage)) for base in bases],
         "follow": [other for other in LADDER if stage.name in other.builds_on],
         "told": f"\n### {stage.name}\n" in (ROOT / "docs/ladder.md").read_text(encoding="utf-8"),
-        "lesson": next((name for name in lessons if name.startswith(f"{stage.name[1:3]}_")), None),
+        "lesson": lesson_of(stage, lessons),
         "trace": read_json(traces / f"{stage.name}.json"),
         "lint": [row for row in read_json(ROOT / LINT) if row["stage"] == stage.name],
         "lint_command": LINT_COMMAND,

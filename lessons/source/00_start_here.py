@@ -85,9 +85,9 @@ With blocks of 4 threads, block 0 has elements 0 to 3, block 1 has elements 4 to
 
 Write a kernel that adds ten to *every* element, however many there are. Blocks have 32 threads in
 some launches and 80 in others, and there are enough blocks for all elements. The last block often
-has more threads than there are elements left. The extra threads must do nothing, because a GPU
-reports no error for `a[i]` past the end of the array, although this memory belongs to something
-else.
+has more threads than there are elements left. The extra threads must do nothing. A GPU does not
+report an error for `a[i]` past the end of the array: the thread then touches the memory of another
+array.
 
 <details><summary>Tip: my number among all threads</summary>
 
@@ -237,7 +237,7 @@ one_request(trace(double, 64, 32, matrix, np.zeros_like(matrix)).main, "a")
 """
 <details><summary>Tip: which elements are neighbours?</summary>
 
-NumPy stores a matrix row after row. `a[0, 0]` and `a[0, 1]` lie side by side; `a[0, 0]` and `a[1, 0]`
+NumPy stores a matrix row after row. `a[0, 0]` and `a[0, 1]` are neighbours; `a[0, 0]` and `a[1, 0]`
 are a whole row apart. So when `i` grows by one, the *column* should grow by one.
 </details>
 """
@@ -283,5 +283,5 @@ many threads use the same filter.
 - [00b_small_kernels](00b_small_kernels.ipynb): rows and columns, shared memory, sums, a matrix product.
 - [01_direct](01_direct.ipynb): the first convolution, one thread for each output.
 - The words of GPUs, in one table: [documentation](../docs/glossary.md#the-words-of-gpus).
-- What the simulator finds, kind by kind: [findings](../docs/findings.md).
+- All kinds of mistakes that the simulator finds: [findings](../docs/findings.md).
 """

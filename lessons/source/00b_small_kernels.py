@@ -43,7 +43,7 @@ across and 4 down, 32 in all. `x` counts across and `y` counts down, for threads
 | `cuda.blockDim.y` | `cuda.blockDim.x` |
 
 Threads that differ by one in `x` are neighbours in a warp. So `x` should be the column, because the
-numbers of a row lie side by side in memory.
+numbers of a row are neighbours in memory.
 """
 
 
@@ -205,7 +205,7 @@ the sum is in place 0. This is a **reduction**. A barrier separates each step fr
 
 If some threads of a warp take a branch and others do not, the warp executes both paths one after
 the other: this is **warp divergence**. Our reduction has little divergence, because the threads
-that add lie side by side: most warps add as a whole or not at all.
+that add have neighbouring numbers. So most warps add as a whole or not at all.
 """
 
 # %% [markdown]
@@ -362,7 +362,7 @@ who_does_what(plain, "C")
 # %% [markdown]
 """
 The next picture shows a warp's request for `A` in this plain kernel. A warp is four rows of 8
-threads. Each row wants one number, so the warp wants four numbers, and it uses only one of the
+threads. Each row needs one number, so the warp reads four numbers, and it uses only one of the
 eight numbers in each sector.
 """
 

@@ -6,8 +6,8 @@
 
 A convolution slides a small filter over an image. At each position it multiplies the pixels under
 the filter by the filter's numbers and adds up the products. In code this takes seven loops, of
-which four become threads. This kernel, m01, is the first **stage** of a **ladder**: each stage adds
-one idea to the one before. You should have done [00_start_here](00_start_here.ipynb) and
+which four become threads. This kernel, m01, is the first **stage** of a **ladder**. Each stage adds one
+idea to the stage that it builds on. (`m` stands for the main route; other routes branch off from it.) You should have done [00_start_here](00_start_here.ipynb) and
 [00b_small_kernels](00b_small_kernels.ipynb).
 """
 
@@ -52,8 +52,8 @@ for i in range(N_i):
 ```
 
 The first four say *which output*. No output needs another one, so each gets **a thread of its
-own**, and these four loops disappear. The last three say *which products the output is the sum of*.
-They stay loops, and each thread runs them. The small problem below has one image with two channels,
+own**, and these four loops disappear. The last three say *which products make up the output*. They
+stay loops, and each thread runs them. The small problem below has one image with two channels,
 and its output has four channels:
 """
 
@@ -142,7 +142,7 @@ are the shapes of the input and of the filters. The check compares every output 
 
 ## What the memory sees
 
-In the innermost line a warp makes two requests. For the input, neighbouring threads want
+In the innermost line a warp makes two requests. For the input, neighbouring threads read
 neighbouring pixels, with a small jump where the warp continues in the next row of the output:
 """
 
@@ -151,7 +151,7 @@ one_request(small, "input", number=7)
 
 # %% [markdown]
 """
-For the filter, all lanes want the *same* number, because all lanes of the warp compute the same
+For the filter, all lanes read the *same* number, because all lanes of the warp compute the same
 output channel:
 """
 
@@ -172,7 +172,7 @@ Pass the check above first, because this cell shows the answer to it.
 
 This kernel gives the right answers, but it causes much more memory traffic than yours. Two lines
 are the cause. Run both cells and compare the picture with the one above: what do neighbouring
-threads want? Then fix the lines and run the check.
+threads read? Then fix the lines and run the check.
 """
 
 # %% hunt="order"
@@ -255,5 +255,6 @@ of them must reach.
   [ladder](../docs/ladder.md#m01_direct).
 - The im2win paper (000), section 2.1 for the letters and Equation 1, section 2.2 for the direct
   convolution: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Next on the ladder: [the channel-parallel stages](02_channel_parallel.ipynb).
+- Next: [several threads for one output](02_channel_parallel.ipynb), the route of channels. The main route
+  goes on in [04_implicit_gemm](04_implicit_gemm.ipynb).
 """

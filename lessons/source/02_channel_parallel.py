@@ -1,13 +1,13 @@
 # %% [markdown]
 """
-# Channel-parallel, several threads for one output
+# c01 to c03: channels in parallel, several threads for one output
 
 **You will be able to** let several threads add to one output with **atomic additions**, and say
 when they are worth their cost. It takes three quarters of an hour.
 
 In m01 a thread computes a whole output, input channel after input channel. Here each input channel gets
 a thread of its own, and several threads add to the same output. Then the threads of a block fetch their
-pixels together. You should have done [01_direct](01_direct.ipynb).
+pixels together. These stages are a route of their own on the ladder; its letter is `c`. You should have done [01_direct](01_direct.ipynb).
 """
 
 # %% setup=true
@@ -151,7 +151,7 @@ one_request(small, "output", "atomic")
 
 # %% [markdown]
 """
-This is the best case, because no two lanes of *one warp* want the same number. The threads that add
+This is the best case, because no two lanes of *one warp* add to the same number. The threads that add
 to the same number, one for each input channel, are in different warps, and mostly add at different
 times.
 
@@ -168,15 +168,15 @@ region_and_field(trace_stage("c02_receptive_field", wide).main, wide)
 
 # %% [markdown]
 """
-Stage `c02_receptive_field` copies that rectangle into **shared memory**: a small, fast memory that belongs to a
-block and that all its threads see. Then the threads wait for each other (`cuda.syncthreads()`, a
+Stage c02 copies that rectangle into **shared memory**: a small, fast memory that belongs to a block and
+that all its threads see. Then the threads wait for each other (`cuda.syncthreads()`, a
 **barrier**), so that no thread reads a pixel before another thread has stored it. From then on they
 read pixels from shared memory. You will write such a kernel in
 [05_shared_memory](05_shared_memory.ipynb).
 
-A third stage, `c03_output_channels`, needs no atomic additions: a block owns one *output* channel, its threads
-go through all input channels, and the block loads the receptive fields of these channels into
-shared memory one after the other. The chart shows the counts on the same problem:
+A third stage, c03, needs no atomic additions. A block owns one *output* channel, its threads go through
+all input channels, and the block loads the receptive fields of these channels into shared memory one
+after the other. The chart shows the counts on the same problem:
 """
 
 # %%
@@ -190,15 +190,15 @@ side_by_side(
 
 # %% [markdown]
 """
-`c02_receptive_field` makes far fewer requests to global memory than `c01_input_channels`, because its pixels come
-from shared memory; the filter still comes from global memory. `c03_output_channels` has no atomic additions.
+c02 makes far fewer requests to global memory than c01, because its pixels come from shared memory. The
+filter still comes from global memory. c03 has no atomic additions.
 
 ## Find the bug
 
 Pass the check above first, because this cell shows the answer to it.
 
-This kernel is `c02_receptive_field` with one change. With the function `stage_field` the block's threads fetch
-the field, and `S` is the field in shared memory. The answers are right, but the kernel assigns
+This kernel is c02 with one change. With the function `stage_field` the block's threads fetch the field,
+and `S` is the field in shared memory. The answers are right, but the kernel assigns
 columns, rows and channels to the threads in another order. Look at the picture and compare it with
 the one above: now lanes of *one* warp add to the same number, so they wait for each other. Fix the
 kernel so that the lanes add to neighbours.
@@ -235,8 +235,8 @@ by one, the *column* `x` should grow by one. Here the channel `z` does.
 </details>
 <details><summary>Tip: what else it costs</summary>
 
-In the line that multiplies, the lanes of a warp now want weights of several input channels, where
-before all lanes wanted the same number. To see this, replace `"output", "atomic"` by
+In the line that multiplies, the lanes of a warp now read weights of several input channels. Before,
+all lanes read the same number. To see this, replace `"output", "atomic"` by
 `"weight", number=3` in the cell that draws the picture.
 </details>
 
@@ -254,13 +254,12 @@ None of these stages is faster than m01 on this layer. Why?
   naive kernel gains nothing from its additional threads, and they cost 64 atomic additions to each
   output.
 - Fetching the field once saves requests to global memory. But m01 gets the pixels that neighbouring
-  threads have fetched from the **cache**, which is made of the same fast memory. `c02_receptive_field` and
-  `c03_output_channels` only add work: they copy pixels and wait at barriers, and each product still needs a
-  read from shared memory and a read of the filter.
+  threads have fetched from the **cache**, which is made of the same fast memory. c02 and c03 only add
+  work: they copy pixels and wait at barriers, and each product still needs a read from shared memory and
+  a read of the filter.
 
 The article that these kernels come from (001) found that they do well with large filters. Our
-measurements agree: `c03_output_channels` is faster than m01 from 9 x 9 on, and `c02_receptive_field` only with very large
-filters. With large filters many windows use each number in shared memory, with 31 x 31 hundreds of
+measurements agree: c03 is faster than m01 from 9 x 9 on, and c02 only with very large filters. With large filters many windows use each number in shared memory, with 31 x 31 hundreds of
 windows, and m01's neighbours are probably too far apart for the cache:
 """
 
@@ -270,7 +269,7 @@ measured_sweep("kernel_size", "c02_receptive_field", "c03_output_channels")
 # %% [markdown]
 """
 Remember three rules. Use `cuda.atomic.add` where threads must share an output. Let the lanes of a
-warp want neighbours. Let threads fetch numbers together only if they use each fetched number often
+warp access neighbours. Let threads fetch numbers together only if they use each fetched number often
 *and* cheaply; lessons 05 to 07 make this use cheap.
 """
 
@@ -307,12 +306,13 @@ large.
 ## Where to read on
 
 - The files: [c01_input_channels.py](../src/convlab/ladder/channels/c01_input_channels.py),
-  [c02_receptive_field.py](../src/convlab/ladder/channels/c02_receptive_field.py), [c03_output_channels.py](../src/convlab/ladder/channels/c03_output_channels.py), and what
-  they share, [receptive_field.py](../src/convlab/ladder/channels/receptive_field.py). What was measured:
+  [c02_receptive_field.py](../src/convlab/ladder/channels/c02_receptive_field.py),
+  [c03_output_channels.py](../src/convlab/ladder/channels/c03_output_channels.py), and the code that they
+  share, [receptive_field.py](../src/convlab/ladder/channels/receptive_field.py). What was measured:
   [ladder](../docs/ladder.md#c01_input_channels), and all four sweeps:
-  [comparisons](../docs/notes/measurements.md).
+  [sweeps_h200.json](../docs/results/sweeps_h200.json).
 - Accelerating 2D Convolutions on GPU (001): section 2.2 for the C_in-parallel kernel, section 2.3 and
   Algorithm 2 for the C_out-parallel one, sections 3.2 to 3.5 for the sweeps.
-- Races and what else the simulator finds: [findings](../docs/findings.md).
-- Next: [03_im2col](03_im2col.ipynb) writes out what every output sees.
+- Races and all other mistakes that the simulator finds: [findings](../docs/findings.md).
+- Next: [03_im2col](03_im2col.ipynb) writes out the pixels that every output sees.
 """

@@ -1,13 +1,13 @@
 # %% [markdown]
 """
-# im2col, make the convolution a matrix product
+# i01 to i05: im2col, make the convolution a matrix product
 
 **You will be able to** write a convolution as a matrix product, write the kernel that makes its matrix,
 and say what the matrix costs. It takes three quarters of an hour.
 
 People have spent decades on making matrix products fast. **im2col** ("image to columns") turns a
-convolution into a matrix product: it writes out the pixels that every output sees. You should have
-done [01_direct](01_direct.ipynb).
+convolution into a matrix product: it writes out the pixels that every output sees. The stages that do
+so are a route of their own, `i`. You should have done [01_direct](01_direct.ipynb).
 """
 
 # %% setup=true
@@ -30,7 +30,7 @@ is *row times column*. So write all filters below each other and all windows bes
 | matrix | has | rows | columns |
 | --- | --- | --- | --- |
 | filters | a filter in each row | `M = C_o` | `K = C_i * H_f * W_f` |
-| windows | what an output pixel sees in each column | `K` | `N = N_i * H_o * W_o` |
+| windows | the pixels that an output sees, in each column | `K` | `N = N_i * H_o * W_o` |
 | output | filters times windows | `M` | `N` |
 
 In memory the filter tensor already is the matrix of filters. Only the matrix of windows has to be
@@ -231,14 +231,14 @@ measured_kernels("i01_im2col", "i04_im2col_blas", "i03_im2col_depth_last")
 # %% [markdown]
 """
 - Making the matrix takes a good part of the time, and computes nothing.
-- `i04_im2col_blas` leaves the product to NVIDIA's own library, cuBLAS, which is faster at it.
-- `i03_im2col_depth_last` makes the same matrix from an input in which the channels of a pixel lie side by
-  side. So its kernel `im2col_by_runs` moves four numbers with each instruction and takes less time.
+- `i04_im2col_blas` calls NVIDIA's own library, cuBLAS, for the product, which is faster.
+- `i03_im2col_depth_last` makes the same matrix from an input in which the channels of a pixel are
+  neighbours. So its kernel `im2col_by_runs` moves four numbers with each instruction and takes less time.
   In exchange, another kernel (`to_depth_last`) must first write the input in this order.
 
-The rest of the ladder gets rid of the matrix. [Lesson 04](04_implicit_gemm.ipynb) does not store
-it, and m09 and m11 store something smaller, the im2win tensor. m11 is the fastest stage in the
-first chart of this section.
+The main route gets rid of the matrix. [Lesson 04](04_implicit_gemm.ipynb) does not store it, and m09 to
+m12 store something smaller, the im2win tensor. m11 is the fastest stage in the first chart of this
+section.
 """
 
 # %% [markdown]
@@ -266,7 +266,7 @@ nothing would have to be copied at all.
 <details><summary>The paper writes a window into each <em>row</em>. Is ours wrong?</summary>
 
 No: theirs is the same matrix transposed, and the product then has its factors exchanged. With a window in
-each column, the product comes out with pixels side by side, as the output tensor has them.
+each column, neighbouring numbers of the product are neighbouring pixels, as in the output tensor.
 </details>
 """
 
@@ -275,8 +275,8 @@ each column, the product comes out with pixels side by side, as the output tenso
 ## Where to read on
 
 - The kernel: [im2col.py](../src/convlab/ladder/im2col/im2col_gemm.py), the stages:
-  [ladder](../docs/ladder.md#i01_im2col), memory of every layer:
-  [comparisons](../docs/notes/measurements.md).
+  [ladder](../docs/ladder.md#i01_im2col). The memory that they take:
+  [results](../docs/results.md#memory).
 - The im2win paper (000), section 2.3 and Figure 1:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Faster Convolution (002), section 2.2 and Algorithm 1: padding, unfolding, one product and

@@ -104,7 +104,7 @@ check(make_kernel, "m02")
 ## What the memory sees
 
 The requests are the same as in m01. Neighbouring threads have neighbouring columns `n`, which are
-neighbouring pixels. All lanes of a warp are in the same row `m`, so they want the same weight:
+neighbouring pixels. All lanes of a warp are in the same row `m`, so they read the same weight:
 """
 
 # %%
@@ -192,8 +192,8 @@ measured_memory("i01_im2col", "m09", "m11")
 
 # %% [markdown]
 """
-m02 takes no memory beside input, filter and output, so it has no bar; m09 and m11, which come
-later, store something smaller than im2col's matrix. From here on, the kernels can use all known
+m02 takes no memory beside input, filter and output, so it has no bar. The later stages m09 and m11
+store something smaller than im2col's matrix. From here on, the kernels can use all known
 techniques for fast matrix products. The very next stage, m03, fetches each number once for a whole
 block, and splits `k` once for each number *fetched* instead of once for each multiplication. This
 alone wins back most of the lost time.
@@ -208,7 +208,7 @@ Think first, then unfold.
 <details><summary>Why is <code>n</code> along <code>threadIdx.x</code> and not <code>m</code>?</summary>
 
 Lanes of a warp have neighbouring `threadIdx.x`. With `n` there, they read neighbouring pixels and write
-neighbouring outputs. With `m` there, each lane would want another filter, `K` numbers further on: 32 sectors
+neighbouring outputs. With `m` there, each lane would read another filter, `K` numbers further on: 32 sectors
 for 32 numbers.
 </details>
 
@@ -222,7 +222,7 @@ and a filter has none of them.
 <details><summary>In another order of the terms, with <code>r</code> counting fastest, would the sum be the same?</summary>
 
 Yes, up to rounding, as long as `weight` is read in that order too. im2win chooses such an order,
-which is a large part of the reason why im2win is fast.
+which is one of the reasons why im2win is fast.
 </details>
 """
 
@@ -234,6 +234,6 @@ which is a large part of the reason why im2win is fast.
   [ladder](../docs/ladder.md#m02_implicit_gemm).
 - The im2win paper (000), Algorithm 1, and section 2.4 on how cuDNN does it:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- What a GPU's compiler makes of a kernel: [compile gate](../docs/compile-gate.md).
+- The machine code that the compiler makes of a kernel: [compile gate](../docs/compile-gate.md).
 - Next: [05_shared_memory](05_shared_memory.ipynb).
 """

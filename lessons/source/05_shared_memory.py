@@ -3,8 +3,8 @@
 # m03: shared memory, fetch together and read many times
 
 **You will be able to** fetch a slice into shared memory with all threads of a block, place the two
-barriers that this needs, and find a request that keeps shared memory busy for too long. It takes
-three quarters of an hour.
+barriers that this needs, and find a request that needs too many wavefronts of shared memory. It
+takes three quarters of an hour.
 
 In m02 every thread fetches its own numbers from the GPU's main memory, and each number is fetched by many
 threads. Here the threads of a block work together: they fetch a slice once, store it in **shared memory**,
@@ -30,7 +30,7 @@ times a column:
 | --- | --- | --- |
 | `M` | output channels | rows of the filter matrix |
 | `N` | output pixels of all images | columns of the matrix of windows |
-| `K` | numbers in a window, over all channels | what is summed over |
+| `K` | numbers in a window, over all channels | terms of each sum |
 
 The filter matrix lies in memory as it is. The matrix of windows is stored nowhere: its element in
 row `k` and column `n` is a pixel of the input, and a little arithmetic finds this pixel.
@@ -52,7 +52,7 @@ block_of_product(ours, problem, tile.K_B)
 # %% [markdown]
 """
 The next picture shows the same in the image. A column of the matrix is a window, and the block's 32
-windows lie side by side. So one term of all 32 windows is a strip of the image, and for the next
+windows are neighbours. So one term of all 32 windows is a strip of the image, and for the next
 term the strip moves a little.
 """
 
@@ -164,10 +164,11 @@ side_by_side(
 # %% [markdown]
 """
 In exchange m03 makes requests to shared memory, two for each multiplication. Shared memory has no
-sectors. It has 32 **banks**, each of which gives one number at a time. Shared memory serves lanes
-at once if they want numbers from different banks, or the same number. If lanes want different
-numbers from one bank, this is a **bank conflict**: these lanes take turns. In the line that
-computes, all lanes of a warp are in one row of the tile, so they want the same number of `S_F`:
+sectors. It has 32 **banks**, each of which delivers one number in each step, a **wavefront**. If all lanes
+read from different banks, one wavefront serves them all. If several lanes read the same number, one
+wavefront serves them too. If lanes read different numbers from one bank, this is a **bank conflict**: the
+request takes several wavefronts. In the line that computes, all lanes of a warp are in one row of the tile,
+so they read the same number of `S_F`:
 """
 
 # %%
@@ -175,7 +176,7 @@ one_request(ours, "S_F")
 
 # %% [markdown]
 """
-They also want 32 neighbours of `S_I`, one in each bank:
+They also read 32 neighbours of `S_I`, one in each bank:
 """
 
 # %%
@@ -196,8 +197,8 @@ step_through(trace_stage("m03", few))
 
 Pass the check above first, because this cell shows the answer to it.
 
-This kernel has no race and gives no wrong answer. But its line that computes keeps shared memory
-busy for several times as long. Look at the same request in this kernel, and fix the kernel. There
+This kernel has no race, and its answers are right. But the line that computes needs several times as many
+wavefronts. Look at the same request in this kernel, and fix the kernel. There
 is more than one solution.
 """
 
@@ -222,13 +223,13 @@ check(make_slow, "m03")
 """
 <details><summary>Tip: why do lanes meet in one bank?</summary>
 
-`S_I` is now `N_B` rows of `K_B` numbers. Neighbouring lanes have neighbouring `tx`, and so want numbers
-that lie `K_B = 8` apart: lanes 0, 4, 8, ... end up in the same bank.
+`S_I` is now `N_B` rows of `K_B` numbers. Neighbouring lanes have neighbouring `tx`, and so read numbers
+that lie `K_B = 8` apart: the numbers of lanes 0, 4, 8, ... are in the same bank.
 </details>
 <details><summary>Tip: two ways to fix it</summary>
 
 Transpose the array, so that `tx` is its last index. Or keep the array and pad its rows by one
-number, to `K_B + 1`: then neighbouring lanes want numbers that lie 9 apart, and 32 lanes use 32
+number, to `K_B + 1`: then neighbouring lanes read numbers that lie 9 apart, and 32 lanes use 32
 different banks.
 </details>
 
@@ -243,18 +244,18 @@ time_mine(make_kernel, "m03")  # with a GPU, beside the stage's and a library's
 
 # %% [markdown]
 """
-m03 is far faster than m02, but not faster than the simple m01. It is worth understanding why:
+m03 is far faster than m02, but not faster than the simple m01. There are three reasons:
 
 - m02 loses its time to index arithmetic, not to memory: every thread computes for every term which
   pixel it needs. In m03 the block does this arithmetic only once for each number *fetched*, and all
   its threads use the result.
-- m01 does not need this arithmetic, and its numbers come mostly from the caches, which do by luck
-  what shared memory does on purpose.
+- m01 does not need this arithmetic, and most of its numbers come from the caches. Caches keep numbers by
+  chance; the kernel decides which numbers shared memory keeps.
 - m03 waits at two barriers for each slice, and it reads shared memory twice for each
   multiplication, which is too often.
 
-All the next stages use the two arrays that you have just filled. In m04 each thread computes
-several outputs, so one read of a number serves several sums, and this brings the gain.
+All the next stages use the two arrays that you have just filled. In m04 each thread computes several
+outputs. One read of a number then serves several sums, which makes the kernel faster.
 """
 
 # %% [markdown]

@@ -1,9 +1,9 @@
 # %% [markdown]
 """
-# m04: block tiling, several outputs a thread
+# m04: block tiling, several outputs for each thread
 
-**You will be able to** give a thread several outputs, keep their sums in registers, and say how much less a
-larger tile fetches. It takes half an hour.
+**You will be able to** give a thread several outputs, keep their sums in registers, and say how many fewer
+numbers a larger tile fetches. It takes half an hour.
 
 In m03 every thread computes one output, and for each multiplication it reads two numbers from
 shared memory. Here a thread computes several outputs, one below the other. One read of an input
@@ -199,7 +199,7 @@ second `K_B` of them.)
 </details>
 
 A compiler that unrolls both loops may notice that the kernel reads the same number again, and
-remove the second read. But it may also not notice this, so write what you mean.
+remove the second read. But it may also not notice this, so write the kernel that you mean.
 
 ## On a real GPU
 """
@@ -226,10 +226,10 @@ several times as well.
 
 Think first, then unfold.
 
-<details><summary>Why do a thread's rows lie <code>ROWS</code> apart, and not side by side?</summary>
+<details><summary>Why are a thread's rows <code>ROWS</code> apart, and not neighbours?</summary>
 
 Here both are right, and both make the same number of requests: all threads of a warp are in one row
-of the block, so in both cases they want the same number of `S_F`. (Try `ty * M_T + i` in both
+of the block, so in both cases they read the same number of `S_F`. (Try `ty * M_T + i` in both
 places.) From m05 on a warp spans several rows and columns, and then the choice matters.
 </details>
 

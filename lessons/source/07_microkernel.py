@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# m05: the micro-kernel, all with all
+# m05: the micro-kernel, every row with every column
 
 **You will be able to** compute a matrix of outputs in one thread's registers by an outer product,
 and choose which outputs a thread computes. It takes half an hour.
@@ -100,7 +100,7 @@ use it `N_T` or `M_T` times.
 stage_kernel(
     "m05",
     blank(
-        "for each term fill R_F and R_I, then multiply all with all and add to R_O",
+        "for each term fill R_F and R_I, multiply every number of one by every number of the other, add to R_O",
         first="for k in range(K_B):  # compute",
         last="R_O[i, j] += R_F[i] * R_I[j]",
     ),
@@ -135,7 +135,7 @@ side_by_side(
 The traffic to global memory is about the same, because the tile is the same. Shared memory gets fewer
 requests.
 
-A warp's threads now stand in several rows *and* columns of the block. So a request for `S_I` wants
+A warp's threads now stand in several rows *and* columns of the block. So a request for `S_I` reads
 only a few different numbers, each for several lanes. These numbers are neighbours, so they lie in
 different banks:
 """
@@ -157,8 +157,8 @@ one_request(ours, "output", operation="store")
 
 Pass the check above first, because this cell shows the answer to it.
 
-This kernel is right, and it makes as few reads as yours. But its author gave each thread columns
-that lie side by side. Run the cells below and compare their three pictures with those above: which
+This kernel is right, and it makes as few reads as yours. But its author gave each thread
+neighbouring columns. Run the cells below and compare their three pictures with those above: which
 thread has which output, what a warp writes with one request, and what it reads with one request.
 Then fix the kernel.
 """
@@ -189,16 +189,16 @@ check(make_slow, "m05")
 
 # %% [markdown]
 """
-<details><summary>Tip: what is wrong with side by side?</summary>
+<details><summary>Tip: what is wrong with neighbouring columns?</summary>
 
 A *thread* accesses neighbours one after the other. But the number of sectors depends on the numbers
-that the 32 lanes of a warp want at the same *time*. For `j = 0` lane 0 wants column 0, lane 1
-column `N_T`, lane 2 column `2 * N_T`. So in memory the warp wants only one of every `N_T` numbers.
+that the 32 lanes of a warp access at the same *time*. For `j = 0` lane 0 reads column 0, lane 1
+column `N_T`, lane 2 column `2 * N_T`. So the warp uses only one of every `N_T` numbers in memory.
 </details>
 <details><summary>Tip: where to fix it</summary>
 
 In two places, which must agree: where the column is read, and where it is written. Lane 0 and lane 1
-should want neighbours.
+should access neighbours.
 </details>
 
 ## On a real GPU
@@ -237,12 +237,12 @@ Think first, then unfold.
 same area, the square has the shortest edges.
 </details>
 
-<details><summary>In the bug above a thread's columns lie side by side. What would rows that lie side by side change?</summary>
+<details><summary>In the bug above a thread's columns are neighbours. What would neighbouring rows change?</summary>
 
 Again only the lanes of a warp matter. They stand in a few rows of threads, for example in two. In
 `S_F` the rows of the tile lie one after the other, with `K_B` numbers each. For `i = 0` the two
-rows of threads want rows 0 and 1 of the tile, which lie `K_B` numbers apart. If a thread's rows lay
-side by side, they would want rows 0 and `M_T`, which lie `M_T * K_B` apart. With `K_B = 16` and
+rows of threads read rows 0 and 1 of the tile, which lie `K_B` numbers apart. If a thread's rows were
+neighbours, they would read rows 0 and `M_T`, which lie `M_T * K_B` apart. With `K_B = 16` and
 `M_T = 4` the first two numbers are in two banks, the second two in the same bank, which is a bank
 conflict.
 </details>

@@ -43,7 +43,7 @@ thread_in_tile(ours, problem, thread=9)
 
 # %% [markdown]
 """
-In lesson 07 it was a bug to give a thread columns that lie side by side, because each lane read one number and
+In lesson 07 it was a bug to give a thread neighbouring columns, because each lane read one number and
 skipped three. Here each lane reads all four, and skips nothing.
 """
 
@@ -51,7 +51,8 @@ skipped three. Here each lane reads all four, and skips nothing.
 """
 A thread with more than four rows has several float4s. The float4 with the thread's row `i` as its first
 (`i` = 0, 4, 8, ...) begins at row `ty * FLOAT4 + i * ROWS` of the tile, where `FLOAT4` is 4. So the first
-float4s of all threads lie side by side, then all second ones: the threads of a warp read neighbours.
+float4s of all threads come first, then the second float4s of all threads: the threads of a warp read
+neighbours.
 
 Two functions move a float4. `array` is in shared or in global memory:
 
@@ -187,7 +188,7 @@ one_request(ours, "S_F", operation="store")
 # %% [markdown]
 """
 The loads of the input stay scalar. Neighbouring pixels are neighbours in memory, but a window's row, with its
-padding, seldom begins at a multiple of four. The im2win tensor of m11 changes that.
+padding, seldom begins at a multiple of four. The im2win tensor of m10 changes that.
 
 ## Find the bug
 
@@ -260,7 +261,7 @@ Think first, then unfold.
 
 <details><summary>In lesson 05 a padding of one number per row kept lanes in different banks. Why not here?</summary>
 
-With rows of `M_B + 1` numbers the second row begins at number `M_B + 1`, which is no multiple of four: its
+With rows of `M_B + 1` numbers the second row begins at number `M_B + 1`, which is not a multiple of four: its
 float4s are misaligned, and a GPU stops the kernel. A padding of *four* numbers is allowed.
 </details>
 
@@ -273,7 +274,7 @@ for all of them.
 
 <details><summary>When must the kernel store its sums with scalar stores after all?</summary>
 
-When the number of pixels of an output image is no multiple of four (`ALIGNED` is false). Then a float4 of
+When the number of pixels of an output image is not a multiple of four (`ALIGNED` is false). Then a float4 of
 columns may begin in one image and end in the next, and the pixel of the next image lies elsewhere in memory.
 </details>
 """

@@ -1,13 +1,14 @@
 # %% [markdown]
 """
-# m08: double buffering, fetch the next slice while this one is multiplied
+# m07 and m08: fetch the next slice while this one is multiplied
 
 **You will be able to** fetch a slice while the one before is multiplied, and see on a timeline whether loads
 and arithmetic overlap. It takes three quarters of an hour.
 
 Since m03 a block fetches a slice, waits, multiplies it, waits, and fetches the next. While it fetches it
-does not multiply, and while it multiplies it does not fetch. Here it does both at once. You should have
-met slices and barriers ([05_shared_memory](05_shared_memory.ipynb)).
+does not multiply, and while it multiplies it does not fetch. Here it does both at the same time: m07
+fetches the next slice into registers, and m08 gives shared memory two buffers. You should know slices and
+barriers ([05_shared_memory](05_shared_memory.ipynb)).
 """
 
 # %% setup=true
@@ -145,8 +146,8 @@ right answer and the right counts, but it still waits.
 
 ## What the memory sees
 
-m08 makes exactly the same requests as m06. Only their order has changed, and each slice needs one
-barrier less. A count cannot show the gain of this stage, but the timeline can.
+m08 makes exactly the same requests as m06. Only their order has changed, and each slice needs one barrier
+fewer. Counts cannot show the gain of this stage; the timeline can.
 """
 
 # %%
@@ -221,12 +222,13 @@ between the two? Move the multiplications to this place.
 """
 
 # %%
-measured("m05", "m06", "m08", "m11")
+measured("m05", "m06", "m07", "m08", "m11")
 
 # %% [markdown]
 """
-m08 is clearly faster than m06 with the very same requests: m06 spends the difference waiting. But
-m08 is not twice as fast, for two reasons.
+m08 is clearly faster than m06 with the very same requests: m06 spends the difference waiting. Most of the
+gain comes from m07; on this layer m08's second buffer adds nothing. And m08 is not twice as fast as m06, for
+two reasons.
 
 - In m06 other warps already work during a part of the waiting time. Double buffering takes
   registers and shared memory away from these warps. The paper reports that this technique helped
@@ -242,7 +244,7 @@ m08 is not twice as fast, for two reasons.
 
 Think first, then unfold.
 
-<details><summary>m06 has two barriers a slice. Which one is gone, and why is the other one still needed?</summary>
+<details><summary>m06 has two barriers for each slice. Which one is gone, and why is the other one still needed?</summary>
 
 The barrier after the multiplication is gone. It kept fast threads from storing the next slice over
 the slice that slow threads still read. Now the next slice goes to the other buffer. The other
@@ -272,5 +274,5 @@ multiply. Our kernel makes its requests at the beginning of the round.
   measured: [ladder](../docs/ladder.md#m08_double_buffer).
 - The im2win paper (000), section 3.3, "Double buffer and prefetching", and lines 8 to 19 of its
   Algorithm 3; section 4.4 for what it gained there: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Next on the ladder: [m09, im2win](10_im2win.ipynb).
+- Next on the ladder: [m09, im2win](10_im2win.ipynb), which starts again from m02.
 """

@@ -27,12 +27,12 @@ are not: each row of the window lies in another place, and so does each channel.
 There are two ways to write windows out:
 
 - **im2col** copies every window whole, each into a column of its own. Then the convolution is a
-  matrix product. But a pixel is stored once for every window that it is in, up to `H_f * W_f`
-  times.
+  matrix product. But if several windows contain a pixel, the matrix stores it several times, up to
+  `H_f * W_f` times.
 - **im2win** uses the fact that neighbouring windows share columns of pixels. For each row of the
   output it takes the `H_f` rows of the input that this row sees and writes them **column by
-  column**. A window is then contiguous, and the next window begins inside it. A pixel is stored
-  only once for every *row* of windows that it is in, up to `H_f` times.
+  column**. A window is then contiguous, and the next window begins inside it. If two *rows* of windows
+  contain a pixel, the tensor stores it twice; at most it stores a pixel `H_f` times.
 
 This is the example of the paper's Figure 1, drawn from what our kernels write:
 """
@@ -156,7 +156,7 @@ check(make_kernel, "m09", in_order="windows")  # counts reads that are not the n
 
 For a single thread the order is now ideal: its next number is mostly the neighbour of its last
 number. But a GPU does not read thread by thread. A *warp* makes a request, and the request is cheap
-only if the 32 lanes want neighbours *at the same time*. This is one request of m02, on the input as
+only if the 32 lanes read neighbours *at the same time*. This is one request of m02, on the input as
 it lies in memory:
 """
 
@@ -182,9 +182,8 @@ side_by_side({"m02": before, "m09": ours}, "requests to global memory", "sectors
 
 # %% [markdown]
 """
-The order that suits one thread on a CPU, number after number, does not suit a warp. The next
-requests want the numbers that are hatched in this one, so they are not lost, but the caches have to
-serve each sector several times.
+The order that suits one thread on a CPU, number after number, does not suit a warp. Later requests use the
+hatched numbers. But the caches have to serve each sector several times.
 
 ## Find the bug
 
@@ -236,8 +235,8 @@ algorithm *basic*.
 
 So why is this order useful? Because it makes *float4 loads of the input possible*. m08 fetches the
 input one number at a time, because in the image a window's pixels begin anywhere and end after
-three. In the tensor they are contiguous. A float4 load needs contiguous numbers, and the
-[next lesson](11_im2win_full.ipynb) uses such loads.
+three. In the tensor they are contiguous. A float4 load needs contiguous numbers; m10, in the
+[next lesson](11_im2win_full.ipynb), uses such loads.
 """
 
 # %%
@@ -276,7 +275,6 @@ yourself. [Lesson 15](15_read_the_paper.ipynb) has more of them.
   [ladder](../docs/ladder.md#m09_im2win).
 - The im2win paper (000), section 3.1 with Figure 1 and Equation 2, section 3.2 with Algorithm 2:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Memory of im2col and im2win, on all layers:
-  [comparisons](../docs/notes/measurements.md).
-- Next on the ladder: [m11, the whole of im2win](11_im2win_full.ipynb).
+- Memory of im2col and im2win: [results](../docs/results.md#memory).
+- Next on the ladder: [m10 and m11, the whole of im2win](11_im2win_full.ipynb).
 """

@@ -1,13 +1,13 @@
 # %% [markdown]
 """
-# m11: the whole of im2win, four numbers at a time
+# m10 and m11: the whole of im2win, four numbers at a time
 
 **You will be able to** load windows as float4s from the im2win tensor, and pad shared memory against bank
 conflicts. It takes three quarters of an hour.
 
-m09 has the right order and a slow kernel; m08 has a fast kernel and the wrong order. This lesson
-combines the right order with the fast kernel: the result is the paper's Algorithm 3. You should
-have done [09](09_double_buffer.ipynb) and [10](10_im2win.ipynb).
+m09 has the right order and a slow kernel; m08 has a fast kernel and the wrong order. m10 combines the
+right order with the fast kernel, and m11 tunes it: the result is the paper's Algorithm 3. You should have
+done [09](09_double_buffer.ipynb) and [10](10_im2win.ipynb).
 """
 
 # %% setup=true
@@ -20,9 +20,13 @@ from convlab.lessons import one_request, side_by_side, traced
 ## The idea
 
 One instruction can move four numbers, 16 bytes, if they are neighbours and begin at a multiple of 16 bytes.
-Since m06 the kernels fetch the filter with such float4 loads. They cannot fetch the input in this way, because in an image a window's pixels begin anywhere.
+Since m06 the kernels fetch the filter with such float4 loads. They cannot fetch the input in this way,
+because in an image a window's pixels begin anywhere.
 
-In m09's tensor they begin anywhere, too. There a window has `H_f * W_f` contiguous numbers for each channel, for example nine, which is no multiple of four. One more change solves this: put the **channels innermost**. For each column of the input the numbers of *all* channels form a **column group** of `H_f * C_i` numbers. If this is no multiple of four, zeros fill up the group. Then
+In m09's tensor they begin anywhere, too. There a window has `H_f * W_f` contiguous numbers for each channel,
+for example nine, which is not a multiple of four. One more change solves this: put the **channels
+innermost**. For each column of the input the numbers of *all* channels form a **column group** of
+`H_f * C_i` numbers. If this is not a multiple of four, zeros fill up the group. Then
 
 - all numbers of a window are **contiguous**, `W_f` groups long;
 - every window begins at a multiple of four numbers, as groups do;
@@ -40,15 +44,15 @@ channel. The terms of a sum may have any order, as long as the filter has the sa
 kernel packs the filter in this order, too, with zeros where the tensor has zeros.
 
 The rest of the kernel is m08's: tiles, registers, two buffers. Only the code that fetches and
-stores a slice changes. (m11 also tunes the kernel; the end of the lesson says how.)
+stores a slice changes. That is m10. (m11 also tunes the kernel; the end of the lesson says how.)
 """
 
 # %% [markdown]
 """
 ## Your turn: float4 loads
 
-[m10_im2win_vectorized](../src/convlab/ladder/main/m10_im2win_vectorized.py) is m08's kernel with this
-idea alone; the kernel below is m11's. A slice has `N_B` windows and `K_B` terms of each window,
+[m10_im2win_vectorized](../src/convlab/ladder/main/m10_im2win_vectorized.py) is m08's kernel with this idea
+alone. The kernel below is m11's, whose loads are the same. A slice has `N_B` windows and `K_B` terms of each window,
 that is `K_4 = K_B // FLOAT4` float4s of each window; `FLOAT4` is 4. Thread `t` of `THREADS` fetches
 up to `I_FLOAT4S` float4s. For each `f` it fetches float4 number `e = t + f * THREADS`, which is
 float4 number `e % K_4` of window `e // K_4` of the tile. A group has `G` numbers, so a window has
@@ -223,7 +227,7 @@ measured("m01", "m08", "m11")
 """
 ## Tuned
 
-[m11_warp_tiling](../src/convlab/ladder/main/m11_warp_tiling.py) makes the kernel faster and keeps its
+[m11_warp_tiling](../src/convlab/ladder/main/m11_warp_tiling.py) makes m10's kernel faster and keeps its
 idea, by four changes.
 
 - **A warp is 4 x 8 threads** instead of 2 x 16, so that more lanes share the numbers that they
@@ -245,13 +249,12 @@ idea, by four changes.
   no other block, and then this one line saves a fifth to a quarter of the time on layers with long
   sums ([measured](../docs/notes/fast.md)).
 
-Of 100 instructions in the loop over slices, 72 multiply without these changes and 88 with the first
-two. With all four changes m11 takes four fifths of the time, on average over twelve layers.
-[fast.md](../docs/notes/fast.md) says what else was tried, and which predictions were wrong: for
-example, fetching ahead gains hardly anything where an SM has other blocks to run.
+Of 100 instructions in the loop over slices, 72 multiply without these changes and 88 with the first two.
+With all four changes the kernel takes four fifths of the time, on average over twelve layers.
+[fast.md](../docs/notes/fast.md) tells what else was tried, and which predictions were wrong. For example, fetching ahead gains hardly anything where an SM has other blocks to run.
 
-Could a kernel have this order without the transform's pass over memory?
-[m15](12_fused_im2win.ipynb) has it.
+Could a kernel have this order without the transform's pass over memory? The
+[next lesson](12_fused_im2win.ipynb) shows such a kernel.
 """
 
 # %% [markdown]
@@ -290,5 +293,5 @@ memory needs windows that begin at multiples of four, and channels innermost giv
 - The im2win paper (000), Algorithm 3 and section 3.3, "Vectorized load/store"; section 4.4 leaves out one
   technique after the other: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316). Here too:
   `convlab.plan(problem, stage="ablation", vectorized=False)`.
-- Next on the ladder: [m15, im2win without its tensor](12_fused_im2win.ipynb).
+- Next on the ladder: [m12 to m15, im2win without its tensor](12_fused_im2win.ipynb).
 """

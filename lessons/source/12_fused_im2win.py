@@ -1,13 +1,21 @@
 # %% [markdown]
 """
-# m15: im2win without its tensor
+# m12 to m15: im2win without its tensor
 
 **You will be able to** write a multistage pipeline of asynchronous copies, and wait for the right one. It
 takes three quarters of an hour.
 
-m11 writes the im2win tensor to global memory, and then reads it again. m15 never writes it: each block
-makes the slice that it needs, in shared memory, from the input. This goes beyond the paper. You should have
-done [09](09_double_buffer.ipynb) and [11](11_im2win_full.ipynb).
+m11 writes the im2win tensor to global memory, and then reads it again. In this lesson each block makes the
+slice that it needs, in shared memory, from the input. This goes beyond the paper. Four stages lead there:
+
+| stage | adds |
+| --- | --- |
+| m12 | asynchronous copies in a multistage pipeline |
+| m13 | windows copied from the input: no tensor is left |
+| m14 | an epilogue that stores whole sectors |
+| m15 | split-K for few outputs, and slices of any depth |
+
+You should have done [09](09_double_buffer.ipynb) and [11](11_im2win_full.ipynb).
 """
 
 # %% setup=true
@@ -34,11 +42,11 @@ global_traffic(m11=trace_stage("m11", problem, tile), m15=m15)
 # %% [markdown]
 """
 m11 writes `windows` once and reads it again, and it is several times as large as the input. But a
-block needs only one slice of it at a time: `K_B` terms of `N_B` windows. So m15 fetches just these
-terms from the input, wherever they lie, and stores them to shared memory in window order. (A
-window's terms may come in any order, as long as the filter has the same order. m15 takes 8 or 16
-channels of one filter position, then the channels of the next position. So a slice is one position,
-and the kernel computes its address once for all terms.)
+block needs only one slice of it at a time: `K_B` terms of `N_B` windows. So from m13 on the block copies
+just these terms from the input, and stores them to shared memory in window order. (A window's terms may
+come in any order, as long as the filter has the same order. Here a slice takes 8 or 16 channels of one
+filter position, and the next slice takes the next position. So the kernel computes the address of the
+position once for all terms.)
 
 Neighbouring lanes take the same term of neighbouring windows, and these terms are neighbours in the
 image:
@@ -49,9 +57,9 @@ one_request(m15.main, "input", number=16)
 
 # %% [markdown]
 """
-**Asynchronous copies.** In m08 and m11 a number in flight occupies a register. In m15 it occupies
-none: `copy_async` copies a number from global memory to shared memory without a register. The
-thread goes on at once, and keeps its registers for sums. If the position is in the padding, the
+**Asynchronous copies.** In m08 and m11 a number in flight occupies a register. From m12 on it does not:
+`copy_async` copies a number from global memory to shared memory without a register. The
+thread goes on immediately, and keeps its registers for sums. If the position is in the padding, the
 copy writes a zero. You need three calls:
 
 | call | does |
@@ -72,8 +80,7 @@ pipeline_stages(event_log("m15"))
 """
 ## Your turn
 
-Below is the kernel of [m13](../src/convlab/ladder/main/m13_window_copies.py), the first stage without the tensor;
-the stages from there to m15 refine it. It first fetches slices 0 and 1, and waits for slice 0. Then it multiplies
+Below is the kernel of [m13](../src/convlab/ladder/main/m13_window_copies.py), the first stage without the tensor. It first fetches slices 0 and 1, and waits for slice 0. Then it multiplies
 one slice after the other, while later ones arrive. Three places are left for you:
 
 - **`fetch`** starts the copies of slice `slice_` into stage `pipe`.
@@ -147,11 +154,10 @@ Loads of the input are scalar again, as in m08: a window's pixels begin anywhere
 arithmetic for every number makes scalar loads expensive. m15 avoids this arithmetic: a small table
 holds the offset of each filter position.
 
-m15 and m11 share two more techniques ([lesson 11](11_im2win_full.ipynb)): the steps of a slice are
-unrolled, and a warp is 4 x 8 threads of the tile instead of m08's 2 x 16, so that more threads
-share the numbers that they read from shared memory
-([m15_split_k.py](../src/convlab/ladder/main/m15_split_k.py)). m11 has no asynchronous copies:
-it prefetches into registers, so fewer blocks fit on an SM.
+m15 has two techniques from m11 ([lesson 11](11_im2win_full.ipynb)): the steps of a slice are unrolled, and a
+warp is 4 x 8 threads of the tile instead of m08's 2 x 16, so that more threads share the numbers that they
+read from shared memory. m11 has no asynchronous copies: it prefetches into registers, so fewer blocks fit
+on an SM.
 
 ## Find the bug
 
@@ -200,8 +206,9 @@ workspace of m15 is only the packed filter, and the workspace of m11 is several 
 the input.
 
 The [results](../docs/results.md) compare m15 with libraries, and
-[how it came to be fast](../docs/notes/fast.md) says what was tried. m15 adds one technique to the
-kernel above: where there are few outputs, several blocks share the slices of each sum (split-K).
+[how it came to be fast](../docs/notes/fast.md) tells what was tried. Two stages refine the kernel above. m14
+lets the lanes of a warp store whole sectors. m15 is for small problems: if there are few outputs, several
+blocks share the slices of each sum (**split-K**).
 """
 
 # %% [markdown]
@@ -235,9 +242,11 @@ reads it back.
 """
 ## Where to read on
 
-- The whole files: [m13_window_copies.py](../src/convlab/ladder/main/m13_window_copies.py) with the
-  copies, [m15_split_k.py](../src/convlab/ladder/main/m15_split_k.py) and how a tile is chosen
-  for each layer, [tile_heuristic.py](../src/convlab/ladder/tile_heuristic.py).
+- The whole files: [m12_async_copies.py](../src/convlab/ladder/main/m12_async_copies.py),
+  [m13_window_copies.py](../src/convlab/ladder/main/m13_window_copies.py),
+  [m14_epilogue.py](../src/convlab/ladder/main/m14_epilogue.py),
+  [m15_split_k.py](../src/convlab/ladder/main/m15_split_k.py), and
+  [tile_heuristic.py](../src/convlab/ladder/tile_heuristic.py), which chooses a tile for each layer.
 - The im2win paper (000), Algorithm 3, lines 8 to 19, which this loop still is:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Copies in flight and all other mistakes that the simulator finds: [findings](../docs/findings.md).

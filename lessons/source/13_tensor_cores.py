@@ -1,14 +1,15 @@
 # %% [markdown]
 """
-# t03: tensor cores, to float32 accuracy
+# t01 to t05: tensor cores, to float32 accuracy
 
 **You will be able to** multiply matrices with a warp's tensor core, and get float32 accuracy from it. It
 takes an hour.
 
-Up to m15 every thread multiplies for itself. A GPU also has **tensor cores**: with them a whole
-warp multiplies two small matrices with one instruction, which is many times faster but much less
-exact. t03 makes the result exact again. This goes beyond the paper. You should have done
-[07](07_microkernel.ipynb) and [12](12_fused_im2win.ipynb).
+On the main route every thread multiplies for itself. A GPU also has **tensor cores**: with them a whole warp
+multiplies two small matrices with one instruction, which is many times faster but much less exact. The route
+`t` makes the result exact again, beyond the paper. t01 replaces m05's micro-kernel, t02 adds the window
+copies and the pipeline of lesson 12, and t03, the stage of this lesson, splits each number only once. You
+should have done [07](07_microkernel.ipynb) and [12](12_fused_im2win.ipynb).
 """
 
 # %% setup=true
@@ -277,7 +278,7 @@ the filter is now two numbers.
 Pass the check above first, because this cell shows an answer.
 
 This kernel multiplies as yours did, for an `A` of 1 to 16 rows. Its author has learned that a
-thread with nothing to do returns at once. The picture below shows the effect if `A` has 5 rows:
+thread with nothing to do returns immediately. The picture below shows the effect if `A` has 5 rows:
 lanes 0 to 19 have a row of `A`, lanes 20 to 31 have none. Fix the kernel.
 """
 
@@ -400,8 +401,9 @@ again after 8.)
 
 - The whole file: [t03_split_once.py](../src/convlab/ladder/tensor_cores/t03_split_once.py). What the simulator's tensor
   cores do, and how that was found out: [engines](../docs/engines.md#tensor-cores).
-- The same sums by Hopper's own instruction, which four warps start together and which reads the filter from shared
-  memory by itself: [t05](../docs/ladder.md#t05_warpgroups), and [what was tried](../docs/notes/fast.md).
+- Next on this route: [t04](../docs/ladder.md#t04_swapped_operands) swaps the two matrices, and
+  [t05](../docs/ladder.md#t05_warpgroups) computes the same sums by Hopper's own instruction. Four warps start
+  it together, and it reads the filter from shared memory by itself. [What was tried](../docs/notes/fast.md).
 - H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
   theoretical peak performance", 2022: [arXiv 2203.03341](https://arxiv.org/abs/2203.03341).
 - M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer

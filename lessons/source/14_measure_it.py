@@ -223,8 +223,8 @@ The charts show three things:
 
 - Most of the gain lies between m02 and m05, in the steps that fetch a number once and use it many
   times.
-- Not every step is a gain. For example, m02 and m09 are slower than the stages that they start
-  from, but the stages after them need them.
+- Not every step is a gain. For example, m02 and m09 are slower than the stages that they build on, but
+  later stages need their idea.
 - The speeds alone do not show how near a stage is to the limit. A GPU has a highest speed of
   arithmetic and a highest speed of memory, and one of the two limits each layer: see the
   [roofline](../docs/measuring.md#the-roofline).
@@ -256,7 +256,7 @@ the stages and repeat more often; a GPU's clock also changes with its temperatur
 
 ## Where to read on
 
-- How this repository measures: [measuring](../docs/measuring.md); everything that was measured:
+- How this repository measures: [measuring](../docs/measuring.md). All that was measured:
   [results](../docs/results.md), and the ladder layer by layer: [ladder](../docs/ladder.md#measured).
 - The im2win paper (000), sections 4.1 and 4.2: what was measured there, and how:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).

@@ -103,12 +103,12 @@ workspaces("i01_im2col", "m09", "i02_im2col_per_image")
 """
 Compared with the matrix of the whole batch, the im2win tensor is far smaller on every layer.
 Compared with the matrix of one image it is not smaller, because that matrix takes almost no memory.
-So a claim in percent must say *what it compares with*. Our numbers are in
-[comparisons](../docs/notes/measurements.md), layer by layer, compared with both.
+So a claim in percent must say *what it compares with*. The page [from paper to code](../docs/papers.md)
+compares the tensor with both.
 
 ## Find the bug: Algorithm 2, as printed
 
-Below is m09's kernel with lines 8 to 10 of the paper's Algorithm 2 taken at their word:
+Below is m09's kernel with lines 8 to 10 of the paper's Algorithm 2 exactly as printed:
 
 - line 8: `f_h = k_res / W_f`, `f_w = k_res % W_f`, where `k_res` is what is left of `k` in its channel;
 - line 9: `i_h = o_h * s + f_h`, `i_w = o_w * s + f_w`;
@@ -239,8 +239,7 @@ Then a figure above the GPU's highest speed is possible and is no mistake.
 ## Where to read on
 
 - The im2win paper (000), now from the first page on: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Each equation, algorithm, table and figure, and the file that has it: [from paper to code](../docs/papers.md).
-- What came out when all of it was measured: [results](../docs/results.md) and
-  [comparisons](../docs/notes/measurements.md).
-- And then write a stage of your own: [contributing](../docs/contributing.md).
+- Each equation, algorithm, table and figure, with its file and our values: [from paper to code](../docs/papers.md).
+- The measurements of all stages and of libraries: [results](../docs/results.md).
+- How to write a stage of your own: [contributing](../docs/contributing.md).
 """

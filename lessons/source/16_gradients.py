@@ -6,7 +6,7 @@
 already have, write a kernel for the other, and train a small network with them. It takes an hour.
 
 You should have done [01_direct](01_direct.ipynb) and [02_channel_parallel](02_channel_parallel.ipynb).
-The rest of the ladder is not needed. Everything runs with NumPy; PyTorch is an extra at the end.
+The rest of the ladder is not needed. The two stages are a route of their own, `g`. Everything runs with NumPy; PyTorch is an extra at the end.
 """
 
 # %% setup=true
@@ -28,7 +28,7 @@ def numbers(*shape, seed=1):  # small whole numbers, so sums are exact in any or
 ## The idea
 
 Training makes one number small: the **loss** `L`, which says how wrong a network's answers are. To
-do this, training asks of every number in the network: *if this number grows a little, how much does
+do this, training computes for every number in the network: *if this number grows a little, how much does
 `L` grow?* The answer is the **gradient** of `L` with respect to that number. Each step of training
 moves the filters a little against their gradients.
 
@@ -183,8 +183,8 @@ check_function(
 """
 ## Which outputs use one pixel
 
-A convolution asks which pixels an output needs. The input's gradient asks the opposite: *which
-outputs needed this pixel?* These outputs are the pixel's **fan-out**. This picture follows every
+A convolution looks for the pixels that an output needs. The input's gradient looks for the opposite: *the
+outputs that needed this pixel*. These outputs are the pixel's **fan-out**. This picture follows every
 thread of m01 and marks the outputs whose thread has read the blue pixel:
 """
 
@@ -236,7 +236,7 @@ second `if`.
 </details>
 <details><summary>Tip: why check whether <code>at_h</code> is negative?</summary>
 
-`-3 // 3` is -1, a whole number, and row -1 is no error in Python and Numba: it is the last row.
+`-3 // 3` is -1, a whole number, and Python and Numba do not report an error for row -1: it is the last row.
 </details>
 <details><summary>Tip: the stride</summary>
 
