@@ -628,10 +628,10 @@ def test_a_finding_without_an_answer_does_not_say_that_the_answer_is_right():
 
 def test_the_simplest_problem_that_fails_is_shown():
     found = told("01_direct", "answer")
-    assert "the simplest of them, 'padding wider than the image'" in found.problems[0].what
+    assert "The simplest of them is 'padding wider than the image'" in found.problems[0].what
     upside_down = ("weight[j, r, u, v]", "weight[j, r, H_f - 1 - u, v]")
     found = told_of_change("01_direct", *upside_down)
-    assert "the simplest of them, 'prime sizes'" in found.problems[0].what
+    assert "The simplest of them is 'prime sizes'" in found.problems[0].what
     assert found.picture is not None
     assert "Input, expected and got" in found.picture.alt
 

@@ -1,4 +1,4 @@
-"""What the lessons' notebooks import: checks that say what is wrong, and pictures of kernels."""
+"""The names that the lessons' notebooks import: checks of kernels, and pictures of them."""
 # ruff: noqa: I001, F401  (the list of public names, in as few lines as they take)
 
 from convlab.lessons.animations import slices_in_buffers, tile_over_input

@@ -1,4 +1,4 @@
-"""Pictures that move, drawn from traces: a tile over the input, slices through two buffers.
+"""Animations drawn from traces: a tile that moves over the input, slices in two buffers.
 
 Each is an SVG with its own style sheet and no script. Readers whose system asks for less motion see
 one frame.
@@ -28,13 +28,13 @@ STYLE = f"""text{{font:{LETTERS}px system-ui,sans-serif;fill:{INK};dominant-base
 
 
 def box(x: float, y: float, wide: float, high: float, colour: str, text: str = "") -> str:
-    """A box, with words in its middle."""
+    """Return a box with words in its middle."""
     made = f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}" fill="{colour}"/>'
     return made + (note(x + wide / 2, y + high / 2, text, "middle") if text else "")
 
 
 def note(x: float, y: float, text: str, anchor: str = "start") -> str:
-    """Words at a point: where they start, or their ``"middle"`` or ``"end"``."""
+    """Return words that start at a point, or have their ``"middle"`` or ``"end"`` there."""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
@@ -42,8 +42,10 @@ def moving(
     width: float, height: float, ground: str, frames: Sequence[str], seconds: float,
     alt: str, caption: str,
 ) -> Picture:  # fmt: skip
-    """An SVG of ``ground``, which stays, and over it the frames one after the other, each for so
-    many ``seconds``; ``width`` and ``height`` are in pixels, without the margin."""
+    """Return an SVG that shows ``ground``, and over it one frame after the other.
+
+    Each frame stays for ``seconds``. ``width`` and ``height`` are pixels without the margin.
+    """
     style = STYLE % (seconds * len(frames), 100 / len(frames))
     groups = "".join(
         f'<g class="f{" s" * (number == len(frames) // 2)}" '
@@ -60,8 +62,10 @@ def moving(
 
 
 def tile_over_input(launch: LaunchTrace, K_B: int) -> Picture:
-    """Which pixels of the first image the block shown loads for each term of its sums, term after
-    term: of a launch in which a request for ``input`` is of one term, ``K_B`` terms to a slice."""
+    """Animate the pixels of the first image that the block shown loads, term after term.
+
+    Each request of the launch for ``input`` must load one term; a slice has ``K_B`` terms.
+    """
     shape = array_named(launch, "input").shape[1:]
     channels, rows, columns = shape
     tall = (rows + 1) * BOX
@@ -93,8 +97,7 @@ def tile_over_input(launch: LaunchTrace, K_B: int) -> Picture:
 
 
 def slices_in_buffers(**logs: EventLog) -> Picture:
-    """Logs below each other as time goes on: which slice is in flight, which lies in which
-    buffer of shared memory, which is multiplied."""
+    """Animate event logs below each other: slices in flight, in buffers, and being multiplied."""
     longest = max(len(one.what) for one in logs.values())
     ground, frames = "", [""] * FRAMES
     for number, (name, one) in enumerate(logs.items()):
@@ -116,7 +119,7 @@ def slices_in_buffers(**logs: EventLog) -> Picture:
 
 
 def _stays(one: EventLog) -> list[tuple[int, str, float, float]]:
-    """Each slice's number, where it is, from when and until when."""
+    """Yield each slice's number, a place where it is, and the first and last event there."""
     flights, work = one.flights(), one.by_slice(MULTIPLY)
     addresses = one.address[one.by_slice(ARRIVE)[:, 0]].tolist()
     buffers, stays = sorted(set(addresses)), []

@@ -1,4 +1,4 @@
-"""Charts of what traced launches do, and of what was measured on an H200.
+"""Charts of traced launches, and of measurements on an H200.
 
 Measured values come from ``docs/results``; every chart names the GPU and the date, and raises
 ``ValueError`` for a layer, stage or sweep that was not measured.
@@ -33,8 +33,8 @@ COUNTS: dict[str, Callable[[LaunchTrace], float]] = {
 
 
 def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
-    """Counts of several launches as bars, a panel for each count. Raises ``ValueError`` for one
-    that is not in ``COUNTS``."""
+    """Draw counts of several launches as bars, a panel for each count. Raises ``ValueError`` for a
+    count that is not in ``COUNTS``."""
     for count in counts:
         _require("count", count, COUNTS, "it must be one of")
     panels = {
@@ -47,13 +47,13 @@ def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
 def as_bars(
     values: dict[str, float], unit: str, caption: str, right: float | None = None
 ) -> Picture:
-    """Numbers as bars, each with its name; a dotted line at ``right``."""
+    """Draw numbers as bars, each with its name, and a dotted line at ``right``."""
     told = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
     return bars({unit: values}, f"{caption} {told}.", label="{:.3g}".format, line=right)
 
 
 def global_traffic(**traces: Trace) -> Picture:
-    """Which arrays of global memory the stages' launches read and write, and their sizes."""
+    """Draw the arrays of global memory that the stages' launches access, with their sizes."""
     panel = []
     launches = [(stage, one) for stage, trace in traces.items() for one in trace.launches]
     for stage, launch in launches:
@@ -89,7 +89,7 @@ class Step(TypedDict):
 
 
 class LadderResult(TypedDict):
-    """What ``convlab ladder --json`` writes, as far as it is shown."""
+    """The keys of ``convlab ladder --json`` that charts show."""
 
     device: str
     environment: Environment
@@ -105,7 +105,7 @@ class MemoryRow(TypedDict):
 
 
 class MemoryResult(TypedDict):
-    """What is stored of the stages' memory."""
+    """The stored measurements of the stages' memory."""
 
     device: str
     batch: Natural
@@ -124,7 +124,7 @@ class Point(TypedDict):
 
 
 class SweepResult(TypedDict):
-    """The sweeps over sizes, as far as they are shown."""
+    """The keys of the sweeps over sizes that charts show."""
 
     device: str
     environment: Environment
@@ -139,7 +139,7 @@ class Level(TypedDict):
 
 
 class LevelsResult(TypedDict):
-    """The memories of a GPU."""
+    """The stored measurements of a GPU's memories."""
 
     device: str
     environment: Environment
@@ -147,8 +147,8 @@ class LevelsResult(TypedDict):
 
 
 def result(name: str, kind: type[Record]) -> Record:
-    """A file of the measurements by its name without ending, as the command wrote it. Raises
-    ``ValueError`` naming a file that holds anything else."""
+    """Return a file of measurements by its name without ending. Raises ``ValueError`` naming a file
+    that holds anything else."""
     file = folder_of("docs/results", "results") / f"{name}.json"
     try:
         return read(file, kind)
@@ -157,21 +157,21 @@ def result(name: str, kind: type[Record]) -> Record:
 
 
 def _require(kind: str, name: str, known: Iterable[str], rule: str = "measured were") -> None:
-    """Raise ``ValueError`` for a name that is not known; ``rule`` stands before those that are."""
+    """Raise ``ValueError`` for an unknown name, with ``rule`` and the known names."""
     there = list(dict.fromkeys(known))
     if name not in there:
         raise ValueError(f"{kind} is {name!r}: {rule} {', '.join(there)}")
 
 
 def stored(layer: str = "conv9") -> LadderResult:
-    """What was measured of the ladder on a layer: ``convlab ladder --json``'s document."""
+    """Return the ladder's stored results on a layer: the document of ``convlab ladder --json``."""
     files = sorted(folder_of("docs/results", "results").glob("ladder_*_h200.json"))
     _require("layer", layer, [file.name.split("_")[1] for file in files])
     return result(f"ladder_{layer}_h200", LadderResult)
 
 
 def _of(stages: Iterable[str], measured: Mapping[str, Any]) -> dict[str, Any]:
-    """What was measured of these stages, by short name."""
+    """Return the stored results of these stages, by short name."""
     names = [stage_named(stage).name for stage in stages]
     for name in names:
         _require("stage", name, measured)
@@ -179,7 +179,7 @@ def _of(stages: Iterable[str], measured: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_layer(layer: str, stages: Iterable[str], value: str) -> tuple[dict[str, Any], str, str]:
-    """A value of each stage on a layer, the chart's title, and where and when it was measured."""
+    """Return a value of each stage on a layer, the chart's title, and the GPU and the date."""
     document = stored(layer)
     rows: list[Any] = [*document["stages"]]
     there = {row["name"]: row[value] for row in rows if row[value]}
@@ -191,7 +191,7 @@ def _where(document: LadderResult | SweepResult | LevelsResult) -> str:
 
 
 def measured(*stages: str, layer: str = "conv9") -> Picture:
-    """How long these stages took."""
+    """Draw the times of these stages."""
     times, title, where = _of_layer(layer, stages, "time_ms")
     problem = stored(layer)["problem"]
     images, channels, height, width = problem["input_shape"]
@@ -203,7 +203,7 @@ def measured(*stages: str, layer: str = "conv9") -> Picture:
 
 
 def measured_kernels(*stages: str, layer: str = "conv9") -> Picture:
-    """How long each kernel of these stages took, timed alone: the parts of a stage as one bar."""
+    """Draw the times of these stages' kernels, each timed alone: one bar for each stage."""
     times, title, where = _of_layer(layer, stages, "launch_ms")
     least = max(sum(parts.values()) for parts in times.values()) / 100
     parts = {n: {one: t for one, t in parts.items() if t > least} for n, parts in times.items()}
@@ -212,7 +212,7 @@ def measured_kernels(*stages: str, layer: str = "conv9") -> Picture:
 
 
 def measured_parts(*stages: str, layer: str = "conv9") -> Picture:
-    """How long these stages' layout transforms and main kernels took, each timed alone."""
+    """Draw the times of these stages' layout transforms and main kernels, each timed alone."""
     times, title, where = _of_layer(layer, stages, "launch_ms")
     parts = {}
     for name, launches in times.items():
@@ -232,7 +232,7 @@ def _parts(title: str, parts: dict[str, dict[str, float]], where: str, more: str
 
 
 def _memory(layers: Iterable[str]) -> tuple[MemoryResult, list[MemoryRow]]:
-    """The measurements of memory, and the rows of these layers, or of all."""
+    """Return the measurements of memory, and the rows of these layers, or of all layers."""
     document = result("memory", MemoryResult)
     rows = {row["layer"]: row for row in document["layers"]}
     for layer in layers:
@@ -241,7 +241,7 @@ def _memory(layers: Iterable[str]) -> tuple[MemoryResult, list[MemoryRow]]:
 
 
 def measured_memory(*stages: str, layer: str = "conv9") -> Picture:
-    """How much memory these stages took beside input, filter and output."""
+    """Draw the memory that these stages took beside input, filter and output."""
     document, (row,) = _memory([layer])
     taken = {"input, filter, output": row["tensor_bytes"], **_of(stages, row["measured_bytes"])}
     caption = f"""The memory that the stages took beside the tensors, on an {document["device"]},
@@ -252,7 +252,7 @@ def measured_memory(*stages: str, layer: str = "conv9") -> Picture:
 
 
 def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
-    """What stages store beside input, filter and output, over these, on the paper's layers."""
+    """Draw the stages' workspace relative to input, filter and output, on the paper's layers."""
     document, rows = _memory(layers)
     panel: list[tuple[str, dict[str, float]]] = []
     for row in rows:
@@ -270,7 +270,7 @@ def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
 
 
 def ladder_speeds(layer: str = "conv9") -> Picture:
-    """How fast each stage of the ladder is: floating-point operations a second."""
+    """Draw the speed of each stage of the ladder in TFLOP/s."""
     document = stored(layer)
     speeds = {short_name(one["name"]): one["tflops"] for one in document["stages"] if one["tflops"]}
     caption = f"""Every stage on {layer.capitalize()}, on {_where(document)}: the convolution's
@@ -280,7 +280,7 @@ def ladder_speeds(layer: str = "conv9") -> Picture:
 
 
 def measured_sweep(sweep: str, *stages: str) -> Picture:
-    """How many times as fast as m01 these stages are as one size of a small problem changes."""
+    """Draw these stages' speedups over m01 as one size of a small problem changes."""
     document = result("channel_sweeps_h200", SweepResult)
     _require("sweep", sweep, [one["sweep"] for one in document["points"]])
     points = [point for point in document["points"] if point["sweep"] == sweep]
@@ -298,7 +298,7 @@ def measured_sweep(sweep: str, *stages: str) -> Picture:
 
 
 def memory_levels() -> Picture:
-    """The memories of a GPU with their sizes, bandwidths and latencies."""
+    """Draw the memories of a GPU with their sizes, bandwidths and latencies."""
     document = result("memory_levels_h200", LevelsResult)
     grid, told = Grid(0.34), []
     for row, level in enumerate(document["levels"]):

@@ -1,7 +1,7 @@
-"""A learner's kernel run and checked: ``run``, ``traced``, ``check`` and the other checks.
+"""Run and check a learner's kernel: ``run``, ``traced``, ``check`` and the other checks.
 
-Checks are those of :mod:`convlab.checking`, told kindly. Nothing that is wrong with what a learner
-hands over raises.
+The checks are those of :mod:`convlab.checking`, in plain words. A check does not raise an exception
+if a learner's code is wrong; the feedback says what is wrong.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from convlab.tracing import LaunchTrace, trace
 # What is counted: small, so that a check takes seconds; still several blocks and slices of K.
 TIMES = 50  # what a check may take, of the stage's own time on one problem: right ones take 20
 PICTURE_SECONDS = 10.0  # that a launch may take, of which a picture is drawn
-FEW = 8  # numbers around a wrong one that are told
+FEW = 8  # shown numbers around a wrong one
 MODEL = ConvProblem(1, 4, 6, 16, 16, 3, padding=1)
 IN_GROUPS = ConvProblem(2, 4, 5, 6, 6, (3, 2), (1, 2), 1, groups=2)
 UNITS = {"requests": "requests to global memory", "sectors": "sectors of global memory"}
@@ -58,15 +58,15 @@ MANY_TERMS = 10**5  # of a problem: more take seconds
 
 
 def where() -> str:
-    """A sentence that says where :func:`run` runs kernels."""
+    """Return a sentence that says where :func:`run` runs kernels."""
     if choose().is_gpu:
         return f"Kernels run on your GPU, {choose().device}."
     return "There is no GPU here, and you need none: kernels run on convlab's simulator."
 
 
 def run(kernel: Any, grid: Any, block: Any, *arrays: Any) -> None:
-    """``kernel[grid, block](*arrays)``, on the GPU where there is one, else on the simulator, which
-    says what is wrong with the kernel. NumPy arrays are written to as the kernel writes."""
+    """Run ``kernel[grid, block](*arrays)`` on the GPU if there is one, otherwise on the simulator,
+    which reports mistakes of the kernel. The kernel's stores go to the NumPy arrays."""
     if choose().is_gpu:
         there = [cuda.to_device(one) if isinstance(one, np.ndarray) else one for one in arrays]
         with warnings.catch_warnings():  # the lessons' launches are small, and Numba says so
@@ -85,9 +85,11 @@ def run(kernel: Any, grid: Any, block: Any, *arrays: Any) -> None:
 
 
 def traced(made: Any, stage: str, problem: ConvProblem, tile: Tile | None = None) -> LaunchTrace:
-    """The trace of a learner's kernel in the place of the stage's, on random numbers. ``made`` is
-    ``make_kernel(problem, tile)``, without ``tile`` for a stage that has none; ``tile=None`` takes
-    the stage's tile for counting."""
+    """Return the trace of a learner's kernel in the place of the stage's, on random numbers.
+
+    ``made`` is ``make_kernel(problem, tile)``, without ``tile`` for a stage that has no tile. With
+    ``tile=None`` the stage's tile for counting is taken.
+    """
     with running(seconds=PICTURE_SECONDS):
         main, arrays = ready_for(made, stage, problem, tile, random_tensors(problem, 0))
         return trace(main.kernel, main.grid, main.block, *arrays).main
@@ -97,10 +99,12 @@ def ready_for(
     made: Any, stage: str, problem: ConvProblem, tile: Tile | None, tensors: Tensors,
     output: np.ndarray | None = None,
 ) -> tuple[Launch, list[Any]]:  # fmt: skip
-    """The main launch of a stage and its arrays after the layout transforms, with a learner's
-    kernel in the stage's place: ``made`` makes it, or a whole ``Program`` as :func:`part_of` does;
-    None leaves the stage's own. ``tensors`` are input, weight and bias; without an ``output`` it
-    is NaN."""
+    """Return a stage's main launch with a learner's kernel, and its arrays.
+
+    The layout transforms have run. ``made`` makes the kernel, or a whole ``Program`` as
+    :func:`part_of` does; None keeps the stage's own. ``tensors`` are input, weight and bias.
+    Without an ``output``, the output is NaN.
+    """
     step = stage_named(stage)
     if output is None:
         output = np.full(problem.output_shape, np.nan, np.float32)
@@ -110,10 +114,12 @@ def ready_for(
 
 
 def part_of(stage: str, **parts: Any) -> Any:
-    """A function that makes a stage's ``Program`` with a learner's function in the place of one of
-    its module's, as in ``part_of("m11", make_fetch=make_fetch)``, or of a module whose functions
-    that one uses: what checks and pictures take for a ``make_kernel``. Raises ``ValueError`` for a
-    function that no stage has."""
+    """Return a function that makes a stage's ``Program`` with a learner's function in it.
+
+    ``part_of("m11", make_fetch=make_fetch)`` replaces the function ``make_fetch`` of the stage's
+    module, or of a module whose functions that one uses. Checks and pictures take the result as
+    they take a ``make_kernel``. Raises ``ValueError`` for a function that the stage does not have.
+    """
     step = stage_named(stage)
     ((name, made),) = parts.items()
     own = import_module(step.module)
@@ -138,14 +144,14 @@ def part_of(stage: str, **parts: Any) -> Any:
 
 
 def _taking(function: Any, *names: str) -> Any:
-    """The function, said to have these parameters; its source stays the wrapped function's."""
+    """Return the function with these parameters; its source stays the learner's."""
     kind = Parameter.POSITIONAL_OR_KEYWORD
     function.__signature__ = Signature([Parameter(name, kind) for name in names])
     return function
 
 
 def with_field(made: Any) -> Any:
-    """``made(problem, field)`` as a function of the problem alone, with its stage's block."""
+    """Return ``made(problem, field)`` as a function of the problem, with its stage's block."""
 
     @wraps(made)
     def make_kernel(problem: ConvProblem) -> Any:
@@ -155,7 +161,7 @@ def with_field(made: Any) -> Any:
 
 
 def numbered(problem: ConvProblem) -> np.ndarray:
-    """An input whose pixels are 1, 2, 3, ..., so that one sees where each went."""
+    """Return an input whose pixels are 1, 2, 3, ..., so that each can be found again."""
     count = math.prod(problem.input_shape)
     return np.arange(1, count + 1, dtype=np.float32).reshape(problem.input_shape)
 
@@ -167,12 +173,12 @@ def check(
 ) -> Feedback:  # fmt: skip
     """Check ``made``, a kernel or a function ``make_kernel`` that makes one, as the stage.
 
-    It passes when its answers are right on small problems that careless kernels get wrong, the
-    strict simulator finds nothing, and it asks memory for ``at_most`` times what the stage asks.
-    ``also`` is a second tile for the first two, with other proportions than the stage's own small
-    one, on which careless kernels are right by chance, or another problem. ``in_order`` names an
-    array that each thread must read from one number to the next as often as the stage's. It may
-    take many times as long as the stage itself. Raises ``ValueError`` for an unknown stage.
+    The check passes if the answers are right on small problems on which careless kernels fail, the
+    strict simulator finds nothing, and the memory traffic is at most ``at_most`` times the stage's.
+    ``also`` is another problem, or a second tile, because careless kernels may be right by chance
+    with the stage's small tile. ``in_order`` names an array that each thread must read from one
+    number to the next as often as the stage's. The kernel may take many times as long as the
+    stage's. Raises ``ValueError`` for an unknown stage.
     """
     step = stage_named(stage)
     ready(made)
@@ -197,14 +203,14 @@ def check(
 
 @cache
 def _seconds(stage: str) -> float:
-    """How long the stage's own kernel takes on the hardest of the problems."""
+    """Return the seconds that the stage's own kernel takes on the hardest of the problems."""
     start = process_time()
     check_also(stage_named(stage).prepare, stage, EVERYTHING)
     return process_time() - start
 
 
 def _by_types(stage: Stage, made: Any) -> CompiledKernel | None:
-    """What Numba's types say of a kernel where no compiler is installed."""
+    """Return the check of Numba's types, for machines without the compilers."""
     both = made, stage.prepare
     programs = [program_with(stage, maker(one, stage), EVERYTHING, stage.tiny_tile) for one in both]
     yours, stages = (_float64_lines(program) for program in programs)
@@ -220,7 +226,7 @@ def _float64_lines(program: Program) -> tuple[int, ...] | None:
 
 
 def jumps_of(launch: LaunchTrace, array: str) -> int:
-    """How often a thread's read is not of the element beside its last one, in the block shown."""
+    """Count the block's reads of another element than the one after the thread's last read."""
     jumps, last = 0, dict[tuple[int, int], int]()
     for one in launch.requests_of(array, "load"):
         for lane, offset in zip(one.lanes, one.offsets, strict=True):
@@ -243,14 +249,15 @@ def check_kernel(
     fewest_sectors: bool = False, each_once: bool = False, busiest: int | None = None,
     at_most: float = feedback.AS_FEW, before: float | None = None,
 ) -> Feedback:  # fmt: skip
-    """Check a kernel by what ``wanted``, NumPy on the same inputs, gives: the kernel gets the
-    inputs of each launch and then the array to write to, of the shape and dtype wanted, which holds
-    ``before``, by default what no kernel may leave there.
+    """Check a kernel against ``wanted``, a function of NumPy on the same inputs.
 
-    With ``fewest_sectors`` its requests must take as few sectors of global memory as hold inputs
-    and output, with ``each_once`` its threads must access as many elements as inputs and
-    output have, by as few requests of whole warps, and no thread makes more accesses than the
-    ``busiest`` needs; all may be ``at_most`` times as many.
+    The kernel gets the inputs of each launch and then an output of the wanted shape and dtype,
+    which holds ``before``; by default this is a value that no kernel may leave there.
+
+    With ``fewest_sectors`` the kernel's requests must take as few sectors of global memory as
+    inputs and output have. With ``each_once`` its threads must access as many elements as inputs
+    and output have, by as few requests of whole warps. ``busiest`` is the most accesses that one
+    thread may make. All counts may be ``at_most`` times as large.
     """
     ready(kernel, is_kernel)
     problems: dict[Any, Problem] = {}
@@ -289,7 +296,7 @@ def check_kernel(
 
 
 def _busiest(launch: LaunchTrace) -> int:
-    """Accesses of memory of the thread with the most, in the block that is shown."""
+    """Return the most accesses that a thread of the block shown makes."""
     lanes = Counter((one.warp, lane) for one in launch.requests for lane in one.lanes)
     return max(lanes.values(), default=0)
 
@@ -297,8 +304,11 @@ def _busiest(launch: LaunchTrace) -> int:
 def tried(
     kernel: Any, launch: On, right: np.ndarray, before: float | None = None
 ) -> tuple[LaunchTrace, dict[Any, Problem], np.ndarray]:
-    """The trace of a launch whose output should be ``right``, what is wrong, each thing once, and
-    the output, which holds ``before`` first. Raises whatever the kernel raises."""
+    """Return the trace of a launch, its problems, each once, and its output.
+
+    The output should become ``right`` and holds ``before`` first. Raises whatever the kernel
+    raises.
+    """
     if before is None:
         before = np.nan if right.dtype.kind == "f" else np.iinfo(right.dtype).max
     output = np.full(right.shape, before, right.dtype)
@@ -333,7 +343,7 @@ def tried(
 
 
 def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedback:
-    """What the strict simulator finds wrong with a launch, ``kernel[grid, block](*arguments)``."""
+    """Return the strict simulator's findings on a launch, ``kernel[grid, block](*arguments)``."""
     findings = trace(kernel, grid, block, *arguments).main.findings
     problems = tuple(feedback.of_findings(findings, kernel))
     places = f"in {len(problems)} place{'s' * (len(problems) != 1)}"
@@ -347,9 +357,11 @@ def check_function(
     cases: Iterable[tuple[Any, ...]] | Callable[[], Iterable[tuple[Any, ...]]], *,
     within: float = 1e-6,
 ) -> Feedback:  # fmt: skip
-    """Check a function by what ``wanted`` returns on the same arguments, one number or several,
-    ``within`` that part of it. ``cases`` may be a function that makes them anew, so no function
-    gets arguments that an earlier one changed."""
+    """Check a function against ``wanted``, which returns one number or several.
+
+    The results may differ by the part ``within``. ``cases`` may be a function that makes the
+    arguments anew, so that no function gets arguments that an earlier one has changed.
+    """
     name = getattr(function, "__name__", "your function")
     ready(function)
     theirs, ours = (list(cases()) if callable(cases) else list(cases) for _ in range(2))
@@ -388,10 +400,12 @@ def _brief(value: Any) -> str:
 
 @dataclass
 class PretendGPU:
-    """A GPU of which one knows what a measurement should find, in milliseconds. ``launch`` only
-    puts work into its queue. The first launch compiles the kernel. What a launch has read stays in
-    the cache, so the next one takes ``cached`` instead of ``cold``; one in ``hiccup`` takes four
-    times as long."""
+    """A pretended GPU with known times in milliseconds, to practise measuring.
+
+    ``launch`` only puts work into its queue. The first launch compiles the kernel. The numbers that
+    a launch has read stay in the cache, so the next launch takes ``cached`` instead of ``cold``.
+    One launch in ``hiccup`` takes four times as long.
+    """
 
     cold: float
     cached: float
@@ -402,7 +416,7 @@ class PretendGPU:
     _in_cache: bool = field(default=False, repr=False)
 
     def launch(self) -> None:
-        """Start the kernel: returns at once, long before it is done."""
+        """Start the kernel and return immediately, long before it is done."""
         slow = 4 if (self._launches + 1) % self.hiccup == 0 else 1
         time = slow * (self.cached if self._in_cache else self.cold)
         self._start(time, 0.01 if self._launches else 250.0)
@@ -415,11 +429,11 @@ class PretendGPU:
         self._in_cache = False
 
     def wait(self) -> None:
-        """Wait until all that was started is done."""
+        """Wait until all started work is done."""
         self._now = max(self._now, self._free)
 
     def clock(self) -> float:
-        """The time, in milliseconds."""
+        """Return the time in milliseconds."""
         return self._now
 
     def _start(self, time: float, before: float) -> None:
@@ -428,17 +442,17 @@ class PretendGPU:
 
 
 def pretended(gpu: PretendGPU, *_: Any) -> float:
-    """What a measurement of it should find: one launch, from memory, without hiccups."""
+    """Return the time of one launch that reads from memory and has no hiccup."""
     return gpu.cold
 
 
 def gpus(*times: tuple[float, float]) -> Callable[[], list[tuple[PretendGPU, int]]]:
-    """Cases for :func:`check_function`: GPUs of these times (cold, cached), 21 repeats each."""
+    """Return cases for :func:`check_function`: GPUs with these times (cold, cached), 21 repeats."""
     return lambda: [(PretendGPU(cold, cached), 21) for cold, cached in times]
 
 
 def traced_im2col(made: Any, problem: ConvProblem) -> LaunchTrace:
-    """The trace of ``made(problem, WIDTH, BY_IMAGE)``, all images in one matrix."""
+    """Return the trace of ``made(problem, WIDTH, BY_IMAGE)``, all images in one matrix."""
     width = pitch(problem.N)
     columns = np.full(problem.K * width, np.nan, np.float32)
     grid = blocks_for(columns.size, THREADS)
@@ -447,9 +461,10 @@ def traced_im2col(made: Any, problem: ConvProblem) -> LaunchTrace:
 
 @graded
 def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarray]) -> Feedback:
-    """Check ``made``, a function like ``make_im2col(problem, WIDTH, BY_IMAGE)``: its kernel must
-    write what ``wanted(input, problem)`` gives, the K x N matrix, and ask memory for no more than
-    the stages' own does."""
+    """Check ``made``, a function like ``make_im2col(problem, WIDTH, BY_IMAGE)``.
+
+    Its kernel must write the K x N matrix that ``wanted(input, problem)`` returns, with no more
+    memory traffic than the stages' own kernel."""
 
     def cases(problem: ConvProblem) -> Iterator[Case]:
         input, width = numbered(problem), pitch(problem.N)
@@ -466,9 +481,10 @@ def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarr
 
 @graded
 def check_gradient(made: Any, of: str) -> Feedback:
-    """Check ``made``, a function like g01's ``make_input_kernel(gradient)``: its kernel must write
-    the gradient ``of`` the ``"input"`` or the ``"weight"``, and ask memory for no more than g01's
-    does."""
+    """Check ``made``, a function like g01's ``make_input_kernel(gradient)``.
+
+    Its kernel must write the gradient ``of`` the ``"input"`` or the ``"weight"``, with no more
+    memory traffic than g01's."""
 
     def cases(problem: ConvProblem) -> Iterator[Case]:
         gradient = Gradient(problem, of)  # type: ignore[arg-type]
@@ -490,8 +506,9 @@ def _on_problems(
     made: Any, cases: Callable[[ConvProblem], Iterable[Case]], what: str,
     tried_on: Mapping[str, ConvProblem],
 ) -> Feedback:  # fmt: skip
-    """Check a function that makes a kernel on all cases of each problem; ``what`` begins a
-    sentence that says what is right."""
+    """Check a function that makes a kernel on all cases of each problem.
+
+    ``what`` begins the sentence that says what is right."""
     ready(made)
     problems: dict[Any, Problem] = {}
     counts = np.zeros((2, 2), int)  # of requests and sectors, the learner's and ours

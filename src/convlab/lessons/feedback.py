@@ -1,4 +1,4 @@
-"""What a check of an exercise says: the result, why, and what to look at, in plain words."""
+"""Feedback of an exercise's check: the result, the reason, and a hint, in plain words."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ NO_ANSWER = "Not yet: the simulator found a mistake, and the answer is not known
 UNORDERED = ("shared race", "global race", "copy in flight")
 GREEN, RED, GREY = "#2e9e4f", "#d1503f", "#8b929a"
 CONVLAB = Path(__file__).parents[1]
-EMPTY = "raise NotImplementedError"  # what an unfilled cell raises
-AS_FEW = 1.25  # times the target's count that still is as few
+EMPTY = "raise NotImplementedError"  # the line of an unfilled cell
+AS_FEW = 1.25  # a count may be this many times the target's
 NOT_CHECKED = "floating-point operations"  # a matter of taste
-MOST_ROWS, MOST_COLUMNS = 8, 10  # of a plane that a picture of a wrong output shows
-SECONDS = 4.0  # that one launch of a lesson may take: right ones take less than a tenth of that
-PRINTED = 32  # lines that are shown of what kernels print: a warp's
+MOST_ROWS, MOST_COLUMNS = 8, 10  # of each plane in the picture of a wrong output
+SECONDS = 4.0  # limit of one launch of a lesson; a right one takes less than a tenth of it
+PRINTED = 32  # shown lines of a kernel's output: one warp's
 NOT_THE_LEARNERS = (CONVLAB, *map(Path, sysconfig.get_paths().values()))
-MOST_LINES = 4  # that are told of an unfilled cell
+MOST_LINES = 4  # shown lines of an unfilled cell
 
 
 class Line(NamedTuple):
-    """A line of the learner's cell that something is said about."""
+    """A line of the learner's cell that a problem names."""
 
     number: int
     code: str
-    library: str = ""  # the file, where it is not the learner's but convlab's own
+    library: str = ""  # the file's name if the line is convlab's own
 
     def __str__(self) -> str:
         return f"line {self.number}{f' of {self.library}' * bool(self.library)}"
@@ -69,8 +69,8 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. ``reason`` is a word for it: one of this module's, or the kind of
-    a finding of the simulator, such as ``shared race``."""
+    """One mistake. ``reason`` is one of this module's words, or the kind of a finding of the
+    simulator, such as ``shared race``."""
 
     reason: str
     what: str
@@ -79,13 +79,13 @@ class Problem:
 
     @property
     def cause(self) -> Any:
-        """The same for what one mistake causes: races at many lines may lack one barrier."""
+        """A key that problems of one cause share: one missing barrier may cause several races."""
         return self.reason if self.reason in UNORDERED else (self.reason, self.lines)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A count beside the target's. ``ok`` is whether it is as few."""
+    """A count beside the target's. ``ok`` is true if the count is low enough."""
 
     unit: str
     yours: float
@@ -94,13 +94,13 @@ class Row:
 
     @property
     def mark(self) -> str:
-        """What is wrong with it, in two words."""
+        """'too many' or 'too few', or nothing if the count is right."""
         return "" if self.ok else "too many" if self.yours > self.target else "too few"
 
 
 @dataclass(frozen=True)
 class Feedback:
-    """The result of a check, which a notebook shows; ``right`` says what is right already."""
+    """The result of a check, which a notebook shows. ``right`` lists the parts that are right."""
 
     headline: str
     problems: tuple[Problem, ...] = ()
@@ -110,7 +110,7 @@ class Feedback:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there is no problem."""
         return not self.problems
 
     @property
@@ -120,7 +120,7 @@ class Feedback:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Everything that is wrong, in words of one or two; empty where it passed."""
+        """The reasons of all problems, each once; empty if the check passed."""
         return tuple(dict.fromkeys(problem.reason for problem in self.problems))
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ class Feedback:
         return "\n".join(text)
 
     def as_html(self) -> str:
-        """A card without script, whose colours suit light and dark pages."""
+        """Return a card of HTML without script, whose colours suit light and dark pages."""
         colour = GREEN if self.passed else GREY if self.result == UNFILLED else RED
         items = [f"✔ {escape(what)}" for what in self.right]
         for problem in self.problems:
@@ -173,21 +173,23 @@ P = ParamSpec("P")
 
 
 class Stopped(Exception):
-    """Ends a check before its end. Its only argument is the feedback that says why."""
+    """An exception that ends a check. Its only argument is the feedback with the reason."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback, which would be of convlab's own lines."""
+        """Return the lines that IPython shows instead of a traceback of convlab's own lines."""
         return str(self).splitlines()
 
 
 class TooLong(BaseException):
-    """Raised in the middle of what has taken too long; no kernel's ``except Exception`` gets it."""
+    """Raised in code that takes too long. A kernel's ``except Exception`` does not catch it."""
 
 
 def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
-    """A check that may raise :class:`Stopped`, and that the reader may stop. While nbgrader grades
-    (the environment says so), a check that fails raises ``AssertionError``, which nbgrader
-    counts."""
+    """Make a check return the feedback of :class:`Stopped`, and let the reader stop the check.
+
+    While nbgrader grades, as an environment variable says, a check that fails raises
+    ``AssertionError``, which nbgrader counts.
+    """
 
     @wraps(check)
     def checked(*arguments: P.args, **options: P.kwargs) -> Feedback:
@@ -206,7 +208,7 @@ def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
 
 @contextmanager
 def running(what: str = "", seconds: float = SECONDS) -> Iterator[None]:
-    """Inside runs a learner's code, for so long at most; what it raises is the check's result."""
+    """Run a learner's code with a time limit; its exception becomes the check's result."""
     try:
         with limited(seconds):
             yield
@@ -220,11 +222,12 @@ def running(what: str = "", seconds: float = SECONDS) -> Iterator[None]:
 
 @contextmanager
 def limited(seconds: float | None = None) -> Iterator[None]:
-    """Inside runs what a learner wrote: :class:`Stopped` ends it after so many seconds of work, if
-    there is a limit, or when the reader stops it, and names the loop. The first lines that it
-    prints are shown."""
+    """Run a learner's code until it ends, the reader stops it, or it has worked for ``seconds``.
+
+    :class:`Stopped` then names the loop that was running. Only the first printed lines are shown.
+    """
     thread, lock, over = get_ident(), Lock(), Event()
-    began = process_time()  # not the time of day: the machine may have much else to do
+    began = process_time()  # not the time of day: the machine may be busy with other work
 
     def raise_there(error: type[BaseException] | None) -> None:
         pythonapi.PyThreadState_SetAsyncExc(c_ulong(thread), error and py_object(error))
@@ -247,13 +250,13 @@ def limited(seconds: float | None = None) -> Iterator[None]:
         finally:
             with lock:
                 over.set()
-                raise_there(None)  # what was to be raised and has not been yet
+                raise_there(None)  # cancel an exception that is not raised yet
             printed.end()
     except TooLong as error:
         lines = _loop_of(error)
         where = "in this loop" if lines else "at work"
-        what = joined(f"""After {seconds:.0f} seconds your code is still {where}; a right answer has
-            finished by then.""")
+        what = joined(f"""After {seconds:.0f} seconds your code is still {where}; a right answer
+            needs less time.""")
         advice = "Does the loop's condition become false, and is its range as long as it must be?"
         problem = Problem(BROKEN, what, lines, advice if lines else "")
         raise Stopped(Feedback(HEADLINES[BROKEN], (problem,))) from None
@@ -264,7 +267,7 @@ def limited(seconds: float | None = None) -> Iterator[None]:
 
 
 class _FirstLines(io.TextIOBase):
-    """Passes on the first lines and counts the others: a kernel's are printed by every thread."""
+    """A stream that writes the first lines and counts the others; every thread may print."""
 
     def __init__(self, to: Any) -> None:
         self._to, self._lines = to, 0
@@ -276,14 +279,14 @@ class _FirstLines(io.TextIOBase):
         return len(text)
 
     def end(self) -> None:
-        """Say how many lines were left out."""
+        """Write how many lines were left out."""
         if (more := self._lines - PRINTED) > 0:
             self._to.write(f"... and {more:,} more lines, which are not shown\n")
 
 
 def _loop_of(error: BaseException) -> tuple[Line, ...]:
-    """The loop of the learner's function that an exception came through: the innermost ``while``
-    around that line, else the innermost ``for``."""
+    """Return the line of the learner's loop in which an exception was raised: of the innermost
+    ``while``, else of the innermost ``for``."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         known = any(Path(frame.filename).is_relative_to(folder) for folder in NOT_THE_LEARNERS)
         if known or frame.name == "<module>" or frame.lineno is None:
@@ -301,14 +304,16 @@ def _loop_of(error: BaseException) -> tuple[Line, ...]:
 
 
 def function_of(made: Any) -> FunctionType | None:
-    """The Python function of a kernel or of what makes one; None for anything else."""
+    """Return the Python function of a kernel or of a function that makes one, otherwise None."""
     found = getattr(made, "py_func", made)
     return found if isinstance(found, FunctionType) else None
 
 
 def _stale(function: FunctionType, own: str) -> Problem | None:
-    """What is wrong where the notebook's history has a later cell that was to define the function
-    anew and failed: the function is that of the cell ``own``, from before."""
+    """Return the problem of a cell that should have redefined the function and failed.
+
+    The function is still that of the earlier cell ``own``; None if it is not out of date.
+    """
     defines = re.compile(rf"^[ ]*def {function.__name__}\(", re.MULTILINE)
     cells = [cell.strip() for cell in history() if defines.search(cell)]
     before = own in cells or Path(function.__code__.co_filename).is_relative_to(CONVLAB)
@@ -327,8 +332,8 @@ def _stale(function: FunctionType, own: str) -> Problem | None:
 
 
 def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
-    """Raise :class:`Stopped` for a cell that failed, for lines still to be filled in, and for what
-    ``is_one`` refuses."""
+    """Raise :class:`Stopped` if the cell failed, has lines to fill in, or ``is_one`` refuses
+    ``made``."""
     lines: list[Line] = []
     if (function := function_of(inspect.unwrap(made))) is not None:
         cell = linecache.getlines(function.__code__.co_filename)  # IPython calls cells files
@@ -350,11 +355,11 @@ def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
 
 
 def broken(what: str) -> Stopped:
-    """The end of a check of what could not be run, and why."""
+    """Return the exception that ends a check of code that could not run."""
     return Stopped(Feedback("Not yet: your code could not run.", (_error(what),)))
 
 
-# What beginners' mistakes raise, by what the message says, and what they mean.
+# Hints for beginners' mistakes, by a piece of the error's message.
 HINTS = {
     "'Array'": "A thread works on single elements, such as a[i]; a kernel has no operations on "
     "whole arrays.",
@@ -377,7 +382,7 @@ PLACE = re.compile(r"(, in \w+, block \(.*?\), thread \(.*?\))?, (?P<file>[^,]*)
 
 
 def _error(what: str) -> Problem:
-    """An error in words, with the line that raised it, where the simulator noted that."""
+    """Return an error as a problem, with the line that raised it if the simulator noted that."""
     what = " ".join(what.split()).strip(". ")
     place, said = PLACE.search(what), PLACE.sub("", what)
     if not re.search("[_.]", said.split(" ", 1)[0]):  # else it begins with something's name
@@ -391,8 +396,10 @@ def _hint(what: str) -> str:
 
 
 def _lines(*places: tuple[str | None, int | None], kernel: Any = None) -> tuple[Line, ...]:
-    """Lines of files, or of cells, which IPython calls files; the learner's come first. Traces name
-    files in short: those of a ``kernel``'s launch."""
+    """Return lines of files or of cells, which IPython calls files; the learner's come first.
+
+    Traces have short names of files. With a ``kernel``, such a name is looked up among its files.
+    """
     found = set()
     for file, number in places:
         if file is None or number is None:
@@ -411,18 +418,20 @@ def _capital(text: str) -> str:
 
 
 def of_findings(findings: Iterable[Finding], kernel: Any = None) -> list[Problem]:
-    """Findings of the simulator with the lines they are about; of a trace, with its kernel. Of
-    several with one cause, that which shows most of the learner's lines is told."""
+    """Return findings of the simulator as problems with their lines; pass the kernel of a trace.
+
+    Of several findings with one cause, only one is returned: that with most of the learner's lines.
+    """
     problems: dict[Any, list[Problem]] = {}
     for finding in findings:
         one = _of_finding(finding, kernel)
         problems.setdefault(one.cause, []).append(one)
     told = []
     for same in problems.values():
-        # The one to tell has the most lines of the learner's, the fewest of a library's.
+        # The one to show has the most lines of the learner's and the fewest of a library's.
         shown = min(same, key=lambda one: sum(bool(line.library) for line in one.lines))
         if (places := len({one.lines for one in same})) > 1:
-            more = f" The same happens at {places} pairs of lines; one fix may help at all of them."
+            more = f" The same happens at {places} pairs of lines; one fix may remove all of them."
             shown = replace(shown, advice=shown.advice + more)
         told.append(shown)
     return told
@@ -434,18 +443,21 @@ def _of_finding(finding: Finding, kernel: Any) -> Problem:
         what += f", seen in thread {_place(finding.thread)}"
         what += "" if finding.block is None else f" of block {_place(finding.block)}"
     places = (finding.file, finding.line), (finding.other_file, finding.other_line)
-    # A warp's barrier is in no lesson, and with it threads of other warps are the next finding.
+    # No lesson has a warp's barrier, and after it races with other warps would be found next.
     remedy = f"What usually fixes it: {finding.remedy.replace('syncwarp', 'syncthreads')}."
     return Problem(finding.kind, f"{what}.", _lines(*places, kernel=kernel), remedy)
 
 
 def _place(place: tuple[int, ...]) -> str:
-    """``3`` for what has one dimension, ``(3, 1)`` else."""
+    """Return ``3`` for a place with one dimension, otherwise ``(3, 1)``."""
     return str(place[0]) if not any(place[1:]) else f"({', '.join(map(str, place))})"
 
 
 def feedback_on(found: Check, stage: str, at_most: float, seed: int = 0) -> Feedback:
-    """What ``convlab.check`` found with that seed, against ``at_most`` times the stage's counts."""
+    """Return the feedback of a check of ``convlab.check``.
+
+    Counts may be ``at_most`` times the stage's; ``seed`` is that of the check's numbers.
+    """
     problems = of_findings(found.findings)
     wrong = [answer for answer in found.answers if not answer.ok]
     right = [f"the answer is right on {len(found.answers)} problems"] * (not wrong)
@@ -455,8 +467,8 @@ def feedback_on(found: Check, stage: str, at_most: float, seed: int = 0) -> Feed
     if (telling := found.telling) is not None and telling.check is not None:
         many = sum(one.check is not None for one in wrong)
         on = f"{many} of {len(found.answers)}" if many < len(found.answers) else "all"
-        what = joined(f"""The answer is wrong on {on} problems. Of the simplest of them,
-            {telling.name!r} ({telling.problem}), {telling.error}.""")
+        what = joined(f"""The answer is wrong on {on} problems. The simplest of them is
+            {telling.name!r} ({telling.problem}). There, {telling.error}.""")
         problems.append(Problem(ANSWER, what, advice=_capital(found.advice or "")))
         picture = None if telling.wrong is None else side_by_side(telling, seed)
     if raised:
@@ -475,7 +487,7 @@ def feedback_on(found: Check, stage: str, at_most: float, seed: int = 0) -> Feed
 
 
 def side_by_side(answer: Answer, seed: int) -> Picture:
-    """The first wrong plane of an output beside the expected one, a channel, and a filter."""
+    """Draw the first wrong plane of an output, the expected one, a channel and a filter."""
     assert answer.wrong is not None
     assert answer.output is not None
     input, weight, bias = random_tensors(answer.problem, seed)
@@ -505,12 +517,12 @@ def side_by_side(answer: Answer, seed: int) -> Picture:
 
 
 def row_of(unit: str, yours: float, target: float, at_most: float = AS_FEW) -> Row:
-    """A count that may be ``at_most`` times the target."""
+    """Return the row of a count that may be ``at_most`` times the target."""
     return Row(unit, yours, target, yours <= at_most * target)
 
 
 def checked_by_counts(right: Sequence[str], rows: Sequence[Row], advice: str = "") -> Feedback:
-    """Feedback on a right kernel: whether its memory traffic is as low as it should be."""
+    """Return the feedback on a right kernel: passed, or too much memory traffic."""
     rows = tuple(row for row in rows if row.yours or row.target)
     if all(row.ok for row in rows):
         more = ": right, with no more memory traffic than it should have." if rows else "."
@@ -527,7 +539,7 @@ def checked_by_counts(right: Sequence[str], rows: Sequence[Row], advice: str = "
 def with_problems(
     problems: Iterable[Problem], right: Sequence[str] = (), picture: Picture | None = None
 ) -> Feedback:
-    """The feedback of what is wrong, a wrong answer first; ``right`` says what is right."""
+    """Return the feedback of problems, a wrong answer first; ``right`` lists what is right."""
     found = tuple(sorted(problems, key=lambda one: one.reason not in (ANSWER, BROKEN)))
     headline = HEADLINES.get(found[0].reason, ON_A_GPU if right else NO_ANSWER)
     return Feedback(headline, found, tuple(right), picture=picture)

@@ -1,4 +1,4 @@
-"""Pictures of layouts: where the numbers of an image go in the matrices that stages make of it.
+"""Pictures of layouts: the places of an image's pixels in the matrices that stages make of it.
 
 The stages' own layout transforms run on an image whose pixels are numbered; the pictures show
 what they write.
@@ -20,7 +20,7 @@ from convlab.running.plans import Plan
 
 
 def made_of_numbers(stage: str, problem: ConvProblem) -> np.ndarray:
-    """What a stage's first layout transform makes of an input with pixels 1, 2, 3, ...; 0 is
+    """Return the array that a stage's first layout transform writes for pixels 1, 2, 3, ...; 0 is
     padding. Raises ``ValueError`` for a stage without a layout transform of the input."""
     step = stage_named(stage)
     ready = Plan(problem, step, step.tiny_tile, Simulator(strict=False))
@@ -36,21 +36,23 @@ def made_of_numbers(stage: str, problem: ConvProblem) -> np.ndarray:
 
 
 def _coloured(grid: Grid, left: float, top: float, pixels: np.ndarray, W_i: int) -> None:
-    """A matrix of numbered pixels, coloured by their columns of the input, ``W_i`` wide."""
+    """Draw a matrix of numbered pixels, coloured by their columns of the input, ``W_i`` wide."""
     colours = [NOBODY, *(COLOURS[n % W_i % len(COLOURS)] for n in range(pixels.max()))]
     grid.cells(left, top, pixels, colours, str)
 
 
 def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
-    """An input of one image, i01's im2col matrix of it and m09's im2win tensor: as Figure 1 of the
-    im2win paper. A frame shows the numbers of one window."""
+    """Draw an input of one image, i01's im2col matrix of it and m09's im2win tensor.
+
+    This is Figure 1 of the im2win paper. Frames mark the numbers of one window.
+    """
     p = problem
     image = numbered(p)[0].astype(int)
     matrix = made_of_numbers("i01_im2col", p).reshape(p.K, -1)[:, : p.N]
     tensor = made_of_numbers("m09", p)[0]
     m, n = divmod(window, p.W_o)
     first = n * p.s_w * p.H_f
-    # Of each part its blocks, which stand below each other, and where the window may be in them.
+    # Each part's blocks, which stand below each other, with the places of the window in them.
     parts: dict[str, tuple[np.ndarray, Any]] = {
         "input": (image, np.s_[:, :]),
         "im2col matrix": (matrix[None], np.s_[:, window : window + 1]),
@@ -78,8 +80,10 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
 
 
 def im2win_orders(problem: ConvProblem) -> Picture:
-    """The first row of output pixels' part of m09's im2win tensor and, below it, of m11's, which
-    has channels innermost. Frames show the first two windows."""
+    """Draw the first output row's part of m09's im2win tensor, and below it of m11's.
+
+    m11's tensor, which is m10's, has channels innermost. Frames mark the first two windows.
+    """
     p = problem
     orders = {
         "m09: a row for each channel": made_of_numbers("m09", p)[0, :, 0],
@@ -106,9 +110,11 @@ def im2win_orders(problem: ConvProblem) -> Picture:
 
 
 def windows_written_out(problem: ConvProblem, column: int) -> Picture:
-    """The input and the matrix that the stages' im2col kernel writes of it, pixel by pixel, with
-    the window of output pixel ``column`` and its column framed. For one image without padding or
-    dilation."""
+    """Draw an input and the matrix that the stages' im2col kernel writes of it, pixel by pixel.
+
+    The window of output pixel ``column`` and its column are framed. The problem has one image, no
+    padding and no dilation.
+    """
     p = problem
     input = numbered(p).astype(int)
     matrix = made_of_numbers("i01_im2col", p).reshape(p.K, -1)
@@ -138,18 +144,21 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
     copies = np.bincount(matrix[:, : p.N].reshape(-1))[1:]
     alt = f"""Left {p.C_i} channels of {p.H_i} x {p.W_i} numbered pixels, right the matrix of {p.K}
         rows and {p.N} columns, each a window of the input"""
-    caption = f"""Frames mark what output pixel {column} (row {row}, column {across}) sees. Its
+    caption = f"""Frames mark the window of output pixel {column} (row {row}, column {across}). Its
         pixels are orange in all places to which the kernel copied them, because neighbouring
         windows share pixels. Each row is one term: channel r, filter row u, filter column v.
-        {input.size} pixels became {p.K * p.N} numbers; a pixel is there up to {copies.max()} times.
+        The matrix stores {p.K * p.N} numbers for {input.size} pixels, a pixel up to
+        {copies.max()} times.
         The hatched columns only pad the rows."""
     return grid.finished(alt, caption)
 
 
 def windows_seen(made: Any, stage: str, problem: ConvProblem) -> np.ndarray:
-    """The K x N matrix of windows as a kernel in the stage's place sees it: for each term the
-    number of its pixel, from 1, or 0. The kernel gets an input of numbered pixels and K filters
-    that are one at one place and zero elsewhere: filter k picks out term k."""
+    """Return the K x N matrix of windows that a kernel in the stage's place reads.
+
+    An element is the number of its pixel, from 1, or 0. The kernel gets an input of numbered pixels
+    and K filters that are one at one place and zero elsewhere: filter k picks out term k.
+    """
     square = replace(problem, out_channels=problem.K)
     weight = np.eye(problem.K, dtype=np.float32).reshape(square.weight_shape)
     output = np.zeros(square.output_shape, np.float32)
@@ -160,10 +169,12 @@ def windows_seen(made: Any, stage: str, problem: ConvProblem) -> np.ndarray:
 
 
 def column_of_windows(made: Any, stage: str, problem: ConvProblem, column: int) -> Picture:
-    """Where a kernel in the stage's place finds each term of a column of the matrix of windows: the
-    column on the left, the image's channels on the right, numbers are terms. ``made`` makes the
-    kernel, as for :func:`~convlab.lessons.traced`. Raises ``ValueError`` for a column that there is
-    not."""
+    """Draw the pixels in which a kernel finds each term of a column of the matrix of windows.
+
+    The column is on the left, the image's channels are on the right, and numbers are terms.
+    ``made`` makes the kernel, as for :func:`~convlab.lessons.traced`. Raises ``ValueError`` for a
+    column that the matrix does not have.
+    """
     if not 0 <= column < problem.N:
         raise ValueError(f"column is {column}: the matrix has columns 0 to {problem.N - 1}")
     pixels = windows_seen(made, stage, problem)[:, column]
@@ -190,7 +201,7 @@ def column_of_windows(made: Any, stage: str, problem: ConvProblem, column: int) 
     alt = f"""Column {column} of the windows: {problem.K} terms, {(pixels == 0).sum()} of them
         padding, the others in {len(terms)} pixels of the input"""
     caption = f"""On the left is column {column} of the matrix of windows, which is stored nowhere.
-        On the right are the pixels in which the kernel finds its terms. The same number is the same
+        On the right are the pixels that the kernel takes as its terms. Equal numbers are the same
         term, and each colour is an input channel; `x2` means that the kernel takes a pixel for two
         terms."""
     return grid.finished(alt, caption)

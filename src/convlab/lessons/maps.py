@@ -1,4 +1,4 @@
-"""Pictures of who does what: threads on an array's elements, a block on a matrix product.
+"""Pictures of threads on the elements of an array, and of a block on a matrix product.
 
 All are drawn from the trace of a real launch.
 """
@@ -22,7 +22,7 @@ THREAD, WARP_MATES = COLOURS[3], COLOURS[5]
 
 
 def array_named(launch: LaunchTrace, name: str) -> TracedArray:
-    """The array of that name. Raises ``ValueError`` naming those there are."""
+    """Return the array of that name. Raises ``ValueError`` with the names of the arrays."""
     there = {array.name: array for array in launch.arrays}
     if name not in there:
         raise ValueError(f"array is {name!r}: the launch touches {', '.join(there)}")
@@ -30,7 +30,7 @@ def array_named(launch: LaunchTrace, name: str) -> TracedArray:
 
 
 def elements_of(launch: LaunchTrace, name: str, operation: str) -> Iterator[tuple[int, int]]:
-    """Each access of the block shown to an array: the thread and the element's flat index."""
+    """Yield each access of the block shown to an array: the thread and the element's flat index."""
     item = array_named(launch, name).itemsize
     for request in launch.requests_of(name, operation):
         for lane, offset in zip(request.lanes, request.offsets, strict=True):
@@ -39,8 +39,8 @@ def elements_of(launch: LaunchTrace, name: str, operation: str) -> Iterator[tupl
 
 
 def threads_on(launch: LaunchTrace, name: str, operation: str = "store") -> np.ndarray:
-    """For each element of an array the thread of the block shown that loads or stores it, the last
-    one where several do; -1 where none does. Of the array's shape."""
+    """Return for each element of an array the last thread of the block shown that loads or stores
+    it, or -1."""
     threads = np.full(array_named(launch, name).shape, -1)
     for thread, element in elements_of(launch, name, operation):
         threads.flat[element] = thread
@@ -48,7 +48,7 @@ def threads_on(launch: LaunchTrace, name: str, operation: str = "store") -> np.n
 
 
 def touched(launch: LaunchTrace, name: str) -> np.ndarray:
-    """Which elements of an array the block shown touches, of the array's shape."""
+    """Return an array of the same shape that is true where the block shown touches the element."""
     found = np.zeros(array_named(launch, name).shape, bool)
     for footprint in launch.footprints:
         for first, count in footprint.runs if footprint.array == name else ():
@@ -57,7 +57,7 @@ def touched(launch: LaunchTrace, name: str) -> np.ndarray:
 
 
 def as_matrix(outputs: np.ndarray, problem: ConvProblem) -> np.ndarray:
-    """An output in memory, [image, channel, pixel], as the matrix [channel, image and pixel]."""
+    """Return an output [image, channel, pixel] as the matrix [channel, image and pixel]."""
     planes = outputs.reshape(problem.N_i, problem.M, -1)
     return planes.transpose(1, 0, 2).reshape(problem.M, problem.N)
 
@@ -71,7 +71,7 @@ def _block(launch: LaunchTrace) -> str:
 
 
 def _extent(plane: np.ndarray) -> str:
-    """In how many rows and columns something is marked: ``3 x 4``."""
+    """Return the numbers of rows and columns with a mark, as ``3 x 4``."""
     return f"{plane.any(axis=1).sum()} x {plane.any(axis=0).sum()}"
 
 
@@ -79,9 +79,12 @@ def who_does_what(
     launch: LaunchTrace, array: str = "output", operation: str = "store",
     plane: tuple[int, ...] | None = None,
 ) -> Picture:  # fmt: skip
-    """Which thread of the block shown has which element of an array: a number in each box, a colour
-    for each warp. ``plane`` chooses a matrix of an array with more than two dimensions, the first
-    by default; an array with one dimension is written in rows of 32."""
+    """Draw the thread of the block shown that accesses each element of an array.
+
+    Each box has the thread's number and each warp a colour. ``plane`` chooses a matrix of an array
+    with more than two dimensions, the first by default. An array with one dimension is drawn in
+    rows of 32.
+    """
     threads = threads_on(launch, array, operation)
     where = array
     if threads.ndim > 2:
@@ -107,9 +110,11 @@ def who_does_what(
 
 
 def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Picture:
-    """What the block shown has to do with the matrix product that the convolution is: its rows of
-    the filter matrix, its columns of the matrix of windows, its part of the output. A shade is a
-    slice of ``K_B`` terms."""
+    """Draw the part of the block shown in the convolution's matrix product.
+
+    The part has rows of the filter matrix, columns of the matrix of windows, and outputs. A shade
+    is a slice of ``K_B`` terms.
+    """
     M, N, K = problem.M, problem.N, problem.K
     filters = touched(launch, "weight").reshape(M, K)
     outputs = as_matrix(touched(launch, "output"), problem)
@@ -136,7 +141,7 @@ def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Pic
 
 
 def one_thread(launch: LaunchTrace, thread: int) -> Picture:
-    """What one thread of the block shown touches of every tensor with rows and columns."""
+    """Draw the elements that one thread of the block shown touches, in each tensor."""
     grid, left, told = Grid(0.26), 0.0, []
     for array in launch.arrays:
         if array.space != "global" or len(array.shape) != 4:
@@ -160,8 +165,10 @@ def one_thread(launch: LaunchTrace, thread: int) -> Picture:
 def who_uses(
     launch: LaunchTrace, problem: ConvProblem, pixel: tuple[int, int, int, int]
 ) -> Picture:
-    """Which outputs are written by the threads of the block shown that read one pixel of the input,
-    of a kernel with a thread for each output; and under which filter tap it lies there."""
+    """Draw the outputs whose threads read one pixel of the input.
+
+    A box shows the filter tap over the pixel. The kernel must have a thread for each output.
+    """
     p, (image, channel, *place) = problem, pixel
     wanted = int(np.ravel_multi_index(pixel, p.input_shape))
     read = elements_of(launch, "input", "load")
@@ -193,8 +200,10 @@ def who_uses(
 
 
 def who_adds(launch: LaunchTrace, problem: ConvProblem) -> Picture:
-    """Which threads of the block shown add to the outputs of the first plane: a grid for each input
-    channel, and one that says how many add to each output."""
+    """Draw the threads of the block shown that add to the outputs of the first plane.
+
+    There is a grid for each input channel, and one with the number of threads for each output.
+    """
     _, _, H_o, W_o = problem.output_shape
     pixels = problem.H_i * problem.W_i
     reads = elements_of(launch, "input", "load")
@@ -223,8 +232,8 @@ def who_adds(launch: LaunchTrace, problem: ConvProblem) -> Picture:
 
 
 def region_and_field(launch: LaunchTrace, problem: ConvProblem) -> Picture:
-    """What the block shown fetches of an input channel and what it computes of an output channel:
-    of each tensor the first plane that it touches."""
+    """Draw the pixels of an input channel that the block shown fetches, and the outputs of an
+    output channel that it computes: of each tensor the first plane that it touches."""
     grid, left, sizes = Grid(), 0, []
     for name, colour in (("input", COLOURS[0]), ("output", COLOURS[1])):
         marked = touched(launch, name).reshape(getattr(problem, f"{name}_shape"))
@@ -244,15 +253,17 @@ def region_and_field(launch: LaunchTrace, problem: ConvProblem) -> Picture:
 
 
 def tile_of(launch: LaunchTrace, problem: ConvProblem) -> np.ndarray:
-    """Which thread computes each output of the block's tile: its part of the output matrix."""
+    """Return the thread of each output of the block's tile, its part of the output matrix."""
     threads = as_matrix(threads_on(launch, "output"), problem)
     rows, columns = (np.flatnonzero((threads >= 0).any(axis=axis)) for axis in (1, 0))
     return threads[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
 def tile_of_threads(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -> Picture:
-    """Which thread computes which output of the block's tile: a number in each box; the outputs of
-    ``thread`` and those of its warp have colours of their own."""
+    """Draw the thread that computes each output of the block's tile, as a number in a box.
+
+    The outputs of ``thread`` and those of its warp have colours of their own.
+    """
     tile = tile_of(launch, problem)
 
     def colour(one: int) -> str:

@@ -1,4 +1,4 @@
-"""Draws the lessons' pictures: boxes on squared paper, bars and lines, as notebooks show them.
+"""Pictures for notebooks: boxes on squared paper, bars and lines.
 
 Pictures are drawn on paper of their own, so that they read the same on light and dark pages.
 """
@@ -21,7 +21,7 @@ from convlab.tracing.views import page
 
 PAPER, INK, FAINT, NOBODY = "#fbfaf6", "#24292f", "#8b929a", "#eceae3"
 RIGHT, WRONG = "#7fbf8e", "#e0705c"
-# Eight colours that colour-blind people tell apart (Okabe and Ito), lightened to be written on.
+# Eight colours that colour-blind people can tell apart (Okabe and Ito), light enough for words.
 COLOURS = (
     "#8ecae6", "#f6bd60", "#95d5a4", "#e5989b", "#b8b8e8", "#f2e394", "#b5c9a8", "#d9b99b",
 )  # fmt: skip
@@ -34,8 +34,10 @@ PAD = 0.09  # inches of paper around a panel
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture as PNG or SVG (``kind``), ``width`` x ``height`` points large. ``alt`` says what it
-    shows to who cannot see it, ``caption`` what it means; a notebook shows the caption below."""
+    """A picture as PNG or SVG (``kind``), ``width`` x ``height`` points large.
+
+    ``alt`` describes it for readers who cannot see it. ``caption`` explains it, below the picture.
+    """
 
     data: bytes = field(repr=False)
     width: int
@@ -61,7 +63,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Viewer:
-    """The page of ``convlab trace --html`` in a frame of a notebook, apart from its styles."""
+    """The page of ``convlab trace --html`` in a frame of a notebook, with styles of its own."""
 
     trace: Trace = field(repr=False)
 
@@ -73,17 +75,17 @@ class Viewer:
 
 
 def step_through(trace: Trace) -> Viewer:
-    """A viewer that steps through what each thread of a trace did."""
+    """Return a viewer that steps through the requests of a trace."""
     return Viewer(trace)
 
 
 def joined(text: str) -> str:
-    """Joins the lines of a text with single spaces. Other spaces stay: code may contain them."""
+    """Join the lines of a text with single spaces. Other spaces stay, because code has them."""
     return re.sub(r"\n *", " ", text)
 
 
 def sheet(width: float, height: float, columns: int = 1) -> tuple[Any, list[Any]]:
-    """An empty sheet of paper, in inches, and its panels, side by side, without axes."""
+    """Return an empty sheet of paper, in inches, and its panels, side by side, without axes."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -96,7 +98,8 @@ def sheet(width: float, height: float, columns: int = 1) -> tuple[Any, list[Any]
 
 
 def finished(figure: Any, alt: str, caption: str = "") -> Picture:
-    """The sheet as a picture; ``alt`` begins with a capital. Without a caption, ``alt`` is one."""
+    """Return the sheet as a picture. ``alt`` begins with a capital; it is also the caption if there
+    is no other."""
     from matplotlib.text import Text
 
     alt, caption = joined(alt[:1].upper() + alt[1:]), joined(caption)
@@ -111,9 +114,11 @@ def finished(figure: Any, alt: str, caption: str = "") -> Picture:
 
 
 class Grid:
-    """A drawing on squared paper: a box is one unit wide and high, and rows go down. The paper
-    becomes as large as what is drawn; ``unit`` is a box's size in inches, less where the drawing
-    would be wider than ``widest`` inches."""
+    """A drawing on squared paper: a box is one unit wide and high, and rows go down.
+
+    The paper is as large as the drawing. ``unit`` is a box's size in inches, or less if the drawing
+    would be wider than ``widest`` inches.
+    """
 
     def __init__(self, unit: float = 0.3, widest: float = 7.4) -> None:
         self.figure, (self.panel,) = sheet(1, 1)
@@ -125,7 +130,7 @@ class Grid:
         self, column: float, row: float, colour: str, text: str = "", *, wide: float = 1,
         high: float = 1, size: float = 7, hatch: str = "", edge: str = "", line: float = 0.8,
     ) -> None:  # fmt: skip
-        """A box, with words in its middle."""
+        """Draw a box with words in its middle."""
         from matplotlib.patches import Rectangle
 
         self._extents.append(([column, row, column + wide, row + high], [0.0] * 4))
@@ -141,17 +146,17 @@ class Grid:
         colour: Sequence[str] | Callable[[Any], str], text: Callable[[Any], str] = lambda value: "",
         **style: Any,
     ) -> None:  # fmt: skip
-        """A box for each element of a matrix, with the colour and words of its value."""
+        """Draw a box for each element of a matrix, with the colour and words of its value."""
         for (row, column), value in np.ndenumerate(values):
             painted = colour(value) if callable(colour) else colour[int(value)]
             self.cell(left + column, top + row, painted, text(value), **style)
 
     def frame(self, column: float, row: float, wide: float = 1, high: float = 1) -> None:
-        """A thick frame around boxes, over them if drawn after them."""
+        """Draw a thick frame around boxes; draw it after the boxes."""
         self.cell(column, row, "none", wide=wide, high=high, edge=INK, line=2)
 
     def note(self, column: float, row: float, text: str, size: float = 8, **more: Any) -> None:
-        """Words beside the boxes; ``more`` are matplotlib's options of text."""
+        """Write words beside the boxes. ``more`` are matplotlib's options of text."""
         a_letter = 0.0088 if more.get("family") == "monospace" else 0.0076  # inches a point
         inches = 0.0 if "rotation" in more else len(text) * size * a_letter
         before = {"left": 0.0, "center": 0.5, "right": 1.0}[more.get("ha", "left")] * inches
@@ -162,7 +167,7 @@ class Grid:
         self.panel.text(column, row, text, fontsize=size, **{"va": "center", "color": INK} | more)
 
     def finished(self, alt: str, caption: str = "") -> Picture:
-        """The drawing as a picture, as :func:`finished`."""
+        """Return the drawing as a picture, as :func:`finished` does."""
         boxes, inches = (np.array(one) for one in zip(*self._extents, strict=True))
         unit = self.unit
         for _ in range(3):  # words stay as large as they are while boxes shrink
@@ -192,9 +197,12 @@ def bars(
     unit: str = "", label: Callable[[float], str] = _brief, line: float | None = None,
     high: float = 0.3, size: float = 9.5,
 ) -> Picture:  # fmt: skip
-    """Horizontal bars with their totals, by the titles of panels side by side, of which the first
-    has the bars' labels. ``colours`` are by part and give a legend, else each bar has the next
-    colour. ``line`` is where a dotted line is drawn; ``high`` inches are for each bar."""
+    """Draw horizontal bars with their totals, in panels side by side, by their titles.
+
+    The first panel has the bars' labels. ``colours`` holds a colour for each part, which a legend
+    explains; otherwise each bar has the next colour. A dotted line is drawn at ``line``. Each bar
+    is ``high`` inches high.
+    """
     from matplotlib.patches import Patch
 
     rows = max(map(len, panels.values()))
@@ -243,7 +251,7 @@ def lines(
     x: Sequence[float], lines: Mapping[str, Sequence[float]], title: str, caption: str,
     label: str = "{:.2f}", **axes: Any,
 ) -> Picture:  # fmt: skip
-    """Lines with markers and a legend; ``axes`` are matplotlib's, of the panel."""
+    """Draw lines with markers and a legend. ``axes`` are options of matplotlib's axes."""
     figure, (panel,) = sheet(7, 3)
     said = []
     for (name, values), marker, colour in zip(lines.items(), "osD^", COLOURS, strict=False):
@@ -263,12 +271,12 @@ def lines(
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """``0-3, 8``: numbers in words as short as they go."""
+    """Return numbers in short, as ``0-3, 8``."""
     runs = groupby(enumerate(sorted(set(numbers))), lambda one: one[1] - one[0])
     ends = [[number for _, number in run] for _, run in runs]
     return ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else f"{r[0]}" for r in ends)
 
 
 def only_or_count(numbers: Sequence[int]) -> str:
-    """The number where there is one, ``x2`` where there are two, nothing where there is none."""
+    """Return the number if there is one, ``x2`` if there are two, and nothing if there is none."""
     return f"x{len(numbers)}" if len(numbers) > 1 else "".join(map(str, numbers))

@@ -1,7 +1,7 @@
-"""What a learner has done in a folder of notebooks, and notebooks begun anew or brought up to date.
+"""A learner's progress in a folder of notebooks, and notebooks that are reset or updated.
 
-``progress.json`` beside the notebooks holds it: ``{"checks": {"05 slices": {"tries": 2, "began":
-seconds, "passed": seconds or null}}, "hints": {"05": 1}}``, seconds since 1970.
+``progress.json`` beside the notebooks holds the progress: ``{"checks": {"05 slices": {"tries": 2,
+"began": seconds, "passed": seconds or null}}, "hints": {"05": 1}}``, seconds since 1970.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Notebook = dict[str, Any]
 
 
 def number_of(lesson: str) -> str:
-    """``00b`` of ``00b_small_kernels``."""
+    """Return the number of a lesson: ``00b`` of ``00b_small_kernels``."""
     return lesson.partition("_")[0]
 
 
 class Check(TypedDict):
-    """The tries of one check; times are seconds since 1970."""
+    """The tries of one check. Times are seconds since 1970."""
 
     tries: Count
     began: Amount
@@ -40,15 +40,15 @@ class Check(TypedDict):
 
 
 class State(TypedDict):
-    """What ``progress.json`` holds: checks by lesson and exercise, shown tips by lesson."""
+    """The content of ``progress.json``: checks by lesson and exercise, shown tips by lesson."""
 
     checks: dict[str, Check]
     hints: dict[str, Count]
 
 
 def read(folder: Path) -> State:
-    """What ``progress.json`` holds, empty without one. Raises ``OSError`` where it cannot be read,
-    ``ValueError`` for another's file."""
+    """Return the content of ``progress.json``, or an empty one without the file. Raises ``OSError``
+    if the file cannot be read, ``ValueError`` if it is another program's."""
     path = folder / FILE
     if not path.exists():
         return {"checks": {}, "hints": {}}
@@ -77,8 +77,8 @@ class _Notebook(TypedDict):
 
 
 def notebook_of(path: Path, content: bytes) -> Notebook:
-    """Return the notebook that a file holds, with all that is in it. Raises ``ValueError`` naming a
-    file that holds none."""
+    """Return the notebook in a file, with all its keys. Raises ``ValueError`` naming a file that
+    does not hold a notebook."""
     try:
         made = document(content)
         record(made, _Notebook)
@@ -88,19 +88,20 @@ def notebook_of(path: Path, content: bytes) -> Notebook:
 
 
 def write(folder: Path, state: State) -> None:
-    """Write ``progress.json`` whole. Raises ``OSError`` where it cannot be written."""
+    """Write ``progress.json`` whole. Raises ``OSError`` if that is not possible."""
     write_whole(folder / FILE, (json.dumps(state, indent=1) + "\n").encode())
 
 
 def history() -> list[str]:
-    """The notebook's cells that were run, the one that runs now last; elsewhere none."""
+    """Return the cells of this notebook that have run, the present one last. Outside of a notebook
+    there are none."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return list(shell.user_ns.get("In", ())) if shell is not None else []
 
 
 def note(result: str) -> None:
-    """Count the try of the notebook's cell that runs now, if it is a learner's check and its folder
-    keeps a ``progress.json``. A file that cannot be read or written is left: no check fails by it.
+    """Count a try of the present cell if it is a learner's check in a folder with a
+    ``progress.json``. If the file cannot be read or written, the check goes on without it.
     """
     marked = MARKED.match((history() or [""])[-1])
     here = Path()
@@ -117,8 +118,11 @@ def note(result: str) -> None:
 
 
 def row(lesson: str, notebook: Notebook, state: State) -> dict[str, Any]:
-    """A lesson's row of ``convlab lessons --status``: checks passed, of how many, tries, hints, and
-    the minutes from each check's first try to its pass, together."""
+    """Return a lesson's row of ``convlab lessons --status``.
+
+    It has the numbers of passed checks, checks, tries and hints, and the sum of the minutes from
+    each check's first try to its pass.
+    """
     number = number_of(lesson)
     marks = [MARKED.match(_text(cell)) for cell in notebook["cells"]]
     names = [" ".join(mark.groups()) for mark in marks if mark]
@@ -135,12 +139,12 @@ def row(lesson: str, notebook: Notebook, state: State) -> dict[str, Any]:
 
 
 def tips(notebook: Notebook) -> list[tuple[str, str]]:
-    """The tips of a notebook, in order: what each is about, and what it says."""
+    """Return the tips of a notebook in order: the title and the text of each."""
     return TIP.findall("\n".join(map(_text, notebook["cells"])))
 
 
 def forget(state: State, lesson: str) -> None:
-    """Take a lesson out of the state."""
+    """Remove a lesson from the state."""
     number = number_of(lesson)
     state["hints"].pop(number, None)
     checks = state["checks"].items()
@@ -148,14 +152,15 @@ def forget(state: State, lesson: str) -> None:
 
 
 def given(name: str, text: str) -> dict[str, str]:
-    """The mark in a cell's metadata: its lasting name, and a hash of the text as it was given."""
+    """Return the mark in a cell's metadata: its lasting name, and a hash of its original text."""
     return {"cell": name, "given": hashlib.sha256(text.strip().encode()).hexdigest()[:16]}
 
 
 def updated(mine: Notebook, new: Notebook) -> Notebook:
-    """The new release's notebook with the learner's answers and added cells. An answer that was
-    changed takes the place of the new one; a cell that the learner added, or whose exercise is
-    gone, comes after the same exercise or check as before."""
+    """Return the new release's notebook with the learner's answers and added cells.
+
+    A changed answer replaces the new one. A cell that the learner added, or whose exercise is gone,
+    comes after the same exercise or check as before."""
     answers: dict[str, Any] = {}
     own: dict[str, list[Any]] = {}
     names = {_name(cell) for cell in new["cells"]}

@@ -1,4 +1,4 @@
-"""Pictures of a warp's requests and of what a thread reads, drawn from the trace of a launch."""
+"""Pictures of a warp's requests and of a thread's reads, drawn from the trace of a launch."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from convlab.tracing.recorded import WarpRequest
 from convlab.tracing.views import counted, statement_of
 
 MOST_SECTORS, MOST_READS = 40, 20
-LANES = """The number in a box is the lane that wants this word, and `x2` means that two lanes want
-    it; four neighbouring lanes have one colour."""
+LANES = """The number in a box is the lane that accesses this word; `x2` means that two lanes access
+    it. Four neighbouring lanes have one colour."""
 LANES_AT_ONCE = {4: (32,), 8: (16, 32), 16: (8, 16)}  # by width, in shared memory
 
 
 def one_request(
     launch: LaunchTrace, array: str, operation: str = "load", number: int = 0
 ) -> Picture:
-    """What one warp's load or store wants of an array: sectors of global memory, or banks and
-    wavefronts of shared memory. ``number`` counts the requests of the block shown from 0. Raises
-    ``ValueError`` for an array or number that is not there."""
+    """Draw one request of a warp: its sectors of global memory, or its banks and wavefronts of
+    shared memory. ``number`` counts the requests of the block shown from 0. Raises ``ValueError``
+    for an array or number that is not there."""
     space = array_named(launch, array).space
     found = launch.requests_of(array, operation)
     if not 0 <= number < len(found):
@@ -43,7 +43,7 @@ def one_request(
 
 
 def words_of(launch: LaunchTrace, request: WarpRequest) -> dict[int, list[int]]:
-    """Which lanes want each word of 4 bytes, words counted from the memory's start."""
+    """Return the lanes that access each word of 4 bytes, by the word's number in the memory."""
     start = array_named(launch, request.array).start
     lanes: dict[int, list[int]] = defaultdict(list)
     for lane, offset in zip(request.lanes, request.offsets, strict=True):
@@ -52,11 +52,11 @@ def words_of(launch: LaunchTrace, request: WarpRequest) -> dict[int, list[int]]:
     return dict(sorted(lanes.items()))
 
 
-Drawn = tuple[Grid, str, str]  # the picture, what it shows, and its legend
+Drawn = tuple[Grid, str, str]  # the picture, its description, and its legend
 
 
 def _box(grid: Grid, column: int, row: float, lanes: list[int], **style: Any) -> None:
-    """A word of memory, with the lane that wants it, or how many lanes do."""
+    """Draw a word of memory with the lane that accesses it, or the number of such lanes."""
     colour = COLOURS[1] if len(lanes) > 1 else NOBODY
     if len(lanes) == 1:
         colour = COLOURS[lanes[0] // 4 % len(COLOURS)]
@@ -82,7 +82,7 @@ def _in_sectors(request: WarpRequest, words: dict[int, list[int]], above: str, w
         which lie in {counted(len(sectors), "sector")} of {SECTOR_BYTES} bytes;
         {math.ceil(bytes_wanted / SECTOR_BYTES)} would be enough."""
     legend = f"""Each row of eight boxes is a sector. {LANES} Memory moves the hatched boxes, too,
-        although no lane wants them."""
+        although no lane accesses them."""
     return grid, alt, legend
 
 
@@ -94,7 +94,7 @@ def _in_banks(request: WarpRequest, words: dict[int, list[int]], above: str, who
         grid.note(bank + 0.5, -0.5, str(bank), 6, ha="center")
         for row, lanes in enumerate(wavefronts):
             _box(grid, bank, row, lanes.get(bank, []), size=6)
-    alt = f"""{who} want {len(words)} different words of {request.array}, which lie in
+    alt = f"""{who} access {len(words)} different words of {request.array}, which lie in
         {len({word % BANKS for word in words})} of the 32 banks:
         {counted(request.wavefronts, "wavefront")}."""
     legend = f"""Columns are the 32 banks of shared memory, and rows are wavefronts. In each
@@ -106,9 +106,8 @@ def _in_banks(request: WarpRequest, words: dict[int, list[int]], above: str, who
 def served(
     request: WarpRequest, words: dict[int, list[int]]
 ) -> tuple[int, list[dict[int, list[int]]]]:
-    """How many lanes shared memory serves at a time, and for each wavefront by bank the lanes that
-    get a word of it. Wide accesses are served some lanes after the other, as
-    :mod:`convlab.simulation.rules.memory_traffic` says."""
+    """Return how many lanes shared memory serves at a time, and the lanes of each bank in each
+    wavefront. :mod:`convlab.simulation.rules.memory_traffic` says how wide accesses are served."""
     for at_once in LANES_AT_ONCE[request.width]:
         wavefronts: list[dict[int, list[int]]] = []
         for first in range(0, WARP, at_once):
@@ -132,9 +131,8 @@ SLICES = {"S_F": COLOURS[0], "S_I": COLOURS[1]}
 
 
 def thread_in_tile(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -> Picture:
-    """What a thread reads from the slices in shared memory for one term of its sums, and the
-    outputs it adds them to. ``S_F`` is drawn with a row for each channel, even if it is
-    transposed in memory."""
+    """Draw the numbers that a thread reads from the slices for one term of its sums, and its
+    outputs. ``S_F`` is drawn with a row for each channel, even if it is transposed in memory."""
     tile = tile_of(launch, problem)
     numbers, transposed = _reads_of_one_term(launch, thread)
     (M_B, K_B), N_B = numbers["S_F"].shape, numbers["S_I"].shape[1]
@@ -165,8 +163,8 @@ def thread_in_tile(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -
 
 
 def _reads_of_one_term(launch: LaunchTrace, thread: int) -> tuple[dict[str, np.ndarray], bool]:
-    """Of each slice, rows and columns as in the product, with which read, from 1, the thread gets
-    an element for the first term; 0 if it does not. And whether ``S_F`` is transposed in memory."""
+    """Return for each element of each slice the number, from 1, of the thread's read that brings it
+    for the first term, or 0; and whether ``S_F`` is transposed in memory."""
     warp, lane = divmod(thread, WARP)
     numbers = {name: np.zeros(array_named(launch, name).shape, int) for name in SLICES}
     K_B, lies = len(numbers["S_I"]), numbers["S_F"].shape
@@ -193,19 +191,19 @@ def _shared_reads(launch: LaunchTrace, warp: int) -> list[WarpRequest]:
 
 
 def reads_for_a_product(launch: LaunchTrace) -> float:
-    """Reads of a thread from the slices for each product that it adds to a sum."""
+    """Return how often a thread reads from the slices for each product that it adds to a sum."""
     reads = [one for one in launch.accesses if one.array in SLICES and one.operation == "load"]
     return launch.total("lanes", reads) / (max(work.flops for work in launch.work) / 2)
 
 
 def reads_in_turn(launches: dict[str, LaunchTrace]) -> Picture:
-    """Warp 0's first reads from the slices, a row for each launch; and the reads for a product."""
+    """Draw warp 0's first reads from the slices, a row for each launch, and reads per product."""
     grid, told = Grid(), []
     grid.note(MOST_READS + 1, -0.2, "reads per product", 8)
     for place, (name, launch) in enumerate(launches.items()):
         top = 2.1 * place
         grid.note(0, top - 0.2, name, 9)
-        names = []  # F or I, and how many numbers it brings where they are several
+        names = []  # F or I, with the number of elements if a read brings several
         for turn, request in enumerate(_shared_reads(launch, 0)[:MOST_READS]):
             names.append(f"{request.array[-1]}{request.width // WORD_BYTES}".removesuffix("1"))
             grid.cell(turn, top + 0.3, SLICES[request.array], names[-1], size=8)

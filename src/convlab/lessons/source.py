@@ -1,10 +1,10 @@
-"""The lessons' files: where they are, and what a source holds, from which notebooks are made.
+"""The lessons' files: their places, and the cells of a source, from which notebooks are made.
 
 ``lessons/source/NN_name.py`` is in jupytext's percent format. Cells of code may be marked:
 
-- ``# %% setup=true``: what every later cell needs.
-- ``# %% exercise="name"``: a cell to fill in. What is between ``### BEGIN SOLUTION: task`` and
-  ``### END SOLUTION`` (nbgrader's marks) is left out of the learner's notebook.
+- ``# %% setup=true``: names that every later cell needs.
+- ``# %% exercise="name"``: a cell to fill in. The learner's notebook leaves out the lines between
+  ``### BEGIN SOLUTION: task`` and ``### END SOLUTION`` (nbgrader's marks).
 - ``# %% hunt="name"``: a kernel with a planted fault, which the learner fixes. The lines between
   ``### BEGIN SOLUTION`` and ``### PLANTED`` are right; those from there to ``### END SOLUTION``,
   after ``#:``, are the learner's.
@@ -38,8 +38,8 @@ LEARNER, SOLUTION, NBGRADER = "learner", "solution", "nbgrader"  # the kinds of 
 
 
 def folder_of(name: str, packed: str) -> Path:
-    """The folder ``name`` of the checkout, else ``packed`` of the package. Raises
-    ``FileNotFoundError`` where the installation has none."""
+    """Return the folder ``name`` of the checkout, else ``packed`` of the package. Raises
+    ``FileNotFoundError`` if the installation has neither."""
     found = CHECKOUT / name if in_checkout() else PACKAGE / packed
     if not found.is_dir():
         raise FileNotFoundError(f"there is no folder {str(found)!r}: install convlab again")
@@ -47,8 +47,8 @@ def folder_of(name: str, packed: str) -> Path:
 
 
 def sources(names: Sequence[str] = ()) -> list[Path]:
-    """The lessons' source files; only those named, where any are. Raises ``ValueError`` for a name
-    that there is not, or outside a checkout."""
+    """Return the lessons' source files: those named, or all. Raises ``ValueError`` for an unknown
+    name, or outside a checkout."""
     if not in_checkout():
         raise ValueError("lessons are built in a checkout of convlab's repository")
     found = {path.stem: path for path in sorted((CHECKOUT / "lessons/source").glob("*.py"))}
@@ -59,7 +59,7 @@ def sources(names: Sequence[str] = ()) -> list[Path]:
 
 
 def place(lesson: str, kind: str) -> Path:
-    """Where a lesson's notebook of a kind is stored."""
+    """Return the path of a lesson's notebook of a kind."""
     folder = "lessons/solutions" if kind == SOLUTION else "lessons"
     return CHECKOUT / folder / f"{lesson}.ipynb"
 
@@ -68,9 +68,11 @@ OUT_OF_THE_FOLDER = re.compile(r"\[([^][]*)\]\((?:\.\./)+((?:docs|src)/[^)\s]*)\
 
 
 def copies(folder: Path) -> Iterator[tuple[Path, bytes]]:
-    """Every notebook: where it goes below ``folder``, and its content. Links to convlab's
-    documentation and source lead to the checkout; where there is none, as in an installed package,
-    or it is on another drive, their words are left."""
+    """Yield every notebook: its path below ``folder``, and its content.
+
+    Links to convlab's documentation and source lead to the checkout. Without a checkout, as in an
+    installed package, or with one on another drive, only the words of the links stay.
+    """
     there = folder_of("lessons", "notebooks")
     for source in sorted(there.glob("*.ipynb")) + sorted(there.glob("solutions/*.ipynb")):
         target = folder / source.relative_to(there)
@@ -100,8 +102,11 @@ REGION = re.compile(
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a lesson. ``role`` is what marks it, ``""`` for the others; ``given`` is the code
-    of a learner's hunt, faults and all; else None."""
+    """A cell of a lesson.
+
+    ``role`` is its mark, or ``""`` without one. ``given`` is the faulty code that a learner gets
+    in a hunt, otherwise None.
+    """
 
     type: str
     text: str
@@ -110,20 +115,20 @@ class Cell:
     given: str | None = None
 
     def of(self, kind: str) -> str:
-        """The text that a kind of notebook has."""
+        """Return the cell's text in a kind of notebook."""
         if self.role == "hunt" and kind != SOLUTION and self.given is not None:
             return self.given
         return REGION.sub(_stub, self.text) if kind == LEARNER else self.text
 
     @property
     def solution(self) -> str:
-        """The text without the lines that mark what is to be filled in."""
+        """Return the text without the marks of a solution."""
         kept = (line for line in self.text.splitlines() if BEGIN not in line and END not in line)
         return "\n".join(kept)
 
 
 def _stub(region: re.Match[str]) -> str:
-    """What a learner gets in place of a solution: how many lines it has and what they do."""
+    """Return the lines that replace a solution: its number of lines and its task."""
     inside = map(str.strip, region["inside"].splitlines())
     count = sum(bool(line) and not line.startswith("#") for line in inside)
     size = f"about {count} line{'s' * (count != 1)}"
@@ -135,17 +140,17 @@ def _stub(region: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson: its file's name without ending, and its cells."""
+    """A lesson: the name of its file without ending, and its cells."""
 
     name: str
     cells: tuple[Cell, ...]
 
     def exercises(self) -> tuple[Cell, ...]:
-        """The parts of a lesson that are checked, in order: exercises and hunts."""
+        """Return the cells of a lesson that are checked, in order: exercises and hunts."""
         return tuple(cell for cell in self.cells if cell.role in ("exercise", "hunt"))
 
     def check_of(self, name: str) -> Cell:
-        """The cell that checks an exercise. Raises ``ValueError`` where there is none."""
+        """Return the cell that checks an exercise. Raises ``ValueError`` if there is none."""
         for cell in self.cells:
             if (cell.role, cell.name) == ("check", name):
                 return cell
@@ -153,8 +158,8 @@ class Lesson:
 
 
 def read(path: Path) -> Lesson:
-    """The lesson of a source file. Raises ``ValueError`` naming the file where a cell is not as it
-    must be."""
+    """Return the lesson of a source file. Raises ``ValueError`` naming the file if a cell breaks a
+    rule."""
     import jupytext
 
     cells = []
@@ -177,7 +182,7 @@ def read(path: Path) -> Lesson:
 
 
 def _right_and_given(text: str, role: str) -> tuple[str, str | None]:
-    """A cell's code, and what the learner of a hunt gets instead, if that is something else."""
+    """Return a cell's code, and the code that a learner gets instead in a hunt, or None."""
     if role == "hunt" and PLANTED in text:
         uncommented = lambda hunted: re.sub(r"(?m)^([ ]*)#: ?", r"\1", hunted["wrong"])  # noqa: E731
         return HUNTED.sub(r"\g<right>", text), HUNTED.sub(uncommented, text)
@@ -192,8 +197,10 @@ def _right_and_given(text: str, role: str) -> tuple[str, str | None]:
 
 
 class Blank(NamedTuple):
-    """Lines of a stage that the learner writes: from the one that holds ``first`` to the one that
-    holds ``last``; ``task`` says what they do."""
+    """Lines of a stage that the learner writes, from the line with ``first`` to that with ``last``.
+
+    ``task`` says what the lines do.
+    """
 
     task: str
     first: str
@@ -204,11 +211,13 @@ def stage_kernel(
     stage: str, *blanks: Blank, planted: Sequence[tuple[str, str]] = (),
     name: str = "make_kernel", called: str = "make_kernel",
 ) -> tuple[str, str]:  # fmt: skip
-    """A stage's code as a cell: what it imports, its constants and the function ``name``, here
-    ``called`` so. ``stage`` may also be the file of a kernel that stages share: ``im2col``. Twice:
-    as it is, with the blanks marked as solutions; and with the faults ``planted``, pairs of what
-    the stage says and what stands there instead. Raises ``ValueError`` unless a blank or fault is
-    found in exactly one place."""
+    """Return a stage's code as a cell, right with the blanks marked, and with the faults planted.
+
+    The code has the stage's imports, its constants and the function ``name``, renamed to
+    ``called``. ``stage`` may also be the file of a kernel that stages share: ``im2col``.
+    ``planted`` pairs pieces of the stage with their faulty replacements. Raises ``ValueError``
+    unless a blank or fault is found in exactly one place.
+    """
     right = given = stage_code(stage, name).replace(f"def {name}(", f"def {called}(")
     for blank in blanks:
         lines = right.splitlines()
@@ -232,8 +241,10 @@ def stage_kernel(
 
 @cache
 def stage_code(stage: str, name: str = "make_kernel") -> str:
-    """A function of a stage's file without its annotations, after the imports and constants that
-    it uses; other functions of the file are imported from it."""
+    """Return a function of a stage's file without its annotations, after its imports and constants.
+
+    Other functions of the file are imported from it.
+    """
     gradients = {one.name: one.module for one in BACKWARD}
     shared = {"im2col": "convlab.ladder.im2col.im2col_gemm"}  # what several stages of a route use
     module = gradients.get(stage) or shared.get(stage) or stage_named(stage).module

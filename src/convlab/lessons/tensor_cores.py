@@ -1,8 +1,8 @@
-"""What tensor cores take and give: what each lane of a warp holds, and how exact sums are.
+"""Pictures and checks of tensor cores: the elements that each lane holds, and errors of sums.
 
 Kernels of one warp multiply ``A``, of 16 rows or fewer and 8 columns, by ``B``, 8 x 8. Their
-elements are numbered, so that each number that a lane brings says which element it is. All is
-computed on the simulator, whose tensor cores give what an H200's give.
+elements are numbered, so a lane's number tells which element it is. Everything is computed on the
+simulator, whose tensor cores give the results of an H200's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOWHERE: Place = ("", -1, -1)
 
 @cuda.jit
 def _one_warp(A, B, C):  # type: ignore[no-untyped-def]
-    """``C = A @ B``: what the picture shows without a kernel."""
+    """Compute ``C = A @ B`` by one warp: the kernel of the picture if no other is given."""
     group_id, thread_in_group = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
     zero = float32(0)
     left = A[group_id, thread_in_group], A[group_id + 8, thread_in_group]
@@ -49,8 +49,10 @@ def _one_warp(A, B, C):  # type: ignore[no-untyped-def]
 
 
 class Products(NamedTuple):
-    """A launch, and what lanes brought to each of its calls of ``mma_tf32``: by lane, (a, b, c).
-    ``names`` are the elements of A and B by their numbers."""
+    """A launch and its calls of ``mma_tf32``: the operands (a, b, c) by lane.
+
+    ``names`` are the elements of A and B by their numbers.
+    """
 
     launch: LaunchTrace
     wrong: dict[Any, Problem]
@@ -60,13 +62,13 @@ class Products(NamedTuple):
 
 
 def numbered_matrices(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """A and B, whose elements are 1, 2, 3, ..., no number twice: TF32 holds them all."""
+    """Return A and B with the elements 1, 2, 3, ..., each once; TF32 holds them all."""
     numbers = np.arange(1, rows * K + K * N + 1, dtype=np.float32)
     return numbers[: rows * K].reshape(rows, K), numbers[rows * K :].reshape(K, N)
 
 
 def products_of(kernel: Any, A: np.ndarray, B: np.ndarray) -> Products:
-    """Launch ``kernel(A, B, C)`` with one warp, and listen. Raises whatever it raises."""
+    """Launch ``kernel(A, B, C)`` with one warp and record its products. Raises what it raises."""
     with mock.patch.object(greenlets, "warp_mma", wraps=warp_mma) as heard:
         launch, wrong, output = tried(kernel, On(1, WARP, (A, B)), A @ B)
     calls = [call.args[0] for call in heard.call_args_list]
@@ -82,16 +84,19 @@ OPERANDS = ("a[0]", "a[1]", "a[2]", "a[3]", "b[0]", "b[1]")  # as PTX numbers th
 
 
 def wanted_of(lane: int) -> list[Place]:
-    """Which element of A or B a lane must bring as each of ``OPERANDS``."""
+    """Return the element of A or B that a lane must pass as each of ``OPERANDS``."""
     group_id, thread_in_group = divmod(lane, 4)
     of_a = [("A", group_id + i, thread_in_group + k) for k in (0, 4) for i in (0, 8)]
     return [*of_a, *(("B", thread_in_group + k, group_id) for k in (0, 4))]
 
 
 def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
-    """The matrices of a product, with the lane that brings each element of A and B and the one that
-    writes each of C, as ``kernel(A, B, C)`` does it, by default one that is right; framed what
-    ``lane`` holds. Grey is what no lane brings or writes."""
+    """Draw the matrices of a product with the lane of each element.
+
+    A lane brings an element of A or B, or writes one of C, as ``kernel(A, B, C)`` does it; by
+    default the kernel is a right one. Frames mark the elements of ``lane``. Elements without a lane
+    are grey.
+    """
     found = products_of(kernel or _one_warp, *numbered_matrices(rows))
     held: dict[Place, list[int]] = {}
     present = found.calls[0] if found.calls else {}
@@ -134,14 +139,17 @@ def _said(matrix: str, row: int, column: int) -> str:
 
 @graded
 def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
-    """Check ``kernel(A, B, C)``, launched with one warp: it must write ``A @ B`` for A of these
-    numbers of rows, in one call of ``mma_tf32``, and the simulator find nothing."""
+    """Check ``kernel(A, B, C)``, launched with one warp.
+
+    It must write ``A @ B`` for A of these numbers of rows, in one call of ``mma_tf32``, without
+    findings of the simulator.
+    """
     feedback.ready(kernel, is_kernel)
     problems: dict[Any, Problem] = {}
     stopped = False  # before anything was computed
     random = np.random.default_rng(0)
     tries = []
-    for count in rows:  # numbered matrices first, because of these one can say what went wrong
+    for count in rows:  # numbered matrices first, because they show the mistake
         others = [random.integers(-9, 10, shape) for shape in ((count, K), (K, N))]
         tries += [numbered_matrices(count), [one.astype(np.float32) for one in others]]
     for A, B in tries:
@@ -175,14 +183,14 @@ HOW = {
 
 
 def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
-    """Why the answer is wrong: what lanes bring, start from, and do with the sums."""
+    """Return the reason of a wrong answer: operands, first sums, or the use of the sums."""
     if not found.calls:
         return Problem(ANSWER, "No lane calls mma_tf32.")
     lanes = found.calls[0]
     if missing := sorted(set(range(WARP)) - set(lanes)):
         columns = spans([lane // 4 for lane in missing])
-        what = joined(f"""Lanes {spans(missing)} do not come to mma_tf32, so what they hold of B (of
-            columns {columns}) is missing in the sums of all lanes.""")
+        what = joined(f"""Lanes {spans(missing)} do not come to mma_tf32, so their elements of B (of
+            columns {columns}) are missing in the sums of all lanes.""")
         return Problem(ANSWER, what)
     of = {"A": A, "B": B}
     for number, name in enumerate(OPERANDS):
@@ -219,7 +227,7 @@ def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
 def _wrong_operand(
     name: str, wrong: list[tuple[int, float, Place]], names: dict[float, Place], count: int
 ) -> Problem:
-    """What the first of the lanes brings instead, and what their mistakes have in common."""
+    """Return the problem of a wrong operand: the first lane's number, and a common cause."""
     lane, got, wanted = wrong[0]
     brought = _said(*names[got]) if got in names else f"{got:g}, which is in neither matrix,"
     what = joined(f"""Lane {lane} (group_id = {lane // 4}, thread_in_group = {lane % 4}) brings
@@ -235,12 +243,15 @@ def _wrong_operand(
 
 
 SIGN, EXPONENT, SEEN = COLOURS[3], COLOURS[1], COLOURS[0]
-LEFT_OUT = 13  # bits of a float32 that TF32 has not
+LEFT_OUT = 13  # bits of a float32 that TF32 lacks
 
 
 def bits_of_split(value: float) -> Picture:
-    """The 32 bits of a float32 and of both parts that ``split_tf32`` makes of it; coloured is what
-    a tensor core looks at. Raises ``ValueError`` for zero and what is not finite."""
+    """Draw the 32 bits of a float32 and of both parts that ``split_tf32`` makes of it.
+
+    The bits that a tensor core uses are coloured. Raises ``ValueError`` for zero and for numbers
+    that are not finite.
+    """
     number = np.float32(value)
     if not np.isfinite(number) or not number:
         raise ValueError(f"value is {value}: it must be a finite number other than zero")
@@ -273,8 +284,10 @@ SUM_TERMS = (64, 256, 1024)
 
 
 def _by_tensor_cores(A: np.ndarray, B: np.ndarray, split: bool, step: int) -> np.ndarray:
-    """``A @ B`` by ``mma_tf32``; after every ``step`` terms the tensor core begins again, and its
-    part is added by ordinary additions."""
+    """Compute ``A @ B`` by ``mma_tf32``.
+
+    After every ``step`` terms the tensor core begins again, and ordinary additions add its part.
+    """
     (large_a, small_a), (large_b, small_b) = map(np.vectorize(split_into_tf32), (A, B))
     factors = [(small_a, large_b), (large_a, small_b)] * split + [(large_a, large_b)]
     total = np.zeros((M, N), np.float32)
@@ -288,7 +301,7 @@ def _by_tensor_cores(A: np.ndarray, B: np.ndarray, split: bool, step: int) -> np
 
 
 def _by_threads(A: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """The same by float32's fused multiply-adds, term after term: each rounds once."""
+    """Compute ``A @ B`` by float32's fused multiply-adds, term after term; each rounds once."""
     total = np.zeros((M, N), np.float32)
     for column, row in zip(A.T.astype(np.float64), B.astype(np.float64), strict=True):
         total = (column[:, None] * row + total).astype(np.float32)
@@ -304,13 +317,13 @@ WAYS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 
 
 def _mean(errors: np.ndarray) -> float:
-    """The root of the mean square."""
+    """Return the root of the mean square."""
     return float(np.sqrt(np.mean(errors**2)))
 
 
 @cache
 def errors_of_ways() -> dict[str, list[float]]:
-    """The root mean square of the relative errors of sums, by each way to multiply."""
+    """Return the root mean square of the relative errors of sums, by each way to multiply."""
     random = np.random.default_rng(0)
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     for terms in SUM_TERMS:
@@ -322,7 +335,7 @@ def errors_of_ways() -> dict[str, list[float]]:
 
 
 def errors_by_terms() -> Picture:
-    """How far off sums are by four ways to multiply, against how many terms they have."""
+    """Draw the errors of sums by four ways to multiply, against the number of terms."""
     caption = """How far sums of products of positive numbers are from the exact ones, on average
         (root of the mean square), computed on the simulator. Less is better."""
     title = "error, as a part of the sum"
@@ -334,13 +347,15 @@ ACCURACY = "accuracy"
 # Windows of many terms for few outputs: one block of every tile, and errors that add up. Positive
 # numbers, as after a ReLU, so that all cuts go the same way.
 ONE_STEP, SHORT, LONG = (ConvProblem(1, channels, 5, 9, 16, 2) for channels in (2, 16, 64))
-RIGHT = 1e-6  # a sum that is further off than this part of it lacks something
+RIGHT = 1e-6  # a sum with a larger relative error lacks a part
 BILLION = 1e9
 
 
 def errors_of(made: Any, stage: str, problem: ConvProblem) -> tuple[np.ndarray, int]:
-    """How far each output is off, as a part of it, M x N, of a stage with ``made`` in the place of
-    its own, as for :func:`~convlab.lessons.traced`, and how often warps come to a tensor core."""
+    """Return the relative errors of a stage's outputs, M x N, and its tensor core products.
+
+    ``made`` is in the place of the stage's own function, as for :func:`~convlab.lessons.traced`.
+    """
     random = np.random.default_rng(0)
     input = random.random(problem.input_shape, np.float32)
     weight = random.random(problem.weight_shape, np.float32)
@@ -362,8 +377,10 @@ def _ours(stage: str) -> tuple[float, int]:
 
 @graded
 def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
-    """:func:`convlab.lessons.check`, and whether sums of many terms are as exact as the stage's,
-    by as many products on tensor cores."""
+    """Check a kernel as :func:`convlab.lessons.check` does, and the errors of long sums.
+
+    Sums of many terms must be as exact as the stage's, by as many products on tensor cores.
+    """
     found = check(made, stage, **options)
     if found.result not in ("passed", ANSWER):
         return found
@@ -397,8 +414,10 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
 
 
 def _where_to_look(errors: np.ndarray, once: float) -> str:
-    """The hint for wrong sums of ``LONG``, one tile of t03's, by which of them are wrong;
-    ``once`` is how far those of one step are off."""
+    """Return the hint for wrong sums of ``LONG``, one tile of t03's, by the places of wrong ones.
+
+    ``once`` are the errors of sums of one step.
+    """
     if once < RIGHT < _mean(errors):
         return joined("""The sums are right for a single step of 8 terms, so the kernel combines the
             steps wrongly: each step must begin with zeros and add its part to R_O.""")

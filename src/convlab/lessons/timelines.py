@@ -1,7 +1,7 @@
-"""Pictures of an order: when a thread requests numbers, gets them, multiplies, and waits.
+"""Timelines of a thread: when it requests numbers, gets them, multiplies, and waits.
 
-An event log is what one thread of the first block does, instruction by instruction, on the strict
-simulator. It shows no times. It shows what a thread has to do between a load and the use of its
+An event log lists what one thread of the first block does, instruction by instruction, on the
+strict simulator. It has no times. It shows how much a thread does between a load and the use of its
 value.
 """
 
@@ -37,9 +37,11 @@ BELOW = "what thread 0 does, first to last"
 
 @dataclass
 class EventLog:
-    """What one thread did, in order: for each event one of the words above, and the address that it
-    concerns of shared memory, else 0; ``slices`` of ``steps`` terms each. A multiplication and the
-    addition after it are one event."""
+    """The events of one thread, in order, on ``slices`` of ``steps`` terms each.
+
+    Each event has one of the words above, and its address in shared memory or 0. A multiplication
+    and the addition after it are one event.
+    """
 
     slices: int
     steps: int
@@ -47,33 +49,35 @@ class EventLog:
     address: np.ndarray
 
     def times(self, what: str) -> np.ndarray:
-        """The places in the order of the events of a kind."""
+        """Return the positions of the events of a kind."""
         return np.flatnonzero(self.what == what)
 
     def by_slice(self, what: str) -> np.ndarray:
-        """The same, shared out evenly among the slices, which are the rows."""
+        """Return the positions of the events of a kind, a row for each slice."""
         times = self.times(what)
         each = len(times) // self.slices
         return times[: self.slices * each].reshape(self.slices, each)
 
     def flights(self) -> list[tuple[int, int]]:
-        """For each slice when its first number was asked for and when its last one arrived."""
+        """Return for each slice the positions of its first request and of its last arrival."""
         asked, came = self.by_slice(ASK)[:, 0], self.by_slice(ARRIVE)[:, -1]
         return list(zip(asked.tolist(), came.tolist(), strict=True))
 
     def meanwhile(self) -> float:
-        """Multiplications between asking for a number and its arrival, on average, over all
-        numbers but the first slice's, which has nothing to wait beside."""
+        """Return the mean number of multiplications between a number's request and its arrival.
+
+        The first slice does not count, because there is nothing to multiply while it arrives.
+        """
         done, asked, came = self.times(MULTIPLY), self.by_slice(ASK)[1:], self.by_slice(ARRIVE)[1:]
         if not asked.size:
             return 0.0
         numbers, arrivals = asked.shape[1], came.shape[1]
-        # Four numbers asked for at once come as four.
+        # One request for four numbers brings four.
         came = came[:, np.arange(1, numbers + 1) * arrivals // numbers - 1]
         return float(np.mean(np.searchsorted(done, came) - np.searchsorted(done, asked)))
 
     def steps_ahead(self) -> float:
-        """How many steps ahead of their multiplication operands are read, on average."""
+        """Return how many steps before their multiplication operands are read, on average."""
         reads, done = self.times(READ), self.times(MULTIPLY)
         total = self.slices * self.steps
         wanted = np.arange(len(reads)) * total // len(reads)
@@ -81,9 +85,9 @@ class EventLog:
 
 
 class _EventRecorder(Counter[int]):
-    """Hears of a launch (:class:`convlab.simulation.launch.Recorder`), and of each
-    operation, because it counts them in the launch's place. Notes after how many accesses thread
-    0 came to each barrier and operation."""
+    """A recorder of a launch (:class:`convlab.simulation.launch.Recorder`) that notes the number of
+    accesses before each of thread 0's barriers and operations. It sees operations because it counts
+    them in the launch's place."""
 
     loads_of: Mapping[tuple[str, int], int] = {}
 
@@ -117,12 +121,15 @@ class _EventRecorder(Counter[int]):
             self.columns = self.log.columns()
 
     def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
-        """Nothing more is noted."""
+        """End the recording: nothing more is noted."""
 
 
 def event_log(stage: str, made: Any = None) -> EventLog:
-    """What thread 0 of a stage's main kernel does on a small problem of four slices; ``made`` is
-    a learner's function in the place of the stage's, as for :func:`convlab.lessons.traced`."""
+    """Return the events of thread 0 of a stage's main kernel on a small problem of four slices.
+
+    ``made`` is a learner's function in the place of the stage's, as for
+    :func:`convlab.lessons.traced`.
+    """
     with running(seconds=PICTURE_SECONDS):
         main, arrays = ready_for(made, stage, SMALL, SMALL_TILE, random_tensors(SMALL, 0))
         recorder = _EventRecorder(main, arrays)
@@ -149,8 +156,11 @@ def event_log(stage: str, made: Any = None) -> EventLog:
 
 
 def timeline(**logs: EventLog) -> Picture:
-    """Logs below each other: when each slice is in flight, when it is multiplied, where the
-    thread waits for the others."""
+    """Draw event logs below each other.
+
+    They show when each slice is in flight, when the thread multiplies it, and where the thread
+    waits at barriers.
+    """
     event = ACROSS / max(len(one.what) for one in logs.values())
     grid, told = Grid(0.25), []
     for place, (name, one) in enumerate(logs.items()):
@@ -188,8 +198,10 @@ def timeline(**logs: EventLog) -> Picture:
 
 
 def pipeline_stages(one: EventLog) -> Picture:
-    """Which slice is in which stage of the pipeline, and when: of an event log whose slices come by
-    asynchronous copies. Raises ``ValueError`` where they do not."""
+    """Draw the slice in each stage of the pipeline over time.
+
+    Raises ``ValueError`` unless the event log's slices come by asynchronous copies.
+    """
     firsts = one.address[one.by_slice(ASK)[:, 0]].tolist()
     places = sorted(set(firsts))
     if len(places) < 2:
@@ -217,7 +229,7 @@ def pipeline_stages(one: EventLog) -> Picture:
 
 @graded
 def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
-    """:func:`convlab.lessons.check`, and whether as much is done while data is in flight."""
+    """Check a kernel as :func:`convlab.lessons.check` does, and how much it does during loads."""
     found = check(made, stage, **options)
     if not found.passed:
         return found

@@ -24,11 +24,13 @@ HOW = "checked, then timed with L2 flushed before each run: the median of some 2
 
 
 def time_mine(made: Any, stage: str, problem: ConvProblem | None = None) -> Picture | None:
-    """Time a learner's ``make_kernel`` beside the stage's own kernel and a library's convolution,
-    by the ladder's timer: bars in milliseconds. ``problem`` is conv9 if none is named. A wrong
-    kernel is not timed; the reason is printed. Without a GPU it prints what would happen and
-    returns None. Raises ``ValueError`` for a stage that there is not, and for what makes no
-    kernel."""
+    """Time a learner's ``make_kernel`` beside the stage's own kernel and a library's convolution.
+
+    The ladder's timer measures them; the bars are milliseconds. ``problem`` is conv9 by default. A
+    wrong kernel is not timed, and the reason is printed. Without a GPU, the function prints what it
+    would do and returns None. Raises ``ValueError`` for an unknown stage, and for anything that
+    does not make a kernel.
+    """
     engine, step = choose(), stage_named(stage)
     problem = problem or workloads.GPU_DEFAULT
     short, make = short_name(step.name), maker(made, step)
@@ -59,7 +61,7 @@ def time_mine(made: Any, stage: str, problem: ConvProblem | None = None) -> Pict
 
 
 def _by_library(problem: ConvProblem, tensors: Tensors) -> Iterator[tuple[str, float]]:
-    """The first library that is installed, and its time; nothing, with the reason, if none is."""
+    """Return the first installed library and its time, or nothing and the reason."""
     for system in BASELINES:
         if not system.on_gpu or system.precision != "fp32" or system.why_absent() is not None:
             continue
