@@ -24,24 +24,22 @@ from numba.cuda.typing.typeof import Purpose, typeof
 from numpy.lib.array_utils import byte_bounds
 
 from convlab.device import emulation_of
+from convlab.simulation.language.code_names import may_wait, names_used
 from convlab.simulation.language.compiled_values import alike
 from convlab.simulation.language.counters import said_of_counter
 from convlab.simulation.language.inference import WIDEST, given_bits
 from convlab.simulation.language.numbas_types import check_kernel
-from convlab.simulation.language.python_body import Copier, may_wait, names_used
+from convlab.simulation.language.python_body import Copier
 from convlab.simulation.language.refusals import Refused, Untyped
 from convlab.simulation.language.signatures import Declared
-from convlab.simulation.language.typed_arithmetic import BY_ZERO
-from convlab.simulation.memory.checked_arrays import (
-    CheckedArray,
-    Record,
-    RecordArray,
-    owner_of,
-    start_of,
-)
-from convlab.simulation.memory.memory_spaces import Memory
+from convlab.simulation.language.typed_results import BY_ZERO
+from convlab.simulation.memory.checked_arrays import CheckedArray
+from convlab.simulation.memory.host_memory import owner_of, start_of
+from convlab.simulation.memory.launch_memory import Memory
+from convlab.simulation.memory.structured_arrays import Record, RecordArray
 from convlab.simulation.memory.touched import Touched
-from convlab.simulation.numbers.scalars import BUILTINS, Arithmetic, WrapsAround, cast, meaning
+from convlab.simulation.numbers.counted_operations import Arithmetic
+from convlab.simulation.numbers.scalars import BUILTINS, WrapsAround, cast, meaning
 from convlab.simulation.recording.access_log import (
     GLOBAL,
     AccessLog,

@@ -52,8 +52,9 @@ from convlab.simulation.host.not_simulated import (
     refused_value,
 )
 from convlab.simulation.host.streams import DEFAULT, Event, Stream, Streams
+from convlab.simulation.language.compilations import keep_declared
 from convlab.simulation.language.numbas_types import check_kernel
-from convlab.simulation.language.python_body import Unknown, keep_declared
+from convlab.simulation.language.python_body import Unknown
 from convlab.simulation.language.refusals import Refused, Untyped
 from convlab.simulation.language.signatures import declared
 from convlab.support.values import shown

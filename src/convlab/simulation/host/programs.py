@@ -34,10 +34,10 @@ from convlab.simulation.host.not_simulated import (
 from convlab.simulation.host.pinned import plain
 from convlab.simulation.host.run_report import Report
 from convlab.simulation.host.streams import DEFAULT, Streams, number_of, program_line
-from convlab.simulation.language.python_body import keep_compiled, recompile
+from convlab.simulation.language.compilations import keep_compiled, recompile
 from convlab.simulation.language.signatures import as_declared, declared
 from convlab.simulation.launch import SimulatedLaunch
-from convlab.simulation.memory.checked_arrays import owner_of
+from convlab.simulation.memory.host_memory import owner_of
 from convlab.simulation.memory.touched import Touched
 from convlab.simulation.recording.access_log import Loops
 from convlab.simulation.rules.coordinates import Coordinates, three

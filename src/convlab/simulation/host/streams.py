@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from convlab.simulation.host.pinned import PinnedMemory
-from convlab.simulation.memory.checked_arrays import owner_of, start_of
+from convlab.simulation.memory.host_memory import owner_of, start_of
 from convlab.simulation.memory.touched import Touched, common
 from convlab.simulation.rules.findings import Finding
 from convlab.simulation.rules.remedies import STREAM_RACE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import sys
 from types import FunctionType, ModuleType
-from typing import Any
 
 _DEBUGGER = "call breakpoint(), at which a simulated kernel stops in Python's debugger"
 PRINT = "call print() with numbers and constant strings, or store a number that the host looks at"
@@ -43,8 +42,8 @@ _OF_CUDA = {"synchronize": "the barrier of a block is cuda.syncthreads()"}
 IMPORT = "import it outside of the kernel"
 
 
-def advice_for(value: Any) -> str:
-    """What to do instead of calling the value in a kernel; empty if nothing is known."""
+def advice_for(value: object) -> str:
+    """Return what to do instead of calling the value in a kernel; empty if that is not known."""
     name = str(getattr(value, "__name__", ""))
     if isinstance(value, ModuleType):
         return _OF_PACKAGES.get(_package(name), "")
@@ -63,7 +62,7 @@ def advice_for(value: Any) -> str:
 
 
 def advice_for_attribute(module: ModuleType, name: str) -> str:
-    """The same of a module's attribute."""
+    """Return what to do instead of calling a module's attribute in a kernel."""
     if module is sys and name in _OF_SYS:
         return _OF_SYS[name]
     if module.__name__ == "numba.cuda":

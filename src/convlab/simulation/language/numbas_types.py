@@ -1,49 +1,52 @@
-"""Numba's types of everything in a kernel, and what Numba refuses: no GPU, no CUDA compiler.
+"""Numba's types of everything in a kernel, and Numba's refusals, with no GPU or CUDA compiler.
 
 Numba types the kernel as for a launch, but each expression remembers the instruction of Python that
-it comes from. Then Numba lowers it to LLVM IR, which is dropped: an error there is one on a GPU.
+it comes from. Then Numba lowers it to LLVM IR. That is dropped, but an error in lowering is an
+error on a GPU too.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from types import FunctionType, SimpleNamespace
-from typing import Any, NamedTuple
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any, NamedTuple, Protocol
 from unittest.mock import patch
 
 import numba.cuda
 from numba.cuda import types
 from numba.cuda.core import config, ir
+from numba.cuda.core.bytecode import FunctionIdentity
 from numba.cuda.core.compiler_machinery import FunctionPass, PassManager, register_pass
+from numba.cuda.typing.templates import Signature
 
 from convlab.simulation.language.refusals import (
+    CompilerState,
     Refused,
     Untyped,
     check_instructions,
     refusal,
     unsupported,
 )
-from convlab.simulation.language.signatures import best_fit
-
-Types = tuple[Any, ...]
+from convlab.simulation.language.signatures import Types, best_fit
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device function, as Numba's types name it, its signatures, and what the one that a call has
-    takes and gives: the only one, or that which fits best."""
+    """A device function, as Numba's types name it, with its signatures. ``declared`` is the
+    signature of a call: the only one, or the one that fits best."""
 
     function: FunctionType
-    signatures: tuple[Any, ...] = ()
-    declared: Any = None
+    signatures: tuple[tuple[Types, types.Type], ...] = ()
+    declared: tuple[Types, types.Type] | None = None
 
     def called(self, arguments: Types) -> Device:
-        """For a call of these types. Raises ``TypeError`` where no signature fits."""
+        """Return the device function for a call with these types. Raises ``TypeError`` if no
+        signature fits."""
         if not self.signatures:
             return self
         takes = self.signatures[0][0]
@@ -52,19 +55,36 @@ class Device:
         return replace(self, declared=next(one for one in self.signatures if one[0] == takes))
 
 
-class Kept(NamedTuple):
+class TypedFunction(NamedTuple):
     """A typed function: its code, types by variable, signatures by expression."""
 
-    func_ir: Any
-    typemap: dict[str, Any]
-    calltypes: dict[Any, Any]
-    return_type: Any
+    func_ir: ir.FunctionIR
+    typemap: dict[str, types.Type]
+    calltypes: dict[ir.Inst, Signature]
+    return_type: types.Type
+
+
+class Pipeline(CompilerState, Protocol):
+    """The state of Numba's compiler after type inference, also as a dictionary."""
+
+    func_id: FunctionIdentity
+    typemap: dict[str, types.Type]
+    calltypes: dict[ir.Inst, Signature]
+    return_type: types.Type
+
+    def __getitem__(self, name: str) -> Any: ...
+
+    def __setitem__(self, name: str, value: object) -> None: ...
+
+
+# Types a function for arguments of these types. Raises ``Refused`` or ``Untyped``.
+TypedCompiler = Callable[[Device, Types], TypedFunction]
 
 
 @contextmanager
 def _real_compiler() -> Iterator[None]:
     """Inside, Numba's compiler can be imported in a process whose ``numba.cuda`` is its simulator.
-    Its modules are not kept: the program shall not see them."""
+    Afterwards its modules are hidden again, so that the program does not see them."""
     if not config.ENABLE_CUDASIM:
         yield
         return
@@ -79,8 +99,8 @@ def _real_compiler() -> Iterator[None]:
     for name in own:
         del sys.modules[name]
         vars(numba.cuda).pop(name.removeprefix(f"{package}."), None)
-    sys.modules.update(_kept)
-    for name, module in _kept.items():
+    sys.modules.update(_hidden)
+    for name, module in _hidden.items():
         parent, _, last = name.rpartition(".")
         if parent == package:
             setattr(numba.cuda, last, module)
@@ -99,8 +119,8 @@ def _real_compiler() -> Iterator[None]:
                     setattr(numba.cuda, name, stub)
             yield
         finally:
-            # Imported once more, its registries would be other ones.
-            _kept.update(
+            # Imported a second time, the modules would have other registries.
+            _hidden.update(
                 (name, module)
                 for name, module in sys.modules.items()
                 if name.startswith(f"{package}.") and name not in shadows.keys() - own.keys()
@@ -112,17 +132,17 @@ def _real_compiler() -> Iterator[None]:
             vars(numba.cuda).update(before)
 
 
-_kept: dict[str, Any] = {}
+_hidden: dict[str, ModuleType] = {}  # modules of Numba's compiler, by name
 
 
 @cache
-def _numbas() -> SimpleNamespace:
-    """What is made of Numba's classes, which cost half a second to import."""
+def _compiler() -> TypedCompiler:
+    """Return the compiler, whose classes of Numba take half a second to import."""
     with _real_compiler():
-        return _made_of_numbas()
+        return _made_compiler()
 
 
-def _made_of_numbas() -> SimpleNamespace:
+def _made_compiler() -> TypedCompiler:
     from numba.core.target_extension import dispatcher_registry, target_registry
     from numba.cuda import compiler, dispatcher, typing, utils
     from numba.cuda.core.callconv import CUDACallConv
@@ -139,9 +159,9 @@ def _made_of_numbas() -> SimpleNamespace:
         initialize_all()
 
     class Interpreter(compiler.CUDABytecodeInterpreter):  # type: ignore[misc]
-        def _iter_inst(self) -> Iterator[Any]:
+        def _iter_inst(self) -> Iterator[tuple[object, object]]:
             for instruction, more in super()._iter_inst():
-                self.loc: Any = ir.Loc(self.loc.filename, instruction.lineno, instruction.offset)
+                self.loc: ir.Loc = ir.Loc(self.loc.filename, instruction.lineno, instruction.offset)
                 yield instruction, more
 
     @register_pass(mutates_CFG=True, analysis_only=False)
@@ -151,27 +171,27 @@ def _made_of_numbas() -> SimpleNamespace:
         def __init__(self) -> None:
             FunctionPass.__init__(self)
 
-        def run_pass(self, state: Any) -> bool:
+        def run_pass(self, state: Pipeline) -> bool:
             state["func_ir"] = Interpreter(state["func_id"]).interpret(state["bc"])
             return True
 
     @register_pass(mutates_CFG=False, analysis_only=True)
     class Keep(FunctionPass):  # type: ignore[misc]
-        _name = "keep the types as lowering changes the code"
+        _name = "keep the types, because lowering changes the code"
 
         def __init__(self) -> None:
             FunctionPass.__init__(self)
 
-        def run_pass(self, state: Any) -> bool:
+        def run_pass(self, state: Pipeline) -> bool:
             if (found := unsupported(state, state.func_id.func)) is not None:
                 raise found
-            state["kept"] = Kept(
-                state.func_ir.copy(), state.typemap, {**state.calltypes}, state.return_type
+            state["typed"] = TypedFunction(
+                state["func_ir"].copy(), state.typemap, {**state.calltypes}, state.return_type
             )
             return False
 
     class Compiler(compiler.CUDACompiler):  # type: ignore[misc]
-        def define_pipelines(self) -> list[Any]:
+        def define_pipelines(self) -> list[PassManager]:
             (usual,) = super().define_pipelines()
             manager = PassManager("cuda")
             for one, what in usual.passes:
@@ -182,7 +202,7 @@ def _made_of_numbas() -> SimpleNamespace:
             return [manager]
 
     class Context(CUDATypingContext):  # type: ignore[misc]
-        def resolve_value_type(self, value: Any) -> Any:
+        def resolve_value_type(self, value: object) -> types.Type:
             function = getattr(value, "py_func", None)
             if not isinstance(function, FunctionType):
                 return super().resolve_value_type(value)
@@ -193,27 +213,29 @@ def _made_of_numbas() -> SimpleNamespace:
                 templates[device] = types.Function(template(device))
             return templates[device]
 
-    templates: dict[Device, Any] = {}
-    known: dict[Any, Any] = {}
+    templates: dict[Device, types.Type] = {}
+    known: dict[tuple[Device, Types], TypedFunction | Exception] = {}
     running: list[tuple[Device, Types]] = []  # being typed, each called by the one before
     declared: set[FunctionType] = set()  # with a signature, which converts their arguments
 
-    def template(device: Device) -> Any:
+    def template(device: Device) -> type[AbstractTemplate]:
         signature = inspect.signature(device.function)
 
         class Template(AbstractTemplate):  # type: ignore[misc]
             key, prefer_literal = device, True  # as Numba compiles for a constant
 
-            def generic(self, arguments: Any, named: Any) -> Any:
+            def generic(self, arguments: Types, named: dict[str, types.Type]) -> Signature:
                 folded = fold_arguments(
-                    *(signature, arguments, named),
+                    signature,
+                    arguments,
+                    named,
                     lambda index, parameter, value: value,
                     lambda index, parameter, default: types.Omitted(default),
                     lambda index, parameter, values: types.StarArgTuple(values),
                 )
                 called = device.called(folded)
                 folded = called.declared[0] if called.declared else folded
-                found = typing.signature(kept(called, folded).return_type, *folded)
+                found = typing.signature(typed(called, folded).return_type, *folded)
                 return found.replace(pysig=signature)
 
         return Template
@@ -225,7 +247,7 @@ def _made_of_numbas() -> SimpleNamespace:
     # Lowering asks NVVM for these two; NVVM itself may not be installed.
     layout = SimpleNamespace(data_layout=nvvm._datalayout, get_ir_version=lambda: (2, 0, 3, 2))
 
-    def kept(device: Device, arguments: Types) -> Kept:
+    def typed(device: Device, arguments: Types) -> TypedFunction:
         function, key = device.function, (device, arguments)
         if key not in known:
             check_instructions(function)
@@ -238,15 +260,23 @@ def _made_of_numbas() -> SimpleNamespace:
             with _real_compiler():
                 known[key] = lowered(device, arguments)
             running.pop()
-        found: Kept | Exception = known[key]
+        found = known[key]
         if isinstance(found, Exception):
             raise found
         return found
 
-    def lowered(device: Device, arguments: Types) -> Kept | Exception:
+    def lowered(device: Device, arguments: Types) -> TypedFunction | Exception:
         function, (_, gives) = device.function, device.declared or (None, None)
         pipeline = Compiler(
-            *(context, target, None, arguments, gives, flags, {}, CUDACallConv(target), {})
+            typingctx=context,
+            targetctx=target,
+            library=None,
+            args=arguments,
+            return_type=gives,
+            flags=flags,
+            locals={},
+            call_conv=CUDACallConv(target),
+            abi_info={},
         )
         try:
             with (
@@ -259,24 +289,23 @@ def _made_of_numbas() -> SimpleNamespace:
                 made.library.finalize()
             key = replace(device, declared=None)  # by which a call names it
             target.insert_user_function(key, made.fndesc, [made.library])
-            found: Kept = pipeline.state.kept
+            found: TypedFunction = pipeline.state.typed
             return found
         except Exception as error:
             return unsupported(pipeline.state, function) or refusal(error, function)
 
-    return SimpleNamespace(kept=kept)
+    return typed
 
 
-def typed_function(function: FunctionType, arguments: Types) -> Kept:
-    """What Numba's compiler knows of the function for arguments of these types. Raises
-    :class:`Refused` where it refuses the function, and :class:`Untyped` where what it says is not
-    known here."""
-    known: Kept = _numbas().kept(Device(function), arguments)
-    return known
+def typed_function(function: FunctionType, arguments: Types) -> TypedFunction:
+    """Return the function as Numba's compiler types it for arguments of these types. Raises
+    :class:`Refused` if Numba refuses the function, and :class:`Untyped` if its types are not known
+    here."""
+    return _compiler()(Device(function), arguments)
 
 
 def check_kernel(function: FunctionType, arguments: Types) -> None:
-    """Raises :class:`Refused` where a kernel returns anything."""
+    """Raise :class:`Refused` if a kernel returns a value."""
     state = typed_function(function, arguments)
     if state.return_type not in (types.none, types.Omitted(None)):
         lines = [

@@ -1,4 +1,4 @@
-"""What Numba's compiler refuses, with its reason in one line."""
+"""The refusals of Numba's compiler, each with its reason in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import re
 import sys
 import traceback
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numba.cuda.core import ir
@@ -42,18 +42,25 @@ _ARRAY = "an array, for which a kernel has no memory"
 _CONTAINERS = {"build_list": "a list", "build_map": "a dict", "build_set": "a set"}
 
 
+class CompilerState(Protocol):
+    """The state of Numba's compiler, as the simulator reads it."""
+
+    func_ir: ir.FunctionIR | None
+
+
 class Refused(Exception):
-    """Numba does not compile the function: its reason in one line, and where."""
+    """Numba does not compile the function. Holds the reason in one line, and the line."""
 
     def __init__(self, reason: str, function: FunctionType, line: int) -> None:
         super().__init__(f"{reason}, {function.__code__.co_filename}:{line}")
 
 
 class Untyped(Exception):
-    """Numba's types of a function are not known here, and why. Numba may well compile it."""
+    """Numba's types of a function are not known here. Numba may well compile it."""
 
 
 def check_instructions(function: FunctionType) -> None:
+    """Raise ``Refused`` for statements that Numba does not compile: ``try`` and ``with``."""
     line = 0
     for step in dis.get_instructions(function):
         line = (step.positions and step.positions.lineno) or line
@@ -61,15 +68,17 @@ def check_instructions(function: FunctionType) -> None:
             raise Refused("try and with statements", function, line)
 
 
-def unsupported(state: Any, function: FunctionType) -> Refused | None:
-    """The refusal of a list, dict, set, generator or ``np.random``, about which Numba's own message
-    is late or unclear; None without one. Numba types ``np.random`` if another part of Numba has
-    been imported."""
+def unsupported(state: CompilerState, function: FunctionType) -> Refused | None:
+    """Return the refusal of a list, dict, set, generator or ``np.random``; None without one.
+
+    Numba's own message about them is late or unclear. Numba types ``np.random`` if another part of
+    Numba has been imported.
+    """
     if state.func_ir is None:
         return None
     for block in state.func_ir.blocks.values():
         for one in block.body:
-            value: Any = getattr(one, "value", None)
+            value = getattr(one, "value", None)
             what = ""
             if isinstance(value, ir.Yield):
                 what = "a generator"
@@ -80,13 +89,13 @@ def unsupported(state: Any, function: FunctionType) -> Refused | None:
                 if getattr(module, "value", None) is np:
                     what = "np.random, which no kernel can call"
             if what:
-                return Refused(what, function, value.loc.line)
+                return Refused(what, function, one.loc.line)
     return None
 
 
 def refusal(error: Exception, function: FunctionType) -> Refused | Untyped:
-    """What the compiler's error means: that Numba refuses the function, or nothing, if the error
-    may come from the missing GPU."""
+    """Return what the compiler's error means: ``Refused``, or ``Untyped`` if the error may come
+    from the missing GPU."""
     if isinstance(error, Refused | Untyped):  # of a device function that it calls
         return error
     said = re.sub(r"\x1b\[[0-9;]*m| at 0x\w+", "", str(error))
@@ -102,7 +111,8 @@ def refusal(error: Exception, function: FunctionType) -> Refused | Untyped:
 
 
 def _advice(said: str, function: FunctionType) -> str:
-    """What to do instead of what the compiler's message names; empty if nothing is known."""
+    """Return what to do instead of what the compiler's message names; empty if that is not
+    known."""
     if "IMPORT_NAME" in said:
         code = function.__code__
         imports = [one.argval for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"]

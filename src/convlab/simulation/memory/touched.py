@@ -1,4 +1,5 @@
-"""Which bytes an operation of a stream reads and writes, and which two have in common."""
+"""The bytes that an operation of a stream reads and writes, and the bytes that two have in
+common."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from functools import reduce
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from convlab.simulation.memory.checked_arrays import CheckedArray, start_of
+from convlab.simulation.memory.checked_arrays import CheckedArray
+from convlab.simulation.memory.host_memory import start_of
 from convlab.simulation.recording.access_log import ATOMIC, READ, WRITE, Accesses
 
 Bytes = np.ndarray | range  # addresses of elements on the host, or all from one to another
@@ -19,8 +21,8 @@ Bytes = np.ndarray | range  # addresses of elements on the host, or all from one
 
 @dataclass
 class Touched:
-    """What an operation reads and writes, and the arrays that hold it, by name: these stay alive,
-    so that no other array gets their addresses."""
+    """The bytes that an operation reads and writes, and the arrays that hold them, by name. The
+    arrays stay alive, so that no other array gets their addresses."""
 
     hosts: list[tuple[str, np.ndarray]] = field(default_factory=list)
     reads: list[Bytes] = field(default_factory=list)
@@ -28,7 +30,7 @@ class Touched:
     updates: list[Bytes] = field(default_factory=list)  # by atomics
 
     def whole(self, host: np.ndarray, writes: bool) -> None:
-        """A copy of all elements."""
+        """Note a copy to or from the whole array."""
         at: Bytes = range(*byte_bounds(host))
         if not (host.flags.c_contiguous or host.flags.f_contiguous):
             steps = map(operator.mul, map(np.arange, host.shape), host.strides)
@@ -37,7 +39,7 @@ class Touched:
         (self.writes if writes else self.reads).append(at)
 
     def look(self, accesses: Accesses, arrays: Iterable[CheckedArray]) -> None:
-        """What a kernel has done to its arrays."""
+        """Note what a kernel has done to its arrays."""
         for array in arrays:
             low, high = byte_bounds(array.host)
             there = accesses.address + (start_of(array.host) - array.place)
@@ -48,7 +50,7 @@ class Touched:
             self.updates.append(np.unique(there[inside & (kind == ATOMIC)]))
 
     def is_same(self, other: Touched) -> bool:
-        """Whether the other operation has touched the same bytes in the same way."""
+        """Return whether the other operation has touched the same bytes in the same way."""
         ways = ((self.reads, other.reads), (self.writes, other.writes))
         return all(
             len(mine) == len(its) and all(map(_equal, mine, its))
@@ -56,6 +58,7 @@ class Touched:
         )
 
     def name(self, address: int) -> str:
+        """Return the name of the array at an address; empty if it has none."""
         for name, host in self.hosts:
             low, high = byte_bounds(host)
             if name and low <= address < high:
@@ -70,7 +73,7 @@ def _equal(one: Bytes, other: Bytes) -> bool:
 
 
 def common(some: Iterable[Bytes], others: Sequence[Bytes]) -> int | None:
-    """An address that is in one of the first and in one of the second."""
+    """Return an address that ``some`` and ``others`` have in common; None without one."""
     for one, other in itertools.product(some, others):
         if not len(one) or not len(other) or one[-1] < other[0] or other[-1] < one[0]:
             continue

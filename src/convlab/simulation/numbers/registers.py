@@ -1,9 +1,8 @@
-"""What the rewritten arithmetic of a typed kernel calls."""
+"""The functions that the rewritten arithmetic of a typed kernel calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -11,45 +10,49 @@ from convlab.simulation.numbers.scalars import keeper
 from convlab.simulation.numbers.scalars import power as _float_power
 
 ROUNDING = "_rounding_"  # an array whose element rounds to float32
+OF_BITS = ("clz", "popc", "brev", "ffs")
 
 
 def _shifted(value: int, count: int) -> int:
-    """``value << count``: no bit is left of 64, however large the count."""
+    """Return ``value << count``: all 64 bits are gone, however large the count."""
     return value << count if 0 <= count < 64 else 0
 
 
-def _integer_power(name: str) -> Callable[[int, int], Any]:
-    """``base ** exponent`` of integers as Numba computes it: through float64 unless the exponent
-    has a literal's type, so that results above 2**53 are rounded (by libNVVM 13.5; an older one,
-    on an H100, left float64 out). A negative exponent gives the integer part, for base zero the
-    highest bit."""
+def _integer_power(name: str) -> Callable[[int, int], int]:
+    """Return ``base ** exponent`` of integers as Numba computes it.
+
+    Numba computes it in float64 unless the exponent has a literal's type, so results above 2**53
+    are rounded. (libNVVM 13.5 does so; an older one, on an H100, left float64 out.) A negative
+    exponent gives the integer part, and the highest bit for base zero.
+    """
     kept, constant = keeper(np.dtype(name)), _constant_power(name)
 
-    def power(base: int, exponent: int) -> Any:
+    def power(base: int, exponent: int) -> int:
         if exponent < 0:
             return constant(base, exponent) if base in (0, 1, -1) else 0
         if exponent > 0x10000:
-            return kept(_float_power(base, exponent))
-        return kept(float(kept(pow(base, exponent, 2**64))))
+            return int(kept(_float_power(base, exponent)))
+        return int(kept(float(kept(pow(base, exponent, 2**64)))))
 
     return power
 
 
-def _constant_power(name: str) -> Callable[[int, int], Any]:
-    """The same where the exponent is a constant: exact."""
+def _constant_power(name: str) -> Callable[[int, int], int]:
+    """Return ``base ** exponent`` for an exponent that is a constant: it is exact."""
     kept, lowest = keeper(np.dtype(name)), -(2**63)
 
-    def power(base: int, exponent: int) -> Any:
-        found = kept(pow(base, abs(exponent), 2**64))
+    def power(base: int, exponent: int) -> int:
+        found = int(kept(pow(base, abs(exponent), 2**64)))
         if exponent >= 0 or found in (1, -1):
             return found
-        return 0 if found else kept(lowest)
+        return 0 if found else int(kept(lowest))
 
     return power
 
 
 def of_bits(name: str, bits: int) -> Callable[[int], int]:
-    """``clz``, ``popc``, ``brev`` or ``ffs``, which counts from 1, of integers of so many bits."""
+    """Return ``clz``, ``popc``, ``brev`` or ``ffs``, which counts from 1, for integers of that many
+    bits."""
     mask = (1 << bits) - 1
     functions: dict[str, Callable[[int], int]] = {
         "clz": lambda value: bits - (value & mask).bit_length(),
@@ -60,11 +63,10 @@ def of_bits(name: str, bits: int) -> Callable[[int], int]:
     return functions[name]
 
 
-OF_BITS = ("clz", "popc", "brev", "ffs")
-GLOBALS: dict[str, Any] = {
+GLOBALS: dict[str, object] = {
     ROUNDING: memoryview(bytearray(4)).cast("f"),
     "_float_": float,
-    "_nearest_": lambda half: float(np.rint(half)),  # an integer of a float16 is not cut off
+    "_nearest_": lambda half: float(np.rint(half)),  # float16 to integer rounds, it does not cut
     "_power_": _float_power,
     **{f"_power_{name}_": _integer_power(name) for name in ("int64", "uint64")},
     **{f"_constant_power_{name}_": _constant_power(name) for name in ("int64", "uint64")},

@@ -336,8 +336,8 @@ class Loops:
         return Loop(self, site_of(1), builtins.range(*bounds))
 
     def endless(self, steps: Iterable[int], site: int) -> Loop:
-        """What a ``while`` runs through, as :mod:`convlab.simulation.language.python_body` compiles
-        it."""
+        """Return the iterable of a ``while`` loop, which
+        :mod:`convlab.simulation.language.rewritten_code` compiles as a ``for`` loop."""
         return Loop(self, site, steps)
 
     def call(self, function: Callable[..., Any]) -> Callable[..., Any]:

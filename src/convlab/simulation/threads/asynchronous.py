@@ -28,8 +28,9 @@ import numpy as np
 from convlab import device
 from convlab.device import products
 from convlab.device.products import TERMS, WARP, WARPGROUP
-from convlab.simulation.memory.checked_arrays import CheckedArray, LocalArray
-from convlab.simulation.numbers.scalars import Arithmetic
+from convlab.simulation.memory.checked_arrays import CheckedArray
+from convlab.simulation.memory.local_arrays import LocalArray
+from convlab.simulation.numbers.counted_operations import Arithmetic
 from convlab.simulation.recording.access_log import (
     GLOBAL,
     ISSUED,

@@ -19,8 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.language.python_body import ENDLESS, may_wait
-from convlab.simulation.memory.checked_arrays import CheckedArray, LocalArray, Record, RecordArray
+from convlab.simulation.language.code_names import may_wait
+from convlab.simulation.language.rewritten_code import ENDLESS
+from convlab.simulation.memory.checked_arrays import CheckedArray
+from convlab.simulation.memory.local_arrays import LocalArray
+from convlab.simulation.memory.structured_arrays import Record, RecordArray
 from convlab.simulation.recording.access_log import WARP, WRITE, AccessLog
 from convlab.simulation.recording.sites import site_of
 from convlab.simulation.rules.findings import Stop

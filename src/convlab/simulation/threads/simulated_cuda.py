@@ -16,7 +16,7 @@ import numpy as np
 
 from convlab.simulation.language.libdevice import of_libdevice
 from convlab.simulation.language.libraries import Library, half, of_bfloat16, vector_types
-from convlab.simulation.memory.memory_spaces import Memory, local_class
+from convlab.simulation.memory.launch_memory import Memory, local_class
 from convlab.simulation.numbers.registers import OF_BITS, of_bits
 from convlab.simulation.numbers.scalars import cast, converted, dtype_of, keeper, poison
 from convlab.simulation.recording.access_log import (

@@ -1,12 +1,12 @@
-"""Makes the arrays of a simulated launch, with quick code for the usual accesses to their elements.
+"""Creates the arrays of a simulated launch, with fast code for the usual element accesses.
 
-Element access is the innermost loop of all. So its code is written out for each number of
-dimensions and each shape of a local array, compiled once for all arrays of a kind, and made a class
-for each array, whose data, strides and address its methods close over: Python finds those quicker
-than globals or attributes.
+Element access is the innermost loop of the simulator. So its code is written out for each number of
+dimensions, and for each shape of a local array, and compiled once for all arrays of a kind. Each
+array then gets a class of its own, whose methods close over the array's data, strides and address,
+because Python finds those faster than globals or attributes.
 
-Data is read through memoryviews: those give Python numbers, round at stores, refuse indices beyond
-the end and are faster than NumPy arrays.
+Data is read through memoryviews: those return Python numbers, round at stores, refuse indices
+beyond the end and are faster than NumPy arrays.
 """
 
 from __future__ import annotations
@@ -14,25 +14,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from convlab.simulation.memory.checked_arrays import (
-    CheckedArray,
-    LocalArray,
-    MisalignedArray,
-    RecordArray,
-    bytes_of,
-    is_wide,
-    start_of,
-)
-from convlab.simulation.numbers.scalars import quick
+from convlab.simulation.memory.checked_arrays import CheckedArray, MisalignedArray
+from convlab.simulation.memory.host_memory import bytes_of, is_wide, start_of
+from convlab.simulation.memory.index_checks import ArrayReport
+from convlab.simulation.memory.kernel_arrays import Counter, KernelArray
+from convlab.simulation.memory.local_arrays import LocalArray
+from convlab.simulation.memory.structured_arrays import RecordArray
+from convlab.simulation.numbers.scalars import Elements, quick
 from convlab.simulation.recording.access_log import READ, WRITE, AccessLog, Span, c_strides
 from convlab.simulation.recording.sites import site_of
-
-Report = Callable[..., None]  # report(kind, what, site, array, index): raises where it must end
 
 # The code of element access, in terms of ``index`` and of its entries ``i0``, ``i1``, ...
 
@@ -105,28 +100,42 @@ _WIDE = """
 """
 
 
+class PlacedArray(NamedTuple):
+    """A whole array whose class is made for it alone, with its data and address in the code."""
+
+    host: np.ndarray
+    base: int
+    alignment: int
+
+
 class Memory:
-    """What arrays of one launch share: the log, if there is one, and where findings go."""
+    """The memory of one launch: the log, if there is one, and the function that receives
+    findings. Creates the launch's arrays."""
 
     def __init__(
-        self, log: AccessLog | None, report: Report, number: Callable[[Any], Any] | None = None
+        self, log: AccessLog | None, report: ArrayReport, number: Counter | None = None
     ) -> None:
         self.log, self.report = log, report
         self._number = number
-        self._view_classes: dict[Any, Any] = {}
-        self._quick: list[Any] = []  # the data that the classes of arrays close over
+        self._view_classes: dict[tuple[int, Counter | None], type[CheckedArray]] = {}
+        self._quick: list[Elements] = []  # the data that the classes of arrays close over
 
-    def number(self, dtype: np.dtype[Any]) -> Callable[[Any], Any] | None:
-        """What loads of that type are handed through, to count what becomes of them."""
+    def number(self, dtype: np.dtype) -> Counter | None:
+        """Return what loads of that type are passed through, to count the operations on them."""
         return self._number if dtype.kind == "f" else None
 
     def array(
         self, host: np.ndarray, name: str, base: int, alignment: int = 256, tag: int = 0
-    ) -> Any:
-        """The array as a kernel sees it, its first element at the simulated address ``base``. The
-        ``tag`` is :meth:`AccessLog.named`'s."""
+    ) -> KernelArray | RecordArray:
+        """Return the array as a kernel sees it, its first element at the simulated address
+        ``base``. The ``tag`` is :meth:`AccessLog.named`'s."""
         if host.dtype.names is not None:
             return self._records(host, name, base, alignment, tag)
+        return self._plain(host, name, base, alignment, tag)
+
+    def _plain(
+        self, host: np.ndarray, name: str, base: int, alignment: int, tag: int
+    ) -> CheckedArray:
         if self.log is not None and host.size:
             low, high = (base + address - start_of(host) for address in byte_bounds(host))
             span = Span(name, low, high, host.shape, host.strides, host.dtype)
@@ -135,17 +144,19 @@ class Memory:
                 base = self.log.sized(base, span.itemsize)
             self.log.spans.append(span)
         base += tag
-        if host.dtype.kind in "fiubc" and not host.flags.aligned:
+        if not _elements_aligned(host):
             return MisalignedArray(host, name, base, self, alignment)
-        made = self._array_class(host.ndim, self.number(host.dtype), host, base, alignment)
+        placed = PlacedArray(host, base, alignment)
+        made = self._array_class(host.ndim, self.number(host.dtype), placed)
         return made(host, name, base, self, alignment)
 
     def _records(
         self, host: np.ndarray, name: str, base: int, alignment: int, tag: int
     ) -> RecordArray:
-        """A structured array. Findings name its fields: they have spans of their own."""
-        host = np.asarray(host)  # no record array, whose views are such again
-        whole = self.array(host.view(bytes_of(host.dtype)), name, base, alignment, tag)
+        """Return a structured array. Its fields have spans of their own, so that findings name
+        them."""
+        host = np.asarray(host)  # not a record array, whose views are record arrays too
+        whole = self._plain(host.view(bytes_of(host.dtype)), name, base, alignment, tag)
         for field, part in _fields(host, name):
             if self.log is not None and part.size:
                 low, high = (base + end - start_of(host) for end in byte_bounds(part))
@@ -153,34 +164,35 @@ class Memory:
         return RecordArray(whole, host.dtype)
 
     def local(self, values: np.ndarray) -> LocalArray:
-        """A local array that holds these values: a copy."""
+        """Return a local array that holds a copy of these values."""
         kind = local_class(values.shape, values.dtype, self.number(values.dtype), None)
-        made: LocalArray = kind("an array without a name", self)
+        made = kind("an array without a name", self)
         made.cells[:] = values.reshape(-1).tolist()
         return made
 
-    def view_class(self, ndim: int, dtype: np.dtype[Any]) -> Any:
-        """The class of views: one for each number of dimensions and kind of number."""
-        number = self.number(dtype)
-        if (ndim, number) not in self._view_classes:
-            self._view_classes[ndim, number] = self._array_class(ndim, number)
-        return self._view_classes[ndim, number]
+    def view(self, host: np.ndarray, name: str, base: int, alignment: int) -> CheckedArray:
+        """Return a view, of a class that all views of its number of dimensions share."""
+        if not _elements_aligned(host):
+            return MisalignedArray(host, name, base, self, alignment)
+        key = host.ndim, self.number(host.dtype)
+        if key not in self._view_classes:
+            self._view_classes[key] = self._array_class(*key, None)
+        return self._view_classes[key](host, name, base, self, alignment)
 
     def _array_class(
         self,
         ndim: int,
-        number: Callable[[Any], Any] | None,
-        host: np.ndarray | None = None,
-        base: int = 0,
-        alignment: int = 1,
-    ) -> Any:
-        """A class for the array ``host`` alone; without, for views, which have data, strides and
-        address as attributes."""
-        closed: dict[str, Any] = {"getframe": sys._getframe, "number": number}
-        if host is None:
+        number: Counter | None,
+        placed: PlacedArray | None,
+    ) -> type[CheckedArray]:
+        """Return a class for the array ``placed`` alone. Without one, return a class for views,
+        which have data, strides and address as attributes."""
+        closed: dict[str, object] = {"getframe": sys._getframe, "number": number}
+        if placed is None:
             address, data, wide = "self.base", "self.data", False
             steps = [f"self.strides[{axis}]" for axis in range(ndim)]
         else:
+            host, base, alignment = placed
             address, data = "BASE", "DATA"
             steps = [f"STEP{axis}" for axis in range(ndim)]
             wide = is_wide(host) and base % 16 == alignment % 16 == 0 < min(ndim, host.size)
@@ -225,22 +237,20 @@ class Memory:
                 loaded=loaded,
                 stored=stored,
             )
-        return _class(CheckedArray, source, closed)
+        return cast(type[CheckedArray], _class(CheckedArray, source, closed))
 
     def let_go(self) -> None:
-        """Forget the arrays: their classes, which refer to themselves, refer to the data too."""
+        """Release the arrays' data, to which their classes refer: these refer to themselves, so
+        they live on until Python collects cycles."""
         for data in self._quick:
             data.release()
 
 
 def local_class(
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    number: Callable[[Any], Any] | None,
-    alignment: int | None,
-) -> Any:
-    """The class of local arrays of that shape; sizes are written into its code. ``number`` is what
-    loads are handed through, if anything."""
+    shape: tuple[int, ...], dtype: np.dtype, number: Counter | None, alignment: int | None
+) -> type[LocalArray]:
+    """Return the class of local arrays of that shape; the sizes are written into its code. Loads
+    are passed through ``number``, if it is given."""
     steps = enumerate(c_strides(shape, 1))
     cell = " + ".join(f"i{axis} * {n}" if n > 1 else f"i{axis}" for axis, n in steps)
     source = _CLASS.format(
@@ -250,14 +260,15 @@ def local_class(
         read=f"if value is not None: return {'number(value)' if number else 'value'}",
         store=f"CELL[0] = value; self.cells[{cell}] = CELL[0]; return",
     )
-    made = _class(LocalArray, source, {"CELL": quick(np.zeros(1, dtype)), "number": number})
+    closed: dict[str, object] = {"CELL": quick(np.zeros(1, dtype)), "number": number}
+    made = cast(type[LocalArray], _class(LocalArray, source, closed))
     made.shape, made.strides, made.dtype = shape, c_strides(shape, dtype.itemsize), dtype
     made.wide, made.alignment = dtype == np.float32, alignment or dtype.itemsize
     return made
 
 
 def _fields(host: np.ndarray, name: str) -> Iterator[tuple[str, np.ndarray]]:
-    """The fields of a structured array, and those in them, that have none themselves."""
+    """Yield the fields of a structured array that have no fields themselves, at any depth."""
     for field in host.dtype.names or ():
         part = host[field]
         if part.dtype.names is None:
@@ -271,16 +282,19 @@ def _names(ndim: int) -> str:
     return letters if ndim == 1 else f"[{letters}]"
 
 
-def _class(base: type, source: str, closed: dict[str, Any]) -> Any:
-    """The class of that source, which closes over these names."""
+def _elements_aligned(host: np.ndarray) -> bool:
+    return host.flags.aligned or host.dtype.kind not in "fiubc"
+
+
+def _class(base: type[KernelArray], source: str, closed: dict[str, object]) -> type[KernelArray]:
+    """Return the class of that source, which closes over these names."""
     closed = {"Base": base, "site_of": site_of, **closed}
     return _maker(tuple(closed), source)(*closed.values())
 
 
 @lru_cache(maxsize=1000)
-def _maker(names: tuple[str, ...], source: str) -> Callable[..., Any]:
+def _maker(names: tuple[str, ...], source: str) -> Callable[..., type[KernelArray]]:
     source = f"def make({', '.join(names)}):\n{source}\n    return Array\n"
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Callable[..., type[KernelArray]]] = {}
     exec(compile(source, "<array>", "exec"), namespace)
-    found: Callable[..., Any] = namespace["make"]
-    return found
+    return namespace["make"]

@@ -1,0 +1,97 @@
+"""Floating-point numbers that count the operations on them, for traces.
+
+Each addition, subtraction, multiplication, division, remainder, power and function of ``math`` or
+NumPy counts one, ``fma`` two, if at least one number came from memory, a cast or an argument. A
+tensor core's multiply-adds count two each. Comparisons, negation and copies are not arithmetic.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from convlab.simulation.numbers.scalars import divided, power
+
+OPERATIONS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+
+
+class Arithmetic:
+    """The number of operations of a launch at each instruction of its kernel."""
+
+    def __init__(self) -> None:
+        self.operations: Counter[int] = Counter()
+        # The ids of the kernel's code. Operations in other code count at the call of that code.
+        self.codes: set[int] = set()
+        self.number: type[float] = self._number_class()
+
+    def count(self, operations: int = 1) -> None:
+        """Count operations at the innermost frame of the kernel."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and id(frame.f_code) not in self.codes:
+            frame = frame.f_back
+        if frame is not None:
+            self.operations[id(frame.f_code) + frame.f_lasti] += operations
+
+    def counted(self, value: object) -> object:
+        """Return a result. If it is a floating-point number, operations on it are counted."""
+        return self.number(value) if isinstance(value, float) else value
+
+    def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of ``math`` or NumPy that counts one operation if an argument is a
+        counted number."""
+
+        def called(*values: object) -> object:
+            if any(isinstance(value, self.number) for value in values):
+                self.count()
+            return self.counted(function(*values))
+
+        return called
+
+    def cast(self, cast: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a type such as ``float32`` whose numbers count; a cast is no operation."""
+
+        def casting(value: object = 0) -> float:
+            return self.number(cast(value))
+
+        casting.dtype = getattr(cast, "dtype", None)  # type: ignore[attr-defined]
+        return casting
+
+    def fma(self, a: float, b: float, c: float) -> object:
+        """Compute ``cuda.fma``: two operations, rounded as Python's float64."""
+        self.count(2)
+        return self.counted(float(a) * float(b) + float(c))
+
+    def _number_class(self) -> type[float]:
+        codes, getframe, arithmetic = self.codes, sys._getframe, self
+
+        def counting(plain: Callable[[float, float], float]) -> Callable[[float, object], object]:
+            def operation(self: float, other: object) -> object:
+                if not isinstance(other, (float, int)):  # a tuple is faster than a union here
+                    return NotImplemented
+                # Every operation of every thread runs this code, so `count` is written out.
+                frame: FrameType | None = getframe(1)
+                while frame is not None and id(frame.f_code) not in codes:
+                    frame = frame.f_back
+                if frame is not None:
+                    arithmetic.operations[id(frame.f_code) + frame.f_lasti] += 1
+                return number(plain(self, other))
+
+            return operation
+
+        def copying(plain: Callable[[float], float]) -> Callable[[float], float]:
+            return lambda self: number(plain(float(self)))
+
+        names: dict[str, object] = {"__slots__": ()}
+        # float's own methods, which take numbers of this class as they are
+        plain = {f"__{r}{name}__" for name in OPERATIONS for r in ("", "r")}
+        names |= {name: counting(getattr(float, name)) for name in plain}
+        names["__truediv__"] = counting(divided)
+        names["__pow__"] = counting(power)
+        names["__rpow__"] = counting(lambda exponent, base: power(base, exponent))
+        names |= {f"__{name}__": copying(getattr(operator, name)) for name in ("neg", "pos", "abs")}
+        number: type[float] = type("CountedFloat", (float,), names)
+        return number
