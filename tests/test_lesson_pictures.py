@@ -61,7 +61,7 @@ SAYS = {
     "column": (lambda: lessons.column_of_windows(m02_implicit_gemm.make_kernel, "m02", PROBLEM, 6),
                "18 terms, 6 of them padding, the others in 12 pixels"),
     "im2col": (lambda: lessons.windows_written_out(ConvProblem(1, 2, 3, 4, 1, 2), column=4),
-               "24 pixels became 48 numbers; a pixel is there up to 4 times"),
+               "The matrix stores 48 numbers for 24 pixels, a pixel up to 4 times"),
     "figure 1": (lambda: lessons.im2col_beside_im2win(FIGURE_1), "12 x 4 = 48", "3 x 2 x 6 = 36"),
     "orders": (lambda: lessons.im2win_orders(ConvProblem(1, 2, 3, 5, 2, 2)),
                "2 x 4 contiguous numbers in m09 and 1 x 8 in m11"),
