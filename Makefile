@@ -62,10 +62,10 @@ gate: $(VENV)/.test ## compile every stage for a GPU, which need not be here, an
 	@$(BIN)/python -m pytest -n auto --dist worksteal -m gate $$(grep -lw pytest.mark.gate tests/test_*.py) $(ARGS)
 
 sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four tools
-	@$(BIN)/python -m convlab.measuring.sanitizers $(ARGS)
+	@$(BIN)/python tests/tools/sanitizers.py $(ARGS)
 
 results: $(VENV)/.ladder ## the picture and tables of the documentation, from docs/results/*.json
-	@$(BIN)/python docs/site/results_pages.py $(ARGS)
+	@PYTHONPATH=tests/tools $(BIN)/python docs/site/results_pages.py $(ARGS)
 
 site: $(VENV)/.site ## the documentation as a site in build/site, to be read with no network
 	@$(BIN)/python docs/site/build_site.py

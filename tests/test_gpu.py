@@ -27,12 +27,12 @@ from kernels.tensor_cores import (
 )
 from kernels.warpgroups import make_products, random_pairs
 from numba import cuda
+from sanitizers import PROBLEMS as AWKWARD
 from strategies import problems, tensors
 
 from convlab import ConvProblem, Stage, conv2d, plan
 from convlab.device.products import multiply_add
 from convlab.ladder import allowances, stage_named
-from convlab.measuring.sanitizers import PROBLEMS as AWKWARD
 from convlab.problems.oracle import CheckResult, Oracle, random_tensors
 from convlab.problems.workloads import LAYER_NAMES, TEACHING, paper_layer
 from convlab.running import api

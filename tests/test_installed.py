@@ -60,7 +60,7 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_the_wheel_is_small_and_its_readme_has_whole_links(wheel):
+def test_the_wheel_is_small_without_scripts_and_its_readme_has_whole_links(wheel):
     assert wheel.name.startswith("cuda_convlab-")
     assert wheel.stat().st_size < 1_500_000
     packed = ZipFile(wheel)
@@ -69,6 +69,9 @@ def test_the_wheel_is_small_and_its_readme_has_whole_links(wheel):
     needed = {path.relative_to(source).as_posix() for path in files if path.suffix != ".pyc"}
     assert {"convlab/py.typed", "convlab/tracing/viewer/page.html"} <= needed
     assert needed <= {*packed.namelist()}
+    scripts = {path.name for path in (ROOT / "tests/tools").glob("*.py")}
+    assert len(scripts) >= 4
+    assert not scripts & {Path(name).name for name in packed.namelist()}
     (metadata,) = (name for name in packed.namelist() if name.endswith("METADATA"))
     page = Parser().parsestr(packed.read(metadata).decode())
     assert page["Name"] == "cuda-convlab"

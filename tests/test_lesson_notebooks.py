@@ -7,12 +7,12 @@ import os
 import re
 import time
 
+import build_notebooks
 import nbformat
 import pytest
 from nbformat import v4
 from numba.cuda.core import config
 
-from convlab.lessons import build
 from convlab.lessons.source import CHECKOUT, LEARNER, SOLUTION, place, read, sources
 
 pytestmark = pytest.mark.notebooks
@@ -50,7 +50,7 @@ def said(notebook) -> list[list[object]]:
 def test_notebooks_run_and_say_what_is_stored(path, monkeypatch):
     source = str(CHECKOUT / "src")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]))
-    made = {kind: build.notebook(read(path), kind) for kind in KINDS}
+    made = {kind: build_notebooks.notebook(read(path), kind) for kind in KINDS}
     cells = [v4.new_code_cell(FIRST)]
     for kind, one in made.items():
         folder = str(place(path.stem, kind).parent)
@@ -58,7 +58,7 @@ def test_notebooks_run_and_say_what_is_stored(path, monkeypatch):
             cell.id = f"{kind}-{cell.id}"
         cells += [v4.new_code_cell(BETWEEN.format(folder)), *one.cells]
     start = time.monotonic()
-    build.execute(v4.new_notebook(cells=cells), CHECKOUT)
+    build_notebooks.execute(v4.new_notebook(cells=cells), CHECKOUT)
     assert time.monotonic() - start < SECONDS * len(made)
     for kind, one in made.items():
         assert said(one) == said(nbformat.read(place(path.stem, kind), as_version=4))
@@ -76,6 +76,6 @@ with open(get_connection_file()) as file:
 def test_notebooks_run_at_once_share_no_ports(tmp_path):
     """Two kernels that picked the same one would end the second before its first cell."""
     made = v4.new_notebook(cells=[v4.new_code_cell(TRANSPORT)])
-    build.execute(made, tmp_path)
+    build_notebooks.execute(made, tmp_path)
     assert made.cells[0].outputs[0].text == "ipc\n"
     assert not list(tmp_path.iterdir())

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from unittest.mock import Mock
 
+import build_notebooks
+import check_answers
 import nbformat
 import numpy as np
 import pytest
@@ -27,7 +29,7 @@ from convlab.checking.outcome import CompiledKernel
 from convlab.commands import lessons as command
 from convlab.ladder.gradients import g01_direct_gradients
 from convlab.ladder.main import m01_direct
-from convlab.lessons import answers, build, exercises, feedback, source, timing
+from convlab.lessons import exercises, feedback, source, timing
 from convlab.lessons.feedback import PASSED, UNFILLED
 from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, STUB, place, read
 from convlab.running.engines import unavailable
@@ -79,9 +81,9 @@ def test_stored_notebooks_are_what_their_source_gives_with_outputs_and_pictures(
     notebook = nbformat.read(place(path.stem, kind), as_version=4)
     stored, cells = (
         [(one.id, one.cell_type, one.source, one.metadata.get("nbgrader")) for one in made.cells]
-        for made in (notebook, build.notebook(lesson_of(path), kind))
+        for made in (notebook, build_notebooks.notebook(lesson_of(path), kind))
     )
-    assert stored == cells, "python -m convlab.lessons.build writes them anew"
+    assert stored == cells, "python tests/tools/build_notebooks.py writes them anew"
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in code)
     outputs = [output for cell in code for output in cell.outputs]
@@ -161,7 +163,7 @@ def test_solutions_only_add_lines_to_the_learner_s_cells(path):
 @pytest.mark.parametrize("kind", [LEARNER, SOLUTION])
 def test_links_lead_somewhere(path, kind):
     where = place(path.stem, kind).parent
-    notebook = build.notebook(lesson_of(path), kind)
+    notebook = build_notebooks.notebook(lesson_of(path), kind)
     links = [link for link in LINK.findall(markdown_of(notebook)) if "://" not in link]
     assert links
     for link in links:
@@ -172,7 +174,7 @@ def test_links_lead_somewhere(path, kind):
 
 @each_lesson
 def test_notebooks_for_nbgrader_have_faults_solutions_and_points(path, tmp_path):
-    assert build.main([path.stem, "--for-nbgrader", str(tmp_path)]) == 0
+    assert build_notebooks.main([path.stem, "--for-nbgrader", str(tmp_path)]) == 0
     made = nbformat.read(tmp_path / f"source/{path.stem}/{path.stem}.ipynb", as_version=4)
     nbformat.validate(made)
     graded = [cell.metadata.nbgrader for cell in made.cells if "nbgrader" in cell.metadata]
@@ -208,7 +210,10 @@ def lesson_in(file, text):
         (lambda _: source.stage_kernel("m01", name="nobody"), "nobody"),
         (lambda _: source.stage_kernel("s99"), "s99"),
         (lambda _: lessons.check(m01_direct.make_kernel, "s99"), "s99"),
-        (lambda _: answers.wrong("x", "y", ("gone", "")).of(source.Cell("code", "t")), "gone"),
+        (
+            lambda _: check_answers.wrong("x", "y", ("gone", "")).of(source.Cell("code", "t")),
+            "gone",
+        ),
         (lambda file: lesson_in(file, 'exercise="a" hunt="b"\n1\n'), "must be one thing"),
         (lambda file: lesson_in(file, 'exercise="a"\n1\n'), "check='a'"),
     ],
@@ -218,7 +223,7 @@ def test_what_an_author_gets_wrong_is_said(tmp_path, call, said):
         call(tmp_path / "x.py")
 
 
-@pytest.mark.parametrize("main", [build.main, answers.main])
+@pytest.mark.parametrize("main", [build_notebooks.main, check_answers.main])
 def test_a_lesson_that_there_is_not_is_refused(main, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["99_nothing"])
@@ -231,7 +236,7 @@ def test_a_lesson_that_there_is_not_is_refused(main, capsys):
 
 @each_lesson
 def test_every_exercise_has_five_wrong_answers_and_two_right_ones(path):
-    told = answers.answers_of(lesson_of(path))
+    told = check_answers.answers_of(lesson_of(path))
     roles = {exercise.name: exercise.role for exercise in lesson_of(path).exercises()}
     assert told.keys() == roles.keys()
     for name, given in told.items():
@@ -239,7 +244,7 @@ def test_every_exercise_has_five_wrong_answers_and_two_right_ones(path):
         assert sum(said not in (PASSED, UNFILLED) for said in says) >= 5, name
         assert says.count(PASSED) >= 2, name
         assert len(whats) == len(given), name
-        assert answers.GIVEN in whats, name
+        assert check_answers.GIVEN in whats, name
         assert (UNFILLED in says) == (roles[name] == "exercise"), name
 
 
@@ -247,7 +252,7 @@ CASES = [
     pytest.param(path, exercise, answer, id=f"{short(path)}-{exercise.name}-{answer.what}")
     for path in SOURCES
     for exercise in lesson_of(path).exercises()
-    for answer in answers.answers_of(lesson_of(path))[exercise.name]
+    for answer in check_answers.answers_of(lesson_of(path))[exercise.name]
     # Checks run on the strict simulator anyway: in Numba's, that right answers pass will do.
     if not config.ENABLE_CUDASIM or answer.says == PASSED
 ]
@@ -256,22 +261,22 @@ CASES = [
 @pytest.mark.answers
 @pytest.mark.parametrize(("path", "exercise", "answer"), CASES)
 def test_answers_are_checked_as_they_must_be(path, exercise, answer):
-    found = answers.checked(lesson_of(path), exercise, answer)
+    found = check_answers.checked(lesson_of(path), exercise, answer)
     assert found.ok, found.feedback
     table = rows("lessons/answers/README.md", f"## {path.stem}")
     (row,) = (row for row in table if row[:2] == [exercise.name, answer.what])
-    assert row[2] == found.said, "run convlab.lessons.answers"
+    assert row[2] == found.said, "run tests/tools/check_answers.py"
 
 
 def test_the_table_says_where_a_result_is_not_as_it_must_be(capsys, monkeypatch):
     lesson = lesson_of(SOURCES[0])
-    (first, *others), ours = lesson.exercises(), answers.wrong("ours", "counts")
-    found = [answers.checked(lesson, first, ours)]
-    assert "| ours | passed (NOT WHAT IT MUST) |" in answers.table(found)
-    assert "NOT all checked" in answers.table(found)
+    (first, *others), ours = lesson.exercises(), check_answers.wrong("ours", "counts")
+    found = [check_answers.checked(lesson, first, ours)]
+    assert "| ours | passed (NOT WHAT IT MUST) |" in check_answers.table(found)
+    assert "NOT all checked" in check_answers.table(found)
     given = {first.name: [ours]} | {other.name: [] for other in others}
-    monkeypatch.setattr(answers, "answers_of", lambda lesson: given)
-    assert answers.main([lesson.name]) == 1
+    monkeypatch.setattr(check_answers, "answers_of", lambda lesson: given)
+    assert check_answers.main([lesson.name]) == 1
     assert "WRONG, must be counts" in capsys.readouterr().out
 
 
@@ -332,15 +337,15 @@ def first_exercise(name):
 def told(name, says):
     """The feedback on the first answer to a lesson's first exercise that must get that reason."""
     lesson, exercise = first_exercise(name)
-    given = answers.answers_of(lesson)[exercise.name]
+    given = check_answers.answers_of(lesson)[exercise.name]
     answer = next(one for one in given if one.says == says)
-    return answers.checked(lesson, exercise, answer).feedback
+    return check_answers.checked(lesson, exercise, answer).feedback
 
 
 def told_of_change(name, old, new):
     """The feedback on our solution of a lesson's first exercise, with a change."""
     lesson, exercise = first_exercise(name)
-    return answers.feedback_on(lesson, exercise, exercise.solution.replace(old, new))
+    return check_answers.feedback_on(lesson, exercise, exercise.solution.replace(old, new))
 
 
 def test_a_race_is_told_with_both_lines_and_what_mends_it(quick):
@@ -551,7 +556,7 @@ def test_an_installed_package_has_the_notebooks_and_results(tmp_path, monkeypatc
 def test_beginners_mistakes_get_the_line_and_a_hint(line, said):
     text = f"@cuda.jit\ndef add_ten_to_all(a, out):\n    {line}\n"
     lesson = lesson_of(SOURCES[0])
-    found = answers.feedback_on(lesson, lesson.exercises()[0], text)
+    found = check_answers.feedback_on(lesson, lesson.exercises()[0], text)
     assert found.result == "broken"
     (problem,) = found.problems
     assert problem.lines[0].code == line
@@ -581,7 +586,7 @@ def test_a_cell_that_failed_is_no_longer_checked_as_it_was(quick, monkeypatch, l
     monkeypatch.setitem(sys.modules, "IPython", Mock(get_ipython=lambda: shell))
     for cell in there["In"]:
         with suppress(SyntaxError, NameError):
-            answers._run(cell, there)
+            check_answers._run(cell, there)
     found = lessons.check(there["make_kernel"], "m01")
     assert found.passed == (said is None)
     assert said is None or said in found.problems[0].what
@@ -652,7 +657,7 @@ def test_a_barrier_that_is_missing_is_one_finding(path, exercise, part, to):
     """Of every exercise: launches have several warps, blocks and slices."""
     pieces = exercise.solution.split(BARRIER)
     pieces[part : part + 2] = [pieces[part] + to + pieces[part + 1]]
-    found = answers.feedback_on(lesson_of(path), exercise, BARRIER.join(pieces))
+    found = check_answers.feedback_on(lesson_of(path), exercise, BARRIER.join(pieces))
     races = [problem for problem in found.problems if problem.reason == "shared race"]
     assert len(races) == 1, found
     assert not races[0].lines[0].library

@@ -9,15 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sanitizers
 from numba.cuda.core import config
 from pretended_gpu import PretendedGpu
-from size import SOURCE, read_with
 from test_cli import convlab_, refused
+from test_layering import SOURCE, imports
 
 from convlab import ConvProblem, Tile
 from convlab.commands import requirements
 from convlab.ladder import LADDER, Stage, stage_named
-from convlab.measuring import cases, sanitizers, systems
+from convlab.measuring import cases, systems
 from convlab.measuring import ladder_run as ladder
 from convlab.measuring import machine as doctor
 from convlab.measuring import machine_code as gate
@@ -60,10 +61,27 @@ def t4(monkeypatch):
 # Which stages these are.
 
 
+def source_of(module: str) -> str:
+    """The text of a module."""
+    return SOURCE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+
+
+def whole_source(stage: Stage) -> str:
+    """The source of a stage and of all that it imports, directly or not, from the ladder's
+    folders."""
+    seen: dict[str, str] = {}
+    ahead = [stage.module]
+    while ahead:
+        module = ahead.pop()
+        if module.startswith("convlab.ladder.") and module not in seen:
+            seen[module] = source_of(module)
+            ahead += [name for _, name in imports(seen[module])]
+    return "".join(seen.values())
+
+
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
 def test_a_stage_requires_what_it_and_its_kernels_use(stage):
-    file = SOURCE.joinpath(*stage.module.split(".")[1:]).with_suffix(".py")
-    text = "".join(one.read_text() for one in read_with(file))
+    text = whole_source(stage)
     newer = "commit_copies" in text or re.search(r"mma_\w*tf32", text) is not None
     only_there = "start_product" in text
     least = (9, 0) if only_there else (8, 0) if newer else None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import sanitizers
 from numba import cuda
 
 from convlab import ConvProblem
 from convlab.ladder import LADDER, stage_named, tile_heuristic
 from convlab.ladder.main import m14_epilogue
 from convlab.ladder.tensor_cores import t01_mma
-from convlab.measuring import sanitizers
 from convlab.running import plans
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import program_for, stages_for

@@ -14,10 +14,10 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import sanitizers
 from pretended_gpu import PretendedGpu
 
 from convlab.ladder import LADDER, stage_named
-from convlab.measuring import sanitizers
 from convlab.running.engines import EngineUnavailable
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -28,7 +28,7 @@ FIRST, LAST = (stage.name for stage in STAGES)
 PRETENDED = """#!/bin/sh
 [ "$*" = --version ] && echo 'NVIDIA Compute Sanitizer\nVersion 2025.4.1.0 (build 37)' && exit
 for stage; do :; done
-watched="{python} -W ignore -m convlab.measuring.sanitizers run $stage"
+watched="{python} -W ignore {script} run $stage"
 [ "$*" = "--tool $2 --error-exitcode 3 $watched" ] || exit 99
 runs='27 of 27 runs right' findings=0 code=0
 [ -f "{told}/$stage-$2" ] && . "{told}/$stage-$2"
@@ -49,7 +49,7 @@ def tell(monkeypatch, tmp_path):
     told, program = tmp_path / "told", tmp_path / "bin" / sanitizers.PROGRAM
     told.mkdir()
     program.parent.mkdir()
-    program.write_text(PRETENDED.format(python=sys.executable, told=told))
+    program.write_text(PRETENDED.format(python=sys.executable, script=sanitizers.SCRIPT, told=told))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
     monkeypatch.setattr(sanitizers, "choose", lambda name: PretendedGpu(strict=False))

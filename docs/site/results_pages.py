@@ -22,11 +22,12 @@ from typing import Any
 
 import ladder_results
 import papers
+import sanitizers
 from ladder_results import HEADLINE, ladder_picture, ladder_section, ladder_table
 from papers import RESULTS
 
 from convlab.ladder import LADDER, short_name, stages_of
-from convlab.measuring import analysis, plots, report, sanitizers, table
+from convlab.measuring import analysis, plots, report, table
 from convlab.measuring.analysis import Contender, Speedup, contender
 from convlab.measuring.cases import M15, SIZES
 from convlab.measuring.results import ResultRow, Results, open_results

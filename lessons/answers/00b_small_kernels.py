@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 00b."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 ROW = "row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y"
 COLUMN = "column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x"

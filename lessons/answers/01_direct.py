@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 01."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 BORDER = "if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                        pixel = input[i, r, i_h, i_w]"
 ADD = "total += pixel * weight[j, r, u, v]"

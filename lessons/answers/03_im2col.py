@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 03."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 TERM = "r, u, v = k // (H_f * W_f), k % (H_f * W_f) // W_f, k % W_f"
 PIXEL = "i, pixel = n // PIXELS, INDEX(n % PIXELS)"

@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 04."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 IMAGE = "i_n = n // (H_o * W_o)"
 ROW = "o_h = n % (H_o * W_o) // W_o"

@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 06."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 KEPT = "value = S_I[k, tx]"
 ADD = "R_O[i] += S_F[ty + i * ROWS, k] * value"

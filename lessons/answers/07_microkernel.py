@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 07."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 FILL_F = """for i in range(M_T):
                     R_F[i] = S_F[ty + i * ROWS, k]

@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 08."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 READ_F = "load4(S_F, (k, ty * FLOAT4 + i * ROWS))"
 READ_I = "load4(S_I, (k, tx * FLOAT4 + j * COLUMNS))"

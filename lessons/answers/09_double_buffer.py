@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 09."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 STEPS = """                for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead
                     read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)

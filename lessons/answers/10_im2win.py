@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 10."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 NUMBERS = """        u = e % H_f
         k = e // H_f % W_w

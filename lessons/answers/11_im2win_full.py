@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 11."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 ZEROS = "            four = (float32(0), float32(0), float32(0), float32(0))\n"
 GUARD = "if (K_EVEN or k < K_W) and (I_EVEN or e < I_ALL):"

@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 12."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 FILTER = "        fetch_filter(packed, slice_, pipe, t, S_F)\n"
 WINDOWS = "        fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)\n"

@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 13."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 A = """a = (
         A[group_id, thread_in_group], A[group_id + 8, thread_in_group],

@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 15."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 TENSOR = "tensor = problem.N_i * problem.C_i * problem.H_o * problem.W_i * problem.H_f"
 MATRIX = "matrix = problem.N * problem.K"

@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 16."""
 
-from convlab.lessons.answers import given, right, wrong
+from check_answers import given, right, wrong
 
 IMAGES = "images = input.swapaxes(0, 1)"
 FILTERS = "filters = of_output.swapaxes(0, 1)"

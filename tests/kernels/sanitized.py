@@ -1,7 +1,8 @@
 """What the strict simulator finds in the wrong kernels, beside NVIDIA's compute-sanitizer.
 
-    PYTHONPATH=src:tests python -m kernels.sanitized               the table of docs/mutants.md
-    PYTHONPATH=src:tests python -m kernels.sanitized --sanitize    runs new kernels on a GPU first
+    export PYTHONPATH=src:tests:tests/tools
+    python -m kernels.sanitized               the table of docs/mutants.md
+    python -m kernels.sanitized --sanitize    runs new kernels on a GPU first
 
 The second needs a GPU and compute-sanitizer, and runs the kernels of which docs/results holds no
 result. Each of its four tools watches each kernel once, in a process of its own, because a wrong
@@ -50,7 +51,7 @@ def run_on_gpu(name):
 def sanitize():
     """Store what each tool says of every wrong kernel without a result: ``found``, ``nothing``,
     ``hangs`` or ``fails``. A run that is stopped keeps the kernels that are done."""
-    from convlab.measuring.sanitizers import TOOLS, watched
+    from sanitizers import TOOLS, watched
 
     def said(pair):
         name, tool = pair

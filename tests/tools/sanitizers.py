@@ -1,10 +1,10 @@
-"""compute-sanitizer on every stage: ``python -m convlab.measuring.sanitizers [--json FILE]``.
+"""compute-sanitizer on every stage: ``python tests/tools/sanitizers.py [--json FILE]``.
 
 Each of NVIDIA's four tools watches each stage's runs, in processes of their own, several at a time:
 memcheck finds accesses out of bounds or misaligned, racecheck races in shared memory, initcheck
 reads of uninitialised global memory, synccheck wrong barriers. ``make sanitize`` runs this.
 
-``python -m convlab.measuring.sanitizers run [NAMES]`` is the program that a tool watches. It
+``python tests/tools/sanitizers.py run [NAMES]`` is the program that a tool watches. It
 runs small problems with remainders everywhere, because the tools slow kernels down a hundredfold,
 with production tiles, tiny tiles, every candidate, every switch of the ablation, and ReLU of what
 is not finite.
@@ -52,7 +52,7 @@ from convlab.running.engines import Engine, EngineUnavailable, choose
 from convlab.running.plans import Plan, stages_for
 from convlab.support.files import write_whole
 
-MODULE = "convlab.measuring.sanitizers"
+SCRIPT = Path(__file__)
 STAGES = (*LADDER, ABLATION)
 PROGRAM = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -190,7 +190,7 @@ def counts_in(text: str) -> list[int]:
 def of_stage(tool: str, stage: str) -> dict[str, Any]:
     """What a tool says of a stage, and how many of its runs were right."""
     started = time.monotonic()
-    command = ("-W", "ignore", "-m", MODULE, "run", stage)
+    command = ("-W", "ignore", str(SCRIPT), "run", stage)
     says, text = watched(tool, command, PATIENCE_SECONDS)
     counted = re.search(r"(\d+) of (\d+) runs right", text)
     if says == NOTHING and counted is None:  # nothing ran
@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["run"]:
         return run_stages(words[1:])
     about = "compute-sanitizer's four tools on every stage's runs, on a GPU."
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=about)
+    parser = argparse.ArgumentParser(prog="python tests/tools/sanitizers.py", description=about)
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to FILE")
     file: Path | None = parser.parse_args(words).json
     try:
@@ -289,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RuntimeError as error:
         print(f"convlab: {error}", file=sys.stderr)
         return 2
-    typed = " ".join(("python -m", MODULE, *words))
+    typed = " ".join(("python tests/tools/sanitizers.py", *words))
     document |= {"device": engine.device, "environment": environment([]) | {"command": typed}}
     print(show(document))
     if file is not None:

@@ -2,7 +2,7 @@
 
 ``lessons/answers/NN_name.py`` holds, for every exercise and hunt of a lesson, at least twelve
 wrong answers and three right ones that look different from ours, as changes of ours.
-``python -m convlab.lessons.answers`` runs them all and writes the table
+``python tests/tools/check_answers.py`` runs them all and writes the table
 ``lessons/answers/README.md``. It exits 1 if a check gives another result than expected.
 """
 
@@ -20,7 +20,8 @@ from io import StringIO
 from itertools import count, groupby
 from typing import Any
 
-from convlab.lessons.build import lessons_named
+from build_notebooks import lessons_named
+
 from convlab.lessons.feedback import DOES_NOT_COMPILE, PASSED, UNFILLED, Feedback
 from convlab.lessons.source import LEARNER, Cell, Lesson
 from convlab.support.installing import CHECKOUT
@@ -138,7 +139,7 @@ def _run(text: str, there: dict[str, Any], show: bool = True) -> Any:
 HEAD = """# Answers to the lessons' exercises
 
 Wrong answers of the kind that learners write, and right ones that look different from ours, with
-what the check of the notebook says. `python -m convlab.lessons.answers` runs them and writes this
+what the check of the notebook says. `python tests/tools/check_answers.py` runs them and writes this
 table; [the lessons](../../docs/lessons.md) says where the answers are.
 """
 COLUMNS = "| exercise | answer | the check says |\n| --- | --- | --- |"
@@ -162,7 +163,9 @@ def table(found: Sequence[CheckResult]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the answers of the lessons named, or of all, and print each result. With no names the
     page is written too. Returns 0 where each was checked as it must be, 1 where one was not."""
-    parser = argparse.ArgumentParser(prog="python -m convlab.lessons.answers", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python tests/tools/check_answers.py", description=__doc__
+    )
     options, lessons = lessons_named(parser, arguments)
     found = []
     for lesson in lessons:

@@ -1,7 +1,8 @@
-"""``python -m convlab.simulation.speed``: the strict simulator beside Numba's, on five kernels of
-every CUDA course in three sizes each, with every check on.
+"""The strict simulator's time beside that of Numba's own, as a table.
 
-Seconds are the processor's, so that what else the machine does counts for neither."""
+``python tests/tools/simulator_speed.py`` runs five kernels of every CUDA course in three sizes
+each, with every check on. Seconds are the processor's, so that what else the machine does counts
+for neither."""
 
 from __future__ import annotations
 
@@ -195,5 +196,5 @@ if __name__ == "__main__":
     if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
         sys.exit(main())
     # Numba decided at its import whether it simulates.
-    again = [sys.executable, "-m", "convlab.simulation.speed"]
+    again = [sys.executable, __file__]
     sys.exit(subprocess.call(again, env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}))

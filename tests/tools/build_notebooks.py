@@ -1,6 +1,6 @@
 """Makes the lessons' notebooks from their sources and runs them, so that outputs are stored.
 
-``python -m convlab.lessons.build [NAME...]`` in a checkout writes ``lessons/NAME.ipynb`` and
+``python tests/tools/build_notebooks.py [NAME...]`` in a checkout writes ``lessons/NAME.ipynb`` and
 ``lessons/solutions/NAME.ipynb`` of the lessons named, or of all. With ``--for-nbgrader FOLDER`` it
 writes nbgrader's source notebooks there instead.
 """
@@ -121,7 +121,9 @@ def lessons_named(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the notebooks of the lessons named, or of all, and run every cell of them."""
-    parser = argparse.ArgumentParser(prog="python -m convlab.lessons.build", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python tests/tools/build_notebooks.py", description=__doc__
+    )
     parser.add_argument("--for-nbgrader", type=Path, metavar="FOLDER")
     options, lessons = lessons_named(parser, arguments)
     for lesson in lessons:
