@@ -20,8 +20,9 @@ from convlab.running.engines.cudasim import CudaSim
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan
 from convlab.simulation.host.programs import simulate
+from convlab.simulation.host.run_report import Report
 from convlab.simulation.recording.access_log import AccessLog
-from convlab.simulation.rules.findings import SimulationError
+from convlab.simulation.rules.findings import SimulationError, error_of
 
 F = np.float32
 SIM = Simulator()
@@ -293,6 +294,25 @@ def test_what_a_finding_says() -> None:
     assert found.remedy in str(found)
     with pytest.raises(FrozenInstanceError):
         found.line = 1
+
+
+@cuda.jit
+def sum_of_three_columns(a, sums):
+    row, column = cuda.grid(2)
+    if row < a.shape[0] and column < a.shape[1]:
+        sums[row, column] = a[row, column - 1] + a[row, column] + a[row, column + 1]
+
+
+def test_a_line_that_leaves_an_array_at_both_ends_gets_two_findings() -> None:
+    a = np.ones((3, 5), np.float32)
+    below, beyond = findings(sum_of_three_columns, 1, (4, 8), a, np.zeros_like(a))
+    assert (below.line, below.array) == (beyond.line, beyond.array)
+    assert (below.index, below.count, below.past_end) == ((0, -1), 3, False)
+    assert (beyond.index, beyond.count, beyond.past_end) == ((0, 5), 1, True)
+    report = Report()
+    for _ in range(2):
+        report.add(error_of((below, beyond), ended=True))
+    assert [(one.index, one.count) for one in report.findings] == [((0, -1), 6), ((0, 5), 2)]
 
 
 @cuda.jit

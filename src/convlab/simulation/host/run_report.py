@@ -36,7 +36,8 @@ class Report:
         if isinstance(error, NotSimulated):
             self.refused.append(str(error))
         for one in error.findings:
-            key = one.kind, one.kernel, (one.file, one.line), _other_place(one), one.array
+            place = (one.file, one.line), _other_place(one)
+            key = one.kind, one.kernel, place, one.array, one.past_end
             known = self._found.get(key)
             self._found[key] = (
                 one if known is None else replace(known, count=known.count + one.count)

@@ -32,6 +32,11 @@ class Finding:
     count: int = 1
 
     @property
+    def past_end(self) -> bool:
+        """True if the index reaches past the array's end, where a GPU has foreign memory."""
+        return reaches_past_end(self.index, self.shape)
+
+    @property
     def remedy(self) -> str:
         """The usual way to fix it."""
         return remedy_of(self.kind, self.what)
@@ -45,6 +50,13 @@ class Finding:
         who = f" (block {self.block}, thread {self.thread})" if self.thread is not None else ""
         times = f" [{self.count} times]" if self.count > 1 else ""
         return f"{self.kind}, {self.kernel}, {lines}: {self.what}{who}{times}; {self.remedy}"
+
+
+def reaches_past_end(index: tuple[int, ...] | None, shape: tuple[int, ...] | None) -> bool:
+    """Return whether an index lies past the end of an array of that shape, along any axis."""
+    if index is None or shape is None:
+        return False
+    return any(entry >= extent for entry, extent in zip(index, shape, strict=False))
 
 
 class SimulationError(RuntimeError):

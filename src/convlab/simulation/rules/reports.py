@@ -20,7 +20,14 @@ from convlab.simulation.recording.access_log import (
 from convlab.simulation.recording.sites import Sites
 from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
 from convlab.simulation.rules.dynamic_memory import Aliased
-from convlab.simulation.rules.findings import ALWAYS, FATAL, Finding, Stop, error_of
+from convlab.simulation.rules.findings import (
+    ALWAYS,
+    FATAL,
+    Finding,
+    Stop,
+    error_of,
+    reaches_past_end,
+)
 from convlab.simulation.rules.race_sentences import DOES, RaceSentences
 from convlab.simulation.rules.races import Conflict
 from convlab.simulation.rules.remedies import ALIASED, IN_A_CALL, NO_BARRIER, SAME_WARP
@@ -40,7 +47,8 @@ class Named(Protocol):
 
 
 class Reports:
-    """The findings of one launch: one for each kind, array and pair of lines."""
+    """The findings of one launch: one for each kind, array and pair of lines; two where a line's
+    index is negative in some threads and past the end in others."""
 
     def __init__(
         self, kernel: str, grid: Coordinates, block_shape: Coordinates, strict: bool, clock: Clock
@@ -87,7 +95,8 @@ class Reports:
             return
         file, line = self.sites.line(site)
         second = (None, None) if other is None else self.sites.line(other)
-        key = kind, file, line, *second, array
+        # A negative index and one past the end have causes of their own, in one line too.
+        key = kind, file, line, *second, array, reaches_past_end(index, shape)
         if (known := self._found.get(key)) is not None:
             if SAME_WARP not in known.what or SAME_WARP in what:
                 self._found[key] = replace(known, count=known.count + 1)
