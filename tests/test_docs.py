@@ -82,6 +82,14 @@ def test_links_lead_somewhere(page):
         assert "://" in link or not anchor or anchor in headings(target), link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_link_that_names_a_file_leads_to_it(page):
+    """After a file is renamed, its old name may still stand in a link's text."""
+    named = re.findall(r"\[`?([\w/]+\.(?:py|md|json))`?\]\(([^)#]+)", page.read_text("utf-8"))
+    wrong = [(text, path) for text, path in named if Path(text).name != Path(path).name]
+    assert wrong == []
+
+
 def test_every_page_is_in_the_index():
     index = LINK.findall((ROOT / "docs/README.md").read_text(encoding="utf-8"))
     assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"} <= set(index)

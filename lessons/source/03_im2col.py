@@ -274,7 +274,7 @@ each column, neighbouring numbers of the product are neighbouring pixels, as in 
 """
 ## Where to read on
 
-- The kernel: [im2col.py](../src/convlab/ladder/im2col/im2col_gemm.py), the stages:
+- The kernel: [im2col_gemm.py](../src/convlab/ladder/im2col/im2col_gemm.py), the stages:
   [ladder](../docs/ladder.md#i01_im2col). The memory that they take:
   [results](../docs/results.md#memory).
 - The im2win paper (000), section 2.3 and Figure 1:
@@ -284,6 +284,6 @@ each column, neighbouring numbers of the product are neighbouring pixels, as in 
   `i05_unfold_einsum` implement it.
 - CUDA IM2COL Kernels Design (003), equations 1.2 and 1.4 for the matrices, case 1 (a depth pitch
   of 4) for the kernel that moves four numbers at a time:
-  [depth_last.py](../src/convlab/ladder/im2col/depth_last_layout.py).
+  [depth_last_layout.py](../src/convlab/ladder/im2col/depth_last_layout.py).
 - Next: [04_implicit_gemm](04_implicit_gemm.ipynb), the same product without the matrix.
 """
