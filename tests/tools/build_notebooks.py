@@ -1,4 +1,4 @@
-"""Makes the lessons' notebooks from their sources and runs them, so that outputs are stored.
+"""Make the lessons' notebooks from their sources, and run them to store their outputs.
 
 ``python tests/tools/build_notebooks.py [NAME...]`` in a checkout writes ``lessons/NAME.ipynb`` and
 ``lessons/solutions/NAME.ipynb`` of the lessons named, or of all. With ``--for-nbgrader FOLDER`` it
@@ -39,7 +39,7 @@ METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
 
 
 def notebook(lesson: Lesson, kind: str) -> Any:
-    """The ``nbformat`` notebook without outputs, with nbgrader's metadata of schema 3."""
+    """Return the ``nbformat`` notebook without outputs, with nbgrader's metadata of schema 3."""
     from nbformat import v4
 
     exercises = [cell.name for cell in lesson.exercises()]
@@ -61,7 +61,7 @@ def notebook(lesson: Lesson, kind: str) -> Any:
         if kind == LEARNER:
             own = f"{cell.role}-{cell.name}" if cell.name else made.id
             made.metadata["convlab"] = given(own, text)
-        # nbgrader would empty a hunt that it takes for a solution: it stays a cell as any other.
+        # nbgrader empties cells that are marked as solutions, so a hunt stays an ordinary cell.
         if cell.name in exercises and cell.role in ("exercise", "check"):
             checks = cell.role == "check"
             made.metadata["nbgrader"] = {
@@ -76,7 +76,7 @@ def notebook(lesson: Lesson, kind: str) -> Any:
 
 
 def badges(name: str, kind: str) -> str:
-    """Links that open a stored notebook on Colab and on Binder, at the same release."""
+    """Return links that open a stored notebook on Colab and on Binder, at the same release."""
     path = place(name, kind).relative_to(CHECKOUT).as_posix()
     where = RELEASE["url"].removeprefix("https://github.com/")
     colab = f"https://colab.research.google.com/github/{where}/blob/v{__version__}/{path}"
@@ -86,7 +86,7 @@ def badges(name: str, kind: str) -> str:
 
 def execute(made: Any, folder: Path) -> None:
     """Run a notebook's cells in ``folder`` and keep their outputs in it. Raises nbclient's
-    ``CellExecutionError`` where a cell raises."""
+    ``CellExecutionError`` if a cell raises."""
     from nbclient import NotebookClient
     from traitlets.config import Config
 
@@ -110,7 +110,7 @@ def execute(made: Any, folder: Path) -> None:
 def lessons_named(
     parser: argparse.ArgumentParser, arguments: Sequence[str] | None
 ) -> tuple[argparse.Namespace, list[Lesson]]:
-    """The options, and the lessons named, or all. Exits with 2 for an unknown name or source."""
+    """Return the options, and the named lessons, or all. Exits with 2 for an unknown name."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="such as 05_shared_memory")
     options = parser.parse_args(arguments)
     try:
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(path: Path, made: Any) -> None:
-    """Raises ``nbformat.ValidationError`` for what is no notebook."""
+    """Write a notebook. Raises ``nbformat.ValidationError`` for any other document."""
     import nbformat
 
     nbformat.validate(made)

@@ -1,4 +1,4 @@
-"""Answers that learners give, wrong ones and right ones, and what the checks say of them.
+"""Run learners' typical answers, wrong and right, through the lessons' checks.
 
 ``lessons/answers/NN_name.py`` holds, for every exercise and hunt of a lesson, at least twelve
 wrong answers and three right ones that look different from ours, as changes of ours.
@@ -33,8 +33,11 @@ _numbers = count()
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer: our solution with pieces replaced. ``says`` is what the check must give as a
-    reason, ``passed`` for a right one; ``line`` a piece of a line that it must point at."""
+    """An answer: our solution with pieces replaced.
+
+    ``says`` is the reason that the check must give, or ``passed``. ``line`` is a piece of a line
+    that the check must show.
+    """
 
     what: str
     says: str
@@ -42,7 +45,7 @@ class Answer:
     line: str = ""
 
     def of(self, exercise: Cell) -> str:
-        """The text of the exercise's cell. Raises ``ValueError`` unless it has each piece once."""
+        """Return the text of the cell. Raises ``ValueError`` unless it has each piece once."""
         if self.what == GIVEN:
             return exercise.of(LEARNER)
         text = exercise.solution
@@ -54,17 +57,17 @@ class Answer:
 
 
 def wrong(what: str, says: str, *changes: tuple[str, str], line: str = "") -> Answer:
-    """A wrong answer, and the reason that the check must give."""
+    """Return a wrong answer, with the reason that the check must give."""
     return Answer(what, says, changes, line)
 
 
 def right(what: str, *changes: tuple[str, str]) -> Answer:
-    """A right answer that looks different from ours."""
+    """Return a right answer that looks different from ours."""
     return Answer(what, PASSED, changes)
 
 
 def given(says: str) -> Answer:
-    """A hunt as the learner finds it, and the reason that the check must give."""
+    """Return a hunt as the learner gets it, with the reason that the check must give."""
     return Answer(GIVEN, says)
 
 
@@ -79,7 +82,7 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it said what it must."""
+        """True if the check gave the expected reason and line."""
         if self.answer.says == PASSED:
             return self.feedback.passed
         lines = [line.code for problem in self.feedback.problems for line in problem.lines]
@@ -88,13 +91,13 @@ class CheckResult:
 
     @property
     def said(self) -> str:
-        """The reasons, without whether it compiles: not every machine has the compilers."""
+        """The reasons but 'does not compile', because not every machine has the compilers."""
         told = [reason for reason in self.feedback.reasons if reason != DOES_NOT_COMPILE]
         return ", ".join(told) or PASSED
 
 
 def answers_of(lesson: Lesson) -> dict[str, list[Answer]]:
-    """The answers by exercise, as the lesson's file has them, and exercises as they are given."""
+    """Return the answers of a lesson's file by exercise, with the exercises as they are given."""
     path = CHECKOUT / "lessons/answers" / f"{lesson.name}.py"
     there = runpy.run_path(str(path))["ANSWERS"]
     blank = [exercise.name for exercise in lesson.exercises() if exercise.role == "exercise"]
@@ -102,13 +105,13 @@ def answers_of(lesson: Lesson) -> dict[str, list[Answer]]:
 
 
 def checked(lesson: Lesson, exercise: Cell, answer: Answer) -> CheckResult:
-    """Put the answer into the exercise's cell, run what the lesson needs and then its check."""
+    """Put the answer into the exercise's cell, run the cells that it needs and then its check."""
     feedback = feedback_on(lesson, exercise, answer.of(exercise))
     return CheckResult(lesson.name, exercise.name, answer, feedback)
 
 
 def feedback_on(lesson: Lesson, exercise: Cell, text: str) -> Feedback:
-    """Run setup, the checks before it, ``text`` in the place of the exercise, and its check."""
+    """Run the setup, the checks before, ``text`` in the place of the exercise, and its check."""
     there: dict[str, Any] = {}
     for cell in lesson.cells[: lesson.cells.index(exercise)]:
         if cell.role == "setup":
@@ -121,8 +124,10 @@ def feedback_on(lesson: Lesson, exercise: Cell, text: str) -> Feedback:
 
 
 def _run(text: str, there: dict[str, Any], show: bool = True) -> Any:
-    """Run a cell as notebooks do: its last value is what it gives, its lines can be looked up.
-    Without ``show`` it is run without what it shows."""
+    """Run a cell as notebooks do and return its last value; its lines can be looked up.
+
+    Without ``show`` the cell is run without the pictures that it shows.
+    """
     file = f"<answer {next(_numbers)}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     tree = ast.parse(text)
@@ -146,7 +151,7 @@ COLUMNS = "| exercise | answer | the check says |\n| --- | --- | --- |"
 
 
 def table(found: Sequence[CheckResult]) -> str:
-    """The page."""
+    """Return the page ``lessons/answers/README.md``."""
     lines = [HEAD]
     for lesson, results in groupby(found, lambda result: result.lesson):
         lines += [f"## {lesson}", "", COLUMNS]
@@ -161,8 +166,10 @@ def table(found: Sequence[CheckResult]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the answers of the lessons named, or of all, and print each result. With no names the
-    page is written too. Returns 0 where each was checked as it must be, 1 where one was not."""
+    """Check the answers of the named lessons, or of all, and print each result.
+
+    Without names the page is written too. Returns 0 if each answer got the expected result, else 1.
+    """
     parser = argparse.ArgumentParser(
         prog="python tests/tools/check_answers.py", description=__doc__
     )
