@@ -15,7 +15,7 @@ from kernels.right import RIGHT
 from kernels.wrong import WRONG
 
 from convlab.running.engines.simulator import Finding, SimulationError, Simulator
-from convlab.simulation import launch as simulated_launch
+from convlab.simulation.launch import analysis
 from convlab.simulation.rules.remedies import REMEDIES, STREAM_RACE
 from convlab.simulation.threads import scheduler
 
@@ -36,7 +36,7 @@ def test_a_wrong_kernel_gets_its_finding(case: Case, monkeypatch) -> None:
     source = linecache.getlines(case.kernel.py_func.__code__.co_filename)
     named = {(f.kind, line) for f in found for line in (f.line, f.other_line)}
     assert any(kind == case.kind and line and case.line in source[line - 1] for kind, line in named)
-    monkeypatch.setattr(simulated_launch, "LONG", 0)  # looked at piece by piece: at every barrier
+    monkeypatch.setattr(analysis, "LONG", 0)  # looked at piece by piece: at every barrier
     with pytest.raises(SimulationError) as caught:
         case.launch(Simulator())
     assert lines(caught.value.findings) == lines(found)
@@ -96,10 +96,10 @@ def test_what_is_said_of_threads_that_meet(name: str, says: str) -> None:
 def test_a_right_kernel_gets_none(case: Case, monkeypatch) -> None:
     monkeypatch.setattr(scheduler, "POLLS", 50)  # sooner than usual: some give up polling
     for engine, long in (
-        (Simulator(typed=True), simulated_launch.LONG), (Simulator(), 0),
+        (Simulator(typed=True), analysis.LONG), (Simulator(), 0),
         (Simulator(strict=False), 0),
     ):  # fmt: skip
-        monkeypatch.setattr(simulated_launch, "LONG", long)
+        monkeypatch.setattr(analysis, "LONG", long)
         assert case.result is not None
         expected = case.result(case.arguments())
         got = case.launch(engine)[-1]

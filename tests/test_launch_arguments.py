@@ -16,7 +16,7 @@ from numba import cuda, float32, int32  # noqa: F401  for kernels
 
 from convlab.device import load4  # noqa: F401  for kernels
 from convlab.running.engines.simulator import Simulator
-from convlab.simulation.launch import addresses
+from convlab.simulation.launch.global_memory import addresses
 from convlab.simulation.recording.access_log import GLOBAL
 from convlab.simulation.rules.findings import NotSimulated, SimulationError
 
@@ -54,7 +54,7 @@ REFUSED = [
     (one, 1, 1, [np.zeros(1, ">f4")], NotSimulated, "b is an array of >f4"),
     (one, 1, 1, [np.zeros(1, np.longdouble)], NotSimulated, "b is an array of .*, which is not"),
     (one, 1, 1, [np.zeros(1, [("x", ">f4")])], NotSimulated, "b is an array of .*, which is not"),
-    (one.py_func, 1, 1, [B], TypeError, r"is no kernel: it needs @cuda.jit"),
+    (one.py_func, 1, 1, [B], TypeError, r"is not a kernel: decorate it with @cuda.jit"),
 ]
 
 

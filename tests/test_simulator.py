@@ -138,8 +138,8 @@ def kernel(arguments: str, *lines: str) -> Any:
 def test_copies_go_from_global_to_shared_memory(target: str, source: str, strict: bool) -> None:
     arrays = "S, own = cuda.shared.array(4, float32), cuda.local.array(4, float32)"
     copies = kernel("a, out", arrays, f"copy_async({target}, 0, {source}, 1, True)")
-    what = "comes from global" if target == "S" else "goes to shared"
-    with pytest.raises(TypeError, match=f"{target}: an async copy {what} memory"):
+    memory = "global" if target == "S" else "shared"
+    with pytest.raises(TypeError, match=f"{target} is not in {memory} memory"):
         Simulator(strict).launch(copies, 1, 1, np.zeros(4, F), np.zeros(4, F))
 
 

@@ -72,7 +72,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "convlab.checking.outcome": ("Machine",),
     "convlab.simulation.host.run_report": ("Report",),
     "convlab.simulation.host.programs": ("UntypedRegisters",),
-    "convlab.simulation.recording.access_log": ("Loop", "Loops"),
+    "convlab.simulation.recording.loops": ("Loop", "Loops"),
     "convlab.simulation.rules.findings": ("Finding", "SimulationError", "NotSimulated"),
     "convlab.problems.oracle": ("Oracle", "CheckResult"),
 }  # fmt: skip

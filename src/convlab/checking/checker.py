@@ -45,7 +45,7 @@ from convlab.running.engines.disassembly import is_float64, opcodes_of
 from convlab.running.engines.kernels import CompilerMissing, compile_launch
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan, with_tile
-from convlab.simulation.recording.access_log import EndlessLoop, Loops
+from convlab.simulation.recording.loops import EndlessLoop, Loops
 from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
 from convlab.support.values import integer, shown
 from convlab.tracing import LaunchTrace, trace_steps

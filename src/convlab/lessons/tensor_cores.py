@@ -28,7 +28,7 @@ from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, join
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import reference
 from convlab.running.engines.simulator import Simulator
-from convlab.simulation.threads import greenlets
+from convlab.simulation.threads import warp_calls
 from convlab.tracing import LaunchTrace
 
 Place = tuple[str, int, int]  # of an element: matrix, row, column
@@ -69,7 +69,7 @@ def numbered_matrices(rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 def products_of(kernel: Any, A: np.ndarray, B: np.ndarray) -> Products:
     """Launch ``kernel(A, B, C)`` with one warp and record its products. Raises what it raises."""
-    with mock.patch.object(greenlets, "warp_mma", wraps=warp_mma) as heard:
+    with mock.patch.object(warp_calls, "warp_mma", wraps=warp_mma) as heard:
         launch, wrong, output = tried(kernel, On(1, WARP, (A, B)), A @ B)
     calls = [call.args[0] for call in heard.call_args_list]
     names = {
@@ -363,7 +363,7 @@ def errors_of(made: Any, stage: str, problem: ConvProblem) -> tuple[np.ndarray, 
     tensors = input, weight, np.zeros(problem.C_o, np.float32)
     tile = stage_named(stage).tiny_tile
     main, arrays = ready_for(made, stage, problem, tile, tensors, output)
-    with mock.patch.object(greenlets, "warp_mma", wraps=warp_mma) as heard:
+    with mock.patch.object(warp_calls, "warp_mma", wraps=warp_mma) as heard:
         Simulator(strict=False).launch(main.kernel, main.grid, main.block, *arrays)
     exact = reference(problem, input, weight)
     return ((output - exact) / exact).reshape(problem.M, problem.N), heard.call_count

@@ -21,7 +21,7 @@ from convlab.lessons.feedback import AS_FEW, COUNTS, Feedback, Problem, Row, gra
 from convlab.lessons.pictures import COLOURS, FAINT, INK, PAPER, Grid, Picture
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
-from convlab.simulation.launch import SimulatedLaunch
+from convlab.simulation.launch import RecordedLaunch, SimulatedLaunch
 from convlab.simulation.recording.access_log import GLOBAL, ISSUED, LANDED, WIDE, WRITE
 from convlab.simulation.rules.coordinates import three
 from convlab.simulation.rules.memory_traffic import Requests
@@ -96,9 +96,13 @@ class _EventRecorder(Counter[int]):
         self.barriers: list[int] = []
         self.operations: list[int] = []
         self.columns: Any = None
-        shape = three(main.grid, "grid"), three(main.block, "block")
         self.launch = SimulatedLaunch(
-            main.kernel, *shape, tuple(arrays), 0, False, None, recorder=self
+            main.kernel,
+            grid=three(main.grid, "grid"),
+            block=three(main.block, "block"),
+            arguments=tuple(arrays),
+            strict=False,
+            recorder=self,
         )
         assert self.launch.arithmetic is not None
         assert self.launch.log is not None
@@ -108,19 +112,19 @@ class _EventRecorder(Counter[int]):
         self.launch.run()
 
     def barrier(self, site: int, threads: int) -> None:
-        if self.launch.block_number == 0:
+        if self.launch.clock.block_number == 0:
             self.barriers.append(len(self.log.addresses))
 
     def __setitem__(self, site: int, count: int) -> None:
-        if (self.launch.block_number, self.launch.thread) == (0, 0):
+        if (self.launch.clock.block_number, self.launch.clock.thread) == (0, 0):
             self.operations.append(len(self.log.addresses))
         super().__setitem__(site, count)
 
-    def look(self, launch: SimulatedLaunch, requests: Requests) -> None:
+    def look(self, launch: RecordedLaunch, requests: Requests) -> None:
         if self.columns is None:
             self.columns = self.log.columns()
 
-    def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
+    def end(self, launch: RecordedLaunch, operations: Mapping[int, int]) -> None:
         """End the recording: nothing more is noted."""
 
 

@@ -23,16 +23,9 @@ from convlab.running.engines.architecture import arch_of
 from convlab.running.engines.disassembly import shared_load_bytes
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan, check_asked, stage_for, why_too_old
-from convlab.simulation.launch import SimulatedLaunch
-from convlab.simulation.recording.access_log import (
-    ATOMIC,
-    GLOBAL,
-    READ,
-    WRITE,
-    Loops,
-    Span,
-    c_strides,
-)
+from convlab.simulation.launch import RecordedLaunch
+from convlab.simulation.recording.access_log import ATOMIC, GLOBAL, READ, WRITE, Span, c_strides
+from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.coordinates import coordinates_of, three
 from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.rules.memory_traffic import WARP, Requests
@@ -206,13 +199,12 @@ class TrafficRecorder:
         self._requests: list[tuple[Any, ...]] = []
         self._left_out = 0
         self._touched: TouchedAddresses = defaultdict(list)
-        self._launch: SimulatedLaunch | None = None
+        self._launch: RecordedLaunch | None = None
 
-    def look(self, launch: SimulatedLaunch, requests: Requests) -> None:
+    def look(self, launch: RecordedLaunch, requests: Requests) -> None:
         """Add the requests of the next blocks to the totals, and keep those of the shown block."""
         self._launch = launch
         keys = np.stack([getattr(requests, name) for name in KEYS])
-        assert launch.log is not None
         self._keep(keys, requests, launch.log.spans)
         groups, which = np.unique(keys, axis=1, return_inverse=True)
         columns = {name: getattr(requests, name) for name in (*SUMS[1:], "contention")}
@@ -230,7 +222,7 @@ class TrafficRecorder:
         """Count threads that passed the barrier at ``site``."""
         self._work[site]["barriers"] += threads
 
-    def end(self, launch: SimulatedLaunch, operations: Mapping[int, int]) -> None:
+    def end(self, launch: RecordedLaunch, operations: Mapping[int, int]) -> None:
         """Keep the launch and its floating-point operations by site."""
         self._launch = launch
         for site, count in operations.items():
@@ -258,7 +250,6 @@ class TrafficRecorder:
         """What was recorded."""
         launch = self._launch
         assert launch is not None
-        assert launch.log is not None
         spans, files = launch.log.spans, _Files()
         names = _names(spans)
         source: dict[str, dict[int, str]] = defaultdict(dict)

@@ -27,8 +27,9 @@ from convlab.simulation.language.python_body import python_body
 from convlab.simulation.numbers.scalars import poison
 from convlab.simulation.rules.coordinates import coordinates_of, three
 from convlab.simulation.rules.memory_traffic import Counts
-from convlab.simulation.threads.greenlets import Block, Request
+from convlab.simulation.threads.greenlets import Block
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda
+from convlab.simulation.threads.waiting import WaitingCall
 
 
 class CudaSim(Engine):
@@ -58,14 +59,21 @@ class CudaSim(Engine):
                     self.on_block(launch.name, number, math.prod(grid))
                 cuda.blockIdx = kernelapi.Dim3(*position)
                 cuda.shared.arrays.clear()
-                # No warp has a barrier of its own in Numba's simulator.
-                ends = cuda.enter, cuda.on_barrier, lambda threads, whole: None, _complain
-                running = Block(thread, arguments, indices, *ends)
+                running = Block(
+                    body=thread,
+                    arguments=arguments,
+                    indices=indices,
+                    enter=cuda.enter,
+                    on_barrier=cuda.on_barrier,
+                    # No warp has a barrier of its own in Numba's simulator.
+                    on_warp_barrier=lambda threads, whole: None,
+                    complain=_complain,
+                )
                 while running.run() and running.waiting:
                     pass
 
 
-def _complain(kind: str, what: str, *_: Any) -> None:
+def _complain(kind: str, what: str, *_: object, **more: object) -> None:
     """Raise where a tensor core lacks a lane; the strict simulator alone has other findings."""
     if kind == "inactive lane":
         raise RuntimeError(what)
@@ -174,6 +182,6 @@ class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
 
     def meet(self, name: str, site: int, brought: Any) -> Any:
         """What an intrinsic of a whole warp or warpgroup gives to this thread."""
-        request = Request(name, site, brought)
-        request.mask = (1 << request.together) - 1
-        return self.hub(request)
+        call = WaitingCall(name, site, brought)
+        call.mask = (1 << call.together) - 1
+        return self.hub(call)

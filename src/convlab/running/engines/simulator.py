@@ -9,6 +9,7 @@ refused."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from convlab.ladder.stage import Launch
 from convlab.running.engines import Engine, Stream
 from convlab.simulation.launch import Recorder, SimulatedLaunch
-from convlab.simulation.recording.access_log import Loops
+from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.coordinates import three
 from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.rules.orders import Order, run_in_orders
@@ -57,14 +58,25 @@ class Simulator(Engine):
         """Run anybody's kernel: ``kernel[grid, block, 0, shared_bytes](*arguments)``. Raises
         :class:`SimulationError` with its findings if it is wrong, :class:`NotSimulated` if it uses
         what is not known here, ``EndlessLoop`` for more iterations than ``loops`` allows."""
-        sizes = three(grid, "grid"), three(block, "block")
-        what = kernel, *sizes, arguments, shared_bytes, self.strict
-        left = None if self.loops is None else self.loops.left  # for either order
+        made = partial(
+            SimulatedLaunch,
+            kernel,
+            grid=three(grid, "grid"),
+            block=three(block, "block"),
+            arguments=arguments,
+            shared_bytes=shared_bytes,
+            strict=self.strict,
+            typed=self.typed,
+        )
+        left = None if self.loops is None else self.loops.left  # for each order
 
         def again(order: Order) -> SimulatedLaunch:
-            loops = None if left is None else Loops(left)
-            return SimulatedLaunch(*what, None, None, loops, self.typed, order=order)
+            return made(loops=None if left is None else Loops(left), order=order)
 
-        simulated = SimulatedLaunch(*what, self._counts, self.recorder, self.loops, self.typed)
-        simulated.on_block = self.on_block
-        run_in_orders(simulated, again)
+        first = made(
+            counts=self._counts,
+            recorder=self.recorder,
+            loops=self.loops,
+            on_block=self.on_block,
+        )
+        run_in_orders(first, again)

@@ -39,7 +39,7 @@ from convlab.simulation.language.signatures import as_declared, declared
 from convlab.simulation.launch import SimulatedLaunch
 from convlab.simulation.memory.host_memory import owner_of
 from convlab.simulation.memory.touched import Touched
-from convlab.simulation.recording.access_log import Loops
+from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.coordinates import Coordinates, three
 from convlab.simulation.rules.findings import (
     Finding,
@@ -127,24 +127,21 @@ def _simulate(
 
     on_block = progress()
 
-    def made(order: Order = USUAL) -> SimulatedLaunch:
-        loops = None if steps is None else Loops(steps, finds=True)
-        launch = SimulatedLaunch(
+    def made(order: Order = USUAL, touched: Touched | None = None) -> SimulatedLaunch:
+        return SimulatedLaunch(
             kernel,
-            *sizes,
-            arguments,
-            shared_bytes,
-            strict=True,
-            counts=None,
-            loops=loops,
+            grid=sizes[0],
+            block=sizes[1],
+            arguments=arguments,
+            shared_bytes=shared_bytes,
+            loops=None if steps is None else Loops(steps, finds=True),
             typed=typed,
             order=order,
+            on_block=on_block,
+            touched=touched,
         )
-        launch.on_block = on_block
-        return launch
 
-    launch = made()
-    launch.touched = touched
+    launch = made(touched=touched)
     if launch.untyped:
         tell(launch.untyped, UntypedRegisters)
     run_in_orders(launch, made)

@@ -39,7 +39,7 @@ from convlab.simulation.language.typed_arithmetic import CALLED
 from convlab.simulation.language.typed_results import BY_ZERO
 from convlab.simulation.numbers.registers import GLOBALS
 from convlab.simulation.numbers.scalars import by_zero
-from convlab.simulation.recording.access_log import Loops
+from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.findings import NotSimulated
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)

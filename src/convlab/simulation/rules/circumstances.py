@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.recording.access_log import READ, WRITE, Access, Accesses
+from convlab.simulation.recording.access_log import READ, WRITE, Accesses, LoggedAccess
 from convlab.simulation.recording.sites import in_two_arms
 from convlab.simulation.rules.happens_before import in_order
 from convlab.simulation.rules.retries import LOCKING, Retry, Update
@@ -46,8 +46,10 @@ class Circumstances:
     ) -> None:
         self._accesses, self._update, self._line = accesses, update, line
         self._known: dict[tuple[int, int], Around] = {}
-        self._waits: dict[int, list[Access]] = defaultdict(list)  # by address, of locks and flags
-        self._tells: dict[int, list[Access]] = defaultdict(list)
+        self._waits: dict[int, list[LoggedAccess]] = defaultdict(
+            list
+        )  # by address, of locks and flags
+        self._tells: dict[int, list[LoggedAccess]] = defaultdict(list)
         sites = np.unique(accesses.site).tolist()
         waiting = [site for site in sites if waits(update(site))]
         here = np.isin(accesses.site, waiting)
@@ -60,7 +62,9 @@ class Circumstances:
                 if len(found[one.address]) < ENOUGH:
                     found[one.address].append(one)
 
-    def around(self, first: Access, second: Access, group: list[Access]) -> Around:
+    def around(
+        self, first: LoggedAccess, second: LoggedAccess, group: list[LoggedAccess]
+    ) -> Around:
         """What is around the first conflict of these lines; ``group`` are the accesses to the
         element that are not ordered."""
         key = first.site, second.site
@@ -69,7 +73,7 @@ class Circumstances:
             self._known[key] = found or self._by_updates(first, second, group)
         return self._known[key]
 
-    def _by_locks(self, first: Access, second: Access) -> Around:
+    def _by_locks(self, first: LoggedAccess, second: LoggedAccess) -> Around:
         for address in [*self._waits]:
             if address != first.address and self._told(address, first, second):
                 return Around.TOLD
@@ -77,7 +81,7 @@ class Circumstances:
             return Around.LOCKED
         return Around.NOTHING
 
-    def _told(self, address: int, first: Access, second: Access) -> bool:
+    def _told(self, address: int, first: LoggedAccess, second: LoggedAccess) -> bool:
         """Whether the first thread, or its block, changes what the second one waits for."""
         waits = [one for one in self._waits[address] if in_order(one, second)]
         # Of plain loads that poll, which are many, perhaps only the first one is here.
@@ -88,7 +92,7 @@ class Circumstances:
             for one in self._tells[address]
         )
 
-    def _holds(self, address: int, access: Access) -> bool:
+    def _holds(self, address: int, access: LoggedAccess) -> bool:
         """Whether the access lies between those that take and free a lock."""
         same = access.thread, access.phase
         takes = any(
@@ -102,7 +106,9 @@ class Circumstances:
             for one in self._tells[address]
         )
 
-    def _by_updates(self, first: Access, second: Access, group: list[Access]) -> Around:
+    def _by_updates(
+        self, first: LoggedAccess, second: LoggedAccess, group: list[LoggedAccess]
+    ) -> Around:
         lines = self._line(first.site), self._line(second.site)
         if lines[0] != lines[1] and not in_two_arms(first.site, second.site):
             pairs = (first, second), (second, first)
@@ -122,7 +128,9 @@ class Circumstances:
         at_once = Around.AT_ONCE if visits[0] & visits[1] else Around.NOTHING
         return Around.UPDATES | at_once
 
-    def _reads_first(self, reader: Access, changer: Access, group: list[Access]) -> bool:
+    def _reads_first(
+        self, reader: LoggedAccess, changer: LoggedAccess, group: list[LoggedAccess]
+    ) -> bool:
         """Whether both threads read the element at the line where the one does, before the other
         changes it."""
         if reader.kind != READ or changer.kind == READ:
@@ -136,7 +144,7 @@ class Circumstances:
             for one in group
         )
 
-    def _visit(self, access: Access) -> int:
+    def _visit(self, access: LoggedAccess) -> int:
         """How often the thread has come there in this phase."""
         columns = self._accesses
         before = (columns.thread == access.thread) & (columns.phase == access.phase)

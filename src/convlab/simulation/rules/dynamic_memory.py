@@ -18,9 +18,9 @@ from convlab.simulation.recording.access_log import (
     GLOBAL,
     READ,
     SETS,
-    Access,
     Accesses,
     AccessLog,
+    LoggedAccess,
     joined,
     within,
 )
@@ -32,8 +32,8 @@ ENOUGH = 500  # reads that are looked at; more are the same mistake again
 class Aliased(NamedTuple):
     """A read, the write that it finds, and the two elements by their names."""
 
-    read: Access
-    write: Access
+    read: LoggedAccess
+    write: LoggedAccess
     element: str
     other: str
 

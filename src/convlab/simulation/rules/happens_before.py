@@ -17,20 +17,20 @@ from heapq import merge
 from operator import attrgetter
 from typing import NamedTuple
 
-from convlab.simulation.recording.access_log import ATOMIC, Access
+from convlab.simulation.recording.access_log import ATOMIC, LoggedAccess
 
 # The kinds of fences, beside those of accesses: ``threadfence_block``, ``threadfence``.
 BLOCK_FENCE, FENCE = 64, 65
 IN_TIME = attrgetter("position")
 BETWEEN_BARRIERS = attrgetter("thread", "phase", "epoch")  # of one thread, without one between
-Fences = MutableMapping[int, Access]  # by thread the last of its fences that somebody knows
+Fences = MutableMapping[int, LoggedAccess]  # by thread the last of its fences that somebody knows
 
 
 class Learned(NamedTuple):
     """An atomic by which a thread learned of a fence, and whether it is to be fenced itself."""
 
-    atomic: Access
-    fence: Access
+    atomic: LoggedAccess
+    fence: LoggedAccess
     polls: bool
 
 
@@ -39,13 +39,13 @@ class Known:
     warp, and all of them since that of the block."""
 
     def __init__(self) -> None:
-        self._block: dict[int, Access] = {}
-        self._warps: dict[int, dict[int, Access]] = defaultdict(dict)
-        self._threads: dict[tuple[int, int], dict[int, Access]] = defaultdict(dict)
+        self._block: dict[int, LoggedAccess] = {}
+        self._warps: dict[int, dict[int, LoggedAccess]] = defaultdict(dict)
+        self._threads: dict[tuple[int, int], dict[int, LoggedAccess]] = defaultdict(dict)
         self._phase = 0
         self._epochs: dict[int, int] = {}
 
-    def by(self, event: Access) -> ChainMap[int, Access]:
+    def by(self, event: LoggedAccess) -> ChainMap[int, LoggedAccess]:
         """What the thread of this event knows; what is added it learns by itself."""
         warp = event.warp
         if event.phase != self._phase:
@@ -61,7 +61,7 @@ class Known:
         return ChainMap(self._threads[warp, event.thread], self._warps[warp], self._block)
 
 
-def add(known: Fences, more: Fences) -> list[Access]:
+def add(known: Fences, more: Fences) -> list[LoggedAccess]:
     """Add to what is known; gives what is new."""
     new = [
         fence
@@ -77,16 +77,19 @@ class HappensBefore:
     positions of the atomics that are a ``cas``."""
 
     def __init__(
-        self, fences: Iterable[Access], atomics: Iterable[Access], swaps: Collection[int]
+        self,
+        fences: Iterable[LoggedAccess],
+        atomics: Iterable[LoggedAccess],
+        swaps: Collection[int],
     ) -> None:
         # By the block that learned and the block of the fence; fences of the threads that learned.
         self._learned: dict[tuple[int, int], list[Learned]] = defaultdict(list)
-        self._fences: dict[int, list[Access]] = defaultdict(list)
-        self._atomics: dict[tuple[int, int], list[Access]] = defaultdict(list)
+        self._fences: dict[int, list[LoggedAccess]] = defaultdict(list)
+        self._atomics: dict[tuple[int, int], list[LoggedAccess]] = defaultdict(list)
         known: dict[int, Known] = defaultdict(Known)
         fenced: dict[tuple[int, int], Known] = defaultdict(Known)  # by the block and kind of fence
         # What can be read at an address: in any block, by a fence of a block in that one alone.
-        told: dict[tuple[int, int], dict[int, Access]] = defaultdict(dict)
+        told: dict[tuple[int, int], dict[int, LoggedAccess]] = defaultdict(dict)
         changed: dict[tuple[int, int], float] = {}  # the position where it last did
         read: dict[tuple[int, int, int], float] = {}  # by that and the thread which reads
         before: dict[int, tuple[int, int]] = {}  # each thread's last atomic
@@ -111,7 +114,7 @@ class HappensBefore:
                     changed[board] = event.position
                 read[*board, thread] = event.position
 
-    def __call__(self, first: Access, second: Access, fenced: bool = True) -> bool:
+    def __call__(self, first: LoggedAccess, second: LoggedAccess, fenced: bool = True) -> bool:
         """Whether the thread of the second access may rely on the first one; if not ``fenced``,
         whether it could if it had fenced after it polled."""
         if first.kind == ATOMIC and any(
@@ -126,7 +129,7 @@ class HappensBefore:
             for one in reversed(self._learned[second.block, first.block])
         )
 
-    def _early(self, atomic: Access, second: Access) -> bool:
+    def _early(self, atomic: LoggedAccess, second: LoggedAccess) -> bool:
         """Whether an access may come before the atomic that it waits for: its thread has neither
         fenced nor passed a barrier since."""
         return BETWEEN_BARRIERS(atomic) == BETWEEN_BARRIERS(second) and not any(
@@ -135,7 +138,7 @@ class HappensBefore:
         )
 
 
-def in_order(one: Access, other: Access) -> bool:
+def in_order(one: LoggedAccess, other: LoggedAccess) -> bool:
     """Whether program order or a barrier puts one before the other, or both are one."""
     if one.position > other.position:
         return False

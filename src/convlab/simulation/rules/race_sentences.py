@@ -7,7 +7,14 @@ from linecache import getline
 
 import numpy as np
 
-from convlab.simulation.recording.access_log import ATOMIC, READ, WARP, WRITE, Access, AccessLog
+from convlab.simulation.recording.access_log import (
+    ATOMIC,
+    READ,
+    WARP,
+    WRITE,
+    AccessLog,
+    LoggedAccess,
+)
 from convlab.simulation.recording.sites import Sites
 from convlab.simulation.rules.circumstances import Around, update_in
 from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
@@ -67,14 +74,14 @@ class RaceSentences:
         does = "overwrites" if second.kind == WRITE else second.value or DOES[second.kind]
         return f"{one} {did} {element} and {other} {does} it, {missing}"
 
-    def _thread(self, access: Access) -> str:
+    def _thread(self, access: LoggedAccess) -> str:
         number = access.thread % self._block_size
         return f"thread {coordinates_of(number, self._block_shape)}"
 
-    def _block(self, access: Access) -> str:
+    def _block(self, access: LoggedAccess) -> str:
         return f"block {coordinates_of(access.block, self._grid)}"
 
-    def _missing(self, first: Access, second: Access, around: Around) -> str:
+    def _missing(self, first: LoggedAccess, second: LoggedAccess, around: Around) -> str:
         """Say what is missing between the two accesses of a race."""
         blocks = first.block != second.block
         if Around.POLLED in around:
@@ -95,12 +102,12 @@ class RaceSentences:
             return AT_ONCE
         return TWO_STORES if first.kind == second.kind == WRITE else NO_BARRIER
 
-    def _here(self, first: Access, second: Access) -> np.ndarray:
+    def _here(self, first: LoggedAccess, second: LoggedAccess) -> np.ndarray:
         """Mark the accesses of the block at the sites of the two."""
         sites = np.isin(self._columns.site, (first.site, second.site))
         return np.asarray((self._columns.block == first.block) & sites)
 
-    def _in_a_branch(self, first: Access, second: Access) -> bool:
+    def _in_a_branch(self, first: LoggedAccess, second: LoggedAccess) -> bool:
         """Return whether one branch contains both accesses and not all threads reach it: threads of
         the block, or of the warp if a warp's barrier may order the two."""
         here, size = self._here(first, second), self._block_size
@@ -110,7 +117,7 @@ class RaceSentences:
         come = len(np.unique(self._columns.thread[here]))
         return come < size and self._sites.together_in_branch(first.site, second.site)
 
-    def _by_warps(self, first: Access, second: Access) -> bool:
+    def _by_warps(self, first: LoggedAccess, second: LoggedAccess) -> bool:
         """Return whether ``syncwarp`` is the remedy for the accesses of two lanes: the kernel calls
         it, or only some warps reach that branch."""
         if self._syncs_warps:
@@ -119,7 +126,7 @@ class RaceSentences:
         come = len(np.unique(self._columns.warp[self._here(first, second)]))
         return come < warps and self._sites.together_in_branch(first.site, second.site)
 
-    def _may_be_benign(self, first: Access, second: Access) -> bool:
+    def _may_be_benign(self, first: LoggedAccess, second: LoggedAccess) -> bool:
         """Return whether a thread tests what another sets, as searches of graphs do on purpose."""
         for one, other in (first, second), (second, first):
             if one.kind == READ:
@@ -129,7 +136,7 @@ class RaceSentences:
                 return tests or (other.kind == ATOMIC and words[:1] != ["while"])
         return False
 
-    def _polls(self, access: Access) -> bool:
+    def _polls(self, access: LoggedAccess) -> bool:
         """Return whether it is a load in the condition of a loop that does nothing else."""
         file, line = self._sites.line(access.site)
         loop = getline(file, line).split()[:1] == ["while"] and access.kind == READ

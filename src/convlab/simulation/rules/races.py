@@ -12,7 +12,7 @@ through the accesses to an element that is also written in the same phase, and f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -25,9 +25,9 @@ from convlab.simulation.recording.access_log import (
     READ,
     SETS,
     WRITE,
-    Access,
     Accesses,
     AccessLog,
+    LoggedAccess,
     joined,
     within,
 )
@@ -45,8 +45,8 @@ class Conflict(NamedTuple):
     """``kind`` as in a Finding; ``second`` is None for an uninitialised read."""
 
     kind: str
-    first: Access
-    second: Access | None
+    first: LoggedAccess
+    second: LoggedAccess | None
     around: Around = Around.NOTHING
 
 
@@ -61,17 +61,25 @@ def few(conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
 
 
 class Race:
-    """Analyses a launch's log piece by piece: whole blocks, or whole phases of one."""
+    """Analyses a launch's log piece by piece: whole blocks, or whole phases of one.
 
-    def __init__(self, sites: Sites) -> None:
-        self._sites = sites
-        self.fences: list[Access] = []
-        # Positions of the atomics that are a ``cas``, and of those that check a number read before.
-        self.swaps: set[int] = set()
-        self.checks: set[int] = set()
+    ``swaps`` are the positions of the atomics that are a ``cas``, ``checks`` of those that check a
+    number read before, ``grid_barriers`` of the barriers of the grid; all grow as the launch runs.
+    """
+
+    def __init__(
+        self,
+        sites: Sites,
+        swaps: Set[int] = frozenset(),
+        checks: Set[int] = frozenset(),
+        grid_barriers: Sequence[int] = (),
+    ) -> None:
+        self._sites, self._swaps, self._checks = sites, swaps, checks
+        self._grid_barriers = grid_barriers
+        self.fenced = False  # whether a thread has called a fence
+        self.fences: list[LoggedAccess] = []
         self._guesses: set[int] = set()  # sites of reads before a check, and of those that poll
         self._polls: set[int] = set()
-        self.grid_barriers: list[int] = []  # positions
         self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
         self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
         # Of shared memory, by what went before: block and address.
@@ -116,7 +124,7 @@ class Race:
 
     def _between(self, accesses: Accesses) -> np.ndarray:
         """How many barriers of the grid came before each."""
-        return np.searchsorted(self.grid_barriers, accesses.position, "right")
+        return np.searchsorted(self._grid_barriers, accesses.position, "right")
 
     def _uninitialised(
         self, accesses: Accesses, shared: np.ndarray, sets: np.ndarray
@@ -141,7 +149,7 @@ class Race:
 
     def _within_blocks(self, accesses: Accesses, of_products: np.ndarray) -> Iterator[Conflict]:
         """Between warps of one phase, and between lanes of a warp with no warp barrier between.
-        What tensor cores read is :class:`~convlab.simulation.threads.asynchronous.TensorCores`'."""
+        What tensor cores read is :class:`~convlab.simulation.threads.tensor_cores.TensorCores`'."""
         address, phase = accesses.address, accesses.phase
         hashes = (address + phase * 0x9E3779B1) & (SIEVE - 1)
         written = np.zeros(SIEVE, bool)
@@ -159,11 +167,11 @@ class Race:
         ``max`` or ``min``, or a ``cas`` that a loop tries until it succeeds, which does no harm if
         others came between. Another thread that reads at that line may find that it need not; but
         one that polls there has no atomic."""
-        if not self.checks:
+        if not self._checks:
             return accesses
         address, thread = accesses.address, accesses.thread
         site = self._sites.one_each(accesses.site)
-        check, read = np.isin(accesses.position, [*self.checks]), accesses.kind == READ
+        check, read = np.isin(accesses.position, [*self._checks]), accesses.kind == READ
         order = np.lexsort((accesses.position, thread, address))
         now, then = order[:-1], order[1:]
         same_place = (address[now] == address[then]) & (thread[now] == thread[then])
@@ -221,7 +229,7 @@ class Race:
         def happens_before() -> HappensBefore:
             # With no fence atomics say nothing beyond themselves.
             atomics: Any = np.flatnonzero(accesses.kind == ATOMIC) if self.fences else []
-            return HappensBefore(self.fences, _in_time(accesses, atomics), self.swaps)
+            return HappensBefore(self.fences, _in_time(accesses, atomics), self._swaps)
 
         @cache
         def circumstances() -> Circumstances:
@@ -240,8 +248,8 @@ class Race:
                     yield Conflict(where, first, second, around)
 
     def _first(
-        self, accesses: list[Access], scope: str, happens_before: Callable[[], HappensBefore]
-    ) -> Iterator[tuple[Access, Access]]:
+        self, accesses: list[LoggedAccess], scope: str, happens_before: Callable[[], HappensBefore]
+    ) -> Iterator[tuple[LoggedAccess, LoggedAccess]]:
         """The first pair that races, if any does."""
         kept = [one.value for one in accesses if one.kind == WRITE]
         if not self._log.mixed:
@@ -265,7 +273,7 @@ class Race:
             return Update()
         return update_of(code, instruction(code, site - id(code)), code.co_filename)
 
-    def _met(self, first: Access, second: Access) -> bool:
+    def _met(self, first: LoggedAccess, second: LoggedAccess) -> bool:
         """Whether both lanes passed a barrier of a part of their warp between the two accesses."""
         return any(
             first.position < position <= second.position and {first.thread, second.thread} <= met
@@ -285,7 +293,7 @@ def _seen_by_all_as_atomics(columns: Accesses) -> Accesses:
     return columns._replace(kind=np.where(some, np.int8(ATOMIC), kind), value=value)
 
 
-def _in_time(accesses: Accesses, indices: Any) -> list[Access]:
+def _in_time(accesses: Accesses, indices: Any) -> list[LoggedAccess]:
     """Single accesses, in the order in which they happened."""
     return sorted(accesses.rows(indices), key=lambda access: access.position)
 
@@ -314,7 +322,7 @@ def _in_conflict(
         yield indices, (int(first[group]), int(last[group]))
 
 
-def _flag_and_others(accesses: list[Access]) -> Iterator[tuple[Access, Access]]:
+def _flag_and_others(accesses: list[LoggedAccess]) -> Iterator[tuple[LoggedAccess, LoggedAccess]]:
     """Pairs that may race where all writes store the same: each with all that is no write, and
     reads with atomics."""
     for one in accesses:
@@ -323,10 +331,10 @@ def _flag_and_others(accesses: list[Access]) -> Iterator[tuple[Access, Access]]:
                 yield (one, other) if one.position < other.position else (other, one)
 
 
-def _neighbours(accesses: list[Access]) -> Iterator[tuple[Access, Access]]:
+def _neighbours(accesses: list[LoggedAccess]) -> Iterator[tuple[LoggedAccess, LoggedAccess]]:
     """Pairs that may race, as few as say it all: what is in order with the last write is so with
     those before."""
-    since: dict[int, list[Access]] = {READ: [], WRITE: [], ATOMIC: []}
+    since: dict[int, list[LoggedAccess]] = {READ: [], WRITE: [], ATOMIC: []}
     for second in accesses:
         for kind, earlier in since.items():
             if kind != second.kind or kind == WRITE:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.simulation.recording.access_log import READ, Accesses
+from convlab.simulation.recording.access_log import READ, Accesses, Clock
 
 LARGE = 2**31 - 1
 
@@ -24,7 +24,7 @@ class Shuffles:
     -1 a very small one; with ``beyond`` 1 what comes from beyond the warp is larger than the lane's
     own number, with -1 smaller."""
 
-    def __init__(self, clock: Any, undefined: int, beyond: int) -> None:
+    def __init__(self, clock: Clock, undefined: int, beyond: int) -> None:
         self._clock, self._undefined, self._beyond = clock, undefined, beyond
         self.undefined_at: dict[int, tuple[str, int]] = {}  # by site what was read, by whom
         self.beyond_at: dict[int, str] = {}  # by site the call that reads beyond the warp

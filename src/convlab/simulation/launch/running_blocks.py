@@ -1,0 +1,160 @@
+"""The blocks of a launch while they run: begins each, notes its barriers, and looks at the log
+between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from convlab.simulation.launch.analysis import LogAnalysis
+from convlab.simulation.launch.global_memory import GlobalMemory
+from convlab.simulation.launch.recorder import Recorder
+from convlab.simulation.launch.translation import Translation
+from convlab.simulation.recording.access_log import Clock
+from convlab.simulation.recording.loops import Paths
+from convlab.simulation.rules.atomic_history import AtomicHistory
+from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
+from convlab.simulation.rules.happens_before import BLOCK_FENCE, FENCE
+from convlab.simulation.rules.memory_traffic import Counts
+from convlab.simulation.rules.orders import Order
+from convlab.simulation.rules.races import Race
+from convlab.simulation.rules.reports import Reports
+from convlab.simulation.rules.shuffles import Shuffles
+from convlab.simulation.threads.async_copies import AsyncCopies
+from convlab.simulation.threads.greenlets import Block, SavedState
+from convlab.simulation.threads.scheduler import Scheduler
+from convlab.simulation.threads.simulated_cuda import SimulatedCuda
+from convlab.simulation.threads.tensor_cores import TensorCores
+
+OnBlock = Callable[[str, int, int], None]  # name of the kernel, number of the block, blocks in all
+
+
+class RunningBlocks:
+    """Makes the blocks of a launch and follows them. ``reports`` is None without strict checks,
+    ``analysis`` None without a log."""
+
+    def __init__(
+        self,
+        translation: Translation,
+        memory: GlobalMemory,
+        grid: Coordinates,
+        block_shape: Coordinates,
+        clock: Clock,
+        cuda: SimulatedCuda,
+        scheduler: Scheduler,
+        copies: AsyncCopies,
+        tensor_cores: TensorCores,
+        history: AtomicHistory,
+        shuffles: Shuffles,
+        race: Race,
+        analysis: LogAnalysis | None,
+        paths: Paths | None,
+        reports: Reports | None,
+        counts: Counts | None,
+        recorder: Recorder | None,
+        order: Order,
+        on_block: OnBlock | None,
+    ) -> None:
+        self._translation, self._memory = translation, memory
+        self._grid, self._block_shape = grid, block_shape
+        self._clock, self._cuda, self._scheduler = clock, cuda, scheduler
+        self._copies, self._tensor_cores, self._history = copies, tensor_cores, history
+        self._shuffles, self._race, self._analysis, self._paths = shuffles, race, analysis, paths
+        self._reports, self._counts, self._recorder = reports, counts, recorder
+        self._order, self._on_block = order, on_block
+        self._phases = self._epoch = 0  # how many there were, of all blocks and warps
+
+    def begin(self) -> Iterator[Block]:
+        """Give the blocks one after the other, each ready to run."""
+        blocks = range(math.prod(self._grid))
+        block_size = self._clock.block_size
+        indices = [coordinates_of(number, self._block_shape) for number in range(block_size)]
+        enter = self._enterer()
+        for number in reversed(blocks) if self._order.backwards else blocks:
+            if self._on_block is not None:
+                self._on_block(self._translation.name, number, len(blocks))
+            block = Block(
+                body=self._translation.body,
+                arguments=self._memory.arguments,
+                indices=indices,
+                enter=enter,
+                on_barrier=self._barrier,
+                on_warp_barrier=self._warp_barrier,
+                complain=None if self._reports is None else self._reports.add,
+                shuffles=self._shuffles,
+                number=number,
+                order=self._order,
+                waits_in_calls=self._translation.waits_in_calls,
+            )
+            self._cuda.shared.new_block()
+            self._phases += 1
+            self._enter_block(number, self._phases)
+            yield block
+
+    def leave(self, block: Block) -> None:
+        """Save the state of a block that waits for others. Look at the log if it has ended."""
+        if block.waiting:
+            block.saved = SavedState(self._clock.phase, self._cuda.shared.contents())
+            return
+        for part in self._copies, self._tensor_cores, self._history:
+            part.end_block()
+        if self._analysis is not None and not self._scheduler.waiting and self._analysis.is_due:
+            self._analysis.look(whole=True)
+
+    def resume(self, block: Block) -> None:
+        """Restore the state of a block that has waited for others."""
+        assert block.saved is not None
+        self._enter_block(block.number, block.saved.phase)
+        self._cuda.shared.restore(block.saved.shared)
+
+    def fence(self, far: bool) -> None:
+        """Note a fence of the running thread; ``far`` if it is the whole GPU's."""
+        self._race.fenced = True
+        if self._reports is not None:
+            self._race.fences.append(self._clock.access(FENCE if far else BLOCK_FENCE))
+
+    def _enter_block(self, number: int, phase: int) -> None:
+        index, clock = self._cuda.blockIdx, self._clock
+        index.x, index.y, index.z = coordinates_of(number, self._grid)
+        clock.block_number, clock.first, clock.phase = number, number * clock.block_size, phase
+
+    def _enterer(self) -> Callable[[int, Coordinates], None]:
+        """Return the function that is called before each switch to a thread: so often that all it
+        needs is at hand."""
+        cuda, index, clock, paths = self._cuda, self._cuda.threadIdx, self._clock, self._paths
+        epochs, log = clock.epochs, clock.log
+        addresses = None if log is None else log.addresses
+        mark = None if log is None else log.marks.extend
+
+        def enter(number: int, thread_index: Coordinates) -> None:
+            index.x, index.y, index.z = thread_index
+            cuda.laneid = number & 31
+            clock.thread = number
+            if mark is not None and addresses is not None:
+                thread = clock.first + number
+                mark((len(addresses), thread, clock.phase, epochs[thread]))
+                if paths is not None:
+                    paths.enter(thread)
+
+        return enter
+
+    def _barrier(self, threads: int, site: int) -> None:
+        self._phases += 1
+        self._clock.phase = self._phases
+        self._scheduler.barrier(site)
+        if self._counts is not None:
+            self._counts.barriers += threads
+        if self._recorder is not None:
+            self._recorder.barrier(site, threads)
+        elif self._analysis is not None and self._analysis.is_due and self._scheduler.alone:
+            self._analysis.look(whole=False)
+
+    def _warp_barrier(self, threads: list[int], whole: bool) -> None:
+        first = self._clock.first
+        if whole:
+            self._epoch += 1
+            for number in threads:
+                self._clock.epochs[first + number] = self._epoch
+        elif self._reports is not None:
+            met = {first + number for number in threads}
+            self._race.warp_barriers.append((self._clock.position, met))

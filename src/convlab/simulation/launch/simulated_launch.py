@@ -1,0 +1,254 @@
+"""One launch of the strict simulator: threads are run, accesses checked, findings collected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from greenlet import getcurrent
+
+from convlab.device import emulation_of
+from convlab.simulation.launch.analysis import LogAnalysis
+from convlab.simulation.launch.failures import Failure, Failures
+from convlab.simulation.launch.global_memory import GlobalMemory
+from convlab.simulation.launch.recorder import RecordedLaunch, Recorder
+from convlab.simulation.launch.running_blocks import OnBlock, RunningBlocks
+from convlab.simulation.launch.translation import Translator, checked_kernel, has_debug
+from convlab.simulation.memory.checked_arrays import CheckedArray
+from convlab.simulation.memory.index_checks import Index, IndexChecks
+from convlab.simulation.memory.launch_memory import Memory
+from convlab.simulation.memory.touched import Touched
+from convlab.simulation.numbers.counted_operations import Arithmetic
+from convlab.simulation.recording.access_log import AccessLog, Clock
+from convlab.simulation.recording.loops import Loops, Paths
+from convlab.simulation.rules.atomic_history import AtomicHistory
+from convlab.simulation.rules.coordinates import Coordinates
+from convlab.simulation.rules.findings import NotSimulated, SimulationError, Stop
+from convlab.simulation.rules.launch_checks import argument_names, check_arguments, check_shape
+from convlab.simulation.rules.memory_traffic import Counts
+from convlab.simulation.rules.orders import USUAL, Order
+from convlab.simulation.rules.races import Race
+from convlab.simulation.rules.reports import Reports
+from convlab.simulation.rules.shuffles import Shuffles
+from convlab.simulation.threads.async_copies import AsyncCopies
+from convlab.simulation.threads.block_memory import NoRoom
+from convlab.simulation.threads.scheduler import Scheduler
+from convlab.simulation.threads.simulated_cuda import SimulatedCuda
+from convlab.simulation.threads.tensor_cores import TensorCores
+
+
+class SimulatedLaunch:
+    """One launch, in an order of its blocks and threads.
+
+    ``loops`` limits the iterations of all loops. ``counts`` are counted up, ``recorder`` and
+    ``on_block`` hear of the launch, ``touched`` collects the bytes that it reads and writes. If
+    ``typed``, registers have Numba's types; ``untyped`` says why they have not.
+    """
+
+    def __init__(
+        self,
+        kernel: object,
+        *,
+        grid: Coordinates,
+        block: Coordinates,
+        arguments: tuple[object, ...],
+        shared_bytes: int = 0,
+        strict: bool = True,
+        counts: Counts | None = None,
+        recorder: Recorder | None = None,
+        loops: Loops | None = None,
+        typed: bool = False,
+        order: Order = USUAL,
+        on_block: OnBlock | None = None,
+        touched: Touched | None = None,
+    ) -> None:
+        check_shape(grid, block)
+        compiled = checked_kernel(kernel)
+        check_arguments(compiled.py_func, arguments)
+        self.kernel: str = compiled.py_func.__name__
+        self.strict, self._recorder, self.order = strict, recorder, order
+        by_request = counts is not None or recorder is not None
+        block_size = math.prod(block)
+        self.log = AccessLog(block_size) if strict or by_request else None
+        self.clock = clock = Clock(self.log, block_size)
+        self.reports = Reports(self.kernel, grid, block, strict, clock)
+        self.notes: list[str] = []  # no faults, but perhaps mistakes
+        self.arithmetic = Arithmetic() if recorder is not None else None
+        paths = Paths(self.log, loops) if self.log is not None and by_request else None
+
+        number = self.arithmetic.number if self.arithmetic else None
+        memory = Memory(self.log, self._report_array, number)
+        self._memory = GlobalMemory(memory, self.arithmetic)
+        self._cuda = SimulatedCuda(
+            grid=grid,
+            block=block,
+            memory=memory,
+            dynamic_bytes=shared_bytes,
+            hub=getcurrent().switch,
+            on_fence=self._fence,
+        )
+        if self.arithmetic is not None:
+            self._cuda.fma = self.arithmetic.fma
+        self._copies = AsyncCopies(clock, strict)
+        self._tensor_cores = TensorCores(self._cuda, clock, self.arithmetic)
+        self._scheduler = Scheduler(
+            clock=clock,
+            reports=self.reports,
+            cuda=self._cuda,
+            arrays=self.global_arrays,
+            loops=paths or loops,
+            grid=grid,
+            late=order.late,
+        )
+        own = self._copies.intrinsics | self._tensor_cores.intrinsics
+        translator = Translator(
+            kernel=compiled,
+            cuda=self._cuda,
+            memory=self._memory,
+            report=self.reports.of_array,
+            intrinsics={e: does for one, does in own.items() if (e := emulation_of(one))},
+            arithmetic=self.arithmetic,
+            loops=paths or loops,
+            endless=self._scheduler.endless,
+        )
+        self.translation = translation = translator.translate(arguments, typed)
+        self.sites = self.reports.sites = translation.sites
+        self.reports.counter_at = translation.counter_at
+        self._scheduler.waits_in_calls = translation.waits_in_calls
+        self.reports.syncs_warps = translation.syncs_warps
+        self._tensor_cores.used = self._tensor_cores.start in translation.called
+        names = argument_names(translation.body, len(arguments))
+        self._memory.place(arguments, names)
+
+        self.history = AtomicHistory(clock, self.sites, slow=order.slow, patience=order.patience)
+        self._cuda.atomic.history = self.history
+        self.shuffles = Shuffles(clock, order.undefined, order.beyond)
+        self.race = Race(
+            self.sites,
+            swaps=self.history.swaps,
+            checks=self.history.checks,
+            grid_barriers=self._scheduler.grid_barriers,
+        )
+        self._recorded = self._analysis = None
+        if self.log is not None:
+            self._recorded = RecordedLaunch(
+                kernel=self.kernel,
+                grid=grid,
+                block_shape=block,
+                log=self.log,
+                sites=self.sites,
+                codes=translation.codes,
+            )
+            self._analysis = LogAnalysis(
+                launch=self._recorded,
+                race=self.race,
+                copies=self._copies,
+                tensor_cores=self._tensor_cores,
+                shuffles=self.shuffles,
+                reports=self.reports if strict else None,
+                counts=counts,
+                recorder=recorder,
+                touched=touched,
+                arrays=self.global_arrays,
+            )
+        self._failures = Failures(translation, self.reports, clock, loops, has_debug(kernel))
+        self._blocks = RunningBlocks(
+            translation=translation,
+            memory=self._memory,
+            grid=grid,
+            block_shape=block,
+            clock=clock,
+            cuda=self._cuda,
+            scheduler=self._scheduler,
+            copies=self._copies,
+            tensor_cores=self._tensor_cores,
+            history=self.history,
+            shuffles=self.shuffles,
+            race=self.race,
+            analysis=self._analysis,
+            paths=paths,
+            reports=self.reports if strict else None,
+            counts=counts,
+            recorder=recorder,
+            order=order,
+            on_block=on_block,
+        )
+
+    @property
+    def untyped(self) -> str:
+        """Why registers do not have Numba's types, if they should; else empty."""
+        return self.translation.untyped
+
+    def global_arrays(self) -> Iterator[CheckedArray]:
+        """Give the arrays among the arguments."""
+        return self._memory.arrays()
+
+    def run(self) -> None:
+        """Run the whole launch; raises ``SimulationError`` if there are findings, else what the
+        kernel raised. Findings before an exception count too."""
+        try:
+            self._run()
+        finally:
+            # Keep no array alive: what is left of a launch refers to itself in many ways.
+            self._memory.let_go()
+            for part in self._copies, self._tensor_cores, self._cuda.shared:
+                vars(part).clear()
+
+    def _run(self) -> None:
+        if self.arithmetic is not None:
+            self.arithmetic.codes.update(map(id, self.translation.codes))
+        ended, failure = self._run_blocks()
+        if self._analysis is not None:
+            self._analysis.finish()
+        error = None if failure is None else failure.error
+        if failure is not None:
+            self._failures.describe(failure)
+        elif self._recorder is not None and self.arithmetic is not None:
+            assert self._recorded is not None
+            self._recorder.end(self._recorded, self.arithmetic.operations)
+        try:
+            self.reports.raise_any(ended)
+        except SimulationError as found:
+            for note in getattr(error, "__notes__", ()) if isinstance(error, NoRoom) else ():
+                found.add_note(note)
+            raise found from error
+        if error is not None:
+            raise error
+
+    def _run_blocks(self) -> tuple[bool, Failure | None]:
+        """Run all blocks. Returns whether the launch ended before its end, and the exception that
+        ended it unless that is a finding."""
+        try:
+            self._scheduler.run(self._blocks)
+        except Stop:
+            return True, None
+        except KeyboardInterrupt as interrupt:
+            if self.log is not None:
+                self.log.forget_half_an_entry()
+            said = [f"{self.kernel} was interrupted in {self._failures.where(interrupt)}"]
+            interrupt.add_note("; ".join([*said, *map(str, self._scheduler.waits())]))
+            raise
+        except NotSimulated as unknown:
+            raise NotSimulated(f"{unknown}, {self._failures.where(unknown)}") from None
+        except Exception as raised:
+            return True, self._failures.note(raised)
+        return False, None
+
+    def _report_array(
+        self,
+        kind: str,
+        what: str,
+        site: int,
+        array: IndexChecks,
+        index: Index | None,
+        goes_on: bool = False,
+        /,
+    ) -> None:
+        """Note a finding about an array, with the size of dynamic shared memory if it is there."""
+        if kind == "out of bounds" and self._cuda.shared.is_dynamic(array):
+            given = self._cuda.shared.dynamic_bytes
+            what += f": the launch gives {given} bytes of dynamic shared memory"
+        self.reports.of_array(kind, what, site, array, index, goes_on)
+
+    def _fence(self, far: bool) -> None:
+        self._blocks.fence(far)

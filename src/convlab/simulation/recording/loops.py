@@ -1,0 +1,163 @@
+"""Iterations of loops: paths, by which lanes of a warp are known to run together, and limits.
+
+A GPU runs the lanes of a warp together: lanes that are in the same iteration of the same loops, in
+the same calls, execute an instruction at once, and wait for each other after a branch. A path is
+the number of such a position. Two lanes with equal paths are in equal iterations of all loops
+around them, so that one lane's third iteration is not taken for another's second. Each loop or call
+on a path has a multiple of 2**32, to which a loop adds the iteration.
+"""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from convlab.simulation.recording.access_log import ITERATION_BITS, AccessLog
+from convlab.simulation.recording.sites import is_iterated, site_of
+
+Result = TypeVar("Result")
+
+
+class EndlessLoop(RuntimeError):
+    """A loop that goes on when all iterations are used up: its site, its line of the source, and
+    how many iterations it has had in one thread."""
+
+    def __init__(self, site: int, iterations: int) -> None:
+        super().__init__(site, iterations)
+        self.site, self.iterations, self.code = site, iterations, ""
+
+    def __str__(self) -> str:
+        return f"the loop `{self.code}` does not end: a thread is in iteration {self.iterations:,}"
+
+
+class Loops:
+    """Counts the iterations of all loops, by all threads of any launches: ``left`` may be run.
+    More of them are an error, or a finding if it ``finds``."""
+
+    def __init__(self, left: int = 1 << 62, finds: bool = False) -> None:
+        self.left, self.limit, self.finds = left, left, finds
+        self._running: dict[int, list[int]] = {}  # site and iterations, by the list's id
+
+    def range(self, *bounds: int) -> Loop:
+        """The ``range`` of a kernel whose loops are counted."""
+        return Loop(self, site_of(1), builtins.range(*bounds))
+
+    def endless(self, steps: Iterable[int], site: int) -> Loop:
+        """The steps of a ``while`` loop, which
+        :mod:`convlab.simulation.language.rewritten_code` compiles as a ``for`` loop."""
+        return Loop(self, site, steps)
+
+    def call(self, function: Callable[..., Result]) -> Callable[..., Result]:
+        """Return the function that a kernel calls for a device function."""
+        return function
+
+    def run(self, site: int, steps: Iterable[int]) -> Iterator[int]:
+        """Give the steps of one loop of one thread. When none is left, the loop at fault is the one
+        with the most iterations, which may be a loop around this one."""
+        turn = [site, 0]
+        self._running[id(turn)] = turn
+        try:
+            for step in steps:
+                turn[1] += 1
+                self.left -= 1
+                if self.left < 0:
+                    raise EndlessLoop(*max(self._running.values(), key=lambda turn: turn[1]))
+                yield step
+        finally:  # after `break` and `return` too
+            del self._running[id(turn)]
+
+
+class Paths(Loops):
+    """The paths of a launch's threads. ``log.path`` is the path of the thread that runs; ``loops``
+    counts iterations, if it is given."""
+
+    def __init__(self, log: AccessLog, loops: Loops | None) -> None:
+        self._loops = loops
+        self._log = log
+        log.keeps_paths = True
+        self._thread = 0
+        self._of: dict[int, int] = defaultdict(int)  # by thread of the launch
+        numbers = itertools.count(1 << ITERATION_BITS, 1 << ITERATION_BITS)
+        # By the path outside and the site of a loop or call: where its own paths begin.
+        self._inner: dict[tuple[int, int], int] = defaultdict(lambda: next(numbers))
+        # The same by all sites that an instruction has; one of them stands for all in `_inner`
+        # (:func:`~convlab.simulation.recording.sites.instruction`), but to find it takes time.
+        self._known: dict[tuple[int, int], int] = {}
+
+    def enter(self, thread: int) -> None:
+        """Switch to the path of a thread, which runs from here on."""
+        self._of[self._thread] = self._log.path
+        self._thread = thread
+        self._log.path = self._of[thread]
+
+    def call(self, function: Callable[..., Result]) -> Callable[..., Result]:
+        """Return the device function on a path of its own for each place that calls it."""
+        log, inner, known, getframe = self._log, self._inner, self._known, sys._getframe
+
+        def called(*arguments: object) -> Result:
+            outer, frame = log.path, getframe(1)
+            here = outer, id(frame.f_code) + frame.f_lasti
+            try:
+                log.path = known[here]
+            except KeyError:
+                log.path = known[here] = inner[outer, site_of(1)]
+            try:
+                return function(*arguments)
+            finally:
+                log.path = outer
+
+        return called
+
+    def range(self, *bounds: int) -> Loop | Iterator[int]:  # type: ignore[override]
+        """The ``range`` of a kernel: an iterator where a ``for`` runs through it."""
+        frame = sys._getframe(1)
+        here = self._log.path, id(frame.f_code) + frame.f_lasti
+        steps = builtins.range(*bounds)
+        if (first := self._known.get(here)) is None:
+            site = site_of(1)
+            if self._loops is not None or not is_iterated(frame.f_code, frame.f_lasti):
+                return Loop(self, site, steps)
+            first = self._known[here] = self._inner[self._log.path, site]
+        return self._noted(first, steps)
+
+    def run(self, site: int, steps: Iterable[int]) -> Iterator[int]:
+        """Give the steps of one loop of one thread, and note its iterations."""
+        counted = steps if self._loops is None else self._loops.run(site, steps)
+        return self._noted(self._inner[self._log.path, site], counted)
+
+    def _noted(self, first: int, steps: Iterable[int]) -> Iterator[int]:
+        """Give the steps, each on a path of its own; ``first`` is the first one's."""
+        log = self._log
+        outer = log.path
+        try:
+            # Every iteration of every thread runs this code, so it does nothing else.
+            for log.path, step in enumerate(steps, first):
+                yield step
+        finally:  # after `break` and `return` too
+            log.path = outer
+
+
+class Loop:
+    """A ``range`` whose iterations are noted."""
+
+    __slots__ = ("_loops", "_site", "_steps")
+
+    def __init__(self, loops: Loops, site: int, steps: Iterable[int]) -> None:
+        self._loops, self._site, self._steps = loops, site, steps
+
+    def __len__(self) -> int:
+        return len(self._range())
+
+    def __getitem__(self, index: int) -> int:
+        return self._range()[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return self._loops.run(self._site, self._steps)
+
+    def _range(self) -> builtins.range:
+        assert isinstance(self._steps, builtins.range)  # an endless loop is only iterated
+        return self._steps

@@ -1,0 +1,311 @@
+"""The meetings of a block's threads: at barriers and at calls of a warp or a warpgroup.
+
+A warp's call is complete when all lanes that its mask names and that still live have come to the
+same instruction; a block's barrier when all living threads have come to one. A call that can never
+be complete is a finding; its threads then continue without the others.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from convlab.device.products import WARP
+from convlab.simulation.recording.sites import in_two_arms
+from convlab.simulation.rules.shuffles import Shuffles
+from convlab.simulation.threads.waiting import (
+    GRID_BARRIER,
+    MMA,
+    PRODUCT,
+    PRODUCT_DONE,
+    YIELD,
+    Thread,
+    WaitingCall,
+    WaitingPlace,
+)
+from convlab.simulation.threads.warp_calls import CALLS, Lanes, bits, lane_names
+
+
+class Complain(Protocol):
+    """Notes a finding of the thread of the block with that number."""
+
+    def __call__(
+        self,
+        kind: str,
+        what: str,
+        site: int,
+        thread: int,
+        other: int | None = None,
+        *,
+        callers: Sequence[int] = (),
+        iterations: Sequence[int] = (),
+        other_line: int | None = None,
+        other_file: str | None = None,
+    ) -> None: ...
+
+
+class Meeting(NamedTuple):
+    """A call of some lanes: the ``mask`` that they name, those ``present`` and those ``living``."""
+
+    threads: list[Thread]
+    mask: int | None
+    present: int
+    living: int
+
+    @property
+    def call(self) -> WaitingCall:
+        """The call of the first of its threads."""
+        return self.threads[0].waits_at()
+
+
+class Meetings:
+    """Decides which threads of a block continue, and with which results.
+
+    ``waits_in_calls`` if threads may wait in device functions; if ``parted``, ``activemask`` names
+    even and odd lanes apart. Without ``complain`` nothing is checked, and without ``shuffles`` a
+    lane that reads from nobody gets its own number.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        file: str,
+        waits_in_calls: bool,
+        parted: bool,
+        on_barrier: Callable[[int, int], None],
+        on_warp_barrier: Callable[[list[int], bool], None],
+        complain: Complain | None,
+        shuffles: Shuffles | None,
+    ) -> None:
+        self._size, self._file = size, file
+        self._waits_in_calls, self._parted = waits_in_calls, parted
+        self._on_barrier, self._on_warp_barrier = on_barrier, on_warp_barrier
+        self._complain, self._shuffles = complain, shuffles
+        self.at_grid_barrier = False  # whether all threads of the block wait there
+        self.released = False  # from the barrier of the grid
+        self.returned: dict[int, int] = {}  # the line of the ``return`` that ended a thread
+
+    def who_continues(
+        self, waiting: list[Thread], backwards: bool
+    ) -> tuple[list[Thread], list[Thread]]:
+        """Return the threads that continue, with their results, and those that still wait."""
+        if self._at_one_barrier(waiting):
+            site = waiting[0].waits_at().site
+            for thread in waiting:
+                thread.result = ()
+            self._on_barrier(len(waiting), site)
+            return waiting, []
+        waiting.sort(key=lambda thread: thread.number, reverse=backwards)
+        going: list[Thread] = []
+        at_barrier: list[Thread] = []
+        at_calls: list[Thread] = []
+        for thread in waiting:
+            kind = thread.waits_at().kind
+            if kind == YIELD:
+                thread.result = (None,)
+                going.append(thread)
+            else:
+                (at_barrier if kind.startswith("syncthreads") else at_calls).append(thread)
+        incomplete: list[Meeting] = []
+        for meeting in self._meetings(at_calls, waiting):
+            mask, living, present = meeting.mask, meeting.living, meeting.present
+            if mask is None or not mask & living & ~present:
+                going += self._carry_out(meeting)
+            else:
+                incomplete.append(meeting)
+        if not going and incomplete:  # they wait for lanes that will never come
+            going = self._carry_out(_met_in_two_arms(incomplete) or incomplete[0])
+        if not going and at_barrier:
+            going = self._barrier(at_barrier)
+        gone = {thread.number for thread in going}
+        going.sort(key=lambda thread: thread.number, reverse=backwards)
+        return going, [thread for thread in waiting if thread.number not in gone]
+
+    def _at_one_barrier(self, waiting: list[Thread]) -> bool:
+        """Return whether all threads wait at one plain barrier: the usual case, made quick."""
+        first = waiting[0].worker.gr_frame
+        code, offset = first.f_code, first.f_lasti
+        checked, loops = self._complain is not None, waiting[0].worker.loops
+        place = waiting[0].place() if checked and self._waits_in_calls else None
+        for thread in waiting:
+            if type(thread.call) is WaitingCall:
+                return False
+            if checked:
+                frame = thread.worker.gr_frame
+                if frame.f_lasti != offset or frame.f_code is not code:
+                    return False
+                if thread.worker.loops != loops or (place and thread.place() != place):
+                    return False
+        return len(waiting) == self._size or not checked
+
+    def _meetings(self, threads: list[Thread], waiting: list[Thread]) -> list[Meeting]:
+        """Return the calls of the threads: those of a warp or a warpgroup that wait at the same
+        place for the same lanes make one."""
+        calls: dict[tuple[object, ...], list[Thread]] = defaultdict(list)
+        for thread in threads:
+            call = thread.waits_at()
+            place: object = call.site, *thread.worker.loops
+            if self._waits_in_calls:
+                place = thread.place()
+            if self._parted and call.kind == "activemask":
+                place = place, thread.number % 2
+            which = thread.number // call.together
+            calls[call.together, which, call.kind, place, call.mask].append(thread)
+        found = []
+        for those in calls.values():
+            call = those[0].waits_at()
+            size, which = call.together, those[0].number // call.together
+            present = living = (1 << size) - 1
+            if len(those) < size:
+                present = bits(t.number % size for t in those)
+                living = bits(t.number % size for t in waiting if t.number // size == which)
+            found.append(Meeting(those, call.mask, present, living))
+        return found
+
+    def _barrier(self, threads: list[Thread]) -> list[Thread]:
+        calls = [thread.waits_at() for thread in threads]
+        kind, site = calls[0].kind, calls[0].site
+        self.at_grid_barrier = {call.kind for call in calls} == {GRID_BARRIER}
+        if self.at_grid_barrier and not self.released:
+            return []
+        self.at_grid_barrier = self.released = False
+        if self._complain is not None:
+            self._check_barrier(self._complain, threads)
+        values = [bool(call.value) for call in calls]
+        results = {"count": sum(values), "and": all(values), "or": any(values)}
+        result = int(results.get(kind.removeprefix("syncthreads_"), 0))
+        for thread in threads:
+            thread.result = (result,)
+        self._on_barrier(len(threads), site)
+        return threads
+
+    def _check_barrier(self, complain: Complain, threads: list[Thread]) -> None:
+        """Complain of threads that wait elsewhere, or that have ended."""
+        kind, place = "barrier divergence", threads[0].place()
+        other = next((t for t in threads if t.place() != place), None)
+        if other is not None:
+            what, site, its_site = _apart(place, other.place())
+            complain(kind, what, site, other.number, its_site)
+        elif ended := self._size - len(threads):
+            what = f"{ended} of {self._size} threads ended before this barrier"
+            first = min({*range(self._size)} - {thread.number for thread in threads})
+            site = threads[0].waits_at().site
+            line = self.returned.get(first)
+            if line is not None:
+                what += f", this one returned in line {line} of {Path(self._file).name}"
+            complain(
+                kind,
+                what,
+                site,
+                first,
+                callers=place.sites,
+                iterations=place.loops,
+                other_line=line,
+                other_file=None if line is None else self._file,
+            )
+
+    def _carry_out(self, meeting: Meeting) -> list[Thread]:
+        """Carry out the call of a warp's lanes, or of a warpgroup's threads, with those present."""
+        threads, call = meeting.threads, meeting.call
+        present = {thread.number % call.together: thread for thread in threads}
+        if self._complain is not None:
+            self._check_call(self._complain, meeting)
+        if call.kind == "syncwarp":
+            numbers = [thread.number for thread in threads]
+            self._on_warp_barrier(numbers, meeting.present == meeting.living)
+        if call.kind.startswith("shfl"):
+            results = self._shuffle(present)
+        else:
+            results = CALLS[call.kind]({n: t.waits_at().value for n, t in present.items()})
+        for lane, thread in present.items():
+            thread.result = (results[lane],)
+        return threads
+
+    def _check_call(self, complain: Complain, meeting: Meeting) -> None:
+        """Complain of lanes that a mask names and that never come, and of those that come unnamed.
+
+        Lanes that have ended are excused from ``syncwarp``, as by CUDA; not from calls that read
+        their numbers. A tensor core also needs those that a small block does not have.
+        """
+        threads, mask, present, living = meeting
+        if mask is None:
+            return
+        first, kind, site = threads[0].number, meeting.call.kind, meeting.call.site
+        there = (1 << min(self._size - first // WARP * WARP, WARP)) - 1
+        if kind == "syncwarp":
+            there = living
+        elif kind in (MMA, PRODUCT, PRODUCT_DONE):
+            there = mask
+        if absent := mask & there & ~present:
+            what = f"{kind} names {lane_names(absent)} in its mask, which never come to it"
+            if kind == MMA:
+                what = f"{MMA} needs the whole warp, but {lane_names(absent)} never come to it"
+            if kind in (PRODUCT, PRODUCT_DONE):
+                who = lane_names(absent).replace("lane", "thread")
+                what = f"{kind} needs the whole warpgroup, but its {who} never come to it"
+            complain("inactive lane", what, site, first)
+        if strangers := present & ~mask:
+            what = f"{kind} is called by {lane_names(strangers)}, which its mask does not name"
+            outside = next(t.number for t in threads if strangers >> t.number % WARP & 1)
+            complain("inactive lane", what, site, outside)
+
+    def _shuffle(self, present: dict[int, Thread]) -> Lanes:
+        """Return the number that each lane reads by a shuffle, to which it brings its own number
+        and the lane that it reads."""
+        calls = {lane: thread.waits_at() for lane, thread in present.items()}
+        results: Lanes = {}
+        readers: list[tuple[int, int]] = []  # the number of a thread that is read, and its reader's
+        for lane, call in calls.items():
+            assert isinstance(call.value, tuple)
+            own, source = call.value
+            if source in calls:
+                its = calls[source].value
+                assert isinstance(its, tuple)
+                results[lane] = its[0]
+                readers.append((present[source].number, present[lane].number))
+            elif self._shuffles is None:
+                results[lane] = own
+            elif 0 <= source < WARP:
+                what = f"{call.kind} reads lane {source}, which does not take part"
+                number = present[lane].number
+                results[lane] = self._shuffles.undefined(own, what, call.site, number)
+            else:
+                number = present[lane].number
+                results[lane] = self._shuffles.beyond(own, call.kind, call.site, number)
+        if self._shuffles is not None:
+            self._shuffles.pass_on(readers)
+        return results
+
+
+def _met_in_two_arms(incomplete: list[Meeting]) -> Meeting | None:
+    """Return two ``syncwarp`` of a warp as one, if they stand in the two arms of an ``if`` and have
+    all lanes of the mask together: since compute capability 7.0 they are one barrier."""
+    for one, other in combinations(incomplete, 2):
+        present = one.present | other.present
+        if (
+            one.call.kind == other.call.kind == "syncwarp"
+            and one.threads[0].number // WARP == other.threads[0].number // WARP
+            and one.mask == other.mask
+            and not (one.mask or 0) & one.living & ~present
+            and in_two_arms(one.call.site, other.call.site)
+        ):
+            return Meeting(one.threads + other.threads, one.mask, present, one.living)
+    return None
+
+
+def _apart(one: WaitingPlace, other: WaitingPlace) -> tuple[str, int, int]:
+    """Say in which way two threads wait at different barriers; return a site of each too."""
+    if one.sites == other.sites:
+        loops = zip(one.loops, other.loops, strict=True)
+        first, second = next(two for two in loops if len({*two}) > 1)
+        what = f"this barrier in iterations {first} and {second} of a loop around it"
+        return f"threads of one block wait at {what}", one.sites[0], one.sites[0]
+    if one.sites[0] != other.sites[0]:
+        what = "threads of one block wait at two different barriers"
+        return what, one.sites[0], other.sites[0]
+    callers = zip(one.sites[::-1], other.sites[::-1], strict=False)
+    mine, its = next(two for two in callers if len({*two}) > 1)
+    return "threads of one block wait at one barrier in two calls of its function", mine, its

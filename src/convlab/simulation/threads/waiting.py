@@ -1,0 +1,86 @@
+"""Threads that wait: for what, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import NamedTuple
+
+from greenlet import greenlet
+
+from convlab.device.products import WARP, WARPGROUP
+from convlab.simulation.rules.coordinates import Coordinates
+
+# The kinds of calls that have no name in ``cuda``: of a warp's lanes, of a warpgroup's threads, of
+# a thread that lets others go first, and of all threads of the grid.
+MMA = "mma_tf32"
+PRODUCT, PRODUCT_DONE = "start_product", "finish_product"
+YIELD = "yield"
+GRID_BARRIER = "syncthreads of the grid"
+
+
+@dataclass(slots=True, eq=False)
+class WaitingCall:
+    """A call at which a thread waits. ``value`` is what the thread brings to it, and ``mask`` names
+    the lanes that must come. A plain ``syncthreads()`` is not one but an empty switch."""
+
+    kind: str
+    site: int
+    value: object = None
+    mask: int | None = None
+
+    @property
+    def together(self) -> int:
+        """The number of consecutive threads that meet: those of a warp or of a warpgroup."""
+        return WARPGROUP if self.kind in (PRODUCT, PRODUCT_DONE) else WARP
+
+
+class WaitingPlace(NamedTuple):
+    """The place where a thread waits: the sites of the call and of its callers, the innermost
+    first, and the iterations of the loops around it, the outermost first."""
+
+    sites: tuple[int, ...]
+    loops: tuple[int, ...]
+
+
+class Worker(greenlet):  # type: ignore[misc]
+    """A greenlet that runs threads one after the other; ``loops`` are the iterations that its
+    thread is in."""
+
+    loops: list[int]
+
+
+@dataclass(slots=True, eq=False)
+class Thread:
+    """A CUDA thread that waits: its number and its index in the block, and the call at which it
+    waits. ``call`` is an empty tuple for a plain ``syncthreads()``."""
+
+    number: int
+    index: Coordinates
+    worker: Worker
+    call: object
+    result: tuple[object, ...] = ()
+
+    def waits_at(self) -> WaitingCall:
+        """Return the call; that of a plain ``syncthreads()`` is made from the thread's frame."""
+        if not isinstance(self.call, WaitingCall):
+            self.call = WaitingCall("syncthreads", next(self._sites()))
+        return self.call
+
+    def place(self) -> WaitingPlace:
+        """Return the place where the thread waits."""
+        return WaitingPlace((self.waits_at().site, *self._sites()), tuple(self.worker.loops))
+
+    def _sites(self) -> Iterator[int]:
+        """Give the sites of the thread's frames, the innermost first."""
+        frame: FrameType | None = self.worker.gr_frame
+        while frame is not None:
+            yield id(frame.f_code) + frame.f_lasti
+            frame = frame.f_back
+
+
+def yields(thread: Thread) -> bool:
+    """Return whether the thread only lets others go first."""
+    call = thread.call
+    return type(call) is WaitingCall and call.kind == YIELD

@@ -1,0 +1,97 @@
+"""The threads of a launch that wait, and for what, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from convlab.simulation.memory.checked_arrays import CheckedArray
+from convlab.simulation.recording.access_log import WRITE, AccessLog
+from convlab.simulation.rules.reports import Reports
+from convlab.simulation.threads.greenlets import Block
+from convlab.simulation.threads.snapshots import frames_of_kernel
+from convlab.simulation.threads.waiting import YIELD
+
+
+@dataclass
+class Wait:
+    """Threads that wait for the same at one line: the first of them, and their number."""
+
+    block: int
+    thread: int
+    site: int
+    line: str  # with its file
+    kind: str
+    who: str
+    polled: str
+    stores: bool
+    count: int = 0
+
+    def __str__(self) -> str:
+        who = self.who + (f" and {self.count - 1:,} more" if self.count > 1 else "")
+        s = "" if self.count > 1 else "s"
+        if self.stores:
+            return f"{who} store{s} in {self.polled} in {self.line}"
+        if self.kind == YIELD:
+            return f"{who} poll{s} {self.polled or 'memory'} in {self.line}"
+        if self.kind.startswith("syncthreads"):
+            return f"{who} wait{s} at the barrier in {self.line}"
+        return f"{who} wait{s} at {self.kind} in {self.line} for other lanes"
+
+
+def waits_of(
+    blocks: Iterable[Block],
+    log: AccessLog | None,
+    reports: Reports,
+    arrays: Sequence[CheckedArray],
+) -> list[Wait]:
+    """Return what the threads of these blocks wait for: threads that wait for the same at one line
+    together."""
+    found: dict[tuple[str, str, str], Wait] = {}
+    last = {} if log is None else _last_accesses(log)
+    for block in blocks:
+        for thread in block.waiting:
+            frame = next(frames_of_kernel(thread.worker.gr_frame, reports.sites), None)
+            if frame is None:  # it runs
+                continue
+            site = id(frame.f_code) + frame.f_lasti
+            line, kind = reports.sites.where(site), thread.waits_at().kind
+            polled, stores = "", False
+            number = block.number * block.size + thread.number
+            if kind == YIELD and log is not None and number in last:
+                address, access = last[number]
+                polled, stores = _element(log, address, arrays), access & 3 == WRITE
+            wait = Wait(
+                block=block.number,
+                thread=thread.number,
+                site=site,
+                line=line,
+                kind=kind,
+                who=f"thread {thread.index} of block {reports.block(block.number)}",
+                polled=polled,
+                stores=stores,
+            )
+            found.setdefault((line, kind, polled), wait).count += 1
+    return list(found.values())
+
+
+def _last_accesses(log: AccessLog) -> dict[int, tuple[int, int]]:
+    """Return the address and the kind of each thread's last access."""
+    columns = log.columns()
+    threads, back = np.unique(columns.thread[::-1], return_index=True)
+    last = columns.take(len(columns.thread) - 1 - back)
+    entries = zip(last.address.tolist(), last.kind.tolist(), strict=True)
+    return dict(zip(threads.tolist(), entries, strict=True))
+
+
+def _element(log: AccessLog, address: int, arrays: Sequence[CheckedArray]) -> str:
+    """Return the name of the element at an address, with its value if it is in global memory."""
+    span = log.span_at(address)
+    index, _ = span.split(address)
+    shown = f"{span.name}[{', '.join(map(str, index))}]"
+    for array in arrays:
+        if array.name == span.name and array.shape == span.shape:
+            shown += f" (it stays {array.host[index]})"
+    return shown
