@@ -29,6 +29,9 @@ from convlab.running.plans import Plan
 # jsonschema, which nbformat imports, checks with it what no notebook has; it takes 1.4 s to import.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
+# Tests compile for real: what another run kept on disk would hide what is wrong now.
+os.environ["CONVLAB_CACHE_LIMIT"] = "0"
+
 # A simulator takes up to a second an example, and not the same every time: no deadline.
 settings.register_profile(
     "convlab", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True

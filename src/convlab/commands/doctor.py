@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -13,9 +15,16 @@ from convlab.commands.display import DOUBTFUL, GOOD
 from convlab.support.interrupts import importing
 
 
-def doctor(json_file: options.JsonFile = None) -> None:
+def doctor(
+    clear_cache: Annotated[
+        bool, typer.Option("--clear-cache", help="First remove all compiled kernels from the disk.")
+    ] = False,
+    json_file: options.JsonFile = None,
+) -> None:
     """What is installed here: GPU, driver, engines, versions; which engine is used, and why."""
     console = output_files.console_for(json_file)
+    if clear_cache:
+        _clear_cache(console)
     with importing(), requirements.numba_settings():
         from convlab.measuring.machine import facts
 
@@ -26,6 +35,18 @@ def doctor(json_file: options.JsonFile = None) -> None:
     output_files.write_json(json_file, found)
     if found["would_use"]["engine"] is None:
         exits.refuse("no engine works here: the lines above say why")
+
+
+def _clear_cache(console: Console) -> None:
+    """Remove the compiled kernels, and say how many there were."""
+    with requirements.numba_needed():
+        from convlab.running.engines.kernel_cache import clear
+    with exits.refusing(OSError):
+        removed = clear()
+    kernels = "1 compiled kernel" if removed.kernels == 1 else f"{removed.kernels} compiled kernels"
+    console.print(
+        f"Removed {kernels} ({_size(removed.bytes)}) from {removed.folder or 'no folder'}."
+    )
 
 
 def doctor_table(found: dict[str, Any]) -> Table:
@@ -62,8 +83,20 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         said = f"not installed; needed by {users} (run {tool['install']})"
         needed = found["gpu"] is not None and GPU_ENGINE in tool["needed_by"]
         yield tool["name"], said, *[DOUBTFUL] * needed
+    yield "kernel cache", _cache_line(found["cache"]), *[DOUBTFUL] * bool(found["cache"]["why_not"])
     choice = found["would_use"]
     yield "would use", f"{choice['engine'] or 'nothing'}, because {choice['why']}"
+
+
+def _cache_line(cache: dict[str, Any]) -> str:
+    kernels = "1 kernel" if cache["kernels"] == 1 else f"{cache['kernels']:,} kernels"
+    held = f"{kernels}, {_size(cache['bytes'])} of {_size(cache['limit_bytes'])}"
+    place = f"{held}, in {cache['folder']}" if cache["folder"] else "none"
+    return f"{place}; no kernels are kept: {cache['why_not']}" if cache["why_not"] else place
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"
 
 
 def _gpu_line(gpu: dict[str, Any] | None) -> str:

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import import_module, metadata
 from typing import Any
@@ -49,6 +50,7 @@ def facts() -> dict[str, Any]:
         "engines": engines,
         "would_use": would_use,
         "compilers": compilers(),
+        "cache": _cache(),
         "warnings": _stages_left_out(would_use["engine"]),
     }
 
@@ -201,6 +203,16 @@ def _compiler(name: str) -> str | None:
         return None if error else ".".join(map(str, version))
     except Exception:  # the loaders' own exception types differ between versions
         return None
+
+
+def _cache() -> dict[str, Any]:
+    """The cache of compiled kernels: its folder, its files and its limit."""
+    try:
+        from convlab.running.engines.kernel_cache import usage
+    except Exception as error:  # such as an import that fails inside numba-cuda
+        none = {"kernels": 0, "bytes": 0, "limit_bytes": 0}
+        return {"folder": None, "why_not": _sentence(error), **none}
+    return asdict(usage())
 
 
 def _stages_left_out(engine: str | None) -> list[str]:

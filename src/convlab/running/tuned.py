@@ -1,15 +1,13 @@
 """Tiles that tuning found best, kept on disk per problem, GPU, stage, compiler and code.
 
-``tiles.json`` in :func:`cache_folder` holds a row for each problem, GPU, stage and compiler, which
-only ``convlab tune`` writes. A plan ignores a row that it cannot read, or of other code
+``tiles.json`` in convlab's cache folder has a row for each problem, GPU, stage and compiler; only
+``convlab tune`` writes them. A plan ignores a row that it cannot read, or of other code
 (:func:`code`): another kernel may want another tile. The plan then takes the heuristic's tile.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 import warnings
 from collections.abc import Container, Iterable
 from contextlib import suppress
@@ -23,6 +21,7 @@ from typing import Any, TypedDict
 from convlab.ladder import candidates, renamed
 from convlab.ladder.stage import Stage, Tile
 from convlab.problems.problem import ConvProblem
+from convlab.running.cache_folder import cache_folder
 from convlab.running.compilers import MLIR, compiler
 from convlab.support.files import bytes_of, document, fingerprint, record, write_whole
 
@@ -47,16 +46,6 @@ KEY = (*_Key.__annotations__,)
 class _File(TypedDict):
     format: int
     tiles: list[Any]
-
-
-def cache_folder() -> Path:
-    """``$CONVLAB_CACHE``, else ``convlab`` in ``$XDG_CACHE_HOME`` (``~/.cache``;
-    ``%LOCALAPPDATA%`` on Windows)."""
-    if own := os.environ.get("CONVLAB_CACHE"):
-        return Path(own)
-    windows = sys.platform == "win32"
-    name, usual = ("LOCALAPPDATA", "AppData/Local") if windows else ("XDG_CACHE_HOME", ".cache")
-    return Path(os.environ.get(name) or Path.home() / usual) / "convlab"
 
 
 def tiles_file() -> Path:

@@ -31,8 +31,8 @@ import numpy as np
 from convlab.measuring import timer
 from convlab.measuring.baselines import OnGpu, Singles, System, Unsupported
 from convlab.problems.problem import ConvProblem
+from convlab.running.cache_folder import cache_folder
 from convlab.running.engines import unavailable
-from convlab.running.tuned import cache_folder
 from convlab.support.files import fingerprint
 from convlab.support.installing import how_to_add
 

@@ -5,6 +5,9 @@ function, and nvJitLink links that to a cubin. The same is done for a GPU that i
 ``convlab lint`` looks at the code that runs. The PTX that ``cuda.compile_ptx`` shows is another
 build with other registers and other loads. Needs the compilers as Python packages (the extra
 ``lint`` has them); neither a GPU nor a driver.
+
+Compiled kernels stay on disk (:mod:`convlab.running.engines.kernel_cache`), so that the next
+process only loads them.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from numba.cuda import types
 
 from convlab.ladder.stage import Capability, Flat, Kernel, Launch, Program
 from convlab.running.compilers import MLIR, compiler
+from convlab.running.engines import kernel_cache
 from convlab.running.engines.architecture import arch_of
 from convlab.running.engines.cubin import Cubin
+from convlab.running.engines.kernel_identity import kernel_key
 from convlab.running.engines.linking import UnknownGPU, linked
 from convlab.running.engines.lowering import ArgumentTypes, mlir_lto_ir, numba_lto_ir
 from convlab.support.installing import how_to_install
@@ -67,6 +72,18 @@ def _compiled(
 
     if config.ENABLE_CUDASIM:
         raise CompilerMissing("Numba runs as its CUDA simulator, which compiles nothing")
+    key = None if lineinfo else kernel_key(kernel, types, capability, chosen)
+    if key is not None and (kept := kernel_cache.stored(key)) is not None:
+        return kept
+    cubin = _newly_compiled(chosen, kernel, types, capability, lineinfo)
+    if key is not None:
+        kernel_cache.store(key, cubin)
+    return cubin
+
+
+def _newly_compiled(
+    chosen: str, kernel: Kernel, types: ArgumentTypes, capability: Capability, lineinfo: bool
+) -> Cubin:
     from cuda.pathfinder import DynamicLibNotFoundError
     from numba.cuda.cudadrv.error import CCSupportError, CudaSupportError, NvvmSupportError
 
