@@ -20,8 +20,9 @@ LONG = 60_000  # entries of the log that are looked at in one go
 
 
 class LogAnalysis:
-    """The rules of a launch and who counts its memory traffic. With ``reports`` None there are no
-    strict checks; ``touched`` collects the bytes of ``arrays`` that the launch reads and writes."""
+    """The rules of a launch, and those who count its memory traffic. Without ``reports`` there are
+    no strict checks; ``touched`` collects the bytes of ``arrays`` that the launch reads and
+    writes."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class LogAnalysis:
 
     @property
     def is_due(self) -> bool:
-        """Whether the log is long enough to be looked at."""
+        """Return whether the log is long enough to be looked at."""
         return len(self._log.addresses) > LONG
 
     def look(self, whole: bool) -> None:

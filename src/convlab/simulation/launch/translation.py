@@ -68,22 +68,22 @@ class Translation:
 
     @property
     def communicates(self) -> bool:
-        """Whether threads may communicate other than by barriers."""
+        """Return whether threads may communicate other than by barriers."""
         return bool(self.names & COMMUNICATING)
 
     @property
     def shuffles(self) -> bool:
-        """Whether lanes of a warp read each other's numbers."""
+        """Return whether lanes of a warp read each other's numbers."""
         return bool(self.names & SHUFFLES)
 
     @property
     def syncs_warps(self) -> bool:
-        """Whether the kernel calls ``syncwarp``."""
+        """Return whether the kernel calls ``syncwarp``."""
         return "syncwarp" in self.names
 
     @property
     def waits_in_calls(self) -> bool:
-        """Whether threads may wait in a device function."""
+        """Return whether threads may wait in a device function."""
         return any(may_wait(code) for code in self.codes if code is not self.body.__code__)
 
     def counter_at(self, site: int) -> str:

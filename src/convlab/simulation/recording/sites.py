@@ -1,6 +1,6 @@
-"""Sites, the instructions that a log names, and what the source says about them.
+"""Sites, the instructions that a log names, and facts about them from the source.
 
-A site is ``id(code) + offset``. From it come lines, the names of variables, and the branches in
+A site is ``id(code) + offset``. It leads to lines, to names of variables, and to the branches in
 which threads part.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 
 
 class Sites:
-    """Finds source lines and names for the sites of some functions."""
+    """The source lines and names of the sites of some functions."""
 
     def __init__(
         self,
@@ -35,18 +35,20 @@ class Sites:
         self._calls = calls
 
     def line(self, site: int) -> tuple[str, int]:
+        """Return the file and the line of a site."""
         if (code := self.code(site)) is None:
             return "?", 0
         return code.co_filename, _line_at(code, site - id(code))
 
     def where(self, site: int) -> str:
-        """``line 12 of program.py``."""
+        """Return the line in words: ``line 12 of program.py``."""
         file, line = self.line(site)
         return f"line {line} of {Path(file).name}"
 
     def called_from(self, site: int) -> str:
-        """``line 12 of program.py``: where the kernel's file calls a function of another package,
-        such as Numba's, in which the site is; empty for a site in other functions."""
+        """Return the lines where the kernel's file calls a function of another package, such as
+        Numba's, that contains the site: ``line 12 of program.py``. Empty for a site in other
+        functions."""
         code = self.code(site)
         if self._kernel is None or code is None or not is_of_a_package(code.co_filename):
             return ""
@@ -63,8 +65,9 @@ class Sites:
         return " and ".join(f"line {line} of {Path(file).name}" for file, line in sorted(own))
 
     def branch_between(self, site: int, other: int) -> str:
-        """``the if in line 12 of program.py``: the innermost branch or loop of a function that has
-        only one of the two in it, or that has both, if they are one; empty where there is none."""
+        """Return the innermost branch or loop that contains only one of two sites of a function:
+        ``the if in line 12 of program.py``. If the two are one, the innermost that contains it.
+        Empty if there is none."""
         code = self.code(site)
         if code is None or self.code(other) is not code:
             return ""
@@ -76,10 +79,14 @@ class Sites:
         return found
 
     def branch_around(self, sites: Iterable[int], iterations: Iterable[int]) -> str:
-        """``the if in line 12 of program.py``: what keeps threads that have ended from a barrier,
-        which lies at the first of the ``sites``, called from the others, in these iterations of the
-        loops around it, the outermost first. It is the innermost branch, or a loop within it whose
-        first iteration is over; a loop that they may not have entered if there is neither."""
+        """Return the branch or loop that keeps threads which have ended from a barrier: ``the if in
+        line 12 of program.py``.
+
+        The barrier lies at the first of the ``sites`` and is called from the others, in these
+        iterations of the loops around it, the outermost first. The innermost branch is returned, or
+        a loop within it whose first iteration is over; if there is neither, a loop that the threads
+        may not have entered.
+        """
         loops, entered = [*iterations], ""
         for site in sites:
             if (code := self.code(site)) is None:
@@ -95,9 +102,9 @@ class Sites:
         return entered
 
     def together_in_branch(self, site: int, other: int) -> bool:
-        """Whether an ``if`` of the kernel contains both sites and all that may run between them: a
-        line that follows itself in a loop only if the ``if`` contains the loop. True in a device
-        function, because its call may be in one."""
+        """Return whether an ``if`` of the kernel contains both sites and everything that may run
+        between them: a line that follows itself in a loop only if the ``if`` contains the loop.
+        True in a device function, because its call may be in an ``if``."""
         code = self.code(site)
         if code is None or code is not self.code(other) or code is not self._kernel:
             return True
@@ -109,10 +116,11 @@ class Sites:
         return "if" in around
 
     def knows(self, code: CodeType) -> bool:
+        """Return whether the code is that of one of the functions."""
         return id(code) in self._codes
 
     def one_each(self, sites: np.ndarray) -> np.ndarray:
-        """The sites with one number for each instruction: see :func:`instruction`."""
+        """Return the sites with one number for each instruction: see :func:`instruction`."""
         known, inverse = np.unique(sites, return_inverse=True)
         ones = []
         for site in known.tolist():
@@ -121,22 +129,22 @@ class Sites:
         return np.array(ones, np.int64)[inverse]
 
     def code(self, site: int) -> CodeType | None:
-        """The function that has this site, if it is one of them."""
+        """Return the function that contains this site; None if no function does."""
         code = self._codes.get(max((i for i in self._codes if i <= site), default=0))
         return code if code is not None and site < id(code) + len(code.co_code) else None
 
 
 @cache
 def is_of_a_package(file: str) -> bool:
-    """Whether the file is of an installed package, which no program's author wrote."""
+    """Return whether the file belongs to an installed package, which is not the program's."""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 @lru_cache(maxsize=1000)
 def _blocks(code: CodeType, file: str) -> list[tuple[str, int, range]]:
-    """The branches and loops of a function, outer ones first: the kind of each, the line where it
-    begins, and the lines in it. None of a function without source. ``file`` is the code's: codes of
-    two files may be equal."""
+    """Return the branches and loops of a function, outer ones first: the kind of each, the line
+    where it begins, and its lines. Nothing for a function without source. ``file`` is the code's,
+    because codes of two files may be equal."""
     tree = source_tree(code, file)
     found = []
     for node in ast.walk(tree) if tree is not None else ():
@@ -149,7 +157,8 @@ def _blocks(code: CodeType, file: str) -> list[tuple[str, int, range]]:
 
 @lru_cache(maxsize=1000)
 def source_tree(code: CodeType, file: str) -> ast.Module | None:
-    """The source of a function with the lines and columns of its file; None without source."""
+    """Return the source of a function with the lines and columns of its file; None without
+    source."""
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -174,8 +183,9 @@ _by_id: dict[int, dict[int, int]] = {}  # asked at every wide access; hashing co
 
 
 def instruction(code: CodeType, offset: int) -> int:
-    """The offset that stands for an instruction. It has several: where Python has specialised it,
-    calls come from its cache entries, and a ``while`` has its condition twice."""
+    """Return the offset that stands for an instruction. An instruction has several offsets: calls
+    come from its cache entries where Python has specialised it, and a ``while`` has its condition
+    twice."""
     if id(code) not in _by_id:
         first: dict[object, int] = {}
         stands_for = _by_id[id(code)] = {}
@@ -192,8 +202,8 @@ def instruction(code: CodeType, offset: int) -> int:
 
 @lru_cache(maxsize=1000)
 def activemask_after_branch(code: CodeType, file: str) -> int | None:
-    """The site of the first call of ``activemask`` if lanes may have parted before: a branch or
-    loop ends above it, other than one that ends with ``return``, ``continue`` or ``break``."""
+    """Return the site of the first call of ``activemask`` if lanes may have parted before: a branch
+    or loop ends above it, other than one that ends with ``return``, ``continue`` or ``break``."""
     calls = [step for step in dis.get_instructions(code) if step.argval == "activemask"]
     tree = source_tree(code, file)
     if not calls or tree is None:
@@ -209,7 +219,7 @@ def activemask_after_branch(code: CodeType, file: str) -> int | None:
 
 
 def is_raised(error: BaseException) -> bool:
-    """Whether it comes from a ``raise`` or ``assert``."""
+    """Return whether an exception comes from a ``raise`` or ``assert``."""
     trace = innermost(error)
     if trace is None:
         return False
@@ -217,13 +227,13 @@ def is_raised(error: BaseException) -> bool:
 
 
 def innermost(error: BaseException) -> TracebackType | None:
-    """Where an exception was raised; None before it has been."""
+    """Return the place where an exception was raised; None before it has been."""
     found = traces(error)
     return found[-1] if found else None
 
 
 def traces(error: BaseException) -> list[TracebackType]:
-    """What an exception came through, the outermost function first."""
+    """Return the frames that an exception came through, the outermost function first."""
     found, trace = [], error.__traceback__
     while trace is not None:
         found.append(trace)
@@ -232,7 +242,7 @@ def traces(error: BaseException) -> list[TracebackType]:
 
 
 def in_two_arms(site: int, other: int) -> bool:
-    """Whether the sites are in the two arms of one ``if``."""
+    """Return whether the sites are in the two arms of one ``if``."""
     code = code_at(site)
     if code is None or code_at(other) is not code:
         return False
@@ -245,31 +255,31 @@ def in_two_arms(site: int, other: int) -> bool:
 
 
 def code_at(site: int) -> CodeType | None:
-    """The code of an instruction that a log or finding has named."""
+    """Return the code of an instruction that a log or finding has named."""
     return _codes.get(max((one for one in [*_by_id] if one <= site), default=0))
 
 
 @cache
 def ignores_result(code: CodeType, offset: int) -> bool:
-    """Whether the result of the call at ``offset`` is thrown away."""
+    """Return whether the result of the call at ``offset`` is thrown away."""
     return _next_operation(code, offset) == "POP_TOP"
 
 
 @cache
 def is_iterated(code: CodeType, offset: int) -> bool:
-    """Whether a loop runs through the result of the call at ``offset``, and nothing else sees
+    """Return whether a loop runs through the result of the call at ``offset`` and nothing else uses
     it."""
     return _next_operation(code, offset) == "GET_ITER"
 
 
 def _next_operation(code: CodeType, offset: int) -> str:
-    """The instruction after that at ``offset``, which may be in its cache."""
+    """Return the name of the instruction after the one at ``offset``, which may be in its cache."""
     later = (step for step in dis.get_instructions(code) if step.offset > offset)
     return next((step.opname for step in later if step.opname != "CACHE"), "")
 
 
 def lines_setting(code: CodeType, name: str) -> list[int]:
-    """The lines in which a function gives a local variable a value."""
+    """Return the lines in which a function assigns to a local variable."""
     return sorted(
         {
             line
@@ -282,7 +292,7 @@ def lines_setting(code: CodeType, name: str) -> list[int]:
 
 
 def site_of(depth: int) -> int:
-    """The site in the function ``depth`` calls above the caller."""
+    """Return the site in the function ``depth`` calls above the caller."""
     frame = sys._getframe(depth + 1)
     code, offset = frame.f_code, frame.f_lasti
     found = _by_id.get(id(code))  # `instruction`, written out
@@ -291,8 +301,8 @@ def site_of(depth: int) -> int:
 
 @cache
 def assigned_name(code: CodeType, offset: int) -> str:
-    """The variable that the result of the call at ``offset`` goes to: of the calls of ``.array``
-    on that line the n-th goes to the n-th name that the line assigns to."""
+    """Return the variable that the result of the call at ``offset`` is assigned to: the n-th call
+    of ``.array`` on a line belongs to the n-th name that the line assigns to."""
     line = _line_at(code, offset)
     here = [i for i in dis.get_instructions(code) if _line_at(code, i.offset) == line]
     before = [i for i in here if i.offset < offset and i.argval in ("array", "array_like")]
@@ -302,8 +312,8 @@ def assigned_name(code: CodeType, offset: int) -> str:
 
 
 def _stored(steps: list[dis.Instruction]) -> list[str]:
-    """The variables that the instructions of a line assign to, in the order of the source: the
-    compiler swaps stores to spare swaps."""
+    """Return the variables that the instructions of a line assign to, in the order of the source,
+    which is not that of the stores: the compiler reorders stores to save swaps."""
     found: list[tuple[float, str]] = []
     for before, step in pairwise(steps):
         column = (step.positions and step.positions.col_offset) or 0

@@ -117,7 +117,7 @@ class AtomicHistory:
 
     @property
     def gives_way(self) -> bool:
-        """Whether the thread that runs lets others go first after each atomic."""
+        """Return whether the thread that runs lets others go first after each atomic."""
         clock = self._clock
         return (clock.block_number + clock.thread // WARP) % 2 in self._slow
 

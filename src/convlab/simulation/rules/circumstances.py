@@ -1,8 +1,8 @@
-"""What is around two accesses that race, on which the remedy depends.
+"""The circumstances of a race, on which its remedy depends.
 
 A barrier does not help two threads that update one element at the same line, and threads that hold
-a lock, or wait for a flag, would hang at one. So this looks for the locks and flags by which the
-threads may have meant to order their accesses, and for updates of both threads.
+a lock, or wait for a flag, would hang at a barrier. So this module looks for the locks and flags by
+which threads may have meant to order their accesses, and for updates of both threads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENOUGH = 1000  # accesses to one lock or flag that are looked at
 
 
 class Around(Flag):
-    """What is around two accesses that race."""
+    """The circumstances of two accesses that race."""
 
     NOTHING = 0
     POLLED = auto()  # the second thread has waited for the first one, but has not fenced
@@ -38,8 +38,8 @@ class Around(Flag):
 
 
 class Circumstances:
-    """The locks and flags of some accesses, and who writes what. ``update`` says what the text says
-    of the access at a site, ``line`` where that is."""
+    """The locks and flags of some accesses, and the threads that write. ``update`` returns the
+    facts from the text about the access at a site, ``line`` its file and line."""
 
     def __init__(
         self, accesses: Accesses, update: Callable[[int], Update], line: Callable[[int], Any]
@@ -65,8 +65,8 @@ class Circumstances:
     def around(
         self, first: LoggedAccess, second: LoggedAccess, group: list[LoggedAccess]
     ) -> Around:
-        """What is around the first conflict of these lines; ``group`` are the accesses to the
-        element that are not ordered."""
+        """Return the circumstances of the first conflict of these lines. ``group`` are the accesses
+        to the element that are not ordered."""
         key = first.site, second.site
         if key not in self._known:
             found = self._by_locks(first, second)
@@ -82,7 +82,8 @@ class Circumstances:
         return Around.NOTHING
 
     def _told(self, address: int, first: LoggedAccess, second: LoggedAccess) -> bool:
-        """Whether the first thread, or its block, changes what the second one waits for."""
+        """Return whether the first thread, or its block, changes the lock or flag that the second
+        thread waits for."""
         waits = [one for one in self._waits[address] if in_order(one, second)]
         # Of plain loads that poll, which are many, perhaps only the first one is here.
         ends = (second.position if one.kind == READ else one.position for one in waits)
@@ -93,7 +94,7 @@ class Circumstances:
         )
 
     def _holds(self, address: int, access: LoggedAccess) -> bool:
-        """Whether the access lies between those that take and free a lock."""
+        """Return whether the access lies between those that take and free a lock."""
         same = access.thread, access.phase
         takes = any(
             (one.thread, one.phase) == same
@@ -131,8 +132,8 @@ class Circumstances:
     def _reads_first(
         self, reader: LoggedAccess, changer: LoggedAccess, group: list[LoggedAccess]
     ) -> bool:
-        """Whether both threads read the element at the line where the one does, before the other
-        changes it."""
+        """Return whether both threads read the element at the line of the reader, before the other
+        one changes it."""
         if reader.kind != READ or changer.kind == READ:
             return False
         return any(
@@ -145,7 +146,7 @@ class Circumstances:
         )
 
     def _visit(self, access: LoggedAccess) -> int:
-        """How often the thread has come there in this phase."""
+        """Return the number of times that the thread came to this site before, in this phase."""
         columns = self._accesses
         before = (columns.thread == access.thread) & (columns.phase == access.phase)
         before &= (columns.site == access.site) & (columns.position < access.position)
@@ -153,13 +154,13 @@ class Circumstances:
 
 
 def waits(update: Update) -> bool:
-    """Whether what the text says of an access is that it waits for a lock or flag: a loop goes on
-    until it reads what it wants, and computes nothing from that."""
+    """Return whether an access waits for a lock or flag, by its text: a loop goes on until the
+    thread reads the value that it wants, and computes nothing from that value."""
     return update.retry != Retry.NEVER and not update.computed
 
 
 def wait_for_others(accesses: Accesses, update: Callable[[int], Update]) -> bool:
-    """Whether some of the accesses wait for a lock or flag."""
+    """Return whether some of the accesses wait for a lock or flag."""
     sites = np.unique(accesses.site[accesses.kind != WRITE]).tolist()
     return any(waits(update(site)) for site in sites)
 
@@ -173,7 +174,8 @@ SYMBOLS: dict[type[ast.operator], str] = {
 
 @cache
 def update_in(file: str, line: int) -> str:
-    """By what a line of a kernel updates an element: ``+=``, ``max``; empty if it does not."""
+    """Return the operator or function by which a line of a kernel updates an element, such as
+    ``+=`` or ``max``; empty if it does not."""
     try:
         tree = ast.parse(getline(file, line).strip())
     except SyntaxError:

@@ -12,13 +12,14 @@ Coordinates = tuple[int, int, int]
 
 
 def coordinates_of(number: int, shape: Coordinates) -> Coordinates:
-    """The x, y, z of the thread of a block, or block of a grid, with that number; x runs first."""
+    """Return the x, y, z of the thread of a block, or block of a grid, with that number; x runs
+    first."""
     return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
 
 
 def three(size: object, what: str) -> Coordinates:
-    """A grid's or a block's sizes along x, y and z. Raises ``TypeError`` or ``ValueError`` for
-    anything but one to three integers from 1 on."""
+    """Return a grid's or a block's sizes along x, y and z. Raises ``TypeError`` or ``ValueError``
+    for anything but one to three integers from 1 on."""
     if isinstance(size, np.ndarray):
         size = size.tolist()
     sizes, whole = [size], None

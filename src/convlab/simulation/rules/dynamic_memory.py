@@ -1,9 +1,9 @@
 """Reads of dynamic shared memory through another name than it was written by.
 
 Every ``cuda.shared.array(0, ...)`` of a kernel is the same memory, from its first byte on. A kernel
-that takes two of them for two arrays reads from the one what it has stored in the other. Two slices
-of one array may overlap, as their indices say so; and a device function may ask for the memory
-again and read what its caller has stored there, as long as it has stored nothing itself.
+that uses two of them as two arrays reads from one what it has stored in the other. Two slices of
+one array may overlap, as their indices show; and a device function may request the memory again and
+read what its caller has stored there, as long as it has stored nothing itself.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DynamicMemory:
         self._writes: tuple[Accesses, np.ndarray] | None = None
 
     def look(self, log: AccessLog, whole: bool) -> Iterator[Aliased]:
-        """The reads in the log by another name; ``whole`` if the last block has ended."""
+        """Give the reads in the log by another name. ``whole`` if the last block has ended."""
         if len(log.dynamic) > 1 and len(log.columns().address):
             yield from self._look(log)
         if whole:
@@ -86,7 +86,7 @@ class DynamicMemory:
 def _last_writes(
     accesses: Accesses, name: np.ndarray, writes: np.ndarray, cell: np.ndarray
 ) -> tuple[Accesses, np.ndarray]:
-    """The last write of each name to each byte."""
+    """Return the last write of each name to each byte."""
     latest = writes[::-1]
     _, first = np.unique(np.stack([cell[latest], name[latest]]), axis=1, return_index=True)
     kept = latest[first]

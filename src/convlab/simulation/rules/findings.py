@@ -10,11 +10,11 @@ from convlab.simulation.rules.remedies import IMPOSSIBLE, remedy_of
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake. ``line`` of ``file`` is where it shows; ``other_line`` of ``other_file`` is the
-    other side of a race or barrier.
+    """One mistake of a kernel. ``line`` of ``file`` is where it shows; ``other_line`` of
+    ``other_file`` is the other side of a race or barrier.
 
-    ``block`` and ``thread`` are the first that were seen to make it, ``count`` how many times it
-    was seen on these lines; array, index and shape are None where no array is concerned.
+    ``block`` and ``thread`` are the first that made it, ``count`` the number of times it was seen
+    on these lines; array, index and shape are None if no array is concerned.
     """
 
     kind: str
@@ -88,12 +88,12 @@ ALWAYS = (*FATAL, "deadlock", "endless loop", "wraps around", "division by zero"
 
 
 def error_of(found: tuple[Finding, ...], ended: bool) -> SimulationError:
-    """The error with these findings."""
+    """Return the error with these findings."""
     kind = ImpossibleLaunch if any(one.kind == IMPOSSIBLE for one in found) else SimulationError
     message = "\n".join([f"kernel {found[0].kernel} is wrong:", *(f"- {f}" for f in found)])
     return kind(message, found, ended)
 
 
 def impossible_launch(kernel: str, what: str, file: str, line: int) -> SimulationError:
-    """The error of a launch, in that line of a program, whose sizes CUDA refuses."""
+    """Return the error of a launch, in that line of a program, whose sizes CUDA refuses."""
     return error_of((Finding(IMPOSSIBLE, kernel, file, line, what),), ended=True)

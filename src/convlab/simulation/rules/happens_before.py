@@ -1,12 +1,12 @@
-"""Which accesses of a launch happen before others because threads told each other so.
+"""Accesses of a launch that happen before others because threads communicate.
 
-A thread fences, then tells by an atomic: it releases a lock, sets a flag, or counts finished
-blocks. A thread that reads this by an atomic at the same address may rely on all that came before
-the fence, and on what the fencing thread relied on itself; what it fences and tells then passes
-that on. Each step may be another thread's of the block, where a barrier lies between.
+A thread calls a fence and then an atomic: it releases a lock, sets a flag, or counts finished
+blocks. A thread that reads this by an atomic at the same address may rely on all accesses before
+the fence, and on those that the fencing thread relied on itself; its own fence and atomic then pass
+them on. Each step may be another thread of the block, if a barrier lies between.
 
-Who polls or takes a lock must fence before it goes on, unless a barrier follows: a compiler may
-move what is read afterwards before the loop. So an H200 counted 1 instead of 16.
+A thread that polls or takes a lock must call a fence before it goes on, unless a barrier follows: a
+compiler may move later reads before the loop. Without that fence, an H200 counted 1 instead of 16.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ Fences = MutableMapping[int, LoggedAccess]  # by thread the last of its fences t
 
 
 class Learned(NamedTuple):
-    """An atomic by which a thread learned of a fence, and whether it is to be fenced itself."""
+    """An atomic by which a thread learned of a fence. If it ``polls``, the thread must call a fence
+    itself."""
 
     atomic: LoggedAccess
     fence: LoggedAccess
@@ -35,8 +36,8 @@ class Learned(NamedTuple):
 
 
 class Known:
-    """What the threads of a block know: each for itself, its warp since the last barrier of the
-    warp, and all of them since that of the block."""
+    """The fences that the threads of a block know: each thread by itself, its warp since the last
+    barrier of the warp, and all threads since that of the block."""
 
     def __init__(self) -> None:
         self._block: dict[int, LoggedAccess] = {}
@@ -46,7 +47,8 @@ class Known:
         self._epochs: dict[int, int] = {}
 
     def by(self, event: LoggedAccess) -> ChainMap[int, LoggedAccess]:
-        """What the thread of this event knows; what is added it learns by itself."""
+        """Return the fences that the thread of this event knows. Additions stay private to the
+        thread."""
         warp = event.warp
         if event.phase != self._phase:
             self._phase = event.phase
@@ -62,7 +64,7 @@ class Known:
 
 
 def add(known: Fences, more: Fences) -> list[LoggedAccess]:
-    """Add to what is known; gives what is new."""
+    """Add fences to those known; return the new ones."""
     new = [
         fence
         for thread, fence in more.items()
@@ -73,7 +75,7 @@ def add(known: Fences, more: Fences) -> list[LoggedAccess]:
 
 
 class HappensBefore:
-    """The order that some fences and atomics make, both as they happened; ``swaps`` are the
+    """The order that fences and atomics make, both given in execution order. ``swaps`` are the
     positions of the atomics that are a ``cas``."""
 
     def __init__(
@@ -115,8 +117,8 @@ class HappensBefore:
                 read[*board, thread] = event.position
 
     def __call__(self, first: LoggedAccess, second: LoggedAccess, fenced: bool = True) -> bool:
-        """Whether the thread of the second access may rely on the first one; if not ``fenced``,
-        whether it could if it had fenced after it polled."""
+        """Return whether the thread of the second access may rely on the first access. Unless
+        ``fenced``, a fence of its own after it polled is not needed."""
         if first.kind == ATOMIC and any(
             atomic.position > first.position and in_order(atomic, second)
             for atomic in self._atomics[second.block, first.address]
@@ -130,8 +132,8 @@ class HappensBefore:
         )
 
     def _early(self, atomic: LoggedAccess, second: LoggedAccess) -> bool:
-        """Whether an access may come before the atomic that it waits for: its thread has neither
-        fenced nor passed a barrier since."""
+        """Return whether an access may come before the atomic that it waits for: its thread has
+        neither called a fence nor passed a barrier since."""
         return BETWEEN_BARRIERS(atomic) == BETWEEN_BARRIERS(second) and not any(
             atomic.position < fence.position < second.position
             for fence in self._fences[second.thread]
@@ -139,7 +141,8 @@ class HappensBefore:
 
 
 def in_order(one: LoggedAccess, other: LoggedAccess) -> bool:
-    """Whether program order or a barrier puts one before the other, or both are one."""
+    """Return whether program order or a barrier puts one access before the other, or both are
+    one."""
     if one.position > other.position:
         return False
     if one.thread == other.thread or (one.block == other.block and one.phase < other.phase):

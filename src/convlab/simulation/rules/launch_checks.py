@@ -68,8 +68,9 @@ def check_dynamic(shared_bytes: object) -> int:
 
 
 def argument_names(function: FunctionType, count: int) -> list[str]:
-    """The names of a launch's first ``count`` arguments. Last, where a kernel takes any number of
-    arguments, several have its name; what is beyond the parameters has its place for a name."""
+    """Return the names of a launch's first ``count`` arguments. If a kernel takes any number of
+    arguments at the end, several have that parameter's name; an argument beyond the parameters is
+    named by its position."""
     parameters = inspect.signature(function).parameters.values()
     names = [one.name for one in parameters]
     takes_more = any(one.kind is one.VAR_POSITIONAL for one in parameters)
@@ -115,14 +116,16 @@ def _check_argument(kernel: str, name: str, given: Any) -> None:
 
 
 def _described(value: Any) -> str:
-    """``a list, [1, 2]``; the type alone of what Python shows by its address."""
+    """Return a value in words: ``a list, [1, 2]``. The type alone for a value that Python shows by
+    its address."""
     kind, text = type(value).__name__, shown(value)
     article = "an" if kind[0] in "aeiouAEIOU" else "a"
     return f"{article} {kind}" if text.startswith("<") else f"{article} {kind}, {text}"
 
 
 def _is_number(value: Any) -> bool:
-    """Whether Numba gives a kernel the value as a number: an enumeration's member is its value."""
+    """Return whether Numba passes the value to a kernel as a number. An enumeration's member is its
+    value."""
     if isinstance(value, np.generic) and value.dtype.name == "bfloat16":
         return True
     try:
@@ -133,7 +136,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _known(dtype: np.dtype[Any]) -> bool:
-    """Whether Numba has arrays of that type."""
+    """Return whether Numba has arrays of that type."""
     if dtype.subdtype is not None:
         return _known(dtype.base)
     if dtype.fields is not None:
@@ -145,7 +148,7 @@ def _known(dtype: np.dtype[Any]) -> bool:
 
 
 def hosts_in(argument: Any) -> Iterator[np.ndarray]:
-    """The arrays in an argument: itself, or those of a tuple."""
+    """Give the arrays in an argument: itself, or those of a tuple."""
     if isinstance(argument, tuple):
         for entry in argument:
             yield from hosts_in(entry)
@@ -154,13 +157,13 @@ def hosts_in(argument: Any) -> Iterator[np.ndarray]:
 
 
 def like(given: tuple[Any, ...], entries: Iterable[Any]) -> Any:
-    """A tuple of these entries, a named one as the given one."""
+    """Return a tuple of these entries, a named one if the given one is."""
     return getattr(type(given), "_make", tuple)(entries)
 
 
 def with_arrays(argument: Any) -> Any:
-    """The argument with NumPy's arrays for the device arrays of Numba's simulator and for matrices,
-    which a kernel indexes as arrays, and with an array of no dimensions for a record."""
+    """Return the argument as NumPy's arrays, if it is a device array of Numba's simulator, a
+    matrix, or a record, which becomes an array of no dimensions."""
     if isinstance(argument, tuple):
         return like(argument, map(with_arrays, argument))
     inner = getattr(argument, "_ary", argument)

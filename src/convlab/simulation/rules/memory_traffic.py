@@ -52,7 +52,8 @@ KEY_BITS = 63  # of an int64 that is not negative
 
 
 def changes(*keys: np.ndarray) -> np.ndarray:
-    """Where any of the sorted keys is another than before."""
+    """Return the mask of the entries that differ from the entry before in any of the sorted
+    keys."""
     new = np.zeros(len(keys[0]), bool)
     new[:1] = True
     for key in keys:
@@ -61,7 +62,7 @@ def changes(*keys: np.ndarray) -> np.ndarray:
 
 
 def packed(*keys: np.ndarray) -> list[np.ndarray]:
-    """Fewer keys that sort as these integers do, because sorting takes its time for each key.
+    """Return fewer keys that sort as these integers do, because sorting takes time for each key.
     Neighbours share an integer as long as their ranges fit in it."""
     if not len(keys[0]):
         return list(keys)
@@ -80,7 +81,8 @@ def packed(*keys: np.ndarray) -> list[np.ndarray]:
 
 
 def _sorted(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order that sorts by the first key, then the next, and where different ones begin."""
+    """Return the order that sorts by the first key, then the next, and the positions where
+    different entries begin."""
     fewer = packed(*keys)
     order = np.lexsort(fewer[::-1])
     return order, np.flatnonzero(changes(*(key[order] for key in fewer)))
@@ -90,9 +92,9 @@ def _sorted(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class Requests:
     """The requests of some blocks, in the order in which they began.
 
-    Four columns have an entry a request: its ``site``, its ``kind`` (READ, WRITE or ATOMIC), its
-    ``span``, the index of its array in the log's spans, and its ``warp``. The others have an entry
-    a lane: ``request`` says whose, in ascending order.
+    Four columns have an entry for each request: its ``site``, its ``kind`` (READ, WRITE or ATOMIC),
+    its ``span``, the index of its array in the log's spans, and its ``warp``. The others have an
+    entry for each lane: ``request`` is the number of the lane's request, in ascending order.
     """
 
     site: np.ndarray
@@ -119,7 +121,7 @@ class Requests:
 
     @cached_property
     def bytes_wanted(self) -> np.ndarray:
-        """Different bytes that a request accesses; bytes of several lanes count once."""
+        """The different bytes that each request accesses; bytes of several lanes count once."""
         order, starts = _sorted(self.request, self.address)
         one = order[starts]
         wanted = np.bincount(self.request[one], self.width[one], minlength=len(self))
@@ -127,7 +129,7 @@ class Requests:
 
     @cached_property
     def sectors(self) -> np.ndarray:
-        """Sectors of global memory; 0 for requests for shared memory."""
+        """The sectors of global memory of each request; 0 for requests for shared memory."""
         first = self.address // SECTOR_BYTES
         last = (self.address + self.width - 1) // SECTOR_BYTES
         straddle = last > first
@@ -138,12 +140,13 @@ class Requests:
 
     @property
     def fewest_sectors(self) -> np.ndarray:
-        """Sectors that would do, were the bytes wanted neighbours; 0 for shared memory."""
+        """The sectors that each request would need if its bytes were neighbours; 0 for shared
+        memory."""
         return np.where(self.is_global, -(-self.bytes_wanted // SECTOR_BYTES), 0)
 
     @cached_property
     def wavefronts(self) -> np.ndarray:
-        """Wavefronts of shared memory; 0 for requests for global memory."""
+        """The wavefronts of shared memory of each request; 0 for requests for global memory."""
         near = ~self.is_global[self.request]
         lanes = (self.request, self.address, self.width, self.lane)
         request, address, width, lane = (column[near] for column in lanes)
@@ -161,14 +164,14 @@ class Requests:
 
     @property
     def fewest_wavefronts(self) -> np.ndarray:
-        """Wavefronts that would do without conflicts, were the bytes wanted neighbours; 0 for
-        global memory."""
+        """The wavefronts that each request would need without bank conflicts, if its bytes were
+        neighbours; 0 for global memory."""
         return np.where(self.is_global, 0, -(-self.bytes_wanted // WAVEFRONT_BYTES))
 
     @property
     def contention(self) -> np.ndarray:
-        """The most lanes at one address, for atomics, which go there one after the other; 0 for
-        other requests."""
+        """The most lanes of each atomic request at one address, which access it one after the
+        other; 0 for other requests."""
         order, starts = _sorted(self.request, self.address)
         most = np.zeros(len(self), np.int64)
         np.maximum.at(most, self.request[order[starts]], np.diff(starts, append=len(order)))
@@ -176,7 +179,8 @@ class Requests:
 
 
 def _in_pairs(request: np.ndarray, address: np.ndarray, lane: np.ndarray, total: int) -> np.ndarray:
-    """Whether all lanes of a request want what lane ^ 1 wants, or all what lane ^ 2 wants."""
+    """Return the mask of the requests in which each lane wants the same as lane ^ 1, or each the
+    same as lane ^ 2."""
     nobody = -1
     wanted = np.full((total, WARP), nobody, np.int64)
     wanted[request, lane] = address
@@ -188,10 +192,10 @@ def _in_pairs(request: np.ndarray, address: np.ndarray, lane: np.ndarray, total:
 
 
 def requests_of(log: AccessLog, sites: Sites, loads_of: Mapping[tuple[str, int], int]) -> Requests:
-    """The requests that a log of whole blocks holds.
+    """Return the requests that a log of whole blocks holds.
 
-    ``loads_of`` says how many bytes a load from shared memory at a line (file and number) is wide
-    in the machine code, where that is known: narrower loads of neighbours are then merged.
+    ``loads_of`` has the width in bytes of a load from shared memory in the machine code, by file
+    and line, as far as it is known: narrower loads of neighbours are then merged.
     """
     columns = log.columns()
     landed = columns.kind & LANDED != 0
@@ -227,8 +231,8 @@ def requests_of(log: AccessLog, sites: Sites, loads_of: Mapping[tuple[str, int],
 
 
 def _lanes_together(accesses: Accesses, lane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order that puts the lanes of each request next to each other, in ascending order, and
-    where requests begin in it."""
+    """Return the order that puts the lanes of each request next to each other, in ascending order,
+    and the positions where requests begin in it."""
     _, site = np.unique(accesses.site, return_inverse=True)
     loop, iteration = accesses.path >> ITERATION_BITS, accesses.path % (1 << ITERATION_BITS)
     together = accesses.warp, accesses.phase, accesses.epoch, loop, iteration, site
@@ -248,9 +252,9 @@ def _lanes_together(accesses: Accesses, lane: np.ndarray) -> tuple[np.ndarray, n
 def _merged(
     accesses: Accesses, width: np.ndarray, sites: Sites, loads_of: Mapping[tuple[str, int], int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Loads from shared memory as the compiler merged them: where a thread reads neighbours at one
-    site between two barriers, only the first read remains, as wide as all of them. Returns which
-    accesses those are, and all widths."""
+    """Return loads from shared memory as the compiler merged them: the accesses that remain, and
+    all widths. If a thread reads neighbours at one site between two barriers, only the first read
+    remains, as wide as all of them."""
     width = width.copy()
     near = (accesses.kind == READ) & (accesses.address < GLOBAL)
     keep = np.ones(len(width), bool)
@@ -274,11 +278,11 @@ def _merged(
 
 @dataclass
 class Counts:
-    """What kernels did. Loads, stores, barriers and ``global_bytes`` are counted per thread: one
-    access is one instruction, 32 or 128 bits wide; one barrier is one thread arriving at
-    ``syncthreads``. The rest is counted per request, a memory instruction of a whole warp: 32-byte
-    sectors of global memory, wavefronts of shared memory; None from an engine that knows no warps.
-    """
+    """The work of kernels. Loads, stores, barriers and ``global_bytes`` are counted for each
+    thread: one access is one instruction, 32 or 128 bits wide; one barrier is one thread arriving
+    at ``syncthreads``. The rest is counted for each request, a memory instruction of a whole warp:
+    32-byte sectors of global memory, wavefronts of shared memory; None from an engine without
+    warps."""
 
     global_loads: int = 0
     global_stores: int = 0
@@ -297,6 +301,7 @@ class Counts:
         return Counts(*sums)
 
     def add(self, requests: Requests) -> None:
+        """Count the requests of some blocks."""
         far, lanes = requests.is_global, requests.lanes
         loads, stores = requests.kind != WRITE, requests.kind != READ  # an atomic is both
         self.global_loads += int(lanes[loads & far].sum())
@@ -311,11 +316,10 @@ class Counts:
         self.shared_wavefronts = (self.shared_wavefronts or 0) + int(requests.wavefronts.sum())
 
     def as_dict(self, flops: int) -> dict[str, float | None]:
-        """The counts and what follows from them: ``flops_per_byte``, the problem's arithmetic over
-        the bytes that threads ask of global memory; ``sectors_per_request``,
+        """Return the counts and the ratios of them: ``flops_per_byte``, the problem's arithmetic
+        over the bytes that threads request from global memory; ``sectors_per_request``,
         ``wavefronts_per_request``; and ``bytes_per_flop``, the bytes of the sectors that global
-        memory moves, over the arithmetic. None where there is nothing to divide by.
-        """
+        memory moves, over the arithmetic. None where a divisor is 0."""
         moved = None if self.global_sectors is None else SECTOR_BYTES * self.global_sectors
         return {
             **asdict(self),

@@ -1,9 +1,9 @@
-"""Where a kernel's text counts an index from the end of an array.
+"""Indices that count from the end of an array, by a kernel's text.
 
 Numba adds the array's size to an index below zero. A kernel that means it writes ``a[-1]`` or
-``a[-1 - i]``, or takes the array as a ring: another index of the same array goes round, by
-``% n``, ``& mask``, ``if right == n: right = 0`` and the like. Else an index below zero is a halo
-that nobody guarded.
+``a[-1 - i]``, or uses the array as a ring: another index of the same array wraps around, by ``%
+n``, ``& mask``, ``if right == n: right = 0`` and the like. Otherwise an index below zero is a halo
+without a guard.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from convlab.simulation.recording.sites import code_at, source_tree
 
 
 def axes_from_end(site: int) -> frozenset[int]:
-    """The axes along which the index at this site may be below zero."""
+    """Return the axes along which the index at this site may be below zero."""
     code = code_at(site)
     return frozenset() if code is None else _axes(code, site - id(code))
 
@@ -52,7 +52,8 @@ def _axes(code: CodeType, offset: int) -> frozenset[int]:
 
 
 def _takes_an_element(step: dis.Instruction) -> bool:
-    """Whether it loads or stores one: since Python 3.14 a load is a binary operation."""
+    """Return whether an instruction loads or stores an element: since Python 3.14 a load is a
+    binary operation."""
     return "SUBSCR" in step.opname or (step.opname == "BINARY_OP" and step.argrepr == "[]")
 
 
@@ -75,7 +76,7 @@ def _assigned(nodes: list[ast.AST], by: Callable[[ast.expr], bool]) -> Iterator[
 
 
 def _going_round(nodes: list[ast.AST]) -> Iterator[str]:
-    """The variables that begin again at an array's first element."""
+    """Give the variables that begin again at an array's first element."""
     yield from _assigned(nodes, _goes_round)
     for node in nodes:
         if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):

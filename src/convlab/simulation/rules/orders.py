@@ -54,7 +54,7 @@ class Order(NamedTuple):
 
     @property
     def gives_way(self) -> bool:
-        """Whether a block lets others go on where its threads could go on themselves."""
+        """Return whether a block lets others go on where its threads could go on themselves."""
         return self.backwards or bool(self.slow)
 
 

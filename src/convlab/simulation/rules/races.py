@@ -1,12 +1,12 @@
-"""Which accesses of a log conflict: races and uninitialised reads.
+"""Conflicts of the accesses in a log: races and uninitialised reads.
 
-Two accesses that share a byte race when at least one writes, not both are atomic, different threads
+Two accesses that share a byte race if at least one writes, not both are atomic, different threads
 make them and nothing orders them. A block's barrier orders its threads, a warp barrier the lanes of
-a warp; nothing orders two blocks but a message: a fence and an atomic before, and the same atomic
-after. Stores of one and the same value by several threads are no race: flags are set like that.
+a warp; only a message orders two blocks: a fence and an atomic before, and the same atomic after.
+Stores of one and the same value by several threads are not a race, because flags are set like that.
 
-Only what may be part of a conflict is sorted: a sieve, which is a small table of hashes, lets
-through the accesses to an element that is also written in the same phase, and few others.
+Only accesses that may be part of a conflict are sorted: a sieve, which is a small table of hashes,
+lets through the accesses to an element that is also written in the same phase, and few others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
 
 
 class Conflict(NamedTuple):
-    """``kind`` as in a Finding; ``second`` is None for an uninitialised read."""
+    """Two accesses in conflict. ``kind`` is that of a Finding; ``second`` is None for an
+    uninitialised read."""
 
     kind: str
     first: LoggedAccess
@@ -51,7 +52,7 @@ class Conflict(NamedTuple):
 
 
 def few(conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
-    """No more than enough of the same kind and lines."""
+    """Give the conflicts, but not more than enough of the same kind and lines."""
     seen: Counter[tuple[str, int, int | None]] = Counter()
     for one in conflicts:
         key = one.kind, one.first.site, one.second and one.second.site
@@ -87,7 +88,8 @@ class Race:
         self._log, self._bytes = AccessLog(1), False
 
     def analyse(self, log: AccessLog, whole: bool = True) -> Iterator[Conflict]:
-        """Conflicts within the blocks that the log holds; ``whole`` if the last one has ended."""
+        """Give the conflicts within the blocks that the log holds. ``whole`` if the last block has
+        ended."""
         self._log, columns = log, log.columns()
         if len(columns.address):
             if log.mixed:
@@ -112,7 +114,7 @@ class Race:
             self._written = self._written[:0]
 
     def finish(self) -> Iterator[Conflict]:
-        """Conflicts between blocks."""
+        """Give the conflicts between blocks."""
         if not self._kept:
             return
         accesses = self._without_guesses(joined(self._kept))
@@ -123,14 +125,14 @@ class Race:
         yield from self._conflicts(accesses, order, [between, address], "block")
 
     def _between(self, accesses: Accesses) -> np.ndarray:
-        """How many barriers of the grid came before each."""
+        """Return the number of barriers of the grid before each access."""
         return np.searchsorted(self._grid_barriers, accesses.position, "right")
 
     def _uninitialised(
         self, accesses: Accesses, shared: np.ndarray, sets: np.ndarray
     ) -> Iterator[Conflict]:
-        """Reads of shared memory before the block's first write there. Where another thread writes
-        in the same phase there is a race, which says more."""
+        """Give reads of shared memory before the block's first write there. If another thread
+        writes in the same phase there is a race, which says more."""
         address = accesses.block[shared] * GLOBAL + accesses.address[shared]
         cells, key = np.unique(address, return_inverse=True)
         never = len(accesses.block)
@@ -148,8 +150,9 @@ class Race:
             yield Conflict("uninitialised", read, None)
 
     def _within_blocks(self, accesses: Accesses, of_products: np.ndarray) -> Iterator[Conflict]:
-        """Between warps of one phase, and between lanes of a warp with no warp barrier between.
-        What tensor cores read is :class:`~convlab.simulation.threads.tensor_cores.TensorCores`'."""
+        """Give conflicts between warps of one phase, and between lanes of a warp with no warp
+        barrier between. Reads by tensor cores are left to
+        :class:`~convlab.simulation.threads.tensor_cores.TensorCores`."""
         address, phase = accesses.address, accesses.phase
         hashes = (address + phase * 0x9E3779B1) & (SIEVE - 1)
         written = np.zeros(SIEVE, bool)
@@ -163,10 +166,10 @@ class Race:
             yield from self._conflicts(accesses, order, keys, scope)
 
     def _guesses_as_atomics(self, accesses: Accesses) -> Accesses:
-        """A plain read for a guess is as good as an atomic one: the thread's next access there is a
-        ``max`` or ``min``, or a ``cas`` that a loop tries until it succeeds, which does no harm if
-        others came between. Another thread that reads at that line may find that it need not; but
-        one that polls there has no atomic."""
+        """Return the accesses with guesses as atomics. A plain read is a guess if the thread's next
+        access there is a ``max`` or ``min``, or a ``cas`` that a loop tries until it succeeds: it
+        does no harm if others came between. Another thread that reads at that line may find that it
+        need not go on; but a thread that polls there needs an atomic."""
         if not self._checks:
             return accesses
         address, thread = accesses.address, accesses.thread
@@ -187,9 +190,9 @@ class Race:
         return accesses._replace(kind=np.where(here, np.int8(ATOMIC), accesses.kind))
 
     def _keep(self, accesses: Accesses, far: np.ndarray) -> None:
-        """Of each block's accesses of a kind to a global address keep the first. Where there are
-        fences, or threads wait for others, keep one of each thread from an atomic, fence or barrier
-        to the next, and all atomics: any of them may tell another block something."""
+        """Keep one access per block, kind and global address: the first. With fences, or if threads
+        wait for others, keep one of each thread from an atomic, fence or barrier to the next, and
+        all atomics, because any of them may communicate with another block."""
         address = accesses.address
         low = int(address[far].min())
         width = int(address[far].max()) - low + 1
@@ -205,7 +208,7 @@ class Race:
             self._kept.append(accesses.take(chosen))
 
     def _segments(self, accesses: Accesses) -> np.ndarray:
-        """A number for each stretch of a thread between its atomics, fences and barriers."""
+        """Return a number for each stretch of a thread between its atomics, fences and barriers."""
         count = len(accesses.position)
         fences = [one for one in self.fences if one.position > accesses.position[0] - 1]
         thread, position, phase, epoch = (
@@ -222,8 +225,8 @@ class Race:
     def _conflicts(
         self, accesses: Accesses, order: np.ndarray, keys: Sequence[np.ndarray], scope: str
     ) -> Iterator[Conflict]:
-        """The first of each group that agrees in the keys (``order`` sorts by them, if given), and
-        no more than enough of the same lines."""
+        """Give the first conflict of each group that agrees in the keys, and not more than enough
+        of the same lines. ``order`` sorts by the keys."""
 
         @cache
         def happens_before() -> HappensBefore:
@@ -250,7 +253,7 @@ class Race:
     def _first(
         self, accesses: list[LoggedAccess], scope: str, happens_before: Callable[[], HappensBefore]
     ) -> Iterator[tuple[LoggedAccess, LoggedAccess]]:
-        """The first pair that races, if any does."""
+        """Give the first pair of accesses that races, if any does."""
         kept = [one.value for one in accesses if one.kind == WRITE]
         if not self._log.mixed:
             dtype = self._log.span_at(accesses[0].address).dtype
@@ -268,13 +271,14 @@ class Race:
             return
 
     def _update(self, site: int) -> Update:
-        """What the kernel's text says of the access at a site."""
+        """Return the facts from the kernel's text about the access at a site."""
         if (code := self._sites.code(site)) is None:
             return Update()
         return update_of(code, instruction(code, site - id(code)), code.co_filename)
 
     def _met(self, first: LoggedAccess, second: LoggedAccess) -> bool:
-        """Whether both lanes passed a barrier of a part of their warp between the two accesses."""
+        """Return whether both lanes passed a barrier of a part of their warp between the two
+        accesses."""
         return any(
             first.position < position <= second.position and {first.thread, second.thread} <= met
             for position, met in self.warp_barriers
@@ -282,8 +286,8 @@ class Race:
 
 
 def _seen_by_all_as_atomics(columns: Accesses) -> Accesses:
-    """With kinds of two bits: ``ldcv``, ``ldcg``, ``stwt`` and ``stcg`` compile to the instructions
-    of volatile accesses, which order themselves as atomics do."""
+    """Return the accesses with kinds of two bits. ``ldcv``, ``ldcg``, ``stwt`` and ``stcg`` count
+    as atomics: they compile to volatile accesses, which order themselves as atomics do."""
     kind = columns.kind & 3
     some = (columns.kind & SETS != 0) & (kind != ATOMIC) & (columns.address >= GLOBAL)
     if not some.any():
@@ -294,16 +298,16 @@ def _seen_by_all_as_atomics(columns: Accesses) -> Accesses:
 
 
 def _in_time(accesses: Accesses, indices: Any) -> list[LoggedAccess]:
-    """Single accesses, in the order in which they happened."""
+    """Return single accesses, in execution order."""
     return sorted(accesses.rows(indices), key=lambda access: access.position)
 
 
 def _in_conflict(
     accesses: Accesses, order: np.ndarray, keys: Sequence[np.ndarray], entity: np.ndarray
 ) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
-    """The indices in each group that several entities share so that order may matter, and two
+    """Give the indices in each group that several entities share so that order may matter, and two
     sites that stand for all of its sites: writes of different values, or a write or an atomic
-    beside something else."""
+    beside another kind."""
     if not len(order):
         return
     starts = np.flatnonzero(changes(*(key[order] for key in keys)))
@@ -323,8 +327,8 @@ def _in_conflict(
 
 
 def _flag_and_others(accesses: list[LoggedAccess]) -> Iterator[tuple[LoggedAccess, LoggedAccess]]:
-    """Pairs that may race where all writes store the same: each with all that is no write, and
-    reads with atomics."""
+    """Give the pairs that may race if all writes store the same value: each write with all other
+    kinds, and reads with atomics."""
     for one in accesses:
         for other in accesses:
             if one.kind != READ and other.kind != WRITE and one.kind != other.kind:
@@ -332,8 +336,8 @@ def _flag_and_others(accesses: list[LoggedAccess]) -> Iterator[tuple[LoggedAcces
 
 
 def _neighbours(accesses: list[LoggedAccess]) -> Iterator[tuple[LoggedAccess, LoggedAccess]]:
-    """Pairs that may race, as few as say it all: what is in order with the last write is so with
-    those before."""
+    """Give the pairs that may race, as few as are enough: an access that is in order with the last
+    write is so with those before."""
     since: dict[int, list[LoggedAccess]] = {READ: [], WRITE: [], ATOMIC: []}
     for second in accesses:
         for kind, earlier in since.items():
@@ -345,8 +349,8 @@ def _neighbours(accesses: list[LoggedAccess]) -> Iterator[tuple[LoggedAccess, Lo
 
 
 def in_bytes(accesses: Accesses) -> Accesses:
-    """The accesses cut into bytes, each with a value of its own: zero is zero in all of its bytes,
-    and other numbers are the same in elements of one size."""
+    """Return the accesses cut into bytes, each with a value of its own: zero is zero in all of its
+    bytes, and other numbers are equal in elements of one size."""
     size = accesses.size
     cut = accesses.take(np.repeat(np.arange(len(size)), size))
     number, value = within(size), cut.value.copy()
@@ -356,5 +360,5 @@ def in_bytes(accesses: Accesses) -> Accesses:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two stores leave the same: NaN, which is not itself, is as good as another."""
+    """Return whether two stores leave the same value: NaN counts as equal to NaN."""
     return bool(one == other) or (one != one and other != other)

@@ -140,8 +140,8 @@ class Reports:
         callers: Sequence[int],
         iterations: Sequence[int],
     ) -> tuple[str, str]:
-        """What is said of threads that do not meet at a barrier, with the branch, loop or return
-        that parts them, and that alone."""
+        """Return the words about threads that do not meet at a barrier, with the branch, loop or
+        return that parts them, and that cause alone."""
         if "returned in line" in what:
             return what, what.partition("returned in ")[2]
         if other is None:

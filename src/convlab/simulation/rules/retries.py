@@ -1,4 +1,4 @@
-"""What a kernel's text says of an update by ``cas``: whether it is tried until it succeeds.
+"""Updates by ``cas`` in a kernel's text: whether they are tried until they succeed.
 
 A ``cas`` that fails has changed nothing, so its result must decide whether a loop goes on: by the
 loop's condition, or by an ``if`` that leaves the loop. The result may go through variables, and
@@ -26,7 +26,7 @@ Position = tuple[int | None, ...]
 
 
 class Retry(IntEnum):
-    """How often a ``cas`` that fails is tried again."""
+    """The number of times that a ``cas`` is tried again if it fails."""
 
     NEVER = 0
     BOUNDED = 1  # by a ``for`` loop
@@ -39,9 +39,10 @@ LOCKING = ("cas", "compare_and_swap", "exch")  # the atomics that take locks
 
 
 class Update(NamedTuple):
-    """An update of an element by an atomic: how often it is tried again, whether its new value is
-    computed from the old one, whether it is in a ``while`` loop that no counter ends, and the
-    atomic's name. A load has no name, and only counts as tried again in a loop that only polls."""
+    """The facts from the text about an update of an element by an atomic: how often it is tried
+    again, whether its new value is computed from the old one, whether it is in a ``while`` loop
+    that no counter ends, and the atomic's name. A load has no name, and only counts as tried again
+    in a loop that only polls."""
 
     retry: Retry = Retry.NEVER
     computed: bool = False
@@ -51,9 +52,8 @@ class Update(NamedTuple):
 
 @lru_cache(maxsize=1000)
 def update_of(code: CodeType, offset: int, file: str) -> Update:
-    """The update by the call or load at ``offset``, as far as this function tells: nothing without
-    source.
-    ``file`` is the code's: codes of two files may be equal."""
+    """Return the update by the call or load at ``offset``, as far as this function's text shows it;
+    nothing without source. ``file`` is the code's, because codes of two files may be equal."""
     tree, position = source_tree(code, file), _position_at(code, offset)
     nodes = [] if tree is None else [*ast.walk(tree)]
     for node in nodes:
@@ -70,7 +70,7 @@ def update_of(code: CodeType, offset: int, file: str) -> Update:
 
 
 class _Result:
-    """The result of a call, and what depends on it."""
+    """The result of a call, and the variables that depend on it."""
 
     def __init__(self, nodes: list[ast.AST], call: ast.Call) -> None:
         self._call, self._nodes = call, nodes
@@ -86,6 +86,7 @@ class _Result:
         self._follow()
 
     def retry(self) -> Retry:
+        """Return how often the call is tried again."""
         loops = (node for node in self._nodes if isinstance(node, ast.While | ast.For))
         found = max(map(self._by, loops), default=Retry.NEVER)
         returns = (node for node in self._nodes if isinstance(node, ast.Return) and node.value)
@@ -117,7 +118,7 @@ class _Result:
                 (self._success if succeeded else self._failure).add(target.id)
 
     def _in(self, expression: ast.AST) -> bool:
-        """Whether the expression depends on the result."""
+        """Return whether the expression depends on the result."""
         sizes = {
             id(node.value)
             for node in ast.walk(expression)
@@ -135,8 +136,8 @@ class _Result:
         )
 
     def _succeeded(self, test: ast.expr) -> bool | None:
-        """Whether the test is true where the call has succeeded, or where it has failed; None where
-        the text does not tell."""
+        """Return whether the test is true if the call has succeeded, or if it has failed; None if
+        the text does not show it."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             found = self._succeeded(test.operand)
             return None if found is None else not found
@@ -150,7 +151,8 @@ class _Result:
         return None
 
     def _decides(self, returns: ast.Return) -> bool:
-        """Whether the result is in what is returned, or decides which ``return`` is reached."""
+        """Return whether the result is in the returned value, or decides which ``return`` is
+        reached."""
         assert returns.value is not None
         return self._in(returns.value) or any(
             isinstance(node, ast.If)
@@ -160,7 +162,7 @@ class _Result:
         )
 
     def _by(self, loop: ast.While | ast.For) -> Retry:
-        """How often this loop tries again."""
+        """Return how often this loop tries again."""
         if not any(node is self._call or _is_cas(node) for node in ast.walk(loop)):
             return Retry.NEVER
         ends = [node for node in _inside(loop.body) if isinstance(node, ast.If)]
@@ -177,8 +179,8 @@ class _Result:
         return Retry.LIMITED if _is_counted(loop) else Retry.UNTIL_DONE
 
     def _leaves(self, node: ast.If, ways: tuple[type[ast.stmt], ...]) -> bool:
-        """Whether this ``if`` leaves the loop's body in one of these ways, by ``continue`` only
-        where the call has failed, else only where it has succeeded."""
+        """Return whether this ``if`` leaves the loop's body in one of these ways: by ``continue``
+        only if the call has failed, otherwise only if it has succeeded."""
         succeeded = self._succeeded(node.test)
         for arm, success in zip(_arms(node), (succeeded, succeeded is False), strict=True):
             unknown = succeeded is None
@@ -192,8 +194,8 @@ class _Result:
 
 
 def _is_computed(nodes: list[ast.AST], call: ast.Call) -> bool:
-    """Whether the new value is computed from what the thread has read of the element. A value that
-    lies where the old one points to is not."""
+    """Return whether the new value is computed from a value that the thread has read of the
+    element. A value that the old one points to is not."""
     if _is_cas(call):
         names = {node.id for node in ast.walk(call.args[-2]) if isinstance(node, ast.Name)}
     else:
@@ -222,7 +224,7 @@ def _computes(expression: ast.AST, names: set[str]) -> bool:
 
 
 def _only_polls(nodes: list[ast.AST], load: ast.Subscript) -> bool:
-    """Whether a loop's condition has this load, and the loop does nothing else but pause."""
+    """Return whether a loop's condition contains this load, and the loop does nothing but pause."""
     return any(
         isinstance(loop, ast.While)
         and any(node is load for node in ast.walk(loop.test))
@@ -232,14 +234,14 @@ def _only_polls(nodes: list[ast.AST], load: ast.Subscript) -> bool:
 
 
 def _walks(nodes: list[ast.AST], call: ast.Call) -> bool:
-    """Whether a ``while`` loop around the call, or the condition of one, has no counter."""
+    """Return whether a ``while`` loop around the call, or the condition of one, has no counter."""
     loops = (node for node in nodes if isinstance(node, ast.While))
     around = [loop for loop in loops if any(node is call for node in ast.walk(loop))]
     return bool(around) and not any(map(_is_counted, around))
 
 
 def _is_counted(loop: ast.While) -> bool:
-    """Whether the loop, or an ``if`` that leaves it, tests a variable that only steps."""
+    """Return whether the loop, or an ``if`` that leaves it, tests a variable that only steps."""
     steps: set[str] = set()
     others: set[str] = set()
     for node in ast.walk(loop):
@@ -254,7 +256,7 @@ def _is_counted(loop: ast.While) -> bool:
 
 
 def _position_at(code: CodeType, offset: int) -> Position:
-    """Where the expression of an instruction stands in the source."""
+    """Return the position in the source of the expression of an instruction."""
     one = instruction(code, offset)
     at = next((step for step in dis.get_instructions(code) if step.offset == one), None)
     return () if at is None or at.positions is None else tuple(at.positions)
@@ -265,7 +267,8 @@ def _position(node: ast.expr) -> Position:
 
 
 def _targets(node: ast.AST) -> Iterator[str]:
-    """The variables that a statement or expression assigns to, and arrays in which it stores."""
+    """Give the variables that a statement or expression assigns to, and the arrays in which it
+    stores."""
     rest: list[ast.expr] = []
     if isinstance(node, ast.Assign):
         rest += node.targets
@@ -291,7 +294,8 @@ def _arms(node: ast.If) -> tuple[list[ast.stmt], list[ast.stmt]]:
 
 
 def _inside(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """What is in these statements, of loops among them only what may leave the outer loop."""
+    """Give the nodes in these statements. Of loops among them, only the parts that may leave the
+    outer loop."""
     for node in body:
         yield node
         inner = node.orelse if isinstance(node, ast.While | ast.For) else ast.iter_child_nodes(node)

@@ -1,10 +1,10 @@
-"""What lanes get by shuffles that is no other lane's number.
+"""Numbers that lanes get by shuffles and that are not another lane's.
 
 From a lane that does not take part a lane gets an undefined number, which matters only if it is
-used. From beyond the warp it gets its own, as CUDA says: so the sum of a warp by ``shfl_down_sync``
-is right in lane 0 only. A thread that has such a number, or one that was computed from it, may
-store something; then the launch runs again with other numbers in their place, which show whether
-they matter.
+used. From beyond the warp it gets its own number, as CUDA says: so the sum of a warp by
+``shfl_down_sync`` is right in lane 0 only. A thread that has such a number, or one computed from
+it, may store something; then the launch runs again with other numbers in their place, which show
+whether they matter.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ LARGE = 2**31 - 1
 
 class Shuffles:
     """The shuffles of a launch. With ``undefined`` 1 an undefined number is a very large one, with
-    -1 a very small one; with ``beyond`` 1 what comes from beyond the warp is larger than the lane's
-    own number, with -1 smaller."""
+    -1 a very small one; with ``beyond`` 1 a number from beyond the warp is larger than the lane's
+    own, with -1 smaller."""
 
     def __init__(self, clock: Clock, undefined: int, beyond: int) -> None:
         self._clock, self._undefined, self._beyond = clock, undefined, beyond
@@ -32,8 +32,8 @@ class Shuffles:
         self.stored = False  # whether such a thread has stored anything since
 
     def undefined(self, own: Any, what: str, site: int, thread: int) -> Any:
-        """The number that a lane reads from one that does not take part: its own, as on many GPUs,
-        or one that shows whether it is used."""
+        """Return the number that a lane reads from one that does not take part: its own, as on many
+        GPUs, or a number that shows whether it is used."""
         self.undefined_at.setdefault(site, (what, self._clock.first + thread))
         if not (sign := self._undefined):
             return own
@@ -44,8 +44,8 @@ class Shuffles:
         return type(own)(sign * np.inf)
 
     def beyond(self, own: Any, kind: str, site: int, thread: int) -> Any:
-        """The number that a lane reads from beyond the warp: its own, or another one that shows
-        whether that matters."""
+        """Return the number that a lane reads from beyond the warp: its own, or another one that
+        shows whether that matters."""
         self.beyond_at.setdefault(site, kind)
         self._since.setdefault(self._clock.first + thread, self._clock.position)
         if not (sign := self._beyond):
@@ -56,7 +56,8 @@ class Shuffles:
         return type(own)(max(other, 0) if isinstance(own, int) and own >= 0 else other)
 
     def pass_on(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Note who reads from whom, by their numbers in the block, at once."""
+        """Note the readers of numbers that are not another lane's: pairs of the thread that is read
+        and its reader, by their numbers in the block."""
         first, since = self._clock.first, self._since
         if since:
             readers = [reader for source, reader in pairs if first + source in since]

@@ -77,7 +77,7 @@ class Block:
 
     @property
     def at_grid_barrier(self) -> bool:
-        """Whether all threads of the block wait at a barrier of the grid."""
+        """Return whether all threads of the block wait at a barrier of the grid."""
         return self._meetings.at_grid_barrier
 
     def release(self) -> None:

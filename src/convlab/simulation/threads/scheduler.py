@@ -91,7 +91,7 @@ class Scheduler:
 
     @property
     def alone(self) -> bool:
-        """Whether the block that runs is the only one that has begun and not ended."""
+        """Return whether the block that runs is the only one that has begun and not ended."""
         return len(self.waiting) == 1
 
     def run(self, blocks: Blocks) -> None:
