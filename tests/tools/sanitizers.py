@@ -153,8 +153,11 @@ _interrupted = Event()
 
 
 def watched(tool: str, command: Sequence[str], seconds: float) -> tuple[str, str]:
-    """What a tool says of a Python command (``nothing``, ``found``, ``hangs`` or ``fails``), and
-    all that the two printed. Without its own summary the tool watched nothing: that fails."""
+    """Return a tool's result for a Python command, and all that the two printed.
+
+    The result is ``nothing``, ``found``, ``hangs`` or ``fails``. It is ``fails`` without the tool's
+    own summary, because the tool then checked nothing.
+    """
     whole = [PROGRAM, "--tool", tool, "--error-exitcode", str(FOUND), sys.executable, *command]
     # In a session of its own, so that what it starts ends with it: on the GPU that hangs.
     process = subprocess.Popen(
@@ -188,7 +191,7 @@ def counts_in(text: str) -> list[int]:
 
 
 def of_stage(tool: str, stage: str) -> dict[str, Any]:
-    """What a tool says of a stage, and how many of its runs were right."""
+    """Return a tool's result for a stage, and how many of the stage's runs were right."""
     started = time.monotonic()
     command = ("-W", "ignore", str(SCRIPT), "run", stage)
     says, text = watched(tool, command, PATIENCE_SECONDS)
@@ -208,7 +211,7 @@ def of_stage(tool: str, stage: str) -> dict[str, Any]:
 
 
 def processes(engine: Engine) -> int:
-    """How many run at a time: each takes a core, and a context in the GPU's memory."""
+    """Return how many processes run at a time: each takes a core, and a context in GPU memory."""
     room = (engine.free_bytes() or 0) // MEMORY_A_PROCESS
     return max(1, min(cores(), room, MOST_PROCESSES))
 

@@ -238,7 +238,7 @@ def _loops(own: int) -> Loops:
 
 @lru_cache(maxsize=256)
 def _iterations(stage: Stage, problem: ConvProblem, tile: Tile | None) -> int:
-    """How many iterations all loops of all threads of the stage's kernels run together."""
+    """Count the iterations that all loops of all threads of the stage's kernels run together."""
     program = stage.prepare(problem, tile)
     simulator = Simulator(strict=False, loops=(loops := Loops()))
     most = loops.left
@@ -358,7 +358,7 @@ def program_with(
 
 
 def raised_by(error: BaseException) -> str:
-    """What a kernel raised, and the thread, file and line, which the simulator notes."""
+    """Return a kernel's error, and the thread, file and line, which the simulator notes."""
     said = re.sub(r"^tid=\[.*?\] ctaid=\[.*?\]:? ?", "", str(error))  # the notes say it better
     return ", ".join([f"it raised {type(error).__name__}: {said}", *_notes(error)])
 

@@ -1,4 +1,4 @@
-"""What a checked kernel is launched on: the problems, and tiles that show what small ones hide."""
+"""Launches of a checked kernel: the problems, and tiles that show what small ones hide."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def maker(kernel: Any, stage: Stage) -> Maker:
 
 
 def is_kernel(value: Any) -> bool:
-    """Whether that is a ``@cuda.jit`` kernel."""
+    """Return whether a value is a ``@cuda.jit`` kernel."""
     return isinstance(getattr(value, "py_func", None), FunctionType)
 
 
@@ -74,7 +74,7 @@ def title_of(kernel: Any) -> str:
 
 
 def offers(value: Callable[..., Any], options: dict[str, Any]) -> bool:
-    """Whether a function has all of these parameters."""
+    """Return whether a function has all of these parameters."""
     return options.keys() <= inspect.signature(value).parameters.keys()
 
 

@@ -1,4 +1,4 @@
-"""What a check found: as data, in words for a terminal, and as a notebook's card."""
+"""The outcome of a check: as data, in words for a terminal, and as a notebook's card."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ MOST_ROWS, MOST_COLUMNS = 12, 48
 
 @dataclass(frozen=True)
 class Answer:
-    """How the kernel did on one problem. ``wrong`` is True where ``output`` is wrong, by [image,
-    channel, row, column]; None if the output is right or there is none. ``failed`` says what else
-    is wrong; ``ended`` that every run came to its end, ``endless`` that a loop did not."""
+    """The kernel's output on one problem, and what is wrong with it.
+
+    ``wrong`` is True where ``output`` is wrong, by [image, channel, row, column]; None if the
+    output is right or there is none. ``failed`` says what else is wrong. ``ended`` is True if every
+    run came to its end, ``endless`` if a loop did not.
+    """
 
     name: str
     problem: ConvProblem
@@ -43,17 +46,20 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether there is an output, it is right, and nothing else is wrong."""
+        """Return whether there is an output, it is right, and nothing else is wrong."""
         return self.check is not None and self.check.ok and self.failed is None
 
     @property
     def error(self) -> str | None:
-        """What is wrong, in one sentence; None when nothing is."""
+        """Return a sentence that says what is wrong; None if nothing is."""
         return None if self.ok else self.failed or str(self.check)
 
     def work(self) -> tuple[bool, int, int]:
-        """How much there is to understand, first by what the problem has beside one image and its
-        filters, then by numbers; answers without an output come last."""
+        """Return how much there is to understand, for sorting answers.
+
+        Answers with more than one image and its filters come later, then those with larger numbers;
+        answers without an output come last.
+        """
         p = self.problem
         beside = max(p.stride) > 1, max(p.dilation) > 1, max(map(max, p.padding)) > 0, p.batch > 1
         return self.check is None, sum(beside), p.flops + math.prod(p.input_shape)
@@ -82,17 +88,17 @@ class TrafficCount:
 
     @property
     def ok(self) -> bool:
-        """Whether it is no more than a tenth above the stage's."""
+        """Return whether the count is at most a tenth above the stage's."""
         return self.yours <= AS_GOOD * self.stages
 
     @property
     def fewer_barriers(self) -> bool:
-        """Whether it counts barriers, and the stage has more."""
+        """Return whether it counts barriers, and the stage has more."""
         return self.unit.endswith(BARRIERS) and self.yours < self.stages
 
     @property
     def times(self) -> float:
-        """How many times the stage's."""
+        """Return the count over the stage's."""
         return self.yours / self.stages if self.stages else float("inf") if self.yours else 1.0
 
     @property
@@ -107,8 +113,11 @@ class TrafficCount:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """What the compiler says: ``error`` is why Numba does not compile the kernel, in one sentence;
-    ``float64`` holds its float64 instructions if the stage has none."""
+    """The compiler's result for a kernel.
+
+    ``error`` says in one sentence why Numba does not compile the kernel; ``float64`` holds its
+    float64 instructions if the stage has none.
+    """
 
     error: str | None = None
     float64: tuple[str, ...] = ()
@@ -169,21 +178,22 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether every answer is right, no finding was made, and Numba compiles the kernel."""
+        """Return whether every answer is right, no finding was made, and Numba compiles the kernel.
+        """
         return not self.wrong and not self.findings and self.compile_error is None
 
     @property
     def frugal(self) -> bool:
-        """Whether no count is more than 1.1 times the stage's."""
+        """Return whether no count is more than 1.1 times the stage's."""
         return all(count.ok for count in self.counts)
 
     @property
     def as_good(self) -> bool:
-        """Whether it is right, has at most 1.1 times the stage's counts, and no float64."""
+        """Return whether it is right, has at most 1.1 times the stage's counts, and no float64."""
         return self.ok and self.frugal and not self.float64
 
     def as_json(self) -> dict[str, Any]:
-        """What ``convlab check --json`` writes."""
+        """Return the document of ``convlab check --json``."""
         return {
             "kernel": self.kernel,
             "stage": self.stage,

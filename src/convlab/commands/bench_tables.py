@@ -88,14 +88,14 @@ def _style(state: str) -> str:
 
 
 def wrong_in_words(rows: Sequence[ResultRow], whose: str) -> str:
-    """How many rows are wrong, refused or failed, and each row's system and layer."""
+    """Say how many rows are wrong, refused or failed, and name each row's system and layer."""
     which = ", ".join(f"{row.system} on {row.layer} {row.state}" for row in rows)
     are = "row is" if len(rows) == 1 else "rows are"
     return f"{len(rows)} {are} wrong, refused or failed among {whose}: {which}"
 
 
 def agreement_table(one: Results, other: Results) -> Columns:
-    """How far two runs agree, system by system."""
+    """Return a table of the differences between two runs, system by system."""
     from convlab.measuring import analysis
 
     rows = [

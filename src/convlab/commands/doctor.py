@@ -21,7 +21,7 @@ def doctor(
     ] = False,
     json_file: options.JsonFile = None,
 ) -> None:
-    """What is installed here: GPU, driver, engines, versions; which engine is used, and why."""
+    """Show GPU, driver, engines and versions; which engine is used, and why."""
     console = output_files.console_for(json_file)
     if clear_cache:
         _clear_cache(console)
@@ -50,7 +50,7 @@ def _clear_cache(console: Console) -> None:
 
 
 def doctor_table(found: dict[str, Any]) -> Table:
-    """What ``convlab.measuring.machine.facts`` found, one fact a line."""
+    """Return a table of ``convlab.measuring.machine.facts``, one fact in a line."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")

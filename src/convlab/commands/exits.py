@@ -1,7 +1,7 @@
-"""How a verb ends: its exit codes, and its errors in one line each.
+"""The ends of a verb: its exit codes, and its errors in one line each.
 
-A verb exits 0 (fine), 1 (something is wrong) or 2 (arguments or environment, with one line
-that says what to do).
+A verb exits 0 (fine), 1 (something is wrong) or 2 (arguments or environment, with one line that
+says what to do).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _ended_in_one_line() -> Iterator[None]:
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """What stands for characters that an encoding lacks."""
+    """Return a replacement for characters that an encoding lacks."""
     assert isinstance(error, UnicodeEncodeError)
     missing = error.object[error.start : error.end]
     return "".join(ASCII.get(character, "?") for character in missing), error.end
@@ -95,8 +95,10 @@ def _usage_in_one_line() -> Iterator[None]:
 
 
 def _wrong_number(error: Any) -> str | None:
-    """What is wrong with an option's number, with the value that was typed, which not every version
-    of Typer names. None for other errors."""
+    """Return a sentence about an option's wrong number, with the value that was typed.
+
+    Not every version of Typer names that value. The result is None for other errors.
+    """
     context, option = getattr(error, "ctx", None), getattr(error, "param", None)
     if context is None or option is None or context.command.callback is None:
         return None
@@ -149,7 +151,7 @@ def refusing(*errors: type[Exception], hint: str = "") -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, without its line breaks."""
+    """Return an error's message without its line breaks."""
     return " ".join(str(error).split())
 
 

@@ -62,7 +62,7 @@ def ladder_heading(problem: ConvProblem, engine: Engine) -> Text:
 
 
 def ladder_table(results: Sequence[StageResult], engine: Engine) -> Columns:
-    """How every stage did: timed on a GPU, counted on a simulator."""
+    """Return the table of all stages: times on a GPU, counts on a simulator."""
     from convlab.measuring.ladder_run import speedup
 
     def timed(one: StageResult) -> Iterator[Cell]:
@@ -90,12 +90,12 @@ def _status(result: StageResult) -> Text:
 
 
 def ladder_legend(engine: Engine) -> Text:
-    """What the ladder's columns mean."""
+    """Return the meaning of the ladder's columns."""
     bound = "error / bound: up to 1 is what float32 rounding explains."
     return Text(f"{bound} {LEGENDS[engine.name]}", "dim")
 
 
 def ladder_errors(results: Sequence[StageResult]) -> list[Text]:
-    """What is wrong with each stage that is not right."""
+    """Return a line for each stage that is wrong."""
     wrong = [one for one in results if not one.ok]
     return [Text.assemble(f"{one.stage.name}: ", _status(one), f": {one.error}") for one in wrong]

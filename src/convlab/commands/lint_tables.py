@@ -23,7 +23,7 @@ LINT_LEGEND = Text(
 
 
 def lint_table(rows: Sequence[KernelRow]) -> Columns:
-    """What every kernel compiled to, one row per problem and architecture."""
+    """Return the table of compiled kernels, a row for each problem and architecture."""
     head = ("stage", "kernel", "problem", "arch", "registers", *WIDE, "result")
     cells: list[Sequence[Cell]] = [
         (one.stage.split("_")[0], one.kernel, one.problem, one.arch,
@@ -49,7 +49,7 @@ def _lint_result(row: KernelRow) -> Text:
 
 
 def differences_table(found: Sequence[Difference]) -> Columns:
-    """How the machine code of each kernel differs from the stored code."""
+    """Return a table of the differences between each kernel's machine code and the stored code."""
     head, rows = ("kernel", "differences: before -> now", "worse"), []
     for one in found:
         changes = [f"{name}: {old} -> {now}" for name, (old, now) in one.changes.items()]

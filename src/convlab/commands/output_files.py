@@ -20,7 +20,8 @@ STANDARD_OUTPUT = "-"
 
 
 def console_for(json_file: str | None) -> Console:
-    """Where a verb prints for people. Refuses a file for the JSON that cannot be written."""
+    """Return the console for people's output. Refuses a file for the JSON that cannot be written.
+    """
     if json_file is not None and json_file != STANDARD_OUTPUT:
         check_writable("--json", Path(json_file))
     return Terminal(stderr=json_file == STANDARD_OUTPUT)
@@ -77,7 +78,7 @@ def check_files(
 
 
 def how_made(file: str | Path, command: str) -> str:
-    """What a message adds about a file that is not there: the command that makes it."""
+    """Return the end of a message about a missing file: the command that makes it."""
     return "" if os.path.lexists(file) else f"; {command} makes it"
 
 

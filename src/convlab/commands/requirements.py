@@ -1,4 +1,4 @@
-"""What a verb needs of this machine: Numba, a GPU, compilers; refused in one line if missing."""
+"""Requirements of verbs: Numba, a GPU, compilers; refused in one line if missing."""
 
 from __future__ import annotations
 

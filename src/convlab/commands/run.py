@@ -169,8 +169,7 @@ def _print_traceback(error: BaseException) -> None:
 
 
 def _is_the_simulators(file: str) -> bool:
-    """Whether a traceback's step is of the simulator, which a program does not know, and of no
-    kernel or program."""
+    """Return whether a traceback's step is the simulator's, and not a kernel's or a program's."""
     own = Path(__file__).parents[1]
     return file == "<array>" or Path(file).is_relative_to(own / "simulation")
 

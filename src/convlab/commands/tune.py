@@ -50,7 +50,7 @@ class Tuned:
         return model / best if model and best else None
 
     def as_json(self) -> dict[str, Any]:
-        """As ``convlab tune --json`` writes it."""
+        """Return this problem's part of the document of ``convlab tune --json``."""
         return {
             "name": self.name,
             "problem": str(self.problem),
@@ -194,7 +194,10 @@ def _tuned_table(found: Sequence[Tuned]) -> Columns:
 def as_json(
     found: Sequence[Tuned], stage: Stage, engine: Engine, arguments: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What ``convlab tune --json`` writes; ``arguments`` is what was typed after ``convlab``."""
+    """Return the document of ``convlab tune --json``.
+
+    ``arguments`` are the words after ``convlab``.
+    """
     from convlab.measuring.machine import environment
 
     return {

@@ -288,7 +288,10 @@ class Stage:
         return self.tiles.model if self.tiles else None
 
     def runs_on(self, capability: Capability | None) -> bool:
-        """Whether a GPU of that compute capability can run it; None is a simulator, which can."""
+        """Return whether a GPU of that compute capability can run the stage.
+
+        None is a simulator, which can.
+        """
         if capability is None or self.requires is None or capability == self.requires.capability:
             return True
         return capability > self.requires.capability and not self.requires.exact
@@ -306,5 +309,5 @@ def _of_one_group(name: str, prepare: Callable[..., Program]) -> Callable[..., P
 
 
 def blocks_for(total: int, per_block: int) -> int:
-    """How many blocks cover ``total`` elements: the quotient, rounded up."""
+    """Return the number of blocks that cover ``total`` elements: the quotient, rounded up."""
     return -(-total // per_block)

@@ -1,6 +1,7 @@
-"""Which tile suits a problem, and among how many blocks to split its sums (split-K): a model of
-what a GPU's busiest SM has to do, with the constants of m11 to t05 as data. In clocks, with
-``busiest = ceil(blocks / sm_count)``:
+"""A model that chooses a problem's tile, and the number of blocks that share each sum (split-K).
+
+It estimates the work of a GPU's busiest SM, with the constants of m11 to t05 as data: M11, M13,
+M15, T03 and T05. In clocks, with ``busiest = ceil(blocks / sm_count)``:
 
     throughput = busiest * M_B * N_B * (K_P + overhead) / (FMA_A_CLOCK * rate)
     latency = rounds * slices * (slice + copy * copies + K_B * (step + fma * M_T * N_T))
@@ -41,7 +42,7 @@ def shape_of(tile: Tile) -> Shape:
 
 @dataclass(frozen=True)
 class Latency:
-    """What the parts of a slice take, in clocks of a thread."""
+    """The latency of the parts of a slice, in clocks of a thread."""
 
     slice: float
     copy: float

@@ -1,4 +1,4 @@
-"""What follows from rows: speedups, means, the fastest of several, memory, and the roofline."""
+"""Results of rows: speedups, means, the fastest of several, memory, and the roofline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TORCH = "torch_fp32"
 
 @dataclass(frozen=True)
 class Speedup:
-    """How many times as fast as another, on each layer; None where not both have a number."""
+    """One system's speed over another's on each layer; None where one has no number."""
 
     by_layer: Sequence[float | None]
 
@@ -104,12 +104,13 @@ def first(results: Results) -> list[Contender]:
 
 
 def comparators(results: Results) -> list[Contender]:
-    """What a stage is compared with: m01, each baseline, and the fastest of some."""
+    """Return the systems that a stage is compared with: m01, each baseline, the fastest of some."""
     return [*first(results), *baselines(results), *fastest(results)]
 
 
 def selected(results: Results) -> list[Contender]:
-    """What one plot has room for: m01, im2col with BLAS, the last stages, the fastest baselines."""
+    """Return the systems of a plot: m01, im2col with BLAS, the last stages, the fastest baselines.
+    """
     every = stages(results)
     few = {BASELINE, "i04_im2col_blas", *(one.name for one in every[-3:])}
     named = [replace(one, title=one.name) for one in every if one.name in few]
@@ -179,8 +180,11 @@ def percent(results: Results, row: ResultRow | None) -> float | None:
 
 
 class MemoryUse(NamedTuple):
-    """What a system needs beside the tensors, over the layers that it can do: its largest workspace
-    in bytes, and the geometric mean of all memory over that of the tensors."""
+    """The memory of a system beside the tensors, over the layers that it can do.
+
+    It has the largest workspace in bytes, and the geometric mean of all memory over that of the
+    tensors.
+    """
 
     workspace: int | None
     ratio: float | None
@@ -213,8 +217,11 @@ def numberless(rows: Iterable[ResultRow]) -> list[dict[str, Any]]:
 
 
 def agreement(one: Results, other: Results) -> list[tuple[str, int, float, float]]:
-    """How far two runs agree, for each system that both measured: its name, on how many layers, and
-    median and largest difference over these, in percent of the first's time."""
+    """Compare two runs, for each system that both measured.
+
+    A row has the system's name, its number of layers, and the median and the largest difference
+    over these, in percent of the first run's time.
+    """
     found: dict[str, list[float]] = {name: [] for name in one.systems}
     for key, row in one.rows.items():
         again = other.rows.get(key)
@@ -239,8 +246,11 @@ def by_batch(results: Results) -> dict[int, Results]:
 
 
 def as_json(results: Results, others: Sequence[Results] = ()) -> dict[str, Any]:
-    """What a report says, as a document of :mod:`json`: each batch's speedups, roofline shares and
-    reasons, and how far ``others`` agree with these results."""
+    """Return a report as a document of :mod:`json`.
+
+    It holds each batch's speedups, roofline shares and reasons, and the agreement of ``others``
+    with these results.
+    """
     columns = ("system", "layers", "median_percent", "largest_percent")
 
     def told(one: Results) -> dict[str, Any]:

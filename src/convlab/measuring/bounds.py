@@ -1,9 +1,9 @@
-"""How a benchmark's outputs are checked: element by element, and by norm (docs/checking.md has the
-reasons and the sources).
+"""The check of a benchmark's outputs: element by element, and by norm.
 
 The oracle's bound on an element holds for every order of a float32 sum. With thousands of terms
 that bound is so wide that TF32 would pass. A norm is sharper, because rounding errors of random
 numbers cancel. A float32 sum must meet both; TF32, Fourier and Winograd meet a norm of their own.
+docs/checking.md has the reasons and the sources.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ FFT_ETA = 6.7  # of a radix-2 butterfly, in units of roundoff: 1 + 4 * sqrt(2)
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of checking one output: the ``bound`` that it was checked by, its largest error as
-    a part of that, and what is wrong, in a sentence; None when nothing is."""
+    """The result of checking one output.
+
+    ``bound`` is the rule that the output was checked by and ``error_over_bound`` its largest error
+    as a part of that bound. ``reason`` says in a sentence what is wrong, or is None.
+    """
 
     bound: str
     error_over_bound: float
@@ -44,7 +47,8 @@ class Checked:
 
 
 def bounds_for(precision: str, method: str) -> tuple[str, ...]:
-    """The rules that an output may meet, the sharpest first; the first that it meets is its."""
+    """Return the rules that an output may meet, the sharpest first; the first that it meets counts.
+    """
     if precision == "tf32":
         return ("tf32",)
     if method == "any":  # the library chooses: it may compute either sum
@@ -53,7 +57,7 @@ def bounds_for(precision: str, method: str) -> tuple[str, ...]:
 
 
 def limit(problem: Problem, bound: str) -> float:
-    """The relative error in the 2-norm that a rule allows."""
+    """Return the relative error in the 2-norm that a rule allows."""
     made = problem.as_convolution if isinstance(problem, Gradient) else problem
     points = math.prod(1 << (size - 1).bit_length() for size in made.padded_shape)
     transforms = 3 * math.log2(max(points, 2)) * FFT_ETA
@@ -69,10 +73,11 @@ def limit(problem: Problem, bound: str) -> float:
 
 
 class Checker:
-    """The float64 answer to one convolution without bias, or gradient, which any number of outputs
-    are held to.
-    Raises ``MemoryError`` where the host has no room for it: 16 bytes an output, and up to as much
-    again while it is worked out."""
+    """The float64 answer of a convolution without bias, or of a gradient, for any outputs.
+
+    Raises ``MemoryError`` if the host has no room for it: 16 bytes for each output, and up to as
+    much again while the answer is computed.
+    """
 
     def __init__(self, problem: Problem, input: Singles, weight: Singles) -> None:
         self.problem = problem

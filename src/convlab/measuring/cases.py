@@ -154,14 +154,14 @@ def experiment(name: str) -> list[BenchCase]:
 
 
 def compiled_ahead(cases: Sequence[BenchCase]) -> list[BenchCase]:
-    """What is made ready before measuring: every stage's kernels, each GPU baseline once."""
+    """Return the cases to compile before measuring: each stage's, and each GPU baseline once."""
     stages = [case for case in cases if case.system.kind == "stage"]
     baselines = {case.system.name: case for case in cases if case.system.on_gpu}
     return [*stages, *(case for case in baselines.values() if case.system.kind == "baseline")]
 
 
 def estimated_seconds(problem: ConvProblem) -> float:
-    """Of a row: a constant, the problem's bytes, and its arithmetic on the slow stages."""
+    """Estimate the time of a row: a constant, the problem's bytes, its FLOP on the slow stages."""
     return 0.8 + 1.2 * problem.least_bytes / 1e9 + 4.0 * problem.flops / 610e9
 
 

@@ -99,7 +99,7 @@ def current_gpu() -> str | None:
 
 @dataclass(frozen=True)
 class Look:
-    """What nvidia-smi said at one moment: MHz of the SMs, percent, MiB; None where unknown."""
+    """Clocks and load that nvidia-smi reports: MHz of the SMs, percent, MiB; None if unknown."""
 
     sm: int | None = None
     max_sm: int | None = None
@@ -125,9 +125,12 @@ def processes(gpu: str | None) -> tuple[int, ...] | None:
 
 
 def newcomers(seen: Sequence[int] | None, expected: Sequence[int] | None, own: int) -> int | None:
-    """How many of the processes ``seen`` on a GPU are not ``expected`` there; None if unknown.
-    ``own`` computes there. Ids are compared where ``own`` is seen; else they are ids outside of a
-    container, and only their number is compared. Where none is seen, nothing is."""
+    """Return how many processes ``seen`` on a GPU are not ``expected`` there; None if unknown.
+
+    ``own`` is the id of the process that computes there. Ids are compared only if ``own`` is among
+    ``seen``. Otherwise the ids are those outside of a container, and only their number is compared.
+    The result is None if no process is seen.
+    """
     if not seen or expected is None:
         return None
     if own in seen:

@@ -191,7 +191,7 @@ def _close(prepared: Prepared | None, backend: GpuBackend, outcome: Outcome) -> 
 
 
 def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two float32 outputs have the same bits, NaN included: one check is then enough."""
+    """Return whether two float32 outputs have the same bits, so that one check is enough."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     with ThreadPoolExecutor() as pool:  # an image a thread
@@ -199,7 +199,7 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory did not suffice, in whichever library's words."""
+    """Return whether an error says, in any library's words, that memory did not suffice."""
     words = f"{type(error).__name__} {error}".lower()
     return isinstance(error, MemoryError) or any(sign in words for sign in OUT_OF_MEMORY)
 
@@ -216,8 +216,10 @@ def _words(error: BaseException) -> str:
 
 
 def run_process(backend: str, connection: Connection, log: Path) -> None:
-    """What the process runs: in a session of its own, so that Ctrl-C reaches the parent alone.
-    ``backend`` is ``MODULE:CLASS``; ``log`` takes what the process prints."""
+    """Run a measuring process, in a session of its own, so that Ctrl-C reaches only the parent.
+
+    ``backend`` is ``MODULE:CLASS``; the file ``log`` receives all that the process prints.
+    """
     os.setsid()
     with log.open("wb") as printed:
         os.dup2(printed.fileno(), 1)

@@ -46,11 +46,13 @@ Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class StageResult:
-    """How one stage did on a problem. ``failed`` says what the stage raised (then there is no
-    ``check``) or why its time was refused. A simulator gives counts and no times, a GPU gives times
-    and no counts. ``counts`` are the main kernel's, ``transform_counts`` the layout transforms',
-    None if there is none; ``launch_ms`` is the time of each kernel alone. ``output`` is the checked
-    output, on the host."""
+    """The result of one stage on a problem.
+
+    ``failed`` says what the stage raised (then there is no ``check``) or why its time was refused.
+    A simulator gives counts and no times, a GPU gives times and no counts. ``counts`` are the main
+    kernel's, ``transform_counts`` the layout transforms', None if there is none; ``launch_ms`` is
+    the time of each kernel alone. ``output`` is the checked output, on the host.
+    """
 
     stage: Stage
     flops: int
@@ -66,7 +68,10 @@ class StageResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it ran and its output is right; on a GPU also whether its time can be trusted."""
+        """Return whether it ran and its output is right.
+
+        On a GPU its time must also be one that can be trusted.
+        """
         return self.failed is None and self.check is not None and self.check.ok
 
     @property
@@ -76,7 +81,7 @@ class StageResult:
 
     @property
     def error(self) -> str | None:
-        """What is wrong, in one sentence; None when nothing is."""
+        """Return a sentence that says what is wrong; None if nothing is."""
         return None if self.ok else self.failed or str(self.check)
 
     @property
@@ -121,8 +126,11 @@ def run(
 
 
 def processes_for(engine: Engine) -> int:
-    """How many stages run at once: on a GPU one, because stages would disturb each other's times;
-    on a simulator one for each core, where processes can fork."""
+    """Return the number of stages that run at once.
+
+    On a GPU it is one, because stages would disturb each other's times. On a simulator it is one
+    for each core, if processes can fork.
+    """
     if engine.is_gpu or "fork" not in multiprocessing.get_all_start_methods():
         return 1
     if hasattr(os, "sched_getaffinity"):
@@ -219,7 +227,7 @@ def _run_one(
 
 
 def default_problem(engine: Engine) -> ConvProblem:
-    """The problem if none is named."""
+    """Return the problem that is used if none is named."""
     if engine.is_gpu:
         return workloads.GPU_DEFAULT
     return workloads.MODEL if engine.name == QUICK else workloads.TEACHING
@@ -327,7 +335,7 @@ def simulated_tile(stage: Stage, engine: Engine) -> Tile | None:
 
 
 def speedup(result: StageResult, results: Iterable[StageResult]) -> float | None:
-    """How many times as fast as m01; None unless both were timed."""
+    """Return the time of m01 over a stage's time; None unless both were timed."""
     for other in results:
         if other.stage.name == BASELINE and other.time_ms and result.time_ms:
             return other.time_ms / result.time_ms
@@ -340,8 +348,10 @@ def as_json(
     results: Sequence[StageResult],
     arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What ``convlab ladder --json`` writes (docs/json.md); ``arguments`` is what was typed after
-    ``convlab``. Numbers that are not finite become strings."""
+    """Return the document of ``convlab ladder --json`` (docs/json.md).
+
+    ``arguments`` are the words after ``convlab``. Numbers that are not finite become strings.
+    """
     shapes = {
         **{size.name: getattr(problem, size.name) for size in fields(problem)},
         "input_shape": problem.input_shape,

@@ -1,4 +1,4 @@
-"""What this machine has and lacks: packages, GPU, engines and compilers.
+"""Facts about this machine: packages, GPU, engines, compilers, and which of these are missing.
 
 Every fact is looked up on its own, so that a broken installation is described without a crash.
 """
@@ -56,8 +56,10 @@ def facts() -> dict[str, Any]:
 
 
 def environment(arguments: Sequence[str]) -> dict[str, Any]:
-    """What is stored with a measurement, so that it can be repeated and compared. It holds no paths
-    of this machine but those in ``arguments``, the words after ``convlab``."""
+    """Return the facts stored with a measurement, so that it can be repeated and compared.
+
+    They hold no paths of this machine but those in ``arguments``, the words after ``convlab``.
+    """
     words, chosen = shlex.join(["convlab", *arguments]), os.environ.get(VARIABLE)
     return {
         "command": f"{VARIABLE}={chosen} {words}" if chosen else words,
@@ -159,7 +161,7 @@ def _clocks() -> dict[str, int | None] | None:
 
 
 def _ask_nvidia_smi(*fields: str, gpu: str | None = None) -> list[str] | None:
-    """What nvidia-smi says of these fields, of that or the first GPU; None for no answer."""
+    """Return nvidia-smi's values of these fields, for that GPU or the first; None for no answer."""
     lines = nvidia_smi(f"--query-gpu={','.join(fields)}", gpu)
     answers = (lines or [""])[0].split(", ")
     return answers if len(answers) == len(fields) else None
@@ -177,8 +179,11 @@ def nvidia_smi(query: str, gpu: str | None = None) -> list[str] | None:
 
 
 def compilers() -> list[dict[str, Any]]:
-    """What the GPU engine and ``convlab lint`` compile with: each one's name, its version or path
-    (None when it is missing), how to install it and what needs it."""
+    """Return the compilers of the GPU engine and of ``convlab lint``.
+
+    Each has a name, its version or path (None if it is missing), the command that installs it, and
+    its users.
+    """
     found = {name: _compiler(name) for name in COMPILERS}
     # Only if needed: it raises where convlab has no metadata.
     install = how_to_install("lint", "make gate") if None in found.values() else None
@@ -216,7 +221,7 @@ def _cache() -> dict[str, Any]:
 
 
 def _stages_left_out(engine: str | None) -> list[str]:
-    """Which stages this GPU cannot run, and which stage ``auto`` takes instead."""
+    """Return the stages that this GPU cannot run, and the stage that ``auto`` takes instead."""
     if engine != "gpu":
         return []
     from convlab.ladder import LADDER

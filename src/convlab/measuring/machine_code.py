@@ -199,8 +199,10 @@ def _row(
 
 
 def _wide_accesses(opcodes: Counter[str]) -> dict[str, int]:
-    """How many 128-bit loads and stores of each kind: LDG, STG (global), LDS, STS (shared). An
-    asynchronous copy, LDGSTS, counts as both LDG and STS."""
+    """Count the 128-bit loads and stores of each kind: LDG, STG (global), LDS, STS (shared).
+
+    An asynchronous copy, LDGSTS, counts as both LDG and STS.
+    """
     counts: Counter[str] = Counter()
     for opcode, times in opcodes.items():
         kind, *modifiers = opcode.split(".")
@@ -211,7 +213,7 @@ def _wide_accesses(opcodes: Counter[str]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class StoredRow:
-    """What of a :class:`KernelRow` is stored to be compared with a later one."""
+    """The part of a :class:`KernelRow` that is stored, to be compared with a later one."""
 
     stage: Name
     problem: Name
@@ -352,5 +354,5 @@ def _begin() -> None:
 
 
 def processes() -> int:
-    """How many processes compile at a time: each takes a core and about 300 MiB."""
+    """Return how many processes compile at a time: each takes a core and about 300 MiB."""
     return min(cores(), MOST_PROCESSES)

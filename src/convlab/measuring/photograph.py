@@ -62,7 +62,7 @@ def plots_needed(what: str, target: str = "make report") -> Iterator[None]:
 
 
 def pixels_for(engine: Engine) -> int:
-    """How large a picture may be: on a simulator, small enough for SIMULATOR_SECONDS."""
+    """Return the largest number of pixels: on a simulator, few enough for SIMULATOR_SECONDS."""
     from convlab.ladder import LADDER
     from convlab.measuring.ladder_run import estimated_seconds
 
@@ -128,7 +128,7 @@ def tensors_for(picture: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def draw(*shown: Any) -> bytes:
-    """What :func:`draw_figure` draws, as a PNG."""
+    """Return the picture of :func:`draw_figure` as a PNG."""
     png = io.BytesIO()
     draw_figure(*shown).savefig(png, format="png")
     return png.getvalue()

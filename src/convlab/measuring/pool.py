@@ -116,8 +116,10 @@ class WorkerPool:
         self._layer: tuple[ConvProblem, np.ndarray] | None = None
 
     def facts(self) -> dict[str, Any]:
-        """What the backend knows of the machine, asked in a process of its own. Raises
-        :class:`WorkerDied` with the reason where it cannot."""
+        """Return the backend's facts about the machine, from a process of its own.
+
+        Raises :class:`WorkerDied` with the reason if there is no answer.
+        """
         self._worker("facts").send(do="facts", allowed=None)
         answer = self._worker("facts").answer(self._started_by())
         self._end("facts")

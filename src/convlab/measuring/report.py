@@ -270,7 +270,7 @@ def slow_clocks(results: Results) -> list[str]:
 
 
 def changes(one: Results, other: Results) -> list[tuple[str, str, str]]:
-    """What differs between two runs: its name, here and there."""
+    """Return the differences between two runs: name, value here and value there."""
     here, there = _facts(one, other), _facts(other, one)
     return [
         (name, here.get(name) or NOTHING, there.get(name) or NOTHING)

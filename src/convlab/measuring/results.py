@@ -159,7 +159,7 @@ class ResultRow:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a number."""
+        """Return whether there is a number."""
         return self.state == "measured"
 
     @classmethod
@@ -285,7 +285,8 @@ class Results:
 
     @classmethod
     def from_json(cls, whole: Any) -> Results:
-        """What :meth:`as_json` wrote. Raises ``ValueError`` saying what is wrong with it."""
+        """Return the results that :meth:`as_json` wrote. Raises ``ValueError`` for anything else.
+        """
         about = record(whole, dict[str, Any])
         for name, known in (("format", FORMAT), ("version", VERSION)):
             if about.get(name) != known or isinstance(about[name], bool):

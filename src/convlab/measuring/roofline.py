@@ -1,11 +1,11 @@
-"""What bounds a time: a GPU's arithmetic, the bytes that have to move, and a kernel's own traffic.
+"""Bounds of a time: a GPU's arithmetic, the bytes that have to move, a kernel's own traffic.
 
 A time below the roofline's floor is refused. The floor over the time, in percent, is the share of
-the roofline. :class:`Why` puts the strict simulator's counts beside that share: how much of the
-peak they would leave if nothing else were in a kernel's way. In one clock an SM starts four
-multiply-adds of a warp, and meanwhile takes one memory instruction of a warp, serves one wavefront
-of its shared memory, or moves four sectors out of its L1 cache (128 bytes a clock each; NVIDIA's
-CUDA C++ Programming Guide and the Hopper tuning guide).
+the roofline. :class:`Why` puts the strict simulator's counts beside that share: the part of the
+peak that they leave if nothing else limits the kernel. In one clock an SM starts four multiply-adds
+of a warp, and meanwhile takes one memory instruction of a warp, serves one wavefront of its shared
+memory, or moves four sectors out of its L1 cache (128 bytes a clock each; NVIDIA's CUDA C++
+Programming Guide and the Hopper tuning guide).
 """
 
 from __future__ import annotations
@@ -103,8 +103,11 @@ def too_fast(
 
 
 def in_gemm_class(method: str, kernels: str | None) -> bool:
-    """Whether kernels do every multiplication, as GEMM and direct algorithms do. Where the library
-    chooses (``any``), the names of its kernels decide; without names they are not accepted."""
+    """Return whether kernels do every multiplication, as GEMM and direct algorithms do.
+
+    If the library chooses (``any``), the names of its kernels decide; without names the answer is
+    no.
+    """
     if method != "any":
         return method in EVERY_MULTIPLICATION
     names = (kernels or FEWER_MULTIPLICATIONS[0]).lower()
@@ -113,9 +116,12 @@ def in_gemm_class(method: str, kernels: str | None) -> bool:
 
 @dataclass(frozen=True)
 class Why:
-    """What a stage's main kernel asks of an SM for each multiply-add of a warp, counted on
-    :data:`PIECE`: ``requests``, ``sectors`` of global memory, ``wavefronts`` of shared memory.
-    ``bytes_per_flop`` is what global memory moves. None where nothing can be counted."""
+    """The memory traffic of a stage's main kernel for each multiply-add of a warp.
+
+    ``requests``, ``sectors`` of global memory and ``wavefronts`` of shared memory are counted on
+    :data:`PIECE`; ``bytes_per_flop`` is what global memory moves. None stands for a kernel that
+    cannot be counted.
+    """
 
     stage: str
     requests: float | None = None
@@ -124,8 +130,10 @@ class Why:
     bytes_per_flop: float | None = None
 
     def allows(self, pace: float = 1.0) -> float | None:
-        """How much of the peak the slowest of these leaves, in percent; None where nothing was
-        counted. ``pace`` is the arithmetic's speed over fp32's."""
+        """Return the percentage of the peak that the slowest of these leaves; None without counts.
+
+        ``pace`` is the arithmetic's speed over fp32's.
+        """
         slowest = max(self.requests or 0, (self.sectors or 0) / SECTORS_PER_CLOCK,
                       self.wavefronts or 0)  # fmt: skip
         return min(100.0, 100 / (PER_CLOCK * pace * slowest)) if slowest else None

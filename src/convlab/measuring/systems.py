@@ -1,4 +1,4 @@
-"""What a benchmark measures: convlab's stages and the baselines, as :class:`System` alike."""
+"""The systems that a benchmark measures: convlab's stages and the baselines."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How long GPU work takes: CUDA events around replays of a captured graph, L2 flushed before each.
+"""Times of GPU work: CUDA events around replays of a captured graph, L2 flushed before each.
 
-A graph holds the prepared launches, so that Numba's launch cost on the host (about 30 us a kernel)
-is not measured; after the flush every repeat reads its inputs from memory. Work that cannot be
-captured is started anew each time; the host's own work is timed by its clock.
+A graph holds the prepared launches, so that Numba's launch cost on the host (about 30 us for each
+kernel) is not measured; after the flush every repeat reads its inputs from memory. Work that cannot
+be captured is started anew each time; the host's own work is timed by its clock.
 """
 
 from __future__ import annotations
@@ -106,9 +106,12 @@ def measure_host(
 def enough(
     samples_ms: Sequence[float], spread_percent: float | None = None, at_most_ms: float = AT_MOST_MS
 ) -> bool:
-    """Whether there are enough repeats: ``REPEATS``, or as many as fit into ``at_most_ms``. With
-    ``spread_percent`` there are more, up to ``MOST_REPEATS``, until the spread is that small; it is
-    looked at every ``REPEATS``, so that one lucky moment does not end the measurement."""
+    """Return whether there are enough repeats.
+
+    There must be ``REPEATS``, or as many as fit into ``at_most_ms``. With ``spread_percent`` there
+    are more, up to ``MOST_REPEATS``, until the spread is that small. The spread is tested every
+    ``REPEATS``, so that one lucky moment does not end the measurement.
+    """
     count = len(samples_ms)
     if count < FEWEST_REPEATS:
         return False

@@ -29,7 +29,7 @@ ArrayT = TypeVar("ArrayT", bound=Array)
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an array lives: its library, and the number of the GPU that holds it, None of none."""
+    """An array's library, and the number of the GPU that holds the array, None on the host."""
 
     library: str
     gpu: int | None = None
@@ -94,7 +94,7 @@ def check_dense(name: str, tensor: Any) -> None:
 
 
 def placement_of(name: str, array: Any) -> Placement:
-    """Where the array lives. Raises ``TypeError`` naming what convlab cannot take."""
+    """Return the array's placement. Raises ``TypeError`` naming what convlab cannot take."""
     check_unmasked(name, array)
     if isinstance(array, np.ndarray):
         return Placement("NumPy")
@@ -114,7 +114,7 @@ def placement_of(name: str, array: Any) -> Placement:
 
 
 def is_numbas(array: Any) -> bool:
-    """Whether it is a device array of Numba's, which alone has ``copy_to_host``."""
+    """Return whether it is Numba's device array, which alone has ``copy_to_host``."""
     return hasattr(array, "copy_to_host") and hasattr(array, "shape")
 
 

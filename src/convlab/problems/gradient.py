@@ -72,7 +72,7 @@ class Gradient:
 
     @property
     def out_channels(self) -> int:
-        """Of the convolution that computes the gradient."""
+        """Output channels of the convolution that computes the gradient."""
         return self.as_convolution.out_channels
 
     @property
@@ -95,7 +95,7 @@ class Gradient:
         return 1 if self.groups == 1 else self.problem.batch
 
     def tap_step(self, axis: int) -> int:
-        """How many gradient pixels lie between the filter taps that one phase sees."""
+        """Gradient pixels from one filter tap that a phase sees to the next."""
         return self.problem.dilation[axis] if self.problem.stride[axis] == 1 else 1
 
     def _span(self, axis: int) -> int:

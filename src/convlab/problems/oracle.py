@@ -57,7 +57,7 @@ class Bound(NamedTuple):
 
 
 def bound_at(magnitude: _Size, bound: Bound) -> _Size:
-    """How far outputs of this magnitude may be from the exact result, as numbers or as arrays."""
+    """Return the largest error of outputs of this magnitude, as numbers or as arrays."""
     underflown = (1 + bound.gamma) * np.minimum(bound.underflow, magnitude)
     lost = bound.gamma * magnitude + underflown + bound.always
     return lost * (magnitude > bound.exact_up_to)  # type: ignore[no-any-return]
@@ -216,7 +216,7 @@ class Oracle:
 
     @property
     def bound(self) -> Doubles:
-        """How far each output may be from ``expected``."""
+        """Return the largest allowed distance of each output from ``expected``."""
         return bound_at(self.magnitude, self._bound())
 
     def _bound(self, atomic_additions: int = 0, split_products: bool = False) -> Bound:
@@ -267,7 +267,7 @@ class Oracle:
     def is_wrong(
         self, image: int, output: Singles, atomic_additions: int = 0, split_products: bool = False
     ) -> NDArray[np.bool_]:
-        """Which elements of one image's output, [C_o, H_o, W_o], are outside their bounds."""
+        """Return the elements of an image's output, [C_o, H_o, W_o], outside their bounds."""
         bound = self._bound(atomic_additions, split_products)
         return np.asarray(self._error_over_bound(image, output, bound) > 1)
 
@@ -288,9 +288,11 @@ class Oracle:
 def _same_or_overflowed(
     output: Singles, expected: Doubles, finite: Doubles, magnitude: Doubles, bound: Doubles
 ) -> NDArray[np.bool_]:
-    """Where a NaN or an infinity is right or allowed; docs/checking.md has the rules. ``finite``
-    and ``magnitude`` are the sums of the finite terms and of their sizes. Half of their sum is the
-    sum of the positive terms; half of their difference is the sum of the negative terms."""
+    """Return where a NaN or an infinity is right or allowed; docs/checking.md has the rules.
+
+    ``finite`` and ``magnitude`` are the sums of the finite terms and of their sizes. Half of their
+    sum is the sum of the positive terms; half of their difference is the sum of the negative terms.
+    """
     up = ((magnitude + finite) / 2 + bound >= OVERFLOW) | (expected == np.inf)
     down = ((magnitude - finite) / 2 + bound >= OVERFLOW) | (expected == -np.inf)
     excused: NDArray[np.bool_] = (

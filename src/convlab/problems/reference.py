@@ -183,15 +183,18 @@ def each(work: Callable[[_Item], _Made], items: Iterable[_Item], workers: int) -
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def workers_for(problem: Problem) -> int:
-    """How many threads compute an answer: one per core, but together they may take no more memory
-    than the answer and its magnitude, 16 bytes per output."""
+    """Return the number of threads that compute an answer.
+
+    It is one for each core, but together they may take no more memory than the answer and its
+    magnitude, 16 bytes for each output.
+    """
     if isinstance(problem, Gradient):
         problem = problem.problem  # takes as much memory as the convolution's answer
     H_p, W_p = problem.padded_shape

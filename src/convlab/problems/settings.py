@@ -113,9 +113,12 @@ def windows_of(
 
 
 def pixels_read(size: int, outputs: int, stride: int, taps: int, dilation: int, before: int) -> int:
-    """How many of an axis's ``size`` pixels at least one window reads; ``before`` are zeros. A
-    filter tap reads pixels ``stride`` apart: consecutive ones among those of one remainder by
-    ``stride``. Taps come in order, so each adds what is beyond the last."""
+    """Count the pixels of an axis that at least one window reads.
+
+    ``size`` are the axis's pixels and ``before`` the zeros before them. A filter tap reads pixels
+    ``stride`` apart: consecutive ones among those of one remainder by ``stride``. Taps come in
+    order, so each adds the pixels beyond the last.
+    """
     count, ends = 0, dict[int, int]()
     for tap in range(taps):
         first, remainder = divmod(tap * dilation - before, stride)

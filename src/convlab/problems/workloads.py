@@ -182,8 +182,10 @@ def problem_of(text: str) -> ConvProblem:
 
 
 def gradients(problems: Mapping[str, ConvProblem]) -> dict[str, ConvProblem]:
-    """Of each problem ``conv9`` both :class:`Gradient` problems, ``conv9 dinput`` and ``conv9
-    dweight``, which have what a benchmark reads of a :class:`ConvProblem`."""
+    """Return both gradients of each problem: ``conv9 dinput`` and ``conv9 dweight`` for ``conv9``.
+
+    A :class:`Gradient` has what a benchmark reads of a :class:`ConvProblem`.
+    """
     both = {
         f"{name} d{of}": Gradient(problem, of)
         for name, problem in problems.items()

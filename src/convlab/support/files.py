@@ -180,7 +180,7 @@ EXPECTED = re.compile(
 
 
 def _sentence(said: str, value: Any) -> str:
-    """What msgspec says of a value, as ``PLACE is VALUE: it must be RULE``."""
+    """Return msgspec's message about a value as ``PLACE is VALUE: it must be RULE``."""
     said, _, path = said.partition(" - at `")
     path = path.removesuffix("`")
     there = _found(value, path)

@@ -1,4 +1,4 @@
-"""Where convlab is installed from and how, and what messages tell people to install."""
+"""The installation of convlab, and the commands that messages tell people to install with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECKOUT = Path(__file__).parents[3]
 
 
 def in_checkout() -> bool:
-    """Whether convlab runs from a checkout of its repository."""
+    """Return whether convlab runs from a checkout of its repository."""
     return (CHECKOUT / "lessons/source").is_dir()
 
 
@@ -57,7 +57,7 @@ def _with_uv_s_words(packages: str) -> str:
 
 
 def _pip_install() -> str:
-    """What installs into the environment of this Python, which may have been made without pip."""
+    """Return the command that installs into this Python's environment, which may lack pip."""
     if find_spec("pip") is None and shutil.which("uv") is not None:
         return f"uv pip install --python {_this_python()}"
     return f"{_this_python()} -m pip install"

@@ -1,4 +1,4 @@
-"""What a trace holds: plain numbers and texts, which can be saved and opened again.
+"""Records of a trace: plain numbers and texts, which can be saved and opened again.
 
 Views (the tables, the page) read these records and know nothing of simulators.
 """
@@ -42,7 +42,8 @@ InstructionKey = tuple[str, int, str, str, int]
 
 @dataclass(frozen=True)
 class Instruction:
-    """What requests share: ``operation`` (load, store, atomic), ``width`` in bytes a lane."""
+    """The part that requests share: ``operation`` (load, store, atomic), ``width`` in bytes a lane.
+    """
 
     file: str
     line: int
@@ -58,12 +59,12 @@ class Instruction:
 
 @dataclass(frozen=True)
 class LineAccess(Instruction):
-    """What one line does to one array, over all blocks of the launch.
+    """The requests of one line to one array, summed over all blocks of the launch.
 
     ``requests`` are warp instructions, ``lanes`` their active threads. ``sectors`` (32 bytes) count
     for global memory, ``wavefronts`` for shared memory, each with the fewest possible if the
-    requested bytes were neighbours. ``conflict_degree`` is the largest ratio of wavefronts to
-    the fewest in one request, ``contention`` the most lanes of an atomic at one address.
+    requested bytes were neighbours. ``conflict_degree`` is the largest ratio of wavefronts to the
+    fewest in one request, ``contention`` the most lanes of an atomic at one address.
     """
 
     space: str
@@ -89,7 +90,8 @@ class LineAccess(Instruction):
 
 
 class Cost(NamedTuple):
-    """What accesses to one memory cost: ``total`` of the ``unit``, and the fewest that would do."""
+    """The cost of accesses to one memory: ``total`` of the ``unit``, and the fewest that would do.
+    """
 
     unit: str
     requests: int
@@ -142,8 +144,11 @@ class Footprint:
 
 @dataclass(frozen=True)
 class LaunchTrace:
-    """What one launch did. ``source`` holds the lines of kernel and device functions by file
-    and number; ``block_shown`` is the block of ``requests`` and ``footprints``."""
+    """The trace of one launch.
+
+    ``source`` holds the lines of kernel and device functions by file and number; ``block_shown`` is
+    the block of ``requests`` and ``footprints``.
+    """
 
     kernel: str
     grid: tuple[int, int, int]

@@ -247,7 +247,7 @@ class TrafficRecorder:
             ))  # fmt: skip
 
     def trace(self, findings: tuple[Finding, ...] = ()) -> LaunchTrace:
-        """What was recorded."""
+        """Return what was recorded."""
         launch = self._launch
         assert launch is not None
         spans, files = launch.log.spans, _Files()

@@ -125,7 +125,7 @@ def _lines_table(launch: LaunchTrace) -> Columns:
 
 
 def _done(work: Work) -> str:
-    """What a line does beside accesses."""
+    """Return a line's floating-point operations and barriers, in words."""
     flops = f"{work.flops:,} FLOP" if work.flops else ""
     barrier = f"{counted(work.barriers, 'thread')} at the barrier" if work.barriers else ""
     return ", ".join(filter(None, (flops, barrier)))

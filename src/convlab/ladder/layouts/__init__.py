@@ -1,1 +1,1 @@
-"""What several stages share: layout transforms, copies, epilogues, the tile heuristic."""
+"""Layout transforms of the input and of the filter, which several stages share."""

@@ -204,9 +204,12 @@ def make_transform_by_pixels(problem: ConvProblem, COLUMNS: int, SIDE: int) -> A
 
 
 class Band(NamedTuple):
-    """What a tile of few channels holds: the groups of how many output rows, on how many lines and
-    columns. If ``whole``, the lines are all channels of the input rows under the output rows;
-    otherwise the tile holds a part of one row's groups, because whole groups do not fit."""
+    """The part of the tensor in one tile of few channels.
+
+    A tile holds the groups of some output rows, on so many lines and columns. If ``whole``, the
+    lines are all channels of the input rows under the output rows; otherwise the tile holds a part
+    of one row's groups, because whole groups do not fit.
+    """
 
     rows: int
     lines: int
@@ -214,7 +217,7 @@ class Band(NamedTuple):
     whole: bool
 
     def reads(self, problem: ConvProblem) -> float:
-        """How many input rows the band reads for each row that it adds to the band before it."""
+        """Return the input rows that the band reads for each row beyond the band before it."""
         p = problem
         read = (self.rows - 1) * p.s_h + p.window_shape[0] if self.whole else p.H_f
         return read / (self.rows * min(p.s_h, p.H_f))

@@ -1,4 +1,4 @@
-"""What an output holds before several blocks add to each of its elements."""
+"""First values of an output to whose elements several blocks add."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ FIRST_CAPABILITY = (8, 0)  # asynchronous copies to shared memory
 
 @cache
 def compiler_version(compiler: str) -> str:
-    """What ``compiler --version`` prints. Raises :class:`Unsupported` where it cannot run."""
+    """Return the output of ``compiler --version``. Raises :class:`Unsupported` if it cannot run."""
     try:
         run = subprocess.run([compiler, "--version"], capture_output=True, text=True)
     except OSError as error:

@@ -63,7 +63,8 @@ LINES = {
 
 
 def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
-    """What the row calls, with a bias of zeros: its addition is part of the article's times."""
+    """Return the call of a row, with a bias of zeros: its addition is part of the article's times.
+    """
     import torch
 
     functions, bias = torch.nn.functional, x.new_zeros(problem.C_o)
