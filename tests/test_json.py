@@ -42,7 +42,7 @@ def documents() -> dict[str, Any]:
     report.add(SimulationError("", findings))
     busy = replace(trace_stage("m03", TEACHING).main, findings=findings)
     answer = checking.Answer("name", TEACHING, None, "it could not go on")
-    count = checking.Count("requests", 1, 2)
+    count = checking.TrafficCount("requests", 1, 2)
     linted = KernelRow("m01", "k", "conv9", "-", "sm_90", 1, 2, 0, 0, 0, (), {}, ())
     row, tile = SimpleNamespace(time_ms=1.0, time_spread=1.0, reason="why"), m15.tiny_tile
     tuned = tune.Tuned("conv9", paper_layer("conv9"), tile, {tile: row})

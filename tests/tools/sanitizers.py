@@ -28,7 +28,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -190,7 +190,20 @@ def counts_in(text: str) -> list[int]:
     return list(map(int, counts))
 
 
-def of_stage(tool: str, stage: str) -> dict[str, Any]:
+class ToolRow(TypedDict):
+    """A tool's result for a stage; ``runs`` is None if none was counted."""
+
+    stage: str
+    tool: str
+    says: str
+    findings: int
+    right: int
+    runs: int | None
+    seconds: float
+    printed: str
+
+
+def of_stage(tool: str, stage: str) -> ToolRow:
     """Return a tool's result for a stage, and how many of the stage's runs were right."""
     started = time.monotonic()
     command = ("-W", "ignore", str(SCRIPT), "run", stage)
@@ -223,7 +236,7 @@ def measure(engine: Engine) -> dict[str, Any]:
     stages, left_out = stages_for(engine, STAGES)
     # The last stages have the most runs, so they begin first and none runs alone at the end.
     work = [(tool, stage.name) for stage in reversed(stages) for tool in TOOLS]
-    rows: list[dict[str, Any]] = []
+    rows: list[ToolRow] = []
     _interrupted.clear()
     with ThreadPoolExecutor(processes(engine)) as pool:
         try:
@@ -263,7 +276,7 @@ def show(document: dict[str, Any]) -> str:
     )
 
 
-def _cell(row: dict[str, Any]) -> str:
+def _cell(row: ToolRow) -> str:
     said = row["says"] if row["says"] != SOMETHING else f"**found {row['findings']}**"
     if row["runs"] is not None and row["right"] < row["runs"]:
         said += f", **{row['runs'] - row['right']} of {row['runs']} wrong**"

@@ -59,7 +59,7 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # with the outpu
 
 
 def check(
-    kernel: Any,
+    kernel: object,
     stage: str,
     *,
     seed: int = 0,
@@ -88,7 +88,7 @@ def check(
         raise ValueError(f"stage is {step.name}, which has no kernel: a library does its work")
     made = maker(kernel, step)
     answers: list[Answer] = []
-    found: dict[Any, Finding] = {}
+    found: dict[tuple[object, ...], Finding] = {}
     counts: dict[str, int] = {}
     for answer, findings, counted in attempts(step, made, seed, model or workloads.MODEL):
         counts = counted
@@ -143,7 +143,7 @@ def attempts(stage: Stage, make: Maker, seed: int, model: ConvProblem) -> Iterat
 
 
 def check_also(
-    kernel: Any, stage: str, also: Tile | ConvProblem, seed: int = 0
+    kernel: object, stage: str, also: Tile | ConvProblem, seed: int = 0
 ) -> tuple[Answer, tuple[Finding, ...]]:
     """The answer and the findings on one more problem, or with one more tile, on a problem with
     channels for two of them. Raises ``ValueError`` as :func:`check`."""
@@ -158,7 +158,7 @@ def check_also(
 
 def _try(
     stage: Stage, make: Maker, name: str, problem: ConvProblem, tile: Tile | None, seed: int,
-    **options: Any,
+    **options: object,
 ) -> tuple[Answer, tuple[Finding, ...]]:  # fmt: skip
     """The answer, and a strict run's findings; after these the answer of a run without checks."""
     tensors = random_tensors(problem, seed)
@@ -335,7 +335,7 @@ def _reason(error: Exception) -> str:
 
 
 def program_with(
-    stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None, **options: Any
+    stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None, **options: object
 ) -> Program:
     """The stage's program with the kernel in the main kernel's place, both with those options.
     Raises ``ValueError`` where it takes other arguments."""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from typing import Any
 
 from convlab.checking.outcome import RELU, SPOILED
 from convlab.ladder import Launch, Program, Stage, Tile
@@ -67,7 +66,7 @@ PROBLEMS[SPLIT] = replace(PROBLEMS[TALL], batch=6, out_channels=61)  # four bloc
 PROBLEMS[TALL_TOO] = PROBLEMS[OTHER_DEPTH] = replace(EVERYTHING, in_channels=4)
 PROBLEMS[SPLIT_TOO] = replace(PROBLEMS[TALL_TOO], batch=4, out_channels=61)
 # What a stage and a kernel may offer.
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, int]] = {
     RELU: {"relu": True},
     SPLIT: {"splits": 2},
     SPLIT_TOO: {"splits": 2},

@@ -6,18 +6,20 @@ import hashlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from convlab.ladder import Launch, Program, Stage, Tile
+from convlab.ladder.stage import Kernel
 from convlab.problems.problem import ConvProblem
 from convlab.support.values import shown
 
 DEFAULT_NAMES = ("make_kernel", "prepare")  # of a file, in this order
-Maker = Callable[..., Any]  # of a problem, a tile or None, and options; a kernel or a Program
+# A function of a problem, a tile or None, and options.
+Maker = Callable[..., Kernel | Program]
 
 
 def maker(kernel: Any, stage: Stage) -> Maker:
@@ -44,7 +46,7 @@ def maker(kernel: Any, stage: Stage) -> Maker:
         )
 
     @wraps(kernel)  # whose options it has
-    def make(problem: ConvProblem, tile: Tile | None, **options: Any) -> Any:
+    def make(problem: ConvProblem, tile: Tile | None, **options: object) -> Kernel | Program:
         try:
             made = kernel(*(problem, tile)[: len(wanted)], **options)
         except (Exception, SystemExit) as error:
@@ -62,23 +64,23 @@ def maker(kernel: Any, stage: Stage) -> Maker:
     return make
 
 
-def is_kernel(value: Any) -> bool:
+def is_kernel(value: object) -> bool:
     """Return whether a value is a ``@cuda.jit`` kernel."""
     return isinstance(getattr(value, "py_func", None), FunctionType)
 
 
-def title_of(kernel: Any) -> str:
+def title_of(kernel: object) -> str:
     """The name of a kernel or function."""
     name = getattr(getattr(kernel, "py_func", kernel), "__name__", None)
     return name if isinstance(name, str) else shown(kernel)
 
 
-def offers(value: Callable[..., Any], options: dict[str, Any]) -> bool:
+def offers(value: Callable[..., object], options: Mapping[str, object]) -> bool:
     """Return whether a function has all of these parameters."""
     return options.keys() <= inspect.signature(value).parameters.keys()
 
 
-def _takes(value: Any, wanted: tuple[str, ...]) -> bool:
+def _takes(value: Callable[..., object], wanted: tuple[str, ...]) -> bool:
     try:
         inspect.signature(value).bind(*wanted)
     except TypeError:
@@ -86,7 +88,7 @@ def _takes(value: Any, wanted: tuple[str, ...]) -> bool:
     return True
 
 
-def _load(target: str, wanted: tuple[str, ...]) -> Any:
+def _load(target: str, wanted: tuple[str, ...]) -> object:
     """The kernel, or the function that makes one, that ``FILE.py::NAME`` names; without a name
     ``make_kernel``, or ``prepare`` where there is no ``make_kernel`` that takes what is wanted."""
     file, _, name = target.partition("::")

@@ -7,7 +7,6 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from rich.text import Text
@@ -178,8 +177,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Return whether every answer is right, no finding was made, and Numba compiles the kernel.
-        """
+        """Return whether all answers are right, without findings, and the kernel compiles."""
         return not self.wrong and not self.findings and self.compile_error is None
 
     @property
@@ -192,7 +190,7 @@ class Check:
         """Return whether it is right, has at most 1.1 times the stage's counts, and no float64."""
         return self.ok and self.frugal and not self.float64
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the document of ``convlab check --json``."""
         return {
             "kernel": self.kernel,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.text import Text
 from convlab.commands import exits, options, output_files, requirements
 from convlab.commands.display import DOUBTFUL, GOOD
 from convlab.support.interrupts import importing
+
+if TYPE_CHECKING:
+    from convlab.measuring.machine import CacheFacts, Facts, GpuFacts
 
 
 def doctor(
@@ -49,7 +52,7 @@ def _clear_cache(console: Console) -> None:
     )
 
 
-def doctor_table(found: dict[str, Any]) -> Table:
+def doctor_table(found: Facts) -> Table:
     """Return a table of ``convlab.measuring.machine.facts``, one fact in a line."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="bold")
@@ -59,11 +62,11 @@ def doctor_table(found: dict[str, Any]) -> Table:
     return table
 
 
-def _facts(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+def _facts(found: Facts) -> Iterator[tuple[str, ...]]:
     """Each fact: its label, its text and, if any, its style."""
     from convlab.measuring.machine import GPU_ENGINE
 
-    yield "convlab", found["convlab"]
+    yield "convlab", str(found["convlab"])
     yield "Python", f"{found['python']} ({found['executable']})"
     yield "system", found["os"]
     for name, version in found["packages"].items():
@@ -88,7 +91,7 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     yield "would use", f"{choice['engine'] or 'nothing'}, because {choice['why']}"
 
 
-def _cache_line(cache: dict[str, Any]) -> str:
+def _cache_line(cache: CacheFacts) -> str:
     kernels = "1 kernel" if cache["kernels"] == 1 else f"{cache['kernels']:,} kernels"
     held = f"{kernels}, {_size(cache['bytes'])} of {_size(cache['limit_bytes'])}"
     place = f"{held}, in {cache['folder']}" if cache["folder"] else "none"
@@ -99,14 +102,14 @@ def _size(count: int) -> str:
     return f"{count / 2**20:.1f} MiB"
 
 
-def _gpu_line(gpu: dict[str, Any] | None) -> str:
+def _gpu_line(gpu: GpuFacts | None) -> str:
     if gpu is None:
         return "none found"
     memory = gpu["memory_bytes"]
     parts = (
         gpu["name"],
         gpu["compute_capability"] and f"compute capability {gpu['compute_capability']}",
-        memory and f"{memory / 2**30:.0f} GiB",
+        f"{memory / 2**30:.0f} GiB" if memory else None,
         gpu["driver"] and f"driver {gpu['driver']}",
         gpu["cuda"] and f"CUDA {gpu['cuda']}",
     )

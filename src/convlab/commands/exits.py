@@ -39,7 +39,7 @@ class Verbs(TyperGroup):
         with _ended_in_one_line(), _usage_in_one_line() if args else nullcontext():  # else the help
             return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: Any) -> object:
         """Run the verb; exit 130 for Ctrl-C, 2 where standard output cannot be written."""
         with _ended_in_one_line(), raised(), _usage_in_one_line():
             return super().invoke(ctx)
@@ -94,7 +94,7 @@ def _usage_in_one_line() -> Iterator[None]:
         refuse(said + more)
 
 
-def _wrong_number(error: Any) -> str | None:
+def _wrong_number(error: Exception) -> str | None:
     """Return a sentence about an option's wrong number, with the value that was typed.
 
     Not every version of Typer names that value. The result is None for other errors.

@@ -10,7 +10,7 @@ import sys
 from importlib import util
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
@@ -127,7 +127,7 @@ def _without_zeros(number: str) -> str:
     return re.sub(r"^0+(?=\d)", "", number, flags=re.ASCII)
 
 
-def _status(folder: Path) -> list[dict[str, Any]]:
+def _status(folder: Path) -> list[dict[str, object]]:
     from convlab.lessons import progress
 
     state, given = progress.read(folder), _notebooks(folder)

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.console import Console
@@ -20,14 +19,13 @@ STANDARD_OUTPUT = "-"
 
 
 def console_for(json_file: str | None) -> Console:
-    """Return the console for people's output. Refuses a file for the JSON that cannot be written.
-    """
+    """Return the console for people's output; refuse a JSON file that cannot be written."""
     if json_file is not None and json_file != STANDARD_OUTPUT:
         check_writable("--json", Path(json_file))
     return Terminal(stderr=json_file == STANDARD_OUTPUT)
 
 
-def write_json(json_file: str | None, document: Any, indent: int | None = 2) -> None:
+def write_json(json_file: str | None, document: object, indent: int | None = 2) -> None:
     """Write the document where ``--json`` says, if it does; on one line for ``indent=None``."""
     if json_file is None:
         return

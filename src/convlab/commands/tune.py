@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
@@ -49,7 +49,7 @@ class Tuned:
         model, best = self.ms(self.model), self.ms(self.best)
         return model / best if model and best else None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return this problem's part of the document of ``convlab tune --json``."""
         return {
             "name": self.name,
@@ -74,7 +74,7 @@ def tune(
     ] = None,
     problem: Annotated[
         list[str] | None,
-        typer.Option(metavar="SHAPES", help=f"Any problem, as {workloads.EXAMPLE}; repeatable."),
+        typer.Option(metavar="SHAPES", help=f"A problem, as {workloads.EXAMPLE}; repeatable."),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="The twelve layers and those of other networks.")
@@ -193,7 +193,7 @@ def _tuned_table(found: Sequence[Tuned]) -> Columns:
 
 def as_json(
     found: Sequence[Tuned], stage: Stage, engine: Engine, arguments: Sequence[str] = ()
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the document of ``convlab tune --json``.
 
     ``arguments`` are the words after ``convlab``.

@@ -14,7 +14,8 @@ from convlab.problems.problem import ConvProblem
 from convlab.support.values import shown
 
 Grid = tuple[int, ...]
-Kernel = Any  # what @cuda.jit makes of a function
+Kernel = Any  # a function under @cuda.jit: Numba's dispatchers have no types
+DeviceFunction = Any  # a function under @cuda.jit(device=True), likewise
 Capability = tuple[int, int]  # a GPU's compute capability: (9, 0) is 9.0
 SHARED_BYTES = 48 * 1024  # the static shared memory of a block
 GRID_LIMIT = (2**31 - 1, 65535, 65535)  # CUDA's largest grid in x, y and z
@@ -59,7 +60,7 @@ class Tile:
         return f"{self.M_B}x{self.N_B}x{self.K_B}/{self.M_T}x{self.N_T}"
 
     def fits(self, elements: int) -> bool:
-        """Whether that many float32 fit the static shared memory of a block."""
+        """Return whether that many float32 fit the static shared memory of a block."""
         return 4 * elements <= SHARED_BYTES
 
     def resident_blocks(self, registers: int) -> int:
@@ -67,7 +68,7 @@ class Tile:
         return max(1, 65536 // (self.threads * (self.M_T * self.N_T + registers)))
 
     def pipeline_depth(self, elements: int) -> int:
-        """How many slices of so many elements shared memory gets: three if they fit, else two."""
+        """Return the number of slices in shared memory: three if they fit, else two."""
         return 3 if self.fits(3 * elements) else 2
 
     def whole_slices(self, terms: int) -> int:
@@ -299,7 +300,7 @@ class Stage:
 
 def _of_one_group(name: str, prepare: Callable[..., Program]) -> Callable[..., Program]:
     @wraps(prepare)
-    def checked(problem: ConvProblem, *arguments: Any, **more: Any) -> Program:
+    def checked(problem: ConvProblem, *arguments: object, **more: object) -> Program:
         if problem.groups > 1:
             rule = f"it must be 1 for stage {name}; stage 'grouped' computes any number"
             raise ValueError(f"groups is {problem.groups}: {rule}")

@@ -18,10 +18,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from convlab.device import FLOAT4
 from convlab.ladder.stage import GRID_LIMIT, Program, Stage, Tile, blocks_for
+from convlab.problems.oracle import Allowances
 from convlab.problems.problem import ConvProblem
 
 H200_SMS = 132  # assumed where the number of SMs is unknown
@@ -322,7 +322,7 @@ def production_program(stage: Stage, problem: ConvProblem, **switches: bool) -> 
     return stage.prepare(problem, tile, **switches, **splits)
 
 
-def allowances(stage: Stage, problem: ConvProblem) -> dict[str, Any]:
+def allowances(stage: Stage, problem: ConvProblem) -> Allowances:
     """The arguments of ``Oracle.check`` that depend on the stage's arithmetic."""
     heuristic, additions = heuristic_of(stage), stage.atomic_additions(problem)
     if heuristic:

@@ -1,4 +1,9 @@
-"""Results of rows: speedups, means, the fastest of several, memory, and the roofline."""
+"""Results of rows: speedups, means, the fastest of several, memory, and the roofline.
+
+A file has some hundred rows, and ``convlab bench`` prints their summary in an installation without
+the ``plots`` extra, so this uses the standard library: a data frame would hold the same
+rows, whose systems, problems and groups are objects with methods here.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import geometric_mean, median
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from convlab.measuring.results import Layer, ResultRow, Results, tensor_bytes
 from convlab.measuring.roofline import floor_seconds, in_gemm_class
@@ -109,8 +114,7 @@ def comparators(results: Results) -> list[Contender]:
 
 
 def selected(results: Results) -> list[Contender]:
-    """Return the systems of a plot: m01, im2col with BLAS, the last stages, the fastest baselines.
-    """
+    """Return a plot's systems: m01, im2col with BLAS, the last stages, the fastest baselines."""
     every = stages(results)
     few = {BASELINE, "i04_im2col_blas", *(one.name for one in every[-3:])}
     named = [replace(one, title=one.name) for one in every if one.name in few]
@@ -206,14 +210,25 @@ def memory(one: Contender) -> tuple[MemoryUse, MemoryUse]:
     return over(computed), over(measured)
 
 
-def numberless(rows: Iterable[ResultRow]) -> list[dict[str, Any]]:
-    """The rows that have no number, those of one system with the same reason together."""
+class Numberless(TypedDict):
+    """Layers on which a system has no number for the same reason."""
+
+    system: str
+    state: str
+    reason: str
+    layers: list[str]
+
+
+def numberless(rows: Iterable[ResultRow]) -> list[Numberless]:
+    """Return the rows that have no number, those of one system with the same reason together."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if not row.ok:
             found.setdefault((row.system, row.state, str(row.reason)), []).append(row.layer)
-    names = ("system", "state", "reason")
-    return [dict(zip(names, alike, strict=True), layers=of) for alike, of in found.items()]
+    return [
+        Numberless(system=system, state=state, reason=reason, layers=layers)
+        for (system, state, reason), layers in found.items()
+    ]
 
 
 def agreement(one: Results, other: Results) -> list[tuple[str, int, float, float]]:
@@ -245,7 +260,7 @@ def by_batch(results: Results) -> dict[int, Results]:
     }
 
 
-def as_json(results: Results, others: Sequence[Results] = ()) -> dict[str, Any]:
+def as_json(results: Results, others: Sequence[Results] = ()) -> dict[str, object]:
     """Return a report as a document of :mod:`json`.
 
     It holds each batch's speedups, roofline shares and reasons, and the agreement of ``others``
@@ -253,10 +268,10 @@ def as_json(results: Results, others: Sequence[Results] = ()) -> dict[str, Any]:
     """
     columns = ("system", "layers", "median_percent", "largest_percent")
 
-    def told(one: Results) -> dict[str, Any]:
+    def told(one: Results) -> dict[str, object]:
         return {name: getattr(one, name) for name in ("environment", "identity", "finished")}
 
-    def agreed(other: Results) -> list[dict[str, Any]]:
+    def agreed(other: Results) -> list[dict[str, object]]:
         return [dict(zip(columns, row, strict=True)) for row in agreement(results, other)]
 
     return {
@@ -267,7 +282,7 @@ def as_json(results: Results, others: Sequence[Results] = ()) -> dict[str, Any]:
     }
 
 
-def _batch_json(results: Results, batch: int) -> dict[str, Any]:
+def _batch_json(results: Results, batch: int) -> dict[str, object]:
     groups = fastest(results)
     systems = []
     for one in (*everybody(results), *groups):

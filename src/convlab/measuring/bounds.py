@@ -9,15 +9,12 @@ docs/checking.md has the reasons and the sources.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from convlab.problems.gradient import Gradient, Problem
-from convlab.problems.oracle import ROUNDOFF, Oracle, Singles, squared_errors
+from convlab.problems.oracle import ROUNDOFF, Allowances, Oracle, Singles, squared_errors
 from convlab.problems.reference import each
 
 FP32 = "fp32"  # the oracle's bound, and a norm
@@ -47,8 +44,7 @@ class Checked:
 
 
 def bounds_for(precision: str, method: str) -> tuple[str, ...]:
-    """Return the rules that an output may meet, the sharpest first; the first that it meets counts.
-    """
+    """Return the rules that an output may meet, the sharpest first; the first one met counts."""
     if precision == "tf32":
         return ("tf32",)
     if method == "any":  # the library chooses: it may compute either sum
@@ -88,7 +84,7 @@ class Checker:
         output: Singles,
         precision: str = "fp32",
         method: str = "gemm",
-        allowances: Mapping[str, Any] = MappingProxyType({}),
+        allowances: Allowances | None = None,
     ) -> Checked:
         """Check every element of an output; ``allowances`` are more arguments of
         :meth:`Oracle.check`. Raises ``ValueError`` when its shape or dtype is not the problem's."""
@@ -106,9 +102,9 @@ class Checker:
         return replace(checked, reason=self._unwritten(output) or checked.reason)
 
     def _by_element(
-        self, output: Singles, allowances: Mapping[str, Any], by_norm: float
+        self, output: Singles, allowances: Allowances | None, by_norm: float
     ) -> Checked:
-        result = self._oracle.check(output, **allowances)
+        result = self._oracle.check(output, **(allowances or {}))
         reason = None if result.ok else str(result)
         return Checked(FP32, max(by_norm, result.error_over_bound), reason)
 

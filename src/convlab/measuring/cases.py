@@ -135,7 +135,7 @@ EXPERIMENTS: dict[str, Callable[[], list[BenchCase]]] = {
     "unfold_table": lambda: crossed({str(UNFOLDED): UNFOLDED}, UNFOLD_SYSTEMS),
 }
 # What else belongs into a document, from what an older one of the same identity has of it.
-MORE: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+MORE: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {
     "sweeps": lambda older: {
         "points": [
             {"sweep": sweep, "value": value, "problem": str(problem)}

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from ctypes import byref, c_float, c_void_p
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
@@ -27,8 +27,11 @@ from convlab.measuring.machine import environment, nvidia_smi
 from convlab.measuring.roofline import Machine
 from convlab.measuring.systems import system_named
 from convlab.measuring.timer import Timing
-from convlab.running.engines import address_of, choose
+from convlab.running.engines import Engine, address_of, choose
 from convlab.running.engines.driver import driver_result
+
+if TYPE_CHECKING:
+    from numba.cuda.cudadrv.driver import Stream
 
 SETTLED_PERCENT = 2.0  # a spread of times up to this needs no mark in a table
 CALLED_AT_MOST_MS = 500.0  # of ordinary calls, which are timed beside the graph's replays
@@ -148,7 +151,7 @@ def why_busy(seen: Look) -> str | None:
     return None
 
 
-def machine(engine: Any) -> Machine:
+def machine(engine: Engine) -> Machine:
     """The current GPU's ceilings; of those that a library measures, None where it cannot."""
     from numba import cuda
 
@@ -184,7 +187,7 @@ def sgemm_tflops(size: int = SGEMM_SIZE) -> float:
     _check(cublas.cublasCreate_v2(byref(handle)))
     try:
 
-        def start(stream: Any) -> None:
+        def start(stream: Stream) -> None:
             _check(cublas.cublasSetStream_v2(handle, c_void_p(int(stream.handle))))
             # Column by column to cuBLAS, so that it sees all three transposed: C' = B' A'.
             x, y, z = (c_void_p(address_of(matrix)) for matrix in (b, a, c))
@@ -210,7 +213,7 @@ def copy_bytes_per_second(nbytes: int = COPY_BYTES) -> float:
     source, target = (gpu.empty((nbytes // 4,)) for _ in range(2))
     copied = 4 * (nbytes // 4)
 
-    def start(stream: Any) -> None:
+    def start(stream: Stream) -> None:
         ends = address_of(target), address_of(source)
         driver_result(driver.cuMemcpyDtoDAsync(*ends, copied, int(stream.handle)))
 

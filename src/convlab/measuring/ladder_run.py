@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from itertools import islice
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from operator import add
 from pathlib import Path
 from traceback import extract_tb
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -42,6 +43,9 @@ MOST_PROCESSES = 8
 QUICK = "simulator"  # fast enough to count a small model of what a GPU does
 
 Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+_Measured = TypeVar("_Measured")
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ def _side_by_side(
     one: it has read the modules and knows stages that cannot be sent to another one, such as a
     learner's. Processes that still run when this ends are killed, also after Ctrl-C."""
     upcoming = iter(enumerate(stages))
-    running: dict[Connection, tuple[int, Any]] = {}
+    running: dict[Connection, tuple[int, BaseProcess]] = {}
     results: dict[int, StageResult] = {}
     try:
         for number in range(len(stages)):
@@ -167,7 +171,9 @@ def _side_by_side(
             connection.close()
 
 
-def _forked(run_one: Callable[[Stage], StageResult], stage: Stage) -> tuple[Connection, Any]:
+def _forked(
+    run_one: Callable[[Stage], StageResult], stage: Stage
+) -> tuple[Connection, BaseProcess]:
     """A process that runs the stage, and where its result comes from."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
@@ -192,14 +198,17 @@ def _forked(run_one: Callable[[Stage], StageResult], stage: Stage) -> tuple[Conn
     return ours, process
 
 
-def _received(connection: Connection, process: Any, stage: Stage, flops: int) -> StageResult:
+def _received(
+    connection: Connection, process: BaseProcess, stage: Stage, flops: int
+) -> StageResult:
     """The result that a stage's process sends; a failed one if it ends without."""
     try:
         return StageResult(stage, **connection.recv())
     except EOFError:
         process.join()
-        how = f"was killed by signal {-process.exitcode}" if process.exitcode < 0 else "ended"
-        return StageResult(stage, flops, failed=f"its process {how} (exit code {process.exitcode})")
+        code = process.exitcode or 0
+        how = f"was killed by signal {-code}" if code < 0 else "ended"
+        return StageResult(stage, flops, failed=f"its process {how} (exit code {code})")
     finally:
         process.join()
         connection.close()
@@ -237,7 +246,7 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> StageResult
     input, weight, bias = arrays
     problem, engine = ready.problem, ready.engine
 
-    def checked(work: Callable[[Any], Any]) -> tuple[np.ndarray, CheckResult, Any]:
+    def checked(work: Callable[[Any], _Measured]) -> tuple[np.ndarray, CheckResult, _Measured]:
         # NaN first, so that an unwritten element does not keep an earlier run's right answer.
         output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
         measured = work(output)
@@ -347,7 +356,7 @@ def as_json(
     engine: Engine,
     results: Sequence[StageResult],
     arguments: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the document of ``convlab ladder --json`` (docs/json.md).
 
     ``arguments`` are the words after ``convlab``. Numbers that are not finite become strings.
@@ -370,7 +379,7 @@ def as_json(
     return strict(document)  # type: ignore[no-any-return]
 
 
-def _stage_json(result: StageResult, results: Sequence[StageResult]) -> dict[str, Any]:
+def _stage_json(result: StageResult, results: Sequence[StageResult]) -> dict[str, object]:
     check, counts, wrong = result.check, result.counts, None
     if check is not None and check.first is not None:
         wrong = {"index": check.first, "got": check.got, "expected": check.expected}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import import_module, metadata
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from convlab.running.compilers import VARIABLE, compiler
 from convlab.support.installing import how_to_install
@@ -36,8 +36,69 @@ COMPILERS = {
 GPU_KEYS = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
 
 
-def facts() -> dict[str, Any]:
-    """Everything ``convlab doctor`` shows, as ``--json`` writes it."""
+class GpuFacts(TypedDict):
+    """The first GPU; None for a fact that is unknown."""
+
+    name: str | None
+    compute_capability: str | None
+    memory_bytes: int | None
+    driver: str | None
+    cuda: str | None
+
+
+class EngineFacts(TypedDict):
+    """An engine: its device if it can run here, else the reason why not."""
+
+    name: str
+    available: bool
+    device: str | None
+    why_not: str | None
+
+
+class CompilerFacts(TypedDict):
+    """A compiler: its version or path, or the command that installs it; and its users."""
+
+    name: str
+    found: str | None
+    install: str | None
+    needed_by: list[str]
+
+
+class EngineChoice(TypedDict):
+    """The engine that ``auto`` takes, and the reason."""
+
+    engine: str | None
+    why: str
+
+
+class CacheFacts(TypedDict):
+    """The cache of compiled kernels: its folder, or why there is none, and its files."""
+
+    folder: str | None
+    why_not: str | None
+    kernels: int
+    bytes: int
+    limit_bytes: int
+
+
+class Facts(TypedDict):
+    """The facts that ``convlab doctor`` shows."""
+
+    convlab: str | None
+    python: str
+    executable: str
+    os: str
+    packages: dict[str, str | None]
+    gpu: GpuFacts | None
+    engines: list[EngineFacts]
+    would_use: EngineChoice
+    compilers: list[CompilerFacts]
+    cache: CacheFacts
+    warnings: list[str]
+
+
+def facts() -> Facts:
+    """Return the facts that ``convlab doctor`` shows and ``--json`` writes."""
     engines, gpu = _engines(), _gpu()
     would_use = _would_use(engines, gpu)
     return {
@@ -80,12 +141,12 @@ def version(package: str) -> str | None:
         return __version__ if package == "convlab" else None  # run from its source folder
 
 
-def _engines() -> list[dict[str, Any]]:
+def _engines() -> list[EngineFacts]:
     try:
         from convlab.running.engines import ENGINE_NAMES, choose, unavailable
     except Exception as error:
         return [{"name": "all", "available": False, "device": None, "why_not": _sentence(error)}]
-    found = []
+    found: list[EngineFacts] = []
     for name in ENGINE_NAMES:
         try:
             why_not = unavailable(name)
@@ -101,7 +162,7 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-def _would_use(engines: list[dict[str, Any]], gpu: dict[str, Any] | None) -> dict[str, str | None]:
+def _would_use(engines: list[EngineFacts], gpu: GpuFacts | None) -> EngineChoice:
     """The engine that ``auto`` takes, and why."""
     usable = [engine["name"] for engine in engines if engine["available"]]
     if not usable:
@@ -113,19 +174,19 @@ def _would_use(engines: list[dict[str, Any]], gpu: dict[str, Any] | None) -> dic
     return {"engine": usable[0], "why": f"{reason}{'' if gpu else fine}"}
 
 
-def _gpu() -> dict[str, Any] | None:
+def _gpu() -> GpuFacts | None:
     """The first GPU; None when there is none."""
     # nvidia-smi may see a GPU that Numba cannot use; the table then shows the difference.
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     answers = _ask_nvidia_smi("name", "compute_cap", "memory.total", "driver_version")
     if answers is not None and answers[2].isdecimal():
         found = dict(zip(GPU_KEYS, answers, strict=False))
         found["memory_bytes"] = int(answers[2]) * 2**20
     found |= _gpu_by_numba()
-    return {key: found.get(key) for key in GPU_KEYS} if found else None
+    return cast(GpuFacts, {key: found.get(key) for key in GPU_KEYS}) if found else None
 
 
-def _gpu_by_numba() -> dict[str, Any]:
+def _gpu_by_numba() -> dict[str, object]:
     try:
         from numba import cuda
         from numba.cuda.core import config
@@ -178,7 +239,7 @@ def nvidia_smi(query: str, gpu: str | None = None) -> list[str] | None:
     return answer.stdout.splitlines()
 
 
-def compilers() -> list[dict[str, Any]]:
+def compilers() -> list[CompilerFacts]:
     """Return the compilers of the GPU engine and of ``convlab lint``.
 
     Each has a name, its version or path (None if it is missing), the command that installs it, and
@@ -210,14 +271,13 @@ def _compiler(name: str) -> str | None:
         return None
 
 
-def _cache() -> dict[str, Any]:
+def _cache() -> CacheFacts:
     """The cache of compiled kernels: its folder, its files and its limit."""
     try:
         from convlab.running.engines.kernel_cache import usage
     except Exception as error:  # such as an import that fails inside numba-cuda
-        none = {"kernels": 0, "bytes": 0, "limit_bytes": 0}
-        return {"folder": None, "why_not": _sentence(error), **none}
-    return asdict(usage())
+        return CacheFacts(folder=None, why_not=_sentence(error), kernels=0, bytes=0, limit_bytes=0)
+    return cast(CacheFacts, asdict(usage()))
 
 
 def _stages_left_out(engine: str | None) -> list[str]:

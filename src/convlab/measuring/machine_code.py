@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from convlab.ladder import Stage, production_program, production_tile, stage_named
-from convlab.ladder.stage import Capability, Program
+from convlab.ladder.stage import Capability, Launch, Program
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import cores
 from convlab.problems.workloads import paper_layer
@@ -134,7 +134,7 @@ def lint_stage(
         if (reason := why_too_old((stage,), capability, arch_of(capability))) is not None:
             raise ValueError(reason)
     whole = all(switches.values())
-    compiled = []
+    compiled: list[_Compiled] = []
     for name, problem in problems.items():
         program: Program | None = None
         for capability in capabilities:
@@ -142,34 +142,47 @@ def lint_stage(
                 program = program or production_program(stage, problem, **switches)
                 for step, launch in enumerate(program.kernels):
                     cubin = kernels.compile_launch(launch, program, capability)
-                    main = launch.name == program.launches[-1].name
-                    compiled.append((name, problem, step, launch, main, cubin))
+                    is_main = launch.name == program.launches[-1].name
+                    compiled.append(_Compiled(name, problem, step, launch, is_main, cubin))
             except kernels.CompilerMissing:
                 raise
             except Exception as error:  # such as a typing error, of which Numba has many types
                 said = f"{type(error).__name__}: {' '.join(str(error).split())}"
                 where = f"{stage.name} on {name}, {arch_of(capability)}"
                 raise NotCompiled(f"{where} cannot be compiled: {said}", capability) from error
-    codes = disassembly.instructions_of([cubin for *_, cubin in compiled])
-    for (name, problem, step, launch, main, cubin), code in zip(compiled, codes, strict=True):
-        wide = WIDE_TRANSFORMS.get(launch.name, ())
-        if stage.vectorized and main and whole:
-            aligned_output = problem.H_o * problem.W_o % 4 == 0
+    codes = disassembly.instructions_of([one.cubin for one in compiled])
+    for one, code in zip(compiled, codes, strict=True):
+        wide = WIDE_TRANSFORMS.get(one.launch.name, ())
+        if stage.vectorized and one.is_main and whole:
+            aligned_output = one.problem.H_o * one.problem.W_o % 4 == 0
             wide = ("LDG", "LDS", "STS", *(("STG",) if aligned_output else ()))
         # Without a technique a main kernel has no budget: the ablation measures the cost.
-        held = (whole or not main) and cubin.capability in CAPABILITIES
-        tile, arch = production_tile(stage, problem), arch_of(cubin.capability)
-        yield _row(
-            cubin, code, wide, stage=stage.name, kernel=launch.name, problem=name,
-            tile=str(tile or "-"), arch=arch,
-            budget=REGISTER_BUDGET.get(launch.name, USUAL_BUDGET) if held else MOST_REGISTERS,
-            step=step, grid=launch.grid, block=launch.block,
-        )  # fmt: skip
+        is_held = (whole or not one.is_main) and one.cubin.capability in CAPABILITIES
+        budget = REGISTER_BUDGET.get(one.launch.name, USUAL_BUDGET) if is_held else MOST_REGISTERS
+        yield _row(stage, one, code, expected_wide=wide, budget=budget)
+
+
+class _Compiled(NamedTuple):
+    """A kernel of a stage on a problem, compiled for one GPU."""
+
+    problem_name: str
+    problem: ConvProblem
+    step: int
+    launch: Launch
+    is_main: bool
+    cubin: Cubin
 
 
 def _row(
-    cubin: Cubin, code: list[str], expected_wide: tuple[str, ...], budget: int, **place: Any
+    stage: Stage,
+    compiled: _Compiled,
+    code: list[str],
+    *,
+    expected_wide: tuple[str, ...],
+    budget: int,
 ) -> KernelRow:
+    """Return what the machine code says of a kernel, and the promises that it breaks."""
+    cubin, launch = compiled.cubin, compiled.launch
     opcodes = Counter(line.split()[0] for line in code if line != NO_LOAD)
     if any(opcode.startswith("RED") for opcode in opcodes):  # atomic additions are scalar
         expected_wide = tuple(kind for kind in expected_wide if kind != "STG")
@@ -189,13 +202,27 @@ def _row(
         ),
     }
     return KernelRow(
-        budget=budget, float64=float64, wide=wide,
+        stage=stage.name,
+        kernel=launch.name,
+        problem=compiled.problem_name,
+        tile=str(production_tile(stage, compiled.problem) or "-"),
+        arch=arch_of(cubin.capability),
+        step=compiled.step,
+        grid=launch.grid,
+        block=launch.block,
+        budget=budget,
+        float64=float64,
+        wide=wide,
         findings=tuple(fault for fault, found in faults.items() if found),
-        registers=cubin.registers, stack_bytes=stack, spill_bytes=spilled,
-        shared_bytes=cubin.shared_bytes, instructions=len(code), loop_instructions=len(loop),
+        registers=cubin.registers,
+        stack_bytes=stack,
+        spill_bytes=spilled,
+        shared_bytes=cubin.shared_bytes,
+        instructions=len(code),
+        loop_instructions=len(loop),
         multiply_adds=disassembly.multiply_adds(code),
-        loop_multiply_adds=disassembly.multiply_adds(loop), **place,
-    )  # fmt: skip
+        loop_multiply_adds=disassembly.multiply_adds(loop),
+    )
 
 
 def _wide_accesses(opcodes: Counter[str]) -> dict[str, int]:
@@ -250,7 +277,7 @@ class Difference:
     changes."""
 
     row: KernelRow
-    changes: dict[str, tuple[Any, Any]]
+    changes: dict[str, tuple[object, object]]
     worse: Sequence[str]
 
 

@@ -50,7 +50,7 @@ class Worker:
         theirs.close()
         self.number = self._process.pid or 0  # None only before the start
 
-    def send(self, **command: Any) -> None:
+    def send(self, **command: object) -> None:
         """Send a command. Raises :class:`WorkerDied`."""
         try:
             self._connection.send(command)

@@ -163,12 +163,12 @@ class ResultRow:
         return self.state == "measured"
 
     @classmethod
-    def from_json(cls, row: Any) -> ResultRow:
+    def from_json(cls, row: object) -> ResultRow:
         """The row of a document; ``ValueError`` for anything else."""
         return record(_with_infinite_error(row), cls)
 
 
-def _with_infinite_error(row: Any) -> Any:
+def _with_infinite_error(row: object) -> object:
     """The row of a document with a number for the words ``"nan"`` and ``"inf"``, which stand for an
     error that JSON has no number for."""
     name = "error_over_bound"
@@ -284,9 +284,8 @@ class Results:
         return whole
 
     @classmethod
-    def from_json(cls, whole: Any) -> Results:
-        """Return the results that :meth:`as_json` wrote. Raises ``ValueError`` for anything else.
-        """
+    def from_json(cls, whole: object) -> Results:
+        """Return the results of :meth:`as_json`; raise ``ValueError`` for anything else."""
         about = record(whole, dict[str, Any])
         for name, known in (("format", FORMAT), ("version", VERSION)):
             if about.get(name) != known or isinstance(about[name], bool):
@@ -315,13 +314,13 @@ class Results:
         return results
 
 
-def _order(key: tuple[Any, ...]) -> tuple[int, str, int]:
+def _order(key: Layer | Key) -> tuple[int, str, int]:
     layer, batch, *_ = key
     digits = layer.removeprefix("conv").partition(" ")[0]  # of "conv9 dinput" too
     return (int(digits) if digits.isdecimal() else 0, layer, batch)
 
 
-def _layer_json(layer: str, batch: int) -> dict[str, Any]:
+def _layer_json(layer: str, batch: int) -> dict[str, object]:
     problem = problem_named(layer, batch)
     return {
         "layer": layer, "batch": batch, "problem": str(problem), "flops": problem.flops,
@@ -351,7 +350,7 @@ def set_aside(path: Path, older: Results) -> Path:
     return aside
 
 
-def identity(environment: Mapping[str, Any], gpu: str | None) -> str:
+def identity(environment: Mapping[str, object], gpu: str | None) -> str:
     """A short word for machine, compiler, versions and code together: what rows must have in common
     to stand in one table. The GPU's own number goes into it and cannot be read from it."""
     same = {

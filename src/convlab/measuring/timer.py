@@ -11,13 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cuda.bindings import driver
 from numba import cuda
 
 from convlab.running.engines.driver import driver_result
+
+if TYPE_CHECKING:
+    from numba.cuda.cudadrv.driver import Stream
 
 WARM_UP, REPEATS = 3, 20
 WARM_UP_MS = 100.0  # slow work is warm after that, however few runs it took
@@ -43,10 +46,10 @@ class Timing:
 
 
 def measure(
-    call: Callable[[Any], Any],
+    call: Callable[[Stream], object],
     *,
     spread_percent: float | None = None,
-    before_repeats: Callable[[], Any] = lambda: None,
+    before_repeats: Callable[[], object] = lambda: None,
     as_graph: bool = True,
     at_most_ms: float = AT_MOST_MS,
 ) -> Timing:
@@ -76,7 +79,9 @@ def measure(
 
 
 def warm_up(
-    start: Callable[[], Any], wait: Callable[[], Any], now: Callable[[], float] = time.perf_counter
+    start: Callable[[], object],
+    wait: Callable[[], object],
+    now: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Run the work ``WARM_UP`` times, or until it took ``WARM_UP_MS``; ``now`` is in seconds."""
     until = now() + WARM_UP_MS / 1e3
@@ -88,8 +93,8 @@ def warm_up(
 
 
 def measure_host(
-    call: Callable[[Any], Any],
-    before_repeats: Callable[[], Any] = lambda: None,
+    call: Callable[[Stream], object],
+    before_repeats: Callable[[], object] = lambda: None,
     at_most_ms: float = AT_MOST_MS,
 ) -> Timing:
     """Time ``call(None)``, which computes on the host: ``HOST_REPEATS`` times or more, until that
@@ -125,7 +130,7 @@ def enough(
 
 
 @contextmanager
-def captured(call: Callable[[Any], Any], stream: Any) -> Iterator[Any]:
+def captured(call: Callable[[Stream], object], stream: Stream) -> Iterator[Any]:
     """An executable graph of what ``call`` starts."""
     handle = int(stream.handle)
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -145,7 +150,7 @@ def captured(call: Callable[[Any], Any], stream: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def _flusher(stream: Any) -> Iterator[Callable[[], None]]:
+def _flusher(stream: Stream) -> Iterator[Callable[[], None]]:
     """A function that empties L2 by writing twice its size."""
     device = cuda.get_current_device().id
     attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE

@@ -23,8 +23,24 @@ class Array(Protocol):
         """The type of the elements, as the library names it."""
 
 
+class ApiArray(Array, Protocol):
+    """An array of NumPy, CuPy or PyTorch, as the array API has it."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+
+    @property
+    def device(self) -> object:
+        """The device that holds the array, as the library names it."""
+
+    def __getitem__(self, key: Any, /) -> Any:
+        """Elements of the array."""
+
+
 # One library's arrays: what goes in comes out.
 ArrayT = TypeVar("ArrayT", bound=Array)
+ApiArrayT = TypeVar("ApiArrayT", bound=ApiArray)
 
 
 @dataclass(frozen=True)
@@ -33,7 +49,7 @@ class Placement:
 
     library: str
     gpu: int | None = None
-    device: Any = None  # as the library names it
+    device: object = None  # as the library names it
     xp: Any = field(default=np, compare=False)  # the library with the array API's names, but Numba
 
     def __str__(self) -> str:
@@ -80,7 +96,7 @@ def compat() -> Any:
     return array_api_compat
 
 
-def check_unmasked(name: str, array: Any) -> None:
+def check_unmasked(name: str, array: object) -> None:
     """Raise ``TypeError`` for a masked array."""
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array: convlab has no masks, give its data")
@@ -93,7 +109,7 @@ def check_dense(name: str, tensor: Any) -> None:
         raise TypeError(f"{name} has layout {layout}: it must be torch.strided")
 
 
-def placement_of(name: str, array: Any) -> Placement:
+def placement_of(name: str, array: object) -> Placement:
     """Return the array's placement. Raises ``TypeError`` naming what convlab cannot take."""
     check_unmasked(name, array)
     if isinstance(array, np.ndarray):
@@ -113,12 +129,12 @@ def placement_of(name: str, array: Any) -> Placement:
     )
 
 
-def is_numbas(array: Any) -> bool:
+def is_numbas(array: object) -> bool:
     """Return whether it is Numba's device array, which alone has ``copy_to_host``."""
     return hasattr(array, "copy_to_host") and hasattr(array, "shape")
 
 
-ArrayLocation = tuple[str, int | None, Any]  # the first fields of a Placement
+ArrayLocation = tuple[str, int | None, object]  # the first fields of a Placement
 
 
 def _cupys(name: str, array: Any) -> ArrayLocation:
@@ -161,7 +177,7 @@ _LIBRARIES = {
 }
 
 
-def dtype_name(array: Any) -> str:
+def dtype_name(array: Array) -> str:
     """``float32`` for every library's; NumPy's with the byte order if it is not the machine's."""
     return str(array.dtype).split(".")[-1]
 

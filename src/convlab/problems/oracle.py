@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +105,9 @@ def _compiled() -> tuple[Any, Any]:
 
     bound_of = njit(nogil=True)(bound_at)
 
-    def largest_error(output: Any, expected: Any, magnitude: Any, bound: Bound) -> float:
+    def largest_error(
+        output: Singles, expected: Doubles, magnitude: Doubles, bound: Bound
+    ) -> float:
         largest, finite = 0.0, True
         for e in range(output.size):
             error = abs(output[e] - expected[e])
@@ -115,7 +117,7 @@ def _compiled() -> tuple[Any, Any]:
                 largest = max(largest, error / allowed if allowed > 0 else np.inf)
         return largest if finite else np.inf
 
-    def squared_errors(output: Any, expected: Any) -> tuple[float, float, float]:
+    def squared_errors(output: Singles, expected: Doubles) -> tuple[float, float, float]:
         errors = sizes = largest = 0.0
         for e in range(output.size):
             error = output[e] - expected[e]
@@ -125,6 +127,13 @@ def _compiled() -> tuple[Any, Any]:
         return errors, sizes, largest
 
     return njit(nogil=True)(largest_error), njit(nogil=True)(squared_errors)
+
+
+class Allowances(TypedDict, total=False):
+    """Arguments of :meth:`Oracle.check` that depend on how an output was computed."""
+
+    atomic_additions: int
+    split_products: bool
 
 
 @dataclass(frozen=True)
@@ -340,6 +349,6 @@ def random_tensors(
     return input, weight, draw(problem.out_channels) if bias else None
 
 
-def _require_float32(name: str, array: NDArray[Any]) -> None:
+def _require_float32(name: str, array: NDArray[np.floating]) -> None:
     if array.dtype != np.float32:
         raise ValueError(f"{name} is {array.dtype}: it must be float32, which the bound is for")

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,16 @@ from convlab.problems.problem import ConvProblem
 from convlab.problems.settings import IntOrEach, Padding
 
 Doubles = NDArray[np.float64]
+Floats = NDArray[np.floating]
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
 
 
 @np.errstate(invalid="ignore")  # inf * 0 is NaN, and meant to be
 def seven_loops(
-    input: NDArray[Any],
-    weight: NDArray[Any],
-    bias: NDArray[Any] | None = None,
+    input: Floats,
+    weight: Floats,
+    bias: Floats | None = None,
     stride: IntOrEach = 1,
     padding: Padding = 0,
     dilation: IntOrEach = 1,
@@ -63,9 +64,9 @@ def seven_loops(
 
 def reference(
     problem: Problem,
-    input: NDArray[Any],
-    weight: NDArray[Any],
-    bias: NDArray[Any] | None = None,
+    input: Floats,
+    weight: Floats,
+    bias: Floats | None = None,
     *,
     workers: int = 1,
 ) -> Doubles:
@@ -77,9 +78,9 @@ def reference(
 
 def magnitude(
     problem: Problem,
-    input: NDArray[Any],
-    weight: NDArray[Any],
-    bias: NDArray[Any] | None = None,
+    input: Floats,
+    weight: Floats,
+    bias: Floats | None = None,
     *,
     workers: int = 1,
 ) -> Doubles:
@@ -88,17 +89,17 @@ def magnitude(
     return convolution(problem, input, weight, bias, lambda a: np.abs(finite_part(a)), workers)
 
 
-def finite_part(array: NDArray[Any]) -> NDArray[Any]:
+def finite_part(array: Floats) -> Floats:
     """The numbers with 0 for NaN and infinities."""
     return np.where(np.isfinite(array), array, 0)
 
 
 def convolution(
     problem: Problem,
-    input: NDArray[Any],
-    weight: NDArray[Any],
-    bias: NDArray[Any] | None,
-    taken: Callable[[NDArray[Any]], NDArray[Any]],
+    input: Floats,
+    weight: Floats,
+    bias: Floats | None,
+    taken: Callable[[Floats], Floats],
     workers: int,
 ) -> Doubles:
     """The convolution of ``taken(tensor)`` for each tensor, as :func:`reference` computes it."""
@@ -126,9 +127,9 @@ def convolution(
 
 def _gradient(
     gradient: Gradient,
-    input: NDArray[Any],
-    weight: NDArray[Any],
-    taken: Callable[[NDArray[Any]], NDArray[Any]],
+    input: Floats,
+    weight: Floats,
+    taken: Callable[[Floats], Floats],
     workers: int,
 ) -> Doubles:
     """The chain rule, tap by tap: the pixels under a tap meet all outputs."""
@@ -213,9 +214,7 @@ def _seen_by_row(problem: ConvProblem, padded: Doubles, u: int) -> Doubles:
     return seen.reshape(G, -1, H_o * W_o)
 
 
-def require_shapes(
-    problem: Problem, input: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any] | None
-) -> None:
+def require_shapes(problem: Problem, input: Floats, weight: Floats, bias: Floats | None) -> None:
     """Raises ``ValueError`` naming the first of a problem's tensors that has another shape."""
     require_shape("input", input, problem.input_shape)
     require_shape("weight", weight, problem.weight_shape)
@@ -223,7 +222,7 @@ def require_shapes(
         require_shape("bias", bias, (problem.out_channels,))
 
 
-def require_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+def require_shape(name: str, array: Floats, shape: tuple[int, ...]) -> None:
     """Raises ``ValueError`` naming the array that has another shape."""
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}: for this problem it must have {shape}")

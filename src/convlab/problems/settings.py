@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Literal, NamedTuple, TypeGuard
 
 from convlab.support.values import entries_of, integer, shown
 
@@ -130,5 +130,5 @@ def pixels_read(size: int, outputs: int, stride: int, taps: int, dilation: int, 
     return count
 
 
-def _is_sequence(value: Any) -> TypeGuard[Sequence[object]]:
+def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))

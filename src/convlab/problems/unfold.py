@@ -15,12 +15,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from convlab.problems.arrays import ArrayT, check_dense, check_unmasked, compat, dtype_name
+from convlab.problems.arrays import (
+    ApiArray,
+    ApiArrayT,
+    check_dense,
+    check_unmasked,
+    compat,
+    dtype_name,
+)
 from convlab.problems.settings import IntOrEach, Padding, Pair, Windows, windows_of
 from convlab.support.host_memory import check_memory, host_bytes
 from convlab.support.values import shown
@@ -30,13 +37,13 @@ DTYPES = (*HALVES, "float32", "float64", "complex64", "complex128")
 
 
 def unfold_einsum(
-    input: ArrayT,
-    weight: ArrayT,
-    bias: ArrayT | None = None,
+    input: ApiArrayT,
+    weight: ApiArrayT,
+    bias: ApiArrayT | None = None,
     stride: IntOrEach = 1,
     padding: Padding = 0,
     dilation: IntOrEach = 1,
-) -> ArrayT:
+) -> ApiArrayT:
     """The convolution (cross-correlation) of ``[N, C_i, *S]`` with ``[C_o, C_i, *kernel]``, plus
     ``bias[C_o]``: what PyTorch's ``conv1d``, ``conv2d`` and ``conv3d`` give, in any number of
     dimensions, as an array of the same library and dtype.
@@ -47,8 +54,10 @@ def unfold_einsum(
     ``TypeError``, ``ValueError`` or ``MemoryError`` naming the argument, its value and the rule,
     and ``ModuleNotFoundError`` for CuPy or PyTorch arrays where array-api-compat is not installed.
     """
-    optional = {} if bias is None else {"bias": bias}
-    xp = _namespace_of({"input": input, "weight": weight, **optional})
+    arrays: dict[str, ApiArray] = {"input": input, "weight": weight}
+    if bias is not None:
+        arrays["bias"] = bias
+    xp = _namespace_of(arrays)
     _check_shapes(input, weight, bias)
     C_o, C_i, *kernel = weight.shape
     windows, out = _windows(input, kernel, stride, padding, dilation, C_o)
@@ -59,17 +68,17 @@ def unfold_einsum(
     if bias is not None:
         added = xp.reshape(xp.astype(bias, sums, copy=False), (1, C_o, *[1] * len(kernel)))
         folded = folded + added
-    result: ArrayT = xp.astype(folded, dtype, copy=False)
+    result: ApiArrayT = xp.astype(folded, dtype, copy=False)
     return result
 
 
 def unfold(
-    input: Any,
+    input: ApiArray,
     kernel_size: IntOrEach,
     stride: IntOrEach = 1,
     padding: Padding = 0,
     dilation: IntOrEach = 1,
-) -> Any:
+) -> ApiArray:
     """Every window of ``[N, C, *S]`` as a column: ``[N, C * prod(kernel_size), prod(out)]``, what
     PyTorch's ``unfold`` gives for 2-D images. Takes and raises what :func:`unfold_einsum` does."""
     _namespace_of({"input": input})
@@ -77,12 +86,12 @@ def unfold(
 
 
 def unfold_one_hot(
-    input: Any,
+    input: ApiArray,
     kernel_size: IntOrEach,
     stride: IntOrEach = 1,
     padding: Padding = 0,
     dilation: IntOrEach = 1,
-) -> Any:
+) -> ApiArray:
     """:func:`unfold` by convolution with one-hot filters, so whatever can convolve can unfold. The
     one difference: an infinity or NaN spoils its whole window, because zero times it is NaN."""
     xp = _namespace_of({"input": input})
@@ -93,15 +102,17 @@ def unfold_one_hot(
     eye = xp.eye(elements, dtype=input.dtype, device=input.device)
     planes, one_hot = xp.reshape(input, (N * C, 1, *size)), xp.reshape(eye, (elements, 1, *kernel))
     unfolded = unfold_einsum(planes, one_hot, None, stride, padding, dilation)
-    return xp.reshape(unfolded, (N, C * elements, math.prod(unfolded.shape[2:])))
+    columns: ApiArray = xp.reshape(unfolded, (N, C * elements, math.prod(unfolded.shape[2:])))
+    return columns
 
 
-def fold(columns: Any, out: Sequence[int]) -> Any:
+def fold(columns: ApiArray, out: Sequence[int]) -> ApiArray:
     """``[N, C_o, prod(out)]`` to ``[N, C_o, *out]``: folding with a 1 x 1 kernel moves nothing."""
-    return namespace(columns).reshape(columns, (*columns.shape[:2], *out))
+    folded: ApiArray = namespace(columns).reshape(columns, (*columns.shape[:2], *out))
+    return folded
 
 
-def pad(input: Any, padding: Sequence[Pair]) -> Any:
+def pad(input: ApiArray, padding: Sequence[Pair]) -> ApiArray:
     """Zeros before and behind every spatial axis; the input itself where there are none."""
     if not any(map(any, padding)):
         return input
@@ -111,7 +122,8 @@ def pad(input: Any, padding: Sequence[Pair]) -> Any:
     padded = namespace(input).zeros(shape, dtype=input.dtype, device=input.device)
     inside = (slice(p, p + n) for n, (p, _) in zip(size, padding, strict=True))
     padded[(..., *inside)] = input
-    return padded
+    result: ApiArray = padded
+    return result
 
 
 def taps(
@@ -123,7 +135,7 @@ def taps(
         yield offset, tuple(slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in axes)
 
 
-def namespace(array: Any, name: str = "input") -> Any:
+def namespace(array: object, name: str = "input") -> Any:
     """The array's library, with the array API's names. Raises ``TypeError`` for anything else."""
     check_unmasked(name, array)
     if isinstance(array, np.ndarray):
@@ -137,17 +149,25 @@ def namespace(array: Any, name: str = "input") -> Any:
     return compat().array_namespace(array)
 
 
-def _unfolded(input: Any, windows: Windows, out: tuple[int, ...]) -> Any:
+def _unfolded(input: ApiArray, windows: Windows, out: tuple[int, ...]) -> ApiArray:
     """:func:`unfold`, its arguments checked."""
     kernel, stride, padding, dilation = windows
     xp, (N, C, *_) = namespace(input), input.shape
     padded = pad(input, padding)
     seen = [padded[(..., *tap)] for _, tap in taps(kernel, out, stride, dilation)]
-    return xp.reshape(xp.stack(seen, axis=2), (N, C * math.prod(kernel), math.prod(out)))
+    columns: ApiArray = xp.reshape(
+        xp.stack(seen, axis=2), (N, C * math.prod(kernel), math.prod(out))
+    )
+    return columns
 
 
 def _windows(
-    input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, C_o: int = 0
+    input: ApiArray,
+    kernel_size: IntOrEach,
+    stride: IntOrEach,
+    padding: Padding,
+    dilation: IntOrEach,
+    C_o: int = 0,
 ) -> tuple[Windows, tuple[int, ...]]:
     """An input's windows, and how many along each axis. Raises ``TypeError`` or ``ValueError`` for
     settings that do not fit, ``MemoryError`` for more windows, or ``C_o`` outputs of each, than
@@ -165,7 +185,7 @@ def _windows(
     return windows, out
 
 
-def _namespace_of(arrays: dict[str, Any]) -> Any:
+def _namespace_of(arrays: Mapping[str, ApiArray]) -> Any:
     """The arrays' library. Raises ``TypeError`` unless all share it, a dtype and a device."""
     found = {name: namespace(array, name) for name, array in arrays.items()}
     input = arrays["input"]
@@ -182,7 +202,7 @@ def _namespace_of(arrays: dict[str, Any]) -> Any:
     return found["input"]
 
 
-def _check_shapes(input: Any, weight: Any, bias: Any) -> None:
+def _check_shapes(input: ApiArray, weight: ApiArray, bias: ApiArray | None) -> None:
     if input.ndim < 3 or weight.ndim != input.ndim:
         raise ValueError(
             f"input has shape {shown(tuple(input.shape))} and weight {shown(tuple(weight.shape))}: "
@@ -199,7 +219,7 @@ def _check_shapes(input: Any, weight: Any, bias: Any) -> None:
         )
 
 
-def _check_memory(what: str, elements: int, like: Any) -> None:
+def _check_memory(what: str, elements: int, like: ApiArray) -> None:
     """Raise ``MemoryError`` for more than fits; a GPU's library knows how much that is there."""
     on_gpu = hasattr(like, "__cuda_array_interface__")
     check_memory(what, elements * max(4, like.dtype.itemsize), None if on_gpu else host_bytes())

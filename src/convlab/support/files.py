@@ -141,7 +141,7 @@ def document(content: bytes | str) -> Any:
     return value
 
 
-def _check_depth(value: Any, left: int) -> None:
+def _check_depth(value: object, left: int) -> None:
     if left == 0:
         raise RecursionError
     if isinstance(value, dict | list):
@@ -156,7 +156,7 @@ def read(path: Path, kind: type[Record]) -> Record:
     return record(document(bytes_of(path)), kind)
 
 
-def record(value: Any, kind: type[Record]) -> Record:
+def record(value: object, kind: type[Record]) -> Record:
     """Return a JSON value as a record: a dataclass, typed dictionary, list or other type whose
     fields have types. Keys that it does not have are left out. Raises ``ValueError`` with the
     place, the value there and the rule."""
@@ -179,7 +179,7 @@ EXPECTED = re.compile(
 )
 
 
-def _sentence(said: str, value: Any) -> str:
+def _sentence(said: str, value: object) -> str:
     """Return msgspec's message about a value as ``PLACE is VALUE: it must be RULE``."""
     said, _, path = said.partition(" - at `")
     path = path.removesuffix("`")
@@ -215,7 +215,7 @@ def _found(value: Any, path: str) -> Any:
     return value
 
 
-def strict(value: Any) -> Any:
+def strict(value: object) -> Any:
     """The value in types that JSON has, at any depth: NumPy's numbers become Python's, tuples
     become lists, and NaN and infinities become ``"nan"``, ``"inf"`` and ``"-inf"``."""
     if isinstance(value, Mapping):

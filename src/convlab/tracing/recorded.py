@@ -42,8 +42,7 @@ InstructionKey = tuple[str, int, str, str, int]
 
 @dataclass(frozen=True)
 class Instruction:
-    """The part that requests share: ``operation`` (load, store, atomic), ``width`` in bytes a lane.
-    """
+    """Fields of all requests: ``operation`` (load, store, atomic), ``width`` in bytes a lane."""
 
     file: str
     line: int
@@ -90,8 +89,7 @@ class LineAccess(Instruction):
 
 
 class Cost(NamedTuple):
-    """The cost of accesses to one memory: ``total`` of the ``unit``, and the fewest that would do.
-    """
+    """The cost of accesses to one memory: ``total`` of the ``unit``, and the fewest possible."""
 
     unit: str
     requests: int

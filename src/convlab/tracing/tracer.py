@@ -9,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numba import typeof
 
 from convlab.ladder import Launch, Tile, stage_named
-from convlab.ladder.stage import Capability
+from convlab.ladder.stage import Capability, Kernel
 from convlab.problems import workloads
+from convlab.problems.arrays import Array
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.oracle import random_tensors
 from convlab.running.engines.architecture import arch_of
@@ -43,10 +44,10 @@ from convlab.tracing.recorded import (
 
 
 def trace(
-    kernel: Any,
+    kernel: Kernel,
     grid: int | Sequence[int],
     block: int | Sequence[int],
-    *arguments: Any,
+    *arguments: object,
     shared_bytes: int = 0,
     block_shown: int = 0,
     compiled: Capability | None = None,
@@ -68,7 +69,15 @@ def trace(
     _check_compiled(compiled)
     _check_shown(block_shown, str(getattr(kernel, "__name__", "the kernel")), blocks)
     hosts = [a.copy_to_host() if hasattr(a, "copy_to_host") else a for a in arguments]
-    launch = _launch(kernel, grid, block, hosts, shared_bytes, block_shown, compiled)
+    launch = _launch(
+        kernel,
+        grid=grid,
+        block=block,
+        arguments=hosts,
+        shared_bytes=shared_bytes,
+        shown=block_shown,
+        compiled=compiled,
+    )
     return Trace(launch.kernel, (launch,))
 
 
@@ -105,7 +114,9 @@ def trace_stage(
     _check_shown(block_shown, chosen.name, blocks)
     input, weight, bias = random_tensors(problem, seed, not is_gradient)
     output = np.full(problem.output_shape, np.nan, np.float32)
-    launches = trace_steps(ready, input, weight, output, bias, block_shown, compiled)
+    launches = trace_steps(
+        ready, input, weight, output, bias, block_shown=block_shown, compiled=compiled
+    )
     about = {"problem": str(problem), "idea": chosen.title, "source": chosen.source}
     if ready.tile is not None:
         about["tile"] = str(ready.tile)
@@ -115,17 +126,33 @@ def trace_stage(
 
 
 def trace_steps(
-    ready: Plan, input: Any, weight: Any, output: Any, bias: Any,
-    block_shown: int = 0, compiled: Capability | None = None, loops: Loops | None = None,
-) -> tuple[LaunchTrace, ...]:  # fmt: skip
+    ready: Plan,
+    input: Array,
+    weight: Array,
+    output: Array,
+    bias: Array | None,
+    *,
+    block_shown: int = 0,
+    compiled: Capability | None = None,
+    loops: Loops | None = None,
+) -> tuple[LaunchTrace, ...]:
     """Run a plan's steps, trace each launch. Raises ``EndlessLoop`` when ``loops`` are used up."""
     launches = []
     bound = ready.bound(input, weight, output, bias)
     for (step, arrays), start in zip(bound, ready.steps(input, weight, output, bias), strict=True):
         if isinstance(step, Launch):
             shown = min(block_shown, math.prod(step.grid) - 1)  # transforms may have fewer blocks
-            launch = step.kernel, step.grid, step.block, arrays
-            launches.append(_launch(*launch, 0, shown, compiled, loops))
+            launch = _launch(
+                step.kernel,
+                grid=step.grid,
+                block=step.block,
+                arguments=arrays,
+                shared_bytes=0,
+                shown=shown,
+                compiled=compiled,
+                loops=loops,
+            )
+            launches.append(launch)
         else:
             start(None)  # a library's work, which is not traced
     return tuple(launches)
@@ -150,10 +177,11 @@ def _check_compiled(capability: object) -> None:
 
 
 def _launch(
-    kernel: Any,
+    kernel: Kernel,
+    *,
     grid: int | Sequence[int],
     block: int | Sequence[int],
-    arguments: Sequence[Any],
+    arguments: Sequence[object],
     shared_bytes: int,
     shown: int,
     compiled: Capability | None,
@@ -182,8 +210,21 @@ SUMS = (
 MAXIMA = ("conflict_degree", "contention")
 MOST_REQUESTS = 20_000  # of the shown block that are kept
 
-Totals = dict[str, Any]  # the counts of an Access, by name
+Totals = dict[str, Any]  # the counts of a :class:`LineAccess`, by name
+_Key = TypeVar("_Key")
+_TotalKey = tuple[int, int, int, int]  # site, span, kind and width, as in KEYS
 TouchedAddresses = dict[tuple[int, int], list[np.ndarray]]  # addresses by array and kind
+
+
+class _KeptRequest(NamedTuple):
+    """A request of the shown block, as the launch recorded it."""
+
+    key: _TotalKey
+    warp: int
+    lanes: list[int]
+    addresses: list[int]
+    sectors: int
+    wavefronts: int
 
 
 class TrafficRecorder:
@@ -196,7 +237,7 @@ class TrafficRecorder:
         self._shown = shown
         self._totals: dict[tuple[int, int, int, int], Totals] = {}
         self._work: dict[int, Counter[str]] = defaultdict(Counter)
-        self._requests: list[tuple[Any, ...]] = []
+        self._requests: list[_KeptRequest] = []
         self._left_out = 0
         self._touched: TouchedAddresses = defaultdict(list)
         self._launch: RecordedLaunch | None = None
@@ -240,11 +281,16 @@ class TrafficRecorder:
             if len(self._requests) >= MOST_REQUESTS:
                 self._left_out += 1
                 continue
-            self._requests.append((
-                (site, span, kind, width), int(requests.warp[at]) % WARP,
-                requests.lane[lanes].tolist(), addresses.tolist(),
-                int(requests.sectors[at]), int(requests.wavefronts[at]),
-            ))  # fmt: skip
+            self._requests.append(
+                _KeptRequest(
+                    key=(site, span, kind, width),
+                    warp=int(requests.warp[at]) % WARP,
+                    lanes=requests.lane[lanes].tolist(),
+                    addresses=addresses.tolist(),
+                    sectors=int(requests.sectors[at]),
+                    wavefronts=int(requests.wavefronts[at]),
+                )
+            )
 
     def trace(self, findings: tuple[Finding, ...] = ()) -> LaunchTrace:
         """Return what was recorded."""
@@ -271,45 +317,59 @@ class TrafficRecorder:
             work[line_of(site)].update(count)
         arrays = {
             names[at]: TracedArray(
-                names[at], "global" if span.start >= GLOBAL else "shared", span.shape,
-                _strides(span), span.itemsize, span.start % GLOBAL,
+                name=names[at],
+                space="global" if span.start >= GLOBAL else "shared",
+                shape=span.shape,
+                strides=_strides(span),
+                itemsize=span.itemsize,
+                start=span.start % GLOBAL,
             )
             for at, span in sorted((at, spans[at]) for at in {key[1] for key in self._totals})
-        }  # fmt: skip
+        }
+        accesses = [
+            LineAccess(*key, space=arrays[key[2]].space, **counts)
+            for key, counts in sorted(totals.items())
+        ]
+        requests = [
+            WarpRequest(
+                *instruction(*kept.key),
+                warp=kept.warp,
+                lanes=tuple(kept.lanes),
+                offsets=tuple(address - spans[kept.key[1]].start for address in kept.addresses),
+                sectors=kept.sectors,
+                wavefronts=kept.wavefronts,
+            )
+            for kept in self._requests
+        ]
+        footprints = [
+            Footprint(names[span], OPERATIONS[kind], _runs(addresses, spans[span]))
+            for (span, kind), addresses in _by_array(self._touched, spans).items()
+        ]
+        named = [
+            replace(
+                finding,
+                file=files[finding.file],
+                other_file=finding.other_file and files[finding.other_file],
+            )
+            for finding in findings
+        ]
         return LaunchTrace(
-            launch.kernel,
-            launch.grid,
-            launch.block_shape,
-            tuple(arrays.values()),
-            tuple(
-                LineAccess(*key, arrays[key[2]].space, **counts)
-                for key, counts in sorted(totals.items())
-            ),
-            tuple(
-                Work(*line, counts["flops"], counts["barriers"])
+            kernel=launch.kernel,
+            grid=launch.grid,
+            block=launch.block_shape,
+            arrays=tuple(arrays.values()),
+            accesses=tuple(accesses),
+            work=tuple(
+                Work(*line, flops=counts["flops"], barriers=counts["barriers"])
                 for line, counts in sorted(work.items())
             ),
-            {file: dict(sorted(lines.items())) for file, lines in source.items()},
-            coordinates_of(self._shown, launch.grid),
-            tuple(
-                WarpRequest(
-                    *instruction(*key), warp, tuple(lanes),
-                    tuple(address - spans[key[1]].start for address in addresses),
-                    sectors, wavefronts,
-                )
-                for key, warp, lanes, addresses, sectors, wavefronts in self._requests
-            ),
-            self._left_out,
-            tuple(
-                Footprint(names[span], OPERATIONS[kind], _runs(addresses, spans[span]))
-                for (span, kind), addresses in _by_array(self._touched, spans).items()
-            ),
-            tuple(
-                replace(one, file=files[one.file], other_file=other and files[other])
-                for one in findings
-                for other in (one.other_file,)
-            ),
-        )  # fmt: skip
+            source={file: dict(sorted(lines.items())) for file, lines in source.items()},
+            block_shown=coordinates_of(self._shown, launch.grid),
+            requests=tuple(requests),
+            requests_left_out=self._left_out,
+            footprints=tuple(footprints),
+            findings=tuple(named),
+        )
 
 
 class _Files(dict[str, str]):
@@ -330,7 +390,7 @@ def _lines_of(code: CodeType) -> dict[int, str]:
     return {number: line.rstrip("\n") for number, line in enumerate(lines, first)}
 
 
-def _add(totals: dict[Any, Totals], key: Any, more: Totals) -> None:
+def _add(totals: dict[_Key, Totals], key: _Key, more: Totals) -> None:
     """Add sums to the sums of that key; take the larger of two maxima."""
     if (before := totals.get(key)) is not None:
         more = {name: before[name] + more[name] for name in SUMS} | {

@@ -240,12 +240,12 @@ def _document(trace: Trace) -> dict[str, Any]:
     return document
 
 
-def _cost(accesses: Sequence[LineAccess]) -> dict[str, Any]:
+def _cost(accesses: Sequence[LineAccess]) -> dict[str, object]:
     cost = Cost.of(accesses)
     return {**cost._asdict(), "grade": cost.grade}
 
 
-def _functions(launch: LaunchTrace) -> Iterator[dict[str, Any]]:
+def _functions(launch: LaunchTrace) -> Iterator[dict[str, object]]:
     """The source by functions, which are neighbouring lines, without their indentation, as HTML
     whose classes the page's style sheet colours."""
     lexer = PythonLexer(stripnl=False, ensurenl=False)
@@ -258,14 +258,13 @@ def _functions(launch: LaunchTrace) -> Iterator[dict[str, Any]]:
             yield {"file": file, "first": first, "lines": coloured.removesuffix("\n").split("\n")}
 
 
-def _row(request: WarpRequest, access: int) -> list[Any]:
+def _row(request: WarpRequest, access: int) -> list[int | list[int]]:
     """A request, short: number of its access, warp, lanes as bits, where the first lane reads, how
     far it is from each lane to the next (one number where all are the same), sectors, wavefronts.
     """
-    steps: Any = [after - before for before, after in pairwise(request.offsets)] or [0]
-    if len({*steps}) == 1:
-        (steps, *_) = steps
+    steps = [after - before for before, after in pairwise(request.offsets)] or [0]
+    step = steps[0] if len({*steps}) == 1 else steps
     return [
-        access, request.warp, sum(1 << lane for lane in request.lanes), request.offsets[0], steps,
+        access, request.warp, sum(1 << lane for lane in request.lanes), request.offsets[0], step,
         request.sectors, request.wavefronts,
     ]  # fmt: skip

@@ -7,19 +7,29 @@ row k holds term k of every output channel, so that a float4 loads four channels
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 from numba import cuda, float32, int64, uint32
 
 from convlab.device import FLOAT4, gpu_only
-from convlab.ladder.stage import Argument, Buffer, Flat, Launch, Program, Tile, blocks_for
+from convlab.ladder.stage import (
+    Argument,
+    Buffer,
+    DeviceFunction,
+    Flat,
+    Kernel,
+    Launch,
+    Program,
+    Tile,
+    blocks_for,
+)
 from convlab.problems.problem import ConvProblem
 
 WARP = 32
 
 
-def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Any:
+def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> Kernel:
     """The kernel that writes the filter as a K_P x M_P matrix, zeros beyond K x M."""
     M, K = problem.M, problem.K
 
@@ -40,7 +50,7 @@ def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> 
 def pack_filter(
     problem: ConvProblem,
     tile: Tile,
-    make: Any = make_pack_filter,
+    make: Callable[[ConvProblem, int, int, int], Kernel] = make_pack_filter,
     weight: Argument = Flat("weight"),  # noqa: B008  (frozen)
 ) -> Program:
     """Transposes the filter; ``make`` makes the kernel, which decides the order of the rows."""
@@ -101,7 +111,7 @@ def pack_in_order(problem: ConvProblem, tile: Tile) -> Program:
     return Program((Buffer("packed", (row_blocks, K_P, M_B)),), (launch,))
 
 
-def make_filter_number(problem: ConvProblem, tile: Tile) -> Any:
+def make_filter_number(problem: ConvProblem, tile: Tile) -> DeviceFunction:
     """``filter_number(packed, m, e)``: what was ``weight[m, e]`` before :func:`pack_in_order`."""
     M_B, K_P = tile.M_B, tile.whole_slices(problem.K)
     GROUP, PLACES = tile.channel_group(problem), problem.H_f * problem.W_f

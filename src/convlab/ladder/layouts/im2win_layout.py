@@ -22,12 +22,21 @@ pixel is in H_f rows of windows, but no kernel reads it H_f times from global me
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from numba import cuda, float32, uint32
 
 from convlab.device import FLOAT4, gpu_only, index_type, load4, store4
-from convlab.ladder.stage import Buffer, Flat, Launch, Program, Tile, blocks_for
+from convlab.ladder.stage import (
+    Buffer,
+    DeviceFunction,
+    Flat,
+    Kernel,
+    Launch,
+    Program,
+    Tile,
+    blocks_for,
+)
 from convlab.problems.problem import ConvProblem
 
 WARP = 32
@@ -48,7 +57,9 @@ def group_size(problem: ConvProblem) -> int:
     return blocks_for(problem.H_f * problem.C_i, FLOAT4) * FLOAT4
 
 
-def make_fill(place: Any, LINES: int, COLUMNS: int, BY_FLOAT4: bool, SIDE: int) -> Any:
+def make_fill(
+    place: DeviceFunction, LINES: int, COLUMNS: int, BY_FLOAT4: bool, SIDE: int
+) -> DeviceFunction:
     """``fill(source, tile, origin, t)``: a block's threads fetch LINES x COLUMNS elements.
 
     ``place(origin, line, column)`` returns whether ``source`` has the element (it is zero
@@ -148,7 +159,7 @@ def pixel_grid(problem: ConvProblem) -> tuple[int, int]:
     return rows, window_columns(p) if p.padded_shape != (p.H_i, p.W_i) else p.W_i
 
 
-def make_transform_by_pixels(problem: ConvProblem, COLUMNS: int, SIDE: int) -> Any:
+def make_transform_by_pixels(problem: ConvProblem, COLUMNS: int, SIDE: int) -> Kernel:
     """Each pixel is read once and written to one group for each row of windows that sees it."""
     p = problem
     _, C_i, H_i, W_i = p.input_shape
@@ -252,7 +263,7 @@ def by_groups_launch(problem: ConvProblem, side: int) -> Launch:
     return Launch(kernel, (blocks,), (threads,), (Flat("input"), Flat("windows")))
 
 
-def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any:
+def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Kernel:
     """Line ``(b * s_h + u * d_h) * C_i + r`` of a whole tile is in the groups of the band's row b;
     line g of a partial tile is element g of the tile's part of a group."""
     p = problem
@@ -319,7 +330,7 @@ def make_transform_by_groups(problem: ConvProblem, band: Band, SIDE: int) -> Any
     return im2win_transform_by_groups
 
 
-def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, M_B: int, SIDE: int) -> Any:
+def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, M_B: int, SIDE: int) -> Kernel:
     """packed[m // M_B, v * G + u * C_i + r, m % M_B] = weight[m, r, u, v], with zeros in the other
     rows."""
     p = problem

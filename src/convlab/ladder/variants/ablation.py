@@ -11,13 +11,11 @@ m11's kernel, so it is not a stage of the ladder.
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, issue_loads, load4, store4, unrolled
 from convlab.ladder.layouts.im2win_layout import group_size, layout_transforms, window_columns
-from convlab.ladder.stage import Program, Stage, Tile, Tiles, blocks_for, tile_program
+from convlab.ladder.stage import Kernel, Program, Stage, Tile, Tiles, blocks_for, tile_program
 from convlab.problems.problem import ConvProblem
 
 LANES_M, LANES_N = 4, 8  # lanes of a warp along M and N, as in m11
@@ -30,7 +28,7 @@ def one_output_a_thread(tile: Tile) -> Tile:
 
 def make_kernel(
     problem: ConvProblem, tile: Tile, MICROKERNEL: bool, VECTORIZED: bool, PREFETCH: bool
-) -> Any:
+) -> Kernel:
     """m11's kernel with the techniques as constants."""
     p = problem
     M, N, W_o, PIXELS = p.M, p.N, p.W_o, p.H_o * p.W_o

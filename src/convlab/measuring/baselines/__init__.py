@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from convlab.problems.oracle import Allowances
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines import address_of, choose
 from convlab.running.plans import check_fits
@@ -41,11 +42,11 @@ class Prepared(Protocol):
 
     @property
     def algorithm(self) -> str | None:
-        """What the library chose, where known. May start a profiler: ask after timing."""
+        """Return the library's algorithm, if known. May start a profiler: ask after timing."""
 
     @property
     def capturable(self) -> bool:
-        """Whether a CUDA graph can capture ``run``, once it has run outside of one."""
+        """Return whether a CUDA graph can capture ``run``, after it has run outside of one."""
 
     def run(self, stream: int | None) -> None:
         """Start one convolution; it may not be done when this returns. ``stream`` is a raw CUDA
@@ -86,15 +87,15 @@ class System:
     precision: str = "fp32"
     method: str = "gemm"
     on_gpu: bool = True
-    compile: Callable[[ConvProblem], Future[Any] | None] | None = None
-    allowances: Callable[[ConvProblem], dict[str, Any]] = lambda problem: {}
+    compile: Callable[[ConvProblem], Future[object] | None] | None = None
+    allowances: Callable[[ConvProblem], Allowances] = lambda problem: {}
 
     def as_json(self) -> dict[str, Any]:
         """The system as the results store it."""
         names = ("name", "title", "kind", "family", "precision", "method", "on_gpu")
         return {name: getattr(self, name) for name in names}
 
-    def make_ready(self, problem: ConvProblem) -> Future[Any] | None:
+    def make_ready(self, problem: ConvProblem) -> Future[object] | None:
         """Do ahead of time what keeps no GPU memory: ``compile``, or a rehearsal."""
         if self.why_absent() is not None:
             return None

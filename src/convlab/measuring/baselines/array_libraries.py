@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -25,13 +25,16 @@ from convlab.running.engines.gpu import cupy_stream, torch_stream
 from convlab.running.plans import check_fits
 from convlab.support.installing import how_to_add
 
+if TYPE_CHECKING:
+    from torch import Tensor  # CuPy's arrays stand in for it in CupyIm2col
+
 TOO_MANY_ELEMENTS = "canUse32BitIndexMath"  # what PyTorch says where a kernel counts in 32 bits
 MOST_KERNELS = 4  # named in ``algorithm``, the longest first
 LONGEST_NAME = 100
 
-Compute = Callable[[], Any]
+Compute = Callable[[], "Tensor"]
 """Starts one convolution; returns the output, a tensor of the problem's output shape."""
-Make = Callable[[ConvProblem, Any, Any], Compute]
+Make = Callable[[ConvProblem, "Tensor", "Tensor"], Compute]
 """Makes that for a problem, its input and its weight, tensors on the device."""
 
 
@@ -126,7 +129,7 @@ class OnTorch:
             self._restore_settings()
             OnTorch._held.enter_context(flags(**self._settings))
             OnTorch._holder = self
-        on_stream: AbstractContextManager[Any] = nullcontext()
+        on_stream: AbstractContextManager[object] = nullcontext()
         if self._device is not None:
             on_stream = torch_stream(self._torch, self._device, stream or 0)
         with on_stream:
@@ -196,7 +199,7 @@ def flags(
             in_cublas.allow_tf32 = before
 
 
-def padded(problem: ConvProblem, x: Any) -> tuple[Callable[[], Any], tuple[int, int]]:
+def padded(problem: ConvProblem, x: Tensor) -> tuple[Callable[[], Tensor], tuple[int, int]]:
     """A function that returns the input to convolve, and the padding that is left to do. PyTorch
     pads both ends of an axis alike. Where the problem does not, the function pads at each call, and
     its copy counts in the time."""
@@ -208,7 +211,7 @@ def padded(problem: ConvProblem, x: Any) -> tuple[Callable[[], Any], tuple[int, 
     return lambda: torch.nn.functional.pad(x, (left, right, top, bottom)), (0, 0)
 
 
-def conv2d(problem: Problem, x: Any, w: Any) -> Compute:
+def conv2d(problem: Problem, x: Tensor, w: Tensor) -> Compute:
     """``F.conv2d``; for a gradient ``aten.convolution_backward``, which is asked for it alone."""
     import torch
 
@@ -219,7 +222,7 @@ def conv2d(problem: Problem, x: Any, w: Any) -> Compute:
     return lambda: torch.nn.functional.conv2d(taken(), w, None, *settings)
 
 
-def _gradient(gradient: Gradient, x: Any, w: Any) -> Compute:
+def _gradient(gradient: Gradient, x: Tensor, w: Tensor) -> Compute:
     import torch
 
     p, of_input = gradient.problem, gradient.of == "input"
@@ -234,19 +237,19 @@ def _gradient(gradient: Gradient, x: Any, w: Any) -> Compute:
     return lambda: backward(*tensors, None, *settings, wanted)[0 if of_input else 1]
 
 
-def compiled_conv2d(problem: ConvProblem, x: Any, w: Any) -> Compute:
+def compiled_conv2d(problem: ConvProblem, x: Tensor, w: Tensor) -> Compute:
     """``torch.compile`` of ``F.conv2d``, for these shapes alone."""
     import torch
 
     torch.compiler.reset()  # what it learnt from other shapes would make this one general
 
-    def convolve(x: Any, w: Any) -> Any:
+    def convolve(x: Tensor, w: Tensor) -> Tensor:
         return conv2d(problem, x, w)()
 
     return partial(torch.compile(convolve, dynamic=False, fullgraph=True), x, w)
 
 
-def im2col_and_product(problem: ConvProblem, x: Any, w: Any, batched: bool) -> Compute:
+def im2col_and_product(problem: ConvProblem, x: Tensor, w: Tensor, batched: bool) -> Compute:
     """The im2col matrix and the product that writes the output, image by image in a loop or, if
     ``batched``, of all images at once."""
     import torch
@@ -260,7 +263,7 @@ def im2col_and_product(problem: ConvProblem, x: Any, w: Any, batched: bool) -> C
     products = output.view(p.N_i, p.M, -1)
     im2col = partial(torch.ops.aten.im2col.out, out=columns)
 
-    def compute() -> Any:
+    def compute() -> Tensor:
         images = taken()
         for i in range(0, p.N_i, at_once):
             im2col(images[i : i + at_once], p.kernel_size, p.dilation, padding, p.stride)
@@ -273,7 +276,7 @@ def im2col_and_product(problem: ConvProblem, x: Any, w: Any, batched: bool) -> C
     return compute
 
 
-def unfold_and_einsum(problem: ConvProblem, x: Any, w: Any) -> Compute:
+def unfold_and_einsum(problem: ConvProblem, x: Tensor, w: Tensor) -> Compute:
     """unfoldNd's unfold, then einsum, then the output's shape."""
     import torch
 
@@ -282,7 +285,7 @@ def unfold_and_einsum(problem: ConvProblem, x: Any, w: Any) -> Compute:
     unfold = import_module("unfoldNd").unfoldNd
     settings = {"dilation": p.dilation, "padding": padding, "stride": p.stride}
 
-    def compute() -> Any:
+    def compute() -> Tensor:
         columns = unfold(taken(), p.kernel_size, **settings)
         return torch.einsum("ok,nkl->nol", filters, columns).reshape(p.output_shape)
 

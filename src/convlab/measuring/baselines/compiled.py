@@ -206,7 +206,7 @@ def library(variant: Variant) -> Any:
     return cutlass
 
 
-def compile(variant: Variant, problem: ConvProblem) -> Future[Any]:
+def compile(variant: Variant, problem: ConvProblem) -> Future[object]:
     """Start to build the variant's library, beside the others."""
     return _BUILDERS.submit(library, variant)
 

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from convlab.measuring.baselines import System
 from convlab.measuring.baselines.array_libraries import (
@@ -29,6 +29,9 @@ from convlab.measuring.baselines.array_libraries import (
 )
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PROBLEM = ConvProblem(1, 3, 1024, 1024, 16, 3)
 FIRST_CALLS_SECONDS = 240.0
@@ -62,9 +65,8 @@ LINES = {
 }
 
 
-def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
-    """Return the call of a row, with a bias of zeros: its addition is part of the article's times.
-    """
+def computation(line: Line, problem: ConvProblem, x: Tensor, w: Tensor) -> Compute:
+    """Return a row's call, with a bias of zeros: the article's times include its addition."""
     import torch
 
     functions, bias = torch.nn.functional, x.new_zeros(problem.C_o)
@@ -75,7 +77,7 @@ def computation(line: Line, problem: ConvProblem, x: Any, w: Any) -> Compute:
         package: Any = import_module("unfoldNd")
         unfold, fold = package.unfoldNd, package.foldNd
 
-    def fast() -> Any:
+    def fast() -> object:
         """Algorithm 1 of the article, step by step: pad, unfold, einsum, fold, bias."""
         padded = functions.pad(x, (0, 0, 0, 0))  # a copy, for nothing, as there
         columns = unfold(padded, kernel_size=problem.kernel_size, stride=1)
@@ -103,11 +105,12 @@ def _row(name: str, line: Line) -> System:
 ROWS = {name: _row(name, line) for name, line in LINES.items()}
 
 
-def first_calls_once(older: Mapping[str, Any]) -> dict[str, Any]:
+def first_calls_once(older: Mapping[str, object]) -> dict[str, object]:
     """The first calls of the article's six rows: an older document's where it has all of them."""
-    known = older.get("first_calls", {})
-    every = all("ms" in known.get(name, {}) for name in LINES)
-    return {"first_calls": known if every else first_calls()}
+    known = older.get("first_calls")
+    if isinstance(known, dict) and all("ms" in known.get(name, {}) for name in LINES):
+        return {"first_calls": known}
+    return {"first_calls": first_calls()}
 
 
 def first_calls() -> dict[str, dict[str, Any]]:
@@ -134,7 +137,7 @@ def time_first_calls(timed: Callable[[Compute], float]) -> dict[str, Any]:
     return found
 
 
-def _tensors() -> list[Any]:
+def _tensors() -> list[Tensor]:
     import torch
 
     input, weight, _ = random_tensors(PROBLEM, 0, bias=False)
