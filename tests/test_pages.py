@@ -21,6 +21,7 @@ from convlab.measuring import plots
 from convlab.measuring.results import ResultRow, Results
 from convlab.measuring.roofline import Machine
 from convlab.problems.workloads import paper_layer
+from convlab.simulation.rules.remedies import REMEDIES
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -278,3 +279,34 @@ def test_what_is_plotted_and_its_words_read_on_both_cards(theme):
     assert all(contrast(colour, card) >= 3 for colour in plots.COLOURS)
     assert contrast(plots.COLOURS[0], card, plots.DOTS) >= 3
     assert all(contrast(theme[name], card) >= 4.5 for name in ("ink", "quiet"))
+
+
+def test_the_ledger_calls_a_fault_only_what_was_found() -> None:
+    document = json.loads((ROOT / "docs/results/ledger.json").read_text(encoding="utf-8"))
+    rows = document["rows"]
+    assert len(rows) >= 25
+    for row in rows:
+        assert row["result"] in ("fault", "no fault", "not run")
+        assert bool(row["findings"]) == (row["result"] == "fault")
+        assert {one["kind"] for one in row["findings"]} <= set(REMEDIES)
+        assert row["why"].endswith(".")
+        assert row["launches"] or row["result"] == "not run"
+    files = [(row["repository"], row["path"]) for row in rows]
+    assert len(set(files)) == len(files)
+
+
+def test_a_row_of_the_ledger_names_the_lines_and_links_to_the_commit() -> None:
+    row = {
+        "repository": "owner/name", "commit": "0123456789", "path": "folder/program.py",
+        "ran": "8 x 8", "changed": "smaller", "launches": 2, "result": "fault", "why": "It races.",
+        "findings": [
+            {"kind": "global race", "lines": [3, 5]}, {"kind": "out of bounds", "lines": [7]}
+        ],
+        "cpu_seconds": 3.4,
+    }  # fmt: skip
+    shown, _ = pages.ledger_table({"rows": [row]})
+    link = "[`program.py`](https://github.com/owner/name/blob/0123456789/folder/program.py)"
+    assert shown.splitlines()[-1] == (
+        f"| {link} of owner/name at `0123456` | 8 x 8; smaller | global race, lines 3, 5; "
+        "out of bounds, line 7 | fault | It races. | 2 | 3 |"
+    )

@@ -290,6 +290,40 @@ def mutants_tables(document: dict[str, Any]) -> papers.Shown:
     return "\n".join(tables), ()
 
 
+# Public programs on the simulator.
+
+
+def ledger_table(document: Mapping[str, Any]) -> papers.Shown:
+    """Return the table of public programs: what was found in each, and whether it is a fault."""
+    head = "program", "ran", "found", "result", "why", "launches", "CPU s"
+    lines = [
+        (_program(row), _ran(row), _found(row), row["result"], row["why"], str(row["launches"]),
+         f"{row['cpu_seconds']:.0f}")
+        for row in document["rows"]
+    ]  # fmt: skip
+    return table(head, lines, left=5), ()
+
+
+def _program(row: Mapping[str, Any]) -> str:
+    """Return a link to the program's file as it was at the commit that ran."""
+    repository, commit, path = row["repository"], row["commit"], row["path"]
+    link = f"[`{Path(path).name}`](https://github.com/{repository}/blob/{commit}/{path})"
+    return f"{link} of {repository} at `{commit[:7]}`"
+
+
+def _ran(row: Mapping[str, Any]) -> str:
+    return f"{row['ran']}; {row['changed']}" if row["changed"] else row["ran"]
+
+
+def _found(row: Mapping[str, Any]) -> str:
+    """Return the kinds of findings, each with the lines that it names."""
+    kinds = []
+    for one in row["findings"]:
+        lines = ", ".join(map(str, one["lines"]))
+        kinds.append(f"{one['kind']}, {'lines' if len(one['lines']) > 1 else 'line'} {lines}")
+    return "; ".join(kinds) or "-"
+
+
 # The sections that show one file of results each, by their names in pages.
 SECTIONS = {
     "sizes": papers.of_cases("", "sizes", sizes_tables),
@@ -298,6 +332,9 @@ SECTIONS = {
     "sanitizers": papers.Section(
         "", "sanitizers_h200.json", "`make sanitize`",
         lambda document: (sanitizers.show(document), ()), of_rows=False,
+    ),
+    "ledger": papers.Section(
+        "", "ledger.json", "`convlab run --json`", ledger_table, of_rows=False
     ),
     "stage-mutants": papers.Section(
         "", "stage_mutants.json", "`python -m stage_mutants`", mutants_tables, of_rows=False
