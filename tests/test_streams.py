@@ -534,4 +534,4 @@ def test_a_loop_of_launches_keeps_what_its_last_ones_touched() -> None:
         touched.whole(source, writes=False)
         touched.whole(target, writes=True)
         streams.issue(stream, "step", touched)
-    assert [operation.count for operation in streams._open] == [199, 200]
+    assert [operation.count for operation in streams._order._open] == [199, 200]

@@ -1,5 +1,5 @@
-"""128-bit loads and stores, copies that land later, and what all intrinsics share: emulations,
-options of ``@cuda.jit``, pointers, inline PTX.
+"""128-bit loads and stores, asynchronous copies, and tools of all intrinsics: emulations, options
+of ``@cuda.jit``, pointers, inline PTX.
 
 An emulation is plain Python that the simulators run in place of an intrinsic. :func:`together` is
 for emulations that need a whole warp, because Numba's simulator runs each lane as a thread of the
@@ -41,42 +41,52 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar
 
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import types
 from numba.cuda.core import config
+from numba.cuda.typing.templates import Signature
 
-from convlab.device.products import WARP
+from convlab.device.products import WARP, Number
 
-_EMULATIONS: dict[int, tuple[object, Callable[..., Any]]] = {}
+if TYPE_CHECKING:
+    from numba.cuda.target import CUDATargetContext
+
+Values = Sequence[ir.Value]  # the operands of an intrinsic
+# Writes the code of an intrinsic: from Numba's context, builder, signature and operands.
+Generate = Callable[["CUDATargetContext", ir.IRBuilder, Signature, Values], ir.Value]
+Emulation = Callable[..., Any]
+_EMULATIONS: dict[int, tuple[object, Emulation]] = {}
 
 
-def register_emulations(*pairs: tuple[object, Callable[..., Any]]) -> None:
-    """For each pair, ``emulation_of(intrinsic)`` is the emulation from now on."""
+def register_emulations(*pairs: tuple[object, Emulation]) -> None:
+    """Let ``emulation_of(intrinsic)`` return the emulation, for each pair of the two."""
     for intrinsic, emulation in pairs:
         # The intrinsic is kept, so that no other object gets its id.
         _EMULATIONS[id(intrinsic)] = intrinsic, emulation
 
 
-def emulation_of(value: object) -> Callable[..., Any] | None:
-    """The plain-Python emulation of an intrinsic; None for anything else."""
+def emulation_of(value: object) -> Emulation | None:
+    """Return the plain-Python emulation of an intrinsic; None for anything else."""
     known = _EMULATIONS.get(id(value))
     return None if known is None else known[1]
 
 
-PATIENCE_SECONDS = 60.0  # how long a lane of Numba's simulator waits: other lanes may have ended
+PATIENCE_SECONDS = 60.0  # that a lane of Numba's simulator waits: other lanes may have ended
+Brought = TypeVar("Brought")
+Result = TypeVar("Result")
 
 _change = threading.Lock()
 _here = threading.local()
 
 
 @contextmanager
-def meeting_by(meet: Callable[[str, int, Any], Any]) -> Iterator[None]:
-    """Inside, this thread's :func:`together` is ``meet(name, site, brought)``."""
+def meeting_by(meet: Callable[[str, int, object], object]) -> Iterator[None]:
+    """Inside, :func:`together` calls ``meet(name, site, brought)`` in this thread."""
     _here.meet = meet
     try:
         yield
@@ -85,27 +95,29 @@ def meeting_by(meet: Callable[[str, int, Any], Any]) -> Iterator[None]:
 
 
 class _Meeting:
-    """The lanes of a warp that have come to one call, once."""
+    """One call of a warp: the lanes that have reached it, with what they bring."""
 
     def __init__(self) -> None:
-        self.brought: dict[int, Any] = {}
+        self.brought: dict[int, Any] = {}  # of a type that each call has for itself
         self.results: Mapping[int, Any] = {}
         self.over = threading.Event()
 
 
 def together(
-    name: str, brought: Any, compute: Callable[[dict[int, Any]], Mapping[int, Any]]
-) -> Any:
-    """This lane's part of the result of ``compute`` on what all 32 lanes brought. Call it in the
-    function that the kernel calls: the kernel's line is the place where lanes meet.
+    name: str, brought: Brought, compute: Callable[[dict[int, Brought]], Mapping[int, Result]]
+) -> Result:
+    """Return this lane's part of the result of ``compute`` on what all 32 lanes brought.
+
+    Call it in the function that the kernel calls, because lanes meet at the kernel's line.
 
     Raises RuntimeError outside a kernel, and if a lane of the warp does not come to the same call
     because the lane does not exist, has ended, or waits elsewhere.
     """
     caller = sys._getframe(2)
     if hasattr(_here, "meet"):
-        return _here.meet(name, id(caller.f_code) + caller.f_lasti, brought)
-    thread: Any = threading.current_thread()
+        met: Result = _here.meet(name, id(caller.f_code) + caller.f_lasti, brought)
+        return met
+    thread: Any = threading.current_thread()  # Numba's simulator gives its threads attributes
     manager = getattr(thread, "_manager", None)
     if manager is None:
         raise RuntimeError(f"{name} is computed by the 32 lanes of a warp, so only in a kernel")
@@ -122,14 +134,15 @@ def together(
     if not meeting.over.wait(PATIENCE_SECONDS):
         absent = [lane for lane in range(WARP) if lane not in meeting.brought]
         raise RuntimeError(f"{name} needs the whole warp, but lanes {absent} do not come to it")
-    return meeting.results[lane]
+    result: Result = meeting.results[lane]
+    return result
 
 
 # Code for a GPU.
 
 
 def gpu_only(**options: Any) -> dict[str, Any]:
-    """``@cuda.jit(**gpu_only(launch_bounds=256))``: the options for a GPU, none for the simulator.
+    """Return the options for a GPU, none for a simulator: ``@cuda.jit(**gpu_only(...))``.
 
     Numba's simulator (``NUMBA_ENABLE_CUDASIM=1``) refuses ``launch_bounds`` and ``forceinline``
     as unexpected arguments. They change how a kernel is compiled, never what it computes, so a
@@ -138,14 +151,16 @@ def gpu_only(**options: Any) -> dict[str, Any]:
     return {} if config.ENABLE_CUDASIM else options
 
 
-def is_float32_c_array(array: Any) -> bool:
-    """Whether a Numba type is one of the arrays that convlab's intrinsics take."""
+def is_float32_c_array(array: types.Type) -> bool:
+    """Return whether a Numba type is one of the arrays that convlab's intrinsics take."""
     return isinstance(array, types.Array) and array.dtype == types.float32 and array.layout == "C"
 
 
-def element_pointer(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
-    """Pointer to ``array[index]``, with no negative-index wrap. ``kinds`` are the types of array
-    and index, an integer or a tuple of them, ``values`` the two themselves."""
+def element_pointer(
+    context: CUDATargetContext, builder: ir.IRBuilder, kinds: Sequence[types.Type], values: Values
+) -> ir.Value:
+    """Return a pointer to ``array[index]``, with no negative-index wrap. ``kinds`` are the types of
+    array and index, an integer or a tuple of them, ``values`` the two themselves."""
     array_type, index_type = kinds
     array = context.make_array(array_type)(context, builder, value=values[0])
     if isinstance(index_type, types.BaseTuple):
@@ -164,17 +179,19 @@ def element_pointer(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
 
 
 def assembly(
-    builder: Any,
+    builder: ir.IRBuilder,
     text: str,
     constraints: str,
-    args: Any = (),
-    result: Any = None,
+    args: Values = (),
+    result: ir.Type | None = None,
     *,
     side_effect: bool = True,
     convergent: bool = False,
-) -> Any:
-    """Inline PTX. ``side_effect``: the compiler moves no memory access across it. ``convergent``:
-    the compiler does not move it into a branch that only some threads take."""
+) -> ir.Value:
+    """Write inline PTX and return its result.
+
+    ``side_effect``: the compiler moves no memory access across it. ``convergent``: the compiler
+    does not move it into a branch that only some threads take."""
     kind = ir.FunctionType(result or ir.VoidType(), [arg.type for arg in args])
     if side_effect:
         constraints = ",".join(filter(None, [constraints, "~{memory}"]))
@@ -182,10 +199,12 @@ def assembly(
     return builder.call(code, args, attrs=("convergent", "nounwind") if convergent else ())
 
 
-def statement(text: str) -> Any:
-    """The code generator of an intrinsic that is this PTX, without operands."""
+def statement(text: str) -> Generate:
+    """Return the code generator of an intrinsic that is this PTX, without operands."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(
+        context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+    ) -> ir.Value:
         assembly(builder, text, "")
         return context.get_dummy_value()
 
@@ -194,7 +213,33 @@ def statement(text: str) -> Any:
 
 # Memory access
 
-Four = tuple[Any, Any, Any, Any]
+Four = tuple[Number, Number, Number, Number]
+Index = int | tuple[int, ...]
+
+
+class Array(Protocol):
+    """An array of a simulator, as emulations use it."""
+
+    shape: tuple[int, ...]
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+    def __setitem__(self, index: Any, value: Any, /) -> None: ...
+
+
+class CheckingArray(Array, Protocol):
+    """An array of convlab's strict simulator, which checks wide accesses itself."""
+
+    def load_run(self, index: Index, count: int) -> Four: ...
+
+    def store_run(self, index: Index, values: Four) -> None: ...
+
+
+def _checks_itself(array: Array) -> TypeGuard[CheckingArray]:
+    # The type is looked at, because arrays of Numba's own simulator raise IndexError for a missing
+    # attribute.
+    return hasattr(type(array), "load_run")
+
 
 # ``alignment=BYTES_16`` of shared arrays that have 128-bit accesses. Numba's simulator, where it
 # runs kernels by itself, refuses any ``alignment`` but None; convlab's engines do not.
@@ -203,30 +248,27 @@ FLOAT4 = 4  # elements of a 128-bit access
 BYTES_16 = None if config.ENABLE_CUDASIM else ENGINE_CONSTANTS["BYTES_16"]
 
 
-def emulated_load4(array: Any, index: Any) -> Four:
-    """What ``load4`` is in plain Python: the four values, as the array has them.
+def emulated_load4(array: Array, index: Index) -> Four:
+    """Emulate ``load4`` in plain Python: return the four values, as the array has them.
 
-    Raises ``IndexError`` for an index that is no multiple of 4 or reaches outside the array.
+    Raises ``IndexError`` for an index that is not a multiple of 4 or reaches outside the array.
     """
-    # A simulator's array may check for itself. Its type is asked, because arrays of Numba's own
-    # simulator raise IndexError where they lack an attribute.
-    if hasattr(type(array), "load_run"):
-        run: Four = array.load_run(index, 4)
-        return run
+    if _checks_itself(array):
+        return array.load_run(index, 4)
     x, y, z, w = array[_run_of_four(array, index)]
     return x, y, z, w
 
 
-def emulated_store4(array: Any, index: Any, values: Four) -> None:
-    """What ``store4`` is in plain Python. Raises as :func:`emulated_load4`."""
-    if hasattr(type(array), "store_run"):
+def emulated_store4(array: Array, index: Index, values: Four) -> None:
+    """Emulate ``store4`` in plain Python. Raises as :func:`emulated_load4`."""
+    if _checks_itself(array):
         array.store_run(index, values)
         return
     array[_run_of_four(array, index)] = values
 
 
-def _run_of_four(array: Any, index: Any) -> Any:
-    """``index`` with its last entry widened to the slice that one access touches."""
+def _run_of_four(array: Array, index: Index) -> slice | tuple[int | slice, ...]:
+    """Return ``index`` with its last entry widened to the slice that one access touches."""
     *rows, first = index if isinstance(index, tuple) else (index,)
     first = int(first)
     if first % 4:
@@ -244,18 +286,22 @@ def _run_of_four(array: Any, index: Any) -> Any:
 
 
 def _emulated_issue_loads() -> None:
-    """A simulator loads where the load is written."""
+    """Do nothing: a simulator loads where the load is written."""
 
 
 # No correct kernel can tell a copy that lands at once from a copy that lands later. On convlab's
 # strict simulator, copies land when they are waited for.
 
 
-def _emulated_copy_async(target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+def _emulated_copy_async(
+    target: Array, index: Index, source: Array, at: Index, valid: bool
+) -> None:
     target[index] = source[at] if valid else 0.0
 
 
-def _emulated_copy_async4(target: Any, index: Any, source: Any, at: Any, valid: Any) -> None:
+def _emulated_copy_async4(
+    target: Array, index: Index, source: Array, at: Index, valid: bool
+) -> None:
     emulated_store4(target, index, emulated_load4(source, at) if valid else (0.0, 0.0, 0.0, 0.0))
 
 
@@ -275,19 +321,23 @@ else:
     _FOUR_FLOATS = ir.VectorType(ir.FloatType(), 4)
     _LANES = [ir.Constant(ir.IntType(32), lane) for lane in range(4)]
 
-    def _address(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        """Pointer to ``array[index]`` as four floats."""
+    def _address(
+        context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+    ) -> ir.Value:
+        """Return a pointer to ``array[index]`` as four floats."""
         element = element_pointer(context, builder, signature.args[:2], args[:2])
         return builder.bitcast(element, ir.PointerType(_FOUR_FLOATS, element.type.addrspace))
 
     @intrinsic
     def load4(typing_context, array, index):  # type: ignore[no-untyped-def]
-        """``(a[i], a[i + 1], a[i + 2], a[i + 3])`` by one 16-byte load."""
+        """Load ``(a[i], a[i + 1], a[i + 2], a[i + 3])`` by one 16-byte load."""
         if not is_float32_c_array(array):
             return None
         four = types.UniTuple(types.float32, 4)
 
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+        ) -> ir.Value:
             vector = builder.load(_address(context, builder, signature, args))
             vector.align = 16
             lanes = [builder.extract_element(vector, lane) for lane in _LANES]
@@ -297,11 +347,13 @@ else:
 
     @intrinsic
     def store4(typing_context, array, index, values):  # type: ignore[no-untyped-def]
-        """``a[i], ..., a[i + 3] = values`` by one 16-byte store; values: four float32."""
+        """Store ``a[i], ..., a[i + 3] = values`` by one 16-byte store; values: four float32."""
         if not is_float32_c_array(array) or values != types.UniTuple(types.float32, 4):
             return None
 
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+        ) -> ir.Value:
             vector = ir.Constant(_FOUR_FLOATS, ir.Undefined)
             for lane in range(4):
                 value = builder.extract_value(args[2], lane)
@@ -325,13 +377,15 @@ else:
     _GLOBAL, _SHARED = 1, 3  # NVVM's address spaces
     _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
-    def _in_space(builder: Any, pointer: Any, space: int, integer: Any) -> Any:
-        """A pointer as PTX wants it: an integer, of one kind of memory."""
+    def _in_space(
+        builder: ir.IRBuilder, pointer: ir.Value, space: int, integer: ir.IntType
+    ) -> ir.Value:
+        """Return a pointer as PTX takes it: an integer, in one kind of memory."""
         near = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, space))
         return builder.ptrtoint(near, integer)
 
-    def _copy(signature: Any, cache: str, count: int) -> Any:
-        """The signature and code of a copy of that many floats. ``cg`` bypasses the L1
+    def _copy(signature: Signature, cache: str, count: int) -> tuple[Signature, Generate] | None:
+        """Return the signature and code of a copy of that many floats. ``cg`` bypasses the L1
         cache and takes only 16 bytes; ``ca`` also takes 4 or 8."""
         target, _, source, _, _ = signature.args
         if not (is_float32_c_array(target) and is_float32_c_array(source)):
@@ -339,7 +393,9 @@ else:
         width = 4 * count
         text = f"cp.async.{cache}.shared.global [$0], [$1], {width}, $2;"
 
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+        ) -> ir.Value:
             kinds = signature.args
             to = element_pointer(context, builder, kinds[0:2], args[0:2])
             start = element_pointer(context, builder, kinds[2:4], args[2:4])
@@ -355,7 +411,8 @@ else:
 
     @intrinsic
     def copy_async(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
-        """``target[index] = source[at] if valid else 0``, at the latest when the thread waits."""
+        """Copy ``target[index] = source[at] if valid else 0``, at the latest when the thread
+        waits."""
         return _copy(types.void(target, index, source, at, valid), "ca", 1)
 
     @intrinsic
@@ -365,12 +422,12 @@ else:
 
     @intrinsic
     def commit_copies(typing_context):  # type: ignore[no-untyped-def]
-        """Makes a commit group of the copies that this thread has started since its last one."""
+        """Make a commit group of the copies that this thread has started since its last one."""
         return types.void(), statement("cp.async.commit_group;")
 
     @intrinsic
     def wait_copies(typing_context, groups):  # type: ignore[no-untyped-def]
-        """Waits until no more than that many of this thread's groups are in flight."""
+        """Wait until no more than that many of this thread's groups are in flight."""
         if not isinstance(groups, types.IntegerLiteral) or groups.literal_value < 0:
             return None  # part of the instruction: it cannot come from a register
         return types.void(groups), statement(f"cp.async.wait_group {groups.literal_value};")

@@ -1,4 +1,4 @@
-"""What tensor cores compute, in NumPy: for the simulators, which have none.
+"""The products of tensor cores in NumPy, for the simulators.
 
 Matrices are spread over a warp's 32 lanes, each of which holds a fragment:
 :func:`convlab.device.mma_tf32` and :mod:`convlab.device.tensor_core` say which. In a warpgroup each
@@ -8,7 +8,7 @@ of the four warps multiplies 16 of the 64 rows, with the same matrix on the righ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -39,22 +39,29 @@ _LEFT = (
     np.stack([_THREAD + k for k in (0, 0, 4, 4, 8, 8, 12, 12)], 1),
 )
 
-Fragments = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]
-Brought = tuple[Sequence[Any], Sequence[Any], np.ndarray]
+Number: TypeAlias = float | np.floating
+Numbers: TypeAlias = Sequence[Number]
+Fragments = tuple[Numbers, Numbers, Numbers]  # a lane's of A, B and C
+Brought = tuple[Numbers, Numbers, np.ndarray]  # a lane's large and small parts of A, and B
 
 
-def checked_fragments(a: Any, b: Any, c: Any) -> Fragments:
-    """The three fragments; ``TypeError`` if one has not as many numbers as a lane holds of it."""
+def checked_fragments(a: object, b: object, c: object) -> Fragments:
+    """Return the three fragments. Raises ``TypeError`` unless each has as many numbers as a lane
+    holds of it."""
+    found: list[tuple[Any, ...]] = []
     for (name, size), numbers in zip(SIZES.items(), (a, b, c), strict=True):
         if not isinstance(numbers, tuple) or len(numbers) != size:
-            is_tuple = isinstance(numbers, tuple)
-            what = f"a tuple of {len(numbers)}" if is_tuple else type(numbers).__name__
+            what = type(numbers).__name__
+            if isinstance(numbers, tuple):
+                what = f"a tuple of {len(numbers)}"
             raise TypeError(f"mma_tf32: {name} is {what}, but must be a tuple of {size}")
-    return a, b, c
+        found.append(numbers)
+    a_numbers, b_numbers, c_numbers = found
+    return a_numbers, b_numbers, c_numbers
 
 
 def warp_mma(lanes: Mapping[int, Fragments]) -> dict[int, tuple[float, ...]]:
-    """Each lane's numbers of D. The numbers of a missing lane are NaN."""
+    """Return each lane's numbers of D. The numbers of a missing lane are NaN."""
     with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow or become NaN
         brought = np.array([(*a, *b, *c) for a, b, c in lanes.values()], np.float64)
         parts = np.split(brought, (SIZES["a"], SIZES["a"] + SIZES["b"]), axis=1)
@@ -66,8 +73,8 @@ def warp_mma(lanes: Mapping[int, Fragments]) -> dict[int, tuple[float, ...]]:
     return {lane: tuple(result[lane]) for lane in lanes}
 
 
-def multiply_add(left: Any, right: Any, total: Any) -> Any:
-    """``left @ right + total`` of float32 matrices as an H200's tensor cores compute it.
+def multiply_add(left: np.ndarray, right: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Return ``left @ right + total`` of float32 matrices as an H200's tensor cores compute it.
 
     The eight products and the number that they are added to are aligned to the largest exponent
     among them, cut 25 bits below it and added exactly; the sum is cut to float32. A product's
@@ -86,8 +93,9 @@ def multiply_add(left: Any, right: Any, total: Any) -> Any:
     return _toward_zero(np.trunc(terms / unit).sum(axis=0) * unit + 0.0)  # no negative zero
 
 
-def rounded_to_tf32(value: Any) -> np.float32:
-    """The nearest number of TF32, ties away from zero; infinities and NaN stay themselves."""
+def rounded_to_tf32(value: Number) -> np.float32:
+    """Return the nearest number of TF32, ties away from zero. Infinities and NaN stay
+    themselves."""
     with np.errstate(all="ignore"):
         number = np.float32(value)
     if not np.isfinite(number):
@@ -95,35 +103,42 @@ def rounded_to_tf32(value: Any) -> np.float32:
     return np.float32(((number.view(np.uint32) + _HALF) & _TF32_BITS).view(np.float32))
 
 
-def split_into_tf32(value: Any) -> tuple[np.float32, np.float32]:
-    """``split_tf32``: the value rounded to TF32, ties away from zero, and the rest."""
+def split_into_tf32(value: Number) -> tuple[np.float32, np.float32]:
+    """Emulate ``split_tf32``: return the value rounded to TF32, ties away from zero, and the
+    rest."""
     # In plain Python, which takes a quarter of NumPy's time: a kernel's innermost loop calls this.
-    _NUMBER[0] = value
+    _NUMBER[0] = value  # type: ignore[assignment]  # takes NumPy's numbers too
     number = _NUMBER[0]
     _NUMBER_BITS[0] = (_NUMBER_BITS[0] + 0x1000) & 0xFFFFE000  # without what a NaN carries over
     large = _NUMBER[0]
     return np.float32(large), np.float32(number - large)
 
 
-def _matrix(shape: tuple[int, int], where: Any, lanes: list[int], numbers: Any) -> Any:
-    """The matrix whose numbers these lanes hold."""
+def _matrix(
+    shape: tuple[int, int],
+    where: tuple[np.ndarray, np.ndarray],
+    lanes: list[int],
+    numbers: np.ndarray | Sequence[Numbers],
+) -> np.ndarray:
+    """Return the matrix whose numbers these lanes hold."""
     matrix = np.full(shape, np.nan, np.float32)
     rows, columns = (axis[lanes] for axis in where)
     matrix[rows, columns] = numbers
     return matrix
 
 
-def _cut(matrix: Any) -> Any:
-    """The matrix without the 13 bits of a float32 that TF32 lacks and that tensor cores ignore."""
+def _cut(matrix: np.ndarray) -> np.ndarray:
+    """Return the matrix without the 13 bits of a float32 that TF32 lacks and tensor cores
+    ignore."""
     return (matrix.view(np.uint32) & _TF32_BITS).view(np.float32)
 
 
-def _exponents(matrix: Any) -> Any:
+def _exponents(matrix: np.ndarray) -> np.ndarray:
     return np.where(matrix == 0, _NONE, np.maximum(np.frexp(matrix)[1] - 1, _SUBNORMAL))
 
 
-def _toward_zero(total: Any) -> Any:
-    """The total cut to float32, as a tensor core does; other units round to the nearest."""
+def _toward_zero(total: np.ndarray) -> np.ndarray:
+    """Return the total cut to float32, as a tensor core does; other units round to the nearest."""
     nearest = total.astype(np.float32)
     beyond = (np.abs(nearest.astype(np.float64)) > np.abs(total)) & (np.abs(total) < 2.0**128)
     return np.where(beyond, np.nextafter(nearest, np.float32(0)), nearest)
@@ -136,13 +151,14 @@ def check_width(N: int) -> None:
 
 
 def warp_product(lanes: Mapping[int, Brought]) -> dict[int, list[float]]:
-    """Each lane's numbers of the product. A lane brings its large parts, its small ones, and the
-    numbers of B; the first lane's B counts. The numbers of a missing lane are NaN."""
+    """Return each lane's numbers of the product.
+
+    A lane brings its large parts, its small ones, and the numbers of B; the first lane's B counts.
+    The numbers of a missing lane are NaN."""
     with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow or become NaN
-        large, small = (
-            _matrix((ROWS, TERMS), _LEFT, [*lanes], [one[part] for one in lanes.values()])
-            for part in (0, 1)
-        )
+        left = (ROWS, TERMS), _LEFT, [*lanes]
+        large = _matrix(*left, [numbers for numbers, _, _ in lanes.values()])
+        small = _matrix(*left, [numbers for _, numbers, _ in lanes.values()])
         right = next(iter(lanes.values()))[2]
         columns = right.size // (2 * TERMS)
         # [terms // 8, part, terms // 4 % 2, column, term % 4], the columns last

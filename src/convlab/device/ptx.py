@@ -19,14 +19,17 @@ MMA: Assembly = (
 
 
 def start_product(N: int) -> Assembly:
-    """Starts a warpgroup's product of N columns. Operands are eight numbers each of L and T, and
-    the matrix descriptors of B's four parts; results are N / 2 sums."""
+    """Return the PTX that starts a warpgroup's product of N columns.
+
+    Operands are eight numbers each of L and T, and the matrix descriptors of B's four parts;
+    results are N / 2 sums.
+    """
     count = N // 2
     L0, L1, T0, T1, B = (count + n for n in (0, 4, 8, 12, 16))
     sums = ", ".join(f"${n}" for n in range(count))
 
     def multiply(a: int, b: int, add: int) -> str:
-        """One instruction: 8 terms, A from operand ``a`` on, B by the descriptor ``b``."""
+        """Return one instruction: 8 terms, A from operand ``a`` on, B by the descriptor ``b``."""
         left = ", ".join(f"${a + n}" for n in range(4))
         kind = f"m64n{N}k8.f32.tf32.tf32"
         return f"wgmma.mma_async.sync.aligned.{kind} {{{sums}}}, {{{left}}}, ${b}, {add}, 1, 1;"
@@ -45,14 +48,14 @@ def start_product(N: int) -> Assembly:
 
 
 def finish_product(N: int) -> Assembly:
-    """Waits for the product. Each sum goes in and comes out in the same register, so that no code
-    reads it before."""
+    """Return the PTX that waits for the product. Each sum goes in and comes out in the same
+    register, so that no code reads it before."""
     constraints = ["=f"] * (N // 2) + [str(n) for n in range(N // 2)]
     return "wgmma.wait_group.sync.aligned 0;", ",".join(constraints)
 
 
 def descriptor(N: int) -> tuple[int, int]:
-    """The part of B's descriptor that says where B's core matrices are, and the distance between
+    """Return the part of B's descriptor that locates B's core matrices, and the distance between
     B's four parts. Both count units of 16 bytes, as does the address that is added. PTX calls the
     two distances in the descriptor leading and stride dimension byte offset. Bits 62 and 63 are 0:
     no swizzle."""

@@ -56,7 +56,7 @@ Level Matrix Multiply-Accumulate Instructions".
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numba import cuda, float32
@@ -64,6 +64,8 @@ from numba.cuda.core import config
 
 from convlab.device import ptx
 from convlab.device.intrinsics import (
+    Four,
+    Values,
     assembly,
     element_pointer,
     gpu_only,
@@ -75,6 +77,7 @@ from convlab.device.intrinsics import (
 from convlab.device.products import (
     SIZES,
     TERMS,
+    Number,
     check_width,
     checked_fragments,
     rounded_to_tf32,
@@ -83,12 +86,27 @@ from convlab.device.products import (
     warp_product,
 )
 
-Four = tuple[Any, Any, Any, Any]
+if TYPE_CHECKING:
+    from numba.cuda.target import CUDATargetContext
+    from numba.cuda.typing.templates import Signature
+
+Two = tuple[Number, Number]
+
+
+class Numbers(Protocol):
+    """A one-dimensional array of a simulator."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+    def __setitem__(self, index: int, value: Number, /) -> None: ...
 
 
 # For Numba's simulator. On convlab's strict simulator, its own warps compute.
-def _emulated_mma_tf32(a: Four, b: tuple[Any, Any], c: Four) -> Any:
-    return together("mma_tf32", checked_fragments(a, b, c), warp_mma)
+def _emulated_mma_tf32(a: Four, b: Two, c: Four) -> Four:
+    d0, d1, d2, d3 = together("mma_tf32", checked_fragments(a, b, c), warp_mma)
+    return d0, d1, d2, d3
 
 
 _started = threading.local()  # started products, each with its ``D``
@@ -97,14 +115,16 @@ _started = threading.local()  # started products, each with its ``D``
 def _emulated_fence_shared() -> None: ...
 
 
-def _emulated_start_product(D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> None:
+def _emulated_start_product(
+    D: Numbers, L: Numbers, T: Numbers, S: Numbers, at: int, N: int
+) -> None:
     check_width(N)
     if L is T:
         raise ValueError("start_product: L and T are one array, but must be two")
     end = at + 2 * TERMS * N
     if not 0 <= at <= end <= len(S):
         raise IndexError(f"start_product: S has {len(S)} numbers, but B is from {at} to {end}")
-    # An engine's array counts what threads read; this is no thread's read.
+    # An engine's array counts reads by threads; this read is not a thread's.
     right = np.array(getattr(S, "memory", S)[at:end], np.float32)
     brought = [L[i] for i in range(8)], [T[i] for i in range(8)], right
     under_way = vars(_started).setdefault("products", {})
@@ -116,7 +136,7 @@ def _emulated_start_product(D: Any, L: Any, T: Any, S: Any, at: Any, N: int) -> 
     under_way[id(D)] = D, result
 
 
-def _emulated_finish_product(D: Any, N: int) -> None:
+def _emulated_finish_product(D: Numbers, N: int) -> None:
     known = vars(_started).get("products", {}).pop(id(D), None)
     if known is None or len(known[1]) != N // 2:
         raise RuntimeError(f"finish_product: no product of {N} columns was started for D")
@@ -142,12 +162,14 @@ else:
 
     @intrinsic
     def to_tf32(typing_context, value):  # type: ignore[no-untyped-def]
-        """The float32 ``value`` rounded to the nearest number of TF32, ties away from zero
+        """Return the float32 ``value`` rounded to the nearest number of TF32, ties away from zero
         (``cvt.rna.tf32.f32``): a float32 whose last 13 bits are zero."""
         if value != types.float32:
             raise TypingError(f"to_tf32: value is {value}, but must be float32")
 
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+        ) -> ir.Value:
             bits = assembly(builder, *ptx.TO_TF32, args, _I32, side_effect=False)
             # PTX says nothing of the other 13 bits.
             return builder.bitcast(builder.and_(bits, _TF32_BITS), _F32)
@@ -156,7 +178,7 @@ else:
 
     @intrinsic
     def split_tf32(typing_context, value):  # type: ignore[no-untyped-def]
-        """The float32 ``value`` as a sum of two, ``large + small``, that TF32 can multiply.
+        """Return the float32 ``value`` as a sum of two, ``large + small``, that TF32 can multiply.
 
         ``large`` is ``value`` rounded to TF32, ties away from zero. ``small`` is exactly the rest.
         It has 12 bits, of which a tensor core uses 11. The sum of both parts, as a tensor core sees
@@ -167,7 +189,9 @@ else:
         if value != types.float32:
             raise TypingError(f"split_tf32: value is {value}, but must be float32")
 
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+        ) -> ir.Value:
             bits = builder.add(builder.bitcast(args[0], _I32), ir.Constant(_I32, 0x1000))
             bits = builder.and_(bits, _TF32_BITS)
             large = builder.bitcast(bits, _F32)
@@ -178,7 +202,7 @@ else:
 
     @intrinsic
     def mma_tf32(typing_context, a, b, c):  # type: ignore[no-untyped-def]
-        """``D = A @ B + C`` by a warp's tensor core, of which this lane holds and gets a fragment.
+        """Compute ``D = A @ B + C`` by a warp's tensor core. A lane holds and gets fragments.
 
         A is 16 x 8, B 8 x 8, C and D are 16 x 8. With ``group_id = cuda.laneid // 4`` and
         ``thread_in_group = cuda.laneid % 4``, PTX's groupID and threadID_in_group, a lane holds
@@ -205,7 +229,9 @@ else:
                 raise TypingError(f"mma_tf32: {name} is {kind}, but must be {wanted}")
         four = types.UniTuple(types.float32, 4)
 
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+        ) -> ir.Value:
             a, b, c = (
                 [builder.extract_value(numbers, n) for n in range(count)]
                 for numbers, count in zip(args, SIZES.values(), strict=True)
@@ -223,8 +249,8 @@ else:
 
     _SHARED = 3  # NVVM's address space
 
-    def _width(name: str, N: Any, arrays: dict[str, Any]) -> int:
-        """N, after a check of all the call's arguments."""
+    def _width(name: str, N: types.Type, arrays: dict[str, types.Type]) -> int:
+        """Return N, after a check of all the call's arguments."""
         if not isinstance(N, types.IntegerLiteral):
             raise TypingError(f"{name}: N is {N}, but must be a constant of the kernel's")
         try:
@@ -237,8 +263,14 @@ else:
                 raise TypingError(f"{name}: {argument} is {kind}, but must be {wanted}")
         return int(N.literal_value)
 
-    def _numbers(context: Any, builder: Any, kind: Any, array: Any, count: int) -> list[Any]:
-        """Pointers to the first numbers of an array."""
+    def _numbers(
+        context: CUDATargetContext,
+        builder: ir.IRBuilder,
+        kind: types.Array,
+        array: ir.Value,
+        count: int,
+    ) -> list[ir.Value]:
+        """Return pointers to the first numbers of an array."""
         data = context.make_array(kind)(context, builder, array).data
         return [builder.gep(data, [ir.Constant(_I64, n)]) for n in range(count)]
 
@@ -251,13 +283,15 @@ else:
 
     @intrinsic
     def start_product(typing_context, D, L, T, S, at, N):  # type: ignore[no-untyped-def]
-        """Starts a warpgroup's product; ``D`` belongs to the product until ``finish_product``. N is
+        """Start a warpgroup's product; ``D`` belongs to the product until ``finish_product``. N is
         a constant, a multiple of 8 up to 256. Raises ``TypingError`` if an argument has another
         type."""
         width = _width("start_product", N, {"D": D, "L": L, "T": T, "S": S})
         count = width // 2
 
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+        ) -> ir.Value:
             kinds = signature.args
             start = element_pointer(context, builder, kinds[3:5], args[3:5])
             near = builder.addrspacecast(start, ir.PointerType(start.type.pointee, _SHARED))
@@ -281,10 +315,12 @@ else:
 
     @intrinsic
     def finish_product(typing_context, D, N):  # type: ignore[no-untyped-def]
-        """Waits until this thread's products are done; ``D`` then holds its product."""
+        """Wait until this thread's products are done; ``D`` then holds its product."""
         count = _width("finish_product", N, {"D": D}) // 2
 
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+        ) -> ir.Value:
             pointers = _numbers(context, builder, signature.args[0], args[0], count)
             numbers = [builder.load(pointer) for pointer in pointers]
             kind, finished = ir.LiteralStructType([_F32] * count), ptx.finish_product(2 * count)
@@ -308,8 +344,10 @@ register_emulations(
 
 @cuda.jit(device=True, **gpu_only(forceinline=True))
 def mma_3xtf32(f, w):  # type: ignore[no-untyped-def]
-    """A lane's part of the product of 16 x 8 filter and 8 x 8 window elements: four sums of 8
-    terms, from the four and two numbers that ``mma_tf32`` assigns to the lane."""
+    """Return a lane's part of the product of 16 x 8 filter and 8 x 8 window elements.
+
+    The part is four sums of 8 terms, from the four and two numbers that ``mma_tf32`` assigns to the
+    lane."""
     (l0, s0), (l1, s1) = split_tf32(f[0]), split_tf32(f[1])
     (l2, s2), (l3, s3) = split_tf32(f[2]), split_tf32(f[3])
     (large, small), (large_below, small_below) = split_tf32(w[0]), split_tf32(w[1])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from numba import cuda
 
 from convlab.device.intrinsics import gpu_only
 
 
-def unrolled(step: Any, counters: Sequence[int]) -> Any:
+def unrolled(step: Callable[..., None], counters: Sequence[int]) -> Callable[..., None]:
     """Return a device function ``steps(*arguments)`` that calls ``step(k, *arguments)`` for each
     ``k`` of ``counters``, in order.
 
@@ -24,7 +23,8 @@ def unrolled(step: Any, counters: Sequence[int]) -> Any:
         def nothing(*arguments):  # type: ignore[no-untyped-def]
             pass
 
-        return nothing
+        empty: Callable[..., None] = nothing
+        return empty
 
     first, following = counters[0], unrolled(step, counters[1:])
 
@@ -33,4 +33,5 @@ def unrolled(step: Any, counters: Sequence[int]) -> Any:
         step(first, *arguments)
         following(*arguments)
 
-    return steps
+    unrolled_steps: Callable[..., None] = steps
+    return unrolled_steps

@@ -1,19 +1,20 @@
 """A program's device, managed, mapped and pinned arrays, and the copies between them.
 
-Device arrays are those of Numba's own simulator; ``copies`` adds what the streams have to know.
+Device arrays are those of Numba's own simulator. :class:`Copies` notifies the streams of copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, SupportsIndex
 
 import numba.cuda
 import numpy as np
 from numba.cuda import simulator as numbas
 from numba.cuda.simulator.cudadrv import devicearray
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from numpy.typing import ArrayLike, DTypeLike
 
 from convlab.simulation.host.not_simulated import OF_AN_ARRAY, functions
 from convlab.simulation.host.pinned import PinnedArray, PinnedMemory, plain
@@ -24,6 +25,9 @@ from convlab.simulation.rules.findings import NotSimulated
 
 POLLS = 1000  # times that the host reads one managed element until it sees what a launch stores
 _COPY = "a copy to the device"
+Shape = SupportsIndex | Sequence[SupportsIndex]
+Strides = Shape | None
+Order = Literal["C", "F"]
 
 
 class UnifiedArray(np.ndarray):
@@ -32,9 +36,10 @@ class UnifiedArray(np.ndarray):
 
     __cuda_ndarray__ = True
     __cuda_array_interface__ = property(lambda self: interface_of(self))
-    _polled: Any = None, 0  # the element that the host has read last, and how often in a row
+    # The index that the host has read last, and how often in a row.
+    _polled: tuple[object, int] = None, 0
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Any) -> Any:  # as ndarray's
         found = super().__getitem__(index)
         if isinstance(found, np.generic):
             last, times = self._polled
@@ -44,18 +49,19 @@ class UnifiedArray(np.ndarray):
                 return super().__getitem__(index)
         return found
 
-    def copy_to_host(self, ary: Any = None, stream: Any = 0) -> Any:
+    def copy_to_host(self, ary: np.ndarray | None = None, stream: object = 0) -> np.ndarray:
         numba.cuda.synchronize()
-        return FakeCUDAArray(np.asarray(self)).copy_to_host(ary, stream)
+        copied: np.ndarray = FakeCUDAArray(np.asarray(self)).copy_to_host(ary, stream)
+        return copied
 
-    def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+    def copy_to_device(self, ary: object, stream: object = 0) -> None:
         numba.cuda.synchronize()
         FakeCUDAArray(np.asarray(self)).copy_to_device(ary, stream)
 
-    def bind(self, stream: Any = 0) -> UnifiedArray:
+    def bind(self, stream: object = 0) -> UnifiedArray:
         return self
 
-    def split(self, section: int, stream: Any = 0) -> list[UnifiedArray]:
+    def split(self, section: int, stream: object = 0) -> list[UnifiedArray]:
         return [self[begin : begin + section] for begin in range(0, len(self), section)]
 
 
@@ -64,37 +70,47 @@ for _name, _refusal in functions("array", OF_AN_ARRAY).items():
 
 
 def unified_array(
-    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", **options: Any
+    shape: Shape,
+    dtype: DTypeLike = np.float64,
+    strides: Strides = None,
+    order: Order = "C",
+    **options: object,
 ) -> UnifiedArray:
-    """``cuda.managed_array`` and ``cuda.mapped_array``."""
+    """Return an array as ``cuda.managed_array`` and ``cuda.mapped_array`` do."""
     return UnifiedArray(shape, dtype, strides=strides, order=order)
 
 
 def device_array(
-    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", stream: Any = 0
-) -> Any:
-    """Memory that nobody wrote: NaN and the largest integers, never zeros by chance."""
+    shape: Shape,
+    dtype: DTypeLike = np.float64,
+    strides: Strides = None,
+    order: Order = "C",
+    stream: object = 0,
+) -> FakeCUDAArray:
+    """Return memory that nothing has written: NaN and the largest integers, never zeros by
+    chance."""
     made = np.ndarray(shape, dtype, strides=strides, order=order)
     if made.dtype.kind in "iufc":
         made[...] = poison(made.dtype)
     return FakeCUDAArray(made, stream)
 
 
-def is_cuda_array(value: Any) -> bool:
-    """Whether it is a device array, or another library's."""
+def is_cuda_array(value: object) -> bool:
+    """Return whether the value is a device array, or another library's."""
     return hasattr(value, "__cuda_ndarray__") or hasattr(value, "__cuda_array_interface__")
 
 
-def interface_of(array: Any) -> dict[str, Any]:
-    """``__cuda_array_interface__``, which carries the array, so that it is known again."""
+def interface_of(array: object) -> dict[str, object]:
+    """Return ``__cuda_array_interface__``. It has an entry for the host's array, by which the
+    simulator recognises its own arrays."""
     host = np.asarray(getattr(array, "_ary", array))
     found = host.__array_interface__
     shown = {key: found[key] for key in ("shape", "strides", "typestr", "data")}
     return shown | {"version": 3, "stream": None, "host": host}
 
 
-def as_cuda_array(value: Any, sync: bool = True) -> Any:
-    """The device array that a value is, or shows as ``__cuda_array_interface__``."""
+def as_cuda_array(value: object, sync: bool = True) -> FakeCUDAArray:
+    """Return the device array that a value is, or shows as ``__cuda_array_interface__``."""
     if hasattr(value, "__cuda_ndarray__"):
         return value
     host = getattr(value, "__cuda_array_interface__", {}).get("host")
@@ -107,106 +123,151 @@ def as_cuda_array(value: Any, sync: bool = True) -> Any:
 
 
 @contextmanager
-def mapped(*arrays: np.ndarray, **options: Any) -> Iterator[Any]:
+def mapped(*arrays: np.ndarray, **options: object) -> Iterator[UnifiedArray | list[UnifiedArray]]:
     """Inside, kernels and the host share these arrays; at its end the host waits."""
     seen = [array.view(UnifiedArray) for array in arrays]
     yield seen[0] if len(seen) == 1 else seen
     numba.cuda.synchronize()
 
 
-def copies(streams: Streams) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``to_device`` and the like, and methods of device arrays."""
-    check, fill = devicearray.check_array_compatibility, FakeCUDAArray.copy_to_device
-    get, put = FakeCUDAArray.__getitem__, FakeCUDAArray.__setitem__
+class Copies:
+    """The functions of ``numba.cuda`` and the methods of device arrays that copy between host and
+    device. They notify the streams."""
 
-    def to_device(array: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> Any:
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        # Numba's own, because these names are patched.
+        self._check = devicearray.check_array_compatibility
+        self._fill = FakeCUDAArray.copy_to_device
+        self._get, self._put = FakeCUDAArray.__getitem__, FakeCUDAArray.__setitem__
+
+    def functions(self) -> dict[str, Any]:
+        """Return the functions by name."""
+        return {
+            "to_device": self.to_device,
+            "pinned": self._streams.pinned,
+            "pinned_array": self.pinned_array,
+            "pinned_array_like": self.pinned_array_like,
+        }
+
+    def methods(self) -> dict[str, Any]:
+        """Return the methods of device arrays by name, and those that refuse."""
+
+        def copy_to_host(
+            array: FakeCUDAArray, ary: np.ndarray | None = None, stream: object = 0
+        ) -> np.ndarray:
+            return self.copy_to_host(array, ary, stream)
+
+        def copy_to_device(array: FakeCUDAArray, ary: object, stream: object = 0) -> None:
+            self.copy_to_device(array, ary, stream)
+
+        return functions("array", OF_AN_ARRAY) | {
+            "copy_to_host": copy_to_host,
+            "copy_to_device": copy_to_device,
+            "__getitem__": lambda array, index: self.get(array, index),
+            "__setitem__": lambda array, index, value: self.put(array, index, value),
+            "getitem": lambda array, item, stream=0: self.get(_in_stream(array, stream), item),
+            "setitem": lambda array, key, value, stream=0: self.put(
+                _in_stream(array, stream), key, value
+            ),
+            "squeeze": lambda array, axis=None, stream=0: FakeCUDAArray(
+                array._ary.squeeze(axis), stream or array.stream
+            ),
+        }
+
+    def to_device(
+        self,
+        array: ArrayLike,
+        stream: object = 0,
+        copy: bool = True,
+        to: FakeCUDAArray | None = None,
+    ) -> FakeCUDAArray:
+        """Copy as ``cuda.to_device`` does."""
         if to is not None:
             if copy:
                 to.copy_to_device(array, stream)
             return to
         if is_cuda_array(array):
             return as_cuda_array(array)
-        array = plain(np.asarray(array))
-        streams.device_reads(array)
-        made = numbas.to_device(array, stream, copy)
+        host = plain(np.asarray(array))
+        self._streams.device_reads(host)
+        made = numbas.to_device(host, stream, copy)
         made.stream = stream
-        written(made._ary, stream, array)
+        self._note(made._ary, stream, host)
         return made
 
-    def written(device: np.ndarray, stream: Any, source: Any, what: str = _COPY) -> None:
-        """Note a copy or assignment; in no stream the host waits for it."""
+    def copy_to_host(
+        self, array: FakeCUDAArray, ary: np.ndarray | None, stream: object
+    ) -> np.ndarray:
+        """Copy a device array to ``ary``, or to a new array."""
+        if ary is None:
+            ary = np.empty_like(array._ary)
+        else:
+            self._check(array, ary)
+        self._streams.copied(stream or array.stream, plain(ary), array._ary)
+        return ary
+
+    def copy_to_device(self, array: FakeCUDAArray, ary: object, stream: object) -> None:
+        """Copy ``ary`` to a device array."""
+        source = plain(ary)
+        if isinstance(source, np.ndarray):
+            self._streams.device_reads(source)
+        self._fill(array, source, stream)
+        self._note(array._ary, stream or array.stream, source)
+
+    def get(self, array: FakeCUDAArray, index: object) -> object:
+        """Return ``array[index]``; one number is copied to the host."""
+        found: object = self._get(array, index)
+        if isinstance(found, np.generic) and isinstance(array._ary, np.ndarray):
+            self._streams.copied(array.stream, np.empty_like(found), _part(array._ary, index))
+        return found
+
+    def put(self, array: FakeCUDAArray, index: object, value: object) -> None:
+        """Assign ``array[index] = value``."""
+        source = plain(value)
+        self._put(array, index, source)
+        if isinstance(array._ary, np.ndarray):
+            self._note(_part(array._ary, index), array.stream, source, "an assignment")
+
+    def pinned_array(
+        self,
+        shape: Shape,
+        dtype: DTypeLike = np.float64,
+        strides: Strides = None,
+        order: Order = "C",
+    ) -> np.ndarray:
+        """Return host memory to which copies in a stream are asynchronous."""
+        memory = PinnedMemory(shape, dtype, strides=strides, order=order)
+        made: PinnedArray = memory.view(PinnedArray)
+        made.watcher = self._streams
+        return made
+
+    def pinned_array_like(self, array: object) -> np.ndarray:
+        """Return pinned memory with the shape, type and strides of an array."""
+        like = numbas.pinned_array_like(plain(array))
+        return self.pinned_array(like.shape, like.dtype, like.strides)
+
+    def _note(self, device: np.ndarray, stream: object, source: object, what: str = _COPY) -> None:
+        """Note a copy or assignment. The host waits for it if it is in no stream."""
         touched = Touched()
         touched.whole(device, writes=True)
         source = getattr(source, "_ary", source)
         host = source if isinstance(source, np.ndarray) else None
         if host is not None:
             touched.whole(host, writes=False)
-        operation = streams.issue(stream, what, touched)
+        operation = self._streams.issue(stream, what, touched)
         if host is not None:
-            streams.reads(operation, host)
+            self._streams.reads(operation, host)
         if not stream:
-            streams.host_waits()
+            self._streams.host_waits()
 
-    def copy_to_host(self: Any, ary: Any = None, stream: Any = 0) -> Any:
-        if ary is None:
-            ary = np.empty_like(self._ary)
-        else:
-            check(self, ary)
-        streams.copied(stream or self.stream, plain(ary), self._ary)
-        return ary
 
-    def copy_to_device(self: Any, ary: Any, stream: Any = 0) -> None:
-        ary = plain(ary)
-        if isinstance(ary, np.ndarray):
-            streams.device_reads(ary)
-        fill(self, ary, stream)
-        written(self._ary, stream or self.stream, ary)
-
-    def getitem(self: Any, index: Any) -> Any:
-        found = get(self, index)
-        if isinstance(found, np.generic) and isinstance(self._ary, np.ndarray):  # one number
-            streams.copied(self.stream, np.empty_like(found), _part(self._ary, index))
-        return found
-
-    def setitem(self: Any, index: Any, value: Any) -> None:
-        value = plain(value)
-        put(self, index, value)
-        if isinstance(self._ary, np.ndarray):
-            written(_part(self._ary, index), self.stream, value, "an assignment")
-
-    def in_stream(array: Any, stream: Any) -> Any:
-        return array.bind(stream) if stream else array
-
-    def pinned_array(
-        shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C"
-    ) -> np.ndarray:
-        """Host memory to which copies in a stream are asynchronous."""
-        made = PinnedMemory(shape, dtype, strides=strides, order=order).view(PinnedArray)
-        made.watcher = streams
-        return made
-
-    def pinned_array_like(array: Any) -> np.ndarray:
-        like = numbas.pinned_array_like(plain(array))
-        return pinned_array(like.shape, like.dtype, like.strides)
-
-    names = {
-        **{"to_device": to_device, "pinned": streams.pinned},
-        **{"pinned_array": pinned_array, "pinned_array_like": pinned_array_like},
-    }
-    methods = {"copy_to_host": copy_to_host, "copy_to_device": copy_to_device}
-    return names, methods | functions("array", OF_AN_ARRAY) | {
-        "__getitem__": getitem,
-        "__setitem__": setitem,
-        "getitem": lambda self, item, stream=0: getitem(in_stream(self, stream), item),
-        "setitem": lambda self, key, value, stream=0: setitem(in_stream(self, stream), key, value),
-        "squeeze": lambda self, axis=None, stream=0: FakeCUDAArray(
-            self._ary.squeeze(axis), stream or self.stream
-        ),
-    }
+def _in_stream(array: FakeCUDAArray, stream: object) -> FakeCUDAArray:
+    return array.bind(stream) if stream else array
 
 
 def _part(array: np.ndarray, index: Any) -> np.ndarray:
-    """What an index means, as a view, also where that is one number."""
+    """Return the elements at an index as a view, even if it is one element."""
     entries = index if isinstance(index, tuple) else (index,)
     whole = isinstance(index, str) or any(one is ... for one in entries)
     found: np.ndarray = array[index if whole else (*entries, ...)]

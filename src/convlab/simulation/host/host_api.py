@@ -1,19 +1,19 @@
-"""What ``numba.cuda`` offers a program outside kernels, without a GPU.
+"""The host's side of ``numba.cuda``, without a GPU.
 
-Most of it is Numba's own simulator. Here is what that lacks, so that programs need no change:
-``vectorize``, ``guvectorize`` and ``reduce`` as kernels, options of ``jit``, facts about the
-device, names such as ``threadIdx`` to import. Its arrays are in ``device_arrays``.
+Most of it is Numba's own simulator. This module adds what that lacks, so that programs need no
+change: ``vectorize``, ``guvectorize`` and ``reduce`` as kernels, options of ``jit``, facts about
+the device, names such as ``threadIdx`` to import. Its arrays are in ``device_arrays``.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import namedtuple
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any, Never
 from unittest.mock import patch
 
 import numba
@@ -30,11 +30,12 @@ from numba.cuda.misc.special import literal_unroll
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.cudadrv.devices import FakeCUDAContext, FakeCUDADevice
 from numba.cuda.simulator.kernel import FakeCUDAKernel
+from numba.cuda.typing.templates import Signature
 
 from convlab.simulation.host.device_arrays import (
+    Copies,
     UnifiedArray,
     as_cuda_array,
-    copies,
     device_array,
     interface_of,
     is_cuda_array,
@@ -51,22 +52,23 @@ from convlab.simulation.host.not_simulated import (
     functions,
     refused_value,
 )
-from convlab.simulation.host.streams import DEFAULT, Event, Stream, Streams
+from convlab.simulation.host.stream_order import DEFAULT
+from convlab.simulation.host.streams import Event, Stream, Streams
 from convlab.simulation.language.compilations import keep_declared
 from convlab.simulation.language.numbas_types import check_kernel
 from convlab.simulation.language.python_body import Unknown
 from convlab.simulation.language.refusals import Refused, Untyped
-from convlab.simulation.language.signatures import declared
+from convlab.simulation.language.signatures import Declared, declared
 from convlab.support.values import shown
 
-# Of Numba's simulator as they are.
+# The names that are Numba's simulator's own.
 _NUMBAS = (
     *("device_array_like", "In", "Out", "InOut", "runtime", "close", "list_devices", "gpus"),
     *("current_context", "get_current_device", "require_context", "defer_cleanup"),
     *("is_supported_version", "is_float16_supported", "is_fp8_supported"),
 )
-# Facts that a program may ask of the device; few SMs, because programs start blocks for each.
-_DEVICE: dict[str, Any] = {
+# Facts that a program may read of the device; few SMs, because programs start blocks for each.
+_DEVICE: dict[str, object] = {
     "name": "convlab's strict simulator",
     "id": 0,
     "compute_capability": (9, 0),
@@ -97,28 +99,31 @@ _MLIR = "numba_cuda_mlir"  # the compiler that follows numba-cuda; it has the sa
 
 
 class _Stub:
-    """Stands for a function of ``numba.cuda.bf16``, which Numba's simulator lacks."""
+    """A placeholder for a function of ``numba.cuda.bf16``, which Numba's simulator lacks."""
 
     def __init__(self, name: str) -> None:
         self.__name__, self.__module__ = name, "numba.cuda.bf16"
 
-    def __call__(self, *values: Any) -> Any:
+    def __call__(self, *values: object) -> Never:
         raise TypeError(f"{self.__name__} is called outside of a kernel")
 
 
-def _jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
-    """``cuda.jit``; of its options ``debug``, ``fastmath`` and ``extensions`` matter here."""
+def _jit(
+    func_or_sig: object = None, device: bool = False, **options: Any
+) -> FakeCUDAKernel | Callable[[object], FakeCUDAKernel]:
+    """Decorate as ``cuda.jit`` does. The options ``debug``, ``fastmath`` and ``extensions`` matter
+    here."""
     if options.get("boundscheck"):
         raise NotImplementedError("bounds checking is not supported for CUDA")  # Numba's words
 
-    def kernel(function: Any) -> Any:
-        function = getattr(function, "py_func", function)
+    def kernel(decorated: Any) -> FakeCUDAKernel:
+        function: FunctionType = getattr(decorated, "py_func", decorated)
         debug = bool(options.get("debug")) and not options.get("fastmath")
         given = {"extensions": options.get("extensions", ()), "debug": debug}
         made = FakeCUDAKernel(function, device, **given)
         made.declared = signatures
         if not device:
-            check_types(function, signatures or ())
+            check_types(function, signatures or [])
         if signatures is not None:
             owner = function if device else made
             keep_declared(owner, function, [arguments for arguments, _ in signatures])
@@ -131,12 +136,12 @@ def _jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
 
 
 class TypingError(core_errors.TypingError, errors.TypingError):  # type: ignore[misc]
-    """Numba's CUDA compiler raises the one or the other."""
+    """The ``TypingError`` of Numba and of numba-cuda, whose compiler raises either of the two."""
 
 
-def check_types(function: Any, signatures: Iterable[Any]) -> None:
-    """A kernel whose types are declared is compiled there and then: what Numba refuses is a
-    ``TypingError`` of ``jit``'s."""
+def check_types(function: FunctionType, signatures: Declared) -> None:
+    """Raise ``TypingError`` if Numba refuses a kernel with declared types, as ``jit`` does, which
+    compiles such a kernel at once."""
     for arguments, _ in signatures:
         try:
             check_kernel(function, arguments)
@@ -146,13 +151,15 @@ def check_types(function: Any, signatures: Iterable[Any]) -> None:
             raise TypingError(f"Numba refuses {function.__name__}: {refused}") from None
 
 
-def _declare_device(name: str, signature: Any, *linked: Any, **options: Any) -> Any:
+def _declare_device(name: str, signature: object, *linked: object, **options: object) -> Unknown:
     return Unknown(f"{name} is C or PTX that a kernel is linked with, which is not simulated")
 
 
-def _core_of_ufunc(self: Any, signature: Any) -> Any:
-    """The device function of a ``vectorize``, and its type: inferred by Numba for a CPU if the
-    signature does not say."""
+def _core_of_ufunc(
+    self: vectorizers.CUDAVectorize, signature: Signature
+) -> tuple[object, numba.types.Type]:
+    """Return the device function of a ``vectorize``, and its type. Numba infers the type for a CPU
+    if the signature has none."""
     returns = signature.return_type
     if returns is None:
         compiled = numba.njit(self.pyfunc)
@@ -162,8 +169,8 @@ def _core_of_ufunc(self: Any, signature: Any) -> Any:
     return _jit(self.pyfunc, device=True), returns
 
 
-def _select_device(device_id: int = 0) -> Any:
-    """``cuda.select_device``: the device, which is the only one."""
+def _select_device(device_id: int = 0) -> FakeCUDADevice:
+    """Return the only device, as ``cuda.select_device`` does."""
     if device_id != 0:
         raise RefusedName(
             f"convlab simulates one device, number 0: device_id is {shown(device_id)}"
@@ -172,20 +179,22 @@ def _select_device(device_id: int = 0) -> Any:
 
 
 def _detect() -> bool:
-    """``cuda.detect``, which says whether there is a device that Numba supports."""
+    """Print the devices, as ``cuda.detect`` does, and return that there is one."""
     device = numbas.get_current_device()
     print(f"Found 1 CUDA devices\nid 0    {device.name:>20} {'[SUPPORTED]':>40}")
     print("Summary:\n\t1/1 devices are supported")
     return True
 
 
-def _of_interface(desc: dict[str, Any], owner: Any = None, sync: bool = True) -> Any:
-    """``cuda.from_cuda_array_interface``."""
+def _of_interface(
+    desc: dict[str, object], owner: object = None, sync: bool = True
+) -> FakeCUDAArray:
+    """Return a device array as ``cuda.from_cuda_array_interface`` does."""
     return as_cuda_array(SimpleNamespace(__cuda_array_interface__=desc), sync)
 
 
-def _fact(self: Any, name: str) -> Any:
-    """Refuse a fact that CUDA knows of a device."""
+def _fact(self: FakeCUDADevice, name: str) -> Never:
+    """Refuse an attribute of a device, which CUDA may have."""
     from cuda.bindings.driver import CUdevice_attribute  # the driver itself need not be there
 
     if hasattr(CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"):
@@ -193,19 +202,19 @@ def _fact(self: Any, name: str) -> Any:
     raise AttributeError(f"a device has no {name}")
 
 
-def _identity(self: Any) -> dict[str, int]:
+def _identity(self: FakeCUDADevice) -> dict[str, int]:
     return {"pci_domain_id": 0, "pci_bus_id": 0, "pci_device_id": 0}
 
 
-def _from_identity(identity: dict[str, int]) -> Any:
-    """The device that ``get_device_identity`` has told of."""
+def _from_identity(identity: dict[str, int]) -> FakeCUDADevice:
+    """Return the device with the identity that ``get_device_identity`` returned."""
     device = numbas.get_current_device()
     if identity != device.get_device_identity():
         raise RuntimeError(f"No device of {identity} is found.")  # Numba's words
     return device
 
 
-_DEVICE_METHODS: dict[str, Any] = {
+_DEVICE_METHODS: dict[str, object] = {
     **dict.fromkeys(("reset", "release_primary_context"), lambda self: None),
     "get_primary_context": lambda self: numbas.current_context(),
     "get_device_identity": _identity,
@@ -215,7 +224,7 @@ _DEVICE_METHODS: dict[str, Any] = {
 
 
 def _of_a_context(streams: Streams) -> dict[str, Any]:
-    """What the device's context gets, which is the device as well: ``cuda.gpus[0]`` is it."""
+    """Return the methods of the device's context, which is also the device ``cuda.gpus[0]``."""
     default = partial(Stream, streams, DEFAULT)
     streams_of = {
         "create_stream": lambda self: streams.stream(),
@@ -238,8 +247,8 @@ def _of_a_context(streams: Streams) -> dict[str, Any]:
 
 
 def _of_driver_modules() -> Iterator[tuple[ModuleType, dict[str, Any]]]:
-    """What modules of ``numba.cuda.cudadrv`` get in Numba's simulator: classes and exceptions that
-    programs import."""
+    """Yield modules of ``numba.cuda.cudadrv`` in Numba's simulator with the names that they get:
+    classes and exceptions that programs import."""
     arrays, errors_, driver = (
         sys.modules.get(f"numba.cuda.cudadrv.{name}") for name in ("devicearray", "error", "driver")
     )
@@ -266,14 +275,14 @@ _ERRORS: dict[str, type[Exception]] = {
 }
 
 
-def _broadcast(self: Any, array: Any, shape: Any) -> Any:
-    """A device array repeated along axes that it lacks."""
+def _broadcast(self: object, array: FakeCUDAArray, shape: int | tuple[int, ...]) -> FakeCUDAArray:
+    """Return a device array repeated along axes that it lacks."""
     shape = shape if isinstance(shape, tuple) else (shape,)
     return FakeCUDAArray(np.broadcast_to(array._ary, shape))
 
 
 def _names(streams: Streams) -> dict[str, Any]:
-    """What ``numba.cuda`` gets."""
+    """Return the names that ``numba.cuda`` gets."""
     event = partial(Event, streams)
     default = partial(Stream, streams, DEFAULT)
     given = {name: getattr(numbas, name) for name in _NUMBAS}
@@ -311,7 +320,7 @@ def _names(streams: Streams) -> dict[str, Any]:
 def _as_mlir() -> Iterator[None]:
     """Inside, ``numba_cuda_mlir`` is another name. What is imported meanwhile stays imported, as
     registries of Numba's are only once."""
-    package: Any = ModuleType(_MLIR)
+    package: Any = ModuleType(_MLIR)  # gets attributes
     package.cuda = package.numba_cuda = numba.cuda
     package.types, package.__path__ = numba.cuda.types, []
     modules = {_MLIR: package, f"{_MLIR}.types": numba.cuda.types}
@@ -332,7 +341,7 @@ def _as_mlir() -> Iterator[None]:
 @contextmanager
 def host_api(streams: Streams) -> Iterator[None]:
     """Inside, ``numba.cuda`` needs no GPU, and ``numba_cuda_mlir`` is another name for it."""
-    functions, methods = copies(streams)
+    copies = Copies(streams)
     broadcasts = dict.fromkeys(("_broadcast_scalar_input", "_broadcast_add_axis"), _broadcast)
     statistics = dict.fromkeys(("memsys_enable_stats", "memsys_disable_stats"), lambda: None)
     halves = {"bfloat16": _Stub("bfloat16"), "nv_bfloat16": _Stub("bfloat16"), "__getattr__": _Stub}
@@ -342,11 +351,14 @@ def host_api(streams: Streams) -> Iterator[None]:
             if module is not None and not hasattr(module, "htrunc"):  # of Numba's simulator
                 stack.enter_context(patch.dict(vars(module), halves))
         for target, names in (
-            (numba.cuda, _names(streams) | functions),
+            (numba.cuda, _names(streams) | copies.functions()),
             (FakeCUDADevice, _DEVICE | _DEVICE_METHODS),
             (FakeCUDAContext, _of_a_context(streams)),
             *_of_driver_modules(),
-            (FakeCUDAArray, {"__cuda_array_interface__": property(interface_of), **methods}),
+            (
+                FakeCUDAArray,
+                {"__cuda_array_interface__": property(interface_of), **copies.methods()},
+            ),
             (rtsys, {"get_allocation_stats": lambda: _Allocations(0, 0, 0, 0), **statistics}),
             (vectorizers.CUDAVectorize, {"_compile_core": _core_of_ufunc}),
             (vectorizers.CUDAUFuncMechanism, {"broadcast_device": _broadcast}),

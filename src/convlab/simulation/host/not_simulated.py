@@ -1,26 +1,26 @@
-"""What ``numba.cuda`` has outside kernels and the strict simulator lacks: each name says so.
+"""Names of ``numba.cuda`` outside kernels that the strict simulator lacks, with their refusals.
 
-What is called, a function, a method or a class, is there and refuses when it is called, so that
-``hasattr`` answers as on a GPU and ``isinstance`` works. A value, such as a fact about the device,
-has nothing to stand for it: reading it raises an ``AttributeError`` too, so that ``hasattr`` is
-false and ``getattr`` gives its default. tests/test_surface.py compares these names, and those that
+A function, a method or a class exists and refuses to be called, so that ``hasattr`` is true as on a
+GPU and ``isinstance`` works. A value, such as a fact about the device, has no replacement: reading
+it raises an ``AttributeError`` too, so that ``hasattr`` is false and ``getattr`` returns its
+default. tests/test_surface.py compares these names, and those that
 ``host_api`` simulates, with those of the installed numba-cuda.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Never
+from typing import Never
 
 from convlab.simulation.rules.findings import NotSimulated
 
 
 class RefusedName(NotSimulated):
-    """A name of ``numba.cuda`` that the simulator lacks is used outside of a kernel."""
+    """A program uses a name of ``numba.cuda`` that the simulator lacks, outside of a kernel."""
 
 
 class RefusedValue(RefusedName, AttributeError):
-    """A value that the simulator lacks is asked for."""
+    """A program reads a value that the simulator lacks."""
 
 
 _COMPILED = (
@@ -45,7 +45,7 @@ CLASSES = {
     **dict.fromkeys(("MemoryPointer", "MappedMemory", "PinnedMemory"), _MEMORY),
     **dict.fromkeys(("GetIpcHandleMixin", "IpcHandle"), _PROCESSES),
 }
-# Those of a kernel.
+# Methods of a kernel.
 OF_A_KERNEL = {
     **dict.fromkeys(("inspect_asm", "inspect_llvm", "inspect_types", "inspect_cfg"), _COMPILED),
     **dict.fromkeys(("inspect_sass", "inspect_sass_cfg", "inspect_lto_ptx"), _COMPILED),
@@ -61,7 +61,7 @@ VALUES_OF_A_KERNEL = {
     **dict.fromkeys(("signatures", "nopython_signatures", "stats"), _COMPILED),
     "targetdescr": _INTERNAL,
 }
-# Those of ``kernel.overloads[signature]``.
+# Methods of ``kernel.overloads[signature]``.
 OF_AN_OVERLOAD = {
     **dict.fromkeys(("inspect_asm", "inspect_llvm", "inspect_types"), _COMPILED),
     **dict.fromkeys(("inspect_sass", "inspect_sass_cfg", "inspect_lto_ptx"), _COMPILED),
@@ -91,12 +91,12 @@ _OF_THE_DEVICE = "the simulated device has few facts; read it on a GPU, or give 
 
 
 def sentence(name: str, instead: str) -> str:
-    """What a refusal says."""
+    """Return the message of a refusal."""
     return f"convlab does not simulate {name}: {instead}"
 
 
 def _function(name: str, instead: str) -> Callable[..., Never]:
-    def refuse(*_: Any, **__: Any) -> Never:
+    def refuse(*_: object, **__: object) -> Never:
         raise RefusedName(sentence(name, instead))
 
     refuse.__name__ = refuse.__qualname__ = name.rpartition(".")[2]
@@ -104,30 +104,30 @@ def _function(name: str, instead: str) -> Callable[..., Never]:
 
 
 def _class(name: str, instead: str) -> type:
-    """A class without instances: nothing is one, and a class made from it cannot be used."""
+    """Return a class without instances; a class derived from it has none either."""
     return type(name.rpartition(".")[2], (), {"__init__": _function(name, instead)})
 
 
 def refused_value(name: str, instead: str = _OF_THE_DEVICE) -> RefusedValue:
-    """The error of reading a value."""
+    """Return the error of reading a value."""
     return RefusedValue(sentence(name, instead))
 
 
-def functions(owner: str, names: Mapping[str, str]) -> dict[str, Any]:
-    """Functions that refuse, by name; ``owner`` is what messages call what has them."""
+def functions(owner: str, names: Mapping[str, str]) -> dict[str, Callable[..., Never]]:
+    """Return functions that refuse, by name. ``owner`` is the prefix of the name in messages."""
     return {name: _function(f"{owner}.{name}", instead) for name, instead in names.items()}
 
 
-def classes(owner: str, names: Mapping[str, str]) -> dict[str, Any]:
-    """Classes that refuse to make an instance."""
+def classes(owner: str, names: Mapping[str, str]) -> dict[str, type]:
+    """Return classes that refuse to make an instance, by name."""
     return {name: _class(f"{owner}.{name}", instead) for name, instead in names.items()}
 
 
-def values(owner: str, names: Mapping[str, str]) -> dict[str, Any]:
-    """Properties that refuse to be read."""
+def values(owner: str, names: Mapping[str, str]) -> dict[str, property]:
+    """Return properties that refuse to be read, by name."""
 
     def value(name: str, instead: str) -> property:
-        def read(_: Any) -> Never:
+        def read(_: object) -> Never:
             raise refused_value(f"{owner}.{name}", instead)
 
         return property(read)

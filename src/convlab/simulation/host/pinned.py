@@ -1,20 +1,20 @@
-"""Pinned memory as a program has it: an array that tells when the host reads or writes it.
+"""Pinned memory: an array that notifies a watcher when the host reads or writes it.
 
 Copies between pinned memory and the device are asynchronous in a stream, so the host must wait
-before it touches the memory. A plain array would not say that it is touched. What NumPy makes of a
-:class:`PinnedArray` is a plain array, or a view of the same kind.
+before it touches the memory. A plain array would notify nobody. NumPy's functions make plain arrays
+of a :class:`PinnedArray`, or views of the same kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 
 class Watcher(Protocol):
-    """Hears which host memory the program touches."""
+    """Receives the host memory that the program touches."""
 
     def host_reads(self, memory: np.ndarray) -> None: ...
 
@@ -22,11 +22,11 @@ class Watcher(Protocol):
 
 
 class PinnedMemory(np.ndarray):
-    """Host memory to which copies are asynchronous. A program has views of it: what NumPy makes
-    from those, as ``np.empty_like`` does, is not pinned."""
+    """Host memory to which copies are asynchronous. A program has views of it. Arrays that NumPy
+    makes from those, as ``np.empty_like`` does, are not pinned."""
 
 
-# What NumPy's functions do not read: they look at shapes, or make views.
+# NumPy's functions that read no elements: they look at shapes, or make views.
 _LOOKS = {
     *("shape", "ndim", "size", "empty_like", "zeros_like", "ones_like", "full_like", "result_type"),
     *("may_share_memory", "shares_memory", "reshape", "ravel", "transpose", "moveaxis", "swapaxes"),
@@ -37,14 +37,14 @@ _FILLS = {"copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis"
 
 
 class PinnedArray(np.ndarray):
-    """A view of pinned memory, whose watcher hears of reads and writes."""
+    """A view of pinned memory, whose watcher is notified of reads and writes."""
 
     watcher: Watcher | None = None
 
-    def __array_finalize__(self, source: Any) -> None:
+    def __array_finalize__(self, source: object) -> None:
         self.watcher = getattr(source, "watcher", None)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Any) -> Any:  # as ndarray's
         found = super().__getitem__(index)
         if not isinstance(found, np.ndarray):
             self._read(index)
@@ -53,11 +53,11 @@ class PinnedArray(np.ndarray):
             return plain(found)
         return found
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: Any, value: object) -> None:
         plain(self)[index] = plain(value)
         self._wrote()
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> object:
         out = kwargs.get("out", ())
         for one in inputs:
             if isinstance(one, PinnedArray):
@@ -70,8 +70,12 @@ class PinnedArray(np.ndarray):
         return out[0] if len(out) == 1 else out or result
 
     def __array_function__(
-        self, function: Callable[..., Any], types: Any, given: Any, how: Any
-    ) -> Any:
+        self,
+        function: Callable[..., object],
+        types: object,
+        given: Any,
+        how: Mapping[str, Any],
+    ) -> object:
         name = function.__name__
         mine = [*_pinned((given, how))]
         target = mine[:1] if name in _FILLS and given and given[0] is mine[0] else []
@@ -85,27 +89,33 @@ class PinnedArray(np.ndarray):
             one._wrote()
         return result
 
-    def _read(self, index: Any = ()) -> None:
+    def _read(self, index: object = ()) -> None:
+        """Notify the watcher that the host reads the elements at an index, or all."""
         if self.watcher is not None:
             entries = index if isinstance(index, tuple) else (index,)
             part = plain(self)[(*entries, ...)] if not isinstance(index, str) else plain(self)
             self.watcher.host_reads(part)
 
     def _wrote(self) -> None:
+        """Notify the watcher that the host has written to the memory."""
         if self.watcher is not None:
             self.watcher.host_wrote(plain(self))
 
 
-def _reading(name: str) -> Callable[..., Any]:
-    def method(self: PinnedArray, *given: Any, **how: Any) -> Any:
+def _reading(name: str) -> Callable[..., object]:
+    """Return a method of NumPy's arrays that reads the elements."""
+
+    def method(self: PinnedArray, *given: object, **how: object) -> object:
         self._read()
         return getattr(plain(self), name)(*_all_plain(given), **_all_plain(how))
 
     return method
 
 
-def _writing(name: str) -> Callable[..., Any]:
-    def method(self: PinnedArray, *given: Any, **how: Any) -> Any:
+def _writing(name: str) -> Callable[..., object]:
+    """Return a method of NumPy's arrays that writes the elements."""
+
+    def method(self: PinnedArray, *given: object, **how: object) -> object:
         result = getattr(plain(self), name)(*_all_plain(given), **_all_plain(how))
         self._wrote()
         return result
@@ -127,12 +137,12 @@ for _name in ("fill", "sort", "partition", "put", "setfield"):
 
 
 def plain(value: Any) -> Any:
-    """The same memory as a plain array, which tells nobody; anything else as it is."""
+    """Return pinned memory as a plain array, which notifies nobody; anything else as it is."""
     return value.view(np.ndarray) if isinstance(value, PinnedArray) else value
 
 
-def _pinned(value: Any) -> Iterator[PinnedArray]:
-    """The pinned arrays in what a function is given."""
+def _pinned(value: object) -> Iterator[PinnedArray]:
+    """Yield the pinned arrays in an argument of a function."""
     if isinstance(value, PinnedArray):
         yield value
     elif isinstance(value, tuple | list):
@@ -144,6 +154,7 @@ def _pinned(value: Any) -> Iterator[PinnedArray]:
 
 
 def _all_plain(value: Any) -> Any:
+    """Return the value with plain arrays for pinned ones, in containers too."""
     if isinstance(value, tuple | list):
         return type(value)(map(_all_plain, value))
     if isinstance(value, dict):

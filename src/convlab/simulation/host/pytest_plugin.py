@@ -1,6 +1,6 @@
-"""``pytest --cuda=strict``: every kernel that a test launches runs on the strict simulator.
+"""The plugin ``pytest --cuda=strict``, which runs every kernel of a test on the strict simulator.
 
-pytest loads this wherever convlab is installed, so it imports nothing unless it is asked to.
+pytest loads this file wherever convlab is installed, so it imports nothing unless it is used.
 """
 
 from __future__ import annotations
@@ -8,16 +8,20 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-Steps = Generator[None, Any, Any]
+if TYPE_CHECKING:
+    pass
+
+Result = TypeVar("Result")
+Steps = Generator[None, Result, Result]  # a wrapper around other hooks
 _ENTERED = pytest.StashKey[ExitStack]()
-_REPORT = pytest.StashKey[Any]()
+_REPORT = pytest.StashKey["Report"]()
 
 
-def pytest_addoption(parser: Any) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--cuda`` and ``--cuda-steps``."""
     group = parser.getgroup("convlab")
     group.addoption(
@@ -35,7 +39,7 @@ def pytest_addoption(parser: Any) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: Any) -> None:
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Begin before any conftest.py imports Numba, which decides then whether it needs a GPU."""
     if early_config.known_args_namespace.cuda is None:
         return
@@ -49,34 +53,36 @@ def pytest_load_initial_conftests(early_config: Any) -> None:
     early_config.stash[_REPORT] = stack.enter_context(strict)
 
 
-def pytest_configure(config: Any) -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Make the marker ``cuda_allow`` known."""
     config.addinivalue_line(
         "markers", "cuda_allow(kind, ...): findings of these kinds, as reports name them, may be"
     )
 
 
-def pytest_unconfigure(config: Any) -> None:
+def pytest_unconfigure(config: pytest.Config) -> None:
     """Give ``numba.cuda`` its own meaning back."""
     if _ENTERED in config.stash:
         config.stash[_ENTERED].close()
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
-    """Tell, at the end, of kernels that ran without Numba's types."""
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """List, at the end, the kernels that ran without Numba's types."""
     from convlab.support.values import visible
 
     for note in config.stash[_REPORT].notes if _REPORT in config.stash else ():
         terminalreporter.write_line(visible(f"cuda: {note}"))
 
 
-def pytest_report_header(config: Any) -> str | None:
-    """The header's line, if kernels run on the strict simulator."""
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Return a line of the header, if kernels run on the strict simulator."""
     return "cuda: convlab's strict simulator" if _REPORT in config.stash else None
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: Any) -> Steps:
+def pytest_runtest_call(item: pytest.Item) -> Steps[Any]:
     """Fail a test whose launches have findings, even if it catches what they raise."""
     try:
         result = yield
@@ -98,17 +104,17 @@ pytest_runtest_setup = pytest_runtest_teardown = pytest_runtest_call
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: Any) -> Steps:
-    """The same for kernels that a test file launches when it is imported."""
+def pytest_make_collect_report(collector: pytest.Collector) -> Steps[pytest.CollectReport]:
+    """Fail a test file that launches kernels with findings when it is imported."""
     report = yield
     if told := _told(collector.config):
         report.outcome, report.longrepr = "failed", told
     return report
 
 
-def _told(config: Any, item: Any = None) -> str:
-    """What launches were found to do wrong since this was last asked, but for the kinds that a
-    test's ``cuda_allow`` names."""
+def _told(config: pytest.Config, item: pytest.Item | None = None) -> str:
+    """Return the findings since the last call, without the kinds that a test's ``cuda_allow``
+    names."""
     if _REPORT not in config.stash:
         return ""
     allowed = (

@@ -1,4 +1,4 @@
-"""What the launches of a program were found to do wrong: as text, JSON and SARIF."""
+"""The report of a program's launches, with their findings: as text, JSON and SARIF."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.rules.remedies import REMEDIES
@@ -16,23 +15,25 @@ SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 @dataclass
 class Report:
-    """The findings of some launches, one for each kind, array and pair of lines, and why launches
-    could not be simulated. ``notes`` say which kernels ran without Numba's types, and what may be a
-    mistake but is no finding; ``raised`` says which launches ended with an exception that is no
-    finding."""
+    """The findings of some launches, one for each kind, array and pair of lines.
+
+    ``refused`` has the reasons why launches could not be simulated. ``notes`` name kernels that ran
+    without Numba's types, and possible mistakes that are not findings. ``raised`` names launches
+    that ended with an exception that is not a finding.
+    """
 
     launches: int = 0
     refused: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     raised: list[str] = field(default_factory=list)
-    _found: dict[tuple[Any, ...], Finding] = field(default_factory=dict)
+    _found: dict[tuple[object, ...], Finding] = field(default_factory=dict)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         return tuple(self._found.values())
 
     def add(self, error: SimulationError) -> None:
-        """Keep what a launch raised."""
+        """Keep the findings or the refusal that a launch raised."""
         if isinstance(error, NotSimulated):
             self.refused.append(str(error))
         for one in error.findings:
@@ -44,12 +45,13 @@ class Report:
             )
 
     def note(self, what: str) -> None:
+        """Keep a note, once."""
         if what not in self.notes:
             self.notes.append(what)
 
     def take(self, allowed: Collection[str] = ()) -> Report:
-        """What was kept since this was last asked, and all notes. Findings of ``allowed`` kinds are
-        left out; ``ValueError`` for a kind that there is not."""
+        """Return what was kept since the last call, and all notes, without findings of ``allowed``
+        kinds. Raises ``ValueError`` for an unknown kind."""
         if unknown := sorted(set(allowed) - set(REMEDIES)):
             raise ValueError(
                 f"cuda_allow has {unknown[0]!r}: a kind is one of {', '.join(REMEDIES)}"
@@ -60,14 +62,14 @@ class Report:
         return taken
 
     def lines(self) -> Iterator[str]:
-        """A line for each finding, which begins with its file and line as editors read them, and
-        for each launch that was refused."""
+        """Yield a line for each finding and each launch that was refused. A finding's line begins
+        with its file and line as editors read them."""
         for finding in self.findings:
             yield f"{shown(finding.file)}:{finding.line}: {finding}"
         yield from dict.fromkeys(self.refused)
 
     def summary(self) -> str:
-        """What was found in how many launches, in one line."""
+        """Return the numbers of findings and launches, in one line."""
         launches = _counted(self.launches, "launch", "launches")
         if not (self.launches or self.findings or self.refused):
             return "no kernel was launched, so nothing was checked"
@@ -81,8 +83,8 @@ class Report:
             said.append(f"{len(self.raised)} ended with an exception")
         return ", ".join(said)
 
-    def as_json(self) -> dict[str, Any]:
-        """What ``--json`` writes: docs/json.md."""
+    def as_json(self) -> dict[str, object]:
+        """Return what ``--json`` writes; docs/json.md describes it."""
         return {
             "ok": not self.findings and not self.refused,
             "launches": self.launches,
@@ -92,8 +94,9 @@ class Report:
             "notes": self.notes,
         }
 
-    def as_sarif(self, version: str) -> dict[str, Any]:
-        """SARIF 2.1.0, which forges and editors show beside the lines; ``version`` is convlab's."""
+    def as_sarif(self, version: str) -> dict[str, object]:
+        """Return SARIF 2.1.0, which forges and editors show beside the lines. ``version`` is
+        convlab's."""
         kinds = sorted({finding.kind for finding in self.findings})
         rules = [{"id": _rule(kind), "help": {"text": REMEDIES[kind]}} for kind in kinds]
         driver = {"name": "convlab", "version": version, "rules": rules}
@@ -114,7 +117,7 @@ class Report:
 
 
 def shown(file: str) -> str:
-    """A path as people see it: relative, if it is below the current folder."""
+    """Return a path as people see it: relative, if it is below the current folder."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
@@ -128,12 +131,12 @@ def _rule(kind: str) -> str:
 
 
 def _other_place(finding: Finding) -> tuple[str, int] | None:
-    """The file and line of a finding's second access; None where it is the first one's."""
+    """Return the file and line of a finding's second access; None if they are the first one's."""
     file, line = finding.other_file or finding.file, finding.other_line or finding.line
     return None if (file, line) == (finding.file, finding.line) else (file, line)
 
 
-def _locations(place: tuple[str, int] | None) -> list[dict[str, Any]]:
+def _locations(place: tuple[str, int] | None) -> list[dict[str, object]]:
     if place is None:
         return []
     file, line = place

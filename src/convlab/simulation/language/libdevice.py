@@ -1,8 +1,7 @@
-"""What a kernel calls of ``libdevice``: functions of numbers, which take and give what registers of
-the simulator hold.
+"""Functions of ``libdevice``, for the simulator's registers.
 
-Numba's table says what each function takes and gives; a name's stem what it computes. Names of
-float32 end in f.
+Numba's table has the types of each function's arguments and results. The stem of a name tells what
+it computes. Names for float32 end in f.
 """
 
 from __future__ import annotations
@@ -25,23 +24,26 @@ from convlab.simulation.numbers.registers import OF_BITS, of_bits
 from convlab.simulation.numbers.scalars import keeper, larger, safe, smaller
 from convlab.simulation.rules.findings import NotSimulated
 
+Function = Callable[..., Any]  # of a register's numbers
 
-def _bits(give: str, take: str) -> Callable[[Any], Any]:
-    """The bits of a number of one format of :mod:`struct` as one of another."""
+
+def _bits(give: str, take: str) -> Function:
+    """Return a function that reads the bits of a number in one format of :mod:`struct` as a number
+    in another."""
     return lambda value: struct.unpack(give, struct.pack(take, value))[0]
 
 
 def _up(bits: int) -> Callable[[Any], int]:
-    """An integer without its sign."""
+    """Return a function that reads an integer as unsigned."""
     return lambda value: int(value) & ((1 << bits) - 1)
 
 
-def _unsigned(function: Callable[..., Any], bits: int = 32) -> Callable[..., Any]:
+def _unsigned(function: Function, bits: int = 32) -> Function:
     return lambda *values: function(*map(_up(bits), values))
 
 
 def _round(value: float) -> float:
-    """To the nearest, halves away from zero."""
+    """Round to the nearest, halves away from zero."""
     return math.copysign(math.floor(abs(value) + 0.5), value) if abs(value) < 2**52 else value
 
 
@@ -50,8 +52,8 @@ def _double(high: int, low: int) -> float:
 
 
 def _byte_perm(x: int, y: int, selector: int) -> int:
-    """Four bytes, of which each four bits of the selector choose one of eight; their fourth bit
-    spreads that byte's highest."""
+    """Return four of the eight bytes of ``y`` and ``x``. Three bits of the selector choose each;
+    the fourth bit spreads the byte's highest bit over it."""
     data = (_up(32)(y) << 32 | _up(32)(x)).to_bytes(8, "little")
     chosen = [selector >> 4 * n & 15 for n in range(4)]
     made = [255 * (data[one & 7] >> 7) if one & 8 else data[one & 7] for one in chosen]
@@ -59,7 +61,7 @@ def _byte_perm(x: int, y: int, selector: int) -> int:
 
 
 def _remquo(x: float, y: float) -> tuple[float, int]:
-    """The remainder, and the quotient's sign and last three bits."""
+    """Return the remainder, and the quotient's sign and last three bits."""
     if not math.isfinite(x) or math.isnan(y) or y == 0:
         return math.nan, 0
     rest = math.remainder(x, y)
@@ -67,10 +69,10 @@ def _remquo(x: float, y: float) -> tuple[float, int]:
     return rest, int(math.copysign(abs(quotient) % 8, quotient))
 
 
-def _special(name: str) -> Callable[..., Any]:
-    """A function of SciPy's, looked for when it is called."""
+def _special(name: str) -> Function:
+    """Return a function of SciPy's, which is imported when the function is called."""
 
-    def special(*values: Any) -> Any:
+    def special(*values: float) -> object:
         try:
             return getattr(import_module("scipy.special"), name)(*values)
         except ImportError:
@@ -81,7 +83,7 @@ def _special(name: str) -> Callable[..., Any]:
 
 
 def _root(value: Fraction) -> Fraction:
-    """The square root with 200 bits, the last of which says whether more follow."""
+    """Return the square root with 200 bits. The last bit tells whether more bits follow."""
     shift = 200 + value.denominator.bit_length()
     whole = (value.numerator << 2 * shift) // value.denominator
     root = math.isqrt(whole)
@@ -89,12 +91,12 @@ def _root(value: Fraction) -> Fraction:
     return Fraction(2 * root + inexact, 2 << shift)
 
 
-_EXACTLY: dict[str, Callable[..., Any]] = {
+_EXACTLY: dict[str, Function] = {
     **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv},
     **{"rcp": lambda x: 1 / x, "fma": lambda x, y, z: x * y + z, "sqrt": _root},
 }
 _ROUNDINGS = {"rd": np.floor, "rn": np.rint, "ru": np.ceil, "rz": np.trunc}
-_STEMS: dict[str, Callable[..., Any]] = {
+_STEMS: dict[str, Function] = {
     **{name: safe(getattr(math, name)) for name in dir(math) if f"__nv_{name}" in SIGNATURES},
     **{"ceil": np.ceil, "floor": np.floor, "trunc": np.trunc, "rint": np.rint},
     **{"nearbyint": np.rint, "llrint": np.rint, "round": _round, "llround": _round},
@@ -136,8 +138,8 @@ _STEMS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _directed(stem: str, direction: str) -> Callable[..., Any] | None:
-    """An operation or a conversion that is rounded once, in that direction."""
+def _directed(stem: str, direction: str) -> Function | None:
+    """Return an operation or a conversion that rounds once, in that direction."""
     if "2" in stem:
         gives = stem.split("2")[1]
         if gives in ("int", "uint", "ll", "ull"):
@@ -156,8 +158,10 @@ def _directed(stem: str, direction: str) -> Callable[..., Any] | None:
     return _once(_EXACTLY[name], "float32" if single else "float64", direction)
 
 
-def _once(function: Callable[..., Any], kind: str, direction: str) -> Callable[..., Any]:
-    def once(*values: Any) -> Any:
+def _once(function: Function, kind: str, direction: str) -> Function:
+    """Return a function that computes exactly and rounds once."""
+
+    def once(*values: float) -> object:
         numbers = [float(value) for value in values]
         try:
             exact = function(*map(Fraction, numbers))
@@ -165,14 +169,14 @@ def _once(function: Callable[..., Any], kind: str, direction: str) -> Callable[.
             exact = 0
         if exact:
             return rounded(exact, kind, direction)
-        usual: Callable[..., Any] = np.sqrt if function is _EXACTLY["sqrt"] else function
+        usual: Function = np.sqrt if function is _EXACTLY["sqrt"] else function
         return usual(*map(np.float64, numbers))
 
     return once
 
 
-def _computed(name: str) -> Callable[..., Any] | None:
-    """What a function of libdevice does, apart from the types."""
+def _computed(name: str) -> Function | None:
+    """Return what a function of libdevice computes, before results get their types."""
     if name in _STEMS:
         return _STEMS[name]
     if name in ("fma", "fmaf"):
@@ -185,8 +189,8 @@ def _computed(name: str) -> Callable[..., Any] | None:
 
 
 @cache
-def of_libdevice(name: str) -> Callable[..., Any] | None:
-    """``libdevice.name``."""
+def of_libdevice(name: str) -> Function | None:
+    """Return ``libdevice.name``; None if it is not known."""
     function, signature = _computed(name), SIGNATURES.get(f"__nv_{name}")
     if function is None or signature is None:
         return None
@@ -198,7 +202,7 @@ def of_libdevice(name: str) -> Callable[..., Any] | None:
     unsigned = "2uint" in name or "2ull" in name  # which Numba's table calls signed
     gives = [keeper(np.dtype("u" * unsigned + one.name)) for one in results]
 
-    def called(*values: Any) -> Any:
+    def called(*values: object) -> object:
         given = [take(value) for take, value in zip(takes, values, strict=True)]
         with np.errstate(all="ignore"):
             result = function(*given)

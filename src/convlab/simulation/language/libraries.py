@@ -1,5 +1,4 @@
-"""What a kernel calls of ``cuda.fp16``, ``cuda.bf16`` and the vector types: functions of numbers,
-which take and give what registers of the simulator hold."""
+"""Functions of ``cuda.fp16``, ``cuda.bf16`` and the vector types, for the simulator's registers."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import operator
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 from numba.cuda.stubs import _vector_type_stubs
@@ -16,8 +15,10 @@ from convlab.simulation.numbers.bfloat16 import DIRECTIONS, TYPE_NAMES, BFloat16
 from convlab.simulation.numbers.scalars import cast, keeper
 from convlab.simulation.rules.findings import NotSimulated
 
-# Of float64, to be rounded to the narrow type. Their names there begin with h.
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+Function = Callable[..., Any]  # of a register's numbers
+# Functions of float64, whose results are rounded to the narrow type. In the libraries their names
+# begin with h.
+FUNCTIONS: dict[str, Function] = {
     **{name: getattr(np, name) for name in ("trunc", "ceil", "floor", "rint", "sqrt", "log")},
     **{name: getattr(np, name) for name in ("log2", "log10", "cos", "sin", "exp", "exp2", "tanh")},
     **{"tanh_approx": np.tanh, "exp10": lambda x: np.power(10.0, x), "abs": abs},
@@ -27,8 +28,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{"max_nan": np.maximum, "min_nan": np.minimum},
 }
 COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
-# What ``hadd_sat`` and its like do to the result.
-_AFTERWARDS: dict[str, Callable[[Any], Any]] = {
+# The suffixes of functions such as ``hadd_sat``, which change the result.
+_AFTERWARDS: dict[str, Function] = {
     "sat": lambda value: np.nan_to_num(value).clip(0, 1),
     "relu": lambda value: np.maximum(value, 0),
     "rn": lambda value: value,
@@ -36,9 +37,9 @@ _AFTERWARDS: dict[str, Callable[[Any], Any]] = {
 
 
 class Library:
-    """A module of functions, found by ``find(name)``, which gives None for those not known."""
+    """A module of functions. ``find(name)`` returns one, or None if it is not known."""
 
-    def __init__(self, name: str, find: Callable[[str], Any]) -> None:
+    def __init__(self, name: str, find: Callable[[str], object | None]) -> None:
         self._name, self._find = name, find
 
     def __getattr__(self, name: str) -> Any:
@@ -50,10 +51,10 @@ class Library:
         return found
 
 
-def _of_numbers(
-    function: Callable[..., Any], gives: Callable[[Any], Any], takes: Callable[[Any], Any] = float
-) -> Callable[..., Any]:
-    def called(*values: Any) -> Any:
+def _of_numbers(function: Function, gives: Function, takes: Function = float) -> Function:
+    """Return ``gives(function(...))`` of float64 numbers, which ``takes`` makes of arguments."""
+
+    def called(*values: object) -> object:
         with np.errstate(all="ignore"):
             return gives(function(*(np.float64(takes(value)) for value in values)))
 
@@ -61,8 +62,8 @@ def _of_numbers(
 
 
 @cache
-def half(name: str) -> Callable[..., Any] | None:
-    """``cuda.fp16.name``; None for what is not known."""
+def half(name: str) -> Function | None:
+    """Return ``cuda.fp16.name``; None if it is not known."""
     kept, whole = keeper(np.dtype("float16")), name[1:] if name.startswith("h") else ""
     if whole in COMPARISONS:
         return _of_numbers(COMPARISONS[whole], bool, kept)
@@ -70,12 +71,13 @@ def half(name: str) -> Callable[..., Any] | None:
 
 
 _BITS = {"char": 8, "short": 16, "int": 32, "ll": 64, **{f"int{n}": n for n in (8, 16, 32, 64)}}
-# Of ``ushort`` and of ``uint16`` uint16.
+# NumPy's types by their names: ``ushort`` and ``uint16`` are both uint16.
 _INTEGERS = {f"{u}{name}": np.dtype(f"{u}int{n}") for name, n in _BITS.items() for u in ("", "u")}
 
 
-def _conversion(gives: str, direction: str) -> Callable[..., Any] | None:
-    """From or to bfloat16, rounded in that direction."""
+def _conversion(gives: str, direction: str) -> Function | None:
+    """Return a conversion from or to bfloat16, rounded in that direction; None if it is not
+    known."""
     if gives == "bfloat16":
         return lambda value: BFloat16(value, direction)
     if gives in ("float", "float32"):
@@ -93,7 +95,8 @@ def _conversion(gives: str, direction: str) -> Callable[..., Any] | None:
     return integer
 
 
-def _cast_of_bits(takes: str, gives: str) -> Callable[..., Any]:
+def _cast_of_bits(takes: str, gives: str) -> Function:
+    """Return a function that reads the bits of a number as a number of another type."""
     if takes == "bfloat16":
         kind = _INTEGERS[gives]
         return lambda value: int((np.float32(value).view(np.uint32) >> 16).astype(kind))
@@ -101,8 +104,8 @@ def _cast_of_bits(takes: str, gives: str) -> Callable[..., Any]:
 
 
 @cache
-def of_bfloat16(name: str) -> Any:
-    """``numba.cuda.bf16.name``, and the type; None for what is not known."""
+def of_bfloat16(name: str) -> Function | None:
+    """Return ``numba.cuda.bf16.name``, a function or the type; None if it is not known."""
     if name in TYPE_NAMES:
         return BFloat16
     if found := re.fullmatch(r"(\w+?)_as_(\w+)", name):
@@ -124,38 +127,40 @@ def of_bfloat16(name: str) -> Any:
 
 
 class Vector:
-    """A value of a vector type: ``x``, ``y``, ``z``, ``w``."""
+    """A value of a vector type, with the components ``x``, ``y``, ``z``, ``w``."""
 
     __slots__ = ("_kind", "w", "x", "y", "z")
 
-    def __init__(self, kind: str, values: list[Any]) -> None:
+    def __init__(self, kind: str, values: list[object]) -> None:
         self._kind = kind
         for name, value in zip("xyzw", values, strict=False):
             setattr(self, name, value)
 
-    def __getattr__(self, name: str) -> Any:  # what it lacks
+    def __getattr__(self, name: str) -> Never:  # called for missing components
         raise AttributeError(f"{self._kind} has no {name}")
 
 
 @cache
-def vector_types() -> dict[str, Callable[..., Any]]:
-    """``float32x4``, ``float4`` and the others, by name."""
-    made: dict[str, Callable[..., Any]] = {}
+def vector_types() -> dict[str, Callable[..., Vector]]:
+    """Return the vector types by name: ``float32x4``, ``float4`` and the others."""
+    made: dict[str, Callable[..., Vector]] = {}
     for stub in _vector_type_stubs:
         function = _vector_type(stub.__name__)
         made |= dict.fromkeys((stub.__name__, *stub.aliases), function)
     return made
 
 
-def _vector_type(name: str) -> Callable[..., Any]:
+def _vector_type(name: str) -> Callable[..., Vector]:
     count = int(name[-1])
     kept = cast(name[:-2])
 
-    def vector(*parts: Any) -> Vector:
-        values: list[Any] = []
+    def vector(*parts: object) -> Vector:
+        values: list[object] = []
         for part in parts:
-            whole = isinstance(part, Vector)
-            values += [getattr(part, n) for n in "xyzw" if hasattr(part, n)] if whole else [part]
+            if isinstance(part, Vector):
+                values += [getattr(part, n) for n in "xyzw" if hasattr(part, n)]
+            else:
+                values.append(part)
         if len(values) != count:
             raise TypeError(f"{name} is made of {count} numbers, not of {len(values)}")
         return Vector(name, list(map(kept, values)))

@@ -1,0 +1,184 @@
+"""Accesses of the host to pinned and managed memory that copies and launches still use."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from convlab.simulation.host.stream_order import (
+    Clock,
+    Operation,
+    conflict_of,
+    not_over,
+    program_line,
+)
+from convlab.simulation.memory.host_memory import start_of
+from convlab.simulation.memory.touched import Touched, common
+from convlab.simulation.rules.findings import Finding
+from convlab.simulation.rules.remedies import STREAM_RACE
+
+
+@dataclass(eq=False)
+class _Filling:
+    """Host memory that holds new values once an operation is over."""
+
+    operation: Operation
+    target: np.ndarray
+    values: np.ndarray
+    before: np.ndarray  # the contents when the operation began
+    is_managed: bool = False
+    is_reported: bool = False  # that the host has read it too early
+
+    @property
+    def seen(self) -> tuple[np.ndarray, np.ndarray]:
+        """The memory, and its contents when the host's writes were last looked for."""
+        return self.target, self.before
+
+
+@dataclass(eq=False)
+class _Reading:
+    """Host memory that an operation may read until it is over, and its contents."""
+
+    operation: Operation
+    source: np.ndarray
+    values: np.ndarray
+
+    @property
+    def seen(self) -> tuple[np.ndarray, np.ndarray]:
+        """The memory, and its contents when the host's writes were last looked for."""
+        return self.source, self.values
+
+
+class HostAccesses:
+    """Checks that the host waits before it reads or writes memory that operations use.
+
+    A write is known by the contents of the memory afterwards, because not every array notifies
+    the simulator. ``on_finding`` receives the findings.
+    """
+
+    def __init__(self, on_finding: Callable[[Finding], None]) -> None:
+        self._on_finding = on_finding
+        self._filling: list[_Filling] = []
+        self._reading: list[_Reading] = []
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self._filling or self._reading)
+
+    def fills(self, operation: Operation, target: np.ndarray, values: np.ndarray) -> None:
+        """Note that a copy fills pinned memory with these values until it is over."""
+        self._filling.append(_Filling(operation, target, values.copy(), target.copy("K")))
+
+    def hide(self, operation: Operation, seen: list[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Hide a kernel's stores to managed arrays from the host until it has waited for them."""
+        for array, before in seen:
+            self._filling.append(
+                _Filling(operation, array, array.copy("K"), before, is_managed=True)
+            )
+            array[...] = before
+
+    def reads(self, operation: Operation, host: np.ndarray) -> None:
+        """Note that the operation may read pinned memory until it is over. In a loop only the last
+        such operation counts: those before it are over then."""
+        self.look_for_writes(host)
+        same = operation.stream, _layout(host)
+        others = [
+            one for one in self._reading if (one.operation.stream, _layout(one.source)) != same
+        ]
+        self._reading = [*others, _Reading(operation, host, host.copy("K"))]
+
+    def host_waited(self, clock: Clock) -> None:
+        """Let the values of operations arrive that the host now knows to be over."""
+        self.look_for_writes()
+        reading = not_over([one.operation for one in self._reading], clock)
+        self._reading = [one for one in self._reading if one.operation in reading]
+        waiting = not_over([one.operation for one in self._filling], clock)
+        self._arrive(one for one in self._filling if one.operation not in waiting)
+
+    def host_reads(self, memory: np.ndarray) -> None:
+        """Report that the host reads pinned memory before it has waited for a copy to it. A program
+        that reads it again gets the copied values, so that no program polls for ever."""
+        early = [one for one in self._filling if _share(one.target, memory)]
+        self._arrive([one for one in early if one.is_reported])
+        for one in early:
+            if not one.is_reported and not one.is_managed:
+                one.is_reported = True
+                what = "the host reads pinned memory that copy_to_host may not have filled yet"
+                self._find_of_host(one.operation, f"{what}: it has not waited for that copy")
+
+    def device_reads(self, host: np.ndarray) -> None:
+        """Let values arrive that earlier operations have stored in memory that the next one
+        reads."""
+        self._arrive(one for one in self._filling if np.may_share_memory(one.target, host))
+
+    def look_for_writes(self, memory: np.ndarray | None = None) -> None:
+        """Report what the host has written to memory that a copy still uses."""
+        using: list[_Reading | _Filling] = [*self._reading]
+        using += [one for one in self._filling if not one.is_managed]
+        for one in using:
+            host, kept = one.seen
+            if memory is not None and not np.may_share_memory(host, memory):
+                continue
+            if (_bytes(host) != _bytes(kept)).any():
+                np.copyto(kept, host)
+                does = "read" if isinstance(one, _Reading) else "fill"
+                what = f"the host writes to pinned memory while {one.operation.what} may still"
+                self._find_of_host(one.operation, f"{what} {does} it: it has not waited for that")
+
+    def _find_of_host(self, operation: Operation, what: str) -> None:
+        """Report what the host does at the program's line, or at the operation's if the program is
+        over."""
+        file, line = program_line()
+        if file == contextlib.__file__:  # the program is over
+            file, line = operation.file, operation.line
+        self._on_finding(
+            Finding(STREAM_RACE, operation.what, file, line, what, operation.line, operation.file)
+        )
+
+    def _arrive(self, some: Iterable[_Filling]) -> None:
+        """Store the new values in the host's memory."""
+        arriving = [*some]
+        self._filling = [one for one in self._filling if one not in arriving]
+        for one in arriving:
+            if one.is_managed:
+                self._arrive_managed(one)
+                continue
+            np.copyto(one.target, one.values)
+            using: list[_Reading | _Filling] = [*self._reading, *arriving, *self._filling]
+            for other in using:  # arrived values are not writes of the host
+                host, kept = other.seen
+                is_managed = isinstance(other, _Filling) and other.is_managed
+                if not is_managed and np.may_share_memory(host, one.target):
+                    np.copyto(kept, host)
+
+    def _arrive_managed(self, one: _Filling) -> None:
+        """Store new values in managed memory, except where the host has written meanwhile."""
+        target, values, before = _bytes(one.target), _bytes(one.values), _bytes(one.before)
+        by_host = np.flatnonzero((target != before).any(axis=1)) * one.target.itemsize
+        done = one.operation.touched
+        touched = done.reads + done.writes + done.updates
+        np.copyto(target, values, where=values != before)
+        if common([start_of(one.target) + by_host], touched) is not None:
+            what = f"the host writes to managed memory while {one.operation.what} may use it: it"
+            what += " has not waited for that launch"
+            self._on_finding(conflict_of(one.operation, one.operation, what))
+
+
+def _layout(host: np.ndarray) -> tuple[int, tuple[int, ...], tuple[int, ...], np.dtype]:
+    return start_of(host), host.shape, host.strides, host.dtype
+
+
+def _share(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether two views have a byte in common."""
+    mine, its = Touched(), Touched()
+    mine.whole(one, writes=False)
+    its.whole(other, writes=False)
+    return common(mine.reads, its.reads) is not None
+
+
+def _bytes(memory: np.ndarray) -> np.ndarray:
+    """Return a row of bytes for each element, in the order of their addresses."""
+    return memory.ravel("K").view(np.uint8).reshape(memory.size, memory.itemsize)

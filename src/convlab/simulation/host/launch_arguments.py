@@ -1,0 +1,82 @@
+"""The arguments of a program's launch as the kernel gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numba.cuda.simulator.args import ArgHint, InOut
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+from convlab.simulation.host.device_arrays import UnifiedArray, as_cuda_array
+from convlab.simulation.host.launch_configuration import ConfiguredKernel
+from convlab.simulation.host.pinned import plain
+from convlab.simulation.host.streams import Streams
+from convlab.simulation.memory.host_memory import owner_of
+from convlab.simulation.rules.findings import NotSimulated
+from convlab.simulation.rules.launch_checks import argument_names, like
+
+
+@dataclass
+class LaunchArguments:
+    """Moves the arguments of one launch to the device. ``write_back`` copies results to host
+    arrays after the launch; ``hosts`` are the host arrays that the launch reads."""
+
+    launch: ConfiguredKernel
+    streams: Streams
+    write_back: list[Callable[[], object]] = field(default_factory=list)
+    hosts: list[np.ndarray] = field(default_factory=list)
+
+    def on_device(self, arguments: tuple[object, ...]) -> tuple[object, ...]:
+        """Return the arguments as the kernel gets them. Raises ``NotSimulated`` for an array of
+        another library, and names it."""
+        names = argument_names(self.launch.kernel.py_func, len(arguments))
+        given = []
+        for name, argument in zip(names, arguments, strict=True):
+            try:
+                given.append(self._on_device(argument))
+            except NotSimulated as why:
+                what = f"{self.launch.name}: {name} is not on the device: {why}"
+                raise NotSimulated(what) from None
+        return tuple(given)
+
+    def _on_device(self, argument: object) -> object:
+        """Return an argument as the kernel gets it. As in Numba, a host array is copied to a device
+        array of its own, and back after the launch, in the launch's stream."""
+        for extension in self.launch.kernel.extensions:
+            _, argument = extension.prepare_args(
+                None, argument, stream=self.launch.stream, retr=self.write_back
+            )
+        if isinstance(argument, tuple):
+            return like(argument, map(self._on_device, argument))
+        if isinstance(argument, UnifiedArray):
+            return np.asarray(argument)
+        if isinstance(argument, np.void):
+            return FakeCUDAArray(argument)
+        if hasattr(argument, "__cuda_array_interface__"):
+            return as_cuda_array(argument)
+        if isinstance(argument, np.ndarray):
+            argument = InOut(argument)
+        return self._copied(argument) if isinstance(argument, ArgHint) else argument
+
+    def _copied(self, hint: ArgHint) -> object:
+        """Return the device array of ``In``, ``Out`` or ``InOut``."""
+        hint.value = plain(hint.value)
+        if isinstance(hint.value, np.ndarray):
+            self.streams.device_reads(hint.value)
+            if getattr(hint, "copy_input", True):
+                self.hosts.append(hint.value)
+        return hint.to_device(self.write_back, self.launch.stream)
+
+
+def managed_memory(arguments: Iterable[object]) -> Iterator[np.ndarray]:
+    """Yield the memory of managed and mapped arrays among the arguments, each once."""
+    found: dict[int, np.ndarray] = {}
+    for one in arguments:
+        if isinstance(one, tuple):
+            found |= {id(memory): memory for memory in managed_memory(one)}
+        elif isinstance(one, UnifiedArray):
+            memory = owner_of(one)
+            found[id(memory)] = np.asarray(memory)
+    yield from found.values()
