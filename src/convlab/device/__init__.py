@@ -4,6 +4,8 @@ Everything that touches numba-cuda's extension API is in this folder. Nothing he
 problems, stages or engines.
 """
 
+from convlab.device.code_generation import gpu_only
+from convlab.device.emulations import emulation_of
 from convlab.device.indices import index_type
 from convlab.device.intrinsics import (
     BYTES_16,
@@ -12,8 +14,6 @@ from convlab.device.intrinsics import (
     commit_copies,
     copy_async,
     copy_async4,
-    emulation_of,
-    gpu_only,
     issue_loads,
     load4,
     store4,

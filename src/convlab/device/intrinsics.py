@@ -1,9 +1,4 @@
-"""128-bit loads and stores, asynchronous copies, and tools of all intrinsics: emulations, options
-of ``@cuda.jit``, pointers, inline PTX.
-
-An emulation is plain Python that the simulators run in place of an intrinsic. :func:`together` is
-for emulations that need a whole warp, because Numba's simulator runs each lane as a thread of the
-operating system and knows no warps. convlab's engines have warps of their own.
+"""Intrinsics of memory access: 128-bit loads and stores, and asynchronous copies.
 
 ``load4(array, index)`` and ``store4(array, index, values)`` become LDG/LDS.E.128 and
 STG/STS.E.128; accesses to float32x4 arrays and views do not. The index is an integer for a 1-D
@@ -39,11 +34,7 @@ rules of ``load4``. Asynchronous copies need compute capability 8.0.
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llvmlite import ir
 from numba import cuda
@@ -51,165 +42,19 @@ from numba.cuda import types
 from numba.cuda.core import config
 from numba.cuda.typing.templates import Signature
 
-from convlab.device.products import WARP, Number
+from convlab.device.code_generation import (
+    Generate,
+    Values,
+    assembly,
+    element_pointer,
+    is_float32_c_array,
+    statement,
+)
+from convlab.device.emulations import register_emulations
+from convlab.device.products import Number
 
 if TYPE_CHECKING:
     from numba.cuda.target import CUDATargetContext
-
-Values = Sequence[ir.Value]  # the operands of an intrinsic
-# Writes the code of an intrinsic: from Numba's context, builder, signature and operands.
-Generate = Callable[["CUDATargetContext", ir.IRBuilder, Signature, Values], ir.Value]
-Emulation = Callable[..., Any]
-_EMULATIONS: dict[int, tuple[object, Emulation]] = {}
-
-
-def register_emulations(*pairs: tuple[object, Emulation]) -> None:
-    """Let ``emulation_of(intrinsic)`` return the emulation, for each pair of the two."""
-    for intrinsic, emulation in pairs:
-        # The intrinsic is kept, so that no other object gets its id.
-        _EMULATIONS[id(intrinsic)] = intrinsic, emulation
-
-
-def emulation_of(value: object) -> Emulation | None:
-    """Return the plain-Python emulation of an intrinsic; None for anything else."""
-    known = _EMULATIONS.get(id(value))
-    return None if known is None else known[1]
-
-
-PATIENCE_SECONDS = 60.0  # that a lane of Numba's simulator waits: other lanes may have ended
-Brought = TypeVar("Brought")
-Result = TypeVar("Result")
-
-_change = threading.Lock()
-_here = threading.local()
-
-
-@contextmanager
-def meeting_by(meet: Callable[[str, int, object], object]) -> Iterator[None]:
-    """Inside, :func:`together` calls ``meet(name, site, brought)`` in this thread."""
-    _here.meet = meet
-    try:
-        yield
-    finally:
-        del _here.meet
-
-
-class _Meeting:
-    """One call of a warp: the lanes that have reached it, with what they bring."""
-
-    def __init__(self) -> None:
-        self.brought: dict[int, Any] = {}  # of a type that each call has for itself
-        self.results: Mapping[int, Any] = {}
-        self.over = threading.Event()
-
-
-def together(
-    name: str, brought: Brought, compute: Callable[[dict[int, Brought]], Mapping[int, Result]]
-) -> Result:
-    """Return this lane's part of the result of ``compute`` on what all 32 lanes brought.
-
-    Call it in the function that the kernel calls, because lanes meet at the kernel's line.
-
-    Raises RuntimeError outside a kernel, and if a lane of the warp does not come to the same call
-    because the lane does not exist, has ended, or waits elsewhere.
-    """
-    caller = sys._getframe(2)
-    if hasattr(_here, "meet"):
-        met: Result = _here.meet(name, id(caller.f_code) + caller.f_lasti, brought)
-        return met
-    thread: Any = threading.current_thread()  # Numba's simulator gives its threads attributes
-    manager = getattr(thread, "_manager", None)
-    if manager is None:
-        raise RuntimeError(f"{name} is computed by the 32 lanes of a warp, so only in a kernel")
-    warp, lane = divmod(thread.thread_id, WARP)
-    call = warp, caller.f_code, caller.f_lasti
-    with _change:
-        meetings = vars(manager).setdefault("convlab_meetings", {})
-        meeting: _Meeting = meetings.setdefault(call, _Meeting())
-        meeting.brought[lane] = brought
-        if len(meeting.brought) == WARP:
-            del meetings[call]  # the next time that the lanes come is another meeting
-            meeting.results = compute(meeting.brought)
-            meeting.over.set()
-    if not meeting.over.wait(PATIENCE_SECONDS):
-        absent = [lane for lane in range(WARP) if lane not in meeting.brought]
-        raise RuntimeError(f"{name} needs the whole warp, but lanes {absent} do not come to it")
-    result: Result = meeting.results[lane]
-    return result
-
-
-# Code for a GPU.
-
-
-def gpu_only(**options: Any) -> dict[str, Any]:
-    """Return the options for a GPU, none for a simulator: ``@cuda.jit(**gpu_only(...))``.
-
-    Numba's simulator (``NUMBA_ENABLE_CUDASIM=1``) refuses ``launch_bounds`` and ``forceinline``
-    as unexpected arguments. They change how a kernel is compiled, never what it computes, so a
-    simulator loses nothing without them.
-    """
-    return {} if config.ENABLE_CUDASIM else options
-
-
-def is_float32_c_array(array: types.Type) -> bool:
-    """Return whether a Numba type is one of the arrays that convlab's intrinsics take."""
-    return isinstance(array, types.Array) and array.dtype == types.float32 and array.layout == "C"
-
-
-def element_pointer(
-    context: CUDATargetContext, builder: ir.IRBuilder, kinds: Sequence[types.Type], values: Values
-) -> ir.Value:
-    """Return a pointer to ``array[index]``, with no negative-index wrap. ``kinds`` are the types of
-    array and index, an integer or a tuple of them, ``values`` the two themselves."""
-    array_type, index_type = kinds
-    array = context.make_array(array_type)(context, builder, value=values[0])
-    if isinstance(index_type, types.BaseTuple):
-        entries = zip(index_type, range(len(index_type)), strict=True)
-        indices = [(kind, builder.extract_value(values[1], axis)) for kind, axis in entries]
-    else:
-        indices = [(index_type, values[1])]
-    if len(indices) != array_type.ndim:
-        raise TypeError(f"{len(indices)} indices for an array of {array_type.ndim} dimensions")
-    extents = [builder.extract_value(array.shape, axis) for axis in range(array_type.ndim)]
-    offset = ir.Constant(ir.IntType(64), 0)
-    for (kind, index), extent in zip(indices, extents, strict=True):
-        wide = context.cast(builder, index, kind, types.intp if kind.signed else types.uintp)
-        offset = builder.add(builder.mul(offset, extent), wide)
-    return builder.gep(array.data, [offset])
-
-
-def assembly(
-    builder: ir.IRBuilder,
-    text: str,
-    constraints: str,
-    args: Values = (),
-    result: ir.Type | None = None,
-    *,
-    side_effect: bool = True,
-    convergent: bool = False,
-) -> ir.Value:
-    """Write inline PTX and return its result.
-
-    ``side_effect``: the compiler moves no memory access across it. ``convergent``: the compiler
-    does not move it into a branch that only some threads take."""
-    kind = ir.FunctionType(result or ir.VoidType(), [arg.type for arg in args])
-    if side_effect:
-        constraints = ",".join(filter(None, [constraints, "~{memory}"]))
-    code = ir.InlineAsm(kind, text, constraints, side_effect=side_effect)
-    return builder.call(code, args, attrs=("convergent", "nounwind") if convergent else ())
-
-
-def statement(text: str) -> Generate:
-    """Return the code generator of an intrinsic that is this PTX, without operands."""
-
-    def generate(
-        context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
-    ) -> ir.Value:
-        assembly(builder, text, "")
-        return context.get_dummy_value()
-
-    return generate
-
 
 # Memory access
 
@@ -227,20 +72,6 @@ class Array(Protocol):
     def __setitem__(self, index: Any, value: Any, /) -> None: ...
 
 
-class CheckingArray(Array, Protocol):
-    """An array of convlab's strict simulator, which checks wide accesses itself."""
-
-    def load_run(self, index: Index, count: int) -> Four: ...
-
-    def store_run(self, index: Index, values: Four) -> None: ...
-
-
-def _checks_itself(array: Array) -> TypeGuard[CheckingArray]:
-    # The type is looked at, because arrays of Numba's own simulator raise IndexError for a missing
-    # attribute.
-    return hasattr(type(array), "load_run")
-
-
 # ``alignment=BYTES_16`` of shared arrays that have 128-bit accesses. Numba's simulator, where it
 # runs kernels by itself, refuses any ``alignment`` but None; convlab's engines do not.
 ENGINE_CONSTANTS = {"BYTES_16": 16}
@@ -253,16 +84,19 @@ def emulated_load4(array: Array, index: Index) -> Four:
 
     Raises ``IndexError`` for an index that is not a multiple of 4 or reaches outside the array.
     """
-    if _checks_itself(array):
-        return array.load_run(index, 4)
+    # The strict simulator's arrays check wide accesses themselves. The type is looked at, because
+    # arrays of Numba's own simulator raise IndexError for a missing attribute.
+    if hasattr(type(array), "load_run"):
+        run: Four = array.load_run(index, 4)  # type: ignore[attr-defined]
+        return run
     x, y, z, w = array[_run_of_four(array, index)]
     return x, y, z, w
 
 
 def emulated_store4(array: Array, index: Index, values: Four) -> None:
     """Emulate ``store4`` in plain Python. Raises as :func:`emulated_load4`."""
-    if _checks_itself(array):
-        array.store_run(index, values)
+    if hasattr(type(array), "store_run"):
+        array.store_run(index, values)  # type: ignore[attr-defined]
         return
     array[_run_of_four(array, index)] = values
 

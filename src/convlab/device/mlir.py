@@ -2,35 +2,26 @@
 
 A kernel is a Python function that ``numba.cuda`` has decorated. :func:`translated` copies the
 function and gives its names what they mean to numba-cuda-mlir: that package's ``cuda`` and types,
-the copies of its device functions, and convlab's intrinsics, which this module writes in MLIR. So a
-stage has one source, which both compilers read.
-
-Where numba-cuda's intrinsics use LLVM's builder, these use operations of MLIR's dialects.
+the copies of its device functions, and convlab's intrinsics, which
+``mlir_intrinsics`` writes in MLIR. So a stage has one source, which both compilers read.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, wraps
+from collections.abc import Iterator
+from functools import lru_cache
 from types import CellType, CodeType, FunctionType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numba.core.types
 import numba.cuda
 from numba_cuda_mlir import cuda, types
-from numba_cuda_mlir._mlir import ir
-from numba_cuda_mlir._mlir.dialects import arith, llvm, memref
-from numba_cuda_mlir.extending import intrinsic
-from numba_cuda_mlir.lowering_utilities import memref_data_pointer
 
-from convlab.device import intrinsics, ptx, tensor_core
-from convlab.device.products import SIZES, check_width
+from convlab.device.mlir_intrinsics import COUNTERPARTS
 
 # The options of ``@cuda.jit`` that change the machine code.
 OPTIONS = ("device", "fastmath", "launch_bounds", "max_registers")
-_counterparts: dict[int, object] = {}  # of intrinsics, by id: they live as long as modules
-Lowering = TypeVar("Lowering", bound=Callable[..., object])
 
 
 class Dispatcher(Protocol):
@@ -40,24 +31,6 @@ class Dispatcher(Protocol):
     targetoptions: dict[str, Any]
 
     def compile(self, signature: Any) -> Any: ...
-
-
-class Variable(Protocol):
-    """A variable of the kernel."""
-
-    name: str
-
-
-class Builder(Protocol):
-    """The builder of a kernel's code, with the kernel's variables."""
-
-    def load_var(self, variable: Variable) -> Any: ...
-
-    def store_var(self, variable: Variable, value: object) -> None: ...
-
-    def get_numba_type(self, variable: Variable) -> Any: ...
-
-    def mlir_convert(self, value: ir.Value, kind: ir.Type) -> ir.Value: ...
 
 
 @lru_cache(maxsize=256)  # kernels and their device functions
@@ -110,322 +83,8 @@ def _meaning(value: object) -> object:
     """Return the value of a global, or of a closure's variable, in numba-cuda-mlir's terms."""
     if value is numba.cuda:
         return cuda
-    if id(value) in _counterparts:
-        return _counterparts[id(value)]
+    if id(value) in COUNTERPARTS:
+        return COUNTERPARTS[id(value)]
     if isinstance(value, numba.core.types.Type | numba.cuda.types.Type):
         return getattr(types, str(value))
     return value
-
-
-def counterpart_of(
-    original: object,
-    result: types.Type,
-    takes: Callable[..., bool] = lambda *kinds: True,
-    constant: bool = False,
-) -> Callable[[Lowering], Lowering]:
-    """Make the decorated function write the code of ``original`` for numba-cuda-mlir. The function
-    gets the builder and the kernel's variables, and returns the result's value. ``result`` gives
-    Numba's type of the result, ``takes`` tells whether the arguments' types suit. If ``constant``,
-    the last argument is a number that is known at compile time, and the function gets the number
-    itself."""
-
-    def register(write: Lowering) -> Lowering:
-        @wraps(write)  # both take equally many arguments
-        def typing_function(
-            context: object, *kinds: types.Type
-        ) -> tuple[types.Type, Callable[..., None]] | None:
-            if constant and not isinstance(kinds[-1], types.IntegerLiteral):
-                return None
-            if not takes(*kinds):
-                return None
-
-            def lower(
-                builder: Builder, target: Variable, args: Sequence[Variable], kwargs: object
-            ) -> None:
-                given: list[object]
-                given = [*args[:-1], kinds[-1].literal_value] if constant else [*args]
-                builder.store_var(target, write(builder, *given))
-
-            return result(*kinds), lower
-
-        _counterparts[id(original)] = intrinsic(typing_function)
-        return write
-
-    return register
-
-
-# Values and memory.
-
-GLOBAL, SHARED = 1, 3  # address spaces
-_DYNAMIC = -(2**31)  # among constant indices: one that is given as a value
-
-
-def _integers(bits: int) -> ir.IntegerType:
-    return ir.IntegerType.get_signless(bits)
-
-
-def _struct(count: int) -> ir.Type:
-    """Return the type of inline PTX with that many float32 results."""
-    return ir.Type.parse(f"!llvm.struct<({', '.join(['f32'] * count)})>")
-
-
-def _constant(number: int, bits: int = 32) -> ir.Value:
-    return arith.constant(_integers(bits), number)
-
-
-def _is_floats(kind: types.Type) -> bool:
-    """Return whether a type is one of the arrays that convlab's intrinsics take."""
-    return isinstance(kind, types.Array) and kind.dtype == types.float32 and kind.layout == "C"
-
-
-def _start(builder: Builder, array: Variable) -> ir.Value:
-    return memref_data_pointer(builder.load_var(array))
-
-
-def _after(pointer: ir.Value, offset: int | ir.Value) -> ir.Value:
-    """Return a pointer to the float32 that is ``offset`` elements, a number or a value, after
-    ``pointer``."""
-    constant = isinstance(offset, int)
-    at = [offset] if constant else [_DYNAMIC]
-    f32 = ir.F32Type.get()
-    return llvm.getelementptr(pointer.type, pointer, [] if constant else [offset], at, f32, None)
-
-
-def _pointer(builder: Builder, array: Variable, index: Variable) -> ir.Value:
-    """Return a pointer to ``array[index]``, with no negative-index wrap."""
-    kinds, indices = builder.get_numba_type(index), builder.load_var(index)
-    if not isinstance(kinds, types.BaseTuple):
-        kinds, indices = (kinds,), (indices,)
-    offset = None
-    for axis, (kind, value) in enumerate(zip(kinds, indices, strict=True)):
-        if isinstance(value.type, ir.IndexType):
-            wide = arith.index_cast(_integers(64), value)
-        elif value.type.width < 64:  # MLIR's integers have no sign; Numba's types do
-            wide = (arith.extsi if kind.signed else arith.extui)(_integers(64), value)
-        else:
-            wide = value
-        if offset is not None:
-            place = arith.constant(ir.IndexType.get(), axis)
-            extent = arith.index_cast(_integers(64), memref.dim(builder.load_var(array), place))
-            wide = arith.addi(arith.muli(offset, extent), wide)
-        offset = wide
-    return _after(_start(builder, array), offset)
-
-
-def _in_space(pointer: ir.Value, space: int, bits: int) -> ir.Value:
-    """Return a pointer as PTX takes it: an integer, in one kind of memory."""
-    return llvm.ptrtoint(_integers(bits), llvm.addrspacecast(llvm.PointerType.get(space), pointer))
-
-
-def _bits(value: ir.Value) -> ir.Value:
-    return arith.bitcast(_integers(32), value)
-
-
-def _float(value: ir.Value) -> ir.Value:
-    return arith.bitcast(ir.F32Type.get(), value)
-
-
-def _assembly(
-    text: str,
-    constraints: str,
-    args: Iterable[ir.Value] = (),
-    results: int = 0,
-    memory: bool = True,
-) -> list[ir.Value]:
-    """Write inline PTX and return its float32 results.
-
-    ``memory``: the compiler moves no memory access across it. It is marked as having side effects,
-    so that the compiler does not move it into a branch that only some threads take. MLIR cannot say
-    "convergent", so NVVM may still copy it into both sides of a branch before it, which is right
-    only if a warp's threads all take the same side."""
-    if memory:
-        constraints = ",".join(filter(None, [constraints, "~{memory}"]))
-    kind = _struct(results) if results else None
-    made = llvm.inline_asm(kind, [*args], text, constraints, has_side_effects=True)
-    return [llvm.extractvalue(ir.F32Type.get(), made, [n]) for n in range(results)]
-
-
-# The intrinsics. The docstrings of numba-cuda's versions say what each does.
-
-FLOAT, TWO, FOUR = types.float32, types.UniTuple(types.float32, 2), types.UniTuple(types.float32, 4)
-
-
-def _four_floats() -> ir.VectorType:
-    return ir.VectorType.get([4], ir.F32Type.get())
-
-
-@counterpart_of(intrinsics.load4, FOUR, lambda array, index: _is_floats(array))
-def load4(builder: Builder, array: Variable, index: Variable) -> tuple[ir.Value, ...]:
-    four = llvm.load(_four_floats(), _pointer(builder, array, index), alignment=16)
-    return tuple(llvm.extractelement(four, _constant(lane)) for lane in range(4))
-
-
-@counterpart_of(
-    intrinsics.store4,
-    types.void,
-    lambda array, index, values: _is_floats(array) and values == FOUR,
-)
-def store4(builder: Builder, array: Variable, index: Variable, values: Variable) -> None:
-    four = llvm.mlir_undef(_four_floats())
-    for lane, number in enumerate(builder.load_var(values)):
-        four = llvm.insertelement(four, number, _constant(lane))
-    llvm.store(four, _pointer(builder, array, index), alignment=16)
-
-
-def _copies(
-    target: types.Type, index: types.Type, source: types.Type, at: types.Type, valid: types.Type
-) -> bool:
-    return _is_floats(target) and _is_floats(source)
-
-
-def _copy(
-    builder: Builder,
-    *,
-    target: Variable,
-    index: Variable,
-    source: Variable,
-    at: Variable,
-    valid: Variable,
-    cache: str,
-    count: int,
-) -> None:
-    near = _in_space(_pointer(builder, target, index), SHARED, 32)
-    far = _in_space(_pointer(builder, source, at), GLOBAL, 64)
-    is_valid = builder.mlir_convert(builder.load_var(valid), _integers(1))
-    read = arith.select(is_valid, _constant(4 * count), _constant(0))
-    text = f"cp.async.{cache}.shared.global [$0], [$1], {4 * count}, $2;"
-    _assembly(text, "r,l,r", (near, far, read))
-
-
-@counterpart_of(intrinsics.copy_async, types.void, _copies)
-def copy_async(
-    builder: Builder,
-    target: Variable,
-    index: Variable,
-    source: Variable,
-    at: Variable,
-    valid: Variable,
-) -> None:
-    _copy(
-        builder,
-        target=target,
-        index=index,
-        source=source,
-        at=at,
-        valid=valid,
-        cache="ca",
-        count=1,
-    )
-
-
-@counterpart_of(intrinsics.copy_async4, types.void, _copies)
-def copy_async4(
-    builder: Builder,
-    target: Variable,
-    index: Variable,
-    source: Variable,
-    at: Variable,
-    valid: Variable,
-) -> None:
-    _copy(
-        builder,
-        target=target,
-        index=index,
-        source=source,
-        at=at,
-        valid=valid,
-        cache="cg",
-        count=4,
-    )
-
-
-@counterpart_of(intrinsics.commit_copies, types.void)
-def commit_copies(builder: Builder) -> None:
-    _assembly("cp.async.commit_group;", "")
-
-
-@counterpart_of(
-    intrinsics.wait_copies, types.void, lambda groups: groups.literal_value >= 0, constant=True
-)
-def wait_copies(builder: Builder, groups: int) -> None:
-    _assembly(f"cp.async.wait_group {groups};", "")
-
-
-def _is_float(value: types.Type) -> bool:
-    return bool(value == FLOAT)
-
-
-@counterpart_of(tensor_core.to_tf32, FLOAT, _is_float)
-def to_tf32(builder: Builder, value: Variable) -> ir.Value:
-    text, constraints = ptx.TO_TF32
-    rounded = llvm.inline_asm(_integers(32), [builder.load_var(value)], text, constraints)
-    return _float(arith.andi(rounded, _constant(ptx.TF32_BITS)))
-
-
-@counterpart_of(tensor_core.split_tf32, TWO, _is_float)
-def split_tf32(builder: Builder, value: Variable) -> tuple[ir.Value, ir.Value]:
-    number = builder.load_var(value)
-    rounded = arith.addi(_bits(number), _constant(0x1000))
-    large = _float(arith.andi(rounded, _constant(ptx.TF32_BITS)))
-    return large, arith.subf(number, large)
-
-
-@counterpart_of(
-    tensor_core.mma_tf32,
-    FOUR,
-    lambda *kinds: [*kinds] == [types.UniTuple(FLOAT, SIZES[name]) for name in "abc"],
-)
-def mma_tf32(builder: Builder, a: Variable, b: Variable, c: Variable) -> tuple[ir.Value, ...]:
-    left, right, total = map(builder.load_var, (a, b, c))
-    operands = [*map(_bits, (*left, *right)), *total]
-    return tuple(_assembly(*ptx.MMA, operands, 4, memory=False))
-
-
-@counterpart_of(tensor_core.fence_shared, types.void)
-def fence_shared(builder: Builder) -> None:
-    _assembly("fence.proxy.async.shared::cta;", "")
-
-
-def _suit(width: types.IntegerLiteral, *arrays: types.Type) -> bool:
-    """Return whether a product of that width can take these arrays."""
-    check_width(width.literal_value)
-    return all(_is_floats(array) and array.ndim == 1 for array in arrays)
-
-
-def _numbers(builder: Builder, array: Variable, count: int) -> list[ir.Value]:
-    """Return pointers to the first numbers of an array."""
-    return [_after(_start(builder, array), n) for n in range(count)]
-
-
-def _loaded(pointers: Iterable[ir.Value]) -> list[ir.Value]:
-    return [llvm.load(ir.F32Type.get(), pointer) for pointer in pointers]
-
-
-@counterpart_of(
-    tensor_core.start_product,
-    types.void,
-    lambda D, L, T, S, at, N: _suit(N, D, L, T, S),
-    constant=True,
-)
-def start_product(
-    builder: Builder, D: Variable, L: Variable, T: Variable, S: Variable, at: Variable, N: int
-) -> None:
-    shape, part = ptx.descriptor(N)
-    near = _in_space(_pointer(builder, S, at), SHARED, 32)
-    sixteenths = arith.extui(_integers(64), arith.shrui(near, _constant(4)))
-    first = arith.ori(sixteenths, _constant(shape, 64))
-    parts = [arith.addi(first, _constant(n * part, 64)) for n in range(4)]
-    left = [*_loaded(_numbers(builder, L, 8)), *_loaded(_numbers(builder, T, 8))]
-    text, constraints = ptx.start_product(N)
-    sums = _assembly(text, constraints, [*map(_bits, left), *parts], N // 2)
-    for number, pointer in zip(sums, _numbers(builder, D, N // 2), strict=True):
-        llvm.store(number, pointer)
-
-
-@counterpart_of(tensor_core.finish_product, types.void, lambda D, N: _suit(N, D), constant=True)
-def finish_product(builder: Builder, D: Variable, N: int) -> None:
-    pointers = _numbers(builder, D, N // 2)
-    text, constraints = ptx.finish_product(N)
-    sums = _assembly(text, constraints, _loaded(pointers), N // 2)
-    for number, pointer in zip(sums, pointers, strict=True):
-        llvm.store(number, pointer)

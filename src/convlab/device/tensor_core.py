@@ -63,17 +63,16 @@ from numba import cuda, float32
 from numba.cuda.core import config
 
 from convlab.device import ptx
-from convlab.device.intrinsics import (
-    Four,
+from convlab.device.code_generation import (
     Values,
     assembly,
     element_pointer,
     gpu_only,
     is_float32_c_array,
-    register_emulations,
     statement,
-    together,
 )
+from convlab.device.emulations import register_emulations, together
+from convlab.device.intrinsics import Four
 from convlab.device.products import (
     SIZES,
     TERMS,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from numba import cuda
 
-from convlab.device.intrinsics import gpu_only
+from convlab.device.code_generation import gpu_only
 
 
 def unrolled(step: Callable[..., None], counters: Sequence[int]) -> Callable[..., None]:

@@ -5,7 +5,7 @@ function runs with the simulator's ``cuda``, its threads as greenlets, always in
 Stricter than Numba's: indices out of bounds or negative raise, as do stores to a kernel's sources;
 shared and local memory start as NaN in every block, each call of ``shared.array`` is an array of
 its own, and ``alignment`` is accepted. All use of the simulator's internals is in this file and in
-``device/intrinsics.py``.
+``device/emulations.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from greenlet import getcurrent
 from numba.cuda.simulator import kernelapi
 
-from convlab.device.intrinsics import meeting_by
+from convlab.device.emulations import meeting_by
 from convlab.ladder.stage import SOURCES, Launch
 from convlab.running.engines import Engine, Stream
 from convlab.simulation.language.python_body import python_body

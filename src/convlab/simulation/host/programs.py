@@ -61,7 +61,7 @@ class OwnNumbers(UserWarning):
 
 @dataclass(frozen=True)
 class Options:
-    """How launches are simulated. ``steps`` limits the iterations of all loops of all threads of a
+    """The options of a simulation. ``steps`` limits the iterations of all loops of all threads of a
     launch; if ``typed``, registers have Numba's types."""
 
     steps: int | None = None

@@ -13,19 +13,22 @@ from numba.cuda import types
 
 from convlab.simulation.language.numbas_types import typed_function
 from convlab.simulation.language.refusals import Refused, Untyped
+from convlab.simulation.language.signatures import Types
 from convlab.simulation.recording.sites import source_tree
 from convlab.simulation.rules.remedies import GOES_ON
 
 
 def said_of_counter(
     function: FunctionType,
-    arguments: tuple[Any, ...] | None,
+    arguments: Types | None,
     line: int,
-    values: Mapping[str, Any],
+    values: Mapping[str, object],
 ) -> str:
-    """``i is uint8, which goes on from 255 to 0 and never reaches 300``: what is said of the first
-    narrow integer that the loop around the line changes and tests; empty if there is none.
-    ``values`` are those of the function's variables."""
+    """Return the sentence about the first narrow integer that the loop around the line changes and
+    tests: ``i is uint8, which goes on from 255 to 0 and never reaches 300``.
+
+    Empty if there is none. ``values`` are those of the function's variables.
+    """
     code = function.__code__
     tree = source_tree(code, code.co_filename)
     loop = None if tree is None else _loop_at(tree, line)
@@ -49,7 +52,7 @@ def said_of_counter(
     return ""
 
 
-def _told(text: str, kind: Any, bounds: list[int]) -> str:
+def _told(text: str, kind: types.Integer, bounds: list[int]) -> str:
     low = -(2 ** (kind.bitwidth - 1)) if kind.signed else 0
     high = low + 2**kind.bitwidth - 1
     beyond = [bound for bound in bounds if not low < bound < high]
@@ -60,7 +63,7 @@ def _told(text: str, kind: Any, bounds: list[int]) -> str:
 
 
 def _loop_at(tree: ast.AST, line: int) -> ast.While | None:
-    """The innermost ``while`` loop with that line."""
+    """Return the innermost ``while`` loop with that line."""
     loops = [
         node
         for node in ast.walk(tree)
@@ -70,7 +73,7 @@ def _loop_at(tree: ast.AST, line: int) -> ast.While | None:
 
 
 def _tests(loop: ast.While) -> Iterator[ast.expr]:
-    """What decides whether the loop ends: its condition, and those of branches that leave it."""
+    """Yield the conditions that end the loop: its own, and those of branches that leave it."""
     yield loop.test
     for node in ast.walk(loop):
         if isinstance(node, ast.If):
@@ -80,7 +83,7 @@ def _tests(loop: ast.While) -> Iterator[ast.expr]:
 
 
 def _stored(loop: ast.While) -> Iterator[ast.expr]:
-    """What the loop assigns to, and the arrays that it hands to atomics."""
+    """Yield the targets of the loop's assignments, and the arrays that it passes to atomics."""
     for node in ast.walk(loop):
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -92,7 +95,7 @@ def _stored(loop: ast.While) -> Iterator[ast.expr]:
 
 
 def _may_be_one(node: ast.expr, target: ast.expr) -> bool:
-    """Whether what is tested and what is stored to may be one: not two constant elements."""
+    """Return whether a tested and a stored element may be the same: not two constant indices."""
     if _base(node) != _base(target) or not _base(node):
         return False
     indices = [one.slice for one in (node, target) if isinstance(one, ast.Subscript)]
@@ -101,15 +104,17 @@ def _may_be_one(node: ast.expr, target: ast.expr) -> bool:
 
 
 def _base(node: ast.AST) -> str:
-    """The variable of ``i``, ``a[0]`` or ``a[0].x``."""
+    """Return the variable of ``i``, ``a[0]`` or ``a[0].x``."""
     while isinstance(node, ast.Subscript | ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _narrow(kinds: Mapping[str, Any], node: ast.Name | ast.Subscript) -> Any:
-    """The type of integers of fewer than 64 bits that a variable or an array's element has; None
-    for any other. Numba has a variable for each assignment: ``i``, ``i.1``, ``i.2``."""
+def _narrow(
+    kinds: Mapping[str, types.Type], node: ast.Name | ast.Subscript
+) -> types.Integer | None:
+    """Return the type of a variable or an array's element if it is an integer of fewer than 64
+    bits; None otherwise. Numba has a variable for each assignment: ``i``, ``i.1``, ``i.2``."""
     every = {kind for name, kind in kinds.items() if name.partition(".")[0] == _base(node)}
     if isinstance(node, ast.Subscript):
         every = {getattr(kind, "dtype", None) for kind in every}
@@ -118,8 +123,8 @@ def _narrow(kinds: Mapping[str, Any], node: ast.Name | ast.Subscript) -> Any:
     return narrow[0] if len(narrow) == 1 else None
 
 
-def _bounds(test: ast.expr, counter: ast.AST, values: Mapping[str, Any]) -> list[int]:
-    """The integers that the counter is compared with."""
+def _bounds(test: ast.expr, counter: ast.AST, values: Mapping[str, object]) -> list[int]:
+    """Return the integers that the counter is compared with."""
     found = []
     for node in ast.walk(test):
         sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
@@ -136,8 +141,9 @@ _ARITHMETIC = {
 }
 
 
-def _integer(node: ast.AST, values: Mapping[str, Any]) -> int | None:
-    """The integer that an expression of constants, variables and sizes of arrays is; else None."""
+def _integer(node: ast.AST, values: Mapping[str, object]) -> int | None:
+    """Return the integer value of an expression of constants, variables and sizes of arrays; None
+    for any other expression."""
     found: Any = None
     if isinstance(node, ast.Constant):
         found = node.value

@@ -1,4 +1,9 @@
-"""Numbers rounded to formats of fewer bits, in any direction, and bfloat16, a number of one."""
+"""Rounding of numbers to formats of fewer bits, in any direction, and numbers of bfloat16.
+
+The scalars of ml_dtypes are no replacement: that library rounds a float64 twice, to float32 and
+then to bfloat16, which is wrong next to a tie; it rounds only to the nearest; and its scalars are
+not Python's floats, which registers hold. Arrays have its type.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +24,8 @@ FORMATS = {
     "float32": (24, -126, 128),
     "float64": (53, -1022, 1024),
 }
-DIRECTIONS: dict[str, Callable[[Any], int]] = {
-    "rn": round,  # to the nearest; of two as near to the even one
+DIRECTIONS: dict[str, Callable[[float | Fraction], int]] = {
+    "rn": round,  # to the nearest, ties to even
     "rz": math.trunc,
     "rd": math.floor,
     "ru": math.ceil,
@@ -28,11 +33,12 @@ DIRECTIONS: dict[str, Callable[[Any], int]] = {
 
 
 def rounded(value: float | Fraction, kind: str, direction: str = "rn") -> float:
-    """The number as the format ``kind`` keeps it: of ``FORMATS`` and ``DIRECTIONS``."""
+    """Return the number as the format ``kind`` of ``FORMATS`` keeps it, rounded in a direction of
+    ``DIRECTIONS``."""
     if value == 0 or (isinstance(value, float) and not math.isfinite(value)):
         return float(value)
     bits, least, most = FORMATS[kind]
-    scaled: Any
+    scaled: float | Fraction
     if isinstance(value, float):
         shift = bits - max(math.frexp(value)[1], least + 1)
         scaled = math.ldexp(value, shift)
@@ -51,10 +57,11 @@ def rounded(value: float | Fraction, kind: str, direction: str = "rn") -> float:
     return math.copysign(float(result), value)
 
 
-def _operation(name: str) -> Callable[..., Any]:
+def _operation(name: str) -> Callable[[float, float], float]:
+    """Return an operator of bfloat16. Two numbers of bfloat16 give a third."""
     plain = getattr(np.float64, name)
 
-    def operation(self: Any, other: Any) -> Any:
+    def operation(self: float, other: float) -> float:
         with np.errstate(all="ignore"):
             result = float(plain(np.float64(self), float(other)))
         return BFloat16(result) if isinstance(other, BFloat16) else result
@@ -63,18 +70,19 @@ def _operation(name: str) -> Callable[..., Any]:
 
 
 class _ArrayType:
-    """NumPy's type for arrays of bfloat16, which NumPy itself has not."""
+    """The type of NumPy's arrays of bfloat16, which comes from ml_dtypes."""
 
-    def __get__(self, instance: Any, owner: Any) -> Any:
+    def __get__(self, instance: object, owner: type) -> np.dtype:
         try:
-            return np.dtype(import_module("ml_dtypes").bfloat16)
+            found: np.dtype = np.dtype(import_module("ml_dtypes").bfloat16)
         except ImportError:
             why = "an array of bfloat16 needs ml_dtypes, which is not installed"
             raise ImportError(why) from None
+        return found
 
 
 class BFloat16(float):
-    """A number of eight significant bits. Arithmetic of two of them is rounded to a third."""
+    """A number with eight significant bits. Arithmetic on two of them rounds to eight bits."""
 
     __slots__ = ()
     dtype = _ArrayType()
