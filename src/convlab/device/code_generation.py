@@ -13,9 +13,9 @@ from numba.cuda.typing.templates import Signature
 if TYPE_CHECKING:
     from numba.cuda.target import CUDATargetContext
 
-Values = Sequence[ir.Value]  # the operands of an intrinsic
+Operands = Sequence[ir.Value]  # the operands of an intrinsic
 # Writes the code of an intrinsic: from Numba's context, builder, signature and operands.
-Generate = Callable[["CUDATargetContext", ir.IRBuilder, Signature, Values], ir.Value]
+Generate = Callable[["CUDATargetContext", ir.IRBuilder, Signature, Operands], ir.Value]
 
 
 def gpu_only(**options: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def is_float32_c_array(array: types.Type) -> bool:
 
 
 def element_pointer(
-    context: CUDATargetContext, builder: ir.IRBuilder, kinds: Sequence[types.Type], values: Values
+    context: CUDATargetContext, builder: ir.IRBuilder, kinds: Sequence[types.Type], values: Operands
 ) -> ir.Value:
     """Return a pointer to ``array[index]``, with no negative-index wrap. ``kinds`` are the types of
     array and index, an integer or a tuple of them, ``values`` the two themselves."""
@@ -59,7 +59,7 @@ def assembly(
     builder: ir.IRBuilder,
     text: str,
     constraints: str,
-    args: Values = (),
+    args: Operands = (),
     result: ir.Type | None = None,
     *,
     side_effect: bool = True,
@@ -80,7 +80,7 @@ def statement(text: str) -> Generate:
     """Return the code generator of an intrinsic that is this PTX, without operands."""
 
     def generate(
-        context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+        context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
     ) -> ir.Value:
         assembly(builder, text, "")
         return context.get_dummy_value()

@@ -32,7 +32,7 @@ def emulation_of(value: object) -> Emulation | None:
 
 
 PATIENCE_SECONDS = 60.0  # that a lane of Numba's simulator waits: other lanes may have ended
-Brought = TypeVar("Brought")
+Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 _change = threading.Lock()
@@ -59,7 +59,7 @@ class _Meeting:
 
 
 def together(
-    name: str, brought: Brought, compute: Callable[[dict[int, Brought]], Mapping[int, Result]]
+    name: str, brought: Part, compute: Callable[[dict[int, Part]], Mapping[int, Result]]
 ) -> Result:
     """Return this lane's part of the result of ``compute`` on what all 32 lanes brought.
 

@@ -44,22 +44,22 @@ from numba.cuda.typing.templates import Signature
 
 from convlab.device.code_generation import (
     Generate,
-    Values,
+    Operands,
     assembly,
     element_pointer,
     is_float32_c_array,
     statement,
 )
 from convlab.device.emulations import register_emulations
-from convlab.device.products import Number
+from convlab.device.products import Float
 
 if TYPE_CHECKING:
     from numba.cuda.target import CUDATargetContext
 
 # Memory access
 
-Four = tuple[Number, Number, Number, Number]
-Index = int | tuple[int, ...]
+Four = tuple[Float, Float, Float, Float]
+ElementIndex = int | tuple[int, ...]
 
 
 class Array(Protocol):
@@ -79,7 +79,7 @@ FLOAT4 = 4  # elements of a 128-bit access
 BYTES_16 = None if config.ENABLE_CUDASIM else ENGINE_CONSTANTS["BYTES_16"]
 
 
-def emulated_load4(array: Array, index: Index) -> Four:
+def emulated_load4(array: Array, index: ElementIndex) -> Four:
     """Emulate ``load4`` in plain Python: return the four values, as the array has them.
 
     Raises ``IndexError`` for an index that is not a multiple of 4 or reaches outside the array.
@@ -93,7 +93,7 @@ def emulated_load4(array: Array, index: Index) -> Four:
     return x, y, z, w
 
 
-def emulated_store4(array: Array, index: Index, values: Four) -> None:
+def emulated_store4(array: Array, index: ElementIndex, values: Four) -> None:
     """Emulate ``store4`` in plain Python. Raises as :func:`emulated_load4`."""
     if hasattr(type(array), "store_run"):
         array.store_run(index, values)  # type: ignore[attr-defined]
@@ -101,7 +101,7 @@ def emulated_store4(array: Array, index: Index, values: Four) -> None:
     array[_run_of_four(array, index)] = values
 
 
-def _run_of_four(array: Array, index: Index) -> slice | tuple[int | slice, ...]:
+def _run_of_four(array: Array, index: ElementIndex) -> slice | tuple[int | slice, ...]:
     """Return ``index`` with its last entry widened to the slice that one access touches."""
     *rows, first = index if isinstance(index, tuple) else (index,)
     first = int(first)
@@ -128,13 +128,13 @@ def _emulated_issue_loads() -> None:
 
 
 def _emulated_copy_async(
-    target: Array, index: Index, source: Array, at: Index, valid: bool
+    target: Array, index: ElementIndex, source: Array, at: ElementIndex, valid: bool
 ) -> None:
     target[index] = source[at] if valid else 0.0
 
 
 def _emulated_copy_async4(
-    target: Array, index: Index, source: Array, at: Index, valid: bool
+    target: Array, index: ElementIndex, source: Array, at: ElementIndex, valid: bool
 ) -> None:
     emulated_store4(target, index, emulated_load4(source, at) if valid else (0.0, 0.0, 0.0, 0.0))
 
@@ -156,7 +156,7 @@ else:
     _LANES = [ir.Constant(ir.IntType(32), lane) for lane in range(4)]
 
     def _address(
-        context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+        context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
     ) -> ir.Value:
         """Return a pointer to ``array[index]`` as four floats."""
         element = element_pointer(context, builder, signature.args[:2], args[:2])
@@ -170,7 +170,7 @@ else:
         four = types.UniTuple(types.float32, 4)
 
         def generate(
-            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
         ) -> ir.Value:
             vector = builder.load(_address(context, builder, signature, args))
             vector.align = 16
@@ -186,7 +186,7 @@ else:
             return None
 
         def generate(
-            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
         ) -> ir.Value:
             vector = ir.Constant(_FOUR_FLOATS, ir.Undefined)
             for lane in range(4):
@@ -228,7 +228,7 @@ else:
         text = f"cp.async.{cache}.shared.global [$0], [$1], {width}, $2;"
 
         def generate(
-            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
         ) -> ir.Value:
             kinds = signature.args
             to = element_pointer(context, builder, kinds[0:2], args[0:2])

@@ -39,10 +39,10 @@ _LEFT = (
     np.stack([_THREAD + k for k in (0, 0, 4, 4, 8, 8, 12, 12)], 1),
 )
 
-Number: TypeAlias = float | np.floating
-Numbers: TypeAlias = Sequence[Number]
-Fragments = tuple[Numbers, Numbers, Numbers]  # a lane's of A, B and C
-Brought = tuple[Numbers, Numbers, np.ndarray]  # a lane's large and small parts of A, and B
+Float: TypeAlias = float | np.floating
+Fragment: TypeAlias = Sequence[Float]
+Fragments = tuple[Fragment, Fragment, Fragment]  # a lane's of A, B and C
+Brought = tuple[Fragment, Fragment, np.ndarray]  # a lane's large and small parts of A, and B
 
 
 def checked_fragments(a: object, b: object, c: object) -> Fragments:
@@ -93,7 +93,7 @@ def multiply_add(left: np.ndarray, right: np.ndarray, total: np.ndarray) -> np.n
     return _toward_zero(np.trunc(terms / unit).sum(axis=0) * unit + 0.0)  # no negative zero
 
 
-def rounded_to_tf32(value: Number) -> np.float32:
+def rounded_to_tf32(value: Float) -> np.float32:
     """Return the nearest number of TF32, ties away from zero. Infinities and NaN stay
     themselves."""
     with np.errstate(all="ignore"):
@@ -103,7 +103,7 @@ def rounded_to_tf32(value: Number) -> np.float32:
     return np.float32(((number.view(np.uint32) + _HALF) & _TF32_BITS).view(np.float32))
 
 
-def split_into_tf32(value: Number) -> tuple[np.float32, np.float32]:
+def split_into_tf32(value: Float) -> tuple[np.float32, np.float32]:
     """Emulate ``split_tf32``: return the value rounded to TF32, ties away from zero, and the
     rest."""
     # In plain Python, which takes a quarter of NumPy's time: a kernel's innermost loop calls this.
@@ -118,7 +118,7 @@ def _matrix(
     shape: tuple[int, int],
     where: tuple[np.ndarray, np.ndarray],
     lanes: list[int],
-    numbers: np.ndarray | Sequence[Numbers],
+    numbers: np.ndarray | Sequence[Fragment],
 ) -> np.ndarray:
     """Return the matrix whose numbers these lanes hold."""
     matrix = np.full(shape, np.nan, np.float32)

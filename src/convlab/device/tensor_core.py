@@ -64,7 +64,7 @@ from numba.cuda.core import config
 
 from convlab.device import ptx
 from convlab.device.code_generation import (
-    Values,
+    Operands,
     assembly,
     element_pointer,
     gpu_only,
@@ -76,7 +76,7 @@ from convlab.device.intrinsics import Four
 from convlab.device.products import (
     SIZES,
     TERMS,
-    Number,
+    Float,
     check_width,
     checked_fragments,
     rounded_to_tf32,
@@ -89,17 +89,17 @@ if TYPE_CHECKING:
     from numba.cuda.target import CUDATargetContext
     from numba.cuda.typing.templates import Signature
 
-Two = tuple[Number, Number]
+Two = tuple[Float, Float]
 
 
-class Numbers(Protocol):
+class NumberArray(Protocol):
     """A one-dimensional array of a simulator."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: Any, /) -> Any: ...
 
-    def __setitem__(self, index: int, value: Number, /) -> None: ...
+    def __setitem__(self, index: int, value: Float, /) -> None: ...
 
 
 # For Numba's simulator. On convlab's strict simulator, its own warps compute.
@@ -115,7 +115,7 @@ def _emulated_fence_shared() -> None: ...
 
 
 def _emulated_start_product(
-    D: Numbers, L: Numbers, T: Numbers, S: Numbers, at: int, N: int
+    D: NumberArray, L: NumberArray, T: NumberArray, S: NumberArray, at: int, N: int
 ) -> None:
     check_width(N)
     if L is T:
@@ -135,7 +135,7 @@ def _emulated_start_product(
     under_way[id(D)] = D, result
 
 
-def _emulated_finish_product(D: Numbers, N: int) -> None:
+def _emulated_finish_product(D: NumberArray, N: int) -> None:
     known = vars(_started).get("products", {}).pop(id(D), None)
     if known is None or len(known[1]) != N // 2:
         raise RuntimeError(f"finish_product: no product of {N} columns was started for D")
@@ -167,7 +167,7 @@ else:
             raise TypingError(f"to_tf32: value is {value}, but must be float32")
 
         def generate(
-            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
         ) -> ir.Value:
             bits = assembly(builder, *ptx.TO_TF32, args, _I32, side_effect=False)
             # PTX says nothing of the other 13 bits.
@@ -189,7 +189,7 @@ else:
             raise TypingError(f"split_tf32: value is {value}, but must be float32")
 
         def generate(
-            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
         ) -> ir.Value:
             bits = builder.add(builder.bitcast(args[0], _I32), ir.Constant(_I32, 0x1000))
             bits = builder.and_(bits, _TF32_BITS)
@@ -229,7 +229,7 @@ else:
         four = types.UniTuple(types.float32, 4)
 
         def generate(
-            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
         ) -> ir.Value:
             a, b, c = (
                 [builder.extract_value(numbers, n) for n in range(count)]
@@ -289,7 +289,7 @@ else:
         count = width // 2
 
         def generate(
-            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
         ) -> ir.Value:
             kinds = signature.args
             start = element_pointer(context, builder, kinds[3:5], args[3:5])
@@ -318,7 +318,7 @@ else:
         count = _width("finish_product", N, {"D": D}) // 2
 
         def generate(
-            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Values
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
         ) -> ir.Value:
             pointers = _numbers(context, builder, signature.args[0], args[0], count)
             numbers = [builder.load(pointer) for pointer in pointers]

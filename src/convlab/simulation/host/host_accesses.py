@@ -11,7 +11,7 @@ import numpy as np
 from convlab.simulation.host.stream_order import (
     Clock,
     Operation,
-    conflict_of,
+    conflict_finding,
     not_over,
     program_line,
 )
@@ -164,7 +164,7 @@ class HostAccesses:
         if common([start_of(one.target) + by_host], touched) is not None:
             what = f"the host writes to managed memory while {one.operation.what} may use it: it"
             what += " has not waited for that launch"
-            self._on_finding(conflict_of(one.operation, one.operation, what))
+            self._on_finding(conflict_finding(one.operation, one.operation, what))
 
 
 def _layout(host: np.ndarray) -> tuple[int, tuple[int, ...], tuple[int, ...], np.dtype]:

@@ -99,11 +99,11 @@ class StreamOrder:
                 array = mine.name(address) or its.name(address) or "an array"
                 what = f"{one.what} {does} {array}, which {other.what} {did} in another stream: "
                 what += "neither an event nor a synchronisation orders the two"
-                self._on_finding(conflict_of(one, other, what))
+                self._on_finding(conflict_finding(one, other, what))
                 return
 
 
-def conflict_of(one: Operation, other: Operation, what: str) -> Finding:
+def conflict_finding(one: Operation, other: Operation, what: str) -> Finding:
     """Return the finding at the line of one operation that names the line of the other."""
     return Finding(STREAM_RACE, one.what, one.file, one.line, what, other.line, other.file)
 

@@ -24,7 +24,7 @@ from convlab.simulation.numbers.registers import OF_BITS, of_bits
 from convlab.simulation.numbers.scalars import keeper, larger, safe, smaller
 from convlab.simulation.rules.findings import NotSimulated
 
-Function = Callable[..., Any]  # of a register's numbers
+Function = Callable[..., Any]  # of numbers in registers
 
 
 def _bits(give: str, take: str) -> Function:

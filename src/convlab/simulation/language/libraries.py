@@ -15,7 +15,7 @@ from convlab.simulation.numbers.bfloat16 import DIRECTIONS, TYPE_NAMES, BFloat16
 from convlab.simulation.numbers.scalars import cast, keeper
 from convlab.simulation.rules.findings import NotSimulated
 
-Function = Callable[..., Any]  # of a register's numbers
+Function = Callable[..., Any]  # of numbers in registers
 # Functions of float64, whose results are rounded to the narrow type. In the libraries their names
 # begin with h.
 FUNCTIONS: dict[str, Function] = {

@@ -16,12 +16,12 @@ from numba.cuda import types
 from convlab.simulation.language.inference import Typed
 from convlab.simulation.language.source_nodes import Position, call, position_of, written
 from convlab.simulation.language.typed_results import (
+    as_register,
     binary,
     computes_floats,
     divisor,
     is_integer,
     is_ring,
-    kept,
     of_width,
 )
 from convlab.simulation.numbers.registers import OF_BITS, ROUNDING
@@ -152,7 +152,7 @@ class TypedArithmetic(ast.NodeTransformer):
                 return node
             masked: ast.expr = written(f"value & {2**kind.bitwidth - 1}", node, value=node)
             return masked
-        return of_width(node, typed) or kept(node, typed, rounds=True)
+        return of_width(node, typed) or as_register(node, typed, rounds=True)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         typed = self._typed(node) if len(node.ops) == 1 else None

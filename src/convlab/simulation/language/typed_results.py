@@ -51,7 +51,7 @@ def of_width(node: ast.expr, typed: Typed) -> ast.expr | None:
     return call(f"_{kind.name}_", node) if is_narrow else None
 
 
-def kept(node: ast.expr, typed: Typed, rounds: bool, cut: bool = False) -> ast.expr:
+def as_register(node: ast.expr, typed: Typed, rounds: bool, cut: bool = False) -> ast.expr:
     """Return the node's value as a register of its type holds it. ``cut`` tells that the value is
     known to be longer."""
     result = typed.signature.return_type
@@ -84,8 +84,8 @@ def _fits(node: ast.expr, typed: Typed, result: types.Integer) -> bool:
 
 
 def binary(node: ast.BinOp, typed: Typed, rounds: bool, cut: bool) -> ast.expr:
-    """Return a binary operation as Numba computes it. See :func:`kept` for ``cut``; unless it
-    ``rounds``, an outer operation rounds the result later."""
+    """Return a binary operation as Numba computes it. Unless it ``rounds``, an outer operation
+    rounds the result later; ``cut`` is :func:`as_register`'s."""
     result = typed.signature.return_type
     if result == types.int64 and isinstance(node.op, ast.Mod | ast.FloorDiv | ast.RShift):
         # Numba computes uint64 % int64 as int64.
@@ -102,7 +102,7 @@ def binary(node: ast.BinOp, typed: Typed, rounds: bool, cut: bool) -> ast.expr:
         if whole or (len(typed.mixed) > 1 and typed.mixed[1]):
             node.right = call("_float_", node.right)
         if isinstance(node.op, ast.Pow):
-            return kept(call("_power_", node.left, node.right), typed, rounds)
+            return as_register(call("_power_", node.left, node.right), typed, rounds)
         if isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod):
             node.right = divisor(node.right)
     elif isinstance(result, types.Integer) and isinstance(node.op, ast.Pow):
@@ -113,5 +113,5 @@ def binary(node: ast.BinOp, typed: Typed, rounds: bool, cut: bool) -> ast.expr:
             return call(f"_{name}_", node.left, node.right)
     elif isinstance(result, types.Integer) and isinstance(node.op, ast.LShift):
         if not isinstance(node.right, ast.Constant):
-            return kept(call("_shifted_", node.left, node.right), typed, rounds)
-    return kept(node, typed, rounds, cut)
+            return as_register(call("_shifted_", node.left, node.right), typed, rounds)
+    return as_register(node, typed, rounds, cut)

@@ -20,7 +20,7 @@ from convlab.simulation.recording.access_log import SIZE_SHIFT, AccessLog
 from convlab.simulation.recording.sites import site_of
 from convlab.simulation.rules.findings import NotSimulated
 
-Counter = Callable[[object], object]  # makes a number that counts operations with it
+CountedNumber = Callable[[object], object]  # makes a number that counts the operations on it
 
 
 class ArrayMemory(Protocol):
@@ -29,7 +29,7 @@ class ArrayMemory(Protocol):
     log: AccessLog | None
     report: ArrayReport
 
-    def number(self, dtype: np.dtype) -> Counter | None:
+    def number(self, dtype: np.dtype) -> CountedNumber | None:
         """Return what loads of that type are passed through; None for nothing."""
 
     def local(self, values: np.ndarray) -> KernelArray:

@@ -22,7 +22,7 @@ from numpy.lib.array_utils import byte_bounds
 from convlab.simulation.memory.checked_arrays import CheckedArray, MisalignedArray
 from convlab.simulation.memory.host_memory import bytes_of, is_wide, start_of
 from convlab.simulation.memory.index_checks import ArrayReport
-from convlab.simulation.memory.kernel_arrays import Counter, KernelArray
+from convlab.simulation.memory.kernel_arrays import CountedNumber, KernelArray
 from convlab.simulation.memory.local_arrays import LocalArray
 from convlab.simulation.memory.structured_arrays import RecordArray
 from convlab.simulation.numbers.scalars import Elements, quick
@@ -113,14 +113,14 @@ class Memory:
     findings. Creates the launch's arrays."""
 
     def __init__(
-        self, log: AccessLog | None, report: ArrayReport, number: Counter | None = None
+        self, log: AccessLog | None, report: ArrayReport, number: CountedNumber | None = None
     ) -> None:
         self.log, self.report = log, report
         self._number = number
-        self._view_classes: dict[tuple[int, Counter | None], type[CheckedArray]] = {}
+        self._view_classes: dict[tuple[int, CountedNumber | None], type[CheckedArray]] = {}
         self._quick: list[Elements] = []  # the data that the classes of arrays close over
 
-    def number(self, dtype: np.dtype) -> Counter | None:
+    def number(self, dtype: np.dtype) -> CountedNumber | None:
         """Return what loads of that type are passed through, to count the operations on them."""
         return self._number if dtype.kind == "f" else None
 
@@ -182,7 +182,7 @@ class Memory:
     def _array_class(
         self,
         ndim: int,
-        number: Counter | None,
+        number: CountedNumber | None,
         placed: PlacedArray | None,
     ) -> type[CheckedArray]:
         """Return a class for the array ``placed`` alone. Without one, return a class for views,
@@ -247,7 +247,7 @@ class Memory:
 
 
 def local_class(
-    shape: tuple[int, ...], dtype: np.dtype, number: Counter | None, alignment: int | None
+    shape: tuple[int, ...], dtype: np.dtype, number: CountedNumber | None, alignment: int | None
 ) -> type[LocalArray]:
     """Return the class of local arrays of that shape; the sizes are written into its code. Loads
     are passed through ``number``, if it is given."""
