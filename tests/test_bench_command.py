@@ -245,7 +245,7 @@ def test_bad_arguments_get_a_line(lab, words, said):
 def test_a_file_that_is_no_result_is_not_overwritten(lab):
     lab.write_text("{}")
     for words in ([], ["--again"]):
-        assert "is no file of results" in refused(*SHORT, "--json", lab, *words)
+        assert "is not a file of results" in refused(*SHORT, "--json", lab, *words)
         assert lab.read_text() == "{}"
 
 

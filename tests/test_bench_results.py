@@ -51,7 +51,7 @@ A_SYSTEM = dict.fromkeys(("name", "title", "kind", "family", "precision", "metho
         ({"identity": None}, "its identity is None"),
         ({"rows": {}}, "its rows is {}: it must be a list"),
         ({"rows": [{"layer": "conv1"}]}, r"its rows\[0\] has no batch"),
-        ({"systems": []}, "there is a row of 'm01_direct', which is no system of it"),
+        ({"systems": []}, "there is a row of 'm01_direct', which is not one of its systems"),
         ({"systems": [1]}, r"its systems\[0\] is 1: it must be an object"),
         ({"commands": "convlab bench"}, "its commands is 'convlab bench': it must be a list"),
         ({"finished": 1}, "its finished is 1"),

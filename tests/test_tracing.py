@@ -19,7 +19,7 @@ from convlab import LADDER, ConvProblem, Trace, open_trace, trace, trace_stage
 from convlab.ladder import stage_named
 from convlab.problems.workloads import TEACHING
 from convlab.tracing import page
-from convlab.tracing.tracer import SUMS
+from convlab.tracing.traffic_recorder import SUMS
 from convlab.tracing.views import as_text
 
 pytestmark = pytest.mark.same_in_cudasim

@@ -10,7 +10,7 @@ from numba import cuda, float32, float64
 from convlab import Trace, trace, trace_stage
 from convlab.ladder import stage_named
 from convlab.problems.workloads import TEACHING
-from convlab.tracing.tracer import MOST_REQUESTS
+from convlab.tracing.traffic_recorder import MOST_REQUESTS
 from kernels import textbook
 
 

@@ -41,7 +41,8 @@ class Tile:
             object.__setattr__(self, name, int(size))  # NumPy's integers become Python's
         for block, thread in (("M_B", "M_T"), ("N_B", "N_T")):
             whole = getattr(self, block) % getattr(self, thread) == 0
-            self.require(whole, f"{block} must be a multiple of {thread}: all threads do as much")
+            reason = "every thread computes equally many outputs"
+            self.require(whole, f"{block} must be a multiple of {thread}, because {reason}")
         self.require(self.threads <= 1024, f"{self.threads} threads: a block has at most 1024")
 
     @property
@@ -85,7 +86,7 @@ class Tile:
 
     def require_float4s(self, *names: str) -> None:
         whole = all(getattr(self, name) % 4 == 0 for name in names)
-        rule = "must be multiples of 4, because four numbers move at a time"
+        rule = "must be multiples of 4, because one access moves four numbers"
         self.require(whole, f"{', '.join(names[:-1])} and {names[-1]} {rule}")
 
     def require(self, holds: bool, rule: str) -> None:

@@ -308,7 +308,9 @@ class Results:
         )
         for row in rows:
             if row.system not in results.systems:
-                raise ValueError(f"there is a row of {shown(row.system)}, which is no system of it")
+                raise ValueError(
+                    f"there is a row of {shown(row.system)}, which is not one of its systems"
+                )
         for layer, batch in {key[:2] for key in (*results.rows, *missing)}:
             problem_named(layer, batch)
         return results
@@ -335,7 +337,7 @@ def open_results(path: Path) -> Results:
     except OSError as error:
         raise ValueError(f"{str(path)!r} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ValueError(f"{str(path)!r} is no file of results: {error}") from error
+        raise ValueError(f"{str(path)!r} is not a file of results: {error}") from error
 
 
 def set_aside(path: Path, older: Results) -> Path:

@@ -1,7 +1,7 @@
-"""Traces: what a launch does to memory, per source line and per request of a warp.
+"""Traces: the memory traffic of a launch, per source line and per request of a warp.
 
-Records (:mod:`.recorded`) are plain data; :mod:`.tracer` makes them from a simulated launch; views
-(:mod:`.views`) read them: tables and a page.
+Records (:mod:`.recorded`) are plain data. :mod:`.tracer` starts a simulated launch and
+:mod:`.traffic_recorder` makes its records, which :mod:`.views` shows as tables and as a page.
 """
 
 from convlab.tracing.recorded import LaunchTrace, Trace, open_trace

@@ -64,7 +64,7 @@ def pack_filter(
 def require_float4(tile: Tile) -> None:
     """Raise ``ValueError`` for a tile whose thread tile is not made of float4s."""
     tile.require_float4s("M_T", "N_T")
-    rule = "its threads must be a multiple of N_B: each fetches from one window"
+    rule = "its threads must be a multiple of N_B, because each fetches from one window"
     tile.require(tile.threads % tile.N_B == 0, rule)
 
 
