@@ -255,6 +255,5 @@ of them must reach.
   [ladder](../docs/ladder.md#m01_direct).
 - The im2win paper (000), section 2.1 for the letters and Equation 1, section 2.2 for the direct
   convolution: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Next: [several threads for one output](02_channel_parallel.ipynb), the route of channels. The main route
-  goes on in [04_implicit_gemm](04_implicit_gemm.ipynb).
+- Next: [channels in parallel](02_channel_parallel.ipynb), or [m02](04_implicit_gemm.ipynb) on the main route.
 """

@@ -251,7 +251,8 @@ idea, by four changes.
 
 Of 100 instructions in the loop over slices, 72 multiply without these changes and 88 with the first two.
 With all four changes the kernel takes four fifths of the time, on average over twelve layers.
-[fast.md](../docs/notes/fast.md) tells what else was tried, and which predictions were wrong. For example, fetching ahead gains hardly anything where an SM has other blocks to run.
+[fast.md](../docs/notes/fast.md) tells what else was tried. For example, fetching ahead gains hardly
+anything where an SM has other blocks to run.
 
 Could a kernel have this order without the transform's pass over memory? The
 [next lesson](12_fused_im2win.ipynb) shows such a kernel.
