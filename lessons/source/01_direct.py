@@ -251,7 +251,7 @@ of them must reach.
 
 ## Where to read on
 
-- The whole file of this stage: [m01_direct.py](../src/convlab/ladder/main/m01_direct.py), and what was measured:
+- The whole file: [m01_direct.py](../src/convlab/ladder/main/m01_direct.py), and what was measured:
   [ladder](../docs/ladder.md#m01_direct).
 - The im2win paper (000), section 2.1 for the letters and Equation 1, section 2.2 for the direct
   convolution: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
