@@ -53,6 +53,7 @@ def t4(monkeypatch):
     """Wherever an engine is chosen, it is that GPU."""
     for module in (api, engines, plans, sanitizers, systems):
         monkeypatch.setattr(module, "choose", lambda name: T4)
+    monkeypatch.setattr(engines, "unavailable", lambda name: None)
     monkeypatch.setattr(api, "_current_gpu", lambda: 0)
     monkeypatch.setattr(api, "_kept", local())
     return T4
