@@ -59,7 +59,7 @@ notebooks: $(VENV)/.test ## run every notebook of the lessons, check every answe
 	@$(BIN)/python -m pytest -n auto --dist worksteal -m "notebooks or answers" $(ARGS)
 
 gate: $(VENV)/.test ## compile every stage for a GPU, which need not be here, and read the machine code
-	@$(BIN)/python -m pytest -n auto --dist worksteal -m gate $$(grep -lw pytest.mark.gate tests/test_*.py) $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m gate $$(grep -rlw --include='test_*.py' pytest.mark.gate tests) $(ARGS)
 
 sanitize: $(VENV)/.ladder ## every stage on a GPU under compute-sanitizer's four tools
 	@$(BIN)/python tests/tools/sanitizers.py $(ARGS)

@@ -3,7 +3,7 @@
 A function, a method or a class exists and refuses to be called, so that ``hasattr`` is true as on a
 GPU and ``isinstance`` works. A value, such as a fact about the device, has no replacement: reading
 it raises an ``AttributeError`` too, so that ``hasattr`` is false and ``getattr`` returns its
-default. tests/test_surface.py compares these names, and those that
+default. ``test_surface.py`` compares these names, and those that
 ``host_api`` simulates, with those of the installed numba-cuda.
 """
 

@@ -115,7 +115,7 @@ def test_there_are_enough_of_both_and_every_kind_has_its_row_in_the_documentatio
     assert len(DOCUMENTED) >= 10
     of_kernels = set(REMEDIES) - {STREAM_RACE}  # that is a program's: test_streams.py
     assert {case.kind for case in WRONG + schedules.WRONG} == of_kernels
-    page = (Path(__file__).parents[1] / "docs/findings.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/findings.md").read_text(encoding="utf-8")
     assert all(f"\n| {kind} | " in page for kind in REMEDIES)
 
 

@@ -19,7 +19,7 @@ from convlab import SimulationError, simulate
 from convlab.simulation.host.run_report import Report
 from convlab.simulation.rules.findings import Finding
 
-PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 PLUGINS = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"]["pytest11"]
 SOURCE = Path(convlab.__file__).parents[1]
 pytestmark = pytest.mark.same_in_cudasim
@@ -553,7 +553,7 @@ cases = tuple(case._replace(sizes=(128,) if case.work(4) == 4 else (8,))
 results = list(speed.measured(cases, runs=2))  # the first one finds the types
 assert len(results) == 5 and all(one.ratio > 1 for one in results), results
 """
-    path = os.pathsep.join(map(str, (SOURCE, Path(__file__).parent / "tools")))
+    path = os.pathsep.join(map(str, (SOURCE, Path(__file__).parents[1] / "tools")))
     done = python("-c", source, NUMBA_ENABLE_CUDASIM="1", PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
 

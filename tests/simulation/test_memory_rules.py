@@ -17,7 +17,7 @@ from convlab.simulation.rules.memory_traffic import Requests
 
 pytestmark = pytest.mark.same_in_cudasim
 
-MEASURED = json.loads((Path(__file__).parent / "data/shared_wavefronts_h200.json").read_text())
+MEASURED = json.loads((Path(__file__).parents[1] / "data/shared_wavefronts_h200.json").read_text())
 PATTERNS = MEASURED["patterns"]
 
 

@@ -18,7 +18,7 @@ import pytest
 
 pytestmark = pytest.mark.same_in_cudasim
 
-SOURCE = Path(__file__).parents[1] / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 # Prints the public names of each thing; modules are how numba-cuda is built, not what it offers.
 OF_NUMBA = """
 import json

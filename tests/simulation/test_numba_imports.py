@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.same_in_cudasim
 
-SOURCE = Path(__file__).parents[1] / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 # As NumPy 2.5 is, whichever is installed. Numba itself asks for NumPy's version.
 NO_ROW_STACK = """
 import numba.np.arrayobj
