@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from convlab.simulation.launch import SimulatedLaunch
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -129,6 +132,25 @@ def test_the_tables_name_what_there_is():
 def test_the_root_holds_only_the_public_faces():
     loose = {path.name for path in (SOURCE / TOP).iterdir() if path.is_file()}
     assert loose == {"__init__.py", "__main__.py", "torch.py", "py.typed"}
+
+
+def test_a_name_of_the_simulator_has_one_meaning():
+    """Of classes and type aliases, whose names begin with a capital and are not all capitals."""
+    places: dict[str, list[str]] = {}
+    for file in FILES:
+        if not file.startswith("convlab/simulation/"):
+            continue
+        for node in ast.parse((SOURCE / file).read_text()).body:
+            target = node.targets[0] if isinstance(node, ast.Assign) else None
+            name = target.id if isinstance(target, ast.Name) else getattr(node, "name", "")
+            if name[:1].isupper() and not name.isupper():
+                places.setdefault(name, []).append(file)
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_a_launch_takes_its_options_by_name():
+    parameters = [*inspect.signature(SimulatedLaunch).parameters.values()][1:]
+    assert {one.kind for one in parameters} == {inspect.Parameter.KEYWORD_ONLY}
 
 
 FORBIDDEN = """

@@ -16,7 +16,7 @@ from convlab.simulation.rules.shuffles import Shuffles
 from convlab.simulation.threads.async_copies import AsyncCopies
 from convlab.simulation.threads.tensor_cores import TensorCores
 
-LONG = 60_000  # entries of the log that are looked at in one go
+LONG = 60_000  # entries of the log that are looked at together
 
 
 class LogAnalysis:

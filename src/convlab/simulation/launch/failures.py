@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from convlab.simulation.launch.translation import Translation
 from convlab.simulation.numbers.scalars import WrapsAround
-from convlab.simulation.recording.access_log import Clock
+from convlab.simulation.recording.access_log import LaunchClock
 from convlab.simulation.recording.loops import EndlessLoop, Loops
 from convlab.simulation.recording.sites import innermost, is_raised, lines_setting, traces
 from convlab.simulation.rules.findings import NotSimulated
@@ -34,7 +34,7 @@ class Failures:
         self,
         translation: Translation,
         reports: Reports,
-        clock: Clock,
+        clock: LaunchClock,
         loops: Loops | None,
         debug: bool,
     ) -> None:
@@ -72,7 +72,7 @@ class Failures:
         error = failure.error
         block = self._reports.block(self._clock.block_number)
         thread = self._reports.thread(self._clock.thread)
-        if self._is_own(error):  # said as Numba says it
+        if self._is_own(error):  # in the words of Numba
             which = f"tid={[*thread]} ctaid={[*block]}"
             error.args = (f"{which}: {error}" if str(error) else which,)
             if not self._debug and is_raised(error):

@@ -4,7 +4,7 @@ kernel refers to by name."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
@@ -27,7 +27,7 @@ class DeviceArray(Protocol):
     """An array in global memory: this simulator's has a NumPy array as ``"host"``."""
 
     @property
-    def __cuda_array_interface__(self) -> Mapping[str, Any]: ...
+    def __cuda_array_interface__(self) -> Mapping[str, object]: ...
 
 
 class GlobalMemory:
@@ -36,16 +36,15 @@ class GlobalMemory:
 
     def __init__(self, memory: Memory, arithmetic: Arithmetic | None) -> None:
         self._memory, self._arithmetic = memory, arithmetic
-        self._captured: dict[
-            int, tuple[np.ndarray, KernelArray | RecordArray]
-        ] = {}  # by id of the host's array
+        # By the id of the host's array.
+        self._captured: dict[int, tuple[np.ndarray, KernelArray | RecordArray]] = {}
         self.arguments: tuple[object, ...] = ()
 
     def captured(self, device_array: DeviceArray) -> KernelArray | RecordArray:
         """Return a device array that a kernel refers to by its name; its address is beyond those of
         arguments."""
         host = device_array.__cuda_array_interface__.get("host")
-        if host is None:
+        if not isinstance(host, np.ndarray):
             kind = type(device_array).__name__
             raise NotSimulated(f"a {kind} of another library in a kernel is not simulated")
         if id(host) not in self._captured:

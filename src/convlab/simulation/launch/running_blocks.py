@@ -10,7 +10,7 @@ from convlab.simulation.launch.analysis import LogAnalysis
 from convlab.simulation.launch.global_memory import GlobalMemory
 from convlab.simulation.launch.recorder import Recorder
 from convlab.simulation.launch.translation import Translation
-from convlab.simulation.recording.access_log import Clock
+from convlab.simulation.recording.access_log import LaunchClock
 from convlab.simulation.recording.loops import Paths
 from convlab.simulation.rules.atomic_history import AtomicHistory
 from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
@@ -39,7 +39,7 @@ class RunningBlocks:
         memory: GlobalMemory,
         grid: Coordinates,
         block_shape: Coordinates,
-        clock: Clock,
+        clock: LaunchClock,
         cuda: SimulatedCuda,
         scheduler: Scheduler,
         copies: AsyncCopies,
@@ -62,7 +62,7 @@ class RunningBlocks:
         self._shuffles, self._race, self._analysis, self._paths = shuffles, race, analysis, paths
         self._reports, self._counts, self._recorder = reports, counts, recorder
         self._order, self._on_block = order, on_block
-        self._phases = self._epoch = 0  # how many there were, of all blocks and warps
+        self._phases = self._epoch = 0  # barriers so far, of all blocks and of all warps
 
     def begin(self) -> Iterator[Block]:
         """Give the blocks one after the other, each ready to run."""

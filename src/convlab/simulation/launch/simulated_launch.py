@@ -19,7 +19,7 @@ from convlab.simulation.memory.index_checks import Index, IndexChecks
 from convlab.simulation.memory.launch_memory import Memory
 from convlab.simulation.memory.touched import Touched
 from convlab.simulation.numbers.counted_operations import Arithmetic
-from convlab.simulation.recording.access_log import AccessLog, Clock
+from convlab.simulation.recording.access_log import AccessLog, LaunchClock
 from convlab.simulation.recording.loops import Loops, Paths
 from convlab.simulation.rules.atomic_history import AtomicHistory
 from convlab.simulation.rules.coordinates import Coordinates
@@ -70,9 +70,9 @@ class SimulatedLaunch:
         by_request = counts is not None or recorder is not None
         block_size = math.prod(block)
         self.log = AccessLog(block_size) if strict or by_request else None
-        self.clock = clock = Clock(self.log, block_size)
+        self.clock = clock = LaunchClock(self.log, block_size)
         self.reports = Reports(self.kernel, grid, block, strict, clock)
-        self.notes: list[str] = []  # no faults, but perhaps mistakes
+        self.notes: list[str] = []  # possible mistakes, which are not findings
         self.arithmetic = Arithmetic() if recorder is not None else None
         paths = Paths(self.log, loops) if self.log is not None and by_request else None
 
@@ -189,7 +189,7 @@ class SimulatedLaunch:
         try:
             self._run()
         finally:
-            # Keep no array alive: what is left of a launch refers to itself in many ways.
+            # Keep no array alive: the parts of a launch refer to each other.
             self._memory.let_go()
             for part in self._copies, self._tensor_cores, self._cuda.shared:
                 vars(part).clear()

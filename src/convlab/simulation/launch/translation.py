@@ -246,10 +246,14 @@ def _types(
         if tuple(map(alike, takes)) == tuple(map(alike, types)):
             types = takes
     return types, tuple(
-        given_bits(int(one).bit_length() if isinstance(kind, numba_types.Integer) else WIDEST)
+        given_bits(
+            int(typing.cast("typing.SupportsInt", one)).bit_length()
+            if isinstance(kind, numba_types.Integer)
+            else WIDEST
+        )
         for one, kind in zip(given, types, strict=True)
     )
 
 
-def _is_record(argument: object) -> bool:
+def _is_record(argument: object) -> typing.TypeGuard[np.ndarray]:
     return isinstance(argument, np.ndarray) and argument.ndim == 0 and bool(argument.dtype.names)

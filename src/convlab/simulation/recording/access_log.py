@@ -25,7 +25,7 @@ import numpy as np
 
 GLOBAL = 1 << 20  # where the addresses of global memory begin; shared memory has less than this
 READ, WRITE, ATOMIC = 0, 1, 2
-# Added to these: WIDE, in columns, for the elements of a wide access after its first; ISSUED where
+# Flags of these: WIDE, in columns, for the elements of a wide access after its first; ISSUED where
 # an async copy is issued and LANDED where it lands; LANDED also to reads by a warpgroup's tensor
 # cores, which are not a thread's and so not a request; SETS to an atomic that only writes and to
 # an access that all threads see at once.
@@ -141,7 +141,7 @@ def joined(parts: Sequence[Accesses]) -> Accesses:
     return Accesses(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-class Clock:
+class LaunchClock:
     """The thread of a launch that runs, and the time in the launch."""
 
     def __init__(self, log: AccessLog | None, block_size: int) -> None:
@@ -190,12 +190,12 @@ class AccessLog:
     addresses: list[int] = field(default_factory=list)
     sites: list[int] = field(default_factory=list)
     values: list[object] = field(default_factory=list)  # of the stores, in their order
-    # First entry, thread, phase, epoch, over and over.
+    # Four numbers for each switch to a thread: first entry, thread, phase, epoch.
     marks: list[int] = field(default_factory=list)
     paths: list[int] = field(default_factory=list)  # of each entry; empty if not kept
     spans: list[Span] = field(default_factory=list)
     mixed: bool = False  # elements of several sizes share bytes
-    dynamic: list[DynamicArray] = field(default_factory=list)  # of a block, all in the same bytes
+    dynamic: list[DynamicArray] = field(default_factory=list)  # of a block, in the same bytes
     dynamic_bytes: int = 0
     names: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     _columns: Accesses | None = None
@@ -236,7 +236,7 @@ class AccessLog:
             return np.full(len(addresses), self.spans[0].itemsize)
         sizes = addresses >> SIZE_SHIFT
         addresses &= (1 << SIZE_SHIFT) - 1
-        for span in self.spans:  # of several the first: later ones that differ have sized addresses
+        for span in self.spans:  # the first of several: others have sized addresses
             inside = (sizes == 0) & (addresses >= span.start) & (addresses < span.end)
             sizes[inside] = span.itemsize
         return sizes
@@ -284,7 +284,7 @@ class AccessLog:
             number = within(counts)
             columns[0] += WORD * number
             columns[2][number > 0] |= WIDE
-        if len(self.dynamic) > 1:  # by number, which of them an access was to
+        if len(self.dynamic) > 1:  # the number of the array of each access
             self.names = columns[0] >> NAME_SHIFT
             columns[0] &= (1 << NAME_SHIFT) - 1
         size = self.sizes(columns[0])

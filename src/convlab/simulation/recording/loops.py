@@ -82,10 +82,10 @@ class Paths(Loops):
         self._thread = 0
         self._of: dict[int, int] = defaultdict(int)  # by thread of the launch
         numbers = itertools.count(1 << ITERATION_BITS, 1 << ITERATION_BITS)
-        # By the path outside and the site of a loop or call: where its own paths begin.
+        # The first path of a loop or call, by the path around it and its site.
         self._inner: dict[tuple[int, int], int] = defaultdict(lambda: next(numbers))
-        # The same by all sites that an instruction has; one of them stands for all in `_inner`
-        # (:func:`~convlab.simulation.recording.sites.instruction`), but to find it takes time.
+        # The same by all sites of an instruction. In `_inner` one of them stands for all
+        # (:func:`~convlab.simulation.recording.sites.instruction`), which takes time to find.
         self._known: dict[tuple[int, int], int] = {}
 
     def enter(self, thread: int) -> None:

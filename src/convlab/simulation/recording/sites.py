@@ -179,7 +179,7 @@ def _line_at(code: CodeType, offset: int) -> int:
 
 
 _codes: WeakValueDictionary[int, CodeType] = WeakValueDictionary()
-_by_id: dict[int, dict[int, int]] = {}  # asked at every wide access; hashing code takes long
+_by_id: dict[int, dict[int, int]] = {}  # read at every wide access: to hash code takes long
 
 
 def instruction(code: CodeType, offset: int) -> int:
@@ -319,14 +319,14 @@ def _stored(steps: list[dis.Instruction]) -> list[str]:
         column = (step.positions and step.positions.col_offset) or 0
         if step.opname in ("STORE_FAST", "STORE_DEREF", "STORE_NAME"):
             found.append((column, step.argval))
-        elif step.opname == "STORE_FAST_LOAD_FAST":  # these two since Python 3.13
+        elif step.opname == "STORE_FAST_LOAD_FAST":  # both instructions in one, since Python 3.13
             found.append((column, step.argval[0]))
-        elif step.opname == "STORE_FAST_STORE_FAST":  # at the place of the first one
+        elif step.opname == "STORE_FAST_STORE_FAST":  # with the position of the first store
             first, second = step.argval
             beside = 0.5 if before.opname in _IN_ORDER else -0.5
             found += [(column, first), (column + beside, second)]
     return [name for _, name in sorted(found)]
 
 
-# After these the stores of a line are not swapped.
+# After these instructions the compiler does not swap the stores of a line.
 _IN_ORDER = ("UNPACK_SEQUENCE", "SWAP", "COPY", "STORE_FAST_STORE_FAST")

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from convlab.simulation.recording.access_log import GLOBAL, SIZE_SHIFT, WARP, Clock
+from convlab.simulation.recording.access_log import GLOBAL, SIZE_SHIFT, WARP, LaunchClock
 from convlab.simulation.recording.sites import Sites, ignores_result, instruction
 from convlab.simulation.rules.retries import Retry, Update, update_of
 
@@ -83,7 +83,9 @@ class AtomicHistory:
     from the block's number on. A thread polls ``patience`` times in vain before others run, once.
     """
 
-    def __init__(self, clock: Clock, sites: Sites, slow: tuple[int, ...], patience: int) -> None:
+    def __init__(
+        self, clock: LaunchClock, sites: Sites, slow: tuple[int, ...], patience: int
+    ) -> None:
         self._clock, self._sites, self._slow, self._patience = clock, sites, slow, patience
         self._updates: dict[tuple[int, int], Update] = {}  # by id of the code, offset
 
@@ -93,7 +95,7 @@ class AtomicHistory:
         self.polled: dict[AtomicRead, int] = {}
         self.guesses: set[int] = set()
         self._guess: dict[ThreadElement, int] = {}  # the site of the last read
-        self._impatient: set[int] = set()  # threads that have polled for so long
+        self._impatient: set[int] = set()  # threads that have polled with all their patience
         self._left = MOST_PATIENCE
         # The first read of each element, if no atomic had changed it before, and the values of such
         # reads of elements that another thread changes.
@@ -112,7 +114,8 @@ class AtomicHistory:
         self.swaps: set[int] = set()
         self.checks: set[int] = set()
         self._failed: dict[ThreadElement, FailedSwap] = {}
-        self.without_lock: list[FailedSwap] = []  # threads that went on without a lock, freed later
+        # Of threads that went on without the lock, which is free at the end.
+        self.without_lock: list[FailedSwap] = []
         self.lost: dict[tuple[int, int], LostUpdate] = {}  # by thread and site
 
     @property

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from enum import Flag, auto
 from functools import cache
 from linecache import getline
-from typing import Any
 
 import numpy as np
 
@@ -29,11 +28,11 @@ class Around(Flag):
     """The circumstances of two accesses that race."""
 
     NOTHING = 0
-    POLLED = auto()  # the second thread has waited for the first one, but has not fenced
+    POLLED = auto()  # the second thread has waited for the first one, but has called no fence
     TOLD = auto()  # a lock or flag passes from the first thread to the second, without fences
     LOCKED = auto()  # one of the two holds a lock
     UPDATES = auto()  # both threads write the element, at one line or in two arms of an ``if``
-    AT_ONCE = auto()  # and do so when they come there equally often
+    AT_ONCE = auto()  # and each after equally many visits of that line
     ONE_STEP = auto()  # both read the element, equally often, before one of them changes it
 
 
@@ -42,13 +41,15 @@ class Circumstances:
     facts from the text about the access at a site, ``line`` its file and line."""
 
     def __init__(
-        self, accesses: Accesses, update: Callable[[int], Update], line: Callable[[int], Any]
+        self,
+        accesses: Accesses,
+        update: Callable[[int], Update],
+        line: Callable[[int], tuple[str, int]],
     ) -> None:
         self._accesses, self._update, self._line = accesses, update, line
         self._known: dict[tuple[int, int], Around] = {}
-        self._waits: dict[int, list[LoggedAccess]] = defaultdict(
-            list
-        )  # by address, of locks and flags
+        # By the address of a lock or flag.
+        self._waits: dict[int, list[LoggedAccess]] = defaultdict(list)
         self._tells: dict[int, list[LoggedAccess]] = defaultdict(list)
         sites = np.unique(accesses.site).tolist()
         waiting = [site for site in sites if waits(update(site))]
@@ -85,7 +86,7 @@ class Circumstances:
         """Return whether the first thread, or its block, changes the lock or flag that the second
         thread waits for."""
         waits = [one for one in self._waits[address] if in_order(one, second)]
-        # Of plain loads that poll, which are many, perhaps only the first one is here.
+        # A thread polls by many plain loads, of which only the first one may have been kept.
         ends = (second.position if one.kind == READ else one.position for one in waits)
         last = max(ends, default=-1)
         return any(

@@ -26,7 +26,7 @@ from convlab.simulation.recording.access_log import (
 )
 from convlab.simulation.rules.memory_traffic import changes
 
-ENOUGH = 500  # reads that are looked at; more are the same mistake again
+ENOUGH = 500  # reads that are reported; more are the same mistake again
 
 
 class Aliased(NamedTuple):
@@ -42,7 +42,7 @@ class DynamicMemory:
     """Analyses a launch's log piece by piece."""
 
     def __init__(self) -> None:
-        # Of each byte the last write by each name, in the pieces before.
+        # The last write to each byte by each name, in the pieces of the log before.
         self._writes: tuple[Accesses, np.ndarray] | None = None
 
     def look(self, log: AccessLog, whole: bool) -> Iterator[Aliased]:

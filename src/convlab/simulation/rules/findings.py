@@ -83,7 +83,7 @@ class Stop(Exception):
 
 
 FATAL = ("out of bounds", "misaligned")  # these end a launch
-# Refused with no checks too.
+# Reported without strict checks too.
 ALWAYS = (*FATAL, "deadlock", "endless loop", "wraps around", "division by zero", IMPOSSIBLE)
 
 

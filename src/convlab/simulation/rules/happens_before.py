@@ -22,8 +22,9 @@ from convlab.simulation.recording.access_log import ATOMIC, LoggedAccess
 # The kinds of fences, beside those of accesses: ``threadfence_block``, ``threadfence``.
 BLOCK_FENCE, FENCE = 64, 65
 IN_TIME = attrgetter("position")
-BETWEEN_BARRIERS = attrgetter("thread", "phase", "epoch")  # of one thread, without one between
-Fences = MutableMapping[int, LoggedAccess]  # by thread the last of its fences that somebody knows
+# Equal for two events of a thread with no barrier between.
+BETWEEN_BARRIERS = attrgetter("thread", "phase", "epoch")
+Fences = MutableMapping[int, LoggedAccess]  # each thread's last fence that is known
 
 
 class Learned(NamedTuple):
@@ -84,16 +85,16 @@ class HappensBefore:
         atomics: Iterable[LoggedAccess],
         swaps: Collection[int],
     ) -> None:
-        # By the block that learned and the block of the fence; fences of the threads that learned.
+        # By the block that learned and the block of the fence; then the fences of each thread.
         self._learned: dict[tuple[int, int], list[Learned]] = defaultdict(list)
         self._fences: dict[int, list[LoggedAccess]] = defaultdict(list)
         self._atomics: dict[tuple[int, int], list[LoggedAccess]] = defaultdict(list)
         known: dict[int, Known] = defaultdict(Known)
         fenced: dict[tuple[int, int], Known] = defaultdict(Known)  # by the block and kind of fence
-        # What can be read at an address: in any block, by a fence of a block in that one alone.
+        # The fences that can be learned at an address: in any block (-1), or in one block alone.
         told: dict[tuple[int, int], dict[int, LoggedAccess]] = defaultdict(dict)
-        changed: dict[tuple[int, int], float] = {}  # the position where it last did
-        read: dict[tuple[int, int, int], float] = {}  # by that and the thread which reads
+        changed: dict[tuple[int, int], float] = {}  # the position of the last change
+        read: dict[tuple[int, int, int], float] = {}  # the position of the last read, by thread
         before: dict[int, tuple[int, int]] = {}  # each thread's last atomic
         for event in merge(fences, atomics, key=IN_TIME):
             block, thread = event.block, event.thread

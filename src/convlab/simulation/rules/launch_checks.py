@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from types import FunctionType, SimpleNamespace
-from typing import Any
 
 import numpy as np
 from numba.core import errors as core_errors
@@ -22,14 +21,14 @@ from convlab.support.values import integer, shown
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 BLOCK_THREADS = 1024
 BLOCK_BYTES = 227 << 10  # of shared memory that a block may have, with the dynamic part
-# What Numba copies to a kernel: those of its types that its launches know.
+# The types of numbers that Numba copies to a kernel.
 _NUMBERS = (
     *(types.Integer, types.Boolean, types.Float, types.Complex),
     *(types.NPDatetime, types.NPTimedelta),
 )
 _RULE = "a kernel takes numbers, arrays and tuples of them"
-# What to do instead, by the type of the argument.
-_INSTEAD: dict[Any, str] = {
+# The advice for an argument, by its type.
+_INSTEAD: dict[type | tuple[type, ...], str] = {
     (list, set, frozenset, range, bytes, bytearray, memoryview): "give it a NumPy array",
     dict: "give it arrays of the keys and values",
     str: "give it an array of character codes",
@@ -78,7 +77,7 @@ def argument_names(function: FunctionType, count: int) -> list[str]:
     return [*names, *more][:count]
 
 
-def check_arguments(function: FunctionType, arguments: tuple[Any, ...]) -> None:
+def check_arguments(function: FunctionType, arguments: tuple[object, ...]) -> None:
     """Raise :class:`RefusedArgument` for arguments that Numba does not give to a kernel, or for
     another number of them than it takes."""
     kernel, signature = function.__name__, inspect.signature(function)
@@ -93,7 +92,7 @@ def check_arguments(function: FunctionType, arguments: tuple[Any, ...]) -> None:
         ) from None
 
 
-def _check_argument(kernel: str, name: str, given: Any) -> None:
+def _check_argument(kernel: str, name: str, given: object) -> None:
     if isinstance(given, tuple):
         for number, one in enumerate(given):
             _check_argument(kernel, f"{name}[{number}]", one)
@@ -111,11 +110,12 @@ def _check_argument(kernel: str, name: str, given: Any) -> None:
     if not _is_number(value):
         instead = next((said for key, said in _INSTEAD.items() if isinstance(value, key)), "")
         raise RefusedArgument(
-            f"{kernel}: {name} is {_described(value)}: {_RULE}" + f"; {instead}" * bool(instead)
+            f"{kernel}: {name} is {_described(value)}: {_RULE}"
+            + (f"; {instead}" if instead else "")
         )
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     """Return a value in words: ``a list, [1, 2]``. The type alone for a value that Python shows by
     its address."""
     kind, text = type(value).__name__, shown(value)
@@ -123,7 +123,7 @@ def _described(value: Any) -> str:
     return f"{article} {kind}" if text.startswith("<") else f"{article} {kind}, {text}"
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     """Return whether Numba passes the value to a kernel as a number. An enumeration's member is its
     value."""
     if isinstance(value, np.generic) and value.dtype.name == "bfloat16":
@@ -135,7 +135,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(kind, _NUMBERS) or (isinstance(value, Enum) and _is_number(value.value))
 
 
-def _known(dtype: np.dtype[Any]) -> bool:
+def _known(dtype: np.dtype) -> bool:
     """Return whether Numba has arrays of that type."""
     if dtype.subdtype is not None:
         return _known(dtype.base)
@@ -147,7 +147,7 @@ def _known(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "fiubcmMSU" and dtype.itemsize <= widest and dtype.isnative
 
 
-def hosts_in(argument: Any) -> Iterator[np.ndarray]:
+def hosts_in(argument: object) -> Iterator[np.ndarray]:
     """Give the arrays in an argument: itself, or those of a tuple."""
     if isinstance(argument, tuple):
         for entry in argument:
@@ -156,12 +156,13 @@ def hosts_in(argument: Any) -> Iterator[np.ndarray]:
         yield argument
 
 
-def like(given: tuple[Any, ...], entries: Iterable[Any]) -> Any:
+def like(given: tuple[object, ...], entries: Iterable[object]) -> tuple[object, ...]:
     """Return a tuple of these entries, a named one if the given one is."""
-    return getattr(type(given), "_make", tuple)(entries)
+    make: Callable[[Iterable[object]], tuple[object, ...]] = getattr(type(given), "_make", tuple)
+    return make(entries)
 
 
-def with_arrays(argument: Any) -> Any:
+def with_arrays(argument: object) -> object:
     """Return the argument as NumPy's arrays, if it is a device array of Numba's simulator, a
     matrix, or a record, which becomes an array of no dimensions."""
     if isinstance(argument, tuple):
@@ -174,6 +175,7 @@ def with_arrays(argument: Any) -> Any:
             "data": (address, not inner.flags.writeable),
             "descr": [("", f"V{inner.itemsize}")],
         }
-        memory = SimpleNamespace(__array_interface__=where, record=inner)  # which lives as long
+        # Its ``record`` keeps the memory alive.
+        memory = SimpleNamespace(__array_interface__=where, record=inner)
         return np.asarray(memory).view(inner.dtype)
     return np.asarray(inner) if isinstance(inner, np.matrix) else inner

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -297,8 +297,8 @@ class Counts:
 
     def __add__(self, other: Counts) -> Counts:
         both = zip(astuple(self), astuple(other), strict=True)
-        sums: Any = (None if one is None or two is None else one + two for one, two in both)
-        return Counts(*sums)
+        sums = [None if one is None or two is None else one + two for one, two in both]
+        return Counts(*cast("list[int]", sums))
 
     def add(self, requests: Requests) -> None:
         """Count the requests of some blocks."""

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from convlab.simulation.recording.access_log import GLOBAL, AccessLog, Clock
+from convlab.simulation.recording.access_log import GLOBAL, AccessLog, LaunchClock
 from convlab.simulation.recording.loops import EndlessLoop
 from convlab.simulation.recording.sites import Sites
 from convlab.simulation.rules.atomic_history import AtomicHistory, AtomicRead
@@ -61,7 +61,7 @@ class Order(NamedTuple):
 USUAL = Order()
 
 
-class KernelArray(Protocol):
+class ComparedArray(Protocol):
     """An array among the arguments, with its numbers in ``host``."""
 
     name: str
@@ -88,7 +88,7 @@ class Launch(Protocol):
     kernel: str
     strict: bool
     log: AccessLog | None
-    clock: Clock
+    clock: LaunchClock
     sites: Sites
     reports: Reports
     race: Race
@@ -99,7 +99,7 @@ class Launch(Protocol):
     @property
     def translation(self) -> Facts: ...
 
-    def global_arrays(self) -> Iterator[KernelArray]: ...
+    def global_arrays(self) -> Iterator[ComparedArray]: ...
 
     def run(self) -> None: ...
 
@@ -138,7 +138,7 @@ class _Reruns:
         if not orders and not launch.shuffles.stored:
             return
         self._forwards = self._kept = Outcome.of(self._names, self._hosts)
-        backwards: Outcome | None = None  # what one thread after the other leaves
+        backwards: Outcome | None = None  # the outcome of one thread after the other
         interleaved: list[tuple[Launch, Outcome]] = []  # runs that may have lost updates
         for order in orders:
             other, found = self._run_again(order)
@@ -222,7 +222,7 @@ class _Reruns:
             try:
                 _, found = self._run_again(Order(beyond=sign))
                 outcome = self._difference(found, set())
-            except (SimulationError, EndlessLoop):  # it goes another way
+            except (SimulationError, EndlessLoop):  # it takes another course
                 outcome = "the course of the launch"
             if not outcome:
                 return

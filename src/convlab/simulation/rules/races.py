@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -81,9 +81,10 @@ class Race:
         self.fences: list[LoggedAccess] = []
         self._guesses: set[int] = set()  # sites of reads before a check, and of those that poll
         self._polls: set[int] = set()
-        self.warp_barriers: list[tuple[int, set[int]]] = []  # of parts of warps: position, threads
-        self._kept: list[Accesses] = []  # to global memory: one of a kind for each block
-        # Of shared memory, by what went before: block and address.
+        self.warp_barriers: list[tuple[int, set[int]]] = []  # position, threads of a part of a warp
+        # Accesses to global memory, one for each block, kind and address.
+        self._kept: list[Accesses] = []
+        # Shared memory written in the pieces of the log before: block and address in one number.
         self._written = np.empty(0, np.int64)
         self._log, self._bytes = AccessLog(1), False
 
@@ -94,7 +95,7 @@ class Race:
         if len(columns.address):
             if log.mixed:
                 columns = in_bytes(columns)
-                if not self._bytes:  # what went before was in elements
+                if not self._bytes:  # until now it was counted in elements
                     self._bytes, sizes = True, log.sizes(self._written)
                     self._written = np.repeat(self._written, sizes) + within(sizes)
             accesses = self._guesses_as_atomics(_seen_by_all_as_atomics(columns))
@@ -102,7 +103,7 @@ class Race:
             if shared.any():
                 sets = (accesses.kind == WRITE) | (columns.kind & SETS != 0)
                 yield from self._uninitialised(accesses, np.flatnonzero(shared), sets)
-                # Where the last block has written: it may go on in the next piece.
+                # The last block may go on in the next piece, so keep the addresses of its writes.
                 last = shared & sets & (accesses.block == accesses.block[-1])
                 written = accesses.block[last] * GLOBAL + accesses.address[last]
                 self._written = np.union1d(written, self._written)
@@ -230,9 +231,9 @@ class Race:
 
         @cache
         def happens_before() -> HappensBefore:
-            # With no fence atomics say nothing beyond themselves.
-            atomics: Any = np.flatnonzero(accesses.kind == ATOMIC) if self.fences else []
-            return HappensBefore(self.fences, _in_time(accesses, atomics), self._swaps)
+            # Without fences, atomics order only themselves.
+            atomics = _in_time(accesses, np.flatnonzero(accesses.kind == ATOMIC))
+            return HappensBefore(self.fences, atomics if self.fences else [], self._swaps)
 
         @cache
         def circumstances() -> Circumstances:
@@ -297,7 +298,7 @@ def _seen_by_all_as_atomics(columns: Accesses) -> Accesses:
     return columns._replace(kind=np.where(some, np.int8(ATOMIC), kind), value=value)
 
 
-def _in_time(accesses: Accesses, indices: Any) -> list[LoggedAccess]:
+def _in_time(accesses: Accesses, indices: np.ndarray) -> list[LoggedAccess]:
     """Return single accesses, in execution order."""
     return sorted(accesses.rows(indices), key=lambda access: access.position)
 
@@ -359,6 +360,6 @@ def in_bytes(accesses: Accesses) -> Accesses:
     return cut._replace(address=cut.address + number, value=value, size=np.ones_like(number))
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one: object, other: object) -> bool:
     """Return whether two stores leave the same value: NaN counts as equal to NaN."""
     return bool(one == other) or (one != one and other != other)

@@ -7,7 +7,7 @@ here. docs/findings.md says more about each kind.
 
 from __future__ import annotations
 
-# Kinds that are not named where they are found.
+# Kinds with a name of their own.
 UNREPORTED, STREAM_RACE = "unreported exception", "stream race"
 ALIASED = "aliased memory"
 IMPOSSIBLE = "impossible launch"
@@ -82,8 +82,8 @@ _UPDATES = {
     NOT_ATOMIC.format(by): f"use cuda.atomic.{name}, or let each element belong to one thread"
     for by, name in _OF_ATOMICS.items()
 }
-# What is found of races where a lock or flag is near, at which a barrier would hang, or where both
-# threads change the element, which a barrier does not help, as a rule.
+# Remedies of races in which threads hold a lock or wait for a flag, so that a barrier would hang,
+# or in which both threads change the element, so that a barrier does not help, as a rule.
 _OF_RACES = {
     UNFENCED: _RELEASE.format("the atomic that frees the lock or sets the flag"),
     UNFENCED_BLOCKS: _RELEASE.format(
@@ -102,7 +102,7 @@ _OF_RACES = {
     "all threads of the block reach it, or use an atomic",
     AT_ONCE: "let each element belong to one thread, or use an atomic",
 }
-# The remedy where what is found has this piece.
+# The remedies of findings with a piece in their words, in the order in which they are tried.
 SPECIAL = {
     ("global race", IN_A_CALL): "call it with an element of the thread's own, such as that of "
     "cuda.grid(1)",

@@ -15,7 +15,7 @@ from convlab.simulation.recording.access_log import (
     READ,
     WRITE,
     AccessLog,
-    Clock,
+    LaunchClock,
 )
 from convlab.simulation.recording.sites import Sites
 from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
@@ -51,18 +51,23 @@ class Reports:
     index is negative in some threads and past the end in others."""
 
     def __init__(
-        self, kernel: str, grid: Coordinates, block_shape: Coordinates, strict: bool, clock: Clock
+        self,
+        kernel: str,
+        grid: Coordinates,
+        block_shape: Coordinates,
+        strict: bool,
+        clock: LaunchClock,
     ) -> None:
         self.sites = Sites(())
         self.order = ""  # in words, where it is not the usual one
-        # What is said of a narrow counter of the loop at a site.
+        # Returns the words about a narrow counter of the loop at a site.
         self.counter_at: Callable[[int], str] = lambda site: ""
         self.syncs_warps = False  # whether the kernel calls syncwarp
         self._kernel, self._strict, self._clock = kernel, strict, clock
         self._grid, self._block_shape = grid, block_shape
         self._found: dict[tuple[object, ...], Finding] = {}
-        # Of barriers that threads do not meet at: the first finding by what parts the threads, and
-        # the lines of later barriers.
+        # Barriers at which threads do not meet: the first finding by the cause that parts the
+        # threads, and the lines of later barriers.
         self._causes: dict[str, tuple[object, ...]] = {}
         self._later: dict[tuple[object, ...], list[int]] = {}
 

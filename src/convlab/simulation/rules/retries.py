@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from convlab.simulation.recording.sites import instruction, source_tree
 
-Position = tuple[int | None, ...]
+SourcePosition = tuple[int | None, ...]
 
 
 class Retry(IntEnum):
@@ -32,7 +32,7 @@ class Retry(IntEnum):
     BOUNDED = 1  # by a ``for`` loop
     LIMITED = 2  # by a ``while`` loop that has another end too
     UNTIL_DONE = 3
-    RETURNED = 4  # the function returns the result: its caller knows
+    RETURNED = 4  # the function returns the result, so its caller decides
 
 
 LOCKING = ("cas", "compare_and_swap", "exch")  # the atomics that take locks
@@ -74,15 +74,15 @@ class _Result:
 
     def __init__(self, nodes: list[ast.AST], call: ast.Call) -> None:
         self._call, self._nodes = call, nodes
-        # What a ``cas`` returns if it succeeds, and the names of its result, of whether it has
-        # succeeded, and of whether it has failed.
+        # The value that a ``cas`` returns if it succeeds, and the variables that hold its result,
+        # that tell its success, and that tell its failure.
         self._expected = ""
         if _is_cas(call):
             self._expected = ast.unparse(call.args[-2])
         self._results: set[str] = set()
         self._success: set[str] = set()
         self._failure: set[str] = set()
-        self._names: set[str] = set()  # of all that depends on it
+        self._names: set[str] = set()  # variables that depend on the result
         self._follow()
 
     def retry(self) -> Retry:
@@ -255,14 +255,14 @@ def _is_counted(loop: ast.While) -> bool:
     return bool(names & (steps - others))
 
 
-def _position_at(code: CodeType, offset: int) -> Position:
+def _position_at(code: CodeType, offset: int) -> SourcePosition:
     """Return the position in the source of the expression of an instruction."""
     one = instruction(code, offset)
     at = next((step for step in dis.get_instructions(code) if step.offset == one), None)
     return () if at is None or at.positions is None else tuple(at.positions)
 
 
-def _position(node: ast.expr) -> Position:
+def _position(node: ast.expr) -> SourcePosition:
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 

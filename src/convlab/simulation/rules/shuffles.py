@@ -10,13 +10,14 @@ whether they matter.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
-from convlab.simulation.recording.access_log import READ, Accesses, Clock
+from convlab.simulation.recording.access_log import READ, Accesses, LaunchClock
 
 LARGE = 2**31 - 1
+# A number in a register of a lane.
+LaneNumber = int | float
 
 
 class Shuffles:
@@ -24,14 +25,15 @@ class Shuffles:
     -1 a very small one; with ``beyond`` 1 a number from beyond the warp is larger than the lane's
     own, with -1 smaller."""
 
-    def __init__(self, clock: Clock, undefined: int, beyond: int) -> None:
+    def __init__(self, clock: LaunchClock, undefined: int, beyond: int) -> None:
         self._clock, self._undefined, self._beyond = clock, undefined, beyond
-        self.undefined_at: dict[int, tuple[str, int]] = {}  # by site what was read, by whom
-        self.beyond_at: dict[int, str] = {}  # by site the call that reads beyond the warp
-        self._since: dict[int, int] = {}  # by thread the position since when it may have its own
+        self.undefined_at: dict[int, tuple[str, int]] = {}  # by site: in words, the thread
+        self.beyond_at: dict[int, str] = {}  # by site: the call
+        # The position from which on a thread may have its own number.
+        self._since: dict[int, int] = {}
         self.stored = False  # whether such a thread has stored anything since
 
-    def undefined(self, own: Any, what: str, site: int, thread: int) -> Any:
+    def undefined(self, own: LaneNumber, what: str, site: int, thread: int) -> LaneNumber:
         """Return the number that a lane reads from one that does not take part: its own, as on many
         GPUs, or a number that shows whether it is used."""
         self.undefined_at.setdefault(site, (what, self._clock.first + thread))
@@ -43,7 +45,7 @@ class Shuffles:
             return type(own)(LARGE if sign > 0 else -LARGE * (own < 0))
         return type(own)(sign * np.inf)
 
-    def beyond(self, own: Any, kind: str, site: int, thread: int) -> Any:
+    def beyond(self, own: LaneNumber, kind: str, site: int, thread: int) -> LaneNumber:
         """Return the number that a lane reads from beyond the warp: its own, or another one that
         shows whether that matters."""
         self.beyond_at.setdefault(site, kind)

@@ -27,7 +27,7 @@ from convlab.simulation.recording.access_log import (
     WORD,
     WRITE,
     AccessLog,
-    Clock,
+    LaunchClock,
     LoggedAccess,
     within,
 )
@@ -52,7 +52,7 @@ class Copy:
 class AsyncCopies:
     """The asynchronous copies of a launch, which are kept for :meth:`look` if ``strict``."""
 
-    def __init__(self, clock: Clock, strict: bool) -> None:
+    def __init__(self, clock: LaunchClock, strict: bool) -> None:
         self._clock, self._log, self._strict = clock, clock.log, strict
         # The commit groups of each thread; the last one is still open.
         self._groups: dict[int, list[list[Copy]]] = defaultdict(lambda: [[]])
@@ -148,7 +148,7 @@ class AsyncCopies:
         address = begin[which] + WORD * word
         issued = np.array([copy.issued for copy in copies])[which] - start
         landed = np.array([copy.landed for copy in copies])[which] - start
-        # One number for address and time, by which both are sorted.
+        # One number holds address and time, to sort by both.
         key = columns.address[indices] * (end + 1) + time[indices]
         first = np.searchsorted(key, address * (end + 1) + np.clip(issued, 0, end))
         last = np.searchsorted(key, address * (end + 1) + np.clip(landed, 0, end).astype(np.int64))

@@ -15,9 +15,10 @@ from convlab.simulation.rules.atomic_history import AtomicHistory
 from convlab.simulation.rules.findings import NotSimulated
 from convlab.simulation.threads.waiting import YIELD, WaitingCall
 
-Number = int | float  # in a register; a bool is an int
-Combine = Callable[[Number, Number], Number]  # the new number, from the old and the given one
-AtomicCall = Callable[[CheckedArray, object, object], Number]
+AtomicNumber = int | float  # in a register; a bool is an int
+# Computes the new number from the old one and the given one.
+Combine = Callable[[AtomicNumber, AtomicNumber], AtomicNumber]
+AtomicCall = Callable[[CheckedArray, object, object], AtomicNumber]
 
 
 class Atomics:
@@ -37,17 +38,17 @@ class Atomics:
         combine, kind = _ATOMICS[name], EXCHANGE if name == "exch" else ATOMIC
         checks = name in ("max", "min", "nanmax", "nanmin")
 
-        def atomic(array: CheckedArray, index: object, value: object) -> Number:
-            given = cast("Number", converted(value, array.dtype))
+        def atomic(array: CheckedArray, index: object, value: object) -> AtomicNumber:
+            given = cast("AtomicNumber", converted(value, array.dtype))
             site, history = site_of(1), self.history
-            new: Number | None = None
+            new: AtomicNumber | None = None
 
-            def combined(old: Number) -> Number:
+            def combined(old: AtomicNumber) -> AtomicNumber:
                 nonlocal new
                 new = combine(old, given)
                 return new
 
-            old = cast("Number", array.update(index, combined, site, kind))
+            old = cast("AtomicNumber", array.update(index, combined, site, kind))
             if checks:
                 history.check()
             gives_way = history.gives_way
@@ -69,13 +70,13 @@ class Atomics:
         expected: object,
         value: object,
         depth: int = 1,
-    ) -> Number:
+    ) -> AtomicNumber:
         """Store the value if the element is as expected; return what it was. The kernel's call is
         ``depth`` calls above."""
         expected, value = converted(expected, array.dtype), converted(value, array.dtype)
         site = site_of(depth)
         update = array.update(index, lambda old: value if old == expected else old, site)
-        old = cast("Number", update)
+        old = cast("AtomicNumber", update)
         history, frame = self.history, sys._getframe(depth)
         history.swap(array, index, site, expected, old, value, frame)
         # Perhaps it is a lock that another thread holds: let that run.
@@ -88,7 +89,9 @@ class Atomics:
             self._hub(WaitingCall(YIELD, site))
         return old
 
-    def compare_and_swap(self, array: CheckedArray, expected: object, value: object) -> Number:
+    def compare_and_swap(
+        self, array: CheckedArray, expected: object, value: object
+    ) -> AtomicNumber:
         """``cas`` of an array's first element."""
         return self.cas(array, 0, expected, value, 2)
 

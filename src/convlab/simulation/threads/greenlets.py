@@ -72,7 +72,7 @@ class Block:
             shuffles=shuffles,
         )
         self.waiting: list[Thread] = []
-        self.polls = 0  # how often threads have done nothing but poll
+        self.polls = 0  # turns in which a thread did nothing but poll
         self.saved: SavedState | None = None
 
     @property
@@ -88,8 +88,8 @@ class Block:
         """Run until all threads have ended, or all that are left only poll; then ``waiting`` has
         them. Returns whether a thread did anything else."""
         further, rounds = self._start(), 0
-        if self._gives_way:  # a round at most for each run
-            self._backwards ^= not further  # the one that came first is then the last
+        if self._gives_way:  # at most one round in each run
+            self._backwards ^= not further  # the thread that came first comes last
             rounds = PATIENCE if further and any(map(yields, self.waiting)) else PATIENCE - 1
         enter, meetings = self._enter, self._meetings
         while self.waiting and rounds < PATIENCE:

@@ -257,7 +257,7 @@ class Meetings:
         and the lane that it reads."""
         calls = {lane: thread.waits_at() for lane, thread in present.items()}
         results: Lanes = {}
-        readers: list[tuple[int, int]] = []  # the number of a thread that is read, and its reader's
+        readers: list[tuple[int, int]] = []  # numbers of the thread that is read and of its reader
         for lane, call in calls.items():
             assert isinstance(call.value, tuple)
             own, source = call.value

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from convlab.simulation.language.code_names import may_wait
 from convlab.simulation.memory.checked_arrays import CheckedArray
-from convlab.simulation.recording.access_log import WARP, AccessLog, Clock
+from convlab.simulation.recording.access_log import WARP, AccessLog, LaunchClock
 from convlab.simulation.recording.loops import Loops
 from convlab.simulation.recording.sites import site_of
 from convlab.simulation.rules.coordinates import Coordinates
@@ -36,17 +36,18 @@ from convlab.simulation.threads.snapshots import (
 from convlab.simulation.threads.waiting import YIELD, WaitingCall
 from convlab.simulation.threads.waits import Wait, waits_of
 
-FIRST, LATER, MOST = 64, 8, 4096  # iterations of a loop before it is looked at, as a rule
-SOON = 6  # looks, until which a loop that stores in the same few elements is looked at as often
+# Iterations of a loop before a look at it: at first, of one that polls, and at most.
+FIRST, LATER, MOST = 64, 8, 4096
+SOON = 6  # looks at a loop that stores in the same few elements, before they become rarer
 STEPS = 10_000_000  # of one loop of one thread
 POLLS = 50_000  # of all threads while nothing else happens
 BOUND = 1000  # polls of each thread: a loop that gives up goes on before that
 MANY, MOST_BARRIERS = 1024, 100_000
-PERIOD = 6  # after how many rounds all may be the same again
+PERIOD = 6  # rounds in which the state may return to an earlier one
 LATE = 4  # times that others go on before another block begins
-FEW = 8  # addresses that a loop reads which polls
-# Of an H100 or H200, which is what a program is told that it has; of an SM's shared memory each
-# block takes 1 KiB more.
+FEW = 8  # different addresses that a loop accesses if it polls
+# The limits of an H100 or H200, the GPU that a program is told that it has: SMs, and blocks,
+# threads and bytes of shared memory for each SM. Each block uses OWN_BYTES more than its arrays.
 SMS, SM_BLOCKS, SM_THREADS, SM_BYTES, OWN_BYTES = 132, 32, 2048, 228 * 1024, 1024
 
 
@@ -71,7 +72,7 @@ class Scheduler:
 
     def __init__(
         self,
-        clock: Clock,
+        clock: LaunchClock,
         reports: Reports,
         cuda: SimulatedCuda,
         arrays: Callable[[], Iterator[CheckedArray]],
@@ -82,7 +83,8 @@ class Scheduler:
         self._clock, self._reports, self._cuda = clock, reports, cuda
         self._arrays, self._loops = arrays, loops
         self._number_of_blocks, self._turns_before = math.prod(grid), LATE if late else 0
-        self.waiting: deque[Block] = deque()  # blocks not at their end, the one that runs first
+        # The blocks that have begun and not ended, first the one that runs.
+        self.waiting: deque[Block] = deque()
         self.grid_barriers: list[int] = []  # positions in the log
         self.waits_in_calls = True  # whether threads may wait in device functions
         self._barriers = self._unknown = 0
@@ -198,7 +200,7 @@ class Scheduler:
             else:
                 before = None
             few, stores = (True, True) if log is None else _repeated(log, begin)
-            if log is None:  # it may compute, not poll
+            if log is None:  # without a log, nobody knows whether it polls
                 self._unknown += chunk
                 if self._unknown > 10 * STEPS:
                     self._endless(f"loops have run {10 * STEPS:,} times, and no thread ended", site)

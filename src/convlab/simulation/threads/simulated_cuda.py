@@ -23,7 +23,7 @@ from convlab.simulation.recording.access_log import GLOBAL, WARP
 from convlab.simulation.recording.sites import site_of
 from convlab.simulation.rules.coordinates import Coordinates
 from convlab.simulation.rules.findings import NotSimulated
-from convlab.simulation.threads.atomics import Atomics, Number
+from convlab.simulation.threads.atomics import Atomics
 from convlab.simulation.threads.block_memory import Constant, Local, Shared
 from convlab.simulation.threads.waiting import GRID_BARRIER, YIELD, WaitingCall
 
@@ -192,8 +192,8 @@ class SimulatedCuda:
     # Arithmetic.
 
     @staticmethod
-    def selp(condition: object, yes: Number, no: Number) -> Number:
-        """Select one of two numbers."""
+    def selp(condition: object, yes: object, no: object) -> object:
+        """Select one of two values."""
         return yes if condition else no
 
     clz, popc, brev, ffs = map(_of_its_bits, OF_BITS)

@@ -31,7 +31,7 @@ from convlab.simulation.recording.access_log import (
     WRITE,
     Accesses,
     AccessLog,
-    Clock,
+    LaunchClock,
     LoggedAccess,
     joined,
 )
@@ -72,8 +72,10 @@ NONE = Accesses(*(np.empty(0, np.int64) for _ in Accesses._fields))
 class TensorCores:
     """The tensor cores of a launch: products of the threads of a warp or a warpgroup."""
 
-    def __init__(self, cuda: SimulatedCuda, clock: Clock, arithmetic: Arithmetic | None) -> None:
-        self.used = False  # by a warpgroup
+    def __init__(
+        self, cuda: SimulatedCuda, clock: LaunchClock, arithmetic: Arithmetic | None
+    ) -> None:
+        self.used = False  # whether the kernel starts products of a warpgroup
         self._cuda, self._clock, self._arithmetic = cuda, clock, arithmetic
         # By the thread's number in the launch and the id of the target; and, by block, warpgroup
         # and site, the products for which threads still come.
@@ -143,7 +145,7 @@ class TensorCores:
         product = self._product_of_all(key, Product(began, address + count * S.itemsize))
         result = self._cuda.hub(WaitingCall(PRODUCT, site, brought, ALL_THREADS))
         assert isinstance(result, list)
-        if self._coming.get(key) is product:  # a thread that comes from here on starts the next one
+        if self._coming.get(key) is product:  # the next thread that comes starts another product
             del self._coming[key]
         D.cells[: N // 2] = [None] * (N // 2)
         self._under_way[self._clock.number, id(D)] = UnderWay(D, result, product)

@@ -12,8 +12,8 @@ from greenlet import greenlet
 from convlab.device.products import WARP, WARPGROUP
 from convlab.simulation.rules.coordinates import Coordinates
 
-# The kinds of calls that have no name in ``cuda``: of a warp's lanes, of a warpgroup's threads, of
-# a thread that lets others go first, and of all threads of the grid.
+# The kinds of calls without a name in ``cuda``: of the lanes of a warp, of the threads of a
+# warpgroup, of a thread that lets others go first, and of all threads of the grid.
 MMA = "mma_tf32"
 PRODUCT, PRODUCT_DONE = "start_product", "finish_product"
 YIELD = "yield"
