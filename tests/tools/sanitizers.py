@@ -118,7 +118,9 @@ def check(case: SanitizedRun, engine: Engine) -> CheckResult:
         tensors[0][0, 0, problem.H_i // 2, problem.W_i // 2] = np.inf
     input, weight, bias = map(engine.to_device, tensors)
     output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
-    Plan(problem, stage, tile, engine, None, None, **switches)(input, weight, output, bias)
+    Plan(problem, stage, tile, engine, workspace_limit=None, program=None, **switches)(
+        input, weight, output, bias
+    )
     oracle, found = Oracle(problem, *tensors), engine.to_host(output)
     found = before_relu(found, oracle.expected) if relu else found
     return oracle.check(found, **allowances(stage, problem))

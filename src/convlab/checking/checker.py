@@ -100,7 +100,14 @@ def check(
     if all(answer.ended for answer in answers):
         program = program_with(step, made, EVERYTHING, step.tiny_tile)
         machine = compiled(program, step.prepare(EVERYTHING, step.tiny_tile))
-    checked = Check(title_of(kernel), step.name, tuple(answers), tuple(found.values()), (), machine)
+    checked = Check(
+        kernel=title_of(kernel),
+        stage=step.name,
+        answers=tuple(answers),
+        findings=tuple(found.values()),
+        counts=(),
+        machine=machine,
+    )
     if not checked.ok:
         return checked
     return replace(checked, counts=compared_with(step, counts, answers[-1].problem, seed))

@@ -85,8 +85,9 @@ def _facts(found: Facts) -> Iterator[tuple[str, ...]]:
         users = ", ".join(tool["needed_by"])
         said = f"not installed; needed by {users} (run {tool['install']})"
         needed = found["gpu"] is not None and GPU_ENGINE in tool["needed_by"]
-        yield tool["name"], said, *[DOUBTFUL] * needed
-    yield "kernel cache", _cache_line(found["cache"]), *[DOUBTFUL] * bool(found["cache"]["why_not"])
+        yield tool["name"], said, *([DOUBTFUL] if needed else [])
+    cache = found["cache"]
+    yield "kernel cache", _cache_line(cache), *([DOUBTFUL] if cache["why_not"] else [])
     choice = found["would_use"]
     yield "would use", f"{choice['engine'] or 'nothing'}, because {choice['why']}"
 

@@ -21,6 +21,7 @@ from convlab.commands.exits import refuse, refusing
 from convlab.commands.options import JsonFile
 from convlab.commands.output_files import console_for, write_json, write_whole
 from convlab.support.installing import how_to_install
+from convlab.support.values import counted
 
 FIRST = "00_start_here.ipynb"
 Notebooks = dict[Path, bytes]
@@ -75,8 +76,8 @@ def lessons(
         command = how_to_install("lessons", "make lessons")
         refuse(f"JupyterLab is not installed: run {command}; --no-open works without it")
     written, kept = _copy(folder)
-    if many := len(written):
-        console.print(Text(f"Copied {many} notebook{'s' * (many != 1)} to {folder}."))
+    if written:
+        console.print(Text(f"Copied {counted(len(written), 'notebook')} to {folder}."))
     if many := len(kept):
         which = "notebooks that were" if many != 1 else "notebook that was"
         console.print(Text(f"Kept {many} {which} there already."))

@@ -12,9 +12,10 @@ from convlab.lessons.maps import THREAD, array_named, tile_of
 from convlab.lessons.pictures import COLOURS, NOBODY, Grid, Picture, only_or_count, spans
 from convlab.problems.problem import ConvProblem
 from convlab.simulation.rules.memory_traffic import BANKS, SECTOR_BYTES, WARP, WORD_BYTES
+from convlab.support.values import counted
 from convlab.tracing import LaunchTrace
 from convlab.tracing.recorded import WarpRequest
-from convlab.tracing.views import counted, statement_of
+from convlab.tracing.views import statement_of
 
 MOST_SECTORS, MOST_READS = 40, 20
 LANES = """The number in a box is the lane that accesses this word; `x2` means that two lanes access

@@ -158,21 +158,24 @@ def machine(engine: Engine) -> Machine:
     device = cuda.get_current_device()
     # Two transfers per clock: GPU memory has double data rate.
     bandwidth = 2e3 * device.MEMORY_CLOCK_RATE * device.GLOBAL_MEMORY_BUS_WIDTH / 8
-    measured: list[float | None] = []
-    for measure in (sgemm_tflops, copy_bytes_per_second):
-        try:
-            measured.append(float(measure()))
-        except Exception:  # the library is missing or broken
-            measured.append(None)
     return Machine(
-        engine.device,
-        engine.peak_flops(),
-        engine.peak_flops("tf32"),
-        bandwidth or None,
-        int(device.L2_CACHE_SIZE),
-        int(device.MULTIPROCESSOR_COUNT),
-        *measured,
+        device=engine.device,
+        fp32_flops=engine.peak_flops(),
+        tf32_flops=engine.peak_flops("tf32"),
+        memory_bytes_per_second=bandwidth or None,
+        l2_bytes=int(device.L2_CACHE_SIZE),
+        multiprocessors=int(device.MULTIPROCESSOR_COUNT),
+        sgemm_tflops=_measured(sgemm_tflops),
+        copy_bytes_per_second=_measured(copy_bytes_per_second),
     )
+
+
+def _measured(measure: Callable[[], float]) -> float | None:
+    """Return the measurement; None if its library is missing or broken."""
+    try:
+        return float(measure())
+    except Exception:
+        return None
 
 
 def sgemm_tflops(size: int = SGEMM_SIZE) -> float:

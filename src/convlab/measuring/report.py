@@ -225,8 +225,10 @@ def mean_table(results: Results, over: Iterable[Contender]) -> str:
     for other in over:
         ratios = {one.name: one.over(other) for one in stages}
         if any(ratio.known for name, ratio in ratios.items() if name != other.name):
-            cells = (number(ratio.mean, ".2f") + ratio.few * bool(ratio.known)
-                     for ratio in ratios.values())  # fmt: skip
+            cells = [
+                number(ratio.mean, ".2f") + (ratio.few if ratio.known else "")
+                for ratio in ratios.values()
+            ]
             rows.append((f"`{other.name}`", *cells))
     return table(("over", *(short_name(one.name) for one in stages)), rows)
 

@@ -85,15 +85,17 @@ def of_stage(stage: Stage, tile: Tile | None = None, **switches: bool) -> System
             engine.build(step, program)
 
     return System(
-        stage.name if tile is None else f"{stage.name} {tile}", stage.title, STAGE_FAMILY,
-        lambda: stages_for(choose("gpu"), (stage,))[1],
-        partial(PreparedStage, stage, tile, switches),
+        name=stage.name if tile is None else f"{stage.name} {tile}",
+        title=stage.title,
+        family=STAGE_FAMILY,
+        why_absent=lambda: stages_for(choose("gpu"), (stage,))[1],
+        prepare=partial(PreparedStage, stage, tile, switches),
         kind="stage",
         precision=stage.precision,
         method="direct" if stage.name.startswith(("m01", "c0", "grouped")) else "gemm",
         compile=compile,
         allowances=lambda problem: allowances(stage_on(problem, stage), problem),
-    )  # fmt: skip
+    )
 
 
 def stage_on(problem: Problem, stage: Stage) -> Stage:
@@ -116,7 +118,9 @@ class PreparedStage(OnGpu):
         super().__init__(stage.name)
         stage = stage_on(problem, stage)
         tile = tile or tile_by_rule(problem, stage, self._gpu, **switches)
-        self._plan: Plan | None = Plan(problem, stage, tile, self._gpu, None, None, **switches)
+        self._plan: Plan | None = Plan(
+            problem, stage, tile, self._gpu, workspace_limit=None, program=None, **switches
+        )
         self.workspace_bytes: int | None = self._plan.workspace_bytes
         self.algorithm = None if self._plan.tile is None else str(self._plan.tile)
         self.place(input, weight, problem.output_shape)

@@ -122,7 +122,8 @@ class Columns:
             line = Text()
             for place, (cell, column, wide) in enumerate(zip(row, columns, widths, strict=True)):
                 blanks = " " * (wide - cell.cell_len)
-                line.append(" " * gap * bool(place) + ("" if column.is_text else blanks))
+                line.append(" " * gap if place > 0 else "")
+                line.append("" if column.is_text else blanks)
                 line.append_text(cell)
                 line.append(blanks if column.is_text else "")
             line.rstrip()

@@ -27,7 +27,8 @@ def how_to_install(extra: str, target: str = "") -> str:
         place = f"--editable '{CHECKOUT}[{extra}]'" if in_checkout() else f"'{requirement(extra)}'"
         return f"{_INSTALL_AGAIN[tool]} {place}"
     if in_checkout():
-        return f"{target}{', or ' * bool(target)}{_pip_install()} -e '.[{extra}]'"
+        by_pip = f"{_pip_install()} -e '.[{extra}]'"
+        return f"{target}, or {by_pip}" if target else by_pip
     return f"{_pip_install()} '{requirement(extra)}'"
 
 

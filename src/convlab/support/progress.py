@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from convlab.support.values import visible
+from convlab.support.values import counted, visible
 
 PROGRESS_SECONDS = 5.0  # at least, between two lines that say how far a launch is
 
@@ -16,7 +16,7 @@ def duration(seconds: float) -> str:
     for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} second{'s' * (round(seconds) != 1)}"
+    return counted(round(seconds), "second")
 
 
 def progress() -> Callable[[str, int, int], None]:

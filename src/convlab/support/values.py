@@ -89,3 +89,8 @@ HIDDEN = re.compile(
 def visible(text: str) -> str:
     """The text with each hidden character as Python would write it: ``\\x1b``."""
     return HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural unless the count is one: ``1,024 bytes``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

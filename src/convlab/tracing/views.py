@@ -29,6 +29,7 @@ from rich.text import Text
 from convlab.support.columns import Columns
 from convlab.support.files import write_whole
 from convlab.support.terminal import Terminal
+from convlab.support.values import counted
 from convlab.tracing.recorded import UNITS, Cost, LaunchTrace, LineAccess, Trace, WarpRequest, Work
 
 LEGEND = (
@@ -87,11 +88,6 @@ def extent(shape: tuple[int, ...]) -> str:
     """Sizes without the ones at their end: ``8 x 4``."""
     end = max((axis for axis, size in enumerate(shape, 1) if size > 1), default=1)
     return " x ".join(f"{size:,}" for size in shape[:end])
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 byte``, ``1,024 bytes``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def statement_of(launch: LaunchTrace, file: str, line: int) -> str:
