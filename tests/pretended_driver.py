@@ -225,7 +225,7 @@ def prepared(fake, program, held):
 
 
 def parameters_of(program, layout="numba"):
-    """How many parameters each launch has, of eight bytes each."""
+    """Return the number of parameters of each launch, of eight bytes each."""
     cubins = [cubin_of(step, program, layout) for step in program.launches]
     return [cubin.parameter_bytes // 8 for cubin in cubins]
 

@@ -242,7 +242,7 @@ class Ready(NamedTuple):
 
 @pytest.fixture
 def planned(monkeypatch) -> list[tuple[Any, ...]]:
-    """What plans of a pretended GPU are called with; a simulator does their work."""
+    """Arguments of the calls of a pretended GPU's plans; a simulator does their work."""
     calls: list[tuple[Any, ...]] = []
 
     def ready(problem: ConvProblem, stage: str, *_: Any) -> Any:

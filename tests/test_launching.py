@@ -51,7 +51,7 @@ without_library = [stage for stage in LADDER if not stage.needs_library]
 
 
 def view_of(argument: Argument, arrays: dict[str, DeviceNDArray]) -> DeviceNDArray:
-    """What a plan hands to Numba's launch, cut out as NumPy cuts an array of that shape."""
+    """The array that a plan hands to a launch, cut out as NumPy cuts an array of that shape."""
     whole = arrays[str(argument)]
     host = np.empty(whole.shape, np.float32)
     part = _pick(argument, {str(argument): host})

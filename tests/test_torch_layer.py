@@ -158,7 +158,7 @@ def test_any_strides_are_taken(change):
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "in parts"])
 def test_conv2d_in_a_compiled_function_says_what_to_use(whole):
-    """Where parts are called as they are too; outside, before and after, it works."""
+    """Parts may also be called as they are; outside, before and after, the layer works."""
     tensors = torch.ones(1, 1, 2, 2, device=DEVICE), torch.ones(1, 1, 1, 1, device=DEVICE)
     compiled = torch.compile(lambda x, w: conv2d(x, w) + 1, fullgraph=whole, backend="eager")
     other = torch.compile(lambda x, w: conv1d(x, w) + 1, fullgraph=whole, backend="eager")
@@ -313,8 +313,9 @@ def resnet18(width: int) -> Any:
 
 
 def test_resnet18_has_the_same_outputs_and_gradients():
-    """Of the float64 ones PyTorch's differ as much: where a number is nearly 0, a rounding changes
-    what a ReLU lets through, and with it all gradients before it by some thousandths."""
+    """PyTorch's gradients differ as much from those of float64: where a number is nearly 0, a
+    rounding changes what a ReLU lets through, and with it all gradients before it by some
+    thousandths."""
     width, shape = (64, (8, 3, 224, 224)) if ON_GPU else (2, (4, 3, 32, 32))
     theirs = resnet18(width).to(DEVICE)
     ours, exact = copy.deepcopy(theirs), copy.deepcopy(theirs).double()

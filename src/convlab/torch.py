@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +32,8 @@ torch.fx.wrap("convolve")
 
 
 class _Layer(_ConvNd):  # type: ignore[misc]
-    """What the layers of 1, 2 and 3 axes share; each is derived from PyTorch's layer too."""
+    """The common part of the layers of 1, 2 and 3 axes, each of which is derived from PyTorch's
+    layer too."""
 
     axes: int
     stage: str
@@ -50,8 +50,8 @@ class _Layer(_ConvNd):  # type: ignore[misc]
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
         *,
         stage: str = "auto",
         engine: str = "auto",
@@ -132,7 +132,7 @@ class Replaced(int):
         number.replaced, number.skipped = names, skipped
         return number
 
-    def __getnewargs__(self) -> tuple[Any, ...]:
+    def __getnewargs__(self) -> tuple[tuple[str, ...], dict[str, str]]:  # type: ignore[override]
         """Return what copies and pickles are made with."""
         return self.replaced, self.skipped
 

@@ -16,6 +16,7 @@ import numpy as np
 from convlab.ladder import Tile, stage_named
 from convlab.ladder.stage import SOURCES
 from convlab.problems.arrays import (
+    Array,
     ArrayT,
     Placement,
     dtype_name,
@@ -30,6 +31,9 @@ from convlab.running.engines import Engine, choose
 from convlab.running.plans import Plan, announced, check_fits, plan
 from convlab.support.values import integer, shown
 
+Settings = tuple[IntOrEach, Padding, IntOrEach, int]  # stride, padding, dilation, groups
+# The GPU, its stream, and all that a plan is made for.
+PlanKey = tuple[int, int, ConvProblem, str, Tile | None]
 ALL = slice(None)  # a whole axis: Numba's device arrays take no ellipsis
 KEPT_PLANS, KEPT_BYTES = 16, 2**28  # of a thread's last calls on a GPU; bytes of workspace in all
 
@@ -132,7 +136,7 @@ class _Call(NamedTuple):
 
 
 def _call_of(
-    axes: int, input: tuple[int, ...], weight: tuple[int, ...], settings: tuple[Any, ...]
+    axes: int, input: tuple[int, ...], weight: tuple[int, ...], settings: Settings
 ) -> _Call:
     """Raises ``TypeError`` or ``ValueError`` for shapes and settings that do not fit."""
     stride, padding, dilation, groups = settings
@@ -191,7 +195,7 @@ class _Asked(NamedTuple):
 
 
 def _convolve(
-    axes: int, arrays: tuple[Any, ...], settings: tuple[Any, ...],
+    axes: int, arrays: tuple[Any, ...], settings: Settings,
     stage: str, tile: Tile | None, engine_name: str,
 ) -> Any:  # fmt: skip
     input, weight, bias, out = arrays
@@ -261,7 +265,7 @@ def _on_gpu(given: dict[str, Any], call: _Call, asked: _Asked, placement: Placem
 
 
 def _is_whole(array: Any) -> bool:
-    """Whether a stage can read a device array without a copy, also by float4 loads."""
+    """Return True if a stage can read a device array without a copy, also by float4 loads."""
     return bool(array.is_c_contiguous()) and extent(array)[0] % 16 == 0
 
 
@@ -332,7 +336,7 @@ def _ready(
     if not (engine.is_gpu and asked):
         # On a simulator each call gets a fresh workspace of NaN, which shows unwritten elements.
         return prepare()
-    kept: OrderedDict[Any, Plan] = vars(_kept).setdefault("plans", OrderedDict())
+    kept: OrderedDict[PlanKey, Plan] = vars(_kept).setdefault("plans", OrderedDict())
     key = (_current_gpu(), stream, problem, stage, tile)
     if (ready := kept.get(key)) is not None:
         kept.move_to_end(key)
@@ -356,7 +360,7 @@ def _current_gpu() -> int:
 
 
 def _placement(arrays: dict[str, Any]) -> Placement:
-    """Where the arrays are; TypeError unless they are in one place and float32."""
+    """Return the place of the arrays; TypeError unless they are in one place and float32."""
     of_input = placement_of("input", arrays["input"])
     for name, array in arrays.items():
         if (placement := placement_of(name, array)) != of_input:
@@ -368,7 +372,7 @@ def _placement(arrays: dict[str, Any]) -> Placement:
     return of_input
 
 
-def _check_shape(name: str, array: Any, shape: tuple[int, ...]) -> None:
+def _check_shape(name: str, array: Array | None, shape: tuple[int, ...]) -> None:
     if array is not None and tuple(array.shape) != shape:
         raise ValueError(f"{name} has shape {shown(tuple(array.shape))}: it must be {shape}")
 

@@ -36,7 +36,14 @@ from convlab.ladder.stage import (
 from convlab.problems.arrays import Array, ArrayT
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.problem import ConvProblem
-from convlab.running.engines import Engine, EngineUnavailable, address_of, check_aligned, choose
+from convlab.running.engines import (
+    Engine,
+    EngineUnavailable,
+    Stream,
+    address_of,
+    check_aligned,
+    choose,
+)
 from convlab.running.tuned import tuned_tile
 from convlab.support.host_memory import check_memory
 from convlab.support.progress import duration, progress, say
@@ -115,7 +122,7 @@ class Plan:
         out: ArrayT,
         bias: Array | None = None,
         *,
-        stream: Any = None,
+        stream: Stream = None,
         workspace: Sequence[Array] = (),
     ) -> ArrayT:
         """Write the convolution of ``input`` and ``weight`` to ``out`` and return ``out``.
@@ -149,7 +156,7 @@ class Plan:
         out: Array,
         bias: Array | None = None,
         workspace: Sequence[Array] = (),
-    ) -> list[Callable[[Any], None]]:
+    ) -> list[Callable[[Stream], None]]:
         """For each step a function that takes a stream, in the order of ``program.launches``."""
         bound = self.bound(input, weight, out, bias, workspace)
         return [partial(start, got) for start, (_, got) in zip(self._starts, bound, strict=True)]
@@ -170,7 +177,7 @@ class Plan:
         return [(step, _arguments(step, arrays)) for step in self.program.launches]
 
     def for_weight(
-        self, weight: Array, bias: Array | None = None, *, stream: Any = None
+        self, weight: Array, bias: Array | None = None, *, stream: Stream = None
     ) -> PlanForWeight:
         """A plan called as ``(input, out, *, stream=None)`` for inference, where weight and bias
         are constant: the layout transform of the filter runs now, once, on ``stream``.
@@ -217,7 +224,7 @@ class PlanForWeight:
     weight: Array
     bias: Array | None
 
-    def __call__(self, input: Array, out: ArrayT, *, stream: Any = None) -> ArrayT:
+    def __call__(self, input: Array, out: ArrayT, *, stream: Stream = None) -> ArrayT:
         """Write the convolution of ``input`` to ``out`` and return ``out``, as a plan does."""
         return self.plan(input, self.weight, out, self.bias, stream=stream)
 
@@ -354,7 +361,7 @@ def stage_for(name: str, engine: Engine, problem: Problem | None = None) -> Stag
 
 
 def auto_stage(engine: Engine) -> Stage:
-    """What ``stage="auto"`` is on an engine."""
+    """Return the stage that ``stage="auto"`` means on an engine."""
     if not engine.is_gpu:
         return stage_named(AUTO_STAGE_SIMULATOR)
     best_first = map(stage_named, AUTO_STAGES_GPU)
@@ -428,8 +435,8 @@ def with_tile(stage: Stage, tile: Tile | None) -> Stage:
 
 
 def why_too_old(stages: Iterable[Stage], capability: Capability | None, gpu: str) -> str | None:
-    """Which of the stages a GPU of that name and compute capability cannot run, and what they need,
-    in one sentence; None where it runs them all."""
+    """Return a sentence that names the stages which a GPU of that name and compute capability
+    cannot run, and their needs; None where it runs them all."""
     needed: dict[str, list[str]] = {}
     for stage in stages:
         if (must := stage.requires) is not None and not stage.runs_on(capability):

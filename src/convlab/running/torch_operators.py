@@ -11,9 +11,10 @@ device ``meta``, in ``torch.export`` and under ``torch.compile``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
@@ -23,7 +24,7 @@ from convlab.ladder.stage import Stage
 from convlab.problems.arrays import check_dense
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.problem import ConvProblem
-from convlab.problems.settings import Windows, windows_of
+from convlab.problems.settings import IntOrEach, Padding, Windows, windows_of
 from convlab.running.engines import Engine, choose
 from convlab.running.plans import Plan, stage_for
 from convlab.support.values import shown
@@ -42,6 +43,50 @@ NO_TANGENT = (
 )
 GROUPS = 3  # the place of `groups` in the settings
 
+Setting: TypeAlias = "Sequence[int] | int | str"
+Argument: TypeAlias = "Tensor | Sequence[int] | int | str | None"  # of an operator
+Gradients: TypeAlias = "tuple[Tensor | None, ...]"  # for each argument of an operator
+
+
+class Settings(NamedTuple):
+    """The settings that all three operators share; ``padding`` is top, bottom, left, right."""
+
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+    stage: str
+    engine: str
+
+
+class Context(Protocol):
+    """The object in which PyTorch keeps what a derivative needs."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+    shapes: tuple[Sequence[int], Sequence[int]]  # of the first two tensors
+    settings: tuple[Setting, ...]
+
+    def save_for_backward(self, *tensors: Tensor) -> None: ...
+
+
+class Batch(Protocol):
+    """The batch over which ``torch.func.vmap`` maps an operator."""
+
+    batch_size: int
+
+
+class Operator(Protocol):
+    """A custom operator of PyTorch, as far as this module uses it."""
+
+    def __call__(self, *arguments: Argument) -> Tensor: ...
+
+    def register_fake(self, infer: Callable[..., Tensor]) -> object: ...
+
+    def register_autograd(
+        self, backward: Callable[..., Gradients], *, setup_context: Callable[..., None]
+    ) -> None: ...
+
 
 # The compiler takes the call as one too: it runs it with tensors without numbers, and so reports
 # what the checks refuse.
@@ -51,9 +96,9 @@ def convolve(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    stride: IntOrEach,
+    padding: Padding,
+    dilation: IntOrEach,
     groups: int,
     stage: str,
     engine: str,
@@ -147,21 +192,24 @@ def _check_channels(input: Sequence[int], weight: Sequence[int], groups: int) ->
         raise ValueError(f"input has shape {shown((*input,))}: {rule}")
 
 
-def _operator(name: str, takes: str) -> Any:
+def _operator(name: str, takes: str) -> Callable[[Callable[..., Tensor]], Operator]:
     """Make the function below a custom operator of these arguments and the settings."""
     schema = f"({takes}, {SETTINGS}) -> Tensor"
-    return torch.library.custom_op(f"convlab::{name}", mutates_args=(), schema=schema)
+    operator: Callable[[Callable[..., Tensor]], Operator] = torch.library.custom_op(
+        f"convlab::{name}", mutates_args=(), schema=schema
+    )
+    return operator
 
 
 @_operator("conv2d", "Tensor input, Tensor weight, Tensor? bias")
-def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Tensor:
+def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Setting) -> Tensor:
     """The convolution; ``padding`` is top, bottom, left, right."""
     return _compute(None, input.shape, weight.shape, (input, weight, bias), *settings)
 
 
 @_operator("input_gradient", "Tensor gradient, Tensor weight, SymInt[] shape")
 def input_gradient(
-    gradient: Tensor, weight: Tensor, shape: Sequence[int], *settings: Any
+    gradient: Tensor, weight: Tensor, shape: Sequence[int], *settings: Setting
 ) -> Tensor:
     """dL/dinput, of that shape, from dL/doutput and the weight."""
     return _compute("input", shape, weight.shape, (gradient, weight), *settings)
@@ -169,7 +217,7 @@ def input_gradient(
 
 @_operator("weight_gradient", "Tensor input, Tensor gradient, SymInt[] shape")
 def weight_gradient(
-    input: Tensor, gradient: Tensor, shape: Sequence[int], *settings: Any
+    input: Tensor, gradient: Tensor, shape: Sequence[int], *settings: Setting
 ) -> Tensor:
     """dL/dweight, of that shape, from the input and dL/doutput."""
     return _compute("weight", input.shape, shape, (input, gradient), *settings)
@@ -181,17 +229,25 @@ def weight_gradient(
 def _problem(
     input: Sequence[int],
     weight: Sequence[int],
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
+    settings: Settings,
 ) -> ConvProblem:
     """Return the problem of these shapes and settings; ``ValueError`` where they do not fit."""
     _check_dimensions(input, weight)
-    _check_channels(input, weight, groups)
-    (N_i, C_i, H_i, W_i), zeros = input, (padding[:2], padding[2:])
-    images, filters = (max(1, N_i), C_i, H_i, W_i), (weight[0], tuple(weight[2:]))
-    return ConvProblem(*images, *filters, stride, zeros, dilation, groups)
+    _check_channels(input, weight, settings.groups)
+    N_i, C_i, H_i, W_i = input
+    top_bottom, left_right = settings.padding[:2], settings.padding[2:]
+    return ConvProblem(
+        batch=max(1, N_i),
+        in_channels=C_i,
+        height=H_i,
+        width=W_i,
+        out_channels=weight[0],
+        kernel_size=tuple(weight[2:]),
+        stride=settings.stride,
+        padding=(top_bottom, left_right),
+        dilation=settings.dilation,
+        groups=settings.groups,
+    )
 
 
 def _check_dimensions(input: Sequence[int], weight: Sequence[int]) -> None:
@@ -223,39 +279,43 @@ def _infer(
     input_shape: Sequence[int],
     weight_shape: Sequence[int],
     tensors: tuple[Tensor | None, ...],
-    *settings: Any,
+    *settings: Setting,
 ) -> Tensor:
     """A tensor without numbers, of the result's shape; refuses what :func:`_compute` refuses."""
-    (*shape_settings, stage, _), (first, *_) = settings, tensors
+    given, first = Settings._make(settings), tensors[0]
     assert first is not None
-    if stage != "auto":
-        stage_named(stage)
-    stride, padding, dilation, groups = shape_settings
+    if given.stage != "auto":
+        stage_named(given.stage)
     size: tuple[int, ...]
-    if all(isinstance(n, int) for n in (*input_shape, *weight_shape, groups)):
-        size = _problem(input_shape, weight_shape, *shape_settings).output_size
+    if all(isinstance(n, int) for n in (*input_shape, *weight_shape, given.groups)):
+        size = _problem(input_shape, weight_shape, given).output_size
     else:  # symbols of a compilation: a problem has integers only
         _check_dimensions(input_shape, weight_shape)
-        zeros = tuple(padding[:2]), tuple(padding[2:])
-        windows = Windows(tuple(weight_shape[2:]), tuple(stride), zeros, tuple(dilation))
-        size = output_size(input_shape, weight_shape, windows, groups)
+        top, bottom, left, right = given.padding
+        windows = Windows(
+            kernel=tuple(weight_shape[2:]),
+            stride=tuple(given.stride),
+            padding=((top, bottom), (left, right)),
+            dilation=tuple(given.dilation),
+        )
+        size = output_size(input_shape, weight_shape, windows, given.groups)
     output_shape = input_shape[0], weight_shape[0], *size
     _check_given(of, tensors, output_shape)
     return first.new_empty({None: output_shape, "input": input_shape, "weight": weight_shape}[of])
 
 
 @conv2d.register_fake
-def _(input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Tensor:
+def _(input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Setting) -> Tensor:
     return _infer(None, input.shape, weight.shape, (input, weight, bias), *settings)
 
 
 @input_gradient.register_fake
-def _(gradient: Tensor, weight: Tensor, shape: Sequence[int], *settings: Any) -> Tensor:
+def _(gradient: Tensor, weight: Tensor, shape: Sequence[int], *settings: Setting) -> Tensor:
     return _infer("input", shape, weight.shape, (gradient, weight), *settings)
 
 
 @weight_gradient.register_fake
-def _(input: Tensor, gradient: Tensor, shape: Sequence[int], *settings: Any) -> Tensor:
+def _(input: Tensor, gradient: Tensor, shape: Sequence[int], *settings: Setting) -> Tensor:
     return _infer("weight", input.shape, shape, (input, gradient), *settings)
 
 
@@ -267,26 +327,33 @@ def _compute(
     input_shape: Sequence[int],
     weight_shape: Sequence[int],
     tensors: tuple[Tensor | None, ...],
-    *settings: Any,
+    *settings: Setting,
 ) -> Tensor:
     """The output of a convolution, or the gradient of its input or weight."""
-    (first, *_), (*shape_settings, stage, engine) = tensors, settings
+    given, first = Settings._make(settings), tensors[0]
     assert first is not None
-    forward = _problem(input_shape, weight_shape, *shape_settings)
+    forward = _problem(input_shape, weight_shape, given)
     output_shape = input_shape[0], *forward.output_shape[1:]
     _check_given(of, tensors, output_shape)
     if input_shape[0] == 0:
         shapes = {None: output_shape, "input": input_shape, "weight": weight_shape}
         return first.new_zeros(tuple(shapes[of]))
     problem = forward if of is None else Gradient(forward, of)
-    chosen = choose(engine)
-    if not chosen.is_gpu:
-        arrays: list[Any] = [None if t is None else t.numpy(force=True).copy("C") for t in tensors]
-        input, weight, *bias = arrays
-        ready = Plan(problem, _stage(stage, chosen, problem), None, chosen)
-        made = ready(input, weight, chosen.empty(problem.output_shape), *bias)
-        return torch.from_numpy(made).to(first.device)
-    return _on_gpu(problem, tensors, stage, chosen).to(first.device)
+    chosen = choose(given.engine)
+    if chosen.is_gpu:
+        return _on_gpu(problem, tensors, given.stage, chosen).to(first.device)
+    input, weight, *bias = (None if t is None else _on_host(t) for t in tensors)
+    assert input is not None
+    assert weight is not None
+    ready = Plan(problem, _stage(given.stage, chosen, problem), None, chosen)
+    made = ready(input, weight, chosen.empty(problem.output_shape), *bias)
+    return torch.from_numpy(made).to(first.device)
+
+
+def _on_host(tensor: Tensor) -> np.ndarray:
+    """Return the tensor's numbers in a C-contiguous array of NumPy's own."""
+    copy: np.ndarray = tensor.numpy(force=True).copy("C")
+    return copy
 
 
 def _on_gpu(
@@ -298,8 +365,10 @@ def _on_gpu(
     number = torch.cuda.current_device() if device is None else device.index
     with torch.cuda.device(number), cuda.gpus[number]:
         ready = _ready(number, problem, stage, engine)
-        whole: list[Any] = [None if t is None else _whole(t, number) for t in tensors]
+        whole = [None if tensor is None else _whole(tensor, number) for tensor in tensors]
         input, weight, *bias = whole
+        assert input is not None
+        assert weight is not None
         shapes = problem.output_shape, *(buffer.shape for buffer in ready.program.buffers)
         output, *workspace = (torch.empty(shape, device=number) for shape in shapes)
         stream = torch.cuda.current_stream().cuda_stream
@@ -308,13 +377,13 @@ def _on_gpu(
 
 
 def _whole(tensor: Tensor, number: int) -> Tensor:
-    """On the GPU, contiguous, beginning at a multiple of 16 bytes."""
+    """Return the tensor on the GPU, contiguous, beginning at a multiple of 16 bytes."""
     tensor = tensor.detach().to(torch.device("cuda", number)).resolve_neg().contiguous()
     return tensor.clone() if tensor.data_ptr() % 16 else tensor
 
 
-# Never dropped: a captured graph launches a plan's machine code, and has no hold of it.
-_plans: dict[tuple[Any, ...], Plan] = {}
+# Never dropped: a captured graph launches a plan's kernels on its arrays, and keeps neither.
+_plans: dict[tuple[int, Problem, str], Plan] = {}
 
 
 def _ready(number: int, problem: Problem, stage: str, engine: Engine) -> Plan:
@@ -343,21 +412,21 @@ class _Differentiable(torch.autograd.Function):  # type: ignore[misc]
     of: Of
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep two tensors, and the settings that all three operators share."""
         first, second, *_ = inputs
         ctx.save_for_backward(first, second)
         ctx.shapes, ctx.settings = (first.shape, second.shape), inputs[3:]
 
     @classmethod
-    def jvp(cls, ctx: Any, *tangents: Any) -> None:
+    def jvp(cls, ctx: Context, *tangents: Tensor | None) -> None:
         """Refuse derivatives in forward mode, which a transform around another one hides."""
         given = zip(NAMES[cls.of], tangents, strict=False)  # settings have none
         name = next(name for name, tangent in given if tangent is not None)
         raise NotImplementedError(f"{name} {NO_TANGENT}")
 
 
-def _apply(function: type[_Differentiable], *arguments: Any) -> Tensor:
+def _apply(function: type[_Differentiable], *arguments: Argument) -> Tensor:
     """Call the function's operator. The transforms of ``torch.func`` do not take an operator that
     has a derivative, so inside them call the function itself."""
     if torch._C._are_functorch_transforms_active():
@@ -369,11 +438,11 @@ class _Convolution(_Differentiable):
     of = None
 
     @staticmethod
-    def forward(*arguments: Any) -> Tensor:
+    def forward(*arguments: Argument) -> Tensor:
         return torch.ops.convlab.conv2d(*arguments)
 
     @staticmethod
-    def backward(ctx: Any, of_output: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Context, of_output: Tensor) -> Gradients:
         (input, weight), settings = ctx.saved_tensors, ctx.settings
         of_input = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
@@ -385,7 +454,7 @@ class _Convolution(_Differentiable):
         return of_input, of_weight, of_bias, *[None] * len(settings)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
         (input, weight, bias, *settings), (images, filters, biases, *_) = arguments, in_dims
         if filters is None and biases is None:  # a batch of batches of images
             output = _apply(_Convolution, _folded(input, images, 0, info), weight, bias, *settings)
@@ -405,11 +474,11 @@ class _InputGradient(_Differentiable):
     of = "input"
 
     @staticmethod
-    def forward(*arguments: Any) -> Tensor:
+    def forward(*arguments: Argument) -> Tensor:
         return torch.ops.convlab.input_gradient(*arguments)
 
     @staticmethod
-    def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Context, by: Tensor) -> Gradients:
         (gradient, weight), settings = ctx.saved_tensors, ctx.settings
         needs, of_gradient, of_weight = ctx.needs_input_grad, None, None
         if needs[0]:
@@ -419,7 +488,7 @@ class _InputGradient(_Differentiable):
         return of_gradient, of_weight, None, *[None] * len(settings)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
         (gradient, weight, shape, *settings), (images, filters, *_) = arguments, in_dims
         axis = 0 if filters is None else 1
         if axis == 1:
@@ -436,11 +505,11 @@ class _WeightGradient(_Differentiable):
     of = "weight"
 
     @staticmethod
-    def forward(*arguments: Any) -> Tensor:
+    def forward(*arguments: Argument) -> Tensor:
         return torch.ops.convlab.weight_gradient(*arguments)
 
     @staticmethod
-    def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Context, by: Tensor) -> Gradients:
         (input, gradient), settings = ctx.saved_tensors, ctx.settings
         needs, of_input, of_gradient = ctx.needs_input_grad, None, None
         if needs[0]:
@@ -450,7 +519,7 @@ class _WeightGradient(_Differentiable):
         return of_input, of_gradient, None, *[None] * len(settings)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
         (input, gradient, shape, *settings), (images, outputs, *_) = arguments, in_dims
         settings[GROUPS] *= info.batch_size
         shape = [shape[0] * info.batch_size, *shape[1:]]
@@ -459,7 +528,7 @@ class _WeightGradient(_Differentiable):
         return _unfolded(result, 0, info), 0
 
 
-def _folded(tensor: Tensor, batch: int | None, into: int, info: Any) -> Tensor:
+def _folded(tensor: Tensor, batch: int | None, into: int, info: Batch) -> Tensor:
     """The tensor with its batch folded into an axis, whose part for each element of the batch
     follows the part before. Without a batch, each gets the same."""
     if batch is None:
@@ -467,7 +536,7 @@ def _folded(tensor: Tensor, batch: int | None, into: int, info: Any) -> Tensor:
     return tensor.movedim(batch, into).flatten(into, into + 1)
 
 
-def _unfolded(tensor: Tensor, axis: int, info: Any) -> Tensor:
+def _unfolded(tensor: Tensor, axis: int, info: Batch) -> Tensor:
     """The tensor with that axis's batch as the first axis."""
     sizes = info.batch_size, tensor.shape[axis] // info.batch_size
     return tensor.unflatten(axis, sizes).movedim(axis, 0)

@@ -28,11 +28,12 @@ from convlab.support.files import bytes_of, document, fingerprint, record, write
 FORMAT = 1
 SOURCE = Path(__file__).parents[1]
 CODE = ("ladder/**/*.py", "device/*.py")  # what a stage is made of
-Rows = dict[tuple[str, ...], dict[str, Any]]
+Row = dict[str, Any]  # as JSON has it: its values are checked where they are used
+Rows = dict[tuple[str, ...], Row]
 
 
 class _Key(TypedDict):
-    """What a row is of."""
+    """The key of a row."""
 
     problem: str
     gpu: str
@@ -49,7 +50,8 @@ class _File(TypedDict):
 
 
 def tiles_file() -> Path:
-    """Where tuned tiles are kept on this machine. Raises ``RuntimeError`` without a home folder."""
+    """Return the file of this machine's tuned tiles. Raises ``RuntimeError`` without a home
+    folder."""
     return cache_folder() / "tiles.json"
 
 
@@ -109,7 +111,7 @@ def read(file: Path) -> Rows:
     return rows
 
 
-def _save(rows: Iterable[dict[str, Any]]) -> None:
+def _save(rows: Iterable[Row]) -> None:
     whole = {"format": FORMAT, "tiles": list(rows)}
     write_whole(tiles_file(), (json.dumps(whole, indent=1) + "\n").encode())
     _rows_once.cache_clear()

@@ -62,8 +62,9 @@ class EngineUnavailable(RuntimeError):
 
 
 class Engine:
-    """Where kernels run. The methods here are a simulator's, whose arrays are NumPy's and which has
-    no GPU to ask. Engine ``gpu`` overrides every one; its arrays are Numba's device arrays."""
+    """A place where kernels run. The methods here are a simulator's, whose arrays are NumPy's and
+    which has no GPU to ask. Engine ``gpu`` overrides every one; its arrays are Numba's device
+    arrays."""
 
     name: str
     is_gpu = False
@@ -79,7 +80,7 @@ class Engine:
 
     @property
     def device(self) -> str:
-        """What runs the kernels, in words."""
+        """The name of what runs the kernels."""
         raise NotImplementedError
 
     def free_bytes(self) -> int | None:
@@ -95,7 +96,7 @@ class Engine:
         """A float32 copy of a host array, C-contiguous, in the engine's memory."""
         return np.array(host, np.float32, order="C")
 
-    def to_host(self, array: Any) -> np.ndarray:
+    def to_host(self, array: Array) -> np.ndarray:
         """A host copy; waits for work in flight."""
         return np.array(array)
 
@@ -136,7 +137,7 @@ class Engine:
         return None
 
     def sm_count(self) -> int | None:
-        """How many SMs share the blocks of a launch; None on a simulator."""
+        """Return how many SMs share the blocks of a launch; None on a simulator."""
         return None
 
     def peak_flops(self, precision: str = "fp32") -> float | None:
@@ -204,11 +205,12 @@ def choose(name: str = "auto") -> Engine:
 # What the driver knows arrays and streams by: addresses and handles, whichever library's they are.
 # Numba's own conversion of an argument takes 5 to 20 us; reading an address takes less than one.
 
-_readers: dict[type, Callable[[Any], int | None]] = {}
+Reader = Callable[[Any], int | None]  # of one library's arrays
+_readers: dict[type, Reader] = {}
 
 
-def address_of(array: Any) -> int:
-    """Where an array of any library with ``__cuda_array_interface__`` begins in the GPU's memory.
+def address_of(array: object) -> int:
+    """Return the address at which an array of any library with ``__cuda_array_interface__`` begins.
     Raises ``TypeError`` for one that is not there, such as NumPy's."""
     kind = type(array)
     if kind not in _readers:
@@ -222,8 +224,9 @@ def address_of(array: Any) -> int:
     return address
 
 
-def _reader_for(array: Any) -> Callable[[Any], int | None]:
-    """The fastest way to read the address of an array of this type; None for one on the host."""
+def _reader_for(array: object) -> Reader:
+    """Return the fastest function that reads the address of an array of this type. It returns None
+    for an array on the host."""
     if hasattr(array, "device_ctypes_pointer"):
         return lambda numbas: int(numbas.device_ctypes_pointer.value)
     if hasattr(array, "data_ptr") and hasattr(array, "is_cuda"):
@@ -245,7 +248,7 @@ def check_aligned(name: str, address: int) -> None:
         )
 
 
-def stream_handle(stream: Any) -> int:
+def stream_handle(stream: Stream) -> int:
     """The handle of a stream of any library with ``__cuda_stream__``, of a handle, or of None, the
     default stream: 0. Raises ``TypeError`` for anything else."""
     if stream is None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from greenlet import getcurrent
 from numba.cuda.simulator import kernelapi
 
@@ -30,6 +31,10 @@ from convlab.simulation.rules.memory_traffic import Counts
 from convlab.simulation.threads.greenlets import Block
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda
 from convlab.simulation.threads.waiting import WaitingCall
+
+Shape = int | tuple[int, ...]
+Index = int | slice | tuple[int | slice, ...]
+Number = Any  # NumPy's, or a row of a few: a kernel computes with it
 
 
 class CudaSim(Engine):
@@ -93,17 +98,17 @@ class _Array:
     def __len__(self) -> int:
         return int(self.shape[0])
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Number:
         self._access("loads", index)
         return self.memory[index]
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: Index, value: Number) -> None:
         if self._name in SOURCES:
             raise IndexError(f"the kernel writes to {self._name}[{index}], which is not its output")
         self._access("stores", index)
         self.memory[index] = value
 
-    def _access(self, access: str, index: Any) -> None:
+    def _access(self, access: str, index: Index) -> None:
         """Count it; IndexError where a GPU would go astray."""
         entries = index if isinstance(index, tuple) else (index,)
         if len(entries) != self.ndim:
@@ -123,11 +128,11 @@ class _Array:
             self._counts.global_bytes += self._nbytes * elements
 
 
-def _poisoned(shape: Any, dtype: Any) -> np.ndarray:
+def _poisoned(shape: Shape, dtype: npt.DTypeLike) -> np.ndarray:
     return np.full(shape, poison(np.dtype(dtype)), dtype)
 
 
-def _local_array(shape: Any, dtype: Any, alignment: int | None = None) -> _Array:
+def _local_array(shape: Shape, dtype: npt.DTypeLike, alignment: int | None = None) -> _Array:
     return _Array(_poisoned(shape, dtype), "a local array")
 
 
@@ -136,9 +141,9 @@ class _Shared:
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
-        self.arrays: dict[tuple[Any, int], _Array] = {}
+        self.arrays: dict[tuple[CodeType, int], _Array] = {}
 
-    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> _Array:
+    def array(self, shape: Shape, dtype: npt.DTypeLike, alignment: int | None = None) -> _Array:
         caller = sys._getframe(1)
         call = caller.f_code, caller.f_lasti
         if call not in self.arrays:
@@ -149,14 +154,14 @@ class _Shared:
 class _Atomic(kernelapi.FakeCUDAAtomic):  # type: ignore[misc]
     """``cuda.atomic``, whose ``add`` is counted as one load and one store; Numba's loads twice."""
 
-    def add(self, array: Any, index: Any, value: Any) -> Any:
+    def add(self, array: _Array, index: Index, value: Number) -> Number:
         old = array[index]
         array[index] = old + value
         return old
 
 
 class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
-    """What ``cuda`` means inside a simulated kernel, for one thread after the other."""
+    """The module ``cuda`` of a simulated kernel, for one thread after the other."""
 
     threadIdx = blockIdx = laneid = None  # Numba's ask the operating system's thread
     syncthreads_count = SimulatedCuda.syncthreads_count
@@ -181,7 +186,7 @@ class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
         self._counts.barriers += threads
 
     def meet(self, name: str, site: int, brought: Any) -> Any:
-        """What an intrinsic of a whole warp or warpgroup gives to this thread."""
+        """Return what an intrinsic of a whole warp or warpgroup gives to this thread."""
         call = WaitingCall(name, site, brought)
         call.mask = (1 << call.together) - 1
         return self.hub(call)

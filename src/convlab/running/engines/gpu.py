@@ -68,7 +68,7 @@ class Gpu(Engine):
         return name.decode() if isinstance(name, bytes) else str(name)
 
     def free_bytes(self) -> int | None:
-        """What the driver says is free, once Numba has freed what is no longer referenced."""
+        """Return what the driver says is free, after Numba has freed what nobody refers to."""
         context = cuda.current_context()
         # Numba frees unreferenced memory later: arrays in one queue, code in another.
         for queue in (context.memory_manager.deallocations, context.deallocations):
