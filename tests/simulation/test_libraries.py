@@ -17,7 +17,7 @@ from numba.cuda.libdevicefuncs import functions
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.language.libdevice import of_libdevice
 from convlab.simulation.language.libraries import of_bfloat16
-from convlab.simulation.numbers.bfloat16 import rounded
+from convlab.simulation.numbers.bfloat16 import BFloat16, rounded
 
 F = np.float32
 
@@ -162,6 +162,11 @@ def brain_floats(b):
 
 
 @has_bf16
+def test_bfloat16_is_rounded_once() -> None:
+    """Rounded to float32 first, the number would be a tie and become 1."""
+    assert BFloat16(1 + 2**-8 + 2**-52) == 1 + 2**-7
+
+
 def test_bfloat16_is_rounded() -> None:
     expected = [1.703125, 3.90625, 6.21875, 1, 2, 2, 0x3FDA, 1.6953125, 1]
     assert run(brain_floats, np.zeros(9)).tolist() == expected
