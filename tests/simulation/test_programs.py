@@ -135,7 +135,9 @@ LINES = {
     assert found.launches > 5 and not found.findings
     """,
     "names, options and facts": """
+    from importlib.util import find_spec
     from numba.cuda import grid, shfl_down_sync
+    assert find_spec("numba_cuda_mlir") and not find_spec("numba_cuda_mlir.nothing")
     from numba_cuda_mlir import cuda as successor, types
     from numba_cuda_mlir.cuda import to_device
     assert successor is cuda and types.float32 is float32 or types.float32.name == "float32"

@@ -12,6 +12,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
+from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, Never
 from unittest.mock import patch
@@ -321,6 +322,8 @@ def _as_mlir() -> Iterator[None]:
     """Inside, ``numba_cuda_mlir`` is another name. What is imported meanwhile stays imported, as
     registries of Numba's are only once."""
     package: Any = ModuleType(_MLIR)  # gets attributes
+    # `find_spec`, by which programs ask if it is installed, raises for a module without one.
+    package.__spec__ = ModuleSpec(_MLIR, loader=None, is_package=True)
     package.cuda = package.numba_cuda = numba.cuda
     package.types, package.__path__ = numba.cuda.types, []
     modules = {_MLIR: package, f"{_MLIR}.types": numba.cuda.types}
