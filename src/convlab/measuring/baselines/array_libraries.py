@@ -111,7 +111,7 @@ class OnTorch:
         return int(self._torch.cuda.memory_stats(self._device)[f"requested_bytes.all.{when}"])
 
     def _measured_workspace(self, before: int) -> int | None:
-        """What a run has allocated at its peak beyond ``before`` and its output."""
+        """Return the peak of a run's allocations beyond ``before`` and its output."""
         if self._device is None:
             return None
         self._output = None
