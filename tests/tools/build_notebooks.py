@@ -99,6 +99,7 @@ def execute(made: Any, folder: Path) -> None:
             apart.KernelManager.connection_file = str(Path(sockets) / "kernel.json")
         NotebookClient(
             made, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False,
+            coalesce_streams=True,  # a busy machine sends a line in several pieces
             resources={"metadata": {"path": str(folder)}}, config=apart,
         ).execute()  # fmt: skip
     made.metadata = METADATA
