@@ -27,7 +27,7 @@ POLLS = 1000  # times that the host reads one managed element until it sees what
 _COPY = "a copy to the device"
 Shape = SupportsIndex | Sequence[SupportsIndex]
 Strides = Shape | None
-Order = Literal["C", "F"]
+MemoryOrder = Literal["C", "F"]
 
 
 class UnifiedArray(np.ndarray):
@@ -73,7 +73,7 @@ def unified_array(
     shape: Shape,
     dtype: DTypeLike = np.float64,
     strides: Strides = None,
-    order: Order = "C",
+    order: MemoryOrder = "C",
     **options: object,
 ) -> UnifiedArray:
     """Return an array as ``cuda.managed_array`` and ``cuda.mapped_array`` do."""
@@ -84,7 +84,7 @@ def device_array(
     shape: Shape,
     dtype: DTypeLike = np.float64,
     strides: Strides = None,
-    order: Order = "C",
+    order: MemoryOrder = "C",
     stream: object = 0,
 ) -> FakeCUDAArray:
     """Return memory that nothing has written: NaN and the largest integers, never zeros by
@@ -234,7 +234,7 @@ class Copies:
         shape: Shape,
         dtype: DTypeLike = np.float64,
         strides: Strides = None,
-        order: Order = "C",
+        order: MemoryOrder = "C",
     ) -> np.ndarray:
         """Return host memory to which copies in a stream are asynchronous."""
         memory = PinnedMemory(shape, dtype, strides=strides, order=order)

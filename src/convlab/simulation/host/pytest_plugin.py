@@ -15,8 +15,8 @@ import pytest
 if TYPE_CHECKING:
     pass
 
-Result = TypeVar("Result")
-Steps = Generator[None, Result, Result]  # a wrapper around other hooks
+HookResult = TypeVar("HookResult")
+Steps = Generator[None, HookResult, HookResult]  # a wrapper around other hooks
 _ENTERED = pytest.StashKey[ExitStack]()
 _REPORT = pytest.StashKey["Report"]()
 

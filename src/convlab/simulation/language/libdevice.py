@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 from numba.cuda.libdevicefuncs import functions as SIGNATURES
 
+from convlab.simulation.language.libraries import Function
 from convlab.simulation.numbers.bfloat16 import DIRECTIONS, rounded
 from convlab.simulation.numbers.registers import OF_BITS, of_bits
 from convlab.simulation.numbers.scalars import keeper, larger, safe, smaller
 from convlab.simulation.rules.findings import NotSimulated
-
-Function = Callable[..., Any]  # of numbers in registers
 
 
 def _bits(give: str, take: str) -> Function:
