@@ -138,7 +138,8 @@ class _Call(NamedTuple):
 def _call_of(
     axes: int, input: tuple[int, ...], weight: tuple[int, ...], settings: Settings
 ) -> _Call:
-    """Raises ``TypeError`` or ``ValueError`` for shapes and settings that do not fit."""
+    """Check a call's shapes and settings. Raises ``TypeError`` or ``ValueError`` where they do not
+    fit."""
     stride, padding, dilation, groups = settings
     groups = integer("groups", groups, at_least=1)
     for name, shape in (("input", input), ("weight", weight)):
@@ -242,7 +243,8 @@ def _refuse_compiling(name: str) -> None:
 
 
 def _on_gpu(given: dict[str, Any], call: _Call, asked: _Asked, placement: Placement) -> Any:
-    """The convolution of arrays in a GPU's memory, on the stream of the library's next work."""
+    """Return the convolution of arrays in a GPU's memory, on the stream of the library's next
+    work."""
     from numba import cuda
 
     engine = asked.engine
@@ -299,7 +301,7 @@ def _run(call: _Call, tensors: list[Any], out: Any, asked: _Asked) -> None:
 
 
 def _run_groups(problem: ConvProblem, tensors: tuple[Any, ...], out: Any, asked: _Asked) -> None:
-    """All groups by one plan, or one after the other where the stage has none."""
+    """Run all groups by one plan, or one after the other where the stage has none."""
     groups, stream = problem.groups, asked.stream or None
     if groups == 1 or asked.stage == "auto" or stage_named(asked.stage).grouped:
         ready, (input, weight, bias) = _ready(problem, *asked), tensors
@@ -330,7 +332,7 @@ _kept = local()
 def _ready(
     problem: ConvProblem, stage: str, tile: Tile | None, engine: Engine, stream: int = 0
 ) -> Plan:
-    """The problem's plan; on a GPU an earlier call on the same stream may have kept it."""
+    """Return the problem's plan; on a GPU an earlier call on the same stream may have kept it."""
     prepare = partial(plan, problem, stage, tile, engine.name)
     asked = isinstance(stage, str) and isinstance(tile, Tile | None)  # plan says what is wrong
     if not (engine.is_gpu and asked):

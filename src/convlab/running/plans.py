@@ -157,7 +157,8 @@ class Plan:
         bias: Array | None = None,
         workspace: Sequence[Array] = (),
     ) -> list[Callable[[Stream], None]]:
-        """For each step a function that takes a stream, in the order of ``program.launches``."""
+        """Return for each step a function that takes a stream, in the order of
+        ``program.launches``."""
         bound = self.bound(input, weight, out, bias, workspace)
         return [partial(start, got) for start, (_, got) in zip(self._starts, bound, strict=True)]
 
@@ -169,7 +170,7 @@ class Plan:
         bias: Array | None = None,
         workspace: Sequence[Array] = (),
     ) -> list[tuple[Step, list[Any]]]:
-        """Each step, in order, with the arrays that it gets."""
+        """Return each step, in order, with the arrays that it gets."""
         bias = self._no_bias if bias is None else bias
         arrays = {"input": input, "weight": weight, "bias": bias, "output": out}
         lent = zip(self.program.buffers, workspace, strict=False)

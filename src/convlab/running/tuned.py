@@ -56,12 +56,12 @@ def tiles_file() -> Path:
 
 
 def _key(problem: ConvProblem, stage: Stage, gpu: str) -> tuple[str, ...]:
-    """A row's values of ``KEY``."""
+    """Return a row's values of ``KEY``."""
     return str(problem), gpu, stage.name, compiler()
 
 
 def tuned_tile(problem: ConvProblem, stage: Stage, gpu: str) -> Tile | None:
-    """The tile that tuning found best here with this code; None where there is none."""
+    """Return the tile that tuning found best here with this code; None where there is none."""
     try:
         row = _rows_once(tiles_file()).get(_key(problem, stage, gpu))
         if row is None or row.get("code") != code():
@@ -98,7 +98,7 @@ def forget(problems: Container[str] | None) -> int:
 
 
 def read(file: Path) -> Rows:
-    """The rows of a file; no rows if the file cannot be read."""
+    """Return the rows of a file; no rows if the file cannot be read."""
     try:
         whole = record(document(bytes_of(file)), _File)
     except (OSError, ValueError):
@@ -133,7 +133,7 @@ def _rows_once(file: Path) -> Rows:
 
 @cache
 def code() -> str:
-    """A hash of all that stages are made of, and of the compiler."""
+    """Return a hash of all that stages are made of, and of the compiler."""
     files = sorted(file for files in CODE for file in SOURCE.glob(files))
     packages = ["numba-cuda", *["numba-cuda-mlir"] * (compiler() == MLIR)]
     return fingerprint(files, *map(version, packages), below=SOURCE)

@@ -1,4 +1,4 @@
-"""Engines: where kernels run, and which engine is the default.
+"""Engines: the places where kernels run, and which engine is the default.
 
 ``gpu`` is Numba CUDA on an NVIDIA GPU. On the CPU, ``simulator`` is convlab's own, strict and
 quick, and ``cudasim`` Numba's.
@@ -75,7 +75,7 @@ class Engine:
 
     @classmethod
     def why_not(cls) -> str | None:
-        """Why the engine cannot run here, in one sentence; None when it can."""
+        """Return why the engine cannot run here, in one sentence; None when it can."""
         return None
 
     @property
@@ -89,19 +89,20 @@ class Engine:
         return host_bytes()
 
     def empty(self, shape: tuple[int, ...]) -> Any:
-        """A float32 array, filled with NaN by a simulator: what no kernel writes is wrong."""
+        """Return a new float32 array. A simulator fills it with NaN, so that an element which no
+        kernel writes is wrong."""
         return np.full(shape, np.nan, np.float32)
 
     def to_device(self, host: np.ndarray) -> Any:
-        """A float32 copy of a host array, C-contiguous, in the engine's memory."""
+        """Return a float32 copy of a host array, C-contiguous, in the engine's memory."""
         return np.array(host, np.float32, order="C")
 
     def to_host(self, array: Array) -> np.ndarray:
-        """A host copy; waits for work in flight."""
+        """Return a copy on the host; waits for work in flight."""
         return np.array(array)
 
     def run(self, launch: Launch, arrays: Sequence[np.ndarray], stream: Stream = None) -> None:
-        """Run one launch to its end; of simulators alone."""
+        """Run one launch to its end. Only simulators have this method."""
         raise NotImplementedError
 
     def build(self, step: Step, program: Program) -> Start:
@@ -129,11 +130,12 @@ class Engine:
         return None
 
     def why_no_library(self) -> str | None:
-        """Why there is no array library for library calls, in one sentence; None when there is."""
+        """Return why there is no array library for library calls, in one sentence; None when
+        there is."""
         return None
 
     def capability(self) -> Capability | None:
-        """The GPU's compute capability; None on a simulator, which runs every stage."""
+        """Return the GPU's compute capability; None on a simulator, which runs every stage."""
         return None
 
     def sm_count(self) -> int | None:
@@ -164,7 +166,8 @@ class Engine:
 
 
 def _class_of(name: str) -> type[Engine]:
-    """Imported when it is asked for, because a broken driver must not break the others."""
+    """Return an engine's class. It is imported now, because a broken driver must not break the
+    others."""
     found: type[Engine] = getattr(import_module(f"convlab.running.engines.{name}"), _CLASSES[name])
     return found
 
@@ -173,7 +176,7 @@ _made: dict[str, Engine] = {}
 
 
 def unavailable(name: str) -> str | None:
-    """Why an engine cannot run here, in one sentence; None when it can."""
+    """Return why an engine cannot run here, in one sentence; None when it can."""
     return _class_of(name).why_not()
 
 

@@ -109,7 +109,7 @@ class _Array:
         self.memory[index] = value
 
     def _access(self, access: str, index: Index) -> None:
-        """Count it; IndexError where a GPU would go astray."""
+        """Count the access. Raises ``IndexError`` for an index outside the array."""
         entries = index if isinstance(index, tuple) else (index,)
         if len(entries) != self.ndim:
             raise IndexError(f"{len(entries)} indices for {self._name} of shape {self.shape}")
@@ -178,11 +178,11 @@ class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
         self.hub = self.syncthreads = getcurrent().switch
 
     def enter(self, number: int, index: tuple[int, int, int]) -> None:
-        """Be the ``cuda`` of that thread from now on."""
+        """Make this the ``cuda`` of that thread until the next call."""
         self.threadIdx, self.laneid = kernelapi.Dim3(*index), number % self.warpsize
 
     def on_barrier(self, threads: int, site: int) -> None:
-        """Count the barrier for every thread that it lets go on."""
+        """Count the barrier once for each thread that has waited there."""
         self._counts.barriers += threads
 
     def meet(self, name: str, site: int, brought: Any) -> Any:
