@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import io
 import json
 import re
 import sys
-from collections import defaultdict
+import tokenize
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -65,9 +67,9 @@ EQUIVALENT = [
      "both sides come in fours"),
     (r"range\(0, (ELEMENTS|STEPS|C_i|H_f|W_f), .* => \1 -> \(\1\) \+ 1$",
      "one more turn, for which no element is left"),
-    (r"^s(0[567]|12b)_.*range\(0, K, K_B\):.* => K -> \(K\) \+ 1$",
+    (r"^(m0[345]|t01)_.*range\(0, K, K_B\):.* => K -> \(K\) \+ 1$",
      "one more slice, of zeros, where K_B divides K"),
-    (r"^s1(1.* < (N_B|I_ALL)\b.* => (N_B|I_ALL)|2b.*range\(t, .* => M_B \* K_B) -> .* \+ 1$",
+    (r"^(m1[1-4]_.* < (N_B|I_ALL)\b.* => (N_B|I_ALL)|t01_.*range\(t, .* => M_B \* K_B) -> .* \+ 1$",
      "one more, which is padding"),
     (r"(there and column < COLUMNS .* => COLUMNS|AHEAD and v \+ 1 < W_f:.* => W_f) -> .* \+ 1$",
      "one more is loaded, and not used"),
@@ -77,12 +79,12 @@ EQUIVALENT = [
      "a slice is copied twice, to the same place"),
     (r"if SLICES > AT_FIRST:.* => (AT_FIRST|SLICES -> DEPTH)",
      "what it skips copies nothing, or a slice again"),
-    (r"^s(08b|09|10|11_).*if slice_ < SLICES:.* (store|k0 =) .* => SLICES -> \(SLICES\) \+ 1$",
+    (r"^m(0[789]|1[01])_.* (\[1\] if .*: for f|if .*: k0 =).* => SLICES -> \(SLICES\) \+ 1$",
      "what is stored behind the last slice is not used"),
-    (r"^s0[56].*if m < M and n < N:.* => N -> \(N\) \+ 1$", "the last output is stored twice"),
-    (r"^s1(1[de]|2)_.*(\(k \* PITCH|K_B \* PITCH\)).* => PITCH -> N_B$", "PITCH is N_B"),
-    (r"^s12_.*if splits > 1:.* => 1 -> \(1\) - 1$", "one split has all slices"),
-    (r"^depth_last: (seen|odd) ", "only the order of loads depends on it"),
+    (r"^m0[34]_.*if m < M and n < N:.* => N -> \(N\) \+ 1$", "the last output is stored twice"),
+    (r"^m1[345]_.*(\(k \* PITCH|K_B \* PITCH\)).* => PITCH -> N_B$", "PITCH is N_B"),
+    (r"^m15_.*if splits > 1:.* => 1 -> \(1\) - 1$", "one split has all slices"),
+    (r"^depth_last_layout: (\[\d\] )?(seen|odd) ", "only the order of loads depends on it"),
     (r"^(filter_layout: if e < K:.* => K ->|im2win_layout: if TAIL > 0 .* => W_f \* G -> .* - 1$)",
      "both orders agree at the bound"),
     (r"row < ROWS .* => ROWS -> \(ROWS\) \+ 1$", "no window sees that row"),
@@ -92,16 +94,25 @@ EQUIVALENT = [
 ]  # fmt: skip
 
 
+# What a stored result is found by: the code that is changed, wherever it stands, and however many
+# comments stand around it.
+KEY = ("module", "function", "code", "nth", "kind", "old", "new")
+
+
 @dataclass(frozen=True)
 class Mutant:
-    """One change: ``old`` at ``line`` and ``column`` of the module's file becomes ``new``."""
+    """One change: ``old`` in the line ``code`` of a kernel becomes ``new``; it is the ``nth`` of
+    equal changes in equal lines. ``line`` and ``column`` say where that is today."""
 
     module: str
-    line: int
-    column: int
+    function: str
+    code: str
+    nth: int
     kind: str
     old: str
     new: str
+    line: int = field(compare=False)
+    column: int = field(compare=False)
 
     @property
     def text(self) -> str:
@@ -113,16 +124,31 @@ class Mutant:
 
     @property
     def what(self) -> str:
-        """``NAME: LINE NEXT_LINE => OLD -> NEW``, with the module's name."""
-        code = " ".join(
-            map(str.strip, lines_of(source_of(self.module))[self.line - 1 : self.line + 1])
-        )
-        return f"{_short(self.module)}: {code} => {self.old} -> {self.new}"
+        """``NAME: LINE NEXT_LINE => OLD -> NEW``, with the module's name, without comments; with
+        ``[1]`` before the line for the second of equal changes, and so on."""
+        after = next(filter(None, code_lines(source_of(self.module))[self.line :]), "")
+        again = f"[{self.nth}] " if self.nth else ""
+        return f"{_short(self.module)}: {again}{self.code} {after} => {self.old} -> {self.new}"
 
     @property
     def equivalent(self) -> str | None:
         """Why it computes the same; None where it does not, or where that is not known."""
         return next((why for sought, why in EQUIVALENT if re.search(sought, self.what)), None)
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return tuple(getattr(self, name) for name in KEY)
+
+
+@cache
+def code_lines(source: str) -> list[str]:
+    """The lines of a source without comments and indentation."""
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            line, column = token.start
+            lines[line - 1] = lines[line - 1][:column]
+    return [line.strip() for line in lines]
 
 
 def _short(module: str) -> str:
@@ -139,16 +165,21 @@ def sampled(mutants: list[Mutant], most: int | None) -> list[Mutant]:
 def mutants_of(module: str) -> Iterator[Mutant]:
     """All mutants of the kernels in a module's source."""
     source = source_of(module)
+    code = code_lines(source)
+    equal: Counter[tuple[str, ...]] = Counter()
     for function, names in _kernels(ast.parse(source), frozenset()):
         seen = set()
         for statement in function.body:
             for node in ast.walk(statement):
                 for kind, place, new in _changes(node, names, source):
-                    old = _segment(source, place)
-                    made = Mutant(module, place.lineno, place.col_offset, kind, old or "", new)
-                    if old and new != old and made not in seen:
-                        seen.add(made)
-                        yield made
+                    old, at = _segment(source, place), (place.lineno, place.col_offset)
+                    if not old or new == old or (at, kind, old, new) in seen:
+                        continue
+                    seen.add((at, kind, old, new))
+                    alike = (function.name, code[place.lineno - 1], kind, old, new)
+                    name, line, *change = alike
+                    yield Mutant(module, name, line, equal[alike], *change, *at)
+                    equal[alike] += 1
 
 
 def _kernels(node, names):
@@ -271,24 +302,23 @@ def _checked_as(mutant: Mutant, name: str) -> str:
     return TOLD if any(not one.ok or one.fewer_barriers for one in compared) else SURVIVED
 
 
-def run(chosen: list[Mutant], jobs: int) -> Iterator[dict]:
+def run(chosen: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
     """Each mutant and its result."""
     with ProcessPoolExecutor(jobs) as pool:
-        for mutant, result in zip(chosen, pool.map(result_of, chosen), strict=True):
-            yield asdict(mutant) | {"result": result}
+        yield from zip(chosen, pool.map(result_of, chosen), strict=True)
 
 
-def stored(rows: list[dict], environment: dict) -> None:
-    """Put rows into the stored ones, in the place of older results of the same mutants. Rows of
+def stored(results: dict[Mutant, str], environment: dict) -> None:
+    """Put results into the stored ones, in the place of older ones of the same mutants. Rows of
     mutants that are no longer made go, and each that is not rejected gets the reason that
     EQUIVALENT has now."""
-    results = stored_results() | {of_row(row): row["result"] for row in rows}
     made = {name: [*mutants_of(name)] for name in modules()}
+    every = stored_results() | results
     rows = [
-        asdict(one)
-        | {"result": (result := results[one])}
+        {name: getattr(one, name) for name in KEY}
+        | {"result": (result := every[one])}
         | {"equivalent": None if result == REJECTED else one.equivalent}
-        for of_it in made.values() for one in of_it if one in results
+        for of_it in made.values() for one in of_it if one in every
     ]  # fmt: skip
     counts = {name: len(of_it) for name, of_it in made.items()}
     head = json.dumps({"environment": environment, "made": counts}, indent=1)
@@ -304,24 +334,20 @@ def document() -> dict:
 def stored_results() -> dict[Mutant, str]:
     """The result of each mutant that was run before."""
     rows = document()["rows"] if RESULTS.is_file() else []
-    return {of_row(row): row["result"] for row in rows}
+    results = {tuple(row[name] for name in KEY): row["result"] for row in rows}
+    made = (one for name in modules() for one in mutants_of(name))
+    return {one: results[one.key] for one in made if one.key in results}
 
 
-def of_row(row: dict) -> Mutant:
-    """The mutant of a stored row."""
-    return Mutant(**{key: row[key] for key in Mutant.__dataclass_fields__})
-
-
-def line_of(module: str, rows: list[dict]) -> str:
+def line_of(module: str, results: dict[Mutant, str]) -> str:
     """``m03_shared_memory: 80 of 82 rejected, 1 told ...``, and the survivors."""
-    results = [row["result"] for row in rows]
-    head = f"{_short(module)}: {len(rows)} mutants"
-    head += "".join(f", {results.count(one)} {one}" for one in (REJECTED, TOLD, SURVIVED))
+    found = [*results.values()]
+    head = f"{_short(module)}: {len(results)} mutants"
+    head += "".join(f", {found.count(one)} {one}" for one in (REJECTED, TOLD, SURVIVED))
     survivors = (
-        f"  line {row['line']}, {row['kind']}, {of_row(row).equivalent or row['result']}: "
-        f"{row['old']} -> {row['new']}"
-        for row in rows
-        if row["result"] != REJECTED
+        f"  line {one.line}, {one.kind}, {one.equivalent or result}: {one.old} -> {one.new}"
+        for one, result in results.items()
+        if result != REJECTED
     )
     return "\n".join([head, *survivors])
 
@@ -332,6 +358,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="NAME", default="", help="modules whose names begin so")
     parser.add_argument("--kind", default="", help="synchronisation, index, bound or constant")
     parser.add_argument("--sample", metavar="N", type=int, help="at most N of each")
+    parser.add_argument("--new", action="store_true", help="only those without a stored result")
     parser.add_argument("--left", action="store_true", help="only those not rejected or explained")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     chosen = parser.parse_args(arguments)
@@ -350,9 +377,11 @@ def main(arguments: list[str] | None = None) -> int:
         words = sys.argv[1:] if arguments is None else arguments
         told = environment([]) | {"command": " ".join(["python -m stage_mutants", *words])}
         del told["gpu"], told["clocks_mhz"]  # neither plays a part
-    rows = run(mutants, chosen.jobs)
-    for module, results in groupby(rows, key=lambda row: row["module"]):
-        done = list(results)
+    if chosen.new:
+        mutants = [one for one in mutants if one not in known]
+    pairs = run(mutants, chosen.jobs)
+    for module, results in groupby(pairs, key=lambda pair: pair[0].module):
+        done = dict(results)
         stored(done, told)
         print(line_of(module, done), flush=True)
     return 0

@@ -36,7 +36,7 @@ def test_a_sample_of_the_mutants_is_rejected(mutant):
 
 
 def test_a_stage_that_is_not_changed_is_not_rejected():
-    same = Mutant(M03, 1, 0, "nothing", '"""s', '"""s')
+    same = Mutant(M03, "", "", 0, "nothing", '"""s', '"""s', line=1, column=0)
     assert stage_mutants.result_of(same) == stage_mutants.SURVIVED
 
 
@@ -49,15 +49,30 @@ def test_each_kind_of_change_is_made_and_stands_where_it_says():
 
 
 def test_all_mutants_are_tried_and_rejected_or_right_for_a_reason():
-    document = stage_mutants.document()
-    for module, made in document["made"].items():
-        rows = [row for row in document["rows"] if row["module"] == module]
-        rejected = [row for row in rows if row["result"] == stage_mutants.REJECTED]
-        unexplained = [row for row in rows if row not in rejected and not row["equivalent"]]
-        assert len(rows) == made == len(made_of(module))
+    results = stage_mutants.stored_results()
+    assert [row["code"] for row in stage_mutants.document()["rows"]] == [
+        one.code for one in results
+    ]
+    for module, count in stage_mutants.document()["made"].items():
+        made = made_of(module)
+        assert len(made) == count
+        assert not [one for one in made if one not in results], "run stage_mutants --new"
+        rejected = [one for one in made if results[one] == stage_mutants.REJECTED]
+        unexplained = [one for one in made if one not in rejected and not one.equivalent]
         assert len(rejected) >= 0.95 * (len(rejected) + len(unexplained)), module
-        assert not any(stage_mutants.of_row(row).equivalent for row in rejected)
-    assert all(
-        row["result"] == stage_mutants.REJECTED
-        for row in document["rows"] if row["kind"] == "synchronisation"
-    )  # fmt: skip
+        assert not any(one.equivalent for one in rejected)
+    assert {result for one, result in results.items() if one.kind == "synchronisation"} == {
+        stage_mutants.REJECTED
+    }
+
+
+def test_a_result_is_found_by_the_code_that_is_changed(monkeypatch):
+    before = made_of(M03)
+    assert len(set(before)) == len(before)
+    text = stage_mutants.source_of(M03).replace(
+        "cuda.syncthreads()", "# A comment.\n" + 12 * " " + "cuda.syncthreads()  # another"
+    )
+    monkeypatch.setattr(stage_mutants, "source_of", lambda module: text)
+    after = [*stage_mutants.mutants_of(M03)]
+    assert after == before
+    assert [one.line for one in after] != [one.line for one in before]

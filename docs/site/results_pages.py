@@ -281,7 +281,7 @@ def mutants_tables(document: dict[str, Any]) -> papers.Shown:
     reasons = Counter(row["equivalent"] for row in rows if row["equivalent"])
     same = [(why, str(many)) for why, many in reasons.most_common()]
     left = [
-        (row["module"].rpartition(".")[2], str(row["line"]), f"`{row['old']}`", f"`{row['new']}`")
+        (row["module"].rpartition(".")[2], f"`{row['code']}`", f"`{row['old']}`", f"`{row['new']}`")
         for row in rows
         if row["result"] != "rejected" and not row["equivalent"]
     ]
