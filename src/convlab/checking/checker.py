@@ -83,14 +83,16 @@ def check(
         raise TypeError(f"model is {shown(model)}: it must be a ConvProblem or None")
     if not callable(on_step):
         raise TypeError(f"on_step is {shown(on_step)}: it must be a function")
-    step = stage_named(stage)
-    if not isinstance(step.prepare(PIXEL, step.tiny_tile).launches[-1], Launch):
-        raise ValueError(f"stage is {step.name}, which has no kernel: a library does its work")
-    made = maker(kernel, step)
+    chosen_stage = stage_named(stage)
+    if not isinstance(chosen_stage.prepare(PIXEL, chosen_stage.tiny_tile).launches[-1], Launch):
+        raise ValueError(
+            f"stage is {chosen_stage.name}, which has no kernel: a library does its work"
+        )
+    made = maker(kernel, chosen_stage)
     answers: list[Answer] = []
     found: dict[tuple[object, ...], Finding] = {}
     counts: dict[str, int] = {}
-    for answer, findings, counted in attempts(step, made, seed, model or workloads.MODEL):
+    for answer, findings, counted in attempts(chosen_stage, made, seed, model or workloads.MODEL):
         counts = counted
         answers.append(answer)
         for one in findings:
@@ -98,11 +100,11 @@ def check(
         on_step()
     machine = None
     if all(answer.ended for answer in answers):
-        program = program_with(step, made, EVERYTHING, step.tiny_tile)
-        machine = compiled(program, step.prepare(EVERYTHING, step.tiny_tile))
+        program = program_with(chosen_stage, made, EVERYTHING, chosen_stage.tiny_tile)
+        machine = compiled(program, chosen_stage.prepare(EVERYTHING, chosen_stage.tiny_tile))
     checked = Check(
         kernel=title_of(kernel),
-        stage=step.name,
+        stage=chosen_stage.name,
         answers=tuple(answers),
         findings=tuple(found.values()),
         counts=(),
@@ -110,7 +112,7 @@ def check(
     )
     if not checked.ok:
         return checked
-    return replace(checked, counts=compared_with(step, counts, answers[-1].problem, seed))
+    return replace(checked, counts=compared_with(chosen_stage, counts, answers[-1].problem, seed))
 
 
 def compared_with(
@@ -154,13 +156,13 @@ def check_also(
 ) -> tuple[Answer, tuple[Finding, ...]]:
     """The answer and the findings on one more problem, or with one more tile, on a problem with
     channels for two of them. Raises ``ValueError`` as :func:`check`."""
-    step = stage_named(stage)
-    made = maker(kernel, step)
+    chosen_stage = stage_named(stage)
+    made = maker(kernel, chosen_stage)
     if isinstance(also, ConvProblem):
-        return _try(step, made, "one more problem", also, step.tiny_tile, seed)
+        return _try(chosen_stage, made, "one more problem", also, chosen_stage.tiny_tile, seed)
     name = f"everything at once, with tile {also}"
     problem = replace(EVERYTHING, out_channels=also.M_B + EVERYTHING.out_channels)
-    return _try(with_tile(step, also), made, name, problem, also, seed)
+    return _try(with_tile(chosen_stage, also), made, name, problem, also, seed)
 
 
 def _try(

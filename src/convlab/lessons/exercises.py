@@ -45,6 +45,7 @@ from convlab.running.engines.lowering import float64_lines
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.rules.findings import SimulationError
 from convlab.simulation.rules.memory_traffic import SECTOR_BYTES, WARP
+from convlab.support.values import counted
 from convlab.tracing import LaunchTrace, trace
 
 # What is counted: small, so that a check takes seconds; still several blocks and slices of K.
@@ -105,12 +106,12 @@ def ready_for(
     :func:`part_of` does; None keeps the stage's own. ``tensors`` are input, weight and bias.
     Without an ``output``, the output is NaN.
     """
-    step = stage_named(stage)
+    chosen_stage = stage_named(stage)
     if output is None:
         output = np.full(problem.output_shape, np.nan, np.float32)
-    make = maker(made or step.prepare, step)
-    program = program_with(step, make, problem, tile or step.model_tile)
-    return main_launch(step, program, problem, tensors, output)
+    make = maker(made or chosen_stage.prepare, chosen_stage)
+    program = program_with(chosen_stage, make, problem, tile or chosen_stage.model_tile)
+    return main_launch(chosen_stage, program, problem, tensors, output)
 
 
 def part_of(stage: str, **parts: Any) -> Any:
@@ -120,9 +121,9 @@ def part_of(stage: str, **parts: Any) -> Any:
     module, or of a module whose functions that one uses. Checks and pictures take the result as
     they take a ``make_kernel``. Raises ``ValueError`` for a function that the stage does not have.
     """
-    step = stage_named(stage)
+    chosen_stage = stage_named(stage)
     ((name, made),) = parts.items()
-    own = import_module(step.module)
+    own = import_module(chosen_stage.module)
     used = sorted({str(getattr(one, "__module__", "")) for one in vars(own).values()})
     others = [
         import_module(one)
@@ -131,16 +132,16 @@ def part_of(stage: str, **parts: Any) -> Any:
     ]
     module = next((one for one in (own, *others) if hasattr(one, name)), None)
     if module is None:
-        raise ValueError(f"{step.name} has no function {name!r}")
+        raise ValueError(f"{chosen_stage.name} has no function {name!r}")
 
     def make_program(problem: ConvProblem, tile: Tile | None = None) -> Program:
         with mock.patch.multiple(module, **parts):
-            return step.prepare(problem, tile)
+            return chosen_stage.prepare(problem, tile)
 
     # As one writes it. Its lines are the learner's.
     make_program.__name__ = f"part_of({stage!r}, {name}={getattr(made, '__name__', made)})"
     make_program.__wrapped__ = made  # type: ignore[attr-defined]
-    return _taking(make_program, "problem", *(["tile"] if step.tiny_tile else []))
+    return _taking(make_program, "problem", *(["tile"] if chosen_stage.tiny_tile else []))
 
 
 def _taking(function: Any, *names: str) -> Any:
@@ -180,20 +181,20 @@ def check(
     number to the next as often as the stage's. The kernel may take many times as long as the
     stage's. Raises ``ValueError`` for an unknown stage.
     """
-    step = stage_named(stage)
+    chosen_stage = stage_named(stage)
     ready(made)
-    with limited(2 * feedback.SECONDS + TIMES * _seconds(step.name)):
+    with limited(2 * feedback.SECONDS + TIMES * _seconds(chosen_stage.name)):
         try:
-            found = checked(made, step.name, seed=seed, model=MODEL)
+            found = checked(made, chosen_stage.name, seed=seed, model=MODEL)
         except ValueError as error:
             raise feedback.broken(str(error)) from error
         if found.ok and also is not None:
-            answer, findings = check_also(made, step.name, also, seed)
+            answer, findings = check_also(made, chosen_stage.name, also, seed)
             answers = found.answers if answer.ok else (*found.answers, answer)
             found = replace(found, answers=answers, findings=findings)
         if found.ok and found.machine is None and not config.ENABLE_CUDASIM:
-            found = replace(found, machine=_by_types(step, made))
-        told = feedback.feedback_on(found, short_name(step.name), at_most, seed)
+            found = replace(found, machine=_by_types(chosen_stage, made))
+        told = feedback.feedback_on(found, short_name(chosen_stage.name), at_most, seed)
         if not told.passed or not in_order:
             return told
         jumps = (jumps_of(traced(one, stage, MODEL), in_order) for one in (made, None))
@@ -346,7 +347,7 @@ def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedba
     """Return the strict simulator's findings on a launch, ``kernel[grid, block](*arguments)``."""
     findings = trace(kernel, grid, block, *arguments).main.findings
     problems = tuple(feedback.of_findings(findings, kernel))
-    places = f"in {len(problems)} place{'s' * (len(problems) != 1)}"
+    places = f"in {counted(len(problems), 'place')}"
     headline = f"something wrong, {places}" if problems else "nothing wrong"
     return Feedback(f"The simulator found {headline}.", problems)
 

@@ -22,8 +22,8 @@ from convlab.running.plans import Plan
 def made_of_numbers(stage: str, problem: ConvProblem) -> np.ndarray:
     """Return the array that a stage's first layout transform writes for pixels 1, 2, 3, ...; 0 is
     padding. Raises ``ValueError`` for a stage without a layout transform of the input."""
-    step = stage_named(stage)
-    ready = Plan(problem, step, step.tiny_tile, Simulator(strict=False))
+    chosen_stage = stage_named(stage)
+    ready = Plan(problem, chosen_stage, chosen_stage.tiny_tile, Simulator(strict=False))
     weight, bias = np.zeros(problem.weight_shape, np.float32), np.zeros(problem.M, np.float32)
     tensors = numbered(problem), weight, np.zeros(problem.output_shape, np.float32), bias
     shapes = {buffer.name: buffer.shape for buffer in ready.program.buffers}
@@ -32,7 +32,7 @@ def made_of_numbers(stage: str, problem: ConvProblem) -> np.ndarray:
         if "input" in map(str, launch.arguments) and made in shapes:
             start(None)
             return np.asarray(arrays[-1]).reshape(shapes[made]).astype(int)
-    raise ValueError(f"stage is {step.name}, which has no layout transform of the input")
+    raise ValueError(f"stage is {chosen_stage.name}, which has no layout transform of the input")
 
 
 def _coloured(grid: Grid, left: float, top: float, pixels: np.ndarray, W_i: int) -> None:

@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 from convlab.ladder import BACKWARD, stage_named
 from convlab.support.installing import CHECKOUT, in_checkout
+from convlab.support.values import counted
 
 PACKAGE = Path(__file__).parent
 LEARNER, SOLUTION, NBGRADER = "learner", "solution", "nbgrader"  # the kinds of notebooks
@@ -131,7 +132,7 @@ def _stub(region: re.Match[str]) -> str:
     """Return the lines that replace a solution: its number of lines and its task."""
     inside = map(str.strip, region["inside"].splitlines())
     count = sum(bool(line) and not line.startswith("#") for line in inside)
-    size = f"about {count} line{'s' * (count != 1)}"
+    size = f"about {counted(count, 'line')}"
     task = f": {region['task']}" if region["task"] else ""
     hash = f"{region['indent']}# "
     wrapped = textwrap.wrap(f"FILL ME IN ({size}){task}", COLUMNS - len(hash))

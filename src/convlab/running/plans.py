@@ -258,27 +258,29 @@ def plan(
     """
     chosen = choose(engine)
     check_asked(problem, tile)
-    step = stage_for(stage, chosen, problem)
+    chosen_stage = stage_for(stage, chosen, problem)
     if "whole_sums" in switches:
         raise ValueError("whole_sums is split_k now: give split_k=False to have no split-K")
     for name, value in switches.items():
-        if name not in step.switches + step.options:
-            known = ", ".join(step.switches + step.options) or "none"
-            raise ValueError(f"switch {shown(name)} is not one of {step.name}'s: {known}")
+        if name not in chosen_stage.switches + chosen_stage.options:
+            known = ", ".join(chosen_stage.switches + chosen_stage.options) or "none"
+            raise ValueError(f"switch {shown(name)} is not one of {chosen_stage.name}'s: {known}")
         if not isinstance(value, bool):
             raise TypeError(f"{name} is {shown(value)}: a switch must be True or False")
-    if tile is not None and step.tiny_tile is None:
-        raise ValueError(f"tile is {tile}: stage {step.name} has no tiles, so it must be None")
+    if tile is not None and chosen_stage.tiny_tile is None:
+        raise ValueError(
+            f"tile is {tile}: stage {chosen_stage.name} has no tiles, so it must be None"
+        )
     if workspace_limit is not None and type(workspace_limit) is not int:
         raise TypeError(f"workspace_limit is {shown(workspace_limit)}: it must be an int or None")
     if workspace_limit is not None and abs(workspace_limit) >= 2**63:
         raise ValueError(f"workspace_limit is {shown(workspace_limit)}: it must be below 2**63")
-    if workspace_limit is not None and not step.in_slices:
+    if workspace_limit is not None and not chosen_stage.in_slices:
         raise ValueError(
-            f"workspace_limit is {workspace_limit}: stage {step.name} does all images at once, "
-            "so it must be None"
+            f"workspace_limit is {workspace_limit}: stage {chosen_stage.name} does all images at "
+            "once, so it must be None"
         )
-    return Plan(problem, step, tile, chosen, workspace_limit, None, **switches)
+    return Plan(problem, chosen_stage, tile, chosen, workspace_limit, None, **switches)
 
 
 def check_asked(problem: object, tile: object) -> None:
@@ -445,10 +447,13 @@ def why_too_old(stages: Iterable[Stage], capability: Capability | None, gpu: str
             others = ", no other" if must.exact else " or higher"
             what = f"a GPU of compute capability {needs}{others}, for {must.feature}"
             needed.setdefault(f"{what}: {gpu} has {has}", []).append(stage.name)
-    return "; ".join(
-        f"stage{'s' * (len(names) > 1)} {', '.join(names)} need{'s' * (len(names) == 1)} {what}"
+    sentences = (
+        f"stage {names[0]} needs {what}"
+        if len(names) == 1
+        else f"stages {', '.join(names)} need {what}"
         for what, names in needed.items()
-    ) or None  # fmt: skip
+    )
+    return "; ".join(sentences) or None
 
 
 def check_runs(stage: Stage, engine: Engine) -> None:

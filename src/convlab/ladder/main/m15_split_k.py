@@ -4,8 +4,9 @@ Source: ours, beyond the paper. Two kinds of problems leave a GPU idle in m14:
 
 - Few outputs, as of one image, have too few tiles for all SMs. With split-K, blocks along z share a
   tile's slices: ``output`` begins as zeros, and each block adds its part atomically, in no fixed
-  order. So sums of three parts or more may differ in the last bits; ``split_k=False`` never
-  splits.
+  order. Two parts add up to the same in either order; three parts or more may differ in the last
+  bits. ``tile_heuristic.splits_for`` chooses how many blocks share a tile; ``split_k=False`` keeps
+  one.
 - A short sum is rounded up to whole slices: three channels and a 3 x 3 filter make K = 27, which is
   three slices of 9 or four of 8. Here K_B may be any number. After an odd number of steps the two
   register buffers have exchanged their roles, so each turn of the loop multiplies two slices.
@@ -87,7 +88,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: in
                             b = b if cuda.blockIdx.z == 0 else float32(0)
                             cuda.atomic.add(output, at, R_O[i, j + c] + b)
 
-    epilogue = add if splits > 1 else write  # parts of a sum are added, whole sums are stored
+    epilogue = add if splits > 1 else write  # with split-K partial sums are added
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):

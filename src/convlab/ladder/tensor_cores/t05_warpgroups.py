@@ -5,7 +5,11 @@ Source: ours, beyond the paper. With ``mma`` an H200's tensor cores reach 315 TF
 x channels: A holds windows, in registers, and B is the filter. A block multiplies its 128 windows
 in two halves: a thread splits its last two windows during the product of its first two windows.
 
-The step changes over 150 lines, because it multiplies anew and imports from t04 all else.
+As in t01, each number is the sum of a large and a small TF32 number, so a product with float32's
+accuracy is three products (3xTF32); t03 splits each number once. ``D`` holds the sums of one
+product in the layout that ``wgmma`` fixes (:mod:`convlab.device.tensor_core`).
+
+The step changes over 150 lines, because the product is written for a warpgroup. The rest is t04's.
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -109,7 +113,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     def fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I):
         if slice_ < SLICES:
             fetch_slice(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)
-        commit_copies()  # at the end an empty commit group, as in t02; wait_copies(0) needs none
+        commit_copies()  # past the last slice the group is empty, and waiting for it costs nothing
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def warpgroups(input, packed, bias, output):
