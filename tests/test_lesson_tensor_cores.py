@@ -46,7 +46,7 @@ def test_lanes_that_stay_away_are_seen_and_told():
     assert "Lanes 24-31 do not come" in lessons.who_holds_what(in_the_dark, rows=6).caption
     found = lessons.check_one_warp(in_the_dark, rows=(6,))
     assert found.reasons == (ANSWER, "inactive lane")
-    assert "what they hold of B (of columns 6-7) is missing" in found.problems[0].what
+    assert "so their elements of B (of columns 6-7) are missing" in found.problems[0].what
 
 
 @cuda.jit

@@ -67,9 +67,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "convlab.running.plans": ("PlanForWeight",),
     "convlab.ladder.stage": ("Flat", "Images"),
     "convlab.tracing.recorded": (
-        "Access", "Array", "Cost", "Footprint", "Instruction", "Request", "Work",
+        "Cost", "Footprint", "Instruction", "LineAccess", "TracedArray", "WarpRequest", "Work",
     ),
-    "convlab.checking.outcome": ("Machine",),
+    "convlab.checking.outcome": ("CompiledKernel",),
     "convlab.simulation.host.run_report": ("Report",),
     "convlab.simulation.host.programs": ("UntypedRegisters",),
     "convlab.simulation.recording.loops": ("Loop", "Loops"),
@@ -84,6 +84,8 @@ DATA = {
     "GROUPED": "A direct convolution in groups, one launch for all of them; it is not on the "
     "ladder.",
     "LADDER": "All stages, in order: a tuple of :class:`Stage`.",
+    "RENAMED": "Today's names of stages by their earlier names.",
+    "ROUTES": "The routes of the convolution, in the order of :data:`LADDER`.",
     "Step": "One step of a program: a :class:`Launch` or a :class:`LibraryCall`.",
     "BYTES_16": "The ``alignment=`` of a shared array that float4 loads and stores access: 16 on a "
     "GPU, None in Numba's simulator, which has no such argument.",

@@ -360,9 +360,12 @@ def broken(what: str) -> Stopped:
 
 
 # Hints for beginners' mistakes, by a piece of the error's message.
+SINGLE_ELEMENTS = (
+    "A thread works on single elements, such as a[i]; a kernel has no operations on whole arrays."
+)
 HINTS = {
-    "'Array'": "A thread works on single elements, such as a[i]; a kernel has no operations on "
-    "whole arrays.",
+    "'Array'": SINGLE_ELEMENTS,
+    "would allocate an array": SINGLE_ELEMENTS,
     "Dim3": "cuda.threadIdx, cuda.blockIdx and cuda.blockDim each have three numbers: .x, "
     ".y and .z.",
     "NameError": "Is the name written as in the rest of the cell? A thread's own number is "
