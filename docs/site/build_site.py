@@ -47,7 +47,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
         "compile-gate",
     ),
     "Reference": ("api", "json", "design", "contributing"),
-    "Notes": ("notes/fast", "notes/measurements", "notes/machine-code"),
+    "Notes": ("notes/fast", "notes/measurements", "notes/machine-code", "notes/routes"),
 }  # fmt: skip
 COPIED = (".md", ".svg", ".png", ".ipynb", ".json", ".jsonl")
 LINT, LINT_MLIR = (f"docs/results/lint_conv9_sm90{end}.json" for end in ("", "_mlir"))

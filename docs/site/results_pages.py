@@ -68,12 +68,15 @@ def generated() -> dict[Path, str]:
     drawn = {root / "docs" / name: (text, root / BENCH) for name, text in brief.pictures.items()}
     drawn[root / PICTURE] = ladder_picture(ladder), headline
     files = {file: _kept(file, *of_it) for file, of_it in drawn.items()}
-    for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+    pages = *sorted((root / "docs").glob("*.md")), *sorted((root / "docs/notes").glob("*.md"))
+    for page in (root / "README.md", *pages):
         makers = readme if page == root / "README.md" else shown
         try:
-            files[page] = filled(page.read_text(encoding="utf-8"), makers)
+            text = filled(page.read_text(encoding="utf-8"), makers)
         except ValueError as error:
             raise ValueError(f"{page}: {error}") from error
+        in_notes = page.parent.name == "notes"
+        files[page] = text.replace("](results/", "](../results/") if in_notes else text
     return files
 
 
@@ -324,6 +327,44 @@ def _found(row: Mapping[str, Any]) -> str:
     return "; ".join(kinds) or "-"
 
 
+# The ladder before and after it had routes.
+
+
+def routes_table(document: Mapping[str, Any]) -> papers.Shown:
+    """Return the table of each stage's main kernel and time, before and after the routes."""
+    head = "stage", "before", "registers", "instructions per multiply-add", "ms", "after / before"
+    lines = []
+    for row in document["rows"]:
+        code, times = row["machine_code"], row["time_ms"]
+        before, after = (min(times[when]) for when in ("before", "after"))
+        lines.append(
+            (
+                row["stage"],
+                row["before"],
+                _both(code, _registers_used),
+                _both(code, _loop_instructions),
+                f"{before:.3f}, {after:.3f}",
+                f"{after / before:.3f}",
+            )
+        )
+    return table(head, lines, left=2), ()
+
+
+def _both(code: Mapping[str, Any], shown: Callable[[Mapping[str, Any]], str]) -> str:
+    """Return a figure of the kernel before and after, once if it is the same."""
+    figures = [shown(code[when]) if code[when] else "-" for when in ("before", "after")]
+    return ", ".join(dict.fromkeys(figures))
+
+
+def _registers_used(kernel: Mapping[str, Any]) -> str:
+    return str(kernel["registers"])
+
+
+def _loop_instructions(kernel: Mapping[str, Any]) -> str:
+    multiply_adds = kernel["loop_multiply_adds"]
+    return f"{kernel['loop_instructions'] / multiply_adds:.2f}" if multiply_adds else "-"
+
+
 # The sections that show one file of results each, by their names in pages.
 SECTIONS = {
     "sizes": papers.of_cases("", "sizes", sizes_tables),
@@ -335,6 +376,10 @@ SECTIONS = {
     ),
     "ledger": papers.Section(
         "", "ledger.json", "`convlab run --json`", ledger_table, of_rows=False
+    ),
+    "routes": papers.Section(
+        "", "routes_h100.json", "`convlab ladder --layer conv9 --json` and `convlab lint --json`",
+        routes_table, of_rows=False,
     ),
     "stage-mutants": papers.Section(
         "", "stage_mutants.json", "`python -m stage_mutants`", mutants_tables, of_rows=False
