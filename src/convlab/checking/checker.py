@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -192,8 +193,8 @@ def _try(
             arrays = _run(stage, program, problem, tensors, own, strict=False)
     except NotSimulated as error:
         raise ValueError(str(error)) from error
-    except SimulationError as error:
-        return answer, error.findings
+    except SimulationError:  # without checks less is known of what the kernel waits for
+        return _stopped(stage, answer, findings, own), findings
     except EndlessLoop as error:
         said = f"{error}, and {stage.name} has {own:,} in all loops of all threads"
         if error.code.startswith("for ") and error.iterations <= own:  # it would end
@@ -203,6 +204,20 @@ def _try(
     except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
         return replace(answer, failed=raised_by(error)), findings
     return _checked(stage, name, problem, tensors, arrays), findings
+
+
+def _stopped(stage: Stage, answer: Answer, findings: tuple[Finding, ...], own: int) -> Answer:
+    """Return the answer of a kernel that could not go on. It names the loop that does not end if
+    there is one; ``own`` is the number of iterations that the stage's kernels run."""
+    for finding in findings:
+        line = linecache.getline(finding.file, finding.line).strip()
+        if finding.kind == "endless loop" and line.startswith("while "):
+            said = (
+                f"the loop `{line}` does not end: {finding.what}, and {stage.name} has {own:,} in "
+                f"all loops of all threads, in {finding.kernel}, {finding.file}:{finding.line}"
+            )
+            return replace(answer, failed=said, endless=True)
+    return answer
 
 
 def _checked(
