@@ -1,12 +1,12 @@
 """The table of ``convlab ladder``: a row for each stage, and the columns of each engine.
 
-A column of counts is an entry of :data:`COUNTS`; the columns of times are in
-:func:`ladder_table`. The numbers come from ``convlab.measuring.ladder_run``.
+A column of counts is an entry of :data:`COUNTS`, a column of a GPU's table an entry of what
+:func:`_timed` returns. The numbers come from ``convlab.measuring.ladder_run``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from convlab.measuring.ladder_run import StageResult
     from convlab.running.engines import Engine
 
+    # The cell of a stage in each column, by the column's heading.
+    ColumnsOfStages = dict[str, Callable[[StageResult], Cell]]
 
 # The counts that each simulator shows and their formats; Numba's simulator has no warps.
 COUNTS = {
@@ -63,26 +65,43 @@ def ladder_heading(problem: ConvProblem, engine: Engine) -> Text:
 
 def ladder_table(results: Sequence[StageResult], engine: Engine) -> Columns:
     """Return the table of all stages: times on a GPU, counts on a simulator."""
+    columns = {
+        "stage": lambda one: one.stage.name,
+        "result": _status,
+        "error /\nbound": lambda one: number(one.error_over_bound, ".3g"),
+        **(_timed(results) if engine.is_gpu else _counted(engine.name)),
+    }
+    rows = [[cell(one) for cell in columns.values()] for one in results]
+    return table_of([*columns], rows, words=2)
+
+
+def _timed(results: Sequence[StageResult]) -> ColumnsOfStages:
+    """Return the columns of a GPU's table."""
     from convlab.measuring.ladder_run import speedup
 
-    def timed(one: StageResult) -> Iterator[Cell]:
-        timing, workspace = one.timing, one.workspace_bytes
-        yield f"{timing.median_ms:.3f} ±{timing.spread_percent:.1f}%" if timing else None
-        yield number(one.tflops, ".2f")
-        yield number(speedup(one, results), ".2f")
-        yield number(None if workspace is None else workspace / 2**20, ",.1f")
+    def time(one: StageResult) -> Cell:
+        timing = one.timing
+        return f"{timing.median_ms:.3f} ±{timing.spread_percent:.1f}%" if timing else None
 
-    def counted(one: StageResult) -> Iterator[Cell]:
-        return (number((one.counts or {}).get(name), form) for name, form in counts.values())
+    def workspace(one: StageResult) -> Cell:
+        nbytes = one.workspace_bytes
+        return number(None if nbytes is None else nbytes / 2**20, ",.1f")
 
-    counts = {} if engine.is_gpu else COUNTS[engine.name]
-    columns = counts or ("time ms", "TFLOP\n/ s", "speedup\nvs m01", "workspace\nMiB")
-    cells = timed if engine.is_gpu else counted
-    rows = [
-        (one.stage.name, _status(one), number(one.error_over_bound, ".3g"), *cells(one))
-        for one in results
-    ]
-    return table_of(("stage", "result", "error /\nbound", *columns), rows, words=2)
+    return {
+        "time ms": time,
+        "TFLOP\n/ s": lambda one: number(one.tflops, ".2f"),
+        "speedup\nvs m01": lambda one: number(speedup(one, results), ".2f"),
+        "workspace\nMiB": workspace,
+    }
+
+
+def _counted(simulator: str) -> ColumnsOfStages:
+    """Return the columns of a simulator's table."""
+
+    def count(name: str, form: str) -> Callable[[StageResult], Cell]:
+        return lambda one: number((one.counts or {}).get(name), form)
+
+    return {heading: count(*column) for heading, column in COUNTS[simulator].items()}
 
 
 def _status(result: StageResult) -> Text:
