@@ -54,7 +54,7 @@ class _KeptRequest(NamedTuple):
 
 
 class TrafficRecorder:
-    """Records one launch, which calls it (:class:`convlab.simulation.launch.TrafficRecorder`).
+    """Records one launch, which calls it (:class:`convlab.simulation.launch.Recorder`).
     ``shown`` is the number of the block whose single requests are kept; ``loads_of`` has the width
     of the machine code's loads from shared memory, by file and line."""
 

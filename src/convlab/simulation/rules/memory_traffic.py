@@ -2,7 +2,7 @@
 
 A request is one memory instruction that the lanes of a warp execute together, each with an address.
 Lanes belong together when they are at the same instruction on the same path (:class:`Paths` of
-:mod:`convlab.simulation.recording.access_log`) between the same barriers, for the same time there:
+:mod:`convlab.simulation.recording.loops`) between the same barriers, for the same time there:
 this count tells the iterations of a loop over anything but ``range`` apart, and those of a
 ``while`` in a function without source.
 
