@@ -199,3 +199,11 @@ def test_choosing():
     with pytest.raises(ValueError, match="engine is 'cpu': it must be 'auto', 'gpu'"):
         choose("cpu")
     assert set(ENGINE_NAMES) == {"gpu", "simulator", "cudasim"}
+
+
+def test_a_block_whose_threads_wait_for_ever_is_no_success(monkeypatch):
+    monkeypatch.setattr(
+        "convlab.running.engines.cudasim.Block.run", lambda block: not block._start()
+    )
+    with pytest.raises(RuntimeError, match=r"8 threads of block \(0, 0, 0\) wait for others"):
+        run(reverse_in_block, 1, 8, np.zeros(8, np.float32))

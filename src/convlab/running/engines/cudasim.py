@@ -76,6 +76,11 @@ class CudaSim(Engine):
                 )
                 while running.run() and running.waiting:
                     pass
+                if running.waiting:
+                    raise RuntimeError(
+                        f"{launch.name} cannot go on: {len(running.waiting)} threads of block "
+                        f"{position} wait for others that never come"
+                    )
 
 
 def _complain(kind: str, what: str, *_: object, **more: object) -> None:
