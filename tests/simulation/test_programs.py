@@ -191,6 +191,12 @@ LINES = {
     def captured_race():
         weights[0] = weights[cuda.grid(1)]
     assert findings(captured_race[1, 32]) == {("global race", "a global array")}
+    low, high = weights[:31], weights[1:]
+    @cuda.jit
+    def race_of_two_views():
+        i = cuda.grid(1)
+        low[i] = high[i]
+    assert findings(race_of_two_views[1, 31]) == {("global race", "a global array")}
     """,
     "bfloat16 is there": """
     from numba.cuda.bf16 import bfloat16, hadd

@@ -9,6 +9,7 @@ import pytest
 from numba import cuda, int32
 
 from convlab.running.engines.simulator import SimulationError, Simulator
+from convlab.simulation.rules import remedies
 from convlab.simulation.rules.circumstances import update_in
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -268,3 +269,19 @@ def test_an_update_is_known_by_its_line() -> None:
     assert update_in(file, first[0] + 5) == "+="
     assert update_in(file, first[1] + 1) == "max"
     assert update_in(file, first[2] + 2) == ""
+
+
+@pytest.mark.parametrize(("kind", "piece"), remedies.SPECIAL)
+def test_each_special_remedy_is_known_by_a_named_piece(kind: str, piece: str) -> None:
+    """The code that words a finding uses the same name, so that it cannot say it otherwise."""
+    assert kind in remedies.REMEDIES
+    named = [value for value in vars(remedies).values() if isinstance(value, str)]
+    by = [remedies.NOT_ATOMIC.split("{}")[0], *remedies._UPDATES]
+    branches = map(remedies.BRANCH.format, ("if", "for", "while"))
+    assert piece in [*named, *by, *branches]
+
+
+def test_the_first_piece_decides_the_remedy() -> None:
+    what = f"{remedies.HOST_WRITES} {remedies.OF_PINNED} while copy_to_host may still fill it"
+    pinned = remedies.SPECIAL[remedies.STREAM_RACE, remedies.OF_PINNED]
+    assert remedies.remedy_of(remedies.STREAM_RACE, what) == pinned

@@ -21,8 +21,11 @@ from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan
 from convlab.simulation.host.programs import simulate
 from convlab.simulation.host.run_report import Report
+from convlab.simulation.launch import SimulatedLaunch
+from convlab.simulation.memory.touched import Touched
 from convlab.simulation.recording.access_log import AccessLog
-from convlab.simulation.rules.findings import SimulationError, error_of
+from convlab.simulation.rules.findings import NotSimulated, SimulationError, error_of
+from convlab.tracing.traffic_recorder import TrafficRecorder
 
 F = np.float32
 SIM = Simulator()
@@ -417,3 +420,37 @@ def test_no_more_blocks_wait_than_a_gpu_runs_at_a_time(monkeypatch, blocks, kind
     except SimulationError as error:
         found = error.findings
     assert {one.kind for one in found} == kinds
+
+
+def test_only_an_overflow_is_told_as_one() -> None:
+    """``ValueError(34)`` has the number of ``ERANGE`` too."""
+    (found,) = findings(kernel("a", "raise ValueError(34)"), 1, 1, np.zeros(1))
+    assert found.what.startswith("ValueError is raised")
+    with pytest.raises(NotSimulated, match="a power beyond the largest float"):
+        SIM.launch(kernel("a", "a[0] = (a[0] + 10.0) ** 400.0"), 1, 1, np.zeros(1))
+
+
+def test_touched_bytes_are_collected_without_checks() -> None:
+    a, touched = np.zeros(4, np.float32), Touched()
+    SimulatedLaunch(
+        kernel("a", "a[cuda.grid(1)] = 1"),
+        grid=(1, 1, 1),
+        block=(4, 1, 1),
+        arguments=(a,),
+        strict=False,
+        touched=touched,
+    ).run()
+    assert a.all()
+    assert sum(map(len, touched.writes)) == 4
+
+
+def test_a_recorded_launch_says_why_it_has_no_types() -> None:
+    launch = SimulatedLaunch(
+        kernel("a", "a[cuda.grid(1)] = 1"),
+        grid=(1, 1, 1),
+        block=(1, 1, 1),
+        arguments=(np.zeros(1),),
+        recorder=TrafficRecorder(0, {}),
+        typed=True,
+    )
+    assert launch.untyped.startswith("kernel ran without Numba's types: a recorder counts")

@@ -10,6 +10,7 @@ from reprlib import Repr
 
 LARGEST_AXIS = 2**31 - 1  # so that a coordinate, padding included, fits a signed 32-bit integer
 SHOWN = 100  # characters of a value that a message repeats
+AT_LEAST = "it must be at least"  # a number, in the message of an integer out of range
 
 
 class _Short(Repr):
@@ -49,7 +50,7 @@ def integer(name: str, value: object, *, at_least: int, whole: object = None) ->
         rule = "it must be an integer" if whole is None else "its entries must be integers"
         raise TypeError(f"{name} is {shown(held)}: {rule}, not {type(value).__name__}") from None
     if not at_least <= number <= LARGEST_AXIS:
-        raise ValueError(f"{name} is {shown(held)}: it must be at least {at_least} and below 2**31")
+        raise ValueError(f"{name} is {shown(held)}: {AT_LEAST} {at_least} and below 2**31")
     return number
 
 

@@ -18,7 +18,7 @@ from convlab.simulation.host.stream_order import (
 from convlab.simulation.memory.host_memory import start_of
 from convlab.simulation.memory.touched import Touched, common
 from convlab.simulation.rules.findings import Finding
-from convlab.simulation.rules.remedies import STREAM_RACE
+from convlab.simulation.rules.remedies import HOST_WRITES, OF_PINNED, STREAM_RACE
 
 
 @dataclass(eq=False)
@@ -106,7 +106,7 @@ class HostAccesses:
         for one in early:
             if not one.is_reported and not one.is_managed:
                 one.is_reported = True
-                what = "the host reads pinned memory that copy_to_host may not have filled yet"
+                what = f"the host reads {OF_PINNED} that copy_to_host may not have filled yet"
                 self._find_of_host(one.operation, f"{what}: it has not waited for that copy")
 
     def device_reads(self, host: np.ndarray) -> None:
@@ -125,7 +125,7 @@ class HostAccesses:
             if (_bytes(host) != _bytes(kept)).any():
                 np.copyto(kept, host)
                 does = "read" if isinstance(one, _Reading) else "fill"
-                what = f"the host writes to pinned memory while {one.operation.what} may still"
+                what = f"{HOST_WRITES} {OF_PINNED} while {one.operation.what} may still"
                 self._find_of_host(one.operation, f"{what} {does} it: it has not waited for that")
 
     def _find_of_host(self, operation: Operation, what: str) -> None:
@@ -162,7 +162,7 @@ class HostAccesses:
         touched = done.reads + done.writes + done.updates
         np.copyto(target, values, where=values != before)
         if common([start_of(one.target) + by_host], touched) is not None:
-            what = f"the host writes to managed memory while {one.operation.what} may use it: it"
+            what = f"{HOST_WRITES} managed memory while {one.operation.what} may use it: it"
             what += " has not waited for that launch"
             self._on_finding(conflict_finding(one.operation, one.operation, what))
 

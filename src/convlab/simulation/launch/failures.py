@@ -13,7 +13,7 @@ from convlab.simulation.recording.access_log import LaunchClock
 from convlab.simulation.recording.loops import EndlessLoop, Loops
 from convlab.simulation.recording.sites import innermost, is_raised, lines_setting, traces
 from convlab.simulation.rules.findings import NotSimulated
-from convlab.simulation.rules.remedies import IMPOSSIBLE, NO_VALUE, UNREPORTED
+from convlab.simulation.rules.remedies import ALL_LOOPS, IMPOSSIBLE, NO_VALUE, UNREPORTED
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.threads.block_memory import NoRoom
 
@@ -56,12 +56,14 @@ class Failures:
             return self._endless(raised)
         if isinstance(raised, NoRoom):
             self._reports.add(IMPOSSIBLE, str(raised), self._site(raised), None)
+            return Failure(raised, where)  # its notes say which thread asked for the memory
         if (unset := self._unset(raised)) is not None:
             self._reports.add(
                 "uninitialised", unset, self._site(raised), self._clock.thread, ends=True
             )
             return None
-        if raised.args[:1] == (errno.ERANGE,):
+        # Python's power of two floats has this number; other calls that overflow have none.
+        if isinstance(raised, OverflowError) and raised.args[:1] == (errno.ERANGE,):
             what = "a power beyond the largest float is not simulated: write math.pow"
             return Failure(NotSimulated(f"{what}, {where}"), where)
         return Failure(raised, where)
@@ -95,7 +97,7 @@ class Failures:
         raised.code = linecache.getline(file, line).strip()
         if self._loops is None or not self._loops.finds:
             return Failure(raised, f"{file}:{line}")
-        what = f"all loops together have run {self._loops.limit:,} times"
+        what = f"{ALL_LOOPS} {self._loops.limit:,} times"
         what += f", this one {raised.iterations:,} times in one thread"
         self._reports.add("endless loop", what, raised.site, self._clock.thread)
         return None

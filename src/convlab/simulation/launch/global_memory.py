@@ -42,14 +42,16 @@ class GlobalMemory:
 
     def captured(self, device_array: DeviceArray) -> KernelArray | RecordArray:
         """Return a device array that a kernel refers to by its name; its address is beyond those of
-        arguments."""
+        arguments. Views of one allocation keep their distances."""
         host = device_array.__cuda_array_interface__.get("host")
         if not isinstance(host, np.ndarray):
             kind = type(device_array).__name__
             raise NotSimulated(f"a {kind} of another library in a kernel is not simulated")
         if id(host) not in self._captured:
-            sizes = (_round_up(one.nbytes) for one, _ in self._captured.values())
-            array = self._memory.array(host, "a global array", CAPTURED + sum(sizes))
+            # The addresses of those before stay as they are: an allocation has one size.
+            hosts = [*(one for one, _ in self._captured.values()), host]
+            address = addresses(hosts, begin=CAPTURED)[id(host)]
+            array = self._memory.array(host, "a global array", address)
             self._captured[id(host)] = host, array
         return self._captured[id(host)][1]
 
@@ -93,12 +95,14 @@ class GlobalMemory:
     def let_go(self) -> None:
         """Keep no array alive: parts of a launch refer to each other in many ways."""
         self.arguments = ()
+        self._captured.clear()
         self._memory.let_go()
 
 
-def addresses(hosts: list[np.ndarray]) -> dict[int, int]:
-    """Return a simulated address for each array, by its id: allocations in the order of the
-    arguments, each at a multiple of 256 bytes; views of one allocation keep their distances."""
+def addresses(hosts: list[np.ndarray], begin: int = GLOBAL) -> dict[int, int]:
+    """Return a simulated address for each array, by its id, from ``begin`` on: allocations in the
+    order of the arrays, each at a multiple of 256 bytes; views of one allocation keep their
+    distances."""
     allocations: list[tuple[int, int]] = []  # low and high end
     for low, high in sorted({byte_bounds(owner_of(host)) for host in hosts}):
         if allocations and low < allocations[-1][1]:
@@ -106,7 +110,7 @@ def addresses(hosts: list[np.ndarray]) -> dict[int, int]:
         allocations.append((low, high))
     begins: dict[int, int] = {}  # the simulated address of an allocation, by its real one
     starts: dict[int, int] = {}
-    free = GLOBAL
+    free = begin
     for host in hosts:
         real = start_of(host)
         low, high = max((ends for ends in allocations if ends[0] <= real), default=(real, real))

@@ -28,6 +28,7 @@ from convlab.simulation.rules.launch_checks import argument_names, check_argumen
 from convlab.simulation.rules.memory_traffic import Counts
 from convlab.simulation.rules.orders import USUAL, Order
 from convlab.simulation.rules.races import Race
+from convlab.simulation.rules.remedies import DYNAMIC_BYTES
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
 from convlab.simulation.threads.async_copies import AsyncCopies
@@ -69,7 +70,8 @@ class SimulatedLaunch:
         self.strict, self._recorder, self.order = strict, recorder, order
         by_request = counts is not None or recorder is not None
         block_size = math.prod(block)
-        self.log = AccessLog(block_size) if strict or by_request else None
+        is_logged = strict or by_request or touched is not None
+        self.log = AccessLog(block_size) if is_logged else None
         self.clock = clock = LaunchClock(self.log, block_size)
         self.reports = Reports(self.kernel, grid, block, strict, clock)
         self.notes: list[str] = []  # possible mistakes, which are not findings
@@ -247,7 +249,7 @@ class SimulatedLaunch:
         """Note a finding about an array, with the size of dynamic shared memory if it is there."""
         if kind == "out of bounds" and self._cuda.shared.is_dynamic(array):
             given = self._cuda.shared.dynamic_bytes
-            what += f": the launch gives {given} bytes of dynamic shared memory"
+            what += f": the launch gives {given} {DYNAMIC_BYTES}"
         self.reports.of_array(kind, what, site, array, index, goes_on)
 
     def _fence(self, far: bool) -> None:

@@ -146,6 +146,8 @@ class Translator:
         are inferred. Raises :class:`NotSimulated` for a kernel that Numba refuses."""
         name, untyped = self._function.__name__, ""
         self._typed = typed and self._arithmetic is None
+        if typed and not self._typed:
+            untyped = f"{name} ran without Numba's types: a recorder counts operations of Python's"
         try:
             try:
                 copier, body = self._copy(arguments)

@@ -13,6 +13,7 @@ from convlab.simulation.memory.kernel_arrays import ArrayMemory, KernelArray, vi
 from convlab.simulation.numbers.scalars import converted, dtype_of, quick
 from convlab.simulation.recording.access_log import ATOMIC, NAME_SHIFT, READ, SIZE_SHIFT, WRITE
 from convlab.simulation.recording.sites import site_of
+from convlab.simulation.rules.remedies import OFF_ITS_SIZE
 
 
 class CheckedArray(KernelArray):
@@ -120,5 +121,5 @@ class MisalignedArray(CheckedArray):
         if not self.is_partial(entries):
             width = self.dtype.alignment
             if self.address(at := self.check(entries, site)) % width:
-                what = f"{self.show(at)} is not at a multiple of its size, {width} bytes"
+                what = f"{self.show(at)} {OFF_ITS_SIZE}, {width} bytes"
                 self.memory.report("misaligned", what, site, self, at)

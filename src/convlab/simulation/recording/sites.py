@@ -20,6 +20,8 @@ from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
+BRANCH = "the {} in line"  # of an if, for or while, in what a finding says
+
 
 class Sites:
     """The source lines and names of the sites of some functions."""
@@ -75,7 +77,7 @@ class Sites:
         found = ""
         for kind, begin, within in _blocks(code, code.co_filename):
             if (line in within) != (second in within):
-                found = f"the {kind} in line {begin} of {Path(code.co_filename).name}"
+                found = f"{BRANCH.format(kind)} {begin} of {Path(code.co_filename).name}"
         return found
 
     def branch_around(self, sites: Iterable[int], iterations: Iterable[int]) -> str:
@@ -95,7 +97,7 @@ class Sites:
             for kind, begin, within in reversed(_blocks(code, file)):
                 if line not in within:
                     continue
-                found = f"the {kind} in line {begin} of {Path(file).name}"
+                found = f"{BRANCH.format(kind)} {begin} of {Path(file).name}"
                 if kind == "if" or (loops and loops.pop() > 1):
                     return found
                 entered = entered or found

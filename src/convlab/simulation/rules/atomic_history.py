@@ -14,6 +14,7 @@ import numpy as np
 
 from convlab.simulation.recording.access_log import GLOBAL, SIZE_SHIFT, WARP, LaunchClock
 from convlab.simulation.recording.sites import Sites, ignores_result, instruction
+from convlab.simulation.rules.remedies import EXCH_OVERWRITES, NOT_RETRIED
 from convlab.simulation.rules.retries import Retry, Update, update_of
 
 MOST_PATIENCE = 50_000  # times that all threads together poll in vain before others go first
@@ -172,7 +173,7 @@ class AtomicHistory:
         here = number, array.name, index
         if takes and ignored and self._last.get(here, (old, 0))[0] != old:
             if self._update(frame).computed:
-                self._lose(array, key, self._last[here][0], "this exch overwrites the change")
+                self._lose(array, key, self._last[here][0], EXCH_OVERWRITES)
         if here in self._last:
             self._last[here] = new, self._clock.position
         first = self._first.get(element)
@@ -221,7 +222,7 @@ class AtomicHistory:
         helped = update.walks or self._put[element].get(new, 0) > since
         if read == expected and update.retry != Retry.UNTIL_DONE:
             if update.computed or not helped:
-                what = "this cas, which fails then, is not tried again"
+                what = f"this cas, which fails then, {NOT_RETRIED}"
                 self._lose(array, key, expected, what)
 
     def _lose(self, array: AtomicTarget, key: AtomicRead, read: object, how: str) -> None:

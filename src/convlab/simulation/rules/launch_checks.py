@@ -16,6 +16,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 from convlab.simulation.rules.coordinates import Coordinates
 from convlab.simulation.rules.findings import NotSimulated
+from convlab.simulation.rules.remedies import OF_SHARED
 from convlab.support.values import integer, shown
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
@@ -60,9 +61,7 @@ def check_dynamic(shared_bytes: object) -> int:
     ``ValueError`` for more than a block has."""
     number = integer("shared_bytes", shared_bytes, at_least=0)
     if number > BLOCK_BYTES:
-        raise ValueError(
-            f"shared_bytes is {number}: a block has 0 to {BLOCK_BYTES} bytes of shared memory"
-        )
+        raise ValueError(f"shared_bytes is {number}: a block has 0 to {BLOCK_BYTES} {OF_SHARED}")
     return number
 
 

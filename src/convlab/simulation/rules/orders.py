@@ -31,11 +31,11 @@ from convlab.simulation.rules.atomic_history import AtomicHistory, AtomicRead
 from convlab.simulation.rules.findings import SimulationError
 from convlab.simulation.rules.outcomes import Outcome, alike, difference
 from convlab.simulation.rules.races import Race
+from convlab.simulation.rules.remedies import GIVES_UP, PARTED, WITHOUT_LOCK
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
 
 PATIENCE = 1024  # times that a thread polls in vain before it lets others go first, at first
-PARTED = "the result depends on which lanes activemask names, and lanes"
 DEPENDS = "depends on order"  # the kind of most findings here
 
 
@@ -284,14 +284,14 @@ def _report_undefined(launch: Launch, other: Launch) -> None:
 def _evidence(one: AtomicHistory, two: AtomicHistory) -> tuple[str, AtomicRead] | None:
     """Say what a thread did not wait for, and which read shows it."""
     for failed in (*two.without_lock, *one.without_lock):
-        said = f"a thread goes on without the lock {failed.key.element}"
+        said = f"a thread {WITHOUT_LOCK} {failed.key.element}"
         return f"{said}, which another thread frees later", failed.key
     guesses = one.guesses | two.guesses
     waits = guesses.union(key.site for history in (one, two) for key in history.polled)
     for history in two, one:
         for key, in_vain in history.polled.items():
             if in_vain and key.site not in guesses:
-                said = f"a thread gives up polling {key.element}"
+                said = f"a thread {GIVES_UP} {key.element}"
                 return f"{said}, which another thread changes later", key
     for key, value in one.values.items():
         if key.site not in waits and two.values.get(key, value) != value:

@@ -1,18 +1,27 @@
 """The kinds of findings, and what usually fixes each: the place to change a remedy.
 
-``REMEDIES`` has the remedy of each kind. ``SPECIAL`` has better ones for some findings of a kind,
-which it knows by a piece of their words; pieces that the findings of races are made of have names
-here. docs/findings.md says more about each kind.
+- ``REMEDIES`` has the remedy of each kind.
+- ``SPECIAL`` has better ones for some findings of a kind, which it knows by a piece of their words.
+  Its order counts: a finding gets the remedy of the first piece that it contains. Each piece is a
+  constant, which the code that words the finding uses too.
+- ``_OF_RACES`` has those entries of ``SPECIAL`` that shared and global races have in common.
+- ``_UPDATES`` has those of ``_OF_RACES`` that name the atomic of an operator, such as ``add`` for
+  ``+=``.
+
+docs/findings.md says more about each kind.
 """
 
 from __future__ import annotations
+
+from convlab.simulation.recording.sites import BRANCH
+from convlab.support.values import AT_LEAST
 
 # Kinds with a name of their own.
 UNREPORTED, STREAM_RACE = "unreported exception", "stream race"
 ALIASED = "aliased memory"
 IMPOSSIBLE = "impossible launch"
 
-# Pieces of what a finding says, by which its remedy is known.
+# Pieces of what a finding says, by which its remedy is known. BRANCH and AT_LEAST are two more.
 SAME_WARP = ", of the same warp,"
 NO_BARRIER, NO_ORDER = "with no barrier between", "and nothing orders the two blocks"
 HARMLESS = " (harmless only if the old and the new number lead to the same result)"
@@ -30,6 +39,18 @@ PLAIN_POLL = ", which a plain load polls"
 NO_VALUE = "has no value here"
 GOES_ON = "goes on from"
 IN_A_CALL = ", in a call in "
+WHOLE_WARP, WHOLE_WARPGROUP = "needs the whole warp,", "needs the whole warpgroup,"
+ALL_LOOPS = "all loops together have run"
+DYNAMIC_BYTES = "bytes of dynamic shared memory"
+OF_SHARED, OF_SHARED_ARRAYS = "bytes of shared memory", "bytes of shared arrays"
+OF_LOCAL, OF_CONSTANT = "bytes of local memory", "bytes of constant memory"
+OFF_ITS_SIZE = "is not at a multiple of its size"
+NOT_RETRIED, EXCH_OVERWRITES = "is not tried again", "this exch overwrites the change"
+WITHOUT_LOCK, GIVES_UP = "goes on without the lock", "gives up polling"
+PARTED = "the result depends on which lanes activemask names, and lanes"
+OF_PINNED, HOST_WRITES = "pinned memory", "the host writes to"
+OTHER_ITERATION = "of a loop around it"
+RETURNED_IN = ", this one returned in "
 
 # The remedy of each kind.
 REMEDIES = {
@@ -102,7 +123,8 @@ _OF_RACES = {
     "all threads of the block reach it, or use an atomic",
     AT_ONCE: "let each element belong to one thread, or use an atomic",
 }
-# The remedies of findings with a piece in their words, in the order in which they are tried.
+# The remedies of findings with a piece in their words. The order counts: the first piece that a
+# finding contains has its remedy.
 SPECIAL = {
     ("global race", IN_A_CALL): "call it with an element of the thread's own, such as that of "
     "cuda.grid(1)",
@@ -119,41 +141,41 @@ SPECIAL = {
     ("global race", NO_ORDER): "let each element belong to one thread, use an atomic, put "
     "cuda.threadfence() before an atomic flag that the other block waits for, or split the kernel "
     "into two launches",
-    ("inactive lane", "mma_tf32"): "let all 32 lanes of the warp reach the call",
-    ("inactive lane", "_product"): "let all 128 threads of the warpgroup reach the call",
+    ("inactive lane", WHOLE_WARP): "let all 32 lanes of the warp reach the call",
+    ("inactive lane", WHOLE_WARPGROUP): "let all 128 threads of the warpgroup reach the call",
     (
         "endless loop",
         GOES_ON,
     ): "count in a wider type, such as int64, or compare with a number that the type reaches",
-    ("endless loop", "together"): "end the loops earlier, or allow more steps",
-    ("out of bounds", "dynamic shared"): "give the launch as many bytes as its arrays have, "
+    ("endless loop", ALL_LOOPS): "end the loops earlier, or allow more steps",
+    ("out of bounds", DYNAMIC_BYTES): "give the launch as many bytes as its arrays have, "
     "kernel[grid, block, stream, BYTES]",
     ("uninitialised", NO_VALUE): "give it a value on every path, such as before the branch or loop",
-    (IMPOSSIBLE, "at least"): "launch at least one block of one thread, or nothing at all",
-    (IMPOSSIBLE, "bytes of shared memory"): "let the block use less shared memory",
-    (IMPOSSIBLE, "shared arrays"): "make the arrays smaller, or give the launch dynamic shared "
+    (IMPOSSIBLE, AT_LEAST): "launch at least one block of one thread, or nothing at all",
+    (IMPOSSIBLE, OF_SHARED): "let the block use less shared memory",
+    (IMPOSSIBLE, OF_SHARED_ARRAYS): "make the arrays smaller, or give the launch dynamic shared "
     "memory, cuda.shared.array(0, ...) and kernel[grid, block, stream, BYTES]",
-    (IMPOSSIBLE, "local memory"): "make the array smaller, or keep it in global memory",
-    (IMPOSSIBLE, "constant memory"): "pass the array as an argument",
-    ("misaligned", "multiple of its size"): "align the field, or begin the view at a "
+    (IMPOSSIBLE, OF_LOCAL): "make the array smaller, or keep it in global memory",
+    (IMPOSSIBLE, OF_CONSTANT): "pass the array as an argument",
+    ("misaligned", OFF_ITS_SIZE): "align the field, or begin the view at a "
     "multiple of its element's size",
-    ("depends on order", "not tried again"): _RETRY,
-    ("depends on order", "exch overwrites"): _INSTEAD_OF_EXCH,
-    ("depends on order", "without the lock"): "retry the lock until it is free",
+    ("depends on order", NOT_RETRIED): _RETRY,
+    ("depends on order", EXCH_OVERWRITES): _INSTEAD_OF_EXCH,
+    ("depends on order", WITHOUT_LOCK): "retry the lock until it is free",
     (
         "depends on order",
-        "gives up polling",
+        GIVES_UP,
     ): "poll until the other thread has changed it, or split the kernel into two launches",
-    ("depends on order", "activemask"): "take the mask of the lanes that have to come, such as "
+    ("depends on order", PARTED): "take the mask of the lanes that have to come, such as "
     "0xFFFFFFFF or a ballot_sync before the branch",
-    (STREAM_RACE, "pinned memory"): "wait for the copy before the host touches the memory: by "
+    (STREAM_RACE, OF_PINNED): "wait for the copy before the host touches the memory: by "
     "stream.synchronize(), or by an event that is recorded after the copy",
-    (STREAM_RACE, "the host writes"): "call cuda.synchronize() before the host touches the array",
-    ("barrier divergence", "the for in line"): _LOOP,
-    ("barrier divergence", "the while in line"): _LOOP,
-    ("barrier divergence", "of a loop around it"): _LOOP,
-    ("barrier divergence", "the if in line"): "move the barrier out of the branch",
-    ("barrier divergence", "returned in line"): "let no thread return before the barrier: put the "
+    (STREAM_RACE, HOST_WRITES): "call cuda.synchronize() before the host touches the array",
+    ("barrier divergence", BRANCH.format("for")): _LOOP,
+    ("barrier divergence", BRANCH.format("while")): _LOOP,
+    ("barrier divergence", OTHER_ITERATION): _LOOP,
+    ("barrier divergence", BRANCH.format("if")): "move the barrier out of the branch",
+    ("barrier divergence", RETURNED_IN): "let no thread return before the barrier: put the "
     "work that it skips in a branch",
 }
 

@@ -30,7 +30,7 @@ from convlab.simulation.rules.findings import (
 )
 from convlab.simulation.rules.race_sentences import DOES, RaceSentences
 from convlab.simulation.rules.races import Conflict
-from convlab.simulation.rules.remedies import ALIASED, IN_A_CALL, NO_BARRIER, SAME_WARP
+from convlab.simulation.rules.remedies import ALIASED, IN_A_CALL, NO_BARRIER, RETURNED_IN, SAME_WARP
 
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
 _BY_PRODUCT = READ + LANDED
@@ -147,8 +147,8 @@ class Reports:
     ) -> tuple[str, str]:
         """Return the words about threads that do not meet at a barrier, with the branch, loop or
         return that parts them, and that cause alone."""
-        if "returned in line" in what:
-            return what, what.partition("returned in ")[2]
+        if RETURNED_IN in what:
+            return what, what.partition(RETURNED_IN)[2]
         if other is None:
             how, cause = "inside", self.sites.branch_around(callers, iterations)
         else:

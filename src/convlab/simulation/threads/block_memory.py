@@ -19,6 +19,7 @@ from convlab.simulation.numbers.scalars import dtype_of, poison
 from convlab.simulation.recording.access_log import SIZE_SHIFT, DynamicArray
 from convlab.simulation.recording.sites import assigned_name
 from convlab.simulation.rules.launch_checks import BLOCK_BYTES, check_dynamic
+from convlab.simulation.rules.remedies import OF_CONSTANT, OF_LOCAL, OF_SHARED, OF_SHARED_ARRAYS
 
 STATIC_BYTES = 48 << 10  # of shared memory that a block may have without the dynamic part
 LOCAL_BYTES, CONSTANT_BYTES = 512 << 10, 64 << 10  # of a thread, of a kernel
@@ -100,12 +101,12 @@ class Shared:
         self._end = base + host.nbytes
         if (static := self._end - self._begin) > STATIC_BYTES:
             raise NoRoom(
-                f"{static} bytes of shared arrays: a block has at most {STATIC_BYTES}, more only "
+                f"{static} {OF_SHARED_ARRAYS}: a block has at most {STATIC_BYTES}, more only "
                 "as dynamic shared memory"
             )
         if self._end > BLOCK_BYTES:
             raise NoRoom(
-                f"{self._end} bytes of shared memory, {dynamic} of them dynamic: a block has at "
+                f"{self._end} {OF_SHARED}, {dynamic} of them dynamic: a block has at "
                 f"most {BLOCK_BYTES}"
             )
         return self._memory.array(host, name, base, alignment)
@@ -145,9 +146,7 @@ class Local:
         if (made := self._made.get(call)) is None:
             name, sizes, kept, align = _requested(frame, shape, dtype, alignment)
             if (nbytes := math.prod(sizes) * kept.itemsize) > LOCAL_BYTES:
-                raise NoRoom(
-                    f"{nbytes} bytes of local memory for {name}: a thread has at most {LOCAL_BYTES}"
-                )
+                raise NoRoom(f"{nbytes} {OF_LOCAL} for {name}: a thread has at most {LOCAL_BYTES}")
             if kept.names is not None:  # in memory, where fields can be views
                 host = np.full(sizes, poison(kept))
                 return Memory(None, self._memory.report).array(host, name, 0)
@@ -164,8 +163,7 @@ class Constant:
         """Return the array itself. Raises :class:`NoRoom` if a kernel has less memory."""
         if (nbytes := math.prod(array.shape) * array.dtype.itemsize) > CONSTANT_BYTES:
             raise NoRoom(
-                f"{nbytes} bytes of constant memory for {array.name}: a kernel has at most "
-                f"{CONSTANT_BYTES}"
+                f"{nbytes} {OF_CONSTANT} for {array.name}: a kernel has at most {CONSTANT_BYTES}"
             )
         return array
 

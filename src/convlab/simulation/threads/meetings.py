@@ -15,6 +15,12 @@ from typing import NamedTuple, Protocol
 
 from convlab.device.products import WARP
 from convlab.simulation.recording.sites import in_two_arms
+from convlab.simulation.rules.remedies import (
+    OTHER_ITERATION,
+    RETURNED_IN,
+    WHOLE_WARP,
+    WHOLE_WARPGROUP,
+)
 from convlab.simulation.rules.shuffles import Shuffles
 from convlab.simulation.threads.waiting import (
     GRID_BARRIER,
@@ -195,7 +201,7 @@ class Meetings:
             site = threads[0].waits_at().site
             line = self.returned.get(first)
             if line is not None:
-                what += f", this one returned in line {line} of {Path(self._file).name}"
+                what += f"{RETURNED_IN}line {line} of {Path(self._file).name}"
             complain(
                 kind,
                 what,
@@ -242,10 +248,10 @@ class Meetings:
         if absent := mask & there & ~present:
             what = f"{kind} names {lane_names(absent)} in its mask, which never come to it"
             if kind == MMA:
-                what = f"{MMA} needs the whole warp, but {lane_names(absent)} never come to it"
+                what = f"{MMA} {WHOLE_WARP} but {lane_names(absent)} never come to it"
             if kind in (PRODUCT, PRODUCT_DONE):
                 who = lane_names(absent).replace("lane", "thread")
-                what = f"{kind} needs the whole warpgroup, but its {who} never come to it"
+                what = f"{kind} {WHOLE_WARPGROUP} but its {who} never come to it"
             complain("inactive lane", what, site, first)
         if strangers := present & ~mask:
             what = f"{kind} is called by {lane_names(strangers)}, which its mask does not name"
@@ -301,7 +307,7 @@ def _apart(one: WaitingPlace, other: WaitingPlace) -> tuple[str, int, int]:
     if one.sites == other.sites:
         loops = zip(one.loops, other.loops, strict=True)
         first, second = next(two for two in loops if len({*two}) > 1)
-        what = f"this barrier in iterations {first} and {second} of a loop around it"
+        what = f"this barrier in iterations {first} and {second} {OTHER_ITERATION}"
         return f"threads of one block wait at {what}", one.sites[0], one.sites[0]
     if one.sites[0] != other.sites[0]:
         what = "threads of one block wait at two different barriers"
