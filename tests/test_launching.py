@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from numba import cuda
 from numba.cuda.core import config
 
 from convlab.ladder import LADDER, Stage, production_program, stage_named
-from convlab.ladder.stage import Argument, Images, Launch, Program
+from convlab.ladder.stage import Argument, Images, Launch, LibraryCall, Program
 from convlab.running import engines
 from convlab.running.engines import address_of, gpu
 from convlab.running.engines.gpu import Gpu
@@ -187,7 +188,6 @@ class Recording(Gpu):
 def recording(fake, monkeypatch) -> Recording:
     """That engine; its kernels are not compiled."""
     monkeypatch.setattr(gpu, "compile_launch", lambda step, program, _: cubin_of(step, program))
-    monkeypatch.setattr(gpu.cuda, "current_context", lambda: None)
     return Recording()
 
 
@@ -220,6 +220,62 @@ def test_a_plan_with_a_library_s_work_is_not_packed(recording, fake):
     assert not plan.one_graph
     assert recording.called == [(step.name, 9) for step in steps if step not in kernels]
     assert [launch["stream"] for launch in fake.launches] == [9] * len(kernels)
+
+
+@pytest.mark.parametrize("name", ["m01", "i04_im2col_blas"], ids=["packed", "with a library"])
+def test_steps_check_arrays_and_the_gpu_as_a_call_does(name, recording, fake):
+    plan = Plan(PROBLEM, stage_named(name), None, recording)
+    arrays = {key: recording.empty(shape) for key, shape in SHAPES.items()}
+    arrays["out"] = arrays.pop("output")
+    for key, array in arrays.items():
+        told = "output" if key == "out" else key
+        misaligned = arrays | {key: device_array(array.shape, 0x5000_0004)}
+        on_the_host = arrays | {key: np.ones(array.shape, np.float32)}
+        for start in (plan, plan.steps):
+            with pytest.raises(ValueError, match=f"^{told} is a device array that starts at "):
+                start(**misaligned)
+            with pytest.raises(TypeError, match=r"^an array is a ndarray in the host's memory: "):
+                start(**on_the_host)
+    kernels = [step for step in plan.program.launches if isinstance(step, Launch)]
+    fake.parameters = [cubin_of(step, plan.program).parameter_bytes // 8 for step in kernels]
+    started = plan.steps(**arrays)
+    fake.context = 0  # a thread that has none gets the plan's
+    started[0](0)
+    assert fake.context == 1
+    launched, fake.context = len(fake.launches), 2
+    for step, start in zip(plan.program.launches, started, strict=True):
+        if isinstance(step, Launch):
+            with pytest.raises(RuntimeError, match=r"^the current GPU is another than this plan's"):
+                start(0)
+    assert len(fake.launches) == launched
+
+
+def test_a_library_s_work_checks_the_gpu(fake, monkeypatch):
+    called: list[str] = []
+    adapter = ("library", lambda array: array, lambda handle: nullcontext())
+    monkeypatch.setattr(gpu, "_library_name", lambda: "torch")
+    monkeypatch.setitem(gpu._ADAPTERS, "torch", lambda: adapter)
+    call = LibraryCall(lambda library, *arrays: called.append(library), ())
+    start = Gpu().build(call, stage_named("m01").prepare(PROBLEM, None))
+    fake.context = 2
+    with pytest.raises(RuntimeError, match=r"^the current GPU is another than this plan's"):
+        start([])
+    assert not called
+    fake.context = 0
+    start([])
+    assert (called, fake.context) == (["library"], 1)
+
+
+def test_threads_inside_together_share_pytorch_s_setting():
+    matmul = SimpleNamespace(allow_tf32=True)
+    first, second = gpu.in_float32(matmul), gpu.in_float32(matmul)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # the second still multiplies
+    assert matmul.allow_tf32 is False
+    second.__exit__(None, None, None)
+    assert matmul.allow_tf32 is True
+    assert not gpu._inside_float32
 
 
 # What the driver knows arrays and streams by.
@@ -260,6 +316,30 @@ def test_what_is_not_on_a_gpu_is_refused(array):
     for _ in range(2):
         with pytest.raises(TypeError, match=f"^an array is a {name} in the host's memory: a plan"):
             address_of(array)
+
+
+class Movable:
+    """An array of a library whose arrays on the host have the same type, as JAX's."""
+
+    def __init__(self, on_gpu: bool) -> None:
+        self.on_gpu = on_gpu
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if not self.on_gpu:
+            raise AttributeError("it is on the host")
+        return Interface.__cuda_array_interface__
+
+
+@pytest.mark.parametrize("gpu_first", [True, False])
+def test_arrays_of_one_type_may_lie_on_the_gpu_or_on_the_host(gpu_first, monkeypatch):
+    monkeypatch.setattr(engines, "_readers", {})
+    for on_gpu in (gpu_first, not gpu_first, gpu_first):
+        if on_gpu:
+            assert address_of(Movable(on_gpu)) == 0xABC0
+        else:
+            with pytest.raises(TypeError, match=r"^an array is a Movable in the host's memory: "):
+                address_of(Movable(on_gpu))
 
 
 class Stream:
@@ -412,6 +492,9 @@ def test_where_the_driver_makes_no_graph_launches_go_singly(call, fake):
     fake.answers = {call: [OUT_OF_RESOURCES]}
     launch, arrays = m01(fake), arrays_at(0x1000)
     assert fake.gone == ([] if call == "cuGraphCreate" else ["graph"])
+    said = "CUDA could not launch direct: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"
+    assert launch.why_no_graph == said
+    assert m01(fake).why_no_graph is None
     launch(*arrays.values())
     assert fake.alone == 1
     assert address_of(arrays["input"]) in fake.launches[0]["values"]

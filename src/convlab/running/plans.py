@@ -158,7 +158,15 @@ class Plan:
         workspace: Sequence[Array] = (),
     ) -> list[Callable[[Stream], None]]:
         """Return for each step a function that takes a stream, in the order of
-        ``program.launches``."""
+        ``program.launches``. On a GPU, raises ``TypeError`` for an array in the host's memory and
+        ``ValueError`` for a misaligned one; the functions raise ``RuntimeError`` if another GPU is
+        current."""
+        given = {"input": input, "weight": weight, "bias": bias, "output": out}
+        lent = zip(self.program.buffers, workspace, strict=False)
+        given |= {buffer.name: array for buffer, array in lent}
+        for name, array in given.items():
+            if array is not None:
+                self.engine.check_array(name, array)
         bound = self.bound(input, weight, out, bias, workspace)
         return [partial(start, got) for start, (_, got) in zip(self._starts, bound, strict=True)]
 

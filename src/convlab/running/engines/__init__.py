@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,9 +21,12 @@ from convlab.simulation.rules.memory_traffic import Counts
 from convlab.support.host_memory import host_bytes
 from convlab.support.values import shown
 
+if TYPE_CHECKING:
+    from convlab.simulation.launch.running_blocks import OnBlock
+
 __all__ = [
-    "ENGINE_NAMES", "Counts", "Engine", "EngineUnavailable", "address_of", "check_aligned",
-    "choose", "stream_handle", "unavailable",
+    "ENGINE_NAMES", "Counts", "CudaStream", "Engine", "EngineUnavailable", "Packed", "Start",
+    "Stream", "address_of", "check_aligned", "choose", "stream_handle", "unavailable",
 ]  # fmt: skip
 
 _CLASSES = {"gpu": "Gpu", "simulator": "Simulator", "cudasim": "CudaSim"}  # by their modules
@@ -52,9 +55,6 @@ class Packed(Protocol):
     one_graph: bool  # a call launches one CUDA graph
 
     def __call__(self, *arrays: Array, stream: Stream = None) -> None: ...
-
-
-OnBlock = Callable[[str, int, int], None]  # a kernel's name, the block's number, how many there are
 
 
 class EngineUnavailable(RuntimeError):
@@ -101,14 +101,18 @@ class Engine:
         """Return a copy on the host; waits for work in flight."""
         return np.array(array)
 
+    def check_array(self, name: str, array: Array) -> None:
+        """Raise ``TypeError`` for an array that is not in the GPU's memory, ``ValueError`` for one
+        that kernels cannot take there; a simulator's kernels take any."""
+
     def run(self, launch: Launch, arrays: Sequence[np.ndarray], stream: Stream = None) -> None:
         """Run one launch to its end. Only simulators have this method."""
         raise NotImplementedError
 
     def build(self, step: Step, program: Program) -> Start:
-        """The compiled step, a function of its arrays and a stream. A GPU's returns before the work
-        has ended; a simulator's library is NumPy. Raises :class:`EngineUnavailable` for a library
-        call without a library."""
+        """Return the compiled step, a function of its arrays and a stream. A GPU's returns before
+        the work has ended; a simulator's library is NumPy. Raises :class:`EngineUnavailable` for a
+        library call without a library."""
         if isinstance(step, Launch):
             return partial(self.run, step)
 
@@ -181,9 +185,10 @@ def unavailable(name: str) -> str | None:
 
 
 def choose(name: str = "auto") -> Engine:
-    """The engine of that name; ``'auto'`` is the GPU where there is one, Numba's simulator where
-    ``NUMBA_ENABLE_CUDASIM=1`` turns that on, else convlab's. Raises ``ValueError`` for an unknown
-    name or ``CONVLAB_COMPILER``, :class:`EngineUnavailable` for an engine that cannot run."""
+    """Return the engine of that name; ``'auto'`` is the GPU where there is one, Numba's simulator
+    where ``NUMBA_ENABLE_CUDASIM=1`` turns that on, else convlab's. Raises ``ValueError`` for an
+    unknown name or ``CONVLAB_COMPILER``, :class:`EngineUnavailable` for an engine that cannot
+    run."""
     if not isinstance(name, str):  # an array compares with no word
         raise TypeError(f"engine is {shown(name)}: it must be a name, such as 'simulator'")
     no_compiler = why_no_compiler()
@@ -228,17 +233,22 @@ def address_of(array: object) -> int:
 
 
 def _reader_for(array: object) -> Reader:
-    """Return the fastest function that reads the address of an array of this type. It returns None
-    for an array on the host."""
+    """Return the fastest function that reads the address of any array of this array's type. It
+    returns None for an array on the host."""
     if hasattr(array, "device_ctypes_pointer"):
         return lambda numbas: int(numbas.device_ctypes_pointer.value)
     if hasattr(array, "data_ptr") and hasattr(array, "is_cuda"):
         return lambda tensor: int(tensor.data_ptr()) if tensor.is_cuda else None
-    if not hasattr(array, "__cuda_array_interface__"):
-        return lambda host: None
-    if hasattr(getattr(array, "data", None), "ptr"):
+    if hasattr(array, "__cuda_array_interface__") and hasattr(getattr(array, "data", None), "ptr"):
         return lambda cupys: int(cupys.data.ptr)
-    return lambda other: int(other.__cuda_array_interface__["data"][0])
+    return _address_by_interface
+
+
+def _address_by_interface(array: Any) -> int | None:
+    """Return the address by ``__cuda_array_interface__``; None for an array without it. Arrays of
+    one type may lie on a GPU or on the host, as JAX's do: only the former have it."""
+    interface = getattr(array, "__cuda_array_interface__", None)
+    return None if interface is None else int(interface["data"][0])
 
 
 def check_aligned(name: str, address: int) -> None:
@@ -252,8 +262,8 @@ def check_aligned(name: str, address: int) -> None:
 
 
 def stream_handle(stream: Stream) -> int:
-    """The handle of a stream of any library with ``__cuda_stream__``, of a handle, or of None, the
-    default stream: 0. Raises ``TypeError`` for anything else."""
+    """Return the handle of a stream of any library with ``__cuda_stream__``, of a handle, or of
+    None, the default stream: 0. Raises ``TypeError`` for anything else."""
     if stream is None:
         return 0
     if isinstance(stream, int):

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from convlab.running.engines import (
     Start,
     Stream,
     address_of,
+    check_aligned,
     stream_handle,
 )
 from convlab.running.engines.kernels import compile_launch
@@ -84,13 +86,19 @@ class Gpu(Engine):
     def to_host(self, array: Any) -> np.ndarray:
         return np.asarray(array.copy_to_host())
 
+    def check_array(self, name: str, array: Array) -> None:
+        check_aligned(name, address_of(array))
+
     def build(self, step: Step, program: Program) -> Start:
         if isinstance(step, LibraryCall):
             return _build_library_call(step)
+        from convlab.running.engines.launching import current_context, have_context
+
         kernel = self._loaded(step, program)
+        context = current_context()
 
         def start(arrays: Sequence[Any], stream: Stream = None) -> None:
-            cuda.current_context()  # a thread that has none gets it
+            have_context(context, step.name)
             placed = [(array.shape, address_of(array)) for array in arrays]
             kernel.launch(step, placed, stream_handle(stream))
 
@@ -160,9 +168,13 @@ def _build_library_call(call: LibraryCall) -> Start:
     name = _library_name()
     if name is None:
         raise EngineUnavailable(f"{call.name} is a library's work: {Gpu().why_no_library()}")
+    from convlab.running.engines.launching import current_context, have_context
+
     library, convert, on_stream = _ADAPTERS[name]()
+    context = current_context()
 
     def start(arrays: Sequence[Any], stream: Stream = None) -> None:
+        have_context(context, call.name)
         with on_stream(stream_handle(stream)):
             call.function(library, *map(convert, arrays))
 
@@ -202,18 +214,34 @@ def torch_stream(torch: Any, device: Any, handle: int) -> AbstractContextManager
     return cuda.stream(stream)  # type: ignore[no-any-return]
 
 
+# The setting belongs to the whole process: by its object, how many threads are inside, and its
+# value before the first of them.
+_float32_lock = Lock()
+_inside_float32: dict[int, tuple[int, Any]] = {}
+
+
 @contextmanager
 def in_float32(matmul: Any) -> Iterator[None]:
-    """PyTorch's matrix products in float32, by ``torch.backends.cuda.matmul``; then as before."""
+    """PyTorch's matrix products in float32, by ``torch.backends.cuda.matmul``; then as before. Of
+    several threads inside, and of blocks inside one another, the last to end restores it."""
     # From PyTorch 2.9 on the old name raises where somebody has used the new one.
     new = hasattr(matmul, "fp32_precision")
     name = "fp32_precision" if new else "allow_tf32"
-    before = getattr(matmul, name)
-    setattr(matmul, name, "ieee" if new else False)
+    with _float32_lock:
+        users, before = _inside_float32.get(id(matmul), (0, None))
+        if not users:
+            before = getattr(matmul, name)
+        setattr(matmul, name, "ieee" if new else False)
+        _inside_float32[id(matmul)] = users + 1, before
     try:
         yield
     finally:
-        setattr(matmul, name, before)
+        with _float32_lock:
+            users, before = _inside_float32.pop(id(matmul))
+            if users > 1:
+                _inside_float32[id(matmul)] = users - 1, before
+            else:
+                setattr(matmul, name, before)
 
 
 def cupy_stream(cupy: Any, handle: int) -> AbstractContextManager[Any]:

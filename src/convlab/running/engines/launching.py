@@ -238,7 +238,7 @@ class LaunchGraph:
     def __init__(self, launches: Sequence[PackedLaunch]) -> None:
         self._launches = launches  # kept: the driver reads their parameters
         self._names = ", ".join(dict.fromkeys(launch.step.name for launch in launches))
-        context = _current_context()
+        context = current_context()
         context_id = driver_result(driver.cuCtxGetId(context), self._names)
         graph, executable = driver_result(driver.cuGraphCreate(0), self._names), None
         try:
@@ -301,9 +301,23 @@ def _is_capturing(stream: int) -> bool:
     return not error and status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 
 
-def _current_context() -> int:
+def current_context() -> int:
+    """Return this thread's context, by its handle; 0 where it has none."""
     _, context = driver.cuCtxGetCurrent()
     return int(context)
+
+
+def have_context(context: int, name: str) -> None:
+    """Make a plan's context current in a thread that has none. Raises ``RuntimeError`` where
+    another GPU's is, :class:`LaunchRefused` of the step ``name`` where the driver refuses it."""
+    current = current_context()
+    if not current:
+        driver_result(driver.cuCtxSetCurrent(context), name)
+    elif current != context:
+        raise RuntimeError(
+            "the current GPU is another than this plan's: a plan runs on the one that was "
+            "current when it was made"
+        )
 
 
 class PackedProgram:
@@ -319,15 +333,17 @@ class PackedProgram:
         shapes: Mapping[str, Shape],
         held: Mapping[str, Array],
     ) -> None:
+        assert launches, "a program has at least one launch"
         self._names = tuple(name for name in shapes if name not in held)
         self._launches = [
             PackedLaunch(step, kernel, shapes, held, self._names) for step, kernel in launches
         ]
-        self._context = _current_context()
+        self._context = current_context()
+        self.why_no_graph: str | None = None
         try:
             self._graph: LaunchGraph | None = LaunchGraph(self._launches)
-        except LaunchRefused:  # as of a block that is too large: launched by itself, it says why
-            self._graph = None
+        except LaunchRefused as error:  # as of a block that is too large
+            self._graph, self.why_no_graph = None, str(error)
         self._in_graph: tuple[int, ...] = ()  # the addresses that its kernels are handed
         # A call is one launch of the graph, unless its stream is captured.
         self.one_graph = self._graph is not None
@@ -343,7 +359,7 @@ class PackedProgram:
             if others:
                 for name, address in zip(self._names, addresses, strict=True):
                     check_aligned(name, address)
-            self._have_context()
+            have_context(self._context, self._launches[0].step.name)
             if self._graph is None or _is_capturing(handle):
                 for packed in self._launches:
                     packed.write(addresses)
@@ -364,15 +380,3 @@ class PackedProgram:
                 packed.write(addresses)
                 graph.update(number)
         self._in_graph = addresses
-
-    def _have_context(self) -> None:
-        """Make the plan's context current in a thread that has none; refuse another GPU's."""
-        current = _current_context()
-        if not current:
-            first = self._launches[0].step.name
-            driver_result(driver.cuCtxSetCurrent(self._context), first)
-        elif current != self._context:
-            raise RuntimeError(
-                "the current GPU is another than this plan's: a plan runs on the one that was "
-                "current when it was made"
-            )
