@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
+
 import numpy as np
 import pytest
+from numba import cuda
 from numba.cuda.core import config
 
 if config.ENABLE_CUDASIM:
@@ -18,9 +22,10 @@ from convlab.measuring.machine import environment
 from convlab.measuring.machine_code import PROBLEMS, lint_stage
 from convlab.running import compilers
 from convlab.running.compilers import MLIR, NAMES, VARIABLE
-from convlab.running.engines import EngineUnavailable, address_of, choose
+from convlab.running.engines import EngineUnavailable, address_of, choose, disassembly, lowering
 from convlab.running.engines.kernels import compile_launch
 from convlab.running.engines.launching import PackedProgram, _part, array_parameters
+from convlab.running.engines.linking import linked
 
 CONV9 = {"conv9": PROBLEMS["conv9"]}
 
@@ -114,3 +119,48 @@ def test_its_kernels_are_launched_alone_and_in_a_plan_s_graph(fake):
     assert alone == in_graph
     assert alone["values"] == expected
     assert alone["grid"] == (*step.grid, 1, 1)[:3]
+
+
+# What the compilers' parts say, and how threads share them.
+
+
+@cuda.jit
+def halves(output):
+    output[0] = output[0] / 2.0
+
+
+def test_the_compiler_is_changed_by_one_thread_at_a_time():
+    from numba.cuda import compiler
+
+    types = (cuda.types.Array(cuda.types.float32, 1, "C"),)
+    usual, found = compiler.CUDACompiler, []
+    thread = threading.Thread(target=lambda: found.append(lowering.float64_lines(halves, types)))
+    with lowering._one_at_a_time:
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        assert compiler.CUDACompiler is usual
+    thread.join()
+    assert compiler.CUDACompiler is usual
+    assert found == [(halves.py_func.__code__.co_firstlineno + 2,)]
+
+
+@pytest.mark.gate
+def test_what_the_linker_refuses_comes_with_its_log():
+    with pytest.raises(
+        RuntimeError, match=r"^nvJitLink refused halves \(.*ERROR.*\): .*\w"
+    ) as raised:
+        linked(b"no LTO-IR", (9, 0), kernel="halves", layout="numba")
+    assert "\0" not in str(raised.value)
+    assert "does not say why" not in str(raised.value)
+
+
+def test_what_the_disassembler_refuses_comes_with_what_it_says(monkeypatch):
+    monkeypatch.setattr(
+        disassembly.subprocess,
+        "run",
+        lambda command, **_: subprocess.CompletedProcess(command, 255, "", "nvdisasm fatal: why\n"),
+    )
+    monkeypatch.setattr("cuda.pathfinder.find_nvidia_binary_utility", lambda name: name)
+    with pytest.raises(RuntimeError, match=r"^nvdisasm failed with exit status 255: .*fatal: why$"):
+        disassembly._disassemble(b"no machine code")

@@ -103,6 +103,8 @@ def shared_load_bytes(
 
 
 def _disassemble(code: bytes, *options: str) -> str:
+    """Return what nvdisasm prints. Raises :class:`CompilerMissing` without it, ``RuntimeError``
+    with what it says where it fails."""
     from cuda.pathfinder import find_nvidia_binary_utility
 
     program = find_nvidia_binary_utility("nvdisasm")
@@ -114,4 +116,8 @@ def _disassemble(code: bytes, *options: str) -> str:
         path.write_bytes(code)
         # -ndf: no analysis of where branches lead, which is slow.
         command = [program, *options, "-ndf", str(path)]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        reason = done.stderr.strip() or "it does not say why"
+        raise RuntimeError(f"nvdisasm failed with exit status {done.returncode}: {reason}")
+    return done.stdout

@@ -33,14 +33,14 @@ def linked(
     lineinfo: bool = False,
 ) -> Cubin:
     """Return the kernel of this LTO-IR as machine code; ``kernel`` is its Python function's name,
-    for errors. Raises :class:`UnknownGPU` where the linker
-    does not know the GPU, ``RuntimeError`` where it does not say what the kernel takes."""
+    for errors. Raises :class:`UnknownGPU` where the linker does not know the GPU, ``RuntimeError``
+    where it refuses the kernel, with what it says, or does not say what the kernel takes."""
     options = [f"-arch={own_instructions(capability)}", *OPTIONS]
     if lineinfo:
         options.append("-lineinfo")
     if max_registers:
         options.append(f"-maxrregcount={max_registers}")
-    code, log = _link(lto_ir, capability, options)
+    code, log = _link(lto_ir, capability, options, kernel)
     registers = _last(_REGISTERS, log)
     if not registers:  # every budget would be kept
         raise RuntimeError(f"nvJitLink did not say how many registers {kernel} takes")
@@ -64,7 +64,9 @@ def _last(pattern: re.Pattern[str], log: str) -> int:
     return int(found[-1]) if found else 0
 
 
-def _link(lto_ir: bytes, capability: Capability, options: list[str]) -> tuple[bytes, str]:
+def _link(
+    lto_ir: bytes, capability: Capability, options: list[str], kernel: str
+) -> tuple[bytes, str]:
     """Return the cubin and the linker's log."""
     from cuda.bindings import nvjitlink
 
@@ -75,8 +77,14 @@ def _link(lto_ir: bytes, capability: Capability, options: list[str]) -> tuple[by
             raise UnknownGPU(f"no compiler here knows {arch_of(capability)}: {error}") from error
         raise
     try:
-        nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, lto_ir, len(lto_ir), "kernel")
-        nvjitlink.complete(handle)
+        try:
+            nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, lto_ir, len(lto_ir), "kernel")
+            nvjitlink.complete(handle)
+        except nvjitlink.nvJitLinkError as error:
+            said = bytearray(nvjitlink.get_error_log_size(handle))
+            nvjitlink.get_error_log(handle, said)
+            reason = said.decode(errors="replace").strip("\0 \n") or "it does not say why"
+            raise RuntimeError(f"nvJitLink refused {kernel} ({error}): {reason}") from error
         code = bytearray(nvjitlink.get_linked_cubin_size(handle))
         nvjitlink.get_linked_cubin(handle, code)
         log = bytearray(nvjitlink.get_info_log_size(handle))

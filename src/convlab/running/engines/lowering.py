@@ -122,7 +122,11 @@ def float64_lines(kernel: Kernel, types: ArgumentTypes) -> tuple[int, ...] | Non
             states.append(state)
             return PassManager("nothing")
 
-    with mock.patch.object(compiler, "CUDACompiler", OnlyTyped), suppress(Exception):
+    with (
+        _one_at_a_time,
+        mock.patch.object(compiler, "CUDACompiler", OnlyTyped),
+        suppress(Exception),
+    ):
         # What comes after the types ends in an exception, as there is no code to go on with.
         _compiled_by_numba(kernel, types, SAME_FROM, lineinfo=False)
     if len(states) != 1 or states[0].calltypes is None:
