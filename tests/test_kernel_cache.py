@@ -85,10 +85,8 @@ def test_the_next_process_runs_neither_numba_s_typing_nor_a_compiler(name, folde
 def test_a_plan_for_a_known_problem_compiles_nothing(folder, fake, monkeypatch):
     from test_launching import Recording
 
-    from convlab.running.engines import gpu
     from convlab.running.plans import Plan
 
-    monkeypatch.setattr(gpu.cuda, "current_context", lambda: None)
     stage = stage_named("m08")
     load = fake.cuLibraryLoadData
     monkeypatch.setattr(  # real machine code, which the pretended driver does not know
@@ -333,7 +331,11 @@ def test_convlab_s_part_of_the_toolchain_is_its_device_code():
         for pattern in kernel_identity.OWN_CODE
         for file in kernel_identity.SOURCE.glob(pattern)
     }
-    assert files >= {"device/intrinsics.py", "device/ptx.py", "running/engines/linking.py"}
+    assert files >= {"device/intrinsics.py", "device/ptx.py"}
+    assert {file for file in files if not file.startswith("device/")} == {
+        f"running/engines/{name}.py"
+        for name in ("architecture", "cubin", "kernels", "linking", "lowering")
+    }
 
 
 def unknown_values() -> dict[str, Any]:
@@ -580,14 +582,15 @@ def test_the_kernels_that_were_used_longest_ago_are_removed_first(folder, monkey
     assert (folder / "somebody's.txt").exists()
 
 
-def test_what_a_killed_process_left_is_removed_once_it_is_old(folder, monkeypatch):
+@pytest.mark.parametrize("kernels_stored", [1, 6], ids=["below the limit", "above the limit"])
+def test_what_a_killed_process_left_is_removed_once_it_is_old(kernels_stored, folder, monkeypatch):
     monkeypatch.setenv("CONVLAB_CACHE_LIMIT", "1")
     folder.mkdir(parents=True)
     old, new = folder / ".convlab-old", folder / ".convlab-new"
     for path in (old, new):
         path.write_bytes(b"half")
     os.utime(old, (1e9, 1e9))
-    for name, _ in zip(keys(), range(6), strict=False):
+    for name, _ in zip(keys(), range(kernels_stored), strict=False):
         kernel_cache.store(name, some_cubin(bytes(200_000)))
     assert not old.exists()
     assert new.exists()
@@ -615,6 +618,15 @@ def test_a_limit_that_is_no_number_is_refused_in_a_sentence(given, monkeypatch):
     used = kernel_cache.usage()  # which convlab doctor shows
     assert used.why_not is not None
     assert used.why_not.startswith("CONVLAB_CACHE_LIMIT is ")
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_limit_that_is_no_number_is_refused_before_anything_is_compiled(has_key, monkeypatch):
+    as_next_process(monkeypatch)
+    monkeypatch.setattr(kernels, "kernel_key", lambda *_: KEY if has_key else None)
+    monkeypatch.setenv("CONVLAB_CACHE_LIMIT", "many")
+    with pytest.raises(ValueError, match=r"^CONVLAB_CACHE_LIMIT is 'many': it must be a number of"):
+        compile_kernel(doubles, (F1,), GPU)
 
 
 # Many at once.

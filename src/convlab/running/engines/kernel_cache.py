@@ -158,12 +158,13 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _keep_below(limit: int, folder: Path) -> None:
-    """Remove the files that were used longest ago, if all have more bytes than the limit."""
+    """Remove the files that were used longest ago, if all have more bytes than the limit; and in
+    any case those that killed processes left half-written."""
+    _remove_unfinished(folder, older_than=UNFINISHED_SECONDS)
     files = sorted(_files(folder), key=lambda file: file[1].st_mtime_ns)
     total = sum(found.st_size for _, found in files)
     if total <= limit:
         return
-    _remove_unfinished(folder, older_than=UNFINISHED_SECONDS)
     for path, found in files[:-1]:  # the last is the new one
         if total <= KEPT_PART * limit:
             break

@@ -37,8 +37,14 @@ from convlab.support.files import fingerprint
 
 SOURCE = Path(__file__).parents[2]
 # Convlab's own part of the machine code: its intrinsics, and the way to a cubin.
-OWN_CODE = ("device/*.py", "running/engines/lowering.py", "running/engines/linking.py",
-            "running/engines/cubin.py")  # fmt: skip
+OWN_CODE = (
+    "device/*.py",
+    "running/engines/architecture.py",
+    "running/engines/cubin.py",
+    "running/engines/kernels.py",
+    "running/engines/linking.py",
+    "running/engines/lowering.py",
+)
 # Packages whose functions are known by their names, because the key has the packages' versions.
 KNOWN_PACKAGES = ("numba", "numba_cuda", "numpy", "math", "cmath", "operator", "builtins")
 OWN_INTRINSICS = "convlab.device"  # known by their names, because the key has their source

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from numba.cuda import types
+from numba.cuda import types as numba_types
 
 from convlab.ladder.stage import Capability, Flat, Kernel, Launch, Program
 from convlab.running.compilers import MLIR, compiler
@@ -41,7 +41,9 @@ def argument_types(launch: Launch, program: Program) -> ArgumentTypes:
     ndim = {"input": 4, "weight": 4, "bias": 1, "output": 4}
     ndim |= {buffer.name: len(buffer.shape) for buffer in program.buffers}
     return tuple(
-        types.Array(types.float32, 1 if isinstance(argument, Flat) else ndim[str(argument)], "C")
+        numba_types.Array(
+            numba_types.float32, 1 if isinstance(argument, Flat) else ndim[str(argument)], "C"
+        )
         for argument in launch.arguments
     )
 
@@ -58,7 +60,7 @@ def compile_kernel(
 ) -> Cubin:
     """Return any kernel, compiled for arguments of those Numba types by the compiler that the
     environment asks for, with the source's lines if ``lineinfo``. Raises as
-    :func:`compile_launch`."""
+    :func:`compile_launch`, and ``ValueError`` for a wrong ``CONVLAB_CACHE_LIMIT``."""
     return _compiled(compiler(), kernel, types, capability, lineinfo)
 
 
@@ -72,6 +74,7 @@ def _compiled(
 
     if config.ENABLE_CUDASIM:
         raise CompilerMissing("Numba runs as its CUDA simulator, which compiles nothing")
+    kernel_cache.limit_bytes()  # a wrong limit is refused before anything is compiled
     key = None if lineinfo else kernel_key(kernel, types, capability, chosen)
     if key is not None and (kept := kernel_cache.stored(key)) is not None:
         return kept
