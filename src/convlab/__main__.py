@@ -1,6 +1,6 @@
 """The command from its first import on: ``python -m convlab``."""
 
-from convlab.support.interrupts import end_at_once
+from convlab.commands.interrupts import end_at_once
 
 
 def main() -> None:

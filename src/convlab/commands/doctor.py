@@ -12,7 +12,7 @@ from rich.text import Text
 
 from convlab.commands import exits, options, output_files, requirements
 from convlab.commands.display import DOUBTFUL, GOOD
-from convlab.support.interrupts import importing
+from convlab.commands.interrupts import importing
 
 if TYPE_CHECKING:
     from convlab.measuring.machine import CacheFacts, Facts, GpuFacts

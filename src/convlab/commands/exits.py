@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from convlab.support.interrupts import raised
+from convlab.commands.interrupts import raised
 from convlab.support.progress import say
 from convlab.support.values import shown
 

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from convlab.commands.exits import refuse, refusing
-from convlab.support.interrupts import importing
+from convlab.commands.interrupts import importing
 
 SOURCE = Path(__file__).parents[1]  # convlab's own
 

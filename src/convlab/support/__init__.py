@@ -1,1 +1,1 @@
-"""Shared by every room: values in messages, progress, files, installing, interrupts."""
+"""Shared by every room: values in messages, progress, files, installing."""
