@@ -70,5 +70,5 @@ class Browser:
         self.page.wait_for_function(f"() => {script}")
 
     def run(self, script: str) -> Any:
-        """What a JavaScript expression gives; a promise is waited for."""
+        """Return the value of a JavaScript expression; a promise is waited for."""
         return self.page.evaluate(script)

@@ -1,4 +1,4 @@
-"""Where tests run: on the GPU when there is one, else on the strict simulator."""
+"""The engine of the tests: the GPU when there is one, else the strict simulator."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(autouse=True)
 def _pytorch_is_left_in_float32() -> Iterator[None]:
-    """What a test tells PyTorch of TF32 would round the products of tests after it. Looked at last,
+    """A test's TF32 setting would round the products of tests after it. Looked at last,
     when no test's stand-in for PyTorch is left."""
     yield
     if (torch := sys.modules.get("torch")) is not None:
@@ -135,7 +135,7 @@ def computed(
     tile: Tile | None = None,
     **switches: bool,
 ) -> np.ndarray:
-    """What a stage writes to an output that was poisoned with NaN."""
+    """Return what a stage writes to an output that was poisoned with NaN."""
     output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
     input, weight, bias = (None if t is None else engine.to_device(t) for t in tensors)
     Plan(problem, stage, tile, engine, **switches)(input, weight, output, bias)

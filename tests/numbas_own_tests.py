@@ -72,7 +72,7 @@ class Outcomes(unittest.TestResult):
 
 
 def launches() -> int:
-    """How many kernels the strict simulator has launched in this process."""
+    """Return how many kernels the strict simulator has launched in this process."""
     return getattr(getattr(sys.modules["sitecustomize"], "report", None), "launches", 0)
 
 

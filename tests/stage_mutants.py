@@ -200,7 +200,7 @@ def _kernels(node, names):
 
 
 def _changes(node, names, source):
-    """What may be changed at a node: the kind, the node to replace, its new text."""
+    """Yield the changes of a node: the kind, the node to replace, its new text."""
 
     def text(part):
         return _segment(source, part) or ast.unparse(part)
@@ -277,7 +277,7 @@ def modules() -> dict[str, tuple[str, ...]]:
 
 
 def result_of(mutant: Mutant) -> str:
-    """What ``convlab check`` makes of a mutant, as the first of its stages that rejects it."""
+    """Return the result of ``convlab check`` on a mutant, by the first stage that rejects it."""
     found = set()
     for name in modules()[mutant.module]:
         found.add(_checked_as(mutant, name))
@@ -327,7 +327,7 @@ def stored(results: dict[Mutant, str], environment: dict) -> None:
 
 
 def document() -> dict:
-    """What is stored."""
+    """Return the document that is stored."""
     return json.loads(RESULTS.read_text(encoding="utf-8"))
 
 

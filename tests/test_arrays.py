@@ -30,7 +30,7 @@ HAS_GPU = unavailable("gpu") is None
 
 
 def assert_within_bound(torch: Any, name: str, result: Any, tensors: list[Any], settings: Any):
-    """Of PyTorch's sum in float64, by the bound of float32 sums."""
+    """Compare with PyTorch's sum in float64, by the bound of float32 sums."""
     doubles = [None if one is None else one.double() for one in tensors]
     function = getattr(torch.nn.functional, name)
     expected = function(*doubles, **settings)

@@ -93,7 +93,7 @@ def test_importing_baselines_imports_none_of_their_libraries():
 
 @pytest.fixture
 def packages(monkeypatch):
-    """What is importable: names to modules that stand in for them, or to what importing raises."""
+    """Make these importable: names to modules that stand in for them, or what importing raises."""
     there: dict[str, Any] = {}
 
     def imported(name):

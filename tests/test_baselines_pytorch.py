@@ -33,7 +33,7 @@ LOPSIDED = ConvProblem(1, 3, 6, 7, 2, (4, 2), padding="same")
 
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch):
-    """What PyTorch does on a GPU is tested there, in test_baselines_gpu."""
+    """PyTorch sees no GPU here: test_baselines_gpu has the tests that need one."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 

@@ -1,4 +1,4 @@
-"""How a benchmark checks outputs: rounding errors of any algorithm pass, and nothing else."""
+"""A benchmark's check of outputs: rounding errors of any algorithm pass, and nothing else."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ SHORT = ("bench", "--layer", "conv12", "--batch", "1")
 
 
 def bench(file, *names_and_options):
-    """Of these systems: fakes' names, and options behind them."""
+    """Run the command for these systems: names of fakes, and options behind them."""
     words = [word if word[0] == "-" else f"--baseline={word}" for word in names_and_options]
     return CliRunner().invoke(app, [*SHORT, "--json", str(file), *words], env={"COLUMNS": "200"})
 
@@ -63,7 +63,7 @@ def states(file):
 
 
 def test_a_run_is_kept_and_told_and_a_stage_that_is_wrong_exits_1(lab):
-    """What baselines do wrong is only told."""
+    """A baseline's mistake is told and changes no exit status."""
     result = bench(lab, "right", "wrong", "sticky", "unsupported")
     assert result.exit_code == 0
     document = read(lab)

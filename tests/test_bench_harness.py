@@ -280,7 +280,7 @@ def test_the_same_bits_are_so_however_they_lie_in_memory():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where all that is handed over lies."""
+    """The folder of all that is handed over."""
     monkeypatch.setattr(pool, "FAST_FOLDER", tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path

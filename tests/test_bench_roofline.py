@@ -1,4 +1,4 @@
-"""What no time may be below, and how near a time comes to it."""
+"""Times that no kernel can be below, and how near a time comes to them."""
 
 from __future__ import annotations
 

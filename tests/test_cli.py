@@ -64,7 +64,7 @@ def numba_left_alone() -> Iterator[None]:
 
 
 def refused(*arguments: str | Path) -> str:
-    """What the command says as it refuses: one line on standard error, nothing on standard output,
+    """Return the command's refusal: one line on standard error, nothing on standard output,
     exit status 2."""
     result = convlab_(*arguments)
     assert result.exit_code == 2, result.output

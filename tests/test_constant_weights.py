@@ -23,7 +23,7 @@ PROBLEM = ConvProblem(2, 4, 3, 5, 6, (2, 3), stride=(1, 2), padding=1)
 
 
 def transforms_filter(stage: Stage) -> bool:
-    """Whether a kernel of the stage reads the filter alone: it need not run again."""
+    """Return whether a kernel of the stage reads the filter alone: it need not run again."""
     kernels = stage.prepare(PROBLEM, stage.tiny_tile).kernels
     arguments = [set(map(str, kernel.arguments)) for kernel in kernels]
     return any("weight" in names and not names & {"input", "output"} for names in arguments)
@@ -112,7 +112,7 @@ def test_a_misaligned_weight_or_bias_is_refused_on_a_gpu(
 
 
 def test_no_bias_and_a_weight_that_is_written_to_later(engine: Engine) -> None:
-    """What is left of the plan keeps its switches."""
+    """The rest of the plan keeps its switches."""
     plan = convlab.plan(PROBLEM, "m15", engine=engine.name, relu=True)
     input, weight, _ = random_tensors(PROBLEM, 3)
     kept = engine.to_device(weight)

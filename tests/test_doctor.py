@@ -1,4 +1,4 @@
-"""What is found of this machine, and that nothing odd about it breaks the search."""
+"""The facts of this machine are found, and nothing odd about it breaks the search."""
 
 from __future__ import annotations
 

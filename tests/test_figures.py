@@ -50,7 +50,7 @@ SHOWN = readme_figures()
 
 
 def agree(one: str, other: str) -> bool:
-    """Whether two decimal numbers are the same at the digits of the coarser."""
+    """Return whether two decimal numbers are the same at the digits of the coarser."""
     digits = min(len(text.partition(".")[2]) for text in (one, other))
     return abs(float(one) - float(other)) <= 0.501 * 10**-digits
 

@@ -121,7 +121,7 @@ def report_of(file: Path) -> None:
 
 
 def read_tiles(file: Path) -> None:
-    """Which refuses nothing: a plan takes the heuristic's tile."""
+    """Read tuned tiles, which refuses nothing: a plan then takes the heuristic's tile."""
     assert isinstance(tuned.read(file), dict)
 
 
@@ -187,7 +187,7 @@ NOTEBOOK = {"cells": [{"source": [], "metadata": {"convlab": {"cell": "a"}}}]}
 
 @cache
 def right_documents() -> dict[str, Any]:
-    """What each reader takes."""
+    """Return a right document for each reader."""
     stored = ROOT / "docs/results"
     launch = trace(textbook.copy, 1, 32, np.zeros(32, np.float32), np.zeros(32, np.float32))
     checks = {"05 slices": {"tries": 1, "began": 5, "passed": None}}

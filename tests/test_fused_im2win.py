@@ -112,7 +112,7 @@ def test_a_warp_reads_a_step_in_four_wavefronts(stage: str) -> None:
 
 
 def test_every_tile_of_warps_is_wide_enough_to_interleave() -> None:
-    """Where four outputs are one store nobody interleaves."""
+    """Lanes are not interleaved where four outputs are one store."""
     for lanes, heuristic in ((8, tile_heuristic.M15), (4, tile_heuristic.T03)):
         for M_B, N_B, M_T, N_T in heuristic.rates:
             tile = Tile(M_B, N_B, 8, M_T, N_T)

@@ -127,7 +127,7 @@ odd = odd | once
 
 
 class Drawn:
-    """What is drawn for a call, which Hypothesis can show whatever is in it."""
+    """Values drawn for a call, which Hypothesis can show whatever is in it."""
 
     def __init__(self, *values: Any) -> None:
         self.values = values
@@ -152,7 +152,7 @@ dtypes = st.sampled_from(["f4"] * 4 + ["f2", "f8", "i4", "?", "c8", ">f4", "O"])
 
 @st.composite
 def arrays(draw: st.DrawFn, usual: tuple[int, ...]) -> np.ndarray:
-    """Of about the usual shape; some do not own their elements, however many they say."""
+    """Draw arrays of about the usual shape; some do not own the elements that they claim."""
     sizes = [draw(st.sampled_from([n] * 6 + [0, 1, 3])) for n in usual]
     shape = sizes[draw(st.sampled_from([0] * 6 + [1, 2])) :]
     if draw(st.integers(0, 9)) == 0:
@@ -253,7 +253,7 @@ def right_calls(draw: st.DrawFn) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     st.none() | st.sampled_from(LAYOUTS),
 )
 def test_answers_are_those_of_unfold_einsum(call, stage, alone, laid_out):
-    """Of a batch, or of an image alone; in a new array, or one of any layout."""
+    """Answers are right for a batch or one image; in a new array, or one of any layout."""
     function, given, settings = call
     groups = given["input"].shape[1] // given["weight"].shape[1]
     if alone:

@@ -1,4 +1,4 @@
-"""What only a real GPU can show: production tiles, the paper's layers, large tensors, graphs."""
+"""Tests for a real GPU: production tiles, the paper's layers, large tensors, graphs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def poisoned(problem: ConvProblem) -> np.ndarray:
 
 
 def there(engine: Engine, problem: ConvProblem, numbers: Any) -> tuple[Any, ...]:
-    """What a plan's call takes: input, weight, a poisoned output and bias."""
+    """Return the arguments of a plan's call: input, weight, a poisoned output and bias."""
     input, weight, bias = numbers
     tensors = input, weight, poisoned(problem), bias
     return tuple(engine.to_device(tensor) for tensor in tensors)
@@ -136,8 +136,8 @@ def test_production_tile_on_awkward_problems(stage, problem, kind, checked):
 
 
 def _becomes_free(engine: Engine, needed: float, seconds: float = 60) -> bool:
-    """Whether so many bytes become free: other processes of the same tests have some for a while,
-    and one of them may ask for as much at this moment."""
+    """Return whether so many bytes become free: other processes of the tests have some for a
+    while, and one of them may ask for as much at this moment."""
     total = cuda.current_context().get_memory_info().total
     least = 1.05 * needed  # a library may want some
     if total < least:

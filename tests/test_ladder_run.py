@@ -344,7 +344,7 @@ def test_json():
 
 
 def test_waits_are_foretold_on_a_simulator_only():
-    """Of all that a tile computes: its remainders too."""
+    """The estimate counts all that a tile computes, its remainders too."""
     engine = SimpleNamespace(name="simulator", is_gpu=False, multiply_adds_per_second=10)
     products = TINY.M * TINY.N * TINY.K
     assert ladder.estimated_seconds(TINY, LADDER[:2], engine) == products / 5

@@ -135,7 +135,7 @@ def test_the_root_holds_only_the_public_faces():
 
 
 def test_a_name_of_the_simulator_has_one_meaning():
-    """Of classes and type aliases, whose names begin with a capital and are not all capitals."""
+    """Names of classes and type aliases begin with a capital and are not all capitals."""
     places: dict[str, list[str]] = {}
     for file in FILES:
         if not file.startswith("convlab/simulation/"):

@@ -33,7 +33,7 @@ PICTURE = re.compile(r'base64,[^"]*')  # the bytes depend on matplotlib; texts d
 
 
 def said(notebook) -> list[list[object]]:
-    """What the cells' outputs say, pictures by their alt texts."""
+    """Return the text of the cells' outputs, of pictures the alt texts."""
     return [
         [
             output.get("text")

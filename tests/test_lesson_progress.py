@@ -1,4 +1,4 @@
-"""What a learner has done is kept; lessons begin anew and take releases without losing answers."""
+"""A learner's work is kept; lessons begin anew and take releases without losing answers."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def each_lesson(test):
 
 @pytest.fixture(autouse=True)
 def no_compilers(monkeypatch):
-    """What is compiled depends on what is installed, and no result here may."""
+    """Compile nothing: that depends on what is installed, and no result here may."""
     monkeypatch.setattr(checker, "compiled", lambda program, stages: None)
 
 
@@ -133,7 +133,7 @@ def _lines(code: str) -> int:
 
 @same
 def test_no_exercise_is_more_than_twice_the_one_before():
-    """What a learner writes beside the one before, the whole cell beside the longest before."""
+    """A learner's lines are compared with the exercise before, cells with the longest before."""
     before, longest = 3, 6
     for path in SOURCES:
         for exercise in lesson_of(path).exercises():
@@ -654,7 +654,7 @@ BARRIERS = [
 @pytest.mark.answers
 @pytest.mark.parametrize(("path", "exercise", "part", "to"), BARRIERS)
 def test_a_barrier_that_is_missing_is_one_finding(path, exercise, part, to):
-    """Of every exercise: launches have several warps, blocks and slices."""
+    """This holds for every exercise: launches have several warps, blocks and slices."""
     pieces = exercise.solution.split(BARRIER)
     pieces[part : part + 2] = [pieces[part] + to + pieces[part + 1]]
     found = check_answers.feedback_on(lesson_of(path), exercise, BARRIER.join(pieces))

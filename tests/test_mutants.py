@@ -47,7 +47,7 @@ TILES = {"m15_split_k": Tile(16, 32, 3, 4, 4)}
 
 @cache
 def numbers_for(problem: ConvProblem) -> list[Tensors]:
-    """Of every kind that shows a mistake."""
+    """Return tensors of every kind that shows a mistake."""
     kinds = ("integers", "normal", "infinities")
     made = [tensors(problem, kind, 8, bias=True) for kind in (*kinds, "integers")]
     made[-1][0][:, :, 3] = np.inf  # one row's alone, for PROBLEM the last that a window reaches
@@ -307,7 +307,7 @@ def cases(name: str) -> list[Case]:
 
 
 def is_right(stage: Stage, case: Case, checked) -> bool:
-    """Whether a stage is right on these numbers, with nothing raised."""
+    """Return whether a stage is right on these numbers, with nothing raised."""
     problem, kind = case
     try:
         tile = TILES.get(stage.name, stage.tiny_tile)

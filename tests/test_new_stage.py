@@ -39,7 +39,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(root: Path, *arguments: str) -> str:
-    """What Python writes to standard output in the copy; its failure is the test's."""
+    """Return what Python writes to standard output in the copy; its failure is the test's."""
     environment = os.environ | {"PYTHONPATH": str(root / "src")}
     done = subprocess.run(
         [sys.executable, *arguments], cwd=root, env=environment, capture_output=True, text=True

@@ -129,7 +129,7 @@ def test_the_reason_names_the_stages_what_they_need_and_the_gpu():
 
 
 def test_name_and_capability_are_the_current_gpu_s(monkeypatch):
-    """Of several, it may be another than a moment ago."""
+    """With several GPUs, the current one may be another than a moment ago."""
     gpu = Gpu()
     for name, capability in ((b"Tesla T4", (7, 5)), ("NVIDIA H200", (9, 0))):
         device = SimpleNamespace(name=name, compute_capability=capability)

@@ -394,7 +394,7 @@ def test_split_products_are_within_the_bound(left, chain):
 
 
 def test_the_bound_of_split_products_is_not_idle():
-    """What is lost of these comes to a quarter of it, and where they cancel to no more than it."""
+    """The loss here is a quarter of the bound, and at most the bound where numbers cancel."""
     rng = np.random.default_rng(7)
     a, b = (AWKWARD["largest small parts"](rng, shape).astype(np.float32)
             for shape in ((64, 25), (25, 64)))  # fmt: skip

@@ -47,7 +47,7 @@ def resolved(extra: str) -> Iterator[Requirement]:
 
 
 def conda_environment() -> tuple[dict[str, SpecifierSet], list[str]]:
-    """What environment.yml lists: versions by name for conda, and pip's lines."""
+    """Return the packages of environment.yml: versions by name for conda, and pip's lines."""
     listed = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
     conda = [Requirement(entry) for entry in listed if isinstance(entry, str)]
     pip = [line for entry in listed if isinstance(entry, dict) for line in entry["pip"]]
@@ -143,7 +143,7 @@ def test_a_plain_install_has_all_that_modules_import_at_once():
 
 @pytest.fixture(scope="module")
 def texts() -> dict[Path, str]:
-    """What git knows, as text."""
+    """Return the files that git knows, as text."""
     told = subprocess.check_output(["git", "-C", ROOT, "ls-files"], text=True)
     kinds = {".cff", ".ipynb", ".jinja", ".json", ".md", ".py", ".toml", ".yml"}
     paths = (ROOT / name for name in told.splitlines() if Path(name).suffix in kinds)

@@ -1,4 +1,4 @@
-"""What is compared with PyTorch, on the CPU: one skip for all of it where it is not installed."""
+"""Comparisons with PyTorch, on the CPU: one skip for all of it where it is not installed."""
 
 from __future__ import annotations
 

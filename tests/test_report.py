@@ -184,7 +184,7 @@ def test_counts_say_how_much_of_the_peak_they_leave(why, pace, allowed):
 
 
 def test_counts_are_told_of_the_stage_s_own_arithmetic(results):
-    """Of 3xTF32, which is 535 / 3 / 66.9 times as fast as fp32."""
+    """The ceiling is that of 3xTF32, which is 535 / 3 / 66.9 times as fast as fp32."""
     split = {"t03_split_once": {"precision": "3xtf32"}}
     one = replace(results, systems=results.systems | split)
     ((_, allowed, measured),) = report.why_not_faster(one, [Why("t03_split_once", 0, 0, 0.125)])

@@ -1,4 +1,4 @@
-"""What compute-sanitizer watches: every kernel that a stage has, split sums included."""
+"""The program for compute-sanitizer: every kernel that a stage has, split sums included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compute-sanitizer says of the stages is kept; the program and the GPU are pretended."""
+"""Results of compute-sanitizer on the stages are kept; the program and the GPU are pretended."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def hang(file):
 
 
 def gone(process):
-    """Whether it has ended: at once, or as soon as it is noticed."""
+    """Return whether it has ended: at once, or as soon as it is noticed."""
     until = time.monotonic() + 10
     while time.monotonic() < until:
         try:

@@ -34,7 +34,7 @@ def text_of(page: Path) -> str:
 
 
 def words(page: Path) -> str:
-    """What a page says."""
+    """Return the text of a page."""
     return " ".join(unescape(re.sub(r"<[^>]*>", "", text_of(page))).split())
 
 

@@ -174,7 +174,7 @@ def test_a_sum_that_overflows_is_added_in_another_order(stage: Stage, engine: En
 
 @each(*(stage for stage in RUN if stage is not UNPACKED[0]))  # t01 packs nothing
 def test_a_constant_weight(stage: Stage, engine: Engine) -> None:
-    """What is computed again is, too, of the weight that was there."""
+    """Sums that are computed again are of the weight that was there, too."""
     problem = ConvProblem(1, 8, 4, 6, 5, (2, 3), padding=(1, 0))
     input, weight, bias = random_tensors(problem, 7)
     weight[1, 2, 0, 1] = INF

@@ -53,7 +53,7 @@ def images(count, filters=256):
 
 @cache
 def measured(name):
-    """Of every problem of a file of ``convlab tune --json``: its name, the problem, the times of
+    """Yield for each problem of a file of ``convlab tune --json``: name, problem, times of
     its tiles, and today's choice. Nothing measured was wrong."""
     document = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     stage, found = stage_named(document["stage"]), []

@@ -56,7 +56,7 @@ def traced_counts(launch):
 
 
 def hardware(name: str, problem: str | None = None) -> list[dict]:
-    """What was counted for the launches of a kernel or a stage, in order."""
+    """Return the counters of a kernel's or a stage's launches, in order."""
     return [row for row in COUNTED if (row["name"], row["problem"]) == (name, problem)]
 
 

@@ -71,7 +71,7 @@ def gpu(tmp_path, monkeypatch):
 
 @pytest.fixture
 def times(gpu, monkeypatch):
-    """What each tile takes, in ms, without anything computed: an error for a word, Ctrl-C for
+    """Give each tile its time in ms, without computing anything: an error for a word, Ctrl-C for
     None; then 1, 2, 3 and so on."""
     coming: list[float | str | None] = []
     after = count(1)
@@ -90,7 +90,7 @@ def times(gpu, monkeypatch):
 
 
 def tuned_to(file, *words):
-    """How the command ended, and what it wrote."""
+    """Return the command's exit status, and what it wrote."""
     ran = convlab_("tune", *words, "--json", file)
     return ran, json.loads(file.read_text())
 

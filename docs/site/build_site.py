@@ -71,7 +71,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "convlab.checking.outcome": ("CompiledKernel",),
     "convlab.simulation.host.run_report": ("Report",),
-    "convlab.simulation.host.programs": ("UntypedRegisters",),
+    "convlab.simulation.host.programs": ("OwnNumbers", "UntypedRegisters"),
     "convlab.simulation.recording.loops": ("Loop", "Loops"),
     "convlab.simulation.rules.findings": ("Finding", "SimulationError", "NotSimulated"),
     "convlab.problems.oracle": ("Oracle", "CheckResult"),
@@ -86,6 +86,8 @@ DATA = {
     "LADDER": "All stages, in order: a tuple of :class:`Stage`.",
     "RENAMED": "Today's names of stages by their earlier names.",
     "ROUTES": "The routes of the convolution, in the order of :data:`LADDER`.",
+    "Start": "The type of a built step: a function of its arrays that starts its work.",
+    "Stream": "A stream as plans take it: its handle, an object with ``__cuda_stream__``, or None.",
     "Step": "One step of a program: a :class:`Launch` or a :class:`LibraryCall`.",
     "BYTES_16": "The ``alignment=`` of a shared array that float4 loads and stores access: 16 on a "
     "GPU, None in Numba's simulator, which has no such argument.",
@@ -124,7 +126,9 @@ def collect(folder: Path) -> bool:
     files = {name: path.read_bytes() for name, path in _copied()}
     files |= {name: text.encode() for name, text in _made(files, traces)}
     files |= {f"stages/{path.name}": path.read_bytes() for path in traces.glob("*.png")}
-    links = rb"\]\((?:\.\./)+((?:src|tests)/(?!convlab/ladder/\w+/[a-z]\d\d_)[^)#]+\.py)"
+    links = (
+        rb"\]\((?:\.\./)+((?:src|tests)/(?!convlab/ladder/(?!gradients)\w+/[a-z]\d\d_)[^)#]+\.py)"
+    )
     for text in [*files.values()]:
         linked = {match.decode() for match in re.findall(links, text)}
         files |= {name: (ROOT / name).read_bytes() for name in linked if (ROOT / name).is_file()}

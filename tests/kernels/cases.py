@@ -1,4 +1,4 @@
-"""What a kernel in these tables is run with, and what must be found."""
+"""Records of the tables of kernels: how each is run, and what must be found."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Case:
 
 @cache
 def findings_of(case: Case) -> tuple[Finding, ...]:
-    """What the strict simulator finds."""
+    """Return the strict simulator's findings."""
     try:
         case.launch(Simulator())
     except SimulationError as error:

@@ -1,4 +1,4 @@
-"""What the strict simulator finds in the wrong kernels, beside NVIDIA's compute-sanitizer.
+"""The strict simulator's findings in the wrong kernels, beside NVIDIA's compute-sanitizer.
 
     export PYTHONPATH=src:tests:tests/tools
     python -m kernels.sanitized               the table of docs/mutants.md

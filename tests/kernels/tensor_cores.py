@@ -95,7 +95,7 @@ def gemm_shape(m: int, n: int) -> tuple[tuple[int, int], int]:
 
 
 def cut(numbers: Any) -> Any:
-    """What a tensor core sees of float32."""
+    """Return the part of a float32 that a tensor core reads."""
     return (numbers.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
@@ -112,7 +112,7 @@ def exact(a: Any, b: Any, c: Any) -> Any:
 
 
 def bound(a: Any, b: Any, c: Any) -> Any:
-    """How far from that ``mma_tf32`` may be."""
+    """Return how far from that ``mma_tf32`` may be."""
     return 2.0**-20 * (np.abs(cut(a)).astype(F64) @ np.abs(cut(b)).astype(F64) + np.abs(c))
 
 

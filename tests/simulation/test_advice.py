@@ -1,4 +1,4 @@
-"""What no kernel can call: the refusal says what to do instead."""
+"""Names that no kernel can call: the refusal says what to do instead."""
 
 from __future__ import annotations
 

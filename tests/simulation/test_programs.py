@@ -347,7 +347,7 @@ assert numbers(kernel) == [4] * 9, numbers(kernel)
     "signatures", ["None", "'void(int64[:])'", "['void(int64[:])', 'void(float32[:])']"]
 )
 def test_what_is_compiled_into_a_kernel_stays(folder, signatures: str, typed: str) -> None:
-    """Of a declared kernel at its declaration, else at its first launch; the same of device
+    """Values are taken at a kernel's declaration, else at its first launch; the same of device
     functions."""
     text = COMPILED.replace("SIGNATURES", signatures)
     (folder / "program.py").write_text(text)
@@ -586,7 +586,7 @@ def python(*words: str, **environment: str) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module", params=["0", "1"], ids=["Numba", "Numba's simulator"])
 def failed(request: pytest.FixtureRequest) -> dict[str, str]:
-    """What each of the lines that failed raised."""
+    """Return what each of the lines that failed raised."""
     done = python("-c", WITHIN, json.dumps(LINES), NUMBA_ENABLE_CUDASIM=request.param)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

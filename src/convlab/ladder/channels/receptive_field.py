@@ -44,7 +44,7 @@ class Field:
         return self.B_Z, self.S_H, self.S_W
 
     def regions(self, problem: ConvProblem) -> tuple[int, int]:
-        """How many regions cover the output: down and across."""
+        """Return the number of regions that cover the output, down and across."""
         return blocks_for(problem.H_o, self.B_Y), blocks_for(problem.W_o, self.B_X)
 
     def parts(self, problem: ConvProblem) -> int:

@@ -45,7 +45,7 @@ def most_images(
     buffers: Callable[[ConvProblem], tuple[Buffer, ...]],
     workspace_limit: int | None,
 ) -> int:
-    """How many images fit a workspace of that many bytes. Raises as :func:`in_slices` does."""
+    """Return the number of images that fit a workspace. Raises as :func:`in_slices`."""
 
     def nbytes(images: int) -> int:
         return sum(buffer.nbytes for buffer in buffers(replace(problem, batch=images)))

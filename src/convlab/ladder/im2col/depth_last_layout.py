@@ -117,7 +117,7 @@ def im2col_launches(problem: ConvProblem, lanes: int = WARP) -> list[Launch]:
 
 
 def make_float4_of(QUADS: int, LANES: int) -> Any:
-    """Which of the QUADS * LANES float4s of a warp's pixels a lane fetches in step f: float4 c of
+    """Return the float4 of a warp's QUADS * LANES that a lane fetches in step f: float4 c of
     pixel q has the number q * QUADS + c. The float4s of each step are whole sectors. ``odd`` says
     that the warp's first pixel begins in the middle of a sector."""
 

@@ -3,7 +3,7 @@
 Source: im2win paper (000), Algorithm 3; the warp tile is CUTLASS's name. Three changes to m10's
 loop, of which each alone gains little, make Algorithm 3 complete:
 
-- A warp is 4 x 8 threads of the tile (:func:`make_warp_tile`), not 2 x 16. With 8 x 8 sums per
+- A warp is 4 x 8 threads of the tile (``make_warp_tile``), not 2 x 16. With 8 x 8 sums per
   thread a float4 load of m10 takes 2 wavefronts from S_F and 4 from S_I, here 2 from each.
 - The steps of a slice are unrolled, because the compiler does not unroll m10's long loop over k:
   addresses are constant offsets from the start of a thread's part of a slice, without a counter.

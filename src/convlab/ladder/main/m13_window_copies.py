@@ -58,7 +58,7 @@ def require_whole_columns(tile: Tile) -> None:
 
 
 def fetching_columns(tile: Tile) -> tuple[int, int]:
-    """How many columns of a slice the block's threads fetch at a time, and how often they do."""
+    """Return how many columns of a slice the threads fetch at a time, and how often they do."""
     at_a_time = min(tile.N_B, tile.threads)
     return at_a_time, tile.N_B // at_a_time
 

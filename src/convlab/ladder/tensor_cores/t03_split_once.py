@@ -71,7 +71,7 @@ FRAGMENTS = 32 * 4  # numbers of 16 channels x 8 terms, as a warp's lanes hold t
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the numbers of 8 terms lie in the packed filter, in elements: a stride for each digit
+    """Positions of the numbers of 8 terms in the packed filter, in elements: a stride per digit
     of channel m (m % 4, m // 4 % 2, m // 8 % 2, m // 16) and of term k (k % 4, k // 4 % 2), and the
     distance from a large part to its small one."""
 

@@ -4,10 +4,10 @@ Source: ours, beyond the paper. On Conv9 the stage is slower than t03. It buys t
 ``wgmma``, which t05 puts in the place of ``mma``, and it changes everything else first:
 
 - The left matrix is in registers, and the right matrix comes from shared memory, as core matrices
-  (:func:`core_matrices`). The tile is that of four warps, a warpgroup: each has 32 windows and all
+  (``core_matrices``). The tile is that of four warps, a warpgroup: each has 32 windows and all
   channels. Here each warp loads the whole slice of the filter; in t05 the tensor cores read it.
 - With 128 channels shared memory has no room for padding, so rows are rotated instead
-  (:func:`padding_or_rotation`).
+  (``padding_or_rotation``).
 - A slice is one chain of 16 terms, and shared memory holds two slices: one is multiplied, one is
   in flight. If all slices fit, all are fetched before the loop.
 
