@@ -251,7 +251,7 @@ def compilers_table() -> str:
             cells.append([f"{one[name]['time_ms']:.3f}" if name in one else "-" for one in times])
         rows.append((short_name(name), *("/".join(dict.fromkeys(cell)) for cell in cells)))
     columns = "stage", "registers", "loop instructions per multiply-add"
-    return table((*columns, *["ms"] * bool(times)), rows)
+    return table((*columns, "ms") if times else columns, rows)
 
 
 def _per_multiply_add(row: Mapping[str, Any]) -> str:
@@ -289,7 +289,8 @@ def mutants_tables(document: dict[str, Any]) -> papers.Shown:
         if row["result"] != "rejected" and not row["equivalent"]
     ]
     tables = [table(head, lines), table(("right, because", "mutants"), same)]
-    tables += [table(("file", "line", "is", "becomes"), left)] * bool(left)
+    if left:
+        tables.append(table(("file", "line", "is", "becomes"), left))
     return "\n".join(tables), ()
 
 
@@ -342,7 +343,7 @@ def routes_table(document: Mapping[str, Any]) -> papers.Shown:
                 row["stage"],
                 row["before"],
                 _both(code, _registers_used),
-                _both(code, _loop_instructions),
+                _both(code, _per_multiply_add),
                 f"{before:.3f}, {after:.3f}",
                 f"{after / before:.3f}",
             )
@@ -358,11 +359,6 @@ def _both(code: Mapping[str, Any], shown: Callable[[Mapping[str, Any]], str]) ->
 
 def _registers_used(kernel: Mapping[str, Any]) -> str:
     return str(kernel["registers"])
-
-
-def _loop_instructions(kernel: Mapping[str, Any]) -> str:
-    multiply_adds = kernel["loop_multiply_adds"]
-    return f"{kernel['loop_instructions'] / multiply_adds:.2f}" if multiply_adds else "-"
 
 
 # The sections that show one file of results each, by their names in pages.

@@ -68,4 +68,5 @@ app.command("help")(show_help)
 
 
 def main() -> None:
+    """Run the command with the arguments of this process."""
     app(prog_name="convlab")

@@ -47,4 +47,5 @@ def table_of(
 
 
 def number(value: float | None, form: str) -> str | None:
+    """Return the number in a format of :func:`format`; None stays None, a cell without a value."""
     return None if value is None else format(value, form)

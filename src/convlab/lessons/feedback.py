@@ -64,7 +64,9 @@ class Line(NamedTuple):
     library: str = ""  # the file's name if the line is convlab's own
 
     def __str__(self) -> str:
-        return f"line {self.number}{f' of {self.library}' * bool(self.library)}"
+        if self.library:
+            return f"line {self.number} of {self.library}"
+        return f"line {self.number}"
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,8 @@ class Feedback:
             mark = "todo " if problem.reason == UNFILLED else "WRONG"
             text.append(f"  {mark}  {problem.what}")
             text += [f"         {line}: {line.code}" for line in problem.lines]
-            text += [f"         {problem.advice}"] * bool(problem.advice)
+            if problem.advice:
+                text.append(f"         {problem.advice}")
         if self.rows:
             text.append(f"         {'':28}{'yours':>10}{'target':>10}")
         for row in self.rows:
@@ -144,7 +147,8 @@ class Feedback:
         for problem in self.problems:
             item = [escape(problem.what)]
             item += [f"{line}: <code>{escape(line.code)}</code>" for line in problem.lines]
-            item += [f"<i>{escape(problem.advice)}</i>"] * bool(problem.advice)
+            if problem.advice:
+                item.append(f"<i>{escape(problem.advice)}</i>")
             items.append("✘ " * (problem.reason != UNFILLED) + "<br>".join(item))
         inside = f"<p><b>{escape(self.headline)}</b></p>"
         if items:
@@ -262,7 +266,9 @@ def limited(seconds: float | None = None) -> Iterator[None]:
         raise Stopped(Feedback(HEADLINES[BROKEN], (problem,))) from None
     except KeyboardInterrupt as error:
         lines = _loop_of(error)
-        what = f"You stopped the check{' while your code was in this loop' * bool(lines)}."
+        what = "You stopped the check."
+        if lines:
+            what = "You stopped the check while your code was in this loop."
         raise Stopped(Feedback("Stopped.", (Problem(BROKEN, what, lines),))) from None
 
 

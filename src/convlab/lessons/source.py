@@ -264,12 +264,15 @@ def stage_code(stage: str, name: str = "make_kernel") -> str:
         match statement:
             case ast.ImportFrom() | ast.Import():
                 statement.names = [alias for alias in statement.names if alias.name in used]
-                code += [ast.unparse(statement)] * bool(statement.names)
+                if statement.names:
+                    code.append(ast.unparse(statement))
             case ast.FunctionDef() | ast.ClassDef() if statement.name in used:
                 own.append(statement.name)
-    code += [f"from {module} import {', '.join(own)}"] * bool(own)
+    if own:
+        code.append(f"from {module} import {', '.join(own)}")
     needed = [node for node in constants if _names_in(*node.targets) & used]
-    code += [""] * bool(needed)
+    if needed:
+        code.append("")
     for node in needed:
         code += lines[node.lineno - 1 : node.end_lineno]
     arguments = ", ".join(one.arg for one in function.args.args)
