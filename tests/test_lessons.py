@@ -29,7 +29,7 @@ from convlab.checking.outcome import CompiledKernel
 from convlab.commands import lessons as command
 from convlab.ladder.gradients import g01_direct_gradients
 from convlab.ladder.main import m01_direct
-from convlab.lessons import exercises, feedback, source, timing
+from convlab.lessons import exercises, feedback, limits, problem_checks, source, timing
 from convlab.lessons.feedback import PASSED, UNFILLED
 from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, STUB, place, read
 from convlab.running.engines import unavailable
@@ -58,9 +58,10 @@ def no_compilers(monkeypatch):
 def quick(monkeypatch):
     """Checks on a single problem, which is also what is counted."""
     small = ConvProblem(1, 2, 4, 5, 3, 2)
-    for module in checker, exercises:
+    for module in checker, problem_checks:
         monkeypatch.setattr(module, "PROBLEMS", {"small": small})
-    monkeypatch.setattr(exercises, "MODEL", small)
+    for module in exercises, problem_checks:
+        monkeypatch.setattr(module, "MODEL", small)
 
 
 def short(path: Path) -> str:
@@ -595,8 +596,10 @@ def test_a_cell_that_failed_is_no_longer_checked_as_it_was(quick, monkeypatch, l
 def test_a_loop_without_an_end_is_named_soon(tmp_path):
     endless = "    while cuda.grid(1) < a.size:\n        out[0] = out[0] + a[0]\n"
     kernel = kernel_in(tmp_path, endless)
-    lessons.run(kernel, 1, 32, np.ones(0), np.ones(8))  # the loop ends; types are inferred only once
-    with pytest.raises(feedback.Stopped) as stopped, feedback.running(seconds=1):
+    lessons.run(
+        kernel, 1, 32, np.ones(0), np.ones(8)
+    )  # the loop ends; types are inferred only once
+    with pytest.raises(limits.Stopped) as stopped, limits.running(seconds=1):
         lessons.run(kernel, 1, 32, np.ones(8), np.ones(8))
     (said,) = stopped.value.args
     assert said.problems[0].lines[0].code == "while cuda.grid(1) < a.size:"
@@ -604,7 +607,7 @@ def test_a_loop_without_an_end_is_named_soon(tmp_path):
 
 
 def test_who_stops_a_check_is_told_so_without_a_traceback():
-    @feedback.graded
+    @limits.graded
     def check():
         _thread.interrupt_main()
         for _ in range(10**9):
@@ -618,12 +621,12 @@ def test_who_stops_a_check_is_told_so_without_a_traceback():
 
 
 def test_prints_of_thousands_of_threads_are_a_few_lines(capsys):
-    with feedback.limited():
+    with limits.limited():
         for number in range(10_000):
             print(number)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == feedback.PRINTED + 1
-    assert lines[-1] == f"... and {10_000 - feedback.PRINTED:,} more lines, which are not shown"
+    assert len(lines) == limits.PRINTED + 1
+    assert lines[-1] == f"... and {10_000 - limits.PRINTED:,} more lines, which are not shown"
 
 
 def test_a_finding_without_an_answer_does_not_say_that_the_answer_is_right():

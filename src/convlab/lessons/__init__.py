@@ -5,15 +5,16 @@ from convlab.lessons.animations import slices_in_buffers, tile_over_input
 from convlab.lessons.charts import as_bars, global_traffic, ladder_speeds, measured
 from convlab.lessons.charts import measured_kernels, measured_memory, measured_parts
 from convlab.lessons.charts import measured_sweep, memory_levels, side_by_side, workspaces
-from convlab.lessons.exercises import On, PretendGPU, check, check_function, check_gradient
-from convlab.lessons.exercises import check_im2col, check_kernel, gpus, part_of, pretended, run
-from convlab.lessons.exercises import traced, traced_im2col, what_is_wrong, where, with_field
+from convlab.lessons.exercises import check, part_of, run, traced, where, with_field
 from convlab.lessons.feedback import Feedback
+from convlab.lessons.function_checks import PretendGPU, check_function, gpus, pretended
+from convlab.lessons.kernel_checks import On, check_kernel, what_is_wrong
 from convlab.lessons.layouts import column_of_windows, im2col_beside_im2win, im2win_orders
 from convlab.lessons.layouts import windows_written_out
 from convlab.lessons.maps import block_of_product, one_thread, region_and_field
 from convlab.lessons.maps import tile_of_threads, who_adds, who_does_what, who_uses
 from convlab.lessons.pictures import Picture, lines, step_through
+from convlab.lessons.problem_checks import check_gradient, check_im2col, traced_im2col
 from convlab.lessons.requests import one_request, reads_in_turn, thread_in_tile
 from convlab.lessons.tensor_cores import bits_of_split, check_accuracy, check_one_warp
 from convlab.lessons.tensor_cores import errors_by_terms, who_holds_what

@@ -21,10 +21,13 @@ from convlab.device import mma_tf32
 from convlab.device.products import WARP, K, M, N, multiply_add, split_into_tf32, warp_mma
 from convlab.ladder import stage_named
 from convlab.lessons import feedback, pictures
-from convlab.lessons.exercises import On, check, ready_for, tried
-from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, Feedback, Problem, graded, running
+from convlab.lessons.exercises import check, ready_for
+from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, Feedback, Problem
+from convlab.lessons.kernel_checks import On, tried
+from convlab.lessons.limits import Stopped, graded, running
 from convlab.lessons.maps import elements_of
 from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, joined, spans
+from convlab.lessons.readiness import ready
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import reference
 from convlab.running.engines.simulator import Simulator
@@ -144,7 +147,7 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
     It must write ``A @ B`` for A of these numbers of rows, in one call of ``mma_tf32``, without
     findings of the simulator.
     """
-    feedback.ready(kernel, is_kernel)
+    ready(kernel, is_kernel)
     problems: dict[Any, Problem] = {}
     stopped = False  # before anything was computed
     random = np.random.default_rng(0)
@@ -389,7 +392,7 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
             errors, products = errors_of(made, stage, LONG)
             # What inexact sums are compared with, and wrong ones.
             fewer = _mean(errors_of(made, stage, SHORT if found.passed else ONE_STEP)[0])
-    except feedback.Stopped:
+    except Stopped:
         if found.passed:
             raise
         return found

@@ -1,0 +1,169 @@
+"""A learner's code run with limits of time and of printed lines; its exceptions end the check."""
+
+from __future__ import annotations
+
+import ast
+import io
+import linecache
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from ctypes import c_ulong, py_object, pythonapi
+from functools import wraps
+from pathlib import Path
+from threading import Event, Lock, Thread, get_ident
+from time import process_time
+from typing import Any, ParamSpec
+
+from convlab.checking.checker import raised_by
+from convlab.lessons.explanations import CONVLAB, error_in_words, lines_of
+from convlab.lessons.feedback import BROKEN, HEADLINES, Feedback, Line, Problem
+from convlab.lessons.pictures import joined
+from convlab.lessons.progress import note
+from convlab.simulation.rules.findings import NotSimulated
+
+P = ParamSpec("P")
+SECONDS = 4.0  # limit of one launch of a lesson; a right one takes less than a tenth of it
+PRINTED = 32  # shown lines of a kernel's output: one warp's
+NOT_THE_LEARNERS = (CONVLAB, *map(Path, sysconfig.get_paths().values()))
+
+
+class Stopped(Exception):
+    """An exception that ends a check. Its only argument is the feedback with the reason."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython shows instead of a traceback of convlab's own lines."""
+        return str(self).splitlines()
+
+
+class TooLong(BaseException):
+    """Raised in code that takes too long. A kernel's ``except Exception`` does not catch it."""
+
+
+def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
+    """Make a check return the feedback of :class:`Stopped`, and let the reader stop the check.
+
+    While nbgrader grades, as an environment variable says, a check that fails raises
+    ``AssertionError``, which nbgrader counts.
+    """
+
+    @wraps(check)
+    def checked(*arguments: P.args, **options: P.kwargs) -> Feedback:
+        try:
+            with limited():
+                feedback = check(*arguments, **options)
+        except Stopped as stopped:
+            (feedback,) = stopped.args
+        note(feedback.result)
+        if os.environ.get("NBGRADER_EXECUTION") == "autograde" and not feedback.passed:
+            raise AssertionError(str(feedback))
+        return feedback
+
+    return checked
+
+
+def broken(what: str) -> Stopped:
+    """Return the exception that ends a check of code that could not run."""
+    return Stopped(Feedback("Not yet: your code could not run.", (error_in_words(what),)))
+
+
+@contextmanager
+def running(what: str = "", seconds: float = SECONDS) -> Iterator[None]:
+    """Run a learner's code with a time limit; its exception becomes the check's result."""
+    try:
+        with limited(seconds):
+            yield
+    except NotSimulated as error:
+        raise broken(str(error)) from error
+    except Stopped:
+        raise
+    except (Exception, SystemExit) as error:
+        raise broken(f"{what}{raised_by(error)}") from error
+
+
+@contextmanager
+def limited(seconds: float | None = None) -> Iterator[None]:
+    """Run a learner's code until it ends, the reader stops it, or it has worked for ``seconds``.
+
+    :class:`Stopped` then names the loop that was running. Only the first printed lines are shown.
+    """
+    thread, lock, over = get_ident(), Lock(), Event()
+    began = process_time()  # not the time of day: the machine may be busy with other work
+
+    def raise_there(error: type[BaseException] | None) -> None:
+        pythonapi.PyThreadState_SetAsyncExc(c_ulong(thread), error and py_object(error))
+
+    def watch(limit: float) -> None:
+        left = limit
+        while not over.wait(left):
+            left = limit - (process_time() - began)
+            with lock:
+                if left <= 0 and not over.is_set():
+                    return raise_there(TooLong)
+
+    if seconds is not None:
+        Thread(target=watch, args=(seconds,), daemon=True).start()
+    printed = _FirstLines(sys.stdout)
+    try:
+        try:
+            with redirect_stdout(printed):
+                yield
+        finally:
+            with lock:
+                over.set()
+                raise_there(None)  # cancel an exception that is not raised yet
+            printed.end()
+    except TooLong as error:
+        lines = _loop_of(error)
+        where = "in this loop" if lines else "at work"
+        what = joined(f"""After {seconds:.0f} seconds your code is still {where}; a right answer
+            needs less time.""")
+        advice = "Does the loop's condition become false, and is its range as long as it must be?"
+        problem = Problem(BROKEN, what, lines, advice if lines else "")
+        raise Stopped(Feedback(HEADLINES[BROKEN], (problem,))) from None
+    except KeyboardInterrupt as error:
+        lines = _loop_of(error)
+        what = "You stopped the check."
+        if lines:
+            what = "You stopped the check while your code was in this loop."
+        raise Stopped(Feedback("Stopped.", (Problem(BROKEN, what, lines),))) from None
+
+
+class _FirstLines(io.TextIOBase):
+    """A stream that writes the first lines and counts the others; every thread may print."""
+
+    def __init__(self, to: Any) -> None:
+        self._to, self._lines = to, 0
+
+    def write(self, text: str) -> int:
+        if self._lines < PRINTED:
+            self._to.write(text)
+        self._lines += text.count("\n")
+        return len(text)
+
+    def end(self) -> None:
+        """Write how many lines were left out."""
+        if (more := self._lines - PRINTED) > 0:
+            self._to.write(f"... and {more:,} more lines, which are not shown\n")
+
+
+def _loop_of(error: BaseException) -> tuple[Line, ...]:
+    """Return the line of the learner's loop in which an exception was raised: of the innermost
+    ``while``, else of the innermost ``for``."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        known = any(Path(frame.filename).is_relative_to(folder) for folder in NOT_THE_LEARNERS)
+        if known or frame.name == "<module>" or frame.lineno is None:
+            continue
+        try:
+            tree = ast.parse("".join(linecache.getlines(frame.filename)))
+        except SyntaxError:
+            return ()
+        loops = [node for node in ast.walk(tree) if isinstance(node, ast.While | ast.For)]
+        around = [one for one in loops if one.lineno <= frame.lineno <= (one.end_lineno or 0)]
+        if around:
+            loop = max(around, key=lambda node: (isinstance(node, ast.While), node.lineno))
+            return lines_of((frame.filename, loop.lineno))
+    return ()

@@ -1,0 +1,71 @@
+"""Refuses a cell that failed, that has lines to fill in, or that defines something else."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from convlab.lessons.explanations import CONVLAB
+from convlab.lessons.feedback import BROKEN, UNFILLED, Feedback, Line, Problem
+from convlab.lessons.limits import Stopped, broken
+from convlab.lessons.pictures import joined
+from convlab.lessons.progress import history
+
+EMPTY = "raise NotImplementedError"  # the line of an unfilled cell
+MOST_LINES = 4  # shown lines of an unfilled cell
+
+
+def function_of(made: Any) -> FunctionType | None:
+    """Return the Python function of a kernel or of a function that makes one, otherwise None."""
+    found = getattr(made, "py_func", made)
+    return found if isinstance(found, FunctionType) else None
+
+
+def _stale(function: FunctionType, own: str) -> Problem | None:
+    """Return the problem of a cell that should have redefined the function and failed.
+
+    The function is still that of the earlier cell ``own``; None if it is not out of date.
+    """
+    defines = re.compile(rf"^[ ]*def {function.__name__}\(", re.MULTILINE)
+    cells = [cell.strip() for cell in history() if defines.search(cell)]
+    before = own in cells or Path(function.__code__.co_filename).is_relative_to(CONVLAB)
+    if not before or not cells or cells[-1] == own:
+        return None
+    what = "It raised an error when you last ran it, so there is nothing new to check"
+    lines: tuple[Line, ...] = ()
+    try:
+        compile(cells[-1], "", "exec")
+    except SyntaxError as error:
+        number = error.lineno or 1
+        code = "".join(cells[-1].splitlines()[number - 1 : number])
+        what, lines = f"SyntaxError: {error.msg}", (Line(number, code.strip()),)
+    again = "Correct the cell above, run it, and then run this cell again."
+    return Problem(BROKEN, f"{what}.", lines, again)
+
+
+def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
+    """Raise :class:`Stopped` if the cell failed, has lines to fill in, or ``is_one`` refuses
+    ``made``."""
+    lines: list[Line] = []
+    if (function := function_of(inspect.unwrap(made))) is not None:
+        cell = linecache.getlines(function.__code__.co_filename)  # IPython calls cells files
+        if (problem := _stale(function, "".join(cell).strip())) is not None:
+            raise Stopped(Feedback("Not yet: the cell above did not run.", (problem,)))
+        numbered = enumerate(map(str.strip, cell), 1)
+        lines = [Line(number, line) for number, line in numbered if line.startswith(EMPTY)]
+    if lines:
+        these = "these lines" if len(lines) > 1 else "this line"
+        what = joined(f"""Write your own lines in the cell above in place of {these}; then run that
+            cell and this one again (Shift+Enter).""")
+        problem = Problem(UNFILLED, what, tuple(lines[:MOST_LINES]))
+        raise Stopped(Feedback("Not filled in yet: your turn.", (problem,)))
+    if not is_one(made):
+        rule = "pass the function itself, without calling it"
+        if is_one is not function_of:
+            rule = "it must be a kernel, a function below @cuda.jit"
+        raise broken(f"the check got {made!r}: {rule}")

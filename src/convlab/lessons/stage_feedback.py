@@ -1,0 +1,88 @@
+"""Feedback on a kernel in the place of a stage's: its wrong answers, findings and counts."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from convlab.checking import Answer, Check
+from convlab.lessons.explanations import capital, error_in_words, hint_for, of_findings
+from convlab.lessons.feedback import (
+    ANSWER,
+    DOES_NOT_COMPILE,
+    Feedback,
+    Problem,
+    checked_by_counts,
+    row_of,
+    with_problems,
+)
+from convlab.lessons.pictures import NOBODY, RIGHT, WRONG, Grid, Picture, joined
+from convlab.problems.oracle import random_tensors
+from convlab.problems.reference import reference
+
+NOT_CHECKED = "floating-point operations"  # a matter of taste
+MOST_ROWS, MOST_COLUMNS = 8, 10  # of each plane in the picture of a wrong output
+
+
+def feedback_on(found: Check, stage: str, at_most: float, seed: int = 0) -> Feedback:
+    """Return the feedback of a check of ``convlab.check``.
+
+    Counts may be ``at_most`` times the stage's; ``seed`` is that of the check's numbers.
+    """
+    problems = of_findings(found.findings)
+    wrong = [answer for answer in found.answers if not answer.ok]
+    right = [f"the answer is right on {len(found.answers)} problems"] * (not wrong)
+    ended = "raised|not end|iterations"
+    raised = [one.failed for one in wrong if one.failed and re.search(ended, one.failed)]
+    picture = None
+    if (telling := found.telling) is not None and telling.check is not None:
+        many = sum(one.check is not None for one in wrong)
+        on = f"{many} of {len(found.answers)}" if many < len(found.answers) else "all"
+        what = joined(f"""The answer is wrong on {on} problems. The simplest of them is
+            {telling.name!r} ({telling.problem}). There, {telling.error}.""")
+        problems.append(Problem(ANSWER, what, advice=capital(found.advice or "")))
+        picture = None if telling.wrong is None else side_by_side(telling, seed)
+    if raised:
+        problems.append(error_in_words(raised[0]))
+    if found.machine is not None and (error := found.machine.error) is not None:
+        what = f"Numba cannot compile it: {error}."
+        problems.append(Problem(DOES_NOT_COMPILE, what, advice=hint_for(error)))
+    if problems:
+        return with_problems(problems, right, picture)
+    right.append("no race, no access out of bounds, no read of uninitialised memory")
+    if found.float64:
+        right.append(f"but it computes in float64, and {stage} does not: write float32(0), not 0.0")
+    counts = [count for count in found.counts if count.unit != NOT_CHECKED]
+    rows = [row_of(count.unit, count.yours, count.stages, at_most) for count in counts]
+    return checked_by_counts(right, rows)
+
+
+def side_by_side(answer: Answer, seed: int) -> Picture:
+    """Draw the first wrong plane of an output, the expected one, a channel and a filter."""
+    assert answer.wrong is not None
+    assert answer.output is not None
+    input, weight, bias = random_tensors(answer.problem, seed)
+    i, j = np.argwhere(answer.wrong.any(axis=(2, 3)))[0].tolist()
+    expected = reference(answer.problem, input, weight, bias)[i, j]
+    of = f" of {answer.problem.C_i}"
+    planes = {
+        f"input {i}, channel 0{of}": input[i, 0],
+        f"filter {j}, channel 0{of}": weight[j, 0],
+        f"expected: output {i}, channel {j}": expected,
+        "got": answer.output[i, j],
+    }
+    grid, left = Grid(0.33, widest=12), 0
+    for name, plane in planes.items():
+        shown = plane[:MOST_ROWS, :MOST_COLUMNS]
+        grid.note(left, -0.9, name, 8)
+        for place, number in np.ndenumerate(shown):
+            colour = NOBODY
+            if name == "got":
+                colour = WRONG if answer.wrong[i, j][place] else RIGHT
+            grid.cell(left + place[1], place[0], colour, f"{number:.2g}", size=5.5)
+        left += max(shown.shape[1], 5) + 1
+    part = f"{answer.wrong.sum()} of {answer.wrong.size}"
+    return grid.finished(
+        f"Input, expected and got of {answer.name!r}; wrong ones are in red, {part} in all outputs"
+    )
