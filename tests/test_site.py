@@ -16,7 +16,7 @@ import site_pictures as pictures
 from numba.cuda.core import config
 
 import convlab
-from convlab.ladder import LADDER, production_program, short_name
+from convlab.ladder import LADDER, production_program, short_name, stages_of
 from convlab.lessons.requests import one_request
 from convlab.measuring.machine_code import REGISTER_BUDGET, USUAL_BUDGET
 from convlab.problems.workloads import TEACHING, paper_layer
@@ -119,8 +119,30 @@ def test_every_stage_has_its_page(site, stage):
 
 
 @needs_a_build
-def test_the_index_has_each_stage_s_speed_and_the_reference_each_name(site):
-    html, said = text_of(site / "index.html"), words(site / "index.html")
+def test_the_front_shows_the_ladder_and_links_to_each_stage_of_its_picture(site):
+    html = text_of(site / "index.html")
+    (run, *_) = pages.ladder_results().values()
+    for stage in (*stages_of("main"), *stages_of("tensor_cores")):
+        shown = re.search(rf'href="stages/{stage.name}\.html"><b>.*?</li>', html, re.DOTALL)
+        assert shown, stage.name
+        assert f"{run['steps'][stage.name]['tflops']:.1f}</span>" in shown[0]
+    assert "<table" not in html.partition('id="three-ways-in"')[0]
+
+
+@needs_a_build
+def test_solutions_stand_apart_from_lessons(site):
+    html = text_of(site / "lessons.html")
+    menu = html.partition('<div class="sidebar-tree">')[2].partition("</div>")[0]
+    learn, _, later = menu.partition('href="ladder.html"')
+    assert 'href="lessons/05_shared_memory.html"' in learn
+    assert "lessons/solutions" not in learn
+    assert "lessons/solutions/05_shared_memory.html" in later
+    assert 'href="05_shared_memory.html"' in text_of(site / "lessons/solutions/index.html")
+
+
+@needs_a_build
+def test_the_table_has_each_stage_s_speed_and_the_reference_each_name(site):
+    html, said = text_of(site / "stages/index.html"), words(site / "stages/index.html")
     (run, *_) = pages.ladder_results().values()
     for step in run["steps"].values():
         assert f'{step["name"]}.html"><span class="std std-doc">{short_name(step["name"])}<' in html
@@ -163,7 +185,7 @@ def test_no_page_is_wider_than_its_window(site, chromium):
 @needs_a_build
 def test_the_ladder_can_be_read_on_a_phone(site, chromium):
     chromium.window(*PHONE)
-    chromium.open(site / "index.html")
+    chromium.open(site / "stages/index.html")
     hidden = chromium.run(
         "[...document.querySelectorAll('td:nth-child(2) a')].filter(one => "
         f"one.getBoundingClientRect().right > {PHONE[0]}).map(one => one.textContent)"
@@ -172,6 +194,22 @@ def test_the_ladder_can_be_read_on_a_phone(site, chromium):
     # Not with the mouse: the theme scrolls smoothly, and a middle that moves cannot be hit.
     chromium.run("document.querySelector('td a[href*=m03_shared_memory]').click()")
     chromium.wait("document.title.startsWith('m03_shared_memory')")
+
+
+@needs_a_build
+@pytest.mark.parametrize("page", ["index.html", "results.html", "lessons/10_im2win.html"])
+def test_charts_fit_a_phone_and_pictures_have_the_page_s_colours(site, chromium, page):
+    chromium.window(*PHONE)
+    chromium.open(site / page)
+    widths = chromium.run(
+        "[...document.querySelectorAll('article p > a > img, ol.ladder li')]"
+        ".map(one => one.getBoundingClientRect().right)"
+    )
+    assert max(widths, default=0) <= PHONE[0]
+    for theme in ("light", "dark"):  # chosen on the page, whatever the system prefers
+        chromium.run(f"document.body.dataset.theme = '{theme}'")
+        colours = "[...document.images].map(one => getComputedStyle(one).colorScheme)"
+        assert set(chromium.run(colours)) <= {theme}
 
 
 @needs_a_build

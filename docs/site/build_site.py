@@ -25,7 +25,7 @@ from ladder_results import by_name, gain, source_of
 from papers import read_json
 from site_pictures import ROOT, drawn
 
-from convlab.ladder import LADDER, Stage, short_name, stage_named
+from convlab.ladder import LADDER, Stage, family, route_of, short_name, stage_named
 from convlab.running.compilers import MLIR, VARIABLE
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.rules.findings import SimulationError
@@ -36,7 +36,7 @@ SITE = BUILD / "site"
 # The order of the pages. Pages that are in no list come under "More".
 CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("getting-started", "glossary"),
-    "Lessons": ("lessons/index", "lessons", "class", "lessons/answers/README"),
+    "Learn": ("lessons",),
     "The ladder": ("ladder", "stages/index", "training"),
     "The simulator": (
         "simulator", "engines", "findings", "findings-shown", "mutants", "trace", "check",
@@ -47,6 +47,9 @@ CONTENTS: dict[str, tuple[str, ...]] = {
         "compile-gate",
     ),
     "Reference": ("api", "json", "design", "contributing"),
+    "Solve and teach": (
+        "lessons/solutions/index", "lessons/answers/README", "class", "lesson-authoring",
+    ),
     "Notes": ("notes/fast", "notes/measurements", "notes/machine-code", "notes/routes"),
 }  # fmt: skip
 COPIED = (".md", ".svg", ".png", ".ipynb", ".json", ".jsonl")
@@ -159,20 +162,21 @@ def _copied() -> Iterator[tuple[str, Path]]:
 def _made(files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each generated page."""
     render = renderer(ladder_results())
-    ladder = render("ladder")
     names = {name[:-3] for name in files if name.endswith(".md")} - {"index"}
-    names |= {"stages/index", "findings-shown", "measurements", "api", "lessons/index"}
+    names |= {"stages/index", "findings-shown", "measurements", "api", "lessons/solutions/index"}
     more = tuple(sorted(names - {name for listed in CONTENTS.values() for name in listed}))
     contents = render("contents", contents=CONTENTS | {"More": more})
-    index = files["index.md"].decode().replace("<!-- site:ladder -->", ladder)
+    index = files["index.md"].decode().replace("<!-- site:ladder -->", render("picture"))
     yield "index.md", f"{index}\n{contents}"
-    yield "stages/index.md", render("stages", ladder=ladder)
+    yield "stages/index.md", render("stages", ladder=render("ladder"))
     lessons = {
         name[8:-6]: _title(content)
         for name, content in files.items()
         if re.fullmatch(r"lessons/[^/]+\.ipynb", name)
     }
-    yield "lessons/index.md", render("lessons", lessons=[*lessons])
+    page, linked = files["lessons.md"].decode(), [f"lessons/{name}" for name in lessons]
+    yield "lessons.md", render("lessons", page=page, lessons=linked)
+    yield "lessons/solutions/index.md", render("solutions", lessons=[*lessons])
     files_there = [about(name) for name in files if name.startswith("results/")]
     yield "measurements.md", render("measurements", files=files_there)
     yield "api.md", render("api", modules=MODULES, names=public_names, data=DATA)
@@ -198,7 +202,7 @@ def renderer(results: dict[str, dict[str, Any]]) -> Callable[..., str]:
     )  # fmt: skip
     made.filters["cell"] = lambda text: str(text).replace("|", r"\|")
     made.globals |= {"LADDER": LADDER, "short": short_name, "results": results, "kind": documenter}
-    made.globals["gain"] = gain
+    made.globals |= {"gain": gain, "family": family, "route": route_of}
 
     def render(template: str, **values: Any) -> str:
         return str(made.get_template(f"{template}.md.jinja").render(values))

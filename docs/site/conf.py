@@ -139,8 +139,12 @@ def find_public(app: Any, env: Any, node: Any, contnode: Any) -> Any:
 
 
 def check_pictures(app: Any, doctree: Any) -> None:
-    """Warn of each picture without alternative text; a warning fails the build."""
+    """Fit pictures to the page, and warn of each without alternative text, which fails the build.
+
+    Sphinx links a picture that has a width to its file, which a phone shows at full size.
+    """
     for image in doctree.findall(nodes.image):
+        image.setdefault("width", "100%")
         if not image.get("alt", "").strip():
             logging.getLogger(__name__).warning(
                 "picture without alternative text", location=image.parent
