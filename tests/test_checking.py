@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cuda.pathfinder import DynamicLibNotFoundError
 from numba import cuda
-from test_mutants import MUTANTS
+from stage_mutants.by_hand import mistakes_of
 from typer.testing import CliRunner
 
 import convlab
@@ -59,23 +59,28 @@ def changed(tmp_path: Path, name: str, *replacements: tuple[str, str]) -> str:
     for old, new in replacements:
         assert old in text
         text = text.replace(old, new)
+    return written(tmp_path, text)
+
+
+def written(tmp_path: Path, text: str) -> str:
+    """The target of ``convlab check`` for a file with this text."""
     file = tmp_path / "mine.py"
     file.write_text(text, encoding="utf-8")
     return f"{file}::prepare"
 
 
 OWN = [
-    pytest.param(name, old, *(new or ["pass  #"]), id=f"{name}-{what}")
+    pytest.param(name, mistake.text, id=f"{name}-{mistake.what}")
     for name in QUICK
-    for what, old, *new in MUTANTS[name]
-    if old in source_of(name)
+    for mistake in mistakes_of(name)
+    if mistake.module == stage_named(name).module
 ]
 assert len(OWN) >= 10
 
 
-@pytest.mark.parametrize(("name", "old", "new"), OWN)
-def test_mutants_of_the_stages_are_rejected(few_problems, tmp_path, name, old, new):
-    found = convlab.check(changed(tmp_path, name, (old, new)), name)
+@pytest.mark.parametrize(("name", "text"), OWN)
+def test_mistakes_in_stages_are_rejected(few_problems, tmp_path, name, text):
+    found = convlab.check(written(tmp_path, text), name)
     assert not found.ok
     assert not found.counts
 

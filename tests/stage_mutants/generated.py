@@ -1,45 +1,24 @@
-"""Mutants made from each stage's own source, and which of them ``convlab check`` rejects.
+"""All changes of some kinds in every kernel of the ladder.
 
-    PYTHONPATH=src:tests python -m stage_mutants              # all, into docs/results
-    PYTHONPATH=src:tests python -m stage_mutants --only m03 --kind synchronisation
-    PYTHONPATH=src:tests python -m stage_mutants --sample 60  # of each file
-
-Each run puts its results in the place of older ones of the same mutants.
-
-A mutant has one place of a kernel changed: a barrier, fence, wait or commit removed or weakened,
-two indices swapped, a bound shifted by one, a constant taken for another. ``make results`` shows
-the stored numbers in docs/mutants.md.
+A barrier, fence, wait or commit is removed or weakened, two indices are swapped, a bound is shifted
+by one, or a constant is taken for another.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
-import io
-import json
 import re
-import sys
-import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from itertools import groupby, pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
-from test_mutants import imports_of, remade, source_of
+from itertools import pairwise
 
 from convlab.checking import checker
-from convlab.ladder import LADDER, Launch, stage_named
-from convlab.measuring.machine import environment
-from convlab.problems.problem import ConvProblem
+from convlab.ladder import LADDER, Launch
+from stage_mutants.mutant import Mutant
+from stage_mutants.sources import code_of, imports_of
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "stage_mutants.json"
-REJECTED, TOLD, SURVIVED = "rejected", "told", "survived"
-# What is counted: quicker than the command's problem.
-COUNTED = ConvProblem(1, 4, 12, 14, 32, 3, padding=1)
 SYNCHRONISATION = {
     "syncthreads", "syncwarp", "threadfence", "threadfence_block", "fence_shared",
     "commit_copies", "wait_copies",
@@ -58,8 +37,8 @@ TAKEN_FOR = {
 }  # fmt: skip
 
 
-# Mutants that compute the same, some of them at a higher cost: what is sought in ``Mutant.what``,
-# and why.
+# Mutants that compute the same, some of them at a higher cost: a pattern of ``Generated.what``, and
+# the reason.
 EQUIVALENT = [
     (r"range\(0, (.*), (FLOAT4|2|MMA_K|SIDE)\):.* => \1 -> \(\1\) - 1$",
      "the last step begins before it"),
@@ -99,36 +78,24 @@ EQUIVALENT = [
 KEY = ("module", "function", "code", "nth", "kind", "old", "new")
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """One change: ``old`` in the line ``code`` of a kernel becomes ``new``; it is the ``nth`` of
-    equal changes in equal lines. ``line`` and ``column`` say where that is today."""
+@dataclass(frozen=True, kw_only=True)
+class Generated(Mutant):
+    """A change of the line ``code`` in a kernel ``function``: the ``nth`` of equal changes in equal
+    lines."""
 
-    module: str
     function: str
     code: str
     nth: int
     kind: str
-    old: str
-    new: str
-    line: int = field(compare=False)
-    column: int = field(compare=False)
-
-    @property
-    def text(self) -> str:
-        """The whole source with the change."""
-        lines = source_of(self.module).splitlines(keepends=True)
-        start = sum(map(len, lines[: self.line - 1])) + self.column
-        whole = "".join(lines)
-        return whole[:start] + self.new + whole[start + len(self.old) :]
 
     @property
     def what(self) -> str:
         """``NAME: LINE NEXT_LINE => OLD -> NEW``, with the module's name, without comments; with
         ``[1]`` before the line for the second of equal changes, and so on."""
-        after = next(filter(None, code_lines(source_of(self.module))[self.line :]), "")
+        after = next(filter(None, code_lines(self.module)[self.line :]), "")
         again = f"[{self.nth}] " if self.nth else ""
-        return f"{_short(self.module)}: {again}{self.code} {after} => {self.old} -> {self.new}"
+        module = self.module.rpartition(".")[2]
+        return f"{module}: {again}{self.code} {after} => {self.old} -> {self.new}"
 
     @property
     def equivalent(self) -> str | None:
@@ -140,32 +107,15 @@ class Mutant:
         return tuple(getattr(self, name) for name in KEY)
 
 
-@cache
-def code_lines(source: str) -> list[str]:
-    """The lines of a source without comments and indentation."""
-    lines = source.splitlines()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            line, column = token.start
-            lines[line - 1] = lines[line - 1][:column]
-    return [line.strip() for line in lines]
+def code_lines(module: str) -> list[str]:
+    """The lines of a module without comments and indentation."""
+    return [line.strip() for line in code_of(module).splitlines()]
 
 
-def _short(module: str) -> str:
-    return module.rpartition(".")[2]
-
-
-def sampled(mutants: list[Mutant], most: int | None) -> list[Mutant]:
-    """At most so many of them, evenly spaced: every kind in its place of the file."""
-    if most is None or len(mutants) <= most:
-        return mutants
-    return [mutants[at * len(mutants) // most] for at in range(most)]
-
-
-def mutants_of(module: str) -> Iterator[Mutant]:
-    """All mutants of the kernels in a module's source."""
-    source = source_of(module)
-    code = code_lines(source)
+def mutants_of(module: str) -> Iterator[Generated]:
+    """All mutants of the kernels in a module."""
+    source = code_of(module)
+    code = code_lines(module)
     equal: Counter[tuple[str, ...]] = Counter()
     for function, names in _kernels(ast.parse(source), frozenset()):
         seen = set()
@@ -177,8 +127,11 @@ def mutants_of(module: str) -> Iterator[Mutant]:
                         continue
                     seen.add((at, kind, old, new))
                     alike = (function.name, code[place.lineno - 1], kind, old, new)
-                    name, line, *change = alike
-                    yield Mutant(module, name, line, equal[alike], *change, *at)
+                    yield Generated(
+                        module=module, function=function.name, code=code[place.lineno - 1],
+                        nth=equal[alike], kind=kind, old=old, new=new,
+                        line=place.lineno, column=place.col_offset,
+                    )  # fmt: skip
                     equal[alike] += 1
 
 
@@ -274,118 +227,3 @@ def modules() -> dict[str, tuple[str, ...]]:
         for one in imports_of(stage.module):
             importing[one] += (stage.name,)
     return {one: own.get(one, ()) + importing[one] for one in (*own, *importing)}
-
-
-def result_of(mutant: Mutant) -> str:
-    """Return the result of ``convlab check`` on a mutant, by the first stage that rejects it."""
-    found = set()
-    for name in modules()[mutant.module]:
-        found.add(_checked_as(mutant, name))
-        if REJECTED in found:
-            return REJECTED
-    return TOLD if TOLD in found else SURVIVED
-
-
-def _checked_as(mutant: Mutant, name: str) -> str:
-    stage = stage_named(name)
-    with TemporaryDirectory() as folder:
-        try:
-            made = remade(stage.module, {mutant.module: mutant.text}, Path(folder))
-            make = checker.maker(made.prepare, stage)
-            for answer, findings, counted in checker.attempts(stage, make, 0, COUNTED):
-                counts = counted
-                if not answer.ok or findings:
-                    return REJECTED
-        except (ValueError, NameError, IndexError, TypeError, SyntaxError):
-            return REJECTED  # refused with its reason
-    compared = checker.compared_with(stage, counts, COUNTED, 0)
-    return TOLD if any(not one.ok or one.fewer_barriers for one in compared) else SURVIVED
-
-
-def run(chosen: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
-    """Each mutant and its result."""
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from zip(chosen, pool.map(result_of, chosen), strict=True)
-
-
-def stored(results: dict[Mutant, str], environment: dict) -> None:
-    """Put results into the stored ones, in the place of older ones of the same mutants. Rows of
-    mutants that are no longer made go, and each that is not rejected gets the reason that
-    EQUIVALENT has now."""
-    made = {name: [*mutants_of(name)] for name in modules()}
-    every = stored_results() | results
-    rows = [
-        {name: getattr(one, name) for name in KEY}
-        | {"result": (result := every[one])}
-        | {"equivalent": None if result == REJECTED else one.equivalent}
-        for of_it in made.values() for one in of_it if one in every
-    ]  # fmt: skip
-    counts = {name: len(of_it) for name, of_it in made.items()}
-    head = json.dumps({"environment": environment, "made": counts}, indent=1)
-    lines = ",\n".join(map(json.dumps, rows))  # a row a line
-    RESULTS.write_text(f'{head[:-2]},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
-
-
-def document() -> dict:
-    """Return the document that is stored."""
-    return json.loads(RESULTS.read_text(encoding="utf-8"))
-
-
-def stored_results() -> dict[Mutant, str]:
-    """The result of each mutant that was run before."""
-    rows = document()["rows"] if RESULTS.is_file() else []
-    results = {tuple(row[name] for name in KEY): row["result"] for row in rows}
-    made = (one for name in modules() for one in mutants_of(name))
-    return {one: results[one.key] for one in made if one.key in results}
-
-
-def line_of(module: str, results: dict[Mutant, str]) -> str:
-    """``m03_shared_memory: 80 of 82 rejected, 1 told ...``, and the survivors."""
-    found = [*results.values()]
-    head = f"{_short(module)}: {len(results)} mutants"
-    head += "".join(f", {found.count(one)} {one}" for one in (REJECTED, TOLD, SURVIVED))
-    survivors = (
-        f"  line {one.line}, {one.kind}, {one.equivalent or result}: {one.old} -> {one.new}"
-        for one, result in results.items()
-        if result != REJECTED
-    )
-    return "\n".join([head, *survivors])
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", metavar="NAME", default="", help="modules whose names begin so")
-    parser.add_argument("--kind", default="", help="synchronisation, index, bound or constant")
-    parser.add_argument("--sample", metavar="N", type=int, help="at most N of each")
-    parser.add_argument("--new", action="store_true", help="only those without a stored result")
-    parser.add_argument("--left", action="store_true", help="only those not rejected or explained")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    chosen = parser.parse_args(arguments)
-    every = {name: [*mutants_of(name)] for name in modules()}
-    of_kind = (
-        [one for one in of_it if chosen.kind in ("", one.kind)]
-        for name, of_it in every.items() if _short(name).startswith(chosen.only)
-    )  # fmt: skip
-    mutants = [one for of_it in of_kind for one in sampled(of_it, chosen.sample)]
-    known = stored_results()
-    if chosen.left:
-        mutants = [one for one in mutants if known.get(one) != REJECTED and not one.equivalent]
-    if known and len(mutants) < sum(map(len, every.values())):
-        told = document()["environment"]  # that of the run of all
-    else:
-        words = sys.argv[1:] if arguments is None else arguments
-        told = environment([]) | {"command": " ".join(["python -m stage_mutants", *words])}
-        del told["gpu"], told["clocks_mhz"]  # neither plays a part
-    if chosen.new:
-        mutants = [one for one in mutants if one not in known]
-    pairs = run(mutants, chosen.jobs)
-    for module, results in groupby(pairs, key=lambda pair: pair[0].module):
-        done = dict(results)
-        stored(done, told)
-        print(line_of(module, done), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
