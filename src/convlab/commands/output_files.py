@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import typer
 from rich.console import Console
 
-from convlab.commands.exits import one_line, refuse, refusing
+from convlab.commands.exits import refuse, refusing
 from convlab.support import files
 from convlab.support.terminal import Terminal
 
@@ -38,25 +37,9 @@ def write_json(json_file: str | None, document: object, indent: int | None = 2) 
 
 
 def check_writable(option: str, path: Path, instead: str = "") -> None:
-    """Refuse, before any work is done, a file that could not be written after the work. ``instead``
-    is what to do if no option names another file."""
-    given = f"{option} is {str(path)!r}"
-    try:
-        target = path.resolve()
-        if path.is_dir():
-            refuse(f"{given}, which is a folder: {instead or 'give a file'}")
-        folder = target.parent if path.is_symlink() else path.parent
-        if not folder.is_dir():
-            refuse(f"{given}, but there is no folder {str(folder)!r}: make it first")
-        if path.exists() and not os.access(path, os.W_OK):
-            raise PermissionError
-        if not path.exists() or path.is_file():  # not a pipe or a device
-            files.check_room_for(target)
-    except typer.Exit:
-        raise
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that form a circle
-        reason = getattr(error, "strerror", None) or one_line(error) or "it is write-protected"
-        refuse(f"{given}, which cannot be written ({reason}): {instead or 'give another file'}")
+    """:func:`convlab.support.files.check_writable`, refused in one sentence if it fails."""
+    with refusing(ValueError):
+        files.check_writable(option, path, instead)
 
 
 def check_files(

@@ -22,6 +22,7 @@ from convlab.support.values import visible
 from convlab.support.version import __version__
 
 if TYPE_CHECKING:
+    from convlab.simulation.host.baseline import Baseline
     from convlab.simulation.host.run_report import Report
 
 
@@ -44,6 +45,13 @@ def run(
     typed: Annotated[
         bool, typer.Option(help="Registers have Numba's types, not Python's numbers.")
     ] = True,
+    baseline_file: Annotated[
+        Path | None,
+        typer.Option("--baseline", metavar="FILE", help="Accept the findings in FILE."),
+    ] = None,
+    update_baseline: Annotated[
+        bool, typer.Option("--update-baseline", help="Write the findings to --baseline's FILE.")
+    ] = False,
 ) -> None:
     """Run a Numba CUDA program, unchanged and without a GPU, on the strict simulator.
 
@@ -51,11 +59,17 @@ def run(
     """
     if json_file == sarif_file == output_files.STANDARD_OUTPUT:
         exits.refuse("--json and --sarif are both -, standard output: give one of them a file")
-    output_files.check_files({"--json": json_file, "--sarif": sarif_file})
+    if update_baseline and baseline_file is None:
+        exits.refuse("--update-baseline needs --baseline FILE")
+    written: dict[str, str | Path | None] = {"--json": json_file, "--sarif": sarif_file}
+    if update_baseline:
+        written["--baseline"] = baseline_file
+    output_files.check_files(written)
     path = _found(program, module)
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # for programs that ask Numba, and for their children
     with requirements.numba_needed():
         from convlab.simulation.host.programs import simulator
+    baseline = _baseline(baseline_file, update_baseline)
     here = Path.cwd()
     alone = output_files.STANDARD_OUTPUT in (json_file, sarif_file)
     told = redirect_stdout(sys.stderr) if alone else nullcontext()
@@ -65,13 +79,31 @@ def run(
         finally:
             sys.stdout.flush()
             os.chdir(here)
-            _tell(report)
+            if baseline is not None:
+                report.accept(baseline)
+                report.vanished = [str(one) for one in baseline.vanished]
+            _tell(report, baseline)
     status = exits.WRONG if report.findings else exits.REFUSED if report.refused else status
     command = {"program": [program, *(arguments or [])], "status": status}
     output_files.write_json(json_file, command | report.as_json())
     output_files.write_json(sarif_file, report.as_sarif(__version__))
+    if baseline is not None and update_baseline:
+        with exits.refusing(OSError):
+            baseline.write()
+        say(baseline.said_of_update())
     if status:
         raise typer.Exit(status)
+
+
+def _baseline(file: Path | None, updates: bool) -> Baseline | None:
+    """Return the baseline in a file, if one is named; refused if it is not one."""
+    if file is None:
+        return None
+    from convlab.simulation.host.baseline import Baseline
+
+    hint = output_files.how_made(file, "--update-baseline")
+    with exits.refusing(ValueError, hint=hint):
+        return Baseline(file, updates)
 
 
 def _found(program: str, module: bool) -> str:
@@ -174,12 +206,15 @@ def _is_the_simulators(file: str) -> bool:
     return file == "<array>" or Path(file).is_relative_to(own / "simulation")
 
 
-def _tell(report: Report) -> None:
+def _tell(report: Report, baseline: Baseline | None) -> None:
     console = output_files.console_for(output_files.STANDARD_OUTPUT)
     for line in report.lines():
         console.print(Text(line, "red"), soft_wrap=True)
     for note in report.notes:
         console.print(Text(f"convlab: {note}", "yellow"), soft_wrap=True)
+    if baseline is not None and not baseline.updates:
+        for line in baseline.lines():
+            console.print(Text(f"convlab: {line}", "yellow"), soft_wrap=True)
     colour = "yellow"
     if report.findings:
         colour = "red"

@@ -69,6 +69,29 @@ def check_room_for(target: Path) -> None:
         pass
 
 
+def check_writable(option: str, path: Path, instead: str = "") -> None:
+    """Raise ``ValueError``, before any work is done, about a file that could not be written after
+    the work. ``instead`` is what to do if no option names another file."""
+    given = f"{option} is {str(path)!r}"
+    try:
+        target = path.resolve()
+        if path.is_dir():
+            raise ValueError(f"{given}, which is a folder: {instead or 'give a file'}")
+        folder = target.parent if path.is_symlink() else path.parent
+        if not folder.is_dir():
+            raise ValueError(f"{given}, but there is no folder {str(folder)!r}: make it first")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError
+        if not path.exists() or path.is_file():  # not a pipe or a device
+            check_room_for(target)
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that form a circle
+        said = " ".join(str(error).split())
+        reason = getattr(error, "strerror", None) or said or "it is write-protected"
+        raise ValueError(
+            f"{given}, which cannot be written ({reason}): {instead or 'give another file'}"
+        ) from None
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write the file whole or not at all. Raises ``OSError`` where it cannot be written.
 
@@ -198,7 +221,7 @@ def _sentence(said: str, value: object) -> str:
     if (absent := re.match(r"Object missing required field `(.*)`", said)) is not None:
         return f"{place} has no {absent[1]}: it must have one"
     if said.startswith("Invalid enum value"):
-        return f"{is_what} a known {place.rpartition('.')[2]}"
+        return f"{is_what} a known {place.rpartition('.')[2].removeprefix('its ')}"
     if "out of range" in said:
         return f"{is_what} a number of usual size"
     return f"{place}: {said}" if path else said  # a sentence of the record's own

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from convlab.simulation.host.baseline import Baseline
 from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.rules.remedies import REMEDIES
 
@@ -19,13 +20,17 @@ class Report:
 
     ``refused`` has the reasons why launches could not be simulated. ``notes`` name kernels that ran
     without Numba's types, and possible mistakes that are not findings. ``raised`` names launches
-    that ended with an exception that is not a finding.
+    that ended with an exception that is not a finding. ``accepted`` is the number of findings that
+    a baseline accepts, which are not among the others, and ``vanished`` names those that it accepts
+    in vain.
     """
 
     launches: int = 0
     refused: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     raised: list[str] = field(default_factory=list)
+    accepted: int = 0
+    vanished: list[str] = field(default_factory=list)
     _found: dict[tuple[object, ...], Finding] = field(default_factory=dict)
 
     @property
@@ -36,7 +41,24 @@ class Report:
         """Keep the findings or the refusal that a launch raised."""
         if isinstance(error, NotSimulated):
             self.refused.append(str(error))
-        for one in error.findings:
+        self._keep(error.findings)
+
+    def merge(self, other: Report) -> None:
+        """Add the launches and findings of another report, without its notes."""
+        self.launches += other.launches
+        self.accepted += other.accepted
+        self.refused += other.refused
+        self.raised += other.raised
+        self._keep(other.findings)
+
+    def accept(self, baseline: Baseline) -> None:
+        """Leave out the findings that a baseline accepts, and count them."""
+        new = {key: one for key, one in self._found.items() if not baseline.accepts(one)}
+        self.accepted += len(self._found) - len(new)
+        self._found = new
+
+    def _keep(self, findings: Iterable[Finding]) -> None:
+        for one in findings:
             place = (one.file, one.line), _other_place(one)
             key = one.kind, one.kernel, place, one.array, one.past_end
             known = self._found.get(key)
@@ -77,6 +99,8 @@ class Report:
         if self.findings:
             found = _counted(len(self.findings), "finding", "findings")
         said = [f"{found} in {launches}"]
+        if self.accepted:
+            said.append(f"{self.accepted} accepted")
         if self.refused:
             said.append(f"{len(self.refused)} refused")
         if self.raised:
@@ -91,6 +115,8 @@ class Report:
             "findings": [asdict(finding) | {"text": str(finding)} for finding in self.findings],
             "refused": self.refused,
             "raised": self.raised,
+            "accepted": self.accepted,
+            "vanished": self.vanished,
             "notes": self.notes,
         }
 
