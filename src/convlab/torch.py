@@ -1,5 +1,6 @@
 """``Conv1d``, ``Conv2d``, ``Conv3d``: PyTorch's layers, with any stage of the ladder as their
-convolution and its gradients; ``replace`` puts them into a model.
+convolution and its gradients; ``replace`` puts them into a model, and ``prepare`` compiles a
+model's kernels before its first call.
 
 ``running/torch_layers.py`` has the layers, ``running/torch_operators.py`` the operators that they
 call.
@@ -7,8 +8,9 @@ call.
 
 from convlab.running.torch_layers import Conv1d, Conv2d, Conv3d, Replaced, replace
 from convlab.running.torch_operators import conv2d, input_gradient, weight_gradient
+from convlab.running.torch_prepare import prepare
 
 __all__ = [
-    "Conv1d", "Conv2d", "Conv3d", "Replaced", "conv2d", "input_gradient", "replace",
+    "Conv1d", "Conv2d", "Conv3d", "Replaced", "conv2d", "input_gradient", "prepare", "replace",
     "weight_gradient",
 ]  # fmt: skip

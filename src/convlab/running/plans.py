@@ -300,7 +300,7 @@ def check_asked(problem: object, tile: object) -> None:
 
 
 def program_for(
-    problem: ConvProblem,
+    problem: Problem,
     stage: Stage,
     tile: Tile | None,
     engine: Engine,
@@ -309,6 +309,7 @@ def program_for(
 ) -> Program:
     """The stage's program at ``tile``, by default :func:`tile_for`'s. The last programs are kept,
     so that a repeated convolution is not compiled again."""
+    problem = cast(ConvProblem, problem)  # a Gradient has what stages read
     tile = tile or tile_for(problem, stage, engine, **switches)
     options: dict[str, int] = dict(switches)
     if workspace_limit is not None:
@@ -369,6 +370,12 @@ def stage_for(name: str, engine: Engine, problem: Problem | None = None) -> Stag
     if not isinstance(name, str) or name != "auto":
         return stage_named(name)
     return auto_stage(engine) if problem is None or problem.groups == 1 else GROUPED
+
+
+def stage_of_layer(name: str, engine: Engine, problem: Problem) -> Stage:
+    """Return the stage of a layer that asks for that one: ``grouped`` where it has no groups."""
+    stage = stage_for(name, engine, problem)
+    return stage if problem.groups == 1 or stage.grouped else GROUPED
 
 
 def auto_stage(engine: Engine) -> Stage:

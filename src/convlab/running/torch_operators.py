@@ -11,7 +11,9 @@ device ``meta``, in ``torch.export`` and under ``torch.compile``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -19,14 +21,14 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-from convlab.ladder import GROUPED, stage_named
-from convlab.ladder.stage import Stage
+from convlab.ladder import stage_named
 from convlab.problems.arrays import check_dense
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.problem import ConvProblem
 from convlab.problems.settings import IntOrEach, Padding, Windows, windows_of
+from convlab.running.compile_worker import Wanted
 from convlab.running.engines import Engine, choose
-from convlab.running.plans import Plan, stage_for
+from convlab.running.plans import Plan, stage_of_layer
 from convlab.support.values import shown
 
 Of = Literal["input", "weight"] | None  # the tensor that a gradient is of; None is the convolution
@@ -128,12 +130,54 @@ def convolve(
     strides, dilations = [1, *windows.stride][-2:], [1, *windows.dilation][-2:]
     zeros = [side for pair in [(0, 0), *windows.padding][-2:] for side in pair]
     settings = strides, zeros, dilations, groups, stage, engine
+    if (noted := _noted.get()) is not None:
+        noted.append(_asked(images, filters, Settings(*settings)))
     output = _apply(_Convolution, images, filters, bias, *settings)
     if axes == 1:
         output = output.squeeze(2)
     elif axes == 3:
         output = output.unflatten(0, (count, planes)).transpose(1, 2).contiguous()
     return output if input.dim() == axes + 2 else output.squeeze(0)
+
+
+class Asked(NamedTuple):
+    """A convolution that a layer is asked for, and which gradients it will be asked for."""
+
+    input_shape: tuple[int, ...]
+    weight_shape: tuple[int, ...]
+    settings: Settings
+    gradients: tuple[Literal["input", "weight"], ...]
+
+
+def _asked(images: Tensor, filters: Tensor, settings: Settings) -> Asked:
+    needs: tuple[Literal["input", "weight"], ...] = ()
+    if torch.is_grad_enabled():
+        needs += ("input",) if images.requires_grad else ()
+        needs += ("weight",) if filters.requires_grad else ()
+    return Asked(tuple(images.shape), tuple(filters.shape), settings, needs)
+
+
+_noted: ContextVar[list[Asked] | None] = ContextVar("noted", default=None)
+
+
+@contextmanager
+def noted_convolutions() -> Iterator[list[Asked]]:
+    """Inside, what this thread's layers are asked for is noted in the list."""
+    noted: list[Asked] = []
+    before = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(before)
+
+
+def wanted_by(asked: Asked) -> list[Wanted]:
+    """Return a layer's convolution and gradients as plans have them; nothing for no images."""
+    if asked.input_shape[0] == 0:
+        return []
+    forward = _problem(asked.input_shape, asked.weight_shape, asked.settings)
+    problems: list[Problem] = [forward, *(Gradient(forward, of) for of in asked.gradients)]
+    return [Wanted(problem, asked.settings.stage) for problem in problems]
 
 
 def _planes_seen(volumes: Tensor, windows: Windows) -> Tensor:
@@ -345,7 +389,7 @@ def _compute(
     input, weight, *bias = (None if t is None else _on_host(t) for t in tensors)
     assert input is not None
     assert weight is not None
-    ready = Plan(problem, _stage(given.stage, chosen, problem), None, chosen)
+    ready = Plan(problem, stage_of_layer(given.stage, chosen, problem), None, chosen)
     made = ready(input, weight, chosen.empty(problem.output_shape), *bias)
     return torch.from_numpy(made).to(first.device)
 
@@ -393,14 +437,9 @@ def _ready(number: int, problem: Problem, stage: str, engine: Engine) -> Plan:
         if torch.cuda.is_current_stream_capturing():
             what = f"{problem} is captured in a CUDA graph before its first call"
             raise RuntimeError(f"{what}: call it once before, which compiles its kernels")
-        chosen = _stage(stage, engine, problem)
+        chosen = stage_of_layer(stage, engine, problem)
         _plans[key] = Plan(problem, chosen, None, engine, own_workspace=False)
     return _plans[key]
-
-
-def _stage(name: str, engine: Engine, problem: Problem) -> Stage:
-    stage = stage_for(name, engine, problem)
-    return stage if problem.groups == 1 or stage.grouped else GROUPED
 
 
 # The derivatives.

@@ -7,7 +7,8 @@ build with other registers and other loads. Needs the compilers as Python packag
 ``lint`` has them); neither a GPU nor a driver.
 
 Compiled kernels stay on disk (:mod:`convlab.running.engines.kernel_cache`), so that the next
-process only loads them.
+process only loads them. Other processes may compile them (:mod:`convlab.running.compile_ahead`) and
+hand them over.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from convlab.running.engines.lowering import ArgumentTypes, mlir_lto_ir, numba_l
 from convlab.support.installing import how_to_install
 
 __all__ = [
-    "CompilerMissing", "UnknownGPU", "argument_types", "compile_kernel",
-    "compile_launch",
+    "CompilerMissing", "UnknownGPU", "argument_types", "compile_kernel", "compile_launch",
+    "is_ready", "key_of", "take_over",
 ]  # fmt: skip
 
 
@@ -64,6 +65,31 @@ def compile_kernel(
     return _compiled(compiler(), kernel, types, capability, lineinfo)
 
 
+# Kernels from other processes.
+
+# By their keys. They need no folder on disk, and they stay: a plan may be made much later.
+_from_others: dict[str, Cubin] = {}
+
+
+def key_of(launch: Launch, program: Program, capability: Capability) -> str | None:
+    """Return the key of a launch's kernel, by which any process finds it; None for a kernel that
+    depends on something which has no key."""
+    return kernel_key(launch.kernel, argument_types(launch, program), capability, compiler())
+
+
+def is_ready(key: str) -> bool:
+    """Return True where the kernel of that key need not be compiled any more. It is then in this
+    process's memory."""
+    if key not in _from_others and (kept := kernel_cache.stored(key)) is not None:
+        _from_others[key] = kept
+    return key in _from_others
+
+
+def take_over(key: str, cubin: Cubin) -> None:
+    """Use the kernel that another process compiled under that key."""
+    _from_others[key] = cubin
+
+
 # A plan needs each kernel by itself and in its graph, and the next stage on the ladder has the same
 # layout transforms.
 @lru_cache(maxsize=256)
@@ -76,7 +102,7 @@ def _compiled(
         raise CompilerMissing("Numba runs as its CUDA simulator, which compiles nothing")
     kernel_cache.limit_bytes()  # a wrong limit is refused before anything is compiled
     key = None if lineinfo else kernel_key(kernel, types, capability, chosen)
-    if key is not None and (kept := kernel_cache.stored(key)) is not None:
+    if key is not None and (kept := _from_others.get(key) or kernel_cache.stored(key)) is not None:
         return kept
     cubin = _newly_compiled(chosen, kernel, types, capability, lineinfo)
     if key is not None:

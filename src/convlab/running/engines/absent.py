@@ -1,0 +1,38 @@
+"""A GPU that is not here: what a process without it needs to know to compile for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convlab.ladder.stage import Capability
+from convlab.running.engines import Engine
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What stages, tiles and machine code depend on of a GPU."""
+
+    device: str
+    capability: Capability
+    sm_count: int | None
+
+
+class AbsentGpu(Engine):
+    """Engine ``gpu`` as far as programs are made and compiled; it has no memory and runs
+    nothing."""
+
+    name = "gpu"
+    is_gpu = True
+
+    def __init__(self, facts: GpuFacts) -> None:
+        self._facts = facts
+
+    @property
+    def device(self) -> str:
+        return self._facts.device
+
+    def capability(self) -> Capability:
+        return self._facts.capability
+
+    def sm_count(self) -> int | None:
+        return self._facts.sm_count

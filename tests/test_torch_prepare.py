@@ -1,0 +1,142 @@
+"""``convlab.torch.prepare``: which kernels a model's first call will need."""
+
+from __future__ import annotations
+
+import pytest
+
+from convlab.problems.gradient import Gradient
+
+torch = pytest.importorskip("torch", "2.4", reason="the layer is PyTorch's, which is optional")
+
+from pretended_gpu import PretendedGpu  # noqa: E402
+
+import convlab.torch  # noqa: E402
+from convlab.running import torch_prepare  # noqa: E402
+
+nn = torch.nn
+GPU = PretendedGpu("a GPU that is not here", (9, 0), 132)
+
+
+class Model(nn.Module):
+    """Layers of all axes, one that needs no gradient and one that is called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.twice = nn.Conv2d(4, 4, 3, padding="same", groups=2)
+        self.frozen = nn.Conv2d(4, 2, 1, bias=False).requires_grad_(False)
+        self.line = nn.Conv1d(2, 2, 3)
+        self.seen = []
+
+    def forward(self, images, *, scale=1):
+        made = nn.functional.dropout(self.norm(self.first(images)).relu())
+        made = self.frozen(self.twice(self.twice(made)))
+        self.seen.append(made)
+        return self.line(made.flatten(2)) * scale
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """The convolutions that would be compiled, in order, on a GPU."""
+    found = []
+
+    def compile_ahead(wanted, engine, processes):
+        found.extend((one.problem, one.stage) for one in wanted)
+        return len(found)
+
+    monkeypatch.setattr(torch_prepare, "choose", lambda name: GPU)
+    monkeypatch.setattr(torch_prepare, "compile_ahead", compile_ahead)
+    return found
+
+
+def named(problem):
+    of, forward = "", problem
+    if isinstance(problem, Gradient):
+        of, forward = problem.of, problem.problem
+    return forward.in_channels, forward.out_channels, forward.groups, of
+
+
+def model_of(stage="m15"):
+    model = Model()
+    assert convlab.torch.replace(model, stage) == 4
+    return model
+
+
+def test_all_convolutions_and_the_gradients_that_are_needed(compiled):
+    model = model_of()
+    convlab.torch.prepare(model, torch.randn(2, 3, 6, 5))
+    assert [named(problem) for problem, _ in compiled] == [
+        (3, 4, 1, ""), (3, 4, 1, "weight"),
+        *[(4, 4, 2, ""), (4, 4, 2, "input"), (4, 4, 2, "weight")] * 2,
+        (4, 2, 1, ""), (4, 2, 1, "input"),
+        (2, 2, 1, ""), (2, 2, 1, "input"), (2, 2, 1, "weight"),
+    ]  # fmt: skip
+    assert {stage for _, stage in compiled} == {"m15"}
+    first, line = compiled[0][0], compiled[-3][0]
+    assert first.input_shape == (2, 3, 6, 5)
+    assert line.input_shape == (2, 2, 1, 30)
+
+
+def test_no_gradients_in_evaluation_unless_they_are_asked_for(compiled):
+    model = model_of().eval()
+    example = ({"images": torch.randn(2, 3, 6, 5), "scale": 3}, {"backward": False})
+    convlab.torch.prepare(model, example[0])
+    assert all(not isinstance(problem, Gradient) for problem, _ in compiled)
+    with torch.inference_mode():
+        convlab.torch.prepare(model, example[0], backward=True)
+    assert any(isinstance(problem, Gradient) for problem, _ in compiled)
+
+
+def test_the_model_stays_as_it_is(compiled):
+    model = model_of()
+    called = []
+    model.register_forward_hook(lambda *_: called.append("hook"))
+    model.twice.register_forward_pre_hook(lambda *_: called.append("hook"))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    example = torch.randn(2, 3, 6, 5)
+    generator = torch.get_rng_state()
+    convlab.torch.prepare(model, (example,))
+    assert not called
+    assert not model.seen
+    assert len(model._forward_hooks) == len(model.twice._forward_pre_hooks) == 1
+    assert all(type(one) is nn.Parameter and one.grad is None for one in model.parameters())
+    after = model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert torch.equal(generator, torch.get_rng_state())
+
+
+def test_no_images_and_a_simulator_need_no_kernels(compiled, monkeypatch):
+    model = model_of()
+    convlab.torch.prepare(model, torch.randn(0, 3, 6, 5))
+    assert compiled == []
+    monkeypatch.undo()
+    assert convlab.torch.prepare(model, torch.randn(2, 3, 6, 5)) == 0
+
+
+class AsksForNumbers(nn.Module):
+    def forward(self, images):
+        return images if images.sum().item() > 0 else -images
+
+
+WRONG = {
+    "model": (({}, torch.ones(1)), TypeError, "model is {}: it must be a torch.nn.Module"),
+    "example": ((Model(), [1]), TypeError, r"example is \[1\]: it must be a tensor, a tuple of"),
+    "backward": ((Model(), torch.ones(1), 1), TypeError, "backward is 1: it must be True, False"),
+    "kind": ((Model(), torch.ones(1), None, 1.5), TypeError, "processes is 1.5: it must be an"),
+    "processes": ((Model(), torch.ones(1), None, 0), ValueError, "processes is 0: it must be at "),
+    "channels": (
+        (Model(), torch.ones(1, 2, 4, 4)), ValueError,
+        "the model cannot be prepared, because it cannot be called without numbers: ",
+    ),
+    "numbers": ((AsksForNumbers(), torch.ones(1)), ValueError, "cannot be called without numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_prepared_is_refused(name, compiled):
+    (model, example, *more), error, message = WRONG[name]
+    keywords = dict(zip(("backward", "processes"), more, strict=False))
+    with pytest.raises(error, match=message):
+        convlab.torch.prepare(model, example, **keywords)
+    assert compiled == []
