@@ -45,6 +45,13 @@ def run(
     typed: Annotated[
         bool, typer.Option(help="Registers have Numba's types, not Python's numbers.")
     ] = True,
+    orders: Annotated[
+        int,
+        typer.Option(min=0, help="Also run each launch in so many random orders of its threads."),
+    ] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="The first order's seed; the others' seeds follow it.")
+    ] = 0,
     baseline_file: Annotated[
         Path | None,
         typer.Option("--baseline", metavar="FILE", help="Accept the findings in FILE."),
@@ -73,7 +80,8 @@ def run(
     here = Path.cwd()
     alone = output_files.STANDARD_OUTPUT in (json_file, sarif_file)
     told = redirect_stdout(sys.stderr) if alone else nullcontext()
-    with simulator(stop=False, steps=steps, typed=typed) as report, told:
+    strict = simulator(stop=False, steps=steps, typed=typed, orders=orders, seed=seed)
+    with strict as report, told:
         try:
             status = _run(path, arguments or [], module, report)
         finally:

@@ -59,18 +59,32 @@ class OwnNumbers(UserWarning):
     """Warns that results depend on numbers that shuffles read from beyond the warp."""
 
 
+class DependsOnOrder(UserWarning):
+    """Warns that a seeded order of threads leads to other results, though nothing is found."""
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of a simulation. ``steps`` limits the iterations of all loops of all threads of a
-    launch; if ``typed``, registers have Numba's types."""
+    launch; if ``typed``, registers have Numba's types. Each launch also runs in so many random
+    ``orders``, with this ``seed`` and those that follow it."""
 
     steps: int | None = None
     typed: bool = True
+    orders: int = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.steps is not None:
             object.__setattr__(self, "steps", integer("steps", self.steps, at_least=1))
         boolean("typed", self.typed)
+        for name in "orders", "seed":
+            object.__setattr__(self, name, integer(name, getattr(self, name), at_least=0))
+
+    @property
+    def seeds(self) -> Sequence[int]:
+        """The seeds of the orders."""
+        return range(self.seed, self.seed + self.orders)
 
 
 Note = Callable[[str, type[UserWarning]], None]  # receives what may be a mistake
@@ -84,6 +98,8 @@ def simulate(
     shared_bytes: int = 0,
     steps: int | None = None,
     typed: bool = True,
+    orders: int = 0,
+    seed: int = 0,
 ) -> None:
     """Run ``kernel[grid, block, 0, shared_bytes](*arguments)`` on the strict simulator.
 
@@ -92,6 +108,11 @@ def simulate(
     are a finding. If ``typed``, registers have Numba's types. If Numba's type inference does not
     know them, an :class:`UntypedRegisters` warns. An :class:`OwnNumbers` warns if results depend on
     what a lane gets from beyond the warp, which is its own number.
+
+    The launch also runs in ``orders`` random orders of its blocks and warps, with ``seed`` and the
+    seeds that follow it; the arrays keep the numbers that they have without. What fails there names
+    its seed, and ``orders=1`` with that seed repeats it. A :class:`DependsOnOrder` warns if the
+    results differ though nothing is found.
 
     A launch of many blocks that takes longer than five seconds reports its progress on standard
     error.
@@ -104,7 +125,7 @@ def simulate(
       launch and for too much shared memory,
     - ``RefusedArgument``, a ``NotSimulated`` and ``TypeError``, for arguments that the kernel or
       Numba does not take,
-    - ``ValueError`` for less than one step.
+    - ``ValueError`` for less than one step, and for negative ``orders`` or a negative ``seed``.
     """
 
     def warn(why: str, kind: type[UserWarning]) -> None:
@@ -116,7 +137,7 @@ def simulate(
         block=block,
         arguments=arguments,
         shared_bytes=shared_bytes,
-        options=Options(steps, typed),
+        options=Options(steps, typed, orders, seed),
         note=warn,
     )
 
@@ -161,9 +182,11 @@ def _simulate(
     launch = made(touched=touched)
     if launch.untyped:
         note(launch.untyped, UntypedRegisters)
-    run_in_orders(launch, made)
+    run_in_orders(launch, made, options.seeds)
     for what in launch.notes:
         note(what, OwnNumbers)
+    for what in launch.order_notes:
+        note(what, DependsOnOrder)
 
 
 def _sizes(
@@ -259,16 +282,22 @@ class SimulatedProgram:
 
 
 @contextmanager
-def simulator(stop: bool = True, steps: int | None = None, typed: bool = True) -> Iterator[Report]:
+def simulator(
+    stop: bool = True,
+    steps: int | None = None,
+    typed: bool = True,
+    orders: int = 0,
+    seed: int = 0,
+) -> Iterator[Report]:
     """Inside, ``numba.cuda`` needs no GPU and every launch is simulated strictly. Gives the
     :class:`Report` of what is wrong with the launches.
 
     A launch with findings raises ``SimulationError``. With ``stop=False`` it raises only if it
-    could not go on to its end. ``steps`` and ``typed`` are :func:`simulate`'s. Import a program
-    inside: at its first import Numba decides whether it needs a GPU, which
-    ``NUMBA_ENABLE_CUDASIM=1`` denies.
+    could not go on to its end. ``steps``, ``typed``, ``orders`` and ``seed`` are
+    :func:`simulate`'s. Import a program inside: at its first import Numba decides whether it needs
+    a GPU, which ``NUMBA_ENABLE_CUDASIM=1`` denies.
     """
-    options = Options(steps, typed)
+    options = Options(steps, typed, orders, seed)
     program = SimulatedProgram(boolean("stop", stop), options)
 
     def launch(self: ConfiguredKernel, *arguments: object, **named: object) -> None:

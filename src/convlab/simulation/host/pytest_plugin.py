@@ -39,6 +39,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="With --cuda, loop iterations that all threads of a launch may have together.",
     )
     group.addoption(
+        "--cuda-orders",
+        type=int,
+        default=0,
+        metavar="N",
+        help="With --cuda, also run each launch in N random orders of its blocks and warps.",
+    )
+    group.addoption(
+        "--cuda-seed",
+        type=int,
+        default=0,
+        metavar="S",
+        help="The seed of the first of these orders; the others have those that follow it.",
+    )
+    group.addoption(
         "--cuda-baseline",
         type=Path,
         metavar="FILE",
@@ -75,8 +89,15 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
     early_config.stash[_ENTERED] = stack = ExitStack()
     typed = given.cuda == "strict"
-    report = stack.enter_context(simulator(stop=False, steps=given.cuda_steps, typed=typed))
     try:
+        strict = simulator(
+            stop=False,
+            steps=given.cuda_steps,
+            typed=typed,
+            orders=given.cuda_orders,
+            seed=given.cuda_seed,
+        )
+        report = stack.enter_context(strict)
         baseline = None
         if given.cuda_baseline is not None:
             baseline = Baseline(given.cuda_baseline, given.cuda_update_baseline)

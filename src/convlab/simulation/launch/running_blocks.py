@@ -66,11 +66,11 @@ class RunningBlocks:
 
     def begin(self) -> Iterator[Block]:
         """Give the blocks one after the other, each ready to run."""
-        blocks = range(math.prod(self._grid))
+        blocks = self._order.blocks(math.prod(self._grid))
         block_size = self._clock.block_size
         indices = [coordinates_of(number, self._block_shape) for number in range(block_size)]
         enter = self._enterer()
-        for number in reversed(blocks) if self._order.backwards else blocks:
+        for number in blocks:
             if self._on_block is not None:
                 self._on_block(self._translation.name, number, len(blocks))
             block = Block(

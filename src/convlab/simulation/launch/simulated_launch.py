@@ -75,6 +75,7 @@ class SimulatedLaunch:
         self.clock = clock = LaunchClock(self.log, block_size)
         self.reports = Reports(self.kernel, grid, block, strict, clock)
         self.notes: list[str] = []  # possible mistakes, which are not findings
+        self.order_notes: list[str] = []  # results that a seeded order changes
         self.arithmetic = Arithmetic() if recorder is not None else None
         paths = Paths(self.log, loops) if self.log is not None and by_request else None
 
@@ -122,7 +123,13 @@ class SimulatedLaunch:
         names = argument_names(translation.body, len(arguments))
         self._memory.place(arguments, names)
 
-        self.history = AtomicHistory(clock, self.sites, slow=order.slow, patience=order.patience)
+        self.history = AtomicHistory(
+            clock,
+            self.sites,
+            slow=order.slow,
+            patience=order.patience,
+            random=order.random("atomics"),
+        )
         self._cuda.atomic.history = self.history
         self.shuffles = Shuffles(clock, order.undefined, order.beyond)
         self.race = Race(

@@ -7,6 +7,7 @@ changes it, or gives up polling, or goes on without a lock, or its update is los
 from __future__ import annotations
 
 from collections import defaultdict
+from random import Random
 from types import FrameType
 from typing import NamedTuple, Protocol
 
@@ -82,11 +83,18 @@ class AtomicHistory:
 
     With ``slow`` 0 the even warps let others go first at each atomic, with 1 the odd ones, counted
     from the block's number on. A thread polls ``patience`` times in vain before others run, once.
+    If there are ``random`` numbers, they say who lets others go first.
     """
 
     def __init__(
-        self, clock: LaunchClock, sites: Sites, slow: tuple[int, ...], patience: int
+        self,
+        clock: LaunchClock,
+        sites: Sites,
+        slow: tuple[int, ...],
+        patience: int,
+        random: Random | None = None,
     ) -> None:
+        self._random = random
         self._clock, self._sites, self._slow, self._patience = clock, sites, slow, patience
         self._updates: dict[tuple[int, int], Update] = {}  # by id of the code, offset
 
@@ -122,6 +130,8 @@ class AtomicHistory:
     @property
     def gives_way(self) -> bool:
         """Return whether the thread that runs lets others go first after each atomic."""
+        if self._random is not None:
+            return self._random.random() < 0.5
         clock = self._clock
         return (clock.block_number + clock.thread // WARP) % 2 in self._slow
 

@@ -11,6 +11,10 @@ waiting: it has read what others had not written yet, polled too few times, or n
 was free again later. The arrays that atomics read do not count: only atomics change them while
 threads read, as in a shortest path that the host repeats until nothing changes.
 
+In a seeded order random numbers, which the seed repeats, say which block begins next, which warp
+goes on first and which lets others go first at an atomic. A launch runs in such orders if the
+caller asks for them. A result that differs there without a sign of a mistake is only noted.
+
 But an update of such an array may be lost: a thread reads an element, another one changes it, and
 the first one's ``cas`` fails and is not tried again, or its ``exch`` overwrites the change. That is
 so if the element becomes one number with all threads one after the other, from the first to the
@@ -19,7 +23,8 @@ last and from the last to the first, and another number if they interleave.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -51,11 +56,32 @@ class Order(NamedTuple):
     undefined: int = 0  # with 1 an undefined number is a very large one, with -1 a very small one
     beyond: int = 0  # with 1 or -1 a shuffle from beyond the warp does not give a lane its own
     parted: bool = False  # ``activemask`` names the even lanes to the even ones, the odd to the odd
+    seed: int | None = None  # of the random numbers that order blocks and warps, if they do
+
+    @classmethod
+    def seeded(cls, seed: int) -> Order:
+        """Return the order of a seed."""
+        return cls(seed=seed, late=Random(seed).random() < 0.5)
 
     @property
     def gives_way(self) -> bool:
         """Return whether a block lets others go on where its threads could go on themselves."""
-        return self.backwards or bool(self.slow)
+        return self.backwards or self.interleaves
+
+    @property
+    def interleaves(self) -> bool:
+        """Return whether warps let others go first at atomics."""
+        return bool(self.slow) or self.seed is not None
+
+    def random(self, use: object) -> Random | None:
+        """Return the random numbers for one use, such as a block's number; None without a seed."""
+        return None if self.seed is None else Random(f"{self.seed}, {use}")
+
+    def blocks(self, count: int) -> Sequence[int]:
+        """Return the numbers of so many blocks in the order in which they begin."""
+        if self.seed is not None:
+            return Random(self.seed).sample(range(count), count)
+        return range(count)[::-1] if self.backwards else range(count)
 
 
 USUAL = Order()
@@ -95,6 +121,7 @@ class Launch(Protocol):
     history: AtomicHistory
     shuffles: Shuffles
     notes: list[str]
+    order_notes: list[str]
 
     @property
     def translation(self) -> Facts: ...
@@ -104,16 +131,19 @@ class Launch(Protocol):
     def run(self) -> None: ...
 
 
-def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
-    """Run a launch, and run it again in other orders if threads communicate; ``again`` makes a
-    launch in an order.
+def run_in_orders(
+    launch: Launch, again: Callable[[Order], Launch], seeds: Sequence[int] = ()
+) -> None:
+    """Run a launch, and run it again in other orders if threads communicate, and in those of the
+    ``seeds``; ``again`` makes a launch in an order.
 
     The arguments become what the last run from the last thread to the first makes of them, or else
     the first run: a program that relies on the order in which threads arrive sees another.
     """
     facts = launch.translation
-    if launch.strict and (facts.communicates or facts.shuffles or facts.parted_at() is not None):
-        _Reruns(launch, again).run()
+    depends = facts.communicates or facts.shuffles or facts.parted_at() is not None
+    if launch.strict and (depends or seeds):
+        _Reruns(launch, again, seeds).run()
     else:
         launch.run()
 
@@ -121,8 +151,10 @@ def run_in_orders(launch: Launch, again: Callable[[Order], Launch]) -> None:
 class _Reruns:
     """The runs of a launch, and what they leave in its arrays."""
 
-    def __init__(self, launch: Launch, again: Callable[[Order], Launch]) -> None:
-        self._launch, self._again = launch, again
+    def __init__(
+        self, launch: Launch, again: Callable[[Order], Launch], seeds: Sequence[int]
+    ) -> None:
+        self._launch, self._again, self._seeds = launch, again, seeds
         self._parted_at = launch.translation.parted_at()
         arrays = [array for array in launch.global_arrays() if array.host.flags.writeable]
         self._names, self._hosts = [one.name for one in arrays], [one.host for one in arrays]
@@ -134,7 +166,7 @@ class _Reruns:
         launch = self._launch
         launch.run()
         launch.history.settle()
-        orders = [*self._orders()]
+        orders = [*self._orders(), *map(Order.seeded, self._seeds)]
         if not orders and not launch.shuffles.stored:
             return
         self._forwards = self._kept = Outcome.of(self._names, self._hosts)
@@ -148,7 +180,7 @@ class _Reruns:
                 found.restore(self._hosts)
                 if not order.slow:
                     backwards = found
-            if order.slow and other.history.lost:
+            if order.interleaves and other.history.lost:
                 interleaved.append((other, found))
         if interleaved:
             if backwards is None:
@@ -189,10 +221,16 @@ class _Reruns:
         self._before.restore(self._hosts)
         try:
             other = self._again(order)
-            other.reports.order = ", seen in another order of the threads"
+            other.reports.seed = order.seed
+            if order.seed is None:
+                other.reports.order = ", seen in another order of the threads"
             other.run()
             other.history.settle()
             return other, Outcome.of(self._names, self._hosts)
+        except Exception as error:
+            if order.seed is not None:
+                error.add_note(f"This launch ran in the order of seed {order.seed}.")
+            raise
         finally:
             self._kept.restore(self._hosts)
 
@@ -213,6 +251,16 @@ class _Reruns:
             other.reports.raise_any(ended=False)
         elif outcome:
             _report(launch, other, outcome)
+            if order.seed is not None:
+                self._note_seed(order.seed, outcome)
+
+    def _note_seed(self, seed: int, outcome: str) -> None:
+        """Note a difference without a sign of a mistake, of the first seed that shows it."""
+        if not self._launch.order_notes:
+            self._launch.order_notes.append(
+                f"{self._launch.kernel}: {outcome}, that of seed {seed}, which is right only if "
+                "the program accepts both"
+            )
 
     def _note_own_numbers(self) -> None:
         """Note that the outcome depends on numbers which lanes have got from beyond the warp: on

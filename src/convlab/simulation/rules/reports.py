@@ -60,6 +60,7 @@ class Reports:
     ) -> None:
         self.sites = Sites(())
         self.order = ""  # in words, where it is not the usual one
+        self.seed: int | None = None  # of the order, if it is a seeded one
         # Returns the words about a narrow counter of the loop at a site.
         self.counter_at: Callable[[int], str] = lambda site: ""
         self.syncs_warps = False  # whether the kernel calls syncwarp
@@ -257,4 +258,7 @@ class Reports:
             self._found[key] = replace(self._found[key], what=what)
         self._later = {}
         found = tuple(sorted(self._found.values(), key=lambda f: (f.line, f.kind)))
+        if self.seed is not None:
+            told = f", seen in the order of seed {self.seed}"
+            found = tuple(replace(one, what=one.what + told) for one in found)
         raise error_of(found, ended)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 
+from convlab.device.products import WARP
 from convlab.simulation.rules.coordinates import Coordinates
 from convlab.simulation.rules.orders import USUAL, Order
 from convlab.simulation.rules.shuffles import Shuffles
@@ -57,8 +58,10 @@ class Block:
         self.number, self.size = number, len(indices)
         self._body, self._arguments, self._enter = body, arguments, enter
         self._backwards, self._gives_way = order.backwards, order.gives_way
-        threads = list(enumerate(indices))
-        self._fresh = iter(threads[::-1] if order.backwards else threads)
+        self._random = order.random(number)
+        places = self._places()
+        threads = sorted(enumerate(indices), key=lambda one: places[one[0]])
+        self._fresh = iter(threads)
         self._begun = False
         self._now = threads[0]  # the thread that has begun last
         self._meetings = Meetings(
@@ -84,6 +87,16 @@ class Block:
         """Let the threads go on from the barrier of the grid."""
         self._meetings.released = True
 
+    def _places(self) -> Sequence[int]:
+        """Return each thread's place in the order in which the threads run now. With random numbers
+        it is another one in each round."""
+        places = range(self.size)
+        if self._random is None:
+            return places[::-1] if self._backwards else places
+        warps = [*range(-(-self.size // WARP))]
+        self._random.shuffle(warps)
+        return [warps[number // WARP] * WARP + number % WARP for number in places]
+
     def run(self) -> bool:
         """Run until all threads have ended, or all that are left only poll; then ``waiting`` has
         them. Returns whether a thread did anything else."""
@@ -93,7 +106,10 @@ class Block:
             rounds = PATIENCE if further and any(map(yields, self.waiting)) else PATIENCE - 1
         enter, meetings = self._enter, self._meetings
         while self.waiting and rounds < PATIENCE:
-            ready, waiting = meetings.who_continues(self.waiting, self._backwards)
+            places = self._places()
+            if self._random is not None:  # those at one barrier would keep their order
+                self.waiting.sort(key=lambda thread: places[thread.number])
+            ready, waiting = meetings.who_continues(self.waiting, places)
             moved = False
             for thread in ready:
                 enter(thread.number, thread.index)

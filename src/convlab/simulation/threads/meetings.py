@@ -95,16 +95,17 @@ class Meetings:
         self.returned: dict[int, int] = {}  # the line of the ``return`` that ended a thread
 
     def who_continues(
-        self, waiting: list[Thread], backwards: bool
+        self, waiting: list[Thread], places: Sequence[int]
     ) -> tuple[list[Thread], list[Thread]]:
-        """Return the threads that continue, with their results, and those that still wait."""
+        """Return the threads that continue, with their results, and those that still wait.
+        ``places`` has each thread's place in the order in which threads run."""
         if self._at_one_barrier(waiting):
             site = waiting[0].waits_at().site
             for thread in waiting:
                 thread.result = ()
             self._on_barrier(len(waiting), site)
             return waiting, []
-        waiting.sort(key=lambda thread: thread.number, reverse=backwards)
+        waiting.sort(key=lambda thread: places[thread.number])
         going: list[Thread] = []
         at_barrier: list[Thread] = []
         at_calls: list[Thread] = []
@@ -127,7 +128,7 @@ class Meetings:
         if not going and at_barrier:
             going = self._barrier(at_barrier)
         gone = {thread.number for thread in going}
-        going.sort(key=lambda thread: thread.number, reverse=backwards)
+        going.sort(key=lambda thread: places[thread.number])
         return going, [thread for thread in waiting if thread.number not in gone]
 
     def _at_one_barrier(self, waiting: list[Thread]) -> bool:
