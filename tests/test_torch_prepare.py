@@ -47,6 +47,7 @@ def compiled(monkeypatch):
 
     monkeypatch.setattr(torch_prepare, "choose", lambda name: GPU)
     monkeypatch.setattr(torch_prepare, "compile_ahead", compile_ahead)
+    monkeypatch.setattr(torch_prepare, "_called", set())
     return found
 
 
@@ -140,3 +141,69 @@ def test_what_cannot_be_prepared_is_refused(name, compiled):
     with pytest.raises(error, match=message):
         convlab.torch.prepare(model, example, **keywords)
     assert compiled == []
+
+
+# The first call. Its numbers come from a simulator: only what compiles believes in a GPU.
+
+
+def test_the_first_call_compiles_what_all_layers_of_the_model_need(compiled):
+    model = model_of("m01")
+    called = []
+    model.twice.register_forward_hook(lambda *_: called.append("hook"))
+    model(torch.randn(1, 3, 4, 3), scale=2).sum().backward()
+    (first, *rest) = [named(problem) for problem, _ in compiled]
+    assert first == (3, 4, 1, "")
+    assert rest.count((4, 4, 2, "input")) == 2
+    assert (2, 2, 1, "weight") in rest
+    assert len(model.seen) == 1
+    assert called == ["hook"] * 2
+    compiled.clear()
+    model(torch.randn(1, 3, 4, 3))
+    assert compiled == []  # known
+    with torch.inference_mode():
+        model(torch.randn(2, 3, 4, 3))
+    assert {named(problem)[-1] for problem, _ in compiled} == {""}  # no gradients
+
+
+def test_the_first_call_of_a_model_that_asks_for_numbers_goes_layer_by_layer(compiled):
+    model = nn.Sequential(nn.Conv2d(3, 2, 1), AsksForNumbers(), nn.Conv2d(2, 1, 1, bias=False))
+    convlab.torch.replace(model, "m01")
+    model(torch.randn(1, 3, 2, 2))
+    assert [named(problem) for problem, _ in compiled] == [
+        (3, 2, 1, ""), (3, 2, 1, "weight"),
+        (2, 1, 1, ""), (2, 1, 1, "input"), (2, 1, 1, "weight"),
+    ]  # fmt: skip
+
+
+def test_a_layer_by_itself_and_one_in_a_wrapper_are_prepared_too(compiled):
+    layer = convlab.torch.Conv2d(3, 2, 1, stage="m01")
+    layer(torch.randn(1, 3, 2, 2))
+    assert [named(problem)[-1] for problem, _ in compiled] == ["", "weight"]
+    compiled.clear()
+    model = nn.DataParallel(nn.Sequential(layer, nn.Flatten(2), nn.Conv1d(2, 4, 1)))
+    convlab.torch.replace(model, "m01")
+    model(torch.randn(1, 3, 3, 2))
+    assert [named(problem) for problem, _ in compiled][2:] == [
+        (3, 2, 1, ""), (3, 2, 1, "weight"),
+        (2, 4, 1, ""), (2, 4, 1, "input"), (2, 4, 1, "weight"),
+    ]  # fmt: skip
+
+
+def test_operators_that_somebody_counts_are_counted_once(compiled):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = nn.Sequential(nn.Conv2d(3, 2, 1, bias=False), nn.Flatten(), nn.Linear(8, 5))
+    convlab.torch.replace(model, "m01")
+    with FlopCounterMode(display=False) as counter:
+        model(torch.randn(1, 3, 2, 2))
+    assert counter.get_total_flops() == 2 * 8 * 5
+    assert compiled
+
+
+def test_kernels_that_cannot_be_compiled_are_the_layer_s_to_report(compiled, monkeypatch):
+    def fails(*asked):
+        raise RuntimeError("direct could not be compiled: no compiler")
+
+    monkeypatch.setattr(torch_prepare, "compile_ahead", fails)
+    layer = convlab.torch.Conv2d(3, 2, 1, stage="m01")
+    assert layer(torch.randn(1, 3, 2, 2)).shape == (1, 2, 2, 2)  # by the simulator

@@ -11,9 +11,7 @@ device ``meta``, in ``torch.export`` and under ``torch.compile``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -26,9 +24,17 @@ from convlab.problems.arrays import check_dense
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.problem import ConvProblem
 from convlab.problems.settings import IntOrEach, Padding, Windows, windows_of
-from convlab.running.compile_worker import Wanted
 from convlab.running.engines import Engine, choose
 from convlab.running.plans import Plan, stage_of_layer
+from convlab.running.torch_asked import (
+    Settings,
+    asked_for,
+    check_channels,
+    check_dimensions,
+    note,
+    problem_of,
+)
+from convlab.running.torch_prepare import before_first_call
 from convlab.support.values import shown
 
 Of = Literal["input", "weight"] | None  # the tensor that a gradient is of; None is the convolution
@@ -48,17 +54,6 @@ GROUPS = 3  # the place of `groups` in the settings
 Setting: TypeAlias = "Sequence[int] | int | str"
 Argument: TypeAlias = "Tensor | Sequence[int] | int | str | None"  # of an operator
 Gradients: TypeAlias = "tuple[Tensor | None, ...]"  # for each argument of an operator
-
-
-class Settings(NamedTuple):
-    """The settings that all three operators share; ``padding`` is top, bottom, left, right."""
-
-    stride: Sequence[int]
-    padding: Sequence[int]
-    dilation: Sequence[int]
-    groups: int
-    stage: str
-    engine: str
 
 
 class Context(Protocol):
@@ -130,54 +125,15 @@ def convolve(
     strides, dilations = [1, *windows.stride][-2:], [1, *windows.dilation][-2:]
     zeros = [side for pair in [(0, 0), *windows.padding][-2:] for side in pair]
     settings = strides, zeros, dilations, groups, stage, engine
-    if (noted := _noted.get()) is not None:
-        noted.append(_asked(images, filters, Settings(*settings)))
+    asked = asked_for(images, filters, Settings(*settings))
+    if not note(asked) and type(images) is Tensor and not torch.jit.is_tracing():
+        before_first_call(asked)
     output = _apply(_Convolution, images, filters, bias, *settings)
     if axes == 1:
         output = output.squeeze(2)
     elif axes == 3:
         output = output.unflatten(0, (count, planes)).transpose(1, 2).contiguous()
     return output if input.dim() == axes + 2 else output.squeeze(0)
-
-
-class Asked(NamedTuple):
-    """A convolution that a layer is asked for, and which gradients it will be asked for."""
-
-    input_shape: tuple[int, ...]
-    weight_shape: tuple[int, ...]
-    settings: Settings
-    gradients: tuple[Literal["input", "weight"], ...]
-
-
-def _asked(images: Tensor, filters: Tensor, settings: Settings) -> Asked:
-    needs: tuple[Literal["input", "weight"], ...] = ()
-    if torch.is_grad_enabled():
-        needs += ("input",) if images.requires_grad else ()
-        needs += ("weight",) if filters.requires_grad else ()
-    return Asked(tuple(images.shape), tuple(filters.shape), settings, needs)
-
-
-_noted: ContextVar[list[Asked] | None] = ContextVar("noted", default=None)
-
-
-@contextmanager
-def noted_convolutions() -> Iterator[list[Asked]]:
-    """Inside, what this thread's layers are asked for is noted in the list."""
-    noted: list[Asked] = []
-    before = _noted.set(noted)
-    try:
-        yield noted
-    finally:
-        _noted.reset(before)
-
-
-def wanted_by(asked: Asked) -> list[Wanted]:
-    """Return a layer's convolution and gradients as plans have them; nothing for no images."""
-    if asked.input_shape[0] == 0:
-        return []
-    forward = _problem(asked.input_shape, asked.weight_shape, asked.settings)
-    problems: list[Problem] = [forward, *(Gradient(forward, of) for of in asked.gradients)]
-    return [Wanted(problem, asked.settings.stage) for problem in problems]
 
 
 def _planes_seen(volumes: Tensor, windows: Windows) -> Tensor:
@@ -223,17 +179,10 @@ def output_size(
 ) -> tuple[int, ...]:
     """Return the size of each axis of the output. Sizes may be PyTorch's symbols. Raises
     ``ValueError`` for shapes that do not fit."""
-    _check_channels(input, weight, groups)
+    check_channels(input, weight, groups)
     if weight[0] % groups:
         raise ValueError(f"groups is {groups}: it must divide weight's {weight[0]} filters")
     return windows.outputs(input[-len(windows.stride) :], bits=None)
-
-
-def _check_channels(input: Sequence[int], weight: Sequence[int], groups: int) -> None:
-    """Raise ``ValueError`` unless input, of one image or several, has the weight's channels."""
-    if input[1 - len(weight)] != weight[1] * groups:
-        rule = f"it must have {weight[1] * groups} channels"
-        raise ValueError(f"input has shape {shown((*input,))}: {rule}")
 
 
 def _operator(name: str, takes: str) -> Callable[[Callable[..., Tensor]], Operator]:
@@ -270,36 +219,6 @@ def weight_gradient(
 # What is refused, by the operators that compute and by those that only infer shapes.
 
 
-def _problem(
-    input: Sequence[int],
-    weight: Sequence[int],
-    settings: Settings,
-) -> ConvProblem:
-    """Return the problem of these shapes and settings; ``ValueError`` where they do not fit."""
-    _check_dimensions(input, weight)
-    _check_channels(input, weight, settings.groups)
-    N_i, C_i, H_i, W_i = input
-    top_bottom, left_right = settings.padding[:2], settings.padding[2:]
-    return ConvProblem(
-        batch=max(1, N_i),
-        in_channels=C_i,
-        height=H_i,
-        width=W_i,
-        out_channels=weight[0],
-        kernel_size=tuple(weight[2:]),
-        stride=settings.stride,
-        padding=(top_bottom, left_right),
-        dilation=settings.dilation,
-        groups=settings.groups,
-    )
-
-
-def _check_dimensions(input: Sequence[int], weight: Sequence[int]) -> None:
-    for name, shape in (("input", input), ("weight", weight)):
-        if len(shape) != 4:
-            raise ValueError(f"{name} has shape {shown((*shape,))}: it must have 4 dimensions")
-
-
 def _check_given(of: Of, tensors: tuple[Tensor | None, ...], output_shape: tuple[int, ...]) -> None:
     """Raise ``TypeError`` or ``ValueError`` for tensors that a convolution of that output, or its
     gradient, cannot take."""
@@ -332,9 +251,9 @@ def _infer(
         stage_named(given.stage)
     size: tuple[int, ...]
     if all(isinstance(n, int) for n in (*input_shape, *weight_shape, given.groups)):
-        size = _problem(input_shape, weight_shape, given).output_size
+        size = problem_of(input_shape, weight_shape, given).output_size
     else:  # symbols of a compilation: a problem has integers only
-        _check_dimensions(input_shape, weight_shape)
+        check_dimensions(input_shape, weight_shape)
         top, bottom, left, right = given.padding
         windows = Windows(
             kernel=tuple(weight_shape[2:]),
@@ -376,7 +295,7 @@ def _compute(
     """The output of a convolution, or the gradient of its input or weight."""
     given, first = Settings._make(settings), tensors[0]
     assert first is not None
-    forward = _problem(input_shape, weight_shape, given)
+    forward = problem_of(input_shape, weight_shape, given)
     output_shape = input_shape[0], *forward.output_shape[1:]
     _check_given(of, tensors, output_shape)
     if input_shape[0] == 0:

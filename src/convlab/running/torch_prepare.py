@@ -1,4 +1,4 @@
-"""A model's kernels compiled before its first call: ``convlab.torch.prepare``.
+"""A model's kernels compiled before its first call: ``convlab.torch.prepare``, and in that call.
 
 A copy of the model is called with tensors that have shapes and no numbers. Its layers note the
 convolutions that they are asked for, and these are compiled in several processes.
@@ -7,8 +7,11 @@ convolutions that they are asked for, and these are compiled in several processe
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from convlab.running.compile_ahead import compile_ahead
 from convlab.running.engines import choose
-from convlab.running.torch_operators import Asked, noted_convolutions, wanted_by
+from convlab.running.torch_asked import Asked, noted_convolutions
 from convlab.support.values import shown
 
 HOOKS = (
@@ -114,5 +117,63 @@ def compile_asked(asked: list[Asked], processes: int | None = None) -> int:
     on_gpu = [(one, engine) for one, engine in on_gpu if engine.is_gpu]
     if not on_gpu:
         return 0
-    wanted = [problem for one, _ in on_gpu for problem in wanted_by(one)]
+    wanted = [problem for one, _ in on_gpu for problem in one.wanted()]
     return compile_ahead(wanted, on_gpu[0][1], processes)
+
+
+# The first call.
+
+_called: set[Asked] = set()
+# How every module is called, and the classes that only wrap a model.
+_CALL = torch.nn.Module._call_impl.__code__
+_WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+
+
+def before_first_call(asked: Asked) -> None:
+    """Compile in several processes what a layer is asked for, if that is new; inside a model, also
+    what the model's other layers will be asked for. Without a GPU there is nothing to do."""
+    if asked in _called or not choose(asked.settings.engine).is_gpu:
+        return
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return  # nobody may compile now
+    found = [asked, *_asked_of_model()]
+    with suppress(RuntimeError):  # the layer that needs the kernel will say so
+        compile_asked(found)
+    _called.update(found)
+
+
+def _asked_of_model() -> list[Asked]:
+    """Return what the layers of the model that is called now are asked for; nothing where there is
+    no model, or one that cannot be called without numbers."""
+    if torch._C._len_torch_dispatch_stack() or (call := _outermost_call()) is None:
+        return []  # somebody may be counting the model's operators
+    gradients = torch.is_grad_enabled()
+    try:
+        with torch.inference_mode(False), torch.set_grad_enabled(gradients):
+            return convolutions_of(call.module, call.arguments, call.named)
+    except Exception:  # a model may raise anything; its layers are then compiled one by one
+        return []
+
+
+class _Call(NamedTuple):
+    """A call of a module."""
+
+    module: torch.nn.Module
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+
+
+def _outermost_call() -> _Call | None:
+    """Return the outermost call of a module that contains the layer, other than of PyTorch's
+    wrappers of a model."""
+    calls: list[_Call] = []  # the layer's first
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code is _CALL:
+            calls.append(_Call(*(frame.f_locals[name] for name in ("self", "args", "kwargs"))))
+        frame = frame.f_back
+    if not calls:
+        return None
+    layer, *outer = calls
+    models = (call for call in reversed(outer) if not isinstance(call.module, _WRAPPERS))
+    return next((call for call in models if layer.module in {*call.module.modules()}), None)
