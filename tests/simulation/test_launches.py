@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_programs import command, suite
 
 from convlab import SimulationError, simulate, simulator
 from convlab.simulation.rules.findings import NotSimulated
@@ -20,13 +19,6 @@ pytestmark = pytest.mark.same_in_cudasim
 
 with simulator():
     from numba import cuda, float32
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @cuda.jit
@@ -149,7 +141,7 @@ ENDS = {  # the program's function: exit status, its only line, the summary
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_a_program_s_summary_tells_of_its_launch(folder: Path, name: str) -> None:
+def test_a_program_s_summary_tells_of_its_launch(command, folder: Path, name: str) -> None:
     (folder / "program.py").write_text(PROGRAM)
     status, line, summary = ENDS[name]
     done = command("run", "--json", "found.json", "program.py", name)
@@ -162,7 +154,7 @@ def test_a_program_s_summary_tells_of_its_launch(folder: Path, name: str) -> Non
     assert json.loads((folder / "found.json").read_text())["ok"] is False
 
 
-def test_a_suite_fails_with_the_same_lines(folder: Path) -> None:
+def test_a_suite_fails_with_the_same_lines(suite, folder: Path) -> None:
     tests = "".join(f"def test_{name}(): {name}()\n" for name in ENDS)
     (folder / "test_program.py").write_text(PROGRAM.replace('"__main__"', '"program"') + tests)
     told = suite("-rA", "--cuda=strict", "test_program.py").stdout
@@ -173,7 +165,9 @@ def test_a_suite_fails_with_the_same_lines(folder: Path) -> None:
     assert "Traceback" not in told
 
 
-def test_an_exception_that_is_no_finding_is_counted_and_shows_the_program_alone(folder) -> None:
+def test_an_exception_that_is_no_finding_is_counted_and_shows_the_program_alone(
+    command, folder
+) -> None:
     """A copy back into a read-only array fails on a GPU too."""
     (folder / "program.py").write_text(PROGRAM.replace("16384", "16"))
     done = command("run", "--json", "found.json", "program.py", "read_only")

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,6 @@ from convlab import SimulationError, simulate
 from convlab.simulation.host.run_report import Report
 from convlab.simulation.rules.findings import Finding
 
-PROJECT = Path(__file__).parents[2] / "pyproject.toml"
-PLUGINS = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"]["pytest11"]
 SOURCE = Path(convlab.__file__).parents[1]
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -259,13 +256,6 @@ RUNS = [  # arguments, exit status, findings' lines, refused launches
 ]
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 COMPILED = """
 import sys, types
 import numpy as np
@@ -346,7 +336,7 @@ assert numbers(kernel) == [4] * 9, numbers(kernel)
 @pytest.mark.parametrize(
     "signatures", ["None", "'void(int64[:])'", "['void(int64[:])', 'void(float32[:])']"]
 )
-def test_what_is_compiled_into_a_kernel_stays(folder, signatures: str, typed: str) -> None:
+def test_what_is_compiled_into_a_kernel_stays(folder, command, signatures: str, typed: str) -> None:
     """Values are taken at a kernel's declaration, else at its first launch; the same of device
     functions."""
     text = COMPILED.replace("SIGNATURES", signatures)
@@ -356,7 +346,7 @@ def test_what_is_compiled_into_a_kernel_stays(folder, signatures: str, typed: st
 
 
 @pytest.mark.parametrize(("arguments", "status", "lines", "refused"), RUNS)
-def test_a_program_runs_as_it_is(folder, arguments, status, lines, refused) -> None:
+def test_a_program_runs_as_it_is(folder, command, arguments, status, lines, refused) -> None:
     (folder / "program.py").write_text(PROGRAM)
     (folder / "helper.py").write_text(HELPER)
     outputs = "--json", "found.json", "--sarif", "found.sarif"
@@ -402,7 +392,7 @@ if __name__ == "__main__": test_long()
 """
 
 
-def test_a_launch_has_so_many_steps(folder, monkeypatch) -> None:
+def test_a_launch_has_so_many_steps(folder, command, suite, monkeypatch) -> None:
     (folder / "test_long.py").write_text(LONG)
     told = "test_long.py:7: endless loop, sums, line 7 of test_long.py: all loops together have"
     assert told in command("run", "--steps", "500", "test_long.py").stderr
@@ -418,10 +408,10 @@ def test_a_launch_has_so_many_steps(folder, monkeypatch) -> None:
             simulate(sums, 1, 1, np.ones(1), *more, **options)
 
 
-def test_an_interrupted_launch_says_where_its_threads_are(folder) -> None:
+def test_an_interrupted_launch_says_where_its_threads_are(folder, command) -> None:
     """Ctrl-C in the middle of a kernel."""
     alarm = "import signal, os; signal.signal(signal.SIGVTALRM, signal.default_int_handler)"
-    alarm += "; signal.setitimer(signal.ITIMER_VIRTUAL, 2)\n"
+    alarm += "; signal.setitimer(signal.ITIMER_VIRTUAL, 1)\n"
     (folder / "long.py").write_text(alarm + LONG)
     done = command("run", "long.py")
     assert done.returncode == 130
@@ -438,7 +428,7 @@ def test_an_interrupted_launch_says_where_its_threads_are(folder) -> None:
         ("--sarif none/x broken.py", "--sarif is 'none/x', but there is no folder"),
     ],
 )
-def test_a_program_that_cannot_begin_is_refused(folder, arguments, told) -> None:
+def test_a_program_that_cannot_begin_is_refused(folder, command, arguments, told) -> None:
     (folder / "broken.py").write_text("\nx = = 1\n")
     done = command("run", *arguments.split())
     assert done.returncode == 2
@@ -485,7 +475,7 @@ def test_no_kind(): shared_element[1, 32](np.zeros(1))
 """
 
 
-def test_a_suite_runs_strictly(folder) -> None:
+def test_a_suite_runs_strictly(folder, suite) -> None:
     """Findings fail tests and fixtures, whatever those catch, with the kernel's lines."""
     (folder / "test_suite.py").write_text(SUITE)
     (folder / "helper.py").write_text(HELPER)
@@ -535,7 +525,7 @@ if __name__ == "__main__":
     ("words", "result"),
     [("", "0.0"), ("--no-typed", f"{2.0**64}"), ("--cuda=untyped", f"{2.0**64}")],
 )
-def test_types_can_be_switched_off(folder, words: str, result: str) -> None:
+def test_types_can_be_switched_off(folder, command, suite, words: str, result: str) -> None:
     (folder / "numbers_of_types.py").write_text(TYPES)
     if words.startswith("--cuda"):
         done = suite("-s", words, "numbers_of_types.py")
@@ -564,17 +554,6 @@ assert len(results) == 5 and all(one.ratio > 1 for one in results), results
     path = os.pathsep.join(map(str, (SOURCE, Path(__file__).parents[1] / "tools")))
     done = python("-c", source, NUMBA_ENABLE_CUDASIM="1", PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
-
-
-def command(*words: str) -> subprocess.CompletedProcess:
-    return python("-m", "convlab", *words, COLUMNS="200")
-
-
-def suite(*options: str) -> subprocess.CompletedProcess:
-    """Run pytest in the current folder with convlab's plugin and no other."""
-    (plugin,) = PLUGINS.values()
-    words = "-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider", *options
-    return python(*words, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 
 def python(*words: str, **environment: str) -> subprocess.CompletedProcess:
