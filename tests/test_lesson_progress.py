@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
+import lesson_paths
 import pytest
 from test_docs import keys, listed
 from typer.testing import CliRunner
 
 from convlab.commands.cli import app
-from convlab.lessons import progress, source
+from convlab.lessons import paths, progress, source
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -148,3 +149,56 @@ def test_a_lesson_s_number_may_lack_its_zeros(mine, number):
 def test_what_cannot_be_done_is_refused(mine, options, said):
     assert said in run(mine, *options, code=2)
     assert "does not exist" in run(mine / "absent", "--status", code=2)
+
+
+# Paths, and where a learner stands on them
+
+
+def test_the_page_has_the_paths_and_lengths_that_are_counted(capsys):
+    assert lesson_paths.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_words_and_lines_are_counted_without_links_and_comments():
+    text = "Two [words](a/b.md) <b>and</b> three.\n"
+    code = "### BEGIN SOLUTION: do it\n# a reason\nx = 1\n\ny = 2\n### END SOLUTION\n"
+    cells = (source.Cell("markdown", text), source.Cell("code", code, "exercise", "it"))
+    found = paths.length([source.Lesson("01_x", cells)])
+    assert (found.words, found.lines, found.minutes) == (4, 2, 5)
+    assert paths.Length(1500, 10).minutes == 30
+
+
+def test_each_notebook_says_where_it_stands():
+    whole = [path.stem for path in source.sources()]
+    said = {path.stem: paths.place_of(source.read(path), whole) for path in source.sources()}
+    assert "Lesson 3 of 5 on the short path and lesson 3 of" in said["01_direct"]
+    assert "[04](04_implicit_gemm.ipynb) on the short path" in said["01_direct"]
+    assert "short path" not in said["05_shared_memory"]
+    assert "next" not in said[whole[-1]]
+    for name, line in said.items():
+        for kind in ("", "solutions/"):
+            text = (source.CHECKOUT / f"lessons/{kind}{name}.ipynb").read_text(encoding="utf-8")
+            told = "".join(json.loads(text)["cells"][0]["source"])
+            assert line.replace("](../", "](../../" if kind else "](../") in told
+
+
+def test_a_notebook_shows_the_progress_that_the_command_counts(mine, monkeypatch):
+    check(mine, monkeypatch, "# check 01 mapping", "passed")
+    checks = [cell for name, cell in cells(mine / "01_direct.ipynb").items() if "check-" in name]
+    check(mine, monkeypatch, "".join(checks[0]["source"]).splitlines()[0], "passed")
+    monkeypatch.chdir(mine)
+    found = paths.status("01_direct")
+    assert repr(found).startswith(f"Checks passed: 1 of {len(checks)} in this lesson, 1 of ")
+    assert list(found.rows) == paths.status_rows(mine)
+    html = found._repr_html_()
+    assert html.startswith("<details><summary>Checks passed: 1 of")
+    assert html.count("<tr>") == 1 + len(found.rows)
+    with pytest.raises(ValueError, match="lesson is '1': it must be one of 00_start_here"):
+        paths.status("1")
+    (mine / progress.FILE).write_text("[1")
+    assert "delete it" in repr(paths.status("01_direct"))
+
+
+def test_without_a_folder_of_one_s_own_it_is_said_how_progress_is_counted(tmp_path):
+    found = paths.status("01_direct", tmp_path)
+    assert "convlab lessons FOLDER" in repr(found)
+    assert "<table>" not in found._repr_html_()

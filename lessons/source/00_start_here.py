@@ -3,7 +3,7 @@
 # Start here: how a GPU runs threads
 
 **You will be able to** write a kernel for any number of elements, find a race and a read outside of an array,
-and see whether neighbouring threads read neighbouring numbers. It takes half an hour.
+and see whether neighbouring threads read neighbouring numbers.
 
 You know NumPy. This notebook shows what a GPU does differently, with kernels of three lines. No GPU
 is needed: a simulator runs them and shows what happens.

@@ -4,7 +4,7 @@
 
 **You will be able to** give each thread a row and a column, let the threads of a block share numbers
 through fast memory, wait for each other at a barrier, add up an array together, and multiply two
-matrices tile by tile. It takes an hour. The convolutions of the next lessons are made of these parts.
+matrices tile by tile. The convolutions of the next lessons are made of these parts.
 
 You should have done [00_start_here](00_start_here.ipynb).
 """

@@ -2,7 +2,7 @@
 """
 # m01: direct convolution, one thread for each output
 
-**You will be able to** write a convolution as a GPU kernel and give each output a thread. It takes half an hour.
+**You will be able to** write a convolution as a GPU kernel and give each output a thread.
 
 A convolution slides a small filter over an image. At each position it multiplies the pixels under
 the filter by the filter's numbers and adds up the products. In code this takes seven loops, of

@@ -3,7 +3,7 @@
 # c01 to c03: channels in parallel, several threads for one output
 
 **You will be able to** let several threads add to one output with **atomic additions**, and say
-when they are worth their cost. It takes three quarters of an hour.
+when they are worth their cost.
 
 In m01 a thread computes a whole output, input channel after input channel. Here each input channel gets
 a thread of its own, and several threads add to the same output. Then the threads of a block fetch their

@@ -3,7 +3,7 @@
 # i01 to i05: im2col, make the convolution a matrix product
 
 **You will be able to** write a convolution as a matrix product, write the kernel that makes its matrix,
-and say what the matrix costs. It takes three quarters of an hour.
+and say what the matrix costs.
 
 People have spent decades on making matrix products fast. **im2col** ("image to columns") turns a
 convolution into a matrix product: it writes out the pixels that every output sees. The stages that do

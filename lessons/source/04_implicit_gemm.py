@@ -3,7 +3,6 @@
 # m02: implicit GEMM, the matrix product without the matrix
 
 **You will be able to** compute where each number of im2col's matrix lies, and multiply without storing it.
-It takes half an hour.
 
 im2col makes a convolution a matrix product, but its matrix is several times as large as the input.
 Each number of this matrix is a pixel, and a little arithmetic finds this pixel. So never build the

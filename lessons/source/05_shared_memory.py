@@ -3,8 +3,7 @@
 # m03: shared memory, fetch together and read many times
 
 **You will be able to** fetch a slice into shared memory with all threads of a block, place the two
-barriers that this needs, and find a request that needs too many wavefronts of shared memory. It
-takes three quarters of an hour.
+barriers that this needs, and find a request that needs too many wavefronts of shared memory.
 
 In m02 every thread fetches its own numbers from the GPU's main memory, and each number is fetched by many
 threads. Here the threads of a block work together: they fetch a slice once, store it in **shared memory**,

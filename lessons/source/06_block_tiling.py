@@ -3,7 +3,7 @@
 # m04: block tiling, several outputs for each thread
 
 **You will be able to** give a thread several outputs, keep their sums in registers, and say how many fewer
-numbers a larger tile fetches. It takes half an hour.
+numbers a larger tile fetches.
 
 In m03 every thread computes one output, and for each multiplication it reads two numbers from
 shared memory. Here a thread computes several outputs, one below the other. One read of an input

@@ -3,7 +3,7 @@
 # m05: the micro-kernel, every row with every column
 
 **You will be able to** compute a matrix of outputs in one thread's registers by an outer product,
-and choose which outputs a thread computes. It takes half an hour.
+and choose which outputs a thread computes.
 
 In m04 a thread computes several outputs of one column. Here it computes a small matrix of outputs,
 several rows *and* several columns. It reads a few numbers of the filter and a few of the input into

@@ -2,8 +2,7 @@
 """
 # m06: vectorised access, four numbers at a time
 
-**You will be able to** use 128-bit loads and stores, and arrange numbers so that these are allowed. It takes
-three quarters of an hour.
+**You will be able to** use 128-bit loads and stores, and arrange numbers so that these are allowed.
 
 A thread of m05 reads shared memory with **scalar** loads: each instruction brings one number. GPUs also have
 instructions that move four neighbours at once: 16 bytes, 128 bits, a **float4**. The four numbers must be

@@ -3,7 +3,7 @@
 # m07 and m08: fetch the next slice while this one is multiplied
 
 **You will be able to** fetch a slice while the one before is multiplied, and see on a timeline whether loads
-and arithmetic overlap. It takes three quarters of an hour.
+and arithmetic overlap.
 
 Since m03 a block fetches a slice, waits, multiplies it, waits, and fetches the next. While it fetches it
 does not multiply, and while it multiplies it does not fetch. Here it does both at the same time: m07

@@ -2,8 +2,7 @@
 """
 # m09: im2win, another order for the input
 
-**You will be able to** write the input in the order in which windows read it, and convolve from there. It
-takes three quarters of an hour.
+**You will be able to** write the input in the order in which windows read it, and convolve from there.
 
 Up to m08 the kernels read the input as it lies in memory. Now a layout transform, a kernel that
 runs first, writes the input in another order: the order in which windows read it. That is the idea

@@ -3,7 +3,7 @@
 # m10 and m11: the whole of im2win, four numbers at a time
 
 **You will be able to** load windows as float4s from the im2win tensor, and pad shared memory against bank
-conflicts. It takes three quarters of an hour.
+conflicts.
 
 m09 has the right order and a slow kernel; m08 has a fast kernel and the wrong order. m10 combines the
 right order with the fast kernel, and m11 tunes it: the result is the paper's Algorithm 3. You should have

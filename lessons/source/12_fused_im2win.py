@@ -2,8 +2,7 @@
 """
 # m12 to m15: im2win without its tensor
 
-**You will be able to** write a multistage pipeline of asynchronous copies, and wait for the right one. It
-takes three quarters of an hour.
+**You will be able to** write a multistage pipeline of asynchronous copies, and wait for the right one.
 
 m11 writes the im2win tensor to global memory, and then reads it again. In this lesson each block makes the
 slice that it needs, in shared memory, from the input. This goes beyond the paper. Four stages lead there:

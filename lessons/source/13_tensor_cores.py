@@ -2,8 +2,7 @@
 """
 # t01 to t05: tensor cores, to float32 accuracy
 
-**You will be able to** multiply matrices with a warp's tensor core, and get float32 accuracy from it. It
-takes an hour.
+**You will be able to** multiply matrices with a warp's tensor core, and get float32 accuracy from it.
 
 On the main route every thread multiplies for itself. A GPU also has **tensor cores**: with them a whole warp
 multiplies two small matrices with one instruction, which is many times faster but much less exact. The route

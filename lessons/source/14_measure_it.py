@@ -2,8 +2,7 @@
 """
 # Measure it: how fast is it really?
 
-**You will be able to** time a kernel without the usual four mistakes, and read a table of times. It takes half
-an hour.
+**You will be able to** time a kernel without the usual four mistakes, and read a table of times.
 
 So far you have counted requests. This lesson is about seconds: how to measure a kernel, which
 mistakes are usual, and what the ladder's numbers say. With a GPU you can measure your own kernels;

@@ -2,7 +2,7 @@
 """
 # Read the paper with us
 
-**You will be able to** check a paper's claims, figures and listings against code that works. It takes an hour.
+**You will be able to** check a paper's claims, figures and listings against code that works.
 
 The ladder follows a paper: *Im2win: An Efficient Convolution Paradigm on GPU* by Lu, Chu, Guo and
 Liu ([arXiv 2306.14316](https://arxiv.org/abs/2306.14316)). You have written most of what is in it.

@@ -3,7 +3,7 @@
 # Gradients: training is two more convolutions
 
 **You will be able to** derive both gradients of a convolution, compute one with a convolution that you
-already have, write a kernel for the other, and train a small network with them. It takes an hour.
+already have, write a kernel for the other, and train a small network with them.
 
 You should have done [01_direct](01_direct.ipynb) and [02_channel_parallel](02_channel_parallel.ipynb).
 The rest of the ladder is not needed. The two stages are a route of their own, `g`. Everything runs with NumPy; PyTorch is an extra at the end.

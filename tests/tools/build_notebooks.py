@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from convlab.lessons.paths import place_of
 from convlab.lessons.progress import MARK, given, number_of
 from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, Lesson, place, read, sources
 from convlab.support.files import write_whole
@@ -34,6 +35,11 @@ from shutil import which
 if find_spec("convlab") is None:
     gpu = ",gpu-cu12" if which("nvidia-smi") else ""
     %pip install -q "{name}[plots{{gpu}}] @ git+{url}@v{version}\""""
+STATUS = """\
+# What you have done; `convlab lessons FOLDER --status` prints the same table.
+from convlab.lessons import status
+
+status("{}")"""
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
 
@@ -49,7 +55,8 @@ def notebook(lesson: Lesson, kind: str) -> Any:
         text = cell.of(kind)
         if number == 0 and kind != NBGRADER:
             title, _, rest = text.partition("\n")
-            text = f"{title}\n\n{badges(lesson.name, kind)}\n{rest}"
+            stands = place_of(lesson, [path.stem for path in sources()])
+            text = f"{title}\n\n{badges(lesson.name, kind)}\n\n{stands}\n{rest}"
         if cell.role == "check" and kind == LEARNER:
             text = f"{MARK.format(short, cell.name)}\n{text}"
         if cell.type == "markdown" and kind == SOLUTION:  # solutions are a folder deeper
@@ -72,6 +79,9 @@ def notebook(lesson: Lesson, kind: str) -> Any:
         if number == 0 and kind != NBGRADER:
             cells.append(v4.new_code_cell(INSTALL.format(**RELEASE), id=f"{short}-install"))
             cells[-1].metadata["convlab"] = {"cell": "install", "given": ""}
+        if number == 0 and kind == LEARNER:
+            cells.append(v4.new_code_cell(STATUS.format(lesson.name), id=f"{short}-status"))
+            cells[-1].metadata["convlab"] = {"cell": "status", "given": ""}
     return v4.new_notebook(cells=cells, metadata=METADATA)
 
 

@@ -64,7 +64,9 @@ def lessons(
             if hint:
                 console.print(Text(_next_tip(folder, hint)))
             elif status:
-                rows = _status(folder)
+                from convlab.lessons.paths import status_rows
+
+                rows = status_rows(folder)
                 cells = [[*map(str, row.values())] for row in rows]
                 console.print(table_of([*rows[0]], cells))
                 write_json(json_file, {"folder": str(folder), "lessons": rows})
@@ -126,13 +128,6 @@ def _notebooks(folder: Path, lesson: str = "") -> Notebooks:
 def _without_zeros(number: str) -> str:
     """``1`` of ``01``, ``0b`` of ``00b``."""
     return re.sub(r"^0+(?=\d)", "", number, flags=re.ASCII)
-
-
-def _status(folder: Path) -> list[dict[str, object]]:
-    from convlab.lessons import progress
-
-    state, given = progress.read(folder), _notebooks(folder)
-    return [progress.row(path.stem, json.loads(text), state) for path, text in given.items()]
 
 
 def _next_tip(folder: Path, lesson: str) -> str:

@@ -13,6 +13,7 @@ from convlab.lessons.layouts import column_of_windows, im2col_beside_im2win, im2
 from convlab.lessons.layouts import windows_written_out
 from convlab.lessons.maps import block_of_product, one_thread, region_and_field
 from convlab.lessons.maps import tile_of_threads, who_adds, who_does_what, who_uses
+from convlab.lessons.paths import status
 from convlab.lessons.pictures import Picture, lines, step_through
 from convlab.lessons.problem_checks import check_gradient, check_im2col, traced_im2col
 from convlab.lessons.requests import one_request, reads_in_turn, thread_in_tile

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from torch.autograd.forward_ad import unpack_dual
 from convlab.ladder import stage_named
 from convlab.problems.arrays import check_dense
 from convlab.problems.gradient import Gradient, Problem
-from convlab.problems.problem import ConvProblem
 from convlab.problems.settings import IntOrEach, Padding, Windows, windows_of
 from convlab.running.engines import Engine, choose
 from convlab.running.plans import Plan, stage_of_layer
