@@ -67,7 +67,7 @@ def test_standard_output_that_takes_nothing(arguments, output):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_standard_error_that_is_full_is_no_wrong_answer():
     with open("/dev/full", "w") as full:
-        assert command("trace", "s99", stderr=full).returncode == 2
+        assert command("run", "nothing.py", stderr=full).returncode == 2
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import linecache
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from kernels.wrong import WRONG
 
 from convlab.running.engines.simulator import Finding, SimulationError, Simulator
 from convlab.simulation.launch import analysis
+from convlab.simulation.recording.sites import source_lines
 from convlab.simulation.rules.remedies import REMEDIES, STREAM_RACE
 from convlab.simulation.threads import scheduler
 
@@ -107,6 +111,20 @@ def test_a_right_kernel_gets_none(case: Case, monkeypatch) -> None:
             assert (got == np.array(expected, got.dtype)).all()
         else:
             np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_a_function_s_source_is_what_inspect_finds(tmp_path, monkeypatch) -> None:
+    functions = [case.kernel.py_func for case in (*WRONG, *RIGHT, *DOCUMENTED)]
+    functions += [lines, lambda: 1]
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("archived.py", "\n\ndef archived():\n    return 3\n\nother = 1\n")
+    monkeypatch.syspath_prepend(tmp_path / "archive.zip")
+    functions.append(importlib.import_module("archived").archived)
+    assert source_lines(functions[-1].__code__) == (["def archived():\n", "    return 3\n"], 3)
+    for function in functions:
+        assert source_lines(function.__code__) == inspect.getsourcelines(function.__code__)
+    with pytest.raises(OSError, match="source code"):
+        source_lines(compile("1", "nowhere.py", "exec"))
 
 
 def test_there_are_enough_of_both_and_every_kind_has_its_row_in_the_documentation() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dis
 import inspect
+import linecache
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
@@ -157,12 +158,25 @@ def _blocks(code: CodeType, file: str) -> list[tuple[str, int, range]]:
     return found
 
 
+def source_lines(code: CodeType) -> tuple[list[str], int]:
+    """Return the lines of a function's source and the number of the first.
+
+    ``inspect.getsourcelines`` returns the same, but searches all loaded modules for the code's own,
+    which takes longer than many launches. Only code in an archive needs the module.
+    """
+    linecache.checkcache(code.co_filename)
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+    if not lines:
+        return inspect.getsourcelines(code)
+    return inspect.getblock(lines), code.co_firstlineno
+
+
 @lru_cache(maxsize=1000)
 def source_tree(code: CodeType, file: str) -> ast.Module | None:
     """Return the source of a function with the lines and columns of its file; None without
     source."""
     try:
-        lines, first = inspect.getsourcelines(code)
+        lines, first = source_lines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
         return None
