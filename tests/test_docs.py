@@ -53,6 +53,7 @@ def listed(heading: str) -> list[str]:
 # Dictionaries whose keys are data, or described elsewhere: told as one.
 WHOLE = {
     "environment.packages", "environment.gpu", "environment.clocks_mhz", "packages", "[].wide",
+    "lint[].lines[].opcodes",
     "stages[].launch_ms", "stages[].counts.layout_transforms", "about", "launches[].source",
 }  # fmt: skip
 # Told of themselves too, because they may be null.

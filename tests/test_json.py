@@ -20,6 +20,7 @@ from convlab.ladder import LADDER, Program, stage_named
 from convlab.measuring import ladder_run as ladder
 from convlab.measuring import machine as doctor
 from convlab.measuring.machine_code import KernelRow
+from convlab.measuring.program_lint import LineUse, LintedKernel
 from convlab.problems.oracle import random_tensors
 from convlab.problems.workloads import TEACHING, paper_layer
 from convlab.running.engines import choose
@@ -43,6 +44,8 @@ def documents() -> dict[str, Any]:
     busy = replace(trace_stage("m03", TEACHING).main, findings=findings)
     answer = checking.Answer("name", TEACHING, None, "it could not go on")
     count = checking.TrafficCount("requests", 1, 2)
+    uses = [LineUse("p.py", 3, "float64", {"DADD": 1})]
+    program_lint = LintedKernel("k", "int64", "sm_90", lines=uses).as_json()
     linted = KernelRow("m01", "k", "conv9", "-", "sm_90", 1, 2, 0, 0, 0, (), {}, ())
     row, tile = SimpleNamespace(time_ms=1.0, time_spread=1.0, reason="why"), m15.tiny_tile
     tuned = tune.Tuned("conv9", paper_layer("conv9"), tile, {tile: row})
@@ -54,7 +57,7 @@ def documents() -> dict[str, Any]:
         "stages": json.loads(CliRunner().invoke(app, ["stages", "--json", "-"]).stdout),
         "doctor": facts | {"gpu": facts["gpu"] or dict.fromkeys(GPU)},
         "check": checking.Check("k", "m03", (answer,), findings[:1], (count,)).as_json(),
-        "run": {"program": ["p.py"], "status": 1} | report.as_json(),
+        "run": {"program": ["p.py"], "status": 1} | report.as_json() | {"lint": [program_lint]},
         "trace": json.loads(json.dumps(Trace("both in one", (busy,)).as_json())),
         "lint": [asdict(linted) | {"ok": linted.ok}],
         "tune": tune.as_json([tuned], m15, engine),

@@ -22,7 +22,9 @@ from convlab.support.values import visible
 from convlab.support.version import __version__
 
 if TYPE_CHECKING:
+    from convlab.measuring.program_lint import LintedKernel
     from convlab.simulation.host.baseline import Baseline
+    from convlab.simulation.host.compilable import LaunchedKernels
     from convlab.simulation.host.run_report import Report
 
 
@@ -52,6 +54,12 @@ def run(
     seed: Annotated[
         int, typer.Option(min=0, help="The first order's seed; the others' seeds follow it.")
     ] = 0,
+    lint: Annotated[
+        bool,
+        typer.Option(
+            "--lint", help="Also compile the kernels: lines with float64, spills, local memory."
+        ),
+    ] = False,
     baseline_file: Annotated[
         Path | None,
         typer.Option("--baseline", metavar="FILE", help="Accept the findings in FILE."),
@@ -73,15 +81,25 @@ def run(
         written["--baseline"] = baseline_file
     output_files.check_files(written)
     path = _found(program, module)
-    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # for programs that ask Numba, and for their children
+    if not lint:  # for programs that ask Numba, and for their children
+        os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
     with requirements.numba_needed():
-        from convlab.simulation.host.programs import simulator
+        if lint:
+            requirements.refuse_simulator()
+            requirements.check_compilers("--lint")
+        from convlab.simulation.host.programs import Options, SimulatedProgram, simulated_program
     baseline = _baseline(baseline_file, update_baseline)
     here = Path.cwd()
     alone = output_files.STANDARD_OUTPUT in (json_file, sarif_file)
     told = redirect_stdout(sys.stderr) if alone else nullcontext()
-    strict = simulator(stop=False, steps=steps, typed=typed, orders=orders, seed=seed)
-    with strict as report, told:
+    simulated = SimulatedProgram(stop=False, options=Options(steps, typed, orders, seed))
+    report, launched = simulated.report, None
+    if lint:
+        from convlab.simulation.host.compilable import LaunchedKernels
+
+        launched = LaunchedKernels()
+        simulated.on_launch = launched.note
+    with simulated_program(simulated), told:
         try:
             status = _run(path, arguments or [], module, report)
         finally:
@@ -92,8 +110,10 @@ def run(
                 report.vanished = [str(one) for one in baseline.vanished]
             _tell(report, baseline)
     status = exits.WRONG if report.findings else exits.REFUSED if report.refused else status
+    linted = [] if launched is None else _lint(launched)
     command = {"program": [program, *(arguments or [])], "status": status}
-    output_files.write_json(json_file, command | report.as_json())
+    machine_code = {"lint": [one.as_json() for one in linted]}
+    output_files.write_json(json_file, command | report.as_json() | machine_code)
     output_files.write_json(sarif_file, report.as_sarif(__version__))
     if baseline is not None and update_baseline:
         with exits.refusing(OSError):
@@ -212,6 +232,23 @@ def _is_the_simulators(file: str) -> bool:
     """Return whether a traceback's step is the simulator's, and not a kernel's or a program's."""
     own = Path(__file__).parents[1]
     return file == "<array>" or Path(file).is_relative_to(own / "simulation")
+
+
+def _lint(launched: LaunchedKernels) -> list[LintedKernel]:
+    """Compile the kernels that the program has launched, and print what their lines do."""
+    from convlab.measuring.program_lint import lint_kernel
+    from convlab.simulation.host.run_report import shown
+
+    console, linted = output_files.console_for(output_files.STANDARD_OUTPUT), []
+    for one in launched.found.values():
+        kernel = lint_kernel(one.dispatcher, one.name, one.types, one.untyped)
+        for use in kernel.lines:
+            place = f"{shown(use.file)}:{use.line}: {kernel.kernel}, {use}"
+            console.print(Text(place, "yellow"), soft_wrap=True)
+        colour = "yellow" if kernel.error or kernel.lines or kernel.spill_bytes else "green"
+        console.print(Text(f"convlab: {kernel}", colour), soft_wrap=True)
+        linted.append(kernel)
+    return linted
 
 
 def _tell(report: Report, baseline: Baseline | None) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -22,9 +22,11 @@ from convlab.running.engines.kernels import CompilerMissing, compile_kernel
 from convlab.running.engines.lowering import ArgumentTypes
 from convlab.support.installing import how_to_install
 
+SourceLine = tuple[str, int]  # file and line
 INSTRUCTION_BYTES = 16
 MULTIPLY_ADDS = ("FFMA", "HMMA", "HGMMA")
 _BRANCH = re.compile(r"BRA(?:\.\w+)* (?:`\()?(0x[0-9a-f]+)")
+_SOURCE_LINE = re.compile(r'//## File "(.*?)", line (\d+)')
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][^;]*?)\s*;")
 
 
@@ -86,20 +88,29 @@ def is_float64(opcode: str) -> bool:
 
 def shared_load_bytes(
     kernel: Kernel, types: ArgumentTypes, capability: Capability
-) -> dict[tuple[str, int], int]:
+) -> dict[SourceLine, int]:
     """Return the widest load from shared memory that each source line became, in bytes, by file and
     line: where the compiler unrolls a loop, it merges loads of neighbouring numbers. ``types`` are
     Numba's types of the arguments. Raises as :func:`compile_kernel` does."""
     cubin = compile_kernel(kernel, types, capability, lineinfo=True)
-    widest: dict[tuple[str, int], int] = {}
-    line = ("", 0)
-    for text in _disassemble(cubin.code, "-c", "-g").splitlines():
-        if (named := re.search(r'//## File "(.*?)", line (\d+)', text)) is not None:
-            line = named[1], int(named[2])
-        elif (load := re.search(r"\bLDS(?:\.\w+)*", text)) is not None:
-            bits = next((int(part) for part in load[0].split(".") if part in ("64", "128")), 32)
+    widest: dict[SourceLine, int] = {}
+    for line, instruction in instructions_by_line(cubin):
+        kind, *modifiers = instruction.split(None, 1)[0].split(".")
+        if kind == "LDS":
+            bits = next((int(part) for part in modifiers if part in ("64", "128")), 32)
             widest[line] = max(widest.get(line, 0), bits // 8)
     return widest
+
+
+def instructions_by_line(cubin: Cubin) -> Iterator[tuple[SourceLine, str]]:
+    """Yield each instruction of a kernel that was compiled with ``lineinfo``, opcode first, with
+    the source line that it comes from. Raises as :func:`instructions_of` does."""
+    line: SourceLine = ("", 0)
+    for text in _disassemble(cubin.code, "-c", "-g").splitlines():
+        if (named := _SOURCE_LINE.search(text)) is not None:
+            line = named[1], int(named[2])
+        elif (instruction := _INSTRUCTION.search(text)) is not None:
+            yield line, instruction[2]
 
 
 def _disassemble(code: bytes, *options: str) -> str:

@@ -16,7 +16,10 @@ class UnknownGPU(ValueError):
 # Beside a driver, nvJitLink keeps what it linked, and says no registers of what it finds there.
 OPTIONS = ("-lto", "-verbose", "-no-cache")
 
-# Facts that the linker's log states, each by the pattern of its line.
+# Facts that the linker's log states, each by the pattern of its line. It states the stack and the
+# spills of the kernel and those of every function that is not inlined.
+_KERNEL = re.compile(r"Compiling entry function '(\S+)'")
+_FUNCTION = re.compile(r"Function properties for (\S+)\n")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _STACK = re.compile(r"(\d+) bytes stack frame")
 _SPILLS = re.compile(r"(\d+) bytes spill (?:stores|loads)")
@@ -45,17 +48,26 @@ def linked(
     if not registers:  # every budget would be kept
         raise RuntimeError(f"nvJitLink did not say how many registers {kernel} takes")
     name, parameter_bytes = kernel_in(code)
+    properties = _properties_of_kernel(log)
     return Cubin(
         capability=capability,
         name=name,
         layout=layout,
         parameter_bytes=parameter_bytes,
         registers=registers,
-        stack_bytes=_last(_STACK, log),
-        spill_bytes=sum(map(int, _SPILLS.findall(log)[-2:])),
+        stack_bytes=_last(_STACK, properties),
+        spill_bytes=sum(map(int, _SPILLS.findall(properties)[-2:])),
         shared_bytes=_last(_SHARED, log),
         code=code,
     )
+
+
+def _properties_of_kernel(log: str) -> str:
+    """Return the lines about the kernel itself; the whole log if it does not tell them apart."""
+    _, *parts = _FUNCTION.split(log)
+    kernel = _KERNEL.search(log)
+    lines = dict(zip(parts[::2], parts[1::2], strict=True))
+    return lines.get(kernel[1], log) if kernel else log
 
 
 def _last(pattern: re.Pattern[str], log: str) -> int:

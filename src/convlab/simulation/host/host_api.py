@@ -122,7 +122,7 @@ def _jit(
         debug = bool(options.get("debug")) and not options.get("fastmath")
         given = {"extensions": options.get("extensions", ()), "debug": debug}
         made = FakeCUDAKernel(function, device, **given)
-        made.declared = signatures
+        made.declared, made.jit_options = signatures, options
         if not device:
             check_types(function, signatures or [])
         if signatures is not None:

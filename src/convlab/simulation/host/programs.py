@@ -25,6 +25,7 @@ from convlab.simulation.host.launch_configuration import (
     KERNEL,
     OVERLOAD,
     ConfiguredKernel,
+    SimulatorsKernel,
 )
 from convlab.simulation.host.run_report import Report
 from convlab.simulation.host.stream_order import DEFAULT, number_of, program_line
@@ -210,6 +211,8 @@ class SimulatedProgram:
     def __init__(self, stop: bool, options: Options) -> None:
         self.stop, self.options = stop, options
         self.report = Report()
+        # Receives the kernel and the arguments of each launch before it runs.
+        self.on_launch: Callable[[SimulatorsKernel, tuple[object, ...]], object] | None = None
         self.streams = Streams(self._found_in_streams)
 
     def _found_in_streams(self, finding: Finding) -> None:
@@ -259,6 +262,8 @@ class SimulatedProgram:
         managed: list[tuple[np.ndarray, np.ndarray]],
         hosts: list[np.ndarray],
     ) -> None:
+        if self.on_launch is not None:
+            self.on_launch(launch.kernel, arguments)
         touched = Touched()
         try:
             _simulate(
@@ -298,7 +303,13 @@ def simulator(
     a GPU, which ``NUMBA_ENABLE_CUDASIM=1`` denies.
     """
     options = Options(steps, typed, orders, seed)
-    program = SimulatedProgram(boolean("stop", stop), options)
+    with simulated_program(SimulatedProgram(boolean("stop", stop), options)) as program:
+        yield program.report
+
+
+@contextmanager
+def simulated_program(program: SimulatedProgram) -> Iterator[SimulatedProgram]:
+    """Inside, every launch is one of this program."""
 
     def launch(self: ConfiguredKernel, *arguments: object, **named: object) -> None:
         program.launch(self, *arguments, **named)
@@ -310,5 +321,5 @@ def simulator(
         patch.multiple(FakeOverload, create=True, **OVERLOAD),
         patch.multiple(CUDADispatcher, create=True, **DISPATCHER),
     ):
-        yield program.report
+        yield program
         program.streams.host_waits()

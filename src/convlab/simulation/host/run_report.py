@@ -6,10 +6,13 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from convlab.simulation.host.baseline import Baseline
 from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.rules.remedies import REMEDIES
+
+if TYPE_CHECKING:  # it reads files, with a package that the simulator does not need otherwise
+    from convlab.simulation.host.baseline import Baseline
 
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 

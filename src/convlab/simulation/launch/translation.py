@@ -183,7 +183,7 @@ class Translator:
         )
         if not self._typed:
             return copier, copier.copy(self._function)
-        types, bits = _types(arguments, getattr(self._kernel, "declared", None) or [])
+        types, bits = argument_types(arguments, getattr(self._kernel, "declared", None) or [])
         check_kernel(self._function, types)
         return copier, copier.copy(self._function, types, bits)
 
@@ -231,11 +231,12 @@ def has_debug(kernel: object) -> bool:
     return bool(options.get("debug") or getattr(kernel, "_debug", False))
 
 
-def _types(
+def argument_types(
     arguments: tuple[object, ...], signatures: Declared
 ) -> tuple[tuple[Type, ...], tuple[int, ...]]:
     """Return Numba's types of the arguments, and for integers the most bits that they have. The
-    types are those of a declared signature, for which the kernel has been compiled, if one fits."""
+    types are those of a declared signature, for which the kernel has been compiled, if one fits.
+    Raises :class:`Untyped` for an argument that has no type."""
     given = [with_arrays(argument) for argument in arguments]
     try:
         types = tuple(
