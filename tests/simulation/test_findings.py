@@ -125,6 +125,9 @@ def test_a_function_s_source_is_what_inspect_finds(tmp_path, monkeypatch) -> Non
         assert source_lines(function.__code__) == inspect.getsourcelines(function.__code__)
     with pytest.raises(OSError, match="source code"):
         source_lines(compile("1", "nowhere.py", "exec"))
+    (tmp_path / "cut.py").write_text('def cut():\n    """\n')
+    with pytest.raises(OSError, match="the source has changed"):
+        source_lines(compile("1", str(tmp_path / "cut.py"), "exec"))
 
 
 def test_there_are_enough_of_both_and_every_kind_has_its_row_in_the_documentation() -> None:

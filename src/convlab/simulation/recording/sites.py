@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from itertools import pairwise, permutations
 from pathlib import Path
+from tokenize import TokenError
 from types import CodeType, TracebackType
 from weakref import WeakValueDictionary, finalize
 
@@ -159,7 +160,8 @@ def _blocks(code: CodeType, file: str) -> list[tuple[str, int, range]]:
 
 
 def source_lines(code: CodeType) -> tuple[list[str], int]:
-    """Return the lines of a function's source and the number of the first.
+    """Return the lines of a function's source and the number of the first. Raises ``OSError`` if
+    there is no source, or if it has been changed so that no function begins there.
 
     ``inspect.getsourcelines`` returns the same, but searches all loaded modules for the code's own,
     which takes longer than many launches. Only code in an archive needs the module.
@@ -168,7 +170,10 @@ def source_lines(code: CodeType) -> tuple[list[str], int]:
     lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
     if not lines:
         return inspect.getsourcelines(code)
-    return inspect.getblock(lines), code.co_firstlineno
+    try:
+        return inspect.getblock(lines), code.co_firstlineno
+    except TokenError as error:
+        raise OSError(f"the source has changed: {error}") from None
 
 
 @lru_cache(maxsize=1000)
