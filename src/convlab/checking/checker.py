@@ -375,7 +375,7 @@ def program_with(
             f"take ({', '.join(ours)})"
         )
     steps = [
-        replace(step, kernel=kernel) if getattr(step, "kernel", None) is own else step
+        replace(step, kernel=kernel) if isinstance(step, Launch) and step.kernel is own else step
         for step in program.launches
     ]
     return replace(program, launches=tuple(steps))

@@ -48,7 +48,7 @@ def maker(kernel: Any, stage: Stage) -> Maker:
     @wraps(kernel)  # whose options it has
     def make(problem: ConvProblem, tile: Tile | None, **options: object) -> Kernel | Program:
         try:
-            made = kernel(*(problem, tile)[: len(wanted)], **options)
+            made: Kernel | Program = kernel(*(problem, tile)[: len(wanted)], **options)
         except (Exception, SystemExit) as error:
             place = _place_of(error, getattr(getattr(kernel, "__code__", None), "co_filename", ""))
             raise ValueError(f"{place}: {title} raised {_in_words(error)}") from error

@@ -8,17 +8,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from numbers import Integral
-from typing import Any
+from types import FunctionType
+from typing import Any, Protocol
 
 from convlab.problems.problem import ConvProblem
 from convlab.support.values import shown
 
 Grid = tuple[int, ...]
-Kernel = Any  # a function under @cuda.jit: Numba's dispatchers have no types
-DeviceFunction = Any  # a function under @cuda.jit(device=True), likewise
 Capability = tuple[int, int]  # a GPU's compute capability: (9, 0) is 9.0
 SHARED_BYTES = 48 * 1024  # the static shared memory of a block
 GRID_LIMIT = (2**31 - 1, 65535, 65535)  # CUDA's largest grid in x, y and z
+
+
+class Kernel(Protocol):
+    """A function under ``@cuda.jit``. Numba's dispatchers have no types of their own."""
+
+    py_func: FunctionType
+    targetoptions: dict[str, Any]  # the options of the decorator
+
+    def __hash__(self) -> int: ...
+
+    def __getitem__(self, configuration: Any) -> Callable[..., None]: ...
+
+
+class DeviceFunction(Protocol):
+    """A function under ``@cuda.jit(device=True)``, which kernels call."""
+
+    py_func: FunctionType
+
+    def __call__(self, *arguments: Any) -> Any: ...
 
 
 @dataclass(frozen=True)

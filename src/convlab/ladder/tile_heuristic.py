@@ -32,10 +32,10 @@ MOST_SUMS = 64  # per thread in split-K: more would spill in the atomic epilogue
 FEW_SUMS = 32  # per thread for windows of few terms, so that more warps hide each other's loads
 FEW_OUTPUTS = 6 * 64 * 64 * H200_SMS  # six blocks of 64 x 64 for each SM: small blocks are tried
 
-Shape = tuple[int, int, int, int]  # (M_B, N_B, M_T, N_T) of a tile
+TileShape = tuple[int, int, int, int]  # (M_B, N_B, M_T, N_T) of a tile
 
 
-def shape_of(tile: Tile) -> Shape:
+def shape_of(tile: Tile) -> TileShape:
     """The sizes that decide a tile's speed: (M_B, N_B, M_T, N_T)."""
     return tile.M_B, tile.N_B, tile.M_T, tile.N_T
 
@@ -55,14 +55,14 @@ class Heuristic:
     """The model with a stage's constants. ``rates`` are multiply-adds per clock on an H200, without
     remainders and relative to the best tile; its keys are the shapes to choose from."""
 
-    rates: Mapping[Shape, float]
+    rates: Mapping[TileShape, float]
     slice_depth: Callable[[ConvProblem], int]  # K_B
     overhead: float
     latency: Latency | None = None
     terms: Callable[[ConvProblem], int] = lambda problem: problem.K  # of a sum, zeros included
     window_copy: int = 1  # elements of the windows that one copy moves
     smallest: tuple[int, int] = (1, 1)  # the smallest M_B to try: for few outputs, for many
-    deep: tuple[Shape, int] | None = None  # a shape that few outputs also try with this K_B
+    deep: tuple[TileShape, int] | None = None  # a shape that few outputs also try with this K_B
     few_terms: int = 0  # if a window has at most so many, a thread has at most FEW_SUMS
     most_scalar_sums: int = 1024  # per thread, if its stores are scalar: more would spill
     registers: int = 64  # per thread beside its sums; and for each step of K_B

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from convlab.problems.problem import ConvProblem, Shape
+from convlab.problems.problem import ConvProblem, TensorShape
 from convlab.problems.settings import Pair
 from convlab.support.values import shown
 
@@ -33,15 +33,15 @@ class Gradient:
             raise ValueError(f"of is {shown(self.of)}: it must be 'input' or 'weight'")
 
     @property
-    def input_shape(self) -> Shape:
+    def input_shape(self) -> TensorShape:
         return self.problem.output_shape if self.of == "input" else self.problem.input_shape
 
     @property
-    def weight_shape(self) -> Shape:
+    def weight_shape(self) -> TensorShape:
         return self.problem.weight_shape if self.of == "input" else self.problem.output_shape
 
     @property
-    def output_shape(self) -> Shape:
+    def output_shape(self) -> TensorShape:
         return self.problem.input_shape if self.of == "input" else self.problem.weight_shape
 
     @property

@@ -16,7 +16,7 @@ from convlab.problems.settings import (
 )
 from convlab.support.values import LARGEST_AXIS, integer
 
-Shape = tuple[int, int, int, int]
+TensorShape = tuple[int, int, int, int]  # of input, weight or output
 
 
 class _Entry:
@@ -136,15 +136,15 @@ class ConvProblem:
         return rows, columns
 
     @property
-    def input_shape(self) -> Shape:
+    def input_shape(self) -> TensorShape:
         return self.N_i, self.C_i, self.H_i, self.W_i
 
     @property
-    def weight_shape(self) -> Shape:
+    def weight_shape(self) -> TensorShape:
         return self.C_o, self.C_i // self.groups, self.H_f, self.W_f
 
     @property
-    def output_shape(self) -> Shape:
+    def output_shape(self) -> TensorShape:
         return self.N_i, self.C_o, *self.output_size
 
     @property

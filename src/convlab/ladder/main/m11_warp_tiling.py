@@ -19,7 +19,16 @@ from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import BYTES_16, FLOAT4, gpu_only, issue_loads, load4, store4, unrolled
 from convlab.ladder.layouts.im2win_layout import group_size, layout_transforms, window_columns
-from convlab.ladder.stage import Kernel, Program, Stage, Tile, Tiles, blocks_for, tile_program
+from convlab.ladder.stage import (
+    DeviceFunction,
+    Kernel,
+    Program,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    tile_program,
+)
 from convlab.problems.problem import ConvProblem
 
 PADDING = 4  # makes a row of the input slice an odd number of float4s, which stay aligned
@@ -31,7 +40,7 @@ def divides_into_warps(ROWS: int, COLUMNS: int) -> bool:
     return ROWS % LANES_M == COLUMNS % LANES_N == 0
 
 
-def make_warp_tile(ROWS: int, COLUMNS: int) -> Kernel:
+def make_warp_tile(ROWS: int, COLUMNS: int) -> DeviceFunction:
     """Return ``row_and_column(t)``, the place of thread t among ROWS x COLUMNS threads.
 
     A warp is 4 x 8 threads if they divide into such warps, in the order (0, 0), (1, 0), (0, 1),

@@ -36,6 +36,7 @@ from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.ladder.layouts.filter_layout import pack_in_order
 from convlab.ladder.main.m11_warp_tiling import make_warp_tile
 from convlab.ladder.stage import (
+    DeviceFunction,
     Kernel,
     Program,
     Requirement,
@@ -63,7 +64,7 @@ def fetching_columns(tile: Tile) -> tuple[int, int]:
     return at_a_time, tile.N_B // at_a_time
 
 
-def make_locate(problem: ConvProblem, tile: Tile) -> Kernel:
+def make_locate(problem: ConvProblem, tile: Tile) -> DeviceFunction:
     """Return ``locate(at)``: how far the first channel of place ``at`` is from its window's first
     element, in rows, in columns and in memory. Places are counted through all groups."""
     p = problem
@@ -92,7 +93,7 @@ def make_locate(problem: ConvProblem, tile: Tile) -> Kernel:
     return looked_up
 
 
-def make_windows_of_thread(problem: ConvProblem, tile: Tile) -> tuple[Kernel, int]:
+def make_windows_of_thread(problem: ConvProblem, tile: Tile) -> tuple[DeviceFunction, int]:
     """Return ``windows_of_thread(n0, t, first, i_h, i_w)`` and how many windows a thread has.
 
     The function finds where the thread's windows begin in memory, and their rows and columns. Past
@@ -116,7 +117,7 @@ def make_windows_of_thread(problem: ConvProblem, tile: Tile) -> tuple[Kernel, in
     return windows_of_thread, TIMES
 
 
-def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> Kernel:
+def make_fetch_filter(tile: Tile, K_P: int, parts: int = 1) -> DeviceFunction:
     """Return ``fetch_filter(packed, slice_, pipe, t, S_F)``, which starts to copy a slice of the
     packed filter to stage ``pipe`` of the pipeline.
 
@@ -142,9 +143,9 @@ def make_fetch_windows(
     tile: Tile,
     *,
     padding: int = 0,
-    column_of: Kernel | None = None,
+    column_of: DeviceFunction | None = None,
     rotation: int = 0,
-) -> Kernel:
+) -> DeviceFunction:
     """Return ``fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)``, which starts to copy
     a slice of N_B windows from the input to stage ``pipe`` of the pipeline.
 

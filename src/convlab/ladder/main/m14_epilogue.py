@@ -30,6 +30,7 @@ from convlab.ladder.main.m13_window_copies import (
     require_whole_columns,
 )
 from convlab.ladder.stage import (
+    DeviceFunction,
     Kernel,
     Program,
     Requirement,
@@ -44,7 +45,7 @@ from convlab.problems.problem import ConvProblem
 INFINITY = np.float32(np.inf)
 
 
-def make_interleave(LANES: int) -> tuple[Kernel, Kernel]:
+def make_interleave(LANES: int) -> tuple[DeviceFunction, DeviceFunction]:
     """Return ``column_of(window)`` and ``window_at(column)``.
 
     The first is the column of a slice that holds a window of the block. The second is the first of
@@ -77,10 +78,10 @@ def make_fetch(
     tile: Tile,
     *,
     padding: int = 0,
-    column_of: Kernel,
+    column_of: DeviceFunction,
     rotation: int = 0,
     parts: int = 1,
-) -> Kernel:
+) -> DeviceFunction:
     """Return ``fetch(input, packed, first, i_h, i_w, t, slice_, pipe, S_F, S_I)``, which starts to
     copy a slice of the filter and of the windows to stage ``pipe`` of the pipeline, as m13 does.
 
@@ -100,7 +101,7 @@ def make_fetch(
     return fetch
 
 
-def make_finish(relu: bool) -> Kernel:
+def make_finish(relu: bool) -> DeviceFunction:
     """Return ``finish(value, b)``: a sum with its bias; ``relu`` replaces negative numbers by zero
     and keeps NaN, as PyTorch does."""
 
@@ -117,10 +118,10 @@ def make_write(
     tile: Tile,
     *,
     relu: bool,
-    row_of: Kernel,
+    row_of: DeviceFunction,
     FLOAT4_STEP: int,
     LANES: int,
-) -> Kernel:
+) -> DeviceFunction:
     """Return ``write(R_O, bias, output, m_t, n_t)``, which stores a thread's outputs, from its
     first channel m_t and window n_t on, and returns whether some sum is not finite.
 

@@ -34,7 +34,16 @@ from numba import cuda, float32, int32, int64, uint32
 
 from convlab.device import FLOAT4, gpu_only, mma_3xtf32
 from convlab.ladder.main.m14_epilogue import INFINITY, make_finish, make_write
-from convlab.ladder.stage import Kernel, Program, Requirement, Stage, Tile, Tiles, tile_program
+from convlab.ladder.stage import (
+    DeviceFunction,
+    Kernel,
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    tile_program,
+)
 from convlab.problems.problem import ConvProblem
 
 MMA_K = 8  # terms that an instruction multiplies
@@ -60,10 +69,10 @@ def make_epilogue(
     tile: Tile,
     *,
     relu: bool,
-    filter_number: Kernel,
+    filter_number: DeviceFunction,
     LANES_M: int,
     LANES: int,
-) -> Kernel:
+) -> DeviceFunction:
     """Return ``epilogue(R_O, input, packed, bias, output, m_t, n_t)``, which stores a lane's
     outputs, from its first channel m_t and window n_t on, and computes again those that are not
     finite.
@@ -95,10 +104,10 @@ def make_fix_up(
     tile: Tile,
     *,
     relu: bool,
-    filter_number: Kernel,
+    filter_number: DeviceFunction,
     LANES_M: int,
     LANES: int,
-) -> Kernel:
+) -> DeviceFunction:
     """Return ``fix_up(input, packed, bias, output, m_t, n_t)``, which computes again, as m01 does,
     the outputs of a lane that are not finite and, with ReLU, those that are zero, because minus
     infinity became zero too.

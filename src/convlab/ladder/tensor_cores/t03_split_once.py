@@ -43,6 +43,7 @@ from convlab.ladder.main.m14_epilogue import (
 )
 from convlab.ladder.stage import (
     Buffer,
+    DeviceFunction,
     Flat,
     Kernel,
     Launch,
@@ -89,7 +90,7 @@ def filter_layout(tile: Tile) -> Layout:
     return Layout(m1=16, m4=64, m8=1, m16=2 * FRAGMENTS, k1=4, k4=2, small=FRAGMENTS)
 
 
-def make_address(problem: ConvProblem, tile: Tile, layout: Layout) -> Kernel:
+def make_address(problem: ConvProblem, tile: Tile, layout: Layout) -> DeviceFunction:
     """Return ``address(m, k)``: where in ``packed`` the large part of a number is.
 
     The terms k are counted in the order of the slices.
@@ -162,7 +163,7 @@ def pack_filter(problem: ConvProblem, tile: Tile, layout: Layout) -> Program:
     return Program((Buffer("packed", (row_blocks, K_P, 2 * tile.M_B)),), (launch,))
 
 
-def make_filter_number(problem: ConvProblem, tile: Tile, layout: Layout) -> Kernel:
+def make_filter_number(problem: ConvProblem, tile: Tile, layout: Layout) -> DeviceFunction:
     """Return ``filter_number(packed, m, e)``: what was ``weight[m, e]``, e through channels and
     places."""
     GROUP, PLACES = tile.channel_group(problem), problem.H_f * problem.W_f

@@ -24,6 +24,7 @@ from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.ladder.main.m13_window_copies import make_windows_of_thread
 from convlab.ladder.main.m14_epilogue import interleaved_lanes, make_fetch, make_interleave
 from convlab.ladder.stage import (
+    DeviceFunction,
     Kernel,
     Program,
     Requirement,
@@ -71,7 +72,7 @@ def require_warpgroup_tile(tile: Tile) -> None:
     tile.require(tile.M_B <= 128, "M_B must be at most 128")
 
 
-def make_multiply(tile: Tile) -> Kernel:
+def make_multiply(tile: Tile) -> DeviceFunction:
     """Return ``multiply(S_F, S_I, at_F, at_I, R_O)``, which adds the products of a slice of 16
     terms.
 

@@ -20,6 +20,7 @@ from convlab.device.tensor_core import fence_shared, finish_product, start_produ
 from convlab.ladder.main.m13_window_copies import make_windows_of_thread
 from convlab.ladder.main.m14_epilogue import interleaved_lanes, make_fetch, make_interleave
 from convlab.ladder.stage import (
+    DeviceFunction,
     Kernel,
     Program,
     Requirement,
@@ -41,8 +42,10 @@ from convlab.ladder.tensor_cores.t04_swapped_operands import (
 )
 from convlab.problems.problem import ConvProblem
 
+assert DEPTH == 2, "the kernel fills the pipeline's other stage, 1 - pipe"
 
-def make_multiply(tile: Tile) -> Kernel:
+
+def make_multiply(tile: Tile) -> DeviceFunction:
     """``multiply(S_F, S_I, at_F, at_I, R_O)``: adds the products of a slice of 16 terms.
     The filter begins at ``at_F``, the lane's terms of its windows at ``at_I``. A group's four lanes
     share four windows: each reads their terms thread_in_group, + 4, ... into ``X``. ``L`` holds the

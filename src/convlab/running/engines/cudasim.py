@@ -32,7 +32,7 @@ from convlab.simulation.threads.greenlets import Block
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda
 from convlab.simulation.threads.waiting import WaitingCall
 
-Shape = int | tuple[int, ...]
+DeclaredShape = int | tuple[int, ...]  # of an array that a kernel declares
 Index = int | slice | tuple[int | slice, ...]
 Number = Any  # NumPy's, or a row of a few: a kernel computes with it
 
@@ -133,11 +133,13 @@ class _Array:
             self._counts.global_bytes += self._nbytes * elements
 
 
-def _poisoned(shape: Shape, dtype: npt.DTypeLike) -> np.ndarray:
+def _poisoned(shape: DeclaredShape, dtype: npt.DTypeLike) -> np.ndarray:
     return np.full(shape, poison(np.dtype(dtype)), dtype)
 
 
-def _local_array(shape: Shape, dtype: npt.DTypeLike, alignment: int | None = None) -> _Array:
+def _local_array(
+    shape: DeclaredShape, dtype: npt.DTypeLike, alignment: int | None = None
+) -> _Array:
     return _Array(_poisoned(shape, dtype), "a local array")
 
 
@@ -148,7 +150,9 @@ class _Shared:
         self._counts = counts
         self.arrays: dict[tuple[CodeType, int], _Array] = {}
 
-    def array(self, shape: Shape, dtype: npt.DTypeLike, alignment: int | None = None) -> _Array:
+    def array(
+        self, shape: DeclaredShape, dtype: npt.DTypeLike, alignment: int | None = None
+    ) -> _Array:
         caller = sys._getframe(1)
         call = caller.f_code, caller.f_lasti
         if call not in self.arrays:

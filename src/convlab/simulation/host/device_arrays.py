@@ -25,8 +25,8 @@ from convlab.simulation.rules.findings import NotSimulated
 
 POLLS = 1000  # times that the host reads one managed element until it sees what a launch stores
 _COPY = "a copy to the device"
-Shape = SupportsIndex | Sequence[SupportsIndex]
-Strides = Shape | None
+ShapeLike = SupportsIndex | Sequence[SupportsIndex]
+Strides = ShapeLike | None
 MemoryOrder = Literal["C", "F"]
 
 
@@ -70,7 +70,7 @@ for _name, _refusal in functions("array", OF_AN_ARRAY).items():
 
 
 def unified_array(
-    shape: Shape,
+    shape: ShapeLike,
     dtype: DTypeLike = np.float64,
     strides: Strides = None,
     order: MemoryOrder = "C",
@@ -81,7 +81,7 @@ def unified_array(
 
 
 def device_array(
-    shape: Shape,
+    shape: ShapeLike,
     dtype: DTypeLike = np.float64,
     strides: Strides = None,
     order: MemoryOrder = "C",
@@ -231,7 +231,7 @@ class Copies:
 
     def pinned_array(
         self,
-        shape: Shape,
+        shape: ShapeLike,
         dtype: DTypeLike = np.float64,
         strides: Strides = None,
         order: MemoryOrder = "C",
