@@ -17,7 +17,7 @@ from convlab import ConvProblem, EngineUnavailable, Tile
 from convlab.ladder import stage_named
 from convlab.problems.arrays import Placement
 from convlab.problems.oracle import check_output, random_tensors
-from convlab.running import api, plans
+from convlab.running import api, simulated_time
 from convlab.running.engines import unavailable
 from convlab.support import progress
 
@@ -78,7 +78,7 @@ def by_plan_for_weight(engine: str) -> np.ndarray:
 def test_a_long_simulation_says_so_and_can_be_interrupted(
     call, engine, tensors, monkeypatch, capsys
 ):
-    monkeypatch.setattr(plans, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(simulated_time, "ANNOUNCED_FROM_SECONDS", 0)
     ticks = iter(range(0, 1000, 10))
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     call(engine)
@@ -95,14 +95,14 @@ def test_a_long_simulation_says_so_and_can_be_interrupted(
     with pytest.raises(KeyboardInterrupt):
         call(engine)
     capsys.readouterr()
-    monkeypatch.setattr(plans, "PATIENCE_SECONDS", 99)
+    monkeypatch.setattr(simulated_time, "ANNOUNCED_FROM_SECONDS", 99)
     assert check_output(PROBLEM, call(engine), *tensors).ok
     assert capsys.readouterr().err == ""
 
 
 def test_a_convolution_of_many_calls_says_once_how_long_all_take(monkeypatch, capsys):
     """``plan`` computes each group for a stage that has none, and would announce each."""
-    monkeypatch.setattr(plans, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(simulated_time, "ANNOUNCED_FROM_SECONDS", 0)
     ticks = iter(range(1000))
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(ticks) * 1e-3))
     convlab.conv2d(ones(1, 4, 3, 3), ones(4, 1, 3, 3), groups=4, stage="m02", engine="simulator")
@@ -111,7 +111,7 @@ def test_a_convolution_of_many_calls_says_once_how_long_all_take(monkeypatch, ca
 
 
 def test_gradients_say_how_long_they_take(monkeypatch, capsys):
-    monkeypatch.setattr(plans, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(simulated_time, "ANNOUNCED_FROM_SECONDS", 0)
     for of in ("input", "weight"):
         for stage in ("g01", "m03"):
             gradient = convlab.Gradient(PROBLEM, of)
@@ -125,7 +125,7 @@ def test_a_library_does_not_take_as_long_as_a_simulated_kernel():
     """The product that NumPy computes was counted as a simulated kernel's: minutes, for one."""
     problem = ConvProblem(1, 64, 56, 56, 64, 3, padding=1)
     seconds = [
-        plans.simulated_seconds(problem, stage, None, convlab.plan(PROBLEM, "m01").engine)
+        simulated_time.simulated_seconds(problem, stage, None, convlab.plan(PROBLEM, "m01").engine)
         for stage in map(stage_named, ("m01_direct", "i04_im2col_blas"))
     ]
     assert seconds[0] > 40 * seconds[1]

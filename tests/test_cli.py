@@ -253,7 +253,7 @@ def test_too_much_for_a_simulator_is_refused_with_what_to_do(arguments, said, un
 
 
 def test_yes_waits(monkeypatch):
-    monkeypatch.setattr(ladder, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(ladder, "MOST_SECONDS_UNASKED", 0)
     assert convlab_(*SIMULATED, "--stage", "m01").exit_code == 2
     assert convlab_(*SIMULATED, "--stage", "m01", "--yes").exit_code == 0
 

@@ -15,9 +15,10 @@ from convlab.ladder import Stage, allowances, stage_named
 from convlab.ladder.stage import Program, Step
 from convlab.problems.oracle import Oracle, random_tensors
 from convlab.running import plans
+from convlab.running.able_stages import stages_for
 from convlab.running.engines import Engine, Start
 from convlab.running.engines.simulator import Simulator
-from convlab.running.plans import Plan, stages_for
+from convlab.running.plans import Plan
 
 PROBLEM = ConvProblem(2, 4, 3, 5, 6, (2, 3), stride=(1, 2), padding=1)
 

@@ -112,7 +112,7 @@ def multiplied_by_a_part(a, b):
 def test_a_tensor_core_does_not_wait_for_lanes_that_never_come(
     threads: int, size: int, absent: int, monkeypatch
 ) -> None:
-    monkeypatch.setattr(emulations, "PATIENCE_SECONDS", 0.5)  # Numba's simulator takes so long
+    monkeypatch.setattr(emulations, "LANE_TIMEOUT_SECONDS", 0.5)  # Numba's simulator takes so long
     a, b = np.ones(1, np.float32), np.zeros(size, np.float32)
     with pytest.raises(RuntimeError, match=rf"needs the whole warp, but lanes? \[?{absent}\b"):
         run(multiplied_by_a_part, threads, a, b)

@@ -43,7 +43,7 @@ from convlab import (
     unfold_einsum,
 )
 from convlab.problems.unfold import unfold
-from convlab.running import plans
+from convlab.running import simulated_time
 from convlab.simulation.rules.coordinates import three
 from convlab.support.values import shown
 
@@ -189,8 +189,9 @@ def assert_short(refusal: Exception) -> None:
 @given(calls())
 def test_a_call_ends_in_an_answer_or_one_sentence(call):
     function, given = call.values
-    patience, plans.PATIENCE_SECONDS = plans.PATIENCE_SECONDS, 10
-    say, plans.say = plans.say, pytest.skip  # what takes minutes is announced, and not waited for
+    patience, simulated_time.ANNOUNCED_FROM_SECONDS = simulated_time.ANNOUNCED_FROM_SECONDS, 10
+    # What takes minutes is announced, and not waited for.
+    say, simulated_time.say = simulated_time.say, pytest.skip
     try:
         result = function(**given)
     except pytest.skip.Exception:
@@ -200,7 +201,7 @@ def test_a_call_ends_in_an_answer_or_one_sentence(call):
     else:
         assert np.isfinite(result).all()
     finally:
-        plans.PATIENCE_SECONDS, plans.say = patience, say
+        simulated_time.ANNOUNCED_FROM_SECONDS, simulated_time.say = patience, say
 
 
 @IN_TIME

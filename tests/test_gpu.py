@@ -36,9 +36,10 @@ from convlab.ladder import allowances, stage_named
 from convlab.problems.oracle import CheckResult, Oracle, random_tensors
 from convlab.problems.workloads import LAYER_NAMES, TEACHING, paper_layer
 from convlab.running import api
+from convlab.running.able_stages import stages_for
 from convlab.running.engines import Engine, choose, unavailable
 from convlab.running.engines.simulator import Simulator
-from convlab.running.plans import Plan, program_for, stages_for
+from convlab.running.plans import Plan, program_for
 
 if (reason := unavailable("gpu")) is not None:
     pytest.skip(f"needs a GPU: {reason}", allow_module_level=True)

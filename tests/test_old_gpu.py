@@ -24,10 +24,11 @@ from convlab.measuring import machine as doctor
 from convlab.measuring import machine_code as gate
 from convlab.problems.oracle import Oracle, random_tensors
 from convlab.running import api, engines, plans
+from convlab.running.able_stages import stages_for, why_too_old
 from convlab.running.engines import EngineUnavailable
 from convlab.running.engines.gpu import Gpu
 from convlab.running.engines.simulator import Simulator
-from convlab.running.plans import Plan, auto_stage, plan, stages_for, why_too_old
+from convlab.running.plans import Plan, auto_stage, plan
 from convlab.tracing import trace_stage
 
 pytestmark = pytest.mark.same_in_cudasim

@@ -12,8 +12,9 @@ from convlab.ladder import LADDER, stage_named, tile_heuristic
 from convlab.ladder.main import m14_epilogue
 from convlab.ladder.tensor_cores import t01_mma
 from convlab.running import plans
+from convlab.running.able_stages import stages_for
 from convlab.running.engines.simulator import Simulator
-from convlab.running.plans import program_for, stages_for
+from convlab.running.plans import program_for
 
 M15, T03, T05 = map(stage_named, ("m15", "t03", "t05"))
 SMALL = ConvProblem(1, 3, 4, 3, 5, 3, padding=1)

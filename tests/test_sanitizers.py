@@ -142,7 +142,7 @@ def gone(process):
 def test_what_hangs_ends_with_all_that_it_started(tell, tmp_path, monkeypatch, capsys):
     file = tmp_path / "processes"
     tell(hang(file), FIRST, "memcheck")
-    monkeypatch.setattr(sanitizers, "PATIENCE_SECONDS", 2)
+    monkeypatch.setattr(sanitizers, "TIMEOUT_SECONDS", 2)
     (wrong,) = (row for row in run(tmp_path, expected=1)["rows"] if row["says"] != "nothing")
     assert (wrong["says"], wrong["printed"]) == ("hangs", "printed before it hung\n")
     assert gone(int(file.read_text()))

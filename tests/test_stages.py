@@ -22,8 +22,8 @@ from convlab import LADDER, ConvProblem, Stage, Tile
 from convlab.ladder import ABLATION, BACKWARD, RENAMED, family, production_tile, stage_named
 from convlab.ladder.channels.receptive_field import field_for
 from convlab.problems.oracle import random_tensors
+from convlab.running.able_stages import stages_for
 from convlab.running.engines import choose
-from convlab.running.plans import stages_for
 
 STAGES, LEFT_OUT = stages_for(choose())  # without a library for it, some cannot run on a GPU
 ON_GPU = choose().is_gpu

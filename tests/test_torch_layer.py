@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from convlab import conv1d, conv2d
-from convlab.running import plans
+from convlab.running import simulated_time
 from convlab.running.engines import unavailable
 
 torch = pytest.importorskip("torch", "2.4", reason="the layer is PyTorch's, which is optional")
@@ -351,7 +351,7 @@ def test_a_layer_names_what_is_wrong_with_it(name, value):
 @pytest.mark.skipif(ON_GPU, reason="a GPU takes no time that is announced")
 def test_a_long_simulation_of_a_layer_says_so(monkeypatch, capsys):
     """Forwards and backwards, as ``conv2d`` and ``plan`` do."""
-    monkeypatch.setattr(plans, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(simulated_time, "ANNOUNCED_FROM_SECONDS", 0)
     layer = layers.Conv2d(3, 4, 3)
     output = layer(torch.ones(1, 3, 5, 5))
     (line,) = capsys.readouterr().err.splitlines()

@@ -33,7 +33,7 @@ from kernels.wrong import WRONG
 
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "docs/results/mutants_h200.json", ROOT / "docs/mutants.md"
-PATIENCE_SECONDS, AT_ONCE = 60, 16
+TIMEOUT_SECONDS, AT_ONCE = 60, 16
 BEGIN, END = "<!-- wrong:begin -->", "<!-- wrong:end -->"
 
 
@@ -56,7 +56,7 @@ def sanitize():
     def said(pair):
         name, tool = pair
         command = ("-W", "ignore", "-m", "kernels.sanitized", "--run", name)
-        return watched(tool, command, PATIENCE_SECONDS)[0]
+        return watched(tool, command, TIMEOUT_SECONDS)[0]
 
     known = json.loads(RESULTS.read_text(encoding="utf-8"))["results"] if RESULTS.exists() else {}
     results = {case.name: known[case.name] for case in WRONG if case.name in known}

@@ -48,8 +48,9 @@ from convlab.measuring.machine import environment
 from convlab.problems.oracle import CheckResult, Oracle, before_relu, random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import cores
+from convlab.running.able_stages import stages_for
 from convlab.running.engines import Engine, EngineUnavailable, choose
-from convlab.running.plans import Plan, stages_for
+from convlab.running.plans import Plan
 from convlab.support.files import write_whole
 
 SCRIPT = Path(__file__)
@@ -58,7 +59,7 @@ PROGRAM = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = 3  # the exit code that tools are to give where they found something
 INTERRUPTED = 130  # what shells give for Ctrl-C
-PATIENCE_SECONDS = 1800
+TIMEOUT_SECONDS = 1800
 MOST_PROCESSES = 16
 MEMORY_A_PROCESS = 2 * 2**30  # of the GPU
 NOTHING, SOMETHING, HANGS, FAILS = "nothing", "found", "hangs", "fails"
@@ -209,7 +210,7 @@ def of_stage(tool: str, stage: str) -> ToolRow:
     """Return a tool's result for a stage, and how many of the stage's runs were right."""
     started = time.monotonic()
     command = ("-W", "ignore", str(SCRIPT), "run", stage)
-    says, text = watched(tool, command, PATIENCE_SECONDS)
+    says, text = watched(tool, command, TIMEOUT_SECONDS)
     counted = re.search(r"(\d+) of (\d+) runs right", text)
     if says == NOTHING and counted is None:  # nothing ran
         says = FAILS

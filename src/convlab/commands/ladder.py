@@ -79,8 +79,8 @@ def ladder(
         from convlab.measuring import ladder_run as runner
         from convlab.measuring import photograph as pictures
         from convlab.problems.oracle import random_tensors
+        from convlab.running.able_stages import stages_for
         from convlab.running.engines import EngineUnavailable, choose
-        from convlab.running.plans import stages_for
     with exits.refusing(ValueError, EngineUnavailable, pictures.PlotsMissing):
         chosen_engine = choose(engine)
         chosen_stages, left_out = stages_for(chosen_engine, options.stages_named(stage))

@@ -1,7 +1,9 @@
 """The table of ``convlab ladder``: a row for each stage, and the columns of each engine.
 
 A column of counts is an entry of :data:`COUNTS`, a column of a GPU's table an entry of what
-:func:`_timed` returns. The numbers come from ``convlab.measuring.ladder_run``.
+:func:`_timed` returns; :data:`LEGENDS` explains it below the table. The numbers come from
+``StageResult`` (``measuring/ladder_run.py``), the counts among them from ``Counts``
+(``simulation/rules/memory_traffic.py``).
 """
 
 from __future__ import annotations

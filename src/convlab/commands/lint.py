@@ -45,9 +45,9 @@ def lint(
     with requirements.numba_needed():
         requirements.refuse_simulator()
         from convlab.measuring import machine_code as gate
+        from convlab.running.able_stages import why_too_old
         from convlab.running.engines.architecture import arch_of
         from convlab.running.engines.kernels import CompilerMissing
-        from convlab.running.plans import why_too_old
     with exits.refusing(ValueError):
         chosen_stages = options.stages_named(None if stage is None else [stage])
         problems = gate.PROBLEMS

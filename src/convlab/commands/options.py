@@ -52,12 +52,12 @@ def refuse_slow(
 ) -> None:
     """Refuse work that takes longer than a person waits; say how long, and what to do instead.
     ``usual_seconds`` is how long the default problem takes."""
-    from convlab.measuring.ladder_run import PATIENCE_SECONDS
+    from convlab.measuring.ladder_run import MOST_SECONDS_UNASKED
 
-    if seconds <= PATIENCE_SECONDS:
+    if seconds <= MOST_SECONDS_UNASKED:
         return
     alone = seconds / problem.batch
-    one = f" --batch 1 (about {duration(alone)})," if alone <= PATIENCE_SECONDS else ""
+    one = f" --batch 1 (about {duration(alone)})," if alone <= MOST_SECONDS_UNASKED else ""
     usual = f" the default problem (about {duration(usual_seconds)})"
     or_gpu = " or a GPU" if gpu else ""
     refuse(

@@ -98,10 +98,11 @@ def _traced(
     with requirements.numba_needed():
         from convlab.ladder import stage_named, tile_named
         from convlab.measuring import ladder_run as runner
+        from convlab.running.able_stages import why_too_old
         from convlab.running.engines import EngineUnavailable, choose
         from convlab.running.engines.architecture import arch_of
         from convlab.running.engines.kernels import CompilerMissing, UnknownGPU
-        from convlab.running.plans import program_for, why_too_old
+        from convlab.running.plans import program_for
         from convlab.simulation.rules.findings import NotSimulated
         from convlab.tracing import trace_stage
     with exits.refusing(ValueError, EngineUnavailable):

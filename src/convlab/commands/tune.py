@@ -106,9 +106,10 @@ def tune(
         from convlab.ladder import candidates, stage_named
         from convlab.measuring.cases import crossed, run
         from convlab.measuring.systems import of_stage
+        from convlab.running.able_stages import check_runs
         from convlab.running.cache_folder import cache_folder
         from convlab.running.engines import EngineUnavailable, choose
-        from convlab.running.plans import check_runs, tile_by_rule
+        from convlab.running.plans import tile_by_rule
         from convlab.running.tuned import remember, tiles_file
     with exits.refusing(ValueError, EngineUnavailable):
         chosen = stage_named(stage)

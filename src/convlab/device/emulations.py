@@ -31,7 +31,7 @@ def emulation_of(value: object) -> Emulation | None:
     return None if known is None else known[1]
 
 
-PATIENCE_SECONDS = 60.0  # that a lane of Numba's simulator waits: other lanes may have ended
+LANE_TIMEOUT_SECONDS = 60.0  # that a lane of Numba's simulator waits: other lanes may have ended
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
@@ -86,7 +86,7 @@ def together(
             del meetings[call]  # the next time that the lanes come is another meeting
             meeting.results = compute(meeting.brought)
             meeting.over.set()
-    if not meeting.over.wait(PATIENCE_SECONDS):
+    if not meeting.over.wait(LANE_TIMEOUT_SECONDS):
         absent = [lane for lane in range(WARP) if lane not in meeting.brought]
         raise RuntimeError(f"{name} needs the whole warp, but lanes {absent} do not come to it")
     result: Result = meeting.results[lane]

@@ -285,8 +285,9 @@ def _stages_left_out(engine: str | None) -> list[str]:
     if engine != "gpu":
         return []
     from convlab.ladder import LADDER
+    from convlab.running.able_stages import why_too_old
     from convlab.running.engines import choose
-    from convlab.running.plans import auto_stage, why_too_old
+    from convlab.running.plans import auto_stage
 
     gpu = choose("gpu")
     reason = why_too_old(LADDER, gpu.capability(), gpu.device)

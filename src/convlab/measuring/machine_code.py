@@ -21,10 +21,10 @@ from convlab.ladder.stage import Capability, Launch, Program
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import cores
 from convlab.problems.workloads import paper_layer
+from convlab.running.able_stages import why_too_old
 from convlab.running.engines import disassembly, kernels
 from convlab.running.engines.architecture import arch_of
 from convlab.running.engines.cubin import Cubin
-from convlab.running.plans import why_too_old
 from convlab.support.files import Count, Name, bytes_of, document, record
 
 CAPABILITIES: tuple[Capability, ...] = ((8, 0), (9, 0))

@@ -22,8 +22,9 @@ from convlab.measuring.baselines import OnGpu, Singles, System, array_libraries,
 from convlab.measuring.baselines.unfold_table import ROWS as UNFOLD_ROWS
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.problem import ConvProblem
+from convlab.running.able_stages import stages_for
 from convlab.running.engines import choose
-from convlab.running.plans import Plan, program_for, stages_for, tile_by_rule
+from convlab.running.plans import Plan, program_for, tile_by_rule
 
 BASELINES: tuple[System, ...] = (
     *array_libraries.BY_TORCH,

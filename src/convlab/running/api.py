@@ -28,7 +28,8 @@ from convlab.problems.arrays import (
 from convlab.problems.problem import ConvProblem
 from convlab.problems.settings import IntOrEach, Padding, Windows, windows_of
 from convlab.running.engines import Engine, choose
-from convlab.running.plans import Plan, announced, check_fits, plan
+from convlab.running.plans import Plan, check_fits, plan
+from convlab.running.simulated_time import announced
 from convlab.support.values import integer, shown
 
 Settings = tuple[IntOrEach, Padding, IntOrEach, int]  # stride, padding, dilation, groups
@@ -314,7 +315,7 @@ def _run_groups(problem: ConvProblem, tensors: tuple[Any, ...], out: Any, asked:
     pairs = zip(tensors, shapes, strict=True)
     own: list[Any] = [None if tensor is None else empty(shape) for tensor, shape in pairs]
     part = empty(one.output_shape)
-    with announced(ready, calls=groups):
+    with announced(ready.problem, ready.stage, ready.tile, ready.engine, calls=groups):
         for g in range(groups):
             channels, filters = slice(g * C_i, (g + 1) * C_i), slice(g * C_o, (g + 1) * C_o)
             keys = (ALL, channels), filters, filters

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, cast
@@ -14,7 +13,6 @@ import numpy as np
 from convlab.ladder import (
     BACKWARD,
     GROUPED,
-    LADDER,
     Stage,
     Tile,
     production_tile,
@@ -26,27 +24,25 @@ from convlab.ladder.gradients.g02_exchanged_roles import through
 from convlab.ladder.stage import (
     SOURCES,
     Argument,
-    Capability,
     Flat,
     Images,
     Program,
     Step,
-    blocks_for,
 )
 from convlab.problems.arrays import Array, ArrayT
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.problem import ConvProblem
+from convlab.running.able_stages import check_runs
 from convlab.running.engines import (
     Engine,
-    EngineUnavailable,
     Stream,
     address_of,
     check_aligned,
     choose,
 )
+from convlab.running.simulated_time import announced
 from convlab.running.tuned import tuned_tile
 from convlab.support.host_memory import check_memory
-from convlab.support.progress import duration, progress, say
 from convlab.support.values import shown
 
 # What "auto" means. On a GPU it is the first of these stages that the GPU can run: m15 transforms
@@ -54,8 +50,6 @@ from convlab.support.values import shown
 # a simulator it is the stage with the fewest and simplest threads, because every thread costs time.
 AUTO_STAGES_GPU = ("m15_split_k", "m11_warp_tiling")
 AUTO_STAGE_SIMULATOR = "m01_direct"
-
-PATIENCE_SECONDS = 30  # a longer simulation says how long it takes
 
 
 class Plan:
@@ -144,7 +138,7 @@ class Plan:
             self._together(input, weight, bias, out, *workspace, stream=stream)
             return out
         steps = self.steps(input, weight, out, bias, workspace)
-        with announced(self):
+        with announced(self.problem, self.stage, self.tile, self.engine):
             for step in steps:
                 step(stream)
         return out
@@ -386,95 +380,11 @@ def auto_stage(engine: Engine) -> Stage:
     return next(stage for stage in best_first if stage.runs_on(engine.capability()))
 
 
-def stages_for(
-    engine: Engine, among: tuple[Stage, ...] = LADDER
-) -> tuple[tuple[Stage, ...], str | None]:
-    """The stages that can run on an engine, and, if some cannot, which and why."""
-    able = tuple(stage for stage in among if stage.runs_on(engine.capability()))
-    reasons = [why_too_old(among, engine.capability(), engine.device)]
-    by_library = [stage for stage in among if _calls_a_library(stage)]
-    # The search for a library imports it, so search only if a stage needs one.
-    if by_library and (lacking := engine.why_no_library()) is not None:
-        able = tuple(stage for stage in able if stage not in by_library)
-        reasons.append(f"{', '.join(stage.name for stage in by_library)}: {lacking}")
-    return able, "; ".join(filter(None, reasons)) or None
-
-
-def _calls_a_library(stage: Stage) -> bool:
-    try:
-        return stage.needs_library
-    except Exception:  # a stage that cannot be prepared fails when it is run, with its reason
-        return False
-
-
-def simulated_seconds(
-    problem: Problem, stage: Stage, tile: Tile | None, engine: Engine
-) -> float | None:
-    """Return about how many seconds a simulator takes for a stage; None on a GPU. A tile computes
-    outputs that do not exist too; with few output channels they are most of its work."""
-    if engine.is_gpu:
-        return None
-    convolution = problem.as_convolution if isinstance(problem, Gradient) else problem
-    if _calls_a_library(stage):
-        # NumPy multiplies at once. To copy four elements takes as long as one multiply-add.
-        multiply_adds = convolution.N * convolution.K // 4
-    elif tile is None:
-        multiply_adds = problem.flops // 2
-    else:
-        block = tile.M_B, tile.N_B, tile.K_B
-        sizes = zip((convolution.M, convolution.N, convolution.K), block, strict=True)
-        multiply_adds = math.prod(blocks_for(n, b) * b for n, b in sizes)
-    return multiply_adds / engine.multiply_adds_per_second
-
-
-@contextmanager
-def announced(ready: Plan, calls: int = 1) -> Iterator[None]:
-    """If so many calls of a plan take a simulator long, say on standard error how long, and then
-    show their progress. Inside another one that does so already, nothing is said again."""
-    engine, problem = ready.engine, ready.problem
-    seconds = calls * (simulated_seconds(problem, ready.stage, ready.tile, engine) or 0)
-    if seconds < PATIENCE_SECONDS or engine.on_block is not None:
-        yield
-        return
-    work = f"{calls * problem.flops // 2:,} multiply-adds on {engine.device}"
-    say(f"{work} take about {duration(seconds)}; Ctrl-C ends them")
-    engine.on_block = progress()
-    try:
-        yield
-    finally:
-        engine.on_block = None
-
-
 def with_tile(stage: Stage, tile: Tile | None) -> Stage:
     """The stage with that tile as its tiny and model tile; None leaves both as they are."""
     if tile is None or stage.tiles is None:
         return stage
     return replace(stage, tiles=replace(stage.tiles, tiny=tile, model=tile))
-
-
-def why_too_old(stages: Iterable[Stage], capability: Capability | None, gpu: str) -> str | None:
-    """Return a sentence that names the stages which a GPU of that name and compute capability
-    cannot run, and their needs; None where it runs them all."""
-    needed: dict[str, list[str]] = {}
-    for stage in stages:
-        if (must := stage.requires) is not None and not stage.runs_on(capability):
-            needs, has = (".".join(map(str, pair)) for pair in (must.capability, capability or ()))
-            others = ", no other" if must.exact else " or higher"
-            what = f"a GPU of compute capability {needs}{others}, for {must.feature}"
-            needed.setdefault(f"{what}: {gpu} has {has}", []).append(stage.name)
-    sentences = (
-        f"stage {names[0]} needs {what}"
-        if len(names) == 1
-        else f"stages {', '.join(names)} need {what}"
-        for what, names in needed.items()
-    )
-    return "; ".join(sentences) or None
-
-
-def check_runs(stage: Stage, engine: Engine) -> None:
-    """Raise ``EngineUnavailable`` where the engine's GPU cannot run the stage."""
-    if (reason := why_too_old((stage,), engine.capability(), engine.device)) is not None:
-        raise EngineUnavailable(reason)
 
 
 def check_fits(what: str, nbytes: int, engine: Engine, hint: str = "") -> None:

@@ -20,7 +20,7 @@ from convlab.simulation.threads.block_memory import SharedContents
 from convlab.simulation.threads.meetings import Complain, Meetings
 from convlab.simulation.threads.waiting import Thread, Worker, yields
 
-PATIENCE = 2  # rounds in which all only poll, before other blocks go on
+IDLE_ROUNDS = 2  # rounds in which all only poll, before other blocks go on
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ class Block:
         further, rounds = self._start(), 0
         if self._gives_way:  # at most one round in each run
             self._backwards ^= not further  # the thread that came first comes last
-            rounds = PATIENCE if further and any(map(yields, self.waiting)) else PATIENCE - 1
+            rounds = IDLE_ROUNDS if further and any(map(yields, self.waiting)) else IDLE_ROUNDS - 1
         enter, meetings = self._enter, self._meetings
-        while self.waiting and rounds < PATIENCE:
+        while self.waiting and rounds < IDLE_ROUNDS:
             places = self._places()
             if self._random is not None:  # those at one barrier would keep their order
                 self.waiting.sort(key=lambda thread: places[thread.number])
