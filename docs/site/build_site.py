@@ -39,7 +39,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Learn": ("lessons",),
     "The ladder": ("ladder", "stages/index", "training"),
     "The simulator": (
-        "simulator", "engines", "findings", "findings-shown", "mutants", "trace", "check",
+        "ci", "simulator", "engines", "findings", "findings-shown", "mutants", "trace", "check",
         "counters",
     ),
     "Measured": (
