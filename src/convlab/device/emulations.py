@@ -33,7 +33,7 @@ def emulation_of(value: object) -> Emulation | None:
 
 LANE_TIMEOUT_SECONDS = 60.0  # that a lane of Numba's simulator waits: other lanes may have ended
 Part = TypeVar("Part")
-Result = TypeVar("Result")
+ResultT = TypeVar("ResultT")
 
 _change = threading.Lock()
 _here = threading.local()
@@ -59,8 +59,8 @@ class _Meeting:
 
 
 def together(
-    name: str, brought: Part, compute: Callable[[dict[int, Part]], Mapping[int, Result]]
-) -> Result:
+    name: str, brought: Part, compute: Callable[[dict[int, Part]], Mapping[int, ResultT]]
+) -> ResultT:
     """Return this lane's part of the result of ``compute`` on what all 32 lanes brought.
 
     Call it in the function that the kernel calls, because lanes meet at the kernel's line.
@@ -70,7 +70,7 @@ def together(
     """
     caller = sys._getframe(2)
     if hasattr(_here, "meet"):
-        met: Result = _here.meet(name, id(caller.f_code) + caller.f_lasti, brought)
+        met: ResultT = _here.meet(name, id(caller.f_code) + caller.f_lasti, brought)
         return met
     thread: Any = threading.current_thread()  # Numba's simulator gives its threads attributes
     manager = getattr(thread, "_manager", None)
@@ -89,5 +89,5 @@ def together(
     if not meeting.over.wait(LANE_TIMEOUT_SECONDS):
         absent = [lane for lane in range(WARP) if lane not in meeting.brought]
         raise RuntimeError(f"{name} needs the whole warp, but lanes {absent} do not come to it")
-    result: Result = meeting.results[lane]
+    result: ResultT = meeting.results[lane]
     return result

@@ -171,7 +171,7 @@ def _assembly(
     return [llvm.extractvalue(ir.F32Type.get(), made, [n]) for n in range(results)]
 
 
-# The intrinsics. The docstrings of numba-cuda's versions say what each does.
+# The intrinsics. The docstrings of numba-cuda's versions say more of what each does.
 
 FLOAT, TWO, FOUR = types.float32, types.UniTuple(types.float32, 2), types.UniTuple(types.float32, 4)
 
@@ -182,6 +182,7 @@ def _four_floats() -> ir.VectorType:
 
 @counterpart_of(intrinsics.load4, FOUR, lambda array, index: _is_floats(array))
 def load4(builder: Builder, array: Variable, index: Variable) -> tuple[ir.Value, ...]:
+    """Load the vector of four float32 that begins at ``array[index]``: 128 bits at once."""
     four = llvm.load(_four_floats(), _pointer(builder, array, index), alignment=16)
     return tuple(llvm.extractelement(four, _constant(lane)) for lane in range(4))
 
@@ -192,6 +193,7 @@ def load4(builder: Builder, array: Variable, index: Variable) -> tuple[ir.Value,
     lambda array, index, values: _is_floats(array) and values == FOUR,
 )
 def store4(builder: Builder, array: Variable, index: Variable, values: Variable) -> None:
+    """Store four float32 as one vector of 128 bits."""
     four = llvm.mlir_undef(_four_floats())
     for lane, number in enumerate(builder.load_var(values)):
         four = llvm.insertelement(four, number, _constant(lane))
@@ -215,6 +217,7 @@ def _copy(
     cache: str,
     count: int,
 ) -> None:
+    """Write ``cp.async`` of ``count`` float32; zeros are written where ``valid`` is false."""
     near = _in_space(_pointer(builder, target, index), SHARED, 32)
     far = _in_space(_pointer(builder, source, at), GLOBAL, 64)
     is_valid = builder.mlir_convert(builder.load_var(valid), _integers(1))
@@ -232,6 +235,7 @@ def copy_async(
     at: Variable,
     valid: Variable,
 ) -> None:
+    """Copy one float32, by ``.ca``: the only cache operator that takes four bytes."""
     _copy(
         builder,
         target=target,
@@ -253,6 +257,7 @@ def copy_async4(
     at: Variable,
     valid: Variable,
 ) -> None:
+    """Copy four float32, past the L1 cache."""
     _copy(
         builder,
         target=target,
@@ -267,6 +272,7 @@ def copy_async4(
 
 @counterpart_of(intrinsics.commit_copies, types.void)
 def commit_copies(builder: Builder) -> None:
+    """End a commit group: ``cp.async.commit_group``."""
     _assembly("cp.async.commit_group;", "")
 
 
@@ -274,6 +280,7 @@ def commit_copies(builder: Builder) -> None:
     intrinsics.wait_copies, types.void, lambda groups: groups.literal_value >= 0, constant=True
 )
 def wait_copies(builder: Builder, groups: int) -> None:
+    """Wait until at most ``groups`` commit groups are in flight: ``cp.async.wait_group``."""
     _assembly(f"cp.async.wait_group {groups};", "")
 
 
@@ -283,6 +290,7 @@ def _is_float(value: types.Type) -> bool:
 
 @counterpart_of(tensor_core.to_tf32, FLOAT, _is_float)
 def to_tf32(builder: Builder, value: Variable) -> ir.Value:
+    """Round by ``cvt.rna.tf32``, and clear the bits that TF32 does not have."""
     text, constraints = ptx.TO_TF32
     rounded = llvm.inline_asm(_integers(32), [builder.load_var(value)], text, constraints)
     return _float(arith.andi(rounded, _constant(ptx.TF32_BITS)))
@@ -290,6 +298,7 @@ def to_tf32(builder: Builder, value: Variable) -> ir.Value:
 
 @counterpart_of(tensor_core.split_tf32, TWO, _is_float)
 def split_tf32(builder: Builder, value: Variable) -> tuple[ir.Value, ir.Value]:
+    """Round to TF32 by an addition to the bits, as a large part; the rest is the small part."""
     number = builder.load_var(value)
     rounded = arith.addi(_bits(number), _constant(0x1000))
     large = _float(arith.andi(rounded, _constant(ptx.TF32_BITS)))
@@ -302,6 +311,7 @@ def split_tf32(builder: Builder, value: Variable) -> tuple[ir.Value, ir.Value]:
     lambda *kinds: [*kinds] == [types.UniTuple(FLOAT, SIZES[name]) for name in "abc"],
 )
 def mma_tf32(builder: Builder, a: Variable, b: Variable, c: Variable) -> tuple[ir.Value, ...]:
+    """Write ``mma.sync`` with the operands as integers, as PTX takes TF32."""
     left, right, total = map(builder.load_var, (a, b, c))
     operands = [*map(_bits, (*left, *right)), *total]
     return tuple(_assembly(*ptx.MMA, operands, 4, memory=False))
@@ -309,6 +319,7 @@ def mma_tf32(builder: Builder, a: Variable, b: Variable, c: Variable) -> tuple[i
 
 @counterpart_of(tensor_core.fence_shared, types.void)
 def fence_shared(builder: Builder) -> None:
+    """Order a thread's stores before the reads of the tensor cores' asynchronous proxy."""
     _assembly("fence.proxy.async.shared::cta;", "")
 
 
@@ -336,6 +347,8 @@ def _loaded(pointers: Iterable[ir.Value]) -> list[ir.Value]:
 def start_product(
     builder: Builder, D: Variable, L: Variable, T: Variable, S: Variable, at: Variable, N: int
 ) -> None:
+    """Start a warpgroup's product of N columns in 3xTF32. B is given by the descriptors of its four
+    parts, in which addresses count units of 16 bytes."""
     shape, part = ptx.descriptor(N)
     near = _in_space(_pointer(builder, S, at), SHARED, 32)
     sixteenths = arith.extui(_integers(64), arith.shrui(near, _constant(4)))
@@ -350,6 +363,7 @@ def start_product(
 
 @counterpart_of(tensor_core.finish_product, types.void, lambda D, N: _suit(N, D), constant=True)
 def finish_product(builder: Builder, D: Variable, N: int) -> None:
+    """Wait for the product. Its sums go through the instruction, so no code reads them before."""
     pointers = _numbers(builder, D, N // 2)
     text, constraints = ptx.finish_product(N)
     sums = _assembly(text, constraints, _loaded(pointers), N // 2)

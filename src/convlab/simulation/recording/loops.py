@@ -19,7 +19,7 @@ from typing import TypeVar
 from convlab.simulation.recording.access_log import ITERATION_BITS, AccessLog
 from convlab.simulation.recording.sites import is_iterated, site_of
 
-Result = TypeVar("Result")
+ResultT = TypeVar("ResultT")
 
 
 class EndlessLoop(RuntimeError):
@@ -51,7 +51,7 @@ class Loops:
         :mod:`convlab.simulation.language.rewritten_code` compiles as a ``for`` loop."""
         return Loop(self, site, steps)
 
-    def call(self, function: Callable[..., Result]) -> Callable[..., Result]:
+    def call(self, function: Callable[..., ResultT]) -> Callable[..., ResultT]:
         """Return the function that a kernel calls for a device function."""
         return function
 
@@ -94,11 +94,11 @@ class Paths(Loops):
         self._thread = thread
         self._log.path = self._of[thread]
 
-    def call(self, function: Callable[..., Result]) -> Callable[..., Result]:
+    def call(self, function: Callable[..., ResultT]) -> Callable[..., ResultT]:
         """Return the device function on a path of its own for each place that calls it."""
         log, inner, known, getframe = self._log, self._inner, self._known, sys._getframe
 
-        def called(*arguments: object) -> Result:
+        def called(*arguments: object) -> ResultT:
             outer, frame = log.path, getframe(1)
             here = outer, id(frame.f_code) + frame.f_lasti
             try:
