@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -22,7 +23,15 @@ from convlab.measuring.machine import environment
 from convlab.measuring.machine_code import PROBLEMS, lint_stage
 from convlab.running import compilers
 from convlab.running.compilers import MLIR, NAMES, VARIABLE
-from convlab.running.engines import EngineUnavailable, address_of, choose, disassembly, lowering
+from convlab.running.engines import (
+    EngineUnavailable,
+    address_of,
+    choose,
+    disassembly,
+    kernels,
+    lowering,
+)
+from convlab.running.engines.cubin import instruction_bytes
 from convlab.running.engines.kernels import compile_launch
 from convlab.running.engines.launching import PackedProgram, _part, array_parameters
 from convlab.running.engines.linking import linked
@@ -87,6 +96,19 @@ def test_kernels_take_as_many_parameters_as_are_laid_out(capability):
         laid_out = [array_parameters(cubin.layout, shape) for shape in arrays]
         assert cubin.parameter_bytes == 8 * sum(map(len, laid_out))
         assert step.name in cubin.name
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("name", ["m05", "t04"])
+def test_signatures_that_are_looked_for_once_make_the_same_machine_code(name, monkeypatch):
+    def instructions():
+        program = production_program(stage_named(name), PROBLEM)  # its functions are new ones
+        cubins = [compile_launch(step, program, (9, 0)) for step in program.kernels]
+        return [instruction_bytes(cubin.code) for cubin in cubins]  # names have numbers that count
+
+    once = instructions()
+    monkeypatch.setattr(lowering, "_signatures_once", nullcontext)
+    assert instructions() == once
 
 
 def test_an_array_whose_indices_it_would_read_as_negative_is_refused():
