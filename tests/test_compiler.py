@@ -28,7 +28,6 @@ from convlab.running.engines import (
     address_of,
     choose,
     disassembly,
-    kernels,
     lowering,
 )
 from convlab.running.engines.cubin import instruction_bytes

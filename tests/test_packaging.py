@@ -132,7 +132,7 @@ def test_a_plain_install_has_all_that_modules_import_at_once():
         if name not in sys.stdlib_module_names and COMES_WITH.get(name, name) not in declared
     }
     # Layers that no other module imports; what CONVLAB_COMPILER=mlir imports.
-    parts = "asked", "layers", "operators", "prepare"
+    parts = "asked", "layers", "operators", "prepare", "short", "tensors"
     missing -= {f"src/convlab/running/torch_{part}.py: torch" for part in parts}
     missing -= {"src/convlab/device/mlir.py: numba_cuda_mlir"}
     missing -= {"src/convlab/device/mlir_intrinsics.py: numba_cuda_mlir"}

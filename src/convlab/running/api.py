@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import OrderedDict
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from threading import local
@@ -37,6 +37,7 @@ Settings = tuple[IntOrEach, Padding, IntOrEach, int]  # stride, padding, dilatio
 PlanKey = tuple[int, int, ConvProblem, str, Tile | None]
 ALL = slice(None)  # a whole axis: Numba's device arrays take no ellipsis
 KEPT_PLANS, KEPT_BYTES = 16, 2**28  # of a thread's last calls on a GPU; bytes of workspace in all
+KEPT_SHORT = 256  # calls whose checks are kept
 
 
 def conv1d(
@@ -202,6 +203,8 @@ def _convolve(
 ) -> Any:  # fmt: skip
     input, weight, bias, out = arrays
     _refuse_compiling(f"conv{axes}d")
+    if (result := _again(axes, arrays, (*settings, stage, tile, engine_name))) is not None:
+        return result
     asked = _Asked(stage, tile, engine := choose(engine_name))
     optional = {name: array for name, array in (("bias", bias), ("out", out)) if array is not None}
     given = {"input": input, "weight": weight, **optional}
@@ -212,7 +215,10 @@ def _convolve(
     if call.is_empty:
         return placement.empty(call.shape) if out is None else out
     if engine.is_gpu and placement.gpu is not None:
-        return _on_gpu(given, call, asked, placement)
+        result = _on_gpu(given, call, asked, placement)
+        if placement.library == "PyTorch":
+            _remember(axes, arrays, (*settings, stage, tile, engine_name), call, asked)
+        return result
 
     views = {name: on_host(array) for name, array in given.items()}
     _check_out(views)
@@ -228,6 +234,89 @@ def _convolve(
     target = views["out"] if placement.gpu is None else on_gpu(out)
     target[ALL] = result
     return out
+
+
+# The short way of a call with PyTorch's tensors, where an equal one was computed before. Checks and
+# Numba's views of arrays take ten times as long as a launch, and do not depend on the numbers.
+
+
+class _Short(NamedTuple):
+    """A call that was checked: what its plan is made for, and its output's shape, in 2-D and as the
+    caller has it."""
+
+    problem: ConvProblem
+    stage: str
+    tile: Tile | None
+    output_shape: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def _short_key(axes: int, arrays: tuple[Any, ...], asked: tuple[object, ...]) -> tuple[object, ...]:
+    input, weight, bias, _ = arrays
+    return axes, input.shape, weight.shape, None if bias is None else bias.shape, asked
+
+
+def _again(axes: int, arrays: tuple[Any, ...], asked: tuple[object, ...]) -> Any:
+    """Return the convolution, if an equal call has left its plan and this call may take it; else
+    None."""
+    known = vars(_kept).get("short")
+    input, weight, bias, out = arrays
+    if not known or out is not None:
+        return None
+    from convlab.running.torch_tensors import (
+        TENSORS,
+        current_stream,
+        goes_short,
+        is_whole,
+        needs_gradient,
+    )
+
+    if type(input) not in TENSORS or not goes_short(gpu := input.get_device(), input, weight, bias):
+        return None
+    tensors = input, weight, *(() if bias is None else (bias,))
+    if needs_gradient(tensors) or not all(map(is_whole, tensors)):
+        return None
+    try:
+        found = known.get(_short_key(axes, arrays, asked))
+    except TypeError:  # a setting that is a list has no hash
+        return None
+    if found is None:
+        return None
+    stream = current_stream(gpu)
+    plan_key = gpu, stream, found.problem, found.stage, found.tile
+    if (ready := _kept.plans.get(plan_key)) is None:
+        return None
+    _kept.plans.move_to_end(plan_key)
+    made = input.new_empty(found.output_shape)
+    if found.shape == found.output_shape:
+        ready(input, weight, made, bias, stream=stream)
+        return made
+    input, weight = input.view(found.problem.input_shape), weight.view(found.problem.weight_shape)
+    ready(input, weight, made, bias, stream=stream)
+    return made.view(found.shape)
+
+
+def _remember(
+    axes: int, arrays: tuple[Any, ...], given: tuple[object, ...], call: _Call, asked: _Asked
+) -> None:
+    """Let later calls like this one of PyTorch's tensors take the short way. A call of several
+    plans, or with copies of planes, has none."""
+    groups = call.problem.groups
+    several = groups > 1 and asked.stage != "auto" and not stage_named(asked.stage).grouped
+    if call.depth or several:
+        return
+    known = vars(_kept).setdefault("short", {})
+    if len(known) >= KEPT_SHORT:
+        known.clear()
+    with suppress(TypeError):  # as above
+        key = _short_key(axes, arrays, given)
+        known[key] = _Short(
+            problem=call.problem,
+            stage=asked.stage,
+            tile=asked.tile,
+            output_shape=call.problem.output_shape,
+            shape=call.shape,
+        )
 
 
 def _refuse_compiling(name: str) -> None:

@@ -18,6 +18,7 @@ from convlab.ladder import stage_named
 from convlab.problems.settings import IntOrEach, each, windows_of
 from convlab.running.engines import choose
 from convlab.running.torch_operators import convolve
+from convlab.running.torch_short import remember, seen_before
 from convlab.support.values import integer, shown
 
 # Where torch.fx traces a layer itself, this is one call: its checks ask for what no Proxy has.
@@ -69,10 +70,14 @@ class _Layer(_ConvNd):  # type: ignore[misc]
         if torch.compiler.is_dynamo_compiling():  # which traces no search for the layer's name
             return convolve(self.axes, input, weight, bias, *settings)
         try:
-            return convolve(self.axes, input, weight, bias, *settings)
+            if (seen := seen_before(self.axes, input, weight, bias, settings)) is not None:
+                return seen(input, weight, bias)
+            output = convolve(self.axes, input, weight, bias, *settings)
         except Exception as error:
             _name_layer(error, self)
             raise
+        remember(self.axes, input, weight, bias, settings)
+        return output
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, stage={self.stage}, engine={self.engine}"

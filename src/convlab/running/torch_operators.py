@@ -121,18 +121,28 @@ def convolve(
         seen = _planes_seen(images, windows)
         planes = seen.shape[1]
         images, filters = seen.flatten(0, 1).flatten(1, 2), weight.flatten(1, 2)
-    strides, dilations = [1, *windows.stride][-2:], [1, *windows.dilation][-2:]
-    zeros = [side for pair in [(0, 0), *windows.padding][-2:] for side in pair]
-    settings = strides, zeros, dilations, groups, stage, engine
-    asked = asked_for(images, filters, Settings(*settings))
+    settings = settings_of(windows, groups, stage, engine)
+    asked = asked_for(images, filters, settings)
     if not note(asked) and type(images) is Tensor and not torch.jit.is_tracing():
         before_first_call(asked)
-    output = _apply(_Convolution, images, filters, bias, *settings)
+    output = _apply(Convolution, images, filters, bias, *settings)
     if axes == 1:
         output = output.squeeze(2)
     elif axes == 3:
         output = output.unflatten(0, (count, planes)).transpose(1, 2).contiguous()
     return output if input.dim() == axes + 2 else output.squeeze(0)
+
+
+def settings_of(windows: Windows, groups: int, stage: str, engine: str) -> Settings:
+    """Return the operators' settings, of the last two axes; one axis is the second of two."""
+    return Settings(
+        stride=[1, *windows.stride][-2:],
+        padding=[side for pair in [(0, 0), *windows.padding][-2:] for side in pair],
+        dilation=[1, *windows.dilation][-2:],
+        groups=groups,
+        stage=stage,
+        engine=engine,
+    )
 
 
 def _planes_seen(volumes: Tensor, windows: Windows) -> Tensor:
@@ -326,19 +336,21 @@ def _on_gpu(
     device = next((t.device for t in tensors if t is not None and t.is_cuda), None)
     number = torch.cuda.current_device() if device is None else device.index
     with torch.cuda.device(number), cuda.gpus[number]:
-        ready = _ready(number, problem, stage, engine)
-        whole = [None if tensor is None else _whole(tensor, number) for tensor in tensors]
-        input, weight, *bias = whole
+        ready = ready_plan(number, problem, stage, engine)
+        all_whole = [None if tensor is None else whole(tensor, number) for tensor in tensors]
+        input, weight, *bias = all_whole
         assert input is not None
         assert weight is not None
         shapes = problem.output_shape, *(buffer.shape for buffer in ready.program.buffers)
-        output, *workspace = (torch.empty(shape, device=number) for shape in shapes)
+        output, *workspace = (
+            torch.empty(shape, dtype=torch.float32, device=number) for shape in shapes
+        )
         stream = torch.cuda.current_stream().cuda_stream
         ready(input, weight, output, *bias, stream=stream, workspace=workspace)
         return output
 
 
-def _whole(tensor: Tensor, number: int) -> Tensor:
+def whole(tensor: Tensor, number: int) -> Tensor:
     """Return the tensor on the GPU, contiguous, beginning at a multiple of 16 bytes."""
     tensor = tensor.detach().to(torch.device("cuda", number)).resolve_neg().contiguous()
     return tensor.clone() if tensor.data_ptr() % 16 else tensor
@@ -348,8 +360,9 @@ def _whole(tensor: Tensor, number: int) -> Tensor:
 _plans: dict[tuple[int, Problem, str], Plan] = {}
 
 
-def _ready(number: int, problem: Problem, stage: str, engine: Engine) -> Plan:
-    """The GPU's plan for a problem, whose calls take their workspace from PyTorch."""
+def ready_plan(number: int, problem: Problem, stage: str, engine: Engine) -> Plan:
+    """Return the GPU's plan for a problem, whose calls take their workspace from PyTorch. Raises
+    ``RuntimeError`` where it is not made yet and its first call is captured."""
     key = number, problem, stage
     if key not in _plans:
         if torch.cuda.is_current_stream_capturing():
@@ -391,7 +404,9 @@ def _apply(function: type[_Differentiable], *arguments: Argument) -> Tensor:
     return function.forward(*arguments)
 
 
-class _Convolution(_Differentiable):
+class Convolution(_Differentiable):
+    """The convolution, whose derivatives are the other two operators."""
+
     of = None
 
     @staticmethod
@@ -414,11 +429,11 @@ class _Convolution(_Differentiable):
     def vmap(info: Batch, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
         (input, weight, bias, *settings), (images, filters, biases, *_) = arguments, in_dims
         if filters is None and biases is None:  # a batch of batches of images
-            output = _apply(_Convolution, _folded(input, images, 0, info), weight, bias, *settings)
+            output = _apply(Convolution, _folded(input, images, 0, info), weight, bias, *settings)
             return _unfolded(output, 0, info), 0
         settings[GROUPS] *= info.batch_size
         output = _apply(
-            _Convolution,
+            Convolution,
             _folded(input, images, 1, info),
             _folded(weight, filters, 0, info),
             None if bias is None else _folded(bias, biases, 0, info),
@@ -439,7 +454,7 @@ class _InputGradient(_Differentiable):
         (gradient, weight), settings = ctx.saved_tensors, ctx.settings
         needs, of_gradient, of_weight = ctx.needs_input_grad, None, None
         if needs[0]:
-            of_gradient = _apply(_Convolution, by, weight, None, *settings)
+            of_gradient = _apply(Convolution, by, weight, None, *settings)
         if needs[1]:
             of_weight = _apply(_WeightGradient, by, gradient, ctx.shapes[1], *settings)
         return of_gradient, of_weight, None, *[None] * len(settings)
@@ -472,7 +487,7 @@ class _WeightGradient(_Differentiable):
         if needs[0]:
             of_input = _apply(_InputGradient, gradient, by, ctx.shapes[0], *settings)
         if needs[1]:
-            of_gradient = _apply(_Convolution, input, by, None, *settings)
+            of_gradient = _apply(Convolution, input, by, None, *settings)
         return of_input, of_gradient, None, *[None] * len(settings)
 
     @staticmethod
@@ -499,7 +514,7 @@ def _unfolded(tensor: Tensor, axis: int, info: Batch) -> Tensor:
     return tensor.unflatten(axis, sizes).movedim(axis, 0)
 
 
-conv2d.register_autograd(_Convolution.backward, setup_context=_Convolution.setup_context)
+conv2d.register_autograd(Convolution.backward, setup_context=Convolution.setup_context)
 input_gradient.register_autograd(
     _InputGradient.backward, setup_context=_InputGradient.setup_context
 )

@@ -1,0 +1,136 @@
+"""The host's time of a call, without a GPU: ``python tests/tools/host_time.py``.
+
+The tensors are small ones of the host, and plans launch nothing. So the table shows what the layers
+and ``conv2d`` add to a launch, beside all of ``torch.nn.Conv2d`` with its arithmetic. A launch of a
+plan adds about 6 us. Seconds are the processor's. Needs PyTorch."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from statistics import median
+from time import process_time
+from typing import Any
+from unittest import mock
+
+import torch
+
+import convlab.torch
+from convlab.ladder.stage import Program, Step
+from convlab.problems.arrays import Array
+from convlab.running import api, torch_short, torch_tensors
+from convlab.running.engines import Engine, Start, Stream
+from convlab.running.engines.absent import AbsentGpu, GpuFacts
+from convlab.running.plans import Plan, stage_of_layer
+
+ROUNDS, CALLS = 7, 2000
+HOST = -1  # the number of the host among PyTorch's GPUs
+SHAPE, CHANNELS = (1, 4, 4, 4), 4
+
+
+class LaunchesNothing(AbsentGpu):
+    """An H100 whose plans do nothing."""
+
+    def build(self, step: Step, program: Program) -> Start:
+        return lambda arrays, stream=None: None
+
+    def pack(
+        self, program: Program, shapes: Mapping[str, tuple[int, ...]], held: Mapping[str, Array]
+    ) -> Any:
+        return _Nothing()
+
+    def free_bytes(self) -> None:
+        return None
+
+
+class _Nothing:
+    one_graph = True
+
+    def __call__(self, *arrays: Array, stream: Stream = None) -> None:
+        """Launch nothing."""
+
+
+def microseconds(call: Callable[[], object]) -> float:
+    """Return the median over rounds of the processor's time for one call."""
+    rounds = []
+    for _ in range(ROUNDS):
+        begun = process_time()
+        for _ in range(CALLS):
+            call()
+        rounds.append((process_time() - begun) / CALLS * 1e6)
+    return median(rounds)
+
+
+def plan_of(number: int, problem: Any, stage: str, engine: Engine) -> Plan:
+    """Return a plan that launches nothing."""
+    chosen = stage_of_layer(stage, engine, problem)
+    return Plan(problem, chosen, None, engine, own_workspace=False)
+
+
+def on_host(index: int) -> int:
+    """Return the handle of the default stream."""
+    return 0
+
+
+def chosen(engine: Engine) -> Callable[[str], Engine]:
+    """Return a function that chooses that engine under any name."""
+    return lambda name: engine
+
+
+def pretended(engine: LaunchesNothing) -> ExitStack:
+    """Inside, the host's tensors count as the GPU's."""
+
+    def is_there(tensor: torch.Tensor, index: int) -> bool:
+        return (
+            type(tensor) in torch_tensors.TENSORS
+            and tensor.dtype is torch.float32
+            and not tensor.is_cuda
+            and tensor.get_device() == index
+            and tensor.layout is torch.strided
+            and not tensor.is_nested
+        )
+
+    patches: Sequence[tuple[object, str, object]] = (
+        (torch_tensors, "is_there", is_there),
+        (torch_tensors, "current_gpu", lambda: HOST),
+        (torch_tensors, "current_stream", on_host),
+        (torch_short, "current_stream", on_host),
+        (torch_short, "ready_plan", plan_of),
+        (torch_short, "choose", chosen(engine)),
+    )
+    with ExitStack() as stack:
+        for target, name, value in patches:
+            stack.enter_context(mock.patch.object(target, name, value))
+        return stack.pop_all()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    engine = LaunchesNothing(GpuFacts("NVIDIA H100", (9, 0), 132))
+    layer = convlab.torch.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
+    pytorchs = torch.nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
+    input = torch.randn(SHAPE, requires_grad=True)
+    image, weight, bias = input.detach(), layer.weight.detach(), layer.bias.detach()
+    settings = layer.stride, layer.padding, layer.dilation, 1, layer.stage, layer.engine
+    with pretended(engine):
+        torch_short.remember(2, input, layer.weight, layer.bias, settings)
+        call = api._call_of(2, SHAPE, tuple(weight.shape), (1, 1, 1, 1))
+        asked = api._Asked("auto", None, engine)
+        given = (1, 1, 1, 1, "auto", None, "auto")
+        api._remember(2, (image, weight, bias, None), given, call, asked)
+        ready = plan_of(HOST, call.problem, "auto", engine)
+        api._kept.plans = OrderedDict({(HOST, 0, call.problem, "auto", None): ready})
+        assert torch_short.seen_before(2, input, layer.weight, layer.bias, settings) is not None
+        rows = {"torch.nn.Conv2d, with its arithmetic": pytorchs, "convlab.torch.Conv2d": layer}
+        for name, one in rows.items():
+            print(f"{microseconds(partial(one, input)):6.1f} us  {name}")
+            with torch.no_grad():
+                print(f"{microseconds(partial(one, image)):6.1f} us  {name}, no gradients")
+        function = microseconds(lambda: convlab.conv2d(image, weight, bias, 1, 1))
+        print(f"{function:6.1f} us  convlab.conv2d")
+
+
+if __name__ == "__main__":
+    main()
