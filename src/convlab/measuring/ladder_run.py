@@ -5,15 +5,11 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import signal
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
-from itertools import islice
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from operator import add
 from pathlib import Path
 from traceback import extract_tb
@@ -24,6 +20,7 @@ import numpy as np
 from convlab import ladder
 from convlab.ladder import LADDER, Launch, Stage, Tile, allowances
 from convlab.measuring.machine import environment
+from convlab.measuring.side_by_side import NoAnswer, side_by_side
 from convlab.problems import workloads
 from convlab.problems.oracle import CheckResult, Oracle
 from convlab.problems.problem import ConvProblem
@@ -125,9 +122,28 @@ def run(
         return result
 
     if processes > 1:
-        yield from _side_by_side(run_one, [*stages], problem.flops, processes)
+        yield from _in_processes(run_one, [*stages], problem.flops, processes)
     else:
         yield from map(run_one, stages)
+
+
+def _in_processes(
+    run_one: Callable[[Stage], StageResult], stages: Sequence[Stage], flops: int, processes: int
+) -> Iterator[StageResult]:
+    """Yield the results of the stages, run in several processes."""
+
+    def answer(stage: Stage) -> dict[str, Any]:
+        result = run_one(stage)
+        answered = {one.name: getattr(result, one.name) for one in fields(result)}
+        del answered["stage"]  # the parent has it, and a learner's stage cannot be sent
+        return answered
+
+    with closing(side_by_side(answer, stages, processes)) as answers:
+        for stage, answered in zip(stages, answers, strict=True):
+            if isinstance(answered, NoAnswer):
+                yield StageResult(stage, flops, failed=f"its process {answered.how}")
+            else:
+                yield StageResult(stage, **answered)
 
 
 def processes_for(engine: Engine) -> int:
@@ -143,76 +159,6 @@ def processes_for(engine: Engine) -> int:
     else:
         cores = os.cpu_count() or 1
     return min(cores, MOST_PROCESSES)
-
-
-def _side_by_side(
-    run_one: Callable[[Stage], StageResult], stages: Sequence[Stage], flops: int, processes: int
-) -> Iterator[StageResult]:
-    """The results of the stages in their order. Each stage has a process, which is a copy of this
-    one: it has read the modules and knows stages that cannot be sent to another one, such as a
-    learner's. Processes that still run when this ends are killed, also after Ctrl-C."""
-    upcoming = iter(enumerate(stages))
-    running: dict[Connection, tuple[int, BaseProcess]] = {}
-    results: dict[int, StageResult] = {}
-    try:
-        for number in range(len(stages)):
-            while number not in results:
-                for begun, stage in islice(upcoming, processes - len(running)):
-                    connection, process = _forked(run_one, stage)
-                    running[connection] = begun, process
-                for ready in wait([*running]):
-                    assert isinstance(ready, Connection)
-                    ended, process = running.pop(ready)
-                    results[ended] = _received(ready, process, stages[ended], flops)
-            yield results.pop(number)
-    finally:
-        for connection, (_, process) in running.items():
-            process.kill()
-            process.join()
-            connection.close()
-
-
-def _forked(
-    run_one: Callable[[Stage], StageResult], stage: Stage
-) -> tuple[Connection, BaseProcess]:
-    """A process that runs the stage, and where its result comes from."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-
-    def answer() -> None:
-        ours.close()
-        gc.freeze()  # a collection that looks at the parent's objects would copy their pages
-        result = run_one(stage)
-        answered = {one.name: getattr(result, one.name) for one in fields(result)}
-        del answered["stage"]  # the parent has it
-        with suppress(BrokenPipeError):  # the parent was killed
-            theirs.send(answered)
-
-    process = context.Process(target=answer, daemon=True)
-    # Ctrl-C is sent to all processes of a terminal. The parent alone deals with it.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    theirs.close()
-    return ours, process
-
-
-def _received(
-    connection: Connection, process: BaseProcess, stage: Stage, flops: int
-) -> StageResult:
-    """The result that a stage's process sends; a failed one if it ends without."""
-    try:
-        return StageResult(stage, **connection.recv())
-    except EOFError:
-        process.join()
-        code = process.exitcode or 0
-        how = f"was killed by signal {-code}" if code < 0 else "ended"
-        return StageResult(stage, flops, failed=f"its process {how} (exit code {code})")
-    finally:
-        process.join()
-        connection.close()
 
 
 def _run_one(
