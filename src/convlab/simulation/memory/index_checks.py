@@ -98,15 +98,11 @@ class IndexChecks:
     def check_slices(self, entries: tuple[object, ...], site: int) -> tuple[int | slice, ...]:
         """Return the integers and slices of a partial index, without integers that count from the
         end. Reports the integers that are out of bounds."""
-        meant, found = axes_from_end(site), list[int | slice]()
-        for entry in entries:
-            if isinstance(entry, slice):
-                found.append(entry)
-                continue
-            axis, number = len(found), integer(entry)
-            if number < 0 and axis in meant:
-                number += self.shape[axis]
-            found.append(number)
+        found = [entry if isinstance(entry, slice) else integer(entry) for entry in entries]
+        for axis, entry in enumerate(found):
+            # The text of the line, which takes time to read, matters below zero only.
+            if not isinstance(entry, slice) and entry < 0 and axis in axes_from_end(site):
+                found[axis] = entry + self.shape[axis]
         for checked, extent in zip(found, self.shape, strict=False):
             if not isinstance(checked, slice) and not 0 <= checked < extent:
                 self.report_outside(tuple(found), site, None)

@@ -22,6 +22,8 @@ from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
+from convlab.support.code_places import file_said
+
 BRANCH = "the {} in line"  # of an if, for or while, in what a finding says
 
 
@@ -47,7 +49,7 @@ class Sites:
     def where(self, site: int) -> str:
         """Return the line in words: ``line 12 of program.py``."""
         file, line = self.line(site)
-        return f"line {line} of {Path(file).name}"
+        return f"line {line} of {file_said(file)}"
 
     def called_from(self, site: int) -> str:
         """Return the lines where the kernel's file calls a function of another package, such as
@@ -66,7 +68,7 @@ class Sites:
                 elif calls is called and caller not in seen:
                     seen.add(caller)
                     inner.append(caller)
-        return " and ".join(f"line {line} of {Path(file).name}" for file, line in sorted(own))
+        return " and ".join(f"line {line} of {file_said(file)}" for file, line in sorted(own))
 
     def branch_between(self, site: int, other: int) -> str:
         """Return the innermost branch or loop that contains only one of two sites of a function:
@@ -79,7 +81,7 @@ class Sites:
         found = ""
         for kind, begin, within in _blocks(code, code.co_filename):
             if (line in within) != (second in within):
-                found = f"{BRANCH.format(kind)} {begin} of {Path(code.co_filename).name}"
+                found = f"{BRANCH.format(kind)} {begin} of {file_said(code.co_filename)}"
         return found
 
     def branch_around(self, sites: Iterable[int], iterations: Iterable[int]) -> str:
@@ -99,7 +101,7 @@ class Sites:
             for kind, begin, within in reversed(_blocks(code, file)):
                 if line not in within:
                     continue
-                found = f"{BRANCH.format(kind)} {begin} of {Path(file).name}"
+                found = f"{BRANCH.format(kind)} {begin} of {file_said(file)}"
                 if kind == "if" or (loops and loops.pop() > 1):
                     return found
                 entered = entered or found

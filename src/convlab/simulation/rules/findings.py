@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from convlab.simulation.rules.remedies import IMPOSSIBLE, remedy_of
+from convlab.support.code_places import file_said
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Finding:
         return remedy_of(self.kind, self.what)
 
     def __str__(self) -> str:
-        lines = f"line {self.line} of {Path(self.file).name}"
+        lines = f"line {self.line} of {file_said(self.file)}"
         if self.other_file not in (None, self.file):
-            lines += f" and line {self.other_line} of {Path(str(self.other_file)).name}"
+            lines += f" and line {self.other_line} of {file_said(str(self.other_file))}"
         elif self.other_line not in (None, self.line):
-            lines = f"lines {self.line} and {self.other_line} of {Path(self.file).name}"
+            lines = f"lines {self.line} and {self.other_line} of {file_said(self.file)}"
         who = f" (block {self.block}, thread {self.thread})" if self.thread is not None else ""
         times = f" [{self.count} times]" if self.count > 1 else ""
         return f"{self.kind}, {self.kernel}, {lines}: {self.what}{who}{times}; {self.remedy}"

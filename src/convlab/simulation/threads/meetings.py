@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from convlab.device.products import WARP
@@ -33,6 +32,7 @@ from convlab.simulation.threads.waiting import (
     WaitingPlace,
 )
 from convlab.simulation.threads.warp_calls import CALLS, Lanes, bits, lane_names
+from convlab.support.code_places import file_said
 
 
 class Complain(Protocol):
@@ -202,7 +202,7 @@ class Meetings:
             site = threads[0].waits_at().site
             line = self.returned.get(first)
             if line is not None:
-                what += f"{RETURNED_IN}line {line} of {Path(self._file).name}"
+                what += f"{RETURNED_IN}line {line} of {file_said(self._file)}"
             complain(
                 kind,
                 what,
