@@ -20,7 +20,7 @@ ANSWERS = {
         wrong("the grid's size for the block's", "answer", ("cuda.blockDim.x", "cuda.gridDim.x")),
         wrong("32 threads in every block", "answer", ("cuda.blockDim.x", "32")),
         wrong("thread 0 does everything", "counts", (WORK, "    if i == 0:\n        for k in range(a.size):\n            out[k] = a[k] + 10")),
-        wrong("a loop without an end", "endless loop", ("if i < a.size:", "while i < a.size:"), line="while i < a.size:"),
+        wrong("a loop without an end", "broken", ("if i < a.size:", "while i < a.size:"), line="while i < a.size:"),
         wrong("in place", "input changed", (WORK, WORK.replace("out[i] = a[i] + 10", "a[i] += 10; out[i] = a[i]"))),
         wrong("added to what was there", "answer", ("out[i] =", "out[i] +=")),
         wrong("every thread does everything", "counts", (WORK, "    for i in range(a.size):\n        out[i] = a[i] + 10")),

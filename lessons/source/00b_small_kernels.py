@@ -22,6 +22,7 @@ def numbers(*shape, seed=1):  # small whole numbers, so sums are exact in any or
 
 
 THREADS = 128  # in a block of sections 2 and 3: four warps
+TILE = THREADS + 2  # a shared array's size is a number, or a name that has one outside the kernel
 
 
 @cuda.jit(device=True)  # a function that kernels call
@@ -166,7 +167,7 @@ output exists only where `i < a.size`.
 # %% exercise="three"
 @cuda.jit
 def sum_of_three(a, out):
-    tile = cuda.shared.array(THREADS + 2, float32)
+    tile = cuda.shared.array(TILE, float32)
     i, t = cuda.grid(1), cuda.threadIdx.x
     ### BEGIN SOLUTION: fill the tile and its two edges, wait, write the sum
     tile[t + 1] = load(a, i)

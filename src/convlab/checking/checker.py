@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -43,7 +44,7 @@ from convlab.problems import workloads
 from convlab.problems.oracle import Oracle, before_relu, random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines.disassembly import is_float64, opcodes_of
-from convlab.running.engines.kernels import CompilerMissing, compile_launch
+from convlab.running.engines.kernels import CompilerMissing, compile_kernel, compile_launch
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan, with_tile
 from convlab.simulation.recording.loops import EndlessLoop, Loops
@@ -181,7 +182,10 @@ def _try(
         flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
         tensors[1][-1, 0, 0, 0], tensors[1][0, 0, 0, 0] = np.inf, np.finfo(np.float32).max
     program = program_with(stage, make, problem, tile, **options)
-    answer = Answer(name, problem, None, "it could not go on", ended=False)
+    blocks = math.prod(main_of(program).grid)
+    answer = Answer(
+        name, problem, None, "it could not go on", ended=False, tile=tile, blocks=blocks
+    )
     findings: tuple[Finding, ...] = ()
     try:
         try:
@@ -203,7 +207,8 @@ def _try(
         return replace(answer, failed=", ".join([said, *_notes(error)]), endless=True), findings
     except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
         return replace(answer, failed=raised_by(error)), findings
-    return _checked(stage, name, problem, tensors, arrays), findings
+    checked = _checked(stage, name, problem, tensors, arrays)
+    return replace(checked, tile=tile, blocks=blocks), findings
 
 
 def _stopped(stage: Stage, answer: Answer, findings: tuple[Finding, ...], own: int) -> Answer:
@@ -285,6 +290,7 @@ def _counted(stage: Stage, make: Maker, problem: ConvProblem, seed: int) -> Atte
         fault = error
     if fault is None and not any(launch.findings for launch in launches):
         answer = _checked(stage, COUNTED, problem, tensors, arrays)
+        answer = replace(answer, tile=tile, blocks=math.prod(main_of(program).grid))
         return answer, (), _counts_of(*launches)
     answer, findings = _try(stage, make, COUNTED, problem, tile, seed)  # says what is wrong
     if fault is not None and answer.ok and not findings:
@@ -338,6 +344,19 @@ def compiled(program: Program, stages: Program) -> CompiledKernel | None:
         return None
     except Exception as error:  # Numba's own kinds are many, and not of one family
         return CompiledKernel(error=_reason(error))
+
+
+def compile_error(kernel: Any, types: tuple[Any, ...]) -> str | None:
+    """Return why Numba does not compile a kernel for arguments of these types, in one sentence.
+
+    None if Numba compiles it, or without compilers."""
+    try:
+        compile_kernel(kernel, types, CAPABILITY)
+    except CompilerMissing:
+        return None
+    except Exception as error:  # Numba's own kinds are many, and not of one family
+        return _reason(error)
+    return None
 
 
 def _float64_in(program: Program) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from rich.text import Text
 
+from convlab.checking.common_causes import OF_PROBLEMS, Launched, said, shared
+from convlab.ladder import Tile
 from convlab.problems.oracle import CheckResult
 from convlab.problems.problem import ConvProblem
 from convlab.simulation.rules.findings import Finding
@@ -31,7 +33,8 @@ class Answer:
 
     ``wrong`` is True where ``output`` is wrong, by [image, channel, row, column]; None if the
     output is right or there is none. ``failed`` says what else is wrong. ``ended`` is True if every
-    run came to its end, ``endless`` if a loop did not.
+    run came to its end, ``endless`` if a loop did not. ``tile`` is None for stages without tiles,
+    and ``blocks`` are those of the main kernel's launch.
     """
 
     name: str
@@ -42,6 +45,8 @@ class Answer:
     ended: bool = True
     output: np.ndarray | None = None
     endless: bool = False
+    tile: Tile | None = None
+    blocks: int = 1
 
     @property
     def ok(self) -> bool:
@@ -146,6 +151,19 @@ class Check:
         return min(ordinary or self.wrong, key=Answer.work, default=None)
 
     @property
+    def shared(self) -> str:
+        """A sentence about what the problems with wrong outputs share and the others have not;
+        empty if that is nothing, or if the kernel did not run to its end on some of them."""
+        ordinary = [one for one in self.answers if one.name not in (SPOILED, RELU)]
+        if any(one.check is None for one in ordinary):
+            return ""
+        wrong, right = (
+            [Launched(one.problem, one.tile, one.blocks) for one in ordinary if one.ok == ok]
+            for ok in (False, True)
+        )
+        return said(shared(wrong, right, OF_PROBLEMS), len(wrong), "problems")
+
+    @property
     def advice(self) -> str | None:
         """An explanation of a NaN in the output, and of one that is missing where that is the only
         mistake."""
@@ -157,8 +175,16 @@ class Check:
                 "memory that nothing was written to"
             )
         check = self.wrong[0].check if spoiled else None
-        if check is None or check.expected is None or not np.isnan(check.expected):
+        if check is None or check.expected is None:
             return None
+        if not np.isnan(check.expected):
+            return (
+                "some inputs and weights are NaN or infinite here, and so is a product with 0: the "
+                "kernel multiplies numbers that do not belong to this sum, by zeros that hide them "
+                "elsewhere"
+                if np.isnan(check.got or 0)
+                else None
+            )
         return (
             "padding is zeros that are multiplied, and 0 times infinity is NaN: a kernel that "
             "skips padding differs only here"
@@ -263,6 +289,8 @@ class Check:
             yield f"   {mark}  {answer.name}: {answer.problem}", style
         if (worst := self.telling) is not None:
             yield f"   {worst.name}: {worst.error}", "red"
+            if self.shared:
+                yield f"   {self.shared}", "red"
             if self.advice:
                 yield f"   {self.advice}", "red"
             yield from ((f"   {row}", "") for row in worst.map_of_wrong())

@@ -5,7 +5,7 @@ from convlab.lessons.animations import slices_in_buffers, tile_over_input
 from convlab.lessons.charts import as_bars, global_traffic, ladder_speeds, measured
 from convlab.lessons.charts import measured_kernels, measured_memory, measured_parts
 from convlab.lessons.charts import measured_sweep, memory_levels, side_by_side, workspaces
-from convlab.lessons.exercises import check, part_of, run, traced, where, with_field
+from convlab.lessons.exercises import part_of, run, traced, where, with_field
 from convlab.lessons.feedback import Feedback
 from convlab.lessons.function_checks import PretendGPU, check_function, gpus, pretended
 from convlab.lessons.kernel_checks import On, check_kernel, what_is_wrong
@@ -17,6 +17,7 @@ from convlab.lessons.paths import status
 from convlab.lessons.pictures import Picture, lines, step_through
 from convlab.lessons.problem_checks import check_gradient, check_im2col, traced_im2col
 from convlab.lessons.requests import one_request, reads_in_turn, thread_in_tile
+from convlab.lessons.stage_checks import check
 from convlab.lessons.tensor_cores import bits_of_split, check_accuracy, check_one_warp
 from convlab.lessons.tensor_cores import errors_by_terms, who_holds_what
 from convlab.lessons.timelines import check_prefetch, event_log, pipeline_stages, timeline

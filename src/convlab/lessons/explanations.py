@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from convlab.lessons.feedback import BROKEN, Line, Problem
-from convlab.simulation.rules.findings import Finding
+from convlab.lessons.missing_barriers import told, tree_of
+from convlab.simulation.rules.findings import FATAL, Finding
+from convlab.simulation.rules.remedies import IN_A_CALL, NO_BARRIER
+from convlab.support.code_places import cell_said
 
 CONVLAB = Path(__file__).parents[1]
+# Words with which sentences about errors begin: names of a learner's functions keep their case.
+ORDINARY = {"a", "all", "an", "it", "its", "the", "this", "thread", "threads"}
+USUALLY = "What usually fixes it:"
+ENDS = (*FATAL, "deadlock", "endless loop")  # findings after which the answer is not known
 # Hints for beginners' mistakes, by a piece of the error's message.
 SINGLE_ELEMENTS = (
-    "A thread works on single elements, such as a[i]; a kernel has no operations on whole arrays."
+    "A thread works on single elements, such as a[i]: a kernel has no operations on whole arrays. "
+    "Is an index missing? A matrix needs two, an array of four dimensions four."
 )
 HINTS = {
     "'Array'": SINGLE_ELEMENTS,
     "would allocate an array": SINGLE_ELEMENTS,
     "Dim3": "cuda.threadIdx, cuda.blockIdx and cuda.blockDim each have three numbers: .x, "
     ".y and .z.",
-    "NameError": "Is the name written as in the rest of the cell? A thread's own number is "
-    "cuda.threadIdx.x.",
+    "name 'threadIdx'": "A thread's own number is cuda.threadIdx.x.",
+    "name 'blockIdx'": "The block's number is cuda.blockIdx.x.",
+    "name 'blockDim'": "The number of threads in a block is cuda.blockDim.x.",
+    "NameError": "Is the name written as in the rest of the cell?",
     "float() argument": "An element of an array takes one number, such as a[i] + 10.",
     "Untyped global name": "A kernel can use only numbers and arrays from outside: give what it "
     "needs a name before the kernel, as for C_i.",
     "returned None": "A function that makes a kernel must return the kernel in its last line.",
     "it must be a kernel": "Is @cuda.jit in the line above the function?",
     "'method'": "Is a pair of parentheses missing, as in cuda.grid(1)?",
-    "is no integer": "// divides to an integer, / to a float.",
+    "is not an integer": "// divides to an integer, / to a float.",
     "<intrinsic wait_copies>": "wait_copies takes a constant, such as IN_FLIGHT: compute the "
     "number outside of the kernel.",
     "run more than": "Does the kernel have one loop too many?",
@@ -42,14 +54,34 @@ def error_in_words(what: str) -> Problem:
     """Return an error as a problem, with the line that raised it if the simulator noted that."""
     what = " ".join(what.split()).strip(". ")
     place, said = PLACE.search(what), PLACE.sub("", what)
-    if not re.search("[_.]", said.split(" ", 1)[0]):  # else it begins with something's name
+    if said.split(" ", 1)[0] in ORDINARY:
         said = capital(said)
-    lines = () if place is None else lines_of((place["file"], int(place["line"])))
-    return Problem(BROKEN, f"{said}.", lines, hint_for(what))
+    if place is None:
+        return Problem(BROKEN, f"{said}.", advice=hint_for(what))
+    file, line = place["file"], int(place["line"])
+    hint = _name_meant(said, file) or hint_for(what)
+    return Problem(BROKEN, f"{said}.", lines_of((file, line)), hint)
 
 
 def hint_for(what: str) -> str:
+    """Return the hint for an error; empty if there is none."""
     return next((hint for piece, hint in HINTS.items() if piece in what), "")
+
+
+def _name_meant(said: str, file: str) -> str:
+    """Return a hint for a name that is not defined, if the file has a similar one."""
+    unknown = re.search(r"name '(\w+)' is not defined", said)
+    tree = None if unknown is None else tree_of(file)
+    if unknown is None or tree is None:
+        return ""
+    nodes = list(ast.walk(tree))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    names -= {unknown[1]}
+    letters = sorted(unknown[1].lower())
+    alike = [name for name in sorted(names) if sorted(name.lower()) == letters]
+    found = alike or get_close_matches(unknown[1], sorted(names), n=1)
+    return f"Is {found[0]} meant?" if found else ""
 
 
 def lines_of(*places: tuple[str | None, int | None], kernel: Any = None) -> tuple[Line, ...]:
@@ -62,15 +94,22 @@ def lines_of(*places: tuple[str | None, int | None], kernel: Any = None) -> tupl
         if file is None or number is None:
             continue
         if kernel is not None:
-            own = kernel.py_func.__code__.co_filename
-            files = (one for one in (own, *linecache.cache) if Path(one).name == Path(file).name)
-            file = next(files, own)
+            file = _whole_name(file, kernel)
         library = Path(file).name if Path(file).is_relative_to(CONVLAB) else ""
-        found.add(Line(number, linecache.getline(file, number).strip(), library))
+        code = linecache.getline(file, number).strip()
+        found.add(Line(number, code, library, cell_said(file)))
     return tuple(sorted(found, key=lambda line: (line.library, line.number)))
 
 
+def _whole_name(file: str, kernel: Any) -> str:
+    """Return a file of which only the name is known: that of the kernel, or another one."""
+    own = str(kernel.py_func.__code__.co_filename)
+    files = (one for one in (own, *linecache.cache) if Path(one).name == Path(file).name)
+    return next(files, own)
+
+
 def capital(text: str) -> str:
+    """Return the text with a capital letter first."""
     return text[:1].upper() + text[1:]
 
 
@@ -78,31 +117,58 @@ def of_findings(findings: Iterable[Finding], kernel: Any = None) -> list[Problem
     """Return findings of the simulator as problems with their lines; pass the kernel of a trace.
 
     Of several findings with one cause, only one is returned: that with most of the learner's lines.
+    Races are left out if threads do not meet at a barrier, because the races may come from that.
     """
     problems: dict[Any, list[Problem]] = {}
-    for finding in findings:
-        one = _of_finding(finding, kernel)
-        problems.setdefault(one.cause, []).append(one)
+    found = list(findings)
+    parted = any(finding.kind == "barrier divergence" for finding in found)
+    for finding in found:
+        if not (parted and finding.kind == "shared race"):
+            one = _of_finding(finding, kernel)
+            problems.setdefault(one.cause, []).append(one)
     told = []
     for same in problems.values():
-        # The one to show has the most lines of the learner's and the fewest of a library's.
-        shown = min(same, key=lambda one: sum(bool(line.library) for line in one.lines))
+        # The one to show has the most lines of the learner's and the fewest of a library's, and
+        # names the barrier that is missing.
+        shown = min(same, key=lambda one: (_of_library(one), one.advice.startswith(USUALLY)))
         if (places := len({one.lines for one in same})) > 1:
-            more = f" The same happens at {places} pairs of lines; one fix may remove all of them."
+            more = f" The same happens at {places} places; one fix may remove all of them."
             shown = replace(shown, advice=shown.advice + more)
         told.append(shown)
     return told
 
 
+def _of_library(problem: Problem) -> int:
+    return sum(bool(line.library) for line in problem.lines)
+
+
 def _of_finding(finding: Finding, kernel: Any) -> Problem:
-    what = f"{capital(finding.kind)}: {finding.what}"
+    if kernel is not None:
+        other = finding.other_file and _whole_name(finding.other_file, kernel)
+        finding = replace(finding, file=_whole_name(finding.file, kernel), other_file=other)
+    barrier = told(finding)
+    said = finding.what if barrier is None else barrier[0]
+    if finding.kind == "global race":  # a barrier would not help across blocks
+        said = re.sub(f", {NO_BARRIER}.*", "", said)
+    what = f"{capital(finding.kind)}: {said}"
     if finding.thread is not None:
         what += f", seen in thread {_place(finding.thread)}"
         what += "" if finding.block is None else f" of block {_place(finding.block)}"
     places = (finding.file, finding.line), (finding.other_file, finding.other_line)
-    # No lesson has a warp's barrier, and after it races with other warps would be found next.
-    remedy = f"What usually fixes it: {finding.remedy.replace('syncwarp', 'syncthreads')}."
+    remedy = f"{USUALLY} {_remedy(finding)}." if barrier is None else barrier[1]
     return Problem(finding.kind, f"{what}.", lines_of(*places, kernel=kernel), remedy)
+
+
+def _remedy(finding: Finding) -> str:
+    """Return what usually fixes a finding, in the words of the lessons."""
+    if finding.kind == "global race" and IN_A_CALL not in finding.what:
+        array = finding.array or "the array"
+        return (
+            f"let each element of {array} be written by one thread, and read by no other, or use "
+            "an atomic; a barrier lets only the threads of one block wait for each other"
+        )
+    # No lesson has a warp's barrier, and after it races with other warps would be found next.
+    return finding.remedy.replace("syncwarp", "syncthreads")
 
 
 def _place(place: tuple[int, ...]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, NamedTuple
@@ -11,15 +11,28 @@ from convlab.lessons.pictures import Picture
 
 PASSED, UNFILLED, BROKEN, ANSWER, COUNTS = "passed", "unfilled", "broken", "answer", "counts"
 DOES_NOT_COMPILE, INPUT = "does not compile", "input changed"
+REFUSED = "refused by Numba"  # which needs no compiler to be known
+MISSING_INDEX = "missing index"
+# The first that is among the reasons counts.
 HEADLINES = {
+    REFUSED: "Not yet: the kernel has Python that Numba cannot compile for a GPU.",
+    MISSING_INDEX: "Not yet: an index is missing.",
     BROKEN: "Not yet: your code did not run to its end.",
     ANSWER: "Not yet: the answer is wrong.",
     INPUT: "Not yet: the kernel writes to its input.",
     DOES_NOT_COMPILE: "Not yet: Numba cannot compile the kernel for a GPU.",
 }
+# What is counted, and what too high a count means.
+MEMORY, BARRIERS, ONE_THREAD, ONE_ELEMENT = "memory", "barriers", "one thread", "one element"
+TOO_MUCH = {
+    MEMORY: "the kernel causes more memory traffic than it should",
+    BARRIERS: "its threads wait at more barriers than they should",
+    ONE_THREAD: "one thread does work that many could share",
+    ONE_ELEMENT: "threads queue up to add to one element",
+}
 ON_A_GPU = "Not yet: the answer is right here, but it may be wrong on a GPU."
 NO_ANSWER = "Not yet: the simulator found a mistake, and the answer is not known to be right."
-UNORDERED = ("shared race", "global race", "copy in flight")
+UNORDERED = ("shared race", "global race", "copy in flight", "barrier divergence")
 GREEN, RED, GREY = "#2e9e4f", "#d1503f", "#8b929a"
 AS_FEW = 1.25  # a count may be this many times the target's
 
@@ -30,11 +43,11 @@ class Line(NamedTuple):
     number: int
     code: str
     library: str = ""  # the file's name if the line is convlab's own
+    cell: str = ""  # "this cell", or another cell of the notebook by its number
 
     def __str__(self) -> str:
-        if self.library:
-            return f"line {self.number} of {self.library}"
-        return f"line {self.number}"
+        place = self.library or self.cell
+        return f"line {self.number} of {place}" if place else f"line {self.number}"
 
 
 @dataclass(frozen=True)
@@ -55,12 +68,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Row:
-    """A count beside the target's. ``ok`` is true if the count is low enough."""
+    """A count beside the target's. ``ok`` is true if the count is low enough; ``kind`` is a key of
+    ``TOO_MUCH``."""
 
     unit: str
     yours: float
     target: float
     ok: bool
+    kind: str = MEMORY
 
     @property
     def mark(self) -> str:
@@ -70,12 +85,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Feedback:
-    """The result of a check, which a notebook shows. ``right`` lists the parts that are right."""
+    """The result of a check, which a notebook shows. ``right`` lists the parts that are right, and
+    ``notes`` what could be better though the check passes."""
 
     headline: str
     problems: tuple[Problem, ...] = ()
     right: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
+    notes: tuple[str, ...] = ()
     picture: Picture | None = field(default=None, repr=False)
 
     @property
@@ -95,6 +112,7 @@ class Feedback:
 
     def __str__(self) -> str:
         text = [self.headline, *(f"  ok     {what}" for what in self.right)]
+        text += [f"  note   {what}" for what in self.notes]
         for problem in self.problems:
             mark = "todo " if problem.reason == UNFILLED else "WRONG"
             text.append(f"  {mark}  {problem.what}")
@@ -112,6 +130,7 @@ class Feedback:
         """Return a card of HTML without script, whose colours suit light and dark pages."""
         colour = GREEN if self.passed else GREY if self.result == UNFILLED else RED
         items = [f"✔ {escape(what)}" for what in self.right]
+        items += [f"⚠ {escape(what)}" for what in self.notes]
         for problem in self.problems:
             item = [escape(problem.what)]
             item += [f"{line}: <code>{escape(line.code)}</code>" for line in problem.lines]
@@ -141,30 +160,67 @@ class Feedback:
             display(self.picture)
 
 
-def row_of(unit: str, yours: float, target: float, at_most: float = AS_FEW) -> Row:
+class Hint(NamedTuple):
+    """A hint for counts of a kind that are too high: advice, and the lines that cause most."""
+
+    advice: str = ""
+    lines: tuple[Line, ...] = ()
+
+
+NO_HINTS: Mapping[str, Hint] = {}
+
+
+def row_of(
+    unit: str, yours: float, target: float, at_most: float = AS_FEW, kind: str = MEMORY
+) -> Row:
     """Return the row of a count that may be ``at_most`` times the target."""
-    return Row(unit, yours, target, yours <= at_most * target)
+    return Row(unit, yours, target, yours <= at_most * target, kind)
 
 
-def checked_by_counts(right: Sequence[str], rows: Sequence[Row], advice: str = "") -> Feedback:
-    """Return the feedback on a right kernel: passed, or too much memory traffic."""
+def checked_by_counts(
+    right: Sequence[str], rows: Sequence[Row], hints: Mapping[str, Hint] = NO_HINTS,
+    notes: Sequence[str] = (),
+) -> Feedback:  # fmt: skip
+    """Return the feedback on a right kernel: passed, or which kinds of counts are too high.
+
+    ``hints`` are by kind.
+    """
     rows = tuple(row for row in rows if row.yours or row.target)
     if all(row.ok for row in rows):
         more = ": right, with no more memory traffic than it should have." if rows else "."
-        return Feedback(f"Passed{more}", (), tuple(right), rows)
-    told = ", ".join(
-        f"{row.unit} ({row.yours / row.target:.1f} times the target)" if row.target else row.unit
-        for row in rows if not row.ok
-    )  # fmt: skip
-    headline = "Right, but not there yet: the kernel causes more memory traffic than it should."
-    problem = Problem(COUNTS, f"Too many {told}.", advice=advice)
-    return Feedback(headline, (problem,), tuple(right), rows)
+        return Feedback(f"Passed{more}", (), tuple(right), rows, tuple(notes))
+    kinds = [kind for kind in TOO_MUCH if any(row.kind == kind and not row.ok for row in rows)]
+    problems = []
+    for kind in kinds:
+        told = ", ".join(
+            row.unit + (f" ({row.yours / row.target:.1f} times the target)" if row.target else "")
+            for row in rows
+            if not row.ok and row.kind == kind
+        )
+        hint = hints.get(kind, Hint())
+        problems.append(Problem(COUNTS, f"Too many {told}.", hint.lines, hint.advice))
+    why = ", and ".join(TOO_MUCH[kind] for kind in kinds)
+    headline = f"Right, but not there yet: {why}."
+    return Feedback(headline, tuple(problems), tuple(right), rows, tuple(notes))
+
+
+# Reasons in the order in which they are told, because others may follow from the first. Findings of
+# the simulator come between the two; of a warp's product the wrong answer says more.
+FIRST = (REFUSED, MISSING_INDEX, BROKEN)
+LAST = (ANSWER, "inactive lane", INPUT, DOES_NOT_COMPILE)
 
 
 def with_problems(
     problems: Iterable[Problem], right: Sequence[str] = (), picture: Picture | None = None
 ) -> Feedback:
-    """Return the feedback of problems, a wrong answer first; ``right`` lists what is right."""
-    found = tuple(sorted(problems, key=lambda one: one.reason not in (ANSWER, BROKEN)))
-    headline = HEADLINES.get(found[0].reason, ON_A_GPU if right else NO_ANSWER)
+    """Return the feedback of problems, the causes first; ``right`` lists what is right."""
+
+    def order(one: Problem) -> int:
+        reasons = [*FIRST, "", *LAST]
+        return reasons.index(one.reason if one.reason in reasons else "")
+
+    found = tuple(sorted(problems, key=order))
+    reasons = {one.reason for one in found}
+    told = next((HEADLINES[reason] for reason in HEADLINES if reason in reasons), None)
+    headline = told or (ON_A_GPU if right else NO_ANSWER)
     return Feedback(headline, found, tuple(right), picture=picture)

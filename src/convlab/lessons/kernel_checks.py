@@ -3,27 +3,55 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from convlab.checking.checker import ITERATIONS
+from convlab.checking.common_causes import said, shared
 from convlab.checking.loading import is_kernel
 from convlab.ladder.stage import blocks_for
 from convlab.lessons import feedback
-from convlab.lessons.explanations import of_findings
-from convlab.lessons.feedback import Feedback, Problem
+from convlab.lessons.compiling import compile_problem, known_refusal, types_of
+from convlab.lessons.explanations import ENDS, lines_of, of_findings
+from convlab.lessons.feedback import (
+    ANSWER,
+    MEMORY,
+    ONE_ELEMENT,
+    ONE_THREAD,
+    Feedback,
+    Hint,
+    Problem,
+)
+from convlab.lessons.kernel_text import missing_index
 from convlab.lessons.limits import graded, running
 from convlab.lessons.pictures import joined
 from convlab.lessons.readiness import ready
+from convlab.lessons.traffic_hints import (
+    Place,
+    busiest_element,
+    busiest_thread,
+    most_of,
+    share_of_one_thread,
+    stores_of_each,
+)
+from convlab.running.engines.simulator import Simulator
+from convlab.simulation.recording.loops import Loops
+from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.rules.memory_traffic import SECTOR_BYTES, WARP
 from convlab.support.values import counted
 from convlab.tracing import LaunchTrace, trace
+from convlab.tracing.traffic_recorder import TrafficRecorder
 
 FEW = 8  # shown numbers around a wrong one
 UNITS = {"requests": "requests to global memory", "sectors": "sectors of global memory"}
+MANY_STORES = 3  # of one element: a kernel may store a sum before it is complete
+MOST_WORK = 0.5  # of a block's accesses, which one thread should not make
+TIMES = 10  # the iterations that a kernel's loops may have, of those of a right one
 
 
 class On(NamedTuple):
@@ -32,6 +60,38 @@ class On(NamedTuple):
     grid: int | tuple[int, ...]
     block: int | tuple[int, ...]
     inputs: tuple[np.ndarray, ...]
+
+
+class Tried(NamedTuple):
+    """A launch that a kernel was tried on: its trace, its problems by cause, its output.
+
+    ``right`` is what the output should be. ``ended`` is False if the launch could not go on.
+    """
+
+    launch: On
+    trace: LaunchTrace
+    problems: dict[Any, Problem]
+    output: np.ndarray
+    right: np.ndarray
+    ended: bool
+
+
+def _count(shape: int | tuple[int, ...]) -> int:
+    return math.prod(shape) if isinstance(shape, tuple) else shape
+
+
+# What launches with wrong answers may share. Properties that say more come first.
+OF_LAUNCHES: dict[str, Callable[[Tried], bool]] = {
+    "several blocks": lambda one: _count(one.launch.grid) > 1,
+    "blocks of several warps": lambda one: _count(one.launch.block) > WARP,
+    "more threads than results": lambda one: (
+        _count(one.launch.grid) * _count(one.launch.block) > one.right.size
+    ),
+    "different numbers of rows and columns": lambda one: len({*one.right.shape}) > 1,
+    "blocks that are not square": lambda one: (
+        isinstance(one.launch.block, tuple) and len({*one.launch.block}) > 1
+    ),
+}
 
 
 @graded
@@ -48,22 +108,66 @@ def check_kernel(
     With ``fewest_sectors`` the kernel's requests must take as few sectors of global memory as
     inputs and output have. With ``each_once`` its threads must access as many elements as inputs
     and output have, by as few requests of whole warps. ``busiest`` is the most accesses that one
-    thread may make. All counts may be ``at_most`` times as large.
+    thread may make, and the most atomics on one element. All counts may be ``at_most`` times as
+    large.
     """
     ready(kernel, is_kernel)
-    problems: dict[Any, Problem] = {}
-    traces: list[LaunchTrace] = []
     by_size = sorted(on, key=lambda launch: sum(array.size for array in launch.inputs))
+    found: list[Tried] = []
     for launch in by_size:  # the simplest that fails is told
         right = np.asarray(wanted(*launch.inputs))
-        with running():
-            made, wrong, _ = tried(kernel, launch, right, before)
-        problems = problems | wrong | problems  # the first of each kind
-        traces.append(made)
-    answers = (f"the answer is what NumPy gives, on {len(traces)} launches",)
-    if problems:
-        right_ones = () if feedback.ANSWER in problems else answers
-        return feedback.with_problems(problems.values(), right_ones)
+        with running(instead=partial(known_refusal, kernel, _types(launch, right))):
+            found.append(tried(kernel, launch, right, before))
+    answers = (f"the answer is what NumPy gives, on {len(found)} launches",)
+    if problems := _problems(kernel, found):
+        known = all(one.ended for one in found) and ANSWER not in problems
+        return feedback.with_problems(problems.values(), answers if known else ())
+    traces = [one.trace for one in found]
+    rows, hints = _memory(kernel, traces, fewest_sectors, each_once, at_most)
+    if busiest is not None:
+        for kind, unit, counts in (
+            (ONE_THREAD, "accesses of the busiest thread", map(busiest_thread, traces)),
+            (ONE_ELEMENT, "atomics on the busiest element", map(busiest_element, traces)),
+        ):
+            count, place = max(counts, key=lambda pair: pair[0], default=(0, None))
+            if count and place is not None:
+                rows.append(feedback.row_of(unit, count, busiest, at_most, kind))
+                hints[kind] = _hint(kernel, kind, place)
+    notes = () if each_once else _notes(kernel, found)
+    return feedback.checked_by_counts(answers, rows, hints, notes)
+
+
+def _types(launch: On, right: np.ndarray) -> tuple[Any, ...]:
+    return types_of((*launch.inputs, right))
+
+
+def _problems(kernel: Any, found: Sequence[Tried]) -> dict[Any, Problem]:
+    """Return the problems of all launches, the first of each cause."""
+    problems: dict[Any, Problem] = {}
+    if found:
+        first = found[0]
+        if (refused := compile_problem(kernel, _types(first.launch, first.right))) is not None:
+            problems[refused.cause] = refused
+    for one in found:
+        problems = problems | one.problems | problems
+    if (answer := problems.get(ANSWER)) is not None:
+        wrong, right = (
+            [one for one in found if one.ended and (ANSWER in one.problems) == is_wrong]
+            for is_wrong in (True, False)
+        )
+        if right:
+            more = said(shared(wrong, right, OF_LAUNCHES), len(wrong), "launches")
+            are = "is" if len(wrong) == 1 else "are"
+            what = f"{answer.what} {len(wrong)} of {len(found)} launches {are} wrong. {more}"
+            problems[ANSWER] = replace(answer, what=what.strip())
+    return problems
+
+
+def _memory(
+    kernel: Any, traces: Sequence[LaunchTrace], fewest_sectors: bool, each_once: bool,
+    at_most: float,
+) -> tuple[list[feedback.Row], dict[str, Hint]]:  # fmt: skip
+    """Return the counts of global memory that are asked for, and the hint for them."""
     arrays = [array for launch in traces for array in launch.arrays if array.space == "global"]
     sizes = [(math.prod(array.shape), array.itemsize) for array in arrays]
     targets: dict[str, tuple[str, int]] = {}  # by what is counted: its name, and the fewest
@@ -75,62 +179,136 @@ def check_kernel(
         targets["lanes"] = "elements read and written", sum(elements for elements, _ in sizes)
         by_warps = sum(blocks_for(elements, WARP) for elements, _ in sizes)
         targets["requests"] = UNITS["requests"], by_warps
-    rows = []
+    rows, hints = [], dict[str, Hint]()
     for unit, (name, fewest) in targets.items():
         yours = sum(launch.total(unit, launch.of(space="global")) for launch in traces)
         rows.append(feedback.row_of(name, yours, fewest, at_most))
-    if busiest is not None:
-        yours = max(map(_busiest, traces))
-        rows.append(feedback.row_of("accesses of the busiest thread", yours, busiest, at_most))
-    advice = "Which elements do several threads read or write?" if each_once else ""
-    return feedback.checked_by_counts(answers, rows, advice)
+        if not rows[-1].ok and MEMORY not in hints:
+            hints[MEMORY] = _of_memory(kernel, traces, unit)
+    return rows, hints
 
 
-def _busiest(launch: LaunchTrace) -> int:
-    """Return the most accesses that a thread of the block shown makes."""
-    lanes = Counter((one.warp, lane) for one in launch.requests for lane in one.lanes)
-    return max(lanes.values(), default=0)
+def _of_memory(kernel: Any, traces: Sequence[LaunchTrace], unit: str) -> Hint:
+    hint = most_of(kernel, traces, unit)
+    if any(share_of_one_thread(one) > MOST_WORK for one in traces):
+        return hint._replace(advice="One thread of a block makes most of its accesses.")
+    return hint
+
+
+def _hint(kernel: Any, kind: str, place: Place) -> Hint:
+    """Return the hint for one thread, or one element, that has too much to do."""
+    lines = lines_of(place, kernel=kernel)
+    if kind == ONE_ELEMENT:
+        return Hint("Atomics on one element take place one after the other.", lines)
+    advice = "While one thread does this, the others wait: let them share it."
+    if lines and "sum(" in lines[0].code:
+        advice = f"In a kernel, sum() is a loop that one thread runs. {advice}"
+    return Hint(advice, lines)
+
+
+def _notes(kernel: Any, found: Sequence[Tried]) -> tuple[str, ...]:
+    """Return what could be better in a right kernel: elements that many threads store."""
+    output = _output(kernel)
+    times = max((stores_of_each(one.trace, output, one.right.size) for one in found), default=0)
+    if times <= MANY_STORES:
+        return ()
+    told = f"""each element of {output} is stored {times:.0f} times: every thread does work that
+        one would do. Let each thread compute an element of its own."""
+    return (joined(told),)
+
+
+def _output(kernel: Any) -> str:
+    """Return the name of a kernel's last argument."""
+    return list(signature(kernel.py_func).parameters)[-1]
 
 
 def tried(
-    kernel: Any, launch: On, right: np.ndarray, before: float | None = None
-) -> tuple[LaunchTrace, dict[Any, Problem], np.ndarray]:
-    """Return the trace of a launch, its problems, each once, and its output.
+    kernel: Any, launch: On, right: np.ndarray, before: float | None = None, own: int = 0
+) -> Tried:
+    """Try a kernel on a launch whose output should become ``right`` and holds ``before`` first.
 
-    The output should become ``right`` and holds ``before`` first. Raises whatever the kernel
-    raises.
+    ``own`` is the number of iterations of all loops in a right kernel. Raises whatever the kernel
+    raises, and ``EndlessLoop`` for far more iterations.
     """
     if before is None:
         before = np.nan if right.dtype.kind == "f" else np.iinfo(right.dtype).max
     output = np.full(right.shape, before, right.dtype)
     inputs = [array.copy() for array in launch.inputs]
-    made = trace(kernel, launch.grid, launch.block, *inputs, output).main
-    found = of_findings(made.findings, kernel)
-    problems: dict[Any, Problem] = {problem.cause: problem for problem in found}
+    made = _traced(kernel, launch, [*inputs, output], Loops(ITERATIONS + TIMES * own))
+    problems: dict[Any, Problem] = {one.cause: one for one in of_findings(made.findings, kernel)}
+    ended = not any(map(_ends, made.findings))
     if not all(map(np.array_equal, inputs, launch.inputs)):
-        what = "The kernel changed its input, which it must only read."
-        problems[feedback.INPUT] = Problem(feedback.INPUT, what)
+        problems[feedback.INPUT] = _changed_input(kernel, made)
     wrong = ~np.isclose(output, right, rtol=1e-5, atol=1e-6, equal_nan=True)
-    if wrong.any():
-        where = tuple(np.argwhere(wrong)[0].tolist())
-        said = f"the kernel wrote {output[where]:.6g}"
-        if np.isnan(output[where]):
-            said = "nothing, or NaN, was written there"
-        elif output[where] == right.dtype.type(before):
-            said = "nothing was written there"
-        what = joined(f"""With grid {launch.grid} and block {launch.block} the answer is wrong in
-            {wrong.sum()} of {wrong.size} places, first at
-            {where[0] if len(where) == 1 else list(where)}: {said}, wanted is
-            {right[where]:.6g}.""")
-        start = max(where[-1] - FEW // 4, 0)
-        near = (*where[:-1], slice(start, start + FEW))
-        named = zip(signature(kernel.py_func).parameters, launch.inputs, strict=False)
-        alike = [(name, one) for name, one in named if one.shape == right.shape]
-        shown = [*alike, ("wanted", right), ("got", output)]
-        told = [f"{name} {' '.join(f'{n:.4g}' for n in array[near])}" for name, array in shown]
-        what += f" Around there: {'; '.join(told)}."
-        problems[feedback.ANSWER] = Problem(feedback.ANSWER, what)
-    return made, problems, output
+    if wrong.any() and ended:
+        problems[ANSWER] = _wrong_answer(kernel, launch, made, output, right, wrong, before)
+    if problems:
+        dimensions = [array.ndim for array in (*inputs, output)]
+        if (missing := missing_index(kernel, dimensions)) is not None:
+            problems = {missing.cause: missing}
+    return Tried(launch, made, problems, output, right, ended)
+
+
+def _changed_input(kernel: Any, made: LaunchTrace) -> Problem:
+    output, stores = _output(kernel), ("store", "atomic")
+    places = [
+        (one.file, one.line)
+        for one in made.of(space="global")
+        if one.array != output and one.operation in stores
+    ]
+    what = "The kernel changed its input, which it must only read."
+    return Problem(feedback.INPUT, what, lines_of(*places, kernel=kernel))
+
+
+def _ends(finding: Finding) -> bool:
+    """Return whether a launch ends with the finding. After an index below zero it goes on."""
+    return finding.kind in ENDS and "Numba takes" not in finding.what
+
+
+def _traced(kernel: Any, launch: On, arrays: list[np.ndarray], loops: Loops) -> LaunchTrace:
+    """Return the trace of a launch, with a limit for its loops."""
+    recorder = TrafficRecorder(0, None)
+    simulator = Simulator(recorder=recorder, loops=loops)
+    try:
+        simulator.launch(kernel, launch.grid, launch.block, *arrays)
+    except NotSimulated:
+        raise
+    except SimulationError as error:
+        return recorder.trace(error.findings)
+    return recorder.trace()
+
+
+def _wrong_answer(
+    kernel: Any, launch: On, made: LaunchTrace, output: np.ndarray, right: np.ndarray,
+    wrong: np.ndarray, before: float,
+) -> Problem:  # fmt: skip
+    """Return the problem of a wrong output: how much is wrong, and numbers around the first."""
+    where = tuple(np.argwhere(wrong)[0].tolist())
+    said_of = f"the kernel wrote {output[where]:.6g}"
+    name = _output(kernel)
+    reads = [(one.file, one.line) for one in made.of(name) if one.operation == "load"]
+    untouched = output[where] == right.dtype.type(before)
+    if np.isnan(output[where]):
+        said_of = "nothing, or NaN, was written there"
+    elif untouched:
+        said_of = "nothing was written there"
+    what = joined(f"""With grid {launch.grid} and block {launch.block} the answer is wrong in
+        {wrong.sum()} of {wrong.size} places, first at
+        {where[0] if len(where) == 1 else list(where)}: {said_of}, wanted is
+        {right[where]:.6g}.""")
+    start = max(where[-1] - FEW // 4, 0)
+    near = (*where[:-1], slice(start, start + FEW))
+    named = zip(signature(kernel.py_func).parameters, launch.inputs, strict=False)
+    alike = [(one_name, one) for one_name, one in named if one.shape == right.shape]
+    shown = [*alike, ("wanted", right), ("got", output)]
+    told = [f"{one_name} {' '.join(f'{n:.4g}' for n in array[near])}" for one_name, array in shown]
+    what += f" Around there: {'; '.join(told)}."
+    if np.isnan(output[where]) and reads:
+        advice = (
+            f"The kernel reads {name}, which holds NaN until the kernel stores to it: += reads."
+        )
+        return Problem(ANSWER, what, lines_of(*reads, kernel=kernel), advice)
+    return Problem(ANSWER, what)
 
 
 def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedback:

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from ctypes import c_ulong, py_object, pythonapi
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from threading import Event, Lock, Thread, get_ident
@@ -20,14 +21,24 @@ from typing import Any, ParamSpec
 
 from convlab.checking.checker import raised_by
 from convlab.lessons.explanations import CONVLAB, error_in_words, lines_of
-from convlab.lessons.feedback import BROKEN, HEADLINES, Feedback, Line, Problem
+from convlab.lessons.feedback import (
+    BROKEN,
+    HEADLINES,
+    Feedback,
+    Line,
+    Problem,
+    with_problems,
+)
 from convlab.lessons.pictures import joined
 from convlab.lessons.progress import note
+from convlab.simulation.recording.loops import EndlessLoop
 from convlab.simulation.rules.findings import NotSimulated
 
 P = ParamSpec("P")
 SECONDS = 4.0  # limit of one launch of a lesson; a right one takes less than a tenth of it
 PRINTED = 32  # shown lines of a kernel's output: one warp's
+END_OF_WHILE = "Does something in the loop make its condition false in the end, in every thread?"
+END_OF_FOR = "Is the loop's range as long as it must be?"
 NOT_THE_LEARNERS = (CONVLAB, *map(Path, sysconfig.get_paths().values()))
 
 
@@ -71,17 +82,35 @@ def broken(what: str) -> Stopped:
 
 
 @contextmanager
-def running(what: str = "", seconds: float = SECONDS) -> Iterator[None]:
-    """Run a learner's code with a time limit; its exception becomes the check's result."""
+def running(
+    what: str = "",
+    seconds: float = SECONDS,
+    instead: Callable[[], Problem | None] = lambda: None,
+) -> Iterator[None]:
+    """Run a learner's code with a time limit; its exception becomes the check's result.
+
+    ``what`` begins the sentence about it. ``instead`` returns a problem that says more than the
+    exception, or None.
+    """
     try:
         with limited(seconds):
             yield
-    except NotSimulated as error:
-        raise broken(str(error)) from error
     except Stopped:
         raise
+    except EndlessLoop as error:
+        raise endless(error) from None
     except (Exception, SystemExit) as error:
-        raise broken(f"{what}{raised_by(error)}") from error
+        if (found := instead()) is not None:
+            raise Stopped(with_problems([found])) from error
+        said = str(error) if isinstance(error, NotSimulated) else f"{what}{raised_by(error)}"
+        raise broken(said) from error
+
+
+def endless(error: EndlessLoop) -> Stopped:
+    """Return the exception that ends a check of a kernel whose loop does not end."""
+    said = error_in_words(", ".join([str(error), *getattr(error, "__notes__", ())]))
+    advice = END_OF_WHILE if error.code.startswith("while ") else END_OF_FOR
+    return Stopped(Feedback(HEADLINES[BROKEN], (replace(said, advice=advice),)))
 
 
 @contextmanager
@@ -121,7 +150,7 @@ def limited(seconds: float | None = None) -> Iterator[None]:
         where = "in this loop" if lines else "at work"
         what = joined(f"""After {seconds:.0f} seconds your code is still {where}; a right answer
             needs less time.""")
-        advice = "Does the loop's condition become false, and is its range as long as it must be?"
+        advice = f"{END_OF_WHILE} {END_OF_FOR}"
         problem = Problem(BROKEN, what, lines, advice if lines else "")
         raise Stopped(Feedback(HEADLINES[BROKEN], (problem,))) from None
     except KeyboardInterrupt as error:

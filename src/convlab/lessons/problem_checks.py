@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from convlab.checking.common_causes import OF_PROBLEMS, Launched, said, shared
 from convlab.checking.launches import PROBLEMS, main_of
 from convlab.checking.loading import is_kernel
 from convlab.checking.outcome import SPOILED
@@ -15,11 +17,13 @@ from convlab.ladder import BACKWARD
 from convlab.ladder.im2col.im2col_gemm import THREADS, make_im2col, pitch
 from convlab.ladder.stage import blocks_for
 from convlab.lessons import feedback
+from convlab.lessons.compiling import compile_problem, known_refusal, types_of
 from convlab.lessons.exercises import MODEL, numbered
-from convlab.lessons.feedback import Feedback, Problem
+from convlab.lessons.feedback import ANSWER, MEMORY, Feedback, Problem
 from convlab.lessons.kernel_checks import UNITS, On, tried
 from convlab.lessons.limits import broken, graded, running
 from convlab.lessons.readiness import ready
+from convlab.lessons.traffic_hints import most_of
 from convlab.problems.gradient import Gradient
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
@@ -89,28 +93,47 @@ def _on_problems(
     ready(made)
     problems: dict[Any, Problem] = {}
     counts = np.zeros((2, 2), int)  # of requests and sectors, the learner's and ours
+    traces: tuple[list[LaunchTrace], list[LaunchTrace]] = ([], [])
     tried_on = {name: one for name, one in tried_on.items() if name != SPOILED}
     tried_on["an ordinary layer"] = MODEL
-    wrong_on = set()
+    wrong: list[ConvProblem] = []
     for name, problem in sorted(tried_on.items(), key=lambda item: item[1].N * item[1].K):
         for arguments, launch, right, own in cases(problem):
             with running(f"{made.__name__}: "):
                 kernel = made(*arguments)
             if not is_kernel(kernel):
                 raise broken(f"{made.__name__} returned {kernel!r}: it must be a kernel")
-            with running():
-                theirs, wrong, _ = tried(kernel, launch, right)
-            if (answer := wrong.get(feedback.ANSWER)) is not None:
-                wrong_on.add(name)
+            types = types_of((*launch.inputs, right))
+            ours = tried(own, launch, right).trace
+            with running(instead=partial(known_refusal, kernel, types)):
+                theirs = tried(kernel, launch, right)
+            found = dict(theirs.problems)
+            if (answer := found.get(ANSWER)) is not None:
                 on = f"On {name!r} ({problem}): {answer.what}"
-                wrong[feedback.ANSWER] = replace(answer, what=on)
-            problems = problems | wrong | problems  # the first of each kind
-            ours, *_ = tried(own, launch, right)
-            counts += [[one.total(unit) for one in (theirs, ours)] for unit in UNITS]
+                found[ANSWER] = replace(answer, what=on)
+            if (answer is not None or not theirs.ended) and problem not in wrong:
+                wrong.append(problem)
+            problems = problems | found | problems  # the first of each kind
+            counts += [[one.total(unit) for one in (theirs.trace, ours)] for unit in UNITS]
+            traces[0].append(theirs.trace)
+            traces[1].append(ours)
+    if not problems and (refused := compile_problem(kernel, types)) is not None:
+        problems[refused.cause] = refused
     count = len(tried_on)
     if problems:
-        said = f"{what} right on {count - len(wrong_on)} of {count} problems"
-        return feedback.with_problems(problems.values(), (said,) * (len(wrong_on) < count))
-    told = (f"{what} what NumPy gives, on {count} problems",)
+        cases_of = [Launched(one, None, 1) for one in tried_on.values()]
+        right_ones = [one for one in cases_of if one.problem not in wrong]
+        if (answer := problems.get(ANSWER)) is not None:
+            wrong_ones = [one for one in cases_of if one.problem in wrong]
+            names = shared(wrong_ones, right_ones, OF_PROBLEMS)
+            told = f"{answer.what} {said(names, len(wrong), 'problems')}".strip()
+            problems[ANSWER] = replace(answer, what=told)
+        right_on = f"{what} right on {len(right_ones)} of {count} problems"
+        return feedback.with_problems(problems.values(), (right_on,) * bool(right_ones))
+    told_right = (f"{what} what NumPy gives, on {count} problems",)
     pairs = zip(UNITS.values(), counts.tolist(), strict=True)
-    return feedback.checked_by_counts(told, [feedback.row_of(unit, *pair) for unit, pair in pairs])
+    rows = [feedback.row_of(unit, *pair) for unit, pair in pairs]
+    hints = {}
+    if too_many := [unit for unit, row in zip(UNITS, rows, strict=True) if not row.ok]:
+        hints[MEMORY] = most_of(kernel, traces[0], too_many[-1], traces[1])
+    return feedback.checked_by_counts(told_right, rows, hints)

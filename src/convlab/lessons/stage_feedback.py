@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
 from convlab.checking import Answer, Check
+from convlab.checking.outcome import BARRIERS as AT_BARRIERS
 from convlab.lessons.explanations import capital, error_in_words, hint_for, of_findings
 from convlab.lessons.feedback import (
     ANSWER,
+    BARRIERS,
     DOES_NOT_COMPILE,
+    MEMORY,
     Feedback,
     Problem,
     checked_by_counts,
@@ -25,37 +29,54 @@ NOT_CHECKED = "floating-point operations"  # a matter of taste
 MOST_ROWS, MOST_COLUMNS = 8, 10  # of each plane in the picture of a wrong output
 
 
-def feedback_on(found: Check, stage: str, at_most: float, seed: int = 0) -> Feedback:
+def feedback_on(
+    found: Check, at_most: float, seed: int, refused: Problem | None, notes: Sequence[str]
+) -> Feedback:
     """Return the feedback of a check of ``convlab.check``.
 
     Counts may be ``at_most`` times the stage's; ``seed`` is that of the check's numbers.
+    ``refused`` is what Numba does not compile, or an index that is missing; ``notes`` are about a
+    right kernel.
     """
     problems = of_findings(found.findings)
     wrong = [answer for answer in found.answers if not answer.ok]
-    right = [f"the answer is right on {len(found.answers)} problems"] * (not wrong)
-    ended = "raised|not end|iterations"
-    raised = [one.failed for one in wrong if one.failed and re.search(ended, one.failed)]
+    ended = all(answer.ended for answer in found.answers)
+    right = [f"the answer is right on {len(found.answers)} problems"] * (ended and not wrong)
+    stopped = "raised|not end|iterations"
+    raised = [one.failed for one in wrong if one.failed and re.search(stopped, one.failed)]
     picture = None
     if (telling := found.telling) is not None and telling.check is not None:
         many = sum(one.check is not None for one in wrong)
         on = f"{many} of {len(found.answers)}" if many < len(found.answers) else "all"
-        what = joined(f"""The answer is wrong on {on} problems. The simplest of them is
-            {telling.name!r} ({telling.problem}). There, {telling.error}.""")
-        problems.append(Problem(ANSWER, what, advice=capital(found.advice or "")))
+        simplest = joined(f"""The simplest of them is {telling.name!r} ({telling.problem}). There,
+            {telling.error}.""")
+        parts = f"The answer is wrong on {on} problems.", found.shared, simplest
+        what = " ".join(filter(None, parts))
+        advice = f"{capital(found.advice)}." if found.advice else ""
+        problems.append(Problem(ANSWER, what, advice=advice))
         picture = None if telling.wrong is None else side_by_side(telling, seed)
-    if raised:
+    if refused is not None:
+        problems = [refused]
+    elif raised:
         problems.append(error_in_words(raised[0]))
-    if found.machine is not None and (error := found.machine.error) is not None:
+    if refused is None and found.machine is not None and (error := found.machine.error) is not None:
         what = f"Numba cannot compile it: {error}."
         problems.append(Problem(DOES_NOT_COMPILE, what, advice=hint_for(error)))
     if problems:
         return with_problems(problems, right, picture)
     right.append("no race, no access out of bounds, no read of uninitialised memory")
-    if found.float64:
-        right.append(f"but it computes in float64, and {stage} does not: write float32(0), not 0.0")
     counts = [count for count in found.counts if count.unit != NOT_CHECKED]
-    rows = [row_of(count.unit, count.yours, count.stages, at_most) for count in counts]
-    return checked_by_counts(right, rows)
+    rows = [
+        row_of(
+            count.unit,
+            count.yours,
+            count.stages,
+            at_most,
+            kind=BARRIERS if count.unit.endswith(AT_BARRIERS) else MEMORY,
+        )
+        for count in counts
+    ]
+    return checked_by_counts(right, rows, notes=notes)
 
 
 def side_by_side(answer: Answer, seed: int) -> Picture:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -21,13 +21,15 @@ from convlab.device import mma_tf32
 from convlab.device.products import WARP, K, M, N, multiply_add, split_into_tf32, warp_mma
 from convlab.ladder import stage_named
 from convlab.lessons import feedback, pictures
-from convlab.lessons.exercises import check, ready_for
+from convlab.lessons.compiling import compile_problem, known_refusal, types_of
+from convlab.lessons.exercises import ready_for
 from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, Feedback, Problem
 from convlab.lessons.kernel_checks import On, tried
 from convlab.lessons.limits import Stopped, graded, running
 from convlab.lessons.maps import elements_of
 from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, joined, spans
 from convlab.lessons.readiness import ready
+from convlab.lessons.stage_checks import check
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import reference
 from convlab.running.engines.simulator import Simulator
@@ -73,14 +75,14 @@ def numbered_matrices(rows: int) -> tuple[np.ndarray, np.ndarray]:
 def products_of(kernel: Any, A: np.ndarray, B: np.ndarray) -> Products:
     """Launch ``kernel(A, B, C)`` with one warp and record its products. Raises what it raises."""
     with mock.patch.object(warp_calls, "warp_mma", wraps=warp_mma) as heard:
-        launch, wrong, output = tried(kernel, On(1, WARP, (A, B)), A @ B)
+        launch = tried(kernel, On(1, WARP, (A, B)), A @ B)
     calls = [call.args[0] for call in heard.call_args_list]
     names = {
         float(number): (name, *place)
         for name, matrix in (("A", A), ("B", B))
         for place, number in np.ndenumerate(matrix)
     }
-    return Products(launch, wrong, output, calls, names)
+    return Products(launch.trace, launch.problems, launch.output, calls, names)
 
 
 OPERANDS = ("a[0]", "a[1]", "a[2]", "a[3]", "b[0]", "b[1]")  # as PTX numbers them
@@ -156,7 +158,8 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
         others = [random.integers(-9, 10, shape) for shape in ((count, K), (K, N))]
         tries += [numbered_matrices(count), [one.astype(np.float32) for one in others]]
     for A, B in tries:
-        with running():
+        types = types_of((A, B, A @ B))
+        with running(instead=partial(known_refusal, kernel, types)):
             found = products_of(kernel, A, B)
         stopped = bool(found.launch.findings and not found.calls)
         for key, problem in found.wrong.items():
@@ -168,6 +171,8 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
             what = joined(f"""The warp calls mma_tf32 {len(found.calls)} times; each lane must call
                 it exactly once, which is enough for the whole product.""")
             problems.setdefault(COUNTS, Problem(COUNTS, what))
+    if not problems and (refused := compile_problem(kernel, types)) is not None:
+        problems[refused.cause] = refused
     if problems:
         told = feedback.with_problems(problems.values())
         early = stopped and ANSWER not in problems

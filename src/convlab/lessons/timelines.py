@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from convlab.ladder import Launch, Tile
-from convlab.lessons.exercises import PICTURE_SECONDS, check, ready_for
+from convlab.lessons.exercises import PICTURE_SECONDS, ready_for
 from convlab.lessons.feedback import AS_FEW, COUNTS, Feedback, Problem, Row
 from convlab.lessons.limits import graded, running
 from convlab.lessons.pictures import COLOURS, FAINT, INK, PAPER, Grid, Picture
+from convlab.lessons.stage_checks import check
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.simulation.launch import RecordedLaunch, SimulatedLaunch

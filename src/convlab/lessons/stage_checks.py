@@ -1,0 +1,172 @@
+"""The check of a learner's kernel in the place of a stage's: ``check``.
+
+It is that of :mod:`convlab.checking`, in plain words. It does not raise an exception if a learner's
+code is wrong; the feedback says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from time import process_time
+from typing import Any
+
+from numba.cuda.core import config
+
+from convlab.checking import Check
+from convlab.checking import check as checked
+from convlab.checking.checker import check_also, program_with
+from convlab.checking.launches import EVERYTHING, main_of
+from convlab.checking.loading import maker
+from convlab.checking.outcome import CompiledKernel
+from convlab.ladder import Program, Stage, Tile, short_name, stage_named
+from convlab.lessons import feedback
+from convlab.lessons.compiling import known_refusal, refusal
+from convlab.lessons.exercises import MODEL, PICTURE_SECONDS, ready_for, traced
+from convlab.lessons.explanations import lines_of
+from convlab.lessons.feedback import BARRIERS, MEMORY, Feedback, Hint, Problem, Row
+from convlab.lessons.kernel_text import missing_index
+from convlab.lessons.limits import SECONDS, broken, graded, limited, running
+from convlab.lessons.pictures import joined
+from convlab.lessons.readiness import ready
+from convlab.lessons.stage_feedback import feedback_on
+from convlab.lessons.traffic_hints import most_of
+from convlab.problems.oracle import random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.running.engines.kernels import argument_types
+from convlab.running.engines.lowering import float64_lines
+from convlab.tracing import LaunchTrace, trace
+
+SLOW = 18.0  # seconds that any check may take
+TIMES = 50  # and more, of the stage's own time on one problem: right ones take 20
+COUNTED = {  # by what is counted: the count of a trace, and the memory
+    "requests to global memory": ("requests", "global"),
+    "sectors of global memory": ("sectors", "global"),
+    "sectors stored": ("sectors", "global"),
+    "requests to shared memory": ("requests", "shared"),
+    "wavefronts of shared memory": ("wavefronts", "shared"),
+}
+TOO_MANY_BARRIERS = joined("""A barrier must stand between a store and a load of the same element by
+    different threads. Which of these barriers stand between none?""")
+
+
+@graded
+def check(
+    made: Any, stage: str, *, also: Tile | ConvProblem | None = None,
+    at_most: float = feedback.AS_FEW, in_order: str = "", seed: int = 0,
+) -> Feedback:  # fmt: skip
+    """Check ``made``, a kernel or a function ``make_kernel`` that makes one, as the stage.
+
+    The check passes if the answers are right on small problems on which careless kernels fail, the
+    strict simulator finds nothing, and the memory traffic is at most ``at_most`` times the stage's.
+    ``also`` is another problem, or a second tile, because careless kernels may be right by chance
+    with the stage's small tile. ``in_order`` names an array that each thread must read from one
+    number to the next as often as the stage's. The kernel may take many times as long as the
+    stage's. Raises ``ValueError`` for an unknown stage.
+    """
+    chosen_stage = stage_named(stage)
+    ready(made)
+    with limited(max(SLOW, 2 * SECONDS + TIMES * _seconds(chosen_stage.name))):
+        try:
+            found = checked(made, chosen_stage.name, seed=seed, model=MODEL)
+        except ValueError as error:
+            raise broken(str(error)) from error
+        if found.ok and also is not None:
+            answer, findings = check_also(made, chosen_stage.name, also, seed)
+            answers = found.answers if answer.ok else (*found.answers, answer)
+            found = replace(found, answers=answers, findings=findings)
+        if found.ok and found.machine is None and not config.ENABLE_CUDASIM:
+            found = replace(found, machine=_by_types(chosen_stage, made))
+        refused, notes = _refused(chosen_stage, made, found), _notes(chosen_stage, made, found)
+        told = feedback_on(found, at_most, seed, refused, notes)
+        if too_much := [row for row in told.rows if not row.ok]:
+            hints = _hints(chosen_stage, made, too_much)
+            return feedback.checked_by_counts(told.right, told.rows, hints, told.notes)
+        if not told.passed or not in_order:
+            return told
+        yours, ours = (jumps_of(traced(one, stage, MODEL), in_order) for one in (made, None))
+    row = feedback.row_of(f"jumps between reads of {in_order}", yours, ours)
+    return feedback.checked_by_counts(told.right, (*told.rows, row), notes=told.notes)
+
+
+@cache
+def _seconds(stage: str) -> float:
+    """Return the seconds that the stage's own kernel takes on the hardest of the problems."""
+    start = process_time()
+    check_also(stage_named(stage).prepare, stage, EVERYTHING)
+    return process_time() - start
+
+
+def _by_types(stage: Stage, made: Any) -> CompiledKernel | None:
+    """Return the check of Numba's types, for machines without the compilers."""
+    both = made, stage.prepare
+    programs = [program_with(stage, maker(one, stage), EVERYTHING, stage.tiny_tile) for one in both]
+    yours, stages = (_float64_lines(program) for program in programs)
+    return (
+        CompiledKernel(float64=tuple(f"line {n}" for n in yours)) if yours and not stages else None
+    )
+
+
+def _float64_lines(program: Program) -> tuple[int, ...] | None:
+    """Return the lines of a program's main kernel that compute in float64."""
+    main = main_of(program)
+    return float64_lines(main.kernel, argument_types(main, program))
+
+
+def _refused(stage: Stage, made: Any, found: Check) -> Problem | None:
+    """Return what Numba does not compile, or an index that is missing where something is wrong."""
+    raised = any(one.check is None and one.ended for one in found.wrong)
+    program = program_with(stage, maker(made, stage), EVERYTHING, stage.tiny_tile)
+    main = main_of(program)
+    types = argument_types(main, program)
+    if raised or found.ok:
+        refused = (known_refusal if raised else refusal)(main.kernel, types)
+        if refused is not None:
+            return refused
+    if found.ok:
+        return None
+    return missing_index(main.kernel, [one.ndim for one in types])
+
+
+def _notes(stage: Stage, made: Any, found: Check) -> tuple[str, ...]:
+    """Return what could be better in a right kernel: arithmetic in float64."""
+    if not found.ok or not found.float64:
+        return ()
+    program = program_with(stage, maker(made, stage), EVERYTHING, stage.tiny_tile)
+    file = main_of(program).kernel.py_func.__code__.co_filename
+    lines = lines_of(*((file, number) for number in _float64_lines(program) or ()))
+    where = "".join(f", in {line}: {line.code}" for line in lines[:1])
+    told = f"""it computes in float64{where}, and {short_name(stage.name)} does not. Write
+        float32(0) instead of 0.0, and no / of integers."""
+    return (joined(told),)
+
+
+def _hints(stage: Stage, made: Any, rows: Sequence[Row]) -> dict[str, Hint]:
+    """Return the lines that cause most of the counts that are too high."""
+    hints = dict[str, Hint]()
+    traces = []
+    with running(seconds=PICTURE_SECONDS):
+        for one in made, None:
+            tensors = random_tensors(MODEL, 0)
+            main, arrays = ready_for(one, stage.name, MODEL, None, tensors)
+            traces.append((main, trace(main.kernel, main.grid, main.block, *arrays).main))
+    (main, yours), (_, ours) = traces
+    counted = [COUNTED[row.unit] for row in rows if row.unit in COUNTED]
+    if counted:
+        # Sectors and wavefronts say more than requests.
+        unit, space = max(counted, key=lambda pair: pair[0] != "requests")
+        hints[MEMORY] = most_of(main.kernel, [yours], unit, [ours], space)
+    barriers = [(one.file, one.line) for one in yours.work if one.barriers]
+    hints[BARRIERS] = Hint(TOO_MANY_BARRIERS, lines_of(*barriers, kernel=main.kernel))
+    return hints
+
+
+def jumps_of(launch: LaunchTrace, array: str) -> int:
+    """Count the block's reads of another element than the one after the thread's last read."""
+    jumps, last = 0, dict[tuple[int, int], int]()
+    for one in launch.requests_of(array, "load"):
+        for lane, offset in zip(one.lanes, one.offsets, strict=True):
+            jumps += abs(last.get((one.warp, lane), offset) - offset) > one.width
+            last[one.warp, lane] = offset
+    return jumps
