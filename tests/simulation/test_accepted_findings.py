@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from test_programs import command, suite
 
 from convlab.simulation.host.baseline import Baseline
 from convlab.simulation.host.run_report import Report
@@ -78,7 +77,7 @@ def move_lines_and_change_one(folder: Path) -> None:
     (folder / "kernels.py").write_text(f"# a new line\n{text}")
 
 
-def test_only_new_findings_fail_a_suite(folder: Path) -> None:
+def test_only_new_findings_fail_a_suite(suite, folder: Path) -> None:
     assert "2 failed, 1 passed" in suite("--cuda=strict").stdout
     updated = suite(*UPDATE)
     assert updated.returncode == 0, updated.stdout
@@ -105,7 +104,7 @@ def test_only_new_findings_fail_a_suite(folder: Path) -> None:
     assert [result["ruleId"] for result in run["results"]] == ["global-race"]
 
 
-def test_the_same_by_several_processes(folder: Path) -> None:
+def test_the_same_by_several_processes(suite, folder: Path) -> None:
     """Each process of pytest-xdist has seen some of the findings only."""
     xdist = "-p", "xdist.plugin", "-n", "2"
     assert "cuda: known.json has 2 accepted findings" in suite(*UPDATE, *xdist).stdout
@@ -119,7 +118,9 @@ def test_the_same_by_several_processes(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [("-k", "race"), ("-x", "test_fails.py", "test_suite.py")])
-def test_tests_that_did_not_run_keep_their_findings(folder: Path, options: tuple[str]) -> None:
+def test_tests_that_did_not_run_keep_their_findings(
+    suite, folder: Path, options: tuple[str]
+) -> None:
     (folder / "test_fails.py").write_text("def test_fails(): assert False\n")
     suite(*UPDATE, "test_suite.py")
     assert "did not appear" not in suite(*CHECK, *options).stdout
@@ -127,7 +128,7 @@ def test_tests_that_did_not_run_keep_their_findings(folder: Path, options: tuple
     assert accepted(folder) == [RACE, OUTSIDE]
 
 
-def test_only_new_findings_count_for_a_program(folder: Path) -> None:
+def test_only_new_findings_count_for_a_program(command, folder: Path) -> None:
     update = "run", "--baseline", "known.json", "--update-baseline"
     done = command(*update, "program.py", "race")
     assert done.returncode == 0, done.stderr
@@ -168,7 +169,9 @@ def test_a_damaged_or_foreign_file_is_refused(folder, content, said, updates) ->
     assert (folder / "known.json").read_text() == content
 
 
-def test_a_baseline_that_is_not_there_is_refused_in_one_sentence(folder: Path) -> None:
+def test_a_baseline_that_is_not_there_is_refused_in_one_sentence(
+    command, suite, folder: Path
+) -> None:
     said = "the baseline is 'known.json': No such file or directory; {}update-baseline makes it\n"
     done = command("run", "--baseline", "known.json", "program.py", "race")
     assert (done.returncode, done.stdout) == (2, "")
@@ -190,14 +193,14 @@ def test_a_baseline_that_is_not_there_is_refused_in_one_sentence(folder: Path) -
         ([*UPDATE[::2], "--cuda-baseline=."], "the baseline is '.': it is a folder"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_before_any_test(folder, options, said) -> None:
+def test_options_that_do_not_fit_are_refused_before_any_test(suite, folder, options, said) -> None:
     done = suite(*options)
     assert done.returncode == 4
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_an_update_of_a_program_needs_a_file(folder: Path) -> None:
+def test_an_update_of_a_program_needs_a_file(command, folder: Path) -> None:
     done = command("run", "--update-baseline", "program.py")
     assert (done.returncode, done.stderr) == (
         2,
@@ -242,7 +245,7 @@ def test_accepted_findings_are_no_longer_in_a_report(tmp_path: Path) -> None:
     assert report.summary() == "1 finding in 2 launches, 1 accepted"
 
 
-def test_plain_pytest_knows_nothing_of_it(folder: Path) -> None:
+def test_plain_pytest_knows_nothing_of_it(suite, folder: Path) -> None:
     """The plugin imports nothing while its option is not used."""
     (folder / "test_plain.py").write_text(
         "import sys\ndef test_plain(): assert 'convlab.simulation.host.suite' not in sys.modules\n"

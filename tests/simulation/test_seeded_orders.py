@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numba import cuda, int32
-from test_programs import command, suite
 
 from convlab import SimulationError, simulate
 from convlab.simulation.host.programs import DependsOnOrder
@@ -153,7 +152,9 @@ if __name__ == "__main__":
 """
 
 
-def test_programs_and_suites_take_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_and_suites_take_seeds(
+    command, suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "test_program.py").write_text(PROGRAM)
     assert command("run", "test_program.py").returncode == 0
