@@ -1,7 +1,8 @@
 """The history of atomics in a launch: values that threads read by them, and changes.
 
 It shows which results depend on the order of threads: a thread reads a value before another one
-changes it, or gives up polling, or goes on without a lock, or its update is lost.
+changes it, or gives up polling (``polls.py``), or goes on without a lock (``locks.py``), or its
+update is lost.
 """
 
 from __future__ import annotations
@@ -9,63 +10,20 @@ from __future__ import annotations
 from collections import defaultdict
 from random import Random
 from types import FrameType
-from typing import NamedTuple, Protocol
-
-import numpy as np
+from typing import NamedTuple
 
 from convlab.simulation.recording.access_log import GLOBAL, SIZE_SHIFT, WARP, LaunchClock
 from convlab.simulation.recording.sites import Sites, ignores_result, instruction
+from convlab.simulation.rules.atomic_records import (
+    AtomicRead,
+    AtomicTarget,
+    Element,
+    ThreadElement,
+)
+from convlab.simulation.rules.locks import FailedSwap, LockAttempts
+from convlab.simulation.rules.polls import EarlyReads, Polls
 from convlab.simulation.rules.remedies import EXCH_OVERWRITES, NOT_RETRIED
 from convlab.simulation.rules.retries import Retry, Update, update_of
-
-MOST_PATIENCE = 50_000  # times that all threads together poll in vain before others go first
-
-
-class AtomicTarget(Protocol):
-    """An array as atomics see it. ``place`` is its address in simulated memory."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def place(self) -> int: ...
-
-    @property
-    def host(self) -> np.ndarray: ...
-
-    def whole_index(self, index: object) -> tuple[object, ...]: ...
-
-    def check(self, index: object, site: int) -> tuple[int, ...]: ...
-
-    def address(self, index: tuple[int, ...]) -> int: ...
-
-
-class AtomicRead(NamedTuple):
-    """A read of an element at a site by a thread, by its number in the launch."""
-
-    thread: int
-    site: int
-    array: str
-    at: object  # the index, as the kernel gives it
-
-    @property
-    def element(self) -> str:
-        """The element as the kernel writes it: ``flags[3]``."""
-        index = ", ".join(map(str, self.at)) if isinstance(self.at, tuple) else str(self.at)
-        return f"{self.array}[{index}]"
-
-
-ThreadElement = tuple[int, str, object]  # thread of the launch, array, index
-Element = tuple[int, str, object]  # block for shared memory, else -1; array, index
-
-
-class FailedSwap(NamedTuple):
-    """A failed ``cas``: the value that it expected at an index of an array."""
-
-    array: AtomicTarget
-    at: object
-    expected: object
-    key: AtomicRead
 
 
 class LostUpdate(NamedTuple):
@@ -95,21 +53,15 @@ class AtomicHistory:
         random: Random | None = None,
     ) -> None:
         self._random = random
-        self._clock, self._sites, self._slow, self._patience = clock, sites, slow, patience
+        self._clock, self._sites, self._slow = clock, sites, slow
         self._updates: dict[tuple[int, int], Update] = {}  # by id of the code, offset
 
-        # Reads: the last value, the times in a row that it was the one before, and the sites of
-        # reads that a ``cas`` in a loop checks.
-        self.values: dict[AtomicRead, object] = {}
-        self.polled: dict[AtomicRead, int] = {}
+        self._polls, self._early_reads, self._locks = Polls(patience), EarlyReads(), LockAttempts()
+        self.values, self.polled = self._polls.values, self._polls.in_vain
+        self.early, self.without_lock = self._early_reads.values, self._locks.without_lock
+        # Sites of reads that a ``cas`` in a loop checks, and the site of a thread's last read.
         self.guesses: set[int] = set()
-        self._guess: dict[ThreadElement, int] = {}  # the site of the last read
-        self._impatient: set[int] = set()  # threads that have polled with all their patience
-        self._left = MOST_PATIENCE
-        # The first read of each element, if no atomic had changed it before, and the values of such
-        # reads of elements that another thread changes.
-        self._first: dict[Element, AtomicRead | None] = {}
-        self.early: dict[AtomicRead, object] = {}
+        self._guess: dict[ThreadElement, int] = {}
 
         # Changes: whether a thread uses a value that it has exchanged, or any value that it has
         # changed by an atomic, such as its place in a queue.
@@ -122,9 +74,6 @@ class AtomicHistory:
         # Positions of each ``cas``, and of each atomic for which a guess is good enough.
         self.swaps: set[int] = set()
         self.checks: set[int] = set()
-        self._failed: dict[ThreadElement, FailedSwap] = {}
-        # Of threads that went on without the lock, which is free at the end.
-        self.without_lock: list[FailedSwap] = []
         self.lost: dict[tuple[int, int], LostUpdate] = {}  # by thread and site
 
     @property
@@ -145,20 +94,9 @@ class AtomicHistory:
         number = self._clock.number
         key = AtomicRead(number, site, array.name, index)
         self._last[number, array.name, index] = value, self._clock.position
-        in_vain = 0
-        if key in self.values:
-            in_vain = self.polled.get(key, 0) + 1 if self.values[key] == value else 0
-            self.polled[key] = in_vain
-        self.values[key] = value
         self._guess[number, array.name, index] = site
-        self._first.setdefault(self._element(array, index), key)
-        if number in self._impatient or self._left <= 0:
-            return in_vain > 0
-        self._left -= in_vain > 0
-        if in_vain > self._patience:
-            self._impatient.add(number)
-            return True
-        return False
+        self._early_reads.read(self._element(array, index), key)
+        return self._polls.read(key, value)
 
     def change(
         self,
@@ -175,8 +113,7 @@ class AtomicHistory:
         depend on the old one."""
         number, element = self._clock.number, self._element(array, index)
         key = AtomicRead(number, site, array.name, index)
-        if key in self.values:
-            self.polled[key] = 0
+        self._polls.succeeded(key)
         ignored = ignores_result(frame.f_code, site - id(frame.f_code))
         if not ignored:
             self.takes, self.ranks = self.takes or takes, True
@@ -186,10 +123,7 @@ class AtomicHistory:
                 self._lose(array, key, self._last[here][0], EXCH_OVERWRITES)
         if here in self._last:
             self._last[here] = new, self._clock.position
-        first = self._first.get(element)
-        if first is not None and first.thread != number:
-            self.early[first] = self.values[first]
-        self._first[element] = None
+        self._early_reads.change(element, number, self.values)
 
     def _element(self, array: AtomicTarget, index: object) -> Element:
         return self._clock.block_number if array.place < GLOBAL else -1, array.name, index
@@ -224,11 +158,11 @@ class AtomicHistory:
             return
         if old == expected:
             self._put[element][new] = self._clock.position
-            self._failed.pop(here, None)
+            self._locks.succeed(here)
             if update.retry != Retry.NEVER:
                 self.lost.pop((number, site), None)
             return
-        self._failed[here] = FailedSwap(array, index, expected, key)
+        self._locks.fail(here, FailedSwap(array, index, expected, key))
         helped = update.walks or self._put[element].get(new, 0) > since
         if read == expected and update.retry != Retry.UNTIL_DONE:
             if update.computed or not helped:
@@ -259,17 +193,8 @@ class AtomicHistory:
 
     def end_block(self) -> None:
         """Look at the locks in the shared memory of the block that ends."""
-        block, size = self._clock.block_number, self._clock.block_size
-        for here, one in [*self._failed.items()]:
-            if one.array.place < GLOBAL and one.key.thread // size == block:
-                self._settle(self._failed.pop(here))
+        self._locks.end_block(self._clock.block_number, self._clock.block_size)
 
     def settle(self) -> None:
         """Look at the locks in global memory, as the launch leaves them."""
-        while self._failed:
-            self._settle(self._failed.popitem()[1])
-
-    def _settle(self, one: FailedSwap) -> None:
-        at = one.array.check(one.array.whole_index(one.at), one.key.site)
-        if one.array.host[at] == one.expected:
-            self.without_lock.append(one)
+        self._locks.settle()

@@ -32,7 +32,8 @@ import numpy as np
 from convlab.simulation.recording.access_log import GLOBAL, AccessLog, LaunchClock
 from convlab.simulation.recording.loops import EndlessLoop
 from convlab.simulation.recording.sites import Sites
-from convlab.simulation.rules.atomic_history import AtomicHistory, AtomicRead
+from convlab.simulation.rules.atomic_history import AtomicHistory
+from convlab.simulation.rules.atomic_records import AtomicRead
 from convlab.simulation.rules.findings import SimulationError
 from convlab.simulation.rules.outcomes import Outcome, alike, difference
 from convlab.simulation.rules.races import Race

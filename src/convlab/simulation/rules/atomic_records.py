@@ -1,0 +1,45 @@
+"""Records of atomics: what a thread read or tried to change, at which element."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+
+class AtomicTarget(Protocol):
+    """An array as atomics see it. ``place`` is its address in simulated memory."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def place(self) -> int: ...
+
+    @property
+    def host(self) -> np.ndarray: ...
+
+    def whole_index(self, index: object) -> tuple[object, ...]: ...
+
+    def check(self, index: object, site: int) -> tuple[int, ...]: ...
+
+    def address(self, index: tuple[int, ...]) -> int: ...
+
+
+class AtomicRead(NamedTuple):
+    """A read of an element at a site by a thread, by its number in the launch."""
+
+    thread: int
+    site: int
+    array: str
+    at: object  # the index, as the kernel gives it
+
+    @property
+    def element(self) -> str:
+        """The element as the kernel writes it: ``flags[3]``."""
+        index = ", ".join(map(str, self.at)) if isinstance(self.at, tuple) else str(self.at)
+        return f"{self.array}[{index}]"
+
+
+ThreadElement = tuple[int, str, object]  # thread of the launch, array, index
+Element = tuple[int, str, object]  # block for shared memory, else -1; array, index
