@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from convlab.support import numba_imports
+from convlab.support import numba_imports, numba_successor
 from convlab.support.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -49,7 +49,12 @@ if not TYPE_CHECKING:  # or a type checker would take any name
     def __getattr__(name: str) -> Any:
         for module, names in _MODULES.items():
             if name in names:
-                return getattr(import_module(f"convlab.{module}"), name)
+                try:
+                    return getattr(import_module(f"convlab.{module}"), name)
+                except ImportError:
+                    if (reason := numba_successor.why_not()) is None:
+                        raise
+                    raise ImportError(reason) from None
         raise AttributeError(f"module 'convlab' has no attribute {name!r}")
 
 

@@ -15,6 +15,7 @@ import typer
 
 from convlab.commands.exits import refuse, refusing
 from convlab.commands.interrupts import importing
+from convlab.support import numba_successor
 
 SOURCE = Path(__file__).parents[1]  # convlab's own
 
@@ -33,6 +34,8 @@ def numba_needed() -> Iterator[None]:
             refuse(f"{place}: {type(error).__name__}: {said}")
         # Versions that do not fit each other, or a setting such as NUMBA_NUM_THREADS=0.
         said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if (reason := numba_successor.why_not()) is not None:
+            refuse(reason)
         given = [f"{name}={value}" for name, value in os.environ.items() if name[:6] == "NUMBA_"]
         if given and "NUMBA_" not in said:
             said += f" with {', '.join(given)}"

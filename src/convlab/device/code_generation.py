@@ -10,12 +10,18 @@ from numba.cuda import types
 from numba.cuda.core import config
 from numba.cuda.typing.templates import Signature
 
+from convlab.support.numba_successor import only_successor
+
 if TYPE_CHECKING:
     from numba.cuda.target import CUDATargetContext
 
 Operands = Sequence[ir.Value]  # the operands of an intrinsic
 # Writes the code of an intrinsic: from Numba's context, builder, signature and operands.
 Generate = Callable[["CUDATargetContext", ir.IRBuilder, Signature, Operands], ir.Value]
+
+# True if intrinsics are their emulations: in Numba's simulator, and where numba-cuda, for which
+# they are written, is missing.
+EMULATED = bool(config.ENABLE_CUDASIM) or only_successor()
 
 
 def gpu_only(**options: Any) -> dict[str, Any]:
@@ -25,7 +31,7 @@ def gpu_only(**options: Any) -> dict[str, Any]:
     as unexpected arguments. They change how a kernel is compiled, never what it computes, so a
     simulator loses nothing without them.
     """
-    return {} if config.ENABLE_CUDASIM else options
+    return {} if EMULATED else options
 
 
 def is_float32_c_array(array: types.Type) -> bool:

@@ -39,10 +39,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import types
-from numba.cuda.core import config
 from numba.cuda.typing.templates import Signature
 
 from convlab.device.code_generation import (
+    EMULATED,
     Generate,
     Operands,
     assembly,
@@ -76,7 +76,7 @@ class Array(Protocol):
 # runs kernels by itself, refuses any ``alignment`` but None; convlab's engines do not.
 ENGINE_CONSTANTS = {"BYTES_16": 16}
 FLOAT4 = 4  # elements of a 128-bit access
-BYTES_16 = None if config.ENABLE_CUDASIM else ENGINE_CONSTANTS["BYTES_16"]
+BYTES_16 = None if EMULATED else ENGINE_CONSTANTS["BYTES_16"]
 
 
 def emulated_load4(array: Array, index: ElementIndex) -> Four:
@@ -145,7 +145,7 @@ def _emulated_commit_copies() -> None: ...
 def _emulated_wait_copies(groups: int) -> None: ...
 
 
-if config.ENABLE_CUDASIM:
+if EMULATED:
     load4, store4, issue_loads = emulated_load4, emulated_store4, _emulated_issue_loads
     copy_async, copy_async4 = _emulated_copy_async, _emulated_copy_async4
     commit_copies, wait_copies = _emulated_commit_copies, _emulated_wait_copies

@@ -60,10 +60,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numba import cuda, float32
-from numba.cuda.core import config
 
 from convlab.device import ptx
 from convlab.device.code_generation import (
+    EMULATED,
     Operands,
     assembly,
     element_pointer,
@@ -145,7 +145,7 @@ def _emulated_finish_product(D: NumberArray, N: int) -> None:
         D[i] = number
 
 
-if config.ENABLE_CUDASIM:
+if EMULATED:
     to_tf32, split_tf32, mma_tf32 = rounded_to_tf32, split_into_tf32, _emulated_mma_tf32
     fence_shared = _emulated_fence_shared
     start_product, finish_product = _emulated_start_product, _emulated_finish_product

@@ -25,7 +25,10 @@ def compiler() -> str:
 
 def why_no_compiler() -> str | None:
     """Return why the chosen compiler cannot be used, in one sentence; None when it can."""
-    if compiler() == NUMBA_CUDA or find_spec("numba_cuda_mlir") is not None:
-        return None
-    install = how_to_install("mlir")
-    return f"{VARIABLE} is 'mlir', but numba-cuda-mlir is not installed: run {install}"
+    if compiler() == MLIR and find_spec("numba_cuda_mlir") is None:
+        install = how_to_install("mlir")
+        return f"{VARIABLE} is 'mlir', but numba-cuda-mlir is not installed: run {install}"
+    if find_spec("numba_cuda") is None:
+        install = how_to_install("gpu-cu13")
+        return f"numba-cuda, for which the kernels are written, is not installed: run {install}"
+    return None

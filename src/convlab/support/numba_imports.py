@@ -23,6 +23,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from convlab.support import numba_successor
+
 
 @contextmanager
 def _row_stack() -> Iterator[None]:
@@ -109,6 +111,8 @@ class _Finder(MetaPathFinder):
 
 
 def prepare() -> None:
-    """Let these modules be imported, from now on."""
+    """Let these modules be imported, from now on, and numba-cuda-mlir stand in for numba-cuda where
+    that is missing."""
+    numba_successor.prepare()
     if not any(isinstance(one, _Finder) for one in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -12,6 +12,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, Never
@@ -28,6 +29,7 @@ from numba.cuda.errors import KernelRuntimeError
 from numba.cuda.kernels.reduction import Reduce
 from numba.cuda.memory_management import rtsys
 from numba.cuda.misc.special import literal_unroll
+from numba.cuda.simulator.args import In, InOut, Out
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.cudadrv.devices import FakeCUDAContext, FakeCUDADevice
 from numba.cuda.simulator.kernel import FakeCUDAKernel
@@ -56,17 +58,17 @@ from convlab.simulation.host.not_simulated import (
 from convlab.simulation.host.stream_order import DEFAULT
 from convlab.simulation.host.streams import Event, Stream, Streams
 from convlab.simulation.language.compilations import keep_declared
-from convlab.simulation.language.numbas_types import check_kernel
+from convlab.simulation.language.numbas_types import check_kernel, load_compiler
 from convlab.simulation.language.python_body import Unknown
 from convlab.simulation.language.refusals import Refused, Untyped
 from convlab.simulation.language.signatures import Declared, declared
+from convlab.support.numba_successor import only_successor, packages_of_cuda
 from convlab.support.values import shown
 
 # The names that are Numba's simulator's own.
 _NUMBAS = (
-    *("device_array_like", "In", "Out", "InOut", "runtime", "close", "list_devices", "gpus"),
-    *("current_context", "get_current_device", "require_context", "defer_cleanup"),
-    *("is_supported_version", "is_float16_supported", "is_fp8_supported"),
+    *("device_array_like", "runtime", "close", "list_devices", "gpus"),
+    *("current_context", "require_context", "defer_cleanup", "is_float16_supported"),
 )
 # Facts that a program may read of the device; few SMs, because programs start blocks for each.
 _DEVICE: dict[str, object] = {
@@ -93,6 +95,7 @@ _DEVICE: dict[str, object] = {
     **{"MAX_BLOCK_DIM_X": 1024, "MAX_BLOCK_DIM_Y": 1024, "MAX_BLOCK_DIM_Z": 64},
     **{"MAX_GRID_DIM_X": 2**31 - 1, "MAX_GRID_DIM_Y": 65535, "MAX_GRID_DIM_Z": 65535},
 }
+_HINTS = {"In": In, "Out": Out, "InOut": InOut}
 _MEMORY = 16 << 30  # bytes of the device
 MemoryInfo = namedtuple("MemoryInfo", ["free", "total"])
 _Allocations = namedtuple("_Allocations", ["alloc", "free", "mi_alloc", "mi_free"])
@@ -170,18 +173,22 @@ def _core_of_ufunc(
     return _jit(self.pyfunc, device=True), returns
 
 
+def _current_device() -> FakeCUDADevice:
+    return numbas.gpus[0].device
+
+
 def _select_device(device_id: int = 0) -> FakeCUDADevice:
     """Return the only device, as ``cuda.select_device`` does."""
     if device_id != 0:
         raise RefusedName(
             f"convlab simulates one device, number 0: device_id is {shown(device_id)}"
         )
-    return numbas.get_current_device()
+    return _current_device()
 
 
 def _detect() -> bool:
     """Print the devices, as ``cuda.detect`` does, and return that there is one."""
-    device = numbas.get_current_device()
+    device = _current_device()
     print(f"Found 1 CUDA devices\nid 0    {device.name:>20} {'[SUPPORTED]':>40}")
     print("Summary:\n\t1/1 devices are supported")
     return True
@@ -209,7 +216,7 @@ def _identity(self: FakeCUDADevice) -> dict[str, int]:
 
 def _from_identity(identity: dict[str, int]) -> FakeCUDADevice:
     """Return the device with the identity that ``get_device_identity`` returned."""
-    device = numbas.get_current_device()
+    device = _current_device()
     if identity != device.get_device_identity():
         raise RuntimeError(f"No device of {identity} is found.")  # Numba's words
     return device
@@ -248,19 +255,18 @@ def _of_a_context(streams: Streams) -> dict[str, Any]:
 
 
 def _of_driver_modules() -> Iterator[tuple[ModuleType, dict[str, Any]]]:
-    """Yield modules of ``numba.cuda.cudadrv`` in Numba's simulator with the names that they get:
-    classes and exceptions that programs import."""
+    """Yield modules of ``numba.cuda`` with the names that they get: classes and exceptions that
+    programs import."""
     arrays, errors_, driver = (
-        sys.modules.get(f"numba.cuda.cudadrv.{name}") for name in ("devicearray", "error", "driver")
+        import_module(f"numba.cuda.cudadrv.{name}") for name in ("devicearray", "error", "driver")
     )
-    if arrays is None or errors_ is None or driver is None or not config.ENABLE_CUDASIM:
-        return
     unified = {"MappedNDArray": UnifiedArray, "ManagedNDArray": UnifiedArray}
     refused = classes("numba.cuda.cudadrv.devicearray", OF_DEVICEARRAY)
     yield arrays, {"DeviceNDArray": FakeCUDAArray, **unified, **refused}
     # A simulation inside another one finds those of the outer one.
     yield errors_, {name: getattr(errors_, name, ours) for name, ours in _ERRORS.items()}
     yield driver, {"Stream": Stream, "Event": Event, **classes("cuda", CLASSES)}
+    yield import_module("numba.cuda.args"), _HINTS
 
 
 _ERRORS: dict[str, type[Exception]] = {
@@ -288,7 +294,7 @@ def _names(streams: Streams) -> dict[str, Any]:
     default = partial(Stream, streams, DEFAULT)
     given = {name: getattr(numbas, name) for name in _NUMBAS}
     given |= functions("cuda", FUNCTIONS) | classes("cuda", CLASSES)
-    if not config.ENABLE_CUDASIM:  # these compilers need no GPU
+    if not (config.ENABLE_CUDASIM or only_successor()):  # these compilers need no GPU
         compilers = "compile", "compile_all", "compile_ptx"
         given |= {name: getattr(numba.cuda, name) for name in compilers}
     for module in stubs, intrinsics, cache_hints:
@@ -301,7 +307,7 @@ def _names(streams: Streams) -> dict[str, Any]:
         **{"external_stream": streams.external_stream, "literal_unroll": literal_unroll},
         **{"select_device": _select_device, "detect": _detect, "MemoryInfo": MemoryInfo},
         **{"CudaSupportError": CudaSupportError, "KernelRuntimeError": KernelRuntimeError},
-        "from_cuda_array_interface": _of_interface,
+        **{"from_cuda_array_interface": _of_interface, **_HINTS},
         **{"cg": cg, "libdevice": libdevice, "event": event, "Event": event},
         **{"stream": streams.stream, "synchronize": streams.host_waits, "default_stream": default},
         **{"legacy_default_stream": default, "per_thread_default_stream": default},
@@ -312,7 +318,8 @@ def _names(streams: Streams) -> dict[str, Any]:
         "profiling": nullcontext,
         **{"profile_start": lambda: None, "profile_stop": lambda: None},
         **{"is_available": lambda: True, "cuda_error": lambda: None},
-        "is_bfloat16_supported": lambda: True,
+        **{"get_current_device": _current_device, "is_supported_version": lambda: True},
+        **{"is_bfloat16_supported": lambda: True, "is_fp8_supported": lambda: False},
         "event_elapsed_time": lambda start, end: start.elapsed_time(end),
     }
 
@@ -321,6 +328,9 @@ def _names(streams: Streams) -> dict[str, Any]:
 def _as_mlir() -> Iterator[None]:
     """Inside, ``numba_cuda_mlir`` is another name. What is imported meanwhile stays imported, as
     registries of Numba's are only once."""
+    if only_successor():  # the two are one already
+        yield
+        return
     package: Any = ModuleType(_MLIR)  # gets attributes
     # `find_spec`, by which programs ask if it is installed, raises for a module without one.
     package.__spec__ = ModuleSpec(_MLIR, loader=None, is_package=True)
@@ -344,6 +354,7 @@ def _as_mlir() -> Iterator[None]:
 @contextmanager
 def host_api(streams: Streams) -> Iterator[None]:
     """Inside, ``numba.cuda`` needs no GPU, and ``numba_cuda_mlir`` is another name for it."""
+    load_compiler()
     copies = Copies(streams)
     broadcasts = dict.fromkeys(("_broadcast_scalar_input", "_broadcast_add_axis"), _broadcast)
     statistics = dict.fromkeys(("memsys_enable_stats", "memsys_disable_stats"), lambda: None)
@@ -353,8 +364,9 @@ def host_api(streams: Streams) -> Iterator[None]:
             module = sys.modules.get(name)
             if module is not None and not hasattr(module, "htrunc"):  # of Numba's simulator
                 stack.enter_context(patch.dict(vars(module), halves))
+        names_of_cuda = _names(streams) | copies.functions()
         for target, names in (
-            (numba.cuda, _names(streams) | copies.functions()),
+            *((package, names_of_cuda) for package in packages_of_cuda()),
             (FakeCUDADevice, _DEVICE | _DEVICE_METHODS),
             (FakeCUDAContext, _of_a_context(streams)),
             *_of_driver_modules(),

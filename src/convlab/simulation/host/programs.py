@@ -15,7 +15,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.simulator.kernel import FakeCUDAKernel, FakeOverload
 
 from convlab.simulation.host.host_api import host_api
@@ -48,8 +47,14 @@ from convlab.simulation.rules.launch_checks import (
     check_shape,
 )
 from convlab.simulation.rules.orders import USUAL, Order, run_in_orders
+from convlab.support.numba_successor import only_successor
 from convlab.support.progress import progress
 from convlab.support.values import boolean, integer
+
+if only_successor():
+    from numba_cuda_mlir.descriptor import MLIRDispatcher as Dispatcher
+else:
+    from numba.cuda.dispatcher import CUDADispatcher as Dispatcher
 
 
 class UntypedRegisters(UserWarning):
@@ -319,7 +324,7 @@ def simulated_program(program: SimulatedProgram) -> Iterator[SimulatedProgram]:
         patch.object(ConfiguredKernel, "__call__", launch, create=True),
         patch.multiple(FakeCUDAKernel, create=True, **KERNEL),
         patch.multiple(FakeOverload, create=True, **OVERLOAD),
-        patch.multiple(CUDADispatcher, create=True, **DISPATCHER),
+        patch.multiple(Dispatcher, create=True, **DISPATCHER),
     ):
         yield program
         program.streams.host_waits()

@@ -82,10 +82,17 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
             if getattr(given, option) is not None:
                 raise pytest.UsageError(f"--{option.replace('_', '-')} needs --cuda=strict")
         return
-    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-    from convlab.simulation.host.baseline import Baseline
-    from convlab.simulation.host.programs import simulator
-    from convlab.simulation.host.suite import StrictSuite
+    from convlab.support import numba_successor
+
+    numba_successor.switch_simulator_on()
+    try:
+        from convlab.simulation.host.baseline import Baseline
+        from convlab.simulation.host.programs import simulator
+        from convlab.simulation.host.suite import StrictSuite
+    except ImportError as error:
+        raise pytest.UsageError(
+            f"--cuda={given.cuda}: {numba_successor.why_not() or error}"
+        ) from error
 
     early_config.stash[_ENTERED] = stack = ExitStack()
     typed = given.cuda == "strict"

@@ -6,6 +6,10 @@ import builtins
 import sys
 from types import FunctionType, ModuleType
 
+from numba.core.types import Type
+
+from convlab.support.numba_successor import only_successor
+
 _DEBUGGER = "call breakpoint(), at which a simulated kernel stops in Python's debugger"
 PRINT = "call print() with numbers and constant strings, or store a number that the host looks at"
 _HOST = "do this on the host, before or after the launch"
@@ -15,6 +19,7 @@ _FILES = "a kernel reads no files and no keyboard: give it what they hold as an 
 _END = "end the thread with return, and let the host decide whether the program ends"
 _NAMES = "a kernel is compiled: write out what it computes, or make kernels in a function"
 _DEVICE = "a kernel calls device functions: decorate it with @cuda.jit(device=True)"
+_TYPE = "it is a type of Numba's own: import it from numba_cuda_mlir.types"
 
 # By the package that the function, its class or the module belongs to.
 _OF_PACKAGES = {
@@ -53,6 +58,8 @@ def advice_for(value: object) -> str:
         return _END
     if name in _DEBUGGERS:
         return _DEBUGGER
+    if isinstance(value, Type) and only_successor():
+        return _TYPE
     module = str(getattr(value, "__module__", None) or type(value).__module__)
     known = _OF_PACKAGES.get(_package(module)) or _OF_PACKAGES.get(_package(type(value).__module__))
     if known:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, Protocol
 from unittest.mock import patch
 
@@ -33,6 +33,8 @@ from convlab.simulation.language.refusals import (
     unsupported,
 )
 from convlab.simulation.language.signatures import Types, best_fit
+from convlab.simulation.language.toolchains import Toolchain, of_numba_cuda, of_successor
+from convlab.support.numba_successor import only_successor
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ TypedCompiler = Callable[[Device, Types], TypedFunction]
 def _real_compiler() -> Iterator[None]:
     """Inside, Numba's compiler can be imported in a process whose ``numba.cuda`` is its simulator.
     Afterwards its modules are hidden again, so that the program does not see them."""
-    if not config.ENABLE_CUDASIM:
+    if not config.ENABLE_CUDASIM or only_successor():  # the successor has no simulator
         yield
         return
     package = "numba.cuda"
@@ -143,22 +145,16 @@ def _compiler() -> TypedCompiler:
 
 
 def _made_compiler() -> TypedCompiler:
-    from numba.core.target_extension import dispatcher_registry, target_registry
-    from numba.cuda import compiler, dispatcher, typing, utils
-    from numba.cuda.core.callconv import CUDACallConv
-    from numba.cuda.core.typed_passes import NopythonTypeInference
-    from numba.cuda.cudadrv import nvvm
-    from numba.cuda.descriptor import cuda_target
+    from numba.cuda import typing
     from numba.cuda.flags import CUDAFlags
-    from numba.cuda.initialize import initialize_all
-    from numba.cuda.misc import literal  # noqa: F401  which registers literal_unroll
-    from numba.cuda.target import CUDATypingContext
     from numba.cuda.typing.templates import AbstractTemplate, fold_arguments
 
-    if target_registry["cuda"] not in dispatcher_registry:  # in a process of Numba's simulator
-        initialize_all()
+    toolchain: Toolchain = of_successor() if only_successor() else of_numba_cuda()
+    compiler: Any = toolchain.compiler
+    interpreter: Any = toolchain.interpreter
+    typing_context: Any = toolchain.typing_context
 
-    class Interpreter(compiler.CUDABytecodeInterpreter):  # type: ignore[misc]
+    class Interpreter(interpreter):  # type: ignore[misc]
         def _iter_inst(self) -> Iterator[tuple[object, object]]:
             for instruction, more in super()._iter_inst():
                 self.loc: ir.Loc = ir.Loc(self.loc.filename, instruction.lineno, instruction.offset)
@@ -190,18 +186,33 @@ def _made_compiler() -> TypedCompiler:
             )
             return False
 
-    class Compiler(compiler.CUDACompiler):  # type: ignore[misc]
+    @register_pass(mutates_CFG=False, analysis_only=True)
+    class End(FunctionPass):  # type: ignore[misc]
+        _name = "end without code"
+
+        def __init__(self) -> None:
+            FunctionPass.__init__(self)
+
+        def run_pass(self, state: Pipeline) -> bool:
+            state["cr"] = state["typed"]
+            return False
+
+    class Compiler(compiler):  # type: ignore[misc]
         def define_pipelines(self) -> list[PassManager]:
             (usual,) = super().define_pipelines()
             manager = PassManager("cuda")
             for one, what in usual.passes:
-                mine = one is compiler.CUDATranslateBytecode
+                mine = one is toolchain.translation
                 manager.passes.append((Translate if mine else one, what))
-            manager.add_pass_after(Keep, NopythonTypeInference)
+                if one is toolchain.inference:
+                    manager.add_pass(Keep, "keep the types")
+                    if not toolchain.lowers:
+                        manager.add_pass(End, "end without code")
+                        break
             manager.finalize()
             return [manager]
 
-    class Context(CUDATypingContext):  # type: ignore[misc]
+    class Context(typing_context):  # type: ignore[misc]
         def resolve_value_type(self, value: object) -> types.Type:
             function = getattr(value, "py_func", None)
             if not isinstance(function, FunctionType):
@@ -240,12 +251,10 @@ def _made_compiler() -> TypedCompiler:
 
         return Template
 
-    context, target = Context(), cuda_target.target_context  # which has Numba's own overloads
+    context, target = Context(), toolchain.target_context
     flags = CUDAFlags()
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
     flags.error_model, flags.compute_capability = "numpy", (9, 0)
-    # Lowering asks NVVM for these two; NVVM itself may not be installed.
-    layout = SimpleNamespace(data_layout=nvvm._datalayout, get_ir_version=lambda: (2, 0, 3, 2))
 
     def typed(device: Device, arguments: Types) -> TypedFunction:
         function, key = device.function, (device, arguments)
@@ -275,26 +284,29 @@ def _made_compiler() -> TypedCompiler:
             return_type=gives,
             flags=flags,
             locals={},
-            call_conv=CUDACallConv(target),
-            abi_info={},
+            **toolchain.options,
         )
         try:
-            with (
-                utils.numba_target_override(),
-                # Overloads of Numba's own are compiled for "the current device".
-                patch.object(dispatcher, "get_current_device", return_value=flags),
-                patch.object(nvvm, "NVVM", return_value=layout),
-            ):
+            with toolchain.running(flags):
                 made = pipeline.compile_extra(function)
-                made.library.finalize()
-            key = replace(device, declared=None)  # by which a call names it
-            target.insert_user_function(key, made.fndesc, [made.library])
+                if toolchain.lowers:
+                    made.library.finalize()
+            if toolchain.lowers:
+                key = replace(device, declared=None)  # by which a call names it
+                target.insert_user_function(key, made.fndesc, [made.library])
             found: TypedFunction = pipeline.state.typed
             return found
         except Exception as error:
             return unsupported(pipeline.state, function) or refusal(error, function)
 
     return typed
+
+
+def load_compiler() -> None:
+    """Import Numba's compiler now. That of numba-cuda-mlir has to be imported before a simulation
+    changes the names of ``numba.cuda``, by which it knows what kernels call."""
+    if only_successor():
+        _compiler()
 
 
 def typed_function(function: FunctionType, arguments: Types) -> TypedFunction:

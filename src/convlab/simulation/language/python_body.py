@@ -41,13 +41,17 @@ from convlab.simulation.numbers.registers import GLOBALS
 from convlab.simulation.numbers.scalars import by_zero
 from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.findings import NotSimulated
+from convlab.support.numba_successor import name_in_numba_cuda
 
 _NUMBERS = (numba_types.Number, cuda_types.Number)
 _STUBS = tuple(
     f"numba.cuda.{name}"
-    for name in ("stubs", "intrinsics", "cache_hints", "simulator.vector_types")
+    for name in ("stubs", "intrinsics", "cache_hints", "vector_types", "simulator.vector_types")
 )
-_MODULES = {f"numba.cuda.{name}": name for name in ("bf16", "cg", "fp16", "libdevice")}
+_MODULES = {
+    f"numba.cuda.{name}": name
+    for name in ("bf16", "cg", "const", "fp16", "libdevice", "local", "shared")
+}
 _MODULES["numba.cuda._internal.cuda_bf16"] = "bf16"
 _ALWAYS = {"__builtins__", "__name__"}  # globals that every module has
 
@@ -187,7 +191,7 @@ class Copier:
         """Return the replacement for the value of a global, a closure variable or a module's
         attribute. ``attributes`` are the names that the function may look up in a module,
         ``values`` the values that the function is compiled with."""
-        if value is sys.modules["numba.cuda"]:
+        if isinstance(value, ModuleType) and name_in_numba_cuda(value.__name__) == "numba.cuda":
             return self.fake_cuda
         if (emulation := self._emulation(value)) is not None:
             return emulation
@@ -214,8 +218,8 @@ class Copier:
 
     def _module(self, value: ModuleType, attributes: set[str], values: Values) -> object:
         """Return a module whose attributes are replaced, or the simulated module."""
-        if value.__name__ in _MODULES:
-            return getattr(self.fake_cuda, _MODULES[value.__name__])
+        if (whole := name_in_numba_cuda(value.__name__)) in _MODULES:
+            return getattr(self.fake_cuda, _MODULES[whole])
         key = id(value), id(values)
         module = self._modules.setdefault(key, ModuleType(value.__name__))
         for name in attributes & {*vars(value)} - {*vars(module)}:
@@ -226,7 +230,9 @@ class Copier:
 
     def _function(self, value: Any) -> object:
         """Return the replacement of a library's function or a plain one; other values stay."""
-        module_name = str(getattr(value, "__module__", None) or type(value).__module__)
+        module_name = name_in_numba_cuda(
+            str(getattr(value, "__module__", None) or type(value).__module__)
+        )
         if module_name in _MODULES:  # `from numba.cuda.libdevice import sinf`
             name = value.__name__.lstrip("_")
             return getattr(getattr(self.fake_cuda, _MODULES[module_name]), name)
@@ -271,7 +277,8 @@ def _imported_names() -> dict[int, str]:
     return {
         id(value): name
         for name, value in vars(sys.modules["numba.cuda"]).items()
-        if str(getattr(value, "__module__", "")).startswith(_STUBS)
+        if (module := name_in_numba_cuda(str(getattr(value, "__module__", "")))) == "numba.cuda"
+        or module.startswith(_STUBS)
     }
 
 

@@ -11,16 +11,17 @@ import re
 import sys
 import traceback
 from types import FunctionType, ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numba.cuda.core import ir
 from numba.cuda.core.ir_utils import get_definition, guard
 
+from convlab.device import emulation_of
 from convlab.simulation.language.advice import IMPORT, PRINT, advice_for, advice_for_attribute
 
 _RUN_TIME_SHAPE = re.compile(
-    r"Function\(<function (shared|local)\.array.*?>>> array\("
+    r"Function\(<function (?:(shared|local)\.)?array\b.*?>>> array\("  # numba-cuda-mlir: array
     r"(?:shape=)?(?:Tuple\((?:Literal\[int\]\(\d+\), )*|UniTuple\()?u?int\d",
     re.DOTALL,
 )
@@ -28,6 +29,7 @@ _NO_FUNCTION = re.compile(
     r"No implementation of function Function\((.*?)\) found for signature:.*?>>> (.*?)(\(.*?)\n",
     re.DOTALL,
 )
+_UNTYPED = re.compile(r"Untyped global name '(\w+)'")
 _NO_ATTRIBUTE = re.compile(r"Unknown attribute '(\w+)' of type Module\(<module '([\w.]+)'")
 _BECAUSE = re.compile(r"raised a specific error:\s+NumbaTypeError: (.*)")
 _ABOUT = re.compile(r"\s*(Failed in|- Resolution failure|During: |File \"|\^|$)")
@@ -99,7 +101,9 @@ def refusal(error: Exception, function: FunctionType) -> Refused | Untyped:
     if isinstance(error, Refused | Untyped):  # of a device function that it calls
         return error
     said = re.sub(r"\x1b\[[0-9;]*m| at 0x\w+", "", str(error))
-    if _NO_GPU.search(said) or isinstance(error, OSError | ImportError):
+    untyped = _UNTYPED.search(said)
+    emulated = untyped is not None and emulation_of(_outside(function).get(untyped[1])) is not None
+    if emulated or _NO_GPU.search(said) or isinstance(error, OSError | ImportError):
         return Untyped(f"{function.__name__}: {' '.join(said.split())[:200]}")
     lines = {line for *_, line in function.__code__.co_lines() if line is not None}
     first = function.__code__.co_firstlineno
@@ -120,12 +124,8 @@ def _advice(said: str, function: FunctionType) -> str:
         return next(filter(None, known), IMPORT)
     if "print() function" in said or "printing unimplemented" in said:
         return PRINT
-    try:
-        outside = inspect.getclosurevars(function)
-    except ValueError:  # a closure variable has no value yet
-        return ""
-    values = {**outside.builtins, **outside.globals, **outside.nonlocals}
-    if (untyped := re.search(r"Untyped global name '(\w+)'", said)) is not None:
+    values = _outside(function)
+    if (untyped := _UNTYPED.search(said)) is not None:
         return advice_for(values.get(untyped[1]))
     if (unknown := _NO_ATTRIBUTE.search(said)) is not None:
         module = sys.modules.get(unknown[2])
@@ -135,13 +135,24 @@ def _advice(said: str, function: FunctionType) -> str:
     return ""
 
 
+def _outside(function: FunctionType) -> dict[str, Any]:
+    """Return the values that a function reads from outside, by name; none if a closure variable has
+    no value yet."""
+    try:
+        outside = inspect.getclosurevars(function)
+    except ValueError:
+        return {}
+    return {**outside.builtins, **outside.globals, **outside.nonlocals}
+
+
 def _is_module(value: object, name: str) -> bool:
     return isinstance(value, ModuleType) and value.__name__ == name
 
 
 def _reason(error: Exception, said: str) -> str:
     if (shape := _RUN_TIME_SHAPE.search(said)) is not None:
-        return f"cuda.{shape[1]}.array with a shape known only at run time"
+        name = f"cuda.{shape[1]}.array" if shape[1] else "cuda.shared.array or cuda.local.array"
+        return f"{name} with a shape known only at run time"
     if isinstance(error, KeyError) and isinstance(error.args[0], np.ufunc):
         return f"np.{error.args[0].__name__}, which no kernel can call"
     if (missing := _NO_FUNCTION.search(said)) is not None:
