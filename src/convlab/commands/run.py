@@ -17,6 +17,7 @@ from rich.text import Text
 
 from convlab.commands import exits, options, output_files, requirements
 from convlab.support import files
+from convlab.support.numba_successor import switch_simulator_on
 from convlab.support.progress import say
 from convlab.support.values import visible
 from convlab.support.version import __version__
@@ -81,8 +82,8 @@ def run(
         written["--baseline"] = baseline_file
     output_files.check_files(written)
     path = _found(program, module)
-    if not lint:  # for programs that ask Numba, and for their children
-        os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    if not lint:
+        switch_simulator_on()
     with requirements.numba_needed():
         if lint:
             requirements.refuse_simulator()
