@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-# For each line it forks, and the copy runs a module as `python -m` does, to its own end.
+# For each line it forks, and the copy runs to its own end what `python` would run for these words.
 SERVER = """
 import gc, json, os, runpy, sys
 exec(sys.argv[1], {})
@@ -31,9 +31,12 @@ os.environ.clear()
 os.environ.update(asked["environment"])
 for number, name in enumerate((os.devnull, *asked["files"])):
     os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o600), number)
-sys.argv = asked["words"]
-sys.path[0] = asked["folder"]
-runpy.run_module(asked["words"][0], run_name="__main__", alter_sys=True)
+option, program, *sys.argv[1:] = asked["words"]
+sys.argv[0], sys.path[0] = option, asked["folder"]
+if option == "-c":
+    exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+else:
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
 """
 
 
@@ -49,7 +52,8 @@ class Warmed:
         self._answer()
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run ``python -m WORDS`` in the current folder."""
+        """Run ``python WORDS`` in the current folder. WORDS begin with ``-m`` and a module, or with
+        ``-c`` and a text."""
         with TemporaryDirectory() as folder:
             files = [Path(folder, name) for name in ("stdout", "stderr")]
             asked = {

@@ -44,12 +44,12 @@ def warmed() -> Iterator[Warmed]:
 @pytest.fixture
 def command(warmed: Warmed) -> Run:
     """Run ``convlab`` in the current folder."""
-    return partial(warmed.run, "convlab", COLUMNS="200")
+    return partial(warmed.run, "-m", "convlab", COLUMNS="200")
 
 
 @pytest.fixture
 def suite(warmed: Warmed) -> Run:
     """Run pytest in the current folder with convlab's plugin and no other."""
     (plugin,) = PLUGINS.values()
-    words = "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider"
+    words = "-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider"
     return partial(warmed.run, *words, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from warmed import Warmed
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -93,13 +94,24 @@ with simulator():
 NOT_MEANT = {"cuda": {"alias"}}
 
 
-def python(text: str, *words: str, cudasim: str = "0") -> str:
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "NUMBA_ENABLE_CUDASIM": cudasim}
-    done = subprocess.run(
-        [sys.executable, "-c", text, *words], env=environment, capture_output=True, text=True
-    )
+def python(text: str, *words: str, simulated_by: Warmed | None = None) -> str:
+    """Return what a program prints: where Numba compiles, or in a copy of a process whose Numba is
+    its simulator."""
+    if simulated_by is not None:
+        done = simulated_by.run("-c", text, *words)
+    else:
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE), "NUMBA_ENABLE_CUDASIM": "0"}
+        done = subprocess.run(
+            [sys.executable, "-c", text, *words], env=environment, capture_output=True, text=True
+        )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["Numba", "Numba's simulator"])
+def simulated_by(request: pytest.FixtureRequest, warmed: Warmed) -> Warmed | None:
+    """Programs run with each of the two: the process whose Numba is its simulator, or None."""
+    return warmed if request.param else None
 
 
 @cache
@@ -111,10 +123,9 @@ def surface() -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("cudasim", ["1", "0"], ids=["Numba's simulator", "Numba"])
-def test_each_name_is_there_or_refused(cudasim) -> None:
+def test_each_name_is_there_or_refused(simulated_by) -> None:
     """In a process whose Numba compiles, compiled kernels are Numba's."""
-    missing = json.loads(python(HERE, json.dumps(surface()), cudasim=cudasim))
+    missing = json.loads(python(HERE, json.dumps(surface()), simulated_by=simulated_by))
     assert not {thing: names for thing, names in missing.items() if names}
 
 
@@ -164,25 +175,21 @@ print(json.dumps(told))
 """
 
 
-def test_each_refusal_names_what_it_refuses() -> None:
-    told = json.loads(python(REFUSALS, cudasim="1"))
+def test_each_refusal_names_what_it_refuses(warmed) -> None:
+    told = json.loads(python(REFUSALS, simulated_by=warmed))
     assert len(told) > 60
     for name, sentence in told.items():
         assert sentence.startswith(f"convlab does not simulate {name}: "), (name, sentence)
 
 
-def test_a_program_ends_at_a_refused_name(tmp_path) -> None:
+def test_a_program_ends_at_a_refused_name(warmed, tmp_path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""from numba import cuda
 kernel = cuda.jit(lambda a: None)
 if hasattr(kernel, "inspect_asm"):
     kernel.inspect_asm()
 """)
-    done = subprocess.run(
-        [sys.executable, "-m", "convlab", "run", str(program)],
-        env=os.environ | {"PYTHONPATH": str(SOURCE), "COLUMNS": "300"},
-        capture_output=True, text=True,
-    )  # fmt: skip
+    done = warmed.run("-m", "convlab", "run", str(program), COLUMNS="300")
     assert done.returncode == 2
     told = done.stdout + done.stderr
     assert f"convlab: the program ended in {program}:4\n" in told
@@ -302,10 +309,10 @@ print(json.dumps(failed))
 """
 
 
-@pytest.fixture(scope="module", params=["0", "1"], ids=["Numba", "Numba's simulator"])
-def failed(request: pytest.FixtureRequest) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def failed(simulated_by: Warmed | None) -> dict[str, str]:
     lines = {name: "if 1:" + text for name, text in SIMULATED.items()}
-    out = python(BEFORE, json.dumps(lines), cudasim=request.param)
+    out = python(BEFORE, json.dumps(lines), simulated_by=simulated_by)
     return json.loads(out.splitlines()[-1])
 
 
@@ -337,6 +344,5 @@ with simulator():
 """
 
 
-@pytest.mark.parametrize("cudasim", ["0", "1"])
-def test_a_kernel_compiled_anew_sees_its_globals(cudasim) -> None:
-    assert python(RECOMPILED, cudasim=cudasim).split() == ["4.0", "9.0"]
+def test_a_kernel_compiled_anew_sees_its_globals(simulated_by) -> None:
+    assert python(RECOMPILED, simulated_by=simulated_by).split() == ["4.0", "9.0"]
