@@ -323,9 +323,11 @@ def _compute(
 
 
 def _on_host(tensor: Tensor) -> np.ndarray:
-    """Return the tensor's numbers in a C-contiguous array of NumPy's own."""
-    copy: np.ndarray = tensor.numpy(force=True).copy("C")
-    return copy
+    """Return the tensor's numbers in a C-contiguous array of NumPy's own. NumPy is shown a copy:
+    PyTorch cannot resize a tensor's memory any more once NumPy has seen it, as fully_shard does."""
+    copy = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+    numbers: np.ndarray = copy.resolve_neg().numpy()
+    return numbers
 
 
 def _on_gpu(
