@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 
 from convlab.commands import exits, output_files, requirements
+from convlab.commands.bench_models import bench_models
 from convlab.commands.bench_tables import summary, wrong_in_words
 from convlab.problems import workloads
 from convlab.support.terminal import Terminal
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from convlab.measuring.cases import Bench, BenchCase
     from convlab.measuring.results import ResultRow, Results
 
-DEFAULT_FILE = "bench.json"
+DEFAULT_FILE, MODELS = "bench.json", "models"
 QUICK_LAYERS = ("conv5", "conv9", "conv12")
 IDLE_SECONDS = 20  # how long to wait for a busy GPU
 ROW_SECONDS = 180.0
@@ -51,7 +52,8 @@ def bench(
         typer.Option(
             "--cases",
             metavar="NAME",
-            help="Other cases: sizes, grouped, gradients, ablation, sweeps or unfold_table.",
+            help="Other cases: sizes, grouped, gradients, ablation, sweeps, unfold_table or "
+            "models, a whole ResNet-50.",
         ),
     ] = None,
     quick: Annotated[
@@ -98,6 +100,8 @@ def bench(
                 "--cases names layers and systems: leave out --layer, --stage, --baseline, "
                 "--batch and --quick"
             )
+        elif list_of_cases == MODELS:
+            return bench_models(json_file, console, context.obj)
         else:
             cases = all_cases.experiment(list_of_cases)
         older = None

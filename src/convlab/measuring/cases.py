@@ -9,6 +9,8 @@ gradients    both gradients of the twelve layers, and the layers, g01 and g02 be
 ablation     Figure 4 of the im2win paper: m11 whole and without each technique, twelve layers
 sweeps       Figures 1 to 4 of article 001: single images, one size changed at a time, and C++ loops
 unfold_table Table 1 of article 002 (:mod:`convlab.measuring.baselines.unfold_table`)
+models       a whole ResNet-50 beside PyTorch's: first calls, steady times, the host's time
+             (:mod:`convlab.measuring.models`)
 ============ ======================================================================================
 """
 
@@ -149,7 +151,8 @@ MORE: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {
 def experiment(name: str) -> list[BenchCase]:
     """The cases of that list. Raises ``ValueError`` for an unknown name."""
     if name not in EXPERIMENTS:
-        raise ValueError(f"--cases is {name!r}: it must be one of {', '.join(EXPERIMENTS)}")
+        known = ", ".join([*EXPERIMENTS, "models"])
+        raise ValueError(f"--cases is {name!r}: it must be one of {known}")
     return EXPERIMENTS[name]()
 
 

@@ -1,0 +1,61 @@
+"""ResNet-50 (He et al. 2016) as torchvision has it, without torchvision: a model to measure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BLOCKS, WIDTHS, CLASSES = (3, 4, 6, 3), (64, 128, 256, 512), 1000
+EXPANSION = 4  # of a block's last convolution
+
+
+def resnet50() -> Any:
+    """Return a new ResNet-50 with random weights. Needs PyTorch."""
+    from torch import nn
+
+    channels = WIDTHS[0]
+    parts: list[Any] = [
+        *_convolution(nn, 3, channels, size=7, stride=2),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+    ]
+    for number, (blocks, width) in enumerate(zip(BLOCKS, WIDTHS, strict=True)):
+        for block in range(blocks):
+            stride = 2 if number and not block else 1
+            parts.append(_block(nn, channels, width, stride))
+            channels = EXPANSION * width
+    return nn.Sequential(
+        *parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES)
+    )
+
+
+def _convolution(nn: Any, inputs: int, outputs: int, size: int, stride: int = 1) -> list[Any]:
+    """Return a convolution that keeps the image's size but for its stride, and its norm."""
+    convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+    return [convolution, nn.BatchNorm2d(outputs)]
+
+
+def _block(nn: Any, channels: int, width: int, stride: int) -> Any:
+    """Return a bottleneck: 1 x 1, 3 x 3, 1 x 1, and the input added."""
+
+    class Bottleneck(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            outputs = EXPANSION * width
+            self.path = nn.Sequential(
+                *_convolution(nn, channels, width, size=1),
+                nn.ReLU(inplace=True),
+                *_convolution(nn, width, width, size=3, stride=stride),
+                nn.ReLU(inplace=True),
+                *_convolution(nn, width, outputs, size=1),
+            )
+            same = stride == 1 and channels == outputs
+            self.shortcut = (
+                nn.Identity()
+                if same
+                else nn.Sequential(*_convolution(nn, channels, outputs, size=1, stride=stride))
+            )
+
+        def forward(self, images: Any) -> Any:
+            return nn.functional.relu(self.path(images) + self.shortcut(images))
+
+    return Bottleneck()
