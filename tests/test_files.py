@@ -34,7 +34,8 @@ from convlab.measuring.machine_code import stored_rows
 from convlab.measuring.photograph import load
 from convlab.measuring.results import open_results, set_aside
 from convlab.running import tuned
-from convlab.support.files import check_room_for, document, record, write_whole
+from convlab.support.files import document, record
+from convlab.support.whole_files import check_room_for, write_whole
 from convlab.tracing import open_trace, page, trace
 from convlab.tracing.views import as_text
 

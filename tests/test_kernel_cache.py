@@ -31,11 +31,12 @@ from convlab.commands.cli import app
 from convlab.ladder import BACKWARD, GROUPED, LADDER, production_program, stage_named
 from convlab.problems.gradient import Gradient
 from convlab.problems.problem import ConvProblem
-from convlab.running import cache_folder as folders
 from convlab.running.engines import kernel_cache, kernel_identity, kernels
 from convlab.running.engines.cubin import Cubin
 from convlab.running.engines.kernel_identity import kernel_key
 from convlab.running.engines.kernels import argument_types, compile_kernel, compile_launch
+from convlab.support import cache_folder as folders
+from convlab.support import kernel_files
 
 PROBLEM = ConvProblem(3, 8, 9, 7, 16, (3, 2), stride=(2, 1), padding=1)
 GPU = (9, 0)
@@ -418,8 +419,8 @@ def with_header(content: bytes, **facts: Any) -> bytes:
     _, header, code = content.split(b"\n", 2)
     changed = msgspec.json.encode(msgspec.json.decode(header) | facts)
     rest = changed + b"\n" + code
-    digest = kernel_cache.sha256(rest).hexdigest().encode()
-    return kernel_cache.FORMAT + b" " + digest + b"\n" + rest
+    digest = kernel_files.sha256(rest).hexdigest().encode()
+    return kernel_files.FORMAT + b" " + digest + b"\n" + rest
 
 
 NO_GOOD: dict[str, tuple[Any, str]] = {
@@ -474,7 +475,7 @@ def test_a_folder_in_a_file_s_place_is_passed_over(folder, capsys):
     assert kernel_cache.stored(KEY) is None
     assert "it is a folder" in capsys.readouterr().err
     kernel_cache.store(KEY, some_cubin())
-    assert kernel_cache.clear().kernels == 0
+    assert kernel_files.clear().kernels == 0
 
 
 # Folders that take nothing.
@@ -484,7 +485,7 @@ def test_a_full_disk_means_no_cache_and_no_failure(folder, monkeypatch, capsys):
     def full(path: Path, content: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(kernel_cache, "write_whole", full)
+    monkeypatch.setattr(kernel_files, "write_whole", full)
     kernel_cache.store(KEY, some_cubin())
     assert kernel_cache.stored(KEY) is None
     assert capsys.readouterr().err == ""
@@ -496,7 +497,7 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(folder, monkeypatch):
     def no_room(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("convlab.support.files.os.fsync", no_room)
+    monkeypatch.setattr("convlab.support.whole_files.os.fsync", no_room)
     kernel_cache.store(KEY, some_cubin())
     assert [*folder.iterdir()] == []
 
@@ -508,7 +509,7 @@ def test_a_read_only_home_means_no_cache_and_no_failure(folder, tmp_path, monkey
         tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
     kernel_cache.store(KEY, some_cubin())
     assert kernel_cache.stored(KEY) is None
-    used = kernel_cache.usage()
+    used = kernel_files.usage()
     assert used.why_not is not None
     assert used.why_not.endswith("cannot be written to")
     assert capsys.readouterr().err == ""
@@ -521,7 +522,7 @@ def test_a_cache_that_may_only_be_read_is_read(folder, monkeypatch):
     def read_only(*_: Any) -> None:
         raise PermissionError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(kernel_cache.os, "utime", read_only)
+    monkeypatch.setattr(kernel_files.os, "utime", read_only)
     assert kernel_cache.stored(KEY) == some_cubin()
 
 
@@ -537,11 +538,11 @@ def test_no_home_folder_means_no_cache_and_no_failure(homeless, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     kernel_cache.store(KEY, some_cubin())
     assert kernel_cache.stored(KEY) is None
-    used = kernel_cache.usage()
+    used = kernel_files.usage()
     assert used.folder is None
     assert used.why_not is not None
     assert used.why_not.startswith("no home folder was found: set CONVLAB_CACHE to a folder")
-    assert kernel_cache.clear() == used
+    assert kernel_files.clear() == used
     assert [*tmp_path.iterdir()] == []
     assert capsys.readouterr().err == ""
     with pytest.raises(RuntimeError, match=r"^no home folder was found: set CONVLAB_CACHE"):
@@ -578,7 +579,7 @@ def test_the_kernels_that_were_used_longest_ago_are_removed_first(folder, monkey
     kernel_cache.store(names[5], large)
     left = {name for name in names if (folder / f"{name}.kernel").exists()}
     assert left == {names[0], names[3], names[4], names[5]}
-    assert kernel_cache.usage().bytes <= 2**20
+    assert kernel_files.usage().bytes <= 2**20
     assert (folder / "somebody's.txt").exists()
 
 
@@ -607,7 +608,7 @@ def test_a_limit_of_zero_keeps_nothing_and_a_kernel_above_the_limit_is_not_kept(
     assert kernel_cache.stored(KEY) is None
     kernel_cache.store(OTHER_KEY, some_cubin())
     assert len([*folder.iterdir()]) == 1
-    assert kernel_cache.usage().why_not == "CONVLAB_CACHE_LIMIT is 0"
+    assert kernel_files.usage().why_not == "CONVLAB_CACHE_LIMIT is 0"
 
 
 @pytest.mark.parametrize("given", ["-1", "1.5", "many", "1e3", "\N{SUPERSCRIPT TWO}", "9" * 40])
@@ -615,7 +616,7 @@ def test_a_limit_that_is_no_number_is_refused_in_a_sentence(given, monkeypatch):
     monkeypatch.setenv("CONVLAB_CACHE_LIMIT", given)
     with pytest.raises(ValueError, match=r"^CONVLAB_CACHE_LIMIT is .*: it must be a number of MiB"):
         kernel_cache.stored(KEY)
-    used = kernel_cache.usage()  # which convlab doctor shows
+    used = kernel_files.usage()  # which convlab doctor shows
     assert used.why_not is not None
     assert used.why_not.startswith("CONVLAB_CACHE_LIMIT is ")
 
@@ -658,8 +659,8 @@ def test_many_processes_at_once_neither_mix_files_nor_fail(folder, monkeypatch):
     for process in running:
         _, said = process.communicate(timeout=240)
         assert (process.returncode, said) == (0, "")
-    assert kernel_cache.usage().bytes <= 2**20
-    assert not [path for path in folder.iterdir() if not kernel_cache.NAME.fullmatch(path.name)]
+    assert kernel_files.usage().bytes <= 2**20
+    assert not [path for path in folder.iterdir() if not kernel_files.NAME.fullmatch(path.name)]
 
 
 def test_threads_of_a_process_share_it(folder):

@@ -21,7 +21,7 @@ from convlab.measuring.roofline import Machine
 from convlab.measuring.systems import WHOLE
 from convlab.problems.workloads import LAYER_NAMES
 from convlab.running.compilers import NUMBA_CUDA, VARIABLE
-from convlab.support import files
+from convlab.support import files, whole_files
 from convlab.support.values import shown
 
 ROOT = Path(__file__).parents[2]  # of the repository
@@ -301,7 +301,7 @@ def show_claims() -> str:
 def read_json(file: Path) -> Any:
     """Return the document in a file. Raises ``ValueError`` naming a file that is not JSON."""
     try:
-        return files.document(files.bytes_of(file))
+        return files.document(whole_files.bytes_of(file))
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} cannot be read as JSON: {error}") from error
 

@@ -25,7 +25,7 @@ from numba import cuda
 
 from convlab.measuring.machine import environment
 from convlab.simulation.rules.remedies import REMEDIES
-from convlab.support.files import write_whole
+from convlab.support.whole_files import write_whole
 from kernels.cases import findings_of
 from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT

@@ -19,9 +19,9 @@ from typing import Any
 from convlab.lessons.paths import place_of
 from convlab.lessons.progress import MARK, given, number_of
 from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, Lesson, place, read, sources
-from convlab.support.files import write_whole
 from convlab.support.installing import CHECKOUT
 from convlab.support.version import __version__
+from convlab.support.whole_files import write_whole
 
 CELL_SECONDS = 120
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

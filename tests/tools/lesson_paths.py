@@ -24,8 +24,8 @@ from convlab.lessons.paths import SHORT, Length, length
 from convlab.lessons.progress import number_of
 from convlab.lessons.source import SOLUTION, Lesson, place, read, sources
 from convlab.measuring import table
-from convlab.support.files import write_whole
 from convlab.support.installing import CHECKOUT
+from convlab.support.whole_files import write_whole
 
 PAGE = CHECKOUT / "docs/lessons.md"
 SECONDS = CHECKOUT / "docs/results/lessons.json"

@@ -51,7 +51,7 @@ from convlab.problems.reference import cores
 from convlab.running.able_stages import stages_for
 from convlab.running.engines import Engine, EngineUnavailable, choose
 from convlab.running.plans import Plan
-from convlab.support.files import write_whole
+from convlab.support.whole_files import write_whole
 
 SCRIPT = Path(__file__)
 STAGES = (*LADDER, ABLATION)

@@ -43,7 +43,7 @@ def doctor(
 def _clear_cache(console: Console) -> None:
     """Remove the compiled kernels, and say how many there were."""
     with requirements.numba_needed():
-        from convlab.running.engines.kernel_cache import clear
+        from convlab.support.kernel_files import clear
     with exits.refusing(OSError):
         removed = clear()
     kernels = "1 compiled kernel" if removed.kernels == 1 else f"{removed.kernels} compiled kernels"

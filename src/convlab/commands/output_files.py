@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from convlab.commands.exits import refuse, refusing
-from convlab.support import files
+from convlab.support import whole_files
 from convlab.support.terminal import Terminal
 
 STANDARD_OUTPUT = "-"
@@ -37,9 +37,9 @@ def write_json(json_file: str | None, document: object, indent: int | None = 2) 
 
 
 def check_writable(option: str, path: Path, instead: str = "") -> None:
-    """:func:`convlab.support.files.check_writable`, refused in one sentence if it fails."""
+    """:func:`convlab.support.whole_files.check_writable`, refused in one sentence if it fails."""
     with refusing(ValueError):
-        files.check_writable(option, path, instead)
+        whole_files.check_writable(option, path, instead)
 
 
 def check_files(
@@ -64,6 +64,6 @@ def how_made(file: str | Path, command: str) -> str:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """:func:`convlab.support.files.write_whole`, refused in one sentence if it fails."""
+    """:func:`convlab.support.whole_files.write_whole`, refused in one sentence if it fails."""
     with refusing(OSError):
-        files.write_whole(path, content)
+        whole_files.write_whole(path, content)

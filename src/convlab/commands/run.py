@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from convlab.commands import exits, options, output_files, requirements
-from convlab.support import files
+from convlab.support import whole_files
 from convlab.support.numba_successor import switch_simulator_on
 from convlab.support.progress import say
 from convlab.support.values import visible
@@ -145,7 +145,7 @@ def _found(program: str, module: bool) -> str:
         return program
     path = os.path.abspath(program)
     try:
-        source = files.bytes_of(Path(path))
+        source = whole_files.bytes_of(Path(path))
     except OSError as error:
         exits.refuse(f"SCRIPT.py is {program!r}, which cannot be read: {error.strerror}")
     except ValueError as error:

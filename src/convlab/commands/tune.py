@@ -107,10 +107,10 @@ def tune(
         from convlab.measuring.cases import crossed, run
         from convlab.measuring.systems import of_stage
         from convlab.running.able_stages import check_runs
-        from convlab.running.cache_folder import cache_folder
         from convlab.running.engines import EngineUnavailable, choose
         from convlab.running.plans import tile_by_rule
         from convlab.running.tuned import remember, tiles_file
+        from convlab.support.cache_folder import cache_folder
     with exits.refusing(ValueError, EngineUnavailable):
         chosen = stage_named(stage)
         tiles = {name: candidates(chosen, one) for name, one in problems.items()}

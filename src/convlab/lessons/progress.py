@@ -15,8 +15,9 @@ from pathlib import Path
 from time import time
 from typing import Any, TypedDict
 
-from convlab.support.files import Amount, Count, document, record, write_whole
+from convlab.support.files import Amount, Count, document, record
 from convlab.support.files import read as read_file
+from convlab.support.whole_files import write_whole
 
 FILE = "progress.json"
 MARK = "# check {} {}"  # the first line of a learner's check: lesson and exercise

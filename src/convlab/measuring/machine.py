@@ -274,7 +274,7 @@ def _compiler(name: str) -> str | None:
 def _cache() -> CacheFacts:
     """The cache of compiled kernels: its folder, its files and its limit."""
     try:
-        from convlab.running.engines.kernel_cache import usage
+        from convlab.support.kernel_files import usage
     except Exception as error:  # such as an import that fails inside numba-cuda
         return CacheFacts(folder=None, why_not=_sentence(error), kernels=0, bytes=0, limit_bytes=0)
     return cast(CacheFacts, asdict(usage()))

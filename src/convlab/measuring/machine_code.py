@@ -25,7 +25,8 @@ from convlab.running.able_stages import why_too_old
 from convlab.running.engines import disassembly, kernels
 from convlab.running.engines.architecture import arch_of
 from convlab.running.engines.cubin import Cubin
-from convlab.support.files import Count, Name, bytes_of, document, record
+from convlab.support.files import Count, Name, document, record
+from convlab.support.whole_files import bytes_of
 
 CAPABILITIES: tuple[Capability, ...] = ((8, 0), (9, 0))
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from convlab.problems.problem import ConvProblem
-from convlab.support.files import check_is_file
 from convlab.support.installing import how_to_install
+from convlab.support.whole_files import check_is_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -30,14 +30,12 @@ from convlab.support.files import (
     Positive,
     Sentences,
     Short,
-    bytes_of,
     document,
-    fingerprint,
     record,
     strict,
-    write_whole,
 )
 from convlab.support.values import shown
+from convlab.support.whole_files import bytes_of, fingerprint, write_whole
 
 FORMAT, VERSION = "convlab bench", 1
 # What a time depends on, below the package: kernels, engines, baselines, and how they are measured.

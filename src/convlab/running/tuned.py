@@ -21,9 +21,10 @@ from typing import Any, TypedDict
 from convlab.ladder import candidates, renamed
 from convlab.ladder.stage import Stage, Tile
 from convlab.problems.problem import ConvProblem
-from convlab.running.cache_folder import cache_folder
 from convlab.running.compilers import MLIR, compiler
-from convlab.support.files import bytes_of, document, fingerprint, record, write_whole
+from convlab.support.cache_folder import cache_folder
+from convlab.support.files import document, record
+from convlab.support.whole_files import bytes_of, fingerprint, write_whole
 
 FORMAT = 1
 SOURCE = Path(__file__).parents[1]

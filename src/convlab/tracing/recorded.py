@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from convlab.simulation.rules.findings import Finding
 from convlab.simulation.rules.memory_traffic import SECTOR_BYTES, WARP
 from convlab.simulation.rules.remedies import REMEDIES
-from convlab.support.files import bytes_of, document, write_whole
+from convlab.support.files import document
 from convlab.support.values import shown
+from convlab.support.whole_files import bytes_of, write_whole
 
 FORMAT, VERSION = "convlab trace", 2
 UNITS = {"global": "sectors", "shared": "wavefronts"}  # what each memory serves requests in

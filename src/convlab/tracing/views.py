@@ -27,9 +27,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from convlab.support.columns import Columns
-from convlab.support.files import write_whole
 from convlab.support.terminal import Terminal
 from convlab.support.values import counted
+from convlab.support.whole_files import write_whole
 from convlab.tracing.recorded import UNITS, Cost, LaunchTrace, LineAccess, Trace, WarpRequest, Work
 
 LEGEND = (

@@ -31,10 +31,10 @@ import numpy as np
 from convlab.measuring import timer
 from convlab.measuring.baselines import OnGpu, Singles, System, Unsupported
 from convlab.problems.problem import ConvProblem
-from convlab.running.cache_folder import cache_folder
 from convlab.running.engines import unavailable
-from convlab.support.files import fingerprint
+from convlab.support.cache_folder import cache_folder
 from convlab.support.installing import how_to_add
+from convlab.support.whole_files import fingerprint
 
 LOOPS, CUTLASS = (Path(__file__).with_name(name) for name in ("seven_loops.cpp", "cutlass_conv.cu"))
 LOOPS_OPTIONS = ("-O3", "-shared", "-fPIC")

@@ -1,42 +1,17 @@
-"""The cache of compiled kernels on disk: a file for each kernel, below convlab's cache folder.
+"""The cache of compiled kernels on disk (:mod:`convlab.support.kernel_files`).
 
-A file is named by the kernel's key (:mod:`convlab.running.engines.kernel_identity`). Its first line
-names the format and a hash of the rest; its second line is a JSON object, the facts about the
-kernel; the machine code follows. No file is trusted: one that is damaged, that holds another kernel
-or that another version wrote is passed over with a line on standard error, and written anew. Many
-processes may use the folder at once, because a file is written whole or not at all.
-
-Where the folder cannot be used, as on a full disk or without a home folder, nothing is kept and
-nothing fails.
+A kernel's key is :mod:`convlab.running.engines.kernel_identity`'s. The first line of what is kept
+is a JSON object, the facts about the kernel; the machine code follows.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import stat
-import time
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from hashlib import sha256
-from pathlib import Path
+from dataclasses import asdict
 
 import msgspec
 
-from convlab.running.cache_folder import cache_folder
 from convlab.running.engines.cubin import Cubin, Layout
-from convlab.support.files import bytes_of, write_whole
-from convlab.support.progress import say
-from convlab.support.values import shown
-
-LIMIT_VARIABLE = "CONVLAB_CACHE_LIMIT"
-USUAL_LIMIT = 512  # MiB; the ladder's kernels of the paper's twelve layers take about 20
-FORMAT = b"convlab kernel 1"
-NAME = re.compile(r"[0-9a-f]{64}\.kernel")
-# What a process that was killed left half-written, by `support.files.write_whole`.
-UNFINISHED, UNFINISHED_SECONDS = ".convlab-*", 3600.0
-KEPT_PART = 0.8  # of the limit, once it was reached: so that not every new file removes one
+from convlab.support import kernel_files
 
 
 class _Header(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,87 +28,30 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     shared_bytes: int
 
 
-@dataclass(frozen=True)
-class Usage:
-    """The cache as ``convlab doctor`` shows it: its folder, or why there is none; its files."""
-
-    folder: str | None
-    why_not: str | None
-    kernels: int
-    bytes: int
-    limit_bytes: int
-
-
-def limit_bytes() -> int:
-    """Return how many bytes the cache may have: ``$CONVLAB_CACHE_LIMIT`` MiB, where 0 keeps no
-    kernels. Raises ``ValueError`` unless that is a number of MiB."""
-    given = os.environ.get(LIMIT_VARIABLE) or str(USUAL_LIMIT)
-    if not given.isascii() or not given.isdecimal() or len(given) > 9:
-        raise ValueError(
-            f"{LIMIT_VARIABLE} is {shown(given)}: it must be a number of MiB, 0 for no cache"
-        )
-    return int(given) * 2**20
-
-
-def kernels_folder() -> Path:
-    """Return the folder of the files. Raises ``RuntimeError`` as :func:`cache_folder` does."""
-    return cache_folder() / "kernels"
-
-
-# Reading and writing.
-
-
 def stored(key: str) -> Cubin | None:
     """Return the kernel of that key; None where the cache does not have it."""
-    if not limit_bytes():
+    content = kernel_files.read(key)
+    if content is None:
         return None
     try:
-        file = kernels_folder() / f"{key}.kernel"
-        content = bytes_of(file)
-    except (OSError, RuntimeError):
-        return None
-    except ValueError as error:  # a folder or a pipe
-        say(f"{file} is passed over: {error}")
-        return None
-    try:
-        cubin = _decoded(content, key)
+        return _decoded(content, key)
     except ValueError as error:
-        say(f"{file} is passed over, and the kernel compiled: {error}")
+        kernel_files.refuse(key, str(error))
         return None
-    with suppress(OSError):
-        os.utime(file)  # used now: of the files, those that were used long ago are removed first
-    return cubin
 
 
 def store(key: str, cubin: Cubin) -> None:
     """Keep a kernel under that key, if the folder takes it."""
-    content, limit = _encoded(cubin, key), limit_bytes()
-    if len(content) > limit:
-        return
-    with suppress(OSError, RuntimeError):
-        folder = kernels_folder()
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / f"{key}.kernel", content)
-        _keep_below(limit, folder)
-
-
-def _encoded(cubin: Cubin, key: str) -> bytes:
     facts = asdict(cubin)
     del facts["code"]
-    rest = msgspec.json.encode(_Header(key=key, **facts)) + b"\n" + cubin.code
-    return FORMAT + b" " + sha256(rest).hexdigest().encode() + b"\n" + rest
+    header = msgspec.json.encode(_Header(key=key, **facts))
+    kernel_files.write(key, header + b"\n" + cubin.code)
 
 
 def _decoded(content: bytes, key: str) -> Cubin:
     """Return the kernel in a file. Raises ``ValueError`` for anything but the kernel of that
     key."""
-    first, _, rest = content.partition(b"\n")
-    form, _, digest = first.rpartition(b" ")
-    if form != FORMAT:
-        raise ValueError("this version of convlab did not write it")
-    if sha256(rest).hexdigest().encode() != digest:
-        raise ValueError("it is damaged")
-    line, _, code = rest.partition(b"\n")
+    line, _, code = content.partition(b"\n")
     try:
         facts = msgspec.structs.asdict(msgspec.json.decode(line, type=_Header))
     except msgspec.DecodeError as error:
@@ -141,83 +59,3 @@ def _decoded(content: bytes, key: str) -> Cubin:
     if facts.pop("key") != key:
         raise ValueError("it holds another kernel")
     return Cubin(code=code, **facts)
-
-
-# The folder as a whole.
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the cache's files in a folder, which other processes may be removing."""
-    with suppress(OSError):
-        for entry in os.scandir(folder):
-            if NAME.fullmatch(entry.name):
-                with suppress(OSError):
-                    found = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(found.st_mode):
-                        yield Path(entry.path), found
-
-
-def _keep_below(limit: int, folder: Path) -> None:
-    """Remove the files that were used longest ago, if all have more bytes than the limit; and in
-    any case those that killed processes left half-written."""
-    _remove_unfinished(folder, older_than=UNFINISHED_SECONDS)
-    files = sorted(_files(folder), key=lambda file: file[1].st_mtime_ns)
-    total = sum(found.st_size for _, found in files)
-    if total <= limit:
-        return
-    for path, found in files[:-1]:  # the last is the new one
-        if total <= KEPT_PART * limit:
-            break
-        with suppress(OSError):
-            path.unlink()
-        total -= found.st_size
-
-
-def _remove_unfinished(folder: Path, older_than: float) -> None:
-    now = time.time()
-    for path in folder.glob(UNFINISHED):
-        with suppress(OSError):
-            if now - path.stat().st_mtime > older_than:
-                path.unlink()
-
-
-def usage() -> Usage:
-    """Return what the cache holds."""
-    limit, folder, why_not = 0, None, None
-    try:
-        limit = limit_bytes()
-        folder = kernels_folder()
-    except (RuntimeError, ValueError) as error:
-        why_not = str(error)
-    if folder is None:
-        return Usage(folder=None, why_not=why_not, kernels=0, bytes=0, limit_bytes=limit)
-    sizes = [found.st_size for _, found in _files(folder)]
-    return Usage(
-        folder=str(folder),
-        why_not=_why_not_kept(folder, limit),
-        kernels=len(sizes),
-        bytes=sum(sizes),
-        limit_bytes=limit,
-    )
-
-
-def _why_not_kept(folder: Path, limit: int) -> str | None:
-    """Return why no new kernel is kept there, in one sentence; None where it is."""
-    if not limit:
-        return f"{LIMIT_VARIABLE} is 0"
-    there = next((path for path in (folder, *folder.parents) if path.exists()), None)
-    if there is None or not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        return f"{there or folder} cannot be written to"
-    return None
-
-
-def clear() -> Usage:
-    """Remove all kernels, and return what there was. Raises ``OSError`` for a file that cannot be
-    removed."""
-    before = usage()
-    if before.folder is not None:
-        folder = Path(before.folder)
-        for path, _ in _files(folder):
-            path.unlink(missing_ok=True)
-        _remove_unfinished(folder, older_than=UNFINISHED_SECONDS)
-    return before

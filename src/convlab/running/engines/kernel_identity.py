@@ -33,7 +33,7 @@ from numba.cuda.core import config
 from convlab.ladder.stage import Capability, Kernel
 from convlab.running.compilers import MLIR
 from convlab.running.engines.lowering import ArgumentTypes
-from convlab.support.files import fingerprint
+from convlab.support.whole_files import fingerprint
 
 SOURCE = Path(__file__).parents[2]
 # Convlab's own part of the machine code: its intrinsics, and the way to a cubin.

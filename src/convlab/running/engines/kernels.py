@@ -25,6 +25,7 @@ from convlab.running.engines.cubin import Cubin
 from convlab.running.engines.kernel_identity import kernel_key
 from convlab.running.engines.linking import UnknownGPU, linked
 from convlab.running.engines.lowering import ArgumentTypes, mlir_lto_ir, numba_lto_ir
+from convlab.support import kernel_files
 from convlab.support.installing import how_to_install
 
 __all__ = [
@@ -100,7 +101,7 @@ def _compiled(
 
     if config.ENABLE_CUDASIM:
         raise CompilerMissing("Numba runs as its CUDA simulator, which compiles nothing")
-    kernel_cache.limit_bytes()  # a wrong limit is refused before anything is compiled
+    kernel_files.limit_bytes()  # a wrong limit is refused before anything is compiled
     key = None if lineinfo else kernel_key(kernel, types, capability, chosen)
     if key is not None and (kept := _from_others.get(key) or kernel_cache.stored(key)) is not None:
         return kept

@@ -18,7 +18,7 @@ from typing import Literal
 
 from convlab.simulation.rules.findings import Finding
 from convlab.simulation.rules.remedies import REMEDIES
-from convlab.support import files
+from convlab.support import files, whole_files
 from convlab.support.values import counted, shown
 
 OUTSIDE = "<module>"  # the function of a line that is in none, as Python calls it
@@ -103,7 +103,7 @@ class Baseline:
         found = [asdict(one) for one in self._written]
         document = {"format": "convlab baseline", "version": 1, "findings": found}
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        files.write_whole(self._file, text.encode())
+        whole_files.write_whole(self._file, text.encode())
 
 
 def _read(path: Path) -> frozenset[AcceptedFinding]:

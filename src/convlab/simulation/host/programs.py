@@ -17,6 +17,8 @@ from unittest.mock import patch
 import numpy as np
 from numba.cuda.simulator.kernel import FakeCUDAKernel, FakeOverload
 
+from convlab.simulation.compiled.engine_choice import Watch, may_compile, run_launch
+from convlab.simulation.compiled.launch_facts import LaunchFacts
 from convlab.simulation.host.host_api import host_api
 from convlab.simulation.host.launch_arguments import LaunchArguments, managed_memory
 from convlab.simulation.host.launch_configuration import (
@@ -31,6 +33,8 @@ from convlab.simulation.host.stream_order import DEFAULT, number_of, program_lin
 from convlab.simulation.host.streams import Streams
 from convlab.simulation.language.signatures import as_declared
 from convlab.simulation.launch import SimulatedLaunch
+from convlab.simulation.launch.running_blocks import OnBlock
+from convlab.simulation.launch.translation import checked_kernel
 from convlab.simulation.memory.touched import Touched
 from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.coordinates import Coordinates, three
@@ -158,8 +162,9 @@ def _simulate(
     options: Options,
     note: Note,
     touched: Touched | None = None,
-) -> None:
-    """Simulate one launch in all its orders. ``touched`` collects the bytes that it touches."""
+) -> bool:
+    """Simulate one launch in all its orders; return whether it ran as machine code. ``touched``
+    collects the bytes that it touches."""
     grid_sizes, block_sizes = _sizes(kernel, grid, block, shared_bytes)
     if inspect.isfunction(function := getattr(kernel, "py_func", None)):
         check_arguments(function, arguments)
@@ -171,7 +176,13 @@ def _simulate(
 
     on_block = progress()
 
-    def made(order: Order = USUAL, touched: Touched | None = None) -> SimulatedLaunch:
+    def made(
+        order: Order = USUAL,
+        *,
+        on_block: OnBlock | None = on_block,
+        touched: Touched | None = None,
+        blocks: Sequence[int] | None = None,
+    ) -> SimulatedLaunch:
         return SimulatedLaunch(
             kernel,
             grid=grid_sizes,
@@ -183,16 +194,31 @@ def _simulate(
             order=order,
             on_block=on_block,
             touched=touched,
+            blocks=blocks,
         )
 
-    launch = made(touched=touched)
+    watch = Watch(on_block)
+    launch = made(on_block=watch, touched=touched)
     if launch.untyped:
         note(launch.untyped, UntypedRegisters)
-    run_in_orders(launch, made, options.seeds)
+    if touched is None and not options.seeds and may_compile(launch):
+        facts = LaunchFacts(
+            kernel=checked_kernel(kernel),
+            grid=grid_sizes,
+            block=block_sizes,
+            arguments=arguments,
+            shared_bytes=shared_bytes,
+            steps=options.steps,
+        )
+        is_compiled = run_launch(facts, made, launch, on_block)
+    else:
+        is_compiled = watch.is_on = False
+        run_in_orders(launch, made, options.seeds)
     for what in launch.notes:
         note(what, OwnNumbers)
     for what in launch.order_notes:
         note(what, DependsOnOrder)
+    return is_compiled
 
 
 def _sizes(
@@ -271,7 +297,7 @@ class SimulatedProgram:
             self.on_launch(launch.kernel, arguments)
         touched = Touched()
         try:
-            _simulate(
+            self.report.compiled += _simulate(
                 kernel=launch.kernel,
                 grid=launch.grid,
                 block=launch.block,

@@ -21,7 +21,8 @@ SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 class Report:
     """The findings of some launches, one for each kind, array and pair of lines.
 
-    ``refused`` has the reasons why launches could not be simulated. ``notes`` name kernels that ran
+    ``compiled`` is how many launches ran as machine code, because they take long. ``refused`` has
+    the reasons why launches could not be simulated. ``notes`` name kernels that ran
     without Numba's types, and possible mistakes that are not findings. ``raised`` names launches
     that ended with an exception that is not a finding. ``accepted`` is the number of findings that
     a baseline accepts, which are not among the others, and ``vanished`` names those that it accepts
@@ -29,6 +30,7 @@ class Report:
     """
 
     launches: int = 0
+    compiled: int = 0
     refused: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     raised: list[str] = field(default_factory=list)
@@ -83,7 +85,8 @@ class Report:
             )
         found = {key: one for key, one in self._found.items() if one.kind not in allowed}
         taken = replace(self, _found=found)
-        self.launches, self.refused, self.raised, self._found = 0, [], [], {}
+        self.launches = self.compiled = 0
+        self.refused, self.raised, self._found = [], [], {}
         return taken
 
     def lines(self) -> Iterator[str]:
@@ -104,6 +107,8 @@ class Report:
         said = [f"{found} in {launches}"]
         if self.accepted:
             said.append(f"{self.accepted} accepted")
+        if self.compiled:
+            said.append(f"{self.compiled} compiled")
         if self.refused:
             said.append(f"{len(self.refused)} refused")
         if self.raised:
@@ -115,6 +120,7 @@ class Report:
         return {
             "ok": not self.findings and not self.refused,
             "launches": self.launches,
+            "compiled": self.compiled,
             "findings": [asdict(finding) | {"text": str(finding)} for finding in self.findings],
             "refused": self.refused,
             "raised": self.raised,

@@ -10,7 +10,7 @@ from pathlib import Path
 from convlab.simulation.host.baseline import AcceptedFinding, Baseline
 from convlab.simulation.host.run_report import Report
 from convlab.simulation.rules.findings import Finding, SimulationError
-from convlab.support import files
+from convlab.support import files, whole_files
 from convlab.support.version import __version__
 
 
@@ -44,7 +44,7 @@ class StrictSuite:
             written["--cuda-baseline"] = self.baseline.path
         for option, path in written.items():
             if path is not None:
-                files.check_writable(option, path)
+                whole_files.check_writable(option, path)
 
     def take(self, allowed: Collection[str]) -> str:
         """Return the findings since the last call, in lines, without the accepted ones and without
@@ -89,7 +89,7 @@ class StrictSuite:
         """Write the files that are asked for. Raises ``OSError`` where one cannot be written."""
         if self.sarif_file is not None:
             text = json.dumps(self.whole.as_sarif(__version__), indent=2) + "\n"
-            files.write_whole(self.folder / self.sarif_file, text.encode())
+            whole_files.write_whole(self.folder / self.sarif_file, text.encode())
         if self.baseline is not None and self.baseline.updates:
             # Tests that did not run may have findings, so what they had stays accepted.
             self.baseline.write(self.baseline.accepted if self.partial else ())

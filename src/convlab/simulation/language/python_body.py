@@ -197,7 +197,7 @@ class Copier:
             return emulation
         if isinstance(getattr(value, "py_func", None), FunctionType):  # a device function
             return self._called(self.copy(value.py_func), getattr(value, "declared", None) or [])
-        if (name := _imported_names().get(id(value))) is not None:  # `from numba.cuda import name`
+        if (name := name_in_cuda(value)) is not None:  # `from numba.cuda import name`
             return self._of_cuda(name)
         if type(value) is tuple:
             return tuple(self._replaced(entry, attributes, values) for entry in value)
@@ -269,6 +269,11 @@ class Copier:
             return found(*values, **named)
 
         return called
+
+
+def name_in_cuda(value: object) -> str | None:
+    """Return the name of a value that programs import from ``numba.cuda``; None for any other."""
+    return _imported_names().get(id(value))
 
 
 @cache

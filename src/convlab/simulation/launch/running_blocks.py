@@ -4,7 +4,7 @@ between them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from convlab.simulation.launch.analysis import LogAnalysis
 from convlab.simulation.launch.global_memory import GlobalMemory
@@ -54,6 +54,7 @@ class RunningBlocks:
         recorder: Recorder | None,
         order: Order,
         on_block: OnBlock | None,
+        blocks: Sequence[int],
     ) -> None:
         self._translation, self._memory = translation, memory
         self._grid, self._block_shape = grid, block_shape
@@ -61,18 +62,17 @@ class RunningBlocks:
         self._copies, self._tensor_cores, self._history = copies, tensor_cores, history
         self._shuffles, self._race, self._analysis, self._paths = shuffles, race, analysis, paths
         self._reports, self._counts, self._recorder = reports, counts, recorder
-        self._order, self._on_block = order, on_block
+        self._order, self._on_block, self._numbers = order, on_block, blocks
         self._phases = self._epoch = 0  # barriers so far, of all blocks and of all warps
 
     def begin(self) -> Iterator[Block]:
         """Give the blocks one after the other, each ready to run."""
-        blocks = self._order.blocks(math.prod(self._grid))
         block_size = self._clock.block_size
         indices = [coordinates_of(number, self._block_shape) for number in range(block_size)]
         enter = self._enterer()
-        for number in blocks:
-            if self._on_block is not None:
-                self._on_block(self._translation.name, number, len(blocks))
+        for place in self._order.blocks(len(self._numbers)):
+            number = self._numbers[place]
+            self._tell(number)
             block = Block(
                 body=self._translation.body,
                 arguments=self._memory.arguments,
@@ -90,6 +90,11 @@ class RunningBlocks:
             self._phases += 1
             self._enter_block(number, self._phases)
             yield block
+
+    def _tell(self, number: int) -> None:
+        """Say that a block begins, or has come to a barrier."""
+        if self._on_block is not None:
+            self._on_block(self._translation.name, number, math.prod(self._grid))
 
     def leave(self, block: Block) -> None:
         """Save the state of a block that waits for others. Look at the log if it has ended."""
@@ -142,6 +147,7 @@ class RunningBlocks:
         self._phases += 1
         self._clock.phase = self._phases
         self._scheduler.barrier(site)
+        self._tell(self._clock.block_number)
         if self._counts is not None:
             self._counts.barriers += threads
         if self._recorder is not None:

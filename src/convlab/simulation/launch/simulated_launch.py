@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from greenlet import getcurrent
 
@@ -43,7 +43,8 @@ class SimulatedLaunch:
 
     ``loops`` limits the iterations of all loops. ``counts`` are counted up, ``recorder`` and
     ``on_block`` hear of the launch, ``touched`` collects the bytes that it reads and writes. If
-    ``typed``, registers have Numba's types; ``untyped`` says why they have not.
+    ``typed``, registers have Numba's types; ``untyped`` says why they have not. If ``blocks`` are
+    given, by their numbers, only those run.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class SimulatedLaunch:
         order: Order = USUAL,
         on_block: OnBlock | None = None,
         touched: Touched | None = None,
+        blocks: Sequence[int] | None = None,
     ) -> None:
         check_shape(grid, block)
         compiled = checked_kernel(kernel)
@@ -100,7 +102,7 @@ class SimulatedLaunch:
             cuda=self._cuda,
             arrays=self.global_arrays,
             loops=paths or loops,
-            grid=grid,
+            blocks=math.prod(grid) if blocks is None else len(blocks),
             late=order.late,
         )
         own = self._copies.intrinsics | self._tensor_cores.intrinsics
@@ -181,6 +183,7 @@ class SimulatedLaunch:
             recorder=recorder,
             order=order,
             on_block=on_block,
+            blocks=range(math.prod(grid)) if blocks is None else blocks,
         )
 
     @property

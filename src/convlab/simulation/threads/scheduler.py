@@ -9,7 +9,6 @@ a deadlock. No more blocks wait than an H100 runs at a time: others begin when o
 from __future__ import annotations
 
 import itertools
-import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +20,6 @@ from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.recording.access_log import WARP, AccessLog, LaunchClock
 from convlab.simulation.recording.loops import Loops
 from convlab.simulation.recording.sites import site_of
-from convlab.simulation.rules.coordinates import Coordinates
 from convlab.simulation.rules.findings import Stop
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.threads.greenlets import Block
@@ -77,12 +75,12 @@ class Scheduler:
         cuda: SimulatedCuda,
         arrays: Callable[[], Iterator[CheckedArray]],
         loops: Loops | None,
-        grid: Coordinates,
+        blocks: int,
         late: bool,
     ) -> None:
         self._clock, self._reports, self._cuda = clock, reports, cuda
         self._arrays, self._loops = arrays, loops
-        self._number_of_blocks, self._turns_before = math.prod(grid), LATE if late else 0
+        self._number_of_blocks, self._turns_before = blocks, LATE if late else 0
         # The blocks that have begun and not ended, first the one that runs.
         self.waiting: deque[Block] = deque()
         self.grid_barriers: list[int] = []  # positions in the log

@@ -1,0 +1,207 @@
+"""Shadow memory: what is known of each element, and the rules that each access is held to.
+
+A cell has four words. The first three are stamps: of the last write, of the reads and of the
+atomics. A stamp says in which phase of the launch, in which epoch of its warp and by which thread.
+A phase ends at a barrier of the block, so two accesses of one block are in order if their phases
+differ; an epoch ends at a barrier of the warp, so two accesses of lanes of one warp are in order if
+their epochs do. Blocks run one after the other, so a phase belongs to one block.
+
+Several readers between two barriers are kept as one: as many lanes of one warp, or as many warps.
+No later access needs to know more, because it is in order with all of them or not.
+
+The fourth word has the phases of the first read and of the first write, which tell the first block.
+"""
+
+from __future__ import annotations
+
+from convlab.simulation.compiled.context import FIRST_PHASE, STAMP, load64, own, store64, word
+from convlab.simulation.compiled.runtime import shared_code
+from convlab.simulation.compiled.suspects import OTHER_BLOCK, RACE, UNWRITTEN, suspect
+
+CELL = 32  # bytes
+READS, ATOMICS, FIRSTS = 8, 16, 24  # where these words begin; the write's is the first
+
+# A stamp: phase << 32 | epoch << 16 | flags | who.
+PHASE_SHIFT, EPOCH_SHIFT = 32, 16
+LAST_EPOCH = (1 << 16) - 1
+WHO = 0xFFF  # a thread's number, or one of:
+LANES = 0x800  # several lanes of the warp with the number in the low bits
+ANYBODY = 0xFFF  # threads of several warps
+CHANGED = 0x1000  # the element has had different values, in this phase or in other blocks
+MORE_BLOCKS = 0x2000  # other blocks have done the same before
+FLAGS = CHANGED | MORE_BLOCKS
+LOW = (1 << PHASE_SHIFT) - 1
+
+
+@shared_code("boolean(int64, int64)")
+def together(before: int, now: int) -> bool:
+    """Return whether two stamps of one phase are of different threads with no barrier between."""
+    who, me = before & WHO, now & WHO
+    if who == me:
+        return False
+    if who == ANYBODY:
+        return True
+    warp = who & 31 if who & LANES else who >> 5
+    if warp != me >> 5:
+        return True
+    return (before >> EPOCH_SHIFT) & LAST_EPOCH >= (now >> EPOCH_SHIFT) & LAST_EPOCH
+
+
+@shared_code("int64(int64, int64)")
+def merged(before: int, now: int) -> int:
+    """Return a stamp for those of an earlier stamp of this phase and the running thread."""
+    who, me = before & WHO, now & WHO
+    if who == ANYBODY:
+        return before
+    if who == me:
+        return now | (before & FLAGS)
+    warp = who & 31 if who & LANES else who >> 5
+    if warp != me >> 5:
+        return before | ANYBODY
+    if (before ^ now) & (LAST_EPOCH << EPOCH_SHIFT):
+        return now | (before & FLAGS)
+    return (before & ~WHO) | LANES | warp
+
+
+# Shared memory: a block's own. What earlier blocks have done does not count.
+
+
+@shared_code("void(int64, int64)")
+def _note(place: int, now: int) -> None:
+    """Add the running thread to a stamp."""
+    before = load64(place)
+    if (before ^ now) >> PHASE_SHIFT:
+        store64(place, now)
+    elif before & WHO != ANYBODY and before != now:
+        store64(place, merged(before, now))
+
+
+@shared_code("void(int64, int64)")
+def _check(place: int, now: int) -> None:
+    """Suspect a race with those of a stamp."""
+    before = load64(place)
+    if (before ^ now) >> PHASE_SHIFT == 0 and together(before, now):
+        suspect(RACE, 0)
+
+
+@shared_code("void(int64)")
+def read_shared(cell: int) -> None:
+    now, write = own(STAMP), load64(cell)
+    if (write ^ now) >> PHASE_SHIFT == 0:
+        if together(write, now):
+            suspect(RACE, 0)
+    elif write >> PHASE_SHIFT < word(FIRST_PHASE):
+        atomics = load64(cell + ATOMICS)
+        if atomics >> PHASE_SHIFT < word(FIRST_PHASE):
+            suspect(UNWRITTEN, 0)
+    _note(cell + READS, now)
+    _check(cell + ATOMICS, now)
+
+
+@shared_code("void(int64, int64)")
+def write_shared(cell: int, same: int) -> None:
+    now, write = own(STAMP), load64(cell)
+    stamp = now
+    if (write ^ now) >> PHASE_SHIFT == 0:
+        stamp |= write & CHANGED
+        if not same:
+            stamp |= CHANGED
+        if together(write, now):
+            if not same or write & CHANGED:
+                suspect(RACE, 0)
+            stamp = merged(write, now) | (stamp & CHANGED)
+    store64(cell, stamp)
+    _check(cell + READS, now)
+    _check(cell + ATOMICS, now)
+
+
+@shared_code("void(int64)")
+def update_shared(cell: int) -> None:
+    """Check an atomic that changes an element."""
+    now = own(STAMP)
+    write = load64(cell)
+    if write >> PHASE_SHIFT < word(FIRST_PHASE):
+        if load64(cell + ATOMICS) >> PHASE_SHIFT < word(FIRST_PHASE):
+            suspect(UNWRITTEN, 0)
+    _check(cell, now)
+    _check(cell + READS, now)
+    _note(cell + ATOMICS, now)
+
+
+# Global memory: what other blocks have done counts too, because nothing orders blocks.
+
+
+@shared_code("void(int64, int64, int64)")
+def _check_far(before: int, now: int, first_phase: int) -> None:
+    """Suspect a race with those of a stamp: in the block, or in another block, the first of which
+    was in ``first_phase`` if that is known."""
+    if (before ^ now) >> PHASE_SHIFT == 0 and together(before, now):
+        suspect(RACE, 0)
+    if before & MORE_BLOCKS or before >> PHASE_SHIFT < word(FIRST_PHASE):
+        suspect(OTHER_BLOCK, first_phase if first_phase else before >> PHASE_SHIFT)
+
+
+@shared_code("boolean(int64, int64)")
+def _note_far(place: int, now: int) -> bool:
+    """Add the running thread to a stamp. Return whether it is the first."""
+    before = load64(place)
+    if (before ^ now) >> PHASE_SHIFT:
+        more = before & MORE_BLOCKS
+        if before and before >> PHASE_SHIFT < word(FIRST_PHASE):
+            more = MORE_BLOCKS
+        store64(place, now | more)
+    elif before & WHO != ANYBODY and before & ~FLAGS != now:
+        store64(place, merged(before, now))
+    return before == 0
+
+
+@shared_code("void(int64)")
+def read_global(cell: int) -> None:
+    now, write = own(STAMP), load64(cell)
+    if write:
+        _check_far(write, now, load64(cell + FIRSTS) & LOW)
+    atomics = load64(cell + ATOMICS)
+    if atomics:
+        _check_far(atomics, now, 0)
+    if _note_far(cell + READS, now):
+        store64(cell + FIRSTS, load64(cell + FIRSTS) | now >> PHASE_SHIFT << PHASE_SHIFT)
+
+
+@shared_code("void(int64, int64)")
+def write_global(cell: int, same: int) -> None:
+    now, write = own(STAMP), load64(cell)
+    stamp = now
+    firsts = load64(cell + FIRSTS)
+    if write == 0:
+        store64(cell + FIRSTS, firsts | now >> PHASE_SHIFT)
+    else:
+        stamp |= write & FLAGS
+        if not same:
+            stamp |= CHANGED
+        if (write ^ now) >> PHASE_SHIFT == 0:
+            if together(write, now):
+                if not same or write & CHANGED:
+                    suspect(RACE, 0)
+                stamp = merged(write, now) | (stamp & FLAGS)
+        if write >> PHASE_SHIFT < word(FIRST_PHASE):
+            stamp |= MORE_BLOCKS
+        if stamp & MORE_BLOCKS and stamp & CHANGED:
+            suspect(OTHER_BLOCK, firsts & LOW)
+    store64(cell, stamp)
+    reads = load64(cell + READS)
+    if reads:
+        _check_far(reads, now, firsts >> PHASE_SHIFT)
+    atomics = load64(cell + ATOMICS)
+    if atomics:
+        _check_far(atomics, now, 0)
+
+
+@shared_code("void(int64)")
+def update_global(cell: int) -> None:
+    """Check an atomic that changes an element."""
+    now, write, reads = own(STAMP), load64(cell), load64(cell + READS)
+    if write:
+        _check_far(write, now, load64(cell + FIRSTS) & LOW)
+    if reads:
+        _check_far(reads, now, load64(cell + FIRSTS) >> PHASE_SHIFT)
+    _note_far(cell + ATOMICS, now)

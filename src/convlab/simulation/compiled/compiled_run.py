@@ -1,0 +1,145 @@
+"""A launch as machine code: runs it, and what is suspect in it again on the first engine."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numba.core import types
+
+from convlab.simulation.compiled.kernels import CompiledKernel, compile_kernel
+from convlab.simulation.compiled.launch_facts import LaunchFacts, MakeLaunch
+from convlab.simulation.compiled.launches import CompiledLaunch, Result
+from convlab.simulation.compiled.memory import ArgumentWords
+from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.suspects import ENDLESS, TWO_NAMES
+from convlab.simulation.language.compilations import Kernel
+from convlab.simulation.language.compiled_values import Values, values_of
+from convlab.simulation.language.numbas_types import typed_function
+from convlab.simulation.launch.running_blocks import OnBlock
+from convlab.simulation.launch.translation import argument_types
+from convlab.simulation.rules.findings import SimulationError
+from convlab.simulation.rules.launch_checks import with_arrays
+from convlab.simulation.rules.outcomes import Outcome, difference
+
+
+class CompiledRun:
+    """A launch as machine code. ``hosts`` are the arrays that it may change, ``before`` what they
+    held before it."""
+
+    def __init__(
+        self,
+        facts: LaunchFacts,
+        made: MakeLaunch,
+        on_block: OnBlock,
+        hosts: list[np.ndarray],
+        before: Outcome,
+    ) -> None:
+        self._facts, self._made, self._on_block = facts, made, on_block
+        self._hosts, self._before = hosts, before
+
+    def run(self) -> bool:
+        """Run the launch, and what is suspect in it again on the first engine. Return whether
+        machine code was enough."""
+        result = self._run(beyond=0)
+        left = Outcome.of([""] * len(self._hosts), self._hosts)
+        if not result.suspects and result.beyond_warp and self._depends_on_own_numbers(left):
+            raise NotCompiled("results depend on what a shuffle reads from beyond the warp")
+        if result.suspects:
+            self._explain(result, left)
+            # Whether a negative index is a mistake depends on the text of its line only.
+            if not all(one.is_negative_index for one in result.suspects):
+                raise NotCompiled(f"the other engine finds nothing wrong with {result.reasons()}")
+        left.restore(self._hosts)
+        return True
+
+    def _run(self, beyond: int) -> Result:
+        """Run the launch once as machine code, from the arrays as they were."""
+        self._before.restore(self._hosts)
+        facts = self._facts
+        arguments = ArgumentWords([with_arrays(one) for one in facts.arguments])
+        kernel = _machine_code(facts, arguments.types)
+        name = kernel.name
+        launch = CompiledLaunch(
+            kernel=kernel,
+            arguments=arguments,
+            grid=facts.grid,
+            block=facts.block,
+            shared_bytes=facts.shared_bytes,
+            steps=facts.steps,
+            on_block=lambda number, blocks: self._on_block(name, number, blocks),
+        )
+        return launch.run(beyond)
+
+    def _depends_on_own_numbers(self, left: Outcome) -> bool:
+        """Return whether larger and smaller numbers from beyond the warp both change the arrays."""
+        for sign in (1, -1):
+            self._run(beyond=sign)
+            found = Outcome.of(left.names, self._hosts)
+            if not difference(left, found, self._before, set()):
+                return False
+        return True
+
+    def _explain(self, result: Result, left: Outcome) -> None:
+        """Run the suspect blocks on the first engine. Raises ``SimulationError`` with what it
+        finds; the arrays become what the machine code has ``left`` in them."""
+        if undecided := [one for one in result.suspects if one.reason in (ENDLESS, TWO_NAMES)]:
+            raise NotCompiled(f"the other engine must judge {undecided[0].words}")
+        self._before.restore(self._hosts)
+        launch = self._made(blocks=result.blocks(), on_block=self._on_block)
+        try:
+            launch.run()
+        except SimulationError as error:
+            if not error.findings:
+                raise
+            if not error.ended or not result.whole:
+                left.restore(self._hosts)
+            raise
+
+
+# Kernels that have been compiled, or why not, by the types of their arguments. A kernel's values
+# from outside are those that it was first compiled with.
+_Known = dict[tuple[types.Type, ...], tuple[Values, CompiledKernel | NotCompiled]]
+_known: WeakKeyDictionary[Kernel, _Known] = WeakKeyDictionary()
+
+
+def _machine_code(facts: LaunchFacts, kinds: tuple[types.Type, ...]) -> CompiledKernel:
+    """Return the machine code of a kernel, compiled at its first launch with these types."""
+    gpu_types, _ = argument_types(facts.arguments, getattr(facts.kernel, "declared", None) or [])
+    values = values_of(facts.kernel, gpu_types)
+    known = _known.setdefault(facts.kernel, {})
+    found = known.get(kinds)
+    if found is None or found[0] is not values:
+        try:
+            made: CompiledKernel | NotCompiled = _compile(facts.kernel, kinds, gpu_types, values)
+        except NotCompiled as why:
+            made = why
+        found = known[kinds] = values, made
+    if isinstance(found[1], NotCompiled):
+        raise found[1]
+    return found[1]
+
+
+def _compile(
+    kernel: Kernel, kinds: tuple[types.Type, ...], gpu_types: tuple[types.Type, ...], values: Values
+) -> CompiledKernel:
+    function = kernel.py_func
+    made, of_cpu = compile_kernel(function, kinds, values)
+    of_gpu = typed_function(function, gpu_types).typemap
+    for name, kind in of_cpu.items():
+        other = of_gpu.get(name)
+        if other is None or name.startswith("$"):
+            continue
+        if _is_number(kind) and str(types.unliteral(kind)) != _shown(other):
+            raise NotCompiled(f"{name} is {kind} for a CPU and {other} for a GPU")
+    return made
+
+
+def _is_number(kind: types.Type) -> bool:
+    return isinstance(kind, types.Number | types.Boolean)
+
+
+def _shown(kind: types.Type) -> str:
+    """Return the name of a type of numba-cuda's, without a constant's value."""
+    literal = getattr(kind, "literal_type", None)
+    return str(kind if literal is None else literal)

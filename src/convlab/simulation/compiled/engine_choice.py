@@ -1,0 +1,89 @@
+"""Chooses the engine of a launch, and joins what both find.
+
+A launch begins on the engine that explains (:mod:`convlab.simulation.launch`). If the time of its
+first blocks says that it will take long, it begins anew as machine code. Blocks that are suspect
+there run again on the first engine, which writes the findings; if it finds nothing in them, it runs
+the whole launch.
+"""
+
+from __future__ import annotations
+
+from time import process_time
+
+from convlab.simulation.compiled.launch_facts import LaunchFacts, MakeLaunch
+from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.launch import SimulatedLaunch
+from convlab.simulation.launch.running_blocks import OnBlock
+from convlab.simulation.rules.launch_checks import hosts_in, with_arrays
+from convlab.simulation.rules.orders import run_in_orders
+from convlab.simulation.rules.outcomes import Outcome
+from convlab.support.progress import say
+
+LONG_SECONDS = 2.0  # a launch that will take longer on the first engine is compiled
+# Names of ``cuda`` by which threads communicate in ways that only the first engine judges.
+_NOT_COMPILED = {
+    *("threadfence", "threadfence_block", "threadfence_system", "cas", "compare_and_swap"),
+    *("ldcv", "ldcg", "stwt", "stcg", "nanosleep", "cg", "fp16", "bf16", "libdevice", "this_grid"),
+}
+
+
+class _TakesLong(BaseException):
+    """Ends a launch on the first engine. No ``except`` of a kernel or a rule catches it."""
+
+
+def run_launch(
+    facts: LaunchFacts, made: MakeLaunch, first: SimulatedLaunch, on_block: OnBlock
+) -> bool:
+    """Run a launch, whose first run on the first engine is ``first``; it was made with a
+    :class:`Watch`. Return whether it ran as machine code. Raises ``SimulationError`` if something
+    is found."""
+    hosts = [host for one in facts.arguments for host in hosts_in(with_arrays(one))]
+    hosts = [host for host in hosts if host.flags.writeable]
+    before = Outcome.of([""] * len(hosts), hosts)
+    try:
+        run_in_orders(first, made)
+        return False
+    except _TakesLong:
+        before.restore(hosts)
+    # Only launches that take long pay for the import of Numba's compiler for CPUs.
+    from convlab.simulation.compiled.compiled_run import CompiledRun
+
+    try:
+        return CompiledRun(facts, made, on_block, hosts, before).run()
+    except NotCompiled as why:
+        say(f"{first.kernel} takes long, and is not compiled: {why}")
+        before.restore(hosts)
+        again = made(on_block=on_block)
+        run_in_orders(again, made)
+        first.notes = again.notes
+        return False
+
+
+def may_compile(launch: SimulatedLaunch) -> bool:
+    """Return whether a launch may go on as machine code, by the names that its kernel uses."""
+    facts = launch.translation
+    return (
+        launch.strict
+        and not launch.untyped
+        and not facts.names & _NOT_COMPILED
+        and facts.parted_at() is None
+    )
+
+
+class Watch:
+    """Hears of each block and barrier of a launch, and ends the launch if it will take long: so
+    many seconds of this process, because the machine may have other work."""
+
+    def __init__(self, on_block: OnBlock) -> None:
+        self._on_block, self._begin = on_block, process_time()
+        self.is_on = True
+
+    def __call__(self, kernel: str, number: int, blocks: int) -> None:
+        """Hear that a block begins, or that it has come to a barrier."""
+        self._on_block(kernel, number, blocks)
+        if not self.is_on:
+            return
+        spent = process_time() - self._begin
+        expected = spent * blocks / number if number else spent
+        if expected >= LONG_SECONDS:
+            raise _TakesLong

@@ -1,0 +1,314 @@
+"""A pass of Numba's compiler that inserts into a kernel what its text does not say.
+
+Before each access and call the number of the place in the code; at the begin of each loop's
+iteration a count; before each division a check of the divisor. And for barriers a hash of the path:
+threads meet at a barrier only if they have come to it by the same iterations and calls.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from numba.core import ir, types
+from numba.core.analysis import compute_cfg_from_blocks
+from numba.core.compiler_machinery import FunctionPass, register_pass
+from numba.core.extending import intrinsic
+
+from convlab.simulation.compiled.arrays import number
+from convlab.simulation.compiled.context import (
+    LOOP_STEPS,
+    PATH,
+    SITE,
+    STEPS_LEFT,
+    load_own,
+    load_word,
+    store_own,
+    store_word,
+)
+from convlab.simulation.compiled.names import CUDA, lane
+from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.runtime import call
+from convlab.simulation.compiled.suspects import BY_ZERO, ENDLESS
+from convlab.simulation.language.code_names import WAITING_CALL, waits
+
+MOST_STEPS = 10_000_000  # iterations of a thread's ``while`` loops before the other engine looks
+MULTIPLIER = 0x5851F42D4C957F2D  # of the hash of a path
+_DIVISIONS = operator.floordiv, operator.mod, operator.ifloordiv, operator.imod
+
+
+@intrinsic
+def mark(typing, site):
+    """Note the place of the code that runs."""
+
+    def generate(context, builder, types_, arguments):
+        store_word(builder, SITE, arguments[0])
+        return context.get_dummy_value()
+
+    return types.none(types.int64), generate
+
+
+@intrinsic
+def step(typing):
+    """Count an iteration of any loop."""
+
+    def generate(context, builder, types_, arguments):
+        left = builder.sub(load_word(builder, STEPS_LEFT), number(1))
+        store_word(builder, STEPS_LEFT, left)
+        with builder.if_then(builder.icmp_signed("<", left, number(0)), likely=False):
+            call(builder, "give_up", number(ENDLESS))
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+@intrinsic
+def step_of_while(typing):
+    """Count an iteration of a loop that may have no end."""
+
+    def generate(context, builder, types_, arguments):
+        steps = builder.add(load_own(builder, LOOP_STEPS), number(1))
+        store_own(builder, LOOP_STEPS, steps)
+        many = builder.icmp_signed(">", steps, number(MOST_STEPS))
+        with builder.if_then(many, likely=False):
+            call(builder, "give_up", number(ENDLESS))
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+@intrinsic
+def come_by(typing, site):
+    """Add a place to the hash of the running thread's path."""
+
+    def generate(context, builder, types_, arguments):
+        path = builder.mul(load_own(builder, PATH), number(MULTIPLIER))
+        store_own(builder, PATH, builder.add(path, arguments[0]))
+        return context.get_dummy_value()
+
+    return types.none(types.int64), generate
+
+
+@intrinsic
+def divisor(typing, value):
+    """Return a divisor after its check."""
+
+    def generate(context, builder, types_, arguments):
+        (kind,) = types_.args
+        if isinstance(kind, types.Integer):
+            zero = builder.icmp_signed("==", arguments[0], arguments[0].type(0))
+            with builder.if_then(zero, likely=False):
+                call(builder, "give_up", number(BY_ZERO))
+        return arguments[0]
+
+    return value(value), generate
+
+
+@dataclass
+class Places:
+    """The places of a kernel's code: file and line by number."""
+
+    lines: list[tuple[str, int]] = field(default_factory=lambda: [("", 0)])
+
+    def new(self, where: ir.Loc) -> int:
+        """Return the number of a new place."""
+        self.lines.append((where.filename, where.line))
+        return len(self.lines) - 1
+
+
+in_work: list[Places] = []  # of the kernel that is being compiled
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class Instrument(FunctionPass):
+    """Inserts the checks."""
+
+    _name = "insert checks that the kernel's text does not name"
+
+    def __init__(self) -> None:
+        FunctionPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        check_assigned(state.func_ir)
+        check_atomics(state.func_ir)
+        _Instrumented(state.func_ir, in_work[-1]).run()
+        return True
+
+
+class _Instrumented:
+    """One function of a kernel while checks are inserted."""
+
+    def __init__(self, function: ir.FunctionIR, sites: Places) -> None:
+        self._blocks, self._sites = function.blocks, sites
+        self._count = 0
+
+    def run(self) -> None:
+        """Insert the checks into all blocks."""
+        loops = compute_cfg_from_blocks(self._blocks).loops().values()
+        headers = {loop.header for loop in loops}
+        waiting = {
+            loop.header for loop in loops if any(_may_wait(self._blocks[one]) for one in loop.body)
+        }
+        for label, block in self._blocks.items():
+            body: list[ir.Stmt] = []
+            if label in headers:
+                body += self._call(block, step, (), block.loc)
+                if not _has(block, "iternext"):
+                    body += self._call(block, step_of_while, (), block.loc)
+            if label in waiting:
+                body += self._note(block, come_by, block.loc)
+            for statement in block.body:
+                body += self._checks_before(block, statement)
+                body.append(statement)
+            block.body = body
+
+    def _checks_before(self, block: ir.Block, statement: ir.Stmt) -> Iterator[ir.Stmt]:
+        where, value = statement.loc, getattr(statement, "value", None)
+        if isinstance(statement, ir.SetItem | ir.StaticSetItem):
+            yield from self._note(block, mark, where)
+        if not isinstance(statement, ir.Assign) or not isinstance(value, ir.Expr):
+            return
+        if value.op == "getattr" and value.attr == "laneid":
+            *before, called = self._call(block, lane, (), where)
+            yield from before
+            statement.value = called.value
+        elif value.op in ("binop", "inplace_binop") and value.fn in _DIVISIONS:
+            yield from self._note(block, mark, where)
+            calls = self._call(block, divisor, (value.rhs,), where)
+            yield from calls
+            value.rhs = calls[-1].target
+        elif value.op in ("call", "getitem", "static_getitem"):
+            yield from self._note(block, mark, where)
+            if value.op == "call" and _calls_waiting(block, value):
+                yield from self._note(block, come_by, where)
+
+    def _note(
+        self, block: ir.Block, function: Callable[..., object], where: ir.Loc
+    ) -> Iterator[ir.Stmt]:
+        """Give the statements that call a function with the number of this place."""
+        site = self._variable(block, where)
+        yield ir.Assign(ir.Const(self._sites.new(where), where), site, where)
+        yield from self._call(block, function, (site,), where)
+
+    def _call(
+        self,
+        block: ir.Block,
+        function: Callable[..., object],
+        arguments: tuple[ir.Var, ...],
+        where: ir.Loc,
+    ) -> list[ir.Assign]:
+        """Return the statements that call a function; the last one has its result."""
+        called, result = self._variable(block, where), self._variable(block, where)
+        return [
+            ir.Assign(ir.Global("convlab_check", function, where), called, where),
+            ir.Assign(ir.Expr.call(called, arguments, (), where), result, where),
+        ]
+
+    def _variable(self, block: ir.Block, where: ir.Loc) -> ir.Var:
+        self._count += 1
+        return ir.Var(block.scope, f"$convlab{self._count}", where)
+
+
+def _expressions(block: ir.Block) -> Iterator[ir.Expr]:
+    for one in block.body:
+        if isinstance(one, ir.Assign) and isinstance(one.value, ir.Expr):
+            yield one.value
+
+
+def _has(block: ir.Block, operation: str) -> bool:
+    return any(one.op == operation for one in _expressions(block))
+
+
+def _may_wait(block: ir.Block) -> bool:
+    """Return whether the block names a function in which threads wait for each other."""
+    for one in block.body:
+        value = getattr(one, "value", None)
+        if isinstance(value, ir.Expr) and value.op == "getattr" and WAITING_CALL.search(value.attr):
+            return True
+        if isinstance(value, ir.Global | ir.FreeVar):
+            if WAITING_CALL.search(value.name) or waits(value.value):
+                return True
+    return False
+
+
+def _calls_waiting(block: ir.Block, value: ir.Expr) -> bool:
+    """Return whether a call is of a device function in which threads wait for each other."""
+    for one in block.body:
+        if isinstance(one, ir.Assign) and one.target.name == value.func.name:
+            named = isinstance(one.value, ir.Global | ir.FreeVar)
+            return named and waits(one.value.value)
+    return False
+
+
+def check_assigned(function: ir.FunctionIR) -> None:
+    """Raise :class:`NotCompiled` if a path may read a local variable that it has not set."""
+    blocks = function.blocks
+    graph = compute_cfg_from_blocks(blocks)
+    sets = {
+        label: {one.target.name for one in block.body if isinstance(one, ir.Assign)}
+        for label, block in blocks.items()
+    }
+    everything = set().union(*sets.values())
+    after = {label: set(everything) for label in blocks}
+
+    def before(label: int) -> set[str]:
+        """Return the variables that are set on all paths to a block."""
+        if label == graph.entry_point():
+            return set()
+        ends = [after[one] for one, _ in graph.predecessors(label)]
+        return set.intersection(*ends) if ends else set()
+
+    changed = True
+    while changed:
+        changed = False
+        for label in graph.topo_order():
+            now = before(label) | sets[label]
+            changed |= now != after[label]
+            after[label] = now
+    for label, block in blocks.items():
+        known = before(label)
+        for one in block.body:
+            if isinstance(one, ir.Del):
+                continue
+            target = one.target.name if isinstance(one, ir.Assign) else None
+            for variable in one.list_vars():
+                unset = variable.name in everything and variable.name not in known
+                if unset and variable.name != target:
+                    raise NotCompiled(f"{variable.name} may be read before a line has set it")
+            if target is not None:
+                known.add(target)
+
+
+def check_atomics(function: ir.FunctionIR) -> None:
+    """Raise :class:`NotCompiled` if the function uses the result of an atomic: it may depend on the
+    order of the threads, which only the other engine judges."""
+    blocks = function.blocks.values()
+    assigned = [one for block in blocks for one in block.body if isinstance(one, ir.Assign)]
+    values = {one.target.name: one.value for one in assigned}
+    read: set[str] = set()
+    for block in blocks:
+        for one in block.body:
+            if isinstance(one, ir.Del):
+                continue
+            names = [variable.name for variable in one.list_vars()]
+            if isinstance(one, ir.Assign):
+                names.remove(one.target.name)
+            read.update(names)
+    for one in assigned:
+        if isinstance(one.value, ir.Expr) and one.value.op == "call" and one.target.name in read:
+            if _is_atomic(values.get(one.value.func.name), values):
+                raise NotCompiled("the result of an atomic is used")
+
+
+def _is_atomic(value: object, values: dict[str, Any]) -> bool:
+    """Return whether a value is ``cuda.atomic.add`` or the like."""
+    while isinstance(value, ir.Expr) and value.op == "getattr":
+        inner = values.get(value.value.name)
+        if isinstance(inner, ir.Expr) and inner.op == "getattr" and inner.attr == "atomic":
+            return True
+        if isinstance(inner, ir.Global | ir.FreeVar) and inner.value is CUDA.atomic:
+            return True
+        value = inner
+    return False

@@ -1,0 +1,37 @@
+"""A launch as both engines need it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from convlab.simulation.language.compilations import Kernel
+from convlab.simulation.launch import SimulatedLaunch
+from convlab.simulation.launch.running_blocks import OnBlock
+from convlab.simulation.rules.coordinates import Coordinates
+from convlab.simulation.rules.orders import USUAL, Order
+
+
+class MakeLaunch(Protocol):
+    """Makes the launch on the first engine: in an order, of some of its blocks only."""
+
+    def __call__(
+        self,
+        order: Order = USUAL,
+        *,
+        on_block: OnBlock | None = None,
+        blocks: Sequence[int] | None = None,
+    ) -> SimulatedLaunch: ...
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """A launch as both engines need it."""
+
+    kernel: Kernel
+    grid: Coordinates
+    block: Coordinates
+    arguments: tuple[object, ...]
+    shared_bytes: int
+    steps: int | None

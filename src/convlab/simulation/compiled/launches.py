@@ -1,0 +1,130 @@
+"""One launch on the compiled engine: from its arguments to its suspects."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from convlab.simulation.compiled import blocks as _blocks  # noqa: F401  its code is called
+from convlab.simulation.compiled import context as words
+from convlab.simulation.compiled.cells import CELL
+from convlab.simulation.compiled.context import LAUNCH, WORD
+from convlab.simulation.compiled.kernels import CompiledKernel
+from convlab.simulation.compiled.memory import ArgumentWords
+from convlab.simulation.compiled.names import LOCAL_LIMIT
+from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.runtime import callable_from_python
+from convlab.simulation.compiled.stacks import Stacks
+from convlab.simulation.compiled.suspects import ROW, ROWS, Suspect, suspects_in
+from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
+from convlab.simulation.rules.launch_checks import BLOCK_BYTES
+from convlab.simulation.threads.block_memory import STATIC_BYTES
+
+NO_LIMIT = 1 << 62
+TURN_SECONDS = 0.1  # between two looks at the time and at Ctrl-C
+
+
+@dataclass
+class Result:
+    """What a run leaves: the suspects, and whether it has come to its end."""
+
+    suspects: list[Suspect]
+    whole: bool
+    beyond_warp: bool  # whether a shuffle has read from beyond the warp
+    first_phases: np.ndarray  # of the blocks that ran, in their order
+
+    def reasons(self) -> str:
+        """Return why blocks are suspect, in words."""
+        return ", ".join(sorted({one.words for one in self.suspects}))
+
+    def blocks(self) -> list[int]:
+        """Return the blocks that another engine must look at: those that are suspect, and those
+        that have done what makes them so."""
+        found = {one.block for one in self.suspects}
+        for one in self.suspects:
+            if one.other_phase:
+                found.add(int(np.searchsorted(self.first_phases, one.other_phase, "right")) - 1)
+        return sorted(found)
+
+
+class CompiledLaunch:
+    """A launch whose kernel is machine code. ``on_block`` hears how far it is."""
+
+    def __init__(
+        self,
+        kernel: CompiledKernel,
+        arguments: ArgumentWords,
+        grid: Coordinates,
+        block: Coordinates,
+        shared_bytes: int,
+        steps: int | None,
+        on_block: Callable[[int, int], None] | None,
+    ) -> None:
+        self._kernel, self._arguments = kernel, arguments
+        self._grid, self._block, self._dynamic = grid, block, shared_bytes
+        self._steps, self._on_block = steps, on_block
+        threads = math.prod(block)
+        self._stacks = Stacks(threads)
+        self._local = np.empty((threads, LOCAL_LIMIT), np.uint8)
+        self._shared = np.full(BLOCK_BYTES, 0xFF, np.uint8)  # NaN of floats: nobody wrote them
+        self._cells = np.zeros((BLOCK_BYTES, CELL // WORD), np.int64)
+        self._offsets = np.zeros(len(kernel.sites.lines), np.int64)
+        self._first_phases = np.zeros(math.prod(grid), np.int64)
+        self._table = np.zeros((ROWS, ROW), np.int64)
+
+    def run(self, beyond: int = 0) -> Result:
+        """Run all blocks, or those up to the first that cannot go on. With ``beyond`` 1 or -1 a
+        shuffle from beyond the warp gives a larger or a smaller number than the lane's own."""
+        self._prepare()
+        LAUNCH[words.BEYOND] = beyond
+        run = callable_from_python("run_blocks", 6)
+        records, stacks = self._stacks.records, self._stacks.memory
+        threads, blocks = len(records), math.prod(self._grid)
+        done, turn, whole = 0, 1, True
+        while done < blocks and whole:
+            begin, last = perf_counter(), min(done + turn, blocks)
+            after = run(
+                done, last, threads, records.ctypes.data, stacks.ctypes.data, self._stacks.begin
+            )
+            if self._stacks.overflown:
+                raise NotCompiled("a thread needs a larger stack")
+            whole, done = not LAUNCH[words.ENDED], after
+            turn = max(1, int(turn * min(10.0, TURN_SECONDS / (perf_counter() - begin + 1e-9))))
+            if self._on_block is not None:
+                self._on_block(done, blocks)
+        suspects = [*suspects_in(self._table, int(LAUNCH[words.SUSPECTS]))]
+        return Result(
+            suspects,
+            whole,
+            bool(LAUNCH[words.BEYOND_WARP]),
+            self._first_phases[: done + (not whole)],
+        )
+
+    def _prepare(self) -> None:
+        """Set the words of the launch and of its threads."""
+        LAUNCH[:] = 0
+        for first, sizes in (words.GRID_X, self._grid), (words.SIZE_X, self._block):
+            LAUNCH[first : first + 3] = sizes
+        LAUNCH[words.ENTRY] = self._kernel.entry
+        LAUNCH[words.ARGUMENTS] = self._arguments.words.ctypes.data
+        LAUNCH[words.SHARED] = self._shared.ctypes.data
+        LAUNCH[words.SHARED_END] = -(-self._dynamic // 16) * 16
+        limit = LAUNCH[words.SHARED_END] + STATIC_BYTES
+        LAUNCH[words.SHARED_LIMIT] = min(limit, len(self._shared))
+        LAUNCH[words.DYNAMIC_BYTES] = self._dynamic
+        LAUNCH[words.CELLS] = self._cells.ctypes.data
+        LAUNCH[words.OFFSETS] = self._offsets.ctypes.data
+        LAUNCH[words.FIRST_PHASES] = self._first_phases.ctypes.data
+        LAUNCH[words.SUSPECT_TABLE] = self._table.ctypes.data
+        LAUNCH[words.STEPS_LEFT] = NO_LIMIT if self._steps is None else self._steps
+        records = self._stacks.records
+        for number in range(len(records)):
+            x, y, z = coordinates_of(number, self._block)
+            records[number, words.THREAD_X : words.THREAD_Z + 1] = x, y, z
+            records[number, words.NUMBER] = number
+            records[number, words.LANE] = number % 32
+            records[number, words.LOCAL] = self._local[number].ctypes.data

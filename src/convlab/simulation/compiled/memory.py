@@ -1,0 +1,108 @@
+"""The memory of a compiled launch: its arguments as words, and shadow memory beside the arrays.
+
+Shadow memory has 32 bytes for each element of global memory, as much for each byte of shared
+memory that a block uses. Views of one allocation share their cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba.core import types
+from numba.np.numpy_support import from_dtype
+from numpy.lib.array_utils import byte_bounds
+
+from convlab.simulation.compiled.arrays import GLOBAL, WIDE_BYTES, CompiledArray
+from convlab.simulation.compiled.cells import CELL
+from convlab.simulation.compiled.context import WORD
+from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.memory.host_memory import is_wide, start_of
+from convlab.simulation.rules.launch_checks import hosts_in
+
+NUMBERS = "fiubc"  # kinds of dtypes whose elements are plain numbers
+
+
+class ArgumentWords:
+    """The arguments of a launch: their types, the words that hold them, and their shadow memory."""
+
+    def __init__(self, arguments: Sequence[object]) -> None:
+        hosts = [host for argument in arguments for host in hosts_in(argument)]
+        self._shadows = [_Shadow(those) for those in _allocations(hosts)]
+        self.types = tuple(self._type(one) for one in arguments)
+        words = [word for one in arguments for word in self._words(one)]
+        self.words = np.array(words, np.int64)
+
+    def _type(self, argument: object) -> types.Type:
+        """Return the type of an argument. Raises :class:`NotCompiled` for one that is not known."""
+        if isinstance(argument, tuple):
+            return types.BaseTuple.from_types([self._type(one) for one in argument], type(argument))
+        if isinstance(argument, np.ndarray):
+            return _array_type(argument)
+        if isinstance(argument, bool | np.bool_):
+            return types.boolean
+        if isinstance(argument, int):
+            return types.int64 if argument < 2**63 else types.uint64
+        if isinstance(argument, float):
+            return types.float64
+        if isinstance(argument, np.number) and argument.dtype.kind in "iuf":
+            return from_dtype(argument.dtype)  # type: ignore[arg-type]
+        raise NotCompiled(f"an argument of type {type(argument).__name__}")
+
+    def _words(self, argument: object) -> list[int]:
+        """Return the words of an argument, in the order in which a kernel reads them."""
+        if isinstance(argument, tuple):
+            return [word for one in argument for word in self._words(one)]
+        if isinstance(argument, np.ndarray):
+            cells = next((cells for one in self._shadows if (cells := one.cells_of(argument))), 0)
+            return [start_of(argument), cells, 0, *argument.shape, *argument.strides]
+        if isinstance(argument, float | np.floating):
+            return [int(np.float64(argument).view(np.int64))]
+        assert isinstance(argument, int | np.integer | np.bool_)
+        return [int(np.array(int(argument) & (2**64 - 1), np.uint64).view(np.int64))]
+
+
+def _array_type(host: np.ndarray) -> CompiledArray:
+    if host.dtype.kind not in NUMBERS or host.dtype.itemsize > 16 or host.dtype == np.float16:
+        raise NotCompiled(f"an array of {host.dtype}")
+    if not host.dtype.isnative or not host.flags.aligned or not host.flags.writeable:
+        raise NotCompiled("an array that is not aligned, native and writeable")
+    if any(stride % host.itemsize for stride in host.strides):
+        raise NotCompiled("an array whose strides are no multiples of its elements")
+    compact = host.ndim > 0 and host.strides[-1] == host.itemsize
+    wide = is_wide(host) and compact and start_of(host) % WIDE_BYTES == 0
+    return CompiledArray(from_dtype(host.dtype), host.ndim, GLOBAL, compact=compact, wide=wide)
+
+
+def _allocations(hosts: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    """Return the arrays in groups whose memory may overlap."""
+    groups: list[list[np.ndarray]] = []
+    for host in sorted(hosts, key=lambda one: byte_bounds(one)[0]):
+        low = byte_bounds(host)[0]
+        if groups and low < max(byte_bounds(one)[1] for one in groups[-1]):
+            groups[-1].append(host)
+        else:
+            groups.append([host])
+    return groups
+
+
+class _Shadow:
+    """The cells of arrays that share memory: one for each element between their ends."""
+
+    def __init__(self, hosts: list[np.ndarray]) -> None:
+        bounds = [byte_bounds(host) for host in hosts]
+        self._low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+        self._itemsize = hosts[0].itemsize
+        for host in hosts:
+            if host.itemsize != self._itemsize or (start_of(host) - self._low) % host.itemsize:
+                raise NotCompiled("arrays of several types that share memory")
+        self._hosts = {id(host) for host in hosts}
+        self._cells = np.zeros(
+            (max(1, (high - self._low) // self._itemsize), CELL // WORD), np.int64
+        )
+
+    def cells_of(self, host: np.ndarray) -> int:
+        """Return the address of an array's first cell; 0 for another allocation's."""
+        if id(host) not in self._hosts:
+            return 0
+        return self._cells.ctypes.data + (start_of(host) - self._low) // self._itemsize * CELL

@@ -1,0 +1,384 @@
+"""The compiled engine finds what the other one finds, in the same words, and leaves the same
+numbers. Here every launch counts as a long one.
+
+Every third kernel of some tables is tried; ``CONVLAB_ENGINES=all`` tries all of all tables, which
+takes minutes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels.cases import Case, edited
+from numba import cuda, float32, int32, int64
+
+import convlab
+from convlab.simulation.compiled import compiled_run, engine_choice
+from convlab.simulation.compiled.refused import NotCompiled
+
+ALWAYS, NEVER = 0.0, float("inf")
+QUICK = "right", "wrong", "textbook", "typed"
+REST = "retries", "schedules", "data_types", "messages", "documentation", "traced", "tensor_cores"
+ALL = os.environ.get("CONVLAB_ENGINES") == "all"
+F = np.float32
+
+
+def kernels_of_the_tests() -> Iterator[Any]:
+    for module in (*QUICK, *REST) if ALL else QUICK:
+        values = vars(importlib.import_module(f"kernels.{module}")).values()
+        tables = [one if isinstance(one, list | tuple) else [one] for one in values]
+        found = {id(case): case for table in tables for case in table if isinstance(case, Case)}
+        for case in [*found.values()][:: 1 if ALL else 3]:
+            yield pytest.param(case, id=f"{module}-{case.name}")
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How the launches end that are tried as machine code: "compiled", "found", or why not."""
+    noted: list[str] = []
+    run = compiled_run.CompiledRun.run
+
+    def tried(self: Any) -> bool:
+        try:
+            done = run(self)
+        except NotCompiled as why:
+            noted.append(str(why))
+            raise
+        except convlab.SimulationError:
+            noted.append("found")
+            raise
+        noted.append("compiled")
+        return done
+
+    monkeypatch.setattr(compiled_run.CompiledRun, "run", tried)
+    monkeypatch.setattr(engine_choice, "say", lambda line: None)
+    monkeypatch.setattr(engine_choice, "LONG_SECONDS", ALWAYS)
+    return noted
+
+
+def outcome(
+    launch: Callable[..., None], arguments: list[Any]
+) -> tuple[str, list[str], list[np.ndarray]]:
+    """What a launch finds, what it notes, and its arguments afterwards."""
+    found = ""
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        try:
+            launch(*arguments)
+        except convlab.SimulationError as error:
+            found = str(error)
+    found = re.sub(r" \[\d+ times\]", "", found)  # machine code leaves most blocks to themselves
+    return found, [str(one.message) for one in noted], [np.asarray(one) for one in arguments]
+
+
+def compare(
+    kernel: Any, grid: Any, block: Any, make: Callable[[], list[Any]], shared_bytes: int = 0
+) -> str:
+    """Hold both engines to each other; return what they find."""
+
+    def launch(*arguments: Any) -> None:
+        convlab.simulate(kernel, grid, block, *arguments, shared_bytes=shared_bytes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_choice, "LONG_SECONDS", NEVER)
+        usual = outcome(launch, make())
+    compiled = outcome(launch, make())
+    assert compiled[:2] == usual[:2]
+    for one, other in zip(compiled[2], usual[2], strict=True):
+        if not usual[0] and one.dtype.names is None:  # wrong kernels may leave anything
+            np.testing.assert_array_equal(one, other)
+    return usual[0]
+
+
+@pytest.mark.parametrize("case", [*kernels_of_the_tests()])
+def test_both_engines_agree(case, ends):
+    compare(case.kernel, case.grid, case.block, case.arguments, case.shared_bytes)
+
+
+# Kernels that must run as machine code, of every kind that the documentation lists.
+
+THREADS, TILE = 64, 8
+TABLE = 3, 1, 2
+
+
+@cuda.jit
+def add(a, b, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = a[i] + b[i]
+
+
+@cuda.jit
+def tree_sum(a, total):
+    sums = cuda.shared.array(THREADS, float32)
+    i = cuda.threadIdx.x
+    sums[i] = a[cuda.grid(1)]
+    cuda.syncthreads()
+    step = THREADS // 2
+    while step > 0:
+        if i < step:
+            sums[i] += sums[i + step]
+        cuda.syncthreads()
+        step //= 2
+    if i == 0:
+        cuda.atomic.add(total, 0, sums[0])
+
+
+@cuda.jit
+def product(a, b, out):
+    left = cuda.shared.array((TILE, TILE), float32)
+    right = cuda.shared.array((TILE, TILE), float32)
+    x, y = cuda.grid(2)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    total = float32(0)
+    for k in range(0, a.shape[1], TILE):
+        left[ty, tx] = a[y, k + tx]
+        right[ty, tx] = b[k + ty, x]
+        cuda.syncthreads()
+        for n in range(TILE):
+            total += left[ty, n] * right[n, tx]
+        cuda.syncthreads()
+    out[y, x] = total
+
+
+@cuda.jit
+def histogram(values, counts):
+    own = cuda.shared.array(4, int32)
+    i = cuda.threadIdx.x
+    if i < 4:
+        own[i] = 0
+    cuda.syncthreads()
+    cuda.atomic.add(own, values[cuda.grid(1)], 1)
+    cuda.syncthreads()
+    if i < 4:
+        cuda.atomic.add(counts, i, own[i])
+
+
+@cuda.jit
+def warp_sum(a, total):
+    value = a[cuda.grid(1)]
+    for delta in (16, 8, 4, 2, 1):
+        value += cuda.shfl_down_sync(0xFFFFFFFF, value, delta)
+    if cuda.laneid == 0:
+        cuda.atomic.add(total, 0, value)
+
+
+@cuda.jit
+def votes(a, out):
+    i = cuda.grid(1)
+    mask = cuda.ballot_sync(0xFFFFFFFF, a[i] > 3)
+    some, all_ = cuda.any_sync(0xFFFFFFFF, a[i] > 3), cuda.all_sync(0xFFFFFFFF, a[i] > 3)
+    same = cuda.match_any_sync(0xFFFFFFFF, int32(a[i]))
+    out[i] = cuda.popc(mask) + 100 * some + 1000 * all_ + cuda.popc(same)
+
+
+@cuda.jit
+def lanes_in_turn(a, out):
+    own = cuda.shared.array(THREADS, float32)
+    i = cuda.threadIdx.x
+    own[i] = a[i]
+    cuda.syncwarp()
+    out[i] = own[i ^ 1]
+
+
+@cuda.jit(device=True)
+def shifted(tile, value):
+    tile[cuda.threadIdx.x] = value
+    cuda.syncthreads()
+    left = tile[(cuda.threadIdx.x + 1) % THREADS]
+    cuda.syncthreads()
+    return left
+
+
+@cuda.jit
+def in_device_functions(a, out):
+    tile = cuda.shared.array(THREADS, float32)
+    once = shifted(tile, a[cuda.threadIdx.x])
+    out[cuda.threadIdx.x] = shifted(tile, once)
+
+
+@cuda.jit
+def in_dynamic_memory(a, out):
+    tile = cuda.shared.array(0, float32)
+    i = cuda.threadIdx.x
+    tile[i] = a[i]
+    cuda.syncthreads()
+    out[i] = tile[tile.size - 1 - i]
+
+
+@cuda.jit
+def in_local_memory(a, out):
+    kept = cuda.local.array((2, 3), int64)
+    i = cuda.grid(1)
+    for row in range(2):
+        for column in range(3):
+            kept[row, column] = a[i] * row + column + TABLE[column]
+    row = kept[1]
+    out[i] = row[0] + row[2] // 2
+
+
+@cuda.jit
+def count_above(a, out):
+    above = cuda.syncthreads_count(int32(a[cuda.threadIdx.x] > 5))
+    every = cuda.syncthreads_and(int32(above > 3))
+    any_ = cuda.syncthreads_or(int32(above > 1000))
+    out[cuda.threadIdx.x] = above + 100 * every + 1000 * any_
+
+
+@cuda.jit
+def numbers_of_all_kinds(pair, scale, flags, waves, out):
+    i = cuda.grid(1)
+    if flags[i] and i < pair[0].size:
+        waves[i] = waves[i] * 2
+        out[i] = pair[0][i] * pair[1] + scale
+
+
+def ramp(*shape: int, dtype: Any = F) -> np.ndarray:
+    return (np.arange(np.prod(shape)) % 7).reshape(shape).astype(dtype)
+
+
+Launch = tuple[Any, Any, Any, Callable[[], list[Any]], int]
+RIGHT: list[Launch] = [
+    (add, 3, THREADS, lambda: [ramp(150), ramp(150), np.zeros(150, F)], 0),
+    (tree_sum, 4, THREADS, lambda: [ramp(4 * THREADS), np.zeros(1, F)], 0),
+    (product, (2, 2), (TILE, TILE), lambda: [ramp(16, 16), ramp(16, 16), np.ones((16, 16), F)], 0),
+    (histogram, 2, THREADS, lambda: [ramp(128, dtype=np.int32) % 4, np.zeros(4, np.int32)], 0),
+    (warp_sum, 2, THREADS, lambda: [ramp(128), np.zeros(1, F)], 0),
+    (votes, 2, THREADS, lambda: [ramp(128), np.zeros(128, np.int32)], 0),
+    (lanes_in_turn, 1, THREADS, lambda: [ramp(THREADS), np.zeros(THREADS, F)], 0),
+    (in_device_functions, 2, THREADS, lambda: [ramp(THREADS), np.zeros(THREADS, F)], 0),
+    (in_dynamic_memory, 1, THREADS, lambda: [ramp(THREADS), np.zeros(THREADS, F)], 4 * THREADS),
+    (in_local_memory, 2, 32, lambda: [ramp(64, dtype=np.int16), np.zeros(64, np.int64)], 0),
+    (count_above, 1, THREADS, lambda: [ramp(THREADS), np.zeros(THREADS, np.int32)], 0),
+    (
+        numbers_of_all_kinds,
+        1,
+        32,
+        lambda: [
+            (ramp(32), 2),
+            F(0.5),
+            ramp(32) > 2,
+            ramp(32).astype(np.complex64),
+            np.zeros(32),
+        ],
+        0,
+    ),
+]
+
+
+# `in_device_functions` has two blocks that store the same numbers, which is no race.
+@pytest.mark.parametrize("launch", RIGHT, ids=lambda launch: launch[0].py_func.__name__)
+def test_right_kernels_run_as_machine_code(launch, ends):
+    kernel, grid, block, make, shared_bytes = launch
+    arguments = make()
+    tuples = any(isinstance(one, tuple) for one in arguments)
+    if tuples:  # NumPy's scalars and tuples are not compared as arrays
+        convlab.simulate(kernel, grid, block, *arguments)
+    else:
+        assert compare(kernel, grid, block, make, shared_bytes) == ""
+    assert ends == ["compiled"]
+
+
+# Mistakes in them, each of which machine code must suspect, and the other engine explain.
+
+
+NUMBERS = itertools.count(1)
+
+
+def wrong(kernel: Any, line: str, instead: str | tuple[str, ...]) -> Launch:
+    """The launch of a kernel with another line."""
+    (launch,) = (one for one in RIGHT if one[0] is kernel)
+    name = f"{kernel.py_func.__name__}_{next(NUMBERS)}"  # each has a source of its own
+    function = edited(kernel.py_func, name, {line: instead})
+    return (cuda.jit(function), *launch[1:])
+
+
+WRONG = {
+    "out of bounds": wrong(add, "if i < out.size:", "if i <= out.size:"),
+    "a negative index": wrong(add, "out[i] = a[i] + b[i]", "out[i] = a[i - 1] + b[i]"),
+    "two blocks": wrong(add, "out[i] = a[i] + b[i]", "out[i % 64] = a[i] + i"),
+    "a block reads another's": wrong(add, "out[i] = a[i] + b[i]", "out[i] = a[i] + out[i ^ 64]"),
+    "division by zero": wrong(add, "out[i] = a[i] + b[i]", "out[i] = a[i] + 5 // (i - i)"),
+    "no barrier": wrong(
+        tree_sum, "sums[i] += sums[i + step]", ("sums[i] += sums[i + step]", "sums[i] += sums[0]")
+    ),
+    "barrier in a branch": wrong(
+        tree_sum, "if i == 0:", ("if i < 7:", "    cuda.syncthreads()", "if i == 0:")
+    ),
+    "a return before a barrier": wrong(
+        product, "total = float32(0)", ("total = float32(0)", "if tx == 7:", "    return")
+    ),
+    "a tile that is not filled": wrong(
+        product, "right[ty, tx] = b[k + ty, x]", ("if tx > 0:", "    right[ty, tx] = b[k + ty, x]")
+    ),
+    "not cleared": wrong(histogram, "own[i] = 0", "own[i // 2] = 0"),
+    "no atomic": wrong(
+        histogram, "cuda.atomic.add(own, values[cuda.grid(1)], 1)", "own[values[cuda.grid(1)]] += 1"
+    ),
+    "an absent lane": wrong(
+        votes, "mask = cuda.ballot_sync(0xFFFFFFFF, a[i] > 3)", (
+            "mask = 0",
+            "if i % 2:",
+            "    mask = cuda.ballot_sync(0xFFFFFFFF, a[i] > 3)",
+        )
+    ),
+    "no barrier of the warp": wrong(lanes_in_turn, "cuda.syncwarp()", "pass"),
+    "local memory": wrong(in_local_memory, "for column in range(3):", "for column in range(2):"),
+    "too large": wrong(in_dynamic_memory, "out[i] = tile[tile.size - 1 - i]", "out[i] = tile[64]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("launch", WRONG.values(), ids=WRONG)
+def test_wrong_kernels_are_found_by_machine_code(launch, ends):
+    kernel, grid, block, make, shared_bytes = launch
+    assert compare(kernel, grid, block, make, shared_bytes)
+    assert ends == ["found"]
+
+
+def test_only_a_launch_that_takes_long_is_compiled(ends, monkeypatch):
+    arguments = [ramp(150), ramp(150), np.zeros(150, F)]
+    monkeypatch.setattr(engine_choice, "LONG_SECONDS", 1.0)
+    convlab.simulate(add, 3, THREADS, *arguments)
+    assert ends == []
+
+
+def test_the_report_says_which_launches_were_compiled(ends):
+    with convlab.simulator() as report:
+        add[3, THREADS](ramp(150), ramp(150), np.zeros(150, F))
+        in_dynamic_memory[1, THREADS, 0, 4 * THREADS](ramp(THREADS), np.zeros(THREADS, F))
+    assert (report.compiled, report.as_json()["compiled"]) == (2, 2)
+    assert report.summary() == "nothing found in 2 launches, 2 compiled"
+
+
+@cuda.jit
+def spins(flag):
+    while flag[0] == 0:
+        pass
+
+
+def test_a_loop_without_an_end_is_left_to_the_other_engine(ends):
+    assert "deadlock" in compare(spins, 1, 1, lambda: [np.zeros(1, np.int32)])
+    assert "a loop that does not end" in ends[0]
+
+
+@cuda.jit
+def ranks(queue, values):
+    at = cuda.atomic.add(queue, 0, 1)
+    values[at] = cuda.grid(1)
+
+
+def test_what_it_does_not_know_goes_on_on_the_other_engine(ends, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(engine_choice, "say", said.append)
+    arguments = np.zeros(1, np.int32), np.zeros(64, np.int32)
+    convlab.simulate(ranks, 2, 32, *arguments)
+    assert sorted(arguments[1]) == [*range(64)]
+    assert said == ["ranks takes long, and is not compiled: the result of an atomic is used"]
