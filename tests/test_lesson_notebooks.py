@@ -28,7 +28,11 @@ gc.freeze()  # imports stay, so nobody looks for garbage among them, nor as ofte
 gc.set_threshold(100_000)
 convlab.trace_stage = functools.cache(convlab.trace_stage)
 """
-BETWEEN = "%reset -f\nimport os\nos.chdir({!r})"
+BETWEEN = """%reset -f
+import os
+from convlab.lessons import pictures
+pictures._explained.clear()  # each notebook explains legends anew
+os.chdir({!r})"""
 PICTURE = re.compile(r'base64,[^"]*')  # the bytes depend on matplotlib; texts do not
 
 

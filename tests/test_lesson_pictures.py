@@ -85,7 +85,7 @@ SAYS = {
 def test_a_picture_says_what_the_kernel_did(name):
     draw, *said = SAYS[name]
     picture = draw()
-    assert picture.data.startswith(b"\x89PNG")
+    ElementTree.fromstring(picture.data)
     for piece in said:
         assert piece in picture.alt + picture.caption
 

@@ -113,7 +113,7 @@ def test_every_stage_has_its_page(site, stage):
     headings = ["The idea", "On a GPU", "Its memory traffic", "Its machine code", "The code"]
     headings += [f"What changed from {base}" for base in stage.builds_on]
     assert [found for found in (stage.title, "STAGE =", *headings) if found not in said] == []
-    drawn = f"{stage.name}-0.png" in text_of(page)
+    drawn = f"{stage.name}-0.svg" in text_of(page)
     assert drawn is (stage.name != "i05_unfold_einsum")
     assert text_of(page).count("highlight-diff") == len(stage.builds_on)
 

@@ -74,7 +74,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "convlab.checking.outcome": ("CompiledKernel",),
     "convlab.simulation.host.run_report": ("Report",),
-    "convlab.simulation.host.programs": ("OwnNumbers", "UntypedRegisters"),
+    "convlab.simulation.host.programs": ("DependsOnOrder", "OwnNumbers", "UntypedRegisters"),
+    "convlab.simulation.host.baseline": ("AcceptedFinding", "Baseline"),
     "convlab.simulation.recording.loops": ("Loop", "Loops"),
     "convlab.simulation.rules.findings": ("Finding", "SimulationError", "NotSimulated"),
     "convlab.problems.oracle": ("Oracle", "CheckResult"),
@@ -128,7 +129,7 @@ def collect(folder: Path) -> bool:
     traces = drawn()
     files = {name: path.read_bytes() for name, path in _copied()}
     files |= {name: text.encode() for name, text in _made(files, traces)}
-    files |= {f"stages/{path.name}": path.read_bytes() for path in traces.glob("*.png")}
+    files |= {f"stages/{path.name}": path.read_bytes() for path in traces.glob("*.svg")}
     links = (
         rb"\]\((?:\.\./)+((?:src|tests)/(?!convlab/ladder/(?!gradients)\w+/[a-z]\d\d_)[^)#]+\.py)"
     )

@@ -34,6 +34,7 @@ nitpick_ignore_regex = [
     # Types in signatures that are no part of the reference: any library's arrays and streams.
     ("py:class", r"convlab\.problems\.arrays\.(Array|ArrayT|ApiArrayT)"),
     ("py:class", r"convlab\.running\.engines\.(CudaStream|Packed|Start|Stream)"),
+    ("py:class", r"convlab\.(ladder\.stage\.Kernel|simulation\.recording\.loops\.ResultT)"),
     ("py:class", r"convlab\.(problems\.oracle\.Allowances|simulation\..*\.(Result|Requests))"),
 ]
 pygments_style = "a11y-high-contrast-light"

@@ -221,7 +221,8 @@ def ladder_picture(results: Mapping[str, Any]) -> str:
         title = f"From seven loops to im2win: one convolution in {len(steps)} stages\n"
         axes.set_title(title, loc="left", fontsize=13, fontweight="bold")
         axes.text(0, 1, f"{results['title']}. Longer is faster.", transform=axes.transAxes)
-        axes.legend(handles=keys, loc="upper right", fontsize="small", borderpad=0)
+        below = {"bbox_to_anchor": (1.35 * longest, 3.45), "bbox_transform": axes.transData}
+        axes.legend(handles=keys, loc="upper right", fontsize="small", borderpad=0, **below)
         style: Any = {"x": 0.02, "ha": "left", "fontsize": "small", "color": QUIET}
         axes.figure.supxlabel("\n".join(lines), **style)
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from convlab.ladder import LADDER, Stage, stage_named
-from convlab.lessons.pictures import PAPER
+from convlab.lessons.pictures import INK, PAPER, finished
 from convlab.lessons.requests import one_request
 from convlab.problems.problem import ConvProblem
 from convlab.problems.workloads import MODEL
@@ -27,7 +27,8 @@ from convlab.tracing.views import statement_of
 
 ROOT = Path(__file__).parents[2]  # of the repository
 # Okabe and Ito's colours, which colour-blind people can tell apart: untouched, read, written, both.
-TOUCHED = ("#e4e2db", "#56b4e9", "#e69f00", "#cc79a7")
+# The first is seen on light paper and on dark.
+TOUCHED = ("#8b929a48", "#56b4e9", "#e69f00", "#cc79a7")
 
 
 def drawn() -> Path:
@@ -63,9 +64,9 @@ def draw(name: str, folder: Path) -> None:
         file.write_text("null", encoding="utf-8")
         return
     launch = trace.main
-    told = draw_footprints(launch, shapes_of(stage, MODEL), folder / f"{name}-footprints.png")
+    told = draw_footprints(launch, shapes_of(stage, MODEL), folder / f"{name}-footprints.svg")
     lines = [
-        line_of(launch, access, folder / f"{name}-{number}.png")
+        line_of(launch, access, folder / f"{name}-{number}.svg")
         for number, access in enumerate(launch.accesses)
     ]
     facts = {
@@ -95,7 +96,7 @@ def line_of(launch: LaunchTrace, access: LineAccess, file: Path) -> dict[str, An
         "code": statement_of(launch, access.file, access.line), "requests": access.requests,
         "total": access.cost.total, "fewest": access.cost.fewest,
         "picture": file.name, "points": picture.width, "alt": picture.alt,
-        "caption": picture.caption,
+        "caption": picture.caption, "legend": picture.legend,
     }  # fmt: skip
 
 
@@ -155,9 +156,10 @@ def draw_footprints(launch: LaunchTrace, shapes: dict[str, tuple[int, ...]], fil
     figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
     axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (title, image) in zip(axes, images, strict=True):
-        axis.set_title(title, fontsize=10, loc="left")
+        axis.set_title(title, fontsize=10, loc="left", color=INK)
         axis.set_anchor("W")
         axis.set_axis_off()
         axis.imshow(image, cmap=ListedColormap(TOUCHED), vmin=0, vmax=3, interpolation="nearest")
-    figure.savefig(file, dpi=130)
-    return "; ".join(title for title, _ in images)
+    alt = "; ".join(title for title, _ in images)
+    file.write_bytes(finished(figure, alt).data)
+    return alt

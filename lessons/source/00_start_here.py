@@ -21,7 +21,7 @@ import numpy as np
 from numba import cuda
 
 from convlab import trace
-from convlab.lessons import On, check_kernel, one_request, run
+from convlab.lessons import On, check_kernel, one_request, run, slider
 from convlab.lessons import what_is_wrong, where, who_does_what
 
 
@@ -208,6 +208,39 @@ The lanes read 32 neighbouring numbers, which lie in four sectors, and nothing i
 request is called **coalesced**. Arranging threads in this way is called **coalescing**. Such
 pictures show most of the reasons why a kernel is fast or slow.
 
+Now the lanes read numbers that lie `stride` apart. Move the slider: the further apart the numbers are, the
+more sectors the request needs.
+"""
+
+
+# %%
+def request_with(stride):
+    @cuda.jit
+    def take(a, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = a[stride * i]
+
+    out = np.zeros(32, np.float32)
+    return one_request(trace(take, 1, 32, np.arange(256, dtype=np.float32), out).main, "a")
+
+
+slider(request_with, stride=(1, 3, 4, 8))
+
+# %% [markdown]
+"""
+A warp belongs to one block. In the next picture each warp has a colour; move the slider. A block of 8
+threads fills only a quarter of a warp, so 24 of its lanes do nothing. A block of 64 threads has two warps.
+"""
+
+# %%
+slider(
+    lambda block: who_does_what(trace(add_ten_here, 64 // block, block, a, np.zeros_like(a)).main, "out"),
+    block=(8, 16, 32, 64),
+)
+
+# %% [markdown]
+"""
 ### Find the bug, second part: right and slow
 
 This kernel doubles a matrix. Its answer is right, but it makes memory move eight times as many

@@ -12,9 +12,12 @@ request are ([00_start_here](00_start_here.ipynb)), and a tile ([00b](00b_small_
 """
 
 # %% setup=true
-from convlab import ConvProblem, Tile, trace_stage
+import numpy as np
+from numba import cuda, float32
+
+from convlab import ConvProblem, Tile, trace, trace_stage
 from convlab.lessons import block_of_product, check, measured
-from convlab.lessons import memory_levels, one_request, side_by_side, step_through
+from convlab.lessons import memory_levels, one_request, side_by_side, slider, step_through
 from convlab.lessons import tile_over_input, time_mine, traced
 
 # %% [markdown]
@@ -232,6 +235,26 @@ number, to `K_B + 1`: then neighbouring lanes read numbers that lie 9 apart, and
 different banks.
 </details>
 
+Each lane of this warp reads the first number of a row. Move the slider, which pads the rows:
+"""
+
+
+# %%
+def first_column(padding):
+    @cuda.jit
+    def read(out):
+        tile = cuda.shared.array((32, 16 + padding), float32)
+        t = cuda.threadIdx.x
+        tile[t, 0] = 0
+        out[t] = tile[t, 0]
+
+    return one_request(trace(read, 1, 32, np.zeros(32, np.float32)).main, "tile")
+
+
+slider(first_column, padding=(0, 1, 2, 4))
+
+# %% [markdown]
+"""
 ## On a real GPU
 """
 

@@ -13,8 +13,8 @@ should have done [m03, shared memory](05_shared_memory.ipynb).
 
 # %% setup=true
 from convlab import ConvProblem, Tile, trace_stage
-from convlab.lessons import check, measured, reads_in_turn, side_by_side
-from convlab.lessons import thread_in_tile, tile_of_threads, traced
+from convlab.lessons import block_of_product, check, measured, reads_in_turn, side_by_side
+from convlab.lessons import slider, thread_in_tile, tile_of_threads, traced
 
 # %% [markdown]
 """
@@ -48,6 +48,21 @@ tile of four times the size. Thread 34 keeps its column and gets four of the row
 tile = Tile(M_B=16, N_B=32, K_B=8, M_T=4)
 ours = trace_stage("m04", problem, tile).main
 tile_of_threads(ours, problem, thread=34)
+
+# %% [markdown]
+"""
+This is what a block fetches from the filter and from the windows for its tile. Move the slider: with the
+rows of the tile grow the outputs for each number of the windows that the block fetches.
+"""
+
+
+# %%
+def fetched(M_B):
+    of_a_block = trace_stage("m04", problem, Tile(M_B=M_B, N_B=32, K_B=8, M_T=M_B // 4)).main
+    return block_of_product(of_a_block, problem, 8)
+
+
+slider(fetched, M_B=(4, 8, 16))
 
 # %% [markdown]
 """

@@ -13,7 +13,7 @@ the loops of [01_direct](01_direct.ipynb).
 # %% setup=true
 from convlab import ConvProblem, trace_stage
 from convlab.lessons import check, im2col_beside_im2win, measured, measured_parts
-from convlab.lessons import one_request, part_of, side_by_side, traced, workspaces
+from convlab.lessons import one_request, part_of, side_by_side, slider, traced, workspaces
 
 # %% [markdown]
 """
@@ -51,6 +51,33 @@ tensor needs no bounds checks:
 
 # %%
 im2col_beside_im2win(ConvProblem(1, 1, 3, 4, out_channels=2, kernel_size=3, padding=1), window=5)
+
+# %% [markdown]
+"""
+Move the slider. With a larger stride, windows share fewer pixels. In the last picture they share none, and
+im2win stores as many numbers as im2col:
+"""
+
+# %%
+slider(
+    lambda stride: im2col_beside_im2win(
+        ConvProblem(1, 1, 5, 9, out_channels=2, kernel_size=3, stride=stride), window=1
+    ),
+    stride=(1, 2, 3),
+)
+
+# %% [markdown]
+"""
+Padding adds zeros around the image, and windows that see them:
+"""
+
+# %%
+slider(
+    lambda padding: im2col_beside_im2win(
+        ConvProblem(1, 1, 3, 3, out_channels=2, kernel_size=2, padding=padding), window=1
+    ),
+    padding=(0, 1),
+)
 
 # %% [markdown]
 """

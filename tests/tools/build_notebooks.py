@@ -18,6 +18,7 @@ from typing import Any
 
 from convlab.lessons.paths import place_of
 from convlab.lessons.progress import MARK, given, number_of
+from convlab.lessons.sliders import WIDGET
 from convlab.lessons.source import LEARNER, NBGRADER, SOLUTION, Lesson, place, read, sources
 from convlab.support.installing import CHECKOUT
 from convlab.support.version import __version__
@@ -116,6 +117,7 @@ def execute(made: Any, folder: Path) -> None:
     for cell in made.cells:
         for output in cell.get("outputs", ()):
             output.get("metadata", {}).pop("transient", None)
+            output.get("data", {}).pop(WIDGET, None)  # it needs the kernel that made it
 
 
 def lessons_named(

@@ -17,6 +17,7 @@ from convlab.lessons.paths import status
 from convlab.lessons.pictures import Picture, lines, step_through
 from convlab.lessons.problem_checks import check_gradient, check_im2col, traced_im2col
 from convlab.lessons.requests import one_request, reads_in_turn, thread_in_tile
+from convlab.lessons.sliders import slider
 from convlab.lessons.stage_checks import check
 from convlab.lessons.tensor_cores import bits_of_split, check_accuracy, check_one_warp
 from convlab.lessons.tensor_cores import errors_by_terms, who_holds_what

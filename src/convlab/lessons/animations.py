@@ -13,8 +13,9 @@ from itertools import groupby
 import numpy as np
 
 from convlab.lessons.maps import array_named
-from convlab.lessons.pictures import COLOURS, INK, NOBODY, PAPER, Picture, joined
+from convlab.lessons.pictures import COLOURS, DARK, INK, NOBODY, PAPER, Picture, joined
 from convlab.lessons.timelines import ARRIVE, MULTIPLY, EventLog
+from convlab.measuring.plots import with_dark_mode
 from convlab.tracing import LaunchTrace
 
 BOX, MARGIN, LETTERS = 12, 10, 11  # pixels: of an element, around the drawing, of words
@@ -24,7 +25,8 @@ LEFT = {"in flight": 0, "buffer 0": 130, "buffer 1": 220, "multiplied": 350}
 STYLE = f"""text{{font:{LETTERS}px system-ui,sans-serif;fill:{INK};dominant-baseline:middle}}
 .f{{visibility:hidden;animation:f %.4gs step-end infinite}}
 @keyframes f{{0%%{{visibility:visible}}%.4g%%{{visibility:hidden}}}}
-@media(prefers-reduced-motion:reduce){{.f{{animation:none}}.s{{visibility:visible}}}}"""
+@media(prefers-reduced-motion:reduce){{.f{{animation:none}}.s{{visibility:visible}}}}
+@media(prefers-color-scheme:dark){{text{{fill:{DARK[INK]}}}}}"""
 
 
 def box(x: float, y: float, wide: float, high: float, colour: str, text: str = "") -> str:
@@ -58,7 +60,8 @@ def moving(
         f'width="{width}" height="{height}"><style>{style}</style>'
         f"{box(-MARGIN, -MARGIN, width, height, PAPER)}{ground}{groups}</svg>"
     )
-    return Picture(svg.encode(), width, height, alt, joined(caption), kind="svg+xml")
+    svg = with_dark_mode(svg, DARK)
+    return Picture(svg.encode(), width, height, alt, joined(caption))
 
 
 def tile_over_input(launch: LaunchTrace, K_B: int) -> Picture:

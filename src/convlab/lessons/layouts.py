@@ -18,6 +18,8 @@ from convlab.problems.problem import ConvProblem
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan
 
+MOST_COLUMNS = 24  # boxes beside each other, at their full size
+
 
 def made_of_numbers(stage: str, problem: ConvProblem) -> np.ndarray:
     """Return the array that a stage's first layout transform writes for pixels 1, 2, 3, ...; 0 is
@@ -58,11 +60,14 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
         "im2col matrix": (matrix[None], np.s_[:, window : window + 1]),
         "im2win tensor": (tensor, np.s_[m, first : first + p.window_shape[1] * p.H_f]),
     }
-    grid, left = Grid(), 0
+    grid, left, line, tallest = Grid(), 0, 0, 0
     for title, (blocks, there) in parts.items():
-        grid.note(left, -0.9, title, 9)
+        if left + blocks.shape[2] > MOST_COLUMNS:  # a line of its own, so that numbers stay large
+            left, line = 0, tallest + 3
+        grid.note(left, line - 0.9, title, 9)
         for number, block in enumerate(blocks):
-            top = number * (len(block) + 1)
+            top = line + number * (len(block) + 1)
+            tallest = max(tallest, top + len(block))
             _coloured(grid, left, top, block, p.W_i)
             framed = np.zeros(block.shape, bool)
             framed[there] = np.isin(block[there], matrix[:, window])
@@ -72,11 +77,10 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
     sizes = [f"{' x '.join(map(str, one.shape))} = {one.size}" for one in (image, matrix, tensor)]
     alt = f"""An input of {sizes[0]} numbered pixels, its im2col matrix of {sizes[1]} and its im2win
         tensor of {sizes[2]}"""
-    caption = f"""{alt}, as the kernels of i01 and m09 write them. A colour is a column of the
-        input; channels stand below each other. Frames mark the window of one output: in im2win the
-        part of each channel is contiguous, and overlaps with the part of the window to the
-        right."""
-    return grid.finished(alt, caption)
+    legend = """A colour is a column of the input; channels stand below each other. Frames mark the
+        window of one output: in im2win the part of each channel is contiguous, and overlaps with
+        the part of the window to the right."""
+    return grid.finished(alt, f"{alt}, as the kernels of i01 and m09 write them.", legend)
 
 
 def im2win_orders(problem: ConvProblem) -> Picture:
@@ -139,7 +143,7 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
         label = f"r={r} u={u} v={v}"
         grid.note(left - 0.3, k + 0.5, label, 8, ha="right", family="monospace")
     grid.cells(left, 0, matrix[:, : p.N], colour, str, size=8)
-    grid.cells(left + p.N, 0, matrix[:, p.N :], lambda pixel: NOBODY, hatch="////")
+    grid.cells(left + p.N, 0, matrix[:, p.N :], lambda pixel: NOBODY, hatched=True)
     grid.frame(left + column, 0, 1, p.K)
     copies = np.bincount(matrix[:, : p.N].reshape(-1))[1:]
     alt = f"""Left {p.C_i} channels of {p.H_i} x {p.W_i} numbered pixels, right the matrix of {p.K}

@@ -103,10 +103,10 @@ def who_does_what(
     grid.note(0, -0.8, f"{where}: which thread of {block} {verb} it", 9)
     found = spans(int(thread) for thread in threads.flat if thread >= 0)
     alt = f"{where} as a grid of {' x '.join(map(str, threads.shape))} boxes: threads {found}"
-    caption = f"""Each box is an element of `{where}`; the number is the thread of {block} that
-        {verb} it{", a colour is a warp" * int(threads.max() >= WARP)}. Grey boxes belong to other
-        blocks."""
-    return grid.finished(alt, caption)
+    caption = f"The threads of {block} and the elements of `{where}` that each {verb}."
+    legend = """Each box is an element, the number in it is the thread, and a colour is a warp.
+        This block does not access grey boxes."""
+    return grid.finished(alt, caption, legend)
 
 
 def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Picture:
@@ -135,9 +135,10 @@ def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Pic
     alt = f"""Three matrices: filter {M} x {K}, windows {K} x {N}, output {M} x {N}. {block}
         computes {size} of the output, in {math.ceil(K / K_B)} slices of {K_B} terms"""
     caption = f"""What {block} touches: its {size} outputs (violet), and the rows of the filter
-        matrix and the columns of the windows that they need. Each colour is a slice of {K_B} terms:
-        the block fetches the slices one after the other."""
-    return grid.finished(alt, caption)
+        matrix and the columns of the windows that they need."""
+    legend = f"""Each colour is a slice of {K_B} terms: the block fetches the slices one after the
+        other."""
+    return grid.finished(alt, caption, legend)
 
 
 def one_thread(launch: LaunchTrace, thread: int) -> Picture:
@@ -270,15 +271,15 @@ def tile_of_threads(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) 
         return THREAD if one == thread else WARP_MATES if one // WARP == thread // WARP else NOBODY
 
     grid = Grid()
-    grid.cells(0, 0, tile[:, :MOST_COLUMNS], colour, _number, size=8.5)
+    grid.cells(0, 0, tile[:, :MOST_COLUMNS], colour, _number, size=7.5)
     grid.note(0, -1.9, "one tile of the output: which thread computes what", 11)
     grid.note(0, -0.7, f"{tile.shape[1]} pixels →", 10)
-    grid.note(-0.8, 0, f"{len(tile)} channels →", 10, rotation=270, ha="center", va="top")
+    grid.note(-0.8, 0, f"{len(tile)} channels →", 10, down=True)
     rows, columns = _extent(tile == thread).split(" x ")
     alt = f"""A tile of {" x ".join(map(str, tile.shape))} outputs, computed by
         {len(set(tile[tile >= 0].tolist()))} threads. Thread {thread} computes
         {(tile == thread).sum()}, in {rows} of the rows and {columns} of the columns."""
-    caption = f"""The outputs of one block: rows are output channels, columns output pixels; the
-        number in a box is the thread that computes this output. Red is thread {thread}, yellow the
-        rest of its warp. At most {MOST_COLUMNS} columns are shown."""
-    return grid.finished(alt, caption)
+    caption = f"The outputs of one block. Red is thread {thread}, yellow the rest of its warp."
+    legend = f"""Rows are output channels, columns output pixels; the number in a box is the thread
+        that computes this output. At most {MOST_COLUMNS} columns are shown."""
+    return grid.finished(alt, caption, legend)

@@ -1,6 +1,6 @@
 """Pictures for notebooks: boxes on squared paper, bars and lines.
 
-Pictures are drawn on paper of their own, so that they read the same on light and dark pages.
+Pictures are SVG on paper of their own, which is dark where the page or the reader's system is.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from convlab.lessons.progress import history
+from convlab.measuring.plots import FONTS, readable, with_dark_mode
 from convlab.tracing import Trace
 from convlab.tracing.views import page
 
@@ -25,18 +27,30 @@ RIGHT, WRONG = "#7fbf8e", "#e0705c"
 COLOURS = (
     "#8ecae6", "#f6bd60", "#95d5a4", "#e5989b", "#b8b8e8", "#f2e394", "#b5c9a8", "#d9b99b",
 )  # fmt: skip
-DOTS_PER_INCH, SHARPNESS = 100, 2
+# The colours that they have on dark pages. INK, which is light there, is read on all of them.
+DARK = {
+    PAPER: "#1c2129", INK: "#e4e8ef", FAINT: "#7d8794", NOBODY: "#323946", RIGHT: "#2a7346",
+    WRONG: "#a3392c",
+} | dict(zip(COLOURS, (
+    "#1f6a8f", "#8a5500", "#27703f", "#a04450", "#5858a8", "#736300", "#536b40", "#785534",
+), strict=True))  # fmt: skip
+DOTS_PER_INCH, POINTS_PER_INCH = 100, 72
 # On a narrow page a picture shrinks, but no further than to where its smallest label is this many
 # pixels high and can still be read; then it is scrolled.
 LEAST_LABEL = 6.3
 PAD = 0.09  # inches of paper around a panel
 
 
+# Legends that were shown, and the cells that showed them: a notebook explains a legend once.
+_explained: dict[str, str] = {}
+
+
 @dataclass(frozen=True)
 class Picture:
-    """A picture as PNG or SVG (``kind``), ``width`` x ``height`` points large.
+    """A picture as SVG, ``width`` x ``height`` pixels large.
 
-    ``alt`` describes it for readers who cannot see it. ``caption`` explains it, below the picture.
+    ``alt`` describes it for readers who cannot see it. ``caption`` says below it what it shows, and
+    ``legend`` how to read it and others of its kind.
     """
 
     data: bytes = field(repr=False)
@@ -44,21 +58,29 @@ class Picture:
     height: int
     alt: str
     caption: str
-    least: int = 0  # points: how narrow it may be shown
-    kind: str = "png"  # of data:image/...
+    least: int = 0  # pixels: how narrow it may be shown
+    legend: str = ""
+
+    @property
+    def html(self) -> str:
+        """The picture as HTML, which has an alternative text in JupyterLab, too."""
+        data = base64.b64encode(self.data).decode()
+        return (
+            f'<div style="overflow-x:auto"><img src="data:image/svg+xml;base64,{data}" '
+            f'alt="{escape(self.alt)}" width="{self.width}" '
+            f'style="max-width:100%;min-width:{self.least}px"></div>'
+        )
+
+    def explanation(self) -> str:
+        """Return the legend, or nothing if an earlier cell of this notebook has shown it."""
+        cell = (history() or [""])[-1]
+        return self.legend if _explained.setdefault(self.legend, cell) == cell else ""
 
     def _ipython_display_(self) -> None:
         from IPython.display import Markdown, display
 
-        data = base64.b64encode(self.data).decode()
-        # As HTML, because a notebook's PNG has no alt text in JupyterLab.
-        html = (
-            f'<div style="overflow-x:auto"><img src="data:image/{self.kind};base64,{data}" '
-            f'alt="{escape(self.alt)}" width="{self.width}" '
-            f'style="max-width:100%;min-width:{self.least}px"></div>'
-        )
-        display({"text/html": html, "text/plain": self.alt}, raw=True)
-        display(Markdown(f"*{self.caption}*"))
+        display({"text/html": self.html, "text/plain": self.alt}, raw=True)
+        display(Markdown(f"*{f'{self.caption} {self.explanation()}'.strip()}*"))
 
 
 @dataclass(frozen=True)
@@ -100,17 +122,58 @@ def sheet(width: float, height: float, columns: int = 1) -> tuple[Any, list[Any]
 def finished(figure: Any, alt: str, caption: str = "") -> Picture:
     """Return the sheet as a picture. ``alt`` begins with a capital; it is also the caption if there
     is no other."""
+    import matplotlib
     from matplotlib.text import Text
 
+    file = io.StringIO()
+    # Without a salt and a date, the same sheet is the same file.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "lesson"}):
+        figure.savefig(file, format="svg", facecolor=PAPER, metadata={"Date": None})
+    size = [inches * DOTS_PER_INCH for inches in figure.get_size_inches()]
+    labels = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
+    return _picture(readable(file.getvalue(), DARK), size, labels, alt, caption)
+
+
+def _picture(
+    svg: str, size: Sequence[float], labels: Iterable[float], alt: str, caption: str,
+    legend: str = "",
+) -> Picture:  # fmt: skip
+    """Return a picture of ``size`` pixels; ``labels`` are the sizes of its words in points."""
     alt, caption = joined(alt[:1].upper() + alt[1:]), joined(caption)
-    file = io.BytesIO()
-    dpi = DOTS_PER_INCH * SHARPNESS
-    figure.savefig(file, format="png", dpi=dpi, facecolor=PAPER, metadata={"Software": None})
-    width, height = (round(inches * DOTS_PER_INCH) for inches in figure.get_size_inches())
-    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
-    smallest = min(sizes, default=LEAST_LABEL) * DOTS_PER_INCH / 72
+    width, height = map(round, size)
+    smallest = min(labels, default=LEAST_LABEL) * DOTS_PER_INCH / POINTS_PER_INCH
     least = round(width * min(1, LEAST_LABEL / smallest))
-    return Picture(file.getvalue(), width, height, alt, caption or alt, least)
+    return Picture(svg.encode(), width, height, alt, caption or alt, least, joined(legend))
+
+
+@dataclass(frozen=True)
+class _Box:
+    """A box of a drawing, its place and size in boxes; ``line`` is its edge's width in points."""
+
+    column: float
+    row: float
+    wide: float
+    high: float
+    style: tuple[str, str, float]  # colour, edge, line
+    hatched: bool
+
+    def path(self, unit: float) -> str:
+        """Return the box as commands of an SVG path; ``unit`` is a box's size in pixels."""
+        x, y, wide, high = (
+            _brief_number(side * unit) for side in (self.column, self.row, self.wide, self.high)
+        )
+        return f"M{x} {y}h{wide}v{high}h-{wide}z"
+
+
+@dataclass(frozen=True)
+class _Note:
+    """Words of a drawing at a place in boxes; ``size`` is in points."""
+
+    column: float
+    row: float
+    text: str
+    size: float
+    style: str  # attributes of SVG
 
 
 class Grid:
@@ -121,23 +184,20 @@ class Grid:
     """
 
     def __init__(self, unit: float = 0.3, widest: float = 7.4) -> None:
-        self.figure, (self.panel,) = sheet(1, 1)
         self.unit, self.widest = unit, widest
+        self._boxes: list[_Box] = []
+        self._notes: list[_Note] = []
         # Left, top, right, bottom of each thing drawn: in boxes, and how many inches beyond that.
         self._extents: list[tuple[list[float], list[float]]] = []
 
     def cell(
         self, column: float, row: float, colour: str, text: str = "", *, wide: float = 1,
-        high: float = 1, size: float = 7, hatch: str = "", edge: str = "", line: float = 0.8,
+        high: float = 1, size: float = 7, hatched: bool = False, edge: str = "", line: float = 0.8,
     ) -> None:  # fmt: skip
         """Draw a box with words in its middle."""
-        from matplotlib.patches import Rectangle
-
         self._extents.append(([column, row, column + wide, row + high], [0.0] * 4))
-        edge = edge or (FAINT if hatch else PAPER)
-        box = Rectangle((column, row), wide, high, facecolor=colour, edgecolor=edge, hatch=hatch)
-        box.set_linewidth(line)
-        self.panel.add_artist(box)  # not as a patch: finished() sets the limits
+        style = colour, edge or (FAINT if hatched else PAPER), line
+        self._boxes.append(_Box(column, row, wide, high, style, hatched))
         if text:
             self._write(column + wide / 2, row + high / 2, text, size, ha="center")
 
@@ -155,33 +215,90 @@ class Grid:
         """Draw a thick frame around boxes; draw it after the boxes."""
         self.cell(column, row, "none", wide=wide, high=high, edge=INK, line=2)
 
-    def note(self, column: float, row: float, text: str, size: float = 8, **more: Any) -> None:
-        """Write words beside the boxes. ``more`` are matplotlib's options of text."""
-        a_letter = 0.0088 if more.get("family") == "monospace" else 0.0076  # inches a point
-        inches = 0.0 if "rotation" in more else len(text) * size * a_letter
-        before = {"left": 0.0, "center": 0.5, "right": 1.0}[more.get("ha", "left")] * inches
-        self._extents.append(([column, row] * 2, [-before, -0.1, inches - before, 0.1]))
-        self._write(column, row, text, size, **more)
+    def note(
+        self, column: float, row: float, text: str, size: float = 8, *, ha: str = "left",
+        family: str = "", weight: str = "", colour: str = INK, down: bool = False,
+    ) -> None:  # fmt: skip
+        """Write words beside the boxes: from (``column``, ``row``) to the right, or ``down``, or
+        as ``ha`` (``left``, ``center``, ``right``) says."""
+        a_letter = 0.0088 if family == "monospace" else 0.0076  # inches a point
+        inches = len(text) * size * a_letter
+        before = {"left": 0.0, "center": 0.5, "right": 1.0}[ha] * inches
+        beyond = [-0.1, 0.0, 0.1, inches] if down else [-before, -0.1, inches - before, 0.1]
+        self._extents.append(([column, row] * 2, beyond))
+        self._write(
+            column, row, text, size, ha=ha, family=family, weight=weight, colour=colour, down=down
+        )
 
-    def _write(self, column: float, row: float, text: str, size: float, **more: Any) -> None:
-        self.panel.text(column, row, text, fontsize=size, **{"va": "center", "color": INK} | more)
+    def _write(
+        self, column: float, row: float, text: str, size: float, *, ha: str, family: str = "",
+        weight: str = "", colour: str = INK, down: bool = False,
+    ) -> None:  # fmt: skip
+        anchor = {"left": "start", "center": "middle", "right": "end"}[ha]
+        style = f'fill="{colour}" text-anchor="{anchor}"'
+        style += f' font-family="{family}"' if family else ""
+        style += f' font-weight="{weight}"' if weight else ""
+        style += ' writing-mode="vertical-rl"' if down else ""
+        self._notes.append(_Note(column, row, text, size, style))
 
-    def finished(self, alt: str, caption: str = "") -> Picture:
-        """Return the drawing as a picture, as :func:`finished` does."""
+    def finished(self, alt: str, caption: str = "", legend: str = "") -> Picture:
+        """Return the drawing as a picture, as :func:`finished` does. ``legend`` explains pictures
+        of its kind."""
         boxes, inches = (np.array(one) for one in zip(*self._extents, strict=True))
         unit = self.unit
         for _ in range(3):  # words stay as large as they are while boxes shrink
             ends = boxes + inches / unit
             (left, top), (right, bottom) = ends[:, :2].min(axis=0), ends[:, 2:].max(axis=0)
             unit = min(unit, self.widest / (right - left))
-        self.panel.set(xlim=(left - 0.2, right + 0.2), ylim=(bottom + 0.2, top - 0.2))
-        self.panel.set_aspect("equal")
-        size = np.array([right - left + 0.4, bottom - top + 0.4]) * unit
-        sheet = size + 2 * PAD
-        self.figure.set_size_inches(*sheet)
-        self.figure.set_layout_engine("none")  # which would draw all of it a second time
-        self.panel.set_position((*(PAD / sheet), *(size / sheet)))
-        return finished(self.figure, alt, caption)
+        margin = 0.2 + PAD / unit
+        unit *= DOTS_PER_INCH
+        size = [float(side + 2 * margin) * unit for side in (right - left, bottom - top)]
+        svg = with_dark_mode(self._svg(float(left - margin), float(top - margin), unit, size), DARK)
+        labels = [note.size for note in self._notes]
+        return _picture(svg, size, labels, alt, caption, legend)
+
+    def _svg(self, left: float, top: float, unit: float, size: Sequence[float]) -> str:
+        """Return the drawing as SVG: boxes in the order in which they were drawn, words on top."""
+        x, y, width, height = map(_brief_number, (left * unit, top * unit, *size))
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="{x} {y} {width} {height}" font-family="{FONTS.replace(chr(39), "")}">',
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{PAPER}"/>',
+        ]
+        if any(box.hatched for box in self._boxes):
+            parts.append(HATCHING)
+        for (style, hatched), alike in groupby(self._boxes, lambda box: (box.style, box.hatched)):
+            path = "".join(box.path(unit) for box in alike)
+            colour, edge, line = style
+            pixels = _brief_number(line * DOTS_PER_INCH / POINTS_PER_INCH)
+            parts.append(
+                f'<path fill="{colour}" stroke="{edge}" stroke-width="{pixels}" d="{path}"/>'
+            )
+            if hatched:
+                parts.append(f'<path fill="url(#hatching)" d="{path}"/>')
+        for (points, style), notes in groupby(self._notes, lambda note: (note.size, note.style)):
+            pixels = _brief_number(points * DOTS_PER_INCH / POINTS_PER_INCH)
+            texts = "".join(
+                f'<text x="{_brief_number(note.column * unit)}" '
+                f'y="{_brief_number(note.row * unit)}">{escape(note.text)}</text>'
+                for note in notes
+            )
+            parts.append(
+                f'<g {style} font-size="{pixels}" dominant-baseline="central" '
+                f'xml:space="preserve">{texts}</g>'
+            )
+        return "\n".join([*parts, "</svg>\n"])
+
+
+HATCHING = (
+    '<pattern id="hatching" width="6" height="6" patternUnits="userSpaceOnUse">'
+    f'<path d="M-1 1L1 -1M0 6L6 0M5 7L7 5" stroke="{FAINT}"/></pattern>'
+)
+
+
+def _brief_number(value: float) -> str:
+    """Return a number of an SVG with one decimal at most."""
+    return f"{value:.1f}".removesuffix(".0")
 
 
 # The bars of a panel: numbers by name, or labels with the parts that are stacked.

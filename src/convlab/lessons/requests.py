@@ -40,7 +40,7 @@ def one_request(
     who = f"Lanes {spans(request.lanes)} of warp {request.warp}"
     draw = _in_banks if space == "shared" else _in_sectors
     grid, alt, legend = draw(request, words_of(launch, request), above, who)
-    return grid.finished(alt, f"One request, of `{code}`. {alt} {legend}")
+    return grid.finished(alt, f"One request, of `{code}`. {alt}", legend)
 
 
 def words_of(launch: LaunchTrace, request: WarpRequest) -> dict[int, list[int]]:
@@ -69,21 +69,20 @@ def _in_sectors(request: WarpRequest, words: dict[int, list[int]], above: str, w
     sectors = sorted({word // per_sector for word in words})
     shown = sectors[:MOST_SECTORS]
     columns = max(min(4, math.ceil(len(shown) / 8)), 1 + (len(shown) > 3))
-    rows = math.ceil(len(shown) / columns)
     grid = Grid(0.27)
     grid.note(0, -0.9, above, 9, family="monospace")
     for place, sector in enumerate(shown):
-        left, top = place // rows * (per_sector + 1), place % rows * 1.3
+        left, top = place % columns * (per_sector + 1), place // columns * 1.3
         for one in range(per_sector):
             lanes = words.get(sector * per_sector + one, [])
-            _box(grid, left + one, top, lanes, hatch="" if lanes else "////")
+            _box(grid, left + one, top, lanes, hatched=not lanes)
     bytes_wanted = WORD_BYTES * len(words)
     verb = {"load": "read", "store": "write"}.get(request.operation, "change")
     alt = f"""{who} {verb} {len(words)} different numbers of {request.array}, {bytes_wanted} bytes,
         which lie in {counted(len(sectors), "sector")} of {SECTOR_BYTES} bytes;
         {math.ceil(bytes_wanted / SECTOR_BYTES)} would be enough."""
-    legend = f"""Each row of eight boxes is a sector. {LANES} Memory moves the hatched boxes, too,
-        although no lane accesses them."""
+    legend = f"""Each row of eight boxes is a sector; read them like lines of a text, by growing
+        addresses. {LANES} Memory moves the hatched boxes, too, although no lane accesses them."""
     return grid, alt, legend
 
 
@@ -155,12 +154,13 @@ def thread_in_tile(launch: LaunchTrace, problem: ConvProblem, thread: int = 0) -
     several = f", each of which brings {each} numbers" if each > 1 else ""
     alt = f"""For one term thread {thread} makes {requests} reads from shared memory{several}:
         {of_filter} numbers of S_F and {of_windows} of S_I, for {mine.sum()} outputs."""
-    caption = f"""{alt} Blue elements come from the filter's slice, orange ones from the windows'
-        slice; red boxes are the outputs that the thread adds to. The number in a box is the number
-        of the read that brings this element."""
+    caption = alt
     if transposed:
         caption += " S_F is drawn with channels as rows; in memory it is transposed."
-    return grid.finished(alt, caption)
+    legend = """Blue elements come from the filter's slice, orange ones from the windows' slice; red
+        boxes are the outputs that the thread adds to. The number in a box is the number of the read
+        that brings this element."""
+    return grid.finished(alt, caption, legend)
 
 
 def _reads_of_one_term(launch: LaunchTrace, thread: int) -> tuple[dict[str, np.ndarray], bool]:
@@ -212,8 +212,8 @@ def reads_in_turn(launches: dict[str, LaunchTrace]) -> Picture:
         grid.note(MOST_READS + 1, top + 0.8, reads, 10)
         told.append(f"{name}: {' '.join(names)}, {reads} reads per product")
     alt = f"Reads from shared memory in turn, F of S_F and I of S_I. {'; '.join(told)}"
-    caption = f"""The first {MOST_READS} reads of warp 0 from shared memory, from left to right: `F`
-        (blue) reads the filter's slice `S_F`, `I` (orange) the windows' slice `S_I`; `F4` and `I4`
-        read four neighbours at once. On the right is the number of reads for each product that a
-        thread adds to a sum."""
-    return grid.finished(alt, caption)
+    caption = f"The first {MOST_READS} reads of warp 0 from shared memory, from left to right."
+    legend = """`F` (blue) reads the filter's slice `S_F`, `I` (orange) the windows' slice `S_I`;
+        `F4` and `I4` read four neighbours at once. On the right is the number of reads for each
+        product that a thread adds to a sum."""
+    return grid.finished(alt, caption, legend)

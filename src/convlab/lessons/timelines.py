@@ -195,7 +195,7 @@ def timeline(**logs: EventLog) -> Picture:
             f"{name} does {one.meanwhile():.0f} multiply-adds between a request and the use of its "
             f"data, and waits at {len(barriers)} barriers"
         )
-    grid.note(0, 5.0 * len(logs) - 1.3, BELOW, 8, color=FAINT)
+    grid.note(0, 5.0 * len(logs) - 1.3, BELOW, 8, colour=FAINT)
     caption = f"""What thread 0 does, as the simulator ran it: a box with a number is a slice, a
         black line a barrier. A slice is in flight from its request until it lies in shared memory.
         {"; ".join(told)}. The picture has no seconds: on a GPU a load has a latency of several
@@ -219,12 +219,12 @@ def pipeline_stages(one: EventLog) -> Picture:
         stage, colour = places.index(firsts[number]), COLOURS[number % len(COLOURS)]
         first, last = work[number][[0, -1]].tolist()
         of_flight, of_work = (event * (came + 1 - asked), event * (last + 1 - first))
-        grid.cell(event * asked, 1.3 * stage, PAPER, wide=of_flight, hatch="////", edge=colour)
+        grid.cell(event * asked, 1.3 * stage, PAPER, wide=of_flight, hatched=True, edge=colour)
         grid.cell(event * first, 1.3 * stage, colour, str(number), wide=of_work, size=8)
         told.append(f"slice {number} comes into stage {stage}")
     for place in range(len(places)):
         grid.note(-0.3, place * 1.3 + 0.5, f"stage {place}", 8, ha="right")
-    grid.note(0, 1.3 * len(places) + 0.3, BELOW, 8, color=FAINT)
+    grid.note(0, 1.3 * len(places) + 0.3, BELOW, 8, colour=FAINT)
     done = one.times(MULTIPLY)
     flying = np.array([(asked <= done) & (done <= came) for asked, came in flights[1:]])
     caption = f"""Each line is a stage of the pipeline in shared memory. In a hatched box a slice is

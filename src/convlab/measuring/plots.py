@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -64,20 +64,30 @@ def svg(salt: str, height: float, draw: Callable[[Axes], None], width: float = W
         draw(figure.add_subplot())
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    text = re.sub(r"font-family: [^;]*;", f"font-family: {FONTS};", file.getvalue())
+    return readable(file.getvalue(), dict(zip(LIGHT.values(), DARK.values(), strict=True)))
+
+
+def readable(picture: str, dark: Mapping[str, str]) -> str:
+    """Return matplotlib's SVG in the reader's fonts, with the colours of ``dark`` on dark pages.
+
+    Only ids that are used stay, because a page has several pictures and an id is there once.
+    """
+    text = re.sub(r"font-family: [^;]*;", f"font-family: {FONTS};", picture)
     text = re.sub(rf"(font: [^;]*)'{LAID_OUT_IN}'[^;\"]*", rf"\1{FONTS}", text)
-    used = set(re.findall(r"#([\w.-]+)", text))  # several pictures on a page: no id twice
+    used = set(re.findall(r"#([\w.-]+)", text))
     text = re.sub(r' id="([\w.-]+)"', lambda found: found[0] * (found[1] in used), text)
     lines = text[text.index("<svg") :].splitlines()
-    return with_dark_mode("\n".join(line.rstrip() for line in lines) + "\n")
+    return with_dark_mode("\n".join(line.rstrip() for line in lines) + "\n", dark)
 
 
-def with_dark_mode(picture: str) -> str:
-    """A picture with a dark card where the reader's system is dark and style sheets are read."""
+def with_dark_mode(picture: str, dark: Mapping[str, str]) -> str:
+    """Return a picture that has other colours where the page or the system is dark. ``dark`` holds
+    the dark colours by the light ones."""
     rules = " ".join(
-        f'[{what}="{light}"], [style*="{what}: {light}"] {{ {what}: {DARK[name]} !important }}'
-        for name, light in LIGHT.items()
+        f'[{what}="{light}"], [style*="{what}: {light}"] {{ {what}: {colour} !important }}'
+        for light, colour in dark.items()
         for what in ("fill", "stroke")
+        if f'{what}="{light}"' in picture or f"{what}: {light}" in picture
     )
     head, end, rest = picture.partition(">")
     style = f"<style>@media (prefers-color-scheme: dark) {{ {rules} }}</style>"
