@@ -60,6 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--new", action="store_true", help="only those without a stored result")
     parser.add_argument("--left", action="store_true", help="only those not rejected or explained")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--dask", metavar="ADDRESS", help="a scheduler whose workers run them")
     chosen = parser.parse_args(arguments)
     every = {name: [*mutants_of(name)] for name in modules()}
     of_kind = (
@@ -78,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
         del told["gpu"], told["clocks_mhz"]  # neither plays a part
     if chosen.new:
         mutants = [one for one in mutants if one not in known]
-    pairs = run(mutants, chosen.jobs)
+    pairs = run(mutants, chosen.jobs, chosen.dask)
     for module, results in groupby(pairs, key=lambda pair: pair[0].module):
         done = dict(results)
         stored(done, told)

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from convlab.checking import checker
 from convlab.ladder import stage_named
 from convlab.problems.problem import ConvProblem
+from convlab.support.dask_workers import dask_workers
 from stage_mutants.generated import KEY, Generated, modules, mutants_of
 from stage_mutants.mutant import Mutant
 
@@ -46,9 +47,11 @@ def _checked_as(mutant: Mutant, name: str) -> str:
     return TOLD if any(not one.ok or one.fewer_barriers for one in compared) else SURVIVED
 
 
-def run(chosen: list[Generated], jobs: int) -> Iterator[tuple[Generated, str]]:
-    """Each mutant and its result."""
-    with ProcessPoolExecutor(jobs) as pool:
+def run(
+    chosen: list[Generated], jobs: int, scheduler: str | None = None
+) -> Iterator[tuple[Generated, str]]:
+    """Yield each mutant and its result, by so many processes or by a Dask scheduler's workers."""
+    with ProcessPoolExecutor(jobs) if scheduler is None else dask_workers(scheduler) as pool:
         yield from zip(chosen, pool.map(result_of, chosen), strict=True)
 
 
