@@ -5,19 +5,22 @@ from __future__ import annotations
 import importlib
 import inspect
 import linecache
+import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from kernels import data_types, messages, retries, sanitized, schedules
+from kernels import atomic_pairs, data_types, messages, retries, sanitized, schedules
 from kernels.cases import Case, findings_of
 from kernels.documentation import DOCUMENTED
 from kernels.right import RIGHT
 from kernels.wrong import WRONG
 
+from convlab import simulate
 from convlab.running.engines.simulator import Finding, SimulationError, Simulator
+from convlab.simulation.host.programs import NotFenced
 from convlab.simulation.launch import analysis
 from convlab.simulation.recording.sites import source_lines
 from convlab.simulation.rules.remedies import REMEDIES, STREAM_RACE
@@ -26,13 +29,20 @@ from convlab.simulation.threads import scheduler
 pytestmark = pytest.mark.same_in_cudasim
 
 
+# Of two counters of a barrier one is set back before the other one; a datum comes before its flag.
+ALSO_UNFENCED = ("last_block_frees_the_others", "flag_waited_for")
+
+
 def lines(findings: Sequence[Finding]) -> set:
     return {(f.kind, f.line, f.other_line, f.array) for f in findings}
 
 
 @pytest.mark.parametrize(
     "case",
-    [*WRONG, *data_types.WRONG, *schedules.WRONG, *messages.WRONG, *retries.WRONG],
+    [
+        *(*WRONG, *data_types.WRONG, *schedules.WRONG, *messages.WRONG, *retries.WRONG),
+        *atomic_pairs.WRONG,
+    ],
     ids=lambda case: case.name,
 )
 def test_a_wrong_kernel_gets_its_finding(case: Case, monkeypatch) -> None:
@@ -93,7 +103,7 @@ def test_what_is_said_of_threads_that_meet(name: str, says: str) -> None:
     "case",
     [
         *(*RIGHT, *data_types.RIGHT, *schedules.RIGHT, *messages.RIGHT, *retries.RIGHT),
-        *DOCUMENTED,
+        *(*atomic_pairs.RIGHT, *atomic_pairs.UNFENCED, *DOCUMENTED),
     ],
     ids=lambda case: case.name,
 )
@@ -111,6 +121,28 @@ def test_a_right_kernel_gets_none(case: Case, monkeypatch) -> None:
             assert (got == np.array(expected, got.dtype)).all()
         else:
             np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *atomic_pairs.RIGHT,
+        *atomic_pairs.UNFENCED,
+        *messages.RIGHT,
+        *retries.RIGHT,
+        *schedules.RIGHT,
+    ],
+    ids=lambda case: case.name,
+)
+def test_a_flag_and_its_datum_without_a_fence_are_noted(case: Case) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        simulate(case.kernel, case.grid, case.block, *case.arguments())
+    noted = [str(one.message) for one in caught if one.category is NotFenced]
+    assert bool(noted) == (case in atomic_pairs.UNFENCED or case.name in ALSO_UNFENCED), noted
+    for what in noted:
+        assert what.startswith(f"{case.name}, line ")
+        assert "put cuda.threadfence() between the two changes" in what
 
 
 def test_a_function_s_source_is_what_inspect_finds(tmp_path, monkeypatch) -> None:

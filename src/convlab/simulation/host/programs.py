@@ -69,6 +69,10 @@ class OwnNumbers(UserWarning):
     """Warns that results depend on numbers that shuffles read from beyond the warp."""
 
 
+class NotFenced(UserWarning):
+    """Warns that a thread waits for a flag and then reads, by an atomic, what may come later."""
+
+
 class DependsOnOrder(UserWarning):
     """Warns that a seeded order of threads leads to other results, though nothing is found."""
 
@@ -216,6 +220,8 @@ def _simulate(
         run_in_orders(launch, made, options.seeds)
     for what in launch.notes:
         note(what, OwnNumbers)
+    for site, what in launch.history.messages.unordered.items():
+        note(f"{launch.kernel}, {launch.sites.where(site)}: {what}", NotFenced)
     for what in launch.order_notes:
         note(what, DependsOnOrder)
     return is_compiled

@@ -115,6 +115,7 @@ class RunningBlocks:
     def fence(self, far: bool) -> None:
         """Note a fence of the running thread; ``far`` if it is the whole GPU's."""
         self._race.fenced = True
+        self._history.fence()
         if self._reports is not None:
             self._race.fences.append(self._clock.access(FENCE if far else BLOCK_FENCE))
 

@@ -132,6 +132,8 @@ class SimulatedLaunch:
             patience=order.patience,
             random=order.random("atomics"),
         )
+        self.history.messages.matter = translation.may_poll
+        self.history.pairs_matter = translation.updates_by_two_atomics
         self._cuda.atomic.history = self.history
         self.shuffles = Shuffles(clock, order.undefined, order.beyond)
         self.race = Race(

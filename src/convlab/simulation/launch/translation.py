@@ -35,9 +35,10 @@ from convlab.simulation.memory.launch_memory import Memory
 from convlab.simulation.numbers.counted_operations import Arithmetic
 from convlab.simulation.numbers.scalars import BUILTINS, cast, meaning
 from convlab.simulation.recording.loops import Loops
-from convlab.simulation.recording.sites import Sites, activemask_after_branch
+from convlab.simulation.recording.sites import Sites, activemask_after_branch, has_while
 from convlab.simulation.rules.findings import NotSimulated
 from convlab.simulation.rules.launch_checks import with_arrays
+from convlab.simulation.rules.retries import has_computed_operand
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda
 from convlab.support.values import shown
 
@@ -75,6 +76,20 @@ class Translation:
     def shuffles(self) -> bool:
         """Return whether lanes of a warp read each other's numbers."""
         return bool(self.names & SHUFFLES)
+
+    @property
+    def may_poll(self) -> bool:
+        """Return whether a ``while`` loop may wait for what other threads change by atomics."""
+        return "atomic" in self.names and any(
+            has_while(code, code.co_filename) for code in self.codes
+        )
+
+    @property
+    def updates_by_two_atomics(self) -> bool:
+        """Return whether threads may read an element by one atomic and change it by another."""
+        return "atomic" in self.names and any(
+            has_computed_operand(code, code.co_filename) for code in self.codes
+        )
 
     @property
     def syncs_warps(self) -> bool:

@@ -195,6 +195,13 @@ def source_tree(code: CodeType, file: str) -> ast.Module | None:
     return tree
 
 
+@lru_cache(maxsize=1000)
+def has_while(code: CodeType, file: str) -> bool:
+    """Return whether a function has a ``while`` loop; False without source."""
+    tree = source_tree(code, file)
+    return tree is not None and any(isinstance(node, ast.While) for node in ast.walk(tree))
+
+
 @cache
 def _line_at(code: CodeType, offset: int) -> int:
     lines = (line for begin, end, line in code.co_lines() if begin <= offset < end)

@@ -2,7 +2,8 @@
 
 It shows which results depend on the order of threads: a thread reads a value before another one
 changes it, or gives up polling (``polls.py``), or goes on without a lock (``locks.py``), or its
-update is lost.
+update is lost. An update by two atomics, one that reads and one whose operand is computed from
+that, loses what comes between.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from convlab.simulation.rules.atomic_records import (
     ThreadElement,
 )
 from convlab.simulation.rules.locks import FailedSwap, LockAttempts
+from convlab.simulation.rules.messages import Messages
 from convlab.simulation.rules.polls import EarlyReads, Polls
-from convlab.simulation.rules.remedies import EXCH_OVERWRITES, NOT_RETRIED
+from convlab.simulation.rules.remedies import EXCH_OVERWRITES, FROM_OLD_VALUE, NOT_RETRIED
 from convlab.simulation.rules.retries import Retry, Update, update_of
 
 
@@ -69,7 +71,14 @@ class AtomicHistory:
         # The value that a thread's last atomic read or left at an element, and its position; the
         # position of the last ``cas`` that stored a value in an element.
         self._last: dict[ThreadElement, tuple[object, int]] = {}
+        # The value that a thread has left at an element by an atomic whose result it uses; and
+        # whether a thread has computed an operand from such a value, or from one that it has read.
+        self._left_there: dict[ThreadElement, object] = {}
+        self.computes = False
+        self.pairs_matter = False  # whether the kernel has an atomic with such an operand
         self._put: dict[Element, dict[object, int]] = defaultdict(dict)
+
+        self.messages = Messages()
 
         # Positions of each ``cas``, and of each atomic for which a guess is good enough.
         self.swaps: set[int] = set()
@@ -89,10 +98,14 @@ class AtomicHistory:
     ) -> bool:
         """Note that an atomic only read a value. Returns whether its thread polls, so that others
         go first."""
-        if ignores_result(frame.f_code, site - id(frame.f_code)):
-            return False
         number = self._clock.number
         key = AtomicRead(number, site, array.name, index)
+        if ignores_result(frame.f_code, site - id(frame.f_code)):
+            if self.pairs_matter:
+                self._check_operand(array, key, value, frame)
+            return False
+        if self.messages.matter:
+            self.messages.read(key, self._element(array, index), self._waits(frame))
         self._last[number, array.name, index] = value, self._clock.position
         self._guess[number, array.name, index] = site
         self._early_reads.read(self._element(array, index), key)
@@ -118,12 +131,38 @@ class AtomicHistory:
         if not ignored:
             self.takes, self.ranks = self.takes or takes, True
         here = number, array.name, index
-        if takes and ignored and self._last.get(here, (old, 0))[0] != old:
-            if self._update(frame).computed:
-                self._lose(array, key, self._last[here][0], EXCH_OVERWRITES)
+        if self.pairs_matter:
+            if ignored:
+                self._check_operand(array, key, old, frame)
+            else:
+                self._left_there[here] = new
+        if self.messages.matter:
+            if not ignored:
+                self.messages.read(key, element, polls=False)
+            self.messages.change(key, element)
         if here in self._last:
             self._last[here] = new, self._clock.position
         self._early_reads.change(element, number, self.values)
+
+    def _check_operand(
+        self, array: AtomicTarget, key: AtomicRead, old: object, frame: FrameType
+    ) -> None:
+        """Note an update whose operand is computed from a value of the element that its thread has
+        had before: if the element has changed since, it may be lost."""
+        here = key.thread, key.array, key.at
+        if here in self._last:
+            known = self._last[here][0]
+        elif here in self._left_there:
+            known = self._left_there[here]
+        else:
+            return
+        update = self._update(frame)
+        if update.computed:
+            self.computes = True
+            if known != old:
+                is_exch = update.name == "exch"
+                how = EXCH_OVERWRITES if is_exch else f"this {update.name} {FROM_OLD_VALUE}"
+                self._lose(array, key, known, how)
 
     def _element(self, array: AtomicTarget, index: object) -> Element:
         return self._clock.block_number if array.place < GLOBAL else -1, array.name, index
@@ -157,6 +196,8 @@ class AtomicHistory:
         if expected == new:  # it only reads
             return
         if old == expected:
+            if self.messages.matter:
+                self.messages.read(key, element, self._waits(frame))
             self._put[element][new] = self._clock.position
             self._locks.succeed(here)
             if update.retry != Retry.NEVER:
@@ -174,6 +215,15 @@ class AtomicHistory:
         address = array.address(at) % (1 << SIZE_SHIFT)
         self.lost[key.thread, key.site] = LostUpdate(read, address, key, how)
 
+    def _waits(self, frame: FrameType) -> bool:
+        """Return whether an atomic waits for a lock or flag, by its text."""
+        update = self._update(frame)
+        return update.retry != Retry.NEVER and not update.computed
+
+    def fence(self) -> None:
+        """Note that the thread that runs has called a fence."""
+        self.messages.fence(self._clock.number)
+
     def _update(self, frame: FrameType | None) -> Update:
         """Return the facts that the text of this frame and of its callers tells of its atomic."""
         found = Update()
@@ -185,7 +235,7 @@ class AtomicHistory:
                     one = instruction(code, offset)
                     update = self._updates[where] = update_of(code, one, code.co_filename)
                 computed, walks = found.computed or update.computed, found.walks or update.walks
-                found = Update(update.retry, computed, walks)
+                found = Update(update.retry, computed, walks, found.name or update.name)
                 if update.retry != Retry.RETURNED:
                     return found
             frame = frame.f_back
@@ -193,7 +243,10 @@ class AtomicHistory:
 
     def end_block(self) -> None:
         """Look at the locks in the shared memory of the block that ends."""
-        self._locks.end_block(self._clock.block_number, self._clock.block_size)
+        block, size = self._clock.block_number, self._clock.block_size
+        if self.messages.matter:
+            self.messages.end_block(range(block * size, (block + 1) * size))
+        self._locks.end_block(block, size)
 
     def settle(self) -> None:
         """Look at the locks in global memory, as the launch leaves them."""

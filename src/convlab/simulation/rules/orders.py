@@ -16,9 +16,10 @@ goes on first and which lets others go first at an atomic. A launch runs in such
 caller asks for them. A result that differs there without a sign of a mistake is only noted.
 
 But an update of such an array may be lost: a thread reads an element, another one changes it, and
-the first one's ``cas`` fails and is not tried again, or its ``exch`` overwrites the change. That is
-so if the element becomes one number with all threads one after the other, from the first to the
-last and from the last to the first, and another number if they interleave.
+the first one's ``cas`` fails and is not tried again, or its ``exch`` overwrites the change, or it
+changes the element by an operand that it has computed from the old number. That is so if the
+element becomes one number with all threads one after the other, from the first to the last and from
+the last to the first, and another number if they interleave.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ class _Reruns:
             yield Order(backwards=True, patience=PATIENCE)
         if history.ranks and not tells and not history.values:
             yield Order(backwards=True)
-        if tells or history.values or history.takes:
+        if tells or history.values or history.takes or history.computes:
             yield Order(slow=(0,))
             yield Order(slow=(1,))
             yield Order(slow=(0, 1), late=True)

@@ -46,6 +46,7 @@ OF_SHARED, OF_SHARED_ARRAYS = "bytes of shared memory", "bytes of shared arrays"
 OF_LOCAL, OF_CONSTANT = "bytes of local memory", "bytes of constant memory"
 OFF_ITS_SIZE = "is not at a multiple of its size"
 NOT_RETRIED, EXCH_OVERWRITES = "is not tried again", "this exch overwrites the change"
+FROM_OLD_VALUE = "has an operand that is computed from the old number"
 WITHOUT_LOCK, GIVES_UP = "goes on without the lock", "gives up polling"
 PARTED = "the result depends on which lanes activemask names, and lanes"
 OF_PINNED, HOST_WRITES = "pinned memory", "the host writes to"
@@ -90,7 +91,7 @@ _RETRY = (
     "repeat the read and the cas in a while loop until cas returns what was read, or use an atomic "
     "that does both, such as cuda.atomic.add"
 )
-_INSTEAD_OF_EXCH = (
+_AT_ONCE = (
     "use an atomic that reads and changes at once, such as cuda.atomic.add, or a cas that a loop "
     "repeats until it returns what was read"
 )
@@ -160,7 +161,8 @@ SPECIAL = {
     ("misaligned", OFF_ITS_SIZE): "align the field, or begin the view at a "
     "multiple of its element's size",
     ("depends on order", NOT_RETRIED): _RETRY,
-    ("depends on order", EXCH_OVERWRITES): _INSTEAD_OF_EXCH,
+    ("depends on order", EXCH_OVERWRITES): _AT_ONCE,
+    ("depends on order", FROM_OLD_VALUE): _AT_ONCE,
     ("depends on order", WITHOUT_LOCK): "retry the lock until it is free",
     (
         "depends on order",

@@ -215,6 +215,16 @@ def _is_computed(nodes: list[ast.AST], call: ast.Call) -> bool:
     return bool(call.args) and _computes(call.args[-1], names)
 
 
+@lru_cache(maxsize=1000)
+def has_computed_operand(code: CodeType, file: str) -> bool:
+    """Return whether a function has a call, other than a ``cas``, whose operand is computed from
+    the result of another call with the same array and index."""
+    tree = source_tree(code, file)
+    nodes = [] if tree is None else [*ast.walk(tree)]
+    calls = (node for node in nodes if isinstance(node, ast.Call) and not _is_cas(node))
+    return any(_is_computed(nodes, call) for call in calls)
+
+
 def _computes(expression: ast.AST, names: set[str]) -> bool:
     if isinstance(expression, ast.Name):
         return expression.id in names
