@@ -16,9 +16,11 @@ from numba.cuda.typing.typeof import Purpose, typeof
 from convlab.checking.checker import compile_error
 from convlab.lessons.explanations import SINGLE_ELEMENTS, hint_for, lines_of
 from convlab.lessons.feedback import DOES_NOT_COMPILE, REFUSED, Problem
+from convlab.lessons.kernel_text import missing_index
 from convlab.simulation.language.numbas_types import check_kernel
 from convlab.simulation.language.refusals import Refused, Untyped
 
+UNKNOWN = "?"
 REFUSES = "Numba refuses this"
 PLACE = re.compile(r", (?P<file>[^,]*):(?P<line>\d+)$")
 IN_THE_PLACE_OF_LISTS = (
@@ -29,8 +31,8 @@ IN_THE_PLACE_OF_LISTS = (
 class Words(NamedTuple):
     """A refusal in a learner's words: what is refused, and what to do instead.
 
-    ``code`` is what the line has, because Numba does not always name it; by default the first group
-    of the reason.
+    ``code`` is what the line has, because Numba does not always name it: by default the first group
+    of the reason; empty if Numba does, ``UNKNOWN`` if nobody knows the line.
     """
 
     what: str
@@ -60,9 +62,9 @@ WORDS = {
         IN_THE_PLACE_OF_LISTS,
     ),
     r"^an array, for which|^Only accept returning of array": Words(
-        "This would make a new array, and a thread has no memory for that",
+        "An operation on a whole array would make a new array, and a thread has no memory for that",
         SINGLE_ELEMENTS,
-        "",
+        UNKNOWN,
     ),
     r"^(np\.[\w.]+?)(?: of such|, which no)": Words(
         r"A kernel cannot call \1 with these arguments",
@@ -84,9 +86,9 @@ WORDS = {
         r"""\bf['"]|\bstr\(""",
     ),
     r"there is no setitem\(.*, array\(": Words(
-        "This stores a whole array where one number belongs",
+        "A whole array is stored where one number belongs",
         "Is an index missing? A matrix needs two, an array of four dimensions four.",
-        "",
+        UNKNOWN,
     ),
     r"there is no getitem\((?:Uni)?Tuple": Words(
         "Numbers of different kinds in a tuple have constant indices only",
@@ -151,7 +153,7 @@ def _in_words(refused: str) -> Problem:
             what, advice = found.expand(words.what), words.instead
             code = re.escape(found[1]) if words.code == r"\1" else words.code
             break
-    if place is None:
+    if place is None or code == UNKNOWN:
         return Problem(REFUSED, f"{what}.", advice=advice)
     file, line = place["file"], int(place["line"])
     return Problem(REFUSED, f"{what}.", lines_of((file, _line_with(code, file, line))), advice)
@@ -164,8 +166,11 @@ def _line_with(code: str, file: str, line: int) -> int:
     return next((n for n, text in enumerate(texts, line) if code and re.search(code, text)), line)
 
 
-def known_refusal(kernel: Any, types: Iterable[Any]) -> Problem | None:
-    """Return the problem of a refusal that has words of its own here: it says more than the error
-    that the kernel raises on the simulator. None without one."""
+def cause_of_error(kernel: Any, types: Iterable[Any]) -> Problem | None:
+    """Return what says more than the error that a kernel raises on the simulator: an index that is
+    missing, or a refusal that has words of its own here. None without one."""
+    types = tuple(types)
+    if (missing := missing_index(kernel, [getattr(one, "ndim", 0) for one in types])) is not None:
+        return missing
     found = refusal(kernel, types)
     return None if found is None or found.what.startswith(REFUSES) else found

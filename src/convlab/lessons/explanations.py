@@ -54,13 +54,15 @@ def error_in_words(what: str) -> Problem:
     """Return an error as a problem, with the line that raised it if the simulator noted that."""
     what = " ".join(what.split()).strip(". ")
     place, said = PLACE.search(what), PLACE.sub("", what)
+    said = said.replace("'CountedFloat'", "'float'")  # the simulator's, which counts operations
     if said.split(" ", 1)[0] in ORDINARY:
         said = capital(said)
     if place is None:
         return Problem(BROKEN, f"{said}.", advice=hint_for(what))
     file, line = place["file"], int(place["line"])
     hint = _name_meant(said, file) or hint_for(what)
-    return Problem(BROKEN, f"{said}.", lines_of((file, line)), hint)
+    lines = lines_of((file, line)) if line else ()  # an error in a call of a library has none
+    return Problem(BROKEN, f"{said}.", lines, hint)
 
 
 def hint_for(what: str) -> str:
@@ -167,8 +169,21 @@ def _remedy(finding: Finding) -> str:
             f"let each element of {array} be written by one thread, and read by no other, or use "
             "an atomic; a barrier lets only the threads of one block wait for each other"
         )
+    if finding.kind == "out of bounds" and _makes(finding.file, finding.array):
+        return f"correct the index, or make {finding.array} as large as its indices need"
     # No lesson has a warp's barrier, and after it races with other warps would be found next.
     return finding.remedy.replace("syncwarp", "syncthreads")
+
+
+def _makes(file: str, array: str | None) -> bool:
+    """Return whether a kernel of the file makes an array of that name, shared or local."""
+    tree = tree_of(file)
+    return tree is not None and any(
+        isinstance(node, ast.Assign)
+        and re.search(r"\b(shared|local)\.array\(", ast.unparse(node.value)) is not None
+        and array in {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+        for node in ast.walk(tree)
+    )
 
 
 def _place(place: tuple[int, ...]) -> str:

@@ -16,7 +16,7 @@ from convlab.checking.common_causes import said, shared
 from convlab.checking.loading import is_kernel
 from convlab.ladder.stage import blocks_for
 from convlab.lessons import feedback
-from convlab.lessons.compiling import compile_problem, known_refusal, types_of
+from convlab.lessons.compiling import cause_of_error, compile_problem, types_of
 from convlab.lessons.explanations import ENDS, lines_of, of_findings
 from convlab.lessons.feedback import (
     ANSWER,
@@ -43,6 +43,7 @@ from convlab.running.engines.simulator import Simulator
 from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.rules.memory_traffic import SECTOR_BYTES, WARP
+from convlab.simulation.rules.remedies import NO_VALUE
 from convlab.support.values import counted
 from convlab.tracing import LaunchTrace, trace
 from convlab.tracing.traffic_recorder import TrafficRecorder
@@ -116,7 +117,7 @@ def check_kernel(
     found: list[Tried] = []
     for launch in by_size:  # the simplest that fails is told
         right = np.asarray(wanted(*launch.inputs))
-        with running(instead=partial(known_refusal, kernel, _types(launch, right))):
+        with running(instead=partial(cause_of_error, kernel, _types(launch, right))):
             found.append(tried(kernel, launch, right, before))
     answers = (f"the answer is what NumPy gives, on {len(found)} launches",)
     if problems := _problems(kernel, found):
@@ -261,8 +262,9 @@ def _changed_input(kernel: Any, made: LaunchTrace) -> Problem:
 
 
 def _ends(finding: Finding) -> bool:
-    """Return whether a launch ends with the finding. After an index below zero it goes on."""
-    return finding.kind in ENDS and "Numba takes" not in finding.what
+    """Return whether a launch ends with the finding: not after an index below zero."""
+    ends = finding.kind in ENDS or NO_VALUE in finding.what
+    return ends and "Numba takes" not in finding.what
 
 
 def _traced(kernel: Any, launch: On, arrays: list[np.ndarray], loops: Loops) -> LaunchTrace:
@@ -286,7 +288,7 @@ def _wrong_answer(
     where = tuple(np.argwhere(wrong)[0].tolist())
     said_of = f"the kernel wrote {output[where]:.6g}"
     name = _output(kernel)
-    reads = [(one.file, one.line) for one in made.of(name) if one.operation == "load"]
+    reads = [(one.file, one.line) for one in made.of(name) if one.operation != "store"]
     untouched = output[where] == right.dtype.type(before)
     if np.isnan(output[where]):
         said_of = "nothing, or NaN, was written there"

@@ -83,7 +83,7 @@ def _tuples(function: ast.FunctionDef) -> set[str]:
 def _is_part(index: ast.expr) -> bool:
     """Return whether an index stands for several: a slice, an ellipsis, a tuple."""
     dots = isinstance(index, ast.Constant) and index.value is Ellipsis
-    return dots or isinstance(index, ast.Slice | ast.Starred) or _is_tuple(index)
+    return dots or isinstance(index, ast.Slice | ast.Starred | ast.List) or _is_tuple(index)
 
 
 def _is_tuple(value: ast.expr) -> bool:

@@ -100,10 +100,11 @@ def running(
     except EndlessLoop as error:
         raise endless(error) from None
     except (Exception, SystemExit) as error:
-        if (found := instead()) is not None:
-            raise Stopped(with_problems([found])) from error
         said = str(error) if isinstance(error, NotSimulated) else f"{what}{raised_by(error)}"
-        raise broken(said) from error
+        if (found := instead()) is None:
+            raise broken(said) from error
+        found = replace(found, lines=found.lines or error_in_words(said).lines)
+        raise Stopped(with_problems([found])) from error
 
 
 def endless(error: EndlessLoop) -> Stopped:

@@ -17,7 +17,7 @@ from convlab.ladder import BACKWARD
 from convlab.ladder.im2col.im2col_gemm import THREADS, make_im2col, pitch
 from convlab.ladder.stage import blocks_for
 from convlab.lessons import feedback
-from convlab.lessons.compiling import compile_problem, known_refusal, types_of
+from convlab.lessons.compiling import cause_of_error, compile_problem, types_of
 from convlab.lessons.exercises import MODEL, numbered
 from convlab.lessons.feedback import ANSWER, MEMORY, Feedback, Problem
 from convlab.lessons.kernel_checks import UNITS, On, tried
@@ -105,7 +105,7 @@ def _on_problems(
                 raise broken(f"{made.__name__} returned {kernel!r}: it must be a kernel")
             types = types_of((*launch.inputs, right))
             ours = tried(own, launch, right).trace
-            with running(instead=partial(known_refusal, kernel, types)):
+            with running(instead=partial(cause_of_error, kernel, types)):
                 theirs = tried(kernel, launch, right)
             found = dict(theirs.problems)
             if (answer := found.get(ANSWER)) is not None:
@@ -129,7 +129,10 @@ def _on_problems(
             told = f"{answer.what} {said(names, len(wrong), 'problems')}".strip()
             problems[ANSWER] = replace(answer, what=told)
         right_on = f"{what} right on {len(right_ones)} of {count} problems"
-        return feedback.with_problems(problems.values(), (right_on,) * bool(right_ones))
+        told_wrong = feedback.with_problems(problems.values(), (right_on,) * bool(right_ones))
+        if wrong and told_wrong.headline == feedback.ON_A_GPU:  # right on some problems only
+            return replace(told_wrong, headline=feedback.NO_ANSWER)
+        return told_wrong
     told_right = (f"{what} what NumPy gives, on {count} problems",)
     pairs = zip(UNITS.values(), counts.tolist(), strict=True)
     rows = [feedback.row_of(unit, *pair) for unit, pair in pairs]

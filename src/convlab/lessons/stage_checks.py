@@ -22,7 +22,7 @@ from convlab.checking.loading import maker
 from convlab.checking.outcome import CompiledKernel
 from convlab.ladder import Program, Stage, Tile, short_name, stage_named
 from convlab.lessons import feedback
-from convlab.lessons.compiling import known_refusal, refusal
+from convlab.lessons.compiling import cause_of_error, refusal
 from convlab.lessons.exercises import MODEL, PICTURE_SECONDS, ready_for, traced
 from convlab.lessons.explanations import lines_of
 from convlab.lessons.feedback import BARRIERS, MEMORY, Feedback, Hint, Problem, Row
@@ -120,8 +120,8 @@ def _refused(stage: Stage, made: Any, found: Check) -> Problem | None:
     program = program_with(stage, maker(made, stage), EVERYTHING, stage.tiny_tile)
     main = main_of(program)
     types = argument_types(main, program)
-    if raised or found.ok:
-        refused = (known_refusal if raised else refusal)(main.kernel, types)
+    if raised or not (found.wrong or found.findings):
+        refused = (cause_of_error if raised else refusal)(main.kernel, types)
         if refused is not None:
             return refused
     if found.ok:

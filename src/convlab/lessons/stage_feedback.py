@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -56,7 +57,8 @@ def feedback_on(
         problems.append(Problem(ANSWER, what, advice=advice))
         picture = None if telling.wrong is None else side_by_side(telling, seed)
     if refused is not None:
-        problems = [refused]
+        lines = refused.lines or (error_in_words(raised[0]).lines if raised else ())
+        problems = [replace(refused, lines=lines)]
     elif raised:
         problems.append(error_in_words(raised[0]))
     if refused is None and found.machine is not None and (error := found.machine.error) is not None:

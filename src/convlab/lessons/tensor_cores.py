@@ -21,7 +21,7 @@ from convlab.device import mma_tf32
 from convlab.device.products import WARP, K, M, N, multiply_add, split_into_tf32, warp_mma
 from convlab.ladder import stage_named
 from convlab.lessons import feedback, pictures
-from convlab.lessons.compiling import compile_problem, known_refusal, types_of
+from convlab.lessons.compiling import cause_of_error, compile_problem, types_of
 from convlab.lessons.exercises import ready_for
 from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, Feedback, Problem
 from convlab.lessons.kernel_checks import On, tried
@@ -159,7 +159,7 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
         tries += [numbered_matrices(count), [one.astype(np.float32) for one in others]]
     for A, B in tries:
         types = types_of((A, B, A @ B))
-        with running(instead=partial(known_refusal, kernel, types)):
+        with running(instead=partial(cause_of_error, kernel, types)):
             found = products_of(kernel, A, B)
         stopped = bool(found.launch.findings and not found.calls)
         for key, problem in found.wrong.items():
