@@ -22,7 +22,7 @@ from convlab.problems.problem import ConvProblem
 from convlab.running import compile_ahead as ahead
 from convlab.running.compile_ahead import compile_ahead
 from convlab.running.compile_worker import Wanted
-from convlab.running.engines import kernels
+from convlab.running.engines import kernel_identity, kernels
 from convlab.running.engines.kernels import compile_launch
 from convlab.running.plans import program_for, stage_of_layer
 
@@ -176,3 +176,24 @@ def test_ctrl_c_ends_it_at_once_and_the_next_run_goes_on_from_there(tmp_path, fo
     assert 0 < kept < count
     again = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert int(again.stdout) == count - kept
+
+
+@pytest.mark.gate
+def test_workers_have_the_compilers_that_this_process_has_loaded(tmp_path):
+    """As those that PyTorch brings: another library would give another key."""
+    library = Path(kernel_identity.compiler_libraries()[1]).resolve()
+    other = tmp_path / library.name
+    other.write_bytes(library.read_bytes() + b"another build of it")
+    script = f"""
+import ctypes, sys
+ctypes.CDLL({str(other)!r})
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_compile_ahead import GPU, WANTED
+from convlab.running.compile_ahead import compile_ahead
+from convlab.running.engines.kernel_identity import compiler_libraries
+assert {str(tmp_path)!r} in compiler_libraries()[1], compiler_libraries()
+print(compile_ahead(WANTED[1:], GPU, processes=2))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0

@@ -24,12 +24,17 @@ from convlab.ladder.stage import Kernel
 from convlab.running.compile_worker import Answer, Task, Wanted, compiled
 from convlab.running.engines import Engine
 from convlab.running.engines.absent import GpuFacts
+from convlab.running.engines.kernel_identity import compiler_libraries
 from convlab.running.engines.kernels import is_ready, key_of, take_over
 from convlab.running.plans import program_for, stage_of_layer
 from convlab.support.progress import duration, say
 from convlab.support.values import counted
 
-START = "from convlab.running.compile_worker import main; main()"
+# The compilers' libraries are those that the arguments name, if they are loaded before any import.
+START = (
+    "import ctypes, sys; [ctypes.CDLL(library) for library in sys.argv[1:]]; "
+    "from convlab.running.compile_worker import main; main()"
+)
 # On a core of about 2023: a kernel, each device function that it names, a new process.
 KERNEL_SECONDS, FUNCTION_SECONDS, START_SECONDS = 0.5, 0.4, 2.0
 SAID_SECONDS = 2.0  # between two lines of progress, at least
@@ -200,12 +205,15 @@ def _workers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "CUDA_VISIBLE_DEVICES": "",
     }
+    libraries: tuple[str, ...] = ()
+    with suppress(OSError, ImportError):  # without compilers each kernel has its own error
+        libraries = compiler_libraries()
     workers: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):
             workers.append(
                 subprocess.Popen(
-                    [sys.executable, "-P", "-c", START],
+                    [sys.executable, "-P", "-c", START, *libraries],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env=environment,

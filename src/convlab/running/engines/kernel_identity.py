@@ -251,11 +251,18 @@ def toolchain(compiler: str) -> tuple[tuple[str, str], ...]:
         ("compiler", compiler),
         ("python", f"{platform.python_implementation()} {platform.python_version()}"),
         *((name, version(name)) for name in packages),
-        *(("library", _size_of(file)) for file in (_library("nvvm"), _library("nvJitLink"))),
+        *(("library", _size_of(file)) for file in compiler_libraries()),
         ("library", _size_of(get_libdevice())),
         ("convlab", fingerprint(own, below=SOURCE)),
         *sorted(settings.items()),
     )
+
+
+def compiler_libraries() -> tuple[str, ...]:
+    """Return the files of CUDA's compilers. They are those that the process has loaded, for example
+    by PyTorch, so two processes of one environment may have others. Raises ``OSError`` where there
+    are none."""
+    return _library("nvvm"), _library("nvJitLink")
 
 
 def _library(name: str) -> str:
