@@ -350,7 +350,7 @@ def test_a_line_of_a_notebook_is_a_line_of_a_cell(tmp_path, monkeypatch, count, 
     kernel = kernel_of(tmp_path, "    out[cuda.grid(1) + 1] = 0\n")
     file = kernel.py_func.__code__.co_filename
     compiler = Mock(format_code_name=lambda name: ("Cell", "In[5]") if name == file else None)
-    shell = Mock(compile=compiler, execution_count=count, user_ns={})
+    shell = Mock(compile=compiler, user_ns={"In": [""] * (count + 1)})
     monkeypatch.setitem(sys.modules, "IPython", Mock(get_ipython=lambda: shell))
     found = lessons.what_is_wrong(kernel, 1, 32, ones(), ones(8))
     assert f"line 6 of {said}: out[cuda.grid(1) + 1] = 0" in str(found)
@@ -378,3 +378,21 @@ def test_an_output_that_is_added_to_is_told():
     problem = told_of(adds_to_its_output).problems[0]
     assert "holds NaN" in problem.advice
     assert problem.lines[0].code == "out[cuda.grid(1)] += a[cuda.grid(1)]"
+
+
+def test_lines_are_those_of_ipython_s_cells(capsys):
+    """In IPython itself: the cell that runs is this cell, another one has its number."""
+    ipython = pytest.importorskip("IPython.core.interactiveshell")
+    source = "from numba import cuda\n@cuda.jit\ndef kernel(a):\n    a[cuda.grid(1) + 1] = 0\n"
+    shell = ipython.InteractiveShell.instance()
+    try:
+        shell.run_cell(f"{source}from convlab.lessons import what_is_wrong\n", store_history=True)
+        number = len(shell.user_ns["In"]) - 1
+        shell.user_ns["ones"] = ones(32)
+        there = "print(what_is_wrong(kernel, 1, 32, ones))"
+        shell.run_cell(there, store_history=True)
+        assert f"line 4 of cell [{number}]: a[cuda" in capsys.readouterr().out
+        shell.run_cell(f"{source}{there}", store_history=True)
+        assert "line 4 of this cell: a[cuda" in capsys.readouterr().out
+    finally:
+        ipython.InteractiveShell.clear_instance()

@@ -22,4 +22,5 @@ def cell_said(file: str) -> str:
     if not isinstance(named, tuple) or not str(named[-1]).startswith("In["):
         return ""
     number = str(named[-1]).removeprefix("In")
-    return "this cell" if number == f"[{shell.execution_count}]" else f"cell {number}"
+    runs = len(shell.user_ns.get("In", ())) - 1  # its last entry is the cell that runs
+    return "this cell" if number == f"[{runs}]" else f"cell {number}"
