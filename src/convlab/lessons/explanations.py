@@ -169,21 +169,31 @@ def _remedy(finding: Finding) -> str:
             f"let each element of {array} be written by one thread, and read by no other, or use "
             "an atomic; a barrier lets only the threads of one block wait for each other"
         )
-    if finding.kind == "out of bounds" and _makes(finding.file, finding.array):
+    memory = _memory_of(finding.file, finding.array)
+    if finding.kind == "out of bounds" and memory:
         return f"correct the index, or make {finding.array} as large as its indices need"
+    if finding.kind == "uninitialised" and memory == "local":
+        return f"give each element of {finding.array} a value first, float32(0) before a sum"
     # No lesson has a warp's barrier, and after it races with other warps would be found next.
     return finding.remedy.replace("syncwarp", "syncthreads")
 
 
-def _makes(file: str, array: str | None) -> bool:
-    """Return whether a kernel of the file makes an array of that name, shared or local."""
+def _memory_of(file: str, array: str | None) -> str:
+    """Return the memory of an array that a kernel of the file makes: ``shared`` or ``local``. Empty
+    for any other array."""
     tree = tree_of(file)
-    return tree is not None and any(
-        isinstance(node, ast.Assign)
-        and re.search(r"\b(shared|local)\.array\(", ast.unparse(node.value)) is not None
-        and array in {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
-        for node in ast.walk(tree)
-    )
+    for node in [] if tree is None else ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            made = re.search(r"\b(shared|local)\.array\(", ast.unparse(node.value))
+            names = {
+                one.id
+                for target in node.targets
+                for one in ast.walk(target)
+                if isinstance(one, ast.Name)
+            }
+            if made is not None and array in names:
+                return made[1]
+    return ""
 
 
 def _place(place: tuple[int, ...]) -> str:
