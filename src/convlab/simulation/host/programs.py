@@ -32,6 +32,7 @@ from convlab.simulation.host.run_report import Report
 from convlab.simulation.host.stream_order import DEFAULT, number_of, program_line
 from convlab.simulation.host.streams import Streams
 from convlab.simulation.language.signatures import as_declared
+from convlab.simulation.language.toolchains import dispatcher_class
 from convlab.simulation.launch import SimulatedLaunch
 from convlab.simulation.launch.running_blocks import OnBlock
 from convlab.simulation.launch.translation import checked_kernel
@@ -51,14 +52,8 @@ from convlab.simulation.rules.launch_checks import (
     check_shape,
 )
 from convlab.simulation.rules.orders import USUAL, Order, run_in_orders
-from convlab.support.numba_successor import only_successor
 from convlab.support.progress import progress
 from convlab.support.values import boolean, integer
-
-if only_successor():
-    from numba_cuda_mlir.descriptor import MLIRDispatcher as Dispatcher
-else:
-    from numba.cuda.dispatcher import CUDADispatcher as Dispatcher
 
 
 class UntypedRegisters(UserWarning):
@@ -356,7 +351,7 @@ def simulated_program(program: SimulatedProgram) -> Iterator[SimulatedProgram]:
         patch.object(ConfiguredKernel, "__call__", launch, create=True),
         patch.multiple(FakeCUDAKernel, create=True, **KERNEL),
         patch.multiple(FakeOverload, create=True, **OVERLOAD),
-        patch.multiple(Dispatcher, create=True, **DISPATCHER),
+        patch.multiple(dispatcher_class(), create=True, **DISPATCHER),
     ):
         yield program
         program.streams.host_waits()

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from convlab.support.numba_successor import only_successor
+
 Flags = Any  # the options of one compilation
 
 
@@ -34,6 +36,19 @@ class Toolchain:
     running: Callable[[Flags], AbstractContextManager[object]]
     lowers: bool
     options: dict[str, object] = field(default_factory=dict)
+
+
+def dispatcher_class() -> type[Any]:
+    """Return the class of kernels that are made outside of a simulation."""
+    if only_successor():
+        from numba_cuda_mlir.descriptor import MLIRDispatcher
+
+        made: type[Any] = MLIRDispatcher
+    else:
+        from numba.cuda.dispatcher import CUDADispatcher
+
+        made = CUDADispatcher
+    return made
 
 
 def of_numba_cuda() -> Toolchain:
