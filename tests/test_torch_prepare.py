@@ -107,6 +107,12 @@ def test_the_model_stays_as_it_is(compiled):
     assert torch.equal(generator, torch.get_rng_state())
 
 
+def test_a_wrapped_model_is_prepared_as_the_model_inside(compiled):
+    wrapped = torch.compile(nn.DataParallel(model_of()), backend="eager")
+    convlab.torch.prepare(wrapped, torch.randn(2, 3, 6, 5), backward=False)
+    assert len(compiled) == 5
+
+
 def test_no_images_and_a_simulator_need_no_kernels(compiled, monkeypatch):
     model = model_of()
     convlab.torch.prepare(model, torch.randn(0, 3, 6, 5))

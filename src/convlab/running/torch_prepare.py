@@ -27,6 +27,8 @@ HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs",
     "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called",
 )  # fmt: skip
+# Classes that only wrap a model.
+_WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 
 def prepare(
@@ -68,13 +70,20 @@ def prepare(
     gradients = model.training if backward is None else backward
     try:
         with torch.inference_mode(False), torch.set_grad_enabled(gradients):
-            asked = convolutions_of(model, arguments, named)
+            asked = convolutions_of(_without_wrappers(model), arguments, named)
     except Exception as error:  # a model may raise anything
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(
             f"the model cannot be prepared, because it cannot be called without numbers: {reason}"
         ) from error
     return compile_asked(asked, processes)
+
+
+def _without_wrappers(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the model inside PyTorch's wrappers of it, ``torch.compile``'s too."""
+    while (inner := getattr(model, "_orig_mod", None)) is not None or isinstance(model, _WRAPPERS):
+        model = model.module if inner is None else inner
+    return model
 
 
 def _arguments(
@@ -124,9 +133,7 @@ def compile_asked(asked: list[Asked], processes: int | None = None) -> int:
 # The first call.
 
 _called: set[Asked] = set()
-# How every module is called, and the classes that only wrap a model.
-_CALL = torch.nn.Module._call_impl.__code__
-_WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+_CALL = torch.nn.Module._call_impl.__code__  # how every module is called
 
 
 def before_first_call(asked: Asked) -> None:
