@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median, quantiles
+from threading import Timer
 from typing import Any
 
 FORMAT, VERSION = "convlab models", 1
 MODEL, BATCH, SIZE = "resnet50", 32, 224
 HOST_SHAPE, HOST_CHANNELS = (1, 64, 14, 14), 64  # of calls whose arithmetic takes less than a call
 WARM_UPS, REPEATS, HOST_CALLS, HOST_ROUNDS = 3, 20, 200, 7
-STEP_SECONDS = 600.0  # that a process may take
+PROCESS_SECONDS = 600.0  # a process may take no longer
 START = "from convlab.measuring.models import main; main()"
 
 # The systems by name: whether their layers are convlab's, and the stage of these.
@@ -68,20 +69,25 @@ def _of_process(task: Task, cache: str) -> Iterator[Row]:
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     arguments = [task.system, "steady" if task.steady else "first", task.name]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", START, *arguments],
+        stdout=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    assert process.stdout is not None
+    limit = Timer(PROCESS_SECONDS, process.kill)
+    limit.start()
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", START, *arguments],
-            stdout=subprocess.PIPE, text=True, env=environment, timeout=STEP_SECONDS,
-        )  # fmt: skip
-        printed, reason = done.stdout, f"its process ended with exit code {done.returncode}"
-        failed = done.returncode != 0
-    except subprocess.TimeoutExpired as error:
-        printed = (error.stdout or b"").decode() if isinstance(error.stdout, bytes) else ""
-        reason, failed = f"its process gave no end in {STEP_SECONDS:.0f} seconds", True
-    for line in printed.splitlines():
-        if line.startswith("{"):
-            yield json.loads(line)
-    if failed:
+        for line in process.stdout:
+            if line.startswith("{"):
+                yield json.loads(line)
+        code = process.wait()
+    finally:  # also where the reader was interrupted
+        limit.cancel()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    if code:
+        reason = f"its process ended with exit code {code}"
         yield row_of(task.system, f"{MODEL} {task.name}", reason=reason)
 
 
