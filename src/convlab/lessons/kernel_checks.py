@@ -52,7 +52,6 @@ FEW = 8  # shown numbers around a wrong one
 UNITS = {"requests": "requests to global memory", "sectors": "sectors of global memory"}
 MANY_STORES = 3  # of one element: a kernel may store a sum before it is complete
 MOST_WORK = 0.5  # of a block's accesses, which one thread should not make
-TIMES = 10  # the iterations that a kernel's loops may have, of those of a right one
 
 
 class On(NamedTuple):
@@ -224,18 +223,21 @@ def _output(kernel: Any) -> str:
 
 
 def tried(
-    kernel: Any, launch: On, right: np.ndarray, before: float | None = None, own: int = 0
+    kernel: Any,
+    launch: On,
+    right: np.ndarray,
+    before: float | None = None,
+    loops: Loops | None = None,
 ) -> Tried:
     """Try a kernel on a launch whose output should become ``right`` and holds ``before`` first.
 
-    ``own`` is the number of iterations of all loops in a right kernel. Raises whatever the kernel
-    raises, and ``EndlessLoop`` for far more iterations.
+    Raises whatever the kernel raises, and ``EndlessLoop`` for more iterations than ``loops`` allow.
     """
     if before is None:
         before = np.nan if right.dtype.kind == "f" else np.iinfo(right.dtype).max
     output = np.full(right.shape, before, right.dtype)
     inputs = [array.copy() for array in launch.inputs]
-    made = _traced(kernel, launch, [*inputs, output], Loops(ITERATIONS + TIMES * own))
+    made = _traced(kernel, launch, [*inputs, output], loops or Loops(ITERATIONS))
     problems: dict[Any, Problem] = {one.cause: one for one in of_findings(made.findings, kernel)}
     ended = not any(map(_ends, made.findings))
     if not all(map(np.array_equal, inputs, launch.inputs)):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from convlab.checking.checker import ITERATIONS, TIMES
 from convlab.checking.common_causes import OF_PROBLEMS, Launched, said, shared
 from convlab.checking.launches import PROBLEMS, main_of
 from convlab.checking.loading import is_kernel
@@ -28,6 +29,7 @@ from convlab.problems.gradient import Gradient
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import reference
+from convlab.simulation.recording.loops import Loops
 from convlab.tracing import LaunchTrace, trace
 
 IN_GROUPS = ConvProblem(2, 4, 5, 6, 6, (3, 2), (1, 2), 1, groups=2)
@@ -104,9 +106,12 @@ def _on_problems(
             if not is_kernel(kernel):
                 raise broken(f"{made.__name__} returned {kernel!r}: it must be a kernel")
             types = types_of((*launch.inputs, right))
-            ours = tried(own, launch, right).trace
+            counter = Loops()
+            most = counter.left
+            ours = tried(own, launch, right, loops=counter).trace
+            loops = Loops(ITERATIONS + TIMES * (most - counter.left))
             with running(instead=partial(cause_of_error, kernel, types)):
-                theirs = tried(kernel, launch, right)
+                theirs = tried(kernel, launch, right, loops=loops)
             found = dict(theirs.problems)
             if (answer := found.get(ANSWER)) is not None:
                 on = f"On {name!r} ({problem}): {answer.what}"
