@@ -225,6 +225,20 @@ def in_local_memory(a, out):
     out[i] = row[0] + row[2] // 2
 
 
+WEIGHTS = np.array([0.5, 1.0, 0.25], F)
+
+
+@cuda.jit
+def by_constants(a, out):
+    weights = cuda.const.array_like(WEIGHTS)
+    i = cuda.grid(1)
+    total = float32(0)
+    for k in range(3):
+        if 0 <= i + k - 1 < a.size:
+            total += weights[k] * a[i + k - 1] + WEIGHTS[k]
+    out[i] = total
+
+
 @cuda.jit
 def count_above(a, out):
     above = cuda.syncthreads_count(int32(a[cuda.threadIdx.x] > 5))
@@ -257,6 +271,7 @@ RIGHT: list[Launch] = [
     (in_device_functions, 2, THREADS, lambda: [ramp(THREADS), np.zeros(THREADS, F)], 0),
     (in_dynamic_memory, 1, THREADS, lambda: [ramp(THREADS), np.zeros(THREADS, F)], 4 * THREADS),
     (in_local_memory, 2, 32, lambda: [ramp(64, dtype=np.int16), np.zeros(64, np.int64)], 0),
+    (by_constants, 2, 32, lambda: [ramp(64), np.zeros(64, F)], 0),
     (count_above, 1, THREADS, lambda: [ramp(THREADS), np.zeros(THREADS, np.int32)], 0),
     (
         numbers_of_all_kinds,
@@ -370,15 +385,36 @@ def test_a_loop_without_an_end_is_left_to_the_other_engine(ends):
 
 
 @cuda.jit
-def ranks(queue, values):
-    at = cuda.atomic.add(queue, 0, 1)
-    values[at] = cuda.grid(1)
+def first_come(taken, out):
+    if cuda.atomic.exch(taken, 0, 1) == 0:
+        out[0] = 7
 
 
 def test_what_it_does_not_know_goes_on_on_the_other_engine(ends, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(engine_choice, "say", said.append)
-    arguments = np.zeros(1, np.int32), np.zeros(64, np.int32)
-    convlab.simulate(ranks, 2, 32, *arguments)
-    assert sorted(arguments[1]) == [*range(64)]
-    assert said == ["ranks takes long, and is not compiled: the result of an atomic is used"]
+    arguments = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    convlab.simulate(first_come, 2, 32, *arguments)
+    assert arguments[1][0] == 7
+    assert said == ["first_come takes long, and is not compiled: the result of an exchange is used"]
+
+
+@cuda.jit
+def compacted(values, size, out):
+    i = cuda.grid(1)
+    if values[i] > 3:
+        out[cuda.atomic.add(size, 0, 1)] = values[i]
+
+
+@cuda.jit
+def ordered(values, size, out):
+    i = cuda.grid(1)
+    out[i] = cuda.atomic.add(size, 0, 1) * values[i]
+
+
+def test_results_of_atomics_depend_on_the_order_of_threads(ends):
+    def make() -> list[np.ndarray]:
+        return [ramp(64), np.zeros(1, np.int32), np.zeros(64, F)]
+
+    assert compare(compacted, 2, 32, make) == compare(ordered, 2, 32, make) == ""
+    assert ends == ["compiled"] * 2

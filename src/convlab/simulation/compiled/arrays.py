@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.base import BaseContext
@@ -21,9 +22,12 @@ from numba.core.extending import (
     overload,
     overload_attribute,
     register_model,
+    typeof_impl,
 )
+from numba.core.imputils import lower_constant
 from numba.core.typing import signature
 from numba.core.typing.templates import AbstractTemplate, Signature, infer_global
+from numba.np.numpy_support import from_dtype
 
 from convlab.simulation.compiled.cells import CELL
 from convlab.simulation.compiled.context import WORD
@@ -36,9 +40,9 @@ I64 = ir.IntType(64)
 WIDE_BYTES = 16  # of a float4
 
 
-def number(value: int) -> ir.Constant:
+def number(value: int) -> ir.CompiledConstant:
     """Return a word with that value."""
-    return ir.Constant(I64, value)
+    return ir.CompiledConstant(I64, value)
 
 
 class CompiledArray(types.Type):
@@ -158,6 +162,36 @@ def made(
     return proxy._getvalue()
 
 
+# Arrays that are compiled into a kernel.
+
+
+class CompiledConstant:
+    """An array in constant memory: a value from outside a kernel."""
+
+    def __init__(self, host: np.ndarray) -> None:
+        self.host = np.ascontiguousarray(host)
+
+
+@typeof_impl.register(CompiledConstant)
+def _type_of_constant(value: CompiledConstant, context: object) -> CompiledArray:
+    return CompiledArray(from_dtype(value.host.dtype), value.host.ndim, CONSTANT)
+
+
+@lower_constant(CompiledArray)
+def _constant(context, builder, kind, value):
+    host = value.host
+    return made(
+        context,
+        builder,
+        kind,
+        data=number(host.ctypes.data),
+        cells=number(0),
+        serial=number(0),
+        shape=[number(size) for size in host.shape],
+        strides=[number(stride) for stride in host.strides],
+    )
+
+
 # Indices.
 
 
@@ -270,14 +304,12 @@ def store(
         builder.store(parts.serial, cell)
     elif checked:
         before = context.unpack_value(builder, kind.dtype, pointer)
-        same = builder.zext(_same(context, builder, kind.dtype, before, value), I64)
+        same = builder.zext(same_numbers(builder, kind.dtype, before, value), I64)
         call(builder, f"write_{kind.space}", cell_of(builder, parts, offset), same)
     context.pack_value(builder, kind.dtype, value, pointer)
 
 
-def _same(
-    context: BaseContext, builder, kind: types.Type, one: ir.Value, two: ir.Value
-) -> ir.Value:
+def same_numbers(builder: ir.IRBuilder, kind: types.Type, one: ir.Value, two: ir.Value) -> ir.Value:
     """Return whether two numbers are the same; NaN is the same as NaN."""
     if isinstance(kind, types.Float):
         both_nan = builder.and_(
@@ -287,7 +319,7 @@ def _same(
     if isinstance(kind, types.Complex):
         parts = [cgutils.unpack_tuple(builder, value, 2) for value in (one, two)]
         equal = [
-            _same(context, builder, kind.underlying_float, *two_parts)
+            same_numbers(builder, kind.underlying_float, *two_parts)
             for two_parts in zip(*parts, strict=True)
         ]
         return builder.and_(*equal)

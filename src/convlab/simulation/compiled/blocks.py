@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from convlab.simulation.compiled.cells import PHASE_SHIFT
 from convlab.simulation.compiled.context import (
+    BACKWARDS,
     BLOCK,
     BLOCK_X,
     BLOCK_Y,
     BLOCK_Z,
+    BLOCKS,
     CURRENT,
     ENDED,
     FIRST_PHASE,
@@ -84,7 +86,8 @@ def begin_threads(threads: int, records: int, stacks: int, begin: int) -> None:
 def run_ready(threads: int, records: int) -> int:
     """Run each thread that is ready until it waits or ends; return how many have not ended."""
     left = 0
-    for number in range(threads):
+    for place in range(threads):
+        number = threads - 1 - place if word(BACKWARDS) else place
         record = records + number * RECORD_BYTES
         if get(record, STATE) == READY:
             set_word(CURRENT, record)
@@ -141,13 +144,14 @@ def pass_barrier(threads: int, records: int, left: int) -> bool:
 
 @shared_code("int64(int64, int64, int64, int64, int64, int64)")
 def run_blocks(first: int, last: int, threads: int, records: int, stacks: int, begin: int) -> int:
-    """Run the blocks from ``first`` up to ``last``; return the block after the last that ran.
+    """Run the blocks from ``first`` up to ``last``, by their places in the order; return the place
+    after the last that ran.
 
     ``records`` is the address of the threads' records, ``stacks`` that of their stacks; ``begin``
     is the address of the machine code at which a thread begins.
     """
     for block in range(first, last):
-        enter_block(block)
+        enter_block(word(BLOCKS) - 1 - block if word(BACKWARDS) else block)
         begin_threads(threads, records, stacks, begin)
         left = run_ready(threads, records)
         while left and not word(ENDED):

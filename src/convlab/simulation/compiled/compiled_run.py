@@ -41,27 +41,34 @@ class CompiledRun:
     def run(self) -> bool:
         """Run the launch, and what is suspect in it again on the first engine. Return whether
         machine code was enough."""
-        result = self._run(beyond=0)
-        left = Outcome.of([""] * len(self._hosts), self._hosts)
-        if not result.suspects and result.beyond_warp and self._depends_on_own_numbers(left):
-            raise NotCompiled("results depend on what a shuffle reads from beyond the warp")
+        result = self._run()
+        left = self._outcome()
         if result.suspects:
             self._explain(result, left)
             # Whether a negative index is a mistake depends on the text of its line only.
             if not all(one.is_negative_index for one in result.suspects):
                 raise NotCompiled(f"the other engine finds nothing wrong with {result.reasons()}")
+        if result.beyond_warp and self._depends_on_own_numbers(left):
+            raise NotCompiled("results depend on what a shuffle reads from beyond the warp")
+        if self._kernel.places.ranks:
+            if result.unchanged:
+                raise NotCompiled("an atomic reads what other threads may change")
+            left = self._in_the_other_order()
         left.restore(self._hosts)
         return True
 
-    def _run(self, beyond: int) -> Result:
+    def _outcome(self) -> Outcome:
+        return Outcome.of([""] * len(self._hosts), self._hosts)
+
+    def _run(self, beyond: int = 0, backwards: bool = False) -> Result:
         """Run the launch once as machine code, from the arrays as they were."""
         self._before.restore(self._hosts)
         facts = self._facts
         arguments = ArgumentWords([with_arrays(one) for one in facts.arguments])
-        kernel = _machine_code(facts, arguments.types)
-        name = kernel.name
+        self._kernel = _machine_code(facts, arguments.types)
+        name = self._kernel.name
         launch = CompiledLaunch(
-            kernel=kernel,
+            kernel=self._kernel,
             arguments=arguments,
             grid=facts.grid,
             block=facts.block,
@@ -69,13 +76,21 @@ class CompiledRun:
             steps=facts.steps,
             on_block=lambda number, blocks: self._on_block(name, number, blocks),
         )
-        return launch.run(beyond)
+        return launch.run(beyond, backwards)
+
+    def _in_the_other_order(self) -> Outcome:
+        """Return what the launch leaves with all threads from the last to the first. As on the
+        first engine, the arrays keep that: results of atomics, such as places in a queue, depend
+        on the order of the threads, and a program that relies on it sees another."""
+        if self._run(backwards=True).suspects:
+            raise NotCompiled("another order of the threads is suspect")
+        return self._outcome()
 
     def _depends_on_own_numbers(self, left: Outcome) -> bool:
         """Return whether larger and smaller numbers from beyond the warp both change the arrays."""
         for sign in (1, -1):
             self._run(beyond=sign)
-            found = Outcome.of(left.names, self._hosts)
+            found = self._outcome()
             if not difference(left, found, self._before, set()):
                 return False
         return True

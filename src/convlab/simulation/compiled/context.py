@@ -42,7 +42,10 @@ BEYOND = 29  # 1 or -1: a shuffle from beyond the warp gives another number than
 BEYOND_WARP = 30  # whether a shuffle has read from there
 FIRST_PHASES = 31  # address of a table: the phase in which each block began
 DYNAMIC_SITE = 32  # of the call that requested the dynamic part; 0 before
-WORDS = 33
+UNCHANGED = 33  # whether an atomic has left an element as it was: it may only have read it
+BACKWARDS = 34  # whether blocks and threads run from the last to the first
+BLOCKS = 35  # in all
+WORDS = 36
 
 # Words of a thread's record.
 STACK_POINTER = 0

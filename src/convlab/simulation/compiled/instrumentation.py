@@ -108,9 +108,11 @@ def divisor(typing, value):
 
 @dataclass
 class Places:
-    """The places of a kernel's code: file and line by number."""
+    """The places of a kernel's code, file and line by number, and whether it uses results of
+    atomics."""
 
     lines: list[tuple[str, int]] = field(default_factory=lambda: [("", 0)])
+    ranks: bool = False
 
     def new(self, where: ir.Loc) -> int:
         """Return the number of a new place."""
@@ -132,7 +134,7 @@ class Instrument(FunctionPass):
 
     def run_pass(self, state: Any) -> bool:
         check_assigned(state.func_ir)
-        check_atomics(state.func_ir)
+        in_work[-1].ranks |= uses_ranks(state.func_ir)
         _Instrumented(state.func_ir, in_work[-1]).run()
         return True
 
@@ -281,9 +283,9 @@ def check_assigned(function: ir.FunctionIR) -> None:
                 known.add(target)
 
 
-def check_atomics(function: ir.FunctionIR) -> None:
-    """Raise :class:`NotCompiled` if the function uses the result of an atomic: it may depend on the
-    order of the threads, which only the other engine judges."""
+def uses_ranks(function: ir.FunctionIR) -> bool:
+    """Return whether the function uses the results of atomics, such as a place in a queue. Raises
+    :class:`NotCompiled` for those that may be a lock's or a slot's."""
     blocks = function.blocks.values()
     assigned = [one for block in blocks for one in block.body if isinstance(one, ir.Assign)]
     values = {one.target.name: one.value for one in assigned}
@@ -296,19 +298,25 @@ def check_atomics(function: ir.FunctionIR) -> None:
             if isinstance(one, ir.Assign):
                 names.remove(one.target.name)
             read.update(names)
+    used = False
     for one in assigned:
         if isinstance(one.value, ir.Expr) and one.value.op == "call" and one.target.name in read:
-            if _is_atomic(values.get(one.value.func.name), values):
-                raise NotCompiled("the result of an atomic is used")
+            name = _atomic_named(values.get(one.value.func.name), values)
+            if name == "exch":
+                raise NotCompiled("the result of an exchange is used")
+            used |= bool(name)
+    return used
 
 
-def _is_atomic(value: object, values: dict[str, Any]) -> bool:
-    """Return whether a value is ``cuda.atomic.add`` or the like."""
-    while isinstance(value, ir.Expr) and value.op == "getattr":
-        inner = values.get(value.value.name)
-        if isinstance(inner, ir.Expr) and inner.op == "getattr" and inner.attr == "atomic":
-            return True
-        if isinstance(inner, ir.Global | ir.FreeVar) and inner.value is CUDA.atomic:
-            return True
-        value = inner
-    return False
+def _atomic_named(value: object, values: dict[str, Any]) -> str:
+    """Return the name of an atomic, ``add`` for ``cuda.atomic.add``; empty for another value."""
+    if isinstance(value, ir.Global | ir.FreeVar):  # from numba.cuda import atomic: never ``add``
+        return ""
+    if not isinstance(value, ir.Expr) or value.op != "getattr":
+        return ""
+    inner = values.get(value.value.name)
+    if isinstance(inner, ir.Expr) and inner.op == "getattr" and inner.attr == "atomic":
+        return str(value.attr)
+    if isinstance(inner, ir.Global | ir.FreeVar) and inner.value is CUDA.atomic:
+        return str(value.attr)
+    return ""

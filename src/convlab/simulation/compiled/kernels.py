@@ -27,15 +27,17 @@ from numba.core.untyped_passes import IRProcessing
 from convlab.device import emulation_of
 from convlab.simulation.compiled import runtime
 from convlab.simulation.compiled import warp_names as _warp_names  # noqa: F401  more of CUDA
-from convlab.simulation.compiled.arrays import I64, CompiledArray, made
+from convlab.simulation.compiled.arrays import I64, CompiledArray, CompiledConstant, made
 from convlab.simulation.compiled.context import ARGUMENTS, load_word
 from convlab.simulation.compiled.instrumentation import Instrument, Places, in_work
+from convlab.simulation.compiled.memory import check_dtype
 from convlab.simulation.compiled.names import CUDA
 from convlab.simulation.compiled.refused import NotCompiled
 from convlab.simulation.compiled.stacks import machine_code
 from convlab.simulation.compiled.wide_accesses import INTRINSICS
 from convlab.simulation.language.compiled_values import Values, attribute, kept, values_of
 from convlab.simulation.language.python_body import name_in_cuda
+from convlab.simulation.threads.block_memory import CONSTANT_BYTES
 from convlab.support.numba_successor import name_in_numba_cuda
 
 _PLAIN = ("math", "numpy", "operator", "numba")  # modules whose names mean the same on a CPU
@@ -62,6 +64,7 @@ class Functions:
         self._values = values
         self.dispatchers: dict[FunctionType, Dispatcher] = {}
         self._modules: dict[int, ModuleType] = {}
+        self.constants: list[CompiledConstant] = []  # whose memory the machine code refers to
 
     def dispatcher(self, original: FunctionType) -> Dispatcher:
         """Return what compiles a function with its checks."""
@@ -101,11 +104,21 @@ class Functions:
             return _of_cuda(name)
         if type(value) is tuple:
             return tuple(self._meaning(entry, names, values) for entry in value)
-        if isinstance(value, np.ndarray) or hasattr(value, "__cuda_array_interface__"):
-            raise NotCompiled("an array that the kernel refers to by name")
+        if hasattr(value, "__cuda_array_interface__"):
+            raise NotCompiled("a device array that the kernel refers to by name")
+        if isinstance(value, np.ndarray):
+            return self._constant(value)
         if isinstance(value, ModuleType) and value.__name__ not in _PLAIN:
             return self._module(value, names, values)
         return value
+
+    def _constant(self, value: np.ndarray) -> CompiledConstant:
+        """Return an array that is compiled into the kernel."""
+        check_dtype(value.dtype)
+        if value.nbytes > CONSTANT_BYTES:
+            raise NotCompiled("an array that is larger than constant memory")
+        self.constants.append(CompiledConstant(value))
+        return self.constants[-1]
 
     def _module(self, value: ModuleType, names: set[str], values: Values) -> ModuleType:
         """Return a module with the attributes that a function may use."""
@@ -156,7 +169,7 @@ class _Words:
         self._begin = builder.inttoptr(load_word(builder, ARGUMENTS), I64.as_pointer())
 
     def next(self) -> ir.Value:
-        index = ir.Constant(ir.IntType(32), self._count)
+        index = ir.CompiledConstant(ir.IntType(32), self._count)
         self._count += 1
         return self._builder.load(self._builder.gep(self._begin, [index]))
 
@@ -198,8 +211,8 @@ class CompiledKernel:
 
     name: str
     entry: int  # its address
-    sites: Places
-    library: object  # keeps the machine code alive
+    places: Places
+    kept_alive: object  # the machine code, and what it refers to
 
 
 def compile_kernel(
@@ -216,8 +229,8 @@ def compile_kernel(
     def enter():
         kernel(*argument_values(whole))
 
-    entry, sites = _njit(enter), Places()
-    in_work.append(sites)
+    entry, places = _njit(enter), Places()
+    in_work.append(places)
     try:
         entry.compile(())
     except (errors.NumbaError, NotImplementedError, AttributeError) as error:
@@ -227,7 +240,12 @@ def compile_kernel(
     compiled = entry.overloads[()]
     address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
     (typed,) = kernel.overloads.values()
-    result = CompiledKernel(function.__name__, entry=address, sites=sites, library=compiled.library)
+    result = CompiledKernel(
+        name=function.__name__,
+        entry=address,
+        places=places,
+        kept_alive=(compiled.library, functions.constants),
+    )
     return result, typed.type_annotation.typemap
 
 

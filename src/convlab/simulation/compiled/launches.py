@@ -35,11 +35,17 @@ class Result:
     suspects: list[Suspect]
     whole: bool
     beyond_warp: bool  # whether a shuffle has read from beyond the warp
-    first_phases: np.ndarray  # of the blocks that ran, in their order
+    unchanged: bool  # whether an atomic has left an element as it was
+    first_phases: np.ndarray  # by block; 0 for one that has not begun
 
     def reasons(self) -> str:
         """Return why blocks are suspect, in words."""
         return ", ".join(sorted({one.words for one in self.suspects}))
+
+    def _block_in(self, phase: int) -> int:
+        """Return the block that ran in a phase: the last of those that had begun."""
+        begun = np.where(self.first_phases <= phase, self.first_phases, 0)
+        return int(begun.argmax())
 
     def blocks(self) -> list[int]:
         """Return the blocks that another engine must look at: those that are suspect, and those
@@ -47,7 +53,7 @@ class Result:
         found = {one.block for one in self.suspects}
         for one in self.suspects:
             if one.other_phase:
-                found.add(int(np.searchsorted(self.first_phases, one.other_phase, "right")) - 1)
+                found.add(self._block_in(one.other_phase))
         return sorted(found)
 
 
@@ -72,15 +78,16 @@ class CompiledLaunch:
         self._local = np.empty((threads, LOCAL_LIMIT), np.uint8)
         self._shared = np.full(BLOCK_BYTES, 0xFF, np.uint8)  # NaN of floats: nobody wrote them
         self._cells = np.zeros((BLOCK_BYTES, CELL // WORD), np.int64)
-        self._offsets = np.zeros(len(kernel.sites.lines), np.int64)
+        self._offsets = np.zeros(len(kernel.places.lines), np.int64)
         self._first_phases = np.zeros(math.prod(grid), np.int64)
         self._table = np.zeros((ROWS, ROW), np.int64)
 
-    def run(self, beyond: int = 0) -> Result:
+    def run(self, beyond: int = 0, backwards: bool = False) -> Result:
         """Run all blocks, or those up to the first that cannot go on. With ``beyond`` 1 or -1 a
-        shuffle from beyond the warp gives a larger or a smaller number than the lane's own."""
+        shuffle from beyond the warp gives a larger or a smaller number than the lane's own. If
+        ``backwards``, blocks and threads run from the last to the first."""
         self._prepare()
-        LAUNCH[words.BEYOND] = beyond
+        LAUNCH[words.BEYOND], LAUNCH[words.BACKWARDS] = beyond, backwards
         run = callable_from_python("run_blocks", 6)
         records, stacks = self._stacks.records, self._stacks.memory
         threads, blocks = len(records), math.prod(self._grid)
@@ -98,10 +105,11 @@ class CompiledLaunch:
                 self._on_block(done, blocks)
         suspects = [*suspects_in(self._table, int(LAUNCH[words.SUSPECTS]))]
         return Result(
-            suspects,
-            whole,
-            bool(LAUNCH[words.BEYOND_WARP]),
-            self._first_phases[: done + (not whole)],
+            suspects=suspects,
+            whole=whole,
+            beyond_warp=bool(LAUNCH[words.BEYOND_WARP]),
+            unchanged=bool(LAUNCH[words.UNCHANGED]),
+            first_phases=self._first_phases,
         )
 
     def _prepare(self) -> None:
@@ -109,6 +117,7 @@ class CompiledLaunch:
         LAUNCH[:] = 0
         for first, sizes in (words.GRID_X, self._grid), (words.SIZE_X, self._block):
             LAUNCH[first : first + 3] = sizes
+        LAUNCH[words.BLOCKS] = math.prod(self._grid)
         LAUNCH[words.ENTRY] = self._kernel.entry
         LAUNCH[words.ARGUMENTS] = self._arguments.words.ctypes.data
         LAUNCH[words.SHARED] = self._shared.ctypes.data

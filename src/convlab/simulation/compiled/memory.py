@@ -62,11 +62,18 @@ class ArgumentWords:
         return [int(np.array(int(argument) & (2**64 - 1), np.uint64).view(np.int64))]
 
 
+def check_dtype(dtype: np.dtype) -> None:
+    """Raise :class:`NotCompiled` unless elements of the type are plain numbers."""
+    if dtype.kind not in NUMBERS or dtype.itemsize > 16 or dtype == np.float16:
+        raise NotCompiled(f"an array of {dtype}")
+    if not dtype.isnative:
+        raise NotCompiled("an array of numbers in another order of bytes")
+
+
 def _array_type(host: np.ndarray) -> CompiledArray:
-    if host.dtype.kind not in NUMBERS or host.dtype.itemsize > 16 or host.dtype == np.float16:
-        raise NotCompiled(f"an array of {host.dtype}")
-    if not host.dtype.isnative or not host.flags.aligned or not host.flags.writeable:
-        raise NotCompiled("an array that is not aligned, native and writeable")
+    check_dtype(host.dtype)
+    if not host.flags.aligned or not host.flags.writeable:
+        raise NotCompiled("an array that is not aligned and writeable")
     if any(stride % host.itemsize for stride in host.strides):
         raise NotCompiled("an array whose strides are no multiples of its elements")
     compact = host.ndim > 0 and host.strides[-1] == host.itemsize

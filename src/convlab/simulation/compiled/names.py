@@ -38,6 +38,7 @@ from convlab.simulation.compiled.arrays import (
     load,
     made,
     number,
+    same_numbers,
     store,
 )
 from convlab.simulation.compiled.context import (
@@ -57,6 +58,7 @@ from convlab.simulation.compiled.context import (
     SIZE_X,
     STATE,
     THREAD_X,
+    UNCHANGED,
     VALUE,
     WAITS_AT,
     WORD,
@@ -328,6 +330,20 @@ CUDA.shared.array = intrinsic(prefer_literal=True)(_shared_array)
 CUDA.local.array = intrinsic(prefer_literal=True)(_local_array)
 
 
+@intrinsic
+def _array_like(typing, array):
+    if not isinstance(array, CompiledArray):
+        return None
+
+    def generate(context, builder, types_, arguments):
+        return arguments[0]
+
+    return array(array), generate
+
+
+CUDA.const.array_like = _array_like
+
+
 # Barriers.
 
 
@@ -399,6 +415,8 @@ def _atomic(combine: NewElement):
                 return context.get_function(function, kinds)(builder, values)
 
             new = combine(compute, builder, old, given)
+            with builder.if_then(same_numbers(builder, element, old, new), likely=False):
+                store_word(builder, UNCHANGED, number(1))
             store(context, builder, parts, offset, new, checked=False)
             return old
 
