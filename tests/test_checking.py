@@ -154,7 +154,7 @@ def test_a_checked_launch_has_several_warps_and_blocks(stage):
 def test_a_right_kernel_that_asks_for_more_is_right_and_told_so(few_problems, tmp_path):
     found = convlab.check(lambda problem, tile: m02_implicit_gemm.make_kernel(problem), "m03")
     assert not found.ok  # m02 is launched with threads along y, m03 along x alone
-    pixel = "input[i, r, i_h, i_w]"
+    pixel = "input[i_n, i_c, i_h, i_w]"
     twice = (f"pixel = {pixel}", f"pixel = max({pixel}, {pixel})")
     found = convlab.check(changed(tmp_path, "m01", twice), "m01")
     assert found.ok
@@ -230,7 +230,7 @@ def test_a_loop_too_many_is_not_called_endless(few_problems, tmp_path):
 
 
 def test_without_an_output_no_answer_is_called_right_or_wrong(few_problems, tmp_path):
-    out = "pixel = input[i, r, i_h, i_w]", "pixel = input[i, r + C_i, i_h, i_w]"
+    out = "pixel = input[i_n, i_c, i_h, i_w]", "pixel = input[i_n, i_c + C_i, i_h, i_w]"
     found = convlab.check(changed(tmp_path, "m01", out), "m01")
     assert all(answer.check is None for answer in found.wrong)
     assert "it does not run to its end on 2 of 2 problems, so there is no answer" in str(found)
@@ -279,7 +279,7 @@ def test_a_kernel_that_raises_or_writes_to_its_input_says_so(few_problems):
 
 
 def test_a_kernel_that_skips_padding_is_told_what_padding_is(tmp_path):
-    line = "total += pixel * weight[j, r, u, v]"
+    line = "total += pixel * weight[o_c, i_c, f_h, f_w]"
     inside = f"                    {line}", f"                        {line}"
     found = convlab.check(changed(tmp_path, "m01", inside), "m01")
     assert "skips padding differs only here" in found.advice

@@ -649,7 +649,7 @@ def test_a_finding_without_an_answer_does_not_say_that_the_answer_is_right():
 def test_the_simplest_problem_that_fails_is_shown():
     found = told("01_direct", "answer")
     assert "The simplest of them is 'padding wider than the image'" in found.problems[0].what
-    upside_down = ("weight[j, r, u, v]", "weight[j, r, H_f - 1 - u, v]")
+    upside_down = ("weight[o_c, i_c, f_h, f_w]", "weight[o_c, i_c, H_f - 1 - f_h, f_w]")
     found = told_of_change("01_direct", *upside_down)
     assert "The simplest of them is 'prime sizes'" in found.problems[0].what
     assert found.picture is not None

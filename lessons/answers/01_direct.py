@@ -2,53 +2,53 @@
 
 from check_answers import given, right, wrong
 
-BORDER = "if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                        pixel = input[i, r, i_h, i_w]"
-ADD = "total += pixel * weight[j, r, u, v]"
+BORDER = "if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                        pixel = input[i_n, i_c, i_h, i_w]"
+ADD = "total += pixel * weight[o_c, i_c, f_h, f_w]"
 PIXEL = "pixel = float32(0)  # outside the image is padding\n"
-LOOPS = """        for r in range(C_i):
-            for u in range(H_f):
-                for v in range(W_f):
+LOOPS = """        for i_c in range(C_i):
+            for f_h in range(H_f):
+                for f_w in range(W_f):
 """
 ROWS = "o_w = thread % W_o\n        o_h = thread // W_o % H_o\n"
 NUMBERS = """        o_w = thread % W_o
         o_h = thread // W_o % H_o
-        j = thread // (W_o * H_o) % C_o
-        i = thread // (W_o * H_o * C_o)
+        o_c = thread // (W_o * H_o) % C_o
+        i_n = thread // (W_o * H_o * C_o)
 """
 
 ANSWERS = {
     "loops": [
         wrong("padding forgotten", "answer", (" - p_h", ""), (" - p_w", "")),
-        wrong("no border", "out of bounds", (BORDER, "pixel = input[i, r, i_h, i_w]"), line="input[i, r, i_h, i_w]"),
+        wrong("no border", "out of bounds", (BORDER, "pixel = input[i_n, i_c, i_h, i_w]"), line="input[i_n, i_c, i_h, i_w]"),
         wrong("a border one too wide", "out of bounds", ("i_w < W_i", "i_w <= W_i")),
         wrong("the border's own pixels left out", "answer", ("0 <= i_h", "0 < i_h")),
         wrong("the first channel alone", "answer", ("range(C_i)", "range(1)")),
         wrong("stride forgotten", "answer", ("o_w * s_w", "o_w")),
-        wrong("dilation forgotten", "answer", ("u * d_h", "u")),
-        wrong("rows and columns of the filter exchanged", "out of bounds", ("weight[j, r, u, v]", "weight[j, r, v, u]")),
+        wrong("dilation forgotten", "answer", ("f_h * d_h", "f_h")),
+        wrong("rows and columns of the filter exchanged", "out of bounds", ("weight[o_c, i_c, f_h, f_w]", "weight[o_c, i_c, f_w, f_h]")),
         wrong("the last term, not the sum", "answer", ("total += pixel", "total = pixel")),
         wrong("padding skipped, not multiplied", "answer", (BORDER + "\n                    " + ADD, BORDER + "\n                        " + ADD)),
-        wrong("everything fetched twice", "counts", (ADD, "total += (pixel * weight[j, r, u, v] + pixel * weight[j, r, u, v]) / 2")),
+        wrong("everything fetched twice", "counts", (ADD, "total += (pixel * weight[o_c, i_c, f_h, f_w] + pixel * weight[o_c, i_c, f_h, f_w]) / 2")),
         wrong("a name that does not exist", "broken", ("range(H_f)", "range(F_h)")),
-        right("one loop over all terms", (LOOPS, "        for k in range(C_i * H_f * W_f):\n            r, u, v = k // (H_f * W_f), k // W_f % H_f, k % W_f\n            if True:\n                if True:\n")),
-        right("loops in another order", (LOOPS, "        for u in range(H_f):\n            for v in range(W_f):\n                for r in range(C_i):\n")),
+        right("one loop over all terms", (LOOPS, "        for k in range(C_i * H_f * W_f):\n            i_c, f_h, f_w = k // (H_f * W_f), k // W_f % H_f, k % W_f\n            if True:\n                if True:\n")),
+        right("loops in another order", (LOOPS, "        for f_h in range(H_f):\n            for f_w in range(W_f):\n                for i_c in range(C_i):\n")),
         right("the border as two questions", ("if 0 <= i_h < H_i and 0 <= i_w < W_i:", "if not (i_h < 0 or i_h >= H_i or i_w < 0 or i_w >= W_i):")),
     ],
     "order": [
         given("counts"),
         wrong("one line corrected", "answer", ("o_h = thread // W_o % H_o", "o_h = thread % H_o")),
         wrong("the image's sizes for the output's", "out of bounds", (ROWS, "o_w = thread % W_i\n        o_h = thread // W_i % H_o\n")),
-        wrong("the written place exchanged", "answer", ("output[i, j, o_h, o_w]", "output[i, j, o_w % H_o, o_h % W_o]")),
-        wrong("channels first", "counts", (NUMBERS, "        j = thread % C_o\n        o_w = thread // C_o % W_o\n        o_h = thread // (C_o * W_o) % H_o\n        i = thread // (W_o * H_o * C_o)\n")),
+        wrong("the written place exchanged", "answer", ("output[i_n, o_c, o_h, o_w]", "output[i_n, o_c, o_w % H_o, o_h % W_o]")),
+        wrong("channels first", "counts", (NUMBERS, "        o_c = thread % C_o\n        o_w = thread // C_o % W_o\n        o_h = thread // (C_o * W_o) % H_o\n        i_n = thread // (W_o * H_o * C_o)\n")),
         wrong("rows still first", "counts", (ROWS, "o_w = thread // H_o % W_o\n        o_h = thread - thread // H_o * H_o\n")),
-        wrong("no guard for the last block", "out of bounds", ("        if i >= N_i:\n            return\n\n", "")),
+        wrong("no guard for the last block", "out of bounds", ("        if i_n >= N_i:\n            return\n\n", "")),
         wrong("the number in the block alone", "answer", ("uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)", "uint32(cuda.threadIdx.x)")),
-        wrong("written from the right", "answer", ("output[i, j, o_h, o_w]", "output[i, j, o_h, W_o - 1 - o_w]")),
-        wrong("images without their channels", "answer", ("i = thread // (W_o * H_o * C_o)", "i = thread // (W_o * H_o)")),
-        wrong("the bias added twice", "answer", ("total = float32(0)", "total = bias[j]")),
-        wrong("a name that does not exist", "broken", ("if i >= N_i:", "if i >= N:")),
-        right("from the outside in", (NUMBERS, "        i = thread // (C_o * H_o * W_o)\n        rest = thread % (C_o * H_o * W_o)\n        j, pixel = rest // (H_o * W_o), rest % (H_o * W_o)\n        o_h, o_w = pixel // W_o, pixel % W_o\n")),
+        wrong("written from the right", "answer", ("output[i_n, o_c, o_h, o_w]", "output[i_n, o_c, o_h, W_o - 1 - o_w]")),
+        wrong("images without their channels", "answer", ("i_n = thread // (W_o * H_o * C_o)", "i_n = thread // (W_o * H_o)")),
+        wrong("the bias added twice", "answer", ("total = float32(0)", "total = bias[o_c]")),
+        wrong("a name that does not exist", "broken", ("if i_n >= N_i:", "if i_n >= N:")),
+        right("from the outside in", (NUMBERS, "        i_n = thread // (C_o * H_o * W_o)\n        rest = thread % (C_o * H_o * W_o)\n        o_c, pixel = rest // (H_o * W_o), rest % (H_o * W_o)\n        o_h, o_w = pixel // W_o, pixel % W_o\n")),
         right("by subtraction", (ROWS, "o_h = thread // W_o % H_o\n        o_w = thread - thread // W_o * W_o\n")),
-        right("with divmod", (NUMBERS, "        rest, o_w = divmod(thread, W_o)\n        rest, o_h = divmod(rest, H_o)\n        i, j = divmod(rest, C_o)\n")),
+        right("with divmod", (NUMBERS, "        rest, o_w = divmod(thread, W_o)\n        rest, o_h = divmod(rest, H_o)\n        i_n, o_c = divmod(rest, C_o)\n")),
     ],
 }

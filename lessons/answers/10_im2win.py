@@ -2,21 +2,21 @@
 
 from check_answers import given, right, wrong
 
-NUMBERS = """        u = e % H_f
-        k = e // H_f % W_w
-        m = e // (H_f * W_w) % H_o
-        r = e // (H_f * W_w * H_o) % C_i
-        i = e // (H_f * W_w * H_o * C_i)
+NUMBERS = """        f_h = e % H_f
+        column = e // H_f % W_w
+        o_h = e // (H_f * W_w) % H_o
+        i_c = e // (H_f * W_w * H_o) % C_i
+        i_n = e // (H_f * W_w * H_o * C_i)
 """
-FROM_OUTSIDE = """        i = e // (C_i * H_o * W_w * H_f)
-        r = e // (H_o * W_w * H_f) - i * C_i
+FROM_OUTSIDE = """        i_n = e // (C_i * H_o * W_w * H_f)
+        i_c = e // (H_o * W_w * H_f) - i_n * C_i
         row, place = e // (W_w * H_f), e % (W_w * H_f)
-        m = row % H_o
-        k, u = place // H_f, place % H_f
+        o_h = row % H_o
+        column, f_h = place // H_f, place % H_f
 """
 BORDER = "            if 0 <= i_h < H_i and 0 <= i_w < W_i:\n"
-STORE = "windows[i, r, m, k * H_f + u] = value"
-WORK = "        if i < N_i:\n"
+STORE = "windows[i_n, i_c, o_h, column * H_f + f_h] = value"
+WORK = "        if i_n < N_i:\n"
 TERMS = """            i_c = k // (H_f * W_f)  # lines 6-9, in window order
             f_w = k % (H_f * W_f) // H_f
             f_h = k % H_f
@@ -28,21 +28,21 @@ PLACE = """        o_h = n % (H_o * W_o) // W_o
 
 ANSWERS = {
     "transform": [
-        wrong("columns counted fastest", "answer", (STORE, STORE.replace("k * H_f + u", "u * W_w + k"))),
+        wrong("columns counted fastest", "answer", (STORE, STORE.replace("column * H_f + f_h", "f_h * W_w + column"))),
         wrong("padding forgotten", "answer", (" - p_h", ""), (" - p_w", "")),
-        wrong("stride forgotten", "answer", ("i_h = m * s_h", "i_h = m")),
-        wrong("no border", "out of bounds", (BORDER, "            if True:\n"), line="input[i, r, i_h, i_w]"),
+        wrong("stride forgotten", "answer", ("i_h = o_h * s_h", "i_h = o_h")),
+        wrong("no border", "out of bounds", (BORDER, "            if True:\n"), line="input[i_n, i_c, i_h, i_w]"),
         wrong("no guard for the last block", "out of bounds", (WORK, "        if True:\n")),
         wrong("padding left as it was", "answer", ("            " + STORE, "                " + STORE)),
         wrong("the image's columns for the tensor's", "answer", ("e // H_f % W_w", "e // H_f % W_i")),
-        wrong("dilation forgotten", "answer", ("u * d_h", "u")),
-        wrong("a name that does not exist", "broken", ("u = e % H_f", "u = e % F_h")),
-        wrong("neighbours in the input first", "counts", (NUMBERS, NUMBERS.replace("u = e % H_f", "k = e % W_w").replace("k = e // H_f % W_w", "u = e // W_w % H_f"))),
+        wrong("dilation forgotten", "answer", ("f_h * d_h", "f_h")),
+        wrong("a name that does not exist", "broken", ("f_h = e % H_f", "f_h = e % F_h")),
+        wrong("neighbours in the input first", "counts", (NUMBERS, NUMBERS.replace("f_h = e % H_f", "column = e % W_w").replace("column = e // H_f % W_w", "f_h = e // W_w % H_f"))),
         wrong("images counted as channels", "out of bounds", (" % C_i\n", "\n")),
-        wrong("always the first image", "answer", ("value = input[i, r", "value = input[0, r")),
+        wrong("always the first image", "answer", ("value = input[i_n, i_c", "value = input[0, i_c")),
         right("from the outside in", (NUMBERS, FROM_OUTSIDE)),
-        right("returning early", (WORK, "        if i >= N_i:\n            return\n        if True:\n")),
-        right("with divmod", (NUMBERS, "        rest, u = divmod(e, H_f)\n        rest, k = divmod(rest, W_w)\n        rest, m = divmod(rest, H_o)\n        i, r = divmod(rest, C_i)\n")),
+        right("returning early", (WORK, "        if i_n >= N_i:\n            return\n        if True:\n")),
+        right("with divmod", (NUMBERS, "        rest, f_h = divmod(e, H_f)\n        rest, column = divmod(rest, W_w)\n        rest, o_h = divmod(rest, H_o)\n        i_n, i_c = divmod(rest, C_i)\n")),
     ],
     "terms": [
         wrong("row after row, as in the image", "answer", ("f_w = k % (H_f * W_f) // H_f", "f_w = k % W_f"), ("f_h = k % H_f", "f_h = k % (H_f * W_f) // W_f"), (PIXEL, PIXEL.replace("(o_w * s_w + f_w * d_w) * H_f + f_h", "o_w * s_w * H_f + f_h * W_f + f_w"))),

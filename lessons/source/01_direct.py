@@ -27,11 +27,11 @@ are those of the im2win paper, except for `o_h` and `o_w`. The paper's Equation 
 
 | letter | counts | runs over |
 | --- | --- | --- |
-| `i` | images | `N_i` |
-| `j` | filters, and so output channels | `C_o` |
+| `i_n` | images | `N_i` |
+| `o_c` | filters, and so output channels | `C_o` |
 | `o_h`, `o_w` | rows and columns of the output | `H_o`, `W_o` |
-| `r` | input channels | `C_i` |
-| `u`, `v` | rows and columns of the filter | `H_f`, `W_f` |
+| `i_c` | input channels | `C_i` |
+| `f_h`, `f_w` | rows and columns of the filter | `H_f`, `W_f` |
 """
 
 # %% [markdown]
@@ -39,16 +39,15 @@ are those of the im2win paper, except for `o_h` and `o_w`. The paper's Equation 
 In plain Python, with a step `s` from one window to the next, the whole convolution is seven loops:
 
 ```python
-for i in range(N_i):
-    for j in range(C_o):
+for i_n in range(N_i):
+    for o_c in range(C_o):
         for o_h in range(H_o):
             for o_w in range(W_o):
-                for r in range(C_i):
-                    for u in range(H_f):
-                        for v in range(W_f):
-                            output[i, j, o_h, o_w] += (
-                                input[i, r, o_h * s + u, o_w * s + v] * weight[j, r, u, v]
-                            )
+                for i_c in range(C_i):
+                    for f_h in range(H_f):
+                        for f_w in range(W_f):
+                            pixel = input[i_n, i_c, o_h * s + f_h, o_w * s + f_w]
+                            output[i_n, o_c, o_h, o_w] += pixel * weight[o_c, i_c, f_h, f_w]
 ```
 
 The first four say *which output*. No output needs another one, so each gets **a thread of its
@@ -89,27 +88,27 @@ one_thread(small, thread=0)
 
 The kernel is a function inside a function. `make_kernel` gets a problem and makes the kernel *for
 the problem's sizes*, so `C_i`, `H_f` and so on are constants for the compiler. The kernel already
-splits the thread's number into `i`, `j`, `o_h` and `o_w`. Columns count fastest: after the last
+splits the thread's number into `i_n`, `o_c`, `o_h` and `o_w`. Columns count fastest: after the last
 column of a row comes the next row, and after the last row comes the next channel, as in the first
 picture. (`uint32` is an integer without a sign; GPUs are fastest with such integers.)
 
 The sum is left for you. Besides the stride (`s_h`, `s_w`) there is the padding (`p_h`, `p_w`: zero
 rows above, zero columns on the left) and the dilation (`d_h`, `d_w`: the step from one row or
-column of the filter to the next, mostly 1). The pixel that filter row `u` meets is in input row
-`o_h * s_h + u * d_h - p_h`. Columns follow the same rule.
+column of the filter to the next, mostly 1). The pixel that filter row `f_h` meets is in input row
+`o_h * s_h + f_h * d_h - p_h`. Columns follow the same rule.
 """
 
 # %% [markdown]
 """
 <details><summary>Tip: the loops</summary>
 
-Three `for` loops, over `r` in `range(C_i)`, `u` in `range(H_f)` and `v` in `range(W_f)`. Inside:
+Three `for` loops, over `i_c` in `range(C_i)`, `f_h` in `range(H_f)` and `f_w` in `range(W_f)`. Inside:
 compute the row and the column, fetch the pixel, multiply and add to `total`.
 </details>
 <details><summary>Tip: outside the image</summary>
 
 Start with `pixel = float32(0)`. If `0 <= i_h < H_i and 0 <= i_w < W_i`, replace it by
-`input[i, r, i_h, i_w]`. Then add `pixel * weight[j, r, u, v]`, even in the padding: zero times
+`input[i_n, i_c, i_h, i_w]`. Then add `pixel * weight[o_c, i_c, f_h, f_w]`, even in the padding: zero times
 infinity is not zero, and a convolution multiplies the zeros of the padding, too.
 </details>
 <details><summary>Tip: why <code>float32(0)</code> and not <code>0.0</code>?</summary>
@@ -125,7 +124,7 @@ stage_kernel(
     "m01",
     blank(
         "add up pixel times weight over r, u and v, with 0 for pixels outside the image",
-        first="for r in range(C_i):",
+        first="for i_c in range(C_i):",
         last="total += pixel * weight",
     ),
 )

@@ -32,7 +32,7 @@ an output = part of channel 0
 ```
 
 The next picture shows this for an image with three channels and 4 x 8 pixels. One block has a
-thread for each output pixel *and input channel*. A thread goes through all output channels `j`,
+thread for each output pixel *and input channel*. A thread goes through all output channels `o_c`,
 computes the part of its input channel and adds this part to the output:
 """
 
@@ -86,18 +86,18 @@ print(total)
 """
 ## Your turn
 
-The thread already knows its output pixel (image `i`, row `o_h`, column `o_w`) and its *input*
-channel `r`. A **field** describes the block: it has `B_X` columns, `B_Y` rows and `B_Z` input
+The thread already knows its output pixel (image `i_n`, row `o_h`, column `o_w`) and its *input*
+channel `i_c`. A **field** describes the block: it has `B_X` columns, `B_Y` rows and `B_Z` input
 channels of threads. (`gpu_only(launch_bounds=...)` tells a GPU's compiler how many threads the
 block has; the simulator does not need this.) The whole work of the thread is left for you. For each
-output channel `j`:
+output channel `o_c`:
 
-- compute this input channel's part: the sum over filter rows `u` and columns `v`, with 0 for pixels
+- compute this input channel's part: the sum over filter rows `f_h` and columns `f_w`, with 0 for pixels
   outside the image, as in m01,
 - add it atomically to the output.
 
-Here `output` has one dimension. Image `i`, channel `j`, row `o_h`, column `o_w` is element
-`((i * C_o + j) * H_o + o_h) * W_o + o_w`. A kernel that runs before yours has stored the bias in
+Here `output` has one dimension. Image `i_n`, channel `o_c`, row `o_h`, column `o_w` is element
+`((i_n * C_o + o_c) * H_o + o_h) * W_o + o_w`. A kernel that runs before yours has stored the bias in
 every output, so your kernel adds to the bias.
 """
 
@@ -105,20 +105,20 @@ every output, so your kernel adds to the bias.
 """
 <details><summary>Tip: the loops</summary>
 
-Three `for` loops: `j` in `range(C_o)`, inside it `u` in `range(H_f)`, inside that `v` in
-`range(W_f)`. There is no loop over `r`, because each thread has its own `r`.
+Three `for` loops: `o_c` in `range(C_o)`, inside it `f_h` in `range(H_f)`, inside that `f_w` in
+`range(W_f)`. There is no loop over `i_c`, because each thread has its own `i_c`.
 </details>
 <details><summary>Tip: where does the sum begin, and where is it added?</summary>
 
-The sum begins with `partial = float32(0)` for *each* `j`. The atomic addition is outside the loops
-over `u` and `v`: the thread makes one atomic addition for each output channel, not one for each
+The sum begins with `partial = float32(0)` for *each* `o_c`. The atomic addition is outside the loops
+over `f_h` and `f_w`: the thread makes one atomic addition for each output channel, not one for each
 product.
 </details>
 <details><summary>Tip: the pixel</summary>
 
-`i_h = o_h * s_h + u * d_h - p_h`, and `i_w` follows the same rule. Where
-`0 <= i_h < H_i and 0 <= i_w < W_i`, the pixel is `input[i, r, i_h, i_w]`, else `float32(0)`.
-Multiply the pixel by `weight[j, r, u, v]`.
+`i_h = o_h * s_h + f_h * d_h - p_h`, and `i_w` follows the same rule. Where
+`0 <= i_h < H_i and 0 <= i_w < W_i`, the pixel is `input[i_n, i_c, i_h, i_w]`, else `float32(0)`.
+Multiply the pixel by `weight[o_c, i_c, f_h, f_w]`.
 </details>
 """
 
@@ -127,7 +127,7 @@ stage_kernel(
     "c01_input_channels",
     blank(
         "for each output channel: this input channel's part, added atomically",
-        first="for j in range(C_o):",
+        first="for o_c in range(C_o):",
         last="cuda.atomic.add(",
     ),
 )
@@ -292,7 +292,7 @@ writes the bias before: the blocks of the next kernel start only when the small 
 makes one addition for each output channel.
 </details>
 
-<details><summary>Would one thread for each product, so one for each <code>r</code>, <code>u</code> and <code>v</code>, be better still?</summary>
+<details><summary>Would one thread for each product, so one for each <code>i_c</code>, <code>f_h</code> and <code>f_w</code>, be better still?</summary>
 
 No. A 3 x 3 filter would need nine times as many threads, and each would multiply once and then add
 atomically. An atomic addition costs far more than a multiplication in a register, and all these

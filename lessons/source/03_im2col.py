@@ -24,7 +24,7 @@ from convlab.lessons import one_request, traced_im2col, windows_written_out
 ## The idea
 
 An output is the sum of pixel times weight over all input channels and all places of the filter. If
-you write the weights of filter `j` in a row and the pixels under the filter in a column, this sum
+you write the weights of one filter in a row and the pixels under the filter in a column, this sum
 is *row times column*. So write all filters below each other and all windows beside each other:
 
 | matrix | has | rows | columns |
@@ -83,11 +83,11 @@ Element `e` of `columns` is in row `k` (the term) and column `n` (the output pix
 A row has `WIDTH` numbers, a few more than `N`, so that each row begins at the start of a sector.
 Write 0 to the columns past the last output pixel.
 
-- Which pixel of the output is `n`? Compute the image `i`, and the pixel's number `pixel` in this
+- Which pixel of the output is `n`? Compute the image `i_n`, and the pixel's number `pixel` in this
   image. An image has `PIXELS = H_o * W_o` output pixels, `W_o` in a row. (Write
   `pixel = INDEX(...)`, an integer with enough bits.)
-- Which term is `k`? Compute the channel `r`, the filter row `u` and the filter column `v`; `v`
-  counts fastest, then `u`.
+- Which term is `k`? Compute the channel `i_c`, the filter row `f_h` and the filter column `f_w`; `f_w`
+  counts fastest, then `f_h`.
 - Where in the input is this number? Compute the row `i_h` and the column `i_w`: output row times
   stride, plus filter row times dilation, minus padding, as in m01.
 - `value` is this pixel, or `float32(0)` outside the image and past the last output pixel.
@@ -99,13 +99,13 @@ The last lines store `value`. `BY_IMAGE` is for a stage that makes a matrix for 
 """
 <details><summary>Tip: taking a number apart</summary>
 
-Split `k` as you split seconds into hours, minutes and seconds: `v = k % W_f`,
-`u = k % (H_f * W_f) // W_f`, `r = k // (H_f * W_f)`. Split `n` in the same way: `i = n // PIXELS`
+Split `k` as you split seconds into hours, minutes and seconds: `f_w = k % W_f`,
+`f_h = k % (H_f * W_f) // W_f`, `i_c = k // (H_f * W_f)`. Split `n` in the same way: `i_n = n // PIXELS`
 and `pixel = INDEX(n % PIXELS)`. The output's row is `pixel // W_o`, its column `pixel % W_o`.
 </details>
 <details><summary>Tip: the input's row and column</summary>
 
-`i_h = pixel // W_o * s_h + u * d_h - p_h`, and `i_w = pixel % W_o * s_w + v * d_w - p_w`.
+`i_h = pixel // W_o * s_h + f_h * d_h - p_h`, and `i_w = pixel % W_o * s_w + f_w * d_w - p_w`.
 </details>
 <details><summary>Tip: three conditions to check before the load</summary>
 
@@ -119,8 +119,8 @@ stage_kernel(
     "im2col",
     blank(
         "take n and k apart, find the place in the input, fetch value",
-        first="i, pixel = n // PIXELS",
-        last="value = input[i, r, i_h, i_w]",
+        first="i_n, pixel = n // PIXELS",
+        last="value = input[i_n, i_c, i_h, i_w]",
     ),
     name="make_im2col",
     called="make_im2col",

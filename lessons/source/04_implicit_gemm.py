@@ -180,7 +180,7 @@ m02 is several times slower than m01, though its memory traffic is the same. **T
 show everything.** For each term a thread splits `k`, which needs two divisions. A GPU has no
 instruction that divides integers, so each division becomes several other instructions. Then come
 the addresses and the bounds checks. All this work serves *one* multiplication and addition. m01's
-loops count `r`, `u` and `v` up by one, which costs next to nothing.
+loops count `i_c`, `f_h` and `f_w` up by one, which costs next to nothing.
 
 So why use this form? Because the convolution now has the *shape* of a matrix product, without the
 matrix:
@@ -213,12 +213,12 @@ for 32 numbers.
 
 <details><summary>Why does <code>weight</code> not need index arithmetic such as the input needs?</summary>
 
-The filter tensor `[j, r, u, v]` lies in memory row after row, and a row of the matrix is one filter. Its
+The filter tensor `[o_c, i_c, f_h, f_w]` lies in memory row after row, and a row of the matrix is one filter. Its
 elements are in the order in which `k` counts. Padding, stride and overlap make the input difficult,
 and a filter has none of them.
 </details>
 
-<details><summary>In another order of the terms, with <code>r</code> counting fastest, would the sum be the same?</summary>
+<details><summary>In another order of the terms, with <code>i_c</code> counting fastest, would the sum be the same?</summary>
 
 Yes, up to rounding, as long as `weight` is read in that order too. im2win chooses such an order,
 which is one of the reasons why im2win is fast.

@@ -91,25 +91,25 @@ workspaces("i01_im2col", "m09", layers=("conv1", "conv3", "conv4", "conv5", "con
 """
 ## Your turn: the transform
 
-The tensor is `windows[i, r, m, place]`: image, channel, row of the output, and the place in this
+The tensor is `windows[i_n, i_c, m, place]`: image, channel, row of the output, and the place in this
 row. Equation 2 of the paper defines it. In this equation, unlike in a matrix product, `m` is a row
 of the output and `k` a column of the input:
 
-`windows[i, r, m, k * H_f + u] = input[i, r, m * s_h + u, k]`
+`windows[i_n, i_c, m, k * H_f + f_h] = input[i_n, i_c, m * s_h + f_h, k]`
 
-for each column `k` and each `u` of the `H_f` rows. With padding and dilation the row of the input
-is `m * s_h + u * d_h - p_h` and its column `k - p_w`. `W_w` is the number of columns that the
+for each column `k` and each `f_h` of the `H_f` rows. With padding and dilation the row of the input
+is `m * s_h + f_h * d_h - p_h` and its column `k - p_w`. `W_w` is the number of columns that the
 transform writes out, so a row of the tensor has `W_w * H_f` numbers.
 
-Each thread writes one number. To find which, split the thread's number `e` as in lesson 01: `u`
-counts fastest, then `k`, then `m`, then `r`, then `i`.
+Each thread writes one number. To find which, split the thread's number `e` as in lesson 01: `f_h`
+counts fastest, then `k`, then `m`, then `i_c`, then `i_n`.
 """
 
 # %% [markdown]
 """
 <details><summary>Tip: taking the number apart</summary>
 
-The index that counts fastest is a remainder: `u = e % H_f`. For the next index divide first, and
+The index that counts fastest is a remainder: `f_h = e % H_f`. For the next index divide first, and
 then take a remainder: `k = e // H_f % W_w`. For `m` divide by `H_f * W_w`, and so on.
 </details>
 <details><summary>Tip: padding</summary>
@@ -119,8 +119,8 @@ Store `value` in any case, because the memory held something else before.
 </details>
 <details><summary>Tip: the extra threads</summary>
 
-The last block may have more threads than there are numbers left. The extra threads have an `i` that
-is too large, because `i` counts slowest. So a thread has work to do only if `i < N_i`.
+The last block may have more threads than there are numbers left. The extra threads have an `i_n` that
+is too large, because `i_n` counts slowest. So a thread has work to do only if `i_n < N_i`.
 </details>
 """
 
@@ -129,8 +129,8 @@ stage_kernel(
     "m09",
     blank(
         "which number is mine, which pixel belongs there, 0 for padding",
-        first="u = e % H_f",
-        last="windows[i, r, m, k * H_f + u] = value",
+        first="f_h = e % H_f",
+        last="windows[i_n, i_c, m, k * H_f + f_h] = value",
     ),
     name="make_transform",
     called="make_transform",

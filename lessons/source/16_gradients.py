@@ -62,12 +62,12 @@ Let the gradients of the outputs be `g = 1, 0, 2`: when `y[2]` grows by 1, the l
 the loss grows by `g[0] x[0] + g[1] x[1] + g[2] x[2]`. That is the **chain rule**. In general:
 
 ```
-of_x[i] = sum over u of g[i - u] w[u]        where there is an output i - u
-of_w[u] = sum over m of g[m] x[m + u]
+of_x[i_w] = sum over f_w of g[i_w - f_w] w[f_w]     where there is an output i_w - f_w
+of_w[f_w] = sum over o_w of g[o_w] x[o_w + f_w]
 ```
 
 Both are sums of products along a row, as `y` itself is. In the first sum one index runs
-*backwards*: where `u` grows, `i - u` falls. This is the same as a sum with a flipped filter.
+*backwards*: where `f_w` grows, `i_w - f_w` falls. This is the same as a sum with a flipped filter.
 """
 
 # %%
@@ -89,11 +89,11 @@ In two dimensions the letters are those of [01](01_direct.ipynb), but `m` and `n
 of the output (`o_h` and `o_w` there), as in the paper. With stride `s` and dilation `d`:
 
 ```
-output[i, j, m, n] = sum over r, u, v of
-    input[i, r, m s + u d, n s + v d] weight[j, r, u, v]
+output[i_n, o_c, o_h, o_w] = sum over i_c, f_h, f_w of
+    input[i_n, i_c, o_h s + f_h d, o_w s + f_w d] weight[o_c, i_c, f_h, f_w]
 
-of_weight[j, r, u, v] = sum over i, m, n of
-    input[i, r, m s + u d, n s + v d] of_output[i, j, m, n]
+of_weight[o_c, i_c, f_h, f_w] = sum over i_n, o_h, o_w of
+    input[i_n, i_c, o_h s + f_h d, o_w s + f_w d] of_output[i_n, o_c, o_h, o_w]
 ```
 
 Both sums read the same pixels. They differ in the letters over which they run, and in the letters
@@ -106,11 +106,11 @@ So this is a convolution as well, with the roles exchanged:
 
 | role | in the forward pass | for the weight's gradient |
 | --- | --- | --- |
-| which image | `i` | `r` |
-| which filter | `j` | `j` |
-| channels, which are summed | `r` | `i` |
-| the filter's rows and columns | `u`, `v` | `m`, `n` |
-| the output's rows and columns | `m`, `n` | `u`, `v` |
+| which image | `i_n` | `i_c` |
+| which filter | `o_c` | `o_c` |
+| channels, which are summed | `i_c` | `i_n` |
+| the filter's rows and columns | `f_h`, `f_w` | `o_h`, `o_w` |
+| the output's rows and columns | `o_h`, `o_w` | `f_h`, `f_w` |
 | the step of the window | `s` | `d` |
 | the step inside the window | `d` | `s` |
 
@@ -127,13 +127,13 @@ filter's rows and columns, `H_f` and `W_f`.
 """
 <details><summary>Tip: the two tensors</summary>
 
-The "images" are the input with its first two axes exchanged: channel `r` is an image, and image `i` is a
-channel. The "filters" are `of_output` with the same axes exchanged: one filter for each `j`, with a channel
-for each `i`.
+The "images" are the input with its first two axes exchanged: channel `i_c` is an image, and image `i_n` is a
+channel. The "filters" are `of_output` with the same axes exchanged: one filter for each `o_c`, with a channel
+for each `i_n`.
 </details>
 <details><summary>Tip: the result</summary>
 
-The result is `[r, j, u, v]`, and `of_weight` is `[j, r, u, v]`: exchange the axes once more.
+The result is `[i_c, o_c, f_h, f_w]`, and `of_weight` is `[o_c, i_c, f_h, f_w]`: exchange the axes once more.
 </details>
 <details><summary>Tip: it has too many rows</summary>
 
@@ -214,24 +214,24 @@ one_thread(trace_stage("g01", Gradient(problem, "input")).main, thread=2 * 8 + 3
 """
 ## Your turn: gather
 
-A thread has the pixel in row `i_h`, column `i_w` of channel `r`. For each tap `u`, `v` there is at most one
+A thread has the pixel in row `i_h`, column `i_w` of channel `i_c`. For each tap `f_h`, `f_w` there is at most one
 output row and column in whose window the pixel lies under this tap. In the forward pass
-`i_h = m * s_h + u * d_h - p_h`. Solve that for `m`:
+`i_h = o_h * s_h + f_h * d_h - p_h`. Solve that for `o_h`:
 
-- `at_h = i_h + p_h - u * d_h` must be `m * s_h`. So it must not be negative, and `s_h` must divide it.
-- Then `m = at_h // s_h`, and it must be an output row: below `H_o`.
+- `at_h = i_h + p_h - f_h * d_h` must be `o_h * s_h`. So it must not be negative, and `s_h` must divide it.
+- Then `o_h = at_h // s_h`, and it must be an output row: below `H_o`.
 
-Columns follow the same rule. Then add up over the filters: `M_g` filters see channel `r`, the first
-has number `first`, and in them the channel has number `r % C_g`. (Without groups these are `C_o`, 0
-and `r`.) Each adds `of_output[i, first + j, m, n] * weight[first + j, r % C_g, u, v]` to `total`.
+Columns follow the same rule. Then add up over the filters: `M_g` filters see channel `i_c`, the first
+has number `first`, and in them the channel has number `i_c % C_g`. (Without groups these are `C_o`, 0
+and `i_c`.) Each adds `of_output[i_n, first + o_c, o_h, o_w] * weight[first + o_c, i_c % C_g, f_h, f_w]` to `total`.
 """
 
 # %% [markdown]
 """
 <details><summary>Tip: the order of the conditions</summary>
 
-Compute `at_h` and `at_w` first. One `if` checks the four conditions on them. Inside it, compute `m`
-and `n`; a second `if` checks whether both are inside the output. The loop over `j` is inside the
+Compute `at_h` and `at_w` first. One `if` checks the four conditions on them. Inside it, compute `o_h`
+and `o_w`; a second `if` checks whether both are inside the output. The loop over `o_c` is inside the
 second `if`.
 </details>
 <details><summary>Tip: why check whether <code>at_h</code> is negative?</summary>
@@ -278,19 +278,19 @@ next two cells, read what the simulator found, and fix one line.
 def scatter(of_output, weight, of_input):
     N_i, C_o, H_o, W_o = of_output.shape
     thread = cuda.grid(1)
-    n = thread % W_o
-    m = thread // W_o % H_o
-    j = thread // (W_o * H_o) % C_o
-    i = thread // (W_o * H_o * C_o)
-    if i < N_i:
-        for r in range(weight.shape[1]):
-            for u in range(weight.shape[2]):
-                for v in range(weight.shape[3]):
-                    product = of_output[i, j, m, n] * weight[j, r, u, v]
+    o_w = thread % W_o
+    o_h = thread // W_o % H_o
+    o_c = thread // (W_o * H_o) % C_o
+    i_n = thread // (W_o * H_o * C_o)
+    if i_n < N_i:
+        for i_c in range(weight.shape[1]):
+            for f_h in range(weight.shape[2]):
+                for f_w in range(weight.shape[3]):
+                    product = of_output[i_n, o_c, o_h, o_w] * weight[o_c, i_c, f_h, f_w]
                     ### BEGIN SOLUTION
-                    cuda.atomic.add(of_input, (i, r, m + u, n + v), product)
+                    cuda.atomic.add(of_input, (i_n, i_c, o_h + f_h, o_w + f_w), product)
                     ### PLANTED
-                    #: of_input[i, r, m + u, n + v] += product
+                    #: of_input[i_n, i_c, o_h + f_h, o_w + f_w] += product
                     ### END SOLUTION
 
 
@@ -517,7 +517,7 @@ weights, take most of the memory of training.
 
 <details><summary>What is the gradient of a bias?</summary>
 
-The bias of channel `j` is added to all its outputs, once each. So its gradient is the sum of `of_output` over
+The bias of channel `o_c` is added to all its outputs, once each. So its gradient is the sum of `of_output` over
 images, rows and columns.
 </details>
 """

@@ -39,22 +39,22 @@ def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
         block = uint32(cuda.blockIdx.x)
         o_w = block % ACROSS * B_X + x
         o_h = block // ACROSS % DOWN * B_Y + y
-        r = block // (ACROSS * DOWN) % GROUPS * B_Z + z
-        i = block // (ACROSS * DOWN * GROUPS)
-        if o_h >= H_o or o_w >= W_o or r >= C_i:
+        i_c = block // (ACROSS * DOWN) % GROUPS * B_Z + z
+        i_n = block // (ACROSS * DOWN * GROUPS)
+        if o_h >= H_o or o_w >= W_o or i_c >= C_i:
             return
 
-        for j in range(C_o):
+        for o_c in range(C_o):
             partial = float32(0)
-            for u in range(H_f):
-                for v in range(W_f):
-                    i_h = o_h * s_h + u * d_h - p_h
-                    i_w = o_w * s_w + v * d_w - p_w
+            for f_h in range(H_f):
+                for f_w in range(W_f):
+                    i_h = o_h * s_h + f_h * d_h - p_h
+                    i_w = o_w * s_w + f_w * d_w - p_w
                     pixel = float32(0)  # outside the image is padding
                     if 0 <= i_h < H_i and 0 <= i_w < W_i:
-                        pixel = input[i, r, i_h, i_w]
-                    partial += pixel * weight[j, r, u, v]
-            cuda.atomic.add(output, ((i * C_o + j) * H_o + o_h) * W_o + o_w, partial)
+                        pixel = input[i_n, i_c, i_h, i_w]
+                    partial += pixel * weight[o_c, i_c, f_h, f_w]
+            cuda.atomic.add(output, ((i_n * C_o + o_c) * H_o + o_h) * W_o + o_w, partial)
 
     return cin_naive
 

@@ -42,23 +42,25 @@ def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
         block = uint32(cuda.blockIdx.x)
         w0 = block % ACROSS * B_X
         h0 = block // ACROSS % DOWN * B_Y
-        r0 = block // (ACROSS * DOWN) % GROUPS * B_Z
-        i = block // (ACROSS * DOWN * GROUPS)
-        o_h, o_w, r = h0 + y, w0 + x, r0 + z
+        i_c0 = block // (ACROSS * DOWN) % GROUPS * B_Z
+        i_n = block // (ACROSS * DOWN * GROUPS)
+        o_h, o_w, i_c = h0 + y, w0 + x, i_c0 + z
 
-        for u0 in range(0, H_f, U):
-            for v0 in range(0, W_f, V):
-                stage_field(input, S, i, r0, h0, w0, u0, v0, t)  # load
+        for f_h0 in range(0, H_f, U):
+            for f_w0 in range(0, W_f, V):
+                stage_field(input, S, i_n, i_c0, h0, w0, f_h0, f_w0, t)  # load
                 cuda.syncthreads()  # nobody computes before all have fetched
 
-                if o_h < H_o and o_w < W_o and r < C_i:
-                    for j in range(C_o):  # compute
+                if o_h < H_o and o_w < W_o and i_c < C_i:
+                    for o_c in range(C_o):  # compute
                         partial = float32(0)
-                        for u in range(min(U, H_f - u0)):
-                            for v in range(min(V, W_f - v0)):
-                                pixel = S[z, y * s_h + u * d_h, x * s_w + v * d_w]
-                                partial += pixel * weight[j, r, u0 + u, v0 + v]
-                        cuda.atomic.add(output, ((i * C_o + j) * H_o + o_h) * W_o + o_w, partial)
+                        for f_h in range(min(U, H_f - f_h0)):
+                            for f_w in range(min(V, W_f - f_w0)):
+                                pixel = S[z, y * s_h + f_h * d_h, x * s_w + f_w * d_w]
+                                partial += pixel * weight[o_c, i_c, f_h0 + f_h, f_w0 + f_w]
+                        cuda.atomic.add(
+                            output, ((i_n * C_o + o_c) * H_o + o_h) * W_o + o_w, partial
+                        )
                 cuda.syncthreads()  # nobody fetches the next part over what others still read
 
     return cin_parallel

@@ -37,28 +37,28 @@ def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
         x, y = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
         t = uint32(y * B_X + x)
         block = uint32(cuda.blockIdx.x)  # blocks that fetch the same field are neighbours
-        j = block % C_o
+        o_c = block % C_o
         w0 = block // C_o % ACROSS * B_X
         h0 = block // (C_o * ACROSS) % DOWN * B_Y
-        i = block // (C_o * ACROSS * DOWN)
+        i_n = block // (C_o * ACROSS * DOWN)
         o_h, o_w = h0 + y, w0 + x
 
         total = float32(0)
-        for r0 in range(0, C_i, B_Z):
-            for u0 in range(0, H_f, U):
-                for v0 in range(0, W_f, V):
-                    stage_field(input, S, i, r0, h0, w0, u0, v0, t)  # load
+        for i_c0 in range(0, C_i, B_Z):
+            for f_h0 in range(0, H_f, U):
+                for f_w0 in range(0, W_f, V):
+                    stage_field(input, S, i_n, i_c0, h0, w0, f_h0, f_w0, t)  # load
                     cuda.syncthreads()  # nobody computes before all have fetched
 
-                    for z in range(min(B_Z, C_i - r0)):  # compute
-                        for u in range(min(U, H_f - u0)):
-                            for v in range(min(V, W_f - v0)):
-                                pixel = S[z, y * s_h + u * d_h, x * s_w + v * d_w]
-                                total += pixel * weight[j, r0 + z, u0 + u, v0 + v]
+                    for z in range(min(B_Z, C_i - i_c0)):  # compute
+                        for f_h in range(min(U, H_f - f_h0)):
+                            for f_w in range(min(V, W_f - f_w0)):
+                                pixel = S[z, y * s_h + f_h * d_h, x * s_w + f_w * d_w]
+                                total += pixel * weight[o_c, i_c0 + z, f_h0 + f_h, f_w0 + f_w]
                     cuda.syncthreads()  # nobody fetches the next over what others still read
 
         if o_h < H_o and o_w < W_o:
-            output[i, j, o_h, o_w] = total + bias[j]
+            output[i_n, o_c, o_h, o_w] = total + bias[o_c]
 
     return cout_parallel
 

@@ -83,15 +83,15 @@ def channel_parallel_field(problem: ConvProblem) -> Field:
 
 
 def make_stage_field(problem: ConvProblem, field: Field, THREADS: int) -> Any:
-    """A device function: the block's threads together fetch the field of channels r0.. and filter
-    part (u0, v0), with zeros for padding and for channels that do not exist."""
+    """A device function: the block's threads together fetch the field of channels i_c0.. and
+    filter part (f_h0, f_w0), with zeros for padding and for channels that do not exist."""
     p = problem
     _, C_i, H_i, W_i = p.input_shape
     s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
     S_H, S_W, ELEMENTS = field.S_H, field.S_W, field.B_Z * field.S_H * field.S_W
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def stage_field(input, S, i, r0, m0, n0, u0, v0, t):
+    def stage_field(input, S, i_n, i_c0, h0, w0, f_h0, f_w0, t):
         # Every thread takes equally many turns, so the compiler unrolls them and issues all loads
         # before it waits for any. With range(t, ELEMENTS, THREADS) lanes would leave at different
         # turns.
@@ -99,11 +99,11 @@ def make_stage_field(problem: ConvProblem, field: Field, THREADS: int) -> Any:
             e = uint32(first) + t  # 32-bit divisions cost a third of 64-bit ones
             if e < ELEMENTS:
                 z, y, x = e // (S_H * S_W), e % (S_H * S_W) // S_W, e % S_W
-                i_h = m0 * s_h + u0 * d_h + y - p_h
-                i_w = n0 * s_w + v0 * d_w + x - p_w
+                i_h = h0 * s_h + f_h0 * d_h + y - p_h
+                i_w = w0 * s_w + f_w0 * d_w + x - p_w
                 pixel = float32(0)
-                if r0 + z < C_i and 0 <= i_h < H_i and 0 <= i_w < W_i:
-                    pixel = input[i, r0 + z, i_h, i_w]
+                if i_c0 + z < C_i and 0 <= i_h < H_i and 0 <= i_w < W_i:
+                    pixel = input[i_n, i_c0 + z, i_h, i_w]
                 S[z, y, x] = pixel
 
     return stage_field

@@ -23,27 +23,27 @@ def make_input_kernel(gradient: Gradient) -> Kernel:
         thread = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         i_w = thread % W_i
         i_h = thread // W_i % H_i
-        r = thread // (W_i * H_i) % C_i
-        i = thread // (W_i * H_i * C_i)
-        if i >= N_i:
+        i_c = thread // (W_i * H_i) % C_i
+        i_n = thread // (W_i * H_i * C_i)
+        if i_n >= N_i:
             return
-        first = r // C_g * M_g  # the first filter that sees channel r
+        first = i_c // C_g * M_g  # the first filter that sees channel r
 
         total = float32(0)
-        for u in range(H_f):
-            for v in range(W_f):
-                # The output whose window has this pixel under tap (u, v), in pixels of the input.
-                at_h = i_h + p_h - u * d_h
-                at_w = i_w + p_w - v * d_w
+        for f_h in range(H_f):
+            for f_w in range(W_f):
+                # The output whose window has this pixel under tap (f_h, f_w), in pixels of the input.
+                at_h = i_h + p_h - f_h * d_h
+                at_w = i_w + p_w - f_w * d_w
                 if at_h >= 0 and at_w >= 0 and at_h % s_h == 0 and at_w % s_w == 0:
-                    m = at_h // s_h
-                    n = at_w // s_w
-                    if m < H_o and n < W_o:
-                        for j in range(M_g):
-                            of_pixel = of_output[i, first + j, m, n]
-                            total += of_pixel * weight[first + j, r % C_g, u, v]
+                    o_h = at_h // s_h
+                    o_w = at_w // s_w
+                    if o_h < H_o and o_w < W_o:
+                        for o_c in range(M_g):
+                            of_pixel = of_output[i_n, first + o_c, o_h, o_w]
+                            total += of_pixel * weight[first + o_c, i_c % C_g, f_h, f_w]
 
-        of_input[i, r, i_h, i_w] = total
+        of_input[i_n, i_c, i_h, i_w] = total
 
     return input_gradient
 
@@ -58,24 +58,24 @@ def make_weight_kernel(gradient: Gradient) -> Kernel:
     @cuda.jit
     def weight_gradient(input, of_output, of_weight):
         thread = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
-        v = thread % W_f
-        u = thread // W_f % H_f
-        r = thread // (W_f * H_f) % C_g
-        j = thread // (W_f * H_f * C_g)
-        if j >= C_o:
+        f_w = thread % W_f
+        f_h = thread // W_f % H_f
+        i_c = thread // (W_f * H_f) % C_g
+        o_c = thread // (W_f * H_f * C_g)
+        if o_c >= C_o:
             return
-        channel = j // M_g * C_g + r
+        channel = o_c // M_g * C_g + i_c
 
         total = float32(0)
-        for i in range(N_i):
-            for m in range(H_o):
-                for n in range(W_o):
-                    i_h = m * s_h + u * d_h - p_h
-                    i_w = n * s_w + v * d_w - p_w
+        for i_n in range(N_i):
+            for o_h in range(H_o):
+                for o_w in range(W_o):
+                    i_h = o_h * s_h + f_h * d_h - p_h
+                    i_w = o_w * s_w + f_w * d_w - p_w
                     if 0 <= i_h < H_i and 0 <= i_w < W_i:
-                        total += input[i, channel, i_h, i_w] * of_output[i, j, m, n]
+                        total += input[i_n, channel, i_h, i_w] * of_output[i_n, o_c, o_h, o_w]
 
-        of_weight[j, r, u, v] = total
+        of_weight[o_c, i_c, f_h, f_w] = total
 
     return weight_gradient
 

@@ -1,7 +1,7 @@
 """im2col: every window of the input written out as a matrix, and a GEMM on it.
 
-``columns[k, n] = input[i, r, m * s_h + u * d_h - p_h, o * s_w + v * d_w - p_w]`` with
-``n = (i * H_o + m) * W_o + o`` and ``k = (r * H_f + u) * W_f + v``: a row for each term of the
+``columns[k, n] = input[i_n, i_c, o_h * s_h + f_h * d_h - p_h, o_w * s_w + f_w * d_w - p_w]`` with
+``n = (i_n * H_o + o_h) * W_o + o_w`` and ``k = (i_c * H_f + f_h) * W_f + f_w``: a row for each term of the
 sums, a column for each output pixel. It is about H_f * W_f / (s_h * s_w) times as large as the
 input, so the images of a batch may go through in slices (:mod:`batch_slices`). Rows are padded to
 a multiple of eight columns, 32 bytes, so that float4s are aligned and each row begins where a
@@ -61,15 +61,15 @@ def make_im2col(problem: ConvProblem, WIDTH: int, BY_IMAGE: bool) -> Any:
         if k >= K:
             return
 
-        i, pixel = n // PIXELS, INDEX(n % PIXELS)
-        r, u, v = k // (H_f * W_f), k % (H_f * W_f) // W_f, k % W_f
-        i_h = pixel // W_o * s_h + u * d_h - p_h
-        i_w = pixel % W_o * s_w + v * d_w - p_w
+        i_n, pixel = n // PIXELS, INDEX(n % PIXELS)
+        i_c, f_h, f_w = k // (H_f * W_f), k % (H_f * W_f) // W_f, k % W_f
+        i_h = pixel // W_o * s_h + f_h * d_h - p_h
+        i_w = pixel % W_o * s_w + f_w * d_w - p_w
         value = float32(0)  # outside the image is padding, beyond the last window nothing
         if n < N and 0 <= i_h < H_i and 0 <= i_w < W_i:
-            value = input[i, r, i_h, i_w]
+            value = input[i_n, i_c, i_h, i_w]
         if BY_IMAGE:
-            columns[(i * K + k) * PIXELS + pixel] = value
+            columns[(i_n * K + k) * PIXELS + pixel] = value
         else:
             columns[e] = value
 

@@ -1,7 +1,7 @@
 """The im2win tensor with channels innermost, for m10 to m12, and the filter packed to match.
 
 m09's tensor keeps channels outermost, so windows start at any address. Here channels are innermost:
-``windows[i * H_o + m, k, u * C_i + r] = input[i, r, m * s_h + u * d_h - p_h, k - p_w]``. A column
+``windows[i_n * H_o + o_h, k, f_h * C_i + i_c] = input[i_n, i_c, o_h * s_h + f_h * d_h - p_h, k - p_w]``. A column
 is a column group (here: group) of ``G = H_f * C_i`` elements, rounded up to a multiple of four with
 zeros. All ``K_W = W_f * G`` elements of a window are then neighbours and start at a multiple of 16
 bytes. (With dilation in width, the columns of a window are d_w groups apart.)

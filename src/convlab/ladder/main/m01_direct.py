@@ -22,28 +22,28 @@ def make_kernel(problem: ConvProblem) -> Kernel:
 
     @cuda.jit
     def direct(input, weight, bias, output):
-        # The four outer loops: thread number -> image i, output channel j, row o_h, column o_w.
+        # The four outer loops: thread number -> image i_n, output channel o_c, row o_h, column o_w.
         # Columns are innermost, so neighbouring threads read and write neighbouring addresses.
         thread = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         o_w = thread % W_o
         o_h = thread // W_o % H_o
-        j = thread // (W_o * H_o) % C_o
-        i = thread // (W_o * H_o * C_o)
-        if i >= N_i:
+        o_c = thread // (W_o * H_o) % C_o
+        i_n = thread // (W_o * H_o * C_o)
+        if i_n >= N_i:
             return
 
         total = float32(0)
-        for r in range(C_i):
-            for u in range(H_f):
-                for v in range(W_f):
-                    i_h = o_h * s_h + u * d_h - p_h
-                    i_w = o_w * s_w + v * d_w - p_w
+        for i_c in range(C_i):
+            for f_h in range(H_f):
+                for f_w in range(W_f):
+                    i_h = o_h * s_h + f_h * d_h - p_h
+                    i_w = o_w * s_w + f_w * d_w - p_w
                     pixel = float32(0)  # outside the image is padding
                     if 0 <= i_h < H_i and 0 <= i_w < W_i:
-                        pixel = input[i, r, i_h, i_w]
-                    total += pixel * weight[j, r, u, v]
+                        pixel = input[i_n, i_c, i_h, i_w]
+                    total += pixel * weight[o_c, i_c, f_h, f_w]
 
-        output[i, j, o_h, o_w] = total + bias[j]
+        output[i_n, o_c, o_h, o_w] = total + bias[o_c]
 
     return direct
 

@@ -1,6 +1,6 @@
 """m09: im2win. A layout transform makes the elements of a window neighbours in memory.
 
-Source: im2win paper (000), sections 3.1-3.2, Equation 2 and Algorithm 2. For each row m of the
+Source: im2win paper (000), sections 3.1-3.2, Equation 2 and Algorithm 2. For each row o_h of the
 output, the im2win tensor holds the H_f rows of the input under it, column by column: the H_f
 elements of column k are neighbours, so a window is H_f * W_f neighbours. The next window begins
 s_w * H_f elements later and overlaps this one. Rows that overlap are stored H_f / s_h times, but
@@ -28,7 +28,8 @@ def window_columns(problem: ConvProblem) -> int:
 
 
 def make_transform(problem: ConvProblem) -> Kernel:
-    """The kernel of Equation 2: windows[i, r, m, k * H_f + u] = input[i, r, m * s_h + u, k]."""
+    """The kernel of Equation 2:
+    windows[i_n, i_c, o_h, column * H_f + f_h] = input[i_n, i_c, o_h * s_h + f_h, column]."""
     p = problem
     N_i, C_i, H_i, W_i = p.input_shape
     H_f, H_o, W_w = p.H_f, p.H_o, window_columns(p)
@@ -37,18 +38,18 @@ def make_transform(problem: ConvProblem) -> Kernel:
     @cuda.jit
     def im2win_transform(input, windows):
         e = uint32(cuda.blockIdx.x) * TRANSFORM_THREADS + uint32(cuda.threadIdx.x)
-        u = e % H_f
-        k = e // H_f % W_w
-        m = e // (H_f * W_w) % H_o
-        r = e // (H_f * W_w * H_o) % C_i
-        i = e // (H_f * W_w * H_o * C_i)
-        if i < N_i:
-            i_h = m * s_h + u * d_h - p_h
-            i_w = k - p_w
+        f_h = e % H_f
+        column = e // H_f % W_w
+        o_h = e // (H_f * W_w) % H_o
+        i_c = e // (H_f * W_w * H_o) % C_i
+        i_n = e // (H_f * W_w * H_o * C_i)
+        if i_n < N_i:
+            i_h = o_h * s_h + f_h * d_h - p_h
+            i_w = column - p_w
             value = float32(0)
             if 0 <= i_h < H_i and 0 <= i_w < W_i:
-                value = input[i, r, i_h, i_w]
-            windows[i, r, m, k * H_f + u] = value
+                value = input[i_n, i_c, i_h, i_w]
+            windows[i_n, i_c, o_h, column * H_f + f_h] = value
 
     return im2win_transform
 
