@@ -115,7 +115,8 @@ def test_a_lesson_has_all_its_parts_its_aim_and_time_first_and_no_long_cell(path
     text = "\n".join(texts)
     for part in ("^# ", "<details><summary>Tip", "^## Questions$", "^## Where to read on$"):
         assert re.search(part, text, re.MULTILINE), part
-    assert {exercise.role for exercise in lesson.exercises()} == {"exercise", "hunt"}
+    roles = {exercise.role for exercise in lesson.exercises()}
+    assert {"exercise", "hunt"} <= roles <= {"exercise", "hunt", "capstone"}
     for tag in ("details", "summary", "code"):
         assert text.count(f"<{tag}>") == text.count(f"</{tag}>")
     aim = texts[0].split("\n\n")[1].replace("\n", " ")
@@ -157,10 +158,74 @@ def test_no_exercise_is_more_than_twice_the_one_before():
                 before, longest = blank, max(longest, whole)
 
 
+MOST_LINES = 60  # of a cell
+LATER = {"12": 64, "13": 94}  # lessons that a beginner reads last
+
+
+@each_lesson
+def test_no_cell_is_too_long_to_read(path):
+    """The solution of a capstone is the learner's own, and its cell begins empty."""
+    for cell in lesson_of(path).cells:
+        kinds = (LEARNER,) if cell.role == "capstone" else (LEARNER, SOLUTION)
+        if cell.type == "code":
+            longest = max(_lines(cell.of(kind)) for kind in kinds)
+            assert longest <= LATER.get(short(path), MOST_LINES), cell.name
+
+
+def plain(code: str) -> list[str]:
+    """The lines of code without comments, indentation and empty lines."""
+    lines = (line.partition(" #")[0].strip() for line in code.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@same
+def test_no_cell_contains_the_answer_of_another_exercise():
+    """No lines that a learner writes are shown in another cell of any learner's notebook."""
+    cells = [
+        (path.stem, cell, "\n".join(["", *plain(cell.of(LEARNER)), ""]))
+        for path in SOURCES
+        for cell in lesson_of(path).cells
+    ]
+    for path in SOURCES:
+        for exercise in lesson_of(path).exercises():
+            if exercise.role == "hunt":
+                continue
+            for region in source.REGION.finditer(exercise.text):
+                answer = "\n".join(["", *plain(region["inside"]), ""])
+                shown = [(name, one) for name, one, text in cells if answer in text]
+                assert not shown, f"{path.stem}: {exercise.name}"
+
+
+GRADED = (
+    "00b",
+    "01",
+    "04",
+    "05",
+    "10",
+    "11",
+)  # lessons whose exercises have a question, a plan, code
+TIPS = re.compile(r"(?:<details><summary>Tip:.*?</details>\s*)+", re.DOTALL)
+
+
+@each_lesson
+def test_the_first_tip_is_a_question(path):
+    """Tips that follow each other, also over the end of a cell, belong to one exercise."""
+    cells = lesson_of(path).cells
+    text = "\n".join(cell.text if cell.type == "markdown" else "(code)" for cell in cells)
+    groups = [re.findall(r"<summary>Tip: (.*)</summary>", one[0]) for one in TIPS.finditer(text)]
+    assert len(groups) >= sum(cell.role == "exercise" for cell in cells)
+    for titles in groups:
+        assert titles[0].endswith("?"), titles
+    graded = [one for one in groups if [*one, "", ""][1].startswith("the plan")]
+    if short(path) in GRADED:
+        asked = sum(cell.role in ("exercise", "capstone") for cell in cells)
+        assert sum(one[2].startswith("the code") for one in graded if len(one) > 2) >= asked
+
+
 @each_lesson
 def test_solutions_only_add_lines_to_the_learner_s_cells(path):
     for exercise in lesson_of(path).exercises():
-        if exercise.role != "exercise":
+        if exercise.role == "hunt":
             continue
         solution = iter(exercise.of(SOLUTION).splitlines())
         comment = False
@@ -221,6 +286,8 @@ def lesson_in(file, text):
         (lambda _: source.stage_kernel("m01", planted=[("float32", "x")]), "3 times"),
         (lambda _: source.stage_kernel("m01", name="nobody"), "nobody"),
         (lambda _: source.stage_kernel("s99"), "s99"),
+        (lambda _: source.stage_kernel("m03", hidden=["nobody"]), "nobody"),
+        (lambda _: source.stage_part("m03", "nobody"), "it has load_filter, load_windows"),
         (lambda _: lessons.check(m01_direct.make_kernel, "s99"), "s99"),
         (
             lambda _: check_answers.wrong("x", "y", ("gone", "")).of(source.Cell("code", "t")),
@@ -257,7 +324,7 @@ def test_every_exercise_has_twelve_wrong_answers_and_three_right_ones(path):
         assert says.count(PASSED) >= 3, name
         assert len(whats) == len(given), name
         assert check_answers.GIVEN in whats, name
-        assert (UNFILLED in says) == (roles[name] == "exercise"), name
+        assert (UNFILLED in says) == (roles[name] != "hunt"), name
 
 
 CASES = [

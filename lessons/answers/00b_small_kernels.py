@@ -12,6 +12,8 @@ EDGES = """    if t == 0:
 """
 LAST_SUM = "out[i] = tile[t] + tile[t + 1] + tile[t + 2]"
 BARRIER = "    cuda.syncthreads()\n    if i < a.size"
+SUM_OF_TWO = "out[i] = tile[t] + tile[t + 1]"
+LEFT_EDGE = "    if t == 0:\n        tile[0] = load(a, i - 1)\n"
 STEP = """        if t < half:
             part[t] += part[t + half]
         cuda.syncthreads()
@@ -42,13 +44,37 @@ ANSWERS = {
         wrong("the grid's height for the block's", "answer", ("cuda.blockDim.y", "cuda.gridDim.y")),
         wrong("b by row", "out of bounds", ("b[column]", "b[row]")),
         wrong("nothing of b", "answer", (" + b[column]", "")),
-        wrong("in place", "input changed", ("out[row, column] = a[row, column] + b[column]", "a[row, column] += b[column]; out[row, column] = a[row, column]")),
+        wrong("negative numbers left", "answer", ("max(total, float32(0))", "total")),
+        wrong("the smaller one", "answer", ("max(total", "min(total")),
+        wrong("without its sign", "answer", ("max(total, float32(0))", "abs(total)")),
+        wrong("in place", "input changed", ("total = a[row, column] + b[column]", "a[row, column] += b[column]; total = a[row, column]")),
         wrong("all columns in each thread of a row", "counts", (f"    if {BOUNDS}:\n", "    if row < a.shape[0]:\n      for column in range(a.shape[1]):\n")),
         wrong("grid's two the wrong way round", "answer", (ROW, "row, column = cuda.grid(2)"), (COLUMN, "pass")),
         right("with cuda.grid", (ROW, "column, row = cuda.grid(2)"), (COLUMN, "pass")),
-        right("returning early", (f"    if {BOUNDS}:\n        out", "    if row >= a.shape[0] or column >= a.shape[1]:\n        return\n    out")),
+        right("returning early", (f"    if {BOUNDS}:\n        total", "    if row >= a.shape[0] or column >= a.shape[1]:\n        return\n    if True:\n        total")),
         right("by out's shape", (BOUNDS, "column < out.shape[1] and row < out.shape[0]")),
         right("b first", ("a[row, column] + b[column]", "b[column] + a[row, column]")),
+        right("by a condition", ("out[row, column] = max(total, float32(0))", "if total < 0:\n            total = float32(0)\n        out[row, column] = total")),
+    ],
+    "left": [
+        wrong("no barrier", "shared race", (BARRIER, "    if i < a.size")),
+        wrong("a barrier of the warp", "shared race", ("cuda.syncthreads()", "cuda.syncwarp()")),
+        wrong("a barrier for those with an output", "barrier divergence", (f"{BARRIER}:\n        {SUM_OF_TWO}", f"    if i < a.size:\n        cuda.syncthreads()\n        {SUM_OF_TWO}")),
+        wrong("the barrier first", "shared race", ("    tile[t + 1] = load(a, i)", "    cuda.syncthreads()\n    tile[t + 1] = load(a, i)"), (BARRIER, "    if i < a.size")),
+        wrong("no edge", "uninitialised", (LEFT_EDGE, "")),
+        wrong("zero at the edge", "answer", ("load(a, i - 1)", "0")),
+        wrong("my own number at the edge", "answer", ("load(a, i - 1)", "load(a, i)")),
+        wrong("the right neighbour at the edge", "answer", ("load(a, i - 1)", "load(a, i + 1)")),
+        wrong("no place for the edge", "uninitialised", ("    tile[t + 1] = load(a, i)", "    tile[t] = load(a, i)")),
+        wrong("the right neighbour", "out of bounds", (SUM_OF_TWO, "out[i] = tile[t + 1] + tile[t + 2]")),
+        wrong("no bound for the output", "out of bounds", ("if i < a.size:", "if True:")),
+        wrong("my number twice", "answer", (SUM_OF_TWO, "out[i] = tile[t + 1] + tile[t + 1]")),
+        wrong("the left neighbour alone", "answer", (SUM_OF_TWO, "out[i] = tile[t]")),
+        wrong("without the tile", "counts", (SUM_OF_TWO, "out[i] = load(a, i - 1) + load(a, i)")),
+        wrong("every thread stores the edge", "shared race", ("    if t == 0:\n        tile[0] = load(a, i - 1)", "    tile[0] = load(a, i - 1)")),
+        right("the edge by the last thread", (LEFT_EDGE, "    if t == THREADS - 1:\n        tile[0] = load(a, i - THREADS)\n")),
+        right("the edge first", ("    tile[t + 1] = load(a, i)\n" + LEFT_EDGE, LEFT_EDGE + "    tile[t + 1] = load(a, i)\n")),
+        right("my own number from a register", ("    tile[t + 1] = load(a, i)", "    mine = load(a, i)\n    tile[t + 1] = mine"), (SUM_OF_TWO, "out[i] = mine + tile[t]")),
     ],
     "three": [
         wrong("no barrier", "shared race", (BARRIER, "    if i < a.size")),

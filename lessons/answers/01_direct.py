@@ -45,7 +45,7 @@ ANSWERS = {
         wrong("the number in the block alone", "answer", ("uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)", "uint32(cuda.threadIdx.x)")),
         wrong("written from the right", "answer", ("output[i_n, o_c, o_h, o_w]", "output[i_n, o_c, o_h, W_o - 1 - o_w]")),
         wrong("images without their channels", "answer", ("i_n = thread // (W_o * H_o * C_o)", "i_n = thread // (W_o * H_o)")),
-        wrong("the bias added twice", "answer", ("total = float32(0)", "total = bias[o_c]")),
+        wrong("the bias added twice", "answer", ("total + bias[o_c]", "total + 2 * bias[o_c]")),
         wrong("a name that does not exist", "broken", ("if i_n >= N_i:", "if i_n >= N:")),
         right("from the outside in", (NUMBERS, "        i_n = thread // (C_o * H_o * W_o)\n        rest = thread % (C_o * H_o * W_o)\n        o_c, pixel = rest // (H_o * W_o), rest % (H_o * W_o)\n        o_h, o_w = pixel // W_o, pixel % W_o\n")),
         right("by subtraction", (ROWS, "o_h = thread // W_o % H_o\n        o_w = thread - thread // W_o * W_o\n")),

@@ -3,6 +3,9 @@
 from check_answers import given, right, wrong
 
 ATOMIC = "cuda.atomic.add(output, ((i_n * C_o + o_c) * H_o + o_h) * W_o + o_w, partial)"
+ATOMIC_IN_LINES = """cuda.atomic.add(
+                            output, ((i_n * C_o + o_c) * H_o + o_h) * W_o + o_w, partial
+                        )"""
 PLACE = "((i_n * C_o + o_c) * H_o + o_h) * W_o + o_w"
 BORDER = "if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                        pixel = input[i_n, i_c, i_h, i_w]"
 ADD = "partial += pixel * weight[o_c, i_c, f_h, f_w]"
@@ -39,7 +42,7 @@ ANSWERS = {
         wrong("a barrier taken out", "shared race", ("                cuda.syncthreads()  # nobody computes before all have fetched\n", "")),
         wrong("no barrier before the next part", "shared race", ("                cuda.syncthreads()  # nobody fetches the next part over what others still read\n", "")),
         wrong("a warp's barrier, not the block's", "shared race", ("cuda.syncthreads()  # nobody computes", "cuda.syncwarp()  # nobody computes")),
-        wrong("written, not added", "global race", (ATOMIC, f"output[{PLACE}] += partial")),
+        wrong("written, not added", "global race", (ATOMIC_IN_LINES, f"output[{PLACE}] += partial")),
         wrong("channels first", "counts", (XYZ, f"{FROM_T}z, x, y = t % B_Z, t // B_Z % B_X, t // (B_Z * B_X)"), (NUMBER, "")),
         wrong("the field\'s row and column exchanged", "out of bounds", (OWN, "S[z, x * s_h + f_h * d_h, y * s_w + f_w * d_w]")),
         wrong("no guard for channels past the last", "out of bounds", (" and i_c < C_i", "")),

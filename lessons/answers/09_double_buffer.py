@@ -24,40 +24,21 @@ COUNTED = """                k = 0
                     k += 2
 """
 TURN = "                k0 = uint32(K_B - k0)  # uint32, since never negative\n"
-STORE = """                for f in range(F_FETCHED[0]):
-                    e = t + f * THREADS
-                    four = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
-                    store4(S_F, (k0 + e // M_4, e % M_4 * FLOAT4), four)
-                for f in range(I_FETCHED):
-                    S_I[k0 + t // N_B + f * I_ROWS, column] = fetched_I[f]
-"""
+STORE = "                store(fetched_F, fetched_I, k0, t, column, S_F, S_I)\n"
 BARRIER = "                cuda.syncthreads()  # lines 5 and 16: all have filled it, and have read the other\n"
 FIRST = "                read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18\n"
 LOAD = """            if slice_ < SLICES:  # lines 3-4 and 14-15, first half: global memory to registers
-                for f in range(F_FETCHED[0]):
-                    e = t + f * THREADS
-                    four = load4(packed, (slice_ * K_B + e // M_4) * M_P + m0 + e % M_4 * FLOAT4)
-                    fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = four
-                for f in range(I_FETCHED):
-                    k = uint32(slice_ * K_B + t // N_B + f * I_ROWS)
-                    i_c = k // (H_f * W_f)
-                    i_h = o_h * s_h + k % (H_f * W_f) // W_f * d_h - p_h
-                    i_w = o_w * s_w + k % W_f * d_w - p_w
-                    pixel = float32(0)
-                    if k < K and 0 <= i_h < H_i and 0 <= i_w < W_i:
-                        pixel = input[i_n, i_c, i_h, i_w]
-                    fetched_I[f] = pixel
+                load(input, packed, i_n, o_h, o_w, m0, slice_, t, fetched_F, fetched_I)
 """
 ASK = LOAD.split("\n", 1)[1]  # without its condition
-COMPUTE = """            if slice_ > 0:
-                for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead
-                    read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)
-                    multiply(R_F0, R_I0, R_O)
-                    read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)
-                    multiply(R_F1, R_I1, R_O)
+# The hunt, where these lines are parts.
+WORK = """            if slice_ > 0:
+                all_but_two_steps(S_F, S_I, k0, ty, tx, R_F0, R_I0, R_F1, R_I1, R_O)
                 read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
 """
+OTHER = "                k0 = other_buffer(k0)\n"
+WAIT = "                wait_and_read(S_F, S_I, k0, ty, tx, R_F0, R_I0)\n"
 ALWAYS = "            if True:\n" + ASK
 
 ANSWERS = {
@@ -80,19 +61,19 @@ ANSWERS = {
     ],
     "late": [
         given("counts"),
-        wrong("loaded after the steps", "counts", (LOAD + COMPUTE, COMPUTE + LOAD)),
+        wrong("loaded after the steps", "counts", (LOAD + WORK, WORK + LOAD)),
         wrong("loaded without a bounds check", "out of bounds", (LOAD, ALWAYS)),
-        wrong("the slice before", "answer", (LOAD, LOAD.replace("slice_ * K_B", "(max(slice_, 1) - 1) * K_B"))),
+        wrong("the slice before", "answer", (ASK, ASK.replace("slice_", "max(slice_, 1) - 1"))),
         wrong("loaded after the stores", "uninitialised", (LOAD, ""), (STORE, STORE + ASK)),
-        wrong("the barrier moved, too", "shared race", (STORE + BARRIER, BARRIER + STORE)),
-        wrong("loaded twice", "counts", (TURN, ASK + TURN)),
-        wrong("no barrier", "shared race", (BARRIER, "")),
-        wrong("a warp\'s barrier, not the block\'s", "shared race", (BARRIER, BARRIER.replace("threads()", "warp()"))),
-        wrong("always the same buffer", "shared race", (TURN, "                k0 = uint32(0)\n")),
-        wrong("step 0 of the next slice not read", "answer", (FIRST, "")),
+        wrong("waited before the stores", "shared race", (STORE + WAIT, WAIT + STORE)),
+        wrong("loaded twice", "counts", (OTHER, ASK + OTHER)),
+        wrong("not waited for", "shared race", (WAIT, "")),
+        wrong("waited by warps", "shared race", (WAIT, "                cuda.syncwarp()\n                read(S_F, S_I, k0, ty, tx, R_F0, R_I0)\n")),
+        wrong("always the same buffer", "shared race", (OTHER, "                k0 = uint32(0)\n")),
+        wrong("step 0 of the next slice not read", "answer", (WAIT, "                cuda.syncthreads()\n")),
         wrong("a barrier more", "counts", (STORE, "                cuda.syncthreads()\n" + STORE)),
         right("loaded in both cases", (LOAD, "            if slice_ == 0:\n" + ASK + "            if 0 < slice_ < SLICES:\n" + ASK)),
         right("the condition reversed", (LOAD, LOAD.replace("slice_ < SLICES", "SLICES > slice_"))),
-        right("the buffer by the slice\'s number", (TURN, "                k0 = uint32(slice_ % 2 * K_B)\n")),
+        right("the buffer by the slice\'s number", (OTHER, "                k0 = uint32(slice_ % 2 * K_B)\n")),
     ],
 }

@@ -26,6 +26,8 @@ PLACE = """        o_h = n % (H_o * W_o) // W_o
         o_w = n % W_o
 """
 
+FIND = "            i_c, f_h, f_w, pixel = find_pixel(windows, i_n, o_h, o_w, k)\n"
+
 ANSWERS = {
     "transform": [
         wrong("columns counted fastest", "answer", (STORE, STORE.replace("column * H_f + f_h", "f_h * W_w + column"))),
@@ -69,10 +71,10 @@ ANSWERS = {
         wrong("written elsewhere instead", "answer", (PLACE, "        o_h = n % H_o\n        o_w = n % (H_o * W_o) // H_o\n"), ("output[i_n, m, o_h, o_w]", "output[i_n, m, n % (H_o * W_o) // W_o, n % W_o]")),
         wrong("no guard for the channels", "out of bounds", ("if m >= M or n >= N:", "if n >= N:")),
         wrong("always the first image", "answer", ("i_n = n // (H_o * W_o)", "i_n = 0")),
-        wrong("stride forgotten", "answer", ("o_w * s_w", "o_w")),
-        wrong("dilation forgotten", "answer", ("f_w * d_w", "f_w")),
+        wrong("rows and columns written exchanged", "out of bounds", ("output[i_n, m, o_h, o_w]", "output[i_n, m, o_w, o_h]")),
+        wrong("the weight's rows and columns exchanged", "out of bounds", ("weight[m, i_c, f_h, f_w]", "weight[m, i_c, f_w, f_h]")),
         wrong("the window\'s bias", "out of bounds", ("bias[m]", "bias[n]")),
-        wrong("every pixel fetched twice", "counts", (PIXEL, PIXEL + "\n            pixel = (pixel + windows[i_n, i_c, o_h, (o_w * s_w + f_w * d_w) * H_f + f_h]) / 2")),
+        wrong("every pixel fetched twice", "counts", (FIND, FIND + "            _, _, _, again = find_pixel(windows, i_n, o_h, o_w, k)\n            pixel = (pixel + again) / 2\n")),
         wrong("a name that does not exist", "broken", ("o_w = n % W_o", "o_w = n % W_out")),
         right("even columns first, of which a request has all anyway", (PLACE, "        o_h = n % (H_o * W_o) // W_o\n        half = (W_o + 1) // 2\n        o_w = n % W_o\n        o_w = 2 * o_w if o_w < half else 2 * (o_w - half) + 1\n")),
         right("with divmod", (PLACE, "        o_h, o_w = divmod(n % (H_o * W_o), W_o)\n")),

@@ -2,6 +2,22 @@
 
 from check_answers import given, right, wrong
 
+SPLIT = "f_h, i_c = place // C_i, place % C_i"
+PIXEL_ROW = "i_h = o_h * s_h + f_h * d_h - p_h"
+PIXEL_COLUMN = "i_w = column - p_w"
+INSIDE = "f_h < H_f and 0 <= i_h < H_i and 0 <= i_w < W_i"
+PIXEL = "value = input[i_n, i_c, i_h, i_w]"
+KEPT_PIXEL = "            windows[e] = value"
+COLUMN = "f_w, place = k // G, k % G"
+WEIGHT = "value = weight[o_c, i_c, f_h, f_w]"
+THERE = "o_c < M and f_h < H_f and f_w < W_f"
+KEPT_WEIGHT = "            packed[e] = value"
+WINDOW = "window = min(n0 + (t + f * THREADS) // K_4, N - 1)"
+START = "first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G"
+LOOP = f"""        for f in range(I_FLOAT4S):
+            {WINDOW}
+            {START}
+"""
 ZEROS = "            four = (float32(0), float32(0), float32(0), float32(0))\n"
 GUARD = "if (K_EVEN or k < K_W) and (I_EVEN or e < I_ALL):"
 LOAD = "                four = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))\n"
@@ -11,9 +27,6 @@ BY_ONES = """                at = first_I[f] + k + k // G * G * (d_w - 1)
 KEPT = "            fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four\n"
 LAST = "k = slice_ * K_B + e % K_4 * FLOAT4\n"
 PUT = "S_I[(k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]"
-BARRIER = """\
-                cuda.syncthreads()  # line 16: all have filled the next slice and have read this one
-"""
 HAS = "if I_EVEN or e < I_ALL:"
 FOUR = "                for c in range(FLOAT4):\n                    " + PUT + "\n"
 ONE_BY_ONE = """                at = (k0 + e % K_4 * FLOAT4) * PITCH + e // K_4
@@ -22,9 +35,97 @@ ONE_BY_ONE = """                at = (k0 + e % K_4 * FLOAT4) * PITCH + e // K_4
                 S_I[at + 2 * PITCH] = fetched_I[f, 2]
                 S_I[at + 3 * PITCH] = fetched_I[f, 3]
 """
-PADDED = "PITCH = N_B + PADDING"
+ROWS = "(2 * K_B, N_B + PADDING)"
+WRITE = "write(R_O, bias, m0, n0, ty, tx, output)"
+# The capstone's kernel.
+FIRST_BARRIER = "four[3]\n            cuda.syncthreads()\n"
+SECOND_BARRIER = "R_I[j]\n            cuda.syncthreads()\n"
+FROM_PACKED = "load4(packed, m0 * K_P + (k0 + k) * M_B + m)"
+GROUP = "group = n // W_o * W_w + n % W_o * s_w + (k0 + k) // G * d_w"
+FROM_WINDOWS = "four = load4(windows, group * G + (k0 + k) % G)"
+TERMS = """            for k in range(K_B):
+                for i in range(M_T):
+                    R_F[i] = S_F[k, ty + i * ROWS]
+                for j in range(N_T):
+                    R_I[j] = S_I[k, tx + j * COLUMNS]
+                for i in range(M_T):
+                    for j in range(N_T):
+                        R_O[i, j] += R_F[i] * R_I[j]
+"""
+WITHOUT_REGISTERS = """            for k in range(K_B):
+                for i in range(M_T):
+                    for j in range(N_T):
+                        R_O[i, j] += S_F[k, ty + i * ROWS] * S_I[k, tx + j * COLUMNS]
+"""
+ROWS_OF_THREAD = "S_F[k, ty + i * ROWS]"
+OUTPUT_ROW = "m = m0 + ty + i * ROWS"
+EXISTS = "if m < M and n < N:"
+PLACE = "at = (n // (H_o * W_o) * M + m) * (H_o * W_o) + n % (H_o * W_o)"
+FOUR_ROWS = """                S_I[k, column], S_I[k + 1, column] = four[0], four[1]
+                S_I[k + 2, column], S_I[k + 3, column] = four[2], four[3]
+"""
 
 ANSWERS = {
+    "transform": [
+        wrong("padding forgotten", "answer", (" - p_h", ""), (" - p_w", "")),
+        wrong("stride forgotten", "answer", ("o_h * s_h", "o_h")),
+        wrong("dilation forgotten", "answer", ("f_h * d_h", "f_h")),
+        wrong("rows fastest, as in lesson 10", "answer", (SPLIT, "f_h, i_c = place % H_f, place // H_f")),
+        wrong("the place split by the filter's rows", "answer", (SPLIT, "f_h, i_c = place // H_f, place % H_f")),
+        wrong("no border", "out of bounds", (INSIDE, "f_h < H_f"), line=PIXEL),
+        wrong("a border one too wide", "out of bounds", ("i_w < W_i", "i_w <= W_i")),
+        wrong("the border's own pixels left out", "answer", ("0 <= i_h", "0 < i_h")),
+        wrong("the zeros that fill a group not thought of", "answer", ("f_h < H_f and ", "")),
+        wrong("padding left as it was", "answer", (KEPT_PIXEL, "    " + KEPT_PIXEL)),
+        wrong("the first channel alone", "answer", ("input[i_n, i_c,", "input[i_n, 0,")),
+        wrong("always the first image", "answer", ("input[i_n, i_c,", "input[0, i_c,")),
+        wrong("rows and columns exchanged", "out of bounds", (PIXEL, "value = input[i_n, i_c, i_w, i_h]")),
+        wrong("everything fetched twice", "counts", (PIXEL, "value = (input[i_n, i_c, i_h, i_w] + input[i_n, i_c, i_h, i_w]) / 2")),
+        wrong("columns counted fastest", "answer", ("windows[e] = value", "windows[row * G * W_w + place * W_w + column] = value")),
+        wrong("a name that does not exist", "broken", (SPLIT, "f_h, i_c = place // C_in, place % C_in")),
+        right("with divmod", (SPLIT, "f_h, i_c = divmod(place, C_i)")),
+        right("by subtraction", (SPLIT, "f_h = place // C_i\n            i_c = place - f_h * C_i")),
+        right("the border as questions one by one", (f"if {INSIDE}:", "if not (f_h >= H_f or i_h < 0 or i_h >= H_i or i_w < 0 or i_w >= W_i):")),
+        right("the place computed again", ("windows[e] = value", "windows[(row * W_w + column) * G + place] = value")),
+    ],
+    "pack": [
+        wrong("terms in m02's order", "answer", (COLUMN, "f_w, place = k % W_f, k // W_f")),
+        wrong("rows before columns", "answer", ("weight[o_c, i_c, f_h, f_w]", "weight[o_c, i_c, f_w % H_f, f_h % W_f]")),
+        wrong("the place split by the filter's rows", "answer", (SPLIT, "f_h, i_c = place % H_f, place // H_f")),
+        wrong("channels of input and output exchanged", "out of bounds", ("weight[o_c, i_c,", "weight[i_c, o_c,")),
+        wrong("channels past the last not thought of", "out of bounds", ("o_c < M and ", "")),
+        wrong("the zeros that fill a group not thought of", "out of bounds", (" and f_h < H_f", "")),
+        wrong("terms past the last not thought of", "out of bounds", (" and f_w < W_f", "")),
+        wrong("a channel too many", "out of bounds", ("o_c < M", "o_c <= M")),
+        wrong("zeros not written", "answer", (KEPT_WEIGHT, "    " + KEPT_WEIGHT)),
+        wrong("one where there is no weight", "answer", ("value = float32(0)", "value = float32(1)")),
+        wrong("groups without their zeros", "answer", (COLUMN, "f_w, place = k // (H_f * C_i), k % (H_f * C_i)")),
+        wrong("the filter flipped", "answer", ("f_h, f_w]", "H_f - 1 - f_h, f_w]")),
+        wrong("everything fetched twice", "counts", (WEIGHT, "value = (weight[o_c, i_c, f_h, f_w] + weight[o_c, i_c, f_h, f_w]) / 2")),
+        wrong("a name that does not exist", "broken", (COLUMN, "f_w, place = k // GROUP, k % GROUP")),
+        right("with divmod", (COLUMN, "f_w, place = divmod(k, G)"), (SPLIT, "f_h, i_c = divmod(place, C_i)")),
+        right("the last term by its number", (THERE, "o_c < M and f_h < H_f and k < W_f * G")),
+        right("the place in the group by its number", (THERE, "o_c < M and place < H_f * C_i and f_w < W_f")),
+    ],
+    "begin": [
+        wrong("the number in the tile alone", "answer", (WINDOW, "window = min((t + f * THREADS) // K_4, N - 1)")),
+        wrong("no end", "out of bounds", (WINDOW, "window = n0 + (t + f * THREADS) // K_4")),
+        wrong("an end one too far", "out of bounds", ("N - 1", "N")),
+        wrong("every turn the same window", "answer", ("(t + f * THREADS) // K_4", "t // K_4")),
+        wrong("a window for each thread", "answer", ("(t + f * THREADS) // K_4", "(t + f * THREADS)")),
+        wrong("remainder for quotient", "answer", ("// K_4", "% K_4")),
+        wrong("stride forgotten", "answer", ("window % W_o * s_w", "window % W_o")),
+        wrong("rows as long as the output's", "answer", ("window // W_o * W_w", "window // W_o * W_o")),
+        wrong("the number of the window for its place", "answer", (START, "first_I[f] = window * G")),
+        wrong("the stride of rows, too", "out of bounds", ("window // W_o * W_w", "window // W_o * W_w * 2")),
+        wrong("groups not times their size", "misaligned", (START, "first_I[f] = window // W_o * W_w + window % W_o * s_w")),
+        wrong("only the first one stored", "uninitialised", (START, "first_I[0] = (window // W_o * W_w + window % W_o * s_w) * G")),
+        wrong("a name that does not exist", "broken", ("* W_w +", "* W_W +")),
+        right("the end by a condition", (WINDOW, "window = n0 + (t + f * THREADS) // K_4\n            if window >= N:\n                window = N - 1")),
+        right("row and column first", (START, "row, column = divmod(window, W_o)\n            first_I[f] = G * (column * s_w + W_w * row)")),
+        right("from the last to the first", ("for f in range(I_FLOAT4S):", "for f in range(I_FLOAT4S - 1, -1, -1):")),
+        right("the column by subtraction", ("window % W_o * s_w", "(window - window // W_o * W_o) * s_w")),
+    ],
     "fetch": [
         wrong("no guard past the last term", "out of bounds", (GUARD, "if I_EVEN or e < I_ALL:")),
         wrong("always the first slice", "answer", (LAST, "k = e % K_4 * FLOAT4\n")),
@@ -37,7 +138,7 @@ ANSWERS = {
         wrong("two numbers exchanged", "answer", (KEPT, KEPT.replace("fetched_I[f, 1], fetched_I[f, 2]", "fetched_I[f, 2], fetched_I[f, 1]"))),
         wrong("always the filter\'s first slice", "answer", ("first_F + slice_ * (K_B * M_B)", "first_F")),
         wrong("a slice too far", "answer", (LAST, "k = (slice_ + 1) * K_B + e % K_4 * FLOAT4\n")),
-        wrong("a barrier taken out", "shared race", (BARRIER, "")),
+        wrong("only the first float4 of a thread", "answer", (KEPT, KEPT.replace("[f, ", "[0, "))),
         right("the dilation by columns", (LOAD, "                column, rest = k // G, k % G\n                four = load4(windows, first_I[f] + column * d_w * G + rest)\n")),
         right("taken apart by hand", (ZEROS, ""), (LOAD + KEPT, "                a, b, c, d = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))\n            else:\n                a = b = c = d = float32(0)\n            fetched_I[f, 0] = a\n            fetched_I[f, 1] = b\n            fetched_I[f, 2] = c\n            fetched_I[f, 3] = d\n")),
         right("the condition reversed", (GUARD, "if not (K_W <= k and not K_EVEN or I_ALL <= e and not I_EVEN):")),
@@ -54,26 +155,53 @@ ANSWERS = {
         wrong("no guard for threads with no float4 left", "out of bounds", (HAS, "if True:")),
         wrong("the buffer counted in numbers", "answer", (PUT, "S_I[k0 + (e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]")),
         wrong("the same float4 for all turns", "answer", (PUT, PUT.replace("fetched_I[f, c]", "fetched_I[0, c]"))),
-        wrong("a barrier taken out", "shared race", (BARRIER, "")),
+        wrong("the filter in the wrong buffer", "answer", ("store4(S_F, k0 * M_B + e * FLOAT4, four)", "store4(S_F, e * FLOAT4, four)")),
         right("written out", (FOUR, ONE_BY_ONE)),
         right("without the constant that saves the check", (HAS, "if e < K_B * N_B // FLOAT4:")),
         right("from the last one on", (PUT, "S_I[(k0 + e % K_4 * FLOAT4 + FLOAT4 - 1 - c) * PITCH + e // K_4] = fetched_I[f, FLOAT4 - 1 - c]")),
     ],
     "skew": [
         given("counts"),
-        wrong("one longer, as in lesson 05", "misaligned", (PADDED, "PITCH = N_B + 1")),
-        wrong("two longer", "misaligned", (PADDED, "PITCH = N_B + 2")),
-        wrong("32 longer", "counts", (PADDED, "PITCH = N_B + 32")),
-        wrong("eight longer", "counts", (PADDED, "PITCH = N_B + 8")),
-        wrong("as long as the tile is wide", "counts", (PADDED, "PITCH = N_B + N_B")),
-        wrong("three longer", "misaligned", (PADDED, "PITCH = N_B + 3")),
-        wrong("16 longer", "counts", (PADDED, "PITCH = N_B + 16")),
-        wrong("four shorter", "shared race", (PADDED, "PITCH = N_B - 4")),
-        wrong("the array without the padding", "out of bounds", ("2 * K_B * PITCH, (M_T", "2 * K_B * N_B, (M_T")),
-        wrong("stored in longer rows, read in short ones", "answer", ("(k * PITCH + j * COLUMNS)", "(k * N_B + j * COLUMNS)")),
-        wrong("a barrier taken out", "shared race", (BARRIER, "")),
-        right("twelve longer", (PADDED, "PITCH = N_B + 12")),
-        right("a float4 longer", (PADDED, "PITCH = N_B + FLOAT4")),
-        right("twenty longer", (PADDED, "PITCH = N_B + 20")),
+        wrong("one longer, as in lesson 05", "misaligned", (ROWS, "(2 * K_B, N_B + 1)")),
+        wrong("two longer", "misaligned", (ROWS, "(2 * K_B, N_B + 2)")),
+        wrong("32 longer", "counts", (ROWS, "(2 * K_B, N_B + 32)")),
+        wrong("eight longer", "counts", (ROWS, "(2 * K_B, N_B + 8)")),
+        wrong("as long as the tile is wide", "counts", (ROWS, "(2 * K_B, N_B + N_B)")),
+        wrong("three longer", "misaligned", (ROWS, "(2 * K_B, N_B + 3)")),
+        wrong("16 longer", "counts", (ROWS, "(2 * K_B, N_B + 16)")),
+        wrong("four shorter", "out of bounds", (ROWS, "(2 * K_B, N_B - 4)")),
+        wrong("more rows, not longer ones", "counts", (ROWS, "(2 * K_B + PADDING, N_B)")),
+        wrong("rows and columns exchanged", "out of bounds", (ROWS, "(N_B + PADDING, 2 * K_B)")),
+        wrong("one buffer", "out of bounds", (ROWS, "(K_B, N_B + PADDING)")),
+        wrong("the filter's rows longer", "counts", (ROWS, "(2 * K_B, N_B)"), ("(2 * K_B, M_B)", "(2 * K_B, M_B + PADDING)")),
+        right("twelve longer", (ROWS, "(2 * K_B, N_B + 12)")),
+        right("a float4 longer", (ROWS, "(2 * K_B, N_B + FLOAT4)")),
+        right("twenty longer", (ROWS, "(2 * K_B, N_B + 20)")),
+    ],
+    "im2win": [
+        wrong("the transform without padding", "answer", (" - p_h", ""), (" - p_w", "")),
+        wrong("the transform without its zeros", "answer", ("if f_h < H_f and 0 <= i_h", "if 0 <= i_h")),
+        wrong("the filter in m02's order", "answer", (COLUMN, "f_w, place = k % W_f, k // W_f")),
+        wrong("no barrier before multiplying", "shared race", (FIRST_BARRIER, "four[3]\n")),
+        wrong("no barrier before the next slice", "shared race", (SECOND_BARRIER, "R_I[j]\n")),
+        wrong("always the filter's first slice", "answer", (FROM_PACKED, "load4(packed, m0 * K_P + k * M_B + m)")),
+        wrong("dilation forgotten", "answer", ("(k0 + k) // G * d_w", "(k0 + k) // G")),
+        wrong("stride forgotten", "answer", ("n % W_o * s_w", "n % W_o")),
+        wrong("no guard past the last term", "out of bounds", ("if k0 + k < K_W:", "if True:")),
+        wrong("no end of the windows", "out of bounds", ("n = min(n0 + column, N - 1)", "n = n0 + column")),
+        wrong("no guard for outputs", "out of bounds", (EXISTS, "if True:")),
+        wrong("the bias forgotten", "answer", ("R_O[i, j] + bias[m]", "R_O[i, j]")),
+        wrong("sums not cleared", "uninitialised", ("        for i in range(M_T):\n            for j in range(N_T):\n                R_O[i, j] = float32(0)\n", "")),
+        wrong("sums begun anew for each slice", "answer", ("        for k0 in range(0, K_P, K_B):\n", "        for k0 in range(0, K_P, K_B):\n            for i in range(M_T):\n                for j in range(N_T):\n                    R_O[i, j] = float32(0)\n")),
+        wrong("rows read and written differently", "answer", (OUTPUT_ROW, "m = m0 + ty * M_T + i")),
+        wrong("operands read for every product", "counts", (TERMS, WITHOUT_REGISTERS)),
+        wrong("the output's images and channels exchanged", "answer", (PLACE, "at = m * N + n")),
+        wrong("a name that does not exist", "broken", (EXISTS, "if m < M and n < NN:")),
+        right("a thread's rows and columns are neighbours", (ROWS_OF_THREAD, "S_F[k, ty * M_T + i]"), (OUTPUT_ROW, "m = m0 + ty * M_T + i")),
+        right("longer rows in shared memory", ("(K_B, N_B), (M_T", "(K_B, N_B + 4), (M_T")),
+        right("the barrier at the loop's head", (SECOND_BARRIER, "R_I[j]\n"), ("        for k0 in range(0, K_P, K_B):\n", "        for k0 in range(0, K_P, K_B):\n            cuda.syncthreads()\n")),
+        right("the four rows in a loop", (FOUR_ROWS, "                a, b, c, d = four\n                S_I[k, column] = a\n                S_I[k + 1, column] = b\n                S_I[k + 2, column] = c\n                S_I[k + 3, column] = d\n")),
+        right("the output's place by its parts", (PLACE, "i_n, pixel = divmod(n, H_o * W_o)\n                    at = i_n * M * H_o * W_o + m * H_o * W_o + pixel")),
+        right("windows one number at a time, which makes more requests", (FROM_WINDOWS, "at = group * G + (k0 + k) % G\n                    four = (windows[at], windows[at + 1], windows[at + 2], windows[at + 3])")),
     ],
 }

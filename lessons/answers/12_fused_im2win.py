@@ -19,6 +19,8 @@ CASES = """                if {}:
                     wait_copies(0)
 """
 
+NEXT = "            start_next(input, packed, first, i_h, i_w, t, slice_, free, S_F, S_I)\n"
+
 ANSWERS = {
     "pipeline": [
         wrong("no wait for copies", "copy in flight", (WAIT, "")),
@@ -46,10 +48,11 @@ ANSWERS = {
         wrong("waits for all a second time", "counts", (WAIT, WAIT + "                wait_copies(0)\n")),
         wrong("no barrier", "shared race", (BARRIER, "")),
         wrong("a warp\'s barrier, not the block\'s", "shared race", (BARRIER, BARRIER.replace("threads()", "warp()"))),
-        wrong("no group at all", "copy in flight", (COMMIT, LOOP)),
-        wrong("a group only where there is a slice", "copy in flight", (COMMIT, "    " + COMMIT)),
-        wrong("the windows forgotten", "answer", (WINDOWS, "")),
-        wrong("the last slice forgotten", "answer", (IF, IF.replace("SLICES", "SLICES - 1"))),
+        wrong("a slice too far", "answer", (NEXT, NEXT.replace("slice_,", "slice_ + 1,"))),
+        wrong("the slice before", "answer", (NEXT, NEXT.replace("slice_,", "slice_ - 1,"))),
+        wrong("no group after the next slice", "copy in flight", (NEXT, "            if slice_ + IN_FLIGHT < SLICES:\n    " + NEXT)),
+        wrong("started after the wait", "shared race", (NEXT, ""), (BARRIER, BARRIER.replace("                cuda", "                cuda") + "    " + NEXT)),
+        wrong("started into the stage in use", "shared race", (NEXT, NEXT.replace("free", "pipe"))),
         right("by the number in flight", (WAIT, CASES.format("IN_FLIGHT == 1"))),
         right("by the number of pipeline stages", (WAIT, CASES.format("DEPTH == 3"))),
         right("all of them before the last slice", (WAIT, CASES.format("IN_FLIGHT == 1 and slice_ + 1 < SLICES"))),

@@ -25,8 +25,9 @@ from convlab.lessons import On, check_kernel, one_request, run, slider
 from convlab.lessons import what_is_wrong, where, who_does_what
 
 
-def launch(size, block=32):  # for the checks: enough blocks for that many numbers
+def launch(size, block=32):  # for the checks, which try a kernel in several launches
     numbers = np.arange(1, size + 1, dtype=np.float32)
+    # On describes a launch: how many blocks, how many threads in each, which input arrays.
     return On(grid=(size + block - 1) // block, block=block, inputs=(numbers,))
 
 
@@ -56,8 +57,9 @@ print(out)
 
 # %% [markdown]
 """
-Eight threads ran, one for each element, and the kernel has no loop. The picture shows what the
-threads really did:
+Eight threads ran, one for each element, and the kernel has no loop. The next picture shows what the
+threads really did. `trace(add_ten, 1, 8, a, out)` runs the same launch on the simulator and notes every access to memory:
+that is a **trace**. A trace may have several launches; `.main` is the launch of the kernel itself.
 """
 
 # %%
@@ -89,14 +91,18 @@ has more threads than there are elements left. The extra threads must do nothing
 report an error for `a[i]` past the end of the array: the thread then touches the memory of another
 array.
 
-<details><summary>Tip: my number among all threads</summary>
+<details><summary>Tip: how many threads have all the blocks before mine?</summary>
 
-All blocks before mine have `cuda.blockIdx.x * cuda.blockDim.x` threads together. Add my number in my
-block.
+There are `cuda.blockIdx.x` blocks before mine, and each has `cuda.blockDim.x` threads. And my number in my block?
 </details>
-<details><summary>Tip: how to do nothing</summary>
+<details><summary>Tip: the plan</summary>
 
-Write `if i < a.size:` and put the work below it, indented.
+Compute my number among all threads: those before my block, plus my number in it. If it is the number of an element, do
+the work; otherwise do nothing.
+</details>
+<details><summary>Tip: the code</summary>
+
+`i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x`. Write `if i < a.size:` and put the work below it, indented.
 </details>
 """
 
@@ -117,6 +123,7 @@ def wanted(a):  # what NumPy does
 
 
 launches = [*map(launch, (1, 31, 32, 100)), launch(250, 80)]
+# each_once: each element is read and written once, not several times.
 check_kernel(add_ten_to_all, wanted, launches, each_once=True)
 
 # %% [markdown]
@@ -124,8 +131,7 @@ check_kernel(add_ten_to_all, wanted, launches, each_once=True)
 ## 3. What the simulator sees: find the bug
 
 A GPU does not report when a kernel reads outside of an array: it returns some number, and the
-result is sometimes wrong. The simulator looks at every single access and reports it. The **traces**
-that these notebooks use do the same.
+result is sometimes wrong. The simulator looks at every single access and reports it. So do traces.
 
 This kernel adds to each element the element's right neighbour. The last element has no right
 neighbour, so it stays as it is. The kernel has one bug. Run the check, read what it found, and fix
@@ -268,7 +274,7 @@ one_request(trace(double, 64, 32, matrix, np.zeros_like(matrix)).main, "a")
 
 # %% [markdown]
 """
-<details><summary>Tip: which elements are neighbours?</summary>
+<details><summary>Tip: which elements of a matrix are neighbours in memory?</summary>
 
 NumPy stores a matrix row after row. `a[0, 0]` and `a[0, 1]` are neighbours; `a[0, 0]` and `a[1, 0]`
 are a whole row apart. So when `i` grows by one, the *column* should grow by one.
@@ -284,7 +290,7 @@ check_kernel(
         On(grid=3, block=32, inputs=(matrix[:5, :16].copy(),)),
         On(grid=3, block=80, inputs=(matrix[:11, :20].copy(),)),
     ],
-    fewest_sectors=True,
+    fewest_sectors=True,  # as few sectors as the arrays have
 )
 
 # %% [markdown]

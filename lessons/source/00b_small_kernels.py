@@ -1,10 +1,10 @@
 # %% [markdown]
 """
-# Small kernels: two dimensions, shared memory, sums, a matrix product
+# Small kernels: shared memory, sums, two dimensions, a matrix product
 
-**You will be able to** give each thread a row and a column, let the threads of a block share numbers
-through fast memory, wait for each other at a barrier, add up an array together, and multiply two
-matrices tile by tile. The convolutions of the next lessons are made of these parts.
+**You will be able to** let the threads of a block share numbers through fast memory, wait for each other at a
+barrier, add up an array together, give each thread a row and a column, and multiply two matrices tile by tile.
+The convolutions of the next lessons are made of these parts.
 
 You should have done [00_start_here](00_start_here.ipynb).
 """
@@ -14,123 +14,67 @@ import numpy as np
 from numba import cuda, float32
 
 from convlab import trace
-from convlab.lessons import On, check_kernel, one_request, what_is_wrong, who_does_what
+from convlab.lessons import On, check_kernel, halo, line_by_line, one_request, reduction, run
+from convlab.lessons import what_is_wrong, who_does_what
 
 
 def numbers(*shape, seed=1):  # small whole numbers, so sums are exact in any order
     return np.random.default_rng(seed).integers(-9, 10, shape).astype(np.float32)
 
 
-THREADS = 128  # in a block of sections 2 and 3: four warps
-TILE = THREADS + 2  # a shared array's size is a number, or a name that has one outside the kernel
+THREADS = 128  # in a block of sections 1 and 2: four warps
+# Sizes of shared arrays. In a kernel such a size is a number, or a name that has one outside.
+WITH_LEFT, WITH_BOTH = THREADS + 1, THREADS + 2
 
 
-@cuda.jit(device=True)  # a function that kernels call
+@cuda.jit(device=True)  # a device function: a function that kernels call
 def load(a, i):
     return a[i] if 0 <= i < a.size else float32(0)
 
 
 # %% [markdown]
 """
-## 1. Rows and columns
-
-An image has rows and columns, so a block may have them too. A block of shape `(8, 4)` has 8 threads
-across and 4 down, 32 in all. `x` counts across and `y` counts down, for threads and for blocks:
-
-| down | across |
-| --- | --- |
-| `cuda.threadIdx.y` | `cuda.threadIdx.x` |
-| `cuda.blockIdx.y` | `cuda.blockIdx.x` |
-| `cuda.blockDim.y` | `cuda.blockDim.x` |
-
-Threads that differ by one in `x` are neighbours in a warp. So `x` should be the column, because the
-numbers of a row are neighbours in memory.
-"""
-
-
-# %%
-@cuda.jit
-def copy_table(a, out):
-    row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
-    column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
-    if row < a.shape[0] and column < a.shape[1]:
-        out[row, column] = a[row, column]
-
-
-table = numbers(7, 14)
-who_does_what(trace(copy_table, (2, 2), (8, 4), table, np.zeros_like(table)).main, "out")
-
-# %% [markdown]
-"""
-Four blocks cover a table of 7 rows and 14 columns. In each direction the last block has too many
-threads, so each direction needs its own bounds check.
-
-### Your turn: add a row to each row
-
-Write `a[row, column] + b[column]` to `out[row, column]`; NumPy calls this broadcasting. The check
-launches the kernel with blocks of several shapes.
-
-<details><summary>Tip: the row</summary>
-
-As in the cell above, the blocks above mine have `cuda.blockIdx.y * cuda.blockDim.y` rows together.
-Add my row in my block.
-</details>
-<details><summary>Tip: the bounds</summary>
-
-`a.shape` holds the number of rows and then the number of columns. A thread works only if *both* its
-row and its column are inside.
-</details>
-"""
-
-
-# %% exercise="rows"
-@cuda.jit
-def add_to_rows(a, b, out):
-    ### BEGIN SOLUTION: compute my row and my column; if both are inside, write the sum
-    row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
-    column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
-    if row < a.shape[0] and column < a.shape[1]:
-        out[row, column] = a[row, column] + b[column]
-    ### END SOLUTION
-
-
-# %% check="rows"
-def on_table(rows, columns, block):
-    across, down = block
-    grid = (columns + across - 1) // across, (rows + down - 1) // down
-    return On(grid, block, (numbers(rows, columns), numbers(columns, seed=2)))
-
-
-check_kernel(
-    add_to_rows,
-    lambda a, b: a + b,
-    [on_table(1, 1, (8, 4)), on_table(7, 14, (8, 4)), on_table(33, 20, (16, 5))],
-    each_once=True,
-    at_most=3,  # b is read again for every row
-)
-
-# %% [markdown]
-"""
-## 2. Shared memory: fetch once, use three times
+## 1. Shared memory: a kernel that works
 
 Each block has **shared memory**: a small memory on the chip that all threads of the block see and
 no other block sees. A number from shared memory arrives in about a twentieth of the time that a
 number from the GPU's main memory, called **global memory**, takes. (This time is the **latency**.)
-Shared memory pays off when several threads need the same number:
 
-1. Each thread copies one number from global to shared memory.
-2. Each thread calls `cuda.syncthreads()`, a **barrier**: no thread goes on before all threads of
-   the block have reached it.
-3. Each thread reads the numbers that it needs, also those of its neighbours.
-
-Without the barrier a thread reads a place that its neighbour may not have filled yet. This kernel reverses
-the order of each block's numbers, and its barrier is missing:
+This kernel reverses the order of the numbers. Thread `t` needs the number that another thread has fetched. So the
+threads store their numbers in shared memory, in an array `tile` of one number for each thread, and wait for each other:
 """
 
 
 # %%
 @cuda.jit
-def reverse_blocks(a, out):
+def reverse(a, out):
+    tile = cuda.shared.array(8, float32)  # 8 numbers of type float32, for the whole block
+    t = cuda.threadIdx.x
+    tile[t] = a[t]  # 1. each thread copies one number from global to shared memory
+    cuda.syncthreads()  # 2. a barrier: nobody goes on before all threads of the block are here
+    out[t] = tile[7 - t]  # 3. each thread reads a number that another thread has stored
+
+
+a, out = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+run(reverse, 1, 8, a, out)
+print(out)
+
+# %%
+line_by_line(trace(reverse, 1, 8, a, np.zeros_like(a)).main, "a", "tile", "out")
+
+# %% [markdown]
+"""
+The array's size and type must be constants, because the compiler reserves its place.
+
+`cuda.syncthreads()` is a **barrier**: no thread goes on before all threads of the block have reached it. What if it
+is missing? Some thread reads a place that another thread has not filled yet. Here is the same kernel for blocks of
+`THREADS` threads without its barrier. The answer may be right by luck, so the simulator looks at every access:
+"""
+
+
+# %%
+@cuda.jit
+def reverse_without_barrier(a, out):
     tile = cuda.shared.array(THREADS, float32)
     i, t = cuda.grid(1), cuda.threadIdx.x
     tile[t] = a[i]
@@ -138,28 +82,99 @@ def reverse_blocks(a, out):
     out[i] = tile[THREADS - 1 - t]
 
 
-what_is_wrong(reverse_blocks, 2, THREADS, numbers(256), np.zeros(256, np.float32))
+what_is_wrong(reverse_without_barrier, 2, THREADS, numbers(256), np.zeros(256, np.float32))
 
 # %% [markdown]
 """
-### Your turn: the sum of three neighbours
+### Your turn: add the left neighbour
 
-Write `a[i - 1] + a[i] + a[i + 1]` to `out[i]`; elements outside of `a` count as 0. The tile has two
-places more than the block has threads: `tile[t + 1]` is for the number of thread `t`, `tile[0]` for
-the left neighbour of the first number and `tile[THREADS + 1]` for the right neighbour of the last.
-`load(a, i)` from the first cell returns `a[i]`, or 0 outside of `a`.
+Write `a[i - 1] + a[i]` to `out[i]`; an element outside of `a` counts as 0. Each number is needed twice, so fetch it
+once, into a tile. The tile has one place more than the block has threads: `tile[t + 1]` is for the number of thread
+`t`, and `tile[0]` for the left neighbour of the block's first number. `load(a, i)` from the first cell returns `a[i]`,
+or 0 outside of `a`.
 
 All threads must reach the barrier, also those past the end of the array.
+"""
+
+# %% [markdown]
+"""
+<details><summary>Tip: which number does no thread of the block fetch for itself, although one needs it?</summary>
+
+The left neighbour of the block's first number. It belongs to the block before. Which thread of this block should fetch it
+as well?
+</details>
+<details><summary>Tip: the plan</summary>
+
+Each thread stores its number. Thread 0 also stores the left neighbour of its number to `tile[0]`. Then all wait. Then
+each thread with an output reads two places of the tile and writes their sum.
+</details>
+<details><summary>Tip: the code</summary>
+
+`tile[t + 1] = load(a, i)`, and for thread 0 `tile[0] = load(a, i - 1)`. After the barrier, where `i < a.size`, the two
+numbers are in `tile[t]` and `tile[t + 1]`.
+</details>
+"""
+
+
+# %% exercise="left"
+@cuda.jit
+def add_left(a, out):
+    tile = cuda.shared.array(WITH_LEFT, float32)
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    ### BEGIN SOLUTION: fill the tile, wait, write the sum of two neighbours
+    tile[t + 1] = load(a, i)
+    if t == 0:
+        tile[0] = load(a, i - 1)
+    cuda.syncthreads()
+    if i < a.size:
+        out[i] = tile[t] + tile[t + 1]
+    ### END SOLUTION
+
+
+# %% check="left"
+def in_blocks(size):
+    return On((size + THREADS - 1) // THREADS, THREADS, (numbers(size),))
+
+
+check_kernel(
+    add_left,
+    lambda a: a + np.pad(a, (1, 0))[:-1],
+    [*map(in_blocks, (1, 128, 129, 300, 700))],
+    each_once=True,
+)
+
+# %% [markdown]
+"""
+`each_once=True` makes the check count accesses, too: the kernel should read each number once (at the edges of blocks
+twice), not two times.
+
+### Your turn: a neighbour on each side
+
+With both neighbours, `a[i - 1] + a[i] + a[i + 1]`, each number is needed three times. Such additional numbers around a
+block's own are called a **halo**. A convolution's blocks have one, too. This is how a block of eight threads works:
+"""
+
+# %%
+line_by_line(halo(), "a", "tile", "out")
+
+# %% [markdown]
+"""
+Your block has `THREADS` threads. The tile has two places more: `tile[t + 1]` is for the number of thread `t`, `tile[0]`
+for the left neighbour of the first number, and `tile[THREADS + 1]` for the right neighbour of the last.
 
 <details><summary>Tip: which threads fetch the two extra numbers?</summary>
 
-Thread 0 stores `load(a, i - 1)` to `tile[0]`. The last thread stores `load(a, i + 1)` to
-`tile[THREADS + 1]`.
+Two threads whose own numbers are their neighbours: the first of the block, and the last. What are their numbers `t`?
 </details>
-<details><summary>Tip: after the barrier</summary>
+<details><summary>Tip: the plan</summary>
 
-My number is in `tile[t + 1]`, so the three are `tile[t]`, `tile[t + 1]` and `tile[t + 2]`. An
-output exists only where `i < a.size`.
+As before, and the last thread also stores the right neighbour of its number. Then all wait, and each thread with an
+output adds three places of the tile.
+</details>
+<details><summary>Tip: the code</summary>
+
+Thread 0 stores `load(a, i - 1)` to `tile[0]`. The last thread, `t == THREADS - 1`, stores `load(a, i + 1)` to
+`tile[THREADS + 1]`. The three numbers are `tile[t]`, `tile[t + 1]` and `tile[t + 2]`.
 </details>
 """
 
@@ -167,7 +182,7 @@ output exists only where `i < a.size`.
 # %% exercise="three"
 @cuda.jit
 def sum_of_three(a, out):
-    tile = cuda.shared.array(TILE, float32)
+    tile = cuda.shared.array(WITH_BOTH, float32)
     i, t = cuda.grid(1), cuda.threadIdx.x
     ### BEGIN SOLUTION: fill the tile and its two edges, wait, write the sum
     tile[t + 1] = load(a, i)
@@ -187,53 +202,54 @@ def three(a):
     return wide[:-2] + wide[1:-1] + wide[2:]
 
 
-def in_blocks(size):
-    return On((size + THREADS - 1) // THREADS, THREADS, (numbers(size),))
-
-
 check_kernel(sum_of_three, three, [*map(in_blocks, (1, 128, 129, 300, 700))], each_once=True)
 
 # %% [markdown]
 """
-The check also counts the reads: the kernel should read each number once (at the edges of blocks
-twice), not three times.
-
-## 3. A sum of many: the threads halve it
+## 2. A sum of many: the threads halve it
 
 One thread needs 127 steps to add 128 numbers. Many threads together need seven: 64 threads add the
 upper half to the lower half, then 32 threads add the second quarter to the first, and so on, until
-the sum is in place 0. This is a **reduction**. A barrier separates each step from the next.
-
-If some threads of a warp take a branch and others do not, the warp executes both paths one after
-the other: this is **warp divergence**. Our reduction has little divergence, because the threads
-that add have neighbouring numbers. So most warps add as a whole or not at all.
+the sum is in place 0. This is a **reduction**. A barrier separates each step from the next. Here eight threads do it:
 """
+
+# %%
+line_by_line(reduction(), "part")
 
 # %% [markdown]
 """
+If some threads of a warp take a branch and others do not, the warp executes both paths one after
+the other: this is **warp divergence**. Our reduction has little divergence, because the threads
+that add have neighbouring numbers. So most warps add as a whole or not at all.
+
 ### Your turn: a dot product
 
 Each block adds up the products of *its* part: `out[b]` is the sum of `a[i] * b[i]` over the 128
 numbers of block `b`. The last block may have fewer numbers. `part[t]` already holds the product of
 thread `t`.
+"""
 
-<details><summary>Tip: the loop</summary>
+# %% [markdown]
+"""
+<details><summary>Tip: how many threads add in the first step, and how many in the second?</summary>
+
+Half of them, then half of that. So keep that number in a variable, `half`. Which two places does thread `t` add?
+</details>
+<details><summary>Tip: the plan</summary>
+
+While `half` is above 0: the threads below `half` add the number `half` places further on to their own; then *all* threads
+meet at the barrier, so it belongs inside the loop but outside of the `if`; then `half` is halved. After the loop one
+thread writes the block's sum.
+</details>
+<details><summary>Tip: the code</summary>
 
 ```python
 half = THREADS // 2
 while half > 0:
-    ...
+    ...  # where t < half: part[t] += part[t + half]
     half //= 2
 ```
-</details>
-<details><summary>Tip: one step</summary>
-
-Threads with `t < half` do `part[t] += part[t + half]`. Then *all* threads meet at the barrier, so
-the barrier belongs inside the loop but outside of the `if`.
-</details>
-<details><summary>Tip: the end</summary>
-
-One thread writes `out[cuda.blockIdx.x] = part[0]`.
+The last line is `out[cuda.blockIdx.x] = part[0]`.
 </details>
 """
 
@@ -268,6 +284,7 @@ def two_arrays(size):
 
 
 launches = [*map(two_arrays, (1, 128, 200, 600))]
+# busiest=26: the thread with the most work may access memory 26 times, as thread 0 does that halves.
 check_kernel(dot_of_blocks, dots, launches, each_once=True, busiest=26)
 
 # %% [markdown]
@@ -303,10 +320,15 @@ def largest_of_blocks(a, out):
 
 # %% [markdown]
 """
-<details><summary>Tip</summary>
+<details><summary>Tip: do the threads of a warp wait for each other without a barrier?</summary>
 
-A warp has 32 threads, and the last steps need fewer threads. Do the threads of a warp really wait
-for each other without a barrier?
+A warp has 32 threads, and the last steps need fewer threads. On older GPUs a warp's threads went in step. Today no rule
+says so.
+</details>
+<details><summary>Tip: the plan</summary>
+
+Each step reads what another thread has written in the step before. So a barrier belongs after *every* step, for all
+threads.
 </details>
 """
 
@@ -321,6 +343,92 @@ check_kernel(
     lambda a: a.reshape(-1, THREADS).max(axis=1),
     [*map(no_two_alike, (THREADS, 3 * THREADS, 9 * THREADS))],
     each_once=True,
+)
+
+# %% [markdown]
+"""
+## 3. Rows and columns
+
+An image has rows and columns, so a block may have them too. A block of shape `(8, 4)` has 8 threads
+across and 4 down, 32 in all. `x` counts across and `y` counts down, for threads and for blocks:
+
+| down | across |
+| --- | --- |
+| `cuda.threadIdx.y` | `cuda.threadIdx.x` |
+| `cuda.blockIdx.y` | `cuda.blockIdx.x` |
+| `cuda.blockDim.y` | `cuda.blockDim.x` |
+
+Threads that differ by one in `x` are neighbours in a warp. So `x` should be the column, because the
+numbers of a row are neighbours in memory.
+"""
+
+
+# %%
+@cuda.jit
+def copy_table(a, out):
+    row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
+    column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+    if row < a.shape[0] and column < a.shape[1]:
+        out[row, column] = a[row, column]
+
+
+table = numbers(7, 14)
+who_does_what(trace(copy_table, (2, 2), (8, 4), table, np.zeros_like(table)).main, "out")
+
+# %% [markdown]
+"""
+Four blocks cover a table of 7 rows and 14 columns. In each direction the last block has too many
+threads, so each direction needs its own bounds check.
+
+### Your turn: a bias for each column, and nothing below zero
+
+A layer of a network adds a bias and then replaces negative numbers by zero (its **ReLU**). Compute
+`a[row, column] + b[column]`, and write it to `out[row, column]`, or 0 if it is negative. The check
+launches the kernel with blocks of several shapes.
+
+<details><summary>Tip: how many rows have all the blocks above mine?</summary>
+
+`cuda.blockIdx.y` blocks are above, each with `cuda.blockDim.y` rows. And my row in my block? Columns follow the same rule,
+with `x`.
+</details>
+<details><summary>Tip: the plan</summary>
+
+Compute my row and my column. A thread works only if *both* are inside; `a.shape` holds the number of rows and then the
+number of columns. Then add, and take the larger of the sum and 0.
+</details>
+<details><summary>Tip: the code</summary>
+
+`row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y`, and the result is `max(total, float32(0))`. Plain `0.0` is a
+64-bit number, which most GPUs are slow with.
+</details>
+"""
+
+
+# %% exercise="rows"
+@cuda.jit
+def add_to_rows(a, b, out):
+    ### BEGIN SOLUTION: compute my row and my column; if both are inside, write the sum or 0
+    row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
+    column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+    if row < a.shape[0] and column < a.shape[1]:
+        total = a[row, column] + b[column]
+        out[row, column] = max(total, float32(0))
+    ### END SOLUTION
+
+
+# %% check="rows"
+def on_table(rows, columns, block):
+    across, down = block
+    grid = (columns + across - 1) // across, (rows + down - 1) // down
+    return On(grid, block, (numbers(rows, columns), numbers(columns, seed=2)))
+
+
+check_kernel(
+    add_to_rows,
+    lambda a, b: np.maximum(a + b, 0),
+    [on_table(1, 1, (8, 4)), on_table(7, 14, (8, 4)), on_table(33, 20, (16, 5))],
+    each_once=True,
+    at_most=3,  # accesses, times the fewest possible: b is read again for every row
 )
 
 # %% [markdown]
@@ -379,14 +487,19 @@ and one of `B`, or 0 outside of the matrices (`load_2d` does this), and adds up 
 step needs **two** barriers: one before the threads read the tiles, and one before the next step
 overwrites them.
 
-<details><summary>Tip: what do I copy?</summary>
+<details><summary>Tip: which number of <code>A</code> should I copy, and which of <code>B</code>?</summary>
 
-From `A` copy the number in my row `m` and column `k0 + x`, from `B` the number in row `k0 + y` and
-my column `n`. Both go to place `[y, x]` of their tiles.
+In this step the block needs columns `k0` to `k0 + 7` of its rows of `A`, and as many rows of its columns of `B`. There are
+as many threads as numbers, so each copies one of each. Which of mine, `x` or `y`, counts along a row?
 </details>
-<details><summary>Tip: the products</summary>
+<details><summary>Tip: the plan</summary>
 
-Multiply `tile_A[y, k]` by `tile_B[k, x]` for `k` from 0 to 7.
+Copy a number of `A` and one of `B`, both to place `[y, x]` of their tiles. Wait. Add 8 products: row `y` of one tile times
+column `x` of the other. Wait.
+</details>
+<details><summary>Tip: the code</summary>
+
+`load_2d(A, m, k0 + x)` and `load_2d(B, k0 + y, n)`. The products are `tile_A[y, k] * tile_B[k, x]` for `k` from 0 to 7.
 </details>
 """
 
@@ -431,7 +544,7 @@ check_kernel(
     np.matmul,
     [matrices(1, 1, 1), matrices(8, 16, 24), matrices(17, 9, 20), matrices(16, 24, 32)],
     each_once=True,
-    at_most=4,  # a tile of A is read by every block of its row
+    at_most=4,  # accesses, times the fewest possible: each block of a row reads the same tiles of A
 )
 
 # %% [markdown]

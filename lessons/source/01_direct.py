@@ -22,8 +22,8 @@ from convlab.lessons import time_mine, traced, who_does_what
 
 Images have channels (three for a colour photograph, dozens inside a network), and there are several
 filters. Each filter sees all channels of an image and makes one channel of the output. The names
-are those of the im2win paper, except for `o_h` and `o_w`. The paper's Equation 1 calls them `m` and
-`n`, but in the lessons on matrix products `m` is an output channel and `n` an output pixel.
+are those of the im2win paper's Algorithm 1, and they stay the same in all lessons. (Its Equation 1 has single
+letters: i, j, m, n, r, u, v.)
 
 | letter | counts | runs over |
 | --- | --- | --- |
@@ -100,23 +100,30 @@ column of the filter to the next, mostly 1). The pixel that filter row `f_h` mee
 
 # %% [markdown]
 """
-<details><summary>Tip: the loops</summary>
+<details><summary>Tip: which pixels and weights does this thread multiply, and what does it do where there is no pixel?</summary>
 
-Three `for` loops, over `i_c` in `range(C_i)`, `f_h` in `range(H_f)` and `f_w` in `range(W_f)`. Inside:
-compute the row and the column, fetch the pixel, multiply and add to `total`.
+For each of the `C_i` channels a window of `H_f` rows and `W_f` columns, and the weights at the same places of its filter.
+Outside the image the pixel is 0, and it is multiplied all the same: zero times infinity is not zero.
 </details>
-<details><summary>Tip: outside the image</summary>
+<details><summary>Tip: the plan</summary>
 
-Start with `pixel = float32(0)`. If `0 <= i_h < H_i and 0 <= i_w < W_i`, replace it by
-`input[i_n, i_c, i_h, i_w]`. Then add `pixel * weight[o_c, i_c, f_h, f_w]`, even in the padding: zero times
-infinity is not zero, and a convolution multiplies the zeros of the padding, too.
+Three `for` loops, one in the other: channels, filter rows, filter columns. Inside: compute the pixel's row and column,
+begin with 0, replace it by the pixel if both are inside the image, multiply by the weight and add to `total`.
 </details>
-<details><summary>Tip: why <code>float32(0)</code> and not <code>0.0</code>?</summary>
+<details><summary>Tip: the code</summary>
 
-A plain `0.0` is a 64-bit number, and every sum with it becomes 64 bits wide. Most GPUs are many
-times slower with 64-bit numbers. The simulator gives the same answer, but a GPU needs more time for
-it.
+`i_h = o_h * s_h + f_h * d_h - p_h`, and `i_w` likewise. `pixel = float32(0)`; if `0 <= i_h < H_i and 0 <= i_w < W_i`,
+`pixel = input[i_n, i_c, i_h, i_w]`. Then `total += pixel * weight[o_c, i_c, f_h, f_w]`. (Plain `0.0` would be a 64-bit
+number, and every sum with it 64 bits wide. Most GPUs are many times slower with these.)
 </details>
+"""
+
+# %% [markdown]
+"""
+The check runs your kernel on small problems on which careless kernels fail: strides, dilations,
+padding wider than the image, infinities. If it names a problem, as in `1x2x7x5 * 3x2x3x2`, these
+are the shapes of the input and of the filters. The check compares every output with the same sum in
+64 bits. Rounding may change an output a little; the **bound** is the largest change that is allowed.
 """
 
 # %% exercise="loops"
@@ -134,11 +141,6 @@ check(make_kernel, "m01")
 
 # %% [markdown]
 """
-The check runs your kernel on small problems on which careless kernels fail: strides, dilations,
-padding wider than the image, infinities. If it names a problem, as in `1x2x7x5 * 3x2x3x2`, these
-are the shapes of the input and of the filters. The check compares every output with the same sum in
-64 bits. Rounding may change an output a little; the *bound* is the largest change that is allowed.
-
 ## What the memory sees
 
 In the innermost line a warp makes two requests. For the input, neighbouring threads read
@@ -167,7 +169,8 @@ about fetching less often.
 
 ## Find the bug
 
-Pass the check above first, because this cell shows the answer to it.
+The three loops that you have written are hidden here in the function `add_up`; `solved` takes such functions from the
+stage.
 
 This kernel gives the right answers, but it causes much more memory traffic than yours. Two lines
 are the cause. Run both cells and compare the picture with the one above: what do neighbouring
@@ -182,6 +185,7 @@ stage_kernel(
         ("o_h = thread // W_o % H_o\n", "o_w = thread // H_o % W_o\n"),
     ),
     called="make_slow",
+    hidden=("add_up",),
 )
 
 # %%
@@ -192,9 +196,9 @@ check(make_slow, "m01")
 
 # %% [markdown]
 """
-<details><summary>Tip</summary>
+<details><summary>Tip: which output does thread number 1 compute?</summary>
 
-Thread number 0 computes row 0, column 0. Which output does thread number 1 compute? In memory, the next
+Thread number 0 computes row 0, column 0. In memory, the next
 *column* is the neighbour; the next row is `W_o` numbers away.
 </details>
 

@@ -103,10 +103,10 @@ every output, so your kernel adds to the bias.
 
 # %% [markdown]
 """
-<details><summary>Tip: the loops</summary>
+<details><summary>Tip: over what does this thread loop, and over what not?</summary>
 
-Three `for` loops: `o_c` in `range(C_o)`, inside it `f_h` in `range(H_f)`, inside that `f_w` in
-`range(W_f)`. There is no loop over `i_c`, because each thread has its own `i_c`.
+Over the output channels, and over the filter's rows and columns. There is no loop over `i_c`, because each thread has its
+own `i_c`.
 </details>
 <details><summary>Tip: where does the sum begin, and where is it added?</summary>
 
@@ -114,8 +114,9 @@ The sum begins with `partial = float32(0)` for *each* `o_c`. The atomic addition
 over `f_h` and `f_w`: the thread makes one atomic addition for each output channel, not one for each
 product.
 </details>
-<details><summary>Tip: the pixel</summary>
+<details><summary>Tip: the code</summary>
 
+Three `for` loops: `o_c` in `range(C_o)`, inside it `f_h` in `range(H_f)`, inside that `f_w` in `range(W_f)`.
 `i_h = o_h * s_h + f_h * d_h - p_h`, and `i_w` follows the same rule. Where
 `0 <= i_h < H_i and 0 <= i_w < W_i`, the pixel is `input[i_n, i_c, i_h, i_w]`, else `float32(0)`.
 Multiply the pixel by `weight[o_c, i_c, f_h, f_w]`.
@@ -194,8 +195,6 @@ c02 makes far fewer requests to global memory than c01, because its pixels come 
 filter still comes from global memory. c03 has no atomic additions.
 
 ## Find the bug
-
-Pass the check above first, because this cell shows the answer to it.
 
 This kernel is c02 with one change. With the function `stage_field` the block's threads fetch the field,
 and `S` is the field in shared memory. The answers are right, but the kernel assigns

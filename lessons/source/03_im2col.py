@@ -97,20 +97,22 @@ The last lines store `value`. `BY_IMAGE` is for a stage that makes a matrix for 
 
 # %% [markdown]
 """
-<details><summary>Tip: taking a number apart</summary>
+<details><summary>Tip: how do you split a number of seconds into hours, minutes and seconds?</summary>
 
-Split `k` as you split seconds into hours, minutes and seconds: `f_w = k % W_f`,
-`f_h = k % (H_f * W_f) // W_f`, `i_c = k // (H_f * W_f)`. Split `n` in the same way: `i_n = n // PIXELS`
-and `pixel = INDEX(n % PIXELS)`. The output's row is `pixel // W_o`, its column `pixel % W_o`.
+By remainders and quotients, the fastest first. Here `f_w` counts fastest, then `f_h`, then `i_c`. And which of image, row
+and column counts fastest in `n`?
 </details>
-<details><summary>Tip: the input's row and column</summary>
+<details><summary>Tip: the plan</summary>
 
-`i_h = pixel // W_o * s_h + f_h * d_h - p_h`, and `i_w = pixel % W_o * s_w + f_w * d_w - p_w`.
+Split `k` and `n`. Compute the input's row and column. Check three things before the load: is there such an output pixel,
+and are row and column inside the image? Without the first one, threads beyond the last window look for an image that does
+not exist.
 </details>
-<details><summary>Tip: three conditions to check before the load</summary>
+<details><summary>Tip: the code</summary>
 
-`n < N`, `0 <= i_h < H_i` and `0 <= i_w < W_i`. Without the first one, threads beyond the last window look for
-an image that does not exist.
+`f_w = k % W_f`, `f_h = k % (H_f * W_f) // W_f`, `i_c = k // (H_f * W_f)`; `i_n = n // PIXELS`,
+`pixel = INDEX(n % PIXELS)`. Then `i_h = pixel // W_o * s_h + f_h * d_h - p_h` and
+`i_w = pixel % W_o * s_w + f_w * d_w - p_w`. The conditions are `n < N`, `0 <= i_h < H_i` and `0 <= i_w < W_i`.
 </details>
 """
 
@@ -158,7 +160,7 @@ one_request(launch, "input", number=3)
 """
 ## Find the bug
 
-Pass the check above first, because this cell shows the answer to it.
+(`find_value` is what you have written above; `solved` takes it from the stage.)
 
 This kernel writes the right matrix. Its author thought: a window is a column, so let neighbouring
 threads write the terms of one window. Look at the stores of a warp, and fix the kernel. Two or
@@ -174,6 +176,7 @@ stage_kernel(
     ),
     name="make_im2col",
     called="make_slow",
+    hidden=("find_value",),
 )
 
 # %%

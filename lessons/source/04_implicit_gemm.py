@@ -63,20 +63,21 @@ These are lines 2 to 6 and 8 to 14 of Algorithm 1 in the im2win paper.
 
 # %% [markdown]
 """
-<details><summary>Tip: taking a number apart</summary>
+<details><summary>Tip: how do you split a number of seconds into hours, minutes and seconds?</summary>
 
-Split `k` as you split seconds into hours, minutes and seconds: `f_w = k % W_f`,
-`f_h = k % (H_f * W_f) // W_f`, `i_c = k // (H_f * W_f)`. Split `n` in the same way to get the
-output's row and column.
+By remainders and quotients, the fastest first. In `n` columns of the output count fastest, then rows, then images. Which
+of channel, filter row and filter column counts fastest in `k`?
 </details>
-<details><summary>Tip: the pixel</summary>
+<details><summary>Tip: the plan</summary>
 
-`i_h = o_h * s_h + f_h * d_h - p_h` and `i_w = o_w * s_w + f_w * d_w - p_w`. Where both are inside the image,
-the pixel is `input[i_n, i_c, i_h, i_w]`, else `float32(0)`.
+Split `n` into image, row and column. In the loop split `k` into channel, filter row and filter column. The pixel's row and
+column follow as in lesson 01, and the pixel is 0 outside the image. The weight is the element in row `m`, column `k`.
 </details>
-<details><summary>Tip: the weight</summary>
+<details><summary>Tip: the code</summary>
 
-Row `m`, column `k` of a matrix with `K` columns is element `m * K + k`.
+`f_w = k % W_f`, `f_h = k % (H_f * W_f) // W_f`, `i_c = k // (H_f * W_f)`; `n` is split in the same way by `W_o` and
+`H_o * W_o`. The pixel is `input[i_n, i_c, i_h, i_w]`. Row `m`, column `k` of a matrix with `K` columns is element
+`m * K + k`.
 </details>
 """
 
@@ -116,7 +117,8 @@ one_request(ours, "input", number=7)
 
 # %% [markdown]
 """
-Counted over the whole launch, m02 makes as many requests as m01:
+Counted over the whole launch, m02 makes as many requests as m01. The third chart shows the **arithmetic intensity**: the
+number of floating-point operations for each byte of memory traffic. More is better, and it is the same, too:
 """
 
 # %%
@@ -125,14 +127,14 @@ side_by_side(
     {"m01": before, "m02": ours},
     "requests to global memory",
     "sectors of global memory",
-    "bytes an operation",
+    "operations per byte",
 )
 
 # %% [markdown]
 """
 ## Find the bug
 
-Pass the check above first, because this cell shows the answer to it.
+(`of_output` is the first part of what you have written; `solved` takes it from the stage.)
 
 Somebody tried this kernel on a hundred layers, all with filters of 3 x 3, 5 x 5 and 7 x 7, and it
 was always right. Then came a filter of 2 x 4. The picture shows which pixels the kernel takes as a
@@ -147,6 +149,7 @@ stage_kernel(
         ("f_w = k % W_f", "f_w = k % H_f"),
     ),
     called="make_square",
+    hidden=("of_output",),
 )
 
 # %%

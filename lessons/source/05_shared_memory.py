@@ -17,7 +17,8 @@ from numba import cuda, float32
 
 from convlab import ConvProblem, Tile, trace, trace_stage
 from convlab.lessons import block_of_product, check, measured
-from convlab.lessons import memory_levels, one_request, side_by_side, slider, step_through
+from convlab.lessons import memory_levels, one_request, part_of, side_by_side, slider
+from convlab.lessons import step_through
 from convlab.lessons import tile_over_input, time_mine, traced
 
 # %% [markdown]
@@ -89,38 +90,86 @@ For every slice a block does this:
 
 # %% [markdown]
 """
-## Your turn
+## Your turn: load a slice together
 
-`S_F[row, k]` holds the slice of the filter, and `S_I[k, column]` the slice of the windows. This
-thread computes row `ty`, column `tx` of the tile, and is number `t` of the `THREADS` in its block.
-The code that finds a pixel is given, and you may take the code that loads `S_I` as an example. Two
-places are left for you:
+The first step is one function. The threads of a block call it together, each with its own number `t`, and it must fill
+the filter's slice `S_F`. The slice has `M_B * K_B` numbers, and the block has `THREADS` threads, which may be fewer or
+more. Row `row` of the slice is row `m0 + row` of the filter's matrix, and its first term is `k0`. `weight` has one
+dimension here: row `row`, term `k` is `weight[row * K + k]`. Rows past `M` and terms past `K` do not exist: store 0 there.
 
-- **Load the filter's slice.** The slice has `M_B * K_B` numbers, and the block has `THREADS`
-  threads, which may be fewer or more. The block's first row is `m0`, the slice's first term `k0`.
-  `weight` has one dimension here: row `row`, term `k` is `weight[row * K + k]`. Rows past `M` and
-  terms past `K` do not exist: store 0 there.
-- **Wait, compute, wait.**
+| name | is |
+| --- | --- |
+| `M_B`, `K_B` | rows and terms of the slice |
+| `THREADS` | threads of the block |
+| `m0`, `k0` | the slice's first row and first term |
+| `M`, `K` | rows and terms of the whole matrix |
 """
 
 # %% [markdown]
 """
-<details><summary>Tip: how to share the work</summary>
+<details><summary>Tip: which numbers of the slice should neighbouring threads fetch?</summary>
 
-`for e in range(t, M_B * K_B, THREADS):` gives thread `t` the elements `t`, `t + THREADS`, and so
-on. Together the threads get each element once, and neighbouring threads get neighbours. Element `e`
-is in row `e // K_B`, column `e % K_B` of the slice.
+Neighbours, as in lesson 00: then a warp's request is coalesced. How far is it to the number that a thread fetches next?
 </details>
-<details><summary>Tip: past the end</summary>
+<details><summary>Tip: the plan</summary>
 
-A thread that has no number to fetch must still write a 0 into its place. Otherwise the place holds
-an old number, and this number goes into the sum.
+Number the slice's elements row after row. Thread `t` takes elements `t`, `t + THREADS`, and so on. For each element find
+its row and its term, take 0 if it does not exist and the weight if it does, and store it in any case: otherwise the place
+holds an old number, and this number goes into the sum.
 </details>
-<details><summary>Tip: where do the two barriers go?</summary>
+<details><summary>Tip: the code</summary>
 
-Put one barrier between writing the slices and reading them, and one between reading them and
-writing the next slices. Both belong outside of every `if`, because all threads of the block must
-reach them.
+`for e in range(t, M_B * K_B, THREADS):`. Element `e` is in row `e // K_B`, column `e % K_B` of the slice:
+`row, k = m0 + e // K_B, k0 + e % K_B`.
+</details>
+"""
+
+# %% exercise="load"
+stage_part(
+    "m03",
+    "load_filter",
+    blank(
+        "fetch the filter's slice into S_F, with 0 past the last row and the last term",
+        first="for e in range(t, M_B * K_B, THREADS):",
+        last="S_F[e // K_B, e % K_B] = value",
+    ),
+)
+
+# %% check="load"
+few_threads = Tile(M_B=8, N_B=4, K_B=8)  # the check tries this tile, too
+check(part_of("m03", load_filter=make_load_filter), "m03", also=few_threads, at_most=1.6)
+
+# %% [markdown]
+"""
+## Your turn: wait, compute, wait
+
+The second step is the kernel. Three functions are given; `solved` takes them from the stage:
+
+| call | does |
+| --- | --- |
+| `of_window(window)` | returns the image, the row and the column of an output pixel |
+| `load_filter(weight, m0, k0, t, S_F)` | what you have just written |
+| `load_windows(input, i_n, o_h, o_w, k0, ty, tx, S_I)` | the same for the windows' slice |
+
+`S_F[row, k]` holds the slice of the filter, and `S_I[k, column]` the slice of the windows. This thread computes row
+`ty`, column `tx` of the tile. Both slices are loaded. Wait, add the products of this slice to `total`, and wait again.
+"""
+
+# %% [markdown]
+"""
+<details><summary>Tip: what could go wrong without the first barrier, and what without the second?</summary>
+
+Without the first, a thread multiplies a number that its neighbour has not stored yet. Without the second, a fast thread
+stores the next slice over numbers that a slow thread still has to read.
+</details>
+<details><summary>Tip: the plan</summary>
+
+A barrier, a loop over the `K_B` terms of the slice, a barrier. Both barriers belong outside of every `if`, because all
+threads of the block must reach them.
+</details>
+<details><summary>Tip: the code</summary>
+
+`for k in range(K_B):` and in it `total += S_F[ty, k] * S_I[k, tx]`; before and after it `cuda.syncthreads()`.
 </details>
 """
 
@@ -128,19 +177,14 @@ reach them.
 stage_kernel(
     "m03",
     blank(
-        "fetch the filter's slice into S_F, with 0 past the last row and the last term",
-        first="for e in range(t, M_B * K_B, THREADS):",
-        last="S_F[e // K_B, e % K_B] = value",
-    ),
-    blank(
         "wait, add up the slice's products in total, wait",
         first="cuda.syncthreads()  # nobody computes",
         last="cuda.syncthreads()  # nobody fetches",
     ),
+    hidden=("of_window", "load_filter", "load_windows"),
 )
 
 # %% check="slices"
-few_threads = Tile(M_B=8, N_B=4, K_B=8)  # the check tries this tile, too
 check(make_kernel, "m03", also=few_threads, at_most=1.6)
 
 # %% [markdown]
@@ -151,7 +195,7 @@ have; without a GPU, `gpu_only` leaves this information out. It changes no resul
 ## What the memory sees
 
 The chart compares m02 and m03 on the same problem. Because its threads fetch together, m03 makes
-only a tenth of the requests to global memory:
+only a tenth of the requests to global memory, and its arithmetic intensity is higher:
 """
 
 # %%
@@ -160,7 +204,7 @@ side_by_side(
     {"m02": before, "m03": ours},
     "requests to global memory",
     "requests to shared memory",
-    "bytes an operation",
+    "operations per byte",
 )
 
 # %% [markdown]
@@ -197,8 +241,6 @@ step_through(trace_stage("m03", few))
 """
 ## Find the bug
 
-Pass the check above first, because this cell shows the answer to it.
-
 This kernel has no race, and its answers are right. But the line that computes needs several times as many
 wavefronts. Look at the same request in this kernel, and fix the kernel. There
 is more than one solution.
@@ -213,6 +255,7 @@ stage_kernel(
         ("S_F[ty, k] * S_I[k, tx]", "S_F[ty, k] * S_I[tx, k]"),
     ),
     called="make_slow",
+    hidden=("of_window", "load_filter"),
 )
 
 # %%
@@ -289,8 +332,8 @@ Think first, then unfold.
 <details><summary>Why are there two barriers and not one?</summary>
 
 The first keeps threads from computing with a slice that is not complete. The second keeps fast
-threads from writing the next slice while slow ones still read this one. If you leave out either
-barrier, the simulator names both lines of the race; a GPU would sometimes give wrong answers.
+threads from writing the next slice while slow ones still read this one. Without either, a GPU would
+sometimes give wrong answers.
 </details>
 
 <details><summary>Threads past the edge of the output do not return early here. Why not?</summary>
@@ -303,7 +346,7 @@ returned never reaches the barrier. So only the last line checks whether the out
 
 In m02 each of the `M` rows of threads fetches it. In m03 one fetch serves the `M_B = 8` rows of the
 tile, so there are an eighth of the fetches. For the filter one fetch serves `N_B = 32` columns.
-Tiles of 128 x 128, as in m08, need a 128th of the fetches.
+In m08's tiles of 64 x 128 one fetch of the input serves 64 rows, and one of the filter 128 columns.
 </details>
 """
 

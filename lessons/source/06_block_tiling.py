@@ -36,8 +36,7 @@ tile_of_threads(m03, problem, thread=34)
 """
 A larger tile would be better. A number that the block fetches from global memory into `S_I` serves
 all *rows* of the tile, and a number in `S_F` serves all its *columns*. So a larger tile fetches
-fewer numbers for each output. The number of floating-point operations for each byte of memory
-traffic is the **arithmetic intensity**, and a larger tile raises it. But a block has at most 1,024
+fewer numbers for each output: its arithmetic intensity is higher. But a block has at most 1,024
 threads, and so in m03 a tile has at most 1,024 outputs.
 
 The remedy is that every thread computes `M_T` outputs. With `M_T = 4` the same 128 threads have a
@@ -94,8 +93,7 @@ compiler unrolls this loop `M_T` times and gives every element a register of its
 """
 ## Your turn
 
-The code that loads the slices (as in m03, with barriers) and the loop that clears the sums are
-given. In the block the thread is in row `ty`, column `tx`; there are `ROWS = M_B // M_T` rows of
+The functions that load the slices, as in lesson 05, are given. In the block the thread is in row `ty`, column `tx`; there are `ROWS = M_B // M_T` rows of
 threads. Output `i` of this thread is in row `ty + i * ROWS` of the tile, column `tx`. Two places
 are left for you:
 
@@ -104,7 +102,7 @@ are left for you:
 - **Write** the sums. Output `i` is in channel `m = m0 + ty + i * ROWS`. Write `R_O[i] + bias[m]` to
   `output[i_n, m, o_h, o_w]`, but only where the output exists: `m < M` and `n < N`.
 
-<details><summary>Tip: which loop is the inner one?</summary>
+<details><summary>Tip: which number can serve several sums, and which loop must then be the inner one?</summary>
 
 The outer loop is `for k in range(K_B)`: it reads the window's number into a variable. The inner
 loop is `for i in range(M_T)`: it adds to `R_O[i]`.
@@ -128,6 +126,7 @@ stage_kernel(
         first="m = m0 + ty + i * ROWS",
         last="output[i_n, m, o_h, o_w] = R_O[i] + bias[m]",
     ),
+    hidden=("of_window", "load_filter", "load_windows"),
 )
 
 # %% check="outputs"
@@ -156,7 +155,7 @@ side_by_side(
     {"m03": m03, "m04": ours},
     "requests to global memory",
     "requests to shared memory",
-    "bytes an operation",
+    "operations per byte",
 )
 
 # %% [markdown]
@@ -166,8 +165,6 @@ fewer tiles, and each fetches its pixels once for all its rows. Reading each win
 once saves requests to *shared* memory.
 
 ## Find the bug
-
-Pass the check above first, because this cell shows the answer to it.
 
 This kernel is right, and its tile is as large as yours. But it has only one of the two gains. Run
 both cells and compare the order of its reads with the picture above. Then fix it.
@@ -189,6 +186,7 @@ stage_kernel(
         ("R_O[i] += S_F[ty + i * ROWS, k] * value", "R_O[i] += S_F[ty + i * ROWS, k] * S_I[k, tx]"),
     ),
     called="make_slow",
+    hidden=("of_window", "load_filter", "load_windows", "write"),
 )
 
 # %%

@@ -77,22 +77,21 @@ of the slice:
 
 # %% [markdown]
 """
-<details><summary>Tip: the loops</summary>
+<details><summary>Tip: how often may the kernel read each number of the slice, for all the products of a term?</summary>
+
+Once. Each number of the filter meets `N_T` numbers of the windows, and each of these `M_T` numbers of the filter. So read
+them into registers first.
+</details>
+<details><summary>Tip: the plan</summary>
 
 One loop over `k` from 0 to `K_B`, and three parts in it: a loop over `i` that fills `R_F`, a loop over `j`
 that fills `R_I`, and a loop over `i` with a loop over `j` in it that multiplies.
 </details>
-<details><summary>Tip: which row, which column?</summary>
+<details><summary>Tip: the code</summary>
 
 Number `i` of `R_F` belongs to row `ty + i * ROWS` of the slice `S_F`, number `j` of `R_I` to column
 `tx + j * COLUMNS` of `S_I`. The kernel must read the rows and columns of the outputs that the last
-lines write.
-</details>
-<details><summary>Tip: why not read inside the innermost loop?</summary>
-
-The answer would be right, with two reads from shared memory for each product, as in m03. The two
-short loops before the products make the difference: they read each number once, and the products
-use it `N_T` or `M_T` times.
+lines write. The last line is `R_O[i, j] += R_F[i] * R_I[j]`.
 </details>
 """
 
@@ -104,6 +103,7 @@ stage_kernel(
         first="for k in range(K_B):  # compute",
         last="R_O[i, j] += R_F[i] * R_I[j]",
     ),
+    hidden=("of_window", "load_filter", "load_windows", "of_output", "clear"),
 )
 
 # %% check="outer"
@@ -155,8 +155,6 @@ one_request(ours, "output", operation="store")
 """
 ## Find the bug
 
-Pass the check above first, because this cell shows the answer to it.
-
 This kernel is right, and it makes as few reads as yours. But its author gave each thread
 neighbouring columns. Run the cells below and compare their three pictures with those above: which
 thread has which output, what a warp writes with one request, and what it reads with one request.
@@ -171,6 +169,7 @@ stage_kernel(
         ("n = n0 + tx + j * COLUMNS", "n = n0 + tx * N_T + j"),
     ),
     called="make_slow",
+    hidden=("of_window", "load_filter", "load_windows", "of_output", "clear"),
 )
 
 # %%

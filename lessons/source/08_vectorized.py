@@ -101,19 +101,21 @@ float4s. Two places are left for you:
 
 # %% [markdown]
 """
-<details><summary>Tip: four at once on the left</summary>
-
-`four = load4(S_F, (k, ...))`, then `R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four`.
-</details>
-<details><summary>Tip: which float4 is <code>e</code>?</summary>
+<details><summary>Tip: which float4 of the slice is float4 number <code>e</code>?</summary>
 
 In lesson 05 element `e` was in row `e // K_B`, column `e % K_B`. Here a row has `M_4` float4s. So `e` is in row
 `e // M_4`, it is float4 `e % M_4` of that row, and it begins at column `e % M_4 * FLOAT4`.
 </details>
-<details><summary>Tip: loading and storing</summary>
+<details><summary>Tip: the plan</summary>
+
+Load: a loop over this thread's float4s, in it one `load4` from `packed` and one `store4` to `S_F`. Operands: a loop over
+the thread's float4s of rows, one over its float4s of columns, in each one `load4` and an assignment to four places.
+</details>
+<details><summary>Tip: the code</summary>
 
 `store4(S_F, (k, row), load4(packed, ...))`: row `k` of `S_F` is row `k0 + k` of `packed`. `packed` has one
 dimension here: the number in row `a`, column `b` is at `a * M_P + b`.
+`four = load4(S_F, (k, ...))`, then `R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four`.
 </details>
 """
 
@@ -130,6 +132,7 @@ stage_kernel(
         first="for i in range(0, M_T, FLOAT4):",
         last="R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = four",
     ),
+    hidden=("of_window", "load_windows", "clear", "write"),
 )
 
 # %% check="float4"
@@ -191,8 +194,6 @@ padding, seldom begins at a multiple of four. The im2win tensor of m10 changes t
 
 ## Find the bug
 
-Pass the check above first, because this cell shows the answer to it.
-
 This kernel is right: it loads every float4 of the filter's slice exactly once. Yet shared memory
 works much harder than for your kernel. One line is the cause. Run the cells, compare the picture
 with the last one above, and correct the line.
@@ -208,6 +209,7 @@ stage_kernel(
         ),
     ),
     called="make_slow",
+    hidden=("of_window", "load_windows", "clear", "read", "write"),
 )
 
 # %%

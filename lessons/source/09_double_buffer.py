@@ -70,9 +70,9 @@ The loop has one **round** more than there are slices, so that all rounds have t
 | 2 | slice 2 | slice 1 | stores slice 2 over slice 0 |
 | last | nothing more | the last slice | |
 
-The registers `fetched_F` and `fetched_I` hold what a thread has loaded from global memory. The lines that load
-and store are given. (m07, the stage between m06 and m08, has them too, with one buffer and two barriers.) Two
-functions are given as well:
+The registers `fetched_F` and `fetched_I` hold what a thread has loaded from global memory. The functions that load
+and store are given. (m07, the stage between m06 and m08, has them too, with one buffer and two barriers.) So are
+these:
 
 | call | does |
 | --- | --- |
@@ -103,12 +103,12 @@ that the block multiplies begins at row `k0`. Three places are left for you:
 With `K_B = 8` the steps are 0 to 7. The given lines after the loop read step 7 and multiply step 6.
 So the loop multiplies 0 to 5, two in a turn: `for k in range(0, K_B - 2, 2)`.
 </details>
-<details><summary>Tip: one turn of it</summary>
+<details><summary>Tip: the plan of one turn</summary>
 
 Read step `k + 1` into `R_F1`, `R_I1`. Multiply step `k`, which is in `R_F0`, `R_I0`. Now these two are
 free: read step `k + 2` into them. Multiply step `k + 1`.
 </details>
-<details><summary>Tip: the other buffer</summary>
+<details><summary>Tip: the code of the other buffer</summary>
 
 `k0` is 0 or `K_B`, so `K_B - k0` is the other of the two. Write `uint32(K_B - k0)` to tell the
 compiler that the result is never negative.
@@ -133,6 +133,7 @@ stage_kernel(
         first="cuda.syncthreads()  # lines 5 and 16",
         last="read(S_F, S_I, k0, ty, tx, R_F0, R_I0)",
     ),
+    hidden=("of_window", "clear", "load", "read", "multiply", "store", "write"),
 )
 
 # %% check="rounds"
@@ -165,7 +166,7 @@ in flight in registers.
 
 ## Find the bug
 
-Pass the check above first, because this cell shows the answer to it.
+(What you have written is in the functions `all_but_two_steps`, `other_buffer` and `wait_and_read`.)
 
 This kernel is right, has all the buffers and takes as much memory as yours, but gains nothing.
 Compare its timeline with the one of m08 above. What is in flight while the thread multiplies? Then
@@ -177,30 +178,22 @@ stage_kernel(
     "m08",
     planted=(
         (
-            "            if slice_ > 0:\n"
-            "                for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead\n"
-            "                    read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)\n"
-            "                    multiply(R_F0, R_I0, R_O)\n"
-            "                    read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)\n"
-            "                    multiply(R_F1, R_I1, R_O)\n"
-            "                read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)\n"
-            "                multiply(R_F0, R_I0, R_O)\n",
+            "            if slice_ < SLICES:  # lines 3-4 and 14-15, first half: global memory to registers\n"
+            "                load(input, packed, i_n, o_h, o_w, m0, slice_, t, fetched_F, fetched_I)\n",
             "",
         ),
         (
-            "            if slice_ < SLICES:  # lines 3-4 and 14-15, first half: global memory to registers\n",
-            "            if slice_ > 0:\n"
-            "                for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead\n"
-            "                    read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)\n"
-            "                    multiply(R_F0, R_I0, R_O)\n"
-            "                    read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)\n"
-            "                    multiply(R_F1, R_I1, R_O)\n"
-            "                read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)\n"
-            "                multiply(R_F0, R_I0, R_O)\n"
-            "            if slice_ < SLICES:  # lines 3-4 and 14-15, first half: global memory to registers\n",
+            "            if slice_ < SLICES:  # lines 3-4 and 14-15, second half: to the buffer that is free\n",
+            "            if slice_ < SLICES:  # lines 3-4 and 14-15, first half: global memory to registers\n"
+            "                load(input, packed, i_n, o_h, o_w, m0, slice_, t, fetched_F, fetched_I)\n"
+            "            if slice_ < SLICES:  # lines 3-4 and 14-15, second half: to the buffer that is free\n",
         ),
     ),
     called="make_slow",
+    hidden=(
+        "of_window", "clear", "load", "all_but_two_steps", "read", "multiply", "other_buffer",
+        "store", "wait_and_read", "write",
+    ),
 )
 
 # %%
@@ -211,11 +204,10 @@ check_prefetch(make_slow, "m08")
 
 # %% [markdown]
 """
-<details><summary>Tip</summary>
+<details><summary>Tip: what does the thread do between a request and the use of its number?</summary>
 
-Find the lines that request numbers: they load from global memory into `fetched_F` and `fetched_I`.
-Find the lines that need these numbers: they store them to shared memory. What does the thread do
-between the two? Move the multiplications to this place.
+`load` requests numbers: it loads from global memory into `fetched_F` and `fetched_I`. `store` needs these numbers. What
+stands between the two calls, and what should stand there?
 </details>
 
 ## On a real GPU

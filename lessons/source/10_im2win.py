@@ -91,36 +91,36 @@ workspaces("i01_im2col", "m09", layers=("conv1", "conv3", "conv4", "conv5", "con
 """
 ## Your turn: the transform
 
-The tensor is `windows[i_n, i_c, m, place]`: image, channel, row of the output, and the place in this
-row. Equation 2 of the paper defines it. In this equation, unlike in a matrix product, `m` is a row
-of the output and `k` a column of the input:
+The tensor is `windows[i_n, i_c, o_h, place]`: image, channel, row of the output, and the place in this
+row. Equation 2 of the paper defines it (with other letters: its `m` is our `o_h`, its `k` our `column`):
 
-`windows[i_n, i_c, m, k * H_f + f_h] = input[i_n, i_c, m * s_h + f_h, k]`
+`windows[i_n, i_c, o_h, column * H_f + f_h] = input[i_n, i_c, o_h * s_h + f_h, column]`
 
-for each column `k` and each `f_h` of the `H_f` rows. With padding and dilation the row of the input
-is `m * s_h + f_h * d_h - p_h` and its column `k - p_w`. `W_w` is the number of columns that the
-transform writes out, so a row of the tensor has `W_w * H_f` numbers.
+for each `column` of the input and each `f_h` of the `H_f` rows. With padding and dilation the row of the
+input is `o_h * s_h + f_h * d_h - p_h` and its column `column - p_w`. `W_w` is the number of columns that
+the transform writes out, so a row of the tensor has `W_w * H_f` numbers.
 
 Each thread writes one number. To find which, split the thread's number `e` as in lesson 01: `f_h`
-counts fastest, then `k`, then `m`, then `i_c`, then `i_n`.
+counts fastest, then `column`, then `o_h`, then `i_c`, then `i_n`.
 """
 
 # %% [markdown]
 """
-<details><summary>Tip: taking the number apart</summary>
+<details><summary>Tip: which of the five indices is a plain remainder of <code>e</code>, and which needs no remainder at all?</summary>
 
-The index that counts fastest is a remainder: `f_h = e % H_f`. For the next index divide first, and
-then take a remainder: `k = e // H_f % W_w`. For `m` divide by `H_f * W_w`, and so on.
+The index that counts fastest is a remainder: `f_h = e % H_f`. The slowest, `i_n`, is only a quotient. In the last block
+it may be too large: what must a thread do then?
 </details>
-<details><summary>Tip: padding</summary>
+<details><summary>Tip: the plan</summary>
 
-Begin with `value = float32(0)`. If the row and the column are in the image, `value` is the pixel.
-Store `value` in any case, because the memory held something else before.
+For each next index divide by everything that counts faster, then take a remainder. A thread has work to do only if
+`i_n < N_i`. Compute the row and the column in the image, begin with 0, take the pixel if both are inside, and store the
+value in any case, because the memory held something else before.
 </details>
-<details><summary>Tip: the extra threads</summary>
+<details><summary>Tip: the code</summary>
 
-The last block may have more threads than there are numbers left. The extra threads have an `i_n` that
-is too large, because `i_n` counts slowest. So a thread has work to do only if `i_n < N_i`.
+`column = e // H_f % W_w`, `o_h = e // (H_f * W_w) % H_o`, and so on. `i_h = o_h * s_h + f_h * d_h - p_h` and
+`i_w = column - p_w`. The last line is `windows[i_n, i_c, o_h, column * H_f + f_h] = value`.
 </details>
 """
 
@@ -130,7 +130,7 @@ stage_kernel(
     blank(
         "which number is mine, which pixel belongs there, 0 for padding",
         first="f_h = e % H_f",
-        last="windows[i_n, i_c, m, k * H_f + f_h] = value",
+        last="windows[i_n, i_c, o_h, column * H_f + f_h] = value",
     ),
     name="make_transform",
     called="make_transform",
@@ -151,15 +151,24 @@ on to the next column, then to the next channel.
 You are given the term's number `k` and the thread's image `i_n`, its row `o_h` and its column `o_w` of the
 output. Find the channel `i_c`, the filter's column `f_w` and row `f_h`, and the `pixel`. The window of
 output column `o_w` begins at the tensor's column `o_w * s_w`; the filter's next column is `d_w` further.
+"""
 
-<details><summary>Tip: channel, column, row</summary>
+# %% [markdown]
+"""
+<details><summary>Tip: in which order do the terms of a window lie in the tensor?</summary>
 
-A channel has `H_f * W_f` terms, so the channel is `k // (H_f * W_f)`, and the remainder is the
-term's number in the channel. In a channel rows count fastest, so `f_h` is a remainder by `H_f`.
+Channel by channel, in a channel column by column, in a column row by row. Which of the three counts fastest, and by what
+do you have to divide for the others?
 </details>
-<details><summary>Tip: the pixel</summary>
+<details><summary>Tip: the plan</summary>
 
-In the row `windows[i_n, i_c, o_h]` column `c` of pixels begins at `c * H_f`, and `f_h` counts from there.
+A channel has `H_f * W_f` terms; the remainder is the term's number in the channel. Split that by `H_f` into column and
+row. In the row `windows[i_n, i_c, o_h]` column `c` of pixels begins at `c * H_f`, and `f_h` counts from there.
+</details>
+<details><summary>Tip: the code</summary>
+
+`f_w = k % (H_f * W_f) // H_f` and `f_h = k % H_f`. The pixel is in column `o_w * s_w + f_w * d_w` of
+`windows[i_n, i_c, o_h]`, at that column times `H_f`, plus `f_h`.
 </details>
 """
 
@@ -171,6 +180,7 @@ stage_kernel(
         first="i_c = k // (H_f * W_f)  # lines 6-9",
         last="pixel = windows[i_n, i_c, o_h,",
     ),
+    hidden=("of_output",),
 )
 
 # %% check="terms"
@@ -213,7 +223,7 @@ hatched numbers. But the caches have to serve each sector several times.
 
 ## Find the bug
 
-Pass the checks above first, because this cell shows an answer.
+(`find_pixel` is what you have written above.)
 
 This kernel is right, but it causes even more memory traffic. Compare the picture with the last one:
 which outputs do neighbouring threads compute? Fix the kernel.
@@ -227,6 +237,7 @@ stage_kernel(
         ("o_w = n % W_o\n", "o_w = n % (H_o * W_o) // H_o\n"),
     ),
     called="make_slow",
+    hidden=("find_pixel",),
 )
 
 # %%
@@ -237,7 +248,7 @@ check(make_slow, "m09", at_most=1.1)
 
 # %% [markdown]
 """
-<details><summary>Tip</summary>
+<details><summary>Tip: where does the window of the next thread begin?</summary>
 
 Thread 1's `n` is 1. In which row and column of the output is this thread, and where does its window
 begin in the tensor? Where would the window begin if thread 1 had the output to the right of thread

@@ -2,8 +2,8 @@
 """
 # m10 and m11: the whole of im2win, four numbers at a time
 
-**You will be able to** load windows as float4s from the im2win tensor, and pad shared memory against bank
-conflicts.
+**You will be able to** write the whole of im2win: both layout transforms, float4 loads of windows, padded shared
+memory, and at the end all of it from an empty cell.
 
 m09 has the right order and a slow kernel; m08 has a fast kernel and the wrong order. m10 combines the
 right order with the fast kernel, and m11 tunes it: the result is the paper's Algorithm 3. You should have
@@ -11,9 +11,13 @@ done [09](09_double_buffer.ipynb) and [10](10_im2win.ipynb).
 """
 
 # %% setup=true
+import numpy as np
+
 from convlab import ConvProblem, Tile, trace_stage
-from convlab.lessons import check, im2win_orders, measured, measured_parts
-from convlab.lessons import one_request, side_by_side, traced
+from convlab.ladder.layouts.im2win_layout import group_size, window_columns
+from convlab.lessons import algorithm_3, check, check_im2win, check_layout, im2win_orders
+from convlab.lessons import measured, measured_parts, one_request, part_of, side_by_side
+from convlab.lessons import time_mine, traced, whole_im2win
 
 # %% [markdown]
 """
@@ -45,49 +49,240 @@ kernel packs the filter in this order, too, with zeros where the tensor has zero
 
 The rest of the kernel is m08's: tiles, registers, two buffers. Only the code that fetches and
 stores a slice changes. That is m10. (m11 also tunes the kernel; the end of the lesson says how.)
+
+In NumPy the new tensor takes a few lines. `G` is the size of a group and `W_w` the number of columns that a row
+of windows covers. The numbers of a group lie filter row by filter row, and in each row channel by channel:
 """
+
+
+# %% setup=true
+def windows_in_numpy(input, problem):
+    p, G, W_w = problem, group_size(problem), window_columns(problem)
+    padded = np.pad(input, ((0, 0), (0, 0), *p.padding))
+    tensor = np.zeros((p.N_i, p.H_o, W_w, G), np.float32)
+    for o_h in range(p.H_o):
+        for f_h in range(p.H_f):
+            row = padded[:, :, o_h * p.s_h + f_h * p.d_h, :W_w]  # image, channel, column
+            tensor[:, o_h, :, f_h * p.C_i : (f_h + 1) * p.C_i] = row.transpose(0, 2, 1)
+    return tensor
+
+
+# %% [markdown]
+"""
+## Your turn: the transform of the input
+
+Write the same as a kernel. Each number of the tensor gets a thread. Number `e` is number `place` of the group in
+column `column` of row `row`; the rows of all images follow each other, so `row` gives the image `i_n` and the
+output row `o_h`. All five are given. Find the filter row `f_h` and the channel `i_c`, then the pixel's row `i_h` and
+column `i_w` in the image, and write the pixel, or 0 where there is none, to `windows[e]`.
+"""
+
+# %% [markdown]
+"""
+<details><summary>Tip: for which places of a group is there no pixel?</summary>
+
+For the places in the image's padding, as in lesson 10. And for the places that only fill up the group: from
+`H_f * C_i` on. What would `f_h` be there?
+</details>
+<details><summary>Tip: the plan</summary>
+
+Split `place` by `C_i`: channels count fastest, then filter rows. Compute `i_h` and `i_w` as in lesson 10. Start with
+0, replace it by the pixel if `f_h`, `i_h` and `i_w` are all inside, and store it in any case.
+</details>
+<details><summary>Tip: the code</summary>
+
+`f_h, i_c = place // C_i, place % C_i`, and `i_w = column - p_w`. The condition is
+`f_h < H_f and 0 <= i_h < H_i and 0 <= i_w < W_i`.
+</details>
+"""
+
+# %% exercise="transform"
+stage_kernel(
+    "plain_im2win",
+    blank(
+        "find f_h, i_c, i_h and i_w; write the pixel, or 0 where there is none",
+        first="f_h, i_c = place // C_i",
+        last="windows[e] = value",
+    ),
+    name="make_transform",
+)
+
+# %% check="transform"
+check_layout(make_transform, windows_in_numpy, "input")
+
+# %% [markdown]
+"""
+The check numbers the pixels 1, 2, 3, ..., so in "the kernel wrote 7, wanted is 9" the 7 and the 9 are pixels. m11's own
+transform writes the same tensor faster, through shared memory:
+[im2win_layout.py](../src/convlab/ladder/layouts/im2win_layout.py).
+
+## Your turn: pack the filter
+
+The filter must have the order of the windows: columns of the filter, in a column rows, in a row channels, and zeros
+where the tensor has zeros. So term `k` of a sum is number `k % G` of filter column `k // G`. A kernel loads slices of
+`K_B` terms for `M_B` output channels, so these should lie together: for each tile's `M_B` channels a matrix of
+`K_P` rows, one for each term, rounded up to whole slices.
+"""
+
+
+# %% setup=true
+def packed_in_numpy(weight, problem, tile):
+    p, G, M_B = problem, group_size(problem), tile.M_B
+    K_P, tiles = tile.whole_slices(p.W_f * G), -(-p.M // M_B)  # -(-a // b) rounds up
+    columns = weight.transpose(3, 2, 1, 0).reshape(p.W_f, p.H_f * p.C_i, p.M)
+    grouped = np.zeros((p.W_f, G, tiles * M_B), np.float32)
+    grouped[:, : p.H_f * p.C_i, : p.M] = columns
+    rows = np.zeros((K_P, tiles * M_B), np.float32)
+    rows[: p.W_f * G] = grouped.reshape(p.W_f * G, -1)
+    return rows.reshape(K_P, tiles, M_B).transpose(1, 0, 2)
+
+
+# %% [markdown]
+"""
+In the kernel below, number `e` of `packed` belongs to output channel `o_c` and term `k`; both are given. Find the
+filter's column `f_w`, row `f_h` and channel `i_c`, and write the weight, or 0 where there is none, to `packed[e]`.
+
+<details><summary>Tip: where is there no weight?</summary>
+
+In three cases: past the last output channel, in the zeros that fill up a group, and past the last term. Which of
+`o_c`, `f_h` and `f_w` is too large in each?
+</details>
+<details><summary>Tip: the plan</summary>
+
+Split `k` by `G` into the column and the place in its group. Split the place by `C_i` as in the transform. Then one
+`if` with three comparisons.
+</details>
+<details><summary>Tip: the code</summary>
+
+`f_w, place = k // G, k % G`, then `f_h, i_c = place // C_i, place % C_i`. The weight is
+`weight[o_c, i_c, f_h, f_w]`.
+</details>
+"""
+
+# %% exercise="pack"
+stage_kernel(
+    "plain_im2win",
+    blank(
+        "find f_w, f_h and i_c; write the weight, or 0 where there is none",
+        first="f_w, place = k // G",
+        last="packed[e] = value",
+    ),
+    name="make_packing",
+)
+
+# %% check="pack"
+check_layout(make_packing, packed_in_numpy, "weight")
+
+# %% [markdown]
+"""
+## Algorithm 3
+
+Now the kernel. This is the paper's Algorithm 3, beside the lines of
+[m11_warp_tiling](../src/convlab/ladder/main/m11_warp_tiling.py) that do the same. You know every line:
+`S` is shared memory, `R` registers, `I` the tensor, `F` the filter. `vec_load` loads float4s from shared memory.
+`load` and `store` number the two buffers: one is filled while the other is read, and after each step they change
+roles. (The listing does not say where; our copy of the paper is a scan, and line 19 in it multiplies `R_I[1]` by
+itself. The arithmetic needs the line below.)
+"""
+
+# %%
+algorithm_3()
+
+# %% [markdown]
+"""
+Three things are not in the listing:
+
+- Lines 3, 4, 14 and 15 have two halves, as in lesson 09: `fetch` loads from global memory to registers, `store`
+  stores to shared memory. m11 fetches the next slice *before* lines 9 to 12, so that their arithmetic hides the latency.
+- Lines 9 to 12 are one function, `two_steps`. `steps = unrolled(two_steps, range(0, K_B - 2, 2))` makes a function that
+  calls it for `k` = 0, 2, 4, ... with each `k` as a constant. The last two steps follow in the kernel.
+- The listing says which slice is loaded, but not from where. That depends on the tensor, and it is your next task.
+
+The exercises show one part of m11 each. The check puts your part in the place of m11's.
+"""
+
+# %% [markdown]
+"""
+## Your turn: where does a window begin?
+
+A slice has `N_B` windows and `K_B` terms of each window, that is `K_4 = K_B // FLOAT4` float4s of each window; `FLOAT4`
+is 4. The threads share these float4s: thread `t` of `THREADS` has float4 number `e = t + f * THREADS` for each `f`, which
+belongs to window `e // K_4` of the tile. `n0` is the tile's first window.
+
+For each `f`, find the number of the window among all windows, and store to `first_I[f]` where in the tensor this window
+begins. A row of the tensor has `W_w` groups of `G` numbers; a row of windows has `W_o` windows, `s_w` columns apart.
+Past the last window, `N - 1`, take the last one again: its results are not written.
+"""
+
+# %% [markdown]
+"""
+<details><summary>Tip: in which row of the tensor is a window, and at which column does it begin?</summary>
+
+All images' rows of windows follow each other, in the tensor as in the output. So you need only the number of the window
+and `W_o`.
+</details>
+<details><summary>Tip: the plan</summary>
+
+The window is `n0` plus its number in the tile, but at most `N - 1`. Its row is `window // W_o`, and it begins at column
+`window % W_o * s_w` of that row. Count the groups before it, times `G`.
+</details>
+<details><summary>Tip: the code</summary>
+
+`window = min(n0 + (t + f * THREADS) // K_4, N - 1)`, and there are `window // W_o * W_w + window % W_o * s_w` groups
+before it.
+</details>
+"""
+
+# %% exercise="begin"
+stage_part(
+    "m11",
+    "find_windows",
+    blank(
+        "for each of my float4s: which window is it, and where does that begin?",
+        first="for f in range(I_FLOAT4S):",
+        last="first_I[f] = (window",
+    ),
+)
+
+# %% check="begin"
+check(part_of("m11", find_windows=make_find_windows), "m11")
 
 # %% [markdown]
 """
 ## Your turn: float4 loads
 
-[m10_im2win_vectorized](../src/convlab/ladder/main/m10_im2win_vectorized.py) is m08's kernel with this idea
-alone. The kernel below is m11's, whose loads are the same. A slice has `N_B` windows and `K_B` terms of each window,
-that is `K_4 = K_B // FLOAT4` float4s of each window; `FLOAT4` is 4. Thread `t` of `THREADS` fetches
-up to `I_FLOAT4S` float4s. For each `f` it fetches float4 number `e = t + f * THREADS`, which is
-float4 number `e % K_4` of window `e // K_4` of the tile. A group has `G` numbers, so a window has
-`K_W = W_f * G`, zeros included.
+Thread `t` fetches up to `I_FLOAT4S` float4s of a slice. For each `f` it fetches float4 number `e = t + f * THREADS`, which
+is float4 number `e % K_4` of its window. So its first term is `k = slice_ * K_B + e % K_4 * FLOAT4`. A window's terms
+are contiguous, so term `k` lies at `first_I[f] + k`. (With a dilation `d_w` of the width the columns of a window are
+`d_w` groups apart, so add `k // G * G * (d_w - 1)`. Without dilation this is zero, and the compiler removes it.)
 
-Before the loop over slices the kernel computes where this window begins: `first_I[f]` for float4
-`f` of this thread. The first term of the float4 is `k = slice_ * K_B + e % K_4 * FLOAT4`, and it
-lies at `first_I[f] + k`. (With a dilation `d_w` of the width the columns of a window are `d_w`
-groups apart, so add `k // G * G * (d_w - 1)`. Without dilation this is zero, and the compiler
-removes it.)
+`load4(windows, place)` loads four numbers at once. Assign them to `fetched_I[f, 0]` to `fetched_I[f, 3]`. The loop for
+the filter is given and works in the same way.
 """
 
 # %% [markdown]
 """
-`load4(windows, place)` loads four numbers at once. Assign them to `fetched_I[f, 0]` to
-`fetched_I[f, 3]`. The loop for the filter is given and works in the same way.
+<details><summary>Tip: which float4s do not exist?</summary>
 
-<details><summary>Tip: what does not exist</summary>
-
-Past the last term (where `k < K_W` is false) take four zeros:
-`(float32(0), float32(0), float32(0), float32(0))`. A slice has `I_ALL` float4s of windows. If
-`THREADS` does not divide `I_ALL`, some threads have no float4 for their last `f`, so check
-`e < I_ALL`, too. The constants `K_EVEN` and `I_EVEN` are true where no check is needed:
-`if (K_EVEN or k < K_W) and ...` compares only where it must.
+Past the last term, `K_W`, a window has no numbers: take four zeros. A slice has `I_ALL` float4s. If `THREADS` does not
+divide `I_ALL`, some threads have no float4 for their last `f`.
 </details>
-<details><summary>Tip: four at once</summary>
+<details><summary>Tip: the plan</summary>
 
-`a, b, c, d = load4(windows, place)` splits the float4 into four numbers; so does an assignment to
-four places of `fetched_I[f, ...]`, as in the loop for the filter.
+Compute `k`. Start with four zeros. If `k < K_W` and `e < I_ALL`, load four numbers. Store the four in any case. The
+constants `K_EVEN` and `I_EVEN` are true where a comparison is not needed.
+</details>
+<details><summary>Tip: the code</summary>
+
+`four = (float32(0), float32(0), float32(0), float32(0))`, then `if (K_EVEN or k < K_W) and (I_EVEN or e < I_ALL):` and
+in it `four = load4(windows, first_I[f] + k + ...)`. The last line is as in the loop for the filter.
 </details>
 """
 
 # %% exercise="fetch"
-stage_kernel(
+stage_part(
     "m11",
+    "fetch",
     blank(
         "float4 f of the windows' slice: load four numbers, or zeros past the end",
         first="k = slice_ * K_B + e % K_4 * FLOAT4",
@@ -96,7 +291,7 @@ stage_kernel(
 )
 
 # %% check="fetch"
-check(make_kernel, "m11")
+check(part_of("m11", fetch=make_fetch), "m11")
 
 # %% [markdown]
 """
@@ -108,29 +303,39 @@ four terms of *one* window therefore goes to four rows, one number each. The sli
 begins at row `k0`.
 
 Float4 `e` of this thread is the same as before: window `e // K_4` is the column, and its terms begin at
-`e % K_4 * FLOAT4`. As before, a thread may have no float4 for its last `f`: `if I_EVEN or e < I_ALL:`.
+`e % K_4 * FLOAT4`.
 
-<details><summary>Tip: four rows</summary>
+<details><summary>Tip: why is this not one float4 store?</summary>
 
-Write `for c in range(FLOAT4):` and in this loop one store: row `k0 + e % K_4 * FLOAT4 + c`, column
+Its four numbers are four terms, and these belong in four rows, which lie `PITCH` numbers apart. A float4 store writes
+four neighbours.
+</details>
+<details><summary>Tip: the plan</summary>
+
+Loop over this thread's float4s. As before, it may have none for its last `f`. In the loop, four stores: number `c` goes
+`c` rows further down.
+</details>
+<details><summary>Tip: the code</summary>
+
+`if I_EVEN or e < I_ALL:`, in it `for c in range(FLOAT4):`, and in that one store: row `k0 + e % K_4 * FLOAT4 + c`, column
 `e // K_4`, number `fetched_I[f, c]`.
 </details>
 """
 
 # %% exercise="put"
-stage_kernel(
+stage_part(
     "m11",
+    "store",
     blank(
         "each of my float4s: its four numbers into four rows of S_I",
         first="for f in range(I_FLOAT4S):  # four terms",
         last="S_I[(k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]",
     ),
-    called="make_storing",
 )
 
 # %% check="put"
 uneven = Tile(M_B=24, N_B=16, K_B=8, M_T=4, N_T=4)  # the check tries it, too: 32 float4s for 24 threads
-check(make_storing, "m11", also=uneven)
+check(part_of("m11", store=make_store), "m11", also=uneven)
 
 # %% [markdown]
 """
@@ -161,29 +366,31 @@ float4.
 
 ## Find the bug
 
-Pass the checks above first, because this cell shows an answer.
-
-The results of this kernel are right, but look how the lanes of one store to `S_I` share the banks.
-The picture below it shows the same store in the stage. One line of constants is wrong: find the
-line and correct it. (Lesson 05 had a remedy that nearly fits here. But `read` loads four neighbours
+This is m10's kernel; `solved` gives its parts, which do what yours do. Its results are right, but look how the lanes
+of one store to `S_I` share the banks. The picture below it shows the same store in the stage. One line of constants is
+wrong: find the line and correct it. (Lesson 05 had a remedy that nearly fits here. But `read` loads four neighbours
 of a row at once, and these four must begin at a multiple of four numbers.)
 """
 
 # %% hunt="skew"
 stage_kernel(
-    "m11",
-    planted=(("PITCH = N_B + PADDING", "PITCH = N_B + 0"),),
+    "m10",
+    planted=(("N_B + PADDING", "N_B"), ("PADDING = 4  # makes a row of the input slice an odd number of float4s, which stay aligned\n\n\n", "\n")),
     called="make_unpadded",
+    hidden=(
+        "find_windows", "clear", "load", "all_but_two_steps", "read", "multiply", "other_buffer",
+        "store", "wait_and_read", "write",
+    ),
 )
 
 # %%
-one_request(traced(make_unpadded, "m11", problem, tile), "S_I", "store")
+one_request(traced(make_unpadded, "m10", problem, tile), "S_I", "store")
 
 # %%
-one_request(launches["m11"], "S_I", "store")
+one_request(trace_stage("m10", problem, tile).main, "S_I", "store")
 
 # %% check="skew"
-check(make_unpadded, "m11", at_most=1.1)
+check(make_unpadded, "m10", at_most=1.1)
 
 # %% [markdown]
 """
@@ -192,10 +399,14 @@ check(make_unpadded, "m11", at_most=1.1)
 Lanes 0 and 1 have two float4s of the same window, so they store into the same column, four rows
 apart. If the length of the rows is a multiple of 32 numbers, all rows begin in the same bank.
 </details>
-<details><summary>Tip: how large must the padding be?</summary>
+<details><summary>Tip: the plan</summary>
 
-A padding of one number would avoid the bank conflicts but misalign the float4 loads. So add the
-smallest padding that keeps rows at multiples of four. (In slices of 16 terms, which most layers
+Make the rows longer than the tile is wide. A padding of one number would avoid the bank conflicts but misalign the
+float4 loads, so add the smallest padding that keeps rows at multiples of four.
+</details>
+<details><summary>Tip: the code</summary>
+
+The shape of `S_I` is `(2 * K_B, N_B + 4)`. (In slices of 16 terms, which most layers
 have, four lanes store into the same column. Then a padding of four numbers leaves a two-way bank
 conflict instead of a four-way conflict, and no other multiple of four is better.)
 </details>
@@ -256,6 +467,86 @@ anything where an SM has other blocks to run.
 
 Could a kernel have this order without the transform's pass over memory? The
 [next lesson](12_fused_im2win.ipynb) shows such a kernel.
+"""
+
+# %% [markdown]
+"""
+## Capstone: im2win from an empty cell
+
+You have written every part of im2win, each in a frame of ours. Now write all of it, as plainly as you like: no double
+buffer, no warp tiles. Three functions return a kernel each:
+
+| function | its kernel | has |
+| --- | --- | --- |
+| `make_transform(problem)` | `transform(input, windows)` | a thread for each number of the tensor, `cuda.grid(1)` |
+| `make_packing(problem, tile)` | `packing(weight, packed)` | a thread for each number of the packed filter |
+| `make_kernel(problem, tile)` | `im2win(windows, packed, bias, output)` | blocks of `tile.threads` threads; `blockIdx.x` counts tiles of windows, `blockIdx.y` tiles of output channels |
+
+`windows`, `packed` and `output` have one dimension. The sizes are those of the lesson: `group_size(problem)`,
+`window_columns(problem)`, `tile.whole_slices(terms)`, `tile.rows`, `tile.columns` and so on.
+
+The check tries each layout first, then all together on the problems on which m11 is tried. The memory traffic may be
+four times that of m11. A kernel with a thread for each output makes far more requests than that: use tiles in
+shared memory, sums in registers, and float4 loads from global memory.
+"""
+
+# %% [markdown]
+"""
+<details><summary>Tip: what does your kernel do first, what for each slice, and what last?</summary>
+
+Look at lessons 07 and 08: clear the sums; for each slice load, wait, multiply, wait; write. Which lines of m06
+change when it reads the tensor instead of the image?
+</details>
+<details><summary>Tip: the plan of the kernel</summary>
+
+Output `(i, j)` of a thread is in row `ty + i * ROWS` and column `tx + j * COLUMNS` of the tile. For each slice: float4s of
+`packed`, from row `m0 * K_P + k0 * M_B` on, go to `S_F[k, m]` as float4s. Float4s of windows go to four rows of
+`S_I[k, column]`; where a window begins you know from `first_I`. Then m05's outer product. Two barriers.
+</details>
+"""
+
+# %% [markdown]
+"""
+<details><summary>Tip: the code of the loads</summary>
+
+`for e in range(t, K_B * M_B // 4, THREADS):` with `k, m = e // (M_B // 4), e % (M_B // 4) * 4`, and
+`load4(packed, m0 * K_P + (k0 + k) * M_B + m)`. `for e in range(t, N_B * K_4, THREADS):` with
+`k, column = e % K_4 * 4, e // K_4`. Group `(k0 + k) // G` of the window is `d_w` groups after the one before.
+</details>
+<details><summary>Tip: the code of the store</summary>
+
+Output pixel `n` of channel `m` is at `(n // (H_o * W_o) * M + m) * (H_o * W_o) + n % (H_o * W_o)`. Write it where
+`m < M and n < N`.
+</details>
+"""
+
+# %% capstone="im2win"
+whole_functions(
+    "plain_im2win",
+    make_transform="the layout transform of the input",
+    make_packing="the layout transform of the filter",
+    make_kernel="tiles in shared memory, an outer product in registers, float4 loads",
+)
+
+# %% check="im2win"
+check_im2win(
+    make_transform, make_packing, make_kernel,
+    windows=windows_in_numpy, packed=packed_in_numpy, at_most=4,
+)
+
+# %% [markdown]
+"""
+With a GPU, the next cell times your im2win, transforms included, beside m11 and a library:
+"""
+
+# %%
+time_mine(whole_im2win(make_transform, make_packing, make_kernel), "m11")
+
+# %% [markdown]
+"""
+You have written a paper's algorithm from nothing. `convlab check` takes such a kernel from a file:
+[check your own kernel](../docs/check.md). What makes m11 faster than a plain im2win is in lessons 08 and 09 and in the
+section "Tuned" above: try one of these in your kernel, and time it again.
 """
 
 # %% [markdown]

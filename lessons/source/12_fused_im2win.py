@@ -79,7 +79,7 @@ pipeline_stages(event_log("m15"))
 """
 ## Your turn
 
-Below is the kernel of [m13](../src/convlab/ladder/main/m13_window_copies.py), the first stage without the tensor. It first fetches slices 0 and 1, and waits for slice 0. Then it multiplies
+Below is the kernel of [m13](../src/convlab/ladder/main/m13_window_copies.py), the first stage without the tensor. It first fetches slices 0 and 1, and waits for slice 0 (`start_first`). Then it multiplies
 one slice after the other, while later ones arrive. Three places are left for you:
 
 - **`fetch`** starts the copies of slice `slice_` into stage `pipe`.
@@ -98,9 +98,10 @@ one slice after the other, while later ones arrive. Three places are left for yo
 | `fetch_filter(packed, slice_, pipe, t, S_F)` | starts the copies of this thread's part of the filter's slice |
 | `fetch_windows(input, slice_, pipe, t, first, i_h, i_w, S_I)` | starts the copies of this thread's part of the windows' slice |
 
-<details><summary>Tip: one group, always</summary>
+<details><summary>Tip: when is there no copy to start, and what must still happen then?</summary>
 
-Put `commit_copies()` outside of the `if`.
+In the last rounds there is no later slice. Each round must still make a group, so put `commit_copies()` outside of the
+`if`.
 </details>
 <details><summary>Tip: wait for whom?</summary>
 
@@ -132,6 +133,7 @@ stage_kernel(
         first="wait_copies(IN_FLIGHT)  # lines 14-15",
         last="cuda.syncthreads()",
     ),
+    hidden=("clear", "start_first", "read", "two_steps", "steps", "multiply", "next_stage", "write"),
 )
 
 # %% check="pipeline"
@@ -160,7 +162,7 @@ on an SM.
 
 ## Find the bug
 
-Pass the check above first, because this cell shows an answer.
+(`fetch` and `start_next` are what you have written above.)
 
 This `make_kernel` is right, and has a pipeline of three stages. Look how it uses these stages, and
 compare this picture with the picture above. Which line keeps the copies from being two slices
@@ -172,6 +174,7 @@ stage_kernel(
     "m13",
     planted=(("wait_copies(IN_FLIGHT)  # lines 14-15", "wait_copies(0)"),),
     called="make_slow",
+    hidden=("fetch", "clear", "start_first", "next_stage", "start_next", "read", "two_steps", "steps", "multiply", "write"),
 )
 
 # %%
@@ -182,10 +185,9 @@ check_prefetch(part_of("m13", make_kernel=make_slow), "m13")
 
 # %% [markdown]
 """
-<details><summary>Tip</summary>
+<details><summary>Tip: for how many slices does a thread have to wait here?</summary>
 
-`wait_copies(n)` waits until at most `n` groups are still in flight. For how many slices does a thread have
-to wait here, and how many does it wait for?
+`wait_copies(n)` waits until at most `n` groups are still in flight. How many does this kernel wait for?
 </details>
 
 ## On a real GPU

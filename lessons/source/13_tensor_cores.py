@@ -62,7 +62,7 @@ Write `C = A @ B`. `A` is 16 x 8, `B` 8 x 8, `C` 16 x 8, all stored row by row, 
 kernel is launched with one block of 32 threads; `lane`, `group_id`, `thread_in_group` and `zero` are
 given. (`c = (zero, zero, zero, zero)`, because there is nothing to add yet.)
 
-<details><summary>Tip: the numbers of A</summary>
+<details><summary>Tip: which rows and columns of <code>A</code> follow from <code>group_id</code>, and which from <code>thread_in_group</code>?</summary>
 
 The upper left number is `A[group_id, thread_in_group]`. The lower numbers are 8 rows below, and the
 right numbers are 4 columns further right.
@@ -195,7 +195,7 @@ For every pair of rows `i`, `i + 1` and every `j`, the kernel adds up `CHAIN` st
 
 # %% [markdown]
 """
-<details><summary>Tip: splitting</summary>
+<details><summary>Tip: what does <code>split_tf32</code> return?</summary>
 
 `split_tf32` returns both parts: `L_I[half, j], T_I[half, j] = split_tf32(x)`.
 </details>
@@ -240,6 +240,7 @@ stage_kernel(
         last="R_O[i + 1, left + FLOAT4] += part[3]",
     ),
     called="make_kernel",
+    hidden=("read_filter", "find_lane", "clear", "wait"),
 )
 
 # %% check="accurate"

@@ -92,7 +92,7 @@ does. Three figures are usual:
 Write a function that gives all three. `times_ms` is a list of milliseconds, `problem` has `M`, `N` and
 `K`, `other_ms` is the time to compare with.
 
-<details><summary>Tip: units</summary>
+<details><summary>Tip: how many bytes, operations and seconds are in the units of the answer?</summary>
 
 A millisecond is a thousandth of a second: `ms / 1000`. Operations divided by seconds, divided by `1e12`.
 </details>

@@ -56,7 +56,7 @@ no padding here, and the stride is 1.
 `problem` has all the letters: `problem.N_i`, `problem.C_i`, `problem.H_o`, `problem.W_i`, `problem.H_f`,
 `problem.N`, `problem.K`.
 
-<details><summary>Tip: a part less</summary>
+<details><summary>Tip: of which of the two numbers is it a part?</summary>
 
 36 instead of 48 is 12 less, and 12 is a quarter *of 48*: `1 - 36 / 48`.
 </details>
@@ -131,6 +131,7 @@ stage_kernel(
         ),
     ),
     called="make_printed",
+    hidden=("of_output",),
 )
 
 # %% check="printed"

@@ -125,7 +125,7 @@ filter's rows and columns, `H_f` and `W_f`.
 
 # %% [markdown]
 """
-<details><summary>Tip: the two tensors</summary>
+<details><summary>Tip: which axis of the input do the "images" need first?</summary>
 
 The "images" are the input with its first two axes exchanged: channel `i_c` is an image, and image `i_n` is a
 channel. The "filters" are `of_output` with the same axes exchanged: one filter for each `o_c`, with a channel
@@ -228,7 +228,7 @@ and `i_c`.) Each adds `of_output[i_n, first + o_c, o_h, o_w] * weight[first + o_
 
 # %% [markdown]
 """
-<details><summary>Tip: the order of the conditions</summary>
+<details><summary>Tip: which of the conditions can be checked before <code>o_h</code> and <code>o_w</code> are known?</summary>
 
 Compute `at_h` and `at_w` first. One `if` checks the four conditions on them. Inside it, compute `o_h`
 and `o_w`; a second `if` checks whether both are inside the output. The loop over `o_c` is inside the

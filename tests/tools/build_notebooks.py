@@ -70,7 +70,7 @@ def notebook(lesson: Lesson, kind: str) -> Any:
             own = f"{cell.role}-{cell.name}" if cell.name else made.id
             made.metadata["convlab"] = given(own, text)
         # nbgrader empties cells that are marked as solutions, so a hunt stays an ordinary cell.
-        if cell.name in exercises and cell.role in ("exercise", "check"):
+        if cell.name in exercises and cell.role in ("exercise", "capstone", "check"):
             checks = cell.role == "check"
             made.metadata["nbgrader"] = {
                 "grade": checks, "solution": not checks, "locked": checks, "task": False,

@@ -100,7 +100,7 @@ def answers_of(lesson: Lesson) -> dict[str, list[Answer]]:
     """Return the answers of a lesson's file by exercise, with the exercises as they are given."""
     path = CHECKOUT / "lessons/answers" / f"{lesson.name}.py"
     there = runpy.run_path(str(path))["ANSWERS"]
-    blank = [exercise.name for exercise in lesson.exercises() if exercise.role == "exercise"]
+    blank = [exercise.name for exercise in lesson.exercises() if exercise.role != "hunt"]
     return {name: [given(UNFILLED)] * (name in blank) + found for name, found in there.items()}
 
 

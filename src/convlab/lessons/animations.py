@@ -17,11 +17,14 @@ from convlab.lessons.pictures import COLOURS, DARK, INK, NOBODY, PAPER, Picture,
 from convlab.lessons.timelines import ARRIVE, MULTIPLY, EventLog
 from convlab.measuring.plots import with_dark_mode
 from convlab.tracing import LaunchTrace
+from convlab.tracing.recorded import WarpRequest
 
 BOX, MARGIN, LETTERS = 12, 10, 11  # pixels: of an element, around the drawing, of words
 # Slices in buffers: how many frames, and in pixels a row's height, the boxes and where they begin.
 FRAMES, TALL, WIDE, HIGH = 48, 74, 80, 30
 LEFT = {"in flight": 0, "buffer 0": 130, "buffer 1": 220, "multiplied": 350}
+# Of line_by_line: an element's box, the width of the arrays' names, and that of a line of code.
+BOX_OF_LINE, LABELS, LETTERS_OF_CODE = 26, 40, 300
 STYLE = f"""text{{font:{LETTERS}px system-ui,sans-serif;fill:{INK};dominant-baseline:middle}}
 .f{{visibility:hidden;animation:f %.4gs step-end infinite}}
 @keyframes f{{0%%{{visibility:visible}}%.4g%%{{visibility:hidden}}}}
@@ -97,6 +100,74 @@ def tile_over_input(launch: LaunchTrace, K_B: int) -> Picture:
         pixels again and again, moved by a row or a column."""
     alt = f"Animation: the tile of a block moves over {channels} channels in {len(loads)} steps"
     return moving(columns * BOX + 80, channels * tall + 8, ground, frames, 0.45, alt, caption)
+
+
+def line_by_line(launch: LaunchTrace, *arrays: str) -> Picture:
+    """Animate which elements of the arrays the block shown reads and writes, line after line.
+
+    Each element that is accessed has the number of its thread, in a thin frame for a read and in a
+    thick one for a write. What is written stays coloured.
+    """
+    touched = {name: _touched(launch, name) for name in arrays}
+    tops = {name: 2 * BOX_OF_LINE * number for number, name in enumerate(arrays)}
+    wide = LABELS + max(map(len, touched.values())) * BOX_OF_LINE
+    high = 2 * BOX_OF_LINE * len(arrays)
+    ground = "".join(
+        note(LABELS - 6, tops[name] + BOX_OF_LINE / 2, name, "end")
+        + "".join(_element(number, tops[name], NOBODY) for number in range(len(touched[name])))
+        for name in arrays
+    )
+    frames, written = [], ""
+    for requests in _at_a_time([one for one in launch.requests if one.array in arrays]):
+        frame = ""
+        for one in requests:
+            item, stores = array_named(launch, one.array).itemsize, one.operation != "load"
+            for lane, offset in zip(one.lanes, one.offsets, strict=True):
+                number = offset // item - touched[one.array][0]
+                box_of = (number, tops[one.array], COLOURS[lane % len(COLOURS)], str(lane))
+                frame += _element(*box_of, edge=2 if stores else 1)
+                written += _element(*box_of) if stores else ""
+        code = launch.source[requests[0].file][requests[0].line].strip()
+        frames.append(written + frame + note(LABELS, high, code))
+    caption = f"""A block of {launch.block[0]} threads, as the simulator ran it, line after line. A
+        number is the thread that accesses the element: a thin frame is a read, a thick one a write.
+        What is written stays coloured."""
+    alt = f"Animation: {', '.join(arrays)} in {len(frames)} steps of a block"
+    return moving(max(wide, LETTERS_OF_CODE), high + LETTERS, ground, frames, 1.6, alt, caption)
+
+
+def _at_a_time(requests: Sequence[WarpRequest]) -> list[list[WarpRequest]]:
+    """Return the requests of one line together, but nothing after a store, and no array twice."""
+    groups: list[list[WarpRequest]] = []
+    for one in requests:
+        last = groups[-1] if groups else []
+        together = (
+            last
+            and last[-1].operation == "load"
+            and (one.file, one.line) == (last[-1].file, last[-1].line)
+            and one.operation not in [other.operation for other in last if other.array == one.array]
+        )
+        if together:
+            last.append(one)
+        else:
+            groups.append([one])
+    return groups
+
+
+def _touched(launch: LaunchTrace, array: str) -> range:
+    """Return the elements from the first to the last that the block shown accesses."""
+    item = array_named(launch, array).itemsize
+    offsets = [
+        offset // item for one in launch.requests if one.array == array for offset in one.offsets
+    ]
+    return range(min(offsets), max(offsets) + 1)
+
+
+def _element(number: int, top: float, colour: str, text: str = "", edge: int = 0) -> str:
+    """Return the box of an element in its array's row, with an edge of so many pixels."""
+    left = LABELS + number * BOX_OF_LINE
+    made = box(left, top, BOX_OF_LINE - 2, BOX_OF_LINE - 2, colour, text)
+    return made.replace("<rect", f'<rect stroke="{INK}" stroke-width="{edge}"', 1)
 
 
 def slices_in_buffers(**logs: EventLog) -> Picture:

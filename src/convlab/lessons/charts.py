@@ -16,6 +16,7 @@ from convlab.lessons.source import folder_of
 from convlab.support.files import Amount, Count, Natural, Record, read
 from convlab.tracing import LaunchTrace, Trace
 
+MORE_IS_BETTER = "operations per byte"
 COUNTS: dict[str, Callable[[LaunchTrace], float]] = {
     "requests to global memory": lambda launch: launch.total("requests", launch.of(space="global")),
     "sectors of global memory": lambda launch: launch.total("sectors"),
@@ -28,7 +29,7 @@ COUNTS: dict[str, Callable[[LaunchTrace], float]] = {
         one.requests for one in launch.accesses if one.operation == "atomic"
     ),
     "floating-point operations": lambda launch: launch.flops,
-    "bytes an operation": lambda launch: launch.bytes_per_flop or 0,
+    MORE_IS_BETTER: lambda launch: 1 / launch.bytes_per_flop if launch.bytes_per_flop else 0,
 }
 
 
@@ -41,7 +42,10 @@ def side_by_side(launches: dict[str, LaunchTrace], *counts: str) -> Picture:
         count: {name: COUNTS[count](launch) for name, launch in launches.items()}
         for count in counts
     }
-    return bars(panels, "Counted by the simulator; less is better.", high=0.36)
+    caption = "Counted by the simulator; less is better."
+    if MORE_IS_BETTER in counts:
+        caption = f"Counted by the simulator; less is better, but more {MORE_IS_BETTER}."
+    return bars(panels, caption, high=0.36)
 
 
 def as_bars(

@@ -19,6 +19,7 @@ from convlab.checking.loading import maker
 from convlab.ladder import Launch, Program, Tile, stage_named
 from convlab.ladder.channels.receptive_field import channel_parallel_field
 from convlab.lessons.limits import running
+from convlab.lessons.parts import has_part, kernel_with
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines import choose
@@ -90,9 +91,11 @@ def ready_for(
 def part_of(stage: str, **parts: Any) -> Any:
     """Return a function that makes a stage's ``Program`` with a learner's function in it.
 
-    ``part_of("m11", make_fetch=make_fetch)`` replaces the function ``make_fetch`` of the stage's
-    module, or of a module whose functions that one uses. Checks and pictures take the result as
-    they take a ``make_kernel``. Raises ``ValueError`` for a function that the stage does not have.
+    ``part_of("m09", make_transform=made)`` replaces the function ``make_transform`` of the stage's
+    module, or of a module whose functions that one uses. ``part_of("m11", fetch=made)`` replaces
+    the part ``fetch`` of the stage's kernel by that which ``made(problem, tile)`` makes. Checks and
+    pictures take the result as they take a ``make_kernel``. Raises ``ValueError`` for a function
+    and a part that the stage does not have.
     """
     chosen_stage = stage_named(stage)
     ((name, made),) = parts.items()
@@ -104,6 +107,8 @@ def part_of(stage: str, **parts: Any) -> Any:
         if one.startswith(("convlab.ladder.layouts.", "convlab.ladder."))
     ]
     module = next((one for one in (own, *others) if hasattr(one, name)), None)
+    if module is None and has_part(chosen_stage.name, name):
+        module, parts = own, {"make_kernel": kernel_with(chosen_stage.name, name, made)}
     if module is None:
         raise ValueError(f"{chosen_stage.name} has no function {name!r}")
 

@@ -14,7 +14,7 @@ from convlab.checking.common_causes import OF_PROBLEMS, Launched, said, shared
 from convlab.checking.launches import PROBLEMS, main_of
 from convlab.checking.loading import is_kernel
 from convlab.checking.outcome import SPOILED
-from convlab.ladder import BACKWARD
+from convlab.ladder import BACKWARD, Tile
 from convlab.ladder.im2col.im2col_gemm import THREADS, make_im2col, pitch
 from convlab.ladder.stage import blocks_for
 from convlab.lessons import feedback
@@ -23,7 +23,9 @@ from convlab.lessons.exercises import MODEL, numbered
 from convlab.lessons.feedback import ANSWER, MEMORY, Feedback, Problem
 from convlab.lessons.kernel_checks import UNITS, On, tried
 from convlab.lessons.limits import broken, graded, running
+from convlab.lessons.plain_im2win import BLOCK, make_packing, make_transform, whole_im2win
 from convlab.lessons.readiness import ready
+from convlab.lessons.stage_checks import check
 from convlab.lessons.traffic_hints import most_of
 from convlab.problems.gradient import Gradient
 from convlab.problems.oracle import random_tensors
@@ -34,6 +36,8 @@ from convlab.tracing import LaunchTrace, trace
 
 IN_GROUPS = ConvProblem(2, 4, 5, 6, 6, (3, 2), (1, 2), 1, groups=2)
 MANY_TERMS = 10**5  # of a problem: more take seconds
+# That a filter is packed for: M_B and K_B are as different as they can be.
+LAYOUT_TILES = Tile(16, 8, 4, 4, 4), Tile(12, 8, 20, 4, 4)
 # Of one problem: arguments for a learner's function, what its kernel is launched on, what that must
 # write, and a kernel of ours for the same.
 Case = tuple[tuple[Any, ...], On, np.ndarray, Any]
@@ -65,6 +69,60 @@ def check_im2col(made: Any, wanted: Callable[[np.ndarray, ConvProblem], np.ndarr
 
     # Nothing is computed with the numbers; what is counted has to have long rows.
     return _on_problems(made, cases, "the matrix is", PROBLEMS)
+
+
+@graded
+def check_layout(made: Any, wanted: Callable[..., np.ndarray], of: str) -> Feedback:
+    """Check a layout transform of im2win ``of`` the ``"input"`` or the ``"weight"``.
+
+    ``made(problem)`` makes the kernel that writes the im2win tensor, ``made(problem, tile)`` that
+    which packs the filter. It must write what ``wanted``, with the tensor and the same arguments,
+    returns, with no more memory traffic than a plain kernel.
+    """
+    small = {name: one for name, one in PROBLEMS.items() if one.K * one.N < MANY_TERMS}
+    return _on_problems(made, _layouts(wanted, of), "the layout is", small)
+
+
+def _layouts(wanted: Callable[..., np.ndarray], of: str) -> Callable[[ConvProblem], Iterator[Case]]:
+    """Return the cases of a layout transform of im2win, by problem."""
+
+    def case(source: np.ndarray, own: Any, *arguments: Any) -> Case:
+        right = np.asarray(wanted(source, *arguments), np.float32).reshape(-1)
+        return arguments, On(blocks_for(right.size, BLOCK), BLOCK, (source,)), right, own
+
+    def of_input(problem: ConvProblem) -> Iterator[Case]:
+        yield case(numbered(problem), make_transform(problem), problem)
+
+    def of_weight(problem: ConvProblem) -> Iterator[Case]:
+        numbers = np.arange(1, problem.M * problem.K + 1, dtype=np.float32)
+        filters = numbers.reshape(problem.weight_shape)
+        for tile in LAYOUT_TILES:
+            yield case(filters, make_packing(problem, tile), problem, tile)
+
+    return of_input if of == "input" else of_weight
+
+
+@graded
+def check_im2win(
+    transform: Any, packing: Any, kernel: Any, *, windows: Callable[..., np.ndarray],
+    packed: Callable[..., np.ndarray], at_most: float,
+) -> Feedback:  # fmt: skip
+    """Check the three functions of a whole im2win: each layout, then all together as m11.
+
+    The layouts must be those that ``windows`` and ``packed`` return, as for :func:`check_layout`.
+    The memory traffic may be ``at_most`` times that of m11.
+    """
+    layouts = ((transform, windows, "input"), (packing, packed, "weight"))
+    right: tuple[str, ...] = ()
+    for made, wanted, of in layouts:
+        found = check_layout(made, wanted, of)
+        name = getattr(made, "__name__", str(made))
+        if not found.passed:
+            return replace(found, right=(*right, *(f"{name}: {one}" for one in found.right)))
+        right += tuple(f"{name}: {one}" for one in found.right)
+    ready(kernel)
+    found = check(whole_im2win(transform, packing, kernel), "m11", at_most=at_most)
+    return replace(found, right=(*right, *found.right))
 
 
 @graded

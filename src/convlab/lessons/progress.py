@@ -23,7 +23,7 @@ FILE = "progress.json"
 MARK = "# check {} {}"  # the first line of a learner's check: lesson and exercise
 MARKED = re.compile(MARK.format(r"(\d+\w*)", r"(\w+)"))
 TIP = re.compile(r"<details><summary>Tip:?\s*(.*?)</summary>\s*(.*?)\s*</details>", re.DOTALL)
-ANSWERED = ("exercise", "hunt")
+ANSWERED = ("exercise", "hunt", "capstone")  # roles of cells that a check looks at
 Notebook = dict[str, Any]
 
 

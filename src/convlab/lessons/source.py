@@ -8,29 +8,28 @@
 - ``# %% hunt="name"``: a kernel with a planted fault, which the learner fixes. The lines between
   ``### BEGIN SOLUTION`` and ``### PLANTED`` are right; those from there to ``### END SOLUTION``,
   after ``#:``, are the learner's.
-- ``# %% check="name"``: checks the exercise or hunt of that name.
+- ``# %% capstone="name"``: an exercise of which the learner is given hardly a line.
+- ``# %% check="name"``: checks the exercise, hunt or capstone of that name.
 
-In an exercise or a hunt ``stage_kernel(...)`` stands for the code of a stage, so that lessons and
-stages cannot drift.
+In such cells ``stage_kernel(...)`` stands for the code of a stage, ``stage_part(...)`` for a part
+of it and ``whole_functions(...)`` for functions of a file, so that lessons and stages cannot drift.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib
-import inspect
 import json
 import os
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from convlab.ladder import BACKWARD, stage_named
+from convlab.lessons.parts import COLUMNS, part_code, stage_code
+from convlab.lessons.progress import ANSWERED
 from convlab.support.installing import CHECKOUT, in_checkout
 from convlab.support.values import counted
 
@@ -86,8 +85,8 @@ def copies(folder: Path) -> Iterator[tuple[Path, bytes]]:
         yield target, OUT_OF_THE_FOLDER.sub(link, source.read_text(encoding="utf-8")).encode()
 
 
+CODE_OF_A_STAGE = re.compile(r"(?m)^(stage_kernel|stage_part|whole_functions)\(")
 BEGIN, END, PLANTED = "### BEGIN SOLUTION", "### END SOLUTION", "### PLANTED"
-COLUMNS = 88  # of a notebook's cell that are seen without scrolling
 STUB = "raise NotImplementedError()"
 # The lines of a hunt that a learner gets, and those that are right.
 HUNTED = re.compile(
@@ -148,7 +147,7 @@ class Lesson:
 
     def exercises(self) -> tuple[Cell, ...]:
         """Return the cells of a lesson that are checked, in order: exercises and hunts."""
-        return tuple(cell for cell in self.cells if cell.role in ("exercise", "hunt"))
+        return tuple(cell for cell in self.cells if cell.role in ANSWERED)
 
     def check_of(self, name: str) -> Cell:
         """Return the cell that checks an exercise. Raises ``ValueError`` if there is none."""
@@ -165,7 +164,7 @@ def read(path: Path) -> Lesson:
 
     cells = []
     for cell in jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent").cells:
-        known = ("setup", "exercise", "hunt", "check", "read")
+        known = ("setup", *ANSWERED, "check", "read")
         marks = [mark for mark in known if mark in cell.metadata]
         if len(marks) > 1 or cell.cell_type == "raw":
             raise ValueError(f"{path}: a cell is {', '.join(marks) or 'raw'}: it must be one thing")
@@ -187,11 +186,12 @@ def _right_and_given(text: str, role: str) -> tuple[str, str | None]:
     if role == "hunt" and PLANTED in text:
         uncommented = lambda hunted: re.sub(r"(?m)^([ ]*)#: ?", r"\1", hunted["wrong"])  # noqa: E731
         return HUNTED.sub(r"\g<right>", text), HUNTED.sub(uncommented, text)
-    if "stage_kernel(" not in text:
+    if not CODE_OF_A_STAGE.search(text):
         return text, None
     call = ast.parse(text).body[-1]
     before = "\n".join(text.splitlines()[: call.lineno - 1])
-    known = {"stage_kernel": stage_kernel, "blank": Blank}
+    makers = stage_kernel, stage_part, whole_functions
+    known = {"blank": Blank} | {one.__name__: one for one in makers}
     codes = eval(ast.unparse(call), {"__builtins__": {}}, known)
     right, given = (f"{before}\n{code}".lstrip("\n") for code in codes)
     return right, given if given != right else None
@@ -210,16 +210,64 @@ class Blank(NamedTuple):
 
 def stage_kernel(
     stage: str, *blanks: Blank, planted: Sequence[tuple[str, str]] = (),
-    name: str = "make_kernel", called: str = "make_kernel",
+    name: str = "", called: str = "", hidden: Sequence[str] = (), given: Sequence[str] = (),
 ) -> tuple[str, str]:  # fmt: skip
     """Return a stage's code as a cell, right with the blanks marked, and with the faults planted.
 
-    The code has the stage's imports, its constants and the function ``name``, renamed to
-    ``called``. ``stage`` may also be the file of a kernel that stages share: ``im2col``.
-    ``planted`` pairs pieces of the stage with their faulty replacements. Raises ``ValueError``
-    unless a blank or fault is found in exactly one place.
+    The code has the stage's imports, its constants and the function ``name``, by default that which
+    makes the kernel, renamed to ``called``. ``hidden`` and ``given`` are those of
+    :func:`convlab.lessons.parts.stage_code`. ``planted`` pairs pieces of the code with their faulty
+    replacements. Raises ``ValueError`` unless a blank or fault is found in exactly one place.
     """
-    right = given = stage_code(stage, name).replace(f"def {name}(", f"def {called}(")
+    code = stage_code(stage, name, hidden, given)
+    if called:
+        code = MAKER.sub(f"def {called}(", code, count=1)
+    return _marked(code, blanks, planted, stage)
+
+
+def stage_part(
+    stage: str, part: str, *blanks: Blank, planted: Sequence[tuple[str, str]] = ()
+) -> tuple[str, str]:
+    """Return the function ``make_PART`` of a stage's kernel as :func:`stage_kernel` does."""
+    return _marked(part_code(stage, part), blanks, planted, stage)
+
+
+def whole_functions(stage: str, **tasks: str) -> tuple[str, str]:
+    """Return functions of a file as a cell; all of each but its docstring is for the learner.
+
+    ``tasks`` say what each function does, by its name.
+    """
+    imports: dict[str, None] = {}  # lines, each once
+    functions = []
+    for name, task in tasks.items():
+        code = stage_code(stage, name)
+        above, function = code[: code.index("\n\n\ndef ")], code[code.index("\ndef ") + 1 :]
+        imports |= dict.fromkeys(above.splitlines())
+        head, *body = function.splitlines()
+        said = [body.pop(0)] if body[0].strip().startswith('"""') else []
+        marks = [f"    {BEGIN}: {task}", *body, f"    {END}"]
+        functions.append("\n".join([head, *said, *marks]))
+    code = "\n".join(_merged(imports)) + "\n\n\n" + "\n\n\n".join(functions)
+    return code, code
+
+
+def _merged(imports: Iterable[str]) -> list[str]:
+    """Return imports with one line for each module."""
+    names: dict[str, list[str]] = {}
+    for line in imports:
+        module, _, imported = line.removeprefix("from ").partition(" import ")
+        names[module] = sorted({*names.get(module, []), *imported.split(", ")})
+    return [f"from {module} import {', '.join(imported)}" for module, imported in names.items()]
+
+
+MAKER = re.compile(r"(?m)^def \w+\(")
+
+
+def _marked(
+    code: str, blanks: Sequence[Blank], planted: Sequence[tuple[str, str]], stage: str
+) -> tuple[str, str]:
+    """Return code with its blanks marked, and with its faults planted."""
+    right = given = code
     for blank in blanks:
         lines = right.splitlines()
         found = [number for number, line in enumerate(lines) if blank.first in line]
@@ -238,47 +286,3 @@ def stage_kernel(
             raise ValueError(f"{stage} has {given.count(old)} times {old!r}: there must be one")
         given = given.replace(old, new)
     return right, given if planted else right
-
-
-@cache
-def stage_code(stage: str, name: str = "make_kernel") -> str:
-    """Return a function of a stage's file without its annotations, after its imports and constants.
-
-    Other functions of the file are imported from it.
-    """
-    gradients = {one.name: one.module for one in BACKWARD}
-    shared = {"im2col": "convlab.ladder.im2col.im2col_gemm"}  # what several stages of a route use
-    module = gradients.get(stage) or shared.get(stage) or stage_named(stage).module
-    source = inspect.getsource(importlib.import_module(module))
-    tree, lines = ast.parse(source), source.splitlines()
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if (function := functions.get(name)) is None:
-        raise ValueError(f"{module} has no function {name!r}")
-    used = _names_in(*function.body)
-    constants = [node for node in tree.body if isinstance(node, ast.Assign)]
-    for node in constants:  # what constants are made of is used, too
-        if _names_in(*node.targets) & used:
-            used |= _names_in(node.value)
-    code, own = [], []
-    for statement in tree.body:
-        match statement:
-            case ast.ImportFrom() | ast.Import():
-                statement.names = [alias for alias in statement.names if alias.name in used]
-                if statement.names:
-                    code.append(ast.unparse(statement))
-            case ast.FunctionDef() | ast.ClassDef() if statement.name in used:
-                own.append(statement.name)
-    if own:
-        code.append(f"from {module} import {', '.join(own)}")
-    needed = [node for node in constants if _names_in(*node.targets) & used]
-    if needed:
-        code.append("")
-    for node in needed:
-        code += lines[node.lineno - 1 : node.end_lineno]
-    arguments = ", ".join(one.arg for one in function.args.args)
-    body = lines[function.body[0].lineno - 1 : function.end_lineno]
-    return "\n".join([*code, "", "", f"def {name}({arguments}):", *body]).strip()
-
-
-def _names_in(*nodes: ast.AST) -> set[str]:
-    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}

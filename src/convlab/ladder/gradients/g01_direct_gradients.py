@@ -32,7 +32,7 @@ def make_input_kernel(gradient: Gradient) -> Kernel:
         total = float32(0)
         for f_h in range(H_f):
             for f_w in range(W_f):
-                # The output whose window has this pixel under tap (f_h, f_w), in pixels of the input.
+                # The output whose window has this pixel under tap (f_h, f_w), counted in the input.
                 at_h = i_h + p_h - f_h * d_h
                 at_w = i_w + p_w - f_w * d_w
                 if at_h >= 0 and at_w >= 0 and at_h % s_h == 0 and at_w % s_w == 0:

@@ -1,11 +1,11 @@
 """im2col: every window of the input written out as a matrix, and a GEMM on it.
 
-``columns[k, n] = input[i_n, i_c, o_h * s_h + f_h * d_h - p_h, o_w * s_w + f_w * d_w - p_w]`` with
-``n = (i_n * H_o + o_h) * W_o + o_w`` and ``k = (i_c * H_f + f_h) * W_f + f_w``: a row for each term of the
-sums, a column for each output pixel. It is about H_f * W_f / (s_h * s_w) times as large as the
-input, so the images of a batch may go through in slices (:mod:`batch_slices`). Rows are padded to
-a multiple of eight columns, 32 bytes, so that float4s are aligned and each row begins where a
-sector begins.
+``columns[k, n] = input[i_n, i_c, i_h, i_w]`` with ``n = (i_n * H_o + o_h) * W_o + o_w``,
+``k = (i_c * H_f + f_h) * W_f + f_w``, ``i_h = o_h * s_h + f_h * d_h - p_h`` and i_w likewise: a row
+for each term of the sums, a column for each output pixel. It is about H_f * W_f / (s_h * s_w) times
+as large as the input, so the images of a batch may go through in slices (:mod:`batch_slices`). Rows
+are padded to a multiple of eight columns, 32 bytes, so that float4s are aligned and each row begins
+where a sector begins.
 """
 
 from __future__ import annotations

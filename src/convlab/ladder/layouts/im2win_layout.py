@@ -1,10 +1,11 @@
 """The im2win tensor with channels innermost, for m10 to m12, and the filter packed to match.
 
 m09's tensor keeps channels outermost, so windows start at any address. Here channels are innermost:
-``windows[i_n * H_o + o_h, k, f_h * C_i + i_c] = input[i_n, i_c, o_h * s_h + f_h * d_h - p_h, k - p_w]``. A column
-is a column group (here: group) of ``G = H_f * C_i`` elements, rounded up to a multiple of four with
-zeros. All ``K_W = W_f * G`` elements of a window are then neighbours and start at a multiple of 16
-bytes. (With dilation in width, the columns of a window are d_w groups apart.)
+``windows[i_n * H_o + o_h, k, f_h * C_i + i_c]`` is the pixel of image i_n and channel i_c in row
+``o_h * s_h + f_h * d_h - p_h`` and column ``k - p_w``. A column is a column group (here: group) of
+``G = H_f * C_i`` elements, rounded up to a multiple of four with zeros. All ``K_W = W_f * G``
+elements of a window are then neighbours and start at a multiple of 16 bytes. (With dilation in
+width, the columns of a window are d_w groups apart.)
 
 The transform computes nothing, so the time of a copy of equally many bytes is its lower bound.
 Neighbours in the input are far apart in the tensor, so each kernel fills a tile of shared memory
