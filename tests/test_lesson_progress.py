@@ -161,10 +161,11 @@ def test_the_page_has_the_paths_and_lengths_that_are_counted(capsys):
 def test_words_and_lines_are_counted_without_links_and_comments():
     text = "Two [words](a/b.md) <b>and</b> three.\n"
     code = "### BEGIN SOLUTION: do it\n# a reason\nx = 1\n\ny = 2\n### END SOLUTION\n"
-    cells = (source.Cell("markdown", text), source.Cell("code", code, "exercise", "it"))
+    hunt = source.Cell("code", "y = 3", "hunt", "fault", "y = 2")
+    cells = (source.Cell("markdown", text), source.Cell("code", code, "exercise", "it"), hunt)
     found = paths.length([source.Lesson("01_x", cells)])
-    assert (found.words, found.lines, found.minutes) == (4, 2, 5)
-    assert paths.Length(1500, 10).minutes == 30
+    assert (found.words, found.lines, found.hunts, found.minutes) == (4, 2, 1, 10)
+    assert paths.Length(1500, 10, 2).minutes == 40
 
 
 def test_each_notebook_says_where_it_stands():

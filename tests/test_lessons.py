@@ -105,7 +105,8 @@ def test_stored_notebooks_are_what_their_source_gives_with_outputs_and_pictures(
     checks = [cell for cell in code if "check" in cell.metadata.get("tags", ())]
     results = ["".join(cell.outputs[0].data["text/plain"]) for cell in checks]
     assert {result.startswith("Passed") for result in results} == {kind == SOLUTION}
-    assert kind == SOLUTION or results[0].startswith("Not filled in yet")
+    unfilled = [result for result in results if result.startswith("Not filled in yet")]
+    assert kind == SOLUTION or unfilled  # lesson 17 begins with a hunt
 
 
 @each_lesson

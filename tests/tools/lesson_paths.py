@@ -74,7 +74,8 @@ def paths_table(lessons: Sequence[Lesson]) -> str:
     for name, told, chosen in paths:
         size = length(chosen)
         rows.append((name, told, *_counts(size), f"{size.minutes / 60:.1f}"))
-    return table(("path", "lessons", "words", "lines to write", "hours"), rows, left=2)
+    head = ("path", "lessons", "words", "lines to write", "faults to find", "hours")
+    return table(head, rows, left=2)
 
 
 def lessons_table(lessons: Sequence[Lesson], old: str) -> str:
@@ -87,12 +88,12 @@ def lessons_table(lessons: Sequence[Lesson], old: str) -> str:
         name, size = f"[{lesson.name}](../lessons/{lesson.name}.ipynb)", length([lesson])
         runs = str(seconds.get(lesson.name, "-"))
         rows.append((name, taught.get(lesson.name, ""), *_counts(size), str(size.minutes), runs))
-    head = ("lesson", "teaches", "words", "lines", "minutes", "CPU s")
+    head = ("lesson", "teaches", "words", "lines", "faults", "minutes", "CPU s")
     return table(head, rows, left=2)
 
 
-def _counts(size: Length) -> tuple[str, str]:
-    return f"{size.words:,}", str(size.lines)
+def _counts(size: Length) -> tuple[str, str, str]:
+    return f"{size.words:,}", str(size.lines), str(size.hunts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

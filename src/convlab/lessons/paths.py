@@ -13,41 +13,47 @@ from typing import Any
 from convlab.lessons import progress
 from convlab.lessons.progress import number_of
 from convlab.lessons.source import REGION, Lesson, copies
+from convlab.support.values import counted
 
 # From NumPy to im2win: threads, small kernels, the direct convolution, implicit GEMM, im2win.
 SHORT = (
     "00_start_here", "00b_small_kernels", "01_direct", "04_implicit_gemm", "10_im2win",
 )  # fmt: skip
-WORDS_A_MINUTE, MINUTES_A_LINE = 150, 2  # of reading; to write a line, its tries included
+WORDS_A_MINUTE = 150  # of reading
+MINUTES_A_LINE, MINUTES_A_HUNT = 2, 5  # to write a line, to find and mend a fault; with their tries
 
 
 @dataclass(frozen=True)
 class Length:
-    """The length of a lesson, or of several: words to read, and lines of code to write."""
+    """The length of a lesson, or of several: words to read, lines of code to write, and kernels
+    whose faults are to be found."""
 
     words: int
     lines: int
+    hunts: int = 0
 
     @property
     def minutes(self) -> int:
         """About how many minutes they take, in steps of five."""
         minutes = self.words / WORDS_A_MINUTE + self.lines * MINUTES_A_LINE
+        minutes += self.hunts * MINUTES_A_HUNT
         return max(5, 5 * round(minutes / 5))
 
 
 def length(lessons: Iterable[Lesson]) -> Length:
     """Return the length of lessons together: the words of their texts, without addresses of links,
     and the lines of code in their solutions."""
-    words = lines = 0
+    words = lines = hunts = 0
     for lesson in lessons:
         for cell in lesson.cells:
             if cell.type == "markdown":
                 words += len(re.sub(r"<[^>]*>|\]\([^)]*\)", " ", cell.text).split())
         for exercise in lesson.exercises():
+            hunts += exercise.role == "hunt"
             for region in REGION.finditer(exercise.text):
                 inside = map(str.strip, region["inside"].splitlines())
                 lines += sum(bool(line) and not line.startswith("#") for line in inside)
-    return Length(words, lines)
+    return Length(words, lines, hunts)
 
 
 def place_of(lesson: Lesson, whole: Sequence[str]) -> str:
@@ -67,8 +73,8 @@ def place_of(lesson: Lesson, whole: Sequence[str]) -> str:
     if following:
         said += f"; next: {', '.join(following)}"
     return (
-        f"{said}. {size.words:,} words to read and {size.lines} lines to write: "
-        f"about {size.minutes} minutes.*"
+        f"{said}. {size.words:,} words to read, {counted(size.lines, 'line')} to write, "
+        f"{counted(size.hunts, 'faulty kernel')} to mend: about {size.minutes} minutes.*"
     )
 
 
