@@ -127,7 +127,7 @@ def line_by_line(launch: LaunchTrace, *arrays: str) -> Picture:
                 box_of = (number, tops[one.array], COLOURS[lane % len(COLOURS)], str(lane))
                 frame += _element(*box_of, edge=2 if stores else 1)
                 written += _element(*box_of) if stores else ""
-        code = launch.source[requests[0].file][requests[0].line].strip()
+        code = launch.source[requests[0].file][requests[0].line].partition("  #")[0].strip()
         frames.append(written + frame + note(LABELS, high, code))
     caption = f"""A block of {launch.block[0]} threads, as the simulator ran it, line after line. A
         number is the thread that accesses the element: a thin frame is a read, a thick one a write.

@@ -83,7 +83,7 @@ class Listing:
     def as_html(self) -> str:
         """Return a table that reads on light and dark pages, and scrolls on narrow ones."""
         cell = '<td style="text-align:left;vertical-align:top">{}</td>'
-        made = '<pre style="margin:0;background:none">{}</pre>'.format
+        made = '<pre style="margin:0;background:none;font-family:monospace">{}</pre>'.format
         rows = "".join(
             f"<tr>{''.join(cell.format(made(escape(chr(10).join(side)))) for side in row)}</tr>"
             for row in self.rows
