@@ -33,7 +33,8 @@ import os
 from convlab.lessons import pictures
 pictures._explained.clear()  # each notebook explains legends anew
 os.chdir({!r})"""
-PICTURE = re.compile(r'base64,[^"]*')  # the bytes depend on matplotlib; texts do not
+# The bytes of pictures depend on matplotlib, and a cell's number on what ran before it here.
+PICTURE = re.compile(r'base64,[^"]*|(?<= of cell )\[\d+\]')
 
 
 def said(notebook) -> list[list[object]]:
