@@ -86,6 +86,12 @@ LAYERS = {
 }
 
 
+def alike(one, other):
+    """Whether two results agree: where a GPU is, the first call is its, which sums in an order of
+    its own."""
+    return torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
 def results(layer, input, more=()):
     """The output and all gradients."""
     input = input.detach().requires_grad_()
@@ -104,9 +110,9 @@ def test_the_second_call_is_short_and_gives_the_same(name, calls):
     assert calls.calls == 0
     second = results(layer, input)
     assert calls.calls == 3  # and both gradients
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert all(map(alike, first, second))
     with torch.no_grad():
-        assert torch.equal(layer(input), first[0])
+        assert alike(layer(input), first[0])
     assert calls.calls == 4
 
 
