@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import math
 import os
 import re
+import signal
+import subprocess
+import threading
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -46,9 +52,9 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     noted: list[str] = []
     run = compiled_run.CompiledRun.run
 
-    def tried(self: Any) -> bool:
+    def tried(self: Any) -> None:
         try:
-            done = run(self)
+            run(self)
         except NotCompiled as why:
             noted.append(str(why))
             raise
@@ -56,7 +62,6 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             noted.append("found")
             raise
         noted.append("compiled")
-        return done
 
     monkeypatch.setattr(compiled_run.CompiledRun, "run", tried)
     monkeypatch.setattr(engine_choice, "say", lambda line: None)
@@ -418,3 +423,124 @@ def test_results_of_atomics_depend_on_the_order_of_threads(ends):
 
     assert compare(compacted, 2, 32, make) == compare(ordered, 2, 32, make) == ""
     assert ends == ["compiled"] * 2
+
+
+@cuda.jit
+def counts(out):
+    total = 0
+    for k in range(10**12):
+        total += k % 3
+    out[0] = total
+
+
+@cuda.jit
+def partly_filled(a, out):
+    v = cuda.local.array(8, float32)
+    if a[0] > 0:
+        for k in range(8):
+            v[k] = k
+    out[cuda.grid(1)] = v[3]
+
+
+def test_local_memory_of_an_earlier_launch_is_not_taken_for_written(ends):
+    full, empty = np.ones(1, F), np.zeros(1, F)
+    assert compare(partly_filled, 1, 4, lambda: [full, np.zeros(4, F)]) == ""
+    assert "uninitialised" in compare(partly_filled, 1, 4, lambda: [empty, np.zeros(4, F)])
+
+
+helpers = types.ModuleType("helpers")
+helpers.shifted = shifted
+
+
+@cuda.jit
+def in_two_arms(a, out):
+    tile = cuda.shared.array(THREADS, float32)
+    if cuda.threadIdx.x < 16:
+        value = helpers.shifted(tile, a[0])
+    else:
+        meet = shifted
+        value = meet(tile, a[1])
+    out[cuda.threadIdx.x] = value
+
+
+def test_a_barrier_that_two_calls_lead_to_is_two_barriers(ends):
+    make = RIGHT[0][3]
+    assert "barrier divergence" in compare(in_two_arms, 1, THREADS, lambda: make()[:2])
+
+
+@cuda.jit
+def numbers_at_the_edges(a, as_int, as_byte, largest, rounded):
+    i = cuda.grid(1)
+    as_int[i] = int32(a[i])
+    as_byte[i] = a[i]
+    largest[i] = max(a[i], float32(0)) + min(a[i], float32(6))
+    rounded[i] = math.floor(a[i]) + math.ceil(a[i]) / 2 + math.trunc(a[i])
+
+
+def test_numbers_are_a_gpus(ends):
+    edges = np.array([1e30, -1e30, np.nan, np.inf, -1.5, 2.5, 300, 0], F)
+
+    def make() -> list[np.ndarray]:
+        return [edges, *(np.zeros(8, kind) for kind in (np.int32, np.uint8, F, np.float64))]
+
+    assert compare(numbers_at_the_edges, 1, 8, make) == ""
+    assert ends == ["compiled"]
+
+
+@cuda.jit
+def keeps_the_sum_of_two(a, total, out):
+    value = cuda.shfl_down_sync(0xFFFFFFFF, a[cuda.threadIdx.x], 1)
+    out[int(value) % 64] = 1
+
+
+def test_a_course_that_depends_on_own_numbers_is_noted(ends):
+    make = RIGHT[1][3]
+    compare(keeps_the_sum_of_two, 1, 32, lambda: [*make(), np.zeros(64, F)])
+
+
+def test_without_numbas_types_nothing_is_compiled(ends):
+    convlab.simulate(add, 3, THREADS, ramp(150), ramp(150), np.zeros(150, F), typed=False)
+    assert ends == []
+
+
+def test_two_launches_of_two_threads_run_one_after_the_other(ends):
+    sums = [np.zeros(1, F) for _ in range(4)]
+    threads = [
+        threading.Thread(target=convlab.simulate, args=(tree_sum, 64, THREADS, ramp(64 * 64), one))
+        for one in sums
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert {float(one[0]) for one in sums} == {float(ramp(64 * 64).sum())}
+
+
+def test_shadow_memory_that_does_not_fit_leaves_the_launch_to_the_other_engine(ends, monkeypatch):
+    monkeypatch.setattr(compiled_run, "ArgumentWords", Mock(side_effect=MemoryError))
+    assert compare(add, *RIGHT[0][1:4]) == ""
+    assert ends == ["its shadow memory does not fit"]
+
+
+def test_a_launch_that_prints_is_not_compiled(ends, capsys):
+    @cuda.jit
+    def prints(out):
+        print(7)
+
+    convlab.simulate(prints, 1, 1, np.zeros(1))
+    assert (ends, capsys.readouterr().out) == ([], "7\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+def test_control_c_ends_a_long_block(ends):
+    convlab.simulate(add, *RIGHT[0][1:3], *RIGHT[0][3]())  # what all kernels share is ready then
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Another process sends it, because machine code keeps Python's lock.
+    sender = subprocess.Popen(["sh", "-c", f"sleep 2; kill -INT {os.getpid()}"])
+    try:
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            convlab.simulate(counts, 1, 1, np.zeros(1, np.int64))
+    finally:
+        sender.wait()
+        signal.signal(signal.SIGINT, before)
+    assert interrupted.value.__notes__ == ["counts was interrupted after 0 blocks"]

@@ -40,9 +40,9 @@ I64 = ir.IntType(64)
 WIDE_BYTES = 16  # of a float4
 
 
-def number(value: int) -> ir.CompiledConstant:
+def number(value: int) -> ir.Constant:
     """Return a word with that value."""
-    return ir.CompiledConstant(I64, value)
+    return ir.Constant(I64, value)
 
 
 class CompiledArray(types.Type):

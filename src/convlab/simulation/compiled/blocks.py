@@ -42,9 +42,9 @@ from convlab.simulation.compiled.context import (
 )
 from convlab.simulation.compiled.records import RECORD_BYTES, get, put
 from convlab.simulation.compiled.runtime import shared_code
-from convlab.simulation.compiled.stacks import SAVED, STACK_BYTES, switch_stacks
+from convlab.simulation.compiled.stacks import SAVED, STACK_BYTES, interrupted, switch_stacks
 from convlab.simulation.compiled.states import AND, BARRIER, DONE, OR, READY
-from convlab.simulation.compiled.suspects import DIVERGED, ENDLESS, RAISED, suspect
+from convlab.simulation.compiled.suspects import DIVERGED, ENDLESS, INTERRUPTED, RAISED, suspect
 from convlab.simulation.compiled.warps import pass_warps
 
 MOST_BARRIERS = 100_000  # of a block, as in the other engine
@@ -89,9 +89,11 @@ def run_ready(threads: int, records: int) -> int:
     for place in range(threads):
         number = threads - 1 - place if word(BACKWARDS) else place
         record = records + number * RECORD_BYTES
-        if get(record, STATE) == READY:
+        while get(record, STATE) == READY:  # still, after a look at Ctrl-C
             set_word(CURRENT, record)
             switch_stacks(launch_address(SCHEDULER), get(record, STACK_POINTER))
+            if get(record, STATE) == READY and interrupted():
+                set_word(ENDED, INTERRUPTED)
             if word(ENDED):
                 return left
             if get(record, STATUS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -38,9 +39,17 @@ class CompiledRun:
         self._facts, self._made, self._on_block = facts, made, on_block
         self._hosts, self._before = hosts, before
 
-    def run(self) -> bool:
-        """Run the launch, and what is suspect in it again on the first engine. Return whether
-        machine code was enough."""
+    def run(self) -> None:
+        """Run the launch, and what is suspect in it again on the first engine. Raises
+        ``SimulationError`` for what that finds, :class:`NotCompiled` unless machine code was
+        enough."""
+        with _one_at_a_time:
+            try:
+                self._run_all()
+            except MemoryError as error:
+                raise NotCompiled("its shadow memory does not fit") from error
+
+    def _run_all(self) -> None:
         result = self._run()
         left = self._outcome()
         if result.suspects:
@@ -55,7 +64,6 @@ class CompiledRun:
                 raise NotCompiled("an atomic reads what other threads may change")
             left = self._in_the_other_order()
         left.restore(self._hosts)
-        return True
 
     def _outcome(self) -> Outcome:
         return Outcome.of([""] * len(self._hosts), self._hosts)
@@ -89,9 +97,9 @@ class CompiledRun:
     def _depends_on_own_numbers(self, left: Outcome) -> bool:
         """Return whether larger and smaller numbers from beyond the warp both change the arrays."""
         for sign in (1, -1):
-            self._run(beyond=sign)
-            found = self._outcome()
-            if not difference(left, found, self._before, set()):
+            result = self._run(beyond=sign)
+            same = not difference(left, self._outcome(), self._before, set())
+            if same and result.whole and not result.suspects:
                 return False
         return True
 
@@ -112,9 +120,10 @@ class CompiledRun:
             raise
 
 
+_one_at_a_time = Lock()  # because the words of a launch lie at one address
 # Kernels that have been compiled, or why not, by the types of their arguments. A kernel's values
 # from outside are those that it was first compiled with.
-_Known = dict[tuple[types.Type, ...], tuple[Values, CompiledKernel | NotCompiled]]
+_Known = dict[tuple[types.Type, ...], tuple[Values, CompiledKernel | str]]
 _known: WeakKeyDictionary[Kernel, _Known] = WeakKeyDictionary()
 
 
@@ -125,13 +134,14 @@ def _machine_code(facts: LaunchFacts, kinds: tuple[types.Type, ...]) -> Compiled
     known = _known.setdefault(facts.kernel, {})
     found = known.get(kinds)
     if found is None or found[0] is not values:
+        made: CompiledKernel | str
         try:
-            made: CompiledKernel | NotCompiled = _compile(facts.kernel, kinds, gpu_types, values)
+            made = _compile(facts.kernel, kinds, gpu_types, values)
         except NotCompiled as why:
-            made = why
+            made = str(why)
         found = known[kinds] = values, made
-    if isinstance(found[1], NotCompiled):
-        raise found[1]
+    if isinstance(found[1], str):
+        raise NotCompiled(found[1])
     return found[1]
 
 

@@ -20,10 +20,17 @@ from convlab.simulation.rules.outcomes import Outcome
 from convlab.support.progress import say
 
 LONG_SECONDS = 2.0  # a launch that will take longer on the first engine is compiled
-# Names of ``cuda`` by which threads communicate in ways that only the first engine judges.
-_NOT_COMPILED = {
-    *("threadfence", "threadfence_block", "threadfence_system", "cas", "compare_and_swap"),
-    *("ldcv", "ldcg", "stwt", "stcg", "nanosleep", "cg", "fp16", "bf16", "libdevice", "this_grid"),
+_ORDERS = "only the first engine tries the orders of threads that matter to it"
+_LIBRARY = "a library that has not been written for machine code"
+# Names in kernels that are not compiled, and why.
+NOT_COMPILED = {
+    **dict.fromkeys(("threadfence", "threadfence_block", "threadfence_system"), _ORDERS),
+    **dict.fromkeys(("cas", "compare_and_swap", "ldcv", "ldcg", "stwt", "stcg"), _ORDERS),
+    **dict.fromkeys(("nanosleep", "cg", "this_grid"), _ORDERS),
+    **dict.fromkeys(("fp16", "bf16", "libdevice"), _LIBRARY),
+    "print": "each engine that runs a launch would print",
+    "round": "a CPU rounds to digits otherwise",
+    "divmod": "its divisor is not checked",
 }
 
 
@@ -33,30 +40,30 @@ class _TakesLong(BaseException):
 
 def run_launch(
     facts: LaunchFacts, made: MakeLaunch, first: SimulatedLaunch, on_block: OnBlock
-) -> bool:
+) -> tuple[SimulatedLaunch, bool]:
     """Run a launch, whose first run on the first engine is ``first``; it was made with a
-    :class:`Watch`. Return whether it ran as machine code. Raises ``SimulationError`` if something
-    is found."""
+    :class:`Watch`. Return the launch that has the notes, and whether machine code was enough.
+    Raises ``SimulationError`` if something is found."""
     hosts = [host for one in facts.arguments for host in hosts_in(with_arrays(one))]
     hosts = [host for host in hosts if host.flags.writeable]
     before = Outcome.of([""] * len(hosts), hosts)
     try:
         run_in_orders(first, made)
-        return False
+        return first, False
     except _TakesLong:
         before.restore(hosts)
     # Only launches that take long pay for the import of Numba's compiler for CPUs.
     from convlab.simulation.compiled.compiled_run import CompiledRun
 
     try:
-        return CompiledRun(facts, made, on_block, hosts, before).run()
+        CompiledRun(facts, made, on_block, hosts, before).run()
+        return first, True
     except NotCompiled as why:
         say(f"{first.kernel} takes long, and is not compiled: {why}")
         before.restore(hosts)
         again = made(on_block=on_block)
         run_in_orders(again, made)
-        first.notes = again.notes
-        return False
+        return again, False
 
 
 def may_compile(launch: SimulatedLaunch) -> bool:
@@ -64,8 +71,9 @@ def may_compile(launch: SimulatedLaunch) -> bool:
     facts = launch.translation
     return (
         launch.strict
+        and launch.typed
         and not launch.untyped
-        and not facts.names & _NOT_COMPILED
+        and not facts.names & NOT_COMPILED.keys()
         and facts.parted_at() is None
     )
 

@@ -18,6 +18,7 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.extending import intrinsic
 
 from convlab.simulation.compiled.arrays import number
+from convlab.simulation.compiled.callees import Callees
 from convlab.simulation.compiled.context import (
     LOOP_STEPS,
     PATH,
@@ -28,13 +29,14 @@ from convlab.simulation.compiled.context import (
     store_own,
     store_word,
 )
-from convlab.simulation.compiled.names import CUDA, lane
+from convlab.simulation.compiled.names import lane
+from convlab.simulation.compiled.numbers import AS_ON_A_GPU
 from convlab.simulation.compiled.refused import NotCompiled
 from convlab.simulation.compiled.runtime import call
 from convlab.simulation.compiled.suspects import BY_ZERO, ENDLESS
-from convlab.simulation.language.code_names import WAITING_CALL, waits
 
 MOST_STEPS = 10_000_000  # iterations of a thread's ``while`` loops before the other engine looks
+LOOK_STEPS = 1 << 22  # iterations between two looks at Ctrl-C; a power of two
 MULTIPLIER = 0x5851F42D4C957F2D  # of the hash of a path
 _DIVISIONS = operator.floordiv, operator.mod, operator.ifloordiv, operator.imod
 
@@ -59,6 +61,9 @@ def step(typing):
         store_word(builder, STEPS_LEFT, left)
         with builder.if_then(builder.icmp_signed("<", left, number(0)), likely=False):
             call(builder, "give_up", number(ENDLESS))
+        rest = builder.and_(left, number(LOOK_STEPS - 1))
+        with builder.if_then(builder.icmp_signed("==", rest, number(0)), likely=False):
+            call(builder, "switch_out")
         return context.get_dummy_value()
 
     return types.none(), generate
@@ -134,25 +139,24 @@ class Instrument(FunctionPass):
 
     def run_pass(self, state: Any) -> bool:
         check_assigned(state.func_ir)
-        in_work[-1].ranks |= uses_ranks(state.func_ir)
-        _Instrumented(state.func_ir, in_work[-1]).run()
+        callees = Callees(state.func_ir)
+        in_work[-1].ranks |= uses_ranks(state.func_ir, callees)
+        _Instrumented(state.func_ir, in_work[-1], callees).run()
         return True
 
 
 class _Instrumented:
     """One function of a kernel while checks are inserted."""
 
-    def __init__(self, function: ir.FunctionIR, sites: Places) -> None:
-        self._blocks, self._sites = function.blocks, sites
+    def __init__(self, function: ir.FunctionIR, sites: Places, callees: Callees) -> None:
+        self._blocks, self._sites, self._callees = function.blocks, sites, callees
         self._count = 0
 
     def run(self) -> None:
         """Insert the checks into all blocks."""
         loops = compute_cfg_from_blocks(self._blocks).loops().values()
         headers = {loop.header for loop in loops}
-        waiting = {
-            loop.header for loop in loops if any(_may_wait(self._blocks[one]) for one in loop.body)
-        }
+        waiting = {loop.header for loop in loops if any(map(self._may_wait, loop.body))}
         for label, block in self._blocks.items():
             body: list[ir.Stmt] = []
             if label in headers:
@@ -170,9 +174,13 @@ class _Instrumented:
         where, value = statement.loc, getattr(statement, "value", None)
         if isinstance(statement, ir.SetItem | ir.StaticSetItem):
             yield from self._note(block, mark, where)
+        if isinstance(value, ir.Global | ir.FreeVar) and id(value.value) in AS_ON_A_GPU:
+            statement.value = ir.Global("convlab_function", AS_ON_A_GPU[id(value.value)], where)
         if not isinstance(statement, ir.Assign) or not isinstance(value, ir.Expr):
             return
-        if value.op == "getattr" and value.attr == "laneid":
+        if value.op == "getattr" and (instead := self._as_on_a_gpu(value)) is not None:
+            statement.value = ir.Global("convlab_function", instead, where)
+        elif value.op == "getattr" and value.attr == "laneid":
             *before, called = self._call(block, lane, (), where)
             yield from before
             statement.value = called.value
@@ -183,8 +191,24 @@ class _Instrumented:
             value.rhs = calls[-1].target
         elif value.op in ("call", "getitem", "static_getitem"):
             yield from self._note(block, mark, where)
-            if value.op == "call" and _calls_waiting(block, value):
+            if value.op == "call" and self._calls_waiting(value):
                 yield from self._note(block, come_by, where)
+
+    def _as_on_a_gpu(self, attribute: ir.Expr) -> object | None:
+        """Return what computes as a GPU does in place of a module's function; None for others."""
+        modules = self._callees.values(attribute.value)
+        found = {id(getattr(one, attribute.attr, None)) for one in modules}
+        return AS_ON_A_GPU.get(next(iter(found))) if len(found) == 1 else None
+
+    def _may_wait(self, label: int) -> bool:
+        """Return whether threads may wait for each other in a call of a block."""
+        calls = (one for one in _expressions(self._blocks[label]) if one.op == "call")
+        return any(self._callees.may_wait(one.func) for one in calls)
+
+    def _calls_waiting(self, call: ir.Expr) -> bool:
+        """Return whether a call is of a function of the kernel's in which threads may wait."""
+        own = self._callees.calls_device_function(call.func)
+        return own and self._callees.may_wait(call.func)
 
     def _note(
         self, block: ir.Block, function: Callable[..., object], where: ir.Loc
@@ -221,27 +245,6 @@ def _expressions(block: ir.Block) -> Iterator[ir.Expr]:
 
 def _has(block: ir.Block, operation: str) -> bool:
     return any(one.op == operation for one in _expressions(block))
-
-
-def _may_wait(block: ir.Block) -> bool:
-    """Return whether the block names a function in which threads wait for each other."""
-    for one in block.body:
-        value = getattr(one, "value", None)
-        if isinstance(value, ir.Expr) and value.op == "getattr" and WAITING_CALL.search(value.attr):
-            return True
-        if isinstance(value, ir.Global | ir.FreeVar):
-            if WAITING_CALL.search(value.name) or waits(value.value):
-                return True
-    return False
-
-
-def _calls_waiting(block: ir.Block, value: ir.Expr) -> bool:
-    """Return whether a call is of a device function in which threads wait for each other."""
-    for one in block.body:
-        if isinstance(one, ir.Assign) and one.target.name == value.func.name:
-            named = isinstance(one.value, ir.Global | ir.FreeVar)
-            return named and waits(one.value.value)
-    return False
 
 
 def check_assigned(function: ir.FunctionIR) -> None:
@@ -283,12 +286,10 @@ def check_assigned(function: ir.FunctionIR) -> None:
                 known.add(target)
 
 
-def uses_ranks(function: ir.FunctionIR) -> bool:
+def uses_ranks(function: ir.FunctionIR, callees: Callees) -> bool:
     """Return whether the function uses the results of atomics, such as a place in a queue. Raises
     :class:`NotCompiled` for those that may be a lock's or a slot's."""
     blocks = function.blocks.values()
-    assigned = [one for block in blocks for one in block.body if isinstance(one, ir.Assign)]
-    values = {one.target.name: one.value for one in assigned}
     read: set[str] = set()
     for block in blocks:
         for one in block.body:
@@ -299,24 +300,10 @@ def uses_ranks(function: ir.FunctionIR) -> bool:
                 names.remove(one.target.name)
             read.update(names)
     used = False
-    for one in assigned:
+    for one in (one for block in blocks for one in block.body if isinstance(one, ir.Assign)):
         if isinstance(one.value, ir.Expr) and one.value.op == "call" and one.target.name in read:
-            name = _atomic_named(values.get(one.value.func.name), values)
+            name = callees.atomic(one.value.func)
             if name == "exch":
                 raise NotCompiled("the result of an exchange is used")
             used |= bool(name)
     return used
-
-
-def _atomic_named(value: object, values: dict[str, Any]) -> str:
-    """Return the name of an atomic, ``add`` for ``cuda.atomic.add``; empty for another value."""
-    if isinstance(value, ir.Global | ir.FreeVar):  # from numba.cuda import atomic: never ``add``
-        return ""
-    if not isinstance(value, ir.Expr) or value.op != "getattr":
-        return ""
-    inner = values.get(value.value.name)
-    if isinstance(inner, ir.Expr) and inner.op == "getattr" and inner.attr == "atomic":
-        return str(value.attr)
-    if isinstance(inner, ir.Global | ir.FreeVar) and inner.value is CUDA.atomic:
-        return str(value.attr)
-    return ""

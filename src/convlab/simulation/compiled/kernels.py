@@ -32,6 +32,7 @@ from convlab.simulation.compiled.context import ARGUMENTS, load_word
 from convlab.simulation.compiled.instrumentation import Instrument, Places, in_work
 from convlab.simulation.compiled.memory import check_dtype
 from convlab.simulation.compiled.names import CUDA
+from convlab.simulation.compiled.numbers import GpuNumbers
 from convlab.simulation.compiled.refused import NotCompiled
 from convlab.simulation.compiled.stacks import machine_code
 from convlab.simulation.compiled.wide_accesses import INTRINSICS
@@ -44,7 +45,12 @@ _PLAIN = ("math", "numpy", "operator", "numba")  # modules whose names mean the 
 
 
 class CheckingCompiler(CompilerBase):
-    """Numba's compiler with the pass that inserts checks."""
+    """Numba's compiler with the pass that inserts checks, for numbers as a GPU has them."""
+
+    def __init__(self, typingctx: Any, targetctx: Any, *more: Any) -> None:
+        targetctx = targetctx.subtarget()  # a copy
+        targetctx.__class__ = GpuNumbers
+        super().__init__(typingctx, targetctx, *more)
 
     def define_pipelines(self) -> list[PassManager]:
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
@@ -133,8 +139,6 @@ class Functions:
 
 
 def _of_cuda(name: str) -> Any:
-    if not hasattr(CUDA, name):
-        raise NotCompiled(f"cuda.{name}")
     return getattr(CUDA, name)
 
 
@@ -169,7 +173,7 @@ class _Words:
         self._begin = builder.inttoptr(load_word(builder, ARGUMENTS), I64.as_pointer())
 
     def next(self) -> ir.Value:
-        index = ir.CompiledConstant(ir.IntType(32), self._count)
+        index = ir.Constant(ir.IntType(32), self._count)
         self._count += 1
         return self._builder.load(self._builder.gep(self._begin, [index]))
 
@@ -233,7 +237,7 @@ def compile_kernel(
     in_work.append(places)
     try:
         entry.compile(())
-    except (errors.NumbaError, NotImplementedError, AttributeError) as error:
+    except errors.NumbaError as error:
         raise NotCompiled(f"Numba does not compile it for a CPU: {_first_reason(error)}") from None
     finally:
         in_work.pop()

@@ -25,6 +25,7 @@ from convlab.simulation.rules.launch_checks import BLOCK_BYTES
 from convlab.simulation.threads.block_memory import STATIC_BYTES
 
 NO_LIMIT = 1 << 62
+FEW_BLOCKS = 16  # that run again together
 TURN_SECONDS = 0.1  # between two looks at the time and at Ctrl-C
 
 
@@ -51,6 +52,8 @@ class Result:
         """Return the blocks that another engine must look at: those that are suspect, and those
         that have done what makes them so."""
         found = {one.block for one in self.suspects}
+        if max(found) < FEW_BLOCKS:  # all up to the last, so that the first of several is named
+            return [*range(max(found) + 1)]
         for one in self.suspects:
             if one.other_phase:
                 found.add(self._block_in(one.other_phase))
@@ -75,7 +78,8 @@ class CompiledLaunch:
         self._steps, self._on_block = steps, on_block
         threads = math.prod(block)
         self._stacks = Stacks(threads)
-        self._local = np.empty((threads, LOCAL_LIMIT), np.uint8)
+        # Zeros, so that no cell holds the serial number of an array of another launch.
+        self._local = np.zeros((threads, LOCAL_LIMIT), np.uint8)
         self._shared = np.full(BLOCK_BYTES, 0xFF, np.uint8)  # NaN of floats: nobody wrote them
         self._cells = np.zeros((BLOCK_BYTES, CELL // WORD), np.int64)
         self._offsets = np.zeros(len(kernel.places.lines), np.int64)
@@ -94,9 +98,13 @@ class CompiledLaunch:
         done, turn, whole = 0, 1, True
         while done < blocks and whole:
             begin, last = perf_counter(), min(done + turn, blocks)
-            after = run(
-                done, last, threads, records.ctypes.data, stacks.ctypes.data, self._stacks.begin
-            )
+            try:
+                after = run(
+                    done, last, threads, records.ctypes.data, stacks.ctypes.data, self._stacks.begin
+                )
+            except KeyboardInterrupt as interrupt:
+                interrupt.add_note(f"{self._kernel.name} was interrupted after {done} blocks")
+                raise
             if self._stacks.overflown:
                 raise NotCompiled("a thread needs a larger stack")
             whole, done = not LAUNCH[words.ENDED], after

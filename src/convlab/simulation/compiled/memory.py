@@ -54,7 +54,7 @@ class ArgumentWords:
         if isinstance(argument, tuple):
             return [word for one in argument for word in self._words(one)]
         if isinstance(argument, np.ndarray):
-            cells = next((cells for one in self._shadows if (cells := one.cells_of(argument))), 0)
+            cells = next(cells for one in self._shadows if (cells := one.cells_of(argument)))
             return [start_of(argument), cells, 0, *argument.shape, *argument.strides]
         if isinstance(argument, float | np.floating):
             return [int(np.float64(argument).view(np.int64))]

@@ -79,12 +79,25 @@ from convlab.simulation.compiled.context import (
 from convlab.simulation.compiled.context import (
     SHARED as SHARED_MEMORY,
 )
+from convlab.simulation.compiled.refused import NotCompiled
 from convlab.simulation.compiled.runtime import call, shared_code
 from convlab.simulation.compiled.stacks import switch_out
 from convlab.simulation.compiled.states import AND, BARRIER, COUNT, OR
 from convlab.simulation.compiled.suspects import NO_ROOM, TWO_NAMES, give_up
 
-CUDA = ModuleType("cuda")  # stands in for ``numba.cuda``
+
+class MissingName(NotCompiled, AttributeError):
+    """The exception for a name that has no meaning in compiled code."""
+
+
+class StandIn(ModuleType):
+    """A module whose missing names are refused."""
+
+    def __getattr__(self, name: str) -> object:
+        raise MissingName(f"{self.__name__}.{name}")
+
+
+CUDA = StandIn("cuda")  # stands in for ``numba.cuda``
 CUDA.warpsize = 32
 I32 = ir.IntType(32)
 
@@ -178,7 +191,8 @@ CUDA.grid, CUDA.gridsize = _along_axes(_thread_along), _along_axes(_threads_alon
 
 # Arrays of a block and of a thread.
 
-CUDA.shared, CUDA.local, CUDA.const = map(ModuleType, ("shared", "local", "const"))
+CUDA.shared, CUDA.local = StandIn("cuda.shared"), StandIn("cuda.local")
+CUDA.const = StandIn("cuda.const")
 LOCAL_LIMIT = 256 << 10  # bytes of a thread's local arrays with their cells
 
 
@@ -389,7 +403,7 @@ CUDA.syncthreads_and, CUDA.syncthreads_or = _barrier_with(AND), _barrier_with(OR
 
 # Atomics.
 
-CUDA.atomic = ModuleType("atomic")
+CUDA.atomic = StandIn("cuda.atomic")
 # Computes the new element from the old one and a value; gets a function that computes with numbers.
 NewElement = Callable[[Callable[..., ir.Value], ir.IRBuilder, ir.Value, ir.Value], ir.Value]
 

@@ -89,9 +89,10 @@ def call(
 
 
 def callable_from_python(name: str, arguments: int) -> Callable[..., int]:
-    """Return shared machine code as a function of integers that returns one."""
+    """Return shared machine code as a function of integers that returns one. It keeps Python's
+    lock, and raises an exception that a signal has raised meanwhile."""
     kinds = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * arguments]
-    native = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(load()[symbol_of(name)])
+    native = ctypes.PYFUNCTYPE(ctypes.c_int32, *kinds)(load()[symbol_of(name)])
 
     def called(*given: int) -> int:
         result, raised = ctypes.c_int64(), ctypes.c_void_p()

@@ -149,6 +149,21 @@ def _switch_stacks(typing, save, to):
     return types.none(types.int64, types.int64), generate
 
 
+@intrinsic
+def _interrupted(typing):
+    def generate(context, builder, types_, arguments):
+        kind, name = ir.FunctionType(ir.IntType(32), []), "PyErr_CheckSignals"
+        known = builder.module.globals.get(name)
+        function = ir.Function(builder.module, kind, name) if known is None else known
+        raised = builder.call(function, [])
+        return builder.icmp_signed("!=", raised, ir.IntType(32)(0))
+
+    return types.boolean(), generate
+
+
+# Returns whether a signal has come that raises an exception, such as Ctrl-C's. Only the scheduler
+# asks: Python must find its own stack.
+interrupted: Callable[[], bool] = _interrupted
 # Saves the stack pointer at an address, and goes on with another stack.
 switch_stacks: Callable[[int, int], None] = _switch_stacks
 

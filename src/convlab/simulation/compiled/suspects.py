@@ -24,6 +24,7 @@ from convlab.simulation.compiled.stacks import switch_out
 # Why a block is suspect.
 OUTSIDE, RACE, OTHER_BLOCK, UNWRITTEN, MISALIGNED = 1, 2, 3, 4, 5
 DIVERGED, ENDLESS, BY_ZERO, RAISED, ABSENT_LANE, NO_ROOM, TWO_NAMES = 7, 8, 9, 10, 11, 12, 13
+INTERRUPTED = 15  # by Ctrl-C: no suspect
 NEGATIVE_ALONG = 16  # and the number of an axis
 WORDS_OF = {
     OUTSIDE: "an index beyond the end",

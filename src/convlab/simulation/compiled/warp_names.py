@@ -228,7 +228,6 @@ def _ffs(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
 CUDA.popc = _of_bits(lambda builder, value: builder.ctpop(value), types.int32)
 CUDA.clz = _of_bits(lambda builder, value: builder.ctlz(value, ir.IntType(1)(0)), types.int32)
 CUDA.ffs = _of_bits(_ffs, types.uint32)
-CUDA.brev = _of_bits(lambda builder, value: builder.bitreverse(value), None)
 
 
 @intrinsic

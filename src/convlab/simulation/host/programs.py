@@ -209,7 +209,7 @@ def _simulate(
             shared_bytes=shared_bytes,
             steps=options.steps,
         )
-        is_compiled = run_launch(facts, made, launch, on_block)
+        launch, is_compiled = run_launch(facts, made, launch, on_block)
     else:
         is_compiled = watch.is_on = False
         run_in_orders(launch, made, options.seeds)

@@ -70,6 +70,7 @@ class SimulatedLaunch:
         check_arguments(compiled.py_func, arguments)
         self.kernel: str = compiled.py_func.__name__
         self.strict, self._recorder, self.order = strict, recorder, order
+        self.typed = typed  # as asked for; ``untyped`` says why it is not so
         by_request = counts is not None or recorder is not None
         block_size = math.prod(block)
         is_logged = strict or by_request or touched is not None
