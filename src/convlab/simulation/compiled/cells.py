@@ -21,11 +21,11 @@ from convlab.simulation.compiled.suspects import OTHER_BLOCK, RACE, UNWRITTEN, s
 CELL = 32  # bytes
 READS, ATOMICS, FIRSTS = 8, 16, 24  # where these words begin; the write's is the first
 
-# A stamp: phase << 32 | epoch << 16 | flags | who.
+# A stamp, from its highest bits: 31 of the phase, 16 of the epoch, 2 flags, 12 of who it was.
 PHASE_SHIFT, EPOCH_SHIFT = 32, 16
 LAST_EPOCH = (1 << 16) - 1
 WHO = 0xFFF  # a thread's number, or one of:
-LANES = 0x800  # several lanes of the warp with the number in the low bits
+SEVERAL_LANES = 0x800  # of the warp whose number is in the low bits
 ANYBODY = 0xFFF  # threads of several warps
 CHANGED = 0x1000  # the element has had different values, in this phase or in other blocks
 MORE_BLOCKS = 0x2000  # other blocks have done the same before
@@ -41,7 +41,7 @@ def together(before: int, now: int) -> bool:
         return False
     if who == ANYBODY:
         return True
-    warp = who & 31 if who & LANES else who >> 5
+    warp = who & 31 if who & SEVERAL_LANES else who >> 5
     if warp != me >> 5:
         return True
     return (before >> EPOCH_SHIFT) & LAST_EPOCH >= (now >> EPOCH_SHIFT) & LAST_EPOCH
@@ -55,12 +55,12 @@ def merged(before: int, now: int) -> int:
         return before
     if who == me:
         return now | (before & FLAGS)
-    warp = who & 31 if who & LANES else who >> 5
+    warp = who & 31 if who & SEVERAL_LANES else who >> 5
     if warp != me >> 5:
         return before | ANYBODY
     if (before ^ now) & (LAST_EPOCH << EPOCH_SHIFT):
         return now | (before & FLAGS)
-    return (before & ~WHO) | LANES | warp
+    return (before & ~WHO) | SEVERAL_LANES | warp
 
 
 # Shared memory: a block's own. What earlier blocks have done does not count.
@@ -86,6 +86,8 @@ def _check(place: int, now: int) -> None:
 
 @shared_code("void(int64)")
 def read_shared(cell: int) -> None:
+    """Check a load from shared memory: somebody in this block has written the element, and nobody
+    else since the last barrier."""
     now, write = own(STAMP), load64(cell)
     if (write ^ now) >> PHASE_SHIFT == 0:
         if together(write, now):
@@ -100,6 +102,8 @@ def read_shared(cell: int) -> None:
 
 @shared_code("void(int64, int64)")
 def write_shared(cell: int, same: int) -> None:
+    """Check a store to shared memory; ``same`` is 1 if it stores the number that is there. Several
+    threads may store the same number, as flags are set."""
     now, write = own(STAMP), load64(cell)
     stamp = now
     if (write ^ now) >> PHASE_SHIFT == 0:
@@ -157,6 +161,7 @@ def _note_far(place: int, now: int) -> bool:
 
 @shared_code("void(int64)")
 def read_global(cell: int) -> None:
+    """Check a load from global memory."""
     now, write = own(STAMP), load64(cell)
     if write:
         _check_far(write, now, load64(cell + FIRSTS) & LOW)
@@ -169,6 +174,8 @@ def read_global(cell: int) -> None:
 
 @shared_code("void(int64, int64)")
 def write_global(cell: int, same: int) -> None:
+    """Check a store to global memory; ``same`` is 1 if it stores the number that is there. Threads
+    and blocks may store the same number."""
     now, write = own(STAMP), load64(cell)
     stamp = now
     firsts = load64(cell + FIRSTS)

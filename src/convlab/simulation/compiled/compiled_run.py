@@ -66,7 +66,7 @@ class CompiledRun:
         left.restore(self._hosts)
 
     def _outcome(self) -> Outcome:
-        return Outcome.of([""] * len(self._hosts), self._hosts)
+        return Outcome.unnamed(self._hosts)
 
     def _run(self, beyond: int = 0, backwards: bool = False) -> Result:
         """Run the launch once as machine code, from the arrays as they were."""

@@ -1,8 +1,8 @@
 """The state of a compiled launch that machine code and Python share: words of 64 bits.
 
-One launch runs at a time, so its words lie at one address, under a symbol that all machine code
-refers to. The words of a CUDA thread are in a record of its own; ``CURRENT`` is the address of the
-record of the thread that runs.
+One launch runs at a time, for which ``compiled_run`` has a lock. So its words lie at one address,
+under a symbol that all machine code refers to. The words of a CUDA thread are in a record of its
+own; ``CURRENT`` is the address of the record of the thread that runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SITE = 14  # the number of the code's place that runs
 PHASE = 15  # barriers passed by all blocks so far, counting the begin of a block as one
 FIRST_PHASE = 16  # the phase in which the running block began
 STEPS_LEFT = 17  # iterations of all loops that the launch may still have
-ENDED = 18  # why the run ended before its end, of ENDINGS; 0 while it goes on
+ENDED = 18  # why the run ended before its end, as in ``suspects``; 0 while it goes on
 SERIAL = 19  # local arrays that have been made so far
 SHARED, SHARED_END, SHARED_LIMIT = 20, 21, 22  # addresses: of a block's shared memory
 CELLS = 23  # address of the shadow memory of shared memory
@@ -52,7 +52,7 @@ STACK_POINTER = 0
 THREAD_X, THREAD_Y, THREAD_Z = 1, 2, 3
 NUMBER, LANE = 4, 5
 STAMP = 6  # phase, epoch of its warp, number: see ``cells``
-STATE = 7  # of the states in ``blocks``
+STATE = 7  # of those in ``states``
 WAITS_AT = 8  # the site of the call in which it waits
 PATH = 9  # a hash of the iterations and calls that have led it there
 MASK, VALUE, OTHER, RESULT = 10, 11, 12, 13  # of a call of the warp

@@ -46,7 +46,7 @@ def run_launch(
     Raises ``SimulationError`` if something is found."""
     hosts = [host for one in facts.arguments for host in hosts_in(with_arrays(one))]
     hosts = [host for host in hosts if host.flags.writeable]
-    before = Outcome.of([""] * len(hosts), hosts)
+    before = Outcome.unnamed(hosts)
     try:
         run_in_orders(first, made)
         return first, False

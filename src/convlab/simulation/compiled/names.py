@@ -193,7 +193,9 @@ CUDA.grid, CUDA.gridsize = _along_axes(_thread_along), _along_axes(_threads_alon
 
 CUDA.shared, CUDA.local = StandIn("cuda.shared"), StandIn("cuda.local")
 CUDA.const = StandIn("cuda.const")
-LOCAL_LIMIT = 256 << 10  # bytes of a thread's local arrays with their cells
+# Bytes of a thread's local arrays with their cells: half of what CUDA allows, because a block of
+# 1,024 threads reserves a quarter of a gigabyte of address space for them.
+LOCAL_LIMIT = 256 << 10
 
 
 @shared_code("int64(int64, int64)")

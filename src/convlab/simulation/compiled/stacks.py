@@ -37,7 +37,9 @@ from convlab.simulation.compiled.runtime import shared_code
 from convlab.simulation.compiled.states import DONE
 
 STACK_BYTES = 128 << 10  # of a thread; only what it touches takes memory
-GUARD = 0x5AFE57AC5AFE57AC  # in the last word of each stack
+# In the last word of each stack. Frames of kernels have some hundred bytes, because local arrays
+# lie elsewhere, so none jumps over it.
+GUARD = 0x5AFE57AC5AFE57AC
 SAVED = 6  # registers that the switch saves
 
 SWITCH, BEGIN = "convlab_switch_stacks", "convlab_begin_thread"

@@ -22,8 +22,8 @@ from convlab.simulation.compiled.runtime import shared_code
 from convlab.simulation.compiled.stacks import switch_out
 
 # Why a block is suspect.
-OUTSIDE, RACE, OTHER_BLOCK, UNWRITTEN, MISALIGNED = 1, 2, 3, 4, 5
-DIVERGED, ENDLESS, BY_ZERO, RAISED, ABSENT_LANE, NO_ROOM, TWO_NAMES = 7, 8, 9, 10, 11, 12, 13
+OUTSIDE, RACE, OTHER_BLOCK, UNWRITTEN, MISALIGNED, DIVERGED, ENDLESS = range(1, 8)
+BY_ZERO, RAISED, ABSENT_LANE, NO_ROOM, TWO_NAMES = range(8, 13)
 INTERRUPTED = 15  # by Ctrl-C: no suspect
 NEGATIVE_ALONG = 16  # and the number of an axis
 WORDS_OF = {
@@ -42,7 +42,9 @@ WORDS_OF = {
 }
 ROW = 4  # words of a row of the table: site, reason, block, phase of the other access
 ROWS = 4096
-# The rows of one site and reason: with many suspect blocks, the first ones say enough.
+# The rows of one site and reason. More need not be kept: if the first engine finds a mistake in the
+# first blocks, the report names the first; if it finds none, it runs the whole launch, except for
+# negative indices, where all blocks are judged alike by the text of the line.
 EACH = 16
 
 

@@ -36,7 +36,7 @@ from convlab.simulation.compiled.states import (
 )
 from convlab.simulation.compiled.suspects import ABSENT_LANE, suspect
 
-LANES = 32
+WARP = 32
 
 
 @shared_code("boolean(int64, int64)")
@@ -50,11 +50,11 @@ def meet(one: int, other: int) -> bool:
     )
 
 
-@shared_code("int64(int64, int64, int64, int64)")
-def lanes_with(warp: int, present: int, state: int, value: int) -> int:
+@shared_code("int64(int64, int64, int64)")
+def lanes_with(warp: int, present: int, value: int) -> int:
     """Return the mask of the lanes among those present that bring a value."""
     found = 0
-    for lane in range(LANES):
+    for lane in range(WARP):
         if present >> lane & 1 and get(warp + lane * RECORD_BYTES, VALUE) == value:
             found |= 1 << lane
     return found
@@ -64,8 +64,8 @@ def lanes_with(warp: int, present: int, state: int, value: int) -> int:
 def result_of(warp: int, present: int, state: int, lane: int) -> int:
     """Return the result of a lane's call, a word."""
     mine = warp + lane * RECORD_BYTES
-    same = lanes_with(warp, present, state, get(mine, VALUE))
-    true = lanes_with(warp, present, state, 1)
+    same = lanes_with(warp, present, get(mine, VALUE))
+    true = lanes_with(warp, present, 1)
     if state == ACTIVEMASK:
         return present
     if state == BALLOT:
@@ -89,7 +89,7 @@ def shuffle(warp: int, present: int, lane: int) -> None:
     mine = warp + lane * RECORD_BYTES
     source = get(mine, OTHER)
     put(mine, RESULT, get(mine, VALUE))
-    if 0 <= source < LANES:
+    if 0 <= source < WARP:
         if present >> source & 1:
             put(mine, RESULT, get(warp + source * RECORD_BYTES, VALUE))
         else:
@@ -158,8 +158,8 @@ def pass_warp(warp: int, lanes: int, complete: bool) -> bool:
 def pass_warps(threads: int, records: int, complete: bool) -> bool:
     """Let the lanes of all warps go on whose call is complete, as :func:`pass_warp` does."""
     went = False
-    for first in range(0, threads, LANES):
-        lanes = min(LANES, threads - first)
+    for first in range(0, threads, WARP):
+        lanes = min(WARP, threads - first)
         went = pass_warp(records + first * RECORD_BYTES, lanes, complete) or went
         if went and not complete:
             return True

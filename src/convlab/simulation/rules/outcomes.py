@@ -22,6 +22,11 @@ class Outcome:
         """Return a copy of these arrays' numbers."""
         return cls(names, [host.copy() for host in hosts])
 
+    @classmethod
+    def unnamed(cls, hosts: list[np.ndarray]) -> Outcome:
+        """Return a copy of the numbers of arrays that no sentence names."""
+        return cls.of([""] * len(hosts), hosts)
+
     def restore(self, hosts: list[np.ndarray]) -> None:
         """Write the numbers back into these arrays."""
         for host, kept in zip(hosts, self.arrays, strict=True):
