@@ -10,21 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from browser import Browser, BrowserMissing
+from computing import run_and_check
 from hypothesis import HealthCheck, settings
 from numba.cuda.core import config
-from strategies import Tensors
 
-from convlab import Stage, Tile
-from convlab.ladder import allowances
-from convlab.problems.oracle import CheckResult, Oracle
-from convlab.problems.problem import ConvProblem
+from convlab.problems.oracle import CheckResult
 from convlab.running import plans
 from convlab.running.compilers import MLIR, NAMES, VARIABLE
 from convlab.running.engines import Engine, choose
-from convlab.running.plans import Plan
 
 # jsonschema, which nbformat imports, checks with it what no notebook has; it takes 1.4 s to import.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
@@ -113,33 +108,6 @@ def checked_in_simulator() -> Checked:
     """The same in the strict simulator, where a kernel that goes astray raises; on a GPU it may
     take every later test with it."""
     return partial(run_and_check, choose("simulator"))
-
-
-def run_and_check(
-    engine: Engine,
-    problem: ConvProblem,
-    stage: Stage,
-    tensors: Tensors,
-    tile: Tile | None = None,
-    **switches: bool,
-) -> CheckResult:
-    output = computed(stage, engine, problem, tensors, tile, **switches)
-    return Oracle(problem, *tensors).check(output, **allowances(stage, problem))
-
-
-def computed(
-    stage: Stage,
-    engine: Engine,
-    problem: ConvProblem,
-    tensors: Tensors,
-    tile: Tile | None = None,
-    **switches: bool,
-) -> np.ndarray:
-    """Return what a stage writes to an output that was poisoned with NaN."""
-    output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
-    input, weight, bias = (None if t is None else engine.to_device(t) for t in tensors)
-    Plan(problem, stage, tile, engine, **switches)(input, weight, output, bias)
-    return engine.to_host(output)
 
 
 def pytest_collection_finish():

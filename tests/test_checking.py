@@ -162,8 +162,8 @@ def test_a_right_kernel_that_asks_for_more_is_right_and_told_so(few_problems, tm
     (more,) = [count for count in found.counts if count.unit == "requests to global memory"]
     assert more.times > 1.4
     assert found.conclusion == "Right. It asks more of memory than m01_direct, though."
-    order = "u = e % H_f\n        k = e // H_f % W_w"  # neighbours in the windows
-    swapped = "k = e % W_w\n        u = e // W_w % H_f"  # neighbours in the input
+    order = "f_h = e % H_f\n        column = e // H_f % W_w"  # neighbours in the windows
+    swapped = "column = e % W_w\n        f_h = e // W_w % H_f"  # neighbours in the input
     found = convlab.check(changed(tmp_path, "m09", (order, swapped)), "m09")
     assert "asks more of memory" in found.conclusion
     assert any(count.unit == "transforms: sectors stored" for count in found.counts if not count.ok)
@@ -200,8 +200,8 @@ def test_a_kernel_that_needs_fewer_barriers_is_told_so(few_problems, tmp_path):
 @pytest.mark.parametrize(
     ("name", "old", "new", "loop"),
     [
-        ("m01", "total = float32(0)", "total = float32(0)\n        while i >= 0:\n            pass",
-         "while i >= 0:"),
+        ("m01", "total = float32(0)",
+         "total = float32(0)\n        while o_h >= 0:\n            pass", "while o_h >= 0:"),
         # The loop at fault is the outer one, and its threads take turns in it.
         ("m03", "            cuda.syncthreads()  # nobody fetches",
          "            while True:\n                for _ in range(9):\n"
@@ -289,7 +289,7 @@ def test_a_kernel_that_skips_padding_is_told_what_padding_is(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("= total + bias[j]\n", "= total + bias[j]\n        return total\n", "void return"),
+        ("= total + bias[o_c]\n", "= total + bias[o_c]\n        return total\n", "void return"),
         ("total = float32(0)", "import math\n        total = float32(0)", "IMPORT_NAME"),
     ],
 )
@@ -390,7 +390,7 @@ def test_the_command(few_problems, tmp_path):
     document = json.loads(result.stdout)
     assert (document["ok"], document["as_good"]) == (True, True)
     assert "Right, and it asks no more of memory than m01_direct." in result.stderr
-    target = changed(tmp_path, "m01", ("total + bias[j]", "total"))
+    target = changed(tmp_path, "m01", ("total + bias[o_c]", "total"))
     result = invoke(target, "--as", "m01")
     assert result.exit_code == 1
     assert "wrong on 2 of 2 problems." in result.stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import run_and_check
+from computing import run_and_check
 from hypothesis import given
 from hypothesis import strategies as st
 from numba.cuda.core import config

@@ -415,10 +415,15 @@ def first_exercise(name):
 
 
 def told(name, says):
-    """The feedback on the first answer to a lesson's first exercise that must get that reason."""
-    lesson, exercise = first_exercise(name)
-    given = check_answers.answers_of(lesson)[exercise.name]
-    answer = next(one for one in given if one.says == says)
+    """The feedback on the first answer to a lesson's exercises that must get that reason."""
+    lesson, _ = first_exercise(name)
+    given = check_answers.answers_of(lesson)
+    exercise, answer = next(
+        (exercise, one)
+        for exercise in lesson.exercises()
+        for one in given[exercise.name]
+        if one.says == says
+    )
     return check_answers.checked(lesson, exercise, answer).feedback
 
 

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
-from conftest import computed
+from computing import computed
 from kernels.tensor_cores import split_product
 from kernels.warpgroups import multiplied
 from numba import cuda, float32

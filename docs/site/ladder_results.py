@@ -221,12 +221,17 @@ def ladder_picture(results: Mapping[str, Any]) -> str:
         title = f"From seven loops to im2win: one convolution in {len(steps)} stages\n"
         axes.set_title(title, loc="left", fontsize=13, fontweight="bold")
         axes.text(0, 1, f"{results['title']}. Longer is faster.", transform=axes.transAxes)
-        below = {"bbox_to_anchor": (1.35 * longest, 3.45), "bbox_transform": axes.transData}
+        below = {
+            "bbox_to_anchor": (1.35 * longest, min(3.45, len(steps) - 0.6)),
+            "bbox_transform": axes.transData,
+        }
         axes.legend(handles=keys, loc="upper right", fontsize="small", borderpad=0, **below)
         style: Any = {"x": 0.02, "ha": "left", "fontsize": "small", "color": QUIET}
         axes.figure.supxlabel("\n".join(lines), **style)
 
-    return svg("ladder", 1.6 + 0.5 * len(steps) + 0.16 * len(lines), draw, width=6.4)
+    # A few bars leave the legend no room.
+    height = max(4.0, 1.6 + 0.5 * len(steps) + 0.16 * len(lines))
+    return svg("ladder", height, draw, width=6.4)
 
 
 def _bar(axes: Axes, row: int, step: Step, above: Sequence[str]) -> None:

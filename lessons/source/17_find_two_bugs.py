@@ -143,7 +143,7 @@ memory of the picture, so no check of memory can find it: somebody has to say wh
 Write the blur with NumPy, or with plain loops: it need not be fast. `weights` is the 3 x 3 matrix of weights. The rim, where a pixel has no 3 x 3
 neighbours, keeps its numbers.
 
-<details><summary>Tip: the neighbours of a pixel</summary>
+<details><summary>Tip: which numbers does the result of one pixel need?</summary>
 
 `a[row - 1 : row + 2, column - 1 : column + 2]` is the 3 x 3 matrix around a pixel. Multiply it by `weights`,
 add up, divide by 16.

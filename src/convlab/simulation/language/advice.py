@@ -14,7 +14,7 @@ _DEBUGGER = "call breakpoint(), at which a simulated kernel stops in Python's de
 PRINT = "call print() with numbers and constant strings, or store a number that the host looks at"
 _HOST = "do this on the host, before or after the launch"
 _CLOCK = "measure on the host, around the launch and cuda.synchronize(), or with events"
-_RANDOM = "call numba.cuda.random.xoroshiro128p_uniform_float32 or another of that module"
+RANDOM = "call numba.cuda.random.xoroshiro128p_uniform_float32 or another of that module"
 _FILES = "a kernel reads no files and no keyboard: give it what they hold as an array"
 _END = "end the thread with return, and let the host decide whether the program ends"
 _NAMES = "a kernel is compiled: write out what it computes, or make kernels in a function"
@@ -26,7 +26,7 @@ _OF_PACKAGES = {
     **dict.fromkeys(("pdb", "bdb", "ipdb", "pudb", "pdbpp", "debugpy", "IPython"), _DEBUGGER),
     **dict.fromkeys(("logging", "warnings", "traceback", "loguru", "rich", "pprint"), PRINT),
     **dict.fromkeys(("time", "timeit", "datetime"), _CLOCK),
-    **dict.fromkeys(("random", "secrets"), _RANDOM),
+    **dict.fromkeys(("random", "secrets"), RANDOM),
     **dict.fromkeys(("io", "_io", "pathlib", "shutil", "pickle", "json", "csv"), _FILES),
     **dict.fromkeys(("os", "posix", "nt", "subprocess", "gc", "inspect", "tracemalloc"), _HOST),
     **dict.fromkeys(("threading", "multiprocessing", "concurrent", "asyncio"), _HOST),

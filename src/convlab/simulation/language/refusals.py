@@ -7,6 +7,7 @@ import dis
 import inspect
 import math
 import operator
+import random
 import re
 import sys
 import traceback
@@ -18,7 +19,13 @@ from numba.cuda.core import ir
 from numba.cuda.core.ir_utils import get_definition, guard
 
 from convlab.device import emulation_of
-from convlab.simulation.language.advice import IMPORT, PRINT, advice_for, advice_for_attribute
+from convlab.simulation.language.advice import (
+    IMPORT,
+    PRINT,
+    RANDOM,
+    advice_for,
+    advice_for_attribute,
+)
 
 _RUN_TIME_SHAPE = re.compile(
     r"Function\(<function (?:(shared|local)\.)?array\b.*?>>> array\("  # numba-cuda-mlir: array
@@ -161,6 +168,8 @@ def _reason(error: Exception, said: str) -> str:
             return _ARRAY
         if (device := re.match(r"Device\(function=<function (\S+)>", function)) is not None:
             return f"{device[1]} does not take {given}"
+        if hasattr(random, name):  # which Numba knows for CPUs
+            return f"{name} is the host's: {RANDOM}"
         plain = any(hasattr(one, name) for one in (builtins, math, operator))
         for where, module in {"np": np, "np.linalg": np.linalg}.items():
             if name in vars(module) and not plain:
