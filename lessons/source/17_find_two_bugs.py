@@ -400,7 +400,7 @@ Five shuffles with 16, 8, 4, 2 and 1 add up 32 numbers. Here each lane then divi
 sum, and [NVIDIA/cuda-samples, issue 398](https://github.com/NVIDIA/cuda-samples/issues/398), where the mask is
 questioned.
 
-<details><summary>Tip: follow one lane</summary>
+<details><summary>Tip: which numbers does one lane get, step by step?</summary>
 
 After the shuffle by 16, lane 0 has the sum of lanes 0 and 16. What has lane 31? The lane 16 further on does
 not exist, so it gets its own number.
