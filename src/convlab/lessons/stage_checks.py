@@ -109,7 +109,10 @@ def _by_types(stage: Stage, made: Any) -> CompiledKernel | None:
 
 
 def _float64_lines(program: Program) -> tuple[int, ...] | None:
-    """Return the lines of a program's main kernel that compute in float64."""
+    """Return the lines of a program's main kernel that compute in float64; None if they are not
+    known, as in a process of Numba's simulator, which knows no types."""
+    if config.ENABLE_CUDASIM:
+        return None
     main = main_of(program)
     return float64_lines(main.kernel, argument_types(main, program))
 
