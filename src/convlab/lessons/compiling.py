@@ -1,4 +1,4 @@
-"""What Numba does not compile, in a learner's words.
+"""Explains in a learner's words why Numba does not compile a kernel.
 
 The types of a kernel are inferred as Numba infers them, which needs no GPU and no CUDA compiler.
 Where the compilers are installed, the kernel is compiled too.

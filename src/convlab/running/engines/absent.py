@@ -10,7 +10,7 @@ from convlab.running.engines import Engine
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What stages, tiles and machine code depend on of a GPU."""
+    """The facts about a GPU that stages, tiles and machine code depend on."""
 
     device: str
     capability: Capability

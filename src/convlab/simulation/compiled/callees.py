@@ -13,7 +13,7 @@ from numba.core.dispatcher import Dispatcher
 from convlab.simulation.compiled.names import CUDA
 from convlab.simulation.language.code_names import WAITING_CALL, names_used
 
-_NOTHING = object()  # the value of a variable that is not known
+_UNKNOWN = object()  # the value of a variable whose value is not known
 
 
 class Callees:
@@ -28,7 +28,7 @@ class Callees:
                     self._assigned[one.target.name].append(one.value)
 
     def values(self, variable: ir.Var, depth: int = 0) -> Iterator[object]:
-        """Yield the values that a variable may have; ``_NOTHING`` for one that is not known."""
+        """Yield the values that a variable may have; ``_UNKNOWN`` for one that is not known."""
         for value in self._assigned[variable.name] if depth < 20 else ():
             if isinstance(value, ir.Var):
                 yield from self.values(value, depth + 1)
@@ -37,9 +37,9 @@ class Callees:
             elif isinstance(value, ir.Expr) and value.op == "getattr":
                 for inner in self.values(value.value, depth + 1):
                     known = isinstance(inner, ModuleType)
-                    yield getattr(inner, value.attr, _NOTHING) if known else _NOTHING
+                    yield getattr(inner, value.attr, _UNKNOWN) if known else _UNKNOWN
             else:
-                yield _NOTHING
+                yield _UNKNOWN
 
     def may_wait(self, called: ir.Var) -> bool:
         """Return whether threads may wait for each other in a function that is called."""
@@ -48,7 +48,7 @@ class Callees:
     def calls_device_function(self, called: ir.Var) -> bool:
         """Return whether a call may be of one of the kernel's own functions."""
         return any(
-            value is _NOTHING or isinstance(value, Dispatcher) for value in self.values(called)
+            value is _UNKNOWN or isinstance(value, Dispatcher) for value in self.values(called)
         )
 
     def atomic(self, called: ir.Var) -> str:
@@ -60,7 +60,7 @@ class Callees:
 
 def _may_wait(value: object, known: frozenset[int]) -> bool:
     """Return whether threads may wait in a function, or in one that it calls."""
-    if value is _NOTHING or _is_waiting(value):
+    if value is _UNKNOWN or _is_waiting(value):
         return True
     if isinstance(value, ModuleType) and value is not CUDA:
         parts = vars(value).values()

@@ -50,7 +50,7 @@ WORDS = 36
 # Words of a thread's record.
 STACK_POINTER = 0
 THREAD_X, THREAD_Y, THREAD_Z = 1, 2, 3
-NUMBER, LANE = 4, 5
+LANE = 4
 STAMP = 6  # phase, epoch of its warp, number: see ``cells``
 STATE = 7  # of those in ``states``
 WAITS_AT = 8  # the site of the call in which it waits

@@ -31,7 +31,7 @@ TURN_SECONDS = 0.1  # between two looks at the time and at Ctrl-C
 
 @dataclass
 class Result:
-    """What a run leaves: the suspects, and whether it has come to its end."""
+    """The result of a run: its suspects, and whether it has come to its end."""
 
     suspects: list[Suspect]
     whole: bool
@@ -142,6 +142,5 @@ class CompiledLaunch:
         for number in range(len(records)):
             x, y, z = coordinates_of(number, self._block)
             records[number, words.THREAD_X : words.THREAD_Z + 1] = x, y, z
-            records[number, words.NUMBER] = number
             records[number, words.LANE] = number % 32
             records[number, words.LOCAL] = self._local[number].ctypes.data

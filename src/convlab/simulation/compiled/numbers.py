@@ -18,7 +18,7 @@ from numba.core.extending import intrinsic
 
 
 class GpuNumbers(CPUContext):
-    """What generates code for a CPU, with a GPU's casts."""
+    """The context that generates code for a CPU, with a GPU's casts."""
 
     def cast(self, builder, value, from_type, to_type):
         whole = isinstance(to_type, types.Integer) and not isinstance(to_type, types.IntegerLiteral)
