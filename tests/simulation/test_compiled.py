@@ -378,6 +378,21 @@ def test_the_report_says_which_launches_were_compiled(ends):
     assert report.summary() == "nothing found in 2 launches, 2 compiled"
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_streams_race_through_machine_code_too(ends, ordered):
+    with convlab.simulator(stop=False) as report:
+        one, two = cuda.stream(), cuda.stream()
+        a, b, out = (cuda.to_device(ramp(150)) for _ in range(3))
+        add[3, THREADS, one](a, b, out)
+        if ordered:
+            one.synchronize()
+        add[3, THREADS, two](out, b, a)
+        cuda.synchronize()
+    assert ends == ["compiled"] * 2
+    kinds = [] if ordered else ["stream race"]
+    assert sorted({one.kind for one in report.findings}) == kinds
+
+
 @cuda.jit
 def spins(flag):
     while flag[0] == 0:

@@ -19,6 +19,7 @@ from convlab.simulation.compiled.runtime import shared_code
 from convlab.simulation.compiled.suspects import OTHER_BLOCK, RACE, UNWRITTEN, suspect
 
 CELL = 32  # bytes
+STAMPS = 3  # the first words: of the last write, of the reads, of the atomics
 READS, ATOMICS, FIRSTS = 8, 16, 24  # where these words begin; the write's is the first
 
 # A stamp, from its highest bits: 31 of the phase, 16 of the epoch, 2 flags, 12 of who it was.

@@ -20,7 +20,7 @@ from convlab.simulation.language.numbas_types import typed_function
 from convlab.simulation.launch.running_blocks import OnBlock
 from convlab.simulation.launch.translation import argument_types
 from convlab.simulation.rules.findings import SimulationError
-from convlab.simulation.rules.launch_checks import with_arrays
+from convlab.simulation.rules.launch_checks import argument_names, with_arrays
 from convlab.simulation.rules.outcomes import Outcome, difference
 
 
@@ -64,6 +64,10 @@ class CompiledRun:
                 raise NotCompiled("an atomic reads what other threads may change")
             left = self._in_the_other_order()
         left.restore(self._hosts)
+        if self._facts.touched is not None:
+            given = self._facts.arguments
+            names = argument_names(self._facts.kernel.py_func, len(given))
+            self._arguments.note_touched(names, self._facts.touched)
 
     def _outcome(self) -> Outcome:
         return Outcome.unnamed(self._hosts)
@@ -72,12 +76,12 @@ class CompiledRun:
         """Run the launch once as machine code, from the arrays as they were."""
         self._before.restore(self._hosts)
         facts = self._facts
-        arguments = ArgumentWords([with_arrays(one) for one in facts.arguments])
-        self._kernel = _machine_code(facts, arguments.types)
+        self._arguments = ArgumentWords([with_arrays(one) for one in facts.arguments])
+        self._kernel = _machine_code(facts, self._arguments.types)
         name = self._kernel.name
         launch = CompiledLaunch(
             kernel=self._kernel,
-            arguments=arguments,
+            arguments=self._arguments,
             grid=facts.grid,
             block=facts.block,
             shared_bytes=facts.shared_bytes,

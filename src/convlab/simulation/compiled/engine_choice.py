@@ -52,6 +52,8 @@ def run_launch(
         return first, False
     except _TakesLong:
         before.restore(hosts)
+        if facts.touched is not None:
+            facts.touched.clear()
     # Only launches that take long pay for the import of Numba's compiler for CPUs.
     from convlab.simulation.compiled.compiled_run import CompiledRun
 
@@ -61,7 +63,7 @@ def run_launch(
     except NotCompiled as why:
         say(f"{first.kernel} takes long, and is not compiled: {why}")
         before.restore(hosts)
-        again = made(on_block=on_block)
+        again = made(on_block=on_block, touched=facts.touched)
         run_in_orders(again, made)
         return again, False
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from convlab.simulation.language.compilations import Kernel
 from convlab.simulation.launch import SimulatedLaunch
 from convlab.simulation.launch.running_blocks import OnBlock
+from convlab.simulation.memory.touched import Touched
 from convlab.simulation.rules.coordinates import Coordinates
 from convlab.simulation.rules.orders import USUAL, Order
 
@@ -21,6 +22,7 @@ class MakeLaunch(Protocol):
         order: Order = USUAL,
         *,
         on_block: OnBlock | None = None,
+        touched: Touched | None = None,
         blocks: Sequence[int] | None = None,
     ) -> SimulatedLaunch: ...
 
@@ -35,3 +37,4 @@ class LaunchFacts:
     arguments: tuple[object, ...]
     shared_bytes: int
     steps: int | None
+    touched: Touched | None = None  # collects the bytes that the launch touches

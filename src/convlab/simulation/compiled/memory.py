@@ -6,7 +6,7 @@ memory that a block uses. Views of one allocation share their cells.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numba.core import types
@@ -14,10 +14,11 @@ from numba.np.numpy_support import from_dtype
 from numpy.lib.array_utils import byte_bounds
 
 from convlab.simulation.compiled.arrays import GLOBAL, WIDE_BYTES, CompiledArray
-from convlab.simulation.compiled.cells import CELL
+from convlab.simulation.compiled.cells import CELL, STAMPS
 from convlab.simulation.compiled.context import WORD
 from convlab.simulation.compiled.refused import NotCompiled
 from convlab.simulation.memory.host_memory import is_wide, start_of
+from convlab.simulation.memory.touched import Touched
 from convlab.simulation.rules.launch_checks import hosts_in
 
 NUMBERS = "fiubc"  # kinds of dtypes whose elements are plain numbers
@@ -27,11 +28,20 @@ class ArgumentWords:
     """The arguments of a launch: their types, the words that hold them, and their shadow memory."""
 
     def __init__(self, arguments: Sequence[object]) -> None:
+        self._arguments = arguments
         hosts = [host for argument in arguments for host in hosts_in(argument)]
         self._shadows = [_Shadow(those) for those in _allocations(hosts)]
         self.types = tuple(self._type(one) for one in arguments)
         words = [word for one in arguments for word in self._words(one)]
         self.words = np.array(words, np.int64)
+
+    def note_touched(self, names: Sequence[str], touched: Touched) -> None:
+        """Note which elements the launch has read, written and updated, by its shadow memory."""
+        for name, argument in zip(names, self._arguments, strict=True):
+            for host in hosts_in(argument):
+                shadow = next(one for one in self._shadows if one.cells_of(host))
+                writes, reads, updates = shadow.touched(host)
+                touched.elements(name, host, reads=reads, writes=writes, updates=updates)
 
     def _type(self, argument: object) -> types.Type:
         """Return the type of an argument. Raises :class:`NotCompiled` for one that is not known."""
@@ -113,3 +123,11 @@ class _Shadow:
         if id(host) not in self._hosts:
             return 0
         return self._cells.ctypes.data + (start_of(host) - self._low) // self._itemsize * CELL
+
+    def touched(self, host: np.ndarray) -> Iterator[np.ndarray]:
+        """Give the addresses of an array's elements that have a stamp: of a write, of a read, of an
+        atomic."""
+        low, high = byte_bounds(host)
+        first, last = (low - self._low) // self._itemsize, (high - self._low) // self._itemsize
+        for stamps in self._cells[first:last, :STAMPS].T:
+            yield low + np.flatnonzero(stamps) * self._itemsize

@@ -200,7 +200,7 @@ def _simulate(
     launch = made(on_block=watch, touched=touched)
     if launch.untyped:
         note(launch.untyped, UntypedRegisters)
-    if touched is None and not options.seeds and may_compile(launch):
+    if not options.seeds and may_compile(launch):
         facts = LaunchFacts(
             kernel=checked_kernel(kernel),
             grid=grid_sizes,
@@ -208,6 +208,7 @@ def _simulate(
             arguments=arguments,
             shared_bytes=shared_bytes,
             steps=options.steps,
+            touched=touched,
         )
         launch, is_compiled = run_launch(facts, made, launch, on_block)
     else:

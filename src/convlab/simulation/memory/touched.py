@@ -44,10 +44,22 @@ class Touched:
             low, high = byte_bounds(array.host)
             there = accesses.address + (start_of(array.host) - array.place)
             inside, kind = (there >= low) & (there < high), accesses.kind & 3
-            self.hosts.append((array.name, array.host))
-            self.reads.append(np.unique(there[inside & (kind == READ)]))
-            self.writes.append(np.unique(there[inside & (kind == WRITE)]))
-            self.updates.append(np.unique(there[inside & (kind == ATOMIC)]))
+            ways = (np.unique(there[inside & (kind == way)]) for way in (READ, WRITE, ATOMIC))
+            self.elements(array.name, array.host, *ways)
+
+    def elements(
+        self, name: str, host: np.ndarray, reads: Bytes, writes: Bytes, updates: Bytes
+    ) -> None:
+        """Note which elements of an array a kernel has read, written and updated."""
+        self.hosts.append((name, host))
+        self.reads.append(reads)
+        self.writes.append(writes)
+        self.updates.append(updates)
+
+    def clear(self) -> None:
+        """Forget what an operation has touched that begins anew."""
+        for kept in self.hosts, self.reads, self.writes, self.updates:
+            kept.clear()
 
     def is_same(self, other: Touched) -> bool:
         """Return whether the other operation has touched the same bytes in the same way."""
