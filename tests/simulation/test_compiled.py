@@ -28,6 +28,7 @@ from numba import cuda, float32, int32, int64
 
 import convlab
 from convlab.simulation.compiled import compiled_run, engine_choice
+from convlab.simulation.compiled.kernels import COMPILER_FAULT
 from convlab.simulation.compiled.refused import NotCompiled
 
 ALWAYS, NEVER = 0.0, float("inf")
@@ -106,6 +107,7 @@ def compare(
 @pytest.mark.parametrize("case", [*kernels_of_the_tests()])
 def test_both_engines_agree(case, ends):
     compare(case.kernel, case.grid, case.block, case.arguments, case.shared_bytes)
+    assert not any(why.startswith(COMPILER_FAULT) for why in ends)
 
 
 # Kernels that must run as machine code, of every kind that the documentation lists.
@@ -402,6 +404,25 @@ def spins(flag):
 def test_a_loop_without_an_end_is_left_to_the_other_engine(ends):
     assert "deadlock" in compare(spins, 1, 1, lambda: [np.zeros(1, np.int32)])
     assert "a loop that does not end" in ends[0]
+
+
+@cuda.jit(device=True)
+def bin_of(value):
+    if value < 0:
+        return None
+    return int32(value)
+
+
+@cuda.jit
+def counted(values, counts):
+    at = bin_of(values[cuda.grid(1)])
+    if at >= 0 and at < counts.size:
+        cuda.atomic.add(counts, at, 1)
+
+
+def test_a_fault_of_numbas_compiler_leaves_the_launch_to_the_other_engine(ends):
+    assert compare(counted, 1, 32, lambda: [ramp(32), np.zeros(7, np.int32)]) == ""
+    assert ends[0].startswith(COMPILER_FAULT)
 
 
 @cuda.jit

@@ -41,6 +41,7 @@ from convlab.simulation.language.python_body import name_in_cuda
 from convlab.simulation.threads.block_memory import CONSTANT_BYTES
 from convlab.support.numba_successor import name_in_numba_cuda
 
+COMPILER_FAULT = "an error inside the compiler"
 _PLAIN = ("math", "numpy", "operator", "numba")  # modules whose names mean the same on a CPU
 
 
@@ -239,6 +240,10 @@ def compile_kernel(
         entry.compile(())
     except errors.NumbaError as error:
         raise NotCompiled(f"Numba does not compile it for a CPU: {_first_reason(error)}") from None
+    except NotCompiled:
+        raise
+    except Exception as error:  # Numba's compiler has faults, and the other engine needs none of it
+        raise NotCompiled(f"{COMPILER_FAULT}: {type(error).__name__}: {error}") from error
     finally:
         in_work.pop()
     compiled = entry.overloads[()]
