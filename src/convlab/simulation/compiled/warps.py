@@ -63,11 +63,10 @@ def lanes_with(warp: int, present: int, value: int) -> int:
 @shared_code("int64(int64, int64, int64, int64)")
 def result_of(warp: int, present: int, state: int, lane: int) -> int:
     """Return the result of a lane's call, a word."""
-    mine = warp + lane * RECORD_BYTES
-    same = lanes_with(warp, present, get(mine, VALUE))
-    true = lanes_with(warp, present, 1)
     if state == ACTIVEMASK:
         return present
+    same = lanes_with(warp, present, get(warp + lane * RECORD_BYTES, VALUE))
+    true = lanes_with(warp, present, 1)
     if state == BALLOT:
         return true
     if state == ALL:
