@@ -17,7 +17,7 @@ from convlab import ConvProblem, EngineUnavailable, Tile
 from convlab.ladder import stage_named
 from convlab.problems.arrays import Placement
 from convlab.problems.oracle import check_output, random_tensors
-from convlab.running import api, simulated_time
+from convlab.running import api, planes_and_groups, simulated_time
 from convlab.running.engines import unavailable
 from convlab.support import progress
 
@@ -258,7 +258,7 @@ def planned(monkeypatch) -> list[tuple[Any, ...]]:
     monkeypatch.setattr(
         PretendedGpu, "empty", lambda gpu, shape: FakeCUDAArray(np.empty(shape, "f4"))
     )
-    monkeypatch.setattr(api, "_ready", ready)
+    monkeypatch.setattr(planes_and_groups, "kept_plan", ready)
     monkeypatch.setattr(api, "placement_of", lambda *_: Placement("Numba", 0))
     return calls
 

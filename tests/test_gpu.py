@@ -35,7 +35,7 @@ from convlab.device.products import multiply_add
 from convlab.ladder import allowances, stage_named
 from convlab.problems.oracle import CheckResult, Oracle, random_tensors
 from convlab.problems.workloads import LAYER_NAMES, TEACHING, paper_layer
-from convlab.running import api
+from convlab.running import kept_plans
 from convlab.running.able_stages import stages_for
 from convlab.running.engines import Engine, choose, unavailable
 from convlab.running.engines.simulator import Simulator
@@ -346,7 +346,7 @@ def test_calls_under_way_keep_their_arrays(name, engine):
 
 
 def test_conv2d_again_with_other_arrays(engine, monkeypatch):
-    monkeypatch.setattr(api, "_kept", type(api._kept)())
+    monkeypatch.setattr(kept_plans, "kept", type(kept_plans.kept)())
     problem = AWKWARD[0]
     options = {"stride": problem.stride, "padding": problem.padding, "dilation": problem.dilation}
     for seed in range(3):
@@ -355,7 +355,7 @@ def test_conv2d_again_with_other_arrays(engine, monkeypatch):
         result = conv2d(input, weight, bias, **options)
         assert Oracle(problem, *numbers).check(engine.to_host(result)).ok
         assert Oracle(problem, *numbers[:2], None).check(conv2d(*numbers[:2], **options)).ok
-    assert len(api._kept.plans) == 1
+    assert len(kept_plans.kept.plans) == 1
 
 
 def test_a_packed_launch_that_cannot_be_raises(engine):

@@ -23,7 +23,7 @@ from convlab.measuring import ladder_run as ladder
 from convlab.measuring import machine as doctor
 from convlab.measuring import machine_code as gate
 from convlab.problems.oracle import Oracle, random_tensors
-from convlab.running import api, engines, plans
+from convlab.running import api, engines, kept_plans, plans
 from convlab.running.able_stages import stages_for, why_too_old
 from convlab.running.engines import EngineUnavailable
 from convlab.running.engines.gpu import Gpu
@@ -55,8 +55,8 @@ def t4(monkeypatch):
     for module in (api, engines, plans, sanitizers, systems):
         monkeypatch.setattr(module, "choose", lambda name: T4)
     monkeypatch.setattr(engines, "unavailable", lambda name: None)
-    monkeypatch.setattr(api, "_current_gpu", lambda: 0)
-    monkeypatch.setattr(api, "_kept", local())
+    monkeypatch.setattr(kept_plans, "_current_gpu", lambda: 0)
+    monkeypatch.setattr(kept_plans, "kept", local())
     return T4
 
 
@@ -162,7 +162,7 @@ def test_auto_works_on_an_older_gpu(t4):
     input, weight, bias = random_tensors(PROBLEM, 3)
     result = api.conv2d(input, weight, bias)
     assert Oracle(PROBLEM, input, weight, bias).check(result).ok
-    (kept,) = api._kept.plans.values()
+    (kept,) = kept_plans.kept.plans.values()
     assert kept.stage is stage_named("m11")
 
 

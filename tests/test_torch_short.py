@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", "2.4", reason="the layer is PyTorch's, whic
 import convlab.torch as layers  # noqa: E402
 from convlab import conv1d, conv2d, conv3d  # noqa: E402
 from convlab.problems.arrays import Placement  # noqa: E402
-from convlab.running import api, torch_short, torch_tensors  # noqa: E402
+from convlab.running import api, kept_plans, short_calls, torch_short, torch_tensors  # noqa: E402
 from convlab.running.engines import choose  # noqa: E402
 from convlab.running.engines.simulator import Simulator  # noqa: E402
 from convlab.running.plans import Plan, plan, stage_of_layer  # noqa: E402
@@ -243,7 +243,7 @@ def api_on_gpu(monkeypatch, calls):
 
     def on_gpu(given, call, asked, placement):
         problem = call.problem
-        ready = api._ready(problem, asked.stage, asked.tile, engine, 77)
+        ready = kept_plans.kept_plan(problem, asked.stage, asked.tile, engine, 77)
         input = given["input"].detach().numpy().reshape(problem.input_shape)
         weight = given["weight"].detach().numpy().reshape(problem.weight_shape)
         bias = given["bias"].numpy() if "bias" in given else None
@@ -252,12 +252,12 @@ def api_on_gpu(monkeypatch, calls):
 
     monkeypatch.setattr(api, "_on_gpu", on_gpu)
     monkeypatch.setattr(api, "choose", lambda name: engine)
-    monkeypatch.setattr(api, "_current_gpu", lambda: NO_GPU)
-    monkeypatch.setattr(api, "_kept", type("Kept", (), {})())
+    monkeypatch.setattr(kept_plans, "_current_gpu", lambda: NO_GPU)
+    monkeypatch.setattr(kept_plans, "kept", type("Kept", (), {})())
     place = Placement("PyTorch", NO_GPU, "a GPU", torch)
     monkeypatch.setattr(api, "placement_of", lambda name, array: place)
     monkeypatch.setattr(
-        api, "plan", lambda problem, stage, tile, name: TakesTensors(
+        kept_plans, "plan", lambda problem, stage, tile, name: TakesTensors(
             plan(problem, stage, tile, "simulator")
         ),
     )  # fmt: skip
@@ -292,7 +292,7 @@ def test_a_function_s_other_calls_are_checked(api_on_gpu):
     conv2d(input, weight, stage="m03")
     with pytest.raises(TypeError, match="stage is 7"):
         conv2d(input, weight, stage=7)
-    api._kept.plans.clear()  # as other problems' plans push them out
+    kept_plans.kept.plans.clear()  # as other problems' plans push them out
     conv2d(input, weight, stage="m01")
     assert api_on_gpu.calls == 0
     conv2d(input, weight, stage="m01")
@@ -304,10 +304,10 @@ def test_a_function_s_other_calls_are_checked(api_on_gpu):
 
 
 def test_kept_checks_are_few(api_on_gpu, monkeypatch):
-    monkeypatch.setattr(api, "KEPT_SHORT", 2)
+    monkeypatch.setattr(short_calls, "KEPT_SHORT", 2)
     for width in range(2, 7):
         conv2d(torch.randn(1, 1, 2, width), torch.randn(1, 1, 2, 2), stage="m01")
-        assert len(api._kept.short) <= 2
+        assert len(kept_plans.kept.short) <= 2
 
 
 def test_a_simulator_s_calls_are_never_short(monkeypatch, calls):

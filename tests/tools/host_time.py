@@ -20,9 +20,11 @@ import torch
 import convlab.torch
 from convlab.ladder.stage import Program, Step
 from convlab.problems.arrays import Array
-from convlab.running import api, torch_short, torch_tensors
+from convlab.running import kept_plans, short_calls, torch_short, torch_tensors
+from convlab.running.convolution_call import call_of
 from convlab.running.engines import Engine, Start, Stream
 from convlab.running.engines.absent import AbsentGpu, GpuFacts
+from convlab.running.planes_and_groups import Chosen
 from convlab.running.plans import Plan, stage_of_layer
 
 ROUNDS, CALLS = 7, 2000
@@ -116,12 +118,12 @@ def main() -> None:
     settings = layer.stride, layer.padding, layer.dilation, 1, layer.stage, layer.engine
     with pretended(engine):
         torch_short.remember(2, input, layer.weight, layer.bias, settings)
-        call = api._call_of(2, SHAPE, tuple(weight.shape), (1, 1, 1, 1))
-        asked = api._Asked("auto", None, engine)
+        call = call_of(2, SHAPE, tuple(weight.shape), (1, 1, 1, 1))
+        asked = Chosen("auto", None, engine)
         given = (1, 1, 1, 1, "auto", None, "auto")
-        api._remember(2, (image, weight, bias, None), given, call, asked)
+        short_calls.remember(2, (image, weight, bias, None), given, call, asked)
         ready = plan_of(HOST, call.problem, "auto", engine)
-        api._kept.plans = OrderedDict({(HOST, 0, call.problem, "auto", None): ready})
+        kept_plans.kept.plans = OrderedDict({(HOST, 0, call.problem, "auto", None): ready})
         assert torch_short.seen_before(2, input, layer.weight, layer.bias, settings) is not None
         rows = {"torch.nn.Conv2d, with its arithmetic": pytorchs, "convlab.torch.Conv2d": layer}
         for name, one in rows.items():

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import OrderedDict
-from contextlib import nullcontext, suppress
-from dataclasses import replace
-from functools import partial
-from threading import local
-from typing import Any, NamedTuple
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 
-from convlab.ladder import Tile, stage_named
+from convlab.ladder import Tile
 from convlab.ladder.stage import SOURCES
 from convlab.problems.arrays import (
     Array,
@@ -25,19 +21,13 @@ from convlab.problems.arrays import (
     on_host,
     placement_of,
 )
-from convlab.problems.problem import ConvProblem
-from convlab.problems.settings import IntOrEach, Padding, Windows, windows_of
-from convlab.running.engines import Engine, choose
-from convlab.running.plans import Plan, check_fits, plan
-from convlab.running.simulated_time import announced
-from convlab.support.values import integer, shown
-
-Settings = tuple[IntOrEach, Padding, IntOrEach, int]  # stride, padding, dilation, groups
-# The GPU, its stream, and all that a plan is made for.
-PlanKey = tuple[int, int, ConvProblem, str, Tile | None]
-ALL = slice(None)  # a whole axis: Numba's device arrays take no ellipsis
-KEPT_PLANS, KEPT_BYTES = 16, 2**28  # of a thread's last calls on a GPU; bytes of workspace in all
-KEPT_SHORT = 256  # calls whose checks are kept
+from convlab.problems.settings import IntOrEach, Padding
+from convlab.running import short_calls
+from convlab.running.convolution_call import Call, Settings, call_of
+from convlab.running.engines import choose
+from convlab.running.planes_and_groups import ALL, Chosen, convolve_arrays
+from convlab.running.plans import check_fits
+from convlab.support.values import shown
 
 
 def conv1d(
@@ -127,89 +117,20 @@ def conv3d(
     return result
 
 
-class _Call(NamedTuple):
-    """A call's settings, checked: the 2-D problem that it becomes, and its output's shape."""
-
-    problem: ConvProblem
-    depth: int  # input planes; 0 for fewer axes
-    windows: Windows  # of all axes
-    shape: tuple[int, ...]
-    is_empty: bool
-
-
-def _call_of(
-    axes: int, input: tuple[int, ...], weight: tuple[int, ...], settings: Settings
-) -> _Call:
-    """Check a call's shapes and settings. Raises ``TypeError`` or ``ValueError`` where they do not
-    fit."""
-    stride, padding, dilation, groups = settings
-    groups = integer("groups", groups, at_least=1)
-    for name, shape in (("input", input), ("weight", weight)):
-        if len(shape) != axes + 2 and not (name == "input" and len(shape) == axes + 1):
-            may = f"{axes + 2} dimensions{f', or {axes + 1}' if name == 'input' else ''}"
-            raise ValueError(f"{name} has shape {shown(shape)}: it must have {may}")
-    batched = input if len(input) == axes + 2 else (1, *input)
-    N_i, C_i, *size = batched
-    C_o, channels, *kernel = weight
-    if C_i % groups or C_o % groups:
-        must = f"it must divide input's {C_i} channels and weight's {C_o} filters"
-        raise ValueError(f"groups is {groups}: {must}")
-    if channels != C_i // groups:
-        raise ValueError(
-            f"weight has shape {shown(weight)}: its second size must be input's {C_i} channels"
-            f"{'' if groups == 1 else f' / {groups} groups'}"
-        )
-    windows = windows_of(axes, kernel, stride, padding, dilation)
-    taps, strides, zeros, dilations = windows
-    if axes == 1:
-        size, taps, strides, dilations = [1, *size], (1, *taps), (1, *strides), (1, *dilations)
-        zeros = ((0, 0), *zeros)
-    depth, planes_out, planes_seen = 0, 1, 1
-    if axes == 3:
-        depth = integer("input's depth", size[0], at_least=1)
-        planes_out, planes_seen = windows.outputs(size)[0], taps[0]
-    problem = ConvProblem(
-        max(N_i, 1) * planes_out, max(C_i, groups) * planes_seen, size[-2], size[-1], C_o,
-        taps[-2:], strides[-2:], zeros[-2:], dilations[-2:], groups,
-    )  # fmt: skip
-    sizes = (planes_out, *problem.output_size)[3 - axes :]
-    shape = (C_o if C_i else 0, *sizes)  # as in PyTorch, no channels if the input has none
-    whole = (N_i, *shape) if len(input) == axes + 2 else shape
-    return _Call(problem, depth, windows, whole, not (N_i and C_i))
-
-
-class _Asked(NamedTuple):
-    """The stage, tile and engine that a call asks for, and the GPU's stream, 0 by default."""
-
-    stage: str
-    tile: Tile | None
-    engine: Engine
-    stream: int = 0
-
-    def put(self, target: Any, key: Any, value: Any) -> Any:
-        """``target[key] = value`` of the engine's arrays, on the stream; the target."""
-        if self.stream:
-            from numba import cuda
-
-            target.setitem(key, value, cuda.external_stream(self.stream))
-        else:
-            target[key] = value
-        return target
-
-
 def _convolve(
     axes: int, arrays: tuple[Any, ...], settings: Settings,
     stage: str, tile: Tile | None, engine_name: str,
 ) -> Any:  # fmt: skip
     input, weight, bias, out = arrays
     _refuse_compiling(f"conv{axes}d")
-    if (result := _again(axes, arrays, (*settings, stage, tile, engine_name))) is not None:
+    words = (*settings, stage, tile, engine_name)
+    if (result := short_calls.again(axes, arrays, words)) is not None:
         return result
-    asked = _Asked(stage, tile, engine := choose(engine_name))
+    asked = Chosen(stage, tile, engine := choose(engine_name))
     optional = {name: array for name, array in (("bias", bias), ("out", out)) if array is not None}
     given = {"input": input, "weight": weight, **optional}
     placement = _placement(given)
-    call = _call_of(axes, tuple(input.shape), tuple(weight.shape), settings)
+    call = call_of(axes, tuple(input.shape), tuple(weight.shape), settings)
     _check_shape("bias", bias, (weight.shape[0],))
     _check_shape("out", out, call.shape)
     if call.is_empty:
@@ -217,7 +138,7 @@ def _convolve(
     if engine.is_gpu and placement.gpu is not None:
         result = _on_gpu(given, call, asked, placement)
         if placement.library == "PyTorch":
-            _remember(axes, arrays, (*settings, stage, tile, engine_name), call, asked)
+            short_calls.remember(axes, arrays, words, call, asked)
         return result
 
     views = {name: on_host(array) for name, array in given.items()}
@@ -227,96 +148,13 @@ def _convolve(
     check_fits("copying input, weight and output", needed, engine)
     tensors = [engine.to_device(views[name]) if name in views else None for name in SOURCES]
     made = engine.empty(call.shape)
-    _run(call, tensors, made, asked)
+    convolve_arrays(call, tensors, made, asked)
     result = engine.to_host(made)
     if out is None:
         return placement.from_host(result)
     target = views["out"] if placement.gpu is None else on_gpu(out)
     target[ALL] = result
     return out
-
-
-# The short way of a call with PyTorch's tensors, where an equal one was computed before. Checks and
-# Numba's views of arrays take ten times as long as a launch, and do not depend on the numbers.
-
-
-class _Short(NamedTuple):
-    """A call that was checked: what its plan is made for, and its output's shape, in 2-D and as the
-    caller has it."""
-
-    problem: ConvProblem
-    stage: str
-    tile: Tile | None
-    output_shape: tuple[int, ...]
-    shape: tuple[int, ...]
-
-
-def _short_key(axes: int, arrays: tuple[Any, ...], asked: tuple[object, ...]) -> tuple[object, ...]:
-    input, weight, bias, _ = arrays
-    return axes, input.shape, weight.shape, None if bias is None else bias.shape, asked
-
-
-def _again(axes: int, arrays: tuple[Any, ...], asked: tuple[object, ...]) -> Any:
-    """Return the convolution, if an equal call has left its plan and this call may take it; else
-    None."""
-    known = vars(_kept).get("short")
-    input, weight, bias, out = arrays
-    if not known or out is not None:
-        return None
-    from convlab.running.torch_tensors import (
-        TENSORS,
-        current_stream,
-        goes_short,
-        is_whole,
-        needs_gradient,
-    )
-
-    if type(input) not in TENSORS or not goes_short(gpu := input.get_device(), input, weight, bias):
-        return None
-    tensors = input, weight, *(() if bias is None else (bias,))
-    if needs_gradient(tensors) or not all(map(is_whole, tensors)):
-        return None
-    try:
-        found = known.get(_short_key(axes, arrays, asked))
-    except TypeError:  # a setting that is a list has no hash
-        return None
-    if found is None:
-        return None
-    stream = current_stream(gpu)
-    plan_key = gpu, stream, found.problem, found.stage, found.tile
-    if (ready := _kept.plans.get(plan_key)) is None:
-        return None
-    _kept.plans.move_to_end(plan_key)
-    made = input.new_empty(found.output_shape)
-    if found.shape == found.output_shape:
-        ready(input, weight, made, bias, stream=stream)
-        return made
-    input, weight = input.view(found.problem.input_shape), weight.view(found.problem.weight_shape)
-    ready(input, weight, made, bias, stream=stream)
-    return made.view(found.shape)
-
-
-def _remember(
-    axes: int, arrays: tuple[Any, ...], given: tuple[object, ...], call: _Call, asked: _Asked
-) -> None:
-    """Let later calls like this one of PyTorch's tensors take the short way. A call of several
-    plans, or with copies of planes, has none."""
-    groups = call.problem.groups
-    several = groups > 1 and asked.stage != "auto" and not stage_named(asked.stage).grouped
-    if call.depth or several:
-        return
-    known = vars(_kept).setdefault("short", {})
-    if len(known) >= KEPT_SHORT:
-        known.clear()
-    with suppress(TypeError):  # as above
-        key = _short_key(axes, arrays, given)
-        known[key] = _Short(
-            problem=call.problem,
-            stage=asked.stage,
-            tile=asked.tile,
-            output_shape=call.problem.output_shape,
-            shape=call.shape,
-        )
 
 
 def _refuse_compiling(name: str) -> None:
@@ -332,7 +170,7 @@ def _refuse_compiling(name: str) -> None:
         raise RuntimeError(f"{what}: use {layer}, or convlab.torch.replace on a model")
 
 
-def _on_gpu(given: dict[str, Any], call: _Call, asked: _Asked, placement: Placement) -> Any:
+def _on_gpu(given: dict[str, Any], call: Call, asked: Chosen, placement: Placement) -> Any:
     """Return the convolution of arrays in a GPU's memory, on the stream of the library's next
     work."""
     from numba import cuda
@@ -348,7 +186,7 @@ def _on_gpu(given: dict[str, Any], call: _Call, asked: _Asked, placement: Placem
         for name in given.keys() & {*SOURCES}:
             if not _is_whole(views[name]):
                 views[name] = asked.put(engine.empty(views[name].shape), ALL, views[name])
-        _run(call, [*map(views.get, SOURCES)], made, asked)
+        convolve_arrays(call, [*map(views.get, SOURCES)], made, asked)
         if made is not view:
             asked.put(view, ALL, made)
         if placement.library == "JAX":  # whose next work runs on a stream of its own
@@ -359,96 +197,6 @@ def _on_gpu(given: dict[str, Any], call: _Call, asked: _Asked, placement: Placem
 def _is_whole(array: Any) -> bool:
     """Return True if a stage can read a device array without a copy, also by float4 loads."""
     return bool(array.is_c_contiguous()) and extent(array)[0] % 16 == 0
-
-
-def _run(call: _Call, tensors: list[Any], out: Any, asked: _Asked) -> None:
-    """Write the convolution of the engine's contiguous arrays to ``out``."""
-    (input, weight, bias), problem = tensors, call.problem
-    filters = weight.reshape(problem.weight_shape)
-    if not call.depth:
-        images, maps = input.reshape(problem.input_shape), out.reshape(problem.output_shape)
-        _run_groups(problem, (images, filters, bias), maps, asked)
-        return
-    # All images' planes at once: [N_i, C_i, D_i, H_i, W_i] to [N_i, D_o, C_i, D_f, H_i, W_i].
-    windows = call.windows
-    D_f, stride, dilation = windows.kernel[0], windows.stride[0], windows.dilation[0]
-    before = windows.padding[0][0]  # planes of zeros
-    D_i, D_o = call.depth, call.shape[-3]
-    N_i, C_i, size = problem.N_i // D_o, problem.C_i // D_f, (problem.H_i, problem.W_i)
-    volume = input.reshape((N_i, C_i, D_i, *size))
-    seen = asked.engine.empty((N_i, D_o, C_i, D_f, *size))
-    for d in range(D_o):
-        for tap in range(D_f):
-            plane = d * stride + tap * dilation - before
-            inside = 0 <= plane < D_i
-            asked.put(seen, (ALL, d, ALL, tap), volume[:, :, plane] if inside else np.float32(0))
-    maps = asked.engine.empty(problem.output_shape)
-    _run_groups(problem, (seen.reshape(problem.input_shape), filters, bias), maps, asked)
-    planes = maps.reshape((N_i, D_o, *maps.shape[1:]))
-    volume = out.reshape((N_i, problem.C_o, D_o, *problem.output_size))
-    for d in range(D_o):
-        asked.put(volume, (ALL, ALL, d), planes[:, d])
-
-
-def _run_groups(problem: ConvProblem, tensors: tuple[Any, ...], out: Any, asked: _Asked) -> None:
-    """Run all groups by one plan, or one after the other where the stage has none."""
-    groups, stream = problem.groups, asked.stream or None
-    if groups == 1 or asked.stage == "auto" or stage_named(asked.stage).grouped:
-        ready, (input, weight, bias) = _ready(problem, *asked), tensors
-        ready(input, weight, out, bias, stream=stream)
-        return
-    C_i, C_o = problem.C_i // groups, problem.C_o // groups
-    ready = _ready(replace(problem, in_channels=C_i, out_channels=C_o, groups=1), *asked)
-    one, empty = ready.problem, asked.engine.empty
-    shapes = one.input_shape, one.weight_shape, (C_o,)
-    pairs = zip(tensors, shapes, strict=True)
-    own: list[Any] = [None if tensor is None else empty(shape) for tensor, shape in pairs]
-    part = empty(one.output_shape)
-    with announced(ready.problem, ready.stage, ready.tile, ready.engine, calls=groups):
-        for g in range(groups):
-            channels, filters = slice(g * C_i, (g + 1) * C_i), slice(g * C_o, (g + 1) * C_o)
-            keys = (ALL, channels), filters, filters
-            for target, tensor, key in zip(own, tensors, keys, strict=True):
-                if tensor is not None:
-                    asked.put(target, ALL, tensor[key])
-            ready(own[0], own[1], part, own[2], stream=stream)
-            asked.put(out, (ALL, filters), part)
-
-
-# Each thread keeps its own plans: a plan runs one call at a time, and threads may have own streams.
-_kept = local()
-
-
-def _ready(
-    problem: ConvProblem, stage: str, tile: Tile | None, engine: Engine, stream: int = 0
-) -> Plan:
-    """Return the problem's plan; on a GPU an earlier call on the same stream may have kept it."""
-    prepare = partial(plan, problem, stage, tile, engine.name)
-    asked = isinstance(stage, str) and isinstance(tile, Tile | None)  # plan says what is wrong
-    if not (engine.is_gpu and asked):
-        # On a simulator each call gets a fresh workspace of NaN, which shows unwritten elements.
-        return prepare()
-    kept: OrderedDict[PlanKey, Plan] = vars(_kept).setdefault("plans", OrderedDict())
-    key = (_current_gpu(), stream, problem, stage, tile)
-    if (ready := kept.get(key)) is not None:
-        kept.move_to_end(key)
-        return ready
-    try:
-        ready = prepare()
-    except MemoryError:  # the kept plans may hold the missing memory
-        kept.clear()
-        ready = prepare()
-    if ready.workspace_bytes <= KEPT_BYTES:
-        kept[key] = ready
-        while len(kept) > KEPT_PLANS or sum(p.workspace_bytes for p in kept.values()) > KEPT_BYTES:
-            kept.popitem(last=False)
-    return ready
-
-
-def _current_gpu() -> int:
-    from numba import cuda
-
-    return int(cuda.get_current_device().id)
 
 
 def _placement(arrays: dict[str, Any]) -> Placement:
