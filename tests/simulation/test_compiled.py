@@ -7,6 +7,7 @@ takes minutes.
 
 from __future__ import annotations
 
+import enum
 import importlib
 import itertools
 import math
@@ -18,6 +19,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -27,7 +29,8 @@ from kernels.cases import Case, edited
 from numba import cuda, float32, int32, int64
 
 import convlab
-from convlab.simulation.compiled import compiled_run, engine_choice
+from convlab.simulation.compiled import compiled_run, engine_choice, kernels
+from convlab.simulation.compiled.kernel_text import KernelText
 from convlab.simulation.compiled.kernels import COMPILER_FAULT
 from convlab.simulation.compiled.refused import NotCompiled
 
@@ -532,6 +535,58 @@ def keeps_the_sum_of_two(a, total, out):
 def test_a_course_that_depends_on_own_numbers_is_noted(ends):
     make = RIGHT[1][3]
     compare(keeps_the_sum_of_two, 1, 32, lambda: [*make(), np.zeros(64, F)])
+
+
+def scaled_by(factor: Any) -> Any:
+    @cuda.jit
+    def scaled(a, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = a[i] * factor + WEIGHTS[1] + TABLE[0]
+
+    return scaled
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+    """The names of kernels that are compiled and not taken from disk, where they are kept."""
+    monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path))
+    monkeypatch.setenv("CONVLAB_CACHE_LIMIT", "100")
+    names: list[str] = []
+    compiled = kernels._compiled
+
+    def noted(function: Any, *more: Any) -> Any:
+        names.append(function.__name__)
+        return compiled(function, *more)
+
+    monkeypatch.setattr(kernels, "_compiled", noted)
+    yield names
+    compiled_run._known.clear()
+
+
+def test_machine_code_stays_on_disk(ends, compilations):
+    for factor in (2, 2, 3, F(3)):  # each is a kernel of its own, as in another process
+        kernel = scaled_by(factor)
+        arrays = [ramp(64), np.zeros(64, F)]
+        assert compare(kernel, 2, 32, lambda arrays=arrays: [one.copy() for one in arrays]) == ""
+    for _ in range(2):
+        compiled_run._known.clear()
+        assert compare(first_come, 1, 1, lambda: [np.zeros(1, np.int32) for _ in "12"]) == ""
+        assert compare(*WRONG["out of bounds"][:4])
+    assert [name[:6] for name in compilations] == [*["scaled"] * 3, "first_", "add_1"]
+    assert ends == [*["compiled"] * 4, *["the result of an exchange is used", "found"] * 2]
+
+
+def test_values_of_unknown_kinds_are_no_part_of_a_key():
+    def text_of(value: object) -> KernelText:
+        text = KernelText()
+        text.add_value(value)
+        return text
+
+    known = 1, True, 1.0, 0.0, -0.0, (1, (2,)), F(1), WEIGHTS, WEIGHTS[:2], float32, math.sqrt, abs
+    assert len({str(text_of(value)) for value in known}) == len(known)
+    assert all(text_of(value).whole for value in known)
+    assert not any(text_of(value).whole for value in (enum.IntFlag("Bits", "ONE")(1), compare))
 
 
 def test_without_numbas_types_nothing_is_compiled(ends):

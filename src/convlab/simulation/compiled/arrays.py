@@ -180,11 +180,15 @@ def _type_of_constant(value: CompiledConstant, context: object) -> CompiledArray
 @lower_constant(CompiledArray)
 def _constant(context, builder, kind, value):
     host = value.host
+    # Its bytes are a part of the machine code, which another process may load.
+    content = ir.Constant(ir.ArrayType(ir.IntType(8), host.nbytes), bytearray(host.tobytes()))
+    data = cgutils.global_constant(builder, "convlab_constant", content)
+    data.align = WIDE_BYTES
     return made(
         context,
         builder,
         kind,
-        data=number(host.ctypes.data),
+        data=builder.ptrtoint(data, I64),
         cells=number(0),
         serial=number(0),
         shape=[number(size) for size in host.shape],

@@ -1,26 +1,30 @@
-"""Machine code that all compiled kernels share, kept on disk (:mod:`convlab.support.kernel_files`).
+"""Machine code of the compiled engine, kept on disk (:mod:`convlab.support.kernel_files`).
 
 It is made of convlab's own files, by Numba and LLVM, for one kind of CPU: all of these are in its
-key. What is kept are the object files, after a line of JSON with each one's symbol, name and size.
+key, and for a kernel its text. What is kept are facts and object files, after a line of JSON with
+each one's symbol, name and size.
 """
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
 import llvmlite.binding as llvm
+from numba.core import config
 
 from convlab.support import kernel_files
 from convlab.support.whole_files import fingerprint
 
 HERE = Path(__file__).parent
+PACKAGES = "numba", "llvmlite", "numpy", "numba-cuda", "numba-cuda-mlir"
+SETTINGS = "OPT", "DEBUGINFO_DEFAULT", "USING_SVML", "CPU_NAME", "CPU_FEATURES", "LOOP_VECTORIZE"
 
 
 class ObjectCode(NamedTuple):
@@ -31,51 +35,76 @@ class ObjectCode(NamedTuple):
     content: bytes
 
 
+class Stored(NamedTuple):
+    """Object files, and what else must be known to use them, as JSON has it."""
+
+    codes: Sequence[ObjectCode]
+    facts: Mapping[str, str | int | bool]
+
+
+class Loaded(NamedTuple):
+    """The address of a function in memory, and what keeps it there."""
+
+    address: int
+    engine: object
+
+
 @cache
-def _key() -> str:
-    parts = [
-        "simulator",
-        fingerprint(sorted(HERE.glob("*.py")), below=HERE),
-        *(version(name) for name in ("numba", "llvmlite", "numpy")),
-        platform.python_version(),
-        llvm.get_default_triple(),
-        llvm.get_host_cpu_name(),
-        llvm.get_host_cpu_features().flatten(),
-    ]
-    return sha256("\n".join(parts).encode()).hexdigest()
+def _toolchain() -> str:
+    """Return what makes the machine code, and the CPU that it is for."""
+    return "\n".join(
+        [
+            "simulator",
+            fingerprint(sorted(HERE.glob("*.py")), below=HERE),
+            *map(_version, PACKAGES),
+            *(f"{name} {getattr(config, name, None)}" for name in SETTINGS),
+            platform.python_version(),
+            llvm.get_default_triple(),
+            llvm.get_host_cpu_name(),
+            llvm.get_host_cpu_features().flatten(),
+        ]
+    )
 
 
-def stored() -> list[ObjectCode] | None:
-    """Return the machine code of this version of convlab on this CPU; None if it is not kept."""
-    content = kernel_files.read(_key())
+def _version(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"no {package}"
+
+
+def key_of(text: str) -> str:
+    """Return the key of machine code whose source that text describes."""
+    return sha256(f"{_toolchain()}\n{text}".encode()).hexdigest()
+
+
+def stored(key: str) -> Stored | None:
+    """Return what is kept under a key; None if nothing is."""
+    content = kernel_files.read(key)
     if content is None:
         return None
     first, _, rest = content.partition(b"\n")
+    header = json.loads(first)
     codes, begin = [], 0
-    for symbol, name, size in json.loads(first):
+    for symbol, name, size in header["codes"]:
         codes.append(ObjectCode(symbol, name, rest[begin : begin + size]))
         begin += size
-    return codes
+    return Stored(codes, header["facts"])
 
 
-def store(codes: Sequence[ObjectCode]) -> None:
-    """Keep the machine code, if the cache's folder takes it."""
-    header = json.dumps([(one.symbol, one.name, len(one.content)) for one in codes]).encode()
-    kernel_files.write(_key(), b"\n".join([header, b"".join(one.content for one in codes)]))
+def store(key: str, made: Stored) -> None:
+    """Keep machine code, if the cache's folder takes it."""
+    sizes = [(one.symbol, one.name, len(one.content)) for one in made.codes]
+    header = json.dumps({"codes": sizes, "facts": made.facts}).encode()
+    kernel_files.write(key, b"\n".join([header, b"".join(one.content for one in made.codes)]))
 
 
-@cache
-def _loaded() -> list[llvm.ExecutionEngine]:
-    return []  # engines, which keep the machine code alive
-
-
-def address_of(code: ObjectCode) -> int:
-    """Load an object file, and return the address of its function."""
+def loaded(code: ObjectCode) -> Loaded:
+    """Load an object file into memory."""
     target = llvm.Target.from_default_triple().create_target_machine(
         codemodel="jitdefault", jit=True
     )
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code.content))
     engine.finalize_object()
-    _loaded().append(engine)
-    return int(engine.get_function_address(code.name))
+    return Loaded(int(engine.get_function_address(code.name)), engine)

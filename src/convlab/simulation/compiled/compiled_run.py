@@ -16,7 +16,6 @@ from convlab.simulation.compiled.refused import NotCompiled
 from convlab.simulation.compiled.suspects import ENDLESS, TWO_NAMES
 from convlab.simulation.language.compilations import Kernel
 from convlab.simulation.language.compiled_values import Values, values_of
-from convlab.simulation.language.numbas_types import typed_function
 from convlab.simulation.launch.running_blocks import OnBlock
 from convlab.simulation.launch.translation import argument_types
 from convlab.simulation.rules.findings import SimulationError
@@ -59,7 +58,7 @@ class CompiledRun:
                 raise NotCompiled(f"the other engine finds nothing wrong with {result.reasons()}")
         if result.beyond_warp and self._depends_on_own_numbers(left):
             raise NotCompiled("results depend on what a shuffle reads from beyond the warp")
-        if self._kernel.places.ranks:
+        if self._kernel.ranks:
             if result.unchanged:
                 raise NotCompiled("an atomic reads what other threads may change")
             left = self._in_the_other_order()
@@ -140,35 +139,10 @@ def _machine_code(facts: LaunchFacts, kinds: tuple[types.Type, ...]) -> Compiled
     if found is None or found[0] is not values:
         made: CompiledKernel | str
         try:
-            made = _compile(facts.kernel, kinds, gpu_types, values)
+            made = compile_kernel(facts.kernel.py_func, kinds, gpu_types, values)
         except NotCompiled as why:
             made = str(why)
         found = known[kinds] = values, made
     if isinstance(found[1], str):
         raise NotCompiled(found[1])
     return found[1]
-
-
-def _compile(
-    kernel: Kernel, kinds: tuple[types.Type, ...], gpu_types: tuple[types.Type, ...], values: Values
-) -> CompiledKernel:
-    function = kernel.py_func
-    made, of_cpu = compile_kernel(function, kinds, values)
-    of_gpu = typed_function(function, gpu_types).typemap
-    for name, kind in of_cpu.items():
-        other = of_gpu.get(name)
-        if other is None or name.startswith("$"):
-            continue
-        if _is_number(kind) and str(types.unliteral(kind)) != _shown(other):
-            raise NotCompiled(f"{name} is {kind} for a CPU and {other} for a GPU")
-    return made
-
-
-def _is_number(kind: types.Type) -> bool:
-    return isinstance(kind, types.Number | types.Boolean)
-
-
-def _shown(kind: types.Type) -> str:
-    """Return the name of a type of numba-cuda's, without a constant's value."""
-    literal = getattr(kind, "literal_type", None)
-    return str(kind if literal is None else literal)

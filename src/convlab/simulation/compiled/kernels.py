@@ -1,153 +1,33 @@
 """From a kernel's function to machine code of this CPU, with checks.
 
-The function is copied with other meanings of its globals, and Numba compiles the copy with a pass
-more (:mod:`convlab.simulation.compiled.instrumentation`). The types that Numba infers for a CPU
-must be those that it infers for a GPU, or the kernel is refused.
+Numba compiles the function with other meanings of its globals
+(:mod:`convlab.simulation.compiled.functions`). The types that it infers for a CPU must be those
+that it infers for a GPU, or the kernel is refused. Machine code is kept on disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from types import CellType, FunctionType, ModuleType
-from typing import Any
+from types import FunctionType
 
-import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.core import errors, types
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import PassManager
-from numba.core.dispatcher import Dispatcher
 from numba.core.extending import intrinsic
-from numba.core.untyped_passes import IRProcessing
 
-from convlab.device import emulation_of
-from convlab.simulation.compiled import runtime
-from convlab.simulation.compiled import warp_names as _warp_names  # noqa: F401  more of CUDA
-from convlab.simulation.compiled.arrays import I64, CompiledArray, CompiledConstant, made
+from convlab.simulation.compiled import code_cache, runtime
+from convlab.simulation.compiled.arrays import I64, CompiledArray, made
+from convlab.simulation.compiled.code_cache import ObjectCode, Stored
 from convlab.simulation.compiled.context import ARGUMENTS, load_word
-from convlab.simulation.compiled.instrumentation import Instrument, Places, in_work
-from convlab.simulation.compiled.memory import check_dtype
-from convlab.simulation.compiled.names import CUDA
-from convlab.simulation.compiled.numbers import GpuNumbers
+from convlab.simulation.compiled.functions import Functions, native
+from convlab.simulation.compiled.instrumentation import Places, in_work
 from convlab.simulation.compiled.refused import NotCompiled
 from convlab.simulation.compiled.stacks import machine_code
-from convlab.simulation.compiled.wide_accesses import INTRINSICS
-from convlab.simulation.language.compiled_values import Values, attribute, kept, values_of
-from convlab.simulation.language.python_body import name_in_cuda
-from convlab.simulation.threads.block_memory import CONSTANT_BYTES
-from convlab.support.numba_successor import name_in_numba_cuda
+from convlab.simulation.language.compiled_values import Values
+from convlab.simulation.language.numbas_types import typed_function
+from convlab.simulation.language.signatures import Types
 
 COMPILER_FAULT = "an error inside the compiler"
-_PLAIN = ("math", "numpy", "operator", "numba")  # modules whose names mean the same on a CPU
-
-
-class CheckingCompiler(CompilerBase):
-    """Numba's compiler with the pass that inserts checks, for numbers as a GPU has them."""
-
-    def __init__(self, typingctx: Any, targetctx: Any, *more: Any) -> None:
-        targetctx = targetctx.subtarget()  # a copy
-        targetctx.__class__ = GpuNumbers
-        super().__init__(typingctx, targetctx, *more)
-
-    def define_pipelines(self) -> list[PassManager]:
-        manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        manager.add_pass_after(Instrument, IRProcessing)
-        manager.finalize()
-        return [manager]
-
-
-_njit = partial(njit, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-
-class Functions:
-    """The functions of a kernel with other meanings of their globals. ``values`` are those that the
-    kernel is compiled with."""
-
-    def __init__(self, values: Values) -> None:
-        self._values = values
-        self.dispatchers: dict[FunctionType, Dispatcher] = {}
-        self._modules: dict[int, ModuleType] = {}
-        self.constants: list[CompiledConstant] = []  # whose memory the machine code refers to
-
-    def dispatcher(self, original: FunctionType) -> Dispatcher:
-        """Return what compiles a function with its checks."""
-        if original in self.dispatchers:
-            return self.dispatchers[original]
-        is_kernel = not self.dispatchers
-        values = self._values if is_kernel else values_of(original, None)
-        names = set(original.__code__.co_names)
-        globals_ = {"__builtins__": __builtins__, "__name__": original.__globals__.get("__name__")}
-        cells = tuple(CellType() for _ in original.__closure__ or ())
-        copy = FunctionType(
-            original.__code__, globals_, original.__name__, original.__defaults__, cells
-        )
-        made = self.dispatchers[original] = _njit(pipeline_class=CheckingCompiler)(copy)
-        for name in names & {*original.__globals__}:
-            value = kept(values, name, original.__globals__[name])
-            globals_[name] = self._meaning(value, names, values)
-        free = original.__code__.co_freevars
-        for name, cell, source in zip(free, cells, original.__closure__ or (), strict=True):
-            with suppress(ValueError):  # a variable that has no value yet
-                value = kept(values, name, source.cell_contents)
-                cell.cell_contents = self._meaning(value, names, values)
-        return made
-
-    def _meaning(self, value: Any, names: set[str], values: Values) -> Any:
-        """Return what a value from outside means in compiled code. ``names`` are those that the
-        function may look up in a module."""
-        if isinstance(value, ModuleType) and name_in_numba_cuda(value.__name__) == "numba.cuda":
-            return CUDA
-        if not hasattr(value, "py_func") and (emulation := emulation_of(value)) is not None:
-            return _of_device(value, emulation)
-        if isinstance(function := getattr(value, "py_func", None), FunctionType):
-            if getattr(value, "declared", None):
-                raise NotCompiled("a device function with declared types")
-            return self.dispatcher(function)
-        if (name := name_in_cuda(value)) is not None:
-            return _of_cuda(name)
-        if type(value) is tuple:
-            return tuple(self._meaning(entry, names, values) for entry in value)
-        if hasattr(value, "__cuda_array_interface__"):
-            raise NotCompiled("a device array that the kernel refers to by name")
-        if isinstance(value, np.ndarray):
-            return self._constant(value)
-        if isinstance(value, ModuleType) and value.__name__ not in _PLAIN:
-            return self._module(value, names, values)
-        return value
-
-    def _constant(self, value: np.ndarray) -> CompiledConstant:
-        """Return an array that is compiled into the kernel."""
-        check_dtype(value.dtype)
-        if value.nbytes > CONSTANT_BYTES:
-            raise NotCompiled("an array that is larger than constant memory")
-        self.constants.append(CompiledConstant(value))
-        return self.constants[-1]
-
-    def _module(self, value: ModuleType, names: set[str], values: Values) -> ModuleType:
-        """Return a module with the attributes that a function may use."""
-        if value.__name__.startswith("numba."):
-            raise NotCompiled(value.__name__)
-        module = self._modules.setdefault(id(value), ModuleType(value.__name__))
-        for name in names & {*vars(value)} - {*vars(module)}:
-            setattr(module, name, None)  # a module may refer to itself
-            now = kept(values, attribute(value, name), vars(value)[name])
-            setattr(module, name, self._meaning(now, names, values))
-        return module
-
-
-def _of_cuda(name: str) -> Any:
-    return getattr(CUDA, name)
-
-
-def _of_device(value: object, emulation: Callable[..., object]) -> Any:
-    """Return what an intrinsic of ``convlab.device`` is in compiled code."""
-    if emulation not in INTRINSICS:
-        raise NotCompiled(f"{getattr(value, '__name__', value)} of convlab.device")
-    return INTRINSICS[emulation]
+PLACES, RANKS, REFUSED = "places", "ranks", "refused"  # facts beside the machine code
 
 
 # The arguments of a launch.
@@ -216,46 +96,90 @@ class CompiledKernel:
 
     name: str
     entry: int  # its address
-    places: Places
-    kept_alive: object  # the machine code, and what it refers to
+    places: int  # of the code: how many
+    ranks: bool  # whether it uses results of atomics
+    kept_alive: object
 
 
 def compile_kernel(
-    function: FunctionType, kinds: tuple[types.Type, ...], values: Values
-) -> tuple[CompiledKernel, dict[str, types.Type]]:
-    """Return a kernel's machine code for arguments of these types, and the types of its variables
-    by name. Raises :class:`NotCompiled` for what is not known here."""
+    function: FunctionType, kinds: tuple[types.Type, ...], gpu_types: Types, values: Values
+) -> CompiledKernel:
+    """Return a kernel's machine code for arguments of these types, of a CPU and of a GPU: from disk
+    if it is kept there. Raises :class:`NotCompiled` for what is not known here."""
     machine_code()  # of the switch, then of the rules, to which kernels refer by their symbols
     runtime.load()
-    functions = Functions(values)
-    kernel = functions.dispatcher(function)
-    whole = types.NumberClass(types.Tuple(kinds))
+    functions = Functions(function, values)
+    text = functions.text
+    text.add("types", *map(str, kinds), *map(str, gpu_types))
+    key = code_cache.key_of(str(text)) if text.whole else None
+    stored = None if key is None else code_cache.stored(key)
+    if stored is None:
+        stored = _compiled(function, functions, kinds, gpu_types)
+        if key is not None:
+            code_cache.store(key, stored)
+    if (why := stored.facts.get(REFUSED)) is not None:
+        raise NotCompiled(str(why))
+    (code,) = stored.codes
+    entry = code_cache.loaded(code)
+    return CompiledKernel(
+        name=function.__name__,
+        entry=entry.address,
+        places=int(stored.facts[PLACES]),
+        ranks=bool(stored.facts[RANKS]),
+        kept_alive=entry.engine,
+    )
+
+
+def _compiled(
+    function: FunctionType, functions: Functions, kinds: tuple[types.Type, ...], gpu_types: Types
+) -> Stored:
+    """Compile a kernel; return its machine code, or why it is refused. Raises :class:`NotCompiled`
+    for a fault of the compiler."""
+    kernel, whole = functions.kernel, types.NumberClass(types.Tuple(kinds))
 
     def enter():
         kernel(*argument_values(whole))
 
-    entry, places = _njit(enter), Places()
+    entry, places = native(enter), Places()
     in_work.append(places)
     try:
         entry.compile(())
+        (typed,) = kernel.overloads.values()
+        _check_types(typed.type_annotation.typemap, function, gpu_types)
     except errors.NumbaError as error:
-        raise NotCompiled(f"Numba does not compile it for a CPU: {_first_reason(error)}") from None
-    except NotCompiled:
-        raise
+        why = f"Numba does not compile it for a CPU: {_first_reason(error)}"
+        return Stored((), {REFUSED: why})
+    except NotCompiled as error:
+        return Stored((), {REFUSED: str(error)})
     except Exception as error:  # Numba's compiler has faults, and the other engine needs none of it
         raise NotCompiled(f"{COMPILER_FAULT}: {type(error).__name__}: {error}") from error
     finally:
         in_work.pop()
     compiled = entry.overloads[()]
-    address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-    (typed,) = kernel.overloads.values()
-    result = CompiledKernel(
-        name=function.__name__,
-        entry=address,
-        places=places,
-        kept_alive=(compiled.library, functions.constants),
-    )
-    return result, typed.type_annotation.typemap
+    _, _, (content, _) = compiled.library.serialize_using_object_code()
+    code = ObjectCode(function.__name__, compiled.fndesc.llvm_func_name, content)
+    return Stored([code], {PLACES: len(places.lines), RANKS: places.ranks})
+
+
+def _check_types(of_cpu: dict[str, types.Type], function: FunctionType, gpu_types: Types) -> None:
+    """Raise :class:`NotCompiled` for a variable that has another type of number for a GPU."""
+    of_gpu = typed_function(function, gpu_types).typemap
+    for name, kind in of_cpu.items():
+        other = of_gpu.get(name)
+        if other is None or name.startswith("$"):
+            continue
+        if _is_number(kind) and str(types.unliteral(kind)) != _shown(other):
+            raise NotCompiled(f"{name} is {kind} for a CPU and {other} for a GPU")
+
+
+def _is_number(kind: types.Type) -> bool:
+    return isinstance(kind, types.Number | types.Boolean)
+
+
+def _shown(kind: types.Type) -> str:
+    """Return the name of a type of numba-cuda's, without a constant's value."""
+    literal = getattr(kind, "literal_type", None)
+    return str(kind if literal is None else literal)
 
 
 def _first_reason(error: Exception) -> str:

@@ -82,7 +82,7 @@ class CompiledLaunch:
         self._local = np.zeros((threads, LOCAL_LIMIT), np.uint8)
         self._shared = np.full(BLOCK_BYTES, 0xFF, np.uint8)  # NaN of floats: nobody wrote them
         self._cells = np.zeros((BLOCK_BYTES, CELL // WORD), np.int64)
-        self._offsets = np.zeros(len(kernel.places.lines), np.int64)
+        self._offsets = np.zeros(kernel.places, np.int64)
         self._first_phases = np.zeros(math.prod(grid), np.int64)
         self._table = np.zeros((ROWS, ROW), np.int64)
 

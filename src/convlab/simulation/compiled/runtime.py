@@ -18,7 +18,7 @@ from numba import njit
 from numba.core import cgutils, sigutils
 
 from convlab.simulation.compiled import code_cache
-from convlab.simulation.compiled.code_cache import ObjectCode
+from convlab.simulation.compiled.code_cache import Loaded, ObjectCode, Stored
 
 Takes = ParamSpec("Takes")
 Gives = TypeVar("Gives")
@@ -45,22 +45,23 @@ def symbol_of(name: str) -> str:
 
 
 @cache
-def load() -> dict[str, int]:
-    """Return the addresses of the shared machine code by symbol."""
-    codes = code_cache.stored()
-    if codes is None:
-        codes = _compiled()
-        code_cache.store(codes)
-    addresses = {}
-    for code in codes:
-        addresses[code.symbol] = code_cache.address_of(code)
-        llvm.add_symbol(code.symbol, addresses[code.symbol])
-    return addresses
+def load() -> dict[str, Loaded]:
+    """Return the shared machine code in memory, by symbol."""
+    key = code_cache.key_of("what all kernels share")
+    stored = code_cache.stored(key)
+    if stored is None:
+        stored = Stored(_compiled(), {})
+        code_cache.store(key, stored)
+    found = {}
+    for code in stored.codes:
+        found[code.symbol] = code_cache.loaded(code)
+        llvm.add_symbol(code.symbol, found[code.symbol].address)
+    return found
 
 
 def _compiled() -> list[ObjectCode]:
     """Compile the functions in the order in which they call each other."""
-    codes = []
+    codes: list[ObjectCode] = []
     for symbol, (made, signature) in _SHARED.items():
         arguments, _ = sigutils.normalize_signature(signature)
         made.compile(arguments)
@@ -92,7 +93,7 @@ def callable_from_python(name: str, arguments: int) -> Callable[..., int]:
     """Return shared machine code as a function of integers that returns one. It keeps Python's
     lock, and raises an exception that a signal has raised meanwhile."""
     kinds = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * arguments]
-    native = ctypes.PYFUNCTYPE(ctypes.c_int32, *kinds)(load()[symbol_of(name)])
+    native = ctypes.PYFUNCTYPE(ctypes.c_int32, *kinds)(load()[symbol_of(name)].address)
 
     def called(*given: int) -> int:
         result, raised = ctypes.c_int64(), ctypes.c_void_p()
