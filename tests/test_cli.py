@@ -38,7 +38,7 @@ from convlab.measuring import machine_code as gate
 from convlab.measuring.machine_code import PROBLEMS, KernelRow
 from convlab.problems import workloads
 from convlab.problems.oracle import CheckResult
-from convlab.running.engines import choose
+from convlab.running.engines import ENGINE_NAMES, choose
 from convlab.running.engines.kernels import CompilerMissing
 from convlab.support import installing
 from convlab.support.progress import duration
@@ -93,7 +93,8 @@ def few(monkeypatch):
         changed = {"prepare": prepare} if prepare else {}
         stages = [replace(s, **changed) if s.name.startswith("m02") else s for s in stages]
         monkeypatch.setattr(convlab.ladder, "LADDER", tuple(stages))
-        monkeypatch.setattr(ladder, "default_problem", lambda engine: workloads.TEACHING)  # seconds
+        small = dict.fromkeys(ENGINE_NAMES, workloads.TEACHING)  # seconds
+        monkeypatch.setattr(workloads, "DEFAULTS", small)
 
     return put
 

@@ -27,13 +27,13 @@ from convlab.running.engines import (
     EngineUnavailable,
     address_of,
     choose,
+    compilation,
     disassembly,
-    lowering,
 )
+from convlab.running.engines.compilation import linked
 from convlab.running.engines.cubin import instruction_bytes
 from convlab.running.engines.kernels import compile_launch
 from convlab.running.engines.launching import PackedProgram, _part, array_parameters
-from convlab.running.engines.linking import linked
 
 CONV9 = {"conv9": PROBLEMS["conv9"]}
 
@@ -107,7 +107,7 @@ def test_signatures_that_are_looked_for_once_make_the_same_machine_code(name, mo
         return [instruction_bytes(cubin.code) for cubin in cubins]  # names have numbers that count
 
     once = instructions()
-    monkeypatch.setattr(lowering, "_signatures_once", nullcontext)
+    monkeypatch.setattr(compilation, "_signatures_once", nullcontext)
     assert instructions() == once
 
 
@@ -156,8 +156,8 @@ def test_the_compiler_is_changed_by_one_thread_at_a_time():
 
     types = (cuda.types.Array(cuda.types.float32, 1, "C"),)
     usual, found = compiler.CUDACompiler, []
-    thread = threading.Thread(target=lambda: found.append(lowering.float64_lines(halves, types)))
-    with lowering._one_at_a_time:
+    thread = threading.Thread(target=lambda: found.append(compilation.float64_lines(halves, types)))
+    with compilation._one_at_a_time:
         thread.start()
         thread.join(0.5)
         assert thread.is_alive()

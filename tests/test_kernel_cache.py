@@ -31,7 +31,7 @@ from convlab.commands.cli import app
 from convlab.ladder import BACKWARD, GROUPED, LADDER, production_program, stage_named
 from convlab.problems.gradient import Gradient
 from convlab.problems.problem import ConvProblem
-from convlab.running.engines import kernel_cache, kernel_identity, kernels
+from convlab.running.engines import cubin, kernel_identity, kernels
 from convlab.running.engines.cubin import Cubin
 from convlab.running.engines.kernel_identity import kernel_key
 from convlab.running.engines.kernels import argument_types, compile_kernel, compile_launch
@@ -334,8 +334,7 @@ def test_convlab_s_part_of_the_toolchain_is_its_device_code():
     }
     assert files >= {"device/intrinsics.py", "device/ptx.py"}
     assert {file for file in files if not file.startswith("device/")} == {
-        f"running/engines/{name}.py"
-        for name in ("architecture", "cubin", "kernels", "linking", "lowering")
+        f"running/engines/{name}.py" for name in ("compilation", "cubin", "kernels")
     }
 
 
@@ -396,10 +395,10 @@ def doubles(output):
 
 
 def test_what_is_stored_is_found(folder):
-    assert kernel_cache.stored(KEY) is None
-    kernel_cache.store(KEY, some_cubin())
-    assert kernel_cache.stored(KEY) == some_cubin()
-    assert kernel_cache.stored(OTHER_KEY) is None
+    assert cubin.stored(KEY) is None
+    cubin.store(KEY, some_cubin())
+    assert cubin.stored(KEY) == some_cubin()
+    assert cubin.stored(OTHER_KEY) is None
     assert [path.name for path in folder.iterdir()] == [f"{KEY}.kernel"]
 
 
@@ -444,15 +443,15 @@ NO_GOOD: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", NO_GOOD)
 def test_a_file_that_is_no_good_is_passed_over_with_a_line(name, folder, capsys):
     change, said = NO_GOOD[name]
-    kernel_cache.store(KEY, some_cubin())
+    cubin.store(KEY, some_cubin())
     file = folder / f"{KEY}.kernel"
     file.write_bytes(change(file.read_bytes()))
-    assert kernel_cache.stored(KEY) is None
+    assert cubin.stored(KEY) is None
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"convlab: {file} is passed over, and the kernel compiled: ")
     assert said in line
-    kernel_cache.store(KEY, some_cubin())  # written anew
-    assert kernel_cache.stored(KEY) == some_cubin()
+    cubin.store(KEY, some_cubin())  # written anew
+    assert cubin.stored(KEY) == some_cubin()
     assert capsys.readouterr().err == ""
 
 
@@ -472,9 +471,9 @@ def test_a_damaged_file_is_compiled_anew(folder, capsys, monkeypatch):
 
 def test_a_folder_in_a_file_s_place_is_passed_over(folder, capsys):
     (folder / f"{KEY}.kernel").mkdir(parents=True)
-    assert kernel_cache.stored(KEY) is None
+    assert cubin.stored(KEY) is None
     assert "it is a folder" in capsys.readouterr().err
-    kernel_cache.store(KEY, some_cubin())
+    cubin.store(KEY, some_cubin())
     assert kernel_files.clear().kernels == 0
 
 
@@ -486,8 +485,8 @@ def test_a_full_disk_means_no_cache_and_no_failure(folder, monkeypatch, capsys):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(kernel_files, "write_whole", full)
-    kernel_cache.store(KEY, some_cubin())
-    assert kernel_cache.stored(KEY) is None
+    cubin.store(KEY, some_cubin())
+    assert cubin.stored(KEY) is None
     assert capsys.readouterr().err == ""
 
 
@@ -498,7 +497,7 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(folder, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("convlab.support.whole_files.os.fsync", no_room)
-    kernel_cache.store(KEY, some_cubin())
+    cubin.store(KEY, some_cubin())
     assert [*folder.iterdir()] == []
 
 
@@ -507,8 +506,8 @@ def test_a_read_only_home_means_no_cache_and_no_failure(folder, tmp_path, monkey
         (tmp_path / "cache").write_text("")
     else:
         tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    kernel_cache.store(KEY, some_cubin())
-    assert kernel_cache.stored(KEY) is None
+    cubin.store(KEY, some_cubin())
+    assert cubin.stored(KEY) is None
     used = kernel_files.usage()
     assert used.why_not is not None
     assert used.why_not.endswith("cannot be written to")
@@ -517,13 +516,13 @@ def test_a_read_only_home_means_no_cache_and_no_failure(folder, tmp_path, monkey
 
 
 def test_a_cache_that_may_only_be_read_is_read(folder, monkeypatch):
-    kernel_cache.store(KEY, some_cubin())
+    cubin.store(KEY, some_cubin())
 
     def read_only(*_: Any) -> None:
         raise PermissionError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(kernel_files.os, "utime", read_only)
-    assert kernel_cache.stored(KEY) == some_cubin()
+    assert cubin.stored(KEY) == some_cubin()
 
 
 @pytest.fixture
@@ -536,8 +535,8 @@ def homeless(monkeypatch):
 
 def test_no_home_folder_means_no_cache_and_no_failure(homeless, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    kernel_cache.store(KEY, some_cubin())
-    assert kernel_cache.stored(KEY) is None
+    cubin.store(KEY, some_cubin())
+    assert cubin.stored(KEY) is None
     used = kernel_files.usage()
     assert used.folder is None
     assert used.why_not is not None
@@ -572,11 +571,11 @@ def test_the_kernels_that_were_used_longest_ago_are_removed_first(folder, monkey
     large = some_cubin(bytes(200_000))  # five of them fit
     names = [name for name, _ in zip(keys(), range(6), strict=False)]
     for age, name in enumerate(names[:5]):
-        kernel_cache.store(name, large)
+        cubin.store(name, large)
         os.utime(folder / f"{name}.kernel", (1e9 + age, 1e9 + age))
     (folder / "somebody's.txt").write_text("stays")
-    assert kernel_cache.stored(names[0]) == large  # which is a use
-    kernel_cache.store(names[5], large)
+    assert cubin.stored(names[0]) == large  # which is a use
+    cubin.store(names[5], large)
     left = {name for name in names if (folder / f"{name}.kernel").exists()}
     assert left == {names[0], names[3], names[4], names[5]}
     assert kernel_files.usage().bytes <= 2**20
@@ -592,7 +591,7 @@ def test_what_a_killed_process_left_is_removed_once_it_is_old(kernels_stored, fo
         path.write_bytes(b"half")
     os.utime(old, (1e9, 1e9))
     for name, _ in zip(keys(), range(kernels_stored), strict=False):
-        kernel_cache.store(name, some_cubin(bytes(200_000)))
+        cubin.store(name, some_cubin(bytes(200_000)))
     assert not old.exists()
     assert new.exists()
 
@@ -601,12 +600,12 @@ def test_a_limit_of_zero_keeps_nothing_and_a_kernel_above_the_limit_is_not_kept(
     folder, monkeypatch
 ):
     monkeypatch.setenv("CONVLAB_CACHE_LIMIT", "1")
-    kernel_cache.store(KEY, some_cubin(bytes(2**20)))
+    cubin.store(KEY, some_cubin(bytes(2**20)))
     assert not folder.exists()
-    kernel_cache.store(KEY, some_cubin())
+    cubin.store(KEY, some_cubin())
     monkeypatch.setenv("CONVLAB_CACHE_LIMIT", "0")
-    assert kernel_cache.stored(KEY) is None
-    kernel_cache.store(OTHER_KEY, some_cubin())
+    assert cubin.stored(KEY) is None
+    cubin.store(OTHER_KEY, some_cubin())
     assert len([*folder.iterdir()]) == 1
     assert kernel_files.usage().why_not == "CONVLAB_CACHE_LIMIT is 0"
 
@@ -615,7 +614,7 @@ def test_a_limit_of_zero_keeps_nothing_and_a_kernel_above_the_limit_is_not_kept(
 def test_a_limit_that_is_no_number_is_refused_in_a_sentence(given, monkeypatch):
     monkeypatch.setenv("CONVLAB_CACHE_LIMIT", given)
     with pytest.raises(ValueError, match=r"^CONVLAB_CACHE_LIMIT is .*: it must be a number of MiB"):
-        kernel_cache.stored(KEY)
+        cubin.stored(KEY)
     used = kernel_files.usage()  # which convlab doctor shows
     assert used.why_not is not None
     assert used.why_not.startswith("CONVLAB_CACHE_LIMIT is ")
@@ -634,15 +633,14 @@ def test_a_limit_that_is_no_number_is_refused_before_anything_is_compiled(has_ke
 
 WRITER = """
 import sys
-from convlab.running.engines import kernel_cache
-from convlab.running.engines.cubin import Cubin
+from convlab.running.engines.cubin import Cubin, store, stored
 number = int(sys.argv[1])
 cubin = Cubin((9, 0), "k", "numba", 8, 1, 0, 0, 0, bytes([number]) * 100_000)
 for again in range(40):
     for name in range(12):
         key = f"{name:064x}"
-        kernel_cache.store(key, cubin)
-        found = kernel_cache.stored(key)
+        store(key, cubin)
+        found = stored(key)
         assert found is None or len(set(found.code)) == 1, "a mixture of two files"
 """
 
@@ -665,8 +663,8 @@ def test_many_processes_at_once_neither_mix_files_nor_fail(folder, monkeypatch):
 
 def test_threads_of_a_process_share_it(folder):
     def store_and_find(name: str) -> bool:
-        kernel_cache.store(name, some_cubin())
-        return kernel_cache.stored(name) == some_cubin()
+        cubin.store(name, some_cubin())
+        return cubin.stored(name) == some_cubin()
 
     names = [name for name, _ in zip(keys(), range(40), strict=False)]
     with ThreadPoolExecutor(4) as pool:
@@ -677,7 +675,7 @@ def test_threads_of_a_process_share_it(folder):
 
 
 def test_the_doctor_says_where_and_how_much_and_one_option_empties_it(folder):
-    kernel_cache.store(KEY, some_cubin(bytes(2**20)))
+    cubin.store(KEY, some_cubin(bytes(2**20)))
     (folder / "somebody's.txt").write_text("stays")
     found = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "300"})
     assert found.exit_code == 0
@@ -687,7 +685,7 @@ def test_the_doctor_says_where_and_how_much_and_one_option_empties_it(folder):
     assert f"Removed 1 compiled kernel (1.0 MiB) from {folder}." in cleared.stdout
     assert "0 kernels, 0.0 MiB of 512.0 MiB" in cleared.stdout
     assert [path.name for path in folder.iterdir()] == ["somebody's.txt"]
-    assert kernel_cache.stored(KEY) is None
+    assert cubin.stored(KEY) is None
 
 
 def test_clearing_a_cache_that_is_not_there_is_fine(folder):

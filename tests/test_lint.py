@@ -42,7 +42,7 @@ from convlab.measuring.machine_code import (
     tasks_for,
 )
 from convlab.problems.workloads import GROUPED, paper_layer
-from convlab.running.engines import kernels, linking, lowering
+from convlab.running.engines import compilation, kernels
 from convlab.running.engines.cubin import Cubin
 from convlab.running.engines.disassembly import (
     code_of,
@@ -355,9 +355,9 @@ def test_what_is_lowered_once_is_compiled_for_each_gpu():
 
     def code(*gpus: tuple[int, int]) -> list[list[str]]:
         kernels._compiled.cache_clear()
-        lowering._lowered.cache_clear()
+        compilation._lowered.cache_clear()
         cubins = [compile_kernel(tf32_gemm, (F2, F2, F2), gpu) for gpu in gpus]
-        assert lowering._lowered.cache_info().hits == 1
+        assert compilation._lowered.cache_info().hits == 1
         return [[*code_of(cubin)] for cubin in cubins]
 
     old, new = code((8, 0), (9, 0))
@@ -377,7 +377,7 @@ def test_several_kernels_are_disassembled_as_each_alone():
 
 def test_a_linker_that_tells_nothing_is_not_taken_for_no_registers(monkeypatch):
     kernels._compiled.cache_clear()
-    monkeypatch.setattr(linking, "_link", lambda *_: (b"", "ptxas info    : 0 bytes gmem"))
+    monkeypatch.setattr(compilation, "_link", lambda *_: (b"", "ptxas info    : 0 bytes gmem"))
     with pytest.raises(RuntimeError, match="how many registers splits takes"):
         compiled(splits)
 

@@ -19,9 +19,9 @@ from convlab import ConvProblem, Tile
 from convlab.commands import requirements
 from convlab.ladder import LADDER, Stage, stage_named
 from convlab.measuring import cases, systems
-from convlab.measuring import ladder_run as ladder
 from convlab.measuring import machine as doctor
 from convlab.measuring import machine_code as gate
+from convlab.problems import workloads
 from convlab.problems.oracle import Oracle, random_tensors
 from convlab.running import api, engines, kept_plans, plans
 from convlab.running.able_stages import stages_for, why_too_old
@@ -185,7 +185,7 @@ def test_among_some_stages_only_those_are_named(monkeypatch):
 def test_the_ladder_leaves_them_out_in_a_line(monkeypatch):
     monkeypatch.setattr(Simulator, "capability", lambda self: (7, 5))
     monkeypatch.setattr(Simulator, "device", "Tesla T4")
-    monkeypatch.setattr(ladder, "default_problem", lambda engine: PROBLEM)
+    monkeypatch.setitem(workloads.DEFAULTS, "simulator", PROBLEM)
     few = tuple(map(stage_named, ("m01", "m11", "m15", "t05")))
     monkeypatch.setattr("convlab.ladder.LADDER", few)
     ran = convlab_("ladder", "--engine", "simulator")

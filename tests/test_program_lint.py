@@ -13,7 +13,7 @@ import pytest
 
 from convlab.commands import requirements
 from convlab.measuring.program_lint import EITHER, FLOAT64, LOCAL, SPILLS, LineUse, _uses
-from convlab.running.engines.linking import _properties_of_kernel
+from convlab.running.engines.compilation import _properties_of_kernel
 
 HELPERS = """
 from numba import cuda

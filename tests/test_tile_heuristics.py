@@ -238,10 +238,10 @@ def test_sums_without_split_k_get_the_tile_that_is_best_for_these(options):
 
     changed, stage = 0, stage_named("m15")
     for problem in FEW_OUTPUTS:
-        tile = plans.tile_for(problem, stage, H200(), **options)
+        tile = plans.program_for(problem, stage, None, H200(), **options).tile
         costs = {t: M15.estimated_cost(problem, t, splits=1) for t in M15.candidates(problem)}
         assert costs[tile] == min(costs.values())
-        changed += tile != plans.tile_for(problem, stage, H200())
+        changed += tile != plans.program_for(problem, stage, None, H200()).tile
     assert changed == len(FEW_OUTPUTS) - 1  # Conv12 has blocks enough for large ones
 
 

@@ -40,7 +40,7 @@ def file(tmp_path, monkeypatch):
 
 
 def taken(problem=PROBLEM, engine=None, **switches):
-    return plans.tile_for(problem, M15, engine or PretendedGpu(), **switches)
+    return plans.program_for(problem, M15, None, engine or PretendedGpu(), **switches).tile
 
 
 def put(tile=OTHER, problem=PROBLEM):

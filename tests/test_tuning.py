@@ -115,7 +115,8 @@ def test_the_ratio_is_the_heuristic_s_time_over_the_best(gpu, times, tmp_path, m
     told = [one["time_ms"] or one["error"].removeprefix("failed: ") for one in found["tiles"]]
     assert told == ms
     best = min((one for one in ms if not isinstance(one, str)), default=None)
-    assert plans.tile_for(PROBLEM, M15, gpu) == (TILES[ms.index(best)] if best else MODEL)
+    taken = plans.program_for(PROBLEM, M15, None, gpu).tile
+    assert taken == (TILES[ms.index(best)] if best else MODEL)
 
 
 @pytest.mark.parametrize("spoiled", [None, TILES[0]])
@@ -170,8 +171,8 @@ def test_ctrl_c_keeps_the_problems_that_are_done(gpu, times, tmp_path):
     assert ran.exit_code == 130
     assert "after 1 of 2 problems" in ran.stderr
     assert ran.stdout.count("x3x3") == 2  # what was begun is shown
-    assert plans.tile_for(PROBLEM, M15, gpu) == TILES[2]
-    assert plans.tile_for(problem_of(ANOTHER), M15, gpu) == MODEL
+    assert plans.program_for(PROBLEM, M15, None, gpu).tile == TILES[2]
+    assert plans.program_for(problem_of(ANOTHER), M15, None, gpu).tile == MODEL
     assert not file.exists()
 
 
@@ -179,9 +180,9 @@ def test_forgetting(gpu, times):
     times += [1, 2, 3]
     assert convlab_("tune", "--problem", SHAPES).exit_code == 0
     assert "0 tiles are" in convlab_("tune", "--forget", "--layer", "conv1").stdout
-    assert plans.tile_for(PROBLEM, M15, gpu) == TILES[0]
+    assert plans.program_for(PROBLEM, M15, None, gpu).tile == TILES[0]
     assert "1 tile is" in convlab_("tune", "--forget", "--problem", SHAPES).stdout
-    assert plans.tile_for(PROBLEM, M15, gpu) == MODEL
+    assert plans.program_for(PROBLEM, M15, None, gpu).tile == MODEL
 
 
 def test_all_are_the_layers_and_what_nobody_tuned_for(times, monkeypatch, tmp_path):

@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 
 from convlab.commands import display, exits, options, output_files, requirements
 from convlab.commands.ladder_table import ladder_errors, ladder_heading, ladder_legend, ladder_table
+from convlab.problems import workloads
 from convlab.support.installing import in_checkout
 from convlab.support.progress import duration
 
@@ -88,7 +89,7 @@ def ladder(
             raise EngineUnavailable(left_out)
         picture = None
         if image is None:
-            problem = options.problem_from(layer, batch, chosen_engine)
+            problem = workloads.workload(layer, batch, chosen_engine.name)
         else:
             path = None if image == PHOTOGRAPH else Path(image)
             picture = pictures.load(path, pictures.pixels_for(chosen_engine))
@@ -96,7 +97,7 @@ def ladder(
         processes = min(runner.processes_for(chosen_engine), len(chosen_stages))
         seconds, usual_seconds = (
             (runner.estimated_seconds(one, chosen_stages, chosen_engine) or 0) / processes
-            for one in (problem, runner.default_problem(chosen_engine))
+            for one in (problem, workloads.DEFAULTS[chosen_engine.name])
         )
         if not yes:
             options.refuse_slow(problem, seconds, chosen_engine, usual_seconds)

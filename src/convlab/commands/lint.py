@@ -46,7 +46,7 @@ def lint(
         requirements.refuse_simulator()
         from convlab.measuring import machine_code as gate
         from convlab.running.able_stages import why_too_old
-        from convlab.running.engines.architecture import arch_of
+        from convlab.running.engines.cubin import arch_of
         from convlab.running.engines.kernels import CompilerMissing
     with exits.refusing(ValueError):
         chosen_stages = options.stages_named(None if stage is None else [stage])

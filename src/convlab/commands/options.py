@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from convlab.commands.exits import refuse
-from convlab.problems import workloads
 from convlab.problems.problem import ConvProblem
 from convlab.support.progress import duration
 
@@ -37,14 +35,6 @@ def stages_named(names: Sequence[str] | None) -> tuple[Stage, ...]:
 
     wanted = LADDER if not names else [stage_named(name) for name in names]
     return tuple(stage for stage in (*LADDER, ABLATION, GROUPED) if stage in wanted)
-
-
-def problem_from(layer: str | None, batch: int | None, engine: Engine) -> ConvProblem:
-    """The layer of that name, or the engine's default problem, with that many images."""
-    from convlab.measuring.ladder_run import default_problem
-
-    problem = default_problem(engine) if layer is None else workloads.paper_layer(layer)
-    return problem if batch is None else replace(problem, batch=batch)
 
 
 def refuse_slow(

@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from convlab.commands import display, exits, options, output_files, requirements
+from convlab.problems import workloads
 
 if TYPE_CHECKING:
     from convlab.ladder.stage import Capability
@@ -100,7 +101,7 @@ def _traced(
         from convlab.measuring import ladder_run as runner
         from convlab.running.able_stages import why_too_old
         from convlab.running.engines import EngineUnavailable, choose
-        from convlab.running.engines.architecture import arch_of
+        from convlab.running.engines.cubin import arch_of
         from convlab.running.engines.kernels import CompilerMissing, UnknownGPU
         from convlab.running.plans import program_for
         from convlab.simulation.rules.findings import NotSimulated
@@ -108,7 +109,7 @@ def _traced(
     with exits.refusing(ValueError, EngineUnavailable):
         engine = choose("simulator")
         stage = stage_named(name)
-        problem = options.problem_from(layer, batch, engine)
+        problem = workloads.workload(layer, batch, engine.name)
         if sizes is not None and stage.tiny_tile is None:
             exits.refuse(f"stage {stage.name} has no tiles: leave out --tile")
         tile = stage.model_tile if sizes is None else tile_named(sizes)
@@ -120,7 +121,7 @@ def _traced(
             exits.refuse(f"--block is {block}: {stage.name} has blocks 0 to {blocks - 1} here")
     seconds, usual_seconds = (
         TRACING_TAKES * (runner.estimated_seconds(one, [stage], engine) or 0)
-        for one in (problem, runner.default_problem(engine))
+        for one in (problem, workloads.DEFAULTS[engine.name])
     )
     if not yes:
         options.refuse_slow(problem, seconds, engine, usual_seconds, gpu=False)

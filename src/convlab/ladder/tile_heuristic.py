@@ -315,11 +315,22 @@ def splits_for(
     return {"splits": heuristic.best_splits(problem, tile, sm_count or H200_SMS)}
 
 
-def production_program(stage: Stage, problem: ConvProblem, **switches: bool) -> Program:
-    """The stage prepared as for an H200: with its production tile and split-K."""
-    tile = production_tile(stage, problem)
-    splits = splits_for(stage, problem, tile, None, **switches)
-    return stage.prepare(problem, tile, **switches, **splits)
+def production_program(
+    stage: Stage,
+    problem: ConvProblem,
+    tile: Tile | None = None,
+    sm_count: int | None = None,
+    *,
+    workspace_limit: int | None = None,
+    **switches: bool,
+) -> Program:
+    """Return the stage prepared with that tile, by default with its production tile, and with
+    split-K by the model, for a GPU of ``sm_count`` SMs, by default an H200."""
+    tile = tile or production_tile(stage, problem, sm_count, **switches)
+    options: dict[str, int] = switches | splits_for(stage, problem, tile, sm_count, **switches)
+    if workspace_limit is not None:
+        options["workspace_limit"] = workspace_limit
+    return stage.prepare(problem, tile, **options)
 
 
 def allowances(stage: Stage, problem: ConvProblem) -> Allowances:

@@ -34,8 +34,8 @@ from convlab.lessons.stage_feedback import feedback_on
 from convlab.lessons.traffic_hints import most_of
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
+from convlab.running.engines.compilation import float64_lines
 from convlab.running.engines.kernels import argument_types
-from convlab.running.engines.lowering import float64_lines
 from convlab.tracing import LaunchTrace, trace
 
 SLOW = 18.0  # seconds that any check may take

@@ -21,7 +21,6 @@ from convlab import ladder
 from convlab.ladder import LADDER, Launch, Stage, Tile, allowances
 from convlab.measuring.machine import environment
 from convlab.measuring.side_by_side import NoAnswer, side_by_side
-from convlab.problems import workloads
 from convlab.problems.oracle import CheckResult, Oracle
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines import Counts, Engine
@@ -180,13 +179,6 @@ def _run_one(
         return StageResult(
             stage, problem.flops, workspace_bytes, tile, failed=_one_line(error, stage)
         )
-
-
-def default_problem(engine: Engine) -> ConvProblem:
-    """Return the problem that is used if none is named."""
-    if engine.is_gpu:
-        return workloads.GPU_DEFAULT
-    return workloads.MODEL if engine.name == QUICK else workloads.TEACHING
 
 
 def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> StageResult:

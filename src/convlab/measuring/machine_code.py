@@ -23,8 +23,7 @@ from convlab.problems.reference import cores
 from convlab.problems.workloads import paper_layer
 from convlab.running.able_stages import why_too_old
 from convlab.running.engines import disassembly, kernels
-from convlab.running.engines.architecture import arch_of
-from convlab.running.engines.cubin import Cubin
+from convlab.running.engines.cubin import Cubin, arch_of
 from convlab.support.files import Count, Name, document, record
 from convlab.support.whole_files import bytes_of
 
@@ -140,7 +139,7 @@ def lint_stage(
         program: Program | None = None
         for capability in capabilities:
             try:
-                program = program or production_program(stage, problem, **switches)
+                program = program or production_program(stage, problem, None, None, **switches)
                 for step, launch in enumerate(program.kernels):
                     cubin = kernels.compile_launch(launch, program, capability)
                     is_main = launch.name == program.launches[-1].name

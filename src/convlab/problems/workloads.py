@@ -44,6 +44,15 @@ TEACHING = ConvProblem(2, 3, 11, 7, 5, kernel_size=3, stride=2, padding=1, dilat
 MODEL = ConvProblem(1, 4, 16, 16, 32, kernel_size=3, padding=1)
 # With a GPU: Conv9, a ResNet-50 block's 3 x 3 layer.
 GPU_DEFAULT = paper_layer("conv9")
+DEFAULTS = {"gpu": GPU_DEFAULT, "simulator": MODEL, "cudasim": TEACHING}  # by the engine's name
+
+
+def workload(layer: str | None, batch: int | None, engine: str) -> ConvProblem:
+    """Return the layer of the paper with that name, or the default problem of that engine, with
+    that many images. Raises ``ValueError`` for an unknown layer."""
+    problem = DEFAULTS[engine] if layer is None else paper_layer(layer)
+    return problem if batch is None else replace(problem, batch=batch)
+
 
 # Layers of other networks, and shapes that nothing divides: sizes that nobody tuned a kernel for.
 # ResNet-50 (He et al., Deep Residual Learning, Table 1; the stride in the 3 x 3 layers, as PyTorch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -15,9 +15,9 @@ from convlab.ladder import (
     GROUPED,
     Stage,
     Tile,
+    production_program,
     production_tile,
     short_name,
-    splits_for,
     stage_named,
 )
 from convlab.ladder.gradients.g02_exchanged_roles import through
@@ -301,39 +301,48 @@ def program_for(
     workspace_limit: int | None = None,
     **switches: bool,
 ) -> Program:
-    """The stage's program at ``tile``, by default :func:`tile_for`'s. The last programs are kept,
+    """Return the stage's program at ``tile``. None is the tiny tile on a simulator; on a GPU it is
+    the tile that tuning remembered, else the stage's production tile. The last programs are kept,
     so that a repeated convolution is not compiled again."""
     problem = cast(ConvProblem, problem)  # a Gradient has what stages read
-    tile = tile or tile_for(problem, stage, engine, **switches)
-    options: dict[str, int] = dict(switches)
-    if workspace_limit is not None:
-        options["workspace_limit"] = workspace_limit
-    options |= splits_for(stage, problem, tile, engine.sm_count(), **switches)
-    return _prepared(problem, stage, tile, tuple(sorted(options.items())))
+    if tile is None:
+        tile = stage.tiny_tile
+        if engine.is_gpu:
+            tile = _tuned_tile(problem, stage, engine, switches)
+    return _prepared(
+        stage, problem, tile, engine.sm_count(), workspace_limit, tuple(sorted(switches.items()))
+    )
 
 
-def tile_for(problem: ConvProblem, stage: Stage, engine: Engine, **switches: bool) -> Tile | None:
-    """The tile of a plan that names none; None for a stage without tiles. Remembered tiles were
-    measured with the stage's defaults, so plans with other options do not take them."""
-    if not engine.is_gpu:
-        return stage.tiny_tile
+@lru_cache(maxsize=64)
+def _prepared(
+    stage: Stage,
+    problem: ConvProblem,
+    tile: Tile | None,
+    sm_count: int | None,
+    workspace_limit: int | None,
+    switches: tuple[tuple[str, bool], ...],
+) -> Program:
+    return production_program(
+        stage, problem, tile, sm_count, workspace_limit=workspace_limit, **dict(switches)
+    )
+
+
+def _tuned_tile(
+    problem: ConvProblem, stage: Stage, engine: Engine, switches: Mapping[str, bool]
+) -> Tile | None:
+    """Return the tile that ``convlab tune`` remembered; None where there is none. Tiles are tuned
+    with a stage's defaults, so that plans with other options do not take them."""
     plain = all(value == (name in stage.switches) for name, value in switches.items())
-    found = tuned_tile(problem, stage, engine.device) if plain else None
-    return found or tile_by_rule(problem, stage, engine, **switches)
+    return tuned_tile(problem, stage, engine.device) if plain else None
 
 
 def tile_by_rule(
     problem: ConvProblem, stage: Stage, engine: Engine, **switches: bool
 ) -> Tile | None:
-    """The stage's production tile on the engine's GPU, without regard to remembered tiles."""
+    """Return the stage's production tile on the engine's GPU, without regard to remembered
+    tiles."""
     return production_tile(stage, problem, engine.sm_count(), **switches)
-
-
-@lru_cache(maxsize=64)
-def _prepared(
-    problem: ConvProblem, stage: Stage, tile: Tile | None, options: tuple[tuple[str, int], ...]
-) -> Program:
-    return stage.prepare(problem, tile, **dict(options))
 
 
 def _arguments(step: Step, arrays: dict[str, Any]) -> list[Any]:

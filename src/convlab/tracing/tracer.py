@@ -15,7 +15,7 @@ from convlab.problems.arrays import Array
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.oracle import random_tensors
 from convlab.running.able_stages import why_too_old
-from convlab.running.engines.architecture import arch_of
+from convlab.running.engines.cubin import arch_of
 from convlab.running.engines.disassembly import shared_load_bytes
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan, check_asked, stage_for

@@ -16,10 +16,9 @@ from itertools import accumulate
 from pathlib import Path
 
 from convlab.ladder.stage import Capability, Kernel
-from convlab.running.engines.architecture import own_instructions
-from convlab.running.engines.cubin import Cubin, instruction_bytes
+from convlab.running.engines.compilation import ArgumentTypes
+from convlab.running.engines.cubin import Cubin, instruction_bytes, own_instructions
 from convlab.running.engines.kernels import CompilerMissing, compile_kernel
-from convlab.running.engines.lowering import ArgumentTypes
 from convlab.support.installing import how_to_install
 
 SourceLine = tuple[str, int]  # file and line

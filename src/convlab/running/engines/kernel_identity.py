@@ -32,18 +32,16 @@ from numba.cuda.core import config
 
 from convlab.ladder.stage import Capability, Kernel
 from convlab.running.compilers import MLIR
-from convlab.running.engines.lowering import ArgumentTypes
+from convlab.running.engines.compilation import ArgumentTypes
 from convlab.support.whole_files import fingerprint
 
 SOURCE = Path(__file__).parents[2]
 # Convlab's own part of the machine code: its intrinsics, and the way to a cubin.
 OWN_CODE = (
     "device/*.py",
-    "running/engines/architecture.py",
+    "running/engines/compilation.py",
     "running/engines/cubin.py",
     "running/engines/kernels.py",
-    "running/engines/linking.py",
-    "running/engines/lowering.py",
 )
 # Packages whose functions are known by their names, because the key has the packages' versions.
 KNOWN_PACKAGES = ("numba", "numba_cuda", "numpy", "math", "cmath", "operator", "builtins")

@@ -6,7 +6,7 @@ function, and nvJitLink links that to a cubin. The same is done for a GPU that i
 build with other registers and other loads. Needs the compilers as Python packages (the extra
 ``lint`` has them); neither a GPU nor a driver.
 
-Compiled kernels stay on disk (:mod:`convlab.running.engines.kernel_cache`), so that the next
+Compiled kernels stay on disk (:func:`convlab.running.engines.cubin.store`), so that the next
 process only loads them. Other processes may compile them (:mod:`convlab.running.compile_ahead`) and
 hand them over.
 """
@@ -19,12 +19,15 @@ from numba.cuda import types as numba_types
 
 from convlab.ladder.stage import Capability, Flat, Kernel, Launch, Program
 from convlab.running.compilers import MLIR, compiler
-from convlab.running.engines import kernel_cache
-from convlab.running.engines.architecture import arch_of
-from convlab.running.engines.cubin import Cubin
+from convlab.running.engines.compilation import (
+    ArgumentTypes,
+    UnknownGPU,
+    linked,
+    mlir_lto_ir,
+    numba_lto_ir,
+)
+from convlab.running.engines.cubin import Cubin, arch_of, store, stored
 from convlab.running.engines.kernel_identity import kernel_key
-from convlab.running.engines.linking import UnknownGPU, linked
-from convlab.running.engines.lowering import ArgumentTypes, mlir_lto_ir, numba_lto_ir
 from convlab.support import kernel_files
 from convlab.support.installing import how_to_install
 
@@ -81,7 +84,7 @@ def key_of(launch: Launch, program: Program, capability: Capability) -> str | No
 def is_ready(key: str) -> bool:
     """Return True where the kernel of that key need not be compiled any more. It is then in this
     process's memory."""
-    if key not in _from_others and (kept := kernel_cache.stored(key)) is not None:
+    if key not in _from_others and (kept := stored(key)) is not None:
         _from_others[key] = kept
     return key in _from_others
 
@@ -103,11 +106,11 @@ def _compiled(
         raise CompilerMissing("Numba runs as its CUDA simulator, which compiles nothing")
     kernel_files.limit_bytes()  # a wrong limit is refused before anything is compiled
     key = None if lineinfo else kernel_key(kernel, types, capability, chosen)
-    if key is not None and (kept := _from_others.get(key) or kernel_cache.stored(key)) is not None:
+    if key is not None and (kept := _from_others.get(key) or stored(key)) is not None:
         return kept
     cubin = _newly_compiled(chosen, kernel, types, capability, lineinfo)
     if key is not None:
-        kernel_cache.store(key, cubin)
+        store(key, cubin)
     return cubin
 
 

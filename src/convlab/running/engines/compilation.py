@@ -1,13 +1,14 @@
-"""From a kernel's Python function to LTO-IR, by either compiler: numba-cuda or, with
-``CONVLAB_COMPILER=mlir``, its successor numba-cuda-mlir.
+"""A kernel's Python function compiled to a cubin, by either compiler.
 
-Both compile for a GPU that need not be here. The differences between the two are here and in
-:mod:`convlab.device.mlir`, which gives a kernel the successor's names and intrinsics; the linker
-makes machine code of either's LTO-IR (:mod:`convlab.running.engines.linking`).
+numba-cuda or, with ``CONVLAB_COMPILER=mlir``, its successor numba-cuda-mlir makes LTO-IR of the
+function; nvJitLink links either's LTO-IR to machine code. Both compile for a GPU that need not be
+here. The differences between the two are here and in :mod:`convlab.device.mlir`, which gives a
+kernel the successor's names and intrinsics.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -17,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 from convlab.ladder.stage import Capability, Kernel
-from convlab.running.engines.architecture import own_instructions
+from convlab.running.engines.cubin import Cubin, Layout, arch_of, kernel_in, own_instructions
 
 ArgumentTypes = tuple[Any, ...]  # Numba's types, which have no annotations
 
@@ -129,6 +130,109 @@ def mlir_lto_ir(
     ):
         made = dispatcher.compile(tuple(map(mlir.type_of, types)))
     return bytes(made.metadata["ltoir"])
+
+
+# From LTO-IR to machine code.
+
+
+class UnknownGPU(ValueError):
+    """The compilers that are here know no GPU of this compute capability."""
+
+
+# Beside a driver, nvJitLink keeps what it linked, and says no registers of what it finds there.
+OPTIONS = ("-lto", "-verbose", "-no-cache")
+
+# Facts that the linker's log states, each by the pattern of its line. It states the stack and the
+# spills of the kernel and those of every function that is not inlined.
+_KERNEL = re.compile(r"Compiling entry function '(\S+)'")
+_FUNCTION = re.compile(r"Function properties for (\S+)\n")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_STACK = re.compile(r"(\d+) bytes stack frame")
+_SPILLS = re.compile(r"(\d+) bytes spill (?:stores|loads)")
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+def linked(
+    lto_ir: bytes,
+    capability: Capability,
+    *,
+    kernel: str,
+    layout: Layout,
+    max_registers: int | None = None,
+    lineinfo: bool = False,
+) -> Cubin:
+    """Return the kernel of this LTO-IR as machine code; ``kernel`` is its Python function's name,
+    for errors. Raises :class:`UnknownGPU` where the linker does not know the GPU, ``RuntimeError``
+    where it refuses the kernel, with what it says, or does not say what the kernel takes."""
+    options = [f"-arch={own_instructions(capability)}", *OPTIONS]
+    if lineinfo:
+        options.append("-lineinfo")
+    if max_registers:
+        options.append(f"-maxrregcount={max_registers}")
+    code, log = _link(lto_ir, capability, options, kernel)
+    registers = _last(_REGISTERS, log)
+    if not registers:  # every budget would be kept
+        raise RuntimeError(f"nvJitLink did not say how many registers {kernel} takes")
+    name, parameter_bytes = kernel_in(code)
+    properties = _properties_of_kernel(log)
+    return Cubin(
+        capability=capability,
+        name=name,
+        layout=layout,
+        parameter_bytes=parameter_bytes,
+        registers=registers,
+        stack_bytes=_last(_STACK, properties),
+        spill_bytes=sum(map(int, _SPILLS.findall(properties)[-2:])),
+        shared_bytes=_last(_SHARED, log),
+        code=code,
+    )
+
+
+def _properties_of_kernel(log: str) -> str:
+    """Return the lines about the kernel itself; the whole log if it does not tell them apart."""
+    _, *parts = _FUNCTION.split(log)
+    kernel = _KERNEL.search(log)
+    lines = dict(zip(parts[::2], parts[1::2], strict=True))
+    return lines.get(kernel[1], log) if kernel else log
+
+
+def _last(pattern: re.Pattern[str], log: str) -> int:
+    """Return the number in the last match, or 0 without one: the kernel's line comes last."""
+    found = pattern.findall(log)
+    return int(found[-1]) if found else 0
+
+
+def _link(
+    lto_ir: bytes, capability: Capability, options: list[str], kernel: str
+) -> tuple[bytes, str]:
+    """Return the cubin and the linker's log."""
+    from cuda.bindings import nvjitlink
+
+    try:
+        handle = nvjitlink.create(len(options), options)
+    except nvjitlink.nvJitLinkError as error:
+        if "UNRECOGNIZED_ARCH" in str(error):
+            raise UnknownGPU(f"no compiler here knows {arch_of(capability)}: {error}") from error
+        raise
+    try:
+        try:
+            nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, lto_ir, len(lto_ir), "kernel")
+            nvjitlink.complete(handle)
+        except nvjitlink.nvJitLinkError as error:
+            said = bytearray(nvjitlink.get_error_log_size(handle))
+            nvjitlink.get_error_log(handle, said)
+            reason = said.decode(errors="replace").strip("\0 \n") or "it does not say why"
+            raise RuntimeError(f"nvJitLink refused {kernel} ({error}): {reason}") from error
+        code = bytearray(nvjitlink.get_linked_cubin_size(handle))
+        nvjitlink.get_linked_cubin(handle, code)
+        log = bytearray(nvjitlink.get_info_log_size(handle))
+        nvjitlink.get_info_log(handle, log)
+    finally:
+        nvjitlink.destroy(handle)
+    return bytes(code), log.decode(errors="replace")
+
+
+# Types alone.
 
 
 def float64_lines(kernel: Kernel, types: ArgumentTypes) -> tuple[int, ...] | None:
