@@ -326,7 +326,7 @@ def test_json():
     assert document["problem"] == {
         "batch": 2, "in_channels": 2, "height": 4, "width": 3, "out_channels": 3,
         "kernel_size": [2, 2], "stride": [1, 1], "padding": [[0, 0], [0, 0]], "dilation": [1, 1],
-        "groups": 1, "input_shape": [2, 2, 4, 3],
+        "groups": 1, "dtype": "float32", "channels_last": False, "input_shape": [2, 2, 4, 3],
         "weight_shape": [3, 2, 2, 2], "output_shape": [2, 3, 3, 2],
         "gemm": {"M": 3, "N": 12, "K": 8}, "flops": 576,
     }  # fmt: skip

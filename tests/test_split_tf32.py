@@ -70,7 +70,8 @@ def check_with_and_without_relu(
 def test_only_the_tensor_cores_split_products() -> None:
     assert {T03, T04, T05, *UNPACKED} == {*STAGES}
     for stage in STAGES:
-        assert allowances(stage, FEW) == {"atomic_additions": 0, "split_products": True}
+        products = {"split_products": True, "tf32_products": False}
+        assert allowances(stage, FEW) == {"atomic_additions": 0, **products}
     assert M15.precision == "fp32"
 
 

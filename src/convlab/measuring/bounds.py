@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from convlab.problems.error_bound import ROUNDOFF, squared_errors
 from convlab.problems.gradient import Gradient, Problem
-from convlab.problems.oracle import ROUNDOFF, Allowances, Oracle, Singles, squared_errors
+from convlab.problems.oracle import Allowances, Oracle, Singles
 from convlab.problems.reference import each
 
 FP32 = "fp32"  # the oracle's bound, and a norm

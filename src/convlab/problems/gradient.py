@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from convlab.problems.number_types import NumberType
 from convlab.problems.problem import ConvProblem, TensorShape
 from convlab.problems.settings import Pair
 from convlab.support.values import shown
@@ -31,6 +32,9 @@ class Gradient:
             raise TypeError(f"problem is {shown(self.problem)}: it must be a ConvProblem")
         if not isinstance(self.of, str) or self.of not in ("input", "weight"):
             raise ValueError(f"of is {shown(self.of)}: it must be 'input' or 'weight'")
+        if self.problem.dtype != "float32" or self.problem.channels_last:
+            rule = "it must be float32 and not channels last, because gradients have no others yet"
+            raise ValueError(f"problem is {self.problem}: {rule}")
 
     @property
     def input_shape(self) -> TensorShape:
@@ -55,6 +59,18 @@ class Gradient:
     @property
     def groups(self) -> int:
         return self.problem.groups
+
+    @property
+    def dtype(self) -> str:
+        return self.problem.dtype
+
+    @property
+    def number_type(self) -> NumberType:
+        return self.problem.number_type
+
+    @property
+    def channels_last(self) -> bool:
+        return self.problem.channels_last
 
     @property
     def flops(self) -> int:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from convlab.problems.number_types import NumberType, number_type
 from convlab.problems.settings import (
     IntOrEach,
     Padding,
@@ -14,7 +15,7 @@ from convlab.problems.settings import (
     pixels_read,
     windows_of,
 )
-from convlab.support.values import LARGEST_AXIS, integer
+from convlab.support.values import LARGEST_AXIS, integer, shown
 
 TensorShape = tuple[int, int, int, int]  # of input, weight or output
 
@@ -34,13 +35,16 @@ class _Entry:
 
 @dataclass(frozen=True, init=False)
 class ConvProblem:
-    """A 2-D convolution (cross-correlation, as in PyTorch's ``conv2d``) of float32 NCHW tensors.
+    """A 2-D convolution (cross-correlation, as in PyTorch's ``conv2d``).
 
     ``kernel_size``, ``stride``, ``padding`` and ``dilation`` are each an int, alone or in a tuple,
     or a (height, width) pair. ``padding`` is the zeros around the input; it may also be
     ``((top, bottom), (left, right))``, ``'valid'`` (none) or ``'same'`` (output as large as the
     input, at stride 1; an odd zero goes to the bottom and the right). Each filter sees one of
-    ``groups`` groups of channels. Fields hold pairs, and padding two pairs, so equal problems
+    ``groups`` groups of channels. ``dtype`` is the type of the numbers of all tensors, bias
+    included: ``'float32'``, ``'float16'`` or ``'bfloat16'``. Shapes are those of the tensors as
+    they lie in memory: [N_i, C_i, H_i, W_i], or with ``channels_last`` [N_i, H_i, W_i, C_i], and
+    the weight [C_o, H_f, W_f, C_i]. Fields hold pairs, and padding two pairs, so equal problems
     compare equal. Raises ``TypeError`` or ``ValueError`` naming argument and rule."""
 
     batch: int
@@ -53,6 +57,8 @@ class ConvProblem:
     padding: tuple[Pair, Pair]
     dilation: Pair
     groups: int = 1
+    dtype: str = "float32"
+    channels_last: bool = False
 
     # Written out, because the arguments may have more types than the fields.
     def __init__(
@@ -67,6 +73,8 @@ class ConvProblem:
         padding: Padding = 0,
         dilation: IntOrEach = 1,
         groups: int = 1,
+        dtype: str = "float32",
+        channels_last: bool = False,
     ) -> None:
         own = vars(self)  # the class is frozen
         sizes = {"batch": batch, "in_channels": in_channels, "height": height, "width": width}
@@ -76,6 +84,10 @@ class ConvProblem:
         if own["in_channels"] % own["groups"] or own["out_channels"] % own["groups"]:
             channels = f"in_channels {self.in_channels} and out_channels {self.out_channels}"
             raise ValueError(f"groups is {self.groups}: it must divide {channels}")
+        own["dtype"] = number_type(dtype).name
+        if not isinstance(channels_last, bool):
+            raise TypeError(f"channels_last is {shown(channels_last)}: it must be True or False")
+        own["channels_last"] = channels_last
         windows = windows_of(2, kernel_size, stride, padding, dilation)
         own["kernel_size"], own["stride"] = windows.kernel, windows.stride
         own["padding"], own["dilation"] = windows.padding, windows.dilation
@@ -136,16 +148,26 @@ class ConvProblem:
         return rows, columns
 
     @property
+    def number_type(self) -> NumberType:
+        """The type of the numbers of all tensors."""
+        return number_type(self.dtype)
+
+    @property
     def input_shape(self) -> TensorShape:
-        return self.N_i, self.C_i, self.H_i, self.W_i
+        return self._in_memory(self.N_i, self.C_i, self.H_i, self.W_i)
 
     @property
     def weight_shape(self) -> TensorShape:
-        return self.C_o, self.C_i // self.groups, self.H_f, self.W_f
+        return self._in_memory(self.C_o, self.C_i // self.groups, self.H_f, self.W_f)
 
     @property
     def output_shape(self) -> TensorShape:
-        return self.N_i, self.C_o, *self.output_size
+        return self._in_memory(self.N_i, self.C_o, *self.output_size)
+
+    def _in_memory(self, first: int, channels: int, rows: int, columns: int) -> TensorShape:
+        if self.channels_last:
+            return first, rows, columns, channels
+        return first, channels, rows, columns
 
     @property
     def flops(self) -> int:
@@ -159,7 +181,8 @@ class ConvProblem:
         rows = pixels_read(self.H_i, self.H_o, self.s_h, self.H_f, self.d_h, top)
         columns = pixels_read(self.W_i, self.W_o, self.s_w, self.W_f, self.d_w, left)
         pixels = self.N_i * self.C_i * rows * columns
-        return 4 * (pixels + math.prod(self.weight_shape) + math.prod(self.output_shape))
+        numbers = pixels + math.prod(self.weight_shape) + math.prod(self.output_shape)
+        return self.number_type.nbytes * numbers
 
     @property
     def flops_per_byte(self) -> float:
@@ -175,4 +198,8 @@ class ConvProblem:
             numbers = {*value} if name != "padding" else {*value[0], *value[1]}
             if numbers != {usual}:
                 text += f", {name} {value if len(numbers) > 1 else numbers.pop()}"
-        return text if self.groups == 1 else f"{text}, groups {self.groups}"
+        if self.groups > 1:
+            text += f", groups {self.groups}"
+        if self.dtype != "float32":
+            text += f", {self.dtype}"
+        return f"{text}, channels last" if self.channels_last else text

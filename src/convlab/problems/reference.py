@@ -2,7 +2,8 @@
 computes the same answer fast.
 
 All arrays are NumPy's: input ``[N_i, C_i, H_i, W_i]``, weight ``[C_o, C_i, H_f, W_f]``, bias
-``[C_o]`` or None, output ``[N_i, C_o, H_o, W_o]``.
+``[C_o]`` or None, output ``[N_i, C_o, H_o, W_o]``; of a problem with channels last the channels are
+last. 16-bit numbers are converted, exactly, one image after the other.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from convlab.problems.gradient import Gradient, Problem
+from convlab.problems.number_types import Floats, as_floats
 from convlab.problems.problem import ConvProblem
 from convlab.problems.settings import IntOrEach, Padding
 
 Doubles = NDArray[np.float64]
-Floats = NDArray[np.floating]
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
 
@@ -106,23 +107,34 @@ def convolution(
     require_shapes(problem, input, weight, bias)
     if isinstance(problem, Gradient):
         return _gradient(problem, input, weight, taken, workers)
-    output = np.zeros(problem.output_shape)
+    result = np.zeros(problem.output_shape)
+    input, weight, output = (channels_first(problem, one) for one in (input, weight, result))
     if bias is not None:
-        output += taken(bias)[:, None, None]
+        output += taken(as_floats(bias))[:, None, None]
     # For each row of the filters, a matrix [C_o / groups, W_f * C_i / groups] for each group.
     G = problem.groups
-    filters = taken(weight).astype(np.float64).reshape(G, problem.C_o // G, *weight.shape[1:])
+    filters = taken(as_floats(weight)).astype(np.float64)
+    filters = filters.reshape(G, problem.C_o // G, *weight.shape[1:])
     filter_rows = filters.transpose(3, 0, 1, 4, 2).reshape(problem.H_f, G, problem.C_o // G, -1)
 
     @np.errstate(invalid="ignore")
     def convolve(i: int) -> None:  # one image at a time, which bounds the memory
-        padded = np.pad(taken(input[i]).astype(np.float64), ((0, 0), *problem.padding))
-        result = output[i].reshape(G, problem.C_o // G, -1)
+        image = taken(as_floats(input[i])).astype(np.float64)
+        padded = np.pad(image, ((0, 0), *problem.padding))
+        sums = output[i].reshape(G, problem.C_o // G, -1)  # a copy if the channels are last
         for u in range(problem.H_f):
-            result += filter_rows[u] @ _seen_by_row(problem, padded, u)
+            sums += filter_rows[u] @ _seen_by_row(problem, padded, u)
+        if problem.channels_last:
+            output[i] = sums.reshape(output[i].shape)
 
     _each_image(convolve, problem, workers)
-    return output
+    return result
+
+
+def channels_first(problem: Problem, tensor: Floats) -> Floats:
+    """Return a problem's input, weight or output with the channels as its second axis, in the same
+    memory."""
+    return tensor.transpose(0, 3, 1, 2) if problem.channels_last else tensor
 
 
 def _gradient(
