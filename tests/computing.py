@@ -34,7 +34,10 @@ def computed(
     **switches: bool,
 ) -> np.ndarray:
     """Return what a stage writes to an output that was poisoned with NaN."""
-    output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
-    input, weight, bias = (None if t is None else engine.to_device(t) for t in tensors)
+    unwritten = np.full(problem.output_shape, np.nan, np.float32)
+    output = engine.to_device(unwritten, problem.dtype)
+    input, weight, bias = (
+        None if tensor is None else engine.to_device(tensor, problem.dtype) for tensor in tensors
+    )
     Plan(problem, stage, tile, engine, **switches)(input, weight, output, bias)
-    return engine.to_host(output)
+    return engine.to_host(output, problem.dtype)

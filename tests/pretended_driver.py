@@ -31,14 +31,16 @@ RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 CAPTURED = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
 INVALIDATED = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_INVALIDATED
 
+ATTRIBUTE = driver.CUfunction_attribute
 OUT_OF_RESOURCES = driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
 
 
-def device_array(shape, address):
+def device_array(shape, address, dtype="float32"):
     """An array of Numba's that says it lies there."""
     memory = SimpleNamespace(device_ctypes_pointer=ctypes.c_size_t(address))
-    strides = [4 * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    return DeviceNDArray(shape, strides, np.float32, gpu_data=memory)
+    kind = np.dtype(dtype)
+    strides = [kind.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return DeviceNDArray(shape, strides, kind, gpu_data=memory)
 
 
 PER_ARRAY = {"numba": 5, "memref": 3}  # parameters, beside an extent and a stride for each axis
@@ -66,6 +68,7 @@ class Driver:
 
     CUfunction, CUkernel, CUresult = driver.CUfunction, driver.CUkernel, driver.CUresult
     CUDA_KERNEL_NODE_PARAMS = driver.CUDA_KERNEL_NODE_PARAMS
+    CUfunction_attribute = ATTRIBUTE
     CUstreamCaptureMode, CUstreamCaptureStatus = (
         driver.CUstreamCaptureMode, driver.CUstreamCaptureStatus,
     )  # fmt: skip
@@ -89,6 +92,7 @@ class Driver:
     def __init__(self):
         self.launches: list[dict[str, Any]] = []
         self.loaded: list[bytes] = []
+        self.allowed: list[int] = []  # dynamic shared memory that the function was allowed
         self.alone = 0  # how many of them were in no graph
         self.answers: dict[str, list[Any]] = {}  # to which call, instead of CUDA_SUCCESS
         self.parameters: list[int] = []
@@ -102,17 +106,25 @@ class Driver:
         answers = self.answers.get(call)
         return answers.pop(0) if answers else self.done
 
-    def _launch(self, which, function, shape, pointers):
+    def cuFuncSetAttribute(self, function, attribute, value):
         assert int(function) == HANDLE
+        assert attribute == ATTRIBUTE.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self.allowed.append(value)
+        return (self._answer("cuFuncSetAttribute"),)
+
+    def _launch(self, which, function, shape, pointers, shared):
+        assert int(function) == HANDLE
+        assert shared <= max(48 * 1024, *self.allowed, 0), "the driver must be asked for more"
         count = self.parameters[which % len(self.parameters)]
         places = (ctypes.c_void_p * count).from_address(pointers)
         values = [ctypes.c_uint64.from_address(place).value for place in places]
-        return {"grid": tuple(shape[:3]), "block": tuple(shape[3:]), "values": values}
+        shape = {"grid": tuple(shape[:3]), "block": tuple(shape[3:])}
+        return shape | {"values": values, "shared": shared}
 
     def cuLaunchKernel(self, function, *numbers):
         *shape, shared, stream, pointers, extra = numbers
-        assert (shared, extra) == (0, 0)
-        launch = self._launch(self.alone, function, shape, pointers)
+        assert extra == 0
+        launch = self._launch(self.alone, function, shape, pointers, shared)
         self.alone += 1
         self.launches.append(launch | {"stream": stream})
         return (self._answer("cuLaunchKernel"),)
@@ -127,14 +139,15 @@ class Driver:
         grid, block = self._shape(kernel)
         # How many parameters there are, some tests only know once a plan is made.
         graph.nodes.append(
-            self._launch(node, kernel.func, grid + block, int(kernel.kernelParams))
+            self._launch(
+                node, kernel.func, grid + block, int(kernel.kernelParams), kernel.sharedMemBytes
+            )
             if self.parameters
             else None
         )
         return self._answer("cuGraphAddKernelNode"), node
 
     def _shape(self, kernel):
-        assert kernel.sharedMemBytes == 0
         return (
             (kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ),
             (kernel.blockDimX, kernel.blockDimY, kernel.blockDimZ),
@@ -150,7 +163,8 @@ class Driver:
     def cuGraphExecKernelNodeSetParams(self, made, node, kernel):
         self._unsafe()
         grid, block = self._shape(kernel)
-        launch = self._launch(node, kernel.func, grid + block, int(kernel.kernelParams))
+        pointers, shared = int(kernel.kernelParams), kernel.sharedMemBytes
+        launch = self._launch(node, kernel.func, grid + block, pointers, shared)
         made.graph.nodes[node] = launch
         return (self._answer("cuGraphExecKernelNodeSetParams"),)
 

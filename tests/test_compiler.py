@@ -33,7 +33,8 @@ from convlab.running.engines import (
 from convlab.running.engines.compilation import linked
 from convlab.running.engines.cubin import instruction_bytes
 from convlab.running.engines.kernels import compile_launch
-from convlab.running.engines.launching import PackedProgram, _part, array_parameters
+from convlab.running.engines.launching import PackedProgram, PlacedArray, _part
+from convlab.running.engines.parameters import array_parameters
 
 CONV9 = {"conv9": PROBLEMS["conv9"]}
 
@@ -92,7 +93,7 @@ def test_kernels_take_as_many_parameters_as_are_laid_out(capability):
     shapes = SHAPES | {buffer.name: buffer.shape for buffer in program.buffers}
     for step in program.kernels:
         cubin = compile_launch(step, program, capability)
-        arrays = [_part(argument, shapes).shape for argument in step.arguments]
+        arrays = [_part(argument, shapes, {}).shape for argument in step.arguments]
         laid_out = [array_parameters(cubin.layout, shape) for shape in arrays]
         assert cubin.parameter_bytes == 8 * sum(map(len, laid_out))
         assert step.name in cubin.name
@@ -126,13 +127,14 @@ def test_its_kernels_are_launched_alone_and_in_a_plan_s_graph(fake):
     kernel = kernel_of(step, program, "memref")
     arrays = arrays_at(0x7000_0000)
     used = [arrays[str(argument)] for argument in step.arguments]
-    shapes = [_part(argument, SHAPES).shape for argument in step.arguments]
+    shapes = [_part(argument, SHAPES, {}).shape for argument in step.arguments]
     expected = []
     for shape, array in zip(shapes, used, strict=True):
         strides = [stride // 4 for stride in np.empty(shape, np.float32).strides]
         expected += [*[address_of(array)] * 2, 0, *shape, *strides]
     fake.parameters = parameters_of(program, "memref")
-    kernel.launch(step, [*zip(shapes, map(address_of, used), strict=True)], 7)
+    placed = zip(shapes, map(address_of, used), strict=True)
+    kernel.launch(step, [PlacedArray(shape, 4, address) for shape, address in placed], 7)
     packed = PackedProgram([(step, kernel)], SHAPES, {})
     assert packed.one_graph
     packed(*arrays_at(0x6000_0000).values(), stream=7)  # then the graph is handed other addresses

@@ -18,6 +18,7 @@ from numba.cuda.core import config
 
 from convlab.ladder import LADDER, Stage, production_program, stage_named
 from convlab.ladder.stage import Argument, Images, Launch, LibraryCall, Program
+from convlab.problems.number_types import NUMBER_TYPES
 from convlab.running import engines
 from convlab.running.engines import address_of, gpu
 from convlab.running.engines.gpu import Gpu
@@ -27,6 +28,7 @@ from convlab.running.plans import Plan, _pick
 if config.ENABLE_CUDASIM:
     pytest.skip("Numba runs as its CUDA simulator: it has no launch", allow_module_level=True)
 
+from kernels.halves import DIRECT_16
 from numba.cuda import dispatcher
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from pretended_driver import (
@@ -54,10 +56,10 @@ without_library = [stage for stage in LADDER if not stage.needs_library]
 def view_of(argument: Argument, arrays: dict[str, DeviceNDArray]) -> DeviceNDArray:
     """The array that a plan hands to a launch, cut out as NumPy cuts an array of that shape."""
     whole = arrays[str(argument)]
-    host = np.empty(whole.shape, np.float32)
+    host = np.empty(whole.shape, whole.dtype)
     part = _pick(argument, {str(argument): host})
     behind = part.ctypes.data - host.ctypes.data
-    return device_array(part.shape, address_of(whole) + behind)
+    return device_array(part.shape, address_of(whole) + behind, whole.dtype)
 
 
 def handed_by_numba(step, program, arrays, monkeypatch) -> list[int]:
@@ -153,6 +155,10 @@ def test_machine_code_that_the_driver_refuses_raises(call, fake):
     launching.loaded(cubin_of(step, program), "direct")  # the refusal is not kept
 
 
+def in_kernels(dtype: str) -> str:
+    return NUMBER_TYPES[dtype].in_kernels if dtype in NUMBER_TYPES else dtype
+
+
 class Recording(Gpu):
     """The GPU engine with everything that needs a GPU taken out: what is launched, and how."""
 
@@ -171,12 +177,12 @@ class Recording(Gpu):
     def sm_count(self) -> int:
         return 132
 
-    def empty(self, shape: tuple[int, ...]) -> DeviceNDArray:
+    def empty(self, shape: tuple[int, ...], dtype: str = "float32") -> DeviceNDArray:
         self.address += 0x1000000
-        return device_array(shape, self.address)
+        return device_array(shape, self.address, in_kernels(dtype))
 
-    def to_device(self, host: np.ndarray) -> DeviceNDArray:
-        return self.empty(host.shape)
+    def to_device(self, host: np.ndarray, dtype: str = "float32") -> DeviceNDArray:
+        return self.empty(host.shape, dtype)
 
     def build(self, step: Any, program: Program) -> Any:
         if isinstance(step, Launch):
@@ -189,6 +195,76 @@ def recording(fake, monkeypatch) -> Recording:
     """That engine; its kernels are not compiled."""
     monkeypatch.setattr(gpu, "compile_launch", lambda step, program, _: cubin_of(step, program))
     return Recording()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_plan_of_16_bits_hands_over_what_numba_does(dtype, recording, fake, monkeypatch):
+    """Elements of two bytes, and dynamic shared memory, in the graph and by steps."""
+    problem = replace(PROBLEM, dtype=dtype, channels_last=True)
+    plan = Plan(problem, DIRECT_16, None, recording)
+    fake.parameters = parameters_of(plan.program)
+    arrays = {
+        "input": recording.empty(problem.input_shape, dtype),
+        "weight": recording.empty(problem.weight_shape, dtype),
+        "out": recording.empty(problem.output_shape, dtype),
+    }
+    plan(**arrays, stream=7)
+    known = arrays | plan._own | {"output": arrays["out"], "bias": plan._no_bias}
+    for step, launched in zip(plan.program.launches, fake.launches, strict=True):
+        assert launched["values"] == handed_by_numba(step, plan.program, known, monkeypatch)
+        assert launched["shared"] == step.shared_bytes
+    assert [step.shared_bytes for step in plan.program.launches] == [0, 4 * problem.C_o]
+    graph = list(fake.launches)
+    fake.launches.clear()
+    for step in plan.steps(**arrays):
+        step(7)
+    assert fake.launches == graph
+    assert fake.allowed == []  # up to 48 KB nobody need be asked
+
+
+def with_shared_memory(nbytes: int, static: int = 0) -> tuple[Launch, launching.LoadedKernel]:
+    """A launch with so much dynamic shared memory, and its kernel, which has shared arrays."""
+    program = stage_named("m01").prepare(PROBLEM, None)
+    step = replace(program.launches[0], shared_bytes=nbytes)
+    facts = {"shared_bytes": static, "code": f"machine code of {static}".encode()}
+    return step, launching.loaded(cubin_of(step, program, **facts), "direct")
+
+
+def test_the_driver_is_asked_once_for_more_than_48_kb(fake):
+    fake.parameters = parameters_of(stage_named("m01").prepare(PROBLEM, None))
+    arrays = [arrays_at(0x1000)[name] for name in SHAPES]
+    for nbytes, static, allowed in (
+        (48 * 1024, 0, []),
+        (48 * 1024, 16, [48 * 1024]),
+        (100_000, 0, [48 * 1024, 100_000]),
+        (90_000, 0, [48 * 1024, 100_000]),
+        (227 * 1024, 0, [48 * 1024, 100_000, 227 * 1024]),
+    ):
+        step = with_shared_memory(nbytes, static)
+        packed = launching.PackedProgram([step], SHAPES, {})
+        packed(*arrays)
+        fake.capturing = {5: CAPTURED}
+        packed(*arrays, stream=5)
+        fake.capturing = {}
+        assert [launch["shared"] for launch in fake.launches[-2:]] == [nbytes] * 2
+        assert fake.allowed == allowed
+
+
+def test_more_shared_memory_than_a_block_has_is_refused_before_the_launch(fake):
+    step = with_shared_memory(227 * 1024, static=64)
+    said = (
+        r"^shared_bytes is 232448: with 64 of shared arrays direct has 232512, but a block has at "
+        r"most 232448$"
+    )
+    with pytest.raises(ValueError, match=said):
+        launching.PackedProgram([step], SHAPES, {})
+    assert fake.launches == []
+
+
+def test_a_driver_that_refuses_the_shared_memory_is_told_of(fake):
+    fake.answers = {"cuFuncSetAttribute": [driver.CUresult.CUDA_ERROR_INVALID_VALUE]}
+    with pytest.raises(RuntimeError, match=r"^CUDA could not launch direct: .*INVALID_VALUE$"):
+        launching.PackedProgram([with_shared_memory(100_000)], SHAPES, {})
 
 
 @pytest.mark.parametrize("name", ["m01", "m08", "m11", "m15"])

@@ -47,7 +47,7 @@ from convlab.measuring import table
 from convlab.measuring.machine import environment
 from convlab.problems.oracle import CheckResult, Oracle, before_relu, random_tensors
 from convlab.problems.problem import ConvProblem
-from convlab.problems.reference import cores
+from convlab.problems.reference import channels_first, cores
 from convlab.running.able_stages import stages_for
 from convlab.running.engines import Engine, EngineUnavailable, choose
 from convlab.running.plans import Plan
@@ -93,21 +93,22 @@ def switched_off(stage: Stage, problem: ConvProblem) -> list[dict[str, bool]]:
 
 
 def cases(stages: tuple[Stage, ...]) -> Iterator[SanitizedRun]:
-    """Every problem, stage, tile and switch that runs."""
-    for problem in PROBLEMS:
+    """Every problem, stage, tile and switch that runs, in types that the stages take."""
+    for given in PROBLEMS:
         for stage in stages:
+            problem = stage.adapted(given)
             for switches in ({}, *switched_off(stage, problem)):
                 tile = production_tile(stage, problem, **switches)
                 yield SanitizedRun(problem, stage, tile, switches)
             if stage.tiny_tile is not None:
                 yield SanitizedRun(problem, stage, stage.tiny_tile, {})
     for stage in stages:
-        for tile in candidates(stage, WIDE):
-            yield SanitizedRun(WIDE, stage, tile, {})
+        wide, infinite = stage.adapted(WIDE), stage.adapted(INFINITE)
+        for tile in candidates(stage, wide):
+            yield SanitizedRun(wide, stage, tile, {})
         if "relu" in stage.options:
-            yield SanitizedRun(
-                INFINITE, stage, production_tile(stage, INFINITE, relu=True), {"relu": True}
-            )
+            tile = production_tile(stage, infinite, relu=True)
+            yield SanitizedRun(infinite, stage, tile, {"relu": True})
 
 
 def check(case: SanitizedRun, engine: Engine) -> CheckResult:
@@ -116,13 +117,15 @@ def check(case: SanitizedRun, engine: Engine) -> CheckResult:
     relu = switches.get("relu", False)
     tensors = random_tensors(problem, 1)
     if relu:
-        tensors[0][0, 0, problem.H_i // 2, problem.W_i // 2] = np.inf
-    input, weight, bias = map(engine.to_device, tensors)
-    output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
+        image = channels_first(problem, tensors[0])[0]
+        image[0, problem.H_i // 2, problem.W_i // 2] = np.inf
+    input, weight, bias = (engine.to_device(tensor, problem.dtype) for tensor in tensors)
+    unwritten = np.full(problem.output_shape, np.nan, np.float32)
+    output = engine.to_device(unwritten, problem.dtype)
     Plan(problem, stage, tile, engine, workspace_limit=None, program=None, **switches)(
         input, weight, output, bias
     )
-    oracle, found = Oracle(problem, *tensors), engine.to_host(output)
+    oracle, found = Oracle(problem, *tensors), engine.to_host(output, problem.dtype)
     found = before_relu(found, oracle.expected) if relu else found
     return oracle.check(found, **allowances(stage, problem))
 

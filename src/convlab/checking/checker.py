@@ -41,6 +41,7 @@ from convlab.checking.outcome import (
 from convlab.ladder import Launch, Program, Stage, Tile, allowances, stage_named
 from convlab.ladder.stage import SOURCES, Capability
 from convlab.problems import workloads
+from convlab.problems.number_types import as_floats
 from convlab.problems.oracle import Oracle, before_relu, random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines.disassembly import is_float64, opcodes_of
@@ -86,7 +87,8 @@ def check(
     if not callable(on_step):
         raise TypeError(f"on_step is {shown(on_step)}: it must be a function")
     chosen_stage = stage_named(stage)
-    if not isinstance(chosen_stage.prepare(PIXEL, chosen_stage.tiny_tile).launches[-1], Launch):
+    pixel = chosen_stage.adapted(PIXEL)
+    if not isinstance(chosen_stage.prepare(pixel, chosen_stage.tiny_tile).launches[-1], Launch):
         raise ValueError(
             f"stage is {chosen_stage.name}, which has no kernel: a library does its work"
         )
@@ -94,7 +96,8 @@ def check(
     answers: list[Answer] = []
     found: dict[tuple[object, ...], Finding] = {}
     counts: dict[str, int] = {}
-    for answer, findings, counted in attempts(chosen_stage, made, seed, model or workloads.MODEL):
+    model = chosen_stage.adapted(model or workloads.MODEL)
+    for answer, findings, counted in attempts(chosen_stage, made, seed, model):
         counts = counted
         answers.append(answer)
         for one in findings:
@@ -102,8 +105,9 @@ def check(
         on_step()
     machine = None
     if all(answer.ended for answer in answers):
-        program = program_with(chosen_stage, made, EVERYTHING, chosen_stage.tiny_tile)
-        machine = compiled(program, chosen_stage.prepare(EVERYTHING, chosen_stage.tiny_tile))
+        everything = chosen_stage.adapted(EVERYTHING)
+        program = program_with(chosen_stage, made, everything, chosen_stage.tiny_tile)
+        machine = compiled(program, chosen_stage.prepare(everything, chosen_stage.tiny_tile))
     checked = Check(
         kernel=title_of(kernel),
         stage=chosen_stage.name,
@@ -135,6 +139,7 @@ def attempts(stage: Stage, make: Maker, seed: int, model: ConvProblem) -> Iterat
     better in small ones. The last is ``model``, which is counted."""
     right = True
     for name, problem in PROBLEMS.items():
+        problem = stage.adapted(problem)
         options, tile = OPTIONS.get(name, {}), tile_for(stage, name)
         if not (offers(stage.prepare, options) and offers(make, options)):
             continue
@@ -163,7 +168,8 @@ def check_also(
     if isinstance(also, ConvProblem):
         return _try(chosen_stage, made, "one more problem", also, chosen_stage.tiny_tile, seed)
     name = f"everything at once, with tile {also}"
-    problem = replace(EVERYTHING, out_channels=also.M_B + EVERYTHING.out_channels)
+    everything = chosen_stage.adapted(EVERYTHING)
+    problem = replace(everything, out_channels=also.M_B + everything.out_channels)
     return _try(with_tile(chosen_stage, also), made, name, problem, also, seed)
 
 
@@ -177,10 +183,10 @@ def _try(
     if name in (SPOILED, RELU):
         # An infinite weight gives NaN on padding, which is zeros. The largest float32, which TF32
         # rounds to infinity, gives numbers: the inputs are less than one.
-        np.divide(tensors[0], 8, out=tensors[0])
+        tensors[0][...] = as_floats(tensors[0]) / 8
         flat = tensors[0].reshape(-1)
         flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
-        tensors[1][-1, 0, 0, 0], tensors[1][0, 0, 0, 0] = np.inf, np.finfo(np.float32).max
+        tensors[1][-1, 0, 0, 0], tensors[1][0, 0, 0, 0] = np.inf, problem.number_type.largest
     program = program_with(stage, make, problem, tile, **options)
     blocks = math.prod(main_of(program).grid)
     answer = Answer(
@@ -257,7 +263,7 @@ def _run(
 def _copies(problem: ConvProblem, tensors: Tensors) -> Arrays:
     """Copies of input and weight, an output of NaN, and a copy of the bias."""
     input, weight, bias = (tensor.copy() for tensor in tensors)
-    return input, weight, np.full(problem.output_shape, np.nan, np.float32), bias
+    return input, weight, np.full(problem.output_shape, np.nan, input.dtype), bias
 
 
 def _loops(own: int) -> Loops:
@@ -384,7 +390,7 @@ def program_with(
     Raises ``ValueError`` where it takes other arguments."""
     kernel = make(problem, tile, **options)
     if isinstance(kernel, Program):
-        return kernel
+        return replace(kernel, tensors=problem.number_type.in_kernels)
     program = stage.prepare(problem, tile, **options)
     own = main_of(program).kernel
     theirs, ours = (inspect.signature(k.py_func).parameters for k in (kernel, own))

@@ -94,6 +94,11 @@ def ladder(
             path = None if image == PHOTOGRAPH else Path(image)
             picture = pictures.load(path, pictures.pixels_for(chosen_engine))
             problem = pictures.problem_for(picture)
+        reasons = {one: one.why_not(problem) for one in chosen_stages}
+        if stage:  # it was asked for by name
+            for reason in filter(None, reasons.values()):
+                raise ValueError(reason)
+        chosen_stages = tuple(one for one in chosen_stages if reasons[one] is None)
         processes = min(runner.processes_for(chosen_engine), len(chosen_stages))
         seconds, usual_seconds = (
             (runner.estimated_seconds(one, chosen_stages, chosen_engine) or 0) / processes

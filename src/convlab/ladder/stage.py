@@ -5,18 +5,20 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from numbers import Integral
 from types import FunctionType
 from typing import Any, Protocol
 
 from convlab.problems.problem import ConvProblem
-from convlab.support.values import shown
+from convlab.support.values import integer, shown
 
 Grid = tuple[int, ...]
 Capability = tuple[int, int]  # a GPU's compute capability: (9, 0) is 9.0
 SHARED_BYTES = 48 * 1024  # the static shared memory of a block
+MOST_SHARED_BYTES = 227 * 1024  # static and dynamic together, on the GPUs that have the most
+ITEM_BYTES = {"float32": 4, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8}  # by Numba's names
 GRID_LIMIT = (2**31 - 1, 65535, 65535)  # CUDA's largest grid in x, y and z
 
 
@@ -115,14 +117,21 @@ class Tile:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Device memory of a stage beside input, weight, bias and output: float32, named."""
+    """Device memory of a stage beside input, weight, bias and output, named. ``dtype`` is one of
+    ``ITEM_BYTES``; raises ``ValueError`` for another."""
 
     name: str
     shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_BYTES:
+            must = f"it must be one of {', '.join(ITEM_BYTES)}"
+            raise ValueError(f"dtype of buffer {self.name} is {shown(self.dtype)}: {must}")
 
     @property
     def nbytes(self) -> int:
-        return 4 * math.prod(self.shape)
+        return ITEM_BYTES[self.dtype] * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -154,12 +163,14 @@ SOURCES = ("input", "weight", "bias")  # what no step may write to
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch. Arguments are names: ``input``, ``weight``, ``bias``, ``output`` or a
-    buffer's. Raises ``ValueError`` for a grid larger than CUDA's."""
+    buffer's. ``shared_bytes`` is the dynamic shared memory of a block. Raises ``ValueError`` for a
+    grid larger than CUDA's, or more shared memory than a block has."""
 
     kernel: Kernel
     grid: Grid
     block: Grid
     arguments: tuple[Argument, ...]
+    shared_bytes: int = 0
 
     @property
     def name(self) -> str:
@@ -170,6 +181,9 @@ class Launch:
             if size > most:
                 where = f"{self.name} needs {size} blocks along {axis}"
                 raise ValueError(f"{where}: a CUDA grid has at most {most}")
+        if integer("shared_bytes", self.shared_bytes, at_least=0) > MOST_SHARED_BYTES:
+            rule = f"a block of {self.name} has at most {MOST_SHARED_BYTES}"
+            raise ValueError(f"shared_bytes is {self.shared_bytes}: {rule}")
 
 
 @dataclass(frozen=True)
@@ -191,17 +205,25 @@ Step = Launch | LibraryCall
 @dataclass(frozen=True)
 class Program:
     """A stage made ready for one problem: what to allocate, then what to launch, in order. ``tile``
-    is that of its last launch, the main kernel."""
+    is that of its last launch, the main kernel. ``tensors`` is the type as which kernels get input,
+    weight, bias and output (``NumberType.in_kernels``); a stage's ``prepare`` need not set it."""
 
     buffers: tuple[Buffer, ...]
     launches: tuple[Step, ...]
     tile: Tile | None = None
+    tensors: str = "float32"
 
     @property
     def kernels(self) -> tuple[Launch, ...]:
         """One launch of each kernel, in order: what there is to compile."""
         found = {id(step.kernel): step for step in self.launches if isinstance(step, Launch)}
         return tuple(found.values())
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The types of all arrays in kernels, by their names."""
+        tensors = dict.fromkeys((*SOURCES, "output"), self.tensors)
+        return tensors | {buffer.name: buffer.dtype for buffer in self.buffers}
 
     @property
     def workspace_bytes(self) -> int:
@@ -222,7 +244,7 @@ def tile_program(
     arguments = tuple(Flat(name) if name in flat else name for name in names)
     grid = (blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B), *splits)
     launch = Launch(kernel, grid, (tile.threads,), arguments)
-    return Program(before.buffers, (*before.launches, launch), tile)
+    return replace(before, launches=(*before.launches, launch), tile=tile)
 
 
 @dataclass(frozen=True)
@@ -254,9 +276,11 @@ class Stage:
     Its further arguments say what else the stage can do. ``switches`` are True by default, and
     False turns a technique off; ``options`` are False by default. ``workspace_limit``, in bytes,
     takes fewer images at a time (``in_slices``); ``splits`` blocks share each sum (split-K).
-    ``vectorized`` claims 128-bit accesses of the main kernel; ``precision`` is ``fp32`` or
-    ``3xtf32``. Without split-K, a stage adds to an output atomically ``atomic_additions(problem)``
-    times; each may flush a denormal. Without ``grouped``, groups are a ``ValueError``."""
+    ``vectorized`` claims 128-bit accesses of the main kernel; ``precision`` is that of float32
+    problems: ``fp32``, ``3xtf32`` or ``tf32``. Without split-K, a stage adds to an output
+    atomically ``atomic_additions(problem)`` times; each may flush a denormal. The stage takes
+    problems of ``dtypes``, only those with ``channels_last`` if it is True, only others if it is
+    False, and those with groups if ``grouped``; ``prepare`` raises ``ValueError`` for others."""
 
     module: str
     title: str
@@ -269,10 +293,11 @@ class Stage:
     requires: Requirement | None = None
     atomic_additions: Callable[[Any], int] = lambda problem: 0
     grouped: bool = False
+    dtypes: tuple[str, ...] = ("float32",)
+    channels_last: bool = False
 
     def __post_init__(self) -> None:
-        if not self.grouped:
-            object.__setattr__(self, "prepare", _of_one_group(self.name, self.prepare))
+        object.__setattr__(self, "prepare", _checked(self, self.prepare))
 
     @property
     def name(self) -> str:
@@ -296,7 +321,7 @@ class Stage:
 
     @cached_property
     def needs_library(self) -> bool:
-        program = self.prepare(ConvProblem(1, 1, 1, 1, 1, 1), self.tiny_tile)
+        program = self.prepare(self.adapted(ConvProblem(1, 1, 1, 1, 1, 1)), self.tiny_tile)
         return any(isinstance(step, LibraryCall) for step in program.launches)
 
     @property
@@ -306,6 +331,31 @@ class Stage:
     @property
     def model_tile(self) -> Tile | None:
         return self.tiles.model if self.tiles else None
+
+    def precision_on(self, problem: ConvProblem) -> str:
+        """Return the arithmetic of a problem's products: ``precision``, or ``fp16`` or ``bf16``."""
+        return {"float16": "fp16", "bfloat16": "bf16"}.get(problem.dtype, self.precision)
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        """Return why the stage does not take a problem of that type, layout or number of groups, in
+        one sentence that names the argument; None if it takes it."""
+        if problem.dtype not in self.dtypes:
+            must = " or ".join(self.dtypes)
+            return f"dtype is {problem.dtype}: it must be {must} for stage {self.name}"
+        if problem.channels_last is not self.channels_last:
+            must = f"it must be {self.channels_last} for stage {self.name}"
+            return f"channels_last is {problem.channels_last}: {must}"
+        if problem.groups > 1 and not self.grouped:
+            rule = f"it must be 1 for stage {self.name}; stage 'grouped' computes any number"
+            return f"groups is {problem.groups}: {rule}"
+        return None
+
+    def adapted(self, problem: ConvProblem) -> ConvProblem:
+        """Return the problem with a type and the layout that the stage takes."""
+        dtype = problem.dtype if problem.dtype in self.dtypes else self.dtypes[0]
+        if (dtype, self.channels_last) == (problem.dtype, problem.channels_last):
+            return problem
+        return replace(problem, dtype=dtype, channels_last=self.channels_last)
 
     def runs_on(self, capability: Capability | None) -> bool:
         """Return whether a GPU of that compute capability can run the stage.
@@ -317,13 +367,16 @@ class Stage:
         return capability > self.requires.capability and not self.requires.exact
 
 
-def _of_one_group(name: str, prepare: Callable[..., Program]) -> Callable[..., Program]:
+def _checked(stage: Stage, prepare: Callable[..., Program]) -> Callable[..., Program]:
+    """Return ``prepare`` with a check of the problem; its programs know their tensors' type."""
+
     @wraps(prepare)
     def checked(problem: ConvProblem, *arguments: object, **more: object) -> Program:
-        if problem.groups > 1:
-            rule = f"it must be 1 for stage {name}; stage 'grouped' computes any number"
-            raise ValueError(f"groups is {problem.groups}: {rule}")
-        return prepare(problem, *arguments, **more)
+        if (reason := stage.why_not(problem)) is not None:
+            raise ValueError(reason)
+        program = prepare(problem, *arguments, **more)
+        tensors = problem.number_type.in_kernels
+        return program if program.tensors == tensors else replace(program, tensors=tensors)
 
     return checked
 

@@ -169,10 +169,11 @@ def _run_one(
         tile = None if engine.is_gpu else simulated_tile(stage, engine)
         ready = Plan(problem, stage, tile, engine)
         workspace_bytes, tile = ready.workspace_bytes, ready.tile
-        arrays = [engine.to_device(tensor) for tensor in tensors]
+        arrays = [engine.to_device(tensor, problem.dtype) for tensor in tensors]
         result = _run_plan(ready, arrays, oracle)
         for name, array, tensor in zip(("input", "weight", "bias"), arrays, tensors, strict=True):
-            if not np.array_equal(engine.to_host(array), tensor, equal_nan=True):
+            now = engine.to_host(array, problem.dtype)
+            if not np.array_equal(now, tensor, equal_nan=True):
                 return replace(result, failed=f"a kernel wrote to {name}, not its output")
         return result
     except Exception as error:  # an error of a kernel or its compiler is the stage's result
@@ -187,9 +188,10 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> StageResult
 
     def checked(work: Callable[[Any], _Measured]) -> tuple[np.ndarray, CheckResult, _Measured]:
         # NaN first, so that an unwritten element does not keep an earlier run's right answer.
-        output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
+        unwritten = np.full(problem.output_shape, np.nan, np.float32)
+        output = engine.to_device(unwritten, problem.dtype)
         measured = work(output)
-        host = engine.to_host(output)
+        host = engine.to_host(output, problem.dtype)
         return host, oracle.check(host, **allowances(ready.stage, problem)), measured
 
     def run_and_count(output: Any) -> list[Counts]:
@@ -222,13 +224,15 @@ def _run_plan(ready: Plan, arrays: Sequence[Any], oracle: Oracle) -> StageResult
     result = replace(result, check=check, output=found)
     if not check.ok:  # a wrong answer's time means nothing
         return result
-    if (refused := too_fast(problem.flops, timing, engine, ready.stage)) is not None:
+    precision = ready.stage.precision_on(problem)
+    if (refused := too_fast(problem.flops, timing, engine, precision)) is not None:
         return replace(result, failed=refused)
     launches = ready.program.launches
     names = dict.fromkeys(launch.name for launch in launches)
     # On another output, because a launch that adds to an output spoils it if no launch clears it
     # first.
-    steps = ready.steps(input, weight, engine.empty(problem.output_shape), bias)
+    another = engine.empty(problem.output_shape, problem.dtype)
+    steps = ready.steps(input, weight, another, bias)
 
     def time_alone(name: str) -> float:
         same = [step for launch, step in zip(launches, steps, strict=True) if launch.name == name]
@@ -243,9 +247,9 @@ def _summed(counts: Sequence[Counts], flops: int) -> dict[str, float | None] | N
     return reduce(add, counts).as_dict(flops) if counts else None
 
 
-def too_fast(flops: int, timing: Timing, engine: Engine, stage: Stage) -> str | None:
+def too_fast(flops: int, timing: Timing, engine: Engine, precision: str) -> str | None:
     """Why this GPU cannot do the arithmetic in that time, in one sentence; None if it can."""
-    peak, rate = engine.peak_flops(stage.precision), flops / timing.median_ms * 1e3
+    peak, rate = engine.peak_flops(precision), flops / timing.median_ms * 1e3
     if peak is None or rate <= peak:
         return None
     return (

@@ -57,7 +57,7 @@ REGISTER_BUDGET: dict[str, int] = {
         160: "microkernel",
         168: "warp_tiling async_copies copied_windows fused_epilogue split_k",
         # On tensor cores 16 x 8 sums per thread, and both parts of each operand.
-        255: "mma mma_pipeline tensor_cores swapped_operands warpgroups split_warpgroups",
+        255: "mma mma_pipeline tensor_cores swapped_operands warpgroups",
     }.items()
     for kernel in kernels.split()
 }
@@ -139,7 +139,9 @@ def lint_stage(
         program: Program | None = None
         for capability in capabilities:
             try:
-                program = program or production_program(stage, problem, None, None, **switches)
+                if program is None:
+                    adapted = stage.adapted(problem)
+                    program = production_program(stage, adapted, None, None, **switches)
                 for step, launch in enumerate(program.kernels):
                     cubin = kernels.compile_launch(launch, program, capability)
                     is_main = launch.name == program.launches[-1].name

@@ -85,8 +85,9 @@ class Plan:
         buffers = program.buffers if own_workspace else ()
         if buffers:
             check_fits(f"stage {stage.name}'s workspace", self.workspace_bytes, engine, hint)
-        self._own = {buffer.name: engine.empty(buffer.shape) for buffer in buffers}
-        self._no_bias = engine.to_device(np.zeros(problem.out_channels, np.float32))
+        self._own = {buffer.name: engine.empty(buffer.shape, buffer.dtype) for buffer in buffers}
+        no_bias = np.zeros(problem.out_channels, np.float32)
+        self._no_bias = engine.to_device(no_bias, problem.dtype)
         self._use(program)
 
     def __del__(self) -> None:
@@ -121,8 +122,9 @@ class Plan:
     ) -> ArrayT:
         """Write the convolution of ``input`` and ``weight`` to ``out`` and return ``out``.
 
-        All are the engine's arrays: float32, C-contiguous, starting at a multiple of 16 bytes, of
-        the problem's ``input_shape``, ``weight_shape``, ``(out_channels,)`` and ``output_shape``.
+        All are the engine's arrays: of the problem's ``dtype``, C-contiguous, starting at a
+        multiple of 16 bytes, of the problem's ``input_shape``, ``weight_shape``,
+        ``(out_channels,)`` and ``output_shape``.
         On a GPU they may be of any library with ``__cuda_array_interface__``, and the call returns
         before the work is done. ``stream`` is None for the default stream, a stream of any library
         with ``__cuda_stream__``, or a handle. ``conv2d`` checks arrays; this call does not. A call
@@ -175,6 +177,7 @@ class Plan:
         """Return each step, in order, with the arrays that it gets."""
         bias = self._no_bias if bias is None else bias
         arrays = {"input": input, "weight": weight, "bias": bias, "output": out}
+        arrays = {name: self.engine.for_kernels(array) for name, array in arrays.items()}
         lent = zip(self.program.buffers, workspace, strict=False)
         arrays |= self._own | {buffer.name: array for buffer, array in lent}
         return [(step, _arguments(step, arrays)) for step in self.program.launches]
@@ -197,7 +200,8 @@ class Plan:
                 check_aligned(name, address_of(array))
         program = self.program
         own = Plan(self.problem, self.stage, self.tile, self.engine, None, program, **self.switches)
-        arrays = {"weight": weight, "bias": bias, **own._own}
+        given = {"weight": weight, "bias": bias}
+        arrays = {name: self.engine.for_kernels(array) for name, array in given.items()} | own._own
         # A step depends on the weight alone where it takes neither input nor output, and no buffer
         # of an earlier step that does.
         others, rest = {"input", "output"}, []

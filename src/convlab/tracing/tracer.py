@@ -79,18 +79,21 @@ def trace_stage(
 ) -> Trace:
     """Trace every launch of a stage on random tensors.
 
-    ``problem=None`` takes the small Conv9, ``tile=None`` the stage's tile for counting. Of a
-    ``Gradient`` the stage is ``g01``, ``g02``, or one that g02 runs.
+    ``problem=None`` takes the small Conv9, in a type and layout that the stage takes, ``tile=None``
+    the stage's tile for counting. Of a ``Gradient`` the stage is ``g01``, ``g02``, or one that g02
+    runs.
 
     Raises ``ValueError`` for an unknown stage, a stage without kernels, a tile that does not suit
     it or a GPU that cannot run it, and as :func:`trace`.
     """
-    problem = workloads.MODEL if problem is None else problem
+    default, problem = problem is None, workloads.MODEL if problem is None else problem
     check_asked(problem, tile)
     _check_compiled(compiled)
     integer("seed", seed, at_least=0)
     simulator, is_gradient = Simulator(strict=False), isinstance(problem, Gradient)
     chosen = stage_for(stage, simulator, problem) if is_gradient else stage_named(stage)
+    if default:
+        problem = chosen.adapted(workloads.MODEL)
     if compiled is not None:
         if (reason := why_too_old((chosen,), compiled, arch_of(compiled))) is not None:
             raise ValueError(f"compiled is {compiled}: {reason}")
@@ -100,7 +103,7 @@ def trace_stage(
     blocks = max(math.prod(one.grid) for one in ready.program.kernels)
     _check_shown(block_shown, chosen.name, blocks)
     input, weight, bias = random_tensors(problem, seed, not is_gradient)
-    output = np.full(problem.output_shape, np.nan, np.float32)
+    output = simulator.empty(problem.output_shape, problem.dtype)
     launches = trace_steps(
         ready, input, weight, output, bias, block_shown=block_shown, compiled=compiled
     )
@@ -134,7 +137,7 @@ def trace_steps(
                 grid=step.grid,
                 block=step.block,
                 arguments=arrays,
-                shared_bytes=0,
+                shared_bytes=step.shared_bytes,
                 shown=shown,
                 compiled=compiled,
                 loops=loops,

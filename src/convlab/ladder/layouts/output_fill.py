@@ -31,16 +31,12 @@ def bias_launch(problem: ConvProblem) -> Launch:
 
 def zeros_launch(problem: ConvProblem) -> Launch:
     """Sets ``output`` to zeros, for split-K's additions."""
-    return zeros_of("output", problem.M * problem.N)
-
-
-def zeros_of(name: str, elements: int) -> Launch:
-    """Sets the array of that name to zeros."""
+    OUTPUTS = problem.M * problem.N
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def clear(output):
         at = int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        if at < elements:
+        if at < OUTPUTS:
             output[at] = float32(0)
 
-    return Launch(clear, (blocks_for(elements, THREADS),), (THREADS,), (Flat(name),))
+    return Launch(clear, (blocks_for(OUTPUTS, THREADS),), (THREADS,), (Flat("output"),))

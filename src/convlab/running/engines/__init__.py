@@ -16,6 +16,7 @@ import numpy as np
 
 from convlab.ladder.stage import Capability, Launch, Program, Step
 from convlab.problems.arrays import Array
+from convlab.problems.number_types import NUMBER_TYPES, as_in_kernels
 from convlab.running.compilers import why_no_compiler
 from convlab.simulation.rules.memory_traffic import Counts
 from convlab.support.host_memory import host_bytes
@@ -88,18 +89,25 @@ class Engine:
         that there is, because how much of it is free changes by the minute."""
         return host_bytes()
 
-    def empty(self, shape: tuple[int, ...]) -> Any:
-        """Return a new float32 array. A simulator fills it with NaN, so that an element which no
-        kernel writes is wrong."""
-        return np.full(shape, np.nan, np.float32)
+    def empty(self, shape: tuple[int, ...], dtype: str = "float32") -> Any:
+        """Return a new array of a problem's or a buffer's type. A simulator fills it with NaN, or
+        the largest integer, so that an element which no kernel writes is wrong."""
+        kind = NUMBER_TYPES[dtype].numpy if dtype in NUMBER_TYPES else np.dtype(dtype)
+        return np.full(shape, np.iinfo(kind).max if kind.kind == "u" else np.nan, kind)
 
-    def to_device(self, host: np.ndarray) -> Any:
-        """Return a float32 copy of a host array, C-contiguous, in the engine's memory."""
-        return np.array(host, np.float32, order="C")
+    def to_device(self, host: np.ndarray, dtype: str = "float32") -> Any:
+        """Return a copy of a host array in that type of a problem, C-contiguous, in the engine's
+        memory."""
+        return np.array(host, NUMBER_TYPES[dtype].numpy, order="C")
 
-    def to_host(self, array: Array) -> np.ndarray:
-        """Return a copy on the host; waits for work in flight."""
+    def to_host(self, array: Array, dtype: str = "float32") -> np.ndarray:
+        """Return a copy on the host of an array of that type; waits for work in flight."""
         return np.array(array)
+
+    def for_kernels(self, array: Any) -> Any:
+        """Return the array as kernels get it: 16-bit numbers as uint16. On a GPU it stays as it is,
+        because kernels are given its address."""
+        return as_in_kernels(array) if isinstance(array, np.ndarray) else array
 
     def check_array(self, name: str, array: Array) -> None:
         """Raise ``TypeError`` for an array that is not in the GPU's memory, ``ValueError`` for one
@@ -147,8 +155,8 @@ class Engine:
         return None
 
     def peak_flops(self, precision: str = "fp32") -> float | None:
-        """Operations per second that no kernel exceeds in ``fp32``, ``tf32`` or ``3xtf32`` (a third
-        of ``tf32``); None where unknown."""
+        """Operations per second that no kernel exceeds in ``fp32``, ``tf32``, ``3xtf32`` (a third
+        of ``tf32``), ``fp16`` or ``bf16`` (twice ``tf32``); None where unknown."""
         return None
 
     def synchronize(self) -> None:

@@ -24,7 +24,7 @@ from convlab.ladder.stage import Capability
 from convlab.support import kernel_files
 
 # The parameters that a kernel takes for one array, by the compiler's convention for calls: see
-# `launching.array_parameters`.
+# `parameters.array_parameters`.
 Layout = Literal["numba", "memref"]
 
 CONSTANTS, INFO, TEXT = ".nv.constant0.", ".nv.info.", ".text."

@@ -48,8 +48,11 @@ class CudaSim(Engine):
         grid, block = three(launch.grid, "grid"), three(launch.block, "block")
         names = map(str, launch.arguments or [""] * len(arrays))
         counts = self._counts or Counts()
-        arguments = tuple(_Array(a, name, counts, 4) for a, name in zip(arrays, names, strict=True))
-        cuda = _SimulatedCuda(grid, block, counts)
+        arguments = tuple(
+            _Array(array, name, counts, array.itemsize)
+            for array, name in zip(arrays, names, strict=True)
+        )
+        cuda = _SimulatedCuda(grid, block, counts, launch.shared_bytes)
         body = python_body(launch.kernel, cuda)
 
         def thread(*arguments: Any) -> None:
@@ -63,7 +66,7 @@ class CudaSim(Engine):
                 if self.on_block is not None:
                     self.on_block(launch.name, number, math.prod(grid))
                 cuda.blockIdx = kernelapi.Dim3(*position)
-                cuda.shared.arrays.clear()
+                cuda.shared.new_block()
                 running = Block(
                     body=thread,
                     arguments=arguments,
@@ -146,9 +149,15 @@ def _local_array(
 class _Shared:
     """``cuda.shared``: one array per call in the code and block."""
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: Counts, dynamic_bytes: int) -> None:
         self._counts = counts
         self.arrays: dict[tuple[CodeType, int], _Array] = {}
+        self._dynamic = np.empty(dynamic_bytes, np.uint8)
+
+    def new_block(self) -> None:
+        """Forget everything that the last block wrote."""
+        self.arrays.clear()
+        self._dynamic.fill(0xFF)  # bytes that make NaN of a float
 
     def array(
         self, shape: DeclaredShape, dtype: npt.DTypeLike, alignment: int | None = None
@@ -156,8 +165,14 @@ class _Shared:
         caller = sys._getframe(1)
         call = caller.f_code, caller.f_lasti
         if call not in self.arrays:
-            self.arrays[call] = _Array(_poisoned(shape, dtype), "a shared array", self._counts)
+            memory = self._whole(dtype) if shape in (0, (0,)) else _poisoned(shape, dtype)
+            self.arrays[call] = _Array(memory, "a shared array", self._counts)
         return self.arrays[call]
+
+    def _whole(self, dtype: npt.DTypeLike) -> np.ndarray:
+        """Return the dynamic part as an array of that type."""
+        nbytes = np.dtype(dtype).itemsize
+        return self._dynamic[: len(self._dynamic) // nbytes * nbytes].view(dtype)
 
 
 class _Atomic(kernelapi.FakeCUDAAtomic):  # type: ignore[misc]
@@ -178,10 +193,14 @@ class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
     syncthreads_or = SimulatedCuda.syncthreads_or
 
     def __init__(
-        self, grid: tuple[int, int, int], block: tuple[int, int, int], counts: Counts
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        counts: Counts,
+        dynamic_bytes: int,
     ) -> None:
         super().__init__(grid, block, 0)
-        self._shared, self._atomic = _Shared(counts), _Atomic()
+        self._shared, self._atomic = _Shared(counts, dynamic_bytes), _Atomic()
         self._local = SimpleNamespace(array=_local_array)
         self._counts = counts
         self.hub = self.syncthreads = getcurrent().switch

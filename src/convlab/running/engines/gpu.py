@@ -14,8 +14,9 @@ import numpy as np
 from numba import cuda
 from numba.cuda.core import config
 
-from convlab.ladder.stage import Capability, Launch, LibraryCall, Program, Step
+from convlab.ladder.stage import ITEM_BYTES, Capability, Launch, LibraryCall, Program, Step
 from convlab.problems.arrays import Array
+from convlab.problems.number_types import NUMBER_TYPES, as_in_kernels
 from convlab.running.compilers import why_no_compiler
 from convlab.running.engines import (
     Engine,
@@ -39,6 +40,10 @@ TF32_LANES = {
     (8, 0): 512, (8, 6): 128, (8, 7): 256, (8, 9): 128, (9, 0): 1024, (10, 0): 2048,
     (10, 3): 2048, (12, 0): 128,
 }  # fmt: skip
+
+
+# Multiply-adds for one of TF32, on all of these.
+TF32_SHARES = {"tf32": 1.0, "3xtf32": 1 / 3, "fp16": 2.0, "bf16": 2.0}
 
 
 class Gpu(Engine):
@@ -77,14 +82,19 @@ class Gpu(Engine):
             queue.clear()
         return int(context.get_memory_info().free)
 
-    def empty(self, shape: tuple[int, ...]) -> Any:
-        return cuda.device_array(shape, np.float32)
+    def empty(self, shape: tuple[int, ...], dtype: str = "float32") -> Any:
+        kind = NUMBER_TYPES[dtype].in_kernels if dtype in NUMBER_TYPES else dtype
+        return cuda.device_array(shape, np.dtype(kind))
 
-    def to_device(self, host: np.ndarray) -> Any:
-        return cuda.to_device(np.ascontiguousarray(host, np.float32))
+    def to_device(self, host: np.ndarray, dtype: str = "float32") -> Any:
+        converted = np.ascontiguousarray(host, NUMBER_TYPES[dtype].numpy)
+        return cuda.to_device(as_in_kernels(converted))
 
-    def to_host(self, array: Any) -> np.ndarray:
-        return np.asarray(array.copy_to_host())
+    def to_host(self, array: Any, dtype: str = "float32") -> np.ndarray:
+        return np.asarray(array.copy_to_host()).view(NUMBER_TYPES[dtype].numpy)
+
+    def for_kernels(self, array: Any) -> Any:
+        return array
 
     def check_array(self, name: str, array: Array) -> None:
         check_aligned(name, address_of(array))
@@ -92,14 +102,18 @@ class Gpu(Engine):
     def build(self, step: Step, program: Program) -> Start:
         if isinstance(step, LibraryCall):
             return _build_library_call(step)
-        from convlab.running.engines.launching import current_context, have_context
+        from convlab.running.engines.launching import PlacedArray, current_context, have_context
 
         kernel = self._loaded(step, program)
-        context = current_context()
+        context, dtypes = current_context(), program.dtypes
+        sizes = [ITEM_BYTES[dtypes[str(argument)]] for argument in step.arguments]
 
         def start(arrays: Sequence[Any], stream: Stream = None) -> None:
             have_context(context, step.name)
-            placed = [(array.shape, address_of(array)) for array in arrays]
+            placed = [
+                PlacedArray(array.shape, nbytes, address_of(array))
+                for array, nbytes in zip(arrays, sizes, strict=True)
+            ]
             kernel.launch(step, placed, stream_handle(stream))
 
         return start
@@ -117,7 +131,8 @@ class Gpu(Engine):
 
         kernels = [(step, self._loaded(step, program)) for step in launches]
         buffers = {buffer.name: buffer.shape for buffer in program.buffers}
-        return PackedProgram(kernels, {**shapes, **buffers}, held)
+        item_bytes = {name: ITEM_BYTES[dtype] for name, dtype in program.dtypes.items()}
+        return PackedProgram(kernels, {**shapes, **buffers}, held, item_bytes)
 
     def _loaded(self, step: Launch, program: Program) -> LoadedKernel:
         """Return the step's kernel in the driver, compiled for the current GPU."""
@@ -142,8 +157,8 @@ class Gpu(Engine):
         """Two operations a lane and clock, at the highest clock; None for an unknown GPU."""
         device = cuda.get_current_device()
         capability = tuple(device.compute_capability)
-        if precision in ("tf32", "3xtf32"):
-            lanes = TF32_LANES.get(capability, 0) / (3 if precision == "3xtf32" else 1)
+        if precision in TF32_SHARES:
+            lanes = TF32_LANES.get(capability, 0) * TF32_SHARES[precision]
         else:
             lanes = 128 if capability >= (8, 6) else 64 if capability >= (7, 0) else 0
         kilohertz = device.CLOCK_RATE  # the highest that it boosts to

@@ -42,12 +42,15 @@ class CompilerMissing(RuntimeError):
 
 
 def argument_types(launch: Launch, program: Program) -> ArgumentTypes:
-    """Return Numba's types of the launch's arguments: C-contiguous float32 arrays."""
+    """Return Numba's types of the launch's arguments: C-contiguous arrays."""
     ndim = {"input": 4, "weight": 4, "bias": 1, "output": 4}
     ndim |= {buffer.name: len(buffer.shape) for buffer in program.buffers}
+    dtypes = program.dtypes
     return tuple(
         numba_types.Array(
-            numba_types.float32, 1 if isinstance(argument, Flat) else ndim[str(argument)], "C"
+            getattr(numba_types, dtypes[str(argument)]),
+            1 if isinstance(argument, Flat) else ndim[str(argument)],
+            "C",
         )
         for argument in launch.arguments
     )

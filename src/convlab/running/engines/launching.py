@@ -8,86 +8,46 @@ instead of 12, and 0.6 us more to give one kernel another array.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from threading import Lock
 from typing import NamedTuple
 
 from cuda.bindings import driver
 
-from convlab.ladder.stage import Argument, Flat, Images, Launch
+from convlab.ladder.stage import (
+    MOST_SHARED_BYTES,
+    SHARED_BYTES,
+    Argument,
+    Flat,
+    Images,
+    Launch,
+)
 from convlab.problems.arrays import Array
 from convlab.running.engines import Stream, address_of, check_aligned, stream_handle
-from convlab.running.engines.cubin import Cubin, Layout
+from convlab.running.engines.cubin import Cubin
 from convlab.running.engines.driver import LaunchRefused, driver_result
+from convlab.running.engines.parameters import (
+    ArrayParameters,
+    ParameterMemory,
+    array_parameters,
+)
 from convlab.simulation.rules.coordinates import three
 
 Shape = tuple[int, ...]
 
-# Of an array, by numba-cuda-mlir: 0.6.0 reads a larger uint32 index as a negative one.
-MOST_ELEMENTS = 2**31 - 1
-
-
-# The parameters of a kernel.
-
-
-@dataclass(frozen=True)
-class ArrayParameters:
-    """The parameters that a kernel takes for one C-contiguous float32 array, eight bytes each: some
-    numbers, ``addresses`` times the array's address, and more numbers."""
-
-    before: tuple[int, ...]
-    addresses: int
-    after: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.before) + self.addresses + len(self.after)
-
-    def at(self, address: int) -> list[int]:
-        """Return the parameters of an array that begins at that address."""
-        return [*self.before, *[address] * self.addresses, *self.after]
-
-
-def array_parameters(layout: Layout, shape: Sequence[int]) -> ArrayParameters:
-    """Return the parameters of an array of that shape. Raises ``ValueError`` for an array that is
-    too large for kernels of that layout.
-
-    numba-cuda passes its record of an array: the addresses of two owners, which are null, the
-    number of elements and the size of one, the address, the extents, and the strides in bytes.
-    numba-cuda-mlir passes MLIR's descriptor of a memref: the address twice, an offset, the extents,
-    and the strides in elements.
-    """
-    elements = math.prod(shape)
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    if layout == "numba":
-        in_bytes = (4 * stride for stride in strides)
-        return ArrayParameters((0, 0, elements, 4), 1, (*shape, *in_bytes))
-    if elements > MOST_ELEMENTS:
-        raise ValueError(
-            f"an array has {elements:,} elements: kernels of numba-cuda-mlir take at most "
-            f"{MOST_ELEMENTS:,}, because they read a larger uint32 index as a negative one"
-        )
-    return ArrayParameters((), 2, (0, *shape, *strides))
-
-
-class ParameterMemory:
-    """A launch's parameters as the driver reads them: ``address`` is that of an array of pointers,
-    one to each of ``values``."""
-
-    def __init__(self, values: Sequence[int]) -> None:
-        self.values = (ctypes.c_uint64 * len(values))(*values)
-        first = ctypes.addressof(self.values)
-        places = range(first, first + 8 * len(values), 8)
-        self._pointers = (ctypes.c_void_p * len(values))(*places)
-        self.address = ctypes.addressof(self._pointers)
-
-
 # Kernels in the driver.
+
+
+class PlacedArray(NamedTuple):
+    """A C-contiguous array in a GPU's memory."""
+
+    shape: Shape
+    item_bytes: int
+    address: int
 
 
 class LoadedKernel:
@@ -100,30 +60,47 @@ class LoadedKernel:
             driver.cuLibraryLoadData(cubin.code, None, None, 0, None, None, 0), name
         )
         self._handle = driver_result(driver.cuLibraryGetKernel(library, cubin.name.encode()), name)
+        # The dynamic shared memory that each GPU's function may have, by its handle.
+        self._allowed: dict[int, int] = {}
 
-    def function(self) -> driver.CUfunction:
+    def function(self, shared_bytes: int = 0) -> driver.CUfunction:
         """Return the current GPU's function of the kernel: the driver launches that 0.5 us faster
-        than the kernel, whose function it would have to look up."""
-        return driver_result(driver.cuKernelGetFunction(self._handle), self.name)
+        than the kernel, whose function it would have to look up. The function may have so much
+        dynamic shared memory, for which the driver must be asked if a block then has more than 48
+        KB."""
+        function = driver_result(driver.cuKernelGetFunction(self._handle), self.name)
+        together = self._cubin.shared_bytes + shared_bytes
+        if together > MOST_SHARED_BYTES:
+            raise ValueError(
+                f"shared_bytes is {shared_bytes}: with {self._cubin.shared_bytes} of shared arrays "
+                f"{self.name} has {together}, but a block has at most {MOST_SHARED_BYTES}"
+            )
+        handle = int(function)
+        if together > SHARED_BYTES and shared_bytes > self._allowed.get(handle, 0):
+            most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            driver_result(driver.cuFuncSetAttribute(function, most, shared_bytes), self.name)
+            self._allowed[handle] = shared_bytes
+        return function
 
-    def parameters(self, shapes: Iterable[Sequence[int]]) -> list[ArrayParameters]:
-        """Return the parameters of arrays of these shapes. Raises ``RuntimeError`` if the machine
-        code takes parameters of another size, as another version of the compiler may make it."""
-        arrays = [array_parameters(self._cubin.layout, shape) for shape in shapes]
-        if (laid_out := 8 * sum(map(len, arrays))) != self._cubin.parameter_bytes:
+    def parameters(self, arrays: Iterable[tuple[Sequence[int], int]]) -> list[ArrayParameters]:
+        """Return the parameters of arrays of these shapes and bytes of an element. Raises
+        ``RuntimeError`` if the machine code takes parameters of another size, as another version of
+        the compiler may make it."""
+        laid_out = [array_parameters(self._cubin.layout, *array) for array in arrays]
+        if (nbytes := 8 * sum(map(len, laid_out))) != self._cubin.parameter_bytes:
             raise RuntimeError(
                 f"kernel {self.name} takes {self._cubin.parameter_bytes} bytes of parameters, but "
-                f"its arrays have {laid_out}: this version of its compiler is not supported"
+                f"its arrays have {nbytes}: this version of its compiler is not supported"
             )
-        return arrays
+        return laid_out
 
-    def launch(self, step: Launch, arrays: Sequence[tuple[Shape, int]], stream: int) -> None:
-        """Start it with arrays of these shapes at these addresses, on the stream of that handle."""
-        laid_out = self.parameters(shape for shape, _ in arrays)
+    def launch(self, step: Launch, arrays: Sequence[PlacedArray], stream: int) -> None:
+        """Start it with these arrays, on the stream of that handle."""
+        laid_out = self.parameters((array.shape, array.item_bytes) for array in arrays)
         values: list[int] = []
-        for array, (_, address) in zip(laid_out, arrays, strict=True):
-            values += array.at(address)
-        _launch(self.function(), step, stream, ParameterMemory(values))
+        for parameters, array in zip(laid_out, arrays, strict=True):
+            values += parameters.at(array.address)
+        _launch(self.function(step.shared_bytes), step, stream, ParameterMemory(values))
 
 
 def _launch(
@@ -131,7 +108,8 @@ def _launch(
 ) -> None:
     """Start a kernel; the driver has copied the parameters when this returns."""
     grid, block = three(step.grid, "grid"), three(step.block, "block")
-    done = driver.cuLaunchKernel(function, *grid, *block, 0, stream, parameters.address, 0)
+    shape = (*grid, *block, step.shared_bytes)
+    done = driver.cuLaunchKernel(function, *shape, stream, parameters.address, 0)
     driver_result(done, step.name)
 
 
@@ -159,18 +137,24 @@ class _ArrayPart(NamedTuple):
     array: str
     offset: int
     shape: Shape
+    item_bytes: int
 
 
-def _part(argument: Argument, shapes: Mapping[str, Shape]) -> _ArrayPart:
+def _part(
+    argument: Argument, shapes: Mapping[str, Shape], item_bytes: Mapping[str, int]
+) -> _ArrayPart:
     """Return the part of an array that an argument is."""
     if isinstance(argument, Flat):
-        part = _part(argument.of, shapes)
+        part = _part(argument.of, shapes, item_bytes)
         return part._replace(shape=(math.prod(part.shape),))
+    name = str(argument)
+    nbytes = item_bytes.get(name, 4)
     if isinstance(argument, Images):
-        images, *image = shapes[argument.name]
+        images, *image = shapes[name]
         start, stop, _ = slice(argument.start, argument.stop).indices(images)
-        return _ArrayPart(argument.name, 4 * math.prod(image) * start, (stop - start, *image))
-    return _ArrayPart(argument, 0, shapes[argument])
+        offset = nbytes * math.prod(image) * start
+        return _ArrayPart(name, offset, (stop - start, *image), nbytes)
+    return _ArrayPart(name, 0, shapes[name], nbytes)
 
 
 class _Moving(NamedTuple):
@@ -192,12 +176,14 @@ class PackedLaunch:
         shapes: Mapping[str, Shape],
         held: Mapping[str, Array],
         of_calls: Sequence[str],
+        item_bytes: Mapping[str, int],
     ) -> None:
-        self.step, self._function = step, kernel.function()
-        parts = [_part(argument, shapes) for argument in step.arguments]
+        self.step, self._function = step, kernel.function(step.shared_bytes)
+        parts = [_part(argument, shapes, item_bytes) for argument in step.arguments]
+        laid_out = kernel.parameters((part.shape, part.item_bytes) for part in parts)
         values: list[int] = []
         self._moving: list[_Moving] = []
-        for part, array in zip(parts, kernel.parameters(p.shape for p in parts), strict=True):
+        for part, array in zip(parts, laid_out, strict=True):
             if part.array in held:
                 values += array.at(address_of(held[part.array]) + part.offset)
                 continue
@@ -227,6 +213,7 @@ class PackedLaunch:
         node.func, node.kernelParams = self._function, self._parameters.address
         node.gridDimX, node.gridDimY, node.gridDimZ = three(self.step.grid, "grid")
         node.blockDimX, node.blockDimY, node.blockDimZ = three(self.step.block, "block")
+        node.sharedMemBytes = self.step.shared_bytes
         return node
 
 
@@ -324,7 +311,8 @@ class PackedProgram:
     """A program's launches in order, their parameters packed for arrays of certain shapes.
 
     ``shapes`` are all arrays' by name, ``held`` the arrays that stay the same from call to call. A
-    call takes the others, in the order of ``shapes``.
+    call takes the others, in the order of ``shapes``. ``item_bytes`` are the bytes of an element of
+    the arrays for which they are not 4.
     """
 
     def __init__(
@@ -332,11 +320,13 @@ class PackedProgram:
         launches: Sequence[tuple[Launch, LoadedKernel]],
         shapes: Mapping[str, Shape],
         held: Mapping[str, Array],
+        item_bytes: Mapping[str, int] | None = None,
     ) -> None:
         assert launches, "a program has at least one launch"
         self._names = tuple(name for name in shapes if name not in held)
         self._launches = [
-            PackedLaunch(step, kernel, shapes, held, self._names) for step, kernel in launches
+            PackedLaunch(step, kernel, shapes, held, self._names, item_bytes or {})
+            for step, kernel in launches
         ]
         self._context = current_context()
         self.why_no_graph: str | None = None

@@ -45,7 +45,8 @@ class Simulator(Engine):
 
     def run(self, launch: Launch, arrays: Sequence[np.ndarray], stream: Stream = None) -> None:
         """Run one launch to its end."""
-        self.launch(launch.kernel, launch.grid, launch.block, *arrays)
+        shared_bytes = launch.shared_bytes
+        self.launch(launch.kernel, launch.grid, launch.block, *arrays, shared_bytes=shared_bytes)
 
     def launch(
         self,
