@@ -35,7 +35,7 @@ SHAPES_IN_FULL = str(PROBLEM)
 SHAPES, ANOTHER = "3x3x4x4,5x3x3x3,p1", "1x3x4x4*5x3x3x3,stride 2"
 FEW = SimpleNamespace(
     candidates=lambda problem: TILES, best_tile=lambda *_, **__: MODEL, splits=(1,),
-    most_splits=lambda problem: 0,
+    most_splits=lambda problem: 0, atomic=False, allows_split_k=lambda **options: False,
 )  # fmt: skip
 tile_heuristic.HEURISTICS["few tiles"] = cast(Heuristic, FEW)
 M15 = replace(m15.STAGE, tiles=replace(m15.STAGE.tiles, heuristic="few tiles"))

@@ -1,11 +1,11 @@
 """A model that chooses a problem's tile, and the number of blocks that share each sum (split-K).
 
-It estimates the work of a GPU's busiest SM, with the constants of m11 to t05 as data: M11, M13,
-M15, T03 and T05. In clocks, with ``busiest = ceil(blocks / sm_count)``:
+It estimates the work of a GPU's busiest SM, with the constants of m11 to t06 as data: M11, M13,
+M15, T03, T05 and T06. In clocks, with ``busiest = ceil(blocks / sm_count)``:
 
     throughput = busiest * M_B * N_B * (K_P + overhead) / (FMA_A_CLOCK * rate)
     latency = rounds * slices * (slice + copy * copies + K_B * (step + fma * M_T * N_T))
-    split-K's price = SPLIT + ADDITION * splits * M * N
+    split-K's price = start + splits * (addition * M * N + join * M_B * N_B)
 
 Throughput counts if many warps take turns, latency if an SM has one or two blocks. If both count,
 neither hides the other completely, so the time is the root of the sum of their squares.
@@ -26,9 +26,7 @@ from convlab.problems.problem import ConvProblem
 
 H200_SMS = 132  # assumed where the number of SMs is unknown
 FMA_A_CLOCK = 102.0  # multiply-adds of the best tile; the arithmetic units could do 128
-SPLIT, ADDITION = 4700.0, 0.0042  # clocks
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-MOST_SUMS = 64  # per thread in split-K: more would spill in the atomic epilogue
 FEW_SUMS = 32  # per thread for windows of few terms, so that more warps hide each other's loads
 FEW_OUTPUTS = 6 * 64 * 64 * H200_SMS  # six blocks of 64 x 64 for each SM: small blocks are tried
 
@@ -50,10 +48,21 @@ class Latency:
     fma: float
 
 
+@dataclass(frozen=True)
+class SplitPrice:
+    """The price of split-K in clocks: once for a launch that fills an array with zeros, for every
+    output of every part, and for every output of a tile that one block adds up by itself."""
+
+    start: float
+    addition: float
+    join: float = 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class Heuristic:
     """The model with a stage's constants. ``rates`` are multiply-adds per clock on an H200, without
-    remainders and relative to the best tile; its keys are the shapes to choose from."""
+    remainders and relative to m15's best tile (m11, t03 and t05: to their own best); its keys are
+    the shapes to choose from."""
 
     rates: Mapping[TileShape, float]
     slice_depth: Callable[[ConvProblem], int]  # K_B
@@ -69,6 +78,9 @@ class Heuristic:
     registers_of_k: int = 0
     alone: float = 1.0  # a block that has an SM to itself in the last round counts as so many
     splits: tuple[int, ...] = (1,)
+    split_price: SplitPrice = SplitPrice(0.0, 0.0)
+    atomic: bool = False  # parts of a sum are added by atomic additions, in any order
+    most_split_sums: int = 1024  # per thread in split-K: more would spill
     most_outputs: int = 0  # problems with more are not split
 
     def resident_blocks(self, tile: Tile) -> int:
@@ -117,17 +129,27 @@ class Heuristic:
             step = costs.step + costs.fma * (tile.M_T * tile.N_T)
             slice_ = costs.slice + costs.copy * copies + tile.K_B * step
             latency = blocks_for(busiest, resident) * slices * slice_
-        price = 0.0 if splits == 1 else SPLIT + ADDITION * splits * problem.M * problem.N
-        return math.hypot(throughput, latency) + price
+        return math.hypot(throughput, latency) + self._price(problem, tile, splits)
+
+    def _price(self, problem: ConvProblem, tile: Tile, splits: int) -> float:
+        if splits == 1:
+            return 0.0
+        price = self.split_price
+        each = price.addition * problem.M * problem.N + price.join * tile.M_B * tile.N_B
+        return price.start + splits * each
 
     def best_splits(self, problem: ConvProblem, tile: Tile, sm_count: int = H200_SMS) -> int:
-        """The number of blocks among which the model splits each sum, at most :meth:`most_splits`.
-        It is 1 for too many outputs, for a tile that the model does not know, and if a thread's
-        sums would spill. With a bounds check for every addition, half as many sums spill."""
-        return self._cheapest_splits(problem, tile, sm_count, self.most_splits(problem) or 1)
+        """The number of blocks among which the model splits each sum, with atomic additions at most
+        :meth:`most_splits`. It is 1 for too many outputs, for a tile that the model does not know,
+        and if a thread's sums would spill. With a bounds check for every atomic addition, half as
+        many sums spill."""
+        most = self.most_splits(problem) or 1 if self.atomic else self.splits[-1]
+        return self._cheapest_splits(problem, tile, sm_count, most)
 
     def _cheapest_splits(self, problem: ConvProblem, tile: Tile, sm_count: int, most: int) -> int:
-        most_sums = MOST_SUMS // 2 if problem.M % tile.M_B else MOST_SUMS
+        most_sums = self.most_split_sums
+        if self.atomic and problem.M % tile.M_B:
+            most_sums //= 2
         known, sums = shape_of(tile) in self.rates, tile.M_T * tile.N_T
         if not known or sums > most_sums or self.most_outputs < problem.M * problem.N:
             return 1
@@ -161,6 +183,11 @@ class Heuristic:
             return self.estimated_cost(problem, tile, sm_count, splits)
 
         return min(self.candidates(problem), key=cost)
+
+    def allows_split_k(self, *, split_k: bool = True, relu: bool = False, **others: bool) -> bool:
+        """Return whether a stage's options allow split-K: ``relu`` needs whole sums, which no block
+        has if parts are added by atomic additions."""
+        return len(self.splits) > 1 and split_k and not (relu and self.atomic)
 
 
 def im2win_terms(problem: ConvProblem) -> int:
@@ -228,10 +255,18 @@ M15 = Heuristic(
     smallest=(32, 64),
     deep=((32, 32, 4, 4), 32),  # fewer barriers
     splits=SPLITS,
+    split_price=SplitPrice(start=4700.0, addition=0.0042),
+    atomic=True,
+    most_split_sums=64,
     most_outputs=9 * 64 * 64 * H200_SMS,  # with more outputs, split-K gained at most 3 % or lost
 )
 
-M13 = replace(M15, splits=(1,), slice_depth=lambda problem: blocks_for(fused_depth(problem), 4) * 4)
+M13 = replace(
+    M15,
+    splits=(1,),
+    atomic=False,
+    slice_depth=lambda problem: blocks_for(fused_depth(problem), 4) * 4,
+)
 
 T03 = Heuristic(
     rates={
@@ -263,8 +298,24 @@ T05 = Heuristic(
     alone=1.5,
 )
 
+T06 = replace(
+    T05,
+    # Fitted to t05's times on the paper's layers and on 512 x 7 x 7: tensor cores could do 341.
+    rates={
+        (M_B, 128, M_B // 4, 4): rate / FMA_A_CLOCK
+        for M_B, rate in {128: 330.0, 112: 330.0, 96: 290.0, 64: 310.0, 32: 220.0}.items()
+    },
+    latency=Latency(slice=1175.0, copy=0.0, step=0.0, fma=0.2),
+    alone=1.0,
+    most_split_sums=112,
+    splits=(*SPLITS, 24, 32),
+    # To store a part and to load it takes 8 bytes, and one SM loads the parts of a tile.
+    split_price=SplitPrice(start=4000.0, addition=0.003, join=0.08),
+    most_outputs=M15.most_outputs,
+)
+
 # By the name that a stage's ``Tiles.heuristic`` gives.
-HEURISTICS = {"m11": M11, "m13": M13, "m15": M15, "t03": T03, "t05": T05}
+HEURISTICS = {"m11": M11, "m13": M13, "m15": M15, "t03": T03, "t05": T05, "t06": T06}
 
 
 def paper_tile(problem: ConvProblem) -> Tile:
@@ -288,17 +339,14 @@ def candidates(stage: Stage, problem: ConvProblem) -> tuple[Tile, ...]:
     return heuristic.candidates(problem) if heuristic else ()
 
 
-def allow_split_k(*, split_k: bool = True, relu: bool = False, **others: bool) -> bool:
-    """Return whether a stage's options allow split-K: ``relu`` needs whole sums."""
-    return split_k and not relu
-
-
 def production_tile(
     stage: Stage, problem: ConvProblem, sm_count: int | None = None, **options: bool
 ) -> Tile | None:
     """The stage's tile for a GPU of ``sm_count`` SMs; None for a stage without tiles."""
     if heuristic := heuristic_of(stage):
-        return heuristic.best_tile(problem, sm_count or H200_SMS, split_k=allow_split_k(**options))
+        return heuristic.best_tile(
+            problem, sm_count or H200_SMS, split_k=heuristic.allows_split_k(**options)
+        )
     return (stage.tiles.production or paper_tile)(problem) if stage.tiles else None
 
 
@@ -308,9 +356,7 @@ def splits_for(
     """``{"splits": n}`` for a stage with split-K, by the model; empty for any other stage, and if
     an option rules split-K out."""
     heuristic = heuristic_of(stage)
-    if not heuristic or len(heuristic.splits) == 1 or tile is None:
-        return {}
-    if not allow_split_k(**options):
+    if heuristic is None or tile is None or not heuristic.allows_split_k(**options):
         return {}
     return {"splits": heuristic.best_splits(problem, tile, sm_count or H200_SMS)}
 
@@ -336,7 +382,7 @@ def production_program(
 def allowances(stage: Stage, problem: ConvProblem) -> Allowances:
     """The arguments of ``Oracle.check`` that depend on the stage's arithmetic."""
     heuristic, additions = heuristic_of(stage), stage.atomic_additions(problem)
-    if heuristic:
+    if heuristic and heuristic.atomic:
         additions += heuristic.most_splits(problem)
     return {
         "atomic_additions": additions,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -143,6 +143,35 @@ UNSEEN: dict[str, ConvProblem] = {
     "thousand": ConvProblem(1, 999, 10, 10, 500, 1),
     "five_channels": ConvProblem(7, 5, 211, 199, 12, 3, stride=2, padding=1),
 }
+
+# 21 layers at one image, of networks and of none: ResNet-50, VGG-16, first layers of networks with
+# three channels, and odd sizes. Each is measured with one image and with many.
+UNSEEN_LAYERS: dict[str, ConvProblem] = {
+    **_padded("resnet", 1, (
+        (3, 224, 64, 7, 2), (64, 56, 64, 1, 1), (64, 56, 64, 3, 1), (64, 56, 256, 1, 1),
+        (256, 56, 128, 1, 1), (128, 28, 128, 3, 1), (512, 28, 128, 1, 1), (256, 14, 256, 3, 1),
+        (1024, 14, 256, 1, 1), (512, 7, 512, 3, 1), (512, 7, 2048, 1, 1), (2048, 7, 512, 1, 1),
+    )),
+    **_padded("vgg", 1, (
+        (64, 224, 64, 3, 1), (256, 56, 256, 3, 1), (512, 28, 512, 3, 1), (512, 14, 512, 3, 1),
+    )),
+    "stem_3x3": ConvProblem(1, 3, 299, 299, 32, 3, stride=2),
+    "stem_patches": ConvProblem(1, 3, 224, 224, 96, 4, stride=4),
+    "odd_wide": ConvProblem(1, 37, 61, 53, 101, (3, 5), padding=(1, 2)),
+    "odd_strided": ConvProblem(1, 48, 65, 67, 72, 5, stride=2, padding=2),
+    "odd_dilated": ConvProblem(1, 31, 37, 41, 43, 3, padding=2, dilation=2),
+}  # fmt: skip
+UNSEEN_BATCHES = (1, NETWORK_BATCH)
+
+
+def unseen_layers(batches: Iterable[int] = UNSEEN_BATCHES) -> dict[str, ConvProblem]:
+    """Return the 21 layers at each of these batches: ``resnet_3 x 32``."""
+    return {
+        f"{name} x {batch}": replace(problem, batch=batch)
+        for batch in batches
+        for name, problem in UNSEEN_LAYERS.items()
+    }
+
 
 # The depthwise layers of MobileNetV2 (Sandler et al., Table 2) and the grouped ones of ResNeXt-50
 # 32x4d (Xie et al., Table 1), every one once: channels in and out, H_i = W_i, stride.

@@ -31,12 +31,16 @@ def bias_launch(problem: ConvProblem) -> Launch:
 
 def zeros_launch(problem: ConvProblem) -> Launch:
     """Sets ``output`` to zeros, for split-K's additions."""
-    OUTPUTS = problem.M * problem.N
+    return zeros_of("output", problem.M * problem.N)
+
+
+def zeros_of(name: str, elements: int) -> Launch:
+    """Sets the array of that name to zeros."""
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def clear(output):
         at = int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        if at < OUTPUTS:
+        if at < elements:
             output[at] = float32(0)
 
-    return Launch(clear, (blocks_for(OUTPUTS, THREADS),), (THREADS,), (Flat("output"),))
+    return Launch(clear, (blocks_for(elements, THREADS),), (THREADS,), (Flat(name),))
