@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,18 +13,27 @@ from numba import cuda
 from convlab import ConvProblem, Tile, lessons, trace_stage
 from convlab.checking import checker
 from convlab.ladder import stage_named
-from convlab.lessons import exercises, limits, listing, parts, plain_im2win, problem_checks
+from convlab.lessons import (
+    exercises,
+    limits,
+    listing,
+    parts,
+    plain_im2win,
+    problem_checks,
+    readiness,
+)
 from convlab.lessons.source import read, sources
+from convlab.problems.oracle import random_tensors
+from convlab.running.engines.simulator import Simulator
 
 SMALL = ConvProblem(1, 3, 4, 5, 5, (2, 3), stride=(1, 2), padding=1, dilation=(1, 2))
 TILE = Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4)
 same = pytest.mark.same_in_cudasim
-PARTS = [
-    (stage, part)
+PARTS = {
+    stage: [*found]
     for stage, found in parts.PARTS.items()
     if stage not in ("im2col_gemm", "t03_split_once")  # which have other arguments
-    for part in found
-]
+}
 
 
 @pytest.fixture
@@ -37,8 +47,38 @@ def quick(monkeypatch):
     monkeypatch.setattr(problem_checks, "MODEL", SMALL)
 
 
-@pytest.mark.parametrize(("stage", "part"), PARTS)
-def test_a_part_that_is_cut_out_and_put_back_changes_no_count(stage, part, quick):
+def launched(made, stage):
+    """Return the counts and the output of a stage's main launch, which is strict."""
+    output = np.full(SMALL.output_shape, np.nan, np.float32)
+    main, arrays = exercises.ready_for(made, stage, SMALL, None, random_tensors(SMALL, 0), output)
+    simulator = Simulator()
+    with simulator.counting() as counts:
+        simulator.run(main, arrays)
+    return counts, output
+
+
+@same
+@pytest.mark.parametrize(("stage", "parts_of_stage"), PARTS.items())
+def test_a_part_that_is_cut_out_and_put_back_changes_nothing(stage, parts_of_stage):
+    counts, output = launched(None, stage)
+    assert not np.isnan(output).any()
+    for part in parts_of_stage:
+        made = lessons.part_of(stage, **{part: partial(parts.solved, stage, part)})
+        readiness.ready(made)
+        its_counts, its_output = launched(made, stage)
+        assert its_counts == counts, part
+        assert np.array_equal(its_output, output), part
+
+
+@pytest.mark.parametrize(
+    ("stage", "part"),
+    [
+        ("m05_microkernel", "write"),
+        ("m08_double_buffer", "load"),
+        ("m13_window_copies", "start_next"),
+    ],
+)
+def test_a_right_part_passes_its_check(stage, part, quick):
     def made(*arguments):
         return parts.solved(stage, part, *arguments)
 
