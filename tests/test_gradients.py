@@ -1,4 +1,4 @@
-"""Stages g01 and g02: gradients within the rounding bound of float64 ones, on every engine."""
+"""Stages g01 to g03: gradients within the rounding bound of float64 ones, on every engine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from numba.cuda.core import config
 from strategies import problems
 
-from convlab.ladder import BACKWARD, stage_named
+from convlab.ladder import BACKWARD, allowances, production_program, stage_named
+from convlab.ladder.gradients import g03_shared_pixels as g03
 from convlab.ladder.gradients.g02_exchanged_roles import through
+from convlab.ladder.stage import Tile
 from convlab.measuring.machine_code import lint_stage
 from convlab.problems.gradient import Gradient
 from convlab.problems.oracle import Oracle, random_tensors
@@ -19,7 +21,7 @@ from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import reference
 from convlab.problems.workloads import paper_layer
 from convlab.running.engines import choose
-from convlab.running.plans import plan, stage_for
+from convlab.running.plans import Plan, plan, stage_for
 from convlab.tracing import trace_stage
 
 SIDES = ("input", "weight")
@@ -57,7 +59,7 @@ def test_the_reference_is_the_derivative(problem, of):
 
 
 @pytest.mark.parametrize("of", SIDES)
-@pytest.mark.parametrize("name", ["g01", "g02", "m03", "t03_split_once"])
+@pytest.mark.parametrize("name", ["g01", "g02", "g03", "m03", "t03_split_once"])
 @pytest.mark.parametrize("problem", AWKWARD.values(), ids=AWKWARD)
 def test_awkward_shapes_are_right(problem, name, of, engine, checked):
     gradient = Gradient(problem, of)
@@ -95,8 +97,58 @@ def test_numbas_simulator_agrees(stage, of):
     ],
 )
 def test_groups_are_left_to_grouped(problem, of, kernel):
+    assert BACKWARD[1].name == "g02_exchanged_roles"
     program = BACKWARD[1].prepare(Gradient(problem, of), BACKWARD[1].tiny_tile)
     assert kernel in [step.name for step in program.launches][-2:]
+
+
+# g03's own kernel: of dL/dweight, whose pixels several blocks share.
+G03 = BACKWARD[2]
+TINY = Tile(8, 128, 16, 2, 4)
+PIXELS = {
+    # 75 pixels, five slices with a tail; 18 taps; nine channels are two blocks.
+    "tails": (ConvProblem(3, 2, 5, 5, 9, 3, padding=1), TINY, 2),
+    # float4s of dL/doutput; 153 taps are two blocks; a dilation.
+    "aligned": (ConvProblem(1, 17, 4, 6, 9, 3, padding=1, dilation=(1, 2)), TINY, 1),
+    "more than 32 channels": (ConvProblem(2, 2, 4, 4, 37, 2), Tile(40, 128, 16, 10, 4), 2),
+    # One pixel an image: four neighbouring pixels are of four images.
+    "one output": (ConvProblem(37, 3, 3, 2, 8, (3, 2)), TINY, 3),
+    "many parts": (ConvProblem(11, 1, 5, 5, 3, 3), TINY, 100),
+}
+
+
+@pytest.mark.parametrize(("problem", "tile", "splits"), PIXELS.values(), ids=PIXELS)
+def test_blocks_share_the_pixels(problem, tile, splits, engine):
+    if not G03.runs_on(engine.capability()):
+        pytest.skip(f"the GPU is not one for {G03.name}")
+    gradient = Gradient(problem, "weight")
+    input, of_output, _ = random_tensors(gradient, splits, bias=False)
+    input[0, 0, 0, 0], of_output[-1, -1, -1, -1] = np.inf, np.nan
+    program = G03.prepare(gradient, tile, splits=splits)
+    plan_ = Plan(gradient, G03, tile, engine, program=program)
+    found = []
+    for _ in range(2):
+        output = engine.to_device(np.full(gradient.output_shape, np.nan, np.float32))
+        plan_(engine.to_device(input), engine.to_device(of_output), output)
+        found.append(engine.to_host(output))
+    np.testing.assert_array_equal(*found)  # the parts are added in one order
+    result = Oracle(gradient, input, of_output).check(found[0], **allowances(G03, gradient))
+    assert result.ok, str(result)
+
+
+@pytest.mark.same_in_cudasim
+def test_as_many_blocks_share_a_sum_as_fill_the_gpu():
+    for layer, tiles in (("conv7", 1), ("conv9", 5), ("conv12", 8 * 36)):
+        gradient = Gradient(paper_layer(layer, 32), "weight")
+        tile = g03.tile_of(gradient)
+        program = production_program(G03, gradient)
+        x, y, splits = program.launches[0].grid
+        assert (x * y, tile.M_B) == (tiles, 64)
+        room = 132 * tile.resident_blocks(112)
+        assert splits == 1 or room / 2 < x * y * splits <= room
+        assert g03.splits_of(gradient, tile, sm_count=16) <= splits
+    with pytest.raises(ValueError, match="M_B must be at most 96"):
+        G03.prepare(gradient, Tile(128, 128, 16, 32, 4))
 
 
 def test_a_wrong_gradient_is_found():
@@ -136,6 +188,7 @@ def test_plan_takes_a_gradient_by_any_stage():
     names = {
         "auto": "g01_direct_gradients",
         "g02": "g02_exchanged_roles",
+        "g03": "g03_shared_pixels",
         "m03": "g02_exchanged_roles",
     }
     for name, expected in names.items():

@@ -57,7 +57,8 @@ REGISTER_BUDGET: dict[str, int] = {
         160: "microkernel",
         168: "warp_tiling async_copies copied_windows fused_epilogue split_k",
         # On tensor cores 16 x 8 sums per thread, and both parts of each operand.
-        255: "mma mma_pipeline tensor_cores swapped_operands warpgroups split_warpgroups",
+        255: "mma mma_pipeline tensor_cores swapped_operands warpgroups split_warpgroups "
+        "shared_pixels",
     }.items()
     for kernel in kernels.split()
 }
