@@ -61,3 +61,45 @@ def descriptor(N: int) -> tuple[int, int]:
     no swizzle."""
     along_n, along_k = 128 >> 4, 16 * N >> 4  # from a core matrix to the next one
     return along_k << 16 | along_n << 32, TERMS // 2 * N * 4 >> 4
+
+
+# Products with both matrices in shared memory. A panel is 128 bytes of each row: four instructions.
+PANEL_STEPS = 4
+TERMS_OF_A_STEP = {"f16": 16, "bf16": 16, "tf32": 8}
+# The part of a panel's descriptor beside its address, in units of 16 bytes: eight rows are 1,024
+# bytes, and bits 62 and 63 say 128-byte swizzle.
+PANEL = 1 << 16 | (1024 >> 4) << 32 | 1 << 62
+STEP = 32 >> 4  # from a step's terms to the next step's, in units of 16 bytes
+
+
+def start_panel_product(kind: str, N: int) -> Assembly:
+    """Return the PTX that adds to N / 2 sums the product of a panel of A and one of B.
+
+    Operands are the sums, then both panels' descriptors; results are the sums.
+    """
+    count = N // 2
+    sums = ", ".join(f"${n}" for n in range(count))
+    shape = f"m64n{N}k{TERMS_OF_A_STEP[kind]}.f32.{kind}.{kind}"
+    # Not transposed: both matrices have their terms innermost. TF32 has no other form.
+    flags = "1, 1, 1" if kind == "tf32" else "1, 1, 1, 0, 0"
+    a, b = 2 * count, 2 * count + 1
+    lines = [
+        "{",
+        ".reg .b64 a, b;",
+        f"mov.b64 a, ${a};",
+        f"mov.b64 b, ${b};",
+        "wgmma.fence.sync.aligned;",
+    ]
+    for step in range(PANEL_STEPS):
+        lines.append(f"wgmma.mma_async.sync.aligned.{shape} {{{sums}}}, a, b, {flags};")
+        if step < PANEL_STEPS - 1:
+            lines += [f"add.s64 a, a, {STEP};", f"add.s64 b, b, {STEP};"]
+    lines += ["wgmma.commit_group.sync.aligned;", "}"]
+    same = [str(n) for n in range(count)]  # a sum goes in and comes out in one register
+    return "\n".join(lines), ",".join(["=f"] * count + same + ["l", "l"])
+
+
+def wait_products(N: int, in_flight: int) -> Assembly:
+    """Return the PTX that waits until at most that many products are in flight."""
+    constraints = ["=f"] * (N // 2) + [str(n) for n in range(N // 2)]
+    return f"wgmma.wait_group.sync.aligned {in_flight};", ",".join(constraints)

@@ -1,0 +1,132 @@
+"""Hopper's copy engine: one thread asks, and whole panels travel from global to shared memory.
+
+A *tensor map* (128 bytes in global memory, 16 uint64, made on the host) describes a tensor of
+16-bit numbers or of float32, and a box of it. ``copy_box`` copies the box at given coordinates;
+``copy_windows`` copies rows of an image's windows, which is im2col, and im2win, in silicon::
+
+    expect_bytes(barriers, 0, box_bytes)
+    copy_box(S, at, filter_map, (k, o), barriers, 0)  # coordinates: the innermost first
+    copy_windows(S, at, image_map, c, w, h, n, offset_w, offset_h, barriers, 0)
+
+``copy_windows`` walks a tensor (N, H, W, C), channels last. From pixel (n, h, w) on it takes as many
+output pixels as the map says, walking by the stride along W, then along H, then to the next image,
+within the bounding box of window corners that the map holds. From each pixel, moved by
+(``offset_h``, ``offset_w``), it takes the map's number of channels from ``c`` on. What lies outside
+the tensor is zero, so padding needs no branch.
+
+Each pixel (or row of a box) is a row of the panel, with the panel's swizzle
+(:mod:`convlab.device.swizzled_products`). The target begins at a multiple of 1,024 bytes of shared
+memory. The bytes arrive at the barrier as they land; rows outside the tensor count too.
+
+``tensor_map`` is an array of 16 uint64 in global memory. Nothing checks what it holds.
+
+Source: PTX ISA, "cp.async.bulk.tensor" and "Tensors"; CUDA Driver API,
+``cuTensorMapEncodeIm2col`` and ``cuTensorMapEncodeTiled``. Compute capability 9.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from convlab.device.code_generation import EMULATED, Operands, assembly, element_pointer
+
+if TYPE_CHECKING:
+    from numba.cuda.target import CUDATargetContext
+    from numba.cuda.typing.templates import Signature
+
+MOST_AXES = 5  # of a tensor map
+
+
+def _not_yet(*arguments: Any) -> None:
+    raise NotImplementedError
+
+
+if EMULATED:
+    copy_box = copy_windows = _not_yet
+else:
+    from llvmlite import ir
+    from numba.core.errors import TypingError
+    from numba.cuda import types
+    from numba.cuda.extending import intrinsic
+
+    from convlab.device.shared_barriers import barrier_address, check_barriers
+
+    _I32, _I64 = ir.IntType(32), ir.IntType(64)
+    _SHARED = 3  # NVVM's address space
+
+    def _check(name: str, S: types.Type, tensor_map: types.Type, barriers: types.Type) -> None:
+        """Raise ``TypingError`` unless these are a copy's target, tensor map and barriers."""
+        check_barriers(name, barriers)
+        if not isinstance(S, types.Array) or S.ndim != 1 or S.layout != "C":
+            raise TypingError(f"{name}: S is {S}, but must be an array with one dimension")
+        is_map = isinstance(tensor_map, types.Array) and tensor_map.dtype == types.uint64
+        if not is_map or tensor_map.ndim != 1:
+            wanted = "an array of uint64 with one dimension"
+            raise TypingError(f"{name}: tensor_map is {tensor_map}, but must be {wanted}")
+
+    def _ends(
+        context: CUDATargetContext, builder: ir.IRBuilder, kinds: Any, values: Operands
+    ) -> list[ir.Value]:
+        """Return a copy's target in shared memory and its tensor map, as addresses, from the first
+        three arguments of the call."""
+        to = element_pointer(context, builder, kinds[:2], values[:2])
+        near = builder.addrspacecast(to, ir.PointerType(to.type.pointee, _SHARED))
+        data = context.make_array(kinds[2])(context, builder, values[2]).data
+        return [builder.ptrtoint(near, _I32), builder.ptrtoint(data, _I64)]
+
+    @intrinsic
+    def copy_box(typing_context, S, at, tensor_map, corner, barriers, i):  # type: ignore[no-untyped-def]
+        """Copy the box whose first corner is at these coordinates, a tuple, innermost first."""
+        _check("copy_box", S, tensor_map, barriers)
+        if not isinstance(corner, types.BaseTuple) or not 1 <= len(corner) <= MOST_AXES:
+            raise TypingError(
+                f"copy_box: corner is {corner}, but must be a tuple of 1 to 5 integers"
+            )
+        axes = len(corner)
+
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
+        ) -> ir.Value:
+            kinds = signature.args
+            ends = _ends(context, builder, kinds, args)
+            barrier = barrier_address(context, builder, kinds[4:6], args[4:6])
+            place = [
+                context.cast(builder, builder.extract_value(args[3], n), kind, types.int32)
+                for n, kind in enumerate(kinds[3])
+            ]
+            coordinates = ", ".join(f"${3 + n}" for n in range(axes))
+            text = (
+                f"cp.async.bulk.tensor.{axes}d.shared::cluster.global.tile."
+                f"mbarrier::complete_tx::bytes [$0], [$1, {{{coordinates}}}], [$2];"
+            )
+            constraints = ",".join(["r", "l", "r"] + ["r"] * axes)
+            assembly(builder, text, constraints, [*ends, barrier, *place])
+            return context.get_dummy_value()
+
+        return types.void(S, at, tensor_map, corner, barriers, i), generate
+
+    @intrinsic
+    def copy_windows(  # type: ignore[no-untyped-def]
+        typing_context, S, at, tensor_map, c, w, h, n, offset_w, offset_h, barriers, i
+    ):
+        """Copy one element of as many windows as the map says, each with the map's channels."""
+        _check("copy_windows", S, tensor_map, barriers)
+
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
+        ) -> ir.Value:
+            kinds = signature.args
+            ends = _ends(context, builder, kinds, args)
+            barrier = barrier_address(context, builder, kinds[9:11], args[9:11])
+            pixel = [context.cast(builder, args[k], kinds[k], types.int32) for k in range(3, 7)]
+            offsets = [context.cast(builder, args[k], kinds[k], types.uint16) for k in (7, 8)]
+            text = (
+                "cp.async.bulk.tensor.4d.shared::cluster.global.im2col."
+                "mbarrier::complete_tx::bytes [$0], [$1, {$3, $4, $5, $6}], [$2], {$7, $8};"
+            )
+            constraints = "r,l,r,r,r,r,r,h,h"
+            assembly(builder, text, constraints, [*ends, barrier, *pixel, *offsets])
+            return context.get_dummy_value()
+
+        arguments = S, at, tensor_map, c, w, h, n, offset_w, offset_h, barriers, i
+        return types.void(*arguments), generate

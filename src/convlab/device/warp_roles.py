@@ -1,0 +1,106 @@
+"""Roles of warps: register counts of a warpgroup, and barriers of some of a block's threads.
+
+A kernel whose warpgroups do different work gives each what it needs::
+
+    if warpgroup == CONSUMERS:
+        give_registers(40)  # this warpgroup keeps 40 a thread
+        ...                 # copies
+    else:
+        take_registers(232)
+        ...                 # multiplies
+
+Both take a constant, a multiple of 8 from 24 to 256, and all warps of a warpgroup have to come to
+the call. The kernel needs ``launch_bounds=(threads, 1)``, because registers are given back only to
+the block. ``take_registers`` waits until enough are free. Neither changes what a kernel computes.
+
+``sync_threads_of(number, threads)`` is a barrier of ``threads`` threads, whole warps, among those
+that come to it with that number, a constant from 1 to 15 (0 is ``cuda.syncthreads``).
+
+Source: PTX ISA, ``setmaxnreg`` (compute capability 9.0 only) and ``barrier``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convlab.device.code_generation import EMULATED, statement
+from convlab.device.emulations import register_emulations
+
+WARP = 32
+
+
+def check_registers(name: str, count: int) -> None:
+    """Raise ``ValueError`` for a number of registers that the instruction does not have."""
+    if count % 8 or not 24 <= count <= 256:
+        raise ValueError(f"{name}: count is {count}: it must be a multiple of 8 from 24 to 256")
+
+
+def check_sync(number: int, threads: int) -> None:
+    """Raise ``ValueError`` for a barrier's number, or a number of threads, that does not exist."""
+    if not 1 <= number <= 15:
+        raise ValueError(f"sync_threads_of: number is {number}: it must be from 1 to 15")
+    if threads % WARP or not WARP <= threads <= 1024:
+        raise ValueError(
+            f"sync_threads_of: threads is {threads}: it must be a multiple of 32, up to 1024"
+        )
+
+
+def _emulated_give_registers(count: int) -> None:
+    check_registers("give_registers", count)
+
+
+def _emulated_take_registers(count: int) -> None:
+    check_registers("take_registers", count)
+
+
+def _not_yet(*arguments: Any) -> None:
+    raise NotImplementedError
+
+
+if EMULATED:
+    give_registers, take_registers = _emulated_give_registers, _emulated_take_registers
+    sync_threads_of = _not_yet
+else:
+    from numba.core.errors import TypingError
+    from numba.cuda import types
+    from numba.cuda.extending import intrinsic
+
+    def _set_registers(name: str, action: str, count: types.Type) -> Any:
+        """Return signature and code of a change of the warpgroup's registers."""
+        if not isinstance(count, types.IntegerLiteral):
+            raise TypingError(f"{name}: count is {count}, but must be a constant of the kernel's")
+        number = count.literal_value
+        try:
+            check_registers(name, number)
+        except ValueError as error:
+            raise TypingError(str(error)) from None
+        return types.void(count), statement(f"setmaxnreg.{action}.sync.aligned.u32 {number};")
+
+    @intrinsic
+    def give_registers(typing_context, count):  # type: ignore[no-untyped-def]
+        """Keep ``count`` registers a thread, and give the rest back to the block."""
+        return _set_registers("give_registers", "dec", count)
+
+    @intrinsic
+    def take_registers(typing_context, count):  # type: ignore[no-untyped-def]
+        """Have ``count`` registers a thread, once the block has as many free."""
+        return _set_registers("take_registers", "inc", count)
+
+    @intrinsic
+    def sync_threads_of(typing_context, number, threads):  # type: ignore[no-untyped-def]
+        """Wait for ``threads`` threads at barrier ``number``."""
+        for argument in (number, threads):
+            if not isinstance(argument, types.IntegerLiteral):
+                raise TypingError(f"sync_threads_of: {argument} must be a constant of the kernel's")
+        try:
+            check_sync(number.literal_value, threads.literal_value)
+        except ValueError as error:
+            raise TypingError(str(error)) from None
+        text = f"bar.sync {number.literal_value}, {threads.literal_value};"
+        return types.void(number, threads), statement(text)
+
+
+register_emulations(
+    (give_registers, _emulated_give_registers),
+    (take_registers, _emulated_take_registers),
+)
