@@ -1,16 +1,17 @@
-"""Hopper's copy engine: one thread asks, and whole panels travel from global to shared memory.
+"""Hopper's copy engine: one thread starts a copy, which brings a whole panel to shared memory.
 
-A *tensor map* (128 bytes in global memory, 16 uint64, made on the host) describes a tensor of
-16-bit numbers or of float32, and a box of it. ``copy_box`` copies the box at given coordinates;
-``copy_windows`` copies rows of an image's windows, which is im2col, and im2win, in silicon::
+A *tensor map* (128 bytes in global memory, 16 uint64, made on the host:
+:mod:`convlab.device.tensor_maps`) describes a tensor of 16-bit numbers or of float32, and a box of
+it. ``copy_box`` copies the box at given coordinates; ``copy_windows`` copies rows of an image's
+windows, which is im2col, and im2win, in silicon::
 
     expect_bytes(barriers, 0, box_bytes)
     copy_box(S, at, filter_map, (k, o), barriers, 0)  # coordinates: the innermost first
     copy_windows(S, at, image_map, c, w, h, n, offset_w, offset_h, barriers, 0)
 
-``copy_windows`` walks a tensor (N, H, W, C), channels last. From pixel (n, h, w) on it takes as many
-output pixels as the map says, walking by the stride along W, then along H, then to the next image,
-within the bounding box of window corners that the map holds. From each pixel, moved by
+``copy_windows`` walks a tensor (N, H, W, C), channels last. From pixel (n, h, w) on it takes as
+many output pixels as the map says, walking by the stride along W, then along H, then to the next
+image, within the bounding box of window corners that the map holds. From each pixel, moved by
 (``offset_h``, ``offset_w``), it takes the map's number of channels from ``c`` on. What lies outside
 the tensor is zero, so padding needs no branch.
 
@@ -28,21 +29,61 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from convlab.device.code_generation import EMULATED, Operands, assembly, element_pointer
+from convlab.device.emulations import register_emulations
+from convlab.device.panel_products import PANEL_ALIGNMENT, with_swizzle
+from convlab.device.shared_barriers import change_barrier
+from convlab.device.tensor_maps import MOST_AXES, BoundMap, box_of, windows_of
 
 if TYPE_CHECKING:
     from numba.cuda.target import CUDATargetContext
     from numba.cuda.typing.templates import Signature
 
-MOST_AXES = 5  # of a tensor map
+# For Numba's simulator, where copies land where they are started.
 
 
-def _not_yet(*arguments: Any) -> None:
-    raise NotImplementedError
+def panel_at(name: str, S: Any, at: int, tensor_map: BoundMap) -> np.ndarray:
+    """Return the bytes of the panel at ``S[at]``, a view. Raises ``TypeError`` for numbers of
+    another size, ``IndexError`` for a place where no panel can be."""
+    memory = np.asarray(getattr(S, "memory", S))
+    if memory.itemsize != tensor_map.array.itemsize or memory.ndim != 1:
+        wanted = f"one dimension of {tensor_map.array.itemsize}-byte numbers"
+        raise TypeError(f"{name}: S is {memory.ndim}D of {memory.dtype}, but must have {wanted}")
+    count = tensor_map.map.nbytes // memory.itemsize
+    if at * memory.itemsize % PANEL_ALIGNMENT or not 0 <= at <= memory.size - count:
+        raise IndexError(
+            f"{name}: the panel is from {at} to {at + count} of {memory.size} numbers: it must "
+            f"begin at a multiple of {PANEL_ALIGNMENT} bytes and end in the array"
+        )
+    return memory[at : at + count].view(np.uint8)
+
+
+def _emulated_copy_box(
+    S: Any, at: int, tensor_map: BoundMap, corner: tuple[int, ...], barriers: Any, i: int
+) -> None:
+    _land("copy_box", S, int(at), tensor_map, box_of(tensor_map, corner), barriers, i)
+
+
+def _emulated_copy_windows(
+    S: Any, at: int, tensor_map: BoundMap,
+    c: int, w: int, h: int, n: int, offset_w: int, offset_h: int, barriers: Any, i: int,
+) -> None:  # fmt: skip
+    places = windows_of(tensor_map, c, w, h, n, offset_w, offset_h)
+    _land("copy_windows", S, int(at), tensor_map, places, barriers, i)
+
+
+def _land(
+    name: str, S: Any, at: int, tensor_map: BoundMap, places: np.ndarray, barriers: Any, i: int
+) -> None:
+    """Copy a panel's numbers from these places, and let the bytes arrive at the barrier."""
+    panel_at(name, S, at, tensor_map)[:] = with_swizzle(tensor_map.rows_at(places))
+    change_barrier(name, barriers, i, 0, -tensor_map.map.nbytes)
 
 
 if EMULATED:
-    copy_box = copy_windows = _not_yet
+    copy_box, copy_windows = _emulated_copy_box, _emulated_copy_windows
 else:
     from llvmlite import ir
     from numba.core.errors import TypingError
@@ -130,3 +171,9 @@ else:
 
         arguments = S, at, tensor_map, c, w, h, n, offset_w, offset_h, barriers, i
         return types.void(*arguments), generate
+
+
+register_emulations(
+    (copy_box, _emulated_copy_box),
+    (copy_windows, _emulated_copy_windows),
+)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from convlab.device.products import WARP
@@ -59,9 +60,13 @@ class _Meeting:
 
 
 def together(
-    name: str, brought: Part, compute: Callable[[dict[int, Part]], Mapping[int, ResultT]]
+    name: str,
+    brought: Part,
+    compute: Callable[[dict[int, Part]], Mapping[int, ResultT]],
+    size: int = WARP,
 ) -> ResultT:
-    """Return this lane's part of the result of ``compute`` on what all 32 lanes brought.
+    """Return this lane's part of the result of ``compute`` on what all 32 lanes brought, or all
+    ``size`` threads.
 
     Call it in the function that the kernel calls, because lanes meet at the kernel's line.
 
@@ -75,19 +80,76 @@ def together(
     thread: Any = threading.current_thread()  # Numba's simulator gives its threads attributes
     manager = getattr(thread, "_manager", None)
     if manager is None:
-        raise RuntimeError(f"{name} is computed by the 32 lanes of a warp, so only in a kernel")
-    warp, lane = divmod(thread.thread_id, WARP)
+        who = "the 32 lanes of a warp" if size == WARP else f"the {size} threads of a warpgroup"
+        raise RuntimeError(f"{name} is computed by {who}, so only in a kernel")
+    warp, lane = divmod(thread.thread_id, size)
     call = warp, caller.f_code, caller.f_lasti
     with _change:
         meetings = vars(manager).setdefault("convlab_meetings", {})
         meeting: _Meeting = meetings.setdefault(call, _Meeting())
         meeting.brought[lane] = brought
-        if len(meeting.brought) == WARP:
+        if len(meeting.brought) == size:
             del meetings[call]  # the next time that the lanes come is another meeting
             meeting.results = compute(meeting.brought)
             meeting.over.set()
     if not meeting.over.wait(LANE_TIMEOUT_SECONDS):
-        absent = [lane for lane in range(WARP) if lane not in meeting.brought]
-        raise RuntimeError(f"{name} needs the whole warp, but lanes {absent} do not come to it")
+        absent = [lane for lane in range(size) if lane not in meeting.brought]
+        who = "warp, but lanes" if size == WARP else "warpgroup, but threads"
+        raise RuntimeError(f"{name} needs the whole {who} {absent} do not come to it")
     result: ResultT = meeting.results[lane]
     return result
+
+
+POLL = "yield"  # the name by which a thread that waits lets others go first
+
+
+def wait_until(name: str, holds: Callable[[], bool]) -> None:
+    """Let other threads run until ``holds()`` is true. Raises RuntimeError outside a kernel, and if
+    it stays false in Numba's simulator."""
+    if hasattr(_here, "meet"):
+        while not holds():
+            _here.meet(POLL, 0, None)
+        return
+    if not hasattr(threading.current_thread(), "_manager"):
+        if not holds():
+            raise RuntimeError(f"{name} waits for other threads, so only in a kernel")
+        return
+    end = monotonic() + LANE_TIMEOUT_SECONDS
+    while not holds():
+        if monotonic() > end:
+            raise RuntimeError(f"{name} waits for what does not come")
+        sleep(0.0005)
+
+
+SOME_THREADS = "sync_threads_of"  # the name by which threads meet at a numbered barrier
+
+
+class _NumberedBarrier:
+    """A barrier of some threads of a block in Numba's simulator, until they have all come."""
+
+    def __init__(self) -> None:
+        self.came = 0
+        self.over = threading.Event()
+
+
+def meet_some(number: int, threads: int) -> None:
+    """Wait until so many threads of the block have come to the barrier of that number. Raises
+    RuntimeError outside a kernel, and if they do not come."""
+    if hasattr(_here, "meet"):
+        _here.meet(SOME_THREADS, number, (number, threads))
+        return
+    manager = getattr(threading.current_thread(), "_manager", None)
+    if manager is None:
+        raise RuntimeError(f"{SOME_THREADS} waits for other threads, so only in a kernel")
+    with _change:
+        barriers = vars(manager).setdefault("convlab_barriers", {})
+        barrier: _NumberedBarrier = barriers.setdefault(number, _NumberedBarrier())
+        barrier.came += 1
+        if barrier.came == threads:
+            del barriers[number]
+            barrier.over.set()
+    if not barrier.over.wait(LANE_TIMEOUT_SECONDS):
+        raise RuntimeError(
+            f"{SOME_THREADS}: barrier {number} waits for {threads} threads, but only "
+            f"{barrier.came} come"
+        )

@@ -72,11 +72,13 @@ class Array(Protocol):
     def __setitem__(self, index: Any, value: Any, /) -> None: ...
 
 
-# ``alignment=BYTES_16`` of shared arrays that have 128-bit accesses. Numba's simulator, where it
-# runs kernels by itself, refuses any ``alignment`` but None; convlab's engines do not.
-ENGINE_CONSTANTS = {"BYTES_16": 16}
+# ``alignment=BYTES_16`` of shared arrays that have 128-bit accesses, ``BYTES_1024`` of those that
+# have panels (:mod:`convlab.device.swizzled_products`). Numba's simulator, where it runs kernels by
+# itself, refuses any ``alignment`` but None; convlab's engines do not.
+ENGINE_CONSTANTS = {"BYTES_16": 16, "BYTES_1024": 1024}
 FLOAT4 = 4  # elements of a 128-bit access
 BYTES_16 = None if EMULATED else ENGINE_CONSTANTS["BYTES_16"]
+BYTES_1024 = None if EMULATED else ENGINE_CONSTANTS["BYTES_1024"]
 
 
 def emulated_load4(array: Array, index: ElementIndex) -> Four:

@@ -82,7 +82,7 @@ def multiply_add(left: np.ndarray, right: np.ndarray, total: np.ndarray) -> np.n
     earlier GPUs in Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores"
     (2021).
     """
-    left, right = (_cut(matrix).astype(np.float64) for matrix in (left, right))
+    left, right = (without_last_bits(matrix).astype(np.float64) for matrix in (left, right))
     total = total.astype(np.float64)
     products = left.T[:, :, None] * right[:, None, :]
     terms = np.concatenate([products, total[None]])
@@ -90,7 +90,7 @@ def multiply_add(left: np.ndarray, right: np.ndarray, total: np.ndarray) -> np.n
         _exponents(left).T[:, :, None] + _exponents(right)[:, None, :], _exponents(total)[None],
     ])  # fmt: skip
     unit = np.ldexp(1.0, np.maximum(exponents.max(axis=0), _LEAST) - 25)
-    return _toward_zero(np.trunc(terms / unit).sum(axis=0) * unit + 0.0)  # no negative zero
+    return cut_toward_zero(np.trunc(terms / unit).sum(axis=0) * unit + 0.0)  # no negative zero
 
 
 def rounded_to_tf32(value: Float) -> np.float32:
@@ -127,7 +127,7 @@ def _matrix(
     return matrix
 
 
-def _cut(matrix: np.ndarray) -> np.ndarray:
+def without_last_bits(matrix: np.ndarray) -> np.ndarray:
     """Return the matrix without the 13 bits of a float32 that TF32 lacks and tensor cores
     ignore."""
     return (matrix.view(np.uint32) & _TF32_BITS).view(np.float32)
@@ -137,7 +137,7 @@ def _exponents(matrix: np.ndarray) -> np.ndarray:
     return np.where(matrix == 0, _NONE, np.maximum(np.frexp(matrix)[1] - 1, _SUBNORMAL))
 
 
-def _toward_zero(total: np.ndarray) -> np.ndarray:
+def cut_toward_zero(total: np.ndarray) -> np.ndarray:
     """Return the total cut to float32, as a tensor core does; other units round to the nearest."""
     nearest = total.astype(np.float32)
     beyond = (np.abs(nearest.astype(np.float64)) > np.abs(total)) & (np.abs(total) < 2.0**128)

@@ -5,6 +5,7 @@ A result is ``=f`` (float32); ``=&f`` says that it is written while operands are
 
 from __future__ import annotations
 
+from convlab.device.panel_products import TERMS_OF_A_STEP
 from convlab.device.products import TERMS
 
 Assembly = tuple[str, str]  # text, constraints
@@ -63,17 +64,15 @@ def descriptor(N: int) -> tuple[int, int]:
     return along_k << 16 | along_n << 32, TERMS // 2 * N * 4 >> 4
 
 
-# Products with both matrices in shared memory. A panel is 128 bytes of each row: four instructions.
-PANEL_STEPS = 4
-TERMS_OF_A_STEP = {"f16": 16, "bf16": 16, "tf32": 8}
+# Products with both matrices in shared memory. A panel is 128 bytes of each row, four of these.
 # The part of a panel's descriptor beside its address, in units of 16 bytes: eight rows are 1,024
 # bytes, and bits 62 and 63 say 128-byte swizzle.
 PANEL = 1 << 16 | (1024 >> 4) << 32 | 1 << 62
 STEP = 32 >> 4  # from a step's terms to the next step's, in units of 16 bytes
 
 
-def start_panel_product(kind: str, N: int) -> Assembly:
-    """Return the PTX that adds to N / 2 sums the product of a panel of A and one of B.
+def start_panel_product(kind: str, N: int, terms: int) -> Assembly:
+    """Return the PTX that adds to N / 2 sums the product of the first terms of two panels.
 
     Operands are the sums, then both panels' descriptors; results are the sums.
     """
@@ -90,16 +89,18 @@ def start_panel_product(kind: str, N: int) -> Assembly:
         f"mov.b64 b, ${b};",
         "wgmma.fence.sync.aligned;",
     ]
-    for step in range(PANEL_STEPS):
+    steps = terms // TERMS_OF_A_STEP[kind]
+    for step in range(steps):
         lines.append(f"wgmma.mma_async.sync.aligned.{shape} {{{sums}}}, a, b, {flags};")
-        if step < PANEL_STEPS - 1:
+        if step < steps - 1:
             lines += [f"add.s64 a, a, {STEP};", f"add.s64 b, b, {STEP};"]
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
     same = [str(n) for n in range(count)]  # a sum goes in and comes out in one register
     return "\n".join(lines), ",".join(["=f"] * count + same + ["l", "l"])
 
 
-def wait_products(N: int, in_flight: int) -> Assembly:
-    """Return the PTX that waits until at most that many products are in flight."""
-    constraints = ["=f"] * (N // 2) + [str(n) for n in range(N // 2)]
+def wait_products(sums: int, in_flight: int) -> Assembly:
+    """Return the PTX that waits until at most that many products are in flight. Each sum goes in
+    and comes out in the same register, so that no code reads it before."""
+    constraints = ["=f"] * sums + [str(n) for n in range(sums)]
     return f"wgmma.wait_group.sync.aligned {in_flight};", ",".join(constraints)

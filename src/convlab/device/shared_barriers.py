@@ -25,6 +25,8 @@ capability 9.0 (``expect_bytes`` and the parity waits).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from convlab.device.code_generation import (
@@ -34,18 +36,117 @@ from convlab.device.code_generation import (
     element_pointer,
     statement,
 )
+from convlab.device.emulations import register_emulations, wait_until
 
 if TYPE_CHECKING:
     from numba.cuda.target import CUDATargetContext
     from numba.cuda.typing.templates import Signature
 
 
-def _not_yet(*arguments: Any) -> None:
-    raise NotImplementedError
+# For Numba's simulator: a barrier is its 64 bits, as on a GPU. They hold the parity of the phase
+# that goes on, the arrivals that it awaits, those of each phase, and the bytes that it awaits;
+# copies land where they are started. Threads of the operating system change barriers in turns.
+
+MOST_ARRIVALS = MOST_BYTES = 2**20 - 1  # of a phase
+_NO_BYTES = 2**21  # stands for no bytes in the upper bits of a barrier
+_turn = Lock()
+
+
+@dataclass
+class _State:
+    """The state of a barrier."""
+
+    arrivals: int  # of each phase
+    pending: int  # arrivals
+    expected: int = 0  # bytes; below zero if copies have landed before they are expected
+    parity: int = 0
+
+    @classmethod
+    def of(cls, word: int) -> _State:
+        """Return the state that a barrier's 64 bits hold."""
+        return cls(
+            arrivals=word >> 1 & MOST_ARRIVALS,
+            pending=word >> 21 & MOST_ARRIVALS,
+            expected=(word >> 41) - _NO_BYTES,
+            parity=word & 1,
+        )
+
+    def word(self) -> int:
+        """Return the state as 64 bits, in a new phase if this one has ended."""
+        if self.pending == 0 == self.expected:
+            self.pending, self.parity = self.arrivals, 1 - self.parity
+        return (
+            self.parity
+            | self.arrivals << 1
+            | self.pending << 21
+            | (self.expected + _NO_BYTES) << 41
+        )
+
+
+def change_barrier(name: str, barriers: Any, i: int, arrivals: int, nbytes: int) -> None:
+    """Let so many threads arrive at ``barriers[i]`` and let the phase await so many more bytes.
+    Raises ``RuntimeError`` for a barrier that was not initialised, or awaits fewer arrivals."""
+    words = getattr(barriers, "memory", barriers)
+    with _turn:
+        state = _State.of(int(words[i]))
+        if not state.arrivals or state.arrivals < state.pending:
+            raise RuntimeError(f"{name}: barrier {i} is not initialised")
+        if state.pending < arrivals:
+            raise RuntimeError(f"{name}: barrier {i} awaits no more arrivals in this phase")
+        state.pending -= arrivals
+        state.expected += nbytes
+        words[i] = state.word()
+
+
+def check_arrivals(arrivals: int) -> None:
+    """Raise ``ValueError`` for a number of arrivals that a phase cannot have."""
+    if not 1 <= arrivals <= MOST_ARRIVALS:
+        raise ValueError(
+            f"init_barrier: arrivals is {arrivals}: it must be from 1 to {MOST_ARRIVALS:,}"
+        )
+
+
+def check_bytes(count: int) -> None:
+    """Raise ``ValueError`` for a number of bytes that a phase cannot await."""
+    if not 0 <= count <= MOST_BYTES:
+        raise ValueError(f"expect_bytes: count is {count}: it must be from 0 to {MOST_BYTES:,}")
+
+
+def check_parity(parity: int) -> None:
+    """Raise ``ValueError`` unless it is 0 or 1."""
+    if parity not in (0, 1):
+        raise ValueError(f"wait_barrier: parity is {parity}: it must be 0 or 1")
+
+
+def _emulated_init_barrier(barriers: Any, i: int, arrivals: int) -> None:
+    check_arrivals(int(arrivals))
+    words = getattr(barriers, "memory", barriers)
+    with _turn:
+        words[i] = _State(int(arrivals), int(arrivals)).word()
+
+
+def _emulated_fence_barriers() -> None: ...
+
+
+def _emulated_expect_bytes(barriers: Any, i: int, count: int) -> None:
+    check_bytes(int(count))
+    change_barrier("expect_bytes", barriers, i, 1, int(count))
+
+
+def _emulated_arrive_barrier(barriers: Any, i: int) -> None:
+    change_barrier("arrive_barrier", barriers, i, 1, 0)
+
+
+def _emulated_wait_barrier(barriers: Any, i: int, parity: int) -> None:
+    check_parity(int(parity))
+    words = getattr(barriers, "memory", barriers)
+    wait_until("wait_barrier", lambda: int(words[i]) & 1 != parity)
 
 
 if EMULATED:
-    init_barrier = fence_barriers = expect_bytes = arrive_barrier = wait_barrier = _not_yet
+    init_barrier, fence_barriers = _emulated_init_barrier, _emulated_fence_barriers
+    expect_bytes, arrive_barrier = _emulated_expect_bytes, _emulated_arrive_barrier
+    wait_barrier = _emulated_wait_barrier
 else:
     from llvmlite import ir
     from numba.core.errors import TypingError
@@ -126,3 +227,12 @@ else:
             @!ended bra again_${:uid};
             }"""
         return _at_barrier("wait_barrier", text, barriers, i, parity)
+
+
+register_emulations(
+    (init_barrier, _emulated_init_barrier),
+    (fence_barriers, _emulated_fence_barriers),
+    (expect_bytes, _emulated_expect_bytes),
+    (arrive_barrier, _emulated_arrive_barrier),
+    (wait_barrier, _emulated_wait_barrier),
+)

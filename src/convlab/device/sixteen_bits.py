@@ -4,7 +4,8 @@ Kernels compute in float32. They only move 16-bit numbers, feed them to tensor c
 (:mod:`convlab.device.swizzled_products`), and round their results once::
 
     pair = pair_bf16(low, high)  # two float32, each rounded to the nearest even, as one uint32
-    store_pairs(output, i, (p0, p1, p2, p3))  # eight neighbours by one 16-byte store
+    p0, p1, p2, p3 = load_pairs(bias, channel)  # eight neighbours by one 16-byte load
+    store_pairs(output, i, (p0, p1, p2, p3))  # and by one 16-byte store
     copy_async8(S, i, input, at, valid)  # eight neighbours, global to shared memory
     x = widen_bf16(bias[channel])  # exactly
 
@@ -79,6 +80,15 @@ def _emulated_store_pairs(array: Any, index: int, pairs: tuple[int, int, int, in
         array[index + n] = number
 
 
+def _emulated_load_pairs(array: Any, index: int) -> tuple[int, ...]:
+    if hasattr(type(array), "load_run"):
+        numbers = array.load_run(index, EIGHT)
+    else:
+        _check_eight(array, index)
+        numbers = [array[index + n] for n in range(EIGHT)]
+    return tuple(int(numbers[n]) | int(numbers[n + 1]) << 16 for n in range(0, EIGHT, 2))
+
+
 def _emulated_copy_async8(target: Any, index: int, source: Any, at: int, valid: bool) -> None:
     _check_eight(target, index)
     if valid:
@@ -100,7 +110,8 @@ def _check_eight(array: Any, index: int) -> None:
 if EMULATED:
     pair_f16, pair_bf16 = _emulated_pair_f16, _emulated_pair_bf16
     widen_f16, widen_bf16 = _emulated_widen_f16, _emulated_widen_bf16
-    store_pairs, copy_async8 = _emulated_store_pairs, _emulated_copy_async8
+    load_pairs, store_pairs = _emulated_load_pairs, _emulated_store_pairs
+    copy_async8 = _emulated_copy_async8
 else:
     from llvmlite import ir
     from numba.cuda import types
@@ -192,6 +203,25 @@ else:
         return types.void(array, index, pairs), generate
 
     @intrinsic
+    def load_pairs(typing_context, array, index):  # type: ignore[no-untyped-def]
+        """Load eight 16-bit numbers from ``array[index]`` on as four pairs, by one load."""
+        if not is_16_bit_array(array):
+            return None
+        four = types.UniTuple(types.uint32, PAIRS)
+
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
+        ) -> ir.Value:
+            element = element_pointer(context, builder, signature.args[:2], args[:2])
+            kind = ir.PointerType(_FOUR_WORDS, element.type.addrspace)
+            vector = builder.load(builder.bitcast(element, kind))
+            vector.align = 16
+            words = [builder.extract_element(vector, ir.Constant(_I32, n)) for n in range(PAIRS)]
+            return context.make_tuple(builder, four, words)
+
+        return four(array, index), generate
+
+    @intrinsic
     def copy_async8(typing_context, target, index, source, at, valid):  # type: ignore[no-untyped-def]
         """Copy eight 16-bit numbers by one 16-byte copy; zeros where ``valid`` is false."""
         if not is_16_bit_array(target) or not is_16_bit_array(source):
@@ -219,6 +249,7 @@ register_emulations(
     (pair_bf16, _emulated_pair_bf16),
     (widen_f16, _emulated_widen_f16),
     (widen_bf16, _emulated_widen_bf16),
+    (load_pairs, _emulated_load_pairs),
     (store_pairs, _emulated_store_pairs),
     (copy_async8, _emulated_copy_async8),
 )

@@ -24,9 +24,10 @@ from __future__ import annotations
 from typing import Any
 
 from convlab.device.code_generation import EMULATED, statement
-from convlab.device.emulations import register_emulations
+from convlab.device.emulations import meet_some, register_emulations
+from convlab.device.products import WARP
 
-WARP = 32
+MOST_THREADS = 1024  # of a block
 
 
 def check_registers(name: str, count: int) -> None:
@@ -39,9 +40,10 @@ def check_sync(number: int, threads: int) -> None:
     """Raise ``ValueError`` for a barrier's number, or a number of threads, that does not exist."""
     if not 1 <= number <= 15:
         raise ValueError(f"sync_threads_of: number is {number}: it must be from 1 to 15")
-    if threads % WARP or not WARP <= threads <= 1024:
+    if threads % WARP or not WARP <= threads <= MOST_THREADS:
         raise ValueError(
-            f"sync_threads_of: threads is {threads}: it must be a multiple of 32, up to 1024"
+            f"sync_threads_of: threads is {threads}: it must be a multiple of {WARP}, up to "
+            f"{MOST_THREADS}"
         )
 
 
@@ -53,13 +55,14 @@ def _emulated_take_registers(count: int) -> None:
     check_registers("take_registers", count)
 
 
-def _not_yet(*arguments: Any) -> None:
-    raise NotImplementedError
+def _emulated_sync_threads_of(number: int, threads: int) -> None:
+    check_sync(number, threads)
+    meet_some(number, threads)
 
 
 if EMULATED:
     give_registers, take_registers = _emulated_give_registers, _emulated_take_registers
-    sync_threads_of = _not_yet
+    sync_threads_of = _emulated_sync_threads_of
 else:
     from numba.core.errors import TypingError
     from numba.cuda import types
@@ -103,4 +106,5 @@ else:
 register_emulations(
     (give_registers, _emulated_give_registers),
     (take_registers, _emulated_take_registers),
+    (sync_threads_of, _emulated_sync_threads_of),
 )
