@@ -12,16 +12,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, uint32
+from numba import cuda, float32, uint32, uint64
 
 # The edits call fence_shared and wait_copies.
 from convlab.device import (
+    BoundMap,
+    BoxMap,
+    arrive_barrier,
     commit_copies,
     copy_async,
+    copy_box,
+    expect_bytes,
+    fence_barriers,
     fence_shared,  # noqa: F401
     finish_product,
+    init_barrier,
     load4,
     start_product,
+    swizzled_piece,
+    wait_barrier,
     wait_copies,  # noqa: F401
 )
 
@@ -43,6 +52,7 @@ class Example:
     grid: int = 1
     block: int = 32
     shared_bytes: int = 0
+    box: BoxMap | None = None  # of the first array, of which the kernel gets the tensor map
     kernel: Any = None
 
     def __call__(self, kernel: Any) -> Any:
@@ -50,8 +60,9 @@ class Example:
         EXAMPLES.append(self)
         return kernel
 
-    def arguments(self) -> list[np.ndarray]:
-        return [np.arange(size, dtype=np.float32) for size in self.sizes]
+    def arguments(self) -> list[Any]:
+        a, b = (np.arange(size, dtype=np.float32) for size in self.sizes)
+        return [a if self.box is None else BoundMap(self.box, a), b]
 
     def lines(self) -> tuple[int, list[str]]:
         """Return the number of the kernel's first line in this file, and its lines."""
@@ -162,6 +173,48 @@ def sums_of_columns(a, b):
     start_product(D, L, T, S, 0, 8)
     finish_product(D, 8)
     b[i] = D[0]
+
+
+@Example(
+    "bytes not expected",
+    (256, 256),
+    {"expect_bytes(bars, 0, 512)": "expect_bytes(bars, 0, 1024)"},
+    box=BoxMap("a", extents=(32, 8), strides=(32,), box=(32, 8), dtype="float32"),
+)
+@cuda.jit
+def rows_of_a_box(a, b):
+    S = cuda.shared.array(256, float32, alignment=1024)
+    bars = cuda.shared.array(1, uint64)
+    i = cuda.threadIdx.x
+    if i == 0:
+        init_barrier(bars, 0, 1)
+        fence_barriers()
+        expect_bytes(bars, 0, 512)
+        copy_box(S, 0, a, (0, 0), bars, 0)
+    cuda.syncthreads()
+    wait_barrier(bars, 0, 0)
+    for row in range(8):
+        b[32 * row + i] = S[swizzled_piece(row, i // 4) * 4 + i % 4]
+
+
+@Example(
+    "wrong phase",
+    (64, 64),
+    {"init_barrier(bars, 0, 1)": "init_barrier(bars, 0, 64)", "        if i == 63:\n    ": ""},
+    block=64,
+)
+@cuda.jit
+def phases(a, b):
+    bars = cuda.shared.array(1, uint64)
+    i = cuda.threadIdx.x
+    if i == 0:
+        init_barrier(bars, 0, 1)
+    cuda.syncthreads()
+    for k in range(2):
+        if i == 63:
+            arrive_barrier(bars, 0)
+        wait_barrier(bars, 0, k % 2)
+    b[i] = a[i]
 
 
 @Example("global race", (64, 1), {"b[0] += a[i]": "cuda.atomic.add(b, 0, a[i])"}, grid=2)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from greenlet import getcurrent
 from numba.cuda.simulator import kernelapi
 
+from convlab.device import BoundMap
 from convlab.device.emulations import meeting_by
 from convlab.ladder.stage import SOURCES, Launch
 from convlab.running.engines import Engine, Stream
@@ -49,7 +50,7 @@ class CudaSim(Engine):
         names = map(str, launch.arguments or [""] * len(arrays))
         counts = self._counts or Counts()
         arguments = tuple(
-            _Array(array, name, counts, array.itemsize)
+            array if isinstance(array, BoundMap) else _Array(array, name, counts, array.itemsize)
             for array, name in zip(arrays, names, strict=True)
         )
         cuda = _SimulatedCuda(grid, block, counts, launch.shared_bytes)

@@ -14,6 +14,7 @@ from convlab.simulation.rules.races import Race, few
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
 from convlab.simulation.threads.async_copies import AsyncCopies
+from convlab.simulation.threads.hopper import Hopper
 from convlab.simulation.threads.tensor_cores import TensorCores
 
 LONG = 60_000  # entries of the log that are looked at together
@@ -30,6 +31,7 @@ class LogAnalysis:
         race: Race,
         copies: AsyncCopies,
         tensor_cores: TensorCores,
+        hopper: Hopper,
         shuffles: Shuffles,
         reports: Reports | None,
         counts: Counts | None,
@@ -39,6 +41,7 @@ class LogAnalysis:
     ) -> None:
         self._launch, self._log = launch, launch.log
         self._race, self._copies, self._tensor_cores = race, copies, tensor_cores
+        self._hopper = hopper
         self._shuffles, self._dynamic_memory = shuffles, DynamicMemory()
         self._reports, self._counts, self._recorder = reports, counts, recorder
         self._touched, self._arrays = touched, arrays
@@ -84,6 +87,7 @@ class LogAnalysis:
         )
         for conflict in few(conflicts):
             reports.conflict(conflict, log)
+        self._hopper.look(log, whole)
         for aliased in self._dynamic_memory.look(log, whole):
             reports.aliased(aliased)
         self._shuffles.look(log.columns())

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
+from convlab.device import BoundMap
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.memory.host_memory import owner_of, start_of
 from convlab.simulation.memory.kernel_arrays import KernelArray
@@ -73,6 +74,8 @@ class GlobalMemory:
                 made = self._memory.array(argument, name, starts[id(argument)])
                 is_record = isinstance(made, RecordArray) and argument.ndim == 0
                 return made._part((), 0) if is_record else made
+            if isinstance(argument, BoundMap):  # the copy engine reads its array, no thread does
+                return argument
             if isinstance(argument, np.generic) and argument.dtype.kind not in "mM":
                 argument = argument.item()
             return self._arithmetic.counted(argument) if self._arithmetic else argument

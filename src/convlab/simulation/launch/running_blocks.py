@@ -22,6 +22,7 @@ from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
 from convlab.simulation.threads.async_copies import AsyncCopies
 from convlab.simulation.threads.greenlets import Block, SavedState
+from convlab.simulation.threads.hopper import Hopper
 from convlab.simulation.threads.scheduler import Scheduler
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda
 from convlab.simulation.threads.tensor_cores import TensorCores
@@ -44,6 +45,7 @@ class RunningBlocks:
         scheduler: Scheduler,
         copies: AsyncCopies,
         tensor_cores: TensorCores,
+        hopper: Hopper,
         history: AtomicHistory,
         shuffles: Shuffles,
         race: Race,
@@ -59,7 +61,8 @@ class RunningBlocks:
         self._translation, self._memory = translation, memory
         self._grid, self._block_shape = grid, block_shape
         self._clock, self._cuda, self._scheduler = clock, cuda, scheduler
-        self._copies, self._tensor_cores, self._history = copies, tensor_cores, history
+        self._copies, self._tensor_cores, self._hopper = copies, tensor_cores, hopper
+        self._history = history
         self._shuffles, self._race, self._analysis, self._paths = shuffles, race, analysis, paths
         self._reports, self._counts, self._recorder = reports, counts, recorder
         self._order, self._on_block, self._numbers = order, on_block, blocks
@@ -101,7 +104,7 @@ class RunningBlocks:
         if block.waiting:
             block.saved = SavedState(self._clock.phase, self._cuda.shared.contents())
             return
-        for part in self._copies, self._tensor_cores, self._history:
+        for part in self._copies, self._tensor_cores, self._hopper, self._history:
             part.end_block()
         if self._analysis is not None and not self._scheduler.waiting and self._analysis.is_due:
             self._analysis.look(whole=True)
@@ -145,6 +148,7 @@ class RunningBlocks:
         return enter
 
     def _barrier(self, threads: int, site: int) -> None:
+        self._hopper.meet(range(self._clock.block_size))
         self._phases += 1
         self._clock.phase = self._phases
         self._scheduler.barrier(site)
@@ -158,6 +162,7 @@ class RunningBlocks:
 
     def _warp_barrier(self, threads: list[int], whole: bool) -> None:
         first = self._clock.first
+        self._hopper.meet(threads)
         if whole:
             self._epoch += 1
             for number in threads:

@@ -33,6 +33,7 @@ from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
 from convlab.simulation.threads.async_copies import AsyncCopies
 from convlab.simulation.threads.block_memory import NoRoom
+from convlab.simulation.threads.hopper import Hopper
 from convlab.simulation.threads.scheduler import Scheduler
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda
 from convlab.simulation.threads.tensor_cores import TensorCores
@@ -96,7 +97,17 @@ class SimulatedLaunch:
         if self.arithmetic is not None:
             self._cuda.fma = self.arithmetic.fma
         self._copies = AsyncCopies(clock, strict)
-        self._tensor_cores = TensorCores(self._cuda, clock, self.arithmetic)
+        self._hopper = Hopper(
+            cuda=self._cuda,
+            clock=clock,
+            reports=self.reports,
+            arithmetic=self.arithmetic,
+            options=getattr(kernel, "targetoptions", {}),
+            strict=strict,
+        )
+        self._tensor_cores = TensorCores(
+            self._cuda, clock, self.arithmetic, self._hopper.clocks.fence
+        )
         self._scheduler = Scheduler(
             clock=clock,
             reports=self.reports,
@@ -106,7 +117,7 @@ class SimulatedLaunch:
             blocks=math.prod(grid) if blocks is None else len(blocks),
             late=order.late,
         )
-        own = self._copies.intrinsics | self._tensor_cores.intrinsics
+        own = self._copies.intrinsics | self._tensor_cores.intrinsics | self._hopper.intrinsics
         translator = Translator(
             kernel=compiled,
             cuda=self._cuda,
@@ -123,6 +134,7 @@ class SimulatedLaunch:
         self._scheduler.waits_in_calls = translation.waits_in_calls
         self.reports.syncs_warps = translation.syncs_warps
         self._tensor_cores.used = self._tensor_cores.start in translation.called
+        self._hopper.note_used(translation.called)
         names = argument_names(translation.body, len(arguments))
         self._memory.place(arguments, names)
 
@@ -143,6 +155,8 @@ class SimulatedLaunch:
             checks=self.history.checks,
             grid_barriers=self._scheduler.grid_barriers,
         )
+        if self._hopper.clocks.used:
+            self.race.clocks, self.race.copied = self._hopper.clocks, self._hopper.accesses.copied
         self._recorded = self._analysis = None
         if self.log is not None:
             self._recorded = RecordedLaunch(
@@ -158,6 +172,7 @@ class SimulatedLaunch:
                 race=self.race,
                 copies=self._copies,
                 tensor_cores=self._tensor_cores,
+                hopper=self._hopper,
                 shuffles=self.shuffles,
                 reports=self.reports if strict else None,
                 counts=counts,
@@ -176,6 +191,7 @@ class SimulatedLaunch:
             scheduler=self._scheduler,
             copies=self._copies,
             tensor_cores=self._tensor_cores,
+            hopper=self._hopper,
             history=self.history,
             shuffles=self.shuffles,
             race=self.race,

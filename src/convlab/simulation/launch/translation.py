@@ -18,7 +18,7 @@ from numba.cuda.core import errors
 from numba.cuda.np.numpy_support import from_dtype
 from numba.cuda.typing.typeof import Purpose, typeof
 
-from convlab.device import emulation_of
+from convlab.device import BoundMap, emulation_of
 from convlab.simulation.language.code_names import may_wait, names_used
 from convlab.simulation.language.compilations import Kernel
 from convlab.simulation.language.compiled_values import alike
@@ -252,7 +252,11 @@ def argument_types(
     """Return Numba's types of the arguments, and for integers the most bits that they have. The
     types are those of a declared signature, for which the kernel has been compiled, if one fits.
     Raises :class:`Untyped` for an argument that has no type."""
-    given = [with_arrays(argument) for argument in arguments]
+    # On a GPU a tensor map is an array of 16 uint64.
+    given = [
+        np.zeros(16, np.uint64) if isinstance(one, BoundMap) else with_arrays(one)
+        for one in arguments
+    ]
     try:
         types = tuple(
             from_dtype(one.dtype) if _is_record(one) else typeof(one, Purpose.argument)

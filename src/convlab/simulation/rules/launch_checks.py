@@ -14,6 +14,7 @@ from numba.cuda import types
 from numba.cuda.core import errors
 from numba.cuda.typing.typeof import Purpose, typeof
 
+from convlab.device import BoundMap
 from convlab.simulation.rules.coordinates import Coordinates
 from convlab.simulation.rules.findings import NotSimulated
 from convlab.simulation.rules.remedies import OF_SHARED
@@ -96,6 +97,8 @@ def _check_argument(kernel: str, name: str, given: object) -> None:
         for number, one in enumerate(given):
             _check_argument(kernel, f"{name}[{number}]", one)
         return
+    if isinstance(given, BoundMap):
+        return
     value = with_arrays(given)
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise RefusedArgument(f"{name} is {shown(value)}: an integer has at most 64 bits")
@@ -151,6 +154,8 @@ def hosts_in(argument: object) -> Iterator[np.ndarray]:
     if isinstance(argument, tuple):
         for entry in argument:
             yield from hosts_in(entry)
+    elif isinstance(argument, BoundMap):
+        yield argument.array
     elif isinstance(argument, np.ndarray):
         yield argument
 

@@ -36,6 +36,7 @@ from convlab.simulation.rules.circumstances import Around, Circumstances, wait_f
 from convlab.simulation.rules.happens_before import HappensBefore
 from convlab.simulation.rules.memory_traffic import changes
 from convlab.simulation.rules.retries import Update, update_of
+from convlab.simulation.rules.thread_clocks import ThreadClocks
 
 SIEVE = 1 << 18
 ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
@@ -82,6 +83,10 @@ class Race:
         self._guesses: set[int] = set()  # sites of reads before a check, and of those that poll
         self._polls: set[int] = set()
         self.warp_barriers: list[tuple[int, set[int]]] = []  # position, threads of a part of a warp
+        # The orders that barriers in shared memory make, and the reads of what the copy engine has
+        # been told to write.
+        self.clocks: ThreadClocks | None = None
+        self.copied: Callable[[Accesses], np.ndarray] | None = None
         # Accesses to global memory, one for each block, kind and address.
         self._kept: list[Accesses] = []
         # Shared memory written in the pieces of the log before: block and address in one number.
@@ -147,7 +152,10 @@ class Race:
         last = np.minimum(first, never - 1)
         thread, phase = accesses.thread, accesses.phase
         race = (thread[last] != thread[early]) & (phase[last] == phase[early]) & (first < never)
-        for read in accesses.rows(early[~race]):
+        early = early[~race]
+        if self.copied is not None and len(early):
+            early = early[~self.copied(accesses.take(early))]
+        for read in accesses.rows(early):
             yield Conflict("uninitialised", read, None)
 
     def _within_blocks(self, accesses: Accesses, of_products: np.ndarray) -> Iterator[Conflict]:
@@ -267,6 +275,8 @@ class Race:
             if happens_before()(first, second):
                 continue
             if scope == "thread" and self._met(first, second):
+                continue
+            if self.clocks is not None and self.clocks.ordered(first, second):
                 continue
             yield first, second
             return

@@ -52,6 +52,20 @@ PARTED = "the result depends on which lanes activemask names, and lanes"
 OF_PINNED, HOST_WRITES = "pinned memory", "the host writes to"
 OTHER_ITERATION = "of a loop around it"
 RETURNED_IN = ", this one returned in "
+OF_PANELS = "a multiple of 1024 bytes"
+BY_TENSOR_CORES = "by tensor cores"
+WAITED_FOR = " waited for"
+NOT_WAITED_FOR = f"has not{WAITED_FOR}"
+COPY_OVERWRITES = "copy overwrites it"
+OVERWRITES_PRODUCT = "is overwritten by a copy while tensor cores may read it"
+MAY_READ = "while tensor cores may read it: thread"
+LACKS = "which lacks"
+NO_INIT = "is used before init_barrier"
+NO_BARRIER_FENCE = "without fence_barriers after init_barrier"
+NEEDS_REGISTERS = "registers more"
+AT_NUMBER = "of sync_threads_of"
+TOO_MANY_ARRIVE = "has all arrivals of"
+WRONG_REGISTERS = "registers for each thread"
 
 # The remedy of each kind.
 REMEDIES = {
@@ -66,6 +80,10 @@ REMEDIES = {
     "that group, and put cuda.syncthreads() after it before other threads use the copy",
     "not fenced": "call fence_shared() after the stores, or after wait_copies(), and before the "
     "barrier that lets tensor cores read",
+    "bytes not expected": "let expect_bytes await all bytes of the copies that arrive in the "
+    "phase, whole boxes, also where they lie outside the tensor",
+    "wrong phase": "let as many threads arrive in each phase as init_barrier says, each after its "
+    "wait for the phase before",
     "global race": "put cuda.syncthreads() between the two accesses, let each element belong to "
     "one thread, or use an atomic",
     "barrier divergence": "move the barrier out of the branch, and let no thread return before it",
@@ -142,6 +160,26 @@ SPECIAL = {
     ("global race", NO_ORDER): "let each element belong to one thread, use an atomic, put "
     "cuda.threadfence() before an atomic flag that the other block waits for, or split the kernel "
     "into two launches",
+    ("copy in flight", BY_TENSOR_CORES): "let all threads of the warpgroup call wait_barrier for "
+    "the phase in which the copy arrives, before they start the product",
+    ("copy in flight", WAITED_FOR): "wait for the phase in which the copy arrives, by "
+    "wait_barrier with parity 0, 1, 0, ...",
+    ("shared race", COPY_OVERWRITES): "let readers arrive at a barrier after they have read, and "
+    "the thread that copies wait for it",
+    ("shared race", OVERWRITES_PRODUCT): "let each warpgroup arrive at a barrier after "
+    "wait_products, and the thread that copies wait for it",
+    ("shared race", MAY_READ): "let each warpgroup arrive at a barrier after wait_products, and "
+    "the threads that write wait for it",
+    ("uninitialised", NO_INIT): "let one thread call init_barrier and then fence_barriers, and put "
+    "cuda.syncthreads() before the first use",
+    ("not fenced", NO_BARRIER_FENCE): "let the thread that initialises the barrier call "
+    "fence_barriers() after it, and put cuda.syncthreads() before the first copy",
+    ("deadlock", LACKS): "let as many threads arrive in each phase as init_barrier says, expect "
+    "the bytes that copies bring, and wait for the parities 0, 1, 0, ... in turn",
+    ("deadlock", NEEDS_REGISTERS): "let other warpgroups give registers first: all threads of the "
+    "block have 65,536 together, shared by the blocks of launch_bounds",
+    ("deadlock", AT_NUMBER): "let as many threads come to the number as the call says",
+    ("inactive lane", WRONG_REGISTERS): "give registers to have fewer, take registers to have more",
     ("inactive lane", WHOLE_WARP): "let all 32 lanes of the warp reach the call",
     ("inactive lane", WHOLE_WARPGROUP): "let all 128 threads of the warpgroup reach the call",
     (
@@ -158,6 +196,8 @@ SPECIAL = {
     "memory, cuda.shared.array(0, ...) and kernel[grid, block, stream, BYTES]",
     (IMPOSSIBLE, OF_LOCAL): "make the array smaller, or keep it in global memory",
     (IMPOSSIBLE, OF_CONSTANT): "pass the array as an argument",
+    ("misaligned", OF_PANELS): "begin panels at multiples of 1,024 bytes after panel_start(S), or "
+    "give the shared array alignment=BYTES_1024",
     ("misaligned", OFF_ITS_SIZE): "align the field, or begin the view at a "
     "multiple of its element's size",
     ("depends on order", NOT_RETRIED): _RETRY,

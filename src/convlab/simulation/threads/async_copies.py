@@ -18,7 +18,14 @@ from itertools import chain
 import numpy as np
 
 from convlab import device
+from convlab.device.sixteen_bits import EIGHT
 from convlab.simulation.memory.checked_arrays import CheckedArray
+from convlab.simulation.memory.sixteen_bits import (
+    first_of_eight,
+    load_eight,
+    log_words,
+    words_of,
+)
 from convlab.simulation.recording.access_log import (
     GLOBAL,
     ISSUED,
@@ -37,11 +44,14 @@ from convlab.simulation.rules.races import Conflict, same
 
 @dataclass(slots=True, eq=False)
 class Copy:
-    """A copy of one or several neighbours, to those of ``target`` from ``first`` on. ``issued`` and
-    ``landed`` are positions in the log, of the next access."""
+    """A copy of one or several neighbours, to those of ``target`` from ``first`` on. ``values`` are
+    the words that arrive at ``address``. ``issued`` and ``landed`` are positions in the log, of the
+    next access."""
 
     target: CheckedArray
     first: int
+    address: int
+    numbers: list[float]
     values: list[float]
     site: int
     thread: int
@@ -61,6 +71,7 @@ class AsyncCopies:
         self.intrinsics: dict[object, Callable[..., object]] = {
             device.copy_async: partial(self._copy, 1),
             device.copy_async4: partial(self._copy, 4),
+            device.copy_async8: self.copy_eight,
             device.commit_copies: self.commit,
             device.wait_copies: self.wait,
         }
@@ -88,13 +99,15 @@ class AsyncCopies:
         site, mine, log = site_of(1), self._groups[self._clock.number], self._log
         while len(mine) - 1 > groups:
             for copy in mine.pop(0):
-                values, flat = copy.values, copy.target.linear
+                values, target = copy.values, copy.target
                 if log is not None:
                     copy.landed = self._clock.position
-                    address = copy.target.place + WORD * copy.first
-                    log.add(copy.target.tag + address, site, WRITE + LANDED, len(values), values)
-                for n, value in enumerate(values, copy.first):
-                    flat[n] = value
+                    address = target.tag + copy.address
+                    if target.itemsize != WORD:
+                        address = log.sized(address, WORD)
+                    log.add(address, site, WRITE + LANDED, len(values), values)
+                for n, value in enumerate(copy.numbers, copy.first):
+                    target.linear[n] = value
 
     def _copy(
         self,
@@ -124,10 +137,43 @@ class AsyncCopies:
             address = target.tag + target.place + WORD * first
             log.add(address, site, WRITE + ISSUED, count, values)
         thread = clock.first + clock.thread  # `number`, written out
-        copy = Copy(target, first, values, site, thread, clock.position)
+        place = target.place + WORD * first
+        self._begin(Copy(target, first, place, values, values, site, thread, clock.position))
+
+    def copy_eight(
+        self,
+        target: CheckedArray,
+        index: object,
+        source: CheckedArray,
+        source_index: object,
+        valid: object,
+    ) -> None:
+        """``copy_async8``: copy eight 16-bit numbers; zeros unless ``valid``."""
+        site, name = site_of(1), "copy_async8"
+        if (target, source) not in self._checked:
+            _check_copy(target, source)
+            self._checked.add((target, source))
+        first = first_of_eight(name, target, index, site)
+        numbers = load_eight(name, source, source_index, site) if valid else [0] * EIGHT
+        words = words_of(numbers)
+        log_words(target, first, site, WRITE + ISSUED, words)
+        copy = Copy(
+            target=target,
+            first=first,
+            address=target.place + first * target.itemsize,
+            numbers=[*numbers],
+            values=[*words],
+            site=site,
+            thread=self._clock.number,
+            issued=self._clock.position,
+        )
+        self._begin(copy)
+
+    def _begin(self, copy: Copy) -> None:
+        """Add a copy to the open group of its thread."""
         if self._strict:
             self._all.append(copy)
-        self._groups[thread][-1].append(copy)
+        self._groups[copy.thread][-1].append(copy)
 
     # Accesses that are too early.
 
@@ -144,7 +190,7 @@ class AsyncCopies:
         copies, counts = self._all, np.array([len(copy.values) for copy in self._all])
         which = np.repeat(np.arange(len(copies)), counts)
         word = within(counts)
-        begin = np.array([copy.target.place + WORD * copy.first for copy in copies])
+        begin = np.array([copy.address for copy in copies])
         address = begin[which] + WORD * word
         issued = np.array([copy.issued for copy in copies])[which] - start
         landed = np.array([copy.landed for copy in copies])[which] - start

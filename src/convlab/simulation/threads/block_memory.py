@@ -93,7 +93,7 @@ class Shared:
             if log is not None:
                 tag = log.named(DynamicArray(name, code, dtype.itemsize))
                 log.dynamic_bytes = dynamic
-            return self._memory.array(host, name, 0, 16, tag)
+            return self._memory.array(host, name, 0, max(16, alignment or 16), tag)
         host = np.full(shape, poison(dtype), dtype)
         self._static.append(host)
         alignment = alignment or (dtype.itemsize if dtype.names is None else dtype.alignment)

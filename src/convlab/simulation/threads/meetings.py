@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from convlab.device.products import WARP
 from convlab.simulation.recording.sites import in_two_arms
@@ -24,8 +24,8 @@ from convlab.simulation.rules.shuffles import Shuffles
 from convlab.simulation.threads.waiting import (
     GRID_BARRIER,
     MMA,
-    PRODUCT,
-    PRODUCT_DONE,
+    NUMBERED_BARRIER,
+    OF_A_WARPGROUP,
     YIELD,
     Thread,
     WaitingCall,
@@ -109,13 +109,23 @@ class Meetings:
         going: list[Thread] = []
         at_barrier: list[Thread] = []
         at_calls: list[Thread] = []
+        at_numbers: list[Thread] = []
+        for_others: list[Thread] = []  # that wait for what others do, not at the same call
         for thread in waiting:
-            kind = thread.waits_at().kind
+            call = thread.waits_at()
+            kind = call.kind
             if kind == YIELD:
                 thread.result = (None,)
                 going.append(thread)
+            elif (awaited := call.awaited) is not None:
+                thread.result = (None,)
+                (going if awaited.over() else for_others).append(thread)
+            elif kind == NUMBERED_BARRIER:
+                at_numbers.append(thread)
             else:
                 (at_barrier if kind.startswith("syncthreads") else at_calls).append(thread)
+        going += self._at_numbers(at_numbers)
+        for_others += at_numbers
         incomplete: list[Meeting] = []
         for meeting in self._meetings(at_calls, waiting):
             mask, living, present = meeting.mask, meeting.living, meeting.present
@@ -123,13 +133,28 @@ class Meetings:
                 going += self._carry_out(meeting)
             else:
                 incomplete.append(meeting)
-        if not going and incomplete:  # they wait for lanes that will never come
-            going = self._carry_out(_met_in_two_arms(incomplete) or incomplete[0])
-        if not going and at_barrier:
+        never = [one for one in incomplete if not _may_come(one, for_others)]
+        if not going and never:  # they wait for lanes that will never come
+            going = self._carry_out(_met_in_two_arms(never) or never[0])
+        if not going and at_barrier and not for_others:
             going = self._barrier(at_barrier)
         gone = {thread.number for thread in going}
         going.sort(key=lambda thread: places[thread.number])
         return going, [thread for thread in waiting if thread.number not in gone]
+
+    def _at_numbers(self, threads: list[Thread]) -> list[Thread]:
+        """Return the threads that go on from barriers with numbers, to which enough have come."""
+        going: list[Thread] = []
+        by_call: dict[tuple[int, int], list[Thread]] = defaultdict(list)
+        for thread in threads:
+            by_call[cast("tuple[int, int]", thread.waits_at().value)].append(thread)
+        for (_, count), those in by_call.items():
+            if len(those) >= count:
+                going += those[:count]
+                for thread in those[:count]:
+                    thread.result = (None,)
+                self._on_warp_barrier([thread.number for thread in those[:count]], False)
+        return going
 
     def _at_one_barrier(self, waiting: list[Thread]) -> bool:
         """Return whether all threads wait at one plain barrier: the usual case, made quick."""
@@ -244,13 +269,13 @@ class Meetings:
         there = (1 << min(self._size - first // WARP * WARP, WARP)) - 1
         if kind == "syncwarp":
             there = living
-        elif kind in (MMA, PRODUCT, PRODUCT_DONE):
+        elif kind == MMA or kind in OF_A_WARPGROUP:
             there = mask
         if absent := mask & there & ~present:
             what = f"{kind} names {lane_names(absent)} in its mask, which never come to it"
             if kind == MMA:
                 what = f"{MMA} {WHOLE_WARP} but {lane_names(absent)} never come to it"
-            if kind in (PRODUCT, PRODUCT_DONE):
+            if kind in OF_A_WARPGROUP:
                 who = lane_names(absent).replace("lane", "thread")
                 what = f"{kind} {WHOLE_WARPGROUP} but its {who} never come to it"
             complain("inactive lane", what, site, first)
@@ -285,6 +310,16 @@ class Meetings:
         if self._shuffles is not None:
             self._shuffles.pass_on(readers)
         return results
+
+
+def _may_come(meeting: Meeting, for_others: list[Thread]) -> bool:
+    """Return whether a missing lane of a meeting waits for what others do, and may come later."""
+    size, which = meeting.call.together, meeting.threads[0].number // meeting.call.together
+    missing = (meeting.mask or 0) & meeting.living & ~meeting.present
+    return any(
+        thread.number // size == which and missing >> thread.number % size & 1
+        for thread in for_others
+    )
 
 
 def _met_in_two_arms(incomplete: list[Meeting]) -> Meeting | None:

@@ -39,9 +39,14 @@ from convlab.simulation.recording.sites import site_of
 from convlab.simulation.rules.races import Conflict
 from convlab.simulation.threads.async_copies import is_shared
 from convlab.simulation.threads.simulated_cuda import ALL_LANES, SimulatedCuda
-from convlab.simulation.threads.waiting import MMA, PRODUCT, PRODUCT_DONE, WaitingCall
+from convlab.simulation.threads.waiting import (
+    ALL_THREADS,
+    MMA,
+    PRODUCT,
+    PRODUCT_DONE,
+    WaitingCall,
+)
 
-ALL_THREADS = (1 << WARPGROUP) - 1
 # A multiply-add is two operations; each lane has its part of the warp's.
 OPERATIONS_OF_A_LANE = 2 * products.MULTIPLY_ADDS // WARP
 INSTRUCTIONS = 6  # of a warpgroup's product: three for each half of its terms
@@ -70,12 +75,18 @@ NONE = Accesses(*(np.empty(0, np.int64) for _ in Accesses._fields))
 
 
 class TensorCores:
-    """The tensor cores of a launch: products of the threads of a warp or a warpgroup."""
+    """The tensor cores of a launch: products of the threads of a warp or a warpgroup. ``on_fence``
+    hears of fences."""
 
     def __init__(
-        self, cuda: SimulatedCuda, clock: LaunchClock, arithmetic: Arithmetic | None
+        self,
+        cuda: SimulatedCuda,
+        clock: LaunchClock,
+        arithmetic: Arithmetic | None,
+        on_fence: Callable[[], None],
     ) -> None:
         self.used = False  # whether the kernel starts products of a warpgroup
+        self._on_fence = on_fence
         self._cuda, self._clock, self._arithmetic = cuda, clock, arithmetic
         # By the thread's number in the launch and the id of the target; and, by block, warpgroup
         # and site, the products for which threads still come.
@@ -116,6 +127,7 @@ class TensorCores:
 
     def fence(self) -> None:
         """``fence_shared``: note the fence of the thread."""
+        self._on_fence()
         if self._clock.log is not None:
             self._fences.append(self._clock.access(WRITE))
 

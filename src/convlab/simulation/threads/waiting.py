@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, cast
 
 from greenlet import greenlet
 
@@ -18,6 +18,26 @@ MMA = "mma_tf32"
 PRODUCT, PRODUCT_DONE = "start_product", "finish_product"
 YIELD = "yield"
 GRID_BARRIER = "syncthreads of the grid"
+# Calls of a warpgroup: products from panels of shared memory, and its registers.
+START_F16, START_BF16 = "start_product_f16", "start_product_bf16"
+START_TF32, PRODUCTS_DONE = "start_product_tf32", "wait_products"
+GIVE_REGISTERS, TAKE_REGISTERS = "give_registers", "take_registers"
+STARTS = (START_F16, START_BF16, START_TF32)
+OF_A_WARPGROUP = frozenset(
+    (PRODUCT, PRODUCT_DONE, *STARTS, PRODUCTS_DONE, GIVE_REGISTERS, TAKE_REGISTERS)
+)
+ALL_THREADS = (1 << WARPGROUP) - 1  # the mask of a whole warpgroup
+# Waits for what other threads or copies do: for the phase of a barrier in shared memory, for free
+# registers, and for so many threads at a barrier with a number.
+PHASE, REGISTERS_FREE = "wait_barrier", "free registers"
+NUMBERED_BARRIER = "sync_threads_of"
+
+
+class Awaited(Protocol):
+    """What a thread waits for; as a string, what is missing."""
+
+    def over(self) -> bool:
+        """Return whether the thread may go on."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +53,14 @@ class WaitingCall:
     @property
     def together(self) -> int:
         """The number of consecutive threads that meet: those of a warp or of a warpgroup."""
-        return WARPGROUP if self.kind in (PRODUCT, PRODUCT_DONE) else WARP
+        return WARPGROUP if self.kind in OF_A_WARPGROUP else WARP
+
+    @property
+    def awaited(self) -> Awaited | None:
+        """What the call waits for, if it is not that other threads come to the same call."""
+        if self.kind not in (PHASE, REGISTERS_FREE):
+            return None
+        return cast(Awaited, self.value)
 
 
 class WaitingPlace(NamedTuple):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.recording.access_log import WRITE, AccessLog
+from convlab.simulation.rules.remedies import AT_NUMBER
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.threads.greenlets import Block
 from convlab.simulation.threads.snapshots import frames_of_kernel
-from convlab.simulation.threads.waiting import YIELD
+from convlab.simulation.threads.waiting import NUMBERED_BARRIER, YIELD, WaitingCall
 
 
 @dataclass
@@ -27,6 +29,7 @@ class Wait:
     who: str
     polled: str
     stores: bool
+    awaits: str = ""  # what it waits for, if not at a call for others
     count: int = 0
 
     def __str__(self) -> str:
@@ -36,6 +39,8 @@ class Wait:
             return f"{who} store{s} in {self.polled} in {self.line}"
         if self.kind == YIELD:
             return f"{who} poll{s} {self.polled or 'memory'} in {self.line}"
+        if self.awaits:
+            return f"{who} wait{s} in {self.line} for {self.awaits}"
         if self.kind.startswith("syncthreads"):
             return f"{who} wait{s} at the barrier in {self.line}"
         return f"{who} wait{s} at {self.kind} in {self.line} for other lanes"
@@ -59,6 +64,10 @@ def waits_of(
             site = id(frame.f_code) + frame.f_lasti
             line, kind = reports.sites.where(site), thread.waits_at().kind
             polled, stores = "", False
+            call = thread.waits_at()
+            awaits = "" if call.awaited is None else str(call.awaited)
+            if kind == NUMBERED_BARRIER:
+                awaits = _numbered(call, block)
             number = block.number * block.size + thread.number
             if kind == YIELD and log is not None and number in last:
                 address, access = last[number]
@@ -72,9 +81,18 @@ def waits_of(
                 who=f"thread {thread.index} of block {reports.block(block.number)}",
                 polled=polled,
                 stores=stores,
+                awaits=awaits,
             )
-            found.setdefault((line, kind, polled), wait).count += 1
+            found.setdefault((line, kind, polled or awaits), wait).count += 1
     return list(found.values())
+
+
+def _numbered(call: WaitingCall, block: Block) -> str:
+    """Say which barrier with a number a thread waits at, and how many others do."""
+    calls = [thread.waits_at() for thread in block.waiting]
+    here = sum(one.kind == NUMBERED_BARRIER and one.value == call.value for one in calls)
+    number, threads = cast("tuple[int, int]", call.value)
+    return f"{threads} threads at barrier {number} {AT_NUMBER}, to which {here} have come"
 
 
 def _last_accesses(log: AccessLog) -> dict[int, tuple[int, int]]:

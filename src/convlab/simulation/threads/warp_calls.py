@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
+from convlab.device.panel_products import BroughtToAll, from_all
 from convlab.device.products import WARP, WARPGROUP, Brought, Fragments, warp_mma, warp_product
-from convlab.simulation.threads.waiting import MMA, PRODUCT, PRODUCT_DONE
+from convlab.simulation.threads.waiting import (
+    GIVE_REGISTERS,
+    MMA,
+    PRODUCT,
+    PRODUCT_DONE,
+    PRODUCTS_DONE,
+    STARTS,
+    TAKE_REGISTERS,
+)
 
 Lanes = dict[int, object]  # what each lane brings to a call, or its result
 
@@ -61,6 +70,10 @@ def _product(brought: Lanes) -> Lanes:
     return results
 
 
+def _from_all(brought: Lanes) -> Lanes:
+    return {**from_all(cast("Mapping[int, BroughtToAll]", brought))}
+
+
 # The results of all lanes, from what all of them bring, by the name of the call.
 CALLS: dict[str, Callable[[Lanes], Lanes]] = {
     "syncwarp": _none,
@@ -74,4 +87,6 @@ CALLS: dict[str, Callable[[Lanes], Lanes]] = {
     MMA: _mma,
     PRODUCT: _product,
     PRODUCT_DONE: _none,
+    **dict.fromkeys((*STARTS, GIVE_REGISTERS, TAKE_REGISTERS), _from_all),
+    PRODUCTS_DONE: _none,
 }

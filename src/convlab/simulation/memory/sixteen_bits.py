@@ -1,0 +1,69 @@
+"""Accesses to eight 16-bit numbers at once, which the log has as four words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from convlab.device.sixteen_bits import EIGHT, PAIRS
+from convlab.simulation.memory.checked_arrays import CheckedArray
+from convlab.simulation.memory.index_checks import integer
+from convlab.simulation.recording.access_log import READ, WORD, WRITE
+from convlab.simulation.recording.sites import site_of
+
+
+def first_of_eight(name: str, array: CheckedArray, index: object, site: int) -> int:
+    """Return the index of the first of eight numbers, after all checks."""
+    is_row = isinstance(array, CheckedArray) and array.ndim == 1 and array.dtype == np.uint16
+    if not is_row or array.strides != (array.itemsize,):
+        shown = getattr(array, "name", array)
+        raise TypeError(f"{name}: {shown} must be an array of uint16 with one dimension")
+    width = EIGHT * array.itemsize
+    if type(index) is int and 0 <= index <= array.shape[0] - EIGHT:  # the usual case, made quick
+        if (array.place + index * array.itemsize) % width == 0 == array.alignment % width:
+            return index
+    (first,) = array.check((integer(index),), site)
+    array.check((first + EIGHT - 1,), site)
+    array.check_aligned((first,), width, site)
+    return first
+
+
+def words_of(numbers: Sequence[int]) -> list[int]:
+    """Return eight numbers as four words, the first of each pair in the lower half."""
+    return [low | high << 16 for low, high in zip(numbers[::2], numbers[1::2], strict=True)]
+
+
+def log_words(
+    array: CheckedArray, first: int, site: int, kind: int, words: Sequence[int] = ()
+) -> None:
+    """Log an access to eight numbers, or to the four words that a store has."""
+    log = array.memory.log
+    if log is not None:
+        address = log.sized(array.tag + array.place + first * array.itemsize, WORD)
+        log.add(address, site, kind, PAIRS, words)
+
+
+def load_eight(name: str, array: CheckedArray, index: object, site: int) -> list[int]:
+    """Load eight numbers by one access."""
+    first = first_of_eight(name, array, index, site)
+    log_words(array, first, site, READ)
+    numbers: list[int] = array.host[first : first + EIGHT].tolist()
+    return numbers
+
+
+def load_pairs(array: CheckedArray, index: object) -> tuple[int, ...]:
+    """``load_pairs``: load four pairs of numbers by one access."""
+    return tuple(words_of(load_eight("load_pairs", array, index, site_of(1))))
+
+
+def store_pairs(array: CheckedArray, index: object, pairs: Sequence[int]) -> None:
+    """``store_pairs``: store four pairs of numbers by one access."""
+    site = site_of(1)
+    words = [integer(pair) for pair in pairs]
+    if len(words) != PAIRS:
+        raise TypeError(f"store_pairs: pairs is a tuple of {len(words)}, but must have {PAIRS}")
+    first = first_of_eight("store_pairs", array, index, site)
+    array.check_writeable()
+    log_words(array, first, site, WRITE, words)
+    array.host[first : first + EIGHT] = np.array(words, np.uint32).view(np.uint16)

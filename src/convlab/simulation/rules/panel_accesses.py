@@ -1,0 +1,343 @@
+"""Accesses of the copy engine and of tensor cores to panels of shared memory, and conflicts of
+these with each other and with accesses of threads.
+
+The copy engine writes a panel at some time between the line that starts the copy and the wait for
+the phase of its barrier; tensor cores read theirs between the start of a product and the wait for
+it. So such an access has begun after all that its threads knew at the start, and it has ended for
+each thread that knows of its end (:mod:`convlab.simulation.rules.thread_clocks`). Two accesses to
+a byte conflict if one writes and neither is known to come before the other.
+
+Accesses of the engine and of tensor cores are checked among themselves as they begin; those of
+threads when the log is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from convlab.simulation.recording.access_log import (
+    ATOMIC,
+    GLOBAL,
+    ISSUED,
+    READ,
+    WRITE,
+    Accesses,
+    AccessLog,
+    LoggedAccess,
+    joined,
+)
+from convlab.simulation.rules.memory_traffic import changes
+from convlab.simulation.rules.remedies import (
+    BY_TENSOR_CORES,
+    COPY_OVERWRITES,
+    NO_BARRIER,
+    NOT_WAITED_FOR,
+    OVERWRITES_PRODUCT,
+)
+from convlab.simulation.rules.reports import Reports
+from convlab.simulation.rules.thread_clocks import (
+    BlockClocks,
+    Knowledge,
+    ThreadClocks,
+    knows,
+    time_of,
+)
+
+NEVER = np.iinfo(np.int64).max  # a time after all others
+ENOUGH = 20  # accesses of a thread that are reported for one panel; more are the same mistake again
+_DOES = {READ: "reads", WRITE: "writes", ATOMIC: "updates"}
+_DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
+
+
+@dataclass(eq=False)
+class PanelAccess:
+    """A copy to a panel, or a read of a panel by tensor cores.
+
+    It is of the bytes from ``first`` to ``end``, and ``thread``, by its number in the launch,
+    started it at ``site``. ``begin`` is what its threads knew then. A thread knows of its end if it
+    knows of ``number`` phases or products of ``entry``; ``ends_with`` says so in words. Accesses
+    before ``since`` or after ``until`` are checked against other accesses to these bytes.
+    """
+
+    first: int
+    end: int
+    writes: bool
+    block: int
+    thread: int
+    site: int
+    time: int
+    begin: Knowledge
+    entry: int
+    number: int
+    ends_with: str
+    since: int = 0
+    until: float = math.inf
+
+    def has_ended_for(self, knowledge: Knowledge) -> bool:
+        """Return whether this knowledge says that the access has ended."""
+        return knows(knowledge, self.entry, self.number)
+
+
+class PanelAccesses:
+    """The accesses to panels of a launch's blocks. Without ``reports`` nothing is checked."""
+
+    def __init__(
+        self, clocks: ThreadClocks, log: AccessLog | None, reports: Reports | None
+    ) -> None:
+        self._clocks, self._log, self._reports = clocks, log, reports
+        self._all: list[PanelAccess] = []
+        # Of each block those that no later write to all of their bytes follows.
+        self._live: dict[int, list[PanelAccess]] = {}
+        # Of each block the time of the first write to each byte: by any, and by copies alone.
+        self._written: dict[int, np.ndarray] = {}
+        self._copied: dict[int, np.ndarray] = {}
+        self._kept: Accesses | None = None  # last writes of threads, in pieces of the log before
+
+    def add(self, access: PanelAccess) -> None:
+        """Note an access that begins now, and check it against those before."""
+        if self._reports is None or self._log is None:
+            return
+        live = self._live.setdefault(access.block, [])
+        self._live[access.block] = kept = [access]
+        for before in live:
+            apart = before.end <= access.first or access.end <= before.first
+            if apart:
+                kept.append(before)
+                continue
+            if before.writes:
+                access.since = max(access.since, before.time)
+            both = before.writes or access.writes
+            if both and not before.has_ended_for(access.begin):
+                self._report_panels(self._reports, self._log, before, access)
+            if access.writes:
+                before.until = min(before.until, access.time)
+            covered = access.first <= before.first and before.end <= access.end
+            if not (access.writes and covered):
+                kept.append(before)
+        self._all.append(access)
+        if access.writes:
+            for times in self._written, self._copied:
+                _note(times, access.block, access.first, access.end, access.time)
+
+    def _report_panels(
+        self, reports: Reports, log: AccessLog, before: PanelAccess, access: PanelAccess
+    ) -> None:
+        """Report two accesses of the engine or of tensor cores at one time."""
+        address = max(before.first, access.first)
+        who, other = self._who(reports, access), self._who(reports, before)
+        kind = "copy in flight"
+        if access.writes and before.writes:
+            what = f"is copied to while {other}'s copy to it is in flight"
+            missing = f"{who} {NOT_WAITED_FOR} {before.ends_with}"
+        elif access.writes:
+            kind = "shared race"
+            what = f"{OVERWRITES_PRODUCT}"
+            missing = f"{who} does not know that {before.ends_with} has ended"
+        else:
+            what = f"is read {BY_TENSOR_CORES} while {other}'s copy to it is in flight"
+            missing = f"not every thread of the warpgroup has waited for {before.ends_with}"
+        self._add(reports, log, kind, what, missing, address, access, before.site)
+
+    def _who(self, reports: Reports, access: PanelAccess | LoggedAccess) -> str:
+        return f"thread {reports.thread(access.thread)}"
+
+    def _add(
+        self,
+        reports: Reports,
+        log: AccessLog,
+        kind: str,
+        what: str,
+        missing: str,
+        address: int,
+        shown: PanelAccess | LoggedAccess,
+        other_site: int | None,
+    ) -> None:
+        """Report a finding about the element at an address."""
+        span = log.span_at(address)
+        index, _ = span.split(address)
+        element = f"{span.name}[{', '.join(map(str, index))}]"
+        said = f"{element} {what}" if not what.startswith("thread") else what.replace("{}", element)
+        reports.add(
+            kind,
+            f"{said}{': ' if missing else ''}{missing}",
+            shown.site,
+            shown.thread,
+            other_site,
+            block=reports.block(shown.block),
+            array=span.name,
+            index=index,
+            shape=span.shape,
+        )
+
+    # What threads do to panels.
+
+    def look(self, log: AccessLog, whole: bool) -> None:
+        """Check the accesses in the log against those to panels. ``whole`` if the last block has
+        ended."""
+        if self._reports is not None and self._clocks.used:
+            self._look(self._reports, log)
+        if whole:
+            for part in self._all, self._live, self._written, self._copied:
+                part.clear()
+            self._kept = None
+            self._clocks.forget()
+
+    def _look(self, reports: Reports, log: AccessLog) -> None:
+        columns = log.columns()
+        near = columns.take(np.flatnonzero(columns.address < GLOBAL))
+        self._note_writes(near)
+        if self._kept is not None:
+            near = joined([self._kept, near])
+        near = near.take(np.argsort(near.address, kind="stable"))
+        widest = int(near.size.max(initial=1))
+        begin = int(time_of(log.start - 1))  # of this piece of the log
+        for access in self._all:
+            low = np.searchsorted(near.address, access.first - widest + 1)
+            high = np.searchsorted(near.address, access.end)
+            some = near.take(np.arange(low, high))
+            inside = (some.address + some.size > access.first) & (some.block == access.block)
+            if access.time < begin:  # what was before has been looked at
+                inside &= time_of(some.position) > begin
+            some = some.take(np.flatnonzero(inside))
+            clocks = self._clocks.of_block(access.block)
+            if clocks is not None and len(some.address):
+                self._against_threads(reports, log, access, some, clocks)
+            if access.time > begin and not access.writes:
+                self._uninitialised(reports, log, access)
+        self._all = [access for access in self._all if access.until == math.inf]
+        writes = near.take(np.flatnonzero(near.kind & 3 != READ))
+        order = np.lexsort((writes.position, writes.address, writes.block))
+        writes = writes.take(order)
+        self._kept = writes.take(changes(writes.address[::-1], writes.block[::-1])[::-1])
+
+    def _against_threads(
+        self,
+        reports: Reports,
+        log: AccessLog,
+        access: PanelAccess,
+        some: Accesses,
+        clocks: BlockClocks,
+    ) -> None:
+        """Check accesses of threads to the bytes of a panel's access."""
+        times = time_of(some.position)
+        near = (times >= access.since) & (times <= access.until)
+        if not access.writes:
+            near &= some.kind & 3 != READ
+        some, times = some.take(np.flatnonzero(near)), times[near]
+        if not len(times):
+            return
+        size = clocks.size
+        thread = some.thread % size
+        before = times < access.time
+        known = np.zeros(len(times), bool)
+        known[before] = access.begin[thread[before]] >= times[before]
+        for one in np.unique(thread[~before]).tolist():
+            its = np.flatnonzero(~before & (thread == one))
+            known[its] = clocks.entry_at(one, times[its], access.entry) >= access.number
+        report = partial(self._report_thread, reports, log, access)
+        for found in some.rows(np.flatnonzero(~known)[:ENOUGH]):
+            report(found, times_before=int(time_of(found.position)) < access.time)
+        # A write that is known, but has not been fenced, may come later for the other proxy.
+        writes = before & known & (some.kind & 3 != READ) & (some.kind & ISSUED == 0)
+        late = np.flatnonzero(writes)
+        late = late[~self._fenced(some.thread[late], times[late], access.begin[thread[late]])]
+        for found in some.rows(late[:ENOUGH]):
+            who = self._who(reports, found)
+            by = "overwritten by a copy" if access.writes else f"read {BY_TENSOR_CORES}"
+            missing = f"but {who}, which wrote it, has not fenced it"
+            self._add(
+                reports, log, "not fenced", f"is {by}, {missing}", "", self._within(found, access),
+                access, found.site,
+            )  # fmt: skip
+
+    def _fenced(self, thread: np.ndarray, time: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return which threads have called ``fence_shared`` after these writes, and before what is
+        known of them."""
+        found = np.zeros(len(thread), bool)
+        for one in np.unique(thread).tolist():
+            its = np.flatnonzero(thread == one)
+            fences = np.array([*self._clocks.fences_of(one), NEVER], np.int64)
+            found[its] = fences[np.searchsorted(fences, time[its], "right")] <= known[its]
+        return found
+
+    @staticmethod
+    def _within(found: LoggedAccess, access: PanelAccess) -> int:
+        return max(found.address, access.first)
+
+    def _report_thread(
+        self,
+        reports: Reports,
+        log: AccessLog,
+        access: PanelAccess,
+        found: LoggedAccess,
+        times_before: bool,
+    ) -> None:
+        """Report an access of a thread while the engine or tensor cores access the same byte."""
+        who, other = self._who(reports, found), self._who(reports, access)
+        address = self._within(found, access)
+        add = partial(self._add, reports, log)
+        if times_before and access.writes:
+            what = f"{who} {_DOES[found.kind]} {{}} and {other}'s {COPY_OVERWRITES}, {NO_BARRIER}"
+            add("shared race", what, "", address, access, found.site)
+        elif times_before:
+            what = f"{who} {_DOES[found.kind]} {{}} and tensor cores read it, {NO_BARRIER}"
+            add("shared race", what, "", address, access, found.site)
+        elif access.writes:
+            what = f"is {_DONE[found.kind]} while {other}'s copy to it is in flight"
+            missing = f"{who} {NOT_WAITED_FOR} {access.ends_with}"
+            add("copy in flight", what, missing, address, found, access.site)
+        else:
+            what = f"is {_DONE[found.kind]} while tensor cores may read it"
+            missing = f"{who} does not know that {access.ends_with} has ended"
+            add("shared race", what, missing, address, found, access.site)
+
+    # What nobody has written.
+
+    def _note_writes(self, near: Accesses) -> None:
+        """Note the first write of threads to each byte of shared memory."""
+        writes = near.take(np.flatnonzero(near.kind & 3 != READ))
+        for block in np.unique(writes.block).tolist():
+            its = writes.take(np.flatnonzero(writes.block == block))
+            end = int((its.address + its.size).max())
+            _note(self._written, block, end, end, 0)
+            times = time_of(its.position)
+            for byte in range(int(its.size.max())):
+                some = np.flatnonzero(its.size > byte)
+                np.minimum.at(self._written[block], its.address[some] + byte, times[some])
+
+    def _uninitialised(self, reports: Reports, log: AccessLog, access: PanelAccess) -> None:
+        """Report a read of tensor cores of what nobody has written."""
+        known = self._written.get(access.block, np.empty(0, np.int64))
+        times = np.full(access.end - access.first, NEVER)
+        there = known[access.first : access.end]
+        times[: len(there)] = there
+        late = np.flatnonzero(times > access.time)
+        if len(late):
+            what = f"is read {BY_TENSOR_CORES} before anything in this block wrote to it"
+            address = access.first + int(late[0])
+            self._add(reports, log, "uninitialised", what, "", address, access, None)
+
+    def copied(self, reads: Accesses) -> np.ndarray:
+        """Return which of these reads are of what the engine has been told to copy before."""
+        found = np.zeros(len(reads.address), bool)
+        times = time_of(reads.position)
+        for block, since in self._copied.items():
+            inside = (reads.block == block) & (reads.address < len(since))
+            its = np.flatnonzero(inside)
+            found[its] = since[reads.address[its]] <= times[its]
+        return found
+
+
+def _note(times: dict[int, np.ndarray], block: int, first: int, end: int, time: int) -> None:
+    """Note a write at a time to these bytes of a block's shared memory."""
+    known = times.get(block)
+    if known is None or len(known) < end:
+        longer = np.full(end, NEVER)
+        if known is not None:
+            longer[: len(known)] = known
+        times[block] = known = longer
+    np.minimum(known[first:end], time, out=known[first:end])

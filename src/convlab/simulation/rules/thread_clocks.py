@@ -1,0 +1,168 @@
+"""What each thread of a block knows of the other threads' past, by vector clocks.
+
+Barriers in shared memory order some threads and copies of a block, not all of its threads: one
+thread arrives, another waits for the phase. So each thread has a *knowledge*: for every thread of
+the block the time up to which its accesses have happened, for every barrier the number of phases
+that have ended, and for every warpgroup the number of its products that have ended. A thread that
+arrives at a barrier leaves its knowledge there, and a thread that waits for the phase takes it.
+
+A time is a position in the log and a count of events: an access comes after all events before it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from convlab.simulation.recording.access_log import LaunchClock, LoggedAccess
+
+Knowledge = np.ndarray  # one time or number for each thread, barrier and warpgroup; never changed
+
+_EVENTS = 32  # bits of a time that count events
+_LAST = (1 << _EVENTS) - 1
+
+
+def time_of(position: float | np.ndarray) -> np.ndarray:
+    """Return the time of an access, or of several, from the position in the log."""
+    return np.asarray(np.asarray(position).astype(np.int64) << _EVENTS | _LAST)
+
+
+def both(one: Knowledge, other: Knowledge) -> Knowledge:
+    """Return what is known by one, or the other, or both."""
+    if len(one) < len(other):
+        one, other = other, one
+    known = one.copy()
+    np.maximum(known[: len(other)], other, out=known[: len(other)])
+    return known
+
+
+def knows(knowledge: Knowledge, what: int, least: int) -> bool:
+    """Return whether so much is known of a thread, a barrier or a warpgroup."""
+    return least <= 0 or (what < len(knowledge) and bool(knowledge[what] >= least))
+
+
+class BlockClocks:
+    """The knowledge of the threads of one block, now and earlier."""
+
+    def __init__(self, size: int) -> None:
+        self._entries = self.size = size
+        nothing = np.zeros(size, np.int64)
+        self.known: list[Knowledge] = [nothing] * size
+        # Of each thread, since which times it has had which knowledge.
+        self._since: list[list[int]] = [[0] for _ in range(size)]
+        self._had: list[list[Knowledge]] = [[nothing] for _ in range(size)]
+        # Threads with the same past share one knowledge, so that most unions are known already.
+        self._unions: dict[tuple[int, int], tuple[Knowledge, Knowledge, Knowledge]] = {}
+
+    def entry(self) -> int:
+        """Return the number of a new entry: of a barrier, or of a warpgroup."""
+        self._entries += 1
+        return self._entries - 1
+
+    def learn(self, thread: int, news: Knowledge, time: int) -> None:
+        """Let a thread take the news."""
+        before = self.known[thread]
+        key = id(before), id(news)
+        if key not in self._unions:
+            known = both(before, news)
+            if len(known) == len(before) and (known == before).all():
+                known = before
+            self._unions[key] = before, news, known
+        known = self._unions[key][2]
+        if known is not before:
+            self._set(thread, known, time)
+
+    def _set(self, thread: int, known: Knowledge, time: int) -> None:
+        self.known[thread] = known
+        self._since[thread].append(time)
+        self._had[thread].append(known)
+
+    def past_of(self, threads: Sequence[int], time: int) -> Knowledge:
+        """Return what these threads know together, with all that they have done so far."""
+        known = self.known[threads[0]]
+        for other in {id(one): one for one in map(self.known.__getitem__, threads)}.values():
+            if other is not known:
+                known = both(known, other)
+        known = known.copy()
+        known[list(threads)] = time
+        return known
+
+    def known_to_each(self, threads: Sequence[int]) -> Knowledge:
+        """Return what every one of these threads knows."""
+        each = [*{id(one): one for one in map(self.known.__getitem__, threads)}.values()]
+        least = min(map(len, each))
+        return np.asarray(np.minimum.reduce([one[:least] for one in each]))
+
+    def meet(self, threads: Sequence[int], time: int) -> None:
+        """Let threads learn all that any of them knows, as at a barrier of theirs."""
+        known = self.past_of(threads, time)
+        for thread in threads:
+            self._set(thread, known, time)
+
+    def at(self, thread: int, time: int) -> Knowledge:
+        """Return a thread's knowledge at a time."""
+        return self._had[thread][bisect_right(self._since[thread], time) - 1]
+
+    def entry_at(self, thread: int, times: np.ndarray, entry: int) -> np.ndarray:
+        """Return what a thread knows of an entry at several times."""
+        had = self._had[thread]
+        numbers = np.array([one[entry] if entry < len(one) else 0 for one in had], np.int64)
+        return np.asarray(numbers[np.searchsorted(self._since[thread], times, "right") - 1])
+
+
+class ThreadClocks:
+    """The clocks of a launch's blocks. ``used`` if the kernel has barriers that need them."""
+
+    def __init__(self, clock: LaunchClock, strict: bool) -> None:
+        self._clock, self._strict = clock, strict
+        self.used = False
+        self._events = 0
+        self._blocks: dict[int, BlockClocks] = {}
+        self._fences: dict[int, list[int]] = {}  # times of a thread's fences, by its number
+
+    @property
+    def here(self) -> BlockClocks:
+        """The clocks of the block that runs."""
+        number = self._clock.block_number
+        if number not in self._blocks:
+            self._blocks[number] = BlockClocks(self._clock.block_size)
+        return self._blocks[number]
+
+    def of_block(self, number: int) -> BlockClocks | None:
+        """Return the clocks of a block; None if it has none."""
+        return self._blocks.get(number)
+
+    def now(self) -> int:
+        """Return the time, which is later than all times before."""
+        self._events += 1
+        return self._clock.position << _EVENTS | self._events
+
+    def meet(self, threads: Iterable[int]) -> None:
+        """Note that threads of the block, by their numbers in it, have met at a barrier."""
+        if self.used and self._strict:
+            self.here.meet([*threads], self.now())
+
+    def fence(self) -> None:
+        """Note that the thread that runs has fenced its accesses to shared memory."""
+        if self.used and self._strict:
+            self._fences.setdefault(self._clock.number, []).append(self.now())
+
+    def fences_of(self, thread: int) -> Sequence[int]:
+        """Return the times of the fences of a thread, by its number in the launch."""
+        return self._fences.get(thread, ())
+
+    def ordered(self, first: LoggedAccess, second: LoggedAccess) -> bool:
+        """Return whether the second thread knows of the first access, by a barrier in shared
+        memory."""
+        if not self.used or first.block != second.block or first.block not in self._blocks:
+            return False
+        size = self._clock.block_size
+        known = self._blocks[first.block].at(second.thread % size, int(time_of(second.position)))
+        return bool(known[first.thread % size] >= time_of(first.position))
+
+    def forget(self) -> None:
+        """Forget the blocks that have ended."""
+        self._blocks.clear()
+        self._fences.clear()

@@ -1,0 +1,332 @@
+"""Products of warpgroups from panels of shared memory, which the tensor cores read.
+
+The tensor cores read both panels at some time between the start of a product and the wait that
+covers it. Here they read where the last thread of the warpgroup comes to the start, and
+:mod:`convlab.simulation.rules.panel_accesses` finds what others do to the panels until then. A
+warpgroup's products end in their order. A thread's sums are with the tensor cores until a wait:
+then its array ``D`` has no numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from convlab import device
+from convlab.device.panel_products import (
+    BF16,
+    F16,
+    ITEM_BYTES,
+    PANEL_BYTES,
+    PANEL_ROWS,
+    TF32,
+    check_terms,
+    panel_product,
+    places_of_sums,
+    sums_of,
+)
+from convlab.device.products import WARPGROUP, check_width
+from convlab.device.swizzled_products import check_columns, check_wait
+from convlab.simulation.memory.checked_arrays import CheckedArray
+from convlab.simulation.memory.local_arrays import LocalArray
+from convlab.simulation.numbers.counted_operations import Arithmetic
+from convlab.simulation.recording.access_log import LaunchClock
+from convlab.simulation.recording.sites import site_of
+from convlab.simulation.rules.panel_accesses import PanelAccess, PanelAccesses
+from convlab.simulation.rules.thread_clocks import Knowledge, ThreadClocks, both
+from convlab.simulation.threads.copy_engine import Panels
+from convlab.simulation.threads.simulated_cuda import SimulatedCuda
+from convlab.simulation.threads.waiting import (
+    ALL_THREADS,
+    PRODUCTS_DONE,
+    START_BF16,
+    START_F16,
+    START_TF32,
+    WaitingCall,
+)
+
+KINDS = {START_F16: F16, START_BF16: BF16, START_TF32: TF32}
+
+
+@dataclass(eq=False)
+class Sums:
+    """The sums of a warpgroup, 64 x N, while they are with the tensor cores."""
+
+    numbers: np.ndarray
+
+    def of_thread(self, thread: int) -> list[float]:
+        """Return the sums of a thread of the warpgroup, in the order of ``D``."""
+        rows, columns = places_of_sums(self.numbers.shape[1])
+        numbers: list[float] = self.numbers[rows[thread], columns[thread]].tolist()
+        return numbers
+
+
+class InFlight(NamedTuple):
+    """A thread's product in flight: its sums, from ``D[first]`` on, and its number."""
+
+    D: LocalArray
+    first: int
+    sums: Sums
+    number: int
+
+    @property
+    def cells(self) -> slice:
+        """The place of the sums in ``D``."""
+        return slice(self.first, self.first + self.sums.numbers.shape[1] // 2)
+
+    def check_untouched(self, name: str) -> None:
+        """Raise ``RuntimeError`` if a thread has written to the sums."""
+        if any(cell is not None for cell in self.D.cells[self.cells]):
+            shown = self.D.name
+            raise RuntimeError(
+                f"{name}: {shown} was written to while a product of it was in flight"
+            )
+
+
+@dataclass
+class Warpgroup:
+    """The products of one warpgroup: how many it has started, and what its threads knew when each
+    began, together with all before it."""
+
+    entry: int  # of the block's clocks
+    started: int = 0
+    begun: list[Knowledge] = field(default_factory=list)
+    ended: dict[int, Knowledge] = field(default_factory=dict)  # what a wait for so many tells
+
+
+class Operands(NamedTuple):
+    """The panels that a thread names, and its sums: numbers, or those of a product in flight."""
+
+    products: PanelProducts
+    name: str
+    S: CheckedArray
+    at_A: int
+    at_B: int
+    N: int
+    terms: int
+    site: int
+    thread: int  # in the block
+    sums: Sums | Sequence[float]
+
+    @property
+    def of_all(self) -> Callable[[Mapping[int, Operands]], Mapping[int, object]]:
+        """The results by thread, from what all threads bring."""
+        return self.products.multiply
+
+
+class PanelProducts:
+    """The products of a launch's warpgroups from panels."""
+
+    def __init__(
+        self,
+        cuda: SimulatedCuda,
+        clock: LaunchClock,
+        clocks: ThreadClocks,
+        panels: Panels,
+        accesses: PanelAccesses,
+        arithmetic: Arithmetic | None,
+        strict: bool,
+    ) -> None:
+        self._cuda, self._clock, self._clocks = cuda, clock, clocks
+        self._panels, self._accesses = panels, accesses
+        self._arithmetic, self._strict = arithmetic, strict
+        self._warpgroups: dict[tuple[int, int], Warpgroup] = {}  # by block and number in it
+        # By the thread's number in the launch: products started, and those in flight, by the id of
+        # their array and the place of their sums.
+        self._started: dict[int, int] = {}
+        self._in_flight: dict[int, dict[tuple[int, int], InFlight]] = {}
+        self.intrinsics: dict[object, Callable[..., object]] = {
+            device.panel_start: panels.start,
+            device.start_product_f16: partial(self._start, START_F16),
+            device.start_product_bf16: partial(self._start, START_BF16),
+            device.start_product_tf32: partial(self._start, START_TF32),
+            device.wait_products: self.wait,
+        }
+
+    def end_block(self) -> None:
+        """Forget the products of the block, which has ended."""
+        block, first, size = (
+            self._clock.block_number, self._clock.first, self._clock.block_size,
+        )  # fmt: skip
+        for key in [one for one in self._warpgroups if one[0] == block]:
+            del self._warpgroups[key]
+        for thread in range(first, first + size):
+            self._started.pop(thread, None)
+            self._in_flight.pop(thread, None)
+
+    # The intrinsics that a kernel calls.
+
+    def _start(
+        self,
+        name: str,
+        D: LocalArray,
+        first: int,
+        S: CheckedArray,
+        at_A: int,
+        at_B: int,
+        N: int,
+        TERMS: int,
+    ) -> None:
+        """``start_product_f16`` and its like: start a product once all 128 threads have come."""
+        site, number, first = site_of(1), self._clock.number, int(first)
+        check_width(N)
+        check_terms(name, KINDS[name], TERMS)
+        _check_sums(name, D, first, N // 2)
+        mine = self._in_flight.setdefault(number, {})
+        before = mine.get((id(D), first))
+        sums: Sums | list[float]
+        if before is None:
+            sums = _numbers(D, first, N // 2, site)
+        else:
+            sums = before.sums
+            check_columns(name, sums.of_thread(0), N)
+            before.check_untouched(name)
+        operands = Operands(
+            products=self,
+            name=name,
+            S=S,
+            at_A=int(at_A),
+            at_B=int(at_B),
+            N=N,
+            terms=TERMS,
+            site=site,
+            thread=self._clock.thread,
+            sums=sums,
+        )
+        self._check_panels(operands)
+        if self._arithmetic is not None:
+            self._arithmetic.count(2 * PANEL_ROWS * N * TERMS // WARPGROUP)
+        result = self._cuda.hub(WaitingCall(name, site, operands, ALL_THREADS))
+        if isinstance(result, Exception):
+            raise result
+        assert isinstance(result, Sums)
+        started = self._started[number] = self._started.get(number, 0) + 1
+        product = mine[id(D), first] = InFlight(D, first, result, started)
+        D.cells[product.cells] = [None] * (N // 2)
+
+    def wait(self, D: LocalArray, SUMS: int, in_flight: int) -> None:
+        """``wait_products``: wait until at most so many products are in flight."""
+        site, number = site_of(1), self._clock.number
+        check_wait(SUMS, in_flight)
+        _check_sums("wait_products", D, 0, SUMS)
+        self._cuda.hub(WaitingCall(PRODUCTS_DONE, site, None, ALL_THREADS))
+        ended = self._started.get(number, 0) - in_flight
+        if self._strict and ended > 0:
+            self._learn(ended)
+        mine, thread = self._in_flight.get(number, {}), self._clock.thread % WARPGROUP
+        for product in [*mine.values()]:
+            if product.D is D and product.cells.stop <= SUMS and product.number <= ended:
+                product.check_untouched("wait_products")
+                del mine[id(D), product.first]
+                D.cells[product.cells] = product.sums.of_thread(thread)
+
+    # What tensor cores do.
+
+    def _check_panels(self, operands: Operands) -> tuple[tuple[int, np.ndarray], ...]:
+        """Return both panels of a product: addresses and bytes."""
+        name, S, itemsize = operands.name, operands.S, ITEM_BYTES[KINDS[operands.name]]
+        panel = partial(self._panels.panel, name, S, itemsize=itemsize, site=operands.site)
+        return (
+            panel(operands.at_A, PANEL_ROWS * PANEL_BYTES),
+            panel(operands.at_B, operands.N * PANEL_BYTES),
+        )
+
+    def multiply(self, brought: Mapping[int, Operands]) -> Mapping[int, object]:
+        """Return the sums of each thread after a product; an exception if threads of the warpgroup
+        do not multiply the same panels."""
+        first = next(iter(brought.values()))
+        for other in brought.values():
+            if (apart := _apart(first, other)) is not None:
+                return dict.fromkeys(brought, apart)
+        given = first.sums
+        if isinstance(given, Sums):
+            before = given.numbers
+            same = all(one.sums is given for one in brought.values())
+        else:
+            same = not any(isinstance(one.sums, Sums) for one in brought.values())
+            numbers = {t: one.sums for t, one in brought.items() if not isinstance(one.sums, Sums)}
+            before = sums_of(numbers, first.N)
+        if not same:
+            what = f"{first.name}: D has a product in flight in some threads of the warpgroup only"
+            return dict.fromkeys(brought, RuntimeError(what))
+        (place_A, A), (place_B, B) = self._check_panels(first)
+        if self._strict:
+            self._note(first, [one.thread for one in brought.values()], place_A, place_B)
+        after = Sums(panel_product(KINDS[first.name], A, B, before, first.terms))
+        return dict.fromkeys(brought, after)
+
+    def _warpgroup(self, thread: int) -> Warpgroup:
+        key = self._clock.block_number, thread // WARPGROUP
+        if key not in self._warpgroups:
+            self._warpgroups[key] = Warpgroup(self._clocks.here.entry())
+        return self._warpgroups[key]
+
+    def _note(self, operands: Operands, threads: Sequence[int], place_A: int, place_B: int) -> None:
+        """Note the reads of a product that these threads of the block start."""
+        clocks, time = self._clocks.here, self._clocks.now()
+        warpgroup = self._warpgroup(operands.thread)
+        past = clocks.past_of(threads, time)
+        if warpgroup.begun:
+            past = both(past, warpgroup.begun[-1])
+        warpgroup.begun.append(past)
+        warpgroup.started += 1
+        begin = clocks.known_to_each(threads)
+        for place, rows in ((place_A, PANEL_ROWS), (place_B, operands.N)):
+            access = PanelAccess(
+                first=place,
+                end=place + rows * PANEL_BYTES,
+                writes=False,
+                block=self._clock.block_number,
+                thread=self._clock.first + operands.thread,
+                site=operands.site,
+                time=time,
+                begin=begin,
+                entry=warpgroup.entry,
+                number=warpgroup.started,
+                ends_with=f"product {warpgroup.started} of that warpgroup",
+            )
+            self._accesses.add(access)
+
+    def _learn(self, ended: int) -> None:
+        """Let the thread that runs know that so many products of its warpgroup have ended."""
+        thread = self._clock.thread
+        warpgroup = self._warpgroup(thread)
+        if ended not in warpgroup.ended:
+            entry = warpgroup.entry
+            news = both(warpgroup.begun[ended - 1], np.zeros(entry + 1, np.int64))
+            news[entry] = ended
+            warpgroup.ended[ended] = news
+        self._clocks.here.learn(thread, warpgroup.ended[ended], self._clocks.now())
+
+
+def _apart(one: Operands, other: Operands) -> ValueError | None:
+    """Return the error of two threads of a warpgroup that name different panels."""
+    for name, mine, its in (
+        ("S", one.S.name, other.S.name), ("at_A", one.at_A, other.at_A),
+        ("at_B", one.at_B, other.at_B), ("N", one.N, other.N), ("TERMS", one.terms, other.terms),
+    ):  # fmt: skip
+        if mine != its:
+            return ValueError(
+                f"{one.name}: {name} is {mine} in thread {one.thread} and {its} in thread "
+                f"{other.thread}: all threads of a warpgroup multiply the same panels"
+            )
+    return None
+
+
+def _check_sums(name: str, D: LocalArray, first: int, count: int) -> None:
+    """Raise ``TypeError`` unless ``D`` holds so many of a thread's sums from ``first`` on."""
+    fits = isinstance(D, LocalArray) and D.ndim == 1 and 0 <= first <= D.size - count
+    if not fits or D.dtype != np.float32:
+        raise TypeError(f"{name}: D must be a local array of {first + count} float32")
+
+
+def _numbers(D: LocalArray, first: int, count: int, site: int) -> list[float]:
+    """Return a thread's sums before a product. Reports those that were never written."""
+    numbers = D.cells[first : first + count]
+    if None in numbers:
+        numbers = [D.part(n, site) for n in range(first, first + count)]
+    return [float(number) for number in numbers]
