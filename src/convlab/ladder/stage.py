@@ -11,6 +11,7 @@ from numbers import Integral
 from types import FunctionType
 from typing import Any, Protocol
 
+from convlab.device import BoxMap, WindowMap
 from convlab.problems.problem import ConvProblem
 from convlab.support.values import integer, shown
 
@@ -156,15 +157,17 @@ class Flat:
         return str(self.of)
 
 
-Argument = str | Images | Flat
+# Of a tensor map, which names its array, a kernel gets 16 uint64.
+Argument = str | Images | Flat | BoxMap | WindowMap
 SOURCES = ("input", "weight", "bias")  # what no step may write to
 
 
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch. Arguments are names: ``input``, ``weight``, ``bias``, ``output`` or a
-    buffer's. ``shared_bytes`` is the dynamic shared memory of a block. Raises ``ValueError`` for a
-    grid larger than CUDA's, or more shared memory than a block has."""
+    buffer's, or parts or tensor maps of these arrays. ``shared_bytes`` is the dynamic shared memory
+    of a block. Raises ``ValueError`` for a grid larger than CUDA's, or more shared memory than a
+    block has."""
 
     kernel: Kernel
     grid: Grid

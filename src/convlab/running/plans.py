@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from convlab.device import BoundMap, BoxMap, WindowMap
 from convlab.ladder import (
     BACKWARD,
     GROUPED,
@@ -356,6 +357,8 @@ def _arguments(step: Step, arrays: dict[str, Any]) -> list[Any]:
 def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
     if isinstance(argument, Images):
         return arrays[argument.name][argument.start : argument.stop]
+    if isinstance(argument, BoxMap | WindowMap):
+        return BoundMap(argument, arrays[argument.of])
     if not isinstance(argument, Flat):
         return arrays[argument]
     array = _pick(argument.of, arrays)

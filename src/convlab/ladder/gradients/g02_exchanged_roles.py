@@ -17,6 +17,7 @@ from functools import cache
 
 from numba import cuda, float32, uint32
 
+from convlab.device import BoxMap, WindowMap
 from convlab.ladder.main.m15_split_k import STAGE as FUSED
 from convlab.ladder.stage import (
     Argument,
@@ -229,6 +230,8 @@ def _around(
             return Flat(of) if isinstance(of, str | Images) else of
         if isinstance(argument, Images):
             return replace(argument, name=names.get(argument.name, argument.name))
+        if isinstance(argument, BoxMap | WindowMap):
+            return replace(argument, of=names.get(argument.of, argument.of))
         return names.get(argument, argument)
 
     steps: list[Step] = [

@@ -14,6 +14,7 @@ import numpy as np
 from numba import cuda
 from numba.cuda.core import config
 
+from convlab.device import BoundMap
 from convlab.ladder.stage import ITEM_BYTES, Capability, Launch, LibraryCall, Program, Step
 from convlab.problems.arrays import Array
 from convlab.problems.number_types import NUMBER_TYPES, as_in_kernels
@@ -102,7 +103,13 @@ class Gpu(Engine):
     def build(self, step: Step, program: Program) -> Start:
         if isinstance(step, LibraryCall):
             return _build_library_call(step)
-        from convlab.running.engines.launching import PlacedArray, current_context, have_context
+        from convlab.running.engines.launching import (
+            PlacedArray,
+            current_context,
+            have_context,
+            map_address,
+        )
+        from convlab.running.engines.tensor_maps import NUMBERS
 
         kernel = self._loaded(step, program)
         context, dtypes = current_context(), program.dtypes
@@ -111,7 +118,9 @@ class Gpu(Engine):
         def start(arrays: Sequence[Any], stream: Stream = None) -> None:
             have_context(context, step.name)
             placed = [
-                PlacedArray(array.shape, nbytes, address_of(array))
+                PlacedArray((NUMBERS,), 8, map_address(array.map, address_of(array.array)))
+                if isinstance(array, BoundMap)
+                else PlacedArray(array.shape, nbytes, address_of(array))
                 for array, nbytes in zip(arrays, sizes, strict=True)
             ]
             kernel.launch(step, placed, stream_handle(stream))

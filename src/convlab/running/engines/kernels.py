@@ -17,6 +17,7 @@ from functools import lru_cache
 
 from numba.cuda import types as numba_types
 
+from convlab.device import BoxMap, WindowMap
 from convlab.ladder.stage import Capability, Flat, Kernel, Launch, Program
 from convlab.running.compilers import MLIR, compiler
 from convlab.running.engines.compilation import (
@@ -42,12 +43,15 @@ class CompilerMissing(RuntimeError):
 
 
 def argument_types(launch: Launch, program: Program) -> ArgumentTypes:
-    """Return Numba's types of the launch's arguments: C-contiguous arrays."""
+    """Return Numba's types of the launch's arguments: C-contiguous arrays, of uint64 for a tensor
+    map."""
     ndim = {"input": 4, "weight": 4, "bias": 1, "output": 4}
     ndim |= {buffer.name: len(buffer.shape) for buffer in program.buffers}
     dtypes = program.dtypes
     return tuple(
-        numba_types.Array(
+        numba_types.Array(numba_types.uint64, 1, "C")
+        if isinstance(argument, BoxMap | WindowMap)
+        else numba_types.Array(
             getattr(numba_types, dtypes[str(argument)]),
             1 if isinstance(argument, Flat) else ndim[str(argument)],
             "C",

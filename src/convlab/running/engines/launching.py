@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 from cuda.bindings import driver
 
+from convlab.device import BoxMap, WindowMap
+from convlab.device.tensor_maps import TensorMap
 from convlab.ladder.stage import (
     MOST_SHARED_BYTES,
     SHARED_BYTES,
@@ -35,6 +37,7 @@ from convlab.running.engines.parameters import (
     ParameterMemory,
     array_parameters,
 )
+from convlab.running.engines.tensor_maps import NUMBERS, device_maps
 from convlab.simulation.rules.coordinates import three
 
 Shape = tuple[int, ...]
@@ -127,17 +130,35 @@ def loaded(cubin: Cubin, name: str) -> LoadedKernel:
         return _loaded[digest]
 
 
+def map_address(tensor_map: TensorMap, address: int) -> int:
+    """Return where the current GPU has the tensor map of an array at that address. It is copied
+    there at the first call, which ends nobody's capture of a stream."""
+    context = driver_result(driver.cuCtxGetId(current_context()), tensor_map.of)
+    known = device_maps.known(context, tensor_map, address)
+    if known is not None:
+        return known
+    with relaxed_capture():
+        return device_maps.place(context, tensor_map, address)
+
+
 # Launches whose parameters lie ready.
 
 
 class _ArrayPart(NamedTuple):
     """The part of a named array that an argument is: it begins some bytes behind the array's start,
-    and has a shape of its own."""
+    and has a shape of its own. Of a ``tensor_map`` it is 16 uint64 elsewhere."""
 
     array: str
     offset: int
     shape: Shape
     item_bytes: int
+    tensor_map: TensorMap | None = None
+
+    def address(self, array: int) -> int:
+        """Return where the part lies if the array lies there."""
+        if self.tensor_map is not None:
+            return map_address(self.tensor_map, array)
+        return array + self.offset
 
 
 def _part(
@@ -148,6 +169,8 @@ def _part(
         part = _part(argument.of, shapes, item_bytes)
         return part._replace(shape=(math.prod(part.shape),))
     name = str(argument)
+    if isinstance(argument, BoxMap | WindowMap):
+        return _ArrayPart(name, 0, (NUMBERS,), 8, argument)
     nbytes = item_bytes.get(name, 4)
     if isinstance(argument, Images):
         images, *image = shapes[name]
@@ -158,12 +181,12 @@ def _part(
 
 
 class _Moving(NamedTuple):
-    """A parameter that changes from call to call: its place, and which of the call's arrays it is
-    the address of, plus how many bytes."""
+    """A parameter that changes from call to call: its place, and of which of the call's arrays it
+    is the address of a part."""
 
     parameter: int
     array: int
-    offset: int
+    part: _ArrayPart
 
 
 class PackedLaunch:
@@ -185,12 +208,12 @@ class PackedLaunch:
         self._moving: list[_Moving] = []
         for part, array in zip(parts, laid_out, strict=True):
             if part.array in held:
-                values += array.at(address_of(held[part.array]) + part.offset)
+                values += array.at(part.address(address_of(held[part.array])))
                 continue
             first = len(values) + len(array.before)
             number = of_calls.index(part.array)
             self._moving += [
-                _Moving(parameter, number, part.offset)
+                _Moving(parameter, number, part)
                 for parameter in range(first, first + array.addresses)
             ]
             values += array.at(0)
@@ -200,8 +223,8 @@ class PackedLaunch:
     def write(self, addresses: Sequence[int]) -> None:
         """Store the addresses of a call's arrays in the parameters."""
         values = self._parameters.values
-        for parameter, array, offset in self._moving:
-            values[parameter] = addresses[array] + offset
+        for parameter, array, part in self._moving:
+            values[parameter] = part.address(addresses[array])
 
     def launch(self, stream: int) -> None:
         """Start it by itself."""
