@@ -74,14 +74,14 @@ def conv2d(
     may give the array to write it to. ``padding`` may also be ``'same'`` or ``'valid'``. Without
     images or channels the result is empty, as in PyTorch.
 
-    ``stage="auto"`` is m15 on a GPU, m11 on a GPU of compute capability below 8.0, m01 on a
-    simulator, and ``grouped`` for groups; any other stage computes one group after the other. A
-    simulator takes seconds per million multiply-adds; before a call of more than half a minute it
-    says on standard error how long the call will take, and then shows its progress. On a GPU the
-    work runs on the current stream of CuPy or PyTorch, else on the default stream. Arrays that are
-    C-contiguous and begin at a multiple of 16 bytes are not copied. Plans for a thread's last few
-    problems are kept, with at most 256 MiB of workspace. On a GPU, m15 may use split-K for few
-    outputs, so the last bits may differ from call to call; :func:`plan` with ``split_k=False``
+    ``stage="auto"`` is the faster of t06 and m15 on a GPU of compute capability 9.0, m15 or m11 on
+    others, m01 on a simulator, and ``grouped`` for groups; any other stage computes one group after
+    the other. A simulator takes seconds per million multiply-adds; before a call of more than half
+    a minute it says on standard error how long the call will take, and then shows its progress. On
+    a GPU the work runs on the current stream of CuPy or PyTorch, else on the default stream. Arrays
+    that are C-contiguous and begin at a multiple of 16 bytes are not copied. Plans for a thread's
+    last few problems are kept, with at most 256 MiB of workspace. On a GPU, m15 may use split-K for
+    few outputs, so the last bits may differ from call to call; :func:`plan` with ``split_k=False``
     never splits.
 
     Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule, and what

@@ -62,7 +62,8 @@ def compile_ahead(wanted: Iterable[Wanted], engine: Engine, processes: int | Non
     capability = engine.capability()
     if not engine.is_gpu or capability is None:
         return 0  # a simulator compiles nothing
-    facts = GpuFacts(engine.device, capability, engine.sm_count())
+    bandwidth = engine.limits().bytes_a_clock
+    facts = GpuFacts(engine.device, capability, engine.sm_count(), bandwidth)
     kernels = sorted(_missing(wanted, engine, facts), key=lambda kernel: -kernel.seconds)
     if not kernels:
         return 0

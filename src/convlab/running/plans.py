@@ -30,6 +30,7 @@ from convlab.ladder.stage import (
     Program,
     Step,
 )
+from convlab.ladder.stage_choice import fastest
 from convlab.problems.arrays import Array, ArrayT
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.problem import ConvProblem
@@ -46,10 +47,10 @@ from convlab.running.tuned import tuned_tile
 from convlab.support.host_memory import check_memory
 from convlab.support.values import shown
 
-# What "auto" means. On a GPU it is the first of these stages that the GPU can run: m15 transforms
-# no input beforehand and has tiles for every shape; m11 is the best without asynchronous copies. On
-# a simulator it is the stage with the fewest and simplest threads, because every thread costs time.
-AUTO_STAGES_GPU = ("m15_split_k", "m11_warp_tiling")
+# What "auto" means. On a GPU it is the stage of these that the models find the fastest for a
+# problem, of those that the GPU can run; m11 is for GPUs without asynchronous copies. On a
+# simulator it is the stage with the fewest and simplest threads: every thread costs time.
+AUTO_STAGES_GPU = ("m15_split_k", "t06_split_k", "m11_warp_tiling")
 AUTO_STAGE_SIMULATOR = "m01_direct"
 
 
@@ -248,8 +249,9 @@ def plan(
 ) -> Plan:
     """Prepare ``stage`` for ``problem``: build its kernels and allocate its workspace.
 
-    ``stage="auto"`` is m15 on a GPU, m11 on a GPU of compute capability below 8.0, m01 on a
-    simulator, and ``grouped`` for a problem with groups. For a
+    ``stage="auto"`` is m01 on a simulator and ``grouped`` for a problem with groups. On a GPU it is
+    m15, m11 on a GPU of compute capability below 8.0, and on a GPU of compute capability 9.0 the
+    faster of t06 and m15 by their models (``ladder/stage_choice.py``). For a
     :class:`~convlab.problems.gradient.Gradient`, the stage is "g01", "g02", or a stage of the
     ladder, through which g02 computes; "auto" is g01 on a simulator and g02 on a GPU. ``tile=None``
     is the stage's tiny tile on a simulator. On a GPU it is the tile that ``convlab tune``
@@ -379,7 +381,7 @@ def stage_for(name: str, engine: Engine, problem: Problem | None = None) -> Stag
         return through(stage_for(name, engine))
     if not isinstance(name, str) or name != "auto":
         return stage_named(name)
-    return auto_stage(engine) if problem is None or problem.groups == 1 else GROUPED
+    return auto_stage(engine, problem) if problem is None or problem.groups == 1 else GROUPED
 
 
 def stage_of_layer(name: str, engine: Engine, problem: Problem) -> Stage:
@@ -388,12 +390,17 @@ def stage_of_layer(name: str, engine: Engine, problem: Problem) -> Stage:
     return stage if problem.groups == 1 or stage.grouped else GROUPED
 
 
-def auto_stage(engine: Engine) -> Stage:
-    """Return the stage that ``stage="auto"`` means on an engine."""
+def auto_stage(engine: Engine, problem: Problem | None = None) -> Stage:
+    """Return the stage that ``stage="auto"`` means on an engine for a problem, or without one for
+    any problem."""
     if not engine.is_gpu:
         return stage_named(AUTO_STAGE_SIMULATOR)
-    best_first = map(stage_named, AUTO_STAGES_GPU)
-    return next(stage for stage in best_first if stage.runs_on(engine.capability()))
+    known = tuple(map(stage_named, AUTO_STAGES_GPU))
+    able = tuple(stage for stage in known if stage.runs_on(engine.capability()))
+    if not isinstance(problem, ConvProblem):
+        return able[0]
+    taking = tuple(stage for stage in able if stage.why_not(problem) is None)
+    return fastest(taking or able, problem, engine.limits())
 
 
 def with_tile(stage: Stage, tile: Tile | None) -> Stage:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from convlab.ladder.stage import Capability, Launch, Program, Step
+from convlab.ladder.stage_choice import GpuLimits
+from convlab.ladder.tile_heuristic import H200_SMS
 from convlab.problems.arrays import Array
 from convlab.problems.number_types import NUMBER_TYPES, as_in_kernels
 from convlab.running.compilers import why_no_compiler
@@ -153,6 +155,10 @@ class Engine:
     def sm_count(self) -> int | None:
         """Return how many SMs share the blocks of a launch; None on a simulator."""
         return None
+
+    def limits(self) -> GpuLimits:
+        """Return the GPU's limits that stages are chosen by; an H200's where they are unknown."""
+        return GpuLimits(sm_count=self.sm_count() or H200_SMS)
 
     def peak_flops(self, precision: str = "fp32") -> float | None:
         """Operations per second that no kernel exceeds in ``fp32``, ``tf32``, ``3xtf32`` (a third

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convlab.ladder.stage import Capability
+from convlab.ladder.stage_choice import H200_BYTES_A_CLOCK, GpuLimits
 from convlab.running.engines import Engine
 
 
@@ -15,6 +16,7 @@ class GpuFacts:
     device: str
     capability: Capability
     sm_count: int | None
+    bytes_a_clock: float = H200_BYTES_A_CLOCK
 
 
 class AbsentGpu(Engine):
@@ -33,6 +35,9 @@ class AbsentGpu(Engine):
 
     def capability(self) -> Capability:
         return self._facts.capability
+
+    def limits(self) -> GpuLimits:
+        return replace(super().limits(), bytes_a_clock=self._facts.bytes_a_clock)
 
     def sm_count(self) -> int | None:
         return self._facts.sm_count

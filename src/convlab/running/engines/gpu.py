@@ -16,6 +16,7 @@ from numba.cuda.core import config
 
 from convlab.device import BoundMap
 from convlab.ladder.stage import ITEM_BYTES, Capability, Launch, LibraryCall, Program, Step
+from convlab.ladder.stage_choice import GpuLimits
 from convlab.problems.arrays import Array
 from convlab.problems.number_types import NUMBER_TYPES, as_in_kernels
 from convlab.running.compilers import why_no_compiler
@@ -161,6 +162,14 @@ class Gpu(Engine):
 
     def sm_count(self) -> int | None:
         return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
+    def limits(self) -> GpuLimits:
+        device = cuda.get_current_device()
+        bits = 2 * device.MEMORY_CLOCK_RATE * device.GLOBAL_MEMORY_BUS_WIDTH  # two in each clock
+        return GpuLimits(
+            sm_count=int(device.MULTIPROCESSOR_COUNT),
+            bytes_a_clock=bits / 8 / device.CLOCK_RATE,
+        )
 
     def peak_flops(self, precision: str = "fp32") -> float | None:
         """Two operations a lane and clock, at the highest clock; None for an unknown GPU."""
