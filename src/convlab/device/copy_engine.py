@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from convlab.device import ptx
 from convlab.device.code_generation import EMULATED, Operands, assembly, element_pointer
 from convlab.device.emulations import register_emulations
 from convlab.device.panel_products import PANEL_ALIGNMENT, with_swizzle
@@ -135,12 +136,7 @@ else:
                 context.cast(builder, builder.extract_value(args[3], n), kind, types.int32)
                 for n, kind in enumerate(kinds[3])
             ]
-            coordinates = ", ".join(f"${3 + n}" for n in range(axes))
-            text = (
-                f"cp.async.bulk.tensor.{axes}d.shared::cluster.global.tile."
-                f"mbarrier::complete_tx::bytes [$0], [$1, {{{coordinates}}}], [$2];"
-            )
-            constraints = ",".join(["r", "l", "r"] + ["r"] * axes)
+            text, constraints = ptx.copy_box(axes)
             assembly(builder, text, constraints, [*ends, barrier, *place])
             return context.get_dummy_value()
 
@@ -161,12 +157,7 @@ else:
             barrier = barrier_address(context, builder, kinds[9:11], args[9:11])
             pixel = [context.cast(builder, args[k], kinds[k], types.int32) for k in range(3, 7)]
             offsets = [context.cast(builder, args[k], kinds[k], types.uint16) for k in (7, 8)]
-            text = (
-                "cp.async.bulk.tensor.4d.shared::cluster.global.im2col."
-                "mbarrier::complete_tx::bytes [$0], [$1, {$3, $4, $5, $6}], [$2], {$7, $8};"
-            )
-            constraints = "r,l,r,r,r,r,r,h,h"
-            assembly(builder, text, constraints, [*ends, barrier, *pixel, *offsets])
+            assembly(builder, *ptx.COPY_WINDOWS, [*ends, barrier, *pixel, *offsets])
             return context.get_dummy_value()
 
         arguments = S, at, tensor_map, c, w, h, n, offset_w, offset_h, barriers, i

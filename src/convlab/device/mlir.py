@@ -18,6 +18,7 @@ import numba.core.types
 import numba.cuda
 from numba_cuda_mlir import cuda, types
 
+import convlab.device.mlir_hopper  # noqa: F401  it adds to COUNTERPARTS
 from convlab.device.mlir_intrinsics import COUNTERPARTS
 
 # The options of ``@cuda.jit`` that change the machine code.

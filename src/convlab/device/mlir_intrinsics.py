@@ -45,14 +45,14 @@ def counterpart_of(
     original: object,
     result: types.Type,
     takes: Callable[..., bool] = lambda *kinds: True,
-    constant: bool = False,
+    constants: int = 0,
 ) -> Callable[[Lowering], Lowering]:
     """Make the decorated function write the code of ``original`` for numba-cuda-mlir.
 
     The function gets the builder and the kernel's variables, and returns the result's value.
     ``result`` is Numba's type of the result, and ``takes`` tells whether the types of the arguments
-    suit. If ``constant``, the last argument is a number that is known at compile time, and the
-    function gets the number itself.
+    suit. The last arguments, as many as ``constants``, are numbers that are known at compile time,
+    and the function gets the numbers themselves.
     """
 
     def register(write: Lowering) -> Lowering:
@@ -60,7 +60,8 @@ def counterpart_of(
         def typing_function(
             context: object, *kinds: types.Type
         ) -> tuple[types.Type, Callable[..., None]] | None:
-            if constant and not isinstance(kinds[-1], types.IntegerLiteral):
+            literals = kinds[len(kinds) - constants :]
+            if not all(isinstance(kind, types.IntegerLiteral) for kind in literals):
                 return None
             if not takes(*kinds):
                 return None
@@ -68,8 +69,8 @@ def counterpart_of(
             def lower(
                 builder: Builder, target: Variable, args: Sequence[Variable], kwargs: object
             ) -> None:
-                given: list[object]
-                given = [*args[:-1], kinds[-1].literal_value] if constant else [*args]
+                given: list[object] = [*args[: len(args) - constants]]
+                given += [kind.literal_value for kind in literals]
                 builder.store_var(target, write(builder, *given))
 
             return result(*kinds), lower
@@ -86,7 +87,7 @@ GLOBAL, SHARED = 1, 3  # address spaces
 _DYNAMIC = -(2**31)  # among constant indices: one that is given as a value
 
 
-def _integers(bits: int) -> ir.IntegerType:
+def integers(bits: int) -> ir.IntegerType:
     return ir.IntegerType.get_signless(bits)
 
 
@@ -95,8 +96,8 @@ def _struct(count: int) -> ir.Type:
     return ir.Type.parse(f"!llvm.struct<({', '.join(['f32'] * count)})>")
 
 
-def _constant(number: int, bits: int = 32) -> ir.Value:
-    return arith.constant(_integers(bits), number)
+def integer(number: int, bits: int = 32) -> ir.Value:
+    return arith.constant(integers(bits), number)
 
 
 def _is_floats(kind: types.Type) -> bool:
@@ -104,20 +105,20 @@ def _is_floats(kind: types.Type) -> bool:
     return isinstance(kind, types.Array) and kind.dtype == types.float32 and kind.layout == "C"
 
 
-def _start(builder: Builder, array: Variable) -> ir.Value:
+def first_pointer(builder: Builder, array: Variable) -> ir.Value:
     return memref_data_pointer(builder.load_var(array))
 
 
-def _after(pointer: ir.Value, offset: int | ir.Value) -> ir.Value:
-    """Return a pointer to the float32 that is ``offset`` elements, a number or a value, after
-    ``pointer``."""
+def after(pointer: ir.Value, offset: int | ir.Value, element: ir.Type | None = None) -> ir.Value:
+    """Return a pointer to the element, a float32 unless its type is given, that is ``offset``
+    elements, a number or a value, after ``pointer``."""
     constant = isinstance(offset, int)
     at = [offset] if constant else [_DYNAMIC]
-    f32 = ir.F32Type.get()
-    return llvm.getelementptr(pointer.type, pointer, [] if constant else [offset], at, f32, None)
+    kind = element or ir.F32Type.get()
+    return llvm.getelementptr(pointer.type, pointer, [] if constant else [offset], at, kind, None)
 
 
-def _pointer(builder: Builder, array: Variable, index: Variable) -> ir.Value:
+def element_pointer(builder: Builder, array: Variable, index: Variable) -> ir.Value:
     """Return a pointer to ``array[index]``, with no negative-index wrap."""
     kinds, indices = builder.get_numba_type(index), builder.load_var(index)
     if not isinstance(kinds, types.BaseTuple):
@@ -125,33 +126,35 @@ def _pointer(builder: Builder, array: Variable, index: Variable) -> ir.Value:
     offset = None
     for axis, (kind, value) in enumerate(zip(kinds, indices, strict=True)):
         if isinstance(value.type, ir.IndexType):
-            wide = arith.index_cast(_integers(64), value)
+            wide = arith.index_cast(integers(64), value)
         elif value.type.width < 64:  # MLIR's integers have no sign; Numba's types do
-            wide = (arith.extsi if kind.signed else arith.extui)(_integers(64), value)
+            wide = (arith.extsi if kind.signed else arith.extui)(integers(64), value)
         else:
             wide = value
         if offset is not None:
             place = arith.constant(ir.IndexType.get(), axis)
-            extent = arith.index_cast(_integers(64), memref.dim(builder.load_var(array), place))
+            extent = arith.index_cast(integers(64), memref.dim(builder.load_var(array), place))
             wide = arith.addi(arith.muli(offset, extent), wide)
         offset = wide
-    return _after(_start(builder, array), offset)
+    nbits = builder.get_numba_type(array).dtype.bitwidth
+    element = None if nbits == 32 else integers(nbits)  # both of 32 bits lie alike
+    return after(first_pointer(builder, array), offset, element)
 
 
-def _in_space(pointer: ir.Value, space: int, bits: int) -> ir.Value:
+def in_space(pointer: ir.Value, space: int, bits: int) -> ir.Value:
     """Return a pointer as PTX takes it: an integer, in one kind of memory."""
-    return llvm.ptrtoint(_integers(bits), llvm.addrspacecast(llvm.PointerType.get(space), pointer))
+    return llvm.ptrtoint(integers(bits), llvm.addrspacecast(llvm.PointerType.get(space), pointer))
 
 
 def _bits(value: ir.Value) -> ir.Value:
-    return arith.bitcast(_integers(32), value)
+    return arith.bitcast(integers(32), value)
 
 
 def _float(value: ir.Value) -> ir.Value:
     return arith.bitcast(ir.F32Type.get(), value)
 
 
-def _assembly(
+def assembly(
     text: str,
     constraints: str,
     args: Iterable[ir.Value] = (),
@@ -183,8 +186,8 @@ def _four_floats() -> ir.VectorType:
 @counterpart_of(intrinsics.load4, FOUR, lambda array, index: _is_floats(array))
 def load4(builder: Builder, array: Variable, index: Variable) -> tuple[ir.Value, ...]:
     """Load the vector of four float32 that begins at ``array[index]``: 128 bits at once."""
-    four = llvm.load(_four_floats(), _pointer(builder, array, index), alignment=16)
-    return tuple(llvm.extractelement(four, _constant(lane)) for lane in range(4))
+    four = llvm.load(_four_floats(), element_pointer(builder, array, index), alignment=16)
+    return tuple(llvm.extractelement(four, integer(lane)) for lane in range(4))
 
 
 @counterpart_of(
@@ -196,8 +199,8 @@ def store4(builder: Builder, array: Variable, index: Variable, values: Variable)
     """Store four float32 as one vector of 128 bits."""
     four = llvm.mlir_undef(_four_floats())
     for lane, number in enumerate(builder.load_var(values)):
-        four = llvm.insertelement(four, number, _constant(lane))
-    llvm.store(four, _pointer(builder, array, index), alignment=16)
+        four = llvm.insertelement(four, number, integer(lane))
+    llvm.store(four, element_pointer(builder, array, index), alignment=16)
 
 
 def _copies(
@@ -218,12 +221,12 @@ def _copy(
     count: int,
 ) -> None:
     """Write ``cp.async`` of ``count`` float32; zeros are written where ``valid`` is false."""
-    near = _in_space(_pointer(builder, target, index), SHARED, 32)
-    far = _in_space(_pointer(builder, source, at), GLOBAL, 64)
-    is_valid = builder.mlir_convert(builder.load_var(valid), _integers(1))
-    read = arith.select(is_valid, _constant(4 * count), _constant(0))
+    near = in_space(element_pointer(builder, target, index), SHARED, 32)
+    far = in_space(element_pointer(builder, source, at), GLOBAL, 64)
+    is_valid = builder.mlir_convert(builder.load_var(valid), integers(1))
+    read = arith.select(is_valid, integer(4 * count), integer(0))
     text = f"cp.async.{cache}.shared.global [$0], [$1], {4 * count}, $2;"
-    _assembly(text, "r,l,r", (near, far, read))
+    assembly(text, "r,l,r", (near, far, read))
 
 
 @counterpart_of(intrinsics.copy_async, types.void, _copies)
@@ -273,15 +276,15 @@ def copy_async4(
 @counterpart_of(intrinsics.commit_copies, types.void)
 def commit_copies(builder: Builder) -> None:
     """End a commit group: ``cp.async.commit_group``."""
-    _assembly("cp.async.commit_group;", "")
+    assembly("cp.async.commit_group;", "")
 
 
 @counterpart_of(
-    intrinsics.wait_copies, types.void, lambda groups: groups.literal_value >= 0, constant=True
+    intrinsics.wait_copies, types.void, lambda groups: groups.literal_value >= 0, constants=1
 )
 def wait_copies(builder: Builder, groups: int) -> None:
     """Wait until at most ``groups`` commit groups are in flight: ``cp.async.wait_group``."""
-    _assembly(f"cp.async.wait_group {groups};", "")
+    assembly(f"cp.async.wait_group {groups};", "")
 
 
 def _is_float(value: types.Type) -> bool:
@@ -292,16 +295,16 @@ def _is_float(value: types.Type) -> bool:
 def to_tf32(builder: Builder, value: Variable) -> ir.Value:
     """Round by ``cvt.rna.tf32``, and clear the bits that TF32 does not have."""
     text, constraints = ptx.TO_TF32
-    rounded = llvm.inline_asm(_integers(32), [builder.load_var(value)], text, constraints)
-    return _float(arith.andi(rounded, _constant(ptx.TF32_BITS)))
+    rounded = llvm.inline_asm(integers(32), [builder.load_var(value)], text, constraints)
+    return _float(arith.andi(rounded, integer(ptx.TF32_BITS)))
 
 
 @counterpart_of(tensor_core.split_tf32, TWO, _is_float)
 def split_tf32(builder: Builder, value: Variable) -> tuple[ir.Value, ir.Value]:
     """Round to TF32 by an addition to the bits, as a large part; the rest is the small part."""
     number = builder.load_var(value)
-    rounded = arith.addi(_bits(number), _constant(0x1000))
-    large = _float(arith.andi(rounded, _constant(ptx.TF32_BITS)))
+    rounded = arith.addi(_bits(number), integer(0x1000))
+    large = _float(arith.andi(rounded, integer(ptx.TF32_BITS)))
     return large, arith.subf(number, large)
 
 
@@ -314,13 +317,13 @@ def mma_tf32(builder: Builder, a: Variable, b: Variable, c: Variable) -> tuple[i
     """Write ``mma.sync`` with the operands as integers, as PTX takes TF32."""
     left, right, total = map(builder.load_var, (a, b, c))
     operands = [*map(_bits, (*left, *right)), *total]
-    return tuple(_assembly(*ptx.MMA, operands, 4, memory=False))
+    return tuple(assembly(*ptx.MMA, operands, 4, memory=False))
 
 
 @counterpart_of(tensor_core.fence_shared, types.void)
 def fence_shared(builder: Builder) -> None:
     """Order a thread's stores before the reads of the tensor cores' asynchronous proxy."""
-    _assembly("fence.proxy.async.shared::cta;", "")
+    assembly("fence.proxy.async.shared::cta;", "")
 
 
 def _suit(width: types.IntegerLiteral, *arrays: types.Type) -> bool:
@@ -331,7 +334,7 @@ def _suit(width: types.IntegerLiteral, *arrays: types.Type) -> bool:
 
 def _numbers(builder: Builder, array: Variable, count: int) -> list[ir.Value]:
     """Return pointers to the first numbers of an array."""
-    return [_after(_start(builder, array), n) for n in range(count)]
+    return [after(first_pointer(builder, array), n) for n in range(count)]
 
 
 def _loaded(pointers: Iterable[ir.Value]) -> list[ir.Value]:
@@ -342,7 +345,7 @@ def _loaded(pointers: Iterable[ir.Value]) -> list[ir.Value]:
     tensor_core.start_product,
     types.void,
     lambda D, L, T, S, at, N: _suit(N, D, L, T, S),
-    constant=True,
+    constants=1,
 )
 def start_product(
     builder: Builder, D: Variable, L: Variable, T: Variable, S: Variable, at: Variable, N: int
@@ -350,22 +353,22 @@ def start_product(
     """Start a warpgroup's product of N columns in 3xTF32. B is given by the descriptors of its four
     parts, in which addresses count units of 16 bytes."""
     shape, part = ptx.descriptor(N)
-    near = _in_space(_pointer(builder, S, at), SHARED, 32)
-    sixteenths = arith.extui(_integers(64), arith.shrui(near, _constant(4)))
-    first = arith.ori(sixteenths, _constant(shape, 64))
-    parts = [arith.addi(first, _constant(n * part, 64)) for n in range(4)]
+    near = in_space(element_pointer(builder, S, at), SHARED, 32)
+    sixteenths = arith.extui(integers(64), arith.shrui(near, integer(4)))
+    first = arith.ori(sixteenths, integer(shape, 64))
+    parts = [arith.addi(first, integer(n * part, 64)) for n in range(4)]
     left = [*_loaded(_numbers(builder, L, 8)), *_loaded(_numbers(builder, T, 8))]
     text, constraints = ptx.start_product(N)
-    sums = _assembly(text, constraints, [*map(_bits, left), *parts], N // 2)
+    sums = assembly(text, constraints, [*map(_bits, left), *parts], N // 2)
     for number, pointer in zip(sums, _numbers(builder, D, N // 2), strict=True):
         llvm.store(number, pointer)
 
 
-@counterpart_of(tensor_core.finish_product, types.void, lambda D, N: _suit(N, D), constant=True)
+@counterpart_of(tensor_core.finish_product, types.void, lambda D, N: _suit(N, D), constants=1)
 def finish_product(builder: Builder, D: Variable, N: int) -> None:
     """Wait for the product. Its sums go through the instruction, so no code reads them before."""
     pointers = _numbers(builder, D, N // 2)
     text, constraints = ptx.finish_product(N)
-    sums = _assembly(text, constraints, _loaded(pointers), N // 2)
+    sums = assembly(text, constraints, _loaded(pointers), N // 2)
     for number, pointer in zip(sums, pointers, strict=True):
         llvm.store(number, pointer)

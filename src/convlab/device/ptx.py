@@ -104,3 +104,33 @@ def wait_products(sums: int, in_flight: int) -> Assembly:
     and comes out in the same register, so that no code reads it before."""
     constraints = ["=f"] * sums + [str(n) for n in range(sums)]
     return f"wgmma.wait_group.sync.aligned {in_flight};", ",".join(constraints)
+
+
+# Barriers in shared memory, by their addresses there.
+INIT_BARRIER = "mbarrier.init.shared::cta.b64 [$0], $1;"
+EXPECT_BYTES = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;"
+ARRIVE_BARRIER = "mbarrier.arrive.shared::cta.b64 _, [$0];"
+WAIT_BARRIER = """{
+    .reg .pred ended;
+    again_${:uid}: mbarrier.try_wait.parity.shared::cta.b64 ended, [$0], $1;
+    @!ended bra again_${:uid};
+    }"""
+FENCE_BARRIERS = "fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;"
+
+# Copies of the copy engine: operands are the panel's address in shared memory, the tensor map's,
+# the barrier's in shared memory, and the place in the tensor.
+COPY_WINDOWS: Assembly = (
+    "cp.async.bulk.tensor.4d.shared::cluster.global.im2col."
+    "mbarrier::complete_tx::bytes [$0], [$1, {$3, $4, $5, $6}], [$2], {$7, $8};",
+    "r,l,r,r,r,r,r,h,h",
+)
+
+
+def copy_box(axes: int) -> Assembly:
+    """Return the PTX that starts to copy a box of so many axes."""
+    coordinates = ", ".join(f"${3 + n}" for n in range(axes))
+    text = (
+        f"cp.async.bulk.tensor.{axes}d.shared::cluster.global.tile."
+        f"mbarrier::complete_tx::bytes [$0], [$1, {{{coordinates}}}], [$2];"
+    )
+    return text, ",".join(["r", "l", "r"] + ["r"] * axes)

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from convlab.device import ptx
 from convlab.device.code_generation import (
     EMULATED,
     Operands,
@@ -196,37 +197,27 @@ else:
     @intrinsic
     def init_barrier(typing_context, barriers, i, arrivals):  # type: ignore[no-untyped-def]
         """Begin the first phase of ``barriers[i]``: each ends after that many arrivals."""
-        text = "mbarrier.init.shared::cta.b64 [$0], $1;"
-        return _at_barrier("init_barrier", text, barriers, i, arrivals)
+        return _at_barrier("init_barrier", ptx.INIT_BARRIER, barriers, i, arrivals)
 
     @intrinsic
     def fence_barriers(typing_context):  # type: ignore[no-untyped-def]
         """Make this thread's new barriers visible to the copy engine."""
-        text = "fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;"
-        return types.void(), statement(text)
+        return types.void(), statement(ptx.FENCE_BARRIERS)
 
     @intrinsic
     def expect_bytes(typing_context, barriers, i, count):  # type: ignore[no-untyped-def]
         """Arrive, and let the phase await so many more bytes of copies."""
-        text = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;"
-        return _at_barrier("expect_bytes", text, barriers, i, count)
+        return _at_barrier("expect_bytes", ptx.EXPECT_BYTES, barriers, i, count)
 
     @intrinsic
     def arrive_barrier(typing_context, barriers, i):  # type: ignore[no-untyped-def]
         """Arrive at ``barriers[i]`` and go on."""
-        return _at_barrier(
-            "arrive_barrier", "mbarrier.arrive.shared::cta.b64 _, [$0];", barriers, i
-        )
+        return _at_barrier("arrive_barrier", ptx.ARRIVE_BARRIER, barriers, i)
 
     @intrinsic
     def wait_barrier(typing_context, barriers, i, parity):  # type: ignore[no-untyped-def]
         """Wait until the phase of that parity, 0 or 1, has ended at ``barriers[i]``."""
-        text = """{
-            .reg .pred ended;
-            again_${:uid}: mbarrier.try_wait.parity.shared::cta.b64 ended, [$0], $1;
-            @!ended bra again_${:uid};
-            }"""
-        return _at_barrier("wait_barrier", text, barriers, i, parity)
+        return _at_barrier("wait_barrier", ptx.WAIT_BARRIER, barriers, i, parity)
 
 
 register_emulations(
