@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 from bench_fakes import Fakes, interrupt_at, pretend_gpu, small_layer
+from pretended_gpu import PretendedGpu
 from typer.testing import CliRunner
 
 from convlab.commands.cli import app
@@ -50,6 +51,7 @@ def first_calls(monkeypatch):
         "LAYER_NAMES": ("conv12",),
         "UNFOLDED": SMALL,
         "SIZES": {SIZE: SMALL, ANOTHER: replace(SMALL, batch=2)},
+        "UNSEEN_21": {"resnet_1 x 1": SMALL},
         "GROUPED": {"resnext50_1": ConvProblem(1, 4, 6, 6, 2, 3, groups=2)},
         "SWEEP_BASE": SMALL,
         "SWEEPS": {"size": (6, 9), "kernel_size": (1, 3)},
@@ -68,6 +70,7 @@ def run(name, file, expected=0):
     ("name", "layers", "names"),
     [
         ("sizes", [SIZE, ANOTHER], cases.SIZE_SYSTEMS),
+        ("unseen", ["resnet_1 x 1"], cases.UNSEEN_SYSTEMS),
         ("grouped", ["resnext50_1"], ("grouped", "torch_fp32")),
         ("gradients", ["conv12"], ON_CONVOLUTION),
         ("ablation", ["conv12"], (systems.WHOLE, *systems.VARIANTS)),
@@ -120,6 +123,23 @@ def test_the_kernel_for_groups_computes_each_layer_in_small(name, checked_in_sim
     sizes = {"in_channels": channels, "out_channels": channels, "groups": 2}
     small = replace(whole, batch=2, height=5, width=4, **sizes)
     assert checked_in_simulator(small, stage_named("grouped"), random_tensors(small, 1)).ok
+
+
+def test_auto_is_the_stage_that_a_plan_takes(monkeypatch):
+    hopper = PretendedGpu("H100", (9, 0), sms=132, strict=False)
+    monkeypatch.setattr(systems, "choose", lambda name: hopper)
+    auto = systems.system_named("auto")
+    assert (auto.name, auto.kind, auto.why_absent()) == ("auto", "stage", None)
+    assert auto.allowances(SMALL)["split_products"]
+    assert auto.allowances(SMALL)["atomic_additions"] >= 0
+    made = []
+    monkeypatch.setattr(
+        systems, "PreparedStage", lambda stage, *_: made.append(stage) or Mock(algorithm=None)
+    )
+    for batch, expected in ((1, "m15"), (32, "t06")):
+        problem = ConvProblem(batch, 512, 7, 7, 512, 3, padding=1)
+        auto.prepare(problem, None, None)
+        assert made.pop() is stage_named(expected)
 
 
 def test_a_variant_is_m11_with_one_switch_off():

@@ -52,8 +52,8 @@ def bench(
         typer.Option(
             "--cases",
             metavar="NAME",
-            help="Other cases: sizes, grouped, gradients, ablation, sweeps, unfold_table or "
-            "models, a whole ResNet-50.",
+            help="Other cases: sizes, unseen, grouped, gradients, ablation, sweeps, unfold_table "
+            "or models, a whole ResNet-50.",
         ),
     ] = None,
     quick: Annotated[

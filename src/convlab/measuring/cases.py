@@ -4,6 +4,7 @@ Beside the twelve layers there are, as ``convlab bench --cases NAME``,
 
 ============ ======================================================================================
 sizes        m15, PyTorch and cuDNN's GEMM class on sizes that no tile was tuned for
+unseen       "auto" and the stages that it chooses from, beside PyTorch, on 21 layers at batch 1, 32
 grouped      MobileNetV2's depthwise and ResNeXt-50's grouped layers, beside PyTorch
 gradients    both gradients of the twelve layers, and the layers, g01 and g02 beside PyTorch
 ablation     Figure 4 of the im2win paper: m11 whole and without each technique, twelve layers
@@ -47,6 +48,7 @@ from convlab.problems.workloads import (
     UNTUNED,
     gradients,
     paper_layer,
+    unseen_layers,
 )
 
 SEED = 0
@@ -60,6 +62,8 @@ PLAIN = ("m01_direct", "g01_direct_gradients")  # on a convolution, on its gradi
 # On a gradient a stage is g02 by that stage, and PyTorch its convolution_backward.
 GRADIENT_SYSTEMS = ("m06_vectorized", "m11_warp_tiling", M15, TORCH)
 SIZE_SYSTEMS = (M15, TORCH, "cudnn_implicit_gemm", "cudnn_implicit_precomp_gemm", "cudnn_gemm")
+UNSEEN_21 = unseen_layers()
+UNSEEN_SYSTEMS = ("auto", M15, "t05_warpgroups", "t06_split_k", TORCH)
 SWEEP_BASE = ConvProblem(1, 4, 128, 128, 16, 3)
 # Article 001 gives no sizes but a filter of 64 x 64. These keep the C++ loops at seconds.
 SWEEPS: dict[str, tuple[int, ...]] = {
@@ -127,6 +131,7 @@ def _gradients() -> list[BenchCase]:
 
 EXPERIMENTS: dict[str, Callable[[], list[BenchCase]]] = {
     "sizes": lambda: crossed(SIZES, SIZE_SYSTEMS),
+    "unseen": lambda: crossed(UNSEEN_21, UNSEEN_SYSTEMS),
     "grouped": lambda: crossed(GROUPED, ("grouped", TORCH)),
     "gradients": _gradients,
     "ablation": lambda: crossed(

@@ -21,10 +21,17 @@ from convlab.ladder.gradients.g02_exchanged_roles import through
 from convlab.measuring.baselines import OnGpu, Singles, System, array_libraries, compiled, cudnn
 from convlab.measuring.baselines.unfold_table import ROWS as UNFOLD_ROWS
 from convlab.problems.gradient import Gradient, Problem
+from convlab.problems.oracle import Allowances
 from convlab.problems.problem import ConvProblem
 from convlab.running.able_stages import stages_for
 from convlab.running.engines import choose
-from convlab.running.plans import Plan, program_for, tile_by_rule
+from convlab.running.plans import (
+    AUTO_STAGES_GPU,
+    Plan,
+    program_for,
+    stage_for,
+    tile_by_rule,
+)
 
 BASELINES: tuple[System, ...] = (
     *array_libraries.BY_TORCH,
@@ -44,6 +51,7 @@ DEFAULT_STAGES = (
 QUICK_STAGES = ("m01_direct", "m11_warp_tiling", "m15_split_k", "i04_im2col_blas")
 SLOW_START = "torch_compile"  # seconds a layer, to call the same kernel: not in a quick run
 ALL, NONE = "all", "none"
+AUTO = "auto"
 # The ablation of Figure 4 of the im2win paper: a variant's name, and the switch that is off.
 WHOLE = "m11_warp_tiling"
 VARIANTS = {
@@ -62,9 +70,49 @@ def system_named(name: str) -> System:
     known = UNFOLD_ROWS | NAMED
     if name in known:
         return known[name]
+    if name == AUTO:
+        return _auto()
     word, _, tile = name.partition(" ")
     backward = {stage.name: stage for stage in BACKWARD}
     return of_stage(backward.get(word) or stage_named(word), tile_named(tile) if tile else None)
+
+
+def _auto() -> System:
+    """Return the stage that ``plan`` takes for a problem without being told, each problem's own."""
+
+    def stage_of(problem: ConvProblem) -> Stage:
+        return stage_for(AUTO, choose("gpu"), problem)
+
+    def compile(problem: ConvProblem) -> None:
+        compiled = of_stage(stage_of(problem)).compile
+        if compiled is not None:
+            compiled(problem)
+
+    def prepare(problem: ConvProblem, input: Singles, weight: Singles) -> PreparedStage:
+        prepared = PreparedStage(stage_of(problem), None, {}, problem, input, weight)
+        taken = [stage_of(problem).name, *filter(None, [prepared.algorithm])]
+        prepared.algorithm = " ".join(taken)
+        return prepared
+
+    def allowed(problem: ConvProblem) -> Allowances:
+        # Products of either arithmetic: which GPU measures is not known here.
+        both = [allowances(stage_named(name), problem) for name in AUTO_STAGES_GPU]
+        return {
+            "atomic_additions": max(one["atomic_additions"] for one in both),
+            "split_products": any(one["split_products"] for one in both),
+            "tf32_products": False,
+        }
+
+    return replace(
+        of_stage(stage_named(AUTO_STAGES_GPU[0])),
+        name=AUTO,
+        title="The stage that a plan takes by itself",
+        why_absent=lambda: None,
+        prepare=prepare,
+        precision="3xtf32",
+        compile=compile,
+        allowances=allowed,
+    )
 
 
 def baseline_named(name: str) -> System:

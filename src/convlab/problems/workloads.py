@@ -233,13 +233,13 @@ def gradients(problems: Mapping[str, ConvProblem]) -> dict[str, ConvProblem]:
 
 
 def problem_named(name: str, batch: int) -> ConvProblem:
-    """A layer of the paper, a size of ``UNTUNED``, ``UNSEEN`` or ``GROUPED``, what
-    :func:`problem_of` reads, or one of the :func:`gradients` of these; with this batch. Raises
-    ``ValueError`` for any other name."""
+    """A layer of the paper, a size of ``UNTUNED``, ``UNSEEN`` or ``GROUPED``, one of
+    :func:`unseen_layers`, what :func:`problem_of` reads, or one of the :func:`gradients` of these;
+    with this batch. Raises ``ValueError`` for any other name."""
     forward, gradient, _ = name.rpartition(" d")
     if gradient and name in (both := gradients({forward: problem_named(forward, batch)})):
         return both[name]
     if SHAPES.fullmatch(name):
         return replace(problem_of(name), batch=batch)
-    other = (UNTUNED | UNSEEN | GROUPED).get(name)
+    other = (UNTUNED | UNSEEN | GROUPED | unseen_layers()).get(name)
     return paper_layer(name, batch) if other is None else replace(other, batch=batch)
