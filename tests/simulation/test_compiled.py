@@ -26,7 +26,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from kernels.cases import Case, edited
-from numba import cuda, float32, int32, int64
+from numba import cuda, float32, int32, int64, uint32
 
 import convlab
 from convlab.simulation.compiled import compiled_run, engine_choice, kernels
@@ -265,6 +265,46 @@ def numbers_of_all_kinds(pair, scale, flags, waves, out):
         out[i] = pair[0][i] * pair[1] + scale
 
 
+@cuda.jit(device=True)
+def row_sum(row):
+    total = float32(0)
+    for k in range(row.size):
+        total += row[k]
+    return total
+
+
+@cuda.jit
+def sums_of_slices(a, out):
+    i = cuda.grid(1)
+    if i < a.shape[0]:
+        total = row_sum(a[i, 1:-1]) + row_sum(a[i, ::-2])
+        total += row_sum(a[:, 3]) + a[..., 2:][i][0] + row_sum(a[i][2:100])
+        out[1:][i] = total + a[2:5, 1:3].shape[0]
+
+
+@cuda.jit
+def slices_of_tiles(a, out):
+    tile = cuda.shared.array((4, TILE), float32)
+    own = cuda.local.array(6, float32)
+    row, column = cuda.threadIdx.y, cuda.threadIdx.x
+    tile[row, :][column] = a[row, column]
+    first, second = own[:3], own[3:]
+    for k in range(3):
+        first[k] = k
+        second[k] = a[row, k]
+    cuda.syncthreads()
+    out[row, column] = row_sum(tile[:, column]) + row_sum(tile[row, 2:]) + row_sum(own[1:5])
+
+
+@cuda.jit
+def rounded_and_divided(a, b, rounded, parts, bits):
+    i = cuda.grid(1)
+    rounded[i] = round(a[i]) + round(a[i] * 0.5)
+    quotient, rest = divmod(b[i], 3)
+    parts[i] = quotient * 100 + rest
+    bits[i] = cuda.brev(uint32(b[i])) >> 3
+
+
 def ramp(*shape: int, dtype: Any = F) -> np.ndarray:
     return (np.arange(np.prod(shape)) % 7).reshape(shape).astype(dtype)
 
@@ -283,6 +323,21 @@ RIGHT: list[Launch] = [
     (in_local_memory, 2, 32, lambda: [ramp(64, dtype=np.int16), np.zeros(64, np.int64)], 0),
     (by_constants, 2, 32, lambda: [ramp(64), np.zeros(64, F)], 0),
     (count_above, 1, THREADS, lambda: [ramp(THREADS), np.zeros(THREADS, np.int32)], 0),
+    (sums_of_slices, 1, THREADS, lambda: [ramp(50, 8), np.zeros(51, F)], 0),
+    (slices_of_tiles, 1, (TILE, 4), lambda: [ramp(4, TILE), np.zeros((4, TILE), F)], 0),
+    (
+        rounded_and_divided,
+        1,
+        8,
+        lambda: [
+            np.array([0.5, 1.5, -2.5, 7.49, 8.5, -1e9, 3, -0.5], F),
+            np.arange(-4, 4, dtype=np.int32),
+            np.zeros(8, np.int64),
+            np.zeros(8, np.int32),
+            np.zeros(8, np.uint32),
+        ],
+        0,
+    ),
     (
         numbers_of_all_kinds,
         1,
@@ -357,6 +412,21 @@ WRONG = {
     ),
     "no barrier of the warp": wrong(lanes_in_turn, "cuda.syncwarp()", "pass"),
     "local memory": wrong(in_local_memory, "for column in range(3):", "for column in range(2):"),
+    "a slice that is too short": wrong(
+        sums_of_slices, "out[1:][i] = total + a[2:5, 1:3].shape[0]", "out[2:][i] = total"
+    ),
+    "slices that overlap": wrong(
+        sums_of_slices,
+        "out[1:][i] = total + a[2:5, 1:3].shape[0]",
+        ("out[1:][i] = total", "out[:-1][i] = total"),
+    ),
+    "a slice without a barrier": wrong(slices_of_tiles, "cuda.syncthreads()", "pass"),
+    "a slice of unwritten memory": wrong(
+        slices_of_tiles, "second[k] = a[row, k]", "second[1:][k % 2] = a[row, k]"
+    ),
+    "divmod by zero": wrong(
+        rounded_and_divided, "quotient, rest = divmod(b[i], 3)", "quotient, rest = divmod(1, b[i])"
+    ),
     "too large": wrong(in_dynamic_memory, "out[i] = tile[tile.size - 1 - i]", "out[i] = tile[64]"),
 }  # fmt: skip
 

@@ -8,7 +8,6 @@ written the element.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,7 +16,6 @@ from numba.core import cgutils, types
 from numba.core.base import BaseContext
 from numba.core.datamodel import StructModel
 from numba.core.extending import (
-    lower_builtin,
     make_attribute_wrapper,
     overload,
     overload_attribute,
@@ -25,8 +23,6 @@ from numba.core.extending import (
     typeof_impl,
 )
 from numba.core.imputils import lower_constant
-from numba.core.typing import signature
-from numba.core.typing.templates import AbstractTemplate, Signature, infer_global
 from numba.np.numpy_support import from_dtype
 
 from convlab.simulation.compiled.cells import CELL
@@ -222,13 +218,25 @@ def element_offset(
         entries = cgutils.unpack_tuple(builder, index, len(kinds))
     offset = number(0)
     for axis, (entry, one) in enumerate(zip(entries, kinds, strict=True)):
-        wide = context.cast(builder, entry, one, types.int64)
-        at = _checked(builder, wide, parts.shape[axis], axis, _counts_from_end(one))
+        at = index_of(context, builder, parts, axis, one, entry)
         stride = parts.strides[axis]
         if parts.kind.compact and axis == parts.kind.ndim - 1:
             stride = number(parts.kind.itemsize)
         offset = builder.add(offset, builder.mul(at, stride))
     return offset
+
+
+def index_of(
+    context: BaseContext,
+    builder: ir.IRBuilder,
+    parts: Parts,
+    axis: int,
+    kind: types.Type,
+    index: ir.Value,
+) -> ir.Value:
+    """Return an index along an axis, counted from the first element, after its checks."""
+    wide = context.cast(builder, index, kind, types.int64)
+    return _checked(builder, wide, parts.shape[axis], axis, _counts_from_end(kind))
 
 
 def _counts_from_end(kind: types.Type) -> bool:
@@ -333,59 +341,3 @@ def same_numbers(builder: ir.IRBuilder, kind: types.Type, one: ir.Value, two: ir
 def _pointer(context: BaseContext, builder, parts: Parts, offset: ir.Value) -> ir.Value:
     kind = context.data_model_manager[parts.kind.dtype].get_data_type()
     return builder.inttoptr(builder.add(parts.data, offset), kind.as_pointer())
-
-
-@infer_global(operator.getitem)
-class GetItem(AbstractTemplate):
-    """The type of what an index of integers selects."""
-
-    def generic(self, arguments: tuple[types.Type, ...], named: object) -> Signature | None:
-        array, index = arguments
-        if not is_known(array, index):
-            return None
-        rest = array.ndim - len(entries_of(index))
-        return signature(array.part(rest) if rest else array.dtype, array, index)
-
-
-@lower_builtin(operator.getitem, CompiledArray, types.Any)
-def _getitem(context, builder, types_, arguments):
-    kind, index = types_.args
-    parts = Parts(context, builder, kind, arguments[0])
-    offset = element_offset(context, builder, parts, index, arguments[1])
-    first = len(entries_of(index))
-    if first == kind.ndim:
-        return load(context, builder, parts, offset)
-    element = builder.sdiv(offset, number(kind.itemsize))
-    cells = builder.mul(element, number(CELL_BYTES[kind.space]))
-    return made(
-        context,
-        builder,
-        types_.return_type,
-        data=builder.add(parts.data, offset),
-        cells=builder.add(parts.cells, cells),
-        serial=parts.serial,
-        shape=parts.shape[first:],
-        strides=parts.strides[first:],
-    )
-
-
-@infer_global(operator.setitem)
-class SetItem(AbstractTemplate):
-    """The types of a store of one element."""
-
-    def generic(self, arguments: tuple[types.Type, ...], named: object) -> Signature | None:
-        array, index, value = arguments
-        if not is_known(array, index) or array.space == CONSTANT:
-            return None
-        if len(entries_of(index)) < array.ndim or not self.context.can_convert(value, array.dtype):
-            return None
-        return signature(types.none, array, index, array.dtype)
-
-
-@lower_builtin(operator.setitem, CompiledArray, types.Any, types.Any)
-def _setitem(context, builder, types_, arguments):
-    kind, index, value = types_.args
-    parts = Parts(context, builder, kind, arguments[0])
-    offset = element_offset(context, builder, parts, index, arguments[1])
-    store(context, builder, parts, offset, context.cast(builder, arguments[2], value, kind.dtype))
-    return context.get_dummy_value()

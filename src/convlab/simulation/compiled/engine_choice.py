@@ -29,8 +29,6 @@ NOT_COMPILED = {
     **dict.fromkeys(("nanosleep", "cg", "this_grid"), _ORDERS),
     **dict.fromkeys(("fp16", "bf16", "libdevice"), _LIBRARY),
     "print": "each engine that runs a launch would print",
-    "round": "a CPU rounds to digits otherwise",
-    "divmod": "its divisor is not checked",
 }
 
 

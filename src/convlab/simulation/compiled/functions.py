@@ -21,7 +21,11 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.untyped_passes import IRProcessing
 
 from convlab.device import emulation_of
-from convlab.simulation.compiled import warp_names as _warp_names  # noqa: F401  more of CUDA
+from convlab.simulation.compiled import array_names as _array_names  # noqa: F401  fills CUDA
+from convlab.simulation.compiled import atomic_names as _atomic_names  # noqa: F401
+from convlab.simulation.compiled import indexing as _indexing  # noqa: F401
+from convlab.simulation.compiled import number_names as _number_names  # noqa: F401
+from convlab.simulation.compiled import warp_names as _warp_names  # noqa: F401
 from convlab.simulation.compiled.arrays import CompiledConstant
 from convlab.simulation.compiled.instrumentation import Instrument
 from convlab.simulation.compiled.kernel_text import KernelText

@@ -191,6 +191,10 @@ class _Instrumented:
             value.rhs = calls[-1].target
         elif value.op in ("call", "getitem", "static_getitem"):
             yield from self._note(block, mark, where)
+            if value.op == "call" and divmod in self._callees.values(value.func):
+                calls = self._call(block, divisor, (value.args[1],), where)
+                yield from calls
+                value.args = (value.args[0], calls[-1].target)
             if value.op == "call" and self._calls_waiting(value):
                 yield from self._note(block, come_by, where)
 

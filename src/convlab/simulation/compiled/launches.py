@@ -11,11 +11,11 @@ import numpy as np
 
 from convlab.simulation.compiled import blocks as _blocks  # noqa: F401  its code is called
 from convlab.simulation.compiled import context as words
+from convlab.simulation.compiled.array_names import LOCAL_LIMIT
 from convlab.simulation.compiled.cells import CELL
 from convlab.simulation.compiled.context import LAUNCH, WORD
 from convlab.simulation.compiled.kernels import CompiledKernel
 from convlab.simulation.compiled.memory import ArgumentWords
-from convlab.simulation.compiled.names import LOCAL_LIMIT
 from convlab.simulation.compiled.refused import NotCompiled
 from convlab.simulation.compiled.runtime import callable_from_python
 from convlab.simulation.compiled.stacks import Stacks

@@ -87,10 +87,28 @@ def _rounded(name: str):
     return rounded
 
 
+@intrinsic
+def _to_even(typing, value):
+    """Return a float rounded to a whole number, as an integer; the even one of two as near."""
+    kind = types.unliteral(value)
+    if not isinstance(kind, types.Float):
+        return None
+
+    def generate(context, builder, types_, arguments):
+        symbol = f"llvm.rint.f{kind.bitwidth}"
+        known = builder.module.globals.get(symbol)
+        signature = ir.FunctionType(arguments[0].type, [arguments[0].type])
+        function = ir.Function(builder.module, signature, symbol) if known is None else known
+        return context.cast(builder, builder.call(function, arguments), kind, types.int64)
+
+    return types.int64(value), generate
+
+
 # What stands in for a function of Python's in compiled code, by the function's id.
 AS_ON_A_GPU = {
     id(builtins.max): _better(builtins.max, operator.gt),
     id(builtins.min): _better(builtins.min, operator.lt),
+    id(builtins.round): _to_even,
     id(math.floor): _rounded("floor"),
     id(math.ceil): _rounded("ceil"),
     id(math.trunc): _rounded("trunc"),
