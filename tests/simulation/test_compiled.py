@@ -305,6 +305,60 @@ def rounded_and_divided(a, b, rounded, parts, bits):
     bits[i] = cuda.brev(uint32(b[i])) >> 3
 
 
+@cuda.jit
+def smallest_and_largest(a, smallest, largest):
+    i = cuda.grid(1)
+    own = cuda.shared.array(1, float32)
+    if cuda.threadIdx.x == 0:
+        own[0] = -1
+    cuda.syncthreads()
+    if a[i] < smallest[0]:
+        cuda.atomic.min(smallest, 0, a[i])
+    if a[i] > own[0]:
+        cuda.atomic.max(own, 0, a[i])
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0 and own[0] > largest[0]:
+        cuda.atomic.max(largest, 0, own[0])
+
+
+@cuda.jit
+def added_modulo(a, total):
+    i = cuda.grid(1)
+    old = total[i % 3]
+    while True:
+        assumed = old
+        old = cuda.atomic.cas(total, i % 3, assumed, (assumed + a[i] + 1) % 1000)
+        if old == assumed:
+            break
+
+
+@cuda.jit
+def sum_by_the_last_block(a, parts, count, total):
+    sums = cuda.shared.array(THREADS, float32)
+    is_last = cuda.shared.array(1, int32)
+    i = cuda.threadIdx.x
+    sums[i] = a[cuda.grid(1)]
+    cuda.syncthreads()
+    step = THREADS // 2
+    while step > 0:
+        if i < step:
+            sums[i] += sums[i + step]
+        cuda.syncthreads()
+        step //= 2
+    if i == 0:
+        parts[cuda.blockIdx.x] = sums[0]
+        cuda.threadfence()
+        arrived = cuda.atomic.add(count, 0, 1)
+        is_last[0] = arrived == cuda.gridDim.x - 1
+    cuda.syncthreads()
+    if is_last[0] and i == 0:
+        result = float32(0)
+        for k in range(cuda.gridDim.x):
+            result += parts[k]
+        total[0] = result
+        count[0] = 0
+
+
 def ramp(*shape: int, dtype: Any = F) -> np.ndarray:
     return (np.arange(np.prod(shape)) % 7).reshape(shape).astype(dtype)
 
@@ -323,6 +377,27 @@ RIGHT: list[Launch] = [
     (in_local_memory, 2, 32, lambda: [ramp(64, dtype=np.int16), np.zeros(64, np.int64)], 0),
     (by_constants, 2, 32, lambda: [ramp(64), np.zeros(64, F)], 0),
     (count_above, 1, THREADS, lambda: [ramp(THREADS), np.zeros(THREADS, np.int32)], 0),
+    (
+        smallest_and_largest,
+        3,
+        THREADS,
+        lambda: [ramp(3 * THREADS), np.full(1, 9, F), np.zeros(1, F)],
+        0,
+    ),
+    (
+        sum_by_the_last_block,
+        5,
+        THREADS,
+        lambda: [ramp(5 * THREADS), np.zeros(5, F), np.zeros(1, np.int32), np.zeros(1, F)],
+        0,
+    ),
+    (
+        added_modulo,
+        3,
+        THREADS,
+        lambda: [ramp(3 * THREADS, dtype=np.int32), np.zeros(3, np.int32)],
+        0,
+    ),
     (sums_of_slices, 1, THREADS, lambda: [ramp(50, 8), np.zeros(51, F)], 0),
     (slices_of_tiles, 1, (TILE, 4), lambda: [ramp(4, TILE), np.zeros((4, TILE), F)], 0),
     (
@@ -426,6 +501,30 @@ WRONG = {
     ),
     "divmod by zero": wrong(
         rounded_and_divided, "quotient, rest = divmod(b[i], 3)", "quotient, rest = divmod(1, b[i])"
+    ),
+    "a store beside atomics": wrong(
+        smallest_and_largest, "cuda.atomic.min(smallest, 0, a[i])",
+        ("cuda.atomic.min(smallest, 0, a[i])", "smallest[0] = a[i]"),
+    ),
+    "a guess of unwritten memory": wrong(smallest_and_largest, "own[0] = -1", "pass"),
+    "no fence before the ticket": wrong(sum_by_the_last_block, "cuda.threadfence()", "pass"),
+    "a fence of the block only": wrong(
+        sum_by_the_last_block, "cuda.threadfence()", "cuda.threadfence_block()"
+    ),
+    "a store after the fence": wrong(
+        sum_by_the_last_block,
+        "cuda.threadfence()",
+        ("cuda.threadfence()", "parts[cuda.blockIdx.x] = sums[0] + 1"),
+    ),
+    "the last but one adds": wrong(
+        sum_by_the_last_block,
+        "is_last[0] = arrived == cuda.gridDim.x - 1",
+        "is_last[0] = arrived == cuda.gridDim.x - 2",
+    ),
+    "other threads' stores are not told": wrong(
+        sum_by_the_last_block,
+        "if i == 0:",
+        ("if i == 1:", "    parts[cuda.blockIdx.x] = sums[0]", "if i == 0:"),
     ),
     "too large": wrong(in_dynamic_memory, "out[i] = tile[tile.size - 1 - i]", "out[i] = tile[64]"),
 }  # fmt: skip
@@ -555,6 +654,33 @@ def test_local_memory_of_an_earlier_launch_is_not_taken_for_written(ends):
     full, empty = np.ones(1, F), np.zeros(1, F)
     assert compare(partly_filled, 1, 4, lambda: [full, np.zeros(4, F)]) == ""
     assert "uninitialised" in compare(partly_filled, 1, 4, lambda: [empty, np.zeros(4, F)])
+
+
+# Compare-and-swaps and guesses that only the other engine judges, with what it must find.
+UNDECIDED = {
+    "a guess that nothing checks": (
+        wrong(smallest_and_largest, "cuda.atomic.max(largest, 0, own[0])", "largest[0] = own[0]"),
+        "race",
+    ),
+    "a cas that is not retried": (
+        wrong(added_modulo, "if old == assumed:", "if True:"),
+        "race",
+    ),
+    "an atomic that a plain read polls": (
+        wrong(
+            smallest_and_largest,
+            "if a[i] < smallest[0]:",
+            ("while smallest[0] > 1 and i > 70:", "    pass", "if a[i] < smallest[0]:"),
+        ),
+        "race",
+    ),
+}
+
+
+@pytest.mark.parametrize(("launch", "kind"), UNDECIDED.values(), ids=UNDECIDED)
+def test_the_other_engine_judges_what_atomics_may_not_check(launch, kind, ends):
+    assert kind in compare(*launch[:4])
+    assert "compiled" not in ends
 
 
 helpers = types.ModuleType("helpers")

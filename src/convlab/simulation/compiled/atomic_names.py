@@ -14,6 +14,7 @@ from numba.core.extending import (
 from convlab.simulation.compiled.arrays import (
     GLOBAL,
     SHARED,
+    CompiledArray,
     Parts,
     cell_of,
     element_offset,
@@ -24,6 +25,7 @@ from convlab.simulation.compiled.arrays import (
     same_numbers,
     store,
 )
+from convlab.simulation.compiled.callees import CHECKING
 from convlab.simulation.compiled.context import (
     UNCHANGED,
     store_word,
@@ -36,7 +38,10 @@ CUDA.atomic = StandIn("cuda.atomic")
 NewElement = Callable[[Callable[..., ir.Value], ir.IRBuilder, ir.Value, ir.Value], ir.Value]
 
 
-def _atomic(combine: NewElement):
+def _atomic(combine: NewElement, checks: bool):
+    """Return the atomic that combines the old element with a value; if it ``checks``, an outdated
+    plain read before it does no harm."""
+
     @intrinsic
     def atomic(typing, array, index, value):
         if not is_known(array, index) or array.space not in (GLOBAL, SHARED):
@@ -48,7 +53,10 @@ def _atomic(combine: NewElement):
         def generate(context, builder, types_, arguments):
             parts = Parts(context, builder, array, arguments[0])
             offset = element_offset(context, builder, parts, index, arguments[1])
-            call(builder, f"update_{array.space}", cell_of(builder, parts, offset))
+            cell = cell_of(builder, parts, offset)
+            _note_atomic(builder, array, cell)
+            if checks:
+                call(builder, "confirm", cell)
             old = load(context, builder, parts, offset, checked=False)
             given = context.cast(builder, arguments[2], value, element)
 
@@ -65,6 +73,13 @@ def _atomic(combine: NewElement):
         return element(array, index, value), generate
 
     return atomic
+
+
+def _note_atomic(builder: ir.IRBuilder, array: CompiledArray, cell: ir.Value) -> None:
+    """Generate the check of an atomic, and what it tells other blocks."""
+    call(builder, f"update_{array.space}", cell)
+    if array.space == GLOBAL:
+        call(builder, "exchange_messages", cell)
 
 
 def _by(function: Callable[..., object]) -> NewElement:
@@ -109,4 +124,35 @@ for _name, _combine in {
     "nanmax": _chosen(operator.gt, True),
     "nanmin": _chosen(operator.lt, True),
 }.items():
-    setattr(CUDA.atomic, _name, _atomic(_combine))
+    setattr(CUDA.atomic, _name, _atomic(_combine, checks=_name in CHECKING))
+
+
+def _swap(typing, array, index, expected, value):
+    if not is_known(array, index) or array.space not in (GLOBAL, SHARED):
+        return None
+    element = array.dtype
+    if len(entries_of(index)) < array.ndim or not isinstance(element, types.Integer):
+        return None
+    if not all(typing.can_convert(one, element) for one in (expected, value)):
+        return None
+
+    def generate(context, builder, types_, arguments):
+        parts = Parts(context, builder, array, arguments[0])
+        offset = element_offset(context, builder, parts, index, arguments[1])
+        cell = cell_of(builder, parts, offset)
+        call(builder, f"update_{array.space}", cell)
+        call(builder, "confirm", cell)
+        old = load(context, builder, parts, offset, checked=False)
+        before = context.cast(builder, arguments[2], expected, element)
+        after = context.cast(builder, arguments[3], value, element)
+        as_expected = builder.icmp_signed("==", old, before)
+        new = builder.select(as_expected, after, old)
+        with builder.if_then(builder.icmp_signed("==", old, new), likely=False):
+            store_word(builder, UNCHANGED, number(1))
+        store(context, builder, parts, offset, new, checked=False)
+        return old
+
+    return element(array, index, expected, value), generate
+
+
+CUDA.atomic.cas = intrinsic(_swap)

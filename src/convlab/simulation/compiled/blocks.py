@@ -16,13 +16,20 @@ from convlab.simulation.compiled.context import (
     BLOCKS,
     CURRENT,
     ENDED,
+    FENCED,
     FIRST_PHASE,
     FIRST_PHASES,
     GRID_X,
     GRID_Y,
+    GUESSED,
+    HAS_RECEIVED,
+    LAST_ATOMIC,
+    LAST_GUESSES,
     LOOP_STEPS,
     PATH,
+    PENDING,
     PHASE,
+    RECEIVED,
     RESULT,
     SCHEDULER,
     SHARED,
@@ -60,6 +67,7 @@ def enter_block(block: int) -> None:
     set_word(BLOCK_Z, block // word(GRID_X) // word(GRID_Y))
     set_word(PHASE, word(PHASE) + 1)
     set_word(FIRST_PHASE, word(PHASE))
+    set_word(RECEIVED, 0)
     store64(word(FIRST_PHASES) + block * WORD, word(PHASE))
     for byte in range(0, word(SHARED_END), WORD):
         store64(word(SHARED) + byte, NOBODY_WROTE)
@@ -74,6 +82,12 @@ def begin_threads(threads: int, records: int, stacks: int, begin: int) -> None:
         put(record, STATE, READY)
         put(record, PATH, 0)
         put(record, LOOP_STEPS, 0)
+        put(record, FENCED, 0)
+        put(record, HAS_RECEIVED, 0)
+        put(record, LAST_ATOMIC, 0)
+        put(record, PENDING, 0)
+        for slot in range(LAST_GUESSES):
+            put(record, GUESSED + slot, 0)
         put(record, STAMP, word(PHASE) << PHASE_SHIFT | number)
         top = stacks + (number + 1) * STACK_BYTES - 2 * WORD
         store64(top, begin)
@@ -141,6 +155,9 @@ def pass_barrier(threads: int, records: int, left: int) -> bool:
             put(record, STATE, READY)
             put(record, RESULT, result)
         put(record, STAMP, word(PHASE) << PHASE_SHIFT | number)
+        put(record, PENDING, 0)
+        for slot in range(LAST_GUESSES):
+            put(record, GUESSED + slot, 0)
     return True
 
 

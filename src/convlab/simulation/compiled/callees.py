@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +13,7 @@ from numba.core.dispatcher import Dispatcher
 from convlab.simulation.compiled.names import CUDA
 from convlab.simulation.language.code_names import WAITING_CALL, names_used
 
+CHECKING = "max", "min", "nanmax", "nanmin", "cas", "compare_and_swap"
 _UNKNOWN = object()  # the value of a variable whose value is not known
 
 
@@ -56,6 +57,36 @@ class Callees:
         atomics = {id(value): name for name, value in vars(CUDA.atomic).items()}
         names = (atomics.get(id(value), "") for value in self.values(called))
         return next(filter(None, names), "")
+
+    def calls(self, names: Collection[str]) -> bool:
+        """Return whether the function calls one of these functions of ``cuda``."""
+        wanted = {id(value) for name, value in vars(CUDA).items() if name in names}
+        return any(
+            id(found) in wanted
+            for values in self._assigned.values()
+            for value in values
+            if isinstance(value, ir.Expr) and value.op == "call"
+            for found in self.values(value.func)
+        )
+
+    def checked_arrays(self) -> set[str]:
+        """Return the variables of arrays whose elements an atomic checks after a plain read."""
+        found: set[str] = set()
+        for value in (one for those in self._assigned.values() for one in those):
+            if isinstance(value, ir.Expr) and value.op == "call" and value.args:
+                if self.atomic(value.func) in CHECKING:
+                    found |= self.origins(value.args[0])
+        return found
+
+    def origins(self, variable: ir.Var) -> set[str]:
+        """Return a variable's name, and those of the variables that it is a copy of."""
+        found, left = set(), [variable.name]
+        while left:
+            name = left.pop()
+            if name not in found:
+                found.add(name)
+                left += [one.name for one in self._assigned[name] if isinstance(one, ir.Var)]
+        return found
 
 
 def _may_wait(value: object, known: frozenset[int]) -> bool:

@@ -10,11 +10,36 @@ Several readers between two barriers are kept as one: as many lanes of one warp,
 No later access needs to know more, because it is in order with all of them or not.
 
 The fourth word has the phases of the first read and of the first write, which tell the first block.
+
+A guess is a plain read that the thread's own ``max``, ``min`` or compare-and-swap may check later,
+which does no harm if others change the element between. It counts as an atomic if threads do check
+it: that is known when the launch has ended (``GUESSES``).
 """
 
 from __future__ import annotations
 
-from convlab.simulation.compiled.context import FIRST_PHASE, STAMP, load64, own, store64, word
+from convlab.simulation.compiled.context import (
+    BACKWARDS,
+    BLOCK,
+    BLOCKS,
+    BOARD,
+    CONFLICT_PHASE,
+    CONFLICTS,
+    FIRST_PHASE,
+    FIRST_PHASES,
+    GUESSES,
+    HAS_RECEIVED,
+    PHASE,
+    RECEIVED,
+    STAMP,
+    TOLD,
+    WORD,
+    load64,
+    own,
+    set_word,
+    store64,
+    word,
+)
 from convlab.simulation.compiled.runtime import shared_code
 from convlab.simulation.compiled.suspects import OTHER_BLOCK, RACE, UNWRITTEN, suspect
 
@@ -30,8 +55,17 @@ SEVERAL_LANES = 0x800  # of the warp whose number is in the low bits
 ANYBODY = 0xFFF  # threads of several warps
 CHANGED = 0x1000  # the element has had different values, in this phase or in other blocks
 MORE_BLOCKS = 0x2000  # other blocks have done the same before
-FLAGS = CHANGED | MORE_BLOCKS
+PLAIN = 0x4000  # of reads: not all are guesses
+FLAGS = CHANGED | MORE_BLOCKS | PLAIN
+AFTER_FENCE = 0x8000  # the thread has called a fence in this phase before
 LOW = (1 << PHASE_SHIFT) - 1
+
+MOST_GUESSES = 60  # of a kernel; more are plain reads
+TOLD_WORDS = 2  # of a block in the table: the phase of the fence, the thread that called it
+GUESS_WORDS = 2  # of a guess in the table: what is known of it, its last phase in shared memory
+# Of a guess: a thread has read global memory at its place in the code; an atomic has checked it; a
+# thread has read there twice, so it may poll; another thread's atomic has changed the element.
+SEEN, CONFIRMED, POLLED, IN_CONFLICT = 1, 2, 4, 8
 
 
 @shared_code("boolean(int64, int64)")
@@ -51,34 +85,34 @@ def together(before: int, now: int) -> bool:
 @shared_code("int64(int64, int64)")
 def merged(before: int, now: int) -> int:
     """Return a stamp for those of an earlier stamp of this phase and the running thread."""
-    who, me = before & WHO, now & WHO
+    who, me, flags = before & WHO, now & WHO, (before | now) & FLAGS
     if who == ANYBODY:
-        return before
+        return before | flags
     if who == me:
-        return now | (before & FLAGS)
+        return now | flags
     warp = who & 31 if who & SEVERAL_LANES else who >> 5
     if warp != me >> 5:
-        return before | ANYBODY
+        return before | ANYBODY | flags
     if (before ^ now) & (LAST_EPOCH << EPOCH_SHIFT):
-        return now | (before & FLAGS)
-    return (before & ~WHO) | SEVERAL_LANES | warp
+        return now | flags
+    return (before & ~WHO) | SEVERAL_LANES | warp | flags
 
 
 # Shared memory: a block's own. What earlier blocks have done does not count.
 
 
 @shared_code("void(int64, int64)")
-def _note(place: int, now: int) -> None:
+def note(place: int, now: int) -> None:
     """Add the running thread to a stamp."""
     before = load64(place)
     if (before ^ now) >> PHASE_SHIFT:
         store64(place, now)
-    elif before & WHO != ANYBODY and before != now:
+    elif before != now and (before & WHO != ANYBODY or now & FLAGS & ~before):
         store64(place, merged(before, now))
 
 
 @shared_code("void(int64, int64)")
-def _check(place: int, now: int) -> None:
+def check(place: int, now: int) -> None:
     """Suspect a race with those of a stamp."""
     before = load64(place)
     if (before ^ now) >> PHASE_SHIFT == 0 and together(before, now):
@@ -97,8 +131,8 @@ def read_shared(cell: int) -> None:
         atomics = load64(cell + ATOMICS)
         if atomics >> PHASE_SHIFT < word(FIRST_PHASE):
             suspect(UNWRITTEN, 0)
-    _note(cell + READS, now)
-    _check(cell + ATOMICS, now)
+    note(cell + READS, now | PLAIN)
+    check(cell + ATOMICS, now)
 
 
 @shared_code("void(int64, int64)")
@@ -116,8 +150,21 @@ def write_shared(cell: int, same: int) -> None:
                 suspect(RACE, 0)
             stamp = merged(write, now) | (stamp & CHANGED)
     store64(cell, stamp)
-    _check(cell + READS, now)
-    _check(cell + ATOMICS, now)
+    check(cell + READS, now)
+    check(cell + ATOMICS, now)
+
+
+@shared_code("void()")
+def contradict_guesses() -> None:
+    """Note that another thread's atomic changes what was read as a guess in this phase: at one of
+    the places that have run in it."""
+    if word(CONFLICT_PHASE) == word(PHASE):
+        return
+    set_word(CONFLICT_PHASE, word(PHASE))
+    for number in range(MOST_GUESSES):
+        place = word(GUESSES) + number * GUESS_WORDS * WORD
+        if load64(place + WORD) == word(PHASE):
+            store64(place, load64(place) | IN_CONFLICT)
 
 
 @shared_code("void(int64)")
@@ -128,34 +175,86 @@ def update_shared(cell: int) -> None:
     if write >> PHASE_SHIFT < word(FIRST_PHASE):
         if load64(cell + ATOMICS) >> PHASE_SHIFT < word(FIRST_PHASE):
             suspect(UNWRITTEN, 0)
-    _check(cell, now)
-    _check(cell + READS, now)
-    _note(cell + ATOMICS, now)
+    check(cell, now)
+    reads = load64(cell + READS)
+    if (reads ^ now) >> PHASE_SHIFT == 0 and together(reads, now):
+        if reads & PLAIN:
+            suspect(RACE, 0)
+        else:
+            contradict_guesses()
+    note(cell + ATOMICS, now)
 
 
 # Global memory: what other blocks have done counts too, because nothing orders blocks.
 
 
+@shared_code("int64(int64)")
+def block_of(phase: int) -> int:
+    """Return the block that ran in a phase: one of those before the running block."""
+    backwards = word(BACKWARDS)
+    first = 0  # places in the order of the blocks
+    last = word(BLOCKS) - 1 - word(BLOCK) if backwards else word(BLOCK)
+    while first < last:
+        middle = (first + last + 1) // 2
+        block = word(BLOCKS) - 1 - middle if backwards else middle
+        if load64(word(FIRST_PHASES) + block * WORD) <= phase:
+            first = middle
+        else:
+            last = middle - 1
+    return word(BLOCKS) - 1 - first if backwards else first
+
+
+@shared_code("boolean(int64)")
+def is_told(before: int) -> bool:
+    """Return whether the running thread may rely on an access of another block: a thread of that
+    block has called a fence after it and then the atomic by which this one knows."""
+    received = word(RECEIVED)
+    if own(HAS_RECEIVED) == 0 and (received == 0 or received == word(PHASE)):
+        return False
+    if before & MORE_BLOCKS:
+        return False
+    phase = before >> PHASE_SHIFT
+    place = word(TOLD) + block_of(phase) * TOLD_WORDS * WORD
+    until = load64(place)
+    if phase == until:
+        return before & WHO == load64(place + WORD) and before & AFTER_FENCE == 0
+    return phase < until
+
+
 @shared_code("void(int64, int64, int64)")
-def _check_far(before: int, now: int, first_phase: int) -> None:
+def check_far(before: int, now: int, first_phase: int) -> None:
     """Suspect a race with those of a stamp: in the block, or in another block, the first of which
     was in ``first_phase`` if that is known."""
     if (before ^ now) >> PHASE_SHIFT == 0 and together(before, now):
         suspect(RACE, 0)
     if before & MORE_BLOCKS or before >> PHASE_SHIFT < word(FIRST_PHASE):
-        suspect(OTHER_BLOCK, first_phase if first_phase else before >> PHASE_SHIFT)
+        if not is_told(before):
+            suspect(OTHER_BLOCK, first_phase if first_phase else before >> PHASE_SHIFT)
+
+
+@shared_code("void(int64, int64)")
+def check_atomics(before: int, now: int) -> None:
+    """Suspect a race of a plain access with the atomics of a stamp. Where blocks tell each other
+    something, an atomic of the block itself orders those of other blocks before it."""
+    if word(BOARD) == 0:
+        check_far(before, now, 0)
+    elif (before ^ now) >> PHASE_SHIFT == 0:
+        if together(before, now):
+            check_far(before, now, 0)
+    elif before >> PHASE_SHIFT < word(FIRST_PHASE):
+        check_far(before, now, 0)
 
 
 @shared_code("boolean(int64, int64)")
-def _note_far(place: int, now: int) -> bool:
+def note_far(place: int, now: int) -> bool:
     """Add the running thread to a stamp. Return whether it is the first."""
     before = load64(place)
     if (before ^ now) >> PHASE_SHIFT:
-        more = before & MORE_BLOCKS
+        more = before & (MORE_BLOCKS | PLAIN)
         if before and before >> PHASE_SHIFT < word(FIRST_PHASE):
-            more = MORE_BLOCKS
+            more |= MORE_BLOCKS
         store64(place, now | more)
-    elif before & WHO != ANYBODY and before & ~FLAGS != now:
+    elif now & FLAGS & ~before or (before & WHO != ANYBODY and (before ^ now) & ~FLAGS):
         store64(place, merged(before, now))
     return before == 0
 
@@ -165,11 +264,11 @@ def read_global(cell: int) -> None:
     """Check a load from global memory."""
     now, write = own(STAMP), load64(cell)
     if write:
-        _check_far(write, now, load64(cell + FIRSTS) & LOW)
+        check_far(write, now, load64(cell + FIRSTS) & LOW)
     atomics = load64(cell + ATOMICS)
     if atomics:
-        _check_far(atomics, now, 0)
-    if _note_far(cell + READS, now):
+        check_atomics(atomics, now)
+    if note_far(cell + READS, now | PLAIN):
         store64(cell + FIRSTS, load64(cell + FIRSTS) | now >> PHASE_SHIFT << PHASE_SHIFT)
 
 
@@ -192,16 +291,16 @@ def write_global(cell: int, same: int) -> None:
                     suspect(RACE, 0)
                 stamp = merged(write, now) | (stamp & FLAGS)
         if write >> PHASE_SHIFT < word(FIRST_PHASE):
-            stamp |= MORE_BLOCKS
+            stamp = now | CHANGED if is_told(write) else stamp | MORE_BLOCKS
         if stamp & MORE_BLOCKS and stamp & CHANGED:
             suspect(OTHER_BLOCK, firsts & LOW)
     store64(cell, stamp)
     reads = load64(cell + READS)
     if reads:
-        _check_far(reads, now, firsts >> PHASE_SHIFT)
+        check_far(reads, now, firsts >> PHASE_SHIFT)
     atomics = load64(cell + ATOMICS)
     if atomics:
-        _check_far(atomics, now, 0)
+        check_atomics(atomics, now)
 
 
 @shared_code("void(int64)")
@@ -209,7 +308,13 @@ def update_global(cell: int) -> None:
     """Check an atomic that changes an element."""
     now, write, reads = own(STAMP), load64(cell), load64(cell + READS)
     if write:
-        _check_far(write, now, load64(cell + FIRSTS) & LOW)
-    if reads:
-        _check_far(reads, now, load64(cell + FIRSTS) >> PHASE_SHIFT)
-    _note_far(cell + ATOMICS, now)
+        check_far(write, now, load64(cell + FIRSTS) & LOW)
+    if reads & PLAIN:
+        check_far(reads, now, load64(cell + FIRSTS) >> PHASE_SHIFT)
+    elif (
+        reads & MORE_BLOCKS
+        or (reads and reads >> PHASE_SHIFT < word(FIRST_PHASE))
+        or ((reads ^ now) >> PHASE_SHIFT == 0 and together(reads, now))
+    ):
+        set_word(CONFLICTS, 1)
+    note_far(cell + ATOMICS, now)

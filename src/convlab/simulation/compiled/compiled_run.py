@@ -58,10 +58,14 @@ class CompiledRun:
                 raise NotCompiled(f"the other engine finds nothing wrong with {result.reasons()}")
         if result.beyond_warp and self._depends_on_own_numbers(left):
             raise NotCompiled("results depend on what a shuffle reads from beyond the warp")
-        if self._kernel.ranks:
-            if result.unchanged:
-                raise NotCompiled("an atomic reads what other threads may change")
-            left = self._in_the_other_order()
+        if result.guesses_wrong:
+            raise NotCompiled("a plain read of what atomics change")
+        if self._kernel.ranks and result.unchanged:
+            raise NotCompiled("an atomic reads what other threads may change")
+        if self._kernel.ranks or self._kernel.ordered:
+            forwards, left = left, self._in_the_other_order()
+            if self._kernel.ordered and difference(forwards, left, self._before, set()):
+                raise NotCompiled("its results depend on the order of threads")
         left.restore(self._hosts)
         if self._facts.touched is not None:
             given = self._facts.arguments

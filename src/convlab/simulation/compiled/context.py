@@ -45,7 +45,14 @@ DYNAMIC_SITE = 32  # of the call that requested the dynamic part; 0 before
 UNCHANGED = 33  # whether an atomic has left an element as it was: it may only have read it
 BACKWARDS = 34  # whether blocks and threads run from the last to the first
 BLOCKS = 35  # in all
-WORDS = 36
+GUESSES = 36  # address of a table: by number of a guess, two words, as in ``guesses``
+# Whether an atomic has changed an element of global memory that another thread has read as a guess;
+# the last phase in which that was so in shared memory.
+CONFLICTS, CONFLICT_PHASE = 37, 38
+# Messages by fences: the cell of the atomics that carry them, the phase in which the running block
+# received them, and the address of a table: by block, which of its accesses are told.
+BOARD, RECEIVED, TOLD = 39, 40, 41
+WORDS = 42
 
 # Words of a thread's record.
 STACK_POINTER = 0
@@ -59,7 +66,13 @@ MASK, VALUE, OTHER, RESULT = 10, 11, 12, 13  # of a call of the warp
 LOCAL = 14  # address of its local memory
 LOOP_STEPS = 15  # iterations of all its loops in this block
 STATUS = 16  # what the machine code returned: not 0 after an exception
-RECORD = 20
+PENDING = 17  # guesses since the last barrier that no atomic has checked, as bits
+GUESSED, GUESS = 18, 22  # of some of the last guesses: their cells, and their numbers
+LAST_GUESSES = 4
+FENCED = 26  # the phase of its last fence in this block; 0 before
+HAS_RECEIVED = 27  # whether it has received what other blocks tell
+LAST_ATOMIC, LAST_SITE = 28, 29  # the cell and the place of its last atomic
+RECORD = 30
 
 LAUNCH = np.zeros(WORDS, np.int64)
 llvm.add_symbol(SYMBOL, LAUNCH.ctypes.data)

@@ -24,8 +24,7 @@ _ORDERS = "only the first engine tries the orders of threads that matter to it"
 _LIBRARY = "a library that has not been written for machine code"
 # Names in kernels that are not compiled, and why.
 NOT_COMPILED = {
-    **dict.fromkeys(("threadfence", "threadfence_block", "threadfence_system"), _ORDERS),
-    **dict.fromkeys(("cas", "compare_and_swap", "ldcv", "ldcg", "stwt", "stcg"), _ORDERS),
+    **dict.fromkeys(("ldcv", "ldcg", "stwt", "stcg"), _ORDERS),
     **dict.fromkeys(("nanosleep", "cg", "this_grid"), _ORDERS),
     **dict.fromkeys(("fp16", "bf16", "libdevice"), _LIBRARY),
     "print": "each engine that runs a launch would print",

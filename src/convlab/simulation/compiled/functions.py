@@ -23,6 +23,8 @@ from numba.core.untyped_passes import IRProcessing
 from convlab.device import emulation_of
 from convlab.simulation.compiled import array_names as _array_names  # noqa: F401  fills CUDA
 from convlab.simulation.compiled import atomic_names as _atomic_names  # noqa: F401
+from convlab.simulation.compiled import fences as _fences  # noqa: F401
+from convlab.simulation.compiled import guesses as _guesses  # noqa: F401  calls by name
 from convlab.simulation.compiled import indexing as _indexing  # noqa: F401
 from convlab.simulation.compiled import number_names as _number_names  # noqa: F401
 from convlab.simulation.compiled import warp_names as _warp_names  # noqa: F401

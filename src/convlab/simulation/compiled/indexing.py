@@ -8,6 +8,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.base import BaseContext
 from numba.core.extending import (
+    intrinsic,
     lower_builtin,
 )
 from numba.core.typing import signature
@@ -16,6 +17,8 @@ from numba.cpython import slicing
 
 from convlab.simulation.compiled.arrays import (
     CONSTANT,
+    GLOBAL,
+    SHARED,
     CompiledArray,
     Parts,
     cell_of,
@@ -28,6 +31,7 @@ from convlab.simulation.compiled.arrays import (
     number,
     store,
 )
+from convlab.simulation.compiled.runtime import call
 
 Axis = types.Type | None  # the type of an axis's index; None for a whole axis
 
@@ -145,6 +149,30 @@ def _getitem(context, builder, types_, arguments):
         shape=parts.shape[first:],
         strides=parts.strides[first:],
     )
+
+
+@intrinsic(prefer_literal=True)
+def guess(typing, array, index, place):
+    """Read an element by a plain read that an atomic of the thread may check, at a place that has
+    this number."""
+    whole = is_known(array, index) and len(entries_of(index)) == array.ndim
+    known = whole and array.space in (GLOBAL, SHARED)
+    if not known:
+        gives = typing.resolve_function_type(operator.getitem, (array, index), {})
+        if gives is None:
+            return None
+
+    def generate(context, builder, types_, arguments):
+        if not known:
+            inner = gives.return_type(array, index)
+            return context.get_function(operator.getitem, inner)(builder, arguments[:2])
+        parts = Parts(context, builder, array, arguments[0])
+        offset = element_offset(context, builder, parts, index, arguments[1])
+        at = number(place.literal_value)
+        call(builder, f"guess_{array.space}", cell_of(builder, parts, offset), at)
+        return load(context, builder, parts, offset, checked=False)
+
+    return (array.dtype if known else gives.return_type)(array, index, place), generate
 
 
 @infer_global(operator.setitem)

@@ -7,6 +7,7 @@ threads meet at a barrier only if they have come to it by the same iterations an
 
 from __future__ import annotations
 
+import dis
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from numba.core.extending import intrinsic
 
 from convlab.simulation.compiled.arrays import number
 from convlab.simulation.compiled.callees import Callees
+from convlab.simulation.compiled.cells import MOST_GUESSES
 from convlab.simulation.compiled.context import (
     LOOP_STEPS,
     PATH,
@@ -29,15 +31,19 @@ from convlab.simulation.compiled.context import (
     store_own,
     store_word,
 )
+from convlab.simulation.compiled.indexing import guess
 from convlab.simulation.compiled.names import lane
 from convlab.simulation.compiled.numbers import AS_ON_A_GPU
 from convlab.simulation.compiled.refused import NotCompiled
 from convlab.simulation.compiled.runtime import call
 from convlab.simulation.compiled.suspects import BY_ZERO, ENDLESS
+from convlab.simulation.rules.retries import Retry, update_of
 
 MOST_STEPS = 10_000_000  # iterations of a thread's ``while`` loops before the other engine looks
 LOOK_STEPS = 1 << 22  # iterations between two looks at Ctrl-C; a power of two
 MULTIPLIER = 0x5851F42D4C957F2D  # of the hash of a path
+SWAPS = "cas", "compare_and_swap"
+FENCES = "threadfence", "threadfence_system"
 _DIVISIONS = operator.floordiv, operator.mod, operator.ifloordiv, operator.imod
 
 
@@ -118,6 +124,9 @@ class Places:
 
     lines: list[tuple[str, int]] = field(default_factory=lambda: [("", 0)])
     ranks: bool = False
+    guesses: int = 0  # plain reads that atomics may check
+    # Whether results may not depend on the order of threads: with a compare-and-swap or a fence.
+    ordered: bool = False
 
     def new(self, where: ir.Loc) -> int:
         """Return the number of a new place."""
@@ -141,6 +150,7 @@ class Instrument(FunctionPass):
         check_assigned(state.func_ir)
         callees = Callees(state.func_ir)
         in_work[-1].ranks |= uses_ranks(state.func_ir, callees)
+        in_work[-1].ordered |= has_swaps(state.func_ir, callees) | callees.calls(FENCES)
         _Instrumented(state.func_ir, in_work[-1], callees).run()
         return True
 
@@ -150,6 +160,7 @@ class _Instrumented:
 
     def __init__(self, function: ir.FunctionIR, sites: Places, callees: Callees) -> None:
         self._blocks, self._sites, self._callees = function.blocks, sites, callees
+        self._checked = callees.checked_arrays()
         self._count = 0
 
     def run(self) -> None:
@@ -191,12 +202,29 @@ class _Instrumented:
             value.rhs = calls[-1].target
         elif value.op in ("call", "getitem", "static_getitem"):
             yield from self._note(block, mark, where)
+            if value.op in ("getitem", "static_getitem"):
+                yield from self._guess(block, statement, value)
             if value.op == "call" and divmod in self._callees.values(value.func):
                 calls = self._call(block, divisor, (value.args[1],), where)
                 yield from calls
                 value.args = (value.args[0], calls[-1].target)
             if value.op == "call" and self._calls_waiting(value):
                 yield from self._note(block, come_by, where)
+
+    def _guess(self, block: ir.Block, statement: ir.Assign, read: ir.Expr) -> Iterator[ir.Stmt]:
+        """Make the read of an element that an atomic may check a guess."""
+        index = read.index if read.op == "getitem" else read.index_var
+        places = self._sites
+        if index is None or places.guesses == MOST_GUESSES:
+            return
+        if not self._callees.origins(read.value) & self._checked:
+            return
+        at = self._variable(block, statement.loc)
+        yield ir.Assign(ir.Const(places.guesses, statement.loc), at, statement.loc)
+        places.guesses += 1
+        calls = self._call(block, guess, (read.value, index, at), statement.loc)
+        yield calls[0]
+        statement.value = calls[1].value
 
     def _as_on_a_gpu(self, attribute: ir.Expr) -> object | None:
         """Return what computes as a GPU does in place of a module's function; None for others."""
@@ -288,6 +316,30 @@ def check_assigned(function: ir.FunctionIR) -> None:
                     raise NotCompiled(f"{variable.name} may be read before a line has set it")
             if target is not None:
                 known.add(target)
+
+
+def has_swaps(function: ir.FunctionIR, callees: Callees) -> bool:
+    """Return whether the function has a compare-and-swap. Raises :class:`NotCompiled` unless each
+    is tried until it succeeds, with a new value that it computes from the old one: others may be
+    locks, or lose updates."""
+    names = [
+        name
+        for block in function.blocks.values()
+        for one in block.body
+        if isinstance(one, ir.Assign)
+        and isinstance(one.value, ir.Expr)
+        and one.value.op == "call"
+        and (name := callees.atomic(one.value.func)) in SWAPS
+    ]
+    if names:
+        code = function.func_id.code
+        calls = [step for step in dis.get_instructions(code) if step.opname.startswith("CALL")]
+        updates = [update_of(code, step.offset, code.co_filename) for step in calls]
+        swaps = [one for one in updates if one.name in SWAPS]
+        retried = all(one.computed and one.retry == Retry.UNTIL_DONE for one in swaps)
+        if len(swaps) < len(names) or not retried:
+            raise NotCompiled("a compare-and-swap that is no update tried until it succeeds")
+    return bool(names)
 
 
 def uses_ranks(function: ir.FunctionIR, callees: Callees) -> bool:

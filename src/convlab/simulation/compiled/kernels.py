@@ -27,7 +27,8 @@ from convlab.simulation.language.numbas_types import typed_function
 from convlab.simulation.language.signatures import Types
 
 COMPILER_FAULT = "an error inside the compiler"
-PLACES, RANKS, REFUSED = "places", "ranks", "refused"  # facts beside the machine code
+# Facts beside the machine code.
+PLACES, RANKS, ORDERED, REFUSED = "places", "ranks", "ordered", "refused"
 
 
 # The arguments of a launch.
@@ -98,6 +99,7 @@ class CompiledKernel:
     entry: int  # its address
     places: int  # of the code: how many
     ranks: bool  # whether it uses results of atomics
+    ordered: bool  # whether its results may not depend on the order of threads
     kept_alive: object
 
 
@@ -126,6 +128,7 @@ def compile_kernel(
         entry=entry.address,
         places=int(stored.facts[PLACES]),
         ranks=bool(stored.facts[RANKS]),
+        ordered=bool(stored.facts[ORDERED]),
         kept_alive=entry.engine,
     )
 
@@ -158,7 +161,8 @@ def _compiled(
     compiled = entry.overloads[()]
     _, _, (content, _) = compiled.library.serialize_using_object_code()
     code = ObjectCode(function.__name__, compiled.fndesc.llvm_func_name, content)
-    return Stored([code], {PLACES: len(places.lines), RANKS: places.ranks})
+    facts = {PLACES: len(places.lines), RANKS: places.ranks, ORDERED: places.ordered}
+    return Stored([code], facts)
 
 
 def _check_types(of_cpu: dict[str, types.Type], function: FunctionType, gpu_types: Types) -> None:

@@ -12,7 +12,16 @@ import numpy as np
 from convlab.simulation.compiled import blocks as _blocks  # noqa: F401  its code is called
 from convlab.simulation.compiled import context as words
 from convlab.simulation.compiled.array_names import LOCAL_LIMIT
-from convlab.simulation.compiled.cells import CELL
+from convlab.simulation.compiled.cells import (
+    CELL,
+    CONFIRMED,
+    GUESS_WORDS,
+    IN_CONFLICT,
+    MOST_GUESSES,
+    POLLED,
+    SEEN,
+    TOLD_WORDS,
+)
 from convlab.simulation.compiled.context import LAUNCH, WORD
 from convlab.simulation.compiled.kernels import CompiledKernel
 from convlab.simulation.compiled.memory import ArgumentWords
@@ -37,6 +46,7 @@ class Result:
     whole: bool
     beyond_warp: bool  # whether a shuffle has read from beyond the warp
     unchanged: bool  # whether an atomic has left an element as it was
+    guesses_wrong: bool  # whether plain reads that no atomic checks are in conflict with atomics
     first_phases: np.ndarray  # by block; 0 for one that has not begun
 
     def reasons(self) -> str:
@@ -84,6 +94,8 @@ class CompiledLaunch:
         self._cells = np.zeros((BLOCK_BYTES, CELL // WORD), np.int64)
         self._offsets = np.zeros(kernel.places, np.int64)
         self._first_phases = np.zeros(math.prod(grid), np.int64)
+        self._told = np.zeros((math.prod(grid), TOLD_WORDS), np.int64)
+        self._guesses = np.zeros((MOST_GUESSES, GUESS_WORDS), np.int64)
         self._table = np.zeros((ROWS, ROW), np.int64)
 
     def run(self, beyond: int = 0, backwards: bool = False) -> Result:
@@ -117,8 +129,17 @@ class CompiledLaunch:
             whole=whole,
             beyond_warp=bool(LAUNCH[words.BEYOND_WARP]),
             unchanged=bool(LAUNCH[words.UNCHANGED]),
+            guesses_wrong=self._guesses_wrong(),
             first_phases=self._first_phases,
         )
+
+    def _guesses_wrong(self) -> bool:
+        """Return whether reads are in conflict with atomics, and perhaps no guesses. If atomics
+        have changed global memory after reads, that may have been any read of global memory."""
+        facts = self._guesses[:, 0]
+        conflicts = IN_CONFLICT | (SEEN if LAUNCH[words.CONFLICTS] else 0)
+        facts = facts[facts & conflicts != 0]
+        return bool((facts & (CONFIRMED | POLLED) != CONFIRMED).any())
 
     def _prepare(self) -> None:
         """Set the words of the launch and of its threads."""
@@ -136,6 +157,8 @@ class CompiledLaunch:
         LAUNCH[words.CELLS] = self._cells.ctypes.data
         LAUNCH[words.OFFSETS] = self._offsets.ctypes.data
         LAUNCH[words.FIRST_PHASES] = self._first_phases.ctypes.data
+        LAUNCH[words.GUESSES] = self._guesses.ctypes.data
+        LAUNCH[words.TOLD] = self._told.ctypes.data
         LAUNCH[words.SUSPECT_TABLE] = self._table.ctypes.data
         LAUNCH[words.STEPS_LEFT] = NO_LIMIT if self._steps is None else self._steps
         records = self._stacks.records

@@ -1,0 +1,92 @@
+"""Hold the compiled engine to mutants: is each that ``convlab check`` rejects rejected there too?
+
+    PYTHONPATH=src:tests python -m stage_mutants.engines --sample 300 --seed 0
+
+Each launch that can be compiled runs as machine code, and the result is compared with the stored
+one. Launches that count memory traffic stay as they are. The sample is in random order, so a part
+of it is a sample too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from random import Random
+from time import process_time
+from typing import Any
+from unittest.mock import patch
+
+from convlab.running.engines.simulator import Simulator
+from convlab.simulation.compiled import compiled_run, engine_choice
+from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.host.programs import simulate
+from stage_mutants.results import REJECTED, result_of, stored_results
+
+ends: Counter[str] = Counter()  # of launches as machine code: "compiled", "found", or why not
+_on_the_first_engine = Simulator.launch
+_run = compiled_run.CompiledRun.run
+
+
+def _launch(
+    self: Simulator, kernel: Any, grid: Any, block: Any, *arguments: Any, shared_bytes: int = 0
+) -> None:
+    if not self.strict or self.recorder is not None or self._counts is not None:
+        _on_the_first_engine(self, kernel, grid, block, *arguments, shared_bytes=shared_bytes)
+        return
+    steps = None if self.loops is None else self.loops.left
+    simulate(
+        kernel,
+        grid,
+        block,
+        *arguments,
+        shared_bytes=shared_bytes,
+        steps=steps,
+        typed=self.typed,
+    )
+
+
+def _noted(self: compiled_run.CompiledRun) -> None:
+    end = "found"
+    try:
+        _run(self)
+        end = "compiled"
+    except NotCompiled as why:
+        end = str(why)
+        raise
+    finally:
+        ends[end] += 1
+
+
+def main() -> int:
+    """Print the results; 1 if one is less than the stored one."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sample", metavar="N", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    stored = stored_results()
+    mutants = Random(chosen.seed).sample([*stored], min(chosen.sample, len(stored)))
+    results: Counter[str] = Counter()
+    lost = 0
+    with (
+        patch.object(Simulator, "launch", _launch),
+        patch.object(engine_choice, "LONG_SECONDS", 0.0),
+        patch.object(engine_choice, "say", lambda line: None),
+        patch.object(compiled_run.CompiledRun, "run", _noted),
+    ):
+        begin = process_time()
+        for number, one in enumerate(mutants, 1):
+            found = result_of(one)
+            results[f"{stored[one]}, now {found}"] += 1
+            if stored[one] == REJECTED != found:
+                lost += 1
+                print(f"lost: {one.module}, line {one.line}: {one.old} -> {one.new}", flush=True)
+            if number % 10 == 0 or number == len(mutants):
+                each = (process_time() - begin) / number
+                print(f"{number} mutants, {each:.2f} s each: {dict(results)}", flush=True)
+                print(f"    launches: {dict(ends.most_common(8))}", flush=True)
+    return int(lost > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
