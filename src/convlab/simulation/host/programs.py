@@ -19,6 +19,7 @@ from numba.cuda.simulator.kernel import FakeCUDAKernel, FakeOverload
 
 from convlab.simulation.compiled.engine_choice import Watch, may_compile, run_launch
 from convlab.simulation.compiled.launch_facts import LaunchFacts
+from convlab.simulation.host.cupy_stand_in import cupy_stand_in
 from convlab.simulation.host.host_api import host_api
 from convlab.simulation.host.launch_arguments import LaunchArguments, managed_memory
 from convlab.simulation.host.launch_configuration import (
@@ -349,6 +350,7 @@ def simulated_program(program: SimulatedProgram) -> Iterator[SimulatedProgram]:
 
     with (
         host_api(program.streams),
+        cupy_stand_in(),
         patch.object(ConfiguredKernel, "__call__", launch, create=True),
         patch.multiple(FakeCUDAKernel, create=True, **KERNEL),
         patch.multiple(FakeOverload, create=True, **OVERLOAD),
