@@ -334,7 +334,8 @@ def test_convlab_s_part_of_the_toolchain_is_its_device_code():
     }
     assert files >= {"device/intrinsics.py", "device/ptx.py"}
     assert {file for file in files if not file.startswith("device/")} == {
-        f"running/engines/{name}.py" for name in ("compilation", "cubin", "kernels")
+        *(f"running/engines/{name}.py" for name in ("compilation", "cubin", "kernels")),
+        "support/numba_signatures.py",
     }
 
 
@@ -630,6 +631,7 @@ def test_a_limit_that_is_no_number_is_refused_before_anything_is_compiled(has_ke
 
 
 # Many at once.
+
 
 WRITER = """
 import sys

@@ -19,6 +19,7 @@ from unittest import mock
 
 from convlab.ladder.stage import Capability, Kernel
 from convlab.running.engines.cubin import Cubin, Layout, arch_of, kernel_in, own_instructions
+from convlab.support.numba_signatures import signatures_once
 
 ArgumentTypes = tuple[Any, ...]  # Numba's types, which have no annotations
 
@@ -47,7 +48,7 @@ def _compiled_by_numba(
     from numba.cuda import compiler
 
     options = kernel.targetoptions
-    with _one_at_a_time, _device_of(capability), _signatures_once():
+    with _one_at_a_time, _device_of(capability), signatures_once():
         # The beginning of the public `cuda.compile`, which does all of it for each GPU.
         library, _ = compiler._compile_pyfunc_with_fixup(
             kernel.py_func,
@@ -76,31 +77,6 @@ def _device_of(capability: Capability) -> Iterator[None]:
         return device if get_ident() == thread else usual()
 
     with mock.patch.object(dispatcher, "get_current_device", current_device):
-        yield
-
-
-@contextmanager
-def _signatures_once() -> Iterator[None]:
-    """Inside, Numba looks for the signature of a built-in function's call once for the same types
-    of arguments. Four calls of five in a kernel repeat an earlier one, such as an addition of two
-    uint32; to look for all took a third of lowering."""
-    from numba.core.types import functions
-    from numba.cuda.core.targetconfig import ConfigStack
-
-    look_for = functions.BaseFunction.get_call_type
-    found: dict[tuple[Any, ...], tuple[Any, Any]] = {}  # kept with the function, whose id it has
-
-    def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
-        if kws:
-            return look_for(self, context, args, kws)
-        flags = ConfigStack.top_or_none()  # device functions may have others than the kernel
-        fastmath = None if flags is None else frozenset(flags.fastmath.flags)
-        key = id(self), id(context), fastmath, *args
-        if key not in found:
-            found[key] = self, look_for(self, context, args, kws)
-        return found[key][1]
-
-    with mock.patch.object(functions.BaseFunction, "get_call_type", get_call_type):
         yield
 
 

@@ -42,6 +42,7 @@ OWN_CODE = (
     "running/engines/compilation.py",
     "running/engines/cubin.py",
     "running/engines/kernels.py",
+    "support/numba_signatures.py",
 )
 # Packages whose functions are known by their names, because the key has the packages' versions.
 KNOWN_PACKAGES = ("numba", "numba_cuda", "numpy", "math", "cmath", "operator", "builtins")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from types import FunctionType, ModuleType
@@ -34,6 +34,7 @@ from convlab.simulation.language.refusals import (
 )
 from convlab.simulation.language.signatures import Types, best_fit
 from convlab.simulation.language.toolchains import Toolchain, of_numba_cuda, of_successor
+from convlab.support.numba_signatures import signatures_once
 from convlab.support.numba_successor import only_successor
 
 
@@ -144,15 +145,20 @@ def _compiler() -> TypedCompiler:
         return _made_compiler()
 
 
-def _made_compiler() -> TypedCompiler:
-    from numba.cuda import typing
-    from numba.cuda.flags import CUDAFlags
-    from numba.cuda.typing.templates import AbstractTemplate, fold_arguments
+def _signatures_once() -> AbstractContextManager[None]:
+    """Numba's search for signatures, done once; the successor has no such search of its own."""
+    return nullcontext() if only_successor() else signatures_once()
 
-    toolchain: Toolchain = of_successor() if only_successor() else of_numba_cuda()
+
+def _made_compiler() -> TypedCompiler:
+    return KernelTyper(of_successor() if only_successor() else of_numba_cuda())
+
+
+def _pipeline_of(toolchain: Toolchain) -> type[Any]:
+    """Return Numba's compiler with two passes more: expressions keep their instructions, and the
+    types are kept before lowering changes the code."""
     compiler: Any = toolchain.compiler
     interpreter: Any = toolchain.interpreter
-    typing_context: Any = toolchain.typing_context
 
     class Interpreter(interpreter):  # type: ignore[misc]
         def _iter_inst(self) -> Iterator[tuple[object, object]]:
@@ -212,94 +218,123 @@ def _made_compiler() -> TypedCompiler:
             manager.finalize()
             return [manager]
 
+    return Compiler
+
+
+def _context_of(toolchain: Toolchain, type_of: Callable[[Device], types.Type]) -> Any:
+    """Return Numba's typing context, in which ``type_of`` gives the types of device functions."""
+    typing_context: Any = toolchain.typing_context
+
     class Context(typing_context):  # type: ignore[misc]
         def resolve_value_type(self, value: object) -> types.Type:
             function = getattr(value, "py_func", None)
             if not isinstance(function, FunctionType):
                 return super().resolve_value_type(value)
-            device = Device(function, tuple(getattr(value, "declared", None) or ()))
-            if device.signatures:
-                declared.add(function)
-            if device not in templates:
-                templates[device] = types.Function(template(device))
-            return templates[device]
+            return type_of(Device(function, tuple(getattr(value, "declared", None) or ())))
 
-    templates: dict[Device, types.Type] = {}
-    known: dict[tuple[Device, Types], TypedFunction | Exception] = {}
-    running: list[tuple[Device, Types]] = []  # being typed, each called by the one before
-    declared: set[FunctionType] = set()  # with a signature, which converts their arguments
+    return Context()
 
-    def template(device: Device) -> type[AbstractTemplate]:
-        signature = inspect.signature(device.function)
 
-        class Template(AbstractTemplate):  # type: ignore[misc]
-            key, prefer_literal = device, True  # as Numba compiles for a constant
+def _template_of(device: Device, typed: TypedCompiler) -> type[Any]:
+    """Return the template by which Numba types the calls of a device function."""
+    from numba.cuda import typing
+    from numba.cuda.typing.templates import AbstractTemplate, fold_arguments
 
-            def generic(self, arguments: Types, named: dict[str, types.Type]) -> Signature:
-                folded = fold_arguments(
-                    signature,
-                    arguments,
-                    named,
-                    lambda index, parameter, value: value,
-                    lambda index, parameter, default: types.Omitted(default),
-                    lambda index, parameter, values: types.StarArgTuple(values),
-                )
-                called = device.called(folded)
-                folded = called.declared[0] if called.declared else folded
-                found = typing.signature(typed(called, folded).return_type, *folded)
-                return found.replace(pysig=signature)
+    signature = inspect.signature(device.function)
 
-        return Template
+    class Template(AbstractTemplate):  # type: ignore[misc]
+        key, prefer_literal = device, True  # as Numba compiles for a constant
 
-    context, target = Context(), toolchain.target_context
-    flags = CUDAFlags()
-    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-    flags.error_model, flags.compute_capability = "numpy", (9, 0)
+        def generic(self, arguments: Types, named: dict[str, types.Type]) -> Signature:
+            folded = fold_arguments(
+                signature,
+                arguments,
+                named,
+                lambda index, parameter, value: value,
+                lambda index, parameter, default: types.Omitted(default),
+                lambda index, parameter, values: types.StarArgTuple(values),
+            )
+            called = device.called(folded)
+            folded = called.declared[0] if called.declared else folded
+            found = typing.signature(typed(called, folded).return_type, *folded)
+            return found.replace(pysig=signature)
 
-    def typed(device: Device, arguments: Types) -> TypedFunction:
+    return Template
+
+
+class KernelTyper:
+    """Types functions as Numba's compiler does, each once for the same types of arguments."""
+
+    def __init__(self, toolchain: Toolchain) -> None:
+        from numba.cuda.flags import CUDAFlags
+
+        self._toolchain = toolchain
+        self._pipeline = _pipeline_of(toolchain)
+        self._context = _context_of(toolchain, self._type_of)
+        self._flags = CUDAFlags()
+        self._flags.no_compile = True
+        self._flags.no_cpython_wrapper = self._flags.no_cfunc_wrapper = True
+        self._flags.error_model, self._flags.compute_capability = "numpy", (9, 0)
+        self._types: dict[Device, types.Type] = {}
+        self._known: dict[tuple[Device, Types], TypedFunction | Exception] = {}
+        # The functions that are being typed, each called by the one before.
+        self._running: list[tuple[Device, Types]] = []
+        # Functions with a signature, which converts their arguments.
+        self._declared: set[FunctionType] = set()
+
+    def __call__(self, device: Device, arguments: Types) -> TypedFunction:
+        """Return the function, typed. Raises :class:`Refused` or :class:`Untyped`."""
         function, key = device.function, (device, arguments)
-        if key not in known:
+        if key not in self._known:
             check_instructions(function)
-            begun = [before for one, before in running if one.function is function]
-            if begun and function not in declared:
+            begun = [before for one, before in self._running if one.function is function]
+            if begun and function not in self._declared:
                 what = f"a call of itself with {arguments} in one with {begun[-1]}"
                 raise Refused(what, function, function.__code__.co_firstlineno)
-            known[key] = Untyped(f"{function.__name__} calls itself")  # until more is known
-            running.append(key)
-            with _real_compiler():
-                known[key] = lowered(device, arguments)
-            running.pop()
-        found = known[key]
+            # Until more is known.
+            self._known[key] = Untyped(f"{function.__name__} calls itself")
+            self._running.append(key)
+            with _real_compiler(), _signatures_once():
+                self._known[key] = self._lowered(device, arguments)
+            self._running.pop()
+        found = self._known[key]
         if isinstance(found, Exception):
             raise found
         return found
 
-    def lowered(device: Device, arguments: Types) -> TypedFunction | Exception:
+    def _type_of(self, device: Device) -> types.Type:
+        if device.signatures:
+            self._declared.add(device.function)
+        if device not in self._types:
+            self._types[device] = types.Function(_template_of(device, self))
+        return self._types[device]
+
+    def _lowered(self, device: Device, arguments: Types) -> TypedFunction | Exception:
         function, (_, gives) = device.function, device.declared or (None, None)
-        pipeline = Compiler(
-            typingctx=context,
-            targetctx=target,
+        pipeline = self._pipeline(
+            typingctx=self._context,
+            targetctx=self._toolchain.target_context,
             library=None,
             args=arguments,
             return_type=gives,
-            flags=flags,
+            flags=self._flags,
             locals={},
-            **toolchain.options,
+            **self._toolchain.options,
         )
         try:
-            with toolchain.running(flags):
+            with self._toolchain.running(self._flags):
                 made = pipeline.compile_extra(function)
-                if toolchain.lowers:
+                if self._toolchain.lowers:
                     made.library.finalize()
-            if toolchain.lowers:
+            if self._toolchain.lowers:
                 key = replace(device, declared=None)  # by which a call names it
-                target.insert_user_function(key, made.fndesc, [made.library])
+                self._toolchain.target_context.insert_user_function(
+                    key, made.fndesc, [made.library]
+                )
             found: TypedFunction = pipeline.state.typed
             return found
         except Exception as error:
             return unsupported(pipeline.state, function) or refusal(error, function)
-
-    return typed
 
 
 def load_compiler() -> None:
