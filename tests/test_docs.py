@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import results_pages as pages
+import results_tables
 import typer
 
 from convlab.commands.cli import app
@@ -164,7 +165,7 @@ READ_FROM_COUNTS = (
 def test_times_by_both_compilers_are_shown_where_both_are_stored(monkeypatch, tmp_path):
     folder = tmp_path / pages.RESULTS
     folder.mkdir(parents=True)
-    for name in pages.LINT, f"{pages.LINT}_mlir":
+    for name in results_tables.LINT, f"{results_tables.LINT}_mlir":
         (tmp_path / f"{name}.json").symlink_to(ROOT / f"{name}.json")
     timed = json.loads((ROOT / pages.RESULTS / f"{pages.HEADLINE}.json").read_text())
     for end, time_ms in ("", 1.25), ("_mlir", 1.5):
@@ -173,7 +174,7 @@ def test_times_by_both_compilers_are_shown_where_both_are_stored(monkeypatch, tm
         timed["stages"][0]["ok"] = end == ""  # m01 failed by the second
         (folder / f"{pages.HEADLINE}{end}.json").write_text(json.dumps(timed))
     monkeypatch.setattr(pages.papers, "ROOT", tmp_path)
-    table = pages.compilers_table().splitlines()
+    table = results_tables.compilers_table().splitlines()
     assert table[0].endswith("| ms |")
     assert [line.split(" | ")[-1] for line in table[2:4]] == ["1.250/- |", "1.250/1.500 |"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import papers
 import pytest
-import results_pages
+import results_tables
 import typer
 from bench_samples import sample
 from hypothesis import given
@@ -161,7 +161,7 @@ def read_program(file: Path) -> None:
 
 
 def read_ladder(file: Path) -> None:
-    results_pages._ladder(file)
+    results_tables.read_ladder(file)
 
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -348,7 +348,7 @@ def test_lessons_name_a_file_of_progress_that_is_none(tmp_path, option, content)
 def test_a_page_s_section_names_a_file_of_something_else(tmp_path, monkeypatch):
     monkeypatch.setattr(papers, "ROOT", tmp_path)
     (tmp_path / "docs/results").mkdir(parents=True)
-    for section in results_pages.SECTIONS.values():
+    for section in results_tables.SECTIONS.values():
         file = tmp_path / "docs/results" / section.file
         for text in ("[]", "{}", '{"rows": 1}', '{"rows": [1], "environment": 2}'):
             file.write_text(text)

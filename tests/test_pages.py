@@ -13,6 +13,7 @@ import numpy as np
 import papers
 import pytest
 import results_pages as pages
+import results_tables
 from ladder_results import TIMES, ladder_picture, ladder_section, ladder_table
 from ladder_results import read as read_ladder
 from matplotlib.colors import to_rgb
@@ -304,7 +305,7 @@ def test_a_row_of_the_ledger_names_the_lines_and_links_to_the_commit() -> None:
         ],
         "cpu_seconds": 3.4,
     }  # fmt: skip
-    shown, _ = pages.ledger_table({"rows": [row]})
+    shown, _ = results_tables.ledger_table({"rows": [row]})
     link = "[`program.py`](https://github.com/owner/name/blob/0123456789/folder/program.py)"
     assert shown.splitlines()[-1] == (
         f"| {link} of owner/name at `0123456` | 8 x 8; smaller | global race, lines 3, 5; "

@@ -14,30 +14,22 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import ladder_results
 import papers
-import sanitizers
 from ladder_results import HEADLINE, ladder_picture, ladder_section, ladder_table
 from papers import RESULTS
+from results_tables import SECTIONS, compilers_table, read_ladder
 
-from convlab.ladder import LADDER, short_name, stages_of
-from convlab.measuring import analysis, plots, report, table
-from convlab.measuring.analysis import Contender, Speedup, contender
-from convlab.measuring.cases import M15, SIZES
-from convlab.measuring.results import ResultRow, Results, open_results
-from convlab.problems.workloads import GROUPED, LAYER_NAMES, UNSEEN, UNTUNED
-from convlab.support.values import shown
+from convlab.ladder import short_name, stages_of
+from convlab.measuring import analysis, plots, report
+from convlab.measuring.results import Results, open_results
 
 BENCH = f"{RESULTS}/bench_h200.json"
-LINT = f"{RESULTS}/lint_conv9_sm90"
 PICTURE, PICTURES = "docs/images/ladder.svg", "bench-"
-OF = "dinput", "dweight"  # the gradients, as the names of rows have them
 Maker = Callable[[str], str]
 
 
@@ -50,7 +42,7 @@ def generated() -> dict[Path, str]:
     headline = root / RESULTS / f"{HEADLINE}.json"
     if not headline.is_file():
         raise ValueError(f"there is no {headline}: convlab ladder --json writes it")
-    ladder = _ladder(headline)
+    ladder = read_ladder(headline)
     bench = open_results(root / BENCH)
     brief = report.make(bench, title="", pictures=f"images/{PICTURES}", brief=True)
     shown: dict[str, Maker] = {
@@ -78,14 +70,6 @@ def generated() -> dict[Path, str]:
         in_notes = page.parent.name == "notes"
         files[page] = text.replace("](results/", "](../results/") if in_notes else text
     return files
-
-
-def _ladder(file: Path) -> dict[str, Any]:
-    """Return the ladder's results in a file. Raises ``ValueError`` naming any other file."""
-    try:
-        return ladder_results.read(file)
-    except (ArithmeticError, LookupError) as error:
-        raise ValueError(f"{file} is not a result of the ladder: {shown(error)}") from error
 
 
 def _section(section: papers.Section, _: str) -> str:
@@ -161,226 +145,6 @@ def sample_section(stored: str) -> str:
     """Return the stored section if it still shows the ladder's output, otherwise a new one."""
     new = f"```text\n{sample()}```\n"
     return stored if same_but_for_rounding(stored, new) else new
-
-
-# Sizes for which no tile was tuned.
-
-
-def sizes_tables(results: Results) -> papers.Shown:
-    """Return two tables: speedups of m15, and the problems where it is slower."""
-    ours, torch = (contender(results, name) for name in (M15, analysis.TORCH))
-    libraries = [name for name in results.systems if name != M15]
-    gemm_class = Contender(results, analysis.GEMM_CLASS, "", libraries, gemm_class=True)
-    layers, means = results.layers(), []
-    for words, other in (("the GEMM class", gemm_class), ("PyTorch", torch)):
-        names = (name for name, _ in layers)
-        over = dict(zip(names, ours.over(other).by_layer, strict=True))
-        for which, of_it in (("fitted", UNTUNED), ("unseen", UNSEEN)):
-            speedup = Speedup([over.get(name) for name in of_it])
-            if ratios := speedup.known:
-                values = (speedup.mean, min(ratios), max(ratios))
-                below = sum(ratio < 1 for ratio in ratios)
-                cells = (str(len(ratios)), *(f"{value:.2f}" for value in values), str(below))
-                means.append((f"{words}, {which}", *cells))
-    slower = sorted(
-        (ratio, str(SIZES[layer[0]]), _time(ours.best(layer)), _time(gemm_class.best(layer)))
-        for layer, ratio in zip(layers, ours.over(gemm_class).by_layer, strict=True)
-        if ratio and ratio < 1
-    )
-    columns = ("m15 over", "problems", "geometric mean", "least", "most", "below 1")
-    head = ("m15 is slower than the GEMM class", "m15 ms", "GEMM class ms", "ratio")
-    lines = [(*cells, f"{ratio:.2f}") for ratio, *cells in slower]
-    return "\n".join(filter(None, (table(columns, means), table(head, lines)))), ()
-
-
-def grouped_tables(results: Results) -> papers.Shown:
-    """Return the table of grouped layers' times beside PyTorch's."""
-    ours, torch = (contender(results, name) for name in ("grouped", analysis.TORCH))
-    ratios = zip(results.layers(), ours.over(torch).by_layer, strict=True)
-    lines = [
-        (name, str(GROUPED[name]), _time(ours.best((name, batch))),
-         _time(torch.best((name, batch))), f"{over:.2f}")
-        for (name, batch), over in sorted(ratios, key=lambda pair: len(pair[0][0]))
-    ]  # fmt: skip
-    return table(("name", "layer", "convlab ms", "PyTorch ms", "PyTorch / convlab"), lines), ()
-
-
-def gradients_tables(results: Results) -> papers.Shown:
-    """Return the table of both gradients of each layer by g01, g02 with m15, and PyTorch."""
-    systems = "g01_direct_gradients", M15, analysis.TORCH
-    contenders = [contender(results, name) for name in systems]
-    layers = {name: (name, batch) for name, batch in results.layers()}
-    lines = [
-        (name, *(_time(one.best(layers[f"{name} {of}"])) for of in OF for one in contenders))
-        for name in LAYER_NAMES
-    ]
-    head = [f"{of}: {by}" for of in OF for by in ("g01", "g02", "PyTorch")]
-    return table(("layer", *head), lines), ()
-
-
-def _time(row: ResultRow | None) -> str:
-    """Return milliseconds, with ~ if the runs' spread stayed above 2 %."""
-    return "" if row is None else f"{'~' if row.settled is False else ''}{row.time_ms:.4g}"
-
-
-# The two compilers.
-
-COMPILERS = "", "_mlir"  # endings of the names of their results
-
-
-def compilers_table() -> str:
-    """Return the table of each stage's main kernel by both compilers.
-
-    It has the machine code's registers and instructions, and times if both compilers' kernels were
-    timed. A cell with one number holds for both.
-    """
-    made = [
-        # The last row of a stage is its main kernel's.
-        {row["stage"]: row for row in papers.read_json(papers.ROOT / f"{LINT}{end}.json")}
-        for end in COMPILERS
-    ]
-    timed = [papers.ROOT / RESULTS / f"{HEADLINE}{end}.json" for end in COMPILERS]
-    times = [_ladder(file)["steps"] for file in timed] if timed[1].exists() else []
-    rows = []
-    for name in (stage.name for stage in LADDER if stage.name in made[0]):
-        both = [one[name] for one in made]
-        if not both[0]["multiply_adds"]:  # a library's work
-            continue
-        cells = [[str(row["registers"]) for row in both], [_per_multiply_add(row) for row in both]]
-        if times:
-            cells.append([f"{one[name]['time_ms']:.3f}" if name in one else "-" for one in times])
-        rows.append((short_name(name), *("/".join(dict.fromkeys(cell)) for cell in cells)))
-    columns = "stage", "registers", "loop instructions per multiply-add"
-    return table((*columns, "ms") if times else columns, rows)
-
-
-def _per_multiply_add(row: Mapping[str, Any]) -> str:
-    adds = row["loop_multiply_adds"]
-    return f"{row['loop_instructions'] / adds:.3g}" if adds else "-"
-
-
-# Mutants of the stages.
-
-KINDS = "synchronisation", "index", "bound", "constant"
-
-
-def mutants_tables(document: dict[str, Any]) -> papers.Shown:
-    """Return the tables of mutants: results by kind of change, reasons why a mutant is equivalent,
-    and the mutants that no check tells from the stage."""
-    rows = document["rows"]
-    kinds = {kind: [row for row in rows if row["kind"] == kind] for kind in KINDS}
-    lines = []
-    for name, tried in [*kinds.items(), ("all", rows)]:
-        found = Counter(
-            "left" if row["result"] != "rejected" and not row["equivalent"] else row["result"]
-            for row in tried
-        )
-        counts = [found[one] for one in ("rejected", "told", "survived", "left")]
-        shares = (counts[0] / n for n in (len(tried), counts[0] + counts[-1]))
-        cells = (*map(str, (len(tried), *counts)), *(f"{100 * share:.1f} %" for share in shares))
-        lines.append((name, *cells))
-    results = "rejected", "told", "equivalent", "left"
-    head = "change", "mutants", *results, "rejected of all", "of the rest"
-    reasons = Counter(row["equivalent"] for row in rows if row["equivalent"])
-    same = [(why, str(many)) for why, many in reasons.most_common()]
-    left = [
-        (row["module"].rpartition(".")[2], f"`{row['code']}`", f"`{row['old']}`", f"`{row['new']}`")
-        for row in rows
-        if row["result"] != "rejected" and not row["equivalent"]
-    ]
-    tables = [table(head, lines), table(("right, because", "mutants"), same)]
-    if left:
-        tables.append(table(("file", "line", "is", "becomes"), left))
-    return "\n".join(tables), ()
-
-
-# Public programs on the simulator.
-
-
-def ledger_table(document: Mapping[str, Any]) -> papers.Shown:
-    """Return the table of public programs: what was found in each, and whether it is a fault."""
-    head = "program", "ran", "found", "result", "why", "launches", "CPU s"
-    lines = [
-        (_program(row), _ran(row), _found(row), row["result"], row["why"], str(row["launches"]),
-         f"{row['cpu_seconds']:.0f}")
-        for row in document["rows"]
-    ]  # fmt: skip
-    return table(head, lines, left=5), ()
-
-
-def _program(row: Mapping[str, Any]) -> str:
-    """Return a link to the program's file as it was at the commit that ran."""
-    repository, commit, path = row["repository"], row["commit"], row["path"]
-    link = f"[`{Path(path).name}`](https://github.com/{repository}/blob/{commit}/{path})"
-    return f"{link} of {repository} at `{commit[:7]}`"
-
-
-def _ran(row: Mapping[str, Any]) -> str:
-    return f"{row['ran']}; {row['changed']}" if row["changed"] else row["ran"]
-
-
-def _found(row: Mapping[str, Any]) -> str:
-    """Return the kinds of findings, each with the lines that it names."""
-    kinds = []
-    for one in row["findings"]:
-        lines = ", ".join(map(str, one["lines"]))
-        kinds.append(f"{one['kind']}, {'lines' if len(one['lines']) > 1 else 'line'} {lines}")
-    return "; ".join(kinds) or "-"
-
-
-# The ladder before and after it had routes.
-
-
-def routes_table(document: Mapping[str, Any]) -> papers.Shown:
-    """Return the table of each stage's main kernel and time, before and after the routes."""
-    head = "stage", "before", "registers", "instructions per multiply-add", "ms", "after / before"
-    lines = []
-    for row in document["rows"]:
-        code, times = row["machine_code"], row["time_ms"]
-        before, after = (min(times[when]) for when in ("before", "after"))
-        lines.append(
-            (
-                row["stage"],
-                row["before"],
-                _both(code, _registers_used),
-                _both(code, _per_multiply_add),
-                f"{before:.3f}, {after:.3f}",
-                f"{after / before:.3f}",
-            )
-        )
-    return table(head, lines, left=2), ()
-
-
-def _both(code: Mapping[str, Any], shown: Callable[[Mapping[str, Any]], str]) -> str:
-    """Return a figure of the kernel before and after, once if it is the same."""
-    figures = [shown(code[when]) if code[when] else "-" for when in ("before", "after")]
-    return ", ".join(dict.fromkeys(figures))
-
-
-def _registers_used(kernel: Mapping[str, Any]) -> str:
-    return str(kernel["registers"])
-
-
-# The sections that show one file of results each, by their names in pages.
-SECTIONS = {
-    "sizes": papers.of_cases("", "sizes", sizes_tables),
-    "grouped": papers.of_cases("", "grouped", grouped_tables),
-    "gradients": papers.of_cases("", "gradients", gradients_tables),
-    "sanitizers": papers.Section(
-        "", "sanitizers_h200.json", "`make sanitize`",
-        lambda document: (sanitizers.show(document), ()), of_rows=False,
-    ),
-    "ledger": papers.Section(
-        "", "ledger.json", "`convlab run --json`", ledger_table, of_rows=False
-    ),
-    "routes": papers.Section(
-        "", "routes_h100.json", "`convlab ladder --layer conv9 --json` and `convlab lint --json`",
-        routes_table, of_rows=False,
-    ),
-    "stage-mutants": papers.Section(
-        "", "stage_mutants.json", "`python -m stage_mutants`", mutants_tables, of_rows=False
-    ),
-}  # fmt: skip
 
 
 # Pictures.

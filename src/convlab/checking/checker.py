@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba.cuda.core import config
 
 from convlab.checking.launches import (
     COUNTED,
@@ -29,23 +28,21 @@ from convlab.checking.launches import (
     tile_for,
 )
 from convlab.checking.loading import Maker, maker, offers, title_of
+from convlab.checking.machine_code import compiled
 from convlab.checking.outcome import (
     BARRIERS,
     RELU,
     SPOILED,
     Answer,
     Check,
-    CompiledKernel,
     TrafficCount,
 )
 from convlab.ladder import Launch, Program, Stage, Tile, allowances, stage_named
-from convlab.ladder.stage import SOURCES, Capability
+from convlab.ladder.stage import SOURCES
 from convlab.problems import workloads
 from convlab.problems.number_types import as_floats
 from convlab.problems.oracle import Oracle, before_relu, random_tensors
 from convlab.problems.problem import ConvProblem
-from convlab.running.engines.disassembly import is_float64, opcodes_of
-from convlab.running.engines.kernels import CompilerMissing, compile_kernel, compile_launch
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan, with_tile
 from convlab.simulation.recording.loops import EndlessLoop, Loops
@@ -53,7 +50,6 @@ from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationE
 from convlab.support.values import integer, shown
 from convlab.tracing import LaunchTrace, trace_steps
 
-CAPABILITY: Capability = (9, 0)  # what is compiled for
 # A kernel whose loops run more iterations than so many, and so many times those of the stage, is
 # taken to be endless: that takes seconds.
 ITERATIONS, TIMES = 200_000, 10
@@ -337,50 +333,6 @@ def main_launch(
         start(None)
     _, arrays = ready.bound(input, weight, output, bias)[-1]
     return main_of(program), arrays
-
-
-def compiled(program: Program, stages: Program) -> CompiledKernel | None:
-    """Compile the main kernel beside the stage's; None without compilers."""
-    if config.ENABLE_CUDASIM:
-        return None
-    try:
-        found = _float64_in(program)
-        return CompiledKernel(float64=found if found and not _float64_in(stages) else ())
-    except CompilerMissing:
-        return None
-    except Exception as error:  # Numba's own kinds are many, and not of one family
-        return CompiledKernel(error=_reason(error))
-
-
-def compile_error(kernel: Any, types: tuple[Any, ...]) -> str | None:
-    """Return why Numba does not compile a kernel for arguments of these types, in one sentence.
-
-    None if Numba compiles it, or without compilers."""
-    try:
-        compile_kernel(kernel, types, CAPABILITY)
-    except CompilerMissing:
-        return None
-    except Exception as error:  # Numba's own kinds are many, and not of one family
-        return _reason(error)
-    return None
-
-
-def _float64_in(program: Program) -> tuple[str, ...]:
-    opcodes = opcodes_of(compile_launch(main_of(program), program, CAPABILITY))
-    return tuple(sorted(filter(is_float64, opcodes)))
-
-
-def _reason(error: Exception) -> str:
-    """The lines of Numba's message that give its reason."""
-    text = re.sub(r"Function\(<function ([\w.]+) at \w+>\)", r"\1", str(error))
-    lines = (line.strip(" >") for line in text.splitlines())
-    said = [line for line in lines if line and not line.startswith("Failed in ")]
-    reason = " ".join(said[: 1 + said[0].endswith(":")] if said else [type(error).__name__])
-    reason = reason.removesuffix(".")
-    if "shared.array" in reason or "local.array" in reason:
-        reason += "; its shape must be constant"
-    line = re.search(r'File ".*", line (\d+)', text)
-    return f"{reason} (line {line[1]})" if line else reason
 
 
 def program_with(

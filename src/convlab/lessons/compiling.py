@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from numba.cuda.typing.typeof import Purpose, typeof
 
-from convlab.checking.checker import compile_error
+from convlab.checking.machine_code import compile_error
 from convlab.lessons.explanations import SINGLE_ELEMENTS, hint_for, lines_of
 from convlab.lessons.feedback import DOES_NOT_COMPILE, REFUSED, Problem
 from convlab.lessons.kernel_text import missing_index
