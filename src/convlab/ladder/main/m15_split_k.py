@@ -11,6 +11,10 @@ Source: ours, beyond the paper. Two kinds of problems leave a GPU idle in m14:
   three slices of 9 or four of 8. Here K_B may be any number. After an odd number of steps the two
   register buffers have exchanged their roles, so each turn of the loop multiplies two slices.
 
+The two are one step, because both decide which slices a block multiplies and so change the same
+loop: split-K gives it a begin and an end, and K_B says how many turns lie between them. A share of
+the slices may be odd in number, as a whole sum's may be.
+
 The step changes over 150 lines, because split-K needs an epilogue of its own and the second slice
 of a turn repeats the first. On Conv9 the stage is slightly slower than m14, whose slices suit
 that layer already: the step buys speed for small problems.
