@@ -39,6 +39,9 @@ def run_action(folder: Path, arguments: str = "", baseline: str = "") -> tuple[i
         "PYTHONPATH": str(ROOT / "src"),
         "ARGUMENTS": arguments,
         "BASELINE": baseline,
+        # To import the plugins of other packages takes as long as the tests.
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_PLUGINS": "convlab.simulation.host.pytest_plugin",
     }
     # The plugin is installed there; here it may be that of another checkout.
     script = TESTS["run"].replace("python -m pytest", "python -m pytest -p no:cacheprovider")

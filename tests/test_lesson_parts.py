@@ -70,6 +70,7 @@ def test_a_part_that_is_cut_out_and_put_back_changes_nothing(stage, parts_of_sta
         assert np.array_equal(its_output, output), part
 
 
+@same
 @pytest.mark.parametrize(
     ("stage", "part"),
     [
@@ -231,6 +232,7 @@ def check_whole(specified, **changed):
     )  # fmt: skip
 
 
+@same
 def test_a_whole_im2win_passes_and_its_first_wrong_part_is_named(quick, specified, monkeypatch):
     noted = []
     monkeypatch.setattr(limits, "note", noted.append)
@@ -244,6 +246,7 @@ def test_a_whole_im2win_passes_and_its_first_wrong_part_is_named(quick, specifie
     assert any(what.startswith("make_transform: ") for what in wrong.right)
 
 
+@same
 def test_a_plain_kernel_asks_for_more_than_a_learner_s_may(quick, specified):
     found = lessons.check_im2win(
         plain_im2win.make_transform, plain_im2win.make_packing, plain_im2win.make_kernel,

@@ -544,16 +544,17 @@ def test_the_simulator_imports_nothing_of_the_ladder() -> None:
     assert {*loaded} == {"device", "simulation", "support"}
 
 
-def test_the_speed_of_both_simulators_is_measured() -> None:
-    source = """
+def test_the_speed_of_both_simulators_is_measured(warmed) -> None:
+    source = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[1] / "tools")!r})
 import simulator_speed as speed
 cases = tuple(case._replace(sizes=(128,) if case.work(4) == 4 else (8,))
               for case in speed.CASES)
 results = list(speed.measured(cases, runs=2))  # the first one finds the types
 assert len(results) == 5 and all(one.ratio > 1 for one in results), results
 """
-    path = os.pathsep.join(map(str, (SOURCE, Path(__file__).parents[1] / "tools")))
-    done = python("-c", source, NUMBA_ENABLE_CUDASIM="1", PYTHONPATH=path)
+    done = warmed.run("-c", source)
     assert done.returncode == 0, done.stderr
 
 

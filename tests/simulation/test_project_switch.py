@@ -11,6 +11,11 @@ import pytest
 
 pytestmark = pytest.mark.same_in_cudasim
 SOURCE = Path(__file__).parents[2] / "src"
+# To import those of other packages takes as long as the tests.
+NO_OTHER_PLUGINS = {
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTEST_PLUGINS": "convlab.simulation.host.pytest_plugin",
+}
 
 # As projects do it: one branch for each, stand-ins for what Numba's simulator lacks.
 KERNELS = """
@@ -97,6 +102,7 @@ def python(*words: str, switch: str | None) -> subprocess.CompletedProcess[str]:
     """Run Python in a process of its own, because Numba reads its switch when it is imported."""
     environment = {name: value for name, value in os.environ.items() if "CUDASIM" not in name}
     environment["PYTHONPATH"] = str(SOURCE)
+    environment |= NO_OTHER_PLUGINS
     if switch is not None:
         environment["NUMBA_ENABLE_CUDASIM"] = switch
     return subprocess.run(

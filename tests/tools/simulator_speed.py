@@ -161,7 +161,7 @@ def measured(cases: tuple[Case, ...] = CASES, runs: int = RUNS) -> Iterator[Resu
     """Time each case on both simulators; ``AssertionError`` for a wrong answer. Numba must have
     been imported with ``NUMBA_ENABLE_CUDASIM=1``."""
     for case in cases:
-        grid, block, arguments, _ = case.make(CASES[0].sizes[0])
+        grid, block, arguments, _ = case.make(case.sizes[0])
         simulate(cuda.jit(case.kernel), grid, block, *arguments)  # loads what finds the types
         for size in case.sizes:
             seconds = (min(_seconds(one, case, size, runs)) for one in (_on_numbas, simulate))
