@@ -21,6 +21,10 @@ from convlab.device.intrinsics import (
     store4,
     wait_copies,
 )
+from convlab.device.register_products import (
+    start_product_bf16_registers,
+    start_product_f16_registers,
+)
 from convlab.device.shared_barriers import (
     arrive_barrier,
     expect_bytes,
@@ -30,9 +34,11 @@ from convlab.device.shared_barriers import (
 )
 from convlab.device.sixteen_bits import (
     copy_async8,
+    load_pair,
     load_pairs,
     pair_bf16,
     pair_f16,
+    shifted_pair,
     store_pairs,
     widen_bf16,
     widen_f16,
@@ -84,16 +90,20 @@ __all__ = [
     "init_barrier",
     "issue_loads",
     "load4",
+    "load_pair",
     "load_pairs",
     "mma_3xtf32",
     "mma_tf32",
     "pair_bf16",
     "pair_f16",
     "panel_start",
+    "shifted_pair",
     "split_tf32",
     "start_product",
     "start_product_bf16",
+    "start_product_bf16_registers",
     "start_product_f16",
+    "start_product_f16_registers",
     "start_product_tf32",
     "store4",
     "store_pairs",

@@ -112,6 +112,23 @@ def fragments_of(sums: np.ndarray) -> list[list[float]]:
     return fragments
 
 
+WORDS_OF_A_STEP = 4  # of A in a thread's registers: two rows, two words of each
+
+
+def panel_of_words(words: Mapping[int, Sequence[int]]) -> np.ndarray:
+    """Return the panel, as bytes in memory, whose numbers the threads of a warpgroup hold as words
+    of two 16-bit numbers. The numbers of a missing thread are NaN."""
+    rows = np.full((PANEL_ROWS, PANEL_BYTES // 4), 0x7FFF7FFF, np.uint32)
+    for thread, held in words.items():
+        warp, lane = divmod(thread, WARP)
+        group, in_group = divmod(lane, 4)
+        number = np.arange(len(held))
+        step, word = np.divmod(number, WORDS_OF_A_STEP)
+        row = 16 * warp + group + word % 2 * 8
+        rows[row, 8 * step + in_group + word // 2 * 4] = held
+    return with_swizzle(rows.view(np.uint8))
+
+
 class BroughtToAll(Protocol):
     """A thread's part of a call of a warp or warpgroup that knows how all parts are computed."""
 

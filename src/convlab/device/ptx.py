@@ -5,7 +5,7 @@ A result is ``=f`` (float32); ``=&f`` says that it is written while operands are
 
 from __future__ import annotations
 
-from convlab.device.panel_products import TERMS_OF_A_STEP
+from convlab.device.panel_products import TERMS_OF_A_STEP, WORDS_OF_A_STEP
 from convlab.device.products import TERMS
 
 Assembly = tuple[str, str]  # text, constraints
@@ -97,6 +97,27 @@ def start_panel_product(kind: str, N: int, terms: int) -> Assembly:
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
     same = [str(n) for n in range(count)]  # a sum goes in and comes out in one register
     return "\n".join(lines), ",".join(["=f"] * count + same + ["l", "l"])
+
+
+def start_register_product(kind: str, N: int, terms: int) -> Assembly:
+    """Return the PTX of such a product with A in registers, four words a step.
+
+    Operands are the sums, A's words, then the descriptor of B's panel; results are the sums.
+    """
+    count, steps = N // 2, terms // TERMS_OF_A_STEP[kind]
+    sums = ", ".join(f"${n}" for n in range(count))
+    shape = f"m64n{N}k{TERMS_OF_A_STEP[kind]}.f32.{kind}.{kind}"
+    a, b = 2 * count, 2 * count + WORDS_OF_A_STEP * steps
+    lines = ["{", ".reg .b64 b;", f"mov.b64 b, ${b};", "wgmma.fence.sync.aligned;"]
+    for step in range(steps):
+        words = range(a + WORDS_OF_A_STEP * step, a + WORDS_OF_A_STEP * (step + 1))
+        left = ", ".join(f"${n}" for n in words)
+        lines.append(f"wgmma.mma_async.sync.aligned.{shape} {{{sums}}}, {{{left}}}, b, 1, 1, 1, 0;")
+        if step < steps - 1:
+            lines.append(f"add.s64 b, b, {STEP};")
+    lines += ["wgmma.commit_group.sync.aligned;", "}"]
+    same = [str(n) for n in range(count)]
+    return "\n".join(lines), ",".join(["=f"] * count + same + ["r"] * (b - a) + ["l"])
 
 
 def wait_products(sums: int, in_flight: int) -> Assembly:

@@ -4,6 +4,8 @@ Kernels compute in float32. They only move 16-bit numbers, feed them to tensor c
 (:mod:`convlab.device.swizzled_products`), and round their results once::
 
     pair = pair_bf16(low, high)  # two float32, each rounded to the nearest even, as one uint32
+    pair = load_pair(S, i)  # S[i] and S[i + 1] as one uint32, for an even i
+    pair = shifted_pair(low, high, bits)  # 0: low; 16: the last number of low, the first of high
     p0, p1, p2, p3 = load_pairs(bias, channel)  # eight neighbours by one 16-byte load
     store_pairs(output, i, (p0, p1, p2, p3))  # and by one 16-byte store
     copy_async8(S, i, input, at, valid)  # eight neighbours, global to shared memory
@@ -70,6 +72,20 @@ def _emulated_widen_bf16(bits: int) -> np.float32:
     return np.float32(number_of(bits, BFLOAT16))
 
 
+def _emulated_load_pair(array: Any, index: int) -> np.uint32:
+    if hasattr(type(array), "load_run"):
+        low, high = array.load_run(index, 2)
+    elif index % 2 or not 0 <= index <= array.shape[0] - 2:
+        raise IndexError(f"32-bit access at index {index} of {array.shape[0]}: it must be even")
+    else:
+        low, high = array[index], array[index + 1]
+    return np.uint32(int(low) | int(high) << 16)
+
+
+def _emulated_shifted_pair(low: int, high: int, bits: int) -> np.uint32:
+    return np.uint32((int(low) | int(high) << 32) >> int(bits) & 0xFFFFFFFF)
+
+
 def _emulated_store_pairs(array: Any, index: int, pairs: tuple[int, int, int, int]) -> None:
     numbers = [half for pair in pairs for half in (int(pair) & 0xFFFF, int(pair) >> 16)]
     if hasattr(type(array), "store_run"):
@@ -110,6 +126,7 @@ def _check_eight(array: Any, index: int) -> None:
 if EMULATED:
     pair_f16, pair_bf16 = _emulated_pair_f16, _emulated_pair_bf16
     widen_f16, widen_bf16 = _emulated_widen_f16, _emulated_widen_bf16
+    load_pair, shifted_pair = _emulated_load_pair, _emulated_shifted_pair
     load_pairs, store_pairs = _emulated_load_pairs, _emulated_store_pairs
     copy_async8 = _emulated_copy_async8
 else:
@@ -183,6 +200,37 @@ else:
         return types.float32(bits), generate
 
     @intrinsic
+    def load_pair(typing_context, array, index):  # type: ignore[no-untyped-def]
+        """Load ``array[index]`` and ``array[index + 1]`` as one uint32; ``index`` is even."""
+        if not is_16_bit_array(array):
+            return None
+
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
+        ) -> ir.Value:
+            element = element_pointer(context, builder, signature.args, args)
+            pointer = builder.bitcast(element, ir.PointerType(_I32, element.type.addrspace))
+            pair = builder.load(pointer)
+            pair.align = 4
+            return pair
+
+        return types.uint32(array, index), generate
+
+    @intrinsic
+    def shifted_pair(typing_context, low, high, bits):  # type: ignore[no-untyped-def]
+        """Return 32 of the 64 bits of two pairs, from bit ``bits`` (0 to 31) on."""
+        if (low, high, bits) != (types.uint32,) * 3:
+            return None
+
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
+        ) -> ir.Value:
+            text = "shf.r.wrap.b32 $0, $1, $2, $3;"
+            return assembly(builder, text, "=r,r,r,r", args, _I32, side_effect=False)
+
+        return types.uint32(low, high, bits), generate
+
+    @intrinsic
     def store_pairs(typing_context, array, index, pairs):  # type: ignore[no-untyped-def]
         """Store four pairs of 16-bit numbers at ``array[index]`` on, by one 16-byte store."""
         if not is_16_bit_array(array) or pairs != types.UniTuple(types.uint32, PAIRS):
@@ -249,6 +297,8 @@ register_emulations(
     (pair_bf16, _emulated_pair_bf16),
     (widen_f16, _emulated_widen_f16),
     (widen_bf16, _emulated_widen_bf16),
+    (load_pair, _emulated_load_pair),
+    (shifted_pair, _emulated_shifted_pair),
     (load_pairs, _emulated_load_pairs),
     (store_pairs, _emulated_store_pairs),
     (copy_async8, _emulated_copy_async8),

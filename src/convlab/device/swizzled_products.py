@@ -129,7 +129,7 @@ def _products_here() -> _ThreadProducts:
 
 
 @dataclass
-class _ThreadPart:
+class ThreadPart:
     """What a thread brings to the start of a product."""
 
     kind: str
@@ -137,7 +137,7 @@ class _ThreadPart:
     panels: tuple[np.ndarray, np.ndarray]  # the bytes of the two, as views of shared memory
     sums: list[float]
 
-    def of_all(self, brought: Mapping[int, _ThreadPart]) -> dict[int, list[float]]:
+    def of_all(self, brought: Mapping[int, ThreadPart]) -> dict[int, list[float]]:
         """Return each thread's sums after the product."""
         A, B = self.panels
         N = 2 * len(self.sums)
@@ -146,7 +146,7 @@ class _ThreadPart:
         return {thread: after[thread] for thread in brought}
 
 
-def _panel(name: str, S: Any, at: int, rows: int, kind: str) -> np.ndarray:
+def panel_bytes(name: str, S: Any, at: int, rows: int, kind: str) -> np.ndarray:
     """Return the bytes of a panel of that many rows. Raises ``IndexError`` for a place where no
     panel can be."""
     memory = np.asarray(getattr(S, "memory", S))
@@ -168,26 +168,34 @@ def _emulated_start(name: str, kind: str) -> Callable[..., None]:
     ) -> None:
         check_width(N)
         check_terms(name, kind, TERMS)
-        mine, first, count = _products_here(), int(first), N // 2
-        before = mine.in_flight.get((id(D), first))
-        if before is None:
-            sums = [float(D[first + i]) for i in range(count)]
-        else:
-            check_columns(name, before.sums, N)
-            _check_untouched(name, before)
-            sums = before.sums
+        sums = sums_before(name, D, int(first), N)
         panels = (
-            _panel(name, S, int(at_A), PANEL_ROWS, kind),
-            _panel(name, S, int(at_B), N, kind),
+            panel_bytes(name, S, int(at_A), PANEL_ROWS, kind),
+            panel_bytes(name, S, int(at_B), N, kind),
         )
-        part = _ThreadPart(kind, TERMS, panels, sums)
-        result = together(name, part, part.of_all, WARPGROUP)
-        mine.started += 1
-        mine.in_flight[id(D), first] = _InFlight(D, first, result, mine.started)
-        for i in range(count):
-            D[first + i] = np.nan
+        part = ThreadPart(kind, TERMS, panels, sums)
+        note_product(D, int(first), together(name, part, part.of_all, WARPGROUP))
 
     return start
+
+
+def sums_before(name: str, D: NumberArray, first: int, N: int) -> list[float]:
+    """Return the thread's sums before a product: numbers, or those of the product in flight."""
+    before = _products_here().in_flight.get((id(D), first))
+    if before is None:
+        return [float(D[first + i]) for i in range(N // 2)]
+    check_columns(name, before.sums, N)
+    _check_untouched(name, before)
+    return before.sums
+
+
+def note_product(D: NumberArray, first: int, sums: list[float]) -> None:
+    """Note a product in flight with the sums that it will have."""
+    mine = _products_here()
+    mine.started += 1
+    mine.in_flight[id(D), first] = _InFlight(D, first, sums, mine.started)
+    for i in range(len(sums)):
+        D[first + i] = np.nan
 
 
 def _check_untouched(name: str, product: _InFlight) -> None:
@@ -245,9 +253,9 @@ else:
 
     _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
     _SHARED = 3  # NVVM's address space
-    _DTYPES = {F16: types.uint16, BF16: types.uint16, TF32: types.float32}
+    DTYPES = {F16: types.uint16, BF16: types.uint16, TF32: types.float32}
 
-    def _width(name: str, N: types.Type, D: types.Type) -> int:
+    def width_of(name: str, N: types.Type, D: types.Type) -> int:
         """Return N. Raises ``TypingError`` unless it is a constant, and ``D`` an array of sums."""
         if not isinstance(N, types.IntegerLiteral):
             raise TypingError(f"{name}: N is {N}, but must be a constant of the kernel's")
@@ -255,10 +263,10 @@ else:
             check_width(N.literal_value)
         except ValueError as error:
             raise TypingError(f"{name}: {error}") from None
-        _check_array(name, "D", D, types.float32)
+        check_numbers(name, "D", D, types.float32)
         return int(N.literal_value)
 
-    def _terms(name: str, TERMS: types.Type, kind: str) -> int:
+    def terms_of(name: str, TERMS: types.Type, kind: str) -> int:
         """Return TERMS. Raises ``TypingError`` unless it is a constant that the instruction has."""
         if not isinstance(TERMS, types.IntegerLiteral):
             raise TypingError(f"{name}: TERMS is {TERMS}, but must be a constant of the kernel's")
@@ -268,13 +276,13 @@ else:
             raise TypingError(str(error)) from None
         return int(TERMS.literal_value)
 
-    def _check_array(name: str, argument: str, kind: types.Type, dtype: types.Type) -> None:
+    def check_numbers(name: str, argument: str, kind: types.Type, dtype: types.Type) -> None:
         right = isinstance(kind, types.Array) and kind.ndim == 1 and kind.layout == "C"
         if not right or kind.dtype != dtype:
             wanted = f"an array of {dtype} with one dimension"
             raise TypingError(f"{name}: {argument} is {kind}, but must be {wanted}")
 
-    def _descriptor(
+    def panel_descriptor(
         context: CUDATargetContext,
         builder: ir.IRBuilder,
         kinds: tuple[types.Type, types.Type],
@@ -290,9 +298,9 @@ else:
         """Return the typing function of the intrinsic ``name``, for one kind of numbers."""
 
         def typing_function(typing_context, D, first, S, at_A, at_B, N, TERMS):  # type: ignore[no-untyped-def]
-            width = _width(name, N, D)
-            _check_array(name, "S", S, _DTYPES[kind])
-            terms = _terms(name, TERMS, kind)
+            width = width_of(name, N, D)
+            check_numbers(name, "S", S, DTYPES[kind])
+            terms = terms_of(name, TERMS, kind)
             count = width // 2
 
             def generate(
@@ -305,7 +313,7 @@ else:
                 begin = element_pointer(context, builder, kinds[:2], args[:2])
                 pointers = [builder.gep(begin, [ir.Constant(_I64, n)]) for n in range(count)]
                 panels = [
-                    _descriptor(context, builder, (kinds[2], kinds[n]), (args[2], args[n]))
+                    panel_descriptor(context, builder, (kinds[2], kinds[n]), (args[2], args[n]))
                     for n in (3, 4)
                 ]
                 operands = [builder.load(pointer) for pointer in pointers] + panels
@@ -363,7 +371,7 @@ else:
         """Wait until at most ``in_flight`` products of this warpgroup are in flight. SUMS, how many
         sums ``D`` has, and ``in_flight`` are constants. The sums of products that have ended may be
         read."""
-        _check_array("wait_products", "D", D, types.float32)
+        check_numbers("wait_products", "D", D, types.float32)
         for name, number in (("SUMS", SUMS), ("in_flight", in_flight)):
             if not isinstance(number, types.IntegerLiteral):
                 wanted = "a constant of the kernel's"

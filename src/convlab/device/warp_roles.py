@@ -14,18 +14,23 @@ the call. The kernel needs ``launch_bounds=(threads, 1)``, because registers are
 the block. ``take_registers`` waits until enough are free. Neither changes what a kernel computes.
 
 ``sync_threads_of(number, threads)`` is a barrier of ``threads`` threads, whole warps, among those
-that come to it with that number, a constant from 1 to 15 (0 is ``cuda.syncthreads``).
+that come to it with that number, from 1 to 15 (0 is ``cuda.syncthreads``); ``threads`` is a
+constant.
 
 Source: PTX ISA, ``setmaxnreg`` (compute capability 9.0 only) and ``barrier``.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from convlab.device.code_generation import EMULATED, statement
+from convlab.device.code_generation import EMULATED, Operands, assembly, statement
 from convlab.device.emulations import meet_some, register_emulations
 from convlab.device.products import WARP
+
+if TYPE_CHECKING:
+    from numba.cuda.target import CUDATargetContext
+    from numba.cuda.typing.templates import Signature
 
 MOST_THREADS = 1024  # of a block
 
@@ -64,6 +69,7 @@ if EMULATED:
     give_registers, take_registers = _emulated_give_registers, _emulated_take_registers
     sync_threads_of = _emulated_sync_threads_of
 else:
+    from llvmlite import ir
     from numba.core.errors import TypingError
     from numba.cuda import types
     from numba.cuda.extending import intrinsic
@@ -92,15 +98,24 @@ else:
     @intrinsic
     def sync_threads_of(typing_context, number, threads):  # type: ignore[no-untyped-def]
         """Wait for ``threads`` threads at barrier ``number``."""
-        for argument in (number, threads):
-            if not isinstance(argument, types.IntegerLiteral):
-                raise TypingError(f"sync_threads_of: {argument} must be a constant of the kernel's")
+        if not isinstance(threads, types.IntegerLiteral):
+            must = "must be a constant of the kernel's"
+            raise TypingError(f"sync_threads_of: threads is {threads}, but {must}")
+        known = number.literal_value if isinstance(number, types.IntegerLiteral) else 1
         try:
-            check_sync(number.literal_value, threads.literal_value)
+            check_sync(known, threads.literal_value)
         except ValueError as error:
             raise TypingError(str(error)) from None
-        text = f"bar.sync {number.literal_value}, {threads.literal_value};"
-        return types.void(number, threads), statement(text)
+        text = f"bar.sync $0, {threads.literal_value};"
+
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
+        ) -> ir.Value:
+            barrier = context.cast(builder, args[0], signature.args[0], types.uint32)
+            assembly(builder, text, "r", [barrier], convergent=True)
+            return context.get_dummy_value()
+
+        return types.void(number, threads), generate
 
 
 register_emulations(

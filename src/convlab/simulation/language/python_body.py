@@ -321,3 +321,6 @@ def _checked_index(value: Any) -> int:
     if not 0 <= index < 2**32:
         raise OverflowError(f"uint32({index}) does not fit: a GPU would wrap around")
     return index
+
+
+_checked_index.dtype = np.dtype(np.uint32)  # type: ignore[attr-defined]  # of arrays of uint32

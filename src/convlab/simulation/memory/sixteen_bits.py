@@ -1,4 +1,4 @@
-"""Accesses to eight 16-bit numbers at once, which the log has as four words."""
+"""Accesses to several 16-bit numbers at once, which the log has as words of two."""
 
 from __future__ import annotations
 
@@ -15,16 +15,21 @@ from convlab.simulation.recording.sites import site_of
 
 def first_of_eight(name: str, array: CheckedArray, index: object, site: int) -> int:
     """Return the index of the first of eight numbers, after all checks."""
+    return first_of(name, array, index, site, EIGHT)
+
+
+def first_of(name: str, array: CheckedArray, index: object, site: int, count: int) -> int:
+    """Return the index of the first of so many numbers, after all checks."""
     is_row = isinstance(array, CheckedArray) and array.ndim == 1 and array.dtype == np.uint16
     if not is_row or array.strides != (array.itemsize,):
         shown = getattr(array, "name", array)
         raise TypeError(f"{name}: {shown} must be an array of uint16 with one dimension")
-    width = EIGHT * array.itemsize
-    if type(index) is int and 0 <= index <= array.shape[0] - EIGHT:  # the usual case, made quick
+    width = count * array.itemsize
+    if type(index) is int and 0 <= index <= array.shape[0] - count:  # the usual case, made quick
         if (array.place + index * array.itemsize) % width == 0 == array.alignment % width:
             return index
     (first,) = array.check((integer(index),), site)
-    array.check((first + EIGHT - 1,), site)
+    array.check((first + count - 1,), site)
     array.check_aligned((first,), width, site)
     return first
 
@@ -35,13 +40,18 @@ def words_of(numbers: Sequence[int]) -> list[int]:
 
 
 def log_words(
-    array: CheckedArray, first: int, site: int, kind: int, words: Sequence[int] = ()
+    array: CheckedArray,
+    first: int,
+    site: int,
+    kind: int,
+    words: Sequence[int] = (),
+    count: int = PAIRS,
 ) -> None:
-    """Log an access to eight numbers, or to the four words that a store has."""
+    """Log an access to ``count`` words, or to those that a store has."""
     log = array.memory.log
     if log is not None:
         address = log.sized(array.tag + array.place + first * array.itemsize, WORD)
-        log.add(address, site, kind, PAIRS, words)
+        log.add(address, site, kind, count, words)
 
 
 def load_eight(name: str, array: CheckedArray, index: object, site: int) -> list[int]:
@@ -50,6 +60,15 @@ def load_eight(name: str, array: CheckedArray, index: object, site: int) -> list
     log_words(array, first, site, READ)
     numbers: list[int] = array.host[first : first + EIGHT].tolist()
     return numbers
+
+
+def load_pair(array: CheckedArray, index: object) -> int:
+    """``load_pair``: load two numbers by one access."""
+    site = site_of(1)
+    first = first_of("load_pair", array, index, site, 2)
+    log_words(array, first, site, READ, count=1)
+    low, high = array.host[first : first + 2].tolist()
+    return int(low | high << 16)
 
 
 def load_pairs(array: CheckedArray, index: object) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from convlab import device
-from convlab.simulation.memory.sixteen_bits import load_pairs, store_pairs
+from convlab.simulation.memory.sixteen_bits import load_pair, load_pairs, store_pairs
 from convlab.simulation.numbers.counted_operations import Arithmetic
 from convlab.simulation.recording.access_log import AccessLog, LaunchClock
 from convlab.simulation.rules.panel_accesses import PanelAccesses
@@ -52,6 +52,7 @@ class Hopper:
             **engine.intrinsics,
             **products.intrinsics,
             **roles.intrinsics,
+            device.load_pair: load_pair,
             device.load_pairs: load_pairs,
             device.store_pairs: store_pairs,
         }

@@ -1,5 +1,8 @@
 """Products of warpgroups from panels of shared memory, which the tensor cores read.
 
+The matrix on the left may come from registers instead: then a thread's array ``A`` has no numbers
+until a wait that covers the product.
+
 The tensor cores read both panels at some time between the start of a product and the wait that
 covers it. Here they read where the last thread of the warpgroup comes to the start, and
 :mod:`convlab.simulation.rules.panel_accesses` finds what others do to the panels until then. A
@@ -25,11 +28,13 @@ from convlab.device.panel_products import (
     PANEL_ROWS,
     TF32,
     check_terms,
+    panel_of_words,
     panel_product,
     places_of_sums,
     sums_of,
 )
 from convlab.device.products import WARPGROUP, check_width
+from convlab.device.register_products import words_of
 from convlab.device.swizzled_products import check_columns, check_wait
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.memory.local_arrays import LocalArray
@@ -44,12 +49,20 @@ from convlab.simulation.threads.waiting import (
     ALL_THREADS,
     PRODUCTS_DONE,
     START_BF16,
+    START_BF16_REGISTERS,
     START_F16,
+    START_F16_REGISTERS,
     START_TF32,
     WaitingCall,
 )
 
-KINDS = {START_F16: F16, START_BF16: BF16, START_TF32: TF32}
+KINDS = {
+    START_F16: F16,
+    START_BF16: BF16,
+    START_TF32: TF32,
+    START_F16_REGISTERS: F16,
+    START_BF16_REGISTERS: BF16,
+}
 
 
 @dataclass(eq=False)
@@ -63,6 +76,25 @@ class Sums:
         rows, columns = places_of_sums(self.numbers.shape[1])
         numbers: list[float] = self.numbers[rows[thread], columns[thread]].tolist()
         return numbers
+
+
+class Registers(NamedTuple):
+    """A thread's part of A in registers: the array and its words, which a product reads."""
+
+    A: LocalArray
+    words: tuple[int, ...]
+
+    def take(self) -> None:
+        """Leave the array without the numbers."""
+        self.A.cells[: len(self.words)] = [None] * len(self.words)
+
+    def give_back(self) -> None:
+        """Return the numbers, once the product has ended. Raises ``RuntimeError`` if the thread has
+        written to the array before."""
+        if any(cell is not None for cell in self.A.cells[: len(self.words)]):
+            what = f"{self.A.name} was written to while a product of it was in flight"
+            raise RuntimeError(f"wait_products: {what}")
+        self.A.cells[: len(self.words)] = list(self.words)
 
 
 class InFlight(NamedTuple):
@@ -104,13 +136,14 @@ class Operands(NamedTuple):
     products: PanelProducts
     name: str
     S: CheckedArray
-    at_A: int
+    at_A: int | None  # None: A is in registers
     at_B: int
     N: int
     terms: int
     site: int
     thread: int  # in the block
     sums: Sums | Sequence[float]
+    words: tuple[int, ...] = ()  # of A
 
     @property
     def of_all(self) -> Callable[[Mapping[int, Operands]], Mapping[int, object]]:
@@ -139,11 +172,15 @@ class PanelProducts:
         # their array and the place of their sums.
         self._started: dict[int, int] = {}
         self._in_flight: dict[int, dict[tuple[int, int], InFlight]] = {}
+        # By thread, what products read from registers, each with the product's number.
+        self._registers: dict[int, list[tuple[int, Registers]]] = {}
         self.intrinsics: dict[object, Callable[..., object]] = {
             device.panel_start: panels.start,
             device.start_product_f16: partial(self._start, START_F16),
             device.start_product_bf16: partial(self._start, START_BF16),
             device.start_product_tf32: partial(self._start, START_TF32),
+            device.start_product_f16_registers: partial(self._start_left, START_F16_REGISTERS),
+            device.start_product_bf16_registers: partial(self._start_left, START_BF16_REGISTERS),
             device.wait_products: self.wait,
         }
 
@@ -157,6 +194,7 @@ class PanelProducts:
         for thread in range(first, first + size):
             self._started.pop(thread, None)
             self._in_flight.pop(thread, None)
+            self._registers.pop(thread, None)
 
     # The intrinsics that a kernel calls.
 
@@ -172,7 +210,39 @@ class PanelProducts:
         TERMS: int,
     ) -> None:
         """``start_product_f16`` and its like: start a product once all 128 threads have come."""
-        site, number, first = site_of(1), self._clock.number, int(first)
+        place = int(at_A), int(at_B)
+        self._start_with(name, site_of(1), D, int(first), S, place, N, TERMS, None)
+
+    def _start_left(
+        self,
+        name: str,
+        D: LocalArray,
+        first: int,
+        A: LocalArray,
+        S: CheckedArray,
+        at_B: int,
+        N: int,
+        TERMS: int,
+    ) -> None:
+        """``start_product_f16_registers`` and its like: the same with A from registers."""
+        site = site_of(1)
+        check_terms(name, KINDS[name], TERMS)
+        left = self._left(name, A, words_of(KINDS[name], TERMS), site)
+        self._start_with(name, site, D, int(first), S, (None, int(at_B)), N, TERMS, left)
+
+    def _start_with(
+        self,
+        name: str,
+        site: int,
+        D: LocalArray,
+        first: int,
+        S: CheckedArray,
+        places: tuple[int | None, int],
+        N: int,
+        TERMS: int,
+        left: Registers | None,
+    ) -> None:
+        number = self._clock.number
         check_width(N)
         check_terms(name, KINDS[name], TERMS)
         _check_sums(name, D, first, N // 2)
@@ -189,13 +259,14 @@ class PanelProducts:
             products=self,
             name=name,
             S=S,
-            at_A=int(at_A),
-            at_B=int(at_B),
+            at_A=places[0],
+            at_B=places[1],
             N=N,
             terms=TERMS,
             site=site,
             thread=self._clock.thread,
             sums=sums,
+            words=left.words if left is not None else (),
         )
         self._check_panels(operands)
         if self._arithmetic is not None:
@@ -207,6 +278,21 @@ class PanelProducts:
         started = self._started[number] = self._started.get(number, 0) + 1
         product = mine[id(D), first] = InFlight(D, first, result, started)
         D.cells[product.cells] = [None] * (N // 2)
+        if left is not None:
+            left.take()
+            self._registers.setdefault(number, []).append((started, left))
+
+    def _left(self, name: str, A: LocalArray, count: int, site: int) -> Registers:
+        """Return a thread's part of A, of so many words. Products in flight may read the same."""
+        if not isinstance(A, LocalArray) or A.ndim != 1 or A.size < count or A.dtype != np.uint32:
+            raise TypeError(f"{name}: A must be a local array of {count} uint32")
+        for _, other in self._registers.get(self._clock.number, ()):
+            if other.A is A and len(other.words) == count:
+                return other
+        cells = A.cells[:count]
+        if None in cells:
+            cells = [A.part(n, site) for n in range(count)]
+        return Registers(A, tuple(int(cell) for cell in cells))
 
     def wait(self, D: LocalArray, SUMS: int, in_flight: int) -> None:
         """``wait_products``: wait until at most so many products are in flight."""
@@ -223,17 +309,27 @@ class PanelProducts:
                 product.check_untouched("wait_products")
                 del mine[id(D), product.first]
                 D.cells[product.cells] = product.sums.of_thread(thread)
+        self._end_reads(number, ended)
+
+    def _end_reads(self, number: int, ended: int) -> None:
+        """Give back the registers that no product in flight reads; so many products have ended."""
+        reads = self._registers.get(number, [])
+        self._registers[number] = still = [one for one in reads if one[0] > ended]
+        read = {id(left.A): left for product, left in reads if product <= ended}
+        for left in read.values():
+            if all(other.A is not left.A for _, other in still):
+                left.give_back()
 
     # What tensor cores do.
 
-    def _check_panels(self, operands: Operands) -> tuple[tuple[int, np.ndarray], ...]:
-        """Return both panels of a product: addresses and bytes."""
+    def _check_panels(self, operands: Operands) -> list[tuple[int, np.ndarray]]:
+        """Return the panels of a product, B's last: addresses and bytes."""
         name, S, itemsize = operands.name, operands.S, ITEM_BYTES[KINDS[operands.name]]
         panel = partial(self._panels.panel, name, S, itemsize=itemsize, site=operands.site)
-        return (
-            panel(operands.at_A, PANEL_ROWS * PANEL_BYTES),
-            panel(operands.at_B, operands.N * PANEL_BYTES),
-        )
+        found = [panel(operands.at_B, operands.N * PANEL_BYTES)]
+        if operands.at_A is not None:
+            found.insert(0, panel(operands.at_A, PANEL_ROWS * PANEL_BYTES))
+        return found
 
     def multiply(self, brought: Mapping[int, Operands]) -> Mapping[int, object]:
         """Return the sums of each thread after a product; an exception if threads of the warpgroup
@@ -253,9 +349,11 @@ class PanelProducts:
         if not same:
             what = f"{first.name}: D has a product in flight in some threads of the warpgroup only"
             return dict.fromkeys(brought, RuntimeError(what))
-        (place_A, A), (place_B, B) = self._check_panels(first)
+        panels = self._check_panels(first)
         if self._strict:
-            self._note(first, [one.thread for one in brought.values()], place_A, place_B)
+            self._note(first, [one.thread for one in brought.values()], panels)
+        *left, (_, B) = panels
+        A = left[0][1] if left else panel_of_words({t: one.words for t, one in brought.items()})
         after = Sums(panel_product(KINDS[first.name], A, B, before, first.terms))
         return dict.fromkeys(brought, after)
 
@@ -265,7 +363,12 @@ class PanelProducts:
             self._warpgroups[key] = Warpgroup(self._clocks.here.entry())
         return self._warpgroups[key]
 
-    def _note(self, operands: Operands, threads: Sequence[int], place_A: int, place_B: int) -> None:
+    def _note(
+        self,
+        operands: Operands,
+        threads: Sequence[int],
+        panels: Sequence[tuple[int, np.ndarray]],
+    ) -> None:
         """Note the reads of a product that these threads of the block start."""
         clocks, time = self._clocks.here, self._clocks.now()
         warpgroup = self._warpgroup(operands.thread)
@@ -275,10 +378,10 @@ class PanelProducts:
         warpgroup.begun.append(past)
         warpgroup.started += 1
         begin = clocks.known_to_each(threads)
-        for place, rows in ((place_A, PANEL_ROWS), (place_B, operands.N)):
+        for place, data in panels:
             access = PanelAccess(
                 first=place,
-                end=place + rows * PANEL_BYTES,
+                end=place + data.size,
                 writes=False,
                 block=self._clock.block_number,
                 thread=self._clock.first + operands.thread,

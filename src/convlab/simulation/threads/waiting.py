@@ -22,7 +22,9 @@ GRID_BARRIER = "syncthreads of the grid"
 START_F16, START_BF16 = "start_product_f16", "start_product_bf16"
 START_TF32, PRODUCTS_DONE = "start_product_tf32", "wait_products"
 GIVE_REGISTERS, TAKE_REGISTERS = "give_registers", "take_registers"
-STARTS = (START_F16, START_BF16, START_TF32)
+START_F16_REGISTERS = "start_product_f16_registers"
+START_BF16_REGISTERS = "start_product_bf16_registers"
+STARTS = (START_F16, START_BF16, START_TF32, START_F16_REGISTERS, START_BF16_REGISTERS)
 OF_A_WARPGROUP = frozenset(
     (PRODUCT, PRODUCT_DONE, *STARTS, PRODUCTS_DONE, GIVE_REGISTERS, TAKE_REGISTERS)
 )
