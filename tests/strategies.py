@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -60,13 +61,20 @@ def _padding_and_size(
 
 
 def tensors(problem: ConvProblem, kind: str, seed: int, *, bias: bool) -> Tensors:
-    """Input, weight and bias (or None), float32, of one of the ``KINDS``."""
+    """Input, weight and bias (or None), of one of the ``KINDS`` and of the problem's type."""
     rng = np.random.default_rng(seed)
-    made = random_tensors(problem, rng, bias, integers=kind == "integers")
+    in_floats = replace(problem, dtype="float32")
+    made = random_tensors(in_floats, rng, bias, integers=kind == "integers")
     for tensor in made:
         if tensor is not None:
             KINDS[kind](tensor, rng)
-    return made
+    if problem.dtype == "float32":
+        return made
+    with np.errstate(over="ignore"):  # huge numbers are infinite in float16
+        input, weight, of_channels = (
+            None if tensor is None else tensor.astype(problem.number_type.numpy) for tensor in made
+        )
+    return input, weight, of_channels
 
 
 def _sprinkle(tensor: np.ndarray, rng: np.random.Generator, values: tuple[float, ...]) -> None:

@@ -144,7 +144,8 @@ TILED = [stage for stage in LADDER if stage.tiny_tile is not None]
 @pytest.mark.parametrize("stage", TILED, ids=lambda stage: stage.name)
 def test_a_checked_launch_has_several_warps_and_blocks(stage):
     tile = launches.tile_for(stage, checker.SEVERAL)
-    problem = checker.in_blocks(stage, checker.EVERYTHING, tile, rows=2)
+    everything = stage.adapted(checker.EVERYTHING)
+    problem = checker.in_blocks(stage, everything, tile, rows=2)
     main = stage.prepare(problem, tile).launches[-1]
     assert math.prod(main.block) > 2 * 32
     assert math.prod(main.grid) > 1

@@ -192,6 +192,6 @@ def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None, rows: int =
         images = (tile.N_B - 1) // (problem.N // problem.batch)
         return replace(problem, out_channels=channels, batch=max(problem.batch, images))
 
-    tried = map(larger, range(rows - 1 if tile else 0, 64))
+    tried = map(stage.adapted, map(larger, range(rows - 1 if tile else 0, 64)))
     several = (one for one in tried if math.prod(main_of(stage.prepare(one, tile)).grid) > 1)
     return next(several, problem)

@@ -160,6 +160,7 @@ class Flat:
 # Of a tensor map, which names its array, a kernel gets 16 uint64.
 Argument = str | Images | Flat | BoxMap | WindowMap
 SOURCES = ("input", "weight", "bias")  # what no step may write to
+CHANNELS = ("in_channels", "out_channels")  # of a problem
 
 
 @dataclass(frozen=True)
@@ -240,13 +241,14 @@ def tile_program(
     before: Program = Program((), ()),
     flat: tuple[str, ...] = ("input", "windows", "weight", "packed", "output"),
     splits: Grid = (),
+    shared_bytes: int = 0,
 ) -> Program:
     """The program of ``before``, a stage's layout transforms, and of the kernel, a block for each
     tile. The kernel's parameters name its arguments; those in ``flat`` have one dimension."""
     names = inspect.signature(kernel.py_func).parameters
     arguments = tuple(Flat(name) if name in flat else name for name in names)
     grid = (blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B), *splits)
-    launch = Launch(kernel, grid, (tile.threads,), arguments)
+    launch = Launch(kernel, grid, (tile.threads,), arguments, shared_bytes)
     return replace(before, launches=(*before.launches, launch), tile=tile)
 
 
@@ -283,7 +285,8 @@ class Stage:
     problems: ``fp32``, ``3xtf32`` or ``tf32``. Without split-K, a stage adds to an output
     atomically ``atomic_additions(problem)`` times; each may flush a denormal. The stage takes
     problems of ``dtypes``, only those with ``channels_last`` if it is True, only others if it is
-    False, and those with groups if ``grouped``; ``prepare`` raises ``ValueError`` for others."""
+    False, those with groups if ``grouped``, and numbers of input and output channels that are
+    ``channel_multiples``; ``prepare`` raises ``ValueError`` for others."""
 
     module: str
     title: str
@@ -298,6 +301,7 @@ class Stage:
     grouped: bool = False
     dtypes: tuple[str, ...] = ("float32",)
     channels_last: bool = False
+    channel_multiples: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prepare", _checked(self, self.prepare))
@@ -340,7 +344,7 @@ class Stage:
         return {"float16": "fp16", "bfloat16": "bf16"}.get(problem.dtype, self.precision)
 
     def why_not(self, problem: ConvProblem) -> str | None:
-        """Return why the stage does not take a problem of that type, layout or number of groups, in
+        """Return why the stage does not take a problem of that type, layout, groups or channels, in
         one sentence that names the argument; None if it takes it."""
         if problem.dtype not in self.dtypes:
             must = " or ".join(self.dtypes)
@@ -351,14 +355,30 @@ class Stage:
         if problem.groups > 1 and not self.grouped:
             rule = f"it must be 1 for stage {self.name}; stage 'grouped' computes any number"
             return f"groups is {problem.groups}: {rule}"
+        for name, multiple in zip(CHANNELS, self.channel_multiples, strict=True):
+            # A gradient has other channels; its stages take any number.
+            if multiple > 1 and (channels := getattr(problem, name)) % multiple:
+                rule = f"it must be a multiple of {multiple} for stage {self.name}"
+                return f"{name} is {channels}: {rule}"
         return None
 
     def adapted(self, problem: ConvProblem) -> ConvProblem:
-        """Return the problem with a type and the layout that the stage takes."""
-        dtype = problem.dtype if problem.dtype in self.dtypes else self.dtypes[0]
-        if (dtype, self.channels_last) == (problem.dtype, problem.channels_last):
+        """Return the problem with a type, the layout and numbers of channels that the stage takes:
+        the next larger ones."""
+        if self.why_not(problem) is None:
             return problem
-        return replace(problem, dtype=dtype, channels_last=self.channels_last)
+        dtype = problem.dtype if problem.dtype in self.dtypes else self.dtypes[0]
+        of_input, of_output = (
+            blocks_for(getattr(problem, name), multiple) * multiple
+            for name, multiple in zip(CHANNELS, self.channel_multiples, strict=True)
+        )
+        return replace(
+            problem,
+            in_channels=of_input,
+            out_channels=of_output,
+            dtype=dtype,
+            channels_last=self.channels_last,
+        )
 
     def runs_on(self, capability: Capability | None) -> bool:
         """Return whether a GPU of that compute capability can run the stage.
