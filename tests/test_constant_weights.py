@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ PROBLEM = ConvProblem(2, 4, 3, 5, 6, (2, 3), stride=(1, 2), padding=1)
 
 def transforms_filter(stage: Stage) -> bool:
     """Return whether a kernel of the stage reads the filter alone: it need not run again."""
-    kernels = stage.prepare(PROBLEM, stage.tiny_tile).kernels
+    kernels = stage.prepare(stage.adapted(PROBLEM), stage.tiny_tile).kernels
     arguments = [set(map(str, kernel.arguments)) for kernel in kernels]
     return any("weight" in names and not names & {"input", "output"} for names in arguments)
 
@@ -44,23 +45,24 @@ def test_every_stage_with_a_constant_weight(stage: Stage, engine: Engine) -> Non
     left in that for the next."""
     if stage not in stages_for(engine)[0]:
         pytest.skip(str(stages_for(engine)[1]))
-    plan = Plan(PROBLEM, stage, stage.tiny_tile, engine)
-    first, weight, bias = random_tensors(PROBLEM, 1, integers=True)
-    second, other, _ = random_tensors(PROBLEM, 2, integers=True)
-    on = engine.to_device
+    problem = stage.adapted(PROBLEM)
+    plan = Plan(problem, stage, stage.tiny_tile, engine)
+    first, weight, bias = random_tensors(problem, 1, integers=True)
+    second, other, _ = random_tensors(problem, 2, integers=True)
+    on = partial(engine.to_device, dtype=problem.dtype)
     kept = on(weight)
     ready = plan.for_weight(kept, on(bias))
     left_out = len(plan.program.launches) - len(ready.plan.program.launches)
     assert left_out == (stage.name in PACKING)
 
     def check(output: Any, *numbers: Any) -> None:
-        result = Oracle(PROBLEM, *numbers).check(
-            engine.to_host(output), **allowances(stage, PROBLEM)
+        result = Oracle(problem, *numbers).check(
+            engine.to_host(output, problem.dtype), **allowances(stage, problem)
         )
         assert result.ok, str(result)
 
     for input, used in ((first, other), (second, weight)):
-        output, again = (on(np.full(PROBLEM.output_shape, np.nan, np.float32)) for _ in range(2))
+        output, again = (on(np.full(problem.output_shape, np.nan, np.float32)) for _ in range(2))
         plan(on(input), on(used), output, None)
         check(output, input, used, None)
         assert ready(on(input), again) is again

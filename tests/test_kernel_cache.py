@@ -139,7 +139,7 @@ STAGES = [*LADDER, GROUPED, *BACKWARD]
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 def test_every_kernel_of_the_ladder_has_a_key_of_its_own(stage):
-    problem: Any = PROBLEM
+    problem: Any = stage.adapted(PROBLEM)
     if stage is GROUPED:
         problem = replace(PROBLEM, groups=4)
     if stage in BACKWARD:
@@ -158,7 +158,7 @@ def test_no_two_kernels_have_one_key():
     """A layout transform that stages share has one key everywhere."""
     names: dict[str | None, str] = {}
     for stage in LADDER:
-        program = production_program(stage, PROBLEM)
+        program = production_program(stage, stage.adapted(PROBLEM))
         for step in program.kernels:
             key = kernel_key(step.kernel, argument_types(step, program), GPU, "numba-cuda")
             assert names.setdefault(key, step.name) == step.name

@@ -34,7 +34,7 @@ MAY_IMPORT = {
 PARTS = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", section("The simulator"), re.M)
 # In the ladder: what every route may import, and routes.
 SHARED = {"stage", "layouts", "tile_heuristic"}
-ROUTES = {"main", "tensor_cores", "channels", "im2col", "gradients"}
+ROUTES = {"main", "tensor_cores", "half_precision", "channels", "im2col", "gradients"}
 
 
 def module_of(file: str) -> str:

@@ -55,7 +55,10 @@ def test_nearly_all_shapes_that_there_are_to_choose_from_run(stage, heuristic):
 def of_what_is_not_finite():
     """With tiles that a simulator runs in a blink."""
     found = [case for case in sanitizers.cases(LADDER) if "relu" in case.switches]
-    return [case._replace(tile=case.stage.tiny_tile, problem=SMALL) for case in found]
+    return [
+        case._replace(tile=case.stage.tiny_tile, problem=case.stage.adapted(SMALL))
+        for case in found
+    ]
 
 
 def test_relu_of_what_is_not_finite_runs_once_a_stage_and_is_right(engine):

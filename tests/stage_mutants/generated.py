@@ -221,7 +221,7 @@ def modules() -> dict[str, tuple[str, ...]]:
     then those that import the module, also where a library does the rest."""
     own, importing = {}, defaultdict(tuple)
     for stage in LADDER:
-        steps = stage.prepare(checker.PIXEL, stage.tiny_tile).launches
+        steps = stage.prepare(stage.adapted(checker.PIXEL), stage.tiny_tile).launches
         if isinstance(steps[-1], Launch):
             own[stage.module] = (stage.name,)
         for one in imports_of(stage.module):

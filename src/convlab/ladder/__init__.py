@@ -31,7 +31,7 @@ from convlab.ladder.variants.grouped import GROUPED
 from convlab.support.values import shown
 
 # The routes of the convolution, the main one first. The gradients are a route of their own.
-ROUTES = ("main", "tensor_cores", "channels", "im2col")
+ROUTES = ("main", "tensor_cores", "half_precision", "channels", "im2col")
 
 
 def stages_of(route: str) -> tuple[Stage, ...]:

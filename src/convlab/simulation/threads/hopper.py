@@ -4,8 +4,10 @@ from panels, and roles of warps."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from convlab import device
+from convlab.device.sixteen_bits import BFLOAT16, FLOAT16, number_of
 from convlab.simulation.memory.sixteen_bits import load_pair, load_pairs, store_pairs
 from convlab.simulation.numbers.counted_operations import Arithmetic
 from convlab.simulation.recording.access_log import AccessLog, LaunchClock
@@ -55,6 +57,9 @@ class Hopper:
             device.load_pair: load_pair,
             device.load_pairs: load_pairs,
             device.store_pairs: store_pairs,
+            # Registers hold Python's numbers.
+            device.widen_f16: partial(number_of, kind=FLOAT16),
+            device.widen_bf16: partial(number_of, kind=BFLOAT16),
         }
         # Without these, barriers of a block and of warps are all that orders threads.
         self._order_threads = {

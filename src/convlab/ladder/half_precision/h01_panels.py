@@ -1,0 +1,302 @@
+"""h01: panels. The tensor cores read 16-bit windows and filter from shared memory.
+
+Source: ours, beyond the paper. Networks mostly run in float16 or bfloat16, with the channels of a
+pixel as neighbours in memory: input [N_i, H_i, W_i, C_i], filter [C_o, H_f, W_f, C_i]. Products of
+16-bit numbers are exact and their sums are float32, so nothing is split as in t05.
+
+- **A slice is contiguous.** The K elements of a window are ordered (u, v, r): a slice of 64 is one
+  place (u, v) of the filter and 64 channels, so 128 neighbouring bytes in the input and in the
+  filter. Each thread copies 16 bytes at a time; a warp copies four whole rows.
+- **Panels.** Both matrices of ``wgmma`` lie in shared memory, as rows of 128 bytes whose 16-byte
+  pieces are swizzled (:mod:`convlab.device.swizzled_products`): neither the copies nor the tensor
+  cores have bank conflicts. No thread loads a number into registers, so there is nothing between
+  the copy and the product but a barrier.
+- **The filter's rows are interleaved**, so that the sums of a lane are neighbours in memory. In a
+  product a lane has columns 2 * thread_in_group, + 1, + 8, + 9 and so on. Which channel is which
+  column is free: the copy stores channel ``8 * t + 2 * j + e`` of each 32 in row ``8 * j + 2 * t +
+  e`` of the panel, and thread t of a group has eight neighbouring channels, which are one store of
+  16 bytes.
+
+The step changes over 150 lines, because layout, type and operands all differ from t05's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numba import cuda, float32, int32, int64, uint16, uint32
+
+from convlab.device import gpu_only, unrolled
+from convlab.device.intrinsics import commit_copies, wait_copies
+from convlab.device.sixteen_bits import (
+    EIGHT,
+    copy_async8,
+    load_pairs,
+    pair_bf16,
+    pair_f16,
+    store_pairs,
+    widen_bf16,
+    widen_f16,
+)
+from convlab.device.swizzled_products import (
+    PANEL_ALIGNMENT,
+    PANEL_BYTES,
+    panel_start,
+    start_product_bf16,
+    start_product_f16,
+    swizzled_piece,
+    wait_products,
+)
+from convlab.device.tensor_core import fence_shared
+from convlab.ladder.main.m14_epilogue import make_finish
+from convlab.ladder.stage import (
+    DeviceFunction,
+    Kernel,
+    Program,
+    Requirement,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+    tile_program,
+)
+from convlab.problems.problem import ConvProblem
+
+TERMS = 64  # of a slice: 128 bytes of each row
+PIECES = TERMS // EIGHT  # of 16 bytes in a row
+INTERLEAVED = 32  # channels whose rows are interleaved
+HOPPER = Requirement((9, 0), "its tensor cores' own instruction, wgmma", exact=True)
+START_PRODUCT = {"float16": start_product_f16, "bfloat16": start_product_bf16}
+PAIR = {"float16": pair_f16, "bfloat16": pair_bf16}
+WIDEN = {"float16": widen_f16, "bfloat16": widen_bf16}
+
+
+def require_panels(tile: Tile) -> None:
+    """Raise ``ValueError`` for a tile that two warpgroups cannot share: each has 64 windows and all
+    channels."""
+    require_product_tile(tile)
+    shares = tile.N_B == 128 and tile.N_T == 2
+    tile.require(shares, "N_B must be 128 and N_T 2, because two warpgroups have 64 windows each")
+
+
+def require_product_tile(tile: Tile) -> None:
+    """Raise ``ValueError`` for a tile that no products of a warpgroup compute."""
+    tile.require(tile.K_B == TERMS, "K_B must be 64, a row of 128 bytes")
+    whole = tile.M_B % INTERLEAVED == 0 and tile.M_B <= 256
+    tile.require(whole, "M_B must be a multiple of 32 up to 256, the columns of a product")
+    tile.require(4 * tile.M_T == tile.M_B, "M_T must be M_B / 4, a lane's columns of a product")
+
+
+def shared_bytes(tile: Tile, depth: int) -> int:
+    """Return the dynamic shared memory of so many slices, and of what is skipped before them."""
+    return depth * (tile.M_B + tile.N_B) * PANEL_BYTES + PANEL_ALIGNMENT
+
+
+def pipeline_depth(tile: Tile) -> int:
+    """Return how many slices shared memory holds, of up to four, if two blocks share an SM's."""
+    return max(2, min(4, 112 * 1024 // shared_bytes(tile, 1)))
+
+
+def make_fetch(problem: ConvProblem, tile: Tile) -> DeviceFunction:
+    """Return ``fetch(input, weight, first, i_h, i_w, m0, t, slice_, S, at)``, which starts to copy
+    a slice of the windows, then of the filter, to ``S[at]`` on.
+
+    Thread t copies piece ``t % 8`` of rows ``t // 8``, + 32 and so on. ``first``, ``i_h`` and
+    ``i_w`` say where its windows begin in the input; rows past the last window have ``i_h`` below
+    all padding, so they are zeros as padding is.
+    """
+    p = problem
+    C_i, C_o, H_i, W_i, H_f, W_f, d_h, d_w = p.C_i, p.C_o, p.H_i, p.W_i, p.H_f, p.W_f, p.d_h, p.d_w
+    ROWS = tile.threads // PIECES  # that are copied at a time
+    CHUNKS, PLACES = blocks_for(C_i, TERMS), H_f * W_f
+    I_PANEL = tile.N_B * TERMS
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch_windows(i, input, first, i_h, i_w, u, v, r, row, piece, S, at):
+        y, x = i_h[i] + u * d_h, i_w[i] + v * d_w
+        valid = 0 <= y < H_i and 0 <= x < W_i and r < C_i
+        source = first[i] + (int64(u * d_h) * W_i + v * d_w) * C_i + r if valid else int64(0)
+        copy_async8(S, at + swizzled_piece(row + i * ROWS, piece) * EIGHT, input, source, valid)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch_filter(i, weight, m0, place, r, row, piece, S, at):
+        n = row + i * ROWS
+        channel = n // 32 * 32 + n % 8 // 2 * 8 + n % 32 // 8 * 2 + n % 2
+        m = m0 + channel
+        valid = m < C_o and r < C_i
+        source = (int64(m) * PLACES + place) * C_i + r if valid else int64(0)
+        copy_async8(S, at + swizzled_piece(n, piece) * EIGHT, weight, source, valid)
+
+    fetch_all_windows = unrolled(fetch_windows, range(tile.N_B // ROWS))
+    fetch_all_filter = unrolled(fetch_filter, range(tile.M_B // ROWS))
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(input, weight, first, i_h, i_w, m0, t, slice_, S, at):
+        row, piece = t // PIECES, t % PIECES
+        place = uint32(slice_) // CHUNKS
+        u, v = int32(place // W_f), int32(place % W_f)
+        r = int32(uint32(slice_) % CHUNKS * TERMS + piece * EIGHT)
+        fetch_all_windows(input, first, i_h, i_w, u, v, r, row, piece, S, at)
+        fetch_all_filter(weight, m0, place, r, row, piece, S, at + I_PANEL)
+
+    return fetch
+
+
+def make_windows_of_thread(problem: ConvProblem, tile: Tile) -> DeviceFunction:
+    """Return ``windows_of_thread(n0, t, first, i_h, i_w)``, which finds where the windows begin
+    whose rows thread t copies: in the input, and on the image."""
+    p = problem
+    N, PIXELS, W_o, H_i, W_i, C_i = p.N, p.H_o * p.W_o, p.W_o, p.H_i, p.W_i, p.C_i
+    s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
+    ROWS = tile.threads // PIECES
+    TIMES = tile.N_B // ROWS
+    NOWHERE = -(2**30)  # a row that no place of the filter moves into the image
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def windows_of_thread(n0, t, first, i_h, i_w):
+        for i in range(TIMES):
+            n = n0 + t // PIECES + i * ROWS
+            image, pixel = n // PIXELS, n % PIXELS
+            y, x = int32(pixel // W_o * s_h) - p_h, int32(pixel % W_o * s_w) - p_w
+            first[i] = ((int64(image) * H_i + y) * W_i + x) * C_i
+            i_h[i], i_w[i] = y if n < N else NOWHERE, x
+
+    return windows_of_thread
+
+
+def make_epilogue(problem: ConvProblem, tile: Tile, relu: bool) -> Callable[..., None]:
+    """Return ``epilogue(D, first, bias, output, m_t, n_t)``, which adds the bias to a lane's sums
+    of one product, from ``D[first]`` on, and stores them, rounded once: of windows n_t and
+    n_t + 8, eight neighbouring channels of every 32 from m_t on."""
+    M, N = problem.M, problem.N
+    pair, widen, finish = PAIR[problem.dtype], WIDEN[problem.dtype], make_finish(relu)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def rounded(D, at, biases):  # two neighbouring channels
+        low = finish(D[at], widen(uint16(biases & uint32(0xFFFF))))
+        return pair(low, finish(D[at + 1], widen(uint16(biases >> uint32(16)))))
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def store_eight(D, at, bias, output, m, n):  # 16 bytes: all of them there or none
+        if m < M:
+            b0, b1, b2, b3 = load_pairs(bias, m)
+            for row in range(2):
+                if n + 8 * row < N:
+                    r = at + 2 * row
+                    p0, p1 = rounded(D, r, b0), rounded(D, r + 4, b1)
+                    p2, p3 = rounded(D, r + 8, b2), rounded(D, r + 12, b3)
+                    store_pairs(output, int64(n + 8 * row) * M + m, (p0, p1, p2, p3))
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def store_scalars(D, at, bias, output, m, n):
+        for row in range(2):
+            for e in range(EIGHT):
+                if n + 8 * row < N and m + e < M:
+                    value = finish(D[at + 2 * row + e // 2 * 4 + e % 2], widen(bias[m + e]))
+                    output[int64(n + 8 * row) * M + m + e] = pair(value, value) & uint32(0xFFFF)
+
+    store = store_eight if M % EIGHT == 0 else store_scalars
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def store_part(q, D, first, bias, output, m_t, n_t):
+        store(D, first + 16 * q, bias, output, m_t + q * INTERLEAVED, n_t)
+
+    return unrolled(store_part, range(tile.M_B // INTERLEAVED))
+
+
+def make_zero(SUMS: int) -> Callable[..., None]:
+    """Return ``zero(D)``, which sets all sums to zero. In parts, because the compiler does not
+    unroll a loop of 128 steps, and an array with a variable index is not in registers."""
+    PART = 16
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def zero_part(part, D):
+        for i in range(PART):
+            D[part * PART + i] = float32(0)
+
+    return unrolled(zero_part, range(SUMS // PART))
+
+
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
+    M_B, N_B, THREADS = tile.M_B, tile.N_B, tile.threads
+    DEPTH, BLOCKS = pipeline_depth(tile), 2 if M_B <= 128 else 1
+    SLICES = problem.H_f * problem.W_f * blocks_for(problem.C_i, TERMS)
+    PIPE, I_PANEL, HALF = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
+    SUMS, TIMES = M_B // 2, N_B * PIECES // THREADS
+    AHEAD = DEPTH - 1  # slices that are copied before the loop
+    IN_FLIGHT = AHEAD - 1  # copies of slices when the next one is needed
+    fetch_slice = make_fetch(problem, tile)
+    windows_of_thread = make_windows_of_thread(problem, tile)
+    epilogue = make_epilogue(problem, tile, relu)
+    zero, start_product = make_zero(SUMS), START_PRODUCT[problem.dtype]
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch(input, weight, first, i_h, i_w, m0, t, slice_, S, at):
+        if slice_ < SLICES:
+            fetch_slice(input, weight, first, i_h, i_w, m0, t, slice_, S, at)
+        commit_copies()  # past the last slice the group is empty, and waiting for it costs nothing
+
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
+    def panels(input, weight, bias, output):
+        S = cuda.shared.array(0, uint16)  # dynamic: DEPTH slices, each windows, then filter
+        D = cuda.local.array(SUMS, float32)
+        first = cuda.local.array(TIMES, int64)
+        i_h, i_w = cuda.local.array(TIMES, int32), cuda.local.array(TIMES, int32)
+        t = uint32(cuda.threadIdx.x)
+        m0, n0 = uint32(cuda.blockIdx.y) * M_B, uint32(cuda.blockIdx.x) * N_B
+        begin = panel_start(S)
+        windows_of_thread(n0, t, first, i_h, i_w)
+        zero(D)
+
+        for slice_ in range(AHEAD):
+            fetch(input, weight, first, i_h, i_w, m0, t, slice_, S, begin + slice_ * PIPE)
+        group, pipe = t // 128, uint32(0)
+        for slice_ in range(SLICES):
+            wait_copies(IN_FLIGHT)  # this thread's copies of the slice have landed;
+            fence_shared()  # and the tensor cores see them;
+            wait_products(D, SUMS, 0)  # the previous slice has been read;
+            cuda.syncthreads()  # all that holds for all threads
+            at = begin + pipe * PIPE
+            start_product(D, 0, S, at + group * HALF, at + I_PANEL, M_B, TERMS)
+            free = pipe + AHEAD if pipe + AHEAD < DEPTH else pipe + AHEAD - DEPTH
+            fetch(input, weight, first, i_h, i_w, m0, t, slice_ + AHEAD, S, begin + free * PIPE)
+            pipe = pipe + 1 if pipe + 1 < DEPTH else uint32(0)
+        wait_products(D, SUMS, 0)
+
+        warp, lane = t // 32, t % 32
+        m_t, n_t = m0 + lane % 4 * EIGHT, n0 + warp * 16 + lane // 4
+        epilogue(D, 0, bias, output, m_t, n_t)
+
+    return panels
+
+
+def production_tile(problem: ConvProblem) -> Tile:
+    """Return the tile for a GPU: 128 channels if there are more than 64, else the fewest."""
+    M_B = next((M_B for M_B in (32, 64) if problem.M <= M_B), 128)
+    return Tile(M_B, 128, TERMS, M_B // 4, 2)
+
+
+def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
+    """``relu`` replaces negative results by zero."""
+    require_panels(tile)
+    kernel = make_kernel(problem, tile, relu)
+    shared = shared_bytes(tile, pipeline_depth(tile))
+    return tile_program(problem, tile, kernel, shared_bytes=shared)
+
+
+STAGE = Stage(
+    __name__,
+    title="Panels: 16 bits, channels last, both matrices from swizzled shared memory",
+    source="im2win paper (000), Algorithm 3, by tensor cores; ours",
+    builds_on=("t05_warpgroups",),
+    prepare=prepare,
+    tiles=Tiles(
+        tiny=Tile(32, 128, 64, 8, 2),
+        model=Tile(64, 128, 64, 16, 2),
+        production=production_tile,
+    ),
+    requires=HOPPER,
+    dtypes=("float16", "bfloat16"),
+    channels_last=True,
+    channel_multiples=(EIGHT, 1),  # a copy moves eight neighbouring channels
+)

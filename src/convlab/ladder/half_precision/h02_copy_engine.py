@@ -1,0 +1,222 @@
+"""h02: the copy engine. One thread asks, and the hardware walks the windows.
+
+Source: ours, beyond the paper. In h01 every thread finds its windows, tests them against the edges
+and starts its copies, a third of all instructions. Hopper's copy engine does that by itself
+(:mod:`convlab.device.copy_engine`): it is told the first window of the block and the place (u, v)
+of the filter, and stores one panel, 128 windows x 64 channels, with stride, padding, dilation, the
+step to the next row and to the next image. It is im2win in silicon: the paper's order of windows,
+without a tensor and without an instruction per element.
+
+What the engine needs to know of the input and of the filter is in two tensor maps, made on the
+host. The filter's has five dimensions, so that the engine also interleaves its rows as h01 does:
+(K; e, t, j; 32 channels), for channel ``8 * t + 2 * j + e`` of the 32.
+
+Who waits for whom: the copies of a slice arrive at barrier ``pipe`` of ``full``, which all threads
+wait for. ``parity`` is that of the phase they wait for, and flips when the pipeline has gone round.
+Before thread 0 lets the engine overwrite a slice, ``cuda.syncthreads`` tells it that the product of
+that slice has ended for both warpgroups.
+
+The step changes over 150 lines, because nothing that finds, tests and copies windows in h01 is
+left, and the maps take its place.
+"""
+
+from __future__ import annotations
+
+from numba import cuda, float32, int32, uint16, uint32, uint64
+
+from convlab.device import BoxMap, WindowMap, gpu_only
+from convlab.device.copy_engine import copy_box, copy_windows
+from convlab.device.shared_barriers import (
+    expect_bytes,
+    fence_barriers,
+    init_barrier,
+    wait_barrier,
+)
+from convlab.device.sixteen_bits import EIGHT
+from convlab.device.swizzled_products import PANEL_BYTES, panel_start, wait_products
+from convlab.ladder.half_precision.h01_panels import (
+    HOPPER,
+    INTERLEAVED,
+    START_PRODUCT,
+    TERMS,
+    make_epilogue,
+    make_zero,
+    pipeline_depth,
+    production_tile,
+    require_panels,
+    shared_bytes,
+)
+from convlab.ladder.stage import (
+    DeviceFunction,
+    Flat,
+    Kernel,
+    Launch,
+    Program,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+)
+from convlab.problems.problem import ConvProblem
+
+
+def make_copy_slice(problem: ConvProblem, tile: Tile) -> tuple[DeviceFunction, DeviceFunction]:
+    """Return ``first_window(n0)``, the image, row and column where window n0 begins, and
+
+    ``copy_slice(windows, filter, window, m0, u, v, chunk, S, at, full, i)``, by which one thread
+    asks for a slice: a chunk of the channels at a place (u, v) of the filter, of the windows from
+    ``window`` on and the output channels from m0 on. The copies arrive at ``full[i]``. One thread
+    asks for all copies of a block, so it computes with 32 bits and as little as it can.
+    """
+    p = problem
+    C_i, W_f, PIXELS, W_o = p.C_i, p.W_f, p.H_o * p.W_o, p.W_o
+    s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
+    I_PANEL, BYTES = tile.N_B * TERMS, (tile.M_B + tile.N_B) * PANEL_BYTES
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def first_window(n0):
+        image, pixel = uint32(n0) // uint32(PIXELS), uint32(n0) % uint32(PIXELS)
+        row, column = pixel // uint32(W_o), pixel % uint32(W_o)
+        return int32(image), int32(row * s_h) - int32(p_h), int32(column * s_w) - int32(p_w)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def copy_slice(windows, filter, window, m0, u, v, chunk, S, at, full, i):
+        image, y, x = window
+        r = int32(chunk * TERMS)
+        k = int32((u * W_f + v) * C_i) + r
+        expect_bytes(full, i, BYTES)
+        copy_windows(S, at, windows, r, x, y, image, v * d_w, u * d_h, full, i)
+        copy_box(S, at + I_PANEL, filter, (k, 0, 0, 0, m0 // INTERLEAVED), full, i)
+
+    return first_window, copy_slice
+
+
+def terms_of_last_chunk(problem: ConvProblem) -> int:
+    """Return the terms of a place's last slice: a whole panel, or what remains of the channels. The
+    rest of that panel is never multiplied: its zeros would meet the next place's filter, perhaps
+    infinite."""
+    return (problem.C_i - 1) % TERMS + 1
+
+
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
+    M_B, N_B, THREADS = tile.M_B, tile.N_B, tile.threads
+    DEPTH, BLOCKS = pipeline_depth(tile), 2 if M_B <= 128 else 1
+    CHUNKS, W_f, PLACES = blocks_for(problem.C_i, TERMS), problem.W_f, problem.H_f * problem.W_f
+    SLICES, LAST_TERMS = CHUNKS * PLACES, terms_of_last_chunk(problem)
+    ROW = W_f * CHUNKS  # slices of a row of the filter
+    PIPE, I_PANEL, HALF = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
+    SUMS, AT_FIRST = M_B // 2, min(DEPTH, SLICES)
+    first_window, copy_slice = make_copy_slice(problem, tile)
+    epilogue = make_epilogue(problem, tile, relu)
+    zero, start_product = make_zero(SUMS), START_PRODUCT[problem.dtype]
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def ask(windows, filter, window, m0, slice_, S, at, full, pipe):
+        u, rest = slice_ // uint32(ROW), slice_ % uint32(ROW)
+        v, chunk = rest // uint32(CHUNKS), rest % uint32(CHUNKS)
+        copy_slice(windows, filter, window, m0, u, v, chunk, S, at, full, pipe)
+
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
+    def copy_engine(windows, filter, bias, output):
+        S = cuda.shared.array(0, uint16)  # dynamic: DEPTH slices, each windows, then filter
+        full = cuda.shared.array(DEPTH, uint64)
+        D = cuda.local.array(SUMS, float32)
+        t = uint32(cuda.threadIdx.x)
+        m0, n0 = uint32(cuda.blockIdx.y) * M_B, uint32(cuda.blockIdx.x) * N_B
+        begin = panel_start(S)
+        if t == 0:
+            for i in range(DEPTH):
+                init_barrier(full, i, 1)
+            fence_barriers()
+        cuda.syncthreads()
+        window = first_window(n0)
+        if t == 0:
+            for i in range(AT_FIRST):
+                ask(windows, filter, window, m0, uint32(i), S, begin + i * PIPE, full, i)
+        zero(D)
+
+        A = begin + t // 128 * HALF  # a warpgroup multiplies 64 windows
+        pipe, before, parity, slice_ = uint32(0), uint32(DEPTH - 1), uint32(0), uint32(0)
+        for _ in range(PLACES):
+            for chunk in range(CHUNKS):
+                wait_barrier(full, pipe, parity)
+                at = pipe * PIPE
+                if LAST_TERMS == TERMS or chunk < CHUNKS - 1:
+                    start_product(D, 0, S, A + at, begin + at + I_PANEL, M_B, TERMS)
+                else:
+                    start_product(D, 0, S, A + at, begin + at + I_PANEL, M_B, LAST_TERMS)
+                wait_products(D, SUMS, 1)  # the product of the slice before has ended
+                if slice_ > 0:
+                    cuda.syncthreads()  # for the warps of both warpgroups
+                    next_ = slice_ + uint32(DEPTH - 1)
+                    if t == 0 and next_ < SLICES:
+                        at = begin + before * PIPE
+                        ask(windows, filter, window, m0, next_, S, at, full, before)
+                slice_ += uint32(1)
+                before, pipe = pipe, pipe + uint32(1)
+                if pipe == DEPTH:
+                    pipe, parity = uint32(0), parity ^ uint32(1)
+        wait_products(D, SUMS, 0)
+
+        warp, lane = t // 32, t % 32
+        epilogue(D, 0, bias, output, m0 + lane % 4 * EIGHT, n0 + warp * 16 + lane // 4)
+
+    return copy_engine
+
+
+def tensor_maps(problem: ConvProblem, tile: Tile) -> tuple[WindowMap, BoxMap]:
+    """Return the maps of the input, a panel of windows at a time, and of the filter, by the axes
+    (K, e, t, j, interleaved channels). Raises ``ValueError`` for what the engine cannot walk."""
+    p, K = problem, problem.K
+    (top, bottom), (left, right) = p.padding
+    windows = WindowMap(
+        "input",
+        shape=p.input_shape,
+        kernel=p.kernel_size,
+        stride=p.stride,
+        padding=(top, left),
+        padding_after=(bottom, right),
+        dilation=p.dilation,
+        channels=TERMS,
+        pixels=tile.N_B,
+        dtype=p.dtype,
+    )
+    filter = BoxMap(
+        "weight",
+        extents=(K, 2, 4, 4, p.M // INTERLEAVED),
+        strides=(K, EIGHT * K, 2 * K, INTERLEAVED * K),
+        box=(TERMS, 2, 4, 4, tile.M_B // INTERLEAVED),
+        dtype=p.dtype,
+    )
+    return windows, filter
+
+
+def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
+    """``relu`` replaces negative results by zero."""
+    require_panels(tile)
+    launch = Launch(
+        make_kernel(problem, tile, relu),
+        grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
+        block=(tile.threads,),
+        arguments=(*tensor_maps(problem, tile), "bias", Flat("output")),
+        shared_bytes=shared_bytes(tile, pipeline_depth(tile)),
+    )
+    return Program((), (launch,), tile)
+
+
+STAGE = Stage(
+    __name__,
+    title="Copy engine: the hardware walks the windows",
+    source="im2win paper (000), Algorithm 3, by tensor cores; ours",
+    builds_on=("h01_panels",),
+    prepare=prepare,
+    tiles=Tiles(
+        tiny=Tile(32, 128, 64, 8, 2),
+        model=Tile(64, 128, 64, 16, 2),
+        production=production_tile,
+    ),
+    requires=HOPPER,
+    dtypes=("float16", "bfloat16"),
+    channels_last=True,
+    channel_multiples=(16, 32),  # terms of an instruction, and interleaved channels
+)

@@ -1,0 +1,133 @@
+"""The stages whose tensor cores read windows and filter as panels in shared memory: h01 to h03."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from computing import computed
+from numba.cuda.core import config
+
+from convlab import ConvProblem, Tile
+from convlab.ladder import stage_named
+from convlab.problems.oracle import random_tensors
+from convlab.running.engines import Engine, choose
+
+pytestmark = pytest.mark.skipif(
+    choose().is_gpu and choose().capability() != (9, 0), reason="wgmma needs a Hopper GPU"
+)
+
+STAGES = ("h01", "h02", "h03")
+HALVES = ("bfloat16", "float16")
+slow = pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the same Python, a minute of it")
+
+
+def channels_last(*numbers, dtype: str = "bfloat16", **more) -> ConvProblem:
+    return ConvProblem(*numbers, dtype=dtype, channels_last=True, **more)
+
+
+def tile_of(name: str, M_B: int, N_B: int) -> Tile:
+    """A tile of two warpgroups, of 64 windows each, or in h03 of one warpgroup."""
+    return Tile(M_B, N_B, 64, M_B // 4, N_B // 32 if name == "h03" else 2)
+
+
+# More windows than a tile, in more images than one, with a remainder; more channels than a tile.
+LONG = channels_last(3, 16, 7, 9, 96, 3, padding=1)
+SHAPES = {
+    "several tiles": LONG,
+    "stride, padding, dilation": channels_last(2, 16, 9, 11, 32, (3, 2), (2, 3), (1, 2), (3, 2)),
+    "padding on two sides only": channels_last(2, 16, 5, 6, 32, 3, padding=((0, 2), (1, 0))),
+    "one place": channels_last(2, 64, 6, 6, 32, 1),
+    "whole slices of channels": channels_last(1, 128, 4, 5, 32, 2),
+    "a remainder of channels": channels_last(1, 80, 4, 5, 32, 2),
+    "one slice": channels_last(1, 16, 2, 3, 32, 1),
+    "more slices than stages": channels_last(1, 192, 3, 3, 32, (3, 2), padding=1),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("problem", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("name", STAGES)
+def test_shapes(name: str, problem: ConvProblem, dtype: str, checked) -> None:
+    problem = replace(problem, dtype=dtype)
+    stage = stage_named(name)
+    result = checked(problem, stage, random_tensors(problem, 5, integers=True), stage.tiny_tile)
+    assert result.ok, result
+
+
+@slow
+@pytest.mark.parametrize(
+    ("name", "M_B", "N_B"),
+    [
+        *((name, M_B, 128) for name in ("h01", "h02") for M_B in (64, 96, 128)),
+        *(("h03", *sizes) for sizes in ((32, 256), (64, 128), (96, 64), (128, 64), (64, 256))),
+    ],
+)
+def test_tiles(name: str, M_B: int, N_B: int, checked) -> None:
+    for problem in (LONG, replace(LONG, in_channels=96, kernel_size=1)):
+        numbers = random_tensors(problem, 6)
+        result = checked(problem, stage_named(name), numbers, tile_of(name, M_B, N_B))
+        assert result.ok, result
+
+
+@pytest.mark.parametrize("channels", [1, 7, 8, 12, 33, 40])
+def test_any_number_of_output_channels(channels: int, checked) -> None:
+    problem = channels_last(2, 8, 5, 7, channels, 3, 2, 1)
+    result = checked(problem, stage_named("h01"), random_tensors(problem, 7))
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_relu(name: str, engine: Engine) -> None:
+    stage, problem = stage_named(name), channels_last(1, 16, 5, 5, 32, 2)
+    numbers = random_tensors(problem, 9)
+    plain, positive = (
+        computed(stage, engine, problem, numbers, relu=relu) for relu in (False, True)
+    )
+    np.testing.assert_array_equal(np.maximum(plain.astype(np.float32), 0), positive)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_an_infinity_in_the_filter_stays_at_its_place(name: str, checked) -> None:
+    """What a panel has beyond a place's channels is the filter of the next place."""
+    problem = channels_last(1, 80, 3, 4, 32, (1, 2))
+    input, weight, bias = random_tensors(problem, 10)
+    weight[:, 0, 1, 0] = np.inf
+    result = checked(problem, stage_named(name), (input, weight, bias))
+    assert result.ok, result
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "says"),
+    [
+        ("h01", {"in_channels": 12}, "in_channels is 12: it must be a multiple of 8 for stage h01"),
+        ("h02", {"in_channels": 24}, "in_channels is 24: it must be a multiple of 16 for"),
+        ("h03", {"out_channels": 48}, "out_channels is 48: it must be a multiple of 32 for"),
+        ("h02", {"dtype": "float32"}, "dtype is float32: it must be float16 or bfloat16"),
+        ("h01", {"channels_last": False}, "channels_last is False: it must be True for"),
+        ("h02", {"stride": 9, "height": 19, "width": 19}, "stride is (9, 9): each must be at most"),
+    ],
+)
+def test_what_a_stage_does_not_take(name: str, changes: dict[str, object], says: str) -> None:
+    stage = stage_named(name)
+    with pytest.raises(ValueError, match=re.escape(says)):
+        stage.prepare(replace(LONG, **changes), stage.tiny_tile)
+
+
+@pytest.mark.parametrize(
+    ("name", "tile", "rule"),
+    [
+        ("h01", Tile(32, 128, 32, 8, 2), "K_B must be 64"),
+        ("h01", Tile(48, 128, 64, 12, 2), "M_B must be a multiple of 32"),
+        ("h02", Tile(32, 64, 64, 8, 1), "N_B must be 128 and N_T 2"),
+        ("h03", Tile(32, 128, 64, 8, 2), "N_B must be 64, 128 or 256 and N_T N_B / 32"),
+        ("h03", Tile(256, 128, 64, 64, 4), "at most 128, the sums of a thread"),
+        ("h03", Tile(64, 64, 64, 8, 2), "M_T must be M_B / 4"),
+    ],
+    ids=str,
+)
+def test_a_tile_that_does_not_suit(name: str, tile: Tile, rule: str) -> None:
+    with pytest.raises(ValueError, match=f"{re.escape(str(tile))}: .*{re.escape(rule)}"):
+        stage_named(name).prepare(LONG, tile)
