@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 
 from convlab.commands import exits, output_files, requirements
+from convlab.commands.bench_dask import bench_on_workers
 from convlab.commands.bench_models import bench_models
 from convlab.commands.bench_tables import summary, wrong_in_words
 from convlab.problems import workloads
@@ -65,6 +66,14 @@ def bench(
     seconds: Annotated[
         float, typer.Option(min=1, metavar="S", help="The longest time that one row may take.")
     ] = ROW_SECONDS,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Measure on the workers of this Dask scheduler, each on a GPU of its own; their "
+            "rows go into one file.",
+        ),
+    ] = None,
     given_file: Annotated[
         str | None,
         typer.Option(
@@ -88,9 +97,13 @@ def bench(
         from convlab.measuring.results import Results, open_results, set_aside
         from convlab.running.engines import EngineUnavailable, choose
 
-        requirements.refuse_without_gpu("convlab bench")
+        if dask is None:
+            requirements.refuse_without_gpu("convlab bench")
     with exits.refusing(ValueError, EngineUnavailable):
-        choose("gpu")
+        if dask is None:
+            choose("gpu")
+        elif list_of_cases == MODELS or list_of_cases in all_cases.MORE:
+            raise ValueError(f"--cases is {list_of_cases}: with --dask it must be a list of layers")
         if list_of_cases is None:
             chosen = systems.chosen(stage, baseline, quick)
             layers = layer or (QUICK_LAYERS if quick else workloads.LAYER_NAMES)
@@ -104,6 +117,18 @@ def bench(
             return bench_models(json_file, console, context.obj)
         else:
             cases = all_cases.experiment(list_of_cases)
+        if dask is not None:
+            return bench_on_workers(
+                dask,
+                cases,
+                json_file=json_file,
+                console=console,
+                words=context.obj,
+                again=again,
+                seconds=seconds,
+                save=_save,
+                conclude=_conclude,
+            )
         older = None
         if json_file != output_files.STANDARD_OUTPUT and Path(json_file).is_file():
             older = open_results(Path(json_file))

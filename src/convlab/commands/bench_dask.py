@@ -1,0 +1,75 @@
+"""``convlab bench --dask ADDRESS``: the layers, measured by the workers of a Dask scheduler."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from convlab.commands import exits, output_files
+
+if TYPE_CHECKING:
+    from convlab.measuring.cases import BenchCase
+    from convlab.measuring.results import ResultRow, Results
+
+Save = Callable[["Results", str], None]
+Conclude = Callable[[Console, "Results", Sequence["ResultRow"], float, str], None]
+
+
+def bench_on_workers(
+    address: str,
+    cases: Sequence[BenchCase],
+    *,
+    json_file: str,
+    console: Console,
+    words: Sequence[str],
+    again: bool,
+    seconds: float,
+    save: Save,
+    conclude: Conclude,
+) -> None:
+    """Measure the cases on the scheduler's workers and merge their rows into one file.
+
+    Refuses workers whose GPUs, versions or code differ: their rows cannot stand in one table."""
+    from convlab.measuring.dask_bench import difference, facts, kind, run_on_workers
+    from convlab.measuring.results import Results, open_results, set_aside
+    from convlab.support.dask_workers import dask_workers
+
+    started = time.monotonic()
+    with exits.refusing(ValueError, OSError, RuntimeError):
+        older = None
+        if json_file != output_files.STANDARD_OUTPUT and Path(json_file).is_file():
+            older = open_results(Path(json_file))
+        with dask_workers(address) as pool:
+            first = facts(pool, seconds)
+            command = shlex.join(["convlab", *words])
+            known = first.environment | {"command": command}
+            its_kind = kind(first.environment)
+            results = Results(first.machine, known, its_kind, commands=[command])
+            left = {*results.take_up(older, [case.key for case in cases], again)}
+            todo = {case.key: case for case in cases if case.key in left}
+            _say(console, f"runs on  workers at {address}, each with {results.device}")
+            _say(console, f"rows     {len(todo)} of {len(cases)} to measure")
+            if older is not None and older.rows and older.identity != its_kind:
+                aside = set_aside(Path(json_file), older)
+                _say(console, f"aside    {json_file} was of other machines: it is in {aside} now")
+            for measured in run_on_workers(pool, [*todo.values()], seconds):
+                if kind(measured.environment) != its_kind:
+                    other = difference(first, measured)
+                    raise ValueError(f"a worker at {address} has {other}: all must have the same")
+                for row in measured.rows:
+                    results.add(row, todo[row.key].system)
+                save(results, json_file)
+                layers = dict.fromkeys(row.layer for row in measured.rows)
+                _say(console, f"measured {', '.join(layers)}: {len(measured.rows)} rows")
+    shown = [results.rows[case.key] for case in cases]
+    conclude(console, results, shown, time.monotonic() - started, json_file)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(Text(line), soft_wrap=True)

@@ -1,0 +1,135 @@
+"""``convlab bench --dask``: layers measured by several workers, here with pretended GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_fakes import pretend_gpu, system
+from test_cli import refused
+from typer.testing import CliRunner, Result
+
+from convlab.commands.cli import app
+from convlab.measuring import dask_bench, gpu_backend, systems
+
+pytestmark = pytest.mark.same_in_cudasim
+
+LAYERS = ("conv9", "conv10", "conv12")
+NAMES = ("right", "unsupported")
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A backend of fakes, whose workers run in this process."""
+    pretend_gpu(monkeypatch, "bench_fakes:Fakes")
+    monkeypatch.setattr(systems, "chosen", lambda *_: tuple(map(system, NAMES)))
+    monkeypatch.setattr(dask_bench, "system_named", system)
+    return tmp_path / "bench.json"
+
+
+@pytest.fixture
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two threads in the place of a scheduler's workers; returns the addresses asked for."""
+    asked = []
+
+    @contextmanager
+    def dask_workers(address: str) -> Iterator[Executor]:
+        asked.append(address)
+        with ThreadPoolExecutor(2) as pool:
+            yield pool
+
+    monkeypatch.setattr("convlab.support.dask_workers.dask_workers", dask_workers)
+    return asked
+
+
+def bench(file: Path, *words: str, address: str = "tcp://host:8786") -> Result:
+    layers = [word for name in LAYERS for word in ("--layer", name)]
+    command = ["bench", *layers, "--batch", "1", "--dask", address, "--json", str(file), *words]
+    return CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+
+
+def rows_of(file: Path) -> dict[tuple[str, str], Any]:
+    document = json.loads(file.read_text())
+    assert document["finished"]
+    return {(row["layer"], row["system"]): row for row in document["rows"]}
+
+
+def test_rows_of_several_workers_are_one_file(lab: Path, two_workers: list[str]) -> None:
+    result = bench(lab)
+    assert result.exit_code == 0, result.output
+    assert two_workers == ["tcp://host:8786"]
+    rows = rows_of(lab)
+    assert {*rows} == {(layer, name) for layer in LAYERS for name in NAMES}
+    assert {row["state"] for (_, name), row in rows.items() if name == "right"} == {"measured"}
+    assert "6 of 6 to measure" in result.output
+    assert "3 of 6 rows have a number" in result.output
+    # What was measured stays, and --again measures it anew.
+    assert "0 of 6 to measure" in bench(lab).output
+    assert "6 of 6 to measure" in bench(lab, "--again").output
+
+
+def test_gpus_of_one_kind_have_identities_of_their_own(
+    lab: Path, two_workers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter(f"GPU-{number}" for number in range(100))
+    monkeypatch.setattr(gpu_backend, "current_gpu", lambda: next(numbers))
+    assert bench(lab).exit_code == 0
+    document = json.loads(lab.read_text())
+    identities = {row["identity"] for row in document["rows"]}
+    assert len(identities) > 1
+    assert document["identity"] not in identities
+
+
+def test_a_worker_with_another_gpu_is_refused(
+    lab: Path, two_workers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = dask_bench.measured_layer
+
+    def measured_layer(told: Any, seconds: float) -> dask_bench.Measured:
+        found = own(told, seconds)
+        if any(one.layer == "conv12" for one in told):
+            gpu = found.environment["gpu"] | {"name": "another GPU"}
+            machine = replace(found.machine, device="another GPU")
+            found = found._replace(machine=machine, environment=found.environment | {"gpu": gpu})
+        return found
+
+    monkeypatch.setattr(dask_bench, "measured_layer", measured_layer)
+    result = bench(lab)
+    assert result.exit_code == 2, result.output
+    said = " ".join(result.stderr.split())
+    machines = "another GPU beside a fake GPU"
+    wanted = f"a worker at tcp://host:8786 has another GPU than the first ({machines}): all must"
+    assert wanted in said
+
+
+def test_a_busy_gpu_is_refused(
+    lab: Path, two_workers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_bench, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(gpu_backend, "why_busy", lambda look: "a process computes there")
+    result = bench(lab)
+    assert result.exit_code == 2
+    assert "a worker's GPU is busy: a process computes there" in result.stderr
+    assert not lab.exists()
+
+
+def test_lists_that_are_no_layers_are_refused(lab: Path) -> None:
+    for name in ("models", "sweeps", "unfold_table"):
+        said = refused("bench", "--cases", name, "--dask", "tcp://host:1", "--json", lab)
+        assert f"--cases is {name}: with --dask it must be a list of layers" in said
+
+
+def test_on_a_local_cluster(lab: Path) -> None:
+    distributed = pytest.importorskip("distributed", reason="needs distributed, which is optional")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as cluster:
+        result = bench(lab, address=cluster.scheduler_address)
+    assert result.exit_code == 0, result.output
+    assert {*rows_of(lab)} == {(layer, name) for layer in LAYERS for name in NAMES}
