@@ -11,11 +11,11 @@ compiler may move later reads before the loop. Without that fence, an H200 count
 
 from __future__ import annotations
 
-from collections import ChainMap, defaultdict
-from collections.abc import Collection, Iterable, MutableMapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from heapq import merge
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from convlab.simulation.recording.access_log import ATOMIC, LoggedAccess
 
@@ -24,7 +24,40 @@ BLOCK_FENCE, FENCE = 64, 65
 IN_TIME = attrgetter("position")
 # Equal for two events of a thread with no barrier between.
 BETWEEN_BARRIERS = attrgetter("thread", "phase", "epoch")
-Fences = MutableMapping[int, LoggedAccess]  # each thread's last fence that is known
+
+
+class Fences(Protocol):
+    """Each thread's last fence that is known."""
+
+    def get(self, thread: int, /) -> LoggedAccess | None: ...
+
+    def items(self) -> Iterable[tuple[int, LoggedAccess]]: ...
+
+    def update(self, fences: Iterable[tuple[int, LoggedAccess]], /) -> None: ...
+
+
+class KnownByThread(NamedTuple):
+    """The fences that a thread knows: by itself, by its warp, by its block. Additions stay private
+    to the thread. A ChainMap does the same and takes twice as long."""
+
+    own: dict[int, LoggedAccess]
+    warps: dict[int, LoggedAccess]
+    blocks: dict[int, LoggedAccess]
+
+    def get(self, thread: int, /) -> LoggedAccess | None:
+        """Return the thread's last fence in the first part that has one."""
+        for part in self:
+            if (fence := part.get(thread)) is not None:
+                return fence
+        return None
+
+    def items(self) -> Iterable[tuple[int, LoggedAccess]]:
+        """Return each thread with its last fence, once."""
+        return {**self.blocks, **self.warps, **self.own}.items()
+
+    def update(self, fences: Iterable[tuple[int, LoggedAccess]], /) -> None:
+        """Add fences that the thread knows by itself."""
+        self.own.update(fences)
 
 
 class Learned(NamedTuple):
@@ -47,9 +80,8 @@ class Known:
         self._phase = 0
         self._epochs: dict[int, int] = {}
 
-    def by(self, event: LoggedAccess) -> ChainMap[int, LoggedAccess]:
-        """Return the fences that the thread of this event knows. Additions stay private to the
-        thread."""
+    def by(self, event: LoggedAccess) -> KnownByThread:
+        """Return the fences that the thread of this event knows."""
         warp = event.warp
         if event.phase != self._phase:
             self._phase = event.phase
@@ -61,7 +93,7 @@ class Known:
             for other in [one for one in self._threads if one[0] == warp]:
                 add(self._warps[warp], self._threads.pop(other))
         self._epochs[warp] = event.epoch
-        return ChainMap(self._threads[warp, event.thread], self._warps[warp], self._block)
+        return KnownByThread(self._threads[warp, event.thread], self._warps[warp], self._block)
 
 
 def add(known: Fences, more: Fences) -> list[LoggedAccess]:
