@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda, float32, uint16, uint32
 
 from convlab.device import (
+    BYTES_16,
     fence_shared,
     load_pair,
     shifted_pair,
@@ -19,7 +20,7 @@ from convlab.device import (
     wait_products,
 )
 from kernels.cases import Case
-from kernels.copy_engine import BFLOAT16, FLOAT16, bits_of, numbers_of
+from kernels.copy_engine import BFLOAT16, BYTES_1024, FLOAT16, bits_of, numbers_of
 
 F = np.float32
 TERMS, N_B, GROUPS = 64, 16, 2
@@ -36,8 +37,8 @@ def make_multiply(dtype: str, terms: int) -> Any:
 
     @cuda.jit
     def multiply(a, b, c):
-        S = cuda.shared.array(B_PANELS, uint16, alignment=1024)
-        R = cuda.shared.array(A_ROWS, uint16, alignment=16)
+        S = cuda.shared.array(B_PANELS, uint16, alignment=BYTES_1024)
+        R = cuda.shared.array(A_ROWS, uint16, alignment=BYTES_16)
         D = cuda.local.array(SUMS, float32)
         A, next_A = cuda.local.array(16, uint32), cuda.local.array(16, uint32)
         t = cuda.threadIdx.x
@@ -93,7 +94,7 @@ def product_of(arguments: list[Any], dtype: str, terms: int) -> Any:
 
 
 def registers(a, b, c):  # type: ignore[no-untyped-def]
-    S = cuda.shared.array(512, uint16, alignment=1024)
+    S = cuda.shared.array(512, uint16, alignment=BYTES_1024)
     D = cuda.local.array(4, float32)
     A, next_A = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
     t = cuda.threadIdx.x
@@ -157,8 +158,8 @@ WRONG = [
     ),
     REGISTERS.mistaken(
         "panel_at_any_place", "misaligned", "start_product_f16_registers",
-        {"S = cuda.shared.array(512, uint16, alignment=1024)":
-         "S = cuda.shared.array(1024, uint16, alignment=1024)",
+        {"S = cuda.shared.array(512, uint16, alignment=BYTES_1024)":
+         "S = cuda.shared.array(1024, uint16, alignment=BYTES_1024)",
          START: "start_product_f16_registers(D, 0, A, S, 8, 8, 16)"},
     ),
     REGISTERS.mistaken(
