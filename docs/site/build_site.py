@@ -93,6 +93,8 @@ DATA = {
     "Start": "The type of a built step: a function of its arrays that starts its work.",
     "Stream": "A stream as plans take it: its handle, an object with ``__cuda_stream__``, or None.",
     "Step": "One step of a program: a :class:`Launch` or a :class:`LibraryCall`.",
+    "BYTES_1024": "The ``alignment=`` of a shared array that holds panels: 1,024 on a GPU, None in "
+    "Numba's simulator, which has no such argument.",
     "BYTES_16": "The ``alignment=`` of a shared array that float4 loads and stores access: 16 on a "
     "GPU, None in Numba's simulator, which has no such argument.",
     "FLOAT4": "The elements of a float4: 4.",

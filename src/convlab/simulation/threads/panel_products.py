@@ -43,6 +43,7 @@ from convlab.simulation.recording.access_log import LaunchClock
 from convlab.simulation.recording.sites import site_of
 from convlab.simulation.rules.panel_accesses import PanelAccess, PanelAccesses
 from convlab.simulation.rules.thread_clocks import Knowledge, ThreadClocks, both
+from convlab.simulation.threads.async_copies import is_shared
 from convlab.simulation.threads.copy_engine import Panels
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda
 from convlab.simulation.threads.waiting import (
@@ -171,6 +172,7 @@ class PanelProducts:
         # By the thread's number in the launch: products started, and those in flight, by the id of
         # their array and the place of their sums.
         self._started: dict[int, int] = {}
+        self._checked: set[object] = set()  # places of panels
         self._in_flight: dict[int, dict[tuple[int, int], InFlight]] = {}
         # By thread, what products read from registers, each with the product's number.
         self._registers: dict[int, list[tuple[int, Registers]]] = {}
@@ -253,7 +255,7 @@ class PanelProducts:
             sums = _numbers(D, first, N // 2, site)
         else:
             sums = before.sums
-            check_columns(name, sums.of_thread(0), N)
+            check_columns(name, range(sums.numbers.shape[1] // 2), N)
             before.check_untouched(name)
         operands = Operands(
             products=self,
@@ -268,7 +270,11 @@ class PanelProducts:
             sums=sums,
             words=left.words if left is not None else (),
         )
-        self._check_panels(operands)
+        # One thread's check is enough for the others, and for the next time.
+        known = is_shared(S) and (S.base, S.shape, S.dtype.str, name, *places, N)
+        if not known or known not in self._checked:
+            self._check_panels(operands)
+            self._checked.add(known)
         if self._arithmetic is not None:
             self._arithmetic.count(2 * PANEL_ROWS * N * TERMS // WARPGROUP)
         result = self._cuda.hub(WaitingCall(name, site, operands, ALL_THREADS))
