@@ -20,6 +20,7 @@ from pathlib import Path
 
 import ladder_results
 import papers
+from gpu_tables import gpu_section
 from ladder_results import HEADLINE, ladder_picture, ladder_section, ladder_table
 from papers import RESULTS
 from results_tables import SECTIONS, compilers_table, read_ladder
@@ -50,6 +51,7 @@ def generated() -> dict[Path, str]:
         "ladder": lambda _: f"\n{ladder_section(ladder)}\n",
         "bench": lambda _: f"\n{brief.markdown}\n",
         "papers": lambda _: f"\n{papers.show_claims()}\n",
+        "gpus": gpu_section,
         "compilers": lambda _: f"\n{compilers_table()}\n",
     }
     shown |= {name: partial(_section, section) for name, section in SECTIONS.items()}

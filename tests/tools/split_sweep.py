@@ -162,7 +162,13 @@ def main() -> None:
             rows.append({"layer": name, "problem": str(problem)} | row)
             print(json.dumps(rows[-1]), flush=True)
     if chosen.json:
-        document = {"device": engine.device, "sm_count": engine.sm_count(), "rows": rows}
+        document = {
+            "command": "python tests/tools/split_sweep.py --json FILE",
+            "device": engine.device,
+            "sm_count": engine.sm_count(),
+            "bytes_a_clock": engine.limits().bytes_a_clock,
+            "rows": rows,
+        }
         chosen.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
