@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib.util import find_spec
 
@@ -66,6 +67,12 @@ def test_a_mistake_is_found(cupy):
     assert np.isnan(a.get()).all()
     with pytest.raises(convlab.SimulationError, match="out of bounds"):
         scale[1, 32](a, 2, cupy.zeros(8, F))
+
+
+def test_a_program_may_end_inside():
+    code = "import convlab; inside = convlab.simulator(); inside.__enter__(); import cupy"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,9 @@ def cupy_stand_in() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        finders = sys.meta_path or []  # none are left when Python ends
+        if finder in finders:
+            finders.remove(finder)
         for name, module in MODULES.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
