@@ -1,10 +1,15 @@
-"""``python tests/numbas_own_tests.py [MODULE ...]``: numba-cuda's own tests on both simulators.
+"""``python tests/numbas_own_tests.py [--engines] [MODULE ...]``: numba-cuda's own tests on both
+simulators.
 
 Runs ``numba.cuda.tests.cudapy``, or the modules of it that are named, on Numba's CUDA simulator,
 then with every launch handed to the strict one, then so with the tests that skip on Numba's
 simulator, each in a process of its own. Of the last the ones that launch a kernel count: the others
 are about the compiler or the driver. Prints what passed, and the findings. What the tests need
 beside Numba is installed in a temporary folder.
+
+``--engines`` runs all of them twice on the strict simulator instead: with each launch on the engine
+that explains, and with each that can be compiled as machine code. Prints which tests end
+differently, and why launches are not compiled.
 """
 
 from __future__ import annotations
@@ -21,19 +26,29 @@ import tempfile
 import unittest
 from collections import Counter
 from pathlib import Path
+from time import perf_counter
 from traceback import format_exception
 from typing import Any
 
 NEEDED = ("filecheck==1.0.6", "ml_dtypes==0.6.0", "psutil==7.2.2")
 TESTS = "numba.cuda.tests.cudapy"
-SECONDS = 60  # of one test, after which it counts as one that hangs
+SECONDS = 60  # of one test, after which it counts as one that hangs: of the processor
+WALL_SECONDS = 10 * SECONDS  # by the clock, because the machine may have other work
 # Python runs it first in the process of the tests, and in those that tests start.
 HAND_OVER = """
 from convlab.simulation.host.programs import simulator
 handed_over = simulator()
 report = handed_over.__enter__()
 """
+# Python runs this before it, to force an engine for each launch.
+FORCED = """
+from convlab.simulation.compiled import engine_choice
+engine_choice.LONG_SECONDS = {seconds}
+reasons = []
+engine_choice.say = reasons.append
+"""
 RUNS = ("Numba's simulator", "strict simulator", "strict, all")
+ENGINES = {"first engine": float("inf"), "machine code": 0.0}
 
 
 class Outcomes(unittest.TestResult):
@@ -46,11 +61,13 @@ class Outcomes(unittest.TestResult):
         self._before = 0
 
     def startTest(self, test: Any) -> None:
-        signal.alarm(SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        signal.alarm(WALL_SECONDS)
         self.of[test.id()] = "passed"
         self._before = launches()
 
     def stopTest(self, test: Any) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         if launches() > self._before:
             self.launching.append(test.id())
@@ -71,9 +88,14 @@ class Outcomes(unittest.TestResult):
         self.of[test.id()] = "passes, though it is marked as an expected failure"
 
 
+def handed_over(name: str, otherwise: Any = 0) -> Any:
+    """Return an attribute of the strict simulator's report in this process."""
+    return getattr(getattr(sys.modules["sitecustomize"], "report", None), name, otherwise)
+
+
 def launches() -> int:
     """Return how many kernels the strict simulator has launched in this process."""
-    return getattr(getattr(sys.modules["sitecustomize"], "report", None), "launches", 0)
+    return handed_over("launches")
 
 
 def work(modules: list[str], every: bool) -> Outcomes:
@@ -81,9 +103,10 @@ def work(modules: list[str], every: bool) -> Outcomes:
     from numba.cuda import config
 
     def hangs(*_: object) -> None:
-        raise TimeoutError(f"it took longer than {SECONDS} seconds")
+        raise TimeoutError(f"it took longer than {SECONDS} seconds of the processor")
 
-    signal.signal(signal.SIGALRM, hangs)
+    for number in signal.SIGALRM, signal.SIGPROF:
+        signal.signal(number, hangs)
     outcomes = Outcomes()
     package = importlib.import_module(TESTS)
     for found in pkgutil.iter_modules(package.__path__):
@@ -103,12 +126,14 @@ def work(modules: list[str], every: bool) -> Outcomes:
 
 
 def run(which: str, modules: list[str], needed: str) -> Any:
-    """Run the tests in a process that has what they need: their outcomes, and those that launch."""
+    """Run the tests in a process that has what they need: their outcomes, and those that launch;
+    the launches and those compiled; and why others are not."""
     path = os.pathsep.join([needed, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
-    Path(needed, "sitecustomize.py").write_text("" if which == RUNS[0] else HAND_OVER)
+    begin = FORCED.format(seconds=f"float('{ENGINES[which]}')") if which in ENGINES else ""
+    Path(needed, "sitecustomize.py").write_text("" if which == RUNS[0] else begin + HAND_OVER)
     out = Path(needed, "outcomes.json")
-    every = "every" if which == RUNS[2] else ""
+    every = "every" if which == RUNS[2] or which in ENGINES else ""
     command = [sys.executable, "-W", "ignore", __file__, "--worker", str(out), every, *modules]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     return json.loads(out.read_text(encoding="utf-8"))
@@ -146,7 +171,8 @@ def main(modules: list[str]) -> int:
     strict one and yet does not pass."""
     with tempfile.TemporaryDirectory() as folder:
         install(folder)
-        (there, _), (here, _), (all_here, launching) = (run(one, modules, folder) for one in RUNS)
+        runs = [run(one, modules, folder) for one in RUNS]
+    (there, *_), (here, *_), (all_here, launching, *_) = runs
     skipped = [test for test in launching if there.get(test, "skipped") == "skipped"]
     executed = [test for test in there if there[test] != "skipped"]
     row("Numba's simulator", list(there.values()))
@@ -159,11 +185,45 @@ def main(modules: list[str]) -> int:
     return 1 if any(not reason(outcome).startswith("- ") for outcome in lost.values()) else 0
 
 
+def words(outcome: str) -> list[str]:
+    """Return what a test has found, in words; machine code leaves most blocks to themselves, so it
+    may count fewer."""
+    found = [line for line in outcome.splitlines() if re.match(r"- [\w ]+, \w+, line", line)]
+    found = [re.sub(r" \[\d+ times\]", "", line) for line in found]
+    return found or [reason(outcome)]
+
+
+def engines(modules: list[str]) -> int:
+    """Print how the tests end with each engine; 1 if one ends differently."""
+    with tempfile.TemporaryDirectory() as folder:
+        install(folder)
+        results = {}
+        for which in ENGINES:
+            begin = perf_counter()
+            results[which] = run(which, modules, folder)
+            seconds = perf_counter() - begin
+            outcomes, _, (launched, compiled), why_not = results[which]
+            row(which, [*outcomes.values()])
+            print(f"    {launched} launches, {compiled} compiled to their end, {seconds:.0f} s")
+    for why, count in Counter(one.partition("not compiled: ")[2] for one in why_not).most_common():
+        print(f"{count:5} not compiled: {why}")
+    one, other = (outcomes for outcomes, *_ in results.values())
+    differ = [test for test in one if words(one[test]) != words(other.get(test, "missing"))]
+    for test in differ:
+        print(f"{test}\n    {words(one[test])}\n    {words(other.get(test, 'missing'))}")
+    print(f"{len(one)} tests, {len(differ)} end differently")
+    return int(bool(differ))
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
         out, every, *modules = sys.argv[2:]
         outcomes = work(modules, bool(every))
-        found = json.dumps([outcomes.of, outcomes.launching])
+        counts = [launches(), handed_over("compiled")]
+        why_not = getattr(sys.modules["sitecustomize"], "reasons", [])
+        found = json.dumps([outcomes.of, outcomes.launching, counts, why_not])
         Path(out).write_text(found, encoding="utf-8")
+    elif sys.argv[1:2] == ["--engines"]:
+        sys.exit(engines(sys.argv[2:]))
     else:
         sys.exit(main(sys.argv[1:]))
