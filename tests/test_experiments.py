@@ -27,7 +27,7 @@ pytestmark = pytest.mark.same_in_cudasim
 
 SMALL = ConvProblem(1, 2, 6, 6, 3, 3)
 SWEPT = (SMALL, ConvProblem(1, 2, 9, 9, 3, 3), ConvProblem(1, 2, 6, 6, 3, 1))  # each once
-ON_CONVOLUTION, ON_GRADIENT = ((one, *cases.GRADIENT_SYSTEMS) for one in cases.PLAIN)
+ON_CONVOLUTION, ON_GRADIENT = ((*own, *cases.GRADIENT_SYSTEMS) for own in cases.OF_EACH)
 LINES = unfold_table.LINES
 SIZE, *_, ANOTHER = UNTUNED
 

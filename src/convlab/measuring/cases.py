@@ -6,7 +6,7 @@ Beside the twelve layers there are, as ``convlab bench --cases NAME``,
 sizes        m15, PyTorch and cuDNN's GEMM class on sizes that no tile was tuned for
 unseen       "auto" and the stages that it chooses from, beside PyTorch, on 21 layers at batch 1, 32
 grouped      MobileNetV2's depthwise and ResNeXt-50's grouped layers, beside PyTorch
-gradients    both gradients of the twelve layers, and the layers, g01 and g02 beside PyTorch
+gradients    both gradients of the twelve layers, and the layers, g01 to g03 beside PyTorch
 ablation     Figure 4 of the im2win paper: m11 whole and without each technique, twelve layers
 sweeps       Figures 1 to 4 of article 001: single images, one size changed at a time, and C++ loops
 unfold_table Table 1 of article 002 (:mod:`convlab.measuring.baselines.unfold_table`)
@@ -58,7 +58,8 @@ PASSING: tuple[State, ...] = ("unsteady", "busy")
 
 SIZES = UNTUNED | UNSEEN
 M15 = "m15_split_k"
-PLAIN = ("m01_direct", "g01_direct_gradients")  # on a convolution, on its gradients
+# On a convolution, and on its gradients.
+OF_EACH = (("m01_direct",), ("g01_direct_gradients", "g03_shared_pixels"))
 # On a gradient a stage is g02 by that stage, and PyTorch its convolution_backward.
 GRADIENT_SYSTEMS = ("m06_vectorized", "m11_warp_tiling", M15, TORCH)
 SIZE_SYSTEMS = (M15, TORCH, "cudnn_implicit_gemm", "cudnn_implicit_precomp_gemm", "cudnn_gemm")
@@ -124,8 +125,8 @@ def _gradients() -> list[BenchCase]:
     layers = {name: paper_layer(name, NETWORK_BATCH) for name in LAYER_NAMES}
     return [
         case
-        for problems, plain in zip((layers, gradients(layers)), PLAIN, strict=True)
-        for case in crossed(problems, (plain, *GRADIENT_SYSTEMS))
+        for problems, own in zip((layers, gradients(layers)), OF_EACH, strict=True)
+        for case in crossed(problems, (*own, *GRADIENT_SYSTEMS))
     ]
 
 
