@@ -122,7 +122,7 @@ def test_what_a_stage_does_not_take(name: str, changes: dict[str, object], says:
         ("h01", Tile(32, 128, 32, 8, 2), "K_B must be 64"),
         ("h01", Tile(48, 128, 64, 12, 2), "M_B must be a multiple of 32"),
         ("h02", Tile(32, 64, 64, 8, 1), "N_B must be 128 and N_T 2"),
-        ("h03", Tile(32, 128, 64, 8, 2), "N_B must be 64, 128 or 256 and N_T N_B / 32"),
+        ("h03", Tile(32, 128, 64, 8, 2), "N_B must be 64, 128 or 256 and N_T must be N_B / 32"),
         ("h03", Tile(256, 128, 64, 64, 4), "at most 128, the sums of a thread"),
         ("h03", Tile(64, 64, 64, 8, 2), "M_T must be M_B / 4"),
     ],

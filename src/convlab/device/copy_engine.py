@@ -5,9 +5,9 @@ A *tensor map* (128 bytes in global memory, 16 uint64, made on the host:
 it. ``copy_box`` copies the box at given coordinates; ``copy_windows`` copies rows of an image's
 windows, which is im2col, and im2win, in silicon::
 
-    expect_bytes(barriers, 0, box_bytes)
-    copy_box(S, at, filter_map, (k, o), barriers, 0)  # coordinates: the innermost first
+    expect_bytes(barriers, 0, window_bytes + filter_bytes)
     copy_windows(S, at, image_map, c, w, h, n, offset_w, offset_h, barriers, 0)
+    copy_box(S, at + window_numbers, filter_map, (k, o), barriers, 0)  # the innermost first
 
 ``copy_windows`` walks a tensor (N, H, W, C), channels last. From pixel (n, h, w) on it takes as
 many output pixels as the map says, walking by the stride along W, then along H, then to the next

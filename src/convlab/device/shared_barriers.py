@@ -14,10 +14,12 @@
 
 Phases are counted from 0, and a wait names the parity of the phase that it waits for: 0 for the
 first, 1 for the second, 0 for the third. If that phase ended before the wait, the wait returns at
-once. So a thread must never be a whole phase behind: a wait for the parity of the phase before the
-last one would take the last one for it, and wait for ever or not at all. ``arrive_barrier`` arrives
-without copies. After a wait a thread sees what the copies stored, and what threads stored before
-they arrived.
+once. A wait can distinguish only the running phase and the one before it. A thread that waits for
+an older phase waits for the running one instead, perhaps for ever. A thread that waits for a later
+phase may return at once, because the phase before the running one has the same parity. Before the
+first phase has ended, a wait for parity 1 returns at once. ``arrive_barrier`` arrives without
+copies. After a wait a thread sees what the copies stored, and what threads stored before they
+arrived.
 
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". Compute
 capability 9.0 (``expect_bytes`` and the parity waits).

@@ -2,7 +2,7 @@
 
 A kernel whose warpgroups do different work gives each what it needs::
 
-    if warpgroup == CONSUMERS:
+    if warpgroup == PRODUCER:
         give_registers(40)  # this warpgroup keeps 40 a thread
         ...                 # copies
     else:

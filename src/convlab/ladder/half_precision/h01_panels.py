@@ -9,13 +9,13 @@ pixel as neighbours in memory: input [N_i, H_i, W_i, C_i], filter [C_o, H_f, W_f
   filter. Each thread copies 16 bytes at a time; a warp copies four whole rows.
 - **Panels.** Both matrices of ``wgmma`` lie in shared memory, as rows of 128 bytes whose 16-byte
   pieces are swizzled (:mod:`convlab.device.swizzled_products`): neither the copies nor the tensor
-  cores have bank conflicts. No thread loads a number into registers, so there is nothing between
-  the copy and the product but a barrier.
+  cores have bank conflicts. No thread loads a number into registers: the threads only wait, fence
+  and meet at a barrier.
 - **The filter's rows are interleaved**, so that the sums of a lane are neighbours in memory. In a
   product a lane has columns 2 * thread_in_group, + 1, + 8, + 9 and so on. Which channel is which
-  column is free: the copy stores channel ``8 * t + 2 * j + e`` of each 32 in row ``8 * j + 2 * t +
-  e`` of the panel, and thread t of a group has eight neighbouring channels, which are one store of
-  16 bytes.
+  column is free: the copy stores channel ``8 * g + 2 * j + e`` of each 32 in row ``8 * j + 2 * g +
+  e`` of the panel, and lane g of four has eight neighbouring channels, which are one store of 16
+  bytes.
 
 The step changes over 150 lines, because layout, type and operands all differ from t05's.
 """
@@ -63,6 +63,8 @@ from convlab.ladder.stage import (
 from convlab.problems.problem import ConvProblem
 
 TERMS = 64  # of a slice: 128 bytes of each row
+WARPGROUP = 128  # threads
+HALF_OF_AN_SM = 112 * 1024  # bytes of shared memory
 PIECES = TERMS // EIGHT  # of 16 bytes in a row
 INTERLEAVED = 32  # channels whose rows are interleaved
 HOPPER = Requirement((9, 0), "its tensor cores' own instruction, wgmma", exact=True)
@@ -77,6 +79,7 @@ def require_panels(tile: Tile) -> None:
     require_product_tile(tile)
     shares = tile.N_B == 128 and tile.N_T == 2
     tile.require(shares, "N_B must be 128 and N_T 2, because two warpgroups have 64 windows each")
+    tile.require(tile.M_B <= 128, "M_B must be at most 128, so that two blocks share an SM")
 
 
 def require_product_tile(tile: Tile) -> None:
@@ -93,15 +96,15 @@ def shared_bytes(tile: Tile, depth: int) -> int:
 
 
 def pipeline_depth(tile: Tile) -> int:
-    """Return how many slices shared memory holds, of up to four, if two blocks share an SM's."""
-    return max(2, min(4, 112 * 1024 // shared_bytes(tile, 1)))
+    """Return how many slices a block's half of an SM's shared memory holds, of up to four."""
+    return min(4, HALF_OF_AN_SM // shared_bytes(tile, 1))
 
 
-def make_fetch(problem: ConvProblem, tile: Tile) -> DeviceFunction:
-    """Return ``fetch(input, weight, first, i_h, i_w, m0, t, slice_, S, at)``, which starts to copy
-    a slice of the windows, then of the filter, to ``S[at]`` on.
+def make_fetch_slice(problem: ConvProblem, tile: Tile) -> DeviceFunction:
+    """Return ``fetch_slice(input, weight, start, i_h, i_w, m0, t, slice_, S, at)``, which starts to
+    copy a slice of the windows, then of the filter, to ``S[at]`` on.
 
-    Thread t copies piece ``t % 8`` of rows ``t // 8``, + 32 and so on. ``first``, ``i_h`` and
+    Thread t copies piece ``t % 8`` of rows ``t // 8``, + 32 and so on. ``start``, ``i_h`` and
     ``i_w`` say where its windows begin in the input; rows past the last window have ``i_h`` below
     all padding, so they are zeros as padding is.
     """
@@ -112,17 +115,17 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> DeviceFunction:
     I_PANEL = tile.N_B * TERMS
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch_windows(i, input, first, i_h, i_w, u, v, r, row, piece, S, at):
+    def fetch_windows(i, input, start, i_h, i_w, u, v, r, row, piece, S, at):
         y, x = i_h[i] + u * d_h, i_w[i] + v * d_w
         valid = 0 <= y < H_i and 0 <= x < W_i and r < C_i
-        source = first[i] + (int64(u * d_h) * W_i + v * d_w) * C_i + r if valid else int64(0)
+        source = start[i] + (int64(u * d_h) * W_i + v * d_w) * C_i + r if valid else int64(0)
         copy_async8(S, at + swizzled_piece(row + i * ROWS, piece) * EIGHT, input, source, valid)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch_filter(i, weight, m0, place, r, row, piece, S, at):
         n = row + i * ROWS
-        channel = n // 32 * 32 + n % 8 // 2 * 8 + n % 32 // 8 * 2 + n % 2
-        m = m0 + channel
+        j, g, e = n % 32 // 8, n % 8 // 2, n % 2
+        m = m0 + n // INTERLEAVED * INTERLEAVED + 8 * g + 2 * j + e
         valid = m < C_o and r < C_i
         source = (int64(m) * PLACES + place) * C_i + r if valid else int64(0)
         copy_async8(S, at + swizzled_piece(n, piece) * EIGHT, weight, source, valid)
@@ -131,19 +134,19 @@ def make_fetch(problem: ConvProblem, tile: Tile) -> DeviceFunction:
     fetch_all_filter = unrolled(fetch_filter, range(tile.M_B // ROWS))
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(input, weight, first, i_h, i_w, m0, t, slice_, S, at):
+    def fetch_slice(input, weight, start, i_h, i_w, m0, t, slice_, S, at):
         row, piece = t // PIECES, t % PIECES
         place = uint32(slice_) // CHUNKS
         u, v = int32(place // W_f), int32(place % W_f)
         r = int32(uint32(slice_) % CHUNKS * TERMS + piece * EIGHT)
-        fetch_all_windows(input, first, i_h, i_w, u, v, r, row, piece, S, at)
+        fetch_all_windows(input, start, i_h, i_w, u, v, r, row, piece, S, at)
         fetch_all_filter(weight, m0, place, r, row, piece, S, at + I_PANEL)
 
-    return fetch
+    return fetch_slice
 
 
 def make_windows_of_thread(problem: ConvProblem, tile: Tile) -> DeviceFunction:
-    """Return ``windows_of_thread(n0, t, first, i_h, i_w)``, which finds where the windows begin
+    """Return ``windows_of_thread(n0, t, start, i_h, i_w)``, which finds where the windows begin
     whose rows thread t copies: in the input, and on the image."""
     p = problem
     N, PIXELS, W_o, H_i, W_i, C_i = p.N, p.H_o * p.W_o, p.W_o, p.H_i, p.W_i, p.C_i
@@ -153,12 +156,12 @@ def make_windows_of_thread(problem: ConvProblem, tile: Tile) -> DeviceFunction:
     NOWHERE = -(2**30)  # a row that no place of the filter moves into the image
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def windows_of_thread(n0, t, first, i_h, i_w):
+    def windows_of_thread(n0, t, start, i_h, i_w):
         for i in range(TIMES):
             n = n0 + t // PIECES + i * ROWS
             image, pixel = n // PIXELS, n % PIXELS
             y, x = int32(pixel // W_o * s_h) - p_h, int32(pixel % W_o * s_w) - p_w
-            first[i] = ((int64(image) * H_i + y) * W_i + x) * C_i
+            start[i] = ((int64(image) * H_i + y) * W_i + x) * C_i
             i_h[i], i_w[i] = y if n < N else NOWHERE, x
 
     return windows_of_thread
@@ -192,7 +195,9 @@ def make_epilogue(problem: ConvProblem, tile: Tile, relu: bool) -> Callable[...,
         for row in range(2):
             for e in range(EIGHT):
                 if n + 8 * row < N and m + e < M:
-                    value = finish(D[at + 2 * row + e // 2 * 4 + e % 2], widen(bias[m + e]))
+                    j = e // 2
+                    value = finish(D[at + 4 * j + 2 * row + e % 2], widen(bias[m + e]))
+                    # Only ``pair`` rounds; one half is kept.
                     output[int64(n + 8 * row) * M + m + e] = pair(value, value) & uint32(0xFFFF)
 
     store = store_eight if M % EIGHT == 0 else store_scalars
@@ -219,47 +224,48 @@ def make_zero(SUMS: int) -> Callable[..., None]:
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     M_B, N_B, THREADS = tile.M_B, tile.N_B, tile.threads
-    DEPTH, BLOCKS = pipeline_depth(tile), 2 if M_B <= 128 else 1
+    DEPTH, BLOCKS = pipeline_depth(tile), 2
     SLICES = problem.H_f * problem.W_f * blocks_for(problem.C_i, TERMS)
-    PIPE, I_PANEL, HALF = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
+    # Numbers of a slice, which is one stage of the pipeline; of its windows; of a warpgroup's.
+    SLICE, I_PANEL, HALF = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
     SUMS, TIMES = M_B // 2, N_B * PIECES // THREADS
     AHEAD = DEPTH - 1  # slices that are copied before the loop
     IN_FLIGHT = AHEAD - 1  # copies of slices when the next one is needed
-    fetch_slice = make_fetch(problem, tile)
+    fetch_slice = make_fetch_slice(problem, tile)
     windows_of_thread = make_windows_of_thread(problem, tile)
     epilogue = make_epilogue(problem, tile, relu)
     zero, start_product = make_zero(SUMS), START_PRODUCT[problem.dtype]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(input, weight, first, i_h, i_w, m0, t, slice_, S, at):
+    def fetch(input, weight, start, i_h, i_w, m0, t, slice_, S, at):
         if slice_ < SLICES:
-            fetch_slice(input, weight, first, i_h, i_w, m0, t, slice_, S, at)
-        commit_copies()  # past the last slice the group is empty, and waiting for it costs nothing
+            fetch_slice(input, weight, start, i_h, i_w, m0, t, slice_, S, at)
+        commit_copies()  # past the last slice no copies: waiting for them costs nothing
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def panels(input, weight, bias, output):
         S = cuda.shared.array(0, uint16)  # dynamic: DEPTH slices, each windows, then filter
         D = cuda.local.array(SUMS, float32)
-        first = cuda.local.array(TIMES, int64)
+        start = cuda.local.array(TIMES, int64)
         i_h, i_w = cuda.local.array(TIMES, int32), cuda.local.array(TIMES, int32)
         t = uint32(cuda.threadIdx.x)
         m0, n0 = uint32(cuda.blockIdx.y) * M_B, uint32(cuda.blockIdx.x) * N_B
         begin = panel_start(S)
-        windows_of_thread(n0, t, first, i_h, i_w)
+        windows_of_thread(n0, t, start, i_h, i_w)
         zero(D)
 
         for slice_ in range(AHEAD):
-            fetch(input, weight, first, i_h, i_w, m0, t, slice_, S, begin + slice_ * PIPE)
-        group, pipe = t // 128, uint32(0)
+            fetch(input, weight, start, i_h, i_w, m0, t, slice_, S, begin + slice_ * SLICE)
+        warpgroup, pipe = t // WARPGROUP, uint32(0)
         for slice_ in range(SLICES):
             wait_copies(IN_FLIGHT)  # this thread's copies of the slice have landed;
             fence_shared()  # and the tensor cores see them;
             wait_products(D, SUMS, 0)  # the previous slice has been read;
             cuda.syncthreads()  # all that holds for all threads
-            at = begin + pipe * PIPE
-            start_product(D, 0, S, at + group * HALF, at + I_PANEL, M_B, TERMS)
-            free = pipe + AHEAD if pipe + AHEAD < DEPTH else pipe + AHEAD - DEPTH
-            fetch(input, weight, first, i_h, i_w, m0, t, slice_ + AHEAD, S, begin + free * PIPE)
+            at = begin + pipe * SLICE
+            start_product(D, 0, S, at + warpgroup * HALF, at + I_PANEL, M_B, TERMS)
+            before = pipe - 1 if pipe > 0 else uint32(DEPTH - 1)  # the stage that is free now
+            fetch(input, weight, start, i_h, i_w, m0, t, slice_ + AHEAD, S, begin + before * SLICE)
             pipe = pipe + 1 if pipe + 1 < DEPTH else uint32(0)
         wait_products(D, SUMS, 0)
 

@@ -8,8 +8,9 @@ step to the next row and to the next image. It is im2win in silicon: the paper's
 without a tensor and without an instruction per element.
 
 What the engine needs to know of the input and of the filter is in two tensor maps, made on the
-host. The filter's has five dimensions, so that the engine also interleaves its rows as h01 does:
-(K; e, t, j; 32 channels), for channel ``8 * t + 2 * j + e`` of the 32.
+host. The filter's has five dimensions, (k, e, g, j, group of 32 channels), the innermost first. The
+engine stores a box in that order, so in row ``e + 2 * g + 8 * j`` of a panel; the strides of the
+dimensions make that channel ``e + 8 * g + 2 * j``. So it interleaves the rows as h01 does.
 
 Who waits for whom: the copies of a slice arrive at barrier ``pipe`` of ``full``, which all threads
 wait for. ``parity`` is that of the phase they wait for, and flips when the pipeline has gone round.
@@ -39,6 +40,7 @@ from convlab.ladder.half_precision.h01_panels import (
     INTERLEAVED,
     START_PRODUCT,
     TERMS,
+    WARPGROUP,
     make_epilogue,
     make_zero,
     pipeline_depth,
@@ -61,12 +63,13 @@ from convlab.problems.problem import ConvProblem
 
 
 def make_copy_slice(problem: ConvProblem, tile: Tile) -> tuple[DeviceFunction, DeviceFunction]:
-    """Return ``first_window(n0)``, the image, row and column where window n0 begins, and
+    """Return two device functions, ``first_window`` and ``copy_slice``.
 
-    ``copy_slice(windows, filter, window, m0, u, v, chunk, S, at, full, i)``, by which one thread
-    asks for a slice: a chunk of the channels at a place (u, v) of the filter, of the windows from
-    ``window`` on and the output channels from m0 on. The copies arrive at ``full[i]``. One thread
-    asks for all copies of a block, so it computes with 32 bits and as little as it can.
+    ``first_window(n0)`` returns the image, row and column where window n0 begins. By
+    ``copy_slice(windows, filter, window, m0, u, v, chunk, S, at, full, i)`` one thread asks for a
+    slice: a chunk of the channels at a place (u, v) of the filter, of the windows from ``window``
+    on and the output channels from m0 on. The copies arrive at ``full[i]``. One thread asks for all
+    copies of a block, so what is divided has 32 bits, and once a tile.
     """
     p = problem
     C_i, W_f, PIXELS, W_o = p.C_i, p.W_f, p.H_o * p.W_o, p.W_o
@@ -92,20 +95,23 @@ def make_copy_slice(problem: ConvProblem, tile: Tile) -> tuple[DeviceFunction, D
 
 
 def terms_of_last_chunk(problem: ConvProblem) -> int:
-    """Return the terms of a place's last slice: a whole panel, or what remains of the channels. The
-    rest of that panel is never multiplied: its zeros would meet the next place's filter, perhaps
-    infinite."""
+    """Return the terms of a place's last slice: 64, or what remains of the channels.
+
+    Of 80 channels the second chunk has 16. The other 48 windows' numbers of the panel are zeros,
+    but the filter's are those of the next place, perhaps infinite, because K joins places and
+    channels. So they are not multiplied. h01's copies fill both with zeros.
+    """
     return (problem.C_i - 1) % TERMS + 1
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     M_B, N_B, THREADS = tile.M_B, tile.N_B, tile.threads
-    DEPTH, BLOCKS = pipeline_depth(tile), 2 if M_B <= 128 else 1
+    DEPTH, BLOCKS = pipeline_depth(tile), 2
     CHUNKS, W_f, PLACES = blocks_for(problem.C_i, TERMS), problem.W_f, problem.H_f * problem.W_f
     SLICES, LAST_TERMS = CHUNKS * PLACES, terms_of_last_chunk(problem)
     ROW = W_f * CHUNKS  # slices of a row of the filter
-    PIPE, I_PANEL, HALF = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
-    SUMS, AT_FIRST = M_B // 2, min(DEPTH, SLICES)
+    SLICE, I_PANEL, HALF = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
+    SUMS, PROLOGUE = M_B // 2, min(DEPTH, SLICES)
     first_window, copy_slice = make_copy_slice(problem, tile)
     epilogue = make_epilogue(problem, tile, relu)
     zero, start_product = make_zero(SUMS), START_PRODUCT[problem.dtype]
@@ -131,27 +137,27 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         cuda.syncthreads()
         window = first_window(n0)
         if t == 0:
-            for i in range(AT_FIRST):
-                ask(windows, filter, window, m0, uint32(i), S, begin + i * PIPE, full, i)
+            for i in range(PROLOGUE):
+                ask(windows, filter, window, m0, uint32(i), S, begin + i * SLICE, full, i)
         zero(D)
 
-        A = begin + t // 128 * HALF  # a warpgroup multiplies 64 windows
-        pipe, before, parity, slice_ = uint32(0), uint32(DEPTH - 1), uint32(0), uint32(0)
+        half = t // WARPGROUP * HALF  # a warpgroup multiplies 64 windows
+        pipe, before, parity, slice_ = uint32(0), uint32(0), uint32(0), uint32(0)
         for _ in range(PLACES):
             for chunk in range(CHUNKS):
                 wait_barrier(full, pipe, parity)
-                at = pipe * PIPE
+                at = begin + pipe * SLICE
                 if LAST_TERMS == TERMS or chunk < CHUNKS - 1:
-                    start_product(D, 0, S, A + at, begin + at + I_PANEL, M_B, TERMS)
+                    start_product(D, 0, S, at + half, at + I_PANEL, M_B, TERMS)
                 else:
-                    start_product(D, 0, S, A + at, begin + at + I_PANEL, M_B, LAST_TERMS)
+                    start_product(D, 0, S, at + half, at + I_PANEL, M_B, LAST_TERMS)
                 wait_products(D, SUMS, 1)  # the product of the slice before has ended
-                if slice_ > 0:
+                if slice_ > 0:  # in the first, no product has ended and no stage is free
                     cuda.syncthreads()  # for the warps of both warpgroups
-                    next_ = slice_ + uint32(DEPTH - 1)
+                    next_ = slice_ + uint32(DEPTH - 1)  # DEPTH after the slice that has ended
                     if t == 0 and next_ < SLICES:
-                        at = begin + before * PIPE
-                        ask(windows, filter, window, m0, next_, S, at, full, before)
+                        free = begin + before * SLICE
+                        ask(windows, filter, window, m0, next_, S, free, full, before)
                 slice_ += uint32(1)
                 before, pipe = pipe, pipe + uint32(1)
                 if pipe == DEPTH:
@@ -166,7 +172,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
 def tensor_maps(problem: ConvProblem, tile: Tile) -> tuple[WindowMap, BoxMap]:
     """Return the maps of the input, a panel of windows at a time, and of the filter, by the axes
-    (K, e, t, j, interleaved channels). Raises ``ValueError`` for what the engine cannot walk."""
+    (k, e, g, j, group of 32 channels). Raises ``ValueError`` for what the engine cannot walk."""
     p, K = problem, problem.K
     (top, bottom), (left, right) = p.padding
     windows = WindowMap(

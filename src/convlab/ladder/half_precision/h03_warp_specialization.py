@@ -6,27 +6,39 @@ hides the stores at the end of a block. Here
 
 - **a producer** asks for slice after slice, as soon as a stage of the pipeline is empty;
 - **two warpgroups, the consumers,** have a tile each. One multiplies while the other stores the
-  outputs of its last tile, so the tensor cores always have a product;
-- **a block stays** (the kernel is *persistent*): one for each SM computes all tiles in turn, and
-  the producer goes on to the next tile's slices before the last tile's outputs are stored;
+  outputs of its previous tile. So the tensor cores stay busy if the stores of a tile take less time
+  than the products of the next one, and the copies keep up;
+- **a block stays** (the kernel is *persistent*): there is one block per SM, which computes every
+  132nd tile, and the producer goes on to the next tile's slices before the previous tile's outputs
+  are stored;
 - **registers** go where the sums are: the producer's warpgroup gives most of its own away.
 
 Who waits for whom. The slices of a block, through all its tiles, go round the pipeline: each is
 known by its stage ``pipe`` and by the ``parity`` of the round, 0 in the first, 1 in the second, 0
 in the third. Three kinds of barriers have a phase a round, or a tile:
 
-- ``full[stage]``: ends when the copies of the round have landed. The consumer waits for it.
-- ``empty[stage]``: ends when the consumer's four warps have arrived, because their product of the
-  round has ended. The producer waits for it before it asks for the next round's copies, so for
-  the other parity; before the first round that is the phase before the first one, which counts as
-  ended.
-- ``turn[group]``: ends when the other warpgroup has started the last product of its tile.
+- ``full[pipe]``: the phase ends when the copies of the round have landed. The consumer waits for
+  it.
+- ``empty[pipe]``: the phase ends when the consumer's four warps have arrived, because their product
+  of the round has ended. Before it asks for the copies of a round, the producer waits for the phase
+  of the round before, so for the other parity; in the first round this wait returns at once.
+- ``turn[group]``: the phase ends when the other warpgroup has started the last product of its tile.
 
-Without turns a consumer would wait for a round of ``full`` that is more than one phase away, and
-parity could not tell which.
+::
 
-The step changes over 150 lines, because each role is a loop over all tiles of its own, and a model
-chooses among many more tiles.
+    round 0   producer: waits empty, parity 1 (returns at once), asks;    full's phase 0 ends
+              consumer: waits full, parity 0, multiplies, arrives;        empty's phase 0 ends
+    round 1   producer: waits empty, parity 0, asks;                      full's phase 1 ends
+              consumer: waits full, parity 1, multiplies, arrives;        empty's phase 1 ends
+    tile 0    group 0: waits turn[0], parity 1 (returns at once), multiplies, arrives at turn[1]
+    tile 1    group 1: waits turn[1], parity 0, multiplies, arrives at turn[0]
+    tile 2    group 0: waits turn[0], parity 0, multiplies, arrives at turn[1]
+
+Without turns a consumer could wait for a round of ``full`` that lies two phases ahead. Its parity
+is that of a phase which has ended, so it would multiply a panel that has not landed.
+
+The step changes over 150 lines, because each role has its own loop over the tiles, and
+``production_tile`` estimates which of seven tiles is the fastest.
 """
 
 from __future__ import annotations
@@ -53,6 +65,7 @@ from convlab.ladder.half_precision.h01_panels import (
     HOPPER,
     START_PRODUCT,
     TERMS,
+    WARPGROUP,
     make_epilogue,
     make_zero,
     require_product_tile,
@@ -76,22 +89,27 @@ from convlab.ladder.stage import (
 )
 from convlab.problems.problem import ConvProblem
 
-WARPGROUP = 128
 THREADS = 3 * WARPGROUP  # two consumers, and a producer, of which one thread asks for copies
+PRODUCER = 2  # the producer's warpgroup
 WARPS = 4  # of a consumer
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # 40 + 2 * 232 = 3 * 168, what a block begins with
+MOST_OF_AN_SM = 208 * 1024  # bytes of shared memory
 
 
 def pipeline_depth(tile: Tile) -> int:
-    """Return how many slices shared memory holds, of up to eight: of an SM's 256 KB we leave some
-    50 for the L1 cache, which the bias comes from and the outputs go through."""
-    return max(2, min(8, 208 * 1024 // ((tile.M_B + tile.N_B) * PANEL_BYTES)))
+    """Return how many slices shared memory holds, of up to eight. The rest of an SM's 256 KB is its
+    L1 cache, which the bias comes from and the outputs go through: with less than 40 KB of it,
+    Conv8 took a tenth longer."""
+    return min(8, MOST_OF_AN_SM // ((tile.M_B + tile.N_B) * PANEL_BYTES))
 
 
 def require_consumer_tile(tile: Tile) -> None:
     """Raise ``ValueError`` for a tile that a warpgroup cannot compute with the registers it has."""
     require_product_tile(tile)
     whole = tile.N_B in (64, 128, 256) and tile.threads == WARPGROUP
-    tile.require(whole, "N_B must be 64, 128 or 256 and N_T N_B / 32: a warpgroup has a tile")
+    tile.require(
+        whole, "N_B must be 64, 128 or 256 and N_T must be N_B / 32: a warpgroup has a tile"
+    )
     tile.require(tile.M_T * tile.N_T <= 128, "M_T * N_T must be at most 128, the sums of a thread")
 
 
@@ -99,44 +117,50 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     M_B, N_B, DEPTH = tile.M_B, tile.N_B, pipeline_depth(tile)
     CHUNKS, H_f, W_f = blocks_for(problem.C_i, TERMS), problem.H_f, problem.W_f
     SLICES, LAST_TERMS = H_f * W_f * CHUNKS, terms_of_last_chunk(problem)
-    PIPE, I_PANEL, A_PANEL = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
+    SLICE, I_PANEL, A_PANEL = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
     PRODUCTS, SUMS_EACH = N_B // 64, M_B // 2  # of 64 windows each
     SUMS = PRODUCTS * SUMS_EACH
     TILES_M, TILES_N = blocks_for(problem.M, M_B), blocks_for(problem.N, N_B)
     TILES = TILES_M * TILES_N
-    SKIPPED, ROUNDS = SLICES % DEPTH, SLICES // DEPTH % 2  # of the other consumer's tile
-    OUTER = H_f * W_f if LAST_TERMS < TERMS else 1
-    INNER = CHUNKS - 1 if LAST_TERMS < TERMS else SLICES
+    # The other consumer's tile is so many stages further, after an odd or even number of rounds.
+    SKIP_STAGES, SKIP_PARITY = SLICES % DEPTH, SLICES // DEPTH % 2
+    # Whole slices in a row, and how often: a place's last slice may have fewer terms. In loops, as
+    # the tensor cores do not run on through a branch.
+    WHOLE, TIMES = (CHUNKS - 1, H_f * W_f) if LAST_TERMS < TERMS else (SLICES, 1)
     first_window, copy_slice = make_copy_slice(problem, tile)
     epilogue = make_epilogue(problem, tile, relu)
     zero, start_product = make_zero(SUMS), START_PRODUCT[problem.dtype]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def corner(tile):
-        """The first channel and the first window of a tile."""
-        return tile % TILES_M * M_B, tile // TILES_M * N_B
+    def corner(number):
+        """Return the first channel and the first window of a tile."""
+        return number % TILES_M * M_B, number // TILES_M * N_B
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def after(pipe, parity, slices, rounds):
-        """The place in the pipeline so many slices and whole rounds later."""
-        pipe, parity = pipe + slices, parity ^ rounds
+    def further(pipe, parity, stages):
+        """Return the stage and parity that many stages further, at most a round."""
+        pipe += stages
         if pipe >= uint32(DEPTH):
-            pipe, parity = pipe - uint32(DEPTH), parity ^ uint32(1)
+            return pipe - uint32(DEPTH), parity ^ uint32(1)
         return pipe, parity
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def skip_other_tile(pipe, parity):
+        return further(pipe, parity ^ uint32(SKIP_PARITY), uint32(SKIP_STAGES))
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def produce(windows, filter, S, begin, full, empty):
         pipe, parity = uint32(0), uint32(0)
-        for tile in range(cuda.blockIdx.x, TILES, cuda.gridDim.x):
-            m0, n0 = corner(uint32(tile))
+        for number in range(cuda.blockIdx.x, TILES, cuda.gridDim.x):
+            m0, n0 = corner(uint32(number))
             window = first_window(n0)
             for u in range(H_f):
                 for v in range(W_f):
                     for chunk in range(CHUNKS):
                         wait_barrier(empty, pipe, parity ^ uint32(1))
-                        at = begin + pipe * uint32(PIPE)
+                        at = begin + pipe * uint32(SLICE)
                         copy_slice(windows, filter, window, m0, u, v, chunk, S, at, full, pipe)
-                        pipe, parity = after(pipe, parity, uint32(1), uint32(0))
+                        pipe, parity = further(pipe, parity, uint32(1))
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def start_whole(i, D, S, at):
@@ -150,11 +174,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         @cuda.jit(device=True, **gpu_only(forceinline=True))
         def multiply_slice(D, S, begin, before, pipe, parity, full, empty, lane):
             wait_barrier(full, pipe, parity)
-            start_products(D, S, begin + pipe * uint32(PIPE))
+            start_products(D, S, begin + pipe * uint32(SLICE))
             wait_products(D, SUMS, PRODUCTS)  # those of the slice before have ended
             if lane == 0 and before < uint32(DEPTH):
                 arrive_barrier(empty, before)
-            return after(pipe, parity, uint32(1), uint32(0))
+            return further(pipe, parity, uint32(1))
 
         return multiply_slice
 
@@ -164,8 +188,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply_tile(D, S, begin, pipe, parity, full, empty, lane):
         before = uint32(DEPTH)  # the stage of the slice before, once there is one
-        for _ in range(OUTER):
-            for _ in range(INNER):
+        for _ in range(TIMES):
+            for _ in range(WHOLE):
                 now = pipe
                 pipe, parity = multiply_whole(D, S, begin, before, pipe, parity, full, empty, lane)
                 before = now
@@ -198,21 +222,21 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         cuda.syncthreads()
 
         group = t // WARPGROUP
-        if group == 2:
-            give_registers(40)
+        if group == PRODUCER:
+            give_registers(PRODUCER_REGISTERS)
             if t % WARPGROUP == 0:
                 produce(windows, filter, S, begin, full, empty)
         else:
-            take_registers(232)
+            take_registers(CONSUMER_REGISTERS)
             D = cuda.local.array(SUMS, float32)
             lane, warp = t % 32, t % WARPGROUP // 32
             pipe, parity, my_turn = uint32(0), uint32(0), uint32(1)
             if group == 1:  # begins with the second tile
-                pipe, parity = after(pipe, parity, uint32(SKIPPED), uint32(ROUNDS))
+                pipe, parity = skip_other_tile(pipe, parity)
                 my_turn = uint32(0)
-            first = cuda.blockIdx.x + group * cuda.gridDim.x
-            for tile in range(first, TILES, 2 * cuda.gridDim.x):
-                m0, n0 = corner(uint32(tile))
+            first_tile = cuda.blockIdx.x + group * cuda.gridDim.x
+            for number in range(first_tile, TILES, 2 * cuda.gridDim.x):
+                m0, n0 = corner(uint32(number))
                 zero(D)
                 wait_barrier(turn, group, my_turn)
                 last, pipe, parity = multiply_tile(D, S, begin, pipe, parity, full, empty, lane)
@@ -222,40 +246,40 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
                 if lane == 0:
                     arrive_barrier(empty, last)
                 store_products(D, bias, output, m0 + lane % 4 * EIGHT, n0 + warp * 16 + lane // 4)
-                pipe, parity = after(pipe, parity, uint32(SKIPPED), uint32(ROUNDS))
+                pipe, parity = skip_other_tile(pipe, parity)
                 my_turn = my_turn ^ uint32(1)
 
     return warp_specialization
 
 
 SHAPES = ((32, 256), (64, 64), (64, 256), (128, 64), (64, 128), (256, 64), (128, 128))  # M_B, N_B
-H100_SMS = 132
+H100_SMS = 132  # an H200's, too; another GPU leaves SMs idle, or has some compute two blocks
 # Measured on an H100, in a clock of an SM: the copy engine's bytes, the tensor cores'
 # multiply-adds of 16 bits, and an SM's share of the memory's bandwidth.
 FILL_BYTES, MULTIPLY_ADDS, STORE_BYTES = 56, 2048, 13
-BEGIN = 2000  # clocks until a block's first copies have landed
+STARTUP_CLOCKS = 2000  # until a block's first copies have landed
 
 
 def estimated_clocks(problem: ConvProblem, tile: Tile) -> float:
     """Estimate the time of a problem in clocks.
 
     A slice takes as long as the copy engine needs to fill it, or the tensor cores to multiply it. A
-    tile takes its slices' time, or that of its outputs' stores, which the other consumer's slices
-    hide. Nothing hides the last tile's stores.
+    tile takes the longer of its slices and its stores, because the other consumer's slices run
+    during the stores. Nothing hides the last tile's stores.
     """
     tiles = blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
     slices = problem.H_f * problem.W_f * blocks_for(problem.C_i, TERMS)
-    multiply = tile.M_B * tile.N_B * 64 / MULTIPLY_ADDS
+    multiply = tile.M_B * tile.N_B * TERMS / MULTIPLY_ADDS
     fill = (tile.M_B + tile.N_B) * PANEL_BYTES / FILL_BYTES
     stores = tile.M_B * tile.N_B * problem.number_type.nbytes / STORE_BYTES
     of_a_tile = max(slices * max(multiply, fill), stores)
-    return BEGIN + blocks_for(tiles, H100_SMS) * of_a_tile + stores
+    return STARTUP_CLOCKS + blocks_for(tiles, H100_SMS) * of_a_tile + stores
 
 
 def production_tile(problem: ConvProblem) -> Tile:
     """Return the tile that the estimate takes the least time for."""
-    tiles = [Tile(M_B, N_B, 64, M_B // 4, N_B // 32) for M_B, N_B in SHAPES]
-    fitting = [tile for tile in tiles if max(32, problem.M) >= tile.M_B]
+    tiles = [Tile(M_B, N_B, TERMS, M_B // 4, N_B // 32) for M_B, N_B in SHAPES]
+    fitting = [tile for tile in tiles if tile.M_B <= problem.M]
     return min(fitting, key=lambda tile: estimated_clocks(problem, tile))
 
 
@@ -285,7 +309,7 @@ STAGE = Stage(
         production=production_tile,
     ),
     requires=HOPPER,
-    dtypes=("bfloat16", "float16"),
+    dtypes=("float16", "bfloat16"),
     channels_last=True,
     channel_multiples=(16, 32),  # as h02
 )
