@@ -790,6 +790,16 @@ def test_without_numbas_types_nothing_is_compiled(ends):
     assert ends == []
 
 
+def test_with_debug_nothing_is_compiled(ends):
+    @cuda.jit(debug=True, opt=False)
+    def divides(a, out):
+        out[0] = a[0] / a[1]
+
+    with pytest.raises(ZeroDivisionError):
+        convlab.simulate(divides, 1, 1, np.zeros(2, F), np.zeros(1, F))
+    assert ends == []
+
+
 def test_two_launches_of_two_threads_run_one_after_the_other(ends):
     sums = [np.zeros(1, F) for _ in range(4)]
     threads = [

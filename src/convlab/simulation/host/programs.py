@@ -36,7 +36,7 @@ from convlab.simulation.language.signatures import as_declared
 from convlab.simulation.language.toolchains import dispatcher_class
 from convlab.simulation.launch import SimulatedLaunch
 from convlab.simulation.launch.running_blocks import OnBlock
-from convlab.simulation.launch.translation import checked_kernel
+from convlab.simulation.launch.translation import checked_kernel, has_debug
 from convlab.simulation.memory.touched import Touched
 from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.coordinates import Coordinates, three
@@ -201,7 +201,7 @@ def _simulate(
     launch = made(on_block=watch, touched=touched)
     if launch.untyped:
         note(launch.untyped, UntypedRegisters)
-    if not options.seeds and may_compile(launch):
+    if not options.seeds and not has_debug(kernel) and may_compile(launch):
         facts = LaunchFacts(
             kernel=checked_kernel(kernel),
             grid=grid_sizes,
