@@ -205,7 +205,34 @@ def test_an_index_that_is_missing_is_told_and_not_a_guard(tmp_path):
 def test_indices_that_are_all_there_are_not_told_to_be_missing(tmp_path, index):
     body = f"    i = cuda.grid(1)\n    place = i, 0\n    out[i] = {index}\n"
     kernel = kernel_of(tmp_path, body, "a, m, out")
-    assert kernel_text.missing_index(kernel, [1, 2, 1]) is None
+    assert kernel_text.slip(kernel, [1, 2, 1]) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "said"),
+    [
+        (
+            "m[i, 0, 0] + a[i]",
+            feedback.REFUSED,
+            "m[i, 0, 0] gives 3 indices",
+        ),
+        ("a[i, 0]", feedback.REFUSED, "a has one dimension, and a[i, 0] gives"),
+        (
+            "a[i]\n    cuda.syncthreads",
+            feedback.NOT_CALLED,
+            "names cuda.syncthreads and does not",
+        ),
+    ],
+)
+def test_too_many_indices_and_a_call_without_parentheses_are_told_with_their_line(
+    tmp_path, line, reason, said
+):
+    kernel = kernel_of(tmp_path, f"    i = cuda.grid(1)\n    out[i] = {line}\n", "a, m, out")
+    found = kernel_text.slip(kernel, [1, 2, 1])
+    assert found is not None
+    assert found.reason == reason
+    assert said in found.what
+    assert line.splitlines()[-1].strip() in found.lines[0].code
 
 
 @pytest.mark.parametrize("name", ["m01", "m03", "m06", "m09", "m11", "m15", "c01", "t03", "t05"])
@@ -215,7 +242,7 @@ def test_no_stage_leaves_out_an_index(name):
     for launch in program.launches:
         if isinstance(launch, Launch):
             ranks = [one.ndim for one in argument_types(launch, program)]
-            assert kernel_text.missing_index(launch.kernel, ranks) is None
+            assert kernel_text.slip(launch.kernel, ranks) is None
 
 
 @pytest.mark.parametrize(

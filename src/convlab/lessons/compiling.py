@@ -16,7 +16,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 from convlab.checking.machine_code import compile_error
 from convlab.lessons.explanations import SINGLE_ELEMENTS, hint_for, lines_of
 from convlab.lessons.feedback import DOES_NOT_COMPILE, REFUSED, Problem
-from convlab.lessons.kernel_text import missing_index
+from convlab.lessons.kernel_text import slip
 from convlab.simulation.language.numbas_types import check_kernel
 from convlab.simulation.language.refusals import Refused, Untyped
 
@@ -167,10 +167,10 @@ def _line_with(code: str, file: str, line: int) -> int:
 
 
 def cause_of_error(kernel: Any, types: Iterable[Any]) -> Problem | None:
-    """Return what says more than the error that a kernel raises on the simulator: an index that is
-    missing, or a refusal that has words of its own here. None without one."""
+    """Return what says more than the error that a kernel raises on the simulator: a slip in its
+    text, or a refusal that has words of its own here. None without one."""
     types = tuple(types)
-    if (missing := missing_index(kernel, [getattr(one, "ndim", 0) for one in types])) is not None:
-        return missing
+    if (said := slip(kernel, [getattr(one, "ndim", 0) for one in types])) is not None:
+        return said
     found = refusal(kernel, types)
     return None if found is None or found.what.startswith(REFUSES) else found

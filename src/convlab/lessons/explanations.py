@@ -173,7 +173,10 @@ def _remedy(finding: Finding) -> str:
     if finding.kind == "out of bounds" and memory:
         return f"correct the index, or make {finding.array} as large as its indices need"
     if finding.kind == "uninitialised" and memory == "local":
-        return f"give each element of {finding.array} a value first, float32(0) before a sum"
+        return (
+            f"give each element of {finding.array} a value first, float32(0) before a sum; each "
+            "thread has a local array of its own, and threads share cuda.shared.array"
+        )
     # No lesson has a warp's barrier, and after it races with other warps would be found next.
     return finding.remedy.replace("syncwarp", "syncthreads")
 

@@ -13,10 +13,12 @@ PASSED, UNFILLED, BROKEN, ANSWER, COUNTS = "passed", "unfilled", "broken", "answ
 DOES_NOT_COMPILE, INPUT = "does not compile", "input changed"
 REFUSED = "refused by Numba"  # which needs no compiler to be known
 MISSING_INDEX = "missing index"
+NOT_CALLED = "not called"
 # The first that is among the reasons counts.
 HEADLINES = {
     REFUSED: "Not yet: the kernel has Python that Numba cannot compile for a GPU.",
     MISSING_INDEX: "Not yet: an index is missing.",
+    NOT_CALLED: "Not yet: a function is named and not called.",
     BROKEN: "Not yet: your code did not run to its end.",
     ANSWER: "Not yet: the answer is wrong.",
     INPUT: "Not yet: the kernel writes to its input.",
@@ -206,7 +208,7 @@ def checked_by_counts(
 
 # Reasons in the order in which they are told, because others may follow from the first. Findings of
 # the simulator come between the two; of a warp's product the wrong answer says more.
-FIRST = (REFUSED, MISSING_INDEX, BROKEN)
+FIRST = (REFUSED, MISSING_INDEX, NOT_CALLED, BROKEN)
 LAST = (ANSWER, "inactive lane", INPUT, DOES_NOT_COMPILE)
 
 

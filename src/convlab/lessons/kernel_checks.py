@@ -27,7 +27,7 @@ from convlab.lessons.feedback import (
     Hint,
     Problem,
 )
-from convlab.lessons.kernel_text import missing_index
+from convlab.lessons.kernel_text import slip
 from convlab.lessons.limits import graded, running
 from convlab.lessons.pictures import joined
 from convlab.lessons.readiness import ready
@@ -247,8 +247,8 @@ def tried(
         problems[ANSWER] = _wrong_answer(kernel, launch, made, output, right, wrong, before)
     if problems:
         dimensions = [array.ndim for array in (*inputs, output)]
-        if (missing := missing_index(kernel, dimensions)) is not None:
-            problems = {missing.cause: missing}
+        if (said_by_text := slip(kernel, dimensions)) is not None:
+            problems = {said_by_text.cause: said_by_text}
     return Tried(launch, made, problems, output, right, ended)
 
 

@@ -1,36 +1,50 @@
-"""Facts from the text of a learner's kernel: indices that leave out a dimension."""
+"""Slips in the text of a learner's kernel: indices that do not fit, a function not called."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from inspect import signature
 from typing import Any
 
 from convlab.lessons.explanations import lines_of
-from convlab.lessons.feedback import MISSING_INDEX, Problem
+from convlab.lessons.feedback import MISSING_INDEX, NOT_CALLED, REFUSED, Problem
 from convlab.lessons.missing_barriers import tree_of
 
 NUMBERS = {1: "one dimension", 2: "two dimensions", 3: "three dimensions", 4: "four dimensions"}
 
 
-def missing_index(kernel: Any, dimensions: Iterable[int]) -> Problem | None:
-    """Return the problem of the first access of a kernel to an argument that has fewer indices than
-    the argument has dimensions; None if there is none.
+def slip(kernel: Any, dimensions: Iterable[int]) -> Problem | None:
+    """Return the problem that the text of a kernel shows: a function that is not called, or else an
+    access to an argument with too few or too many indices; None if there is none.
 
-    ``dimensions`` are those of the arguments. ``a[i][j]`` has both indices of a matrix, and
-    ``a[i, :]`` leaves one out on purpose.
+    ``dimensions`` are those of the arguments. A slip says more than what follows from it.
     """
     function = kernel.py_func
-    tree = tree_of(function.__code__.co_filename)
-    if tree is None:
-        return None
-    ranks = dict(zip(signature(function).parameters, dimensions, strict=False))
-    first = function.__code__.co_firstlineno
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    own = next((node for node in functions if _begins(node) == first), None)
+    own = _own_tree(function)
     if own is None:
         return None
+    file = function.__code__.co_filename
+    ranks = dict(zip(signature(function).parameters, dimensions, strict=False))
+    return _not_called(own, file) or _wrong_indices(own, file, ranks)
+
+
+def _not_called(own: ast.FunctionDef, file: str) -> Problem | None:
+    """Return the problem of a line that only names something of ``cuda``."""
+    for node in ast.walk(own):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Attribute):
+            name = ast.unparse(node.value)
+            if name.startswith("cuda."):
+                what = f"This line names {name} and does not call it, so nothing happens."
+                advice = f"Write {name}(), with parentheses."
+                return Problem(NOT_CALLED, what, lines_of((file, node.lineno)), advice)
+    return None
+
+
+def _wrong_indices(own: ast.FunctionDef, file: str, ranks: Mapping[str, int]) -> Problem | None:
+    """Return the problem of the first access to an array of ``ranks`` that has fewer or more
+    indices than the array has dimensions. ``a[i][j]`` has both indices of a matrix, and ``a[i, :]``
+    leaves one out on purpose."""
     tuples = _tuples(own)
     nodes = [node for node in ast.walk(own) if isinstance(node, ast.Subscript)]
     inner = {id(node.value) for node in nodes}
@@ -38,21 +52,27 @@ def missing_index(kernel: Any, dimensions: Iterable[int]) -> Problem | None:
         name, indices = _indices(node)
         rank = ranks.get(name, 0)
         unknown = any(_is_part(index) or ast.unparse(index) in tuples for index in indices)
-        if id(node) not in inner and 0 < len(indices) < rank and not unknown:
-            written = ast.unparse(node)
-            count = "one index" if len(indices) == 1 else f"{len(indices)} indices"
-            what = (
-                f"{name} has {NUMBERS.get(rank, f'{rank} dimensions')}, and {written} gives "
-                f"{count}: that is a whole part of {name}, not one number"
-            )
-            advice = "Give an index for each dimension."
-            return Problem(
-                MISSING_INDEX,
-                f"{what}.",
-                lines_of((function.__code__.co_filename, node.lineno)),
-                advice,
-            )
+        if id(node) in inner or unknown or not rank or len(indices) == rank:
+            continue
+        count = "one index" if len(indices) == 1 else f"{len(indices)} indices"
+        told = (
+            f"{name} has {NUMBERS.get(rank, f'{rank} dimensions')}, and {ast.unparse(node)} gives"
+        )
+        lines = lines_of((file, node.lineno))
+        if len(indices) < rank:
+            what = f"{told} {count}: that is a whole part of {name}, not one number."
+            return Problem(MISSING_INDEX, what, lines, "Give an index for each dimension.")
+        return Problem(REFUSED, f"{told} {count}.", lines, "Give one index for each dimension.")
     return None
+
+
+def _own_tree(function: Any) -> ast.FunctionDef | None:
+    """Return the tree of a function's text, if there is one."""
+    tree = tree_of(function.__code__.co_filename)
+    nodes = [] if tree is None else ast.walk(tree)
+    functions = (node for node in nodes if isinstance(node, ast.FunctionDef))
+    first = function.__code__.co_firstlineno
+    return next((node for node in functions if _begins(node) == first), None)
 
 
 def _begins(function: ast.FunctionDef) -> int:

@@ -26,7 +26,7 @@ from convlab.lessons.compiling import cause_of_error, refusal
 from convlab.lessons.exercises import MODEL, PICTURE_SECONDS, ready_for, traced
 from convlab.lessons.explanations import lines_of
 from convlab.lessons.feedback import BARRIERS, MEMORY, Feedback, Hint, Problem, Row
-from convlab.lessons.kernel_text import missing_index
+from convlab.lessons.kernel_text import slip
 from convlab.lessons.limits import SECONDS, broken, graded, limited, running
 from convlab.lessons.pictures import joined
 from convlab.lessons.readiness import ready
@@ -118,7 +118,7 @@ def _float64_lines(program: Program) -> tuple[int, ...] | None:
 
 
 def _refused(stage: Stage, made: Any, found: Check) -> Problem | None:
-    """Return what Numba does not compile, or an index that is missing where something is wrong."""
+    """Return what Numba does not compile, or a slip in the text of a kernel with problems."""
     if any(one.endless for one in found.answers):  # then not all problems have been tried
         return None
     raised = any(one.check is None and one.ended for one in found.wrong)
@@ -131,7 +131,7 @@ def _refused(stage: Stage, made: Any, found: Check) -> Problem | None:
             return refused
     if found.ok:
         return None
-    return missing_index(main.kernel, [one.ndim for one in types])
+    return slip(main.kernel, [one.ndim for one in types])
 
 
 def _notes(stage: Stage, made: Any, found: Check) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def feedback_on(
     """Return the feedback of a check of ``convlab.check``.
 
     Counts may be ``at_most`` times the stage's; ``seed`` is that of the check's numbers.
-    ``refused`` is what Numba does not compile, or an index that is missing; ``notes`` are about a
+    ``refused`` is what Numba does not compile, or a slip in the text; ``notes`` are about a
     right kernel.
     """
     problems = of_findings(found.findings)
