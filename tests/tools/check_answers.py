@@ -3,7 +3,9 @@
 ``lessons/answers/NN_name.py`` holds, for every exercise and hunt of a lesson, at least twelve
 wrong answers and three right ones that look different from ours, as changes of ours.
 ``python tests/tools/check_answers.py`` runs them all and writes the table
-``lessons/answers/README.md``. It exits 1 if a check gives another result than expected.
+``lessons/answers/README.md``. ``check_answers.py NAME...`` runs those of the lessons named, with
+``--exercise NAME`` of some of their exercises, and replaces their rows in the table; the other rows
+stay. It exits 1 if a check gives another result than expected.
 """
 
 from __future__ import annotations
@@ -11,19 +13,21 @@ from __future__ import annotations
 import argparse
 import ast
 import linecache
+import re
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from itertools import count, groupby
+from operator import itemgetter
 from typing import Any
 
 from build_notebooks import lessons_named
 
 from convlab.lessons.feedback import DOES_NOT_COMPILE, PASSED, UNFILLED, Feedback
-from convlab.lessons.source import LEARNER, Cell, Lesson
+from convlab.lessons.source import LEARNER, Cell, Lesson, read, sources
 from convlab.support.installing import CHECKOUT
 
 PAGE = "lessons/answers/README.md"
@@ -150,34 +154,72 @@ table; [the lessons](../../docs/lessons.md) says where the answers are.
 COLUMNS = "| exercise | answer | the check says |\n| --- | --- | --- |"
 
 
-def table(found: Sequence[CheckResult]) -> str:
-    """Return the page ``lessons/answers/README.md``."""
+MARK = " (NOT WHAT IT MUST)"
+Row = tuple[str, str, str]  # of the table: exercise, answer, what the check says
+
+
+def row_of(result: CheckResult) -> Row:
+    """Return a result's row of the table."""
+    return result.exercise, result.answer.what, result.said + ("" if result.ok else MARK)
+
+
+def table(rows: Mapping[str, Sequence[Row]]) -> str:
+    """Return the page ``lessons/answers/README.md`` of the rows by lesson."""
     lines = [HEAD]
-    for lesson, results in groupby(found, lambda result: result.lesson):
-        lines += [f"## {lesson}", "", COLUMNS]
-        for result in results:
-            mark = "" if result.ok else " (NOT WHAT IT MUST)"
-            lines.append(f"| {result.exercise} | {result.answer.what} | {result.said}{mark} |")
-        lines.append("")
-    few = sum(result.answer.says == PASSED for result in found)
-    each = "each" if all(result.ok for result in found) else "NOT all"
-    lines.append(f"{len(found)} answers, {few} of them right; {each} checked as it must be.")
+    for lesson, told in rows.items():
+        lines += [f"## {lesson}", "", COLUMNS, *(f"| {' | '.join(row)} |" for row in told), ""]
+    said = [says for told in rows.values() for *_, says in told]
+    each = "NOT all" if any(one.endswith(MARK) for one in said) else "each"
+    lines.append(
+        f"{len(said)} answers, {said.count(PASSED)} of them right; {each} checked as it must be."
+    )
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the answers of the named lessons, or of all, and print each result.
+def rows_in(text: str) -> dict[str, list[Row]]:
+    """Return the rows of the page by lesson."""
+    rows: dict[str, list[Row]] = {}
+    for name, part in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL):
+        rows[name] = re.findall(
+            r"^\| (?!exercise|---)(.*?) \| (.*?) \| (.*) \|$", part, re.MULTILINE
+        )
+    return rows
 
-    Without names the page is written too. Returns 0 if each answer got the expected result, else 1.
+
+def replaced(
+    rows: Mapping[str, Sequence[Row]], found: Sequence[CheckResult]
+) -> dict[str, list[Row]]:
+    """Return the rows with those of the exercises in ``found`` replaced, in the lessons' order."""
+    told = {name: list(of_lesson) for name, of_lesson in rows.items()}
+    for name, results in groupby(found, lambda result: result.lesson):
+        new: dict[str, list[Row]] = {}
+        for result in results:
+            new.setdefault(result.exercise, []).append(row_of(result))
+        old = {
+            exercise: list(these) for exercise, these in groupby(told.get(name, ()), itemgetter(0))
+        }
+        order = [exercise.name for exercise in read(*sources([name])).exercises()]
+        both = old | new
+        told[name] = [row for exercise in order for row in both.get(exercise, ())]
+    return {path.stem: told[path.stem] for path in sources() if path.stem in told}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check the answers of the named lessons, or of all, print each result and write the page.
+
+    Returns 0 if each answer got the expected result, else 1.
     """
     parser = argparse.ArgumentParser(
         prog="python tests/tools/check_answers.py", description=__doc__
     )
+    parser.add_argument("--exercise", action="append", default=[], help="of these alone")
     options, lessons = lessons_named(parser, arguments)
     found = []
     for lesson in lessons:
         answers = answers_of(lesson)
         for exercise in lesson.exercises():
+            if options.exercise and exercise.name not in options.exercise:
+                continue
             for answer in answers[exercise.name]:
                 result = checked(lesson, exercise, answer)
                 found.append(result)
@@ -185,10 +227,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 reasons = ", ".join(result.feedback.reasons) or PASSED
                 about = f"{lesson.name}, {exercise.name}: {answer.what}"
                 print(f"{mark} {about}: {reasons}", flush=True)
-    if not options.names:
-        page = CHECKOUT / PAGE
-        page.write_text(table(found), encoding="utf-8")
-        print(f"wrote {page}")
+    page = CHECKOUT / PAGE
+    page.write_text(
+        table(replaced(rows_in(page.read_text(encoding="utf-8")), found)), encoding="utf-8"
+    )
+    print(f"wrote {page}")
     return int(not all(result.ok for result in found))
 
 
