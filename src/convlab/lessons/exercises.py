@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from functools import wraps
 from importlib import import_module
 from inspect import Parameter, Signature
@@ -15,6 +16,7 @@ from numba import cuda
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from convlab.checking.checker import Tensors, main_launch, program_with
+from convlab.checking.launches import PROBLEMS
 from convlab.checking.loading import maker
 from convlab.ladder import Launch, Program, Tile, stage_named
 from convlab.ladder.channels.receptive_field import channel_parallel_field
@@ -30,6 +32,10 @@ from convlab.tracing import LaunchTrace, trace
 # What is counted: small, so that a check takes seconds; still several blocks and slices of K.
 PICTURE_SECONDS = 10.0  # that a launch may take, of which a picture is drawn
 MODEL = ConvProblem(1, 4, 6, 16, 16, 3, padding=1)
+# Rows have padding and dilation here, which they have in no problem of convlab.check: a padding
+# that is multiplied by the dilation is right there.
+ROWS = "padding wider than the image"
+PADDED_ROWS = replace(PROBLEMS[ROWS], dilation=(2, 1))
 
 
 def where() -> str:

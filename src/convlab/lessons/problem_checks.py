@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,8 +20,9 @@ from convlab.ladder.im2col.im2col_gemm import THREADS, make_im2col, pitch
 from convlab.ladder.stage import blocks_for
 from convlab.lessons import feedback
 from convlab.lessons.compiling import cause_of_error, compile_problem, types_of
-from convlab.lessons.exercises import MODEL, numbered
-from convlab.lessons.feedback import ANSWER, MEMORY, Feedback, Problem
+from convlab.lessons.exercises import MODEL, PADDED_ROWS, PICTURE_SECONDS, ROWS, numbered, ready_for
+from convlab.lessons.explanations import lines_of
+from convlab.lessons.feedback import ANSWER, MEMORY, Feedback, Hint, Problem, Row
 from convlab.lessons.kernel_checks import UNITS, On, tried
 from convlab.lessons.limits import broken, graded, running
 from convlab.lessons.plain_im2win import BLOCK, make_packing, make_transform, whole_im2win
@@ -36,6 +38,8 @@ from convlab.tracing import LaunchTrace, trace
 
 IN_GROUPS = ConvProblem(2, 4, 5, 6, 6, (3, 2), (1, 2), 1, groups=2)
 MANY_TERMS = 10**5  # of a problem: more take seconds
+FLOAT4_BYTES = 16
+FLOAT4S = "load4(array, place) loads four neighbours at once; place must be a multiple of four."
 # That a filter is packed for: M_B and K_B are as different as they can be.
 LAYOUT_TILES = Tile(16, 8, 4, 4, 4), Tile(12, 8, 20, 4, 4)
 # Of one problem: arguments for a learner's function, what its kernel is launched on, what that must
@@ -110,7 +114,8 @@ def check_im2win(
     """Check the three functions of a whole im2win: each layout, then all together as m11.
 
     The layouts must be those that ``windows`` and ``packed`` return, as for :func:`check_layout`.
-    The memory traffic may be ``at_most`` times that of m11.
+    The memory traffic may be ``at_most`` times that of m11, and every load of the two layouts must
+    be a float4 load.
     """
     layouts = ((transform, windows, "input"), (packing, packed, "weight"))
     right: tuple[str, ...] = ()
@@ -121,8 +126,29 @@ def check_im2win(
             return replace(found, right=(*right, *(f"{name}: {one}" for one in found.right)))
         right += tuple(f"{name}: {one}" for one in found.right)
     ready(kernel)
-    found = check(whole_im2win(transform, packing, kernel), "m11", at_most=at_most)
-    return replace(found, right=(*right, *found.right))
+    whole = whole_im2win(transform, packing, kernel)
+    found = check(whole, "m11", at_most=at_most)
+    right += found.right
+    if not found.passed:
+        return replace(found, right=right)
+    row, hint = _scalar_loads(whole)
+    return feedback.checked_by_counts(right, (*found.rows, row), {MEMORY: hint}, found.notes)
+
+
+def _scalar_loads(whole: Any) -> tuple[Row, Hint]:
+    """Return the row of the scalar loads of both layouts, and the hint with their lines."""
+    with running(seconds=PICTURE_SECONDS):
+        main, arrays = ready_for(whole, "m11", MODEL, None, random_tensors(MODEL, 0))
+        launch = trace(main.kernel, main.grid, main.block, *arrays).main
+    layouts = inspect.getfullargspec(main.kernel.py_func).args[:2]
+    scalar = [
+        one
+        for one in launch.accesses
+        if one.array in layouts and one.operation == "load" and one.width < FLOAT4_BYTES
+    ]
+    row = feedback.row_of("scalar loads of the layouts", sum(one.lanes for one in scalar), 0)
+    lines = lines_of(*((one.file, one.line) for one in scalar), kernel=main.kernel)
+    return row, Hint(FLOAT4S, lines)
 
 
 @graded
@@ -156,6 +182,8 @@ def _on_problems(
     traces: tuple[list[LaunchTrace], list[LaunchTrace]] = ([], [])
     tried_on = {name: one for name, one in tried_on.items() if name != SPOILED}
     tried_on["an ordinary layer"] = MODEL
+    if ROWS in tried_on:
+        tried_on[ROWS] = PADDED_ROWS
     wrong: list[ConvProblem] = []
     for name, problem in sorted(tried_on.items(), key=lambda item: item[1].N * item[1].K):
         for arguments, launch, right, own in cases(problem):

@@ -23,7 +23,7 @@ from convlab.checking.outcome import CompiledKernel
 from convlab.ladder import Program, Stage, Tile, short_name, stage_named
 from convlab.lessons import feedback
 from convlab.lessons.compiling import cause_of_error, refusal
-from convlab.lessons.exercises import MODEL, PICTURE_SECONDS, ready_for, traced
+from convlab.lessons.exercises import MODEL, PADDED_ROWS, PICTURE_SECONDS, ready_for, traced
 from convlab.lessons.explanations import lines_of
 from convlab.lessons.feedback import BARRIERS, MEMORY, Feedback, Hint, Problem, Row
 from convlab.lessons.kernel_text import slip
@@ -72,10 +72,11 @@ def check(
             found = checked(made, chosen_stage.name, seed=seed, model=MODEL)
         except ValueError as error:
             raise broken(str(error)) from error
-        if found.ok and also is not None:
-            answer, findings = check_also(made, chosen_stage.name, also, seed)
-            answers = found.answers if answer.ok else (*found.answers, answer)
-            found = replace(found, answers=answers, findings=findings)
+        for one in filter(None, (PADDED_ROWS, also)):
+            if found.ok:
+                answer, findings = check_also(made, chosen_stage.name, one, seed)
+                answers = found.answers if answer.ok else (*found.answers, answer)
+                found = replace(found, answers=answers, findings=findings)
         if found.ok and found.machine is None and not config.ENABLE_CUDASIM:
             found = replace(found, machine=_by_types(chosen_stage, made))
         refused, notes = _refused(chosen_stage, made, found), _notes(chosen_stage, made, found)
