@@ -176,7 +176,7 @@ def test_a_right_kernel_that_asks_for_more_is_right_and_told_so(few_problems, tm
 
 
 def test_what_goes_wrong_only_where_it_is_counted_is_told(few_problems, tmp_path):
-    barrier = "cuda.syncthreads()  # nobody computes"
+    barrier = "cuda.syncthreads()  # all have fetched"
     at_most = f"if N < {checker.workloads.MODEL.N}:\n                {barrier}"
     found = convlab.check(changed(tmp_path, "m03", (barrier, at_most)), "m03")
     assert {finding.kind for finding in found.findings} == {"shared race"}
@@ -191,7 +191,7 @@ def test_a_kernel_that_needs_fewer_barriers_is_told_so(few_problems, tmp_path):
         ("S_F[e // K_B, e % K_B]", "S_F[k0 // K_B % 2, e // K_B, e % K_B]"),
         ("S_I[e, tx]", "S_I[k0 // K_B % 2, e, tx]"),
         ("S_F[ty, k] * S_I[k, tx]", "S_F[k0 // K_B % 2, ty, k] * S_I[k0 // K_B % 2, k, tx]"),
-        ("            cuda.syncthreads()  # nobody fetches", "            #"),
+        ("            cuda.syncthreads()  # all have read", "            #"),
     ]
     found = convlab.check(changed(tmp_path, "m03", *pairs), "m03")
     assert found.as_good
@@ -204,7 +204,7 @@ def test_a_kernel_that_needs_fewer_barriers_is_told_so(few_problems, tmp_path):
         ("m01", "total = float32(0)",
          "total = float32(0)\n        while o_h >= 0:\n            pass", "while o_h >= 0:"),
         # The loop at fault is the outer one, and its threads take turns in it.
-        ("m03", "            cuda.syncthreads()  # nobody fetches",
+        ("m03", "            cuda.syncthreads()  # all have read",
          "            while True:\n                for _ in range(9):\n"
          "                    cuda.syncthreads()  #", "while True:"),
         ("m01", "total = float32(0)",

@@ -173,56 +173,6 @@ def test_no_cell_is_too_long_to_read(path):
             assert longest <= LATER.get(short(path), MOST_LINES), cell.name
 
 
-def plain(code: str) -> list[str]:
-    """The lines of code without comments, indentation and empty lines."""
-    lines = (line.partition(" #")[0].strip() for line in code.splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
-
-
-@same
-def test_no_cell_contains_the_answer_of_another_exercise():
-    """No lines that a learner writes are shown in another cell of any learner's notebook."""
-    cells = [
-        (path.stem, cell, "\n".join(["", *plain(cell.of(LEARNER)), ""]))
-        for path in SOURCES
-        for cell in lesson_of(path).cells
-    ]
-    for path in SOURCES:
-        for exercise in lesson_of(path).exercises():
-            if exercise.role == "hunt":
-                continue
-            for region in source.REGION.finditer(exercise.text):
-                answer = "\n".join(["", *plain(region["inside"]), ""])
-                shown = [(name, one) for name, one, text in cells if answer in text]
-                assert not shown, f"{path.stem}: {exercise.name}"
-
-
-GRADED = (
-    "00b",
-    "01",
-    "04",
-    "05",
-    "10",
-    "11",
-)  # lessons whose exercises have a question, a plan, code
-TIPS = re.compile(r"(?:<details><summary>Tip:.*?</details>\s*)+", re.DOTALL)
-
-
-@each_lesson
-def test_the_first_tip_is_a_question(path):
-    """Tips that follow each other, also over the end of a cell, belong to one exercise."""
-    cells = lesson_of(path).cells
-    text = "\n".join(cell.text if cell.type == "markdown" else "(code)" for cell in cells)
-    groups = [re.findall(r"<summary>Tip: (.*)</summary>", one[0]) for one in TIPS.finditer(text)]
-    assert len(groups) >= sum(cell.role == "exercise" for cell in cells)
-    for titles in groups:
-        assert titles[0].endswith("?"), titles
-    graded = [one for one in groups if [*one, "", ""][1].startswith("the plan")]
-    if short(path) in GRADED:
-        asked = sum(cell.role in ("exercise", "capstone") for cell in cells)
-        assert sum(one[2].startswith("the code") for one in graded if len(one) > 2) >= asked
-
-
 @each_lesson
 def test_solutions_only_add_lines_to_the_learner_s_cells(path):
     for exercise in lesson_of(path).exercises():
@@ -348,16 +298,28 @@ def test_answers_are_checked_as_they_must_be(path, exercise, answer):
     assert row[2] == found.said, "run tests/tools/check_answers.py"
 
 
-def test_the_table_says_where_a_result_is_not_as_it_must_be(capsys, monkeypatch):
+def test_the_table_says_where_a_result_is_not_as_it_must_be(capsys, monkeypatch, tmp_path):
     lesson = lesson_of(SOURCES[0])
-    (first, *others), ours = lesson.exercises(), check_answers.wrong("ours", "counts")
-    found = [check_answers.checked(lesson, first, ours)]
-    assert "| ours | passed (NOT WHAT IT MUST) |" in check_answers.table(found)
-    assert "NOT all checked" in check_answers.table(found)
-    given = {first.name: [ours]} | {other.name: [] for other in others}
+    (first, second, *_), ours = lesson.exercises(), check_answers.wrong("ours", "counts")
+    stored = (ROOT / check_answers.PAGE).read_text(encoding="utf-8")
+    before = check_answers.rows_in(stored)
+    assert check_answers.table(before) == stored
+    given = {one.name: [ours] for one in lesson.exercises()}
     monkeypatch.setattr(check_answers, "answers_of", lambda lesson: given)
-    assert check_answers.main([lesson.name]) == 1
+    page = tmp_path / "page.md"
+    page.write_text(stored, encoding="utf-8")
+    monkeypatch.setattr(check_answers, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(check_answers, "PAGE", page.name)
+    assert check_answers.main([lesson.name, "--exercise", first.name]) == 1
     assert "WRONG, must be counts" in capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    assert f"| {first.name} | ours | passed (NOT WHAT IT MUST) |" in text
+    assert "NOT all checked" in text
+    rows = check_answers.rows_in(text)
+    assert [*rows] == [*before]
+    kept = [row for row in before[lesson.name] if row[0] != first.name]
+    assert rows[lesson.name] == [(first.name, "ours", "passed (NOT WHAT IT MUST)"), *kept]
+    assert any(row[0] == second.name for row in kept)
 
 
 # Checks are kind

@@ -27,6 +27,7 @@ ANSWERS = {
         wrong("one where it is padding", "answer", ("value = float32(0)", "value = float32(1)")),
         wrong("everything fetched twice", "counts", (FETCH, "value = (input[i_n, i_c, i_h, i_w] + input[i_n, i_c, i_h, i_w]) / 2")),
         wrong("an index that is a list", "refused by Numba", (FETCH, "value = input[[i_n, i_c, i_h, i_w]]")),
+        wrong("padding with the dilation", "answer", ("f_h * d_h - p_h", "(f_h - p_h) * d_h")),
         right("by subtraction", (TERM, "i_c = k // (H_f * W_f)\n        f_h = (k - i_c * H_f * W_f) // W_f\n        f_w = k - (i_c * H_f + f_h) * W_f")),
         right("row and column of the output first", (PIXEL, "i_n, pixel = n // PIXELS, INDEX(n % PIXELS)\n        m, o = pixel // W_o, pixel - pixel // W_o * W_o"), ("pixel // W_o * s_h", "m * s_h"), ("pixel % W_o * s_w", "o * s_w")),
         right("the border as questions one by one", (INSIDE, "if n >= N or i_h < 0 or i_h >= H_i or i_w < 0 or i_w >= W_i:\n            value = float32(0)\n        else:")),

@@ -2,8 +2,9 @@
 
 from check_answers import given, right, wrong
 
-FIRST = "            cuda.syncthreads()  # nobody computes before all have fetched\n"
-SECOND = "            cuda.syncthreads()  # nobody fetches the next slice over what others still read\n"
+SHAPES = "(M_B, K_B), (N_B, K_B + 1)"
+FIRST = "            cuda.syncthreads()  # all have fetched before any computes\n"
+SECOND = "            cuda.syncthreads()  # all have read this slice before any overwrites it\n"
 COMPUTE = "total += S_F[ty, k] * S_I[k, tx]"
 LOAD = """        for e in range(t, M_B * K_B, THREADS):  # load
             row, k = m0 + e // K_B, k0 + e % K_B
@@ -28,8 +29,6 @@ ZEROS_FIRST = """        for e in range(t, M_B * K_B, THREADS):  # load
             if m0 + e // K_B < M and k0 + e % K_B < K:
                 S_F[e // K_B, e % K_B] = weight[(m0 + e // K_B) * K + k0 + e % K_B]
 """
-SLICES = "F_SLICE, I_SLICE = (M_B, K_B), (K_B, N_B)"
-TURNED = (("S_I[e, tx]", "S_I[tx, e]"), ("S_I[k, tx]", "S_I[tx, k]"))
 
 ANSWERS = {
     "load": [
@@ -49,6 +48,16 @@ ANSWERS = {
         wrong("the tile's rows for the block's threads", "counts", ("range(t, M_B * K_B, THREADS)", "range(t, M_B * K_B, M_B)")),
         wrong("one number a thread", "uninitialised", ("for e in range(t, M_B * K_B, THREADS):  # load", "e = t\n        if e < M_B * K_B:")),
         wrong("two indices for an array of one dimension", "broken", ("weight[row * K + k]", "weight[row, k]")),
+        wrong("without a step", "counts", ("range(t, M_B * K_B, THREADS)", "range(t, M_B * K_B)")),
+        wrong("two indices for weight", "broken", ("weight[row * K + k]", "weight[row, k]")),
+        wrong("one index for S_F", "missing index", ("S_F[e // K_B, e % K_B] = value", "S_F[e] = value")),
+        wrong("rows of the slice for rows of the matrix", "answer", ("weight[row * K + k]", "weight[row * K_B + k]")),
+        wrong("row and term exchanged", "answer", ("m0 + e // K_B, k0 + e % K_B", "m0 + e % K_B, k0 + e // K_B")),
+        wrong("one number for each thread", "uninitialised", ("for e in range(t, M_B * K_B, THREADS):  # load", "for e in range(t, min(t + 1, M_B * K_B)):")),
+        wrong("returned past the last row", "uninitialised", ("            value = float32(0)\n", "            if row >= M:\n                return\n            value = float32(0)\n")),
+        wrong("stored by the matrix's row", "out of bounds", ("S_F[e // K_B, e % K_B] = value", "S_F[row, k] = value")),
+        wrong("past the end from the beginning", "answer", ("if row < M and k < K:", "if True:"), ("weight[row * K + k]", "weight[(row * K + k) % (M * K)]")),
+        wrong("only the last row guarded", "answer", ("if row < M and k < K", "if row * K + k < M * K")),
         right("zeros first", (LOAD, ZEROS_FIRST)),
         right("row and term counted up", (LOAD, IN_TURN)),
         right("from the last to the first", (LOAD, LOAD.replace("e // K_B", "(M_B * K_B - 1 - e) // K_B").replace("e % K_B", "(M_B * K_B - 1 - e) % K_B"))),
@@ -56,7 +65,7 @@ ANSWERS = {
     "slices": [
         wrong("no barrier before computing", "shared race", (FIRST, ""), line=COMPUTE),
         wrong("no barrier before the next slice", "shared race", (SECOND, ""), line=COMPUTE),
-        wrong("warps' barriers, not the block's", "shared race", ("cuda.syncthreads()  # nobody computes", "cuda.syncwarp()  # nobody computes"), ("cuda.syncthreads()  # nobody fetches", "cuda.syncwarp()  # nobody fetches")),
+        wrong("warps' barriers, not the block's", "shared race", ("cuda.syncthreads()  # all have fetched", "cuda.syncwarp()  # all have fetched"), ("cuda.syncthreads()  # all have read", "cuda.syncwarp()  # all have read")),
         wrong("a barrier that some do not reach", "barrier divergence", (FIRST, "            if m < M and n < N:\n                cuda.syncthreads()\n")),
         wrong("the first barrier before the loads", "shared race", (FIRST, ""), ("            load_filter(weight", "            cuda.syncthreads()\n            load_filter(weight")),
         wrong("the second barrier in the loop over terms", "counts", (SECOND, SECOND.replace("            cuda", "                cuda"))),
@@ -73,19 +82,23 @@ ANSWERS = {
     ],
     "banks": [
         given("counts"),
-        wrong("only the store transposed", "out of bounds", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B)"), ("S_I[k, tx]", "S_I[tx, k]")),
-        wrong("only the array transposed", "out of bounds", *TURNED),
-        wrong("only the load transposed", "out of bounds", ("S_I[e, tx]", "S_I[tx, e]")),
-        wrong("rows two longer", "counts", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B + 2)"), *TURNED),
-        wrong("the filter's slice made longer", "counts", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B + 1), (N_B, K_B)"), *TURNED),
-        wrong("a barrier taken out", "shared race", (SECOND, ""), line=COMPUTE),
-        wrong("rows four longer", "counts", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B + 4)"), *TURNED),
-        wrong("rows one too short", "out of bounds", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B - 1)"), *TURNED),
-        wrong("no barrier before computing", "shared race", (FIRST, ""), line=COMPUTE),
-        wrong("a warp\'s barrier, not the block\'s", "shared race", ("cuda.syncthreads()  # nobody computes", "cuda.syncwarp()  # nobody computes")),
-        wrong("the window of another thread", "answer", ("S_I[k, tx]", "S_I[k, N_B - 1 - tx]")),
-        right("rows one longer", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B + 1)"), *TURNED),
-        right("rows three longer", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B + 3)"), *TURNED),
-        right("not transposed, rows one longer", (SLICES, "F_SLICE, I_SLICE = (M_B, K_B), (K_B, N_B + 1)")),
+        wrong("rows two longer", "counts", (SHAPES, "(M_B, K_B), (N_B, K_B + 2)")),
+        wrong("rows four longer", "counts", (SHAPES, "(M_B, K_B), (N_B, K_B + 4)")),
+        wrong("rows twice as long", "counts", (SHAPES, "(M_B, K_B), (N_B, 2 * K_B)")),
+        wrong("rows as long as a warp", "counts", (SHAPES, "(M_B, K_B), (N_B, 32)")),
+        wrong("one row more", "counts", (SHAPES, "(M_B, K_B), (N_B + 1, K_B)")),
+        wrong("the filter's slice made longer", "counts", (SHAPES, "(M_B, K_B + 1), (N_B, K_B)")),
+        wrong("rows one too short", "out of bounds", (SHAPES, "(M_B, K_B), (N_B, K_B - 1)")),
+        wrong("only the array transposed", "out of bounds", (SHAPES, "(M_B, K_B), (K_B, N_B)")),
+        wrong("transposed, and its rows one longer", "out of bounds", (SHAPES, "(M_B, K_B), (K_B, N_B + 1)")),
+        wrong("an array of each thread's own", "uninitialised", ("S_I = cuda.shared", "S_I = cuda.local")),
+        wrong("the sum begun anew for each slice", "answer", ("        for k0 in range(0, K, K_B):\n", "        for k0 in range(0, K, K_B):\n            total = float32(0)\n")),
+        wrong("every second slice", "answer", ("range(0, K, K_B)", "range(0, K, 2 * K_B)")),
+        wrong("the sum not kept", "answer", ("total = add_up", "add_up")),
+        wrong("row and column of the thread exchanged", "out of bounds", ("ty, tx = t // N_B, t % N_B", "ty, tx = t % N_B, t // N_B")),
+        wrong("no check of the channel", "out of bounds", ("if m < M and n < N", "if n < N")),
+        right("rows three longer", (SHAPES, "(M_B, K_B), (N_B, K_B + 3)")),
+        right("rows of an odd length", (SHAPES, "(M_B, K_B), (N_B, K_B | 1)")),
+        right("rows as long as a warp and one", (SHAPES, "(M_B, K_B), (N_B, 33)")),
     ],
 }

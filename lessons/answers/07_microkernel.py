@@ -19,6 +19,7 @@ SAME_WINDOW = """for j in range(N_T):
                         R_O[i, j] += R_F[i] * value
 """
 READ = "S_I[k, tx * N_T + j]"
+CONSTANTS, NAMES = "tile.threads, tile.columns", "THREADS, COLUMNS"
 PLACE = "n = n0 + tx * N_T + j"
 
 ANSWERS = {
@@ -34,7 +35,7 @@ ANSWERS = {
         wrong("the windows read for every product", "counts", (FILL_I + "                " + ALL, ALL.replace("R_I[j]", "S_I[k, tx + j * COLUMNS]"))),
         wrong("multiplied before it is read", "uninitialised", (FILLED + ALL, "                " + ALL + FILLED.rstrip(" "))),
         wrong("M_T columns", "uninitialised", (FILL_I, FILL_I.replace("N_T", "M_T"))),
-        wrong("warps' barriers, not the block's", "shared race", ("cuda.syncthreads()  # nobody computes", "cuda.syncwarp()  # nobody computes"), ("cuda.syncthreads()  # nobody fetches", "cuda.syncwarp()  # nobody fetches")),
+        wrong("warps' barriers, not the block's", "shared race", ("cuda.syncthreads()  # all have fetched", "cuda.syncwarp()  # all have fetched"), ("cuda.syncthreads()  # all have read", "cuda.syncwarp()  # all have read")),
         wrong("the last term, not the sum", "answer", ("R_O[i, j] +=", "R_O[i, j] =")),
         wrong("all terms of a slice", "out of bounds", ("for k in range(K_B):  # compute", "for k in range(K):")),
         wrong("the first term of the slice", "answer", ("S_I[k, tx + j * COLUMNS]", "S_I[0, tx + j * COLUMNS]")),
@@ -47,12 +48,12 @@ ANSWERS = {
         wrong("only the read corrected", "answer", ("n = n0 + tx + j * COLUMNS", PLACE)),
         wrong("only the write corrected", "answer", ("S_I[k, tx + j * COLUMNS]", READ)),
         wrong("columns N_T apart", "out of bounds", ("S_I[k, tx + j * COLUMNS]", "S_I[k, tx + j * N_T]"), ("n = n0 + tx + j * COLUMNS", "n = n0 + tx + j * N_T")),
-        wrong("rows side by side, too", "counts", ("S_I[k, tx + j * COLUMNS]", READ), ("n = n0 + tx + j * COLUMNS", PLACE), ("S_F[ty + i * ROWS, k]", "S_F[ty * M_T + i, k]"), ("m = m0 + ty + i * ROWS", "m = m0 + ty * M_T + i")),
+        wrong("no barrier before the next slice", "shared race", ("            cuda.syncthreads()  # all have read this slice before any overwrites it\n", "")),
         wrong("the slice's rows one longer", "counts", ("S_I[k, tx + j * COLUMNS]", READ), ("n = n0 + tx + j * COLUMNS", PLACE), ("(M_B, K_B), (K_B, N_B), (M_T, N_T)", "(M_B, K_B), (K_B, N_B + 1), (M_T, N_T)")),
-        wrong("threads in columns", "counts", ("ty, tx = t // COLUMNS, t % COLUMNS", "ty, tx = t % ROWS, t // ROWS")),
-        wrong("no barrier before computing", "shared race", ("            cuda.syncthreads()  # nobody computes before all have fetched\n", "")),
-        wrong("a warp's barrier, not the block's", "shared race", ("cuda.syncthreads()  # nobody computes", "cuda.syncwarp()  # nobody computes")),
-        wrong("ROWS for COLUMNS", "out of bounds", ("S_I[k, tx + j * COLUMNS]", "S_I[k, tx + j * ROWS]")),
+        wrong("threads in columns", "counts", ("ty, tx = t // COLUMNS, t % COLUMNS", "ty, tx = t % ROWS, t // ROWS"), (CONSTANTS, f"{CONSTANTS}, tile.rows"), (NAMES, f"{NAMES}, ROWS")),
+        wrong("no barrier before computing", "shared race", ("            cuda.syncthreads()  # all have fetched before any computes\n", "")),
+        wrong("a warp's barrier, not the block's", "shared race", ("cuda.syncthreads()  # all have fetched", "cuda.syncwarp()  # all have fetched")),
+        wrong("ROWS for COLUMNS", "out of bounds", ("S_I[k, tx + j * COLUMNS]", "S_I[k, tx + j * ROWS]"), (CONSTANTS, f"{CONSTANTS}, tile.rows"), (NAMES, f"{NAMES}, ROWS")),
         wrong("always the first column", "answer", ("S_I[k, tx + j * COLUMNS]", "S_I[k, tx]")),
         wrong("pairs side by side", "counts", ("S_I[k, tx + j * COLUMNS]", "S_I[k, 2 * tx + j // 2 * 2 * COLUMNS + j % 2]"), ("n = n0 + tx + j * COLUMNS", "n = n0 + 2 * tx + j // 2 * 2 * COLUMNS + j % 2")),
         right("from the right to the left", ("S_I[k, tx + j * COLUMNS]", "S_I[k, tx + (N_T - 1 - j) * COLUMNS]"), ("n = n0 + tx + j * COLUMNS", "n = n0 + tx + (N_T - 1 - j) * COLUMNS")),

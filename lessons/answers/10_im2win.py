@@ -42,6 +42,7 @@ ANSWERS = {
         wrong("neighbours in the input first", "counts", (NUMBERS, NUMBERS.replace("f_h = e % H_f", "column = e % W_w").replace("column = e // H_f % W_w", "f_h = e // W_w % H_f"))),
         wrong("images counted as channels", "out of bounds", (" % C_i\n", "\n")),
         wrong("always the first image", "answer", ("value = input[i_n, i_c", "value = input[0, i_c")),
+        wrong("padding with the dilation", "answer", ("f_h * d_h - p_h", "(f_h - p_h) * d_h")),
         right("from the outside in", (NUMBERS, FROM_OUTSIDE)),
         right("returning early", (WORK, "        if i_n >= N_i:\n            return\n        if True:\n")),
         right("with divmod", (NUMBERS, "        rest, f_h = divmod(e, H_f)\n        rest, column = divmod(rest, W_w)\n        rest, o_h = divmod(rest, H_o)\n        i_n, i_c = divmod(rest, C_i)\n")),

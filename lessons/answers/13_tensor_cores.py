@@ -14,6 +14,7 @@ BY_LANE = (
     "a = (A[lane // 4, lane % 4], A[lane // 4 + 8, lane % 4], A[lane // 4, lane % 4 + 4], A[lane // 4 + 8, lane % 4 + 4])"
 )
 
+NUMBERS = "    a = numbers_of_a(A, lane)\n"
 X = "L_I[half, j], T_I[half, j] = split_tf32(x)"
 SPLITS = "".join(
     f"                L_I[half, j{at}], T_I[half, j{at}] = split_tf32({one})\n"
@@ -38,8 +39,6 @@ PARTS = (
 ADDED = "\n                ".join(old for old, _ in PARTS)
 ADDED_BY_LOOPS = "for h in range(2):\n                    for s in range(2):\n                        R_O[i + h, left + s * FLOAT4] += part[2 * h + s]"
 
-UPPER = "    a0 = A[group_id, thread_in_group] if upper else zero\n    a2 = A[group_id, thread_in_group + 4] if upper else zero\n"
-A0, A2 = "A[group_id, thread_in_group] if upper else zero", "A[group_id, thread_in_group + 4] if upper else zero"
 
 ANSWERS = {
     "product": [
@@ -89,19 +88,23 @@ ANSWERS = {
     ],
     "rows": [
         given("inactive lane"),
-        wrong("returns where there is no lower row", "inactive lane", (UPPER, "    if not lower:\n        return\n    a0, a2 = A[group_id, thread_in_group], A[group_id, thread_in_group + 4]\n")),
-        wrong("no check", "out of bounds", (A0, "A[group_id, thread_in_group]"), (A2, "A[group_id, thread_in_group + 4]")),
-        wrong("checks one of both", "out of bounds", (A2, "A[group_id, thread_in_group + 4]")),
-        wrong("zeros for all", "answer", (A0, "zero"), (A2, "zero")),
-        wrong("asks whether there is a lower row", "answer", (A0, "A[group_id, thread_in_group] if lower else zero"), (A2, "A[group_id, thread_in_group + 4] if lower else zero")),
-        wrong("checks thread_in_group in place of group_id", "out of bounds", (A0, "A[group_id, thread_in_group] if thread_in_group < A.shape[0] else zero"), (A2, "A[group_id, thread_in_group + 4] if thread_in_group < A.shape[0] else zero")),
-        wrong("the columns exchanged", "answer", (A0, A2), (UPPER[UPPER.index("    a2"):], "    a2 = A[group_id, thread_in_group] if upper else zero\n")),
-        wrong("the lower rows not checked", "out of bounds", ("A[group_id + 8, thread_in_group] if lower else zero", "A[group_id + 8, thread_in_group]")),
-        wrong("the lower rows written without a check", "out of bounds", ("    if lower:\n", "    if True:\n")),
-        wrong("rows and columns of B exchanged", "answer", ("b = (B[thread_in_group, group_id], B[thread_in_group + 4, group_id])", "b = (B[group_id, thread_in_group], B[group_id, thread_in_group + 4])")),
-        wrong("a product of whole matrices alone", "answer", ("    d = mma_tf32(", "    if A.shape[0] < 16:\n        return\n    d = mma_tf32(")),
-        right("another row instead, which nobody writes", (A0, "A[min(group_id, A.shape[0] - 1), thread_in_group]"), (A2, "A[min(group_id, A.shape[0] - 1), thread_in_group + 4]")),
-        right("zeros first, then what there is", (UPPER, "    a0, a2 = zero, zero\n    if upper:\n        a0, a2 = A[group_id, thread_in_group], A[group_id, thread_in_group + 4]\n")),
-        right("returns after the product", ("    if upper:\n        C[group_id, 2 * thread_in_group] = d[0]\n        C[group_id, 2 * thread_in_group + 1] = d[1]\n", "    if not upper:\n        return\n    C[group_id, 2 * thread_in_group] = d[0]\n    C[group_id, 2 * thread_in_group + 1] = d[1]\n")),
+        wrong("returns where there is no lower row", "inactive lane", (NUMBERS, "    if lane // 4 + 8 >= A.shape[0]:\n        return\n" + NUMBERS)),
+        wrong("a guard one too wide", "inactive lane", (NUMBERS, "    if lane // 4 > A.shape[0]:\n        return\n" + NUMBERS)),
+        wrong("the lane's number for the row's", "inactive lane", (NUMBERS, "    if lane >= A.shape[0]:\n        return\n" + NUMBERS)),
+        wrong("returns just before the product", "inactive lane", ("    d = mma_tf32", "    if lane // 4 >= A.shape[0]:\n        return\n    d = mma_tf32")),
+        wrong("the product for lanes with a row", "inactive lane", ("    d = mma_tf32", "    d = zeros\n    if lane // 4 < A.shape[0]:\n        d = mma_tf32")),
+        wrong("a barrier of the warp does not help", "inactive lane", (NUMBERS, "    cuda.syncwarp()\n    if lane // 4 >= A.shape[0]:\n        return\n" + NUMBERS)),
+        wrong("a product of whole matrices alone", "answer", ("    d = mma_tf32", "    if A.shape[0] < 16:\n        return\n    d = mma_tf32")),
+        wrong("zeros for all of A", "answer", ("numbers_of_a(A, lane)", "zeros")),
+        wrong("zeros for B where A has no row", "answer", ("    d = mma_tf32", "    if lane // 4 >= A.shape[0]:\n        b = zeros[:2]\n    d = mma_tf32")),
+        wrong("not multiplied", "answer", ("d = mma_tf32(a, b, zeros)", "d = a")),
+        wrong("added to A", "answer", ("mma_tf32(a, b, zeros)", "mma_tf32(a, b, a)")),
+        wrong("multiplied twice", "answer", ("mma_tf32(a, b, zeros)", "mma_tf32(a, b, mma_tf32(a, b, zeros))")),
+        wrong("only the first four lanes store", "answer", ("    store_sums", "    if lane < 4:\n        store_sums")),
+        wrong("lanes without a lower row do not store", "answer", ("    store_sums", "    if lane // 4 + 8 < A.shape[0]:\n        store_sums")),
+        right("returns after the product", ("    store_sums", "    if lane // 4 >= A.shape[0]:\n        return\n    store_sums")),
+        right("zeros first, then what there is", ("    a = numbers_of_a(A, lane)\n", "    a = zeros\n    if lane // 4 < A.shape[0]:\n        a = numbers_of_a(A, lane)\n")),
+        right("another lane's row instead, which is not stored", ("numbers_of_a(A, lane)", "numbers_of_a(A, min(lane, 4 * A.shape[0] - 4 + lane % 4))")),
+        right("the numbers of B first", (NUMBERS + "    b = numbers_of_b(B, lane)\n", "    b = numbers_of_b(B, lane)\n" + NUMBERS)),
     ],
 }

@@ -66,6 +66,7 @@ ANSWERS = {
         wrong("the last product, not the sum", "answer", ("total += of_pixel", "total = of_pixel")),
         wrong("each output fetched twice", "counts", ("of_pixel = of_output[i_n, first + o_c, o_h, o_w]", "of_pixel = of_output[i_n, first + o_c, o_h, o_w] + of_output[i_n, first + o_c, o_h, o_w] - of_output[i_n, first + o_c, o_h, o_w]")),
         wrong("a name that does not exist", "broken", ("range(M_g)", "range(M)")),
+        wrong("padding with the dilation", "answer", ("i_h + p_h - f_h * d_h", "i_h + (p_h - f_h) * d_h")),
         right("one question", (TWO_IFS, f"{PLACES.replace('    o_h', 'o_h', 1).replace('    o_w', 'o_w', 1)}                if True:\n                    if o_h * s_h == at_h and o_w * s_w == at_w and 0 <= o_h < H_o and 0 <= o_w < W_o:\n")),
         right("the filters from the last to the first", (ADDED, ADDED.replace("first + o_c", "first + M_g - 1 - o_c"))),
         right("with divmod", (PLACES, "                    o_h, _ = divmod(at_h, s_h)\n                    o_w, _ = divmod(at_w, s_w)\n")),

@@ -91,9 +91,10 @@ has more threads than there are elements left. The extra threads must do nothing
 report an error for `a[i]` past the end of the array: the thread then touches the memory of another
 array.
 
-<details><summary>Tip: how many threads have all the blocks before mine?</summary>
+<details><summary>Tip: how many threads do the blocks before mine have together?</summary>
 
-There are `cuda.blockIdx.x` blocks before mine, and each has `cuda.blockDim.x` threads. And my number in my block?
+There are `cuda.blockIdx.x` blocks before mine, and each has `cuda.blockDim.x` threads. Which of the three names says
+where I am in my own block?
 </details>
 <details><summary>Tip: the plan</summary>
 
@@ -102,7 +103,7 @@ the work; otherwise do nothing.
 </details>
 <details><summary>Tip: the code</summary>
 
-`i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x`. Write `if i < a.size:` and put the work below it, indented.
+`i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x`, and the array has `a.size` elements.
 </details>
 """
 
@@ -136,6 +137,16 @@ result is sometimes wrong. The simulator looks at every single access and report
 This kernel adds to each element the element's right neighbour. The last element has no right
 neighbour, so it stays as it is. The kernel has one bug. Run the check, read what it found, and fix
 the kernel.
+
+<details><summary>Tip: which element does the thread with the last element read?</summary>
+
+For the last element `i + 1` is `a.size`, and the last number of `a` is `a[a.size - 1]`.
+</details>
+<details><summary>Tip: the plan</summary>
+
+Two cases: an element with a right neighbour gets the sum, the last element stays as it is. The guard that is there
+belongs to both cases.
+</details>
 """
 
 
@@ -277,7 +288,16 @@ one_request(trace(double, 64, 32, matrix, np.zeros_like(matrix)).main, "a")
 <details><summary>Tip: which elements of a matrix are neighbours in memory?</summary>
 
 NumPy stores a matrix row after row. `a[0, 0]` and `a[0, 1]` are neighbours; `a[0, 0]` and `a[1, 0]`
-are a whole row apart. So when `i` grows by one, the *column* should grow by one.
+are a whole row apart.
+</details>
+<details><summary>Tip: the plan</summary>
+
+When `i` grows by one, the *column* should grow by one, and after the last column comes the next row. So the column is a
+remainder and the row is a quotient. By how many elements must you divide?
+</details>
+<details><summary>Tip: the code</summary>
+
+The column is `i % columns`.
 </details>
 """
 

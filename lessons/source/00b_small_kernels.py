@@ -51,7 +51,7 @@ def reverse(a, out):
     tile = cuda.shared.array(8, float32)  # 8 numbers of type float32, for the whole block
     t = cuda.threadIdx.x
     tile[t] = a[t]  # 1. each thread copies one number from global to shared memory
-    cuda.syncthreads()  # 2. a barrier: nobody goes on before all threads of the block are here
+    cuda.syncthreads()  # 2. a barrier: no thread goes on before all threads of the block are here
     out[t] = tile[7 - t]  # 3. each thread reads a number that another thread has stored
 
 
@@ -64,7 +64,7 @@ line_by_line(trace(reverse, 1, 8, a, np.zeros_like(a)).main, "a", "tile", "out")
 
 # %% [markdown]
 """
-The array's size and type must be constants, because the compiler reserves its place.
+The array's size and type must be constants, because the compiler reserves the memory before the kernel runs.
 
 `cuda.syncthreads()` is a **barrier**: no thread goes on before all threads of the block have reached it. What if it
 is missing? Some thread reads a place that another thread has not filled yet. Here is the same kernel for blocks of
@@ -98,10 +98,10 @@ All threads must reach the barrier, also those past the end of the array.
 
 # %% [markdown]
 """
-<details><summary>Tip: which number does no thread of the block fetch for itself, although one needs it?</summary>
+<details><summary>Tip: thread 0 needs two numbers. Which of them belongs to no thread of its block?</summary>
 
-The left neighbour of the block's first number. It belongs to the block before. Which thread of this block should fetch it
-as well?
+The left neighbour of the block's first number. It belongs to the last thread of the block before. Which thread of this
+block should fetch it as well?
 </details>
 <details><summary>Tip: the plan</summary>
 
@@ -110,8 +110,8 @@ each thread with an output reads two places of the tile and writes their sum.
 </details>
 <details><summary>Tip: the code</summary>
 
-`tile[t + 1] = load(a, i)`, and for thread 0 `tile[0] = load(a, i - 1)`. After the barrier, where `i < a.size`, the two
-numbers are in `tile[t]` and `tile[t + 1]`.
+Only thread 0 executes `tile[0] = load(a, i - 1)`. After the barrier the two numbers are in `tile[t]` and
+`tile[t + 1]`.
 </details>
 """
 
@@ -145,8 +145,8 @@ check_kernel(
 
 # %% [markdown]
 """
-`each_once=True` makes the check count accesses, too: the kernel should read each number once (at the edges of blocks
-twice), not two times.
+`each_once=True` makes the check count accesses, too: the kernel should fetch each number of `a` only once. (The numbers
+at the edges of blocks are fetched twice, once by each block.)
 
 ### Your turn: a neighbour on each side
 
@@ -162,9 +162,9 @@ line_by_line(halo(), "a", "tile", "out")
 Your block has `THREADS` threads. The tile has two places more: `tile[t + 1]` is for the number of thread `t`, `tile[0]`
 for the left neighbour of the first number, and `tile[THREADS + 1]` for the right neighbour of the last.
 
-<details><summary>Tip: which threads fetch the two extra numbers?</summary>
+<details><summary>Tip: which threads should fetch the two extra numbers?</summary>
 
-Two threads whose own numbers are their neighbours: the first of the block, and the last. What are their numbers `t`?
+The first thread of the block and the last one: the extra numbers are next to theirs. What is `t` in these two threads?
 </details>
 <details><summary>Tip: the plan</summary>
 
@@ -173,8 +173,8 @@ output adds three places of the tile.
 </details>
 <details><summary>Tip: the code</summary>
 
-Thread 0 stores `load(a, i - 1)` to `tile[0]`. The last thread, `t == THREADS - 1`, stores `load(a, i + 1)` to
-`tile[THREADS + 1]`. The three numbers are `tile[t]`, `tile[t + 1]` and `tile[t + 2]`.
+Only the thread with `t == THREADS - 1` executes `tile[THREADS + 1] = load(a, i + 1)`. The three numbers are `tile[t]`,
+`tile[t + 1]` and `tile[t + 2]`.
 </details>
 """
 
@@ -243,13 +243,7 @@ thread writes the block's sum.
 </details>
 <details><summary>Tip: the code</summary>
 
-```python
-half = THREADS // 2
-while half > 0:
-    ...  # where t < half: part[t] += part[t + half]
-    half //= 2
-```
-The last line is `out[cuda.blockIdx.x] = part[0]`.
+The loop is `while half > 0:`, and its last line is `half //= 2`. An addition is `part[t] += part[t + half]`.
 </details>
 """
 
@@ -284,15 +278,16 @@ def two_arrays(size):
 
 
 launches = [*map(two_arrays, (1, 128, 200, 600))]
-# busiest=26: the thread with the most work may access memory 26 times, as thread 0 does that halves.
+# busiest=26: no thread may access memory more than 26 times. In a reduction thread 0 does so 26 times.
 check_kernel(dot_of_blocks, dots, launches, each_once=True, busiest=26)
 
 # %% [markdown]
 """
 ### Find the bug: the largest number of each block
 
-This kernel uses the same idea with `max` instead of `+`. On many GPUs its answer is right. Run the
-check, read what the simulator says, and repair the kernel.
+This kernel finds the largest number with `max` instead of `+`, and it begins with neighbours: first each thread with
+an even number compares two neighbours, then every fourth thread compares two numbers at a distance of 2, and so on. On
+many GPUs its answer is right. Run the check, read what the simulator says, and repair the kernel.
 """
 
 
@@ -303,17 +298,17 @@ def largest_of_blocks(a, out):
     i, t = cuda.grid(1), cuda.threadIdx.x
     part[t] = a[i]
     cuda.syncthreads()
-    half = THREADS // 2
-    while half > 0:
-        if t < half:
-            part[t] = max(part[t], part[t + half])
+    distance = 1
+    while distance < THREADS:
+        if t % (2 * distance) == 0:
+            part[t] = max(part[t], part[t + distance])
         ### BEGIN SOLUTION
         cuda.syncthreads()
         ### PLANTED
-        #: if half > 16:
+        #: if distance > 8:
         #:     cuda.syncthreads()
         ### END SOLUTION
-        half //= 2
+        distance *= 2
     if t == 0:
         out[cuda.blockIdx.x] = part[0]
 
@@ -322,13 +317,13 @@ def largest_of_blocks(a, out):
 """
 <details><summary>Tip: do the threads of a warp wait for each other without a barrier?</summary>
 
-A warp has 32 threads, and the last steps need fewer threads. On older GPUs a warp's threads went in step. Today no rule
-says so.
+In the steps of distance 1 to 16 a thread reads numbers of its own warp. On older GPUs the threads of a warp went in
+step. Today no rule says so.
 </details>
 <details><summary>Tip: the plan</summary>
 
 Each step reads what another thread has written in the step before. So a barrier belongs after *every* step, for all
-threads.
+threads. Which line lets some steps go without one?
 </details>
 """
 
@@ -366,9 +361,8 @@ numbers of a row are neighbours in memory.
 # %%
 @cuda.jit
 def copy_table(a, out):
-    row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
-    column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
-    if row < a.shape[0] and column < a.shape[1]:
+    column, row = cuda.grid(2)  # like cuda.grid(1), in both directions; across comes first
+    if row < out.shape[0] and column < out.shape[1]:
         out[row, column] = a[row, column]
 
 
@@ -398,8 +392,8 @@ number of columns. Then add, and take the larger of the sum and 0.
 </details>
 <details><summary>Tip: the code</summary>
 
-`row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y`, and the result is `max(total, float32(0))`. Plain `0.0` is a
-64-bit number, which most GPUs are slow with.
+`column, row = cuda.grid(2)` computes both numbers at once. The result is `max(total, float32(0))`. (Plain `0.0` is a
+64-bit number, and most GPUs are slow with 64-bit numbers.)
 </details>
 """
 
@@ -456,7 +450,7 @@ thread writes which element:
 # %%
 @cuda.jit
 def plain_product(A, B, C):
-    n, m = cuda.grid(2)  # my column and my row among all threads: across comes first
+    n, m = cuda.grid(2)  # my column and my row among all threads
     if m < C.shape[0] and n < C.shape[1]:
         total = float32(0)
         for k in range(A.shape[1]):
@@ -499,7 +493,7 @@ column `x` of the other. Wait.
 </details>
 <details><summary>Tip: the code</summary>
 
-`load_2d(A, m, k0 + x)` and `load_2d(B, k0 + y, n)`. The products are `tile_A[y, k] * tile_B[k, x]` for `k` from 0 to 7.
+The number of `A` is `load_2d(A, m, k0 + x)`. The products are `tile_A[y, k] * tile_B[k, x]`, for `k` from 0 to 7.
 </details>
 """
 

@@ -50,7 +50,7 @@ for i_n in range(N_i):
                             output[i_n, o_c, o_h, o_w] += pixel * weight[o_c, i_c, f_h, f_w]
 ```
 
-The first four say *which output*. No output needs another one, so each gets **a thread of its
+The first four say *which output*. No output depends on another one, so each gets **a thread of its
 own**, and these four loops disappear. The last three say *which products make up the output*. They
 stay loops, and each thread runs them. The small problem below has one image with two channels,
 and its output has four channels:
@@ -92,7 +92,7 @@ splits the thread's number into `i_n`, `o_c`, `o_h` and `o_w`. Columns count fas
 column of a row comes the next row, and after the last row comes the next channel, as in the first
 picture. (`uint32` is an integer without a sign; GPUs are fastest with such integers.)
 
-The sum is left for you. Besides the stride (`s_h`, `s_w`) there is the padding (`p_h`, `p_w`: zero
+The sum is left for you. (The last line adds the `bias`, one number for each output channel.) Besides the stride (`s_h`, `s_w`) there is the padding (`p_h`, `p_w`: zero
 rows above, zero columns on the left) and the dilation (`d_h`, `d_w`: the step from one row or
 column of the filter to the next, mostly 1). The pixel that filter row `f_h` meets is in input row
 `o_h * s_h + f_h * d_h - p_h`. Columns follow the same rule.
@@ -112,9 +112,8 @@ begin with 0, replace it by the pixel if both are inside the image, multiply by 
 </details>
 <details><summary>Tip: the code</summary>
 
-`i_h = o_h * s_h + f_h * d_h - p_h`, and `i_w` likewise. `pixel = float32(0)`; if `0 <= i_h < H_i and 0 <= i_w < W_i`,
-`pixel = input[i_n, i_c, i_h, i_w]`. Then `total += pixel * weight[o_c, i_c, f_h, f_w]`. (Plain `0.0` would be a 64-bit
-number, and every sum with it 64 bits wide. Most GPUs are many times slower with these.)
+`pixel = float32(0)`, and the condition for a pixel is `0 <= i_h < H_i and 0 <= i_w < W_i`. (Plain `0.0` would be a
+64-bit number, and every sum with it 64 bits wide. Most GPUs are many times slower with these.)
 </details>
 """
 
@@ -130,7 +129,7 @@ are the shapes of the input and of the filters. The check compares every output 
 stage_kernel(
     "m01",
     blank(
-        "add up pixel times weight over r, u and v, with 0 for pixels outside the image",
+        "add up pixel times weight in three loops, with 0 for pixels outside the image",
         first="for i_c in range(C_i):",
         last="total += pixel * weight",
     ),
@@ -200,6 +199,11 @@ check(make_slow, "m01")
 
 Thread number 0 computes row 0, column 0. In memory, the next
 *column* is the neighbour; the next row is `W_o` numbers away.
+</details>
+<details><summary>Tip: the plan</summary>
+
+Columns must count fastest, as in your kernel: the column is a plain remainder, and the row is a quotient and then a
+remainder. Compare the two lines with those of your cell.
 </details>
 
 ## On a real GPU

@@ -108,18 +108,15 @@ every output, so your kernel adds to the bias.
 Over the output channels, and over the filter's rows and columns. There is no loop over `i_c`, because each thread has its
 own `i_c`.
 </details>
-<details><summary>Tip: where does the sum begin, and where is it added?</summary>
+<details><summary>Tip: the plan</summary>
 
-The sum begins with `partial = float32(0)` for *each* `o_c`. The atomic addition is outside the loops
-over `f_h` and `f_w`: the thread makes one atomic addition for each output channel, not one for each
-product.
+A loop over the output channels. In it a partial sum begins with zero, two loops over the filter add to it as in m01, and
+one atomic addition ends the turn: one for each output channel, not one for each product.
 </details>
 <details><summary>Tip: the code</summary>
 
-Three `for` loops: `o_c` in `range(C_o)`, inside it `f_h` in `range(H_f)`, inside that `f_w` in `range(W_f)`.
-`i_h = o_h * s_h + f_h * d_h - p_h`, and `i_w` follows the same rule. Where
-`0 <= i_h < H_i and 0 <= i_w < W_i`, the pixel is `input[i_n, i_c, i_h, i_w]`, else `float32(0)`.
-Multiply the pixel by `weight[o_c, i_c, f_h, f_w]`.
+`partial = float32(0)` for *each* `o_c`. Its product is a pixel times `weight[o_c, i_c, f_h, f_w]`, and at the end
+`cuda.atomic.add(output, place, partial)`, where `place` is the element's number from the text above.
 </details>
 """
 
@@ -227,12 +224,17 @@ check(with_field(make_slow), "c02_receptive_field", also=in_parts)
 
 # %% [markdown]
 """
-<details><summary>Tip: who are neighbours?</summary>
+<details><summary>Tip: which of <code>x</code>, <code>y</code> and <code>z</code> grows when <code>t</code> grows by one?</summary>
 
-`t` is the thread's number in its block, and a warp is 32 threads with neighbouring numbers. When `t` grows
-by one, the *column* `x` should grow by one. Here the channel `z` does.
+`t` is the thread's number in its block, and a warp is 32 threads with neighbouring numbers. Here the channel `z` grows
+first, because it is the plain remainder.
 </details>
-<details><summary>Tip: what else it costs</summary>
+<details><summary>Tip: the plan</summary>
+
+The *column* `x` should grow first, then the row, then the channel. Split `t` in this order: the fastest is a remainder,
+the slowest only a quotient.
+</details>
+<details><summary>What does this order cost besides?</summary>
 
 In the line that multiplies, the lanes of a warp now read weights of several input channels. Before,
 all lanes read the same number. To see this, replace `"output", "atomic"` by

@@ -110,9 +110,8 @@ not exist.
 </details>
 <details><summary>Tip: the code</summary>
 
-`f_w = k % W_f`, `f_h = k % (H_f * W_f) // W_f`, `i_c = k // (H_f * W_f)`; `i_n = n // PIXELS`,
-`pixel = INDEX(n % PIXELS)`. Then `i_h = pixel // W_o * s_h + f_h * d_h - p_h` and
-`i_w = pixel % W_o * s_w + f_w * d_w - p_w`. The conditions are `n < N`, `0 <= i_h < H_i` and `0 <= i_w < W_i`.
+The index in the middle is a remainder and then a quotient: `f_h = k % (H_f * W_f) // W_f`. The row in the image is
+`i_h = pixel // W_o * s_h + f_h * d_h - p_h`. The conditions are `n < N`, `0 <= i_h < H_i` and `0 <= i_w < W_i`.
 </details>
 """
 
@@ -187,14 +186,19 @@ check_im2col(make_slow, im2col_in_numpy)
 
 # %% [markdown]
 """
-<details><summary>Tip: which elements are neighbours?</summary>
+<details><summary>Tip: which element of the matrix is the next one in memory?</summary>
 
 The matrix lies in memory row after row. The neighbour of row `k`, column `n` is row `k`, column `n + 1`: the
-same term of the *next window*. So when `e` grows by one, `n` should grow by one.
+same term of the *next window*.
 </details>
-<details><summary>Tip: which threads must return early?</summary>
+<details><summary>Tip: the plan</summary>
 
-When `e` counts along the rows, the threads past the last element have `k >= K`.
+When `e` grows by one, `n` should grow by one, and a row has `WIDTH` elements. Then other threads than before are past the
+last element: which of `k` and `n` is too large in these?
+</details>
+<details><summary>Tip: the code</summary>
+
+When `e` counts along the rows, the threads past the last element have `k >= K`. They must return.
 </details>
 
 ## What it costs

@@ -75,9 +75,8 @@ column follow as in lesson 01, and the pixel is 0 outside the image. The weight 
 </details>
 <details><summary>Tip: the code</summary>
 
-`f_w = k % W_f`, `f_h = k % (H_f * W_f) // W_f`, `i_c = k // (H_f * W_f)`; `n` is split in the same way by `W_o` and
-`H_o * W_o`. The pixel is `input[i_n, i_c, i_h, i_w]`. Row `m`, column `k` of a matrix with `K` columns is element
-`m * K + k`.
+`f_h = k % (H_f * W_f) // W_f`, a remainder and then a quotient; `n` is split in the same way by `W_o` and `H_o * W_o`.
+Row `m`, column `k` of a matrix with `K` columns is element `m * K + k`.
 </details>
 """
 
@@ -145,11 +144,14 @@ window of this filter. Which terms are in the wrong place, and which lines are t
 stage_kernel(
     "m02",
     planted=(
-        ("f_h = k % (H_f * W_f) // W_f", "f_h = k % (H_f * W_f) // H_f"),
-        ("f_w = k % W_f", "f_w = k % H_f"),
+        (
+            """f_h = k % (H_f * W_f) // W_f
+            f_w = k % W_f""",
+            "f_h, f_w = divmod(k % (H_f * W_f), H_f)",
+        ),
     ),
     called="make_square",
-    hidden=("of_output",),
+    hidden=("of_output", "find_pixel"),
 )
 
 # %%
@@ -165,10 +167,10 @@ check(make_square, "m02")
 
 A window of 2 rows and 4 columns: terms 0 to 3 beside each other, terms 4 to 7 below them.
 </details>
-<details><summary>Tip: when does the next filter row begin?</summary>
+<details><summary>Tip: the plan</summary>
 
-The next filter row begins after a whole row of the filter, which has `W_f` terms. To split a
-number, always divide by the size of the *faster* index.
+The next filter row begins after a whole row of the filter. How many terms has a row? To split a number, always divide by
+the size of the *faster* index.
 </details>
 
 ## On a real GPU

@@ -34,11 +34,14 @@ times a column:
 | `M` | output channels | rows of the filter matrix |
 | `N` | output pixels of all images | columns of the matrix of windows |
 | `K` | numbers in a window, over all channels | terms of each sum |
+"""
 
+# %% [markdown]
+"""
 The filter matrix lies in memory as it is. The matrix of windows is stored nowhere: its element in
 row `k` and column `n` is a pixel of the input, and a little arithmetic finds this pixel.
 
-A block computes a **tile** of the output, `M_B` x `N_B` numbers, one for each thread. For these the
+A block computes a **tile** of the output, `M_B` x `N_B` numbers, one for each thread. For these outputs the
 block needs `M_B` rows of the first matrix and `N_B` columns of the second, with all their `K`
 terms. They do not fit into shared memory at once, so the block fetches them in slices of `K_B`
 terms:
@@ -93,8 +96,8 @@ For every slice a block does this:
 ## Your turn: load a slice together
 
 The first step is one function. The threads of a block call it together, each with its own number `t`, and it must fill
-the filter's slice `S_F`. The slice has `M_B * K_B` numbers, and the block has `THREADS` threads, which may be fewer or
-more. Row `row` of the slice is row `m0 + row` of the filter's matrix, and its first term is `k0`. `weight` has one
+the filter's slice `S_F`, an array of `M_B` rows and `K_B` columns. It has `M_B * K_B` numbers, and the block has `THREADS` threads, which may
+be fewer or more. Row `row` of the slice is row `m0 + row` of the filter's matrix, and its first term is `k0`. `weight` has one
 dimension here: row `row`, term `k` is `weight[row * K + k]`. Rows past `M` and terms past `K` do not exist: store 0 there.
 
 | name | is |
@@ -119,8 +122,7 @@ holds an old number, and this number goes into the sum.
 </details>
 <details><summary>Tip: the code</summary>
 
-`for e in range(t, M_B * K_B, THREADS):`. Element `e` is in row `e // K_B`, column `e % K_B` of the slice:
-`row, k = m0 + e // K_B, k0 + e % K_B`.
+`for e in range(t, M_B * K_B, THREADS):`. Element `e` is in row `e // K_B`, column `e % K_B` of the slice.
 </details>
 """
 
@@ -136,6 +138,7 @@ stage_part(
 )
 
 # %% check="load"
+# part_of puts your function in the place of m03's; at_most says how many times m03's memory traffic is allowed.
 few_threads = Tile(M_B=8, N_B=4, K_B=8)  # the check tries this tile, too
 check(part_of("m03", load_filter=make_load_filter), "m03", also=few_threads, at_most=1.6)
 
@@ -169,7 +172,7 @@ threads of the block must reach them.
 </details>
 <details><summary>Tip: the code</summary>
 
-`for k in range(K_B):` and in it `total += S_F[ty, k] * S_I[k, tx]`; before and after it `cuda.syncthreads()`.
+A product is `S_F[ty, k] * S_I[k, tx]`, for `k` from 0 to `K_B - 1`.
 </details>
 """
 
@@ -178,8 +181,8 @@ stage_kernel(
     "m03",
     blank(
         "wait, add up the slice's products in total, wait",
-        first="cuda.syncthreads()  # nobody computes",
-        last="cuda.syncthreads()  # nobody fetches",
+        first="cuda.syncthreads()  # all have fetched",
+        last="cuda.syncthreads()  # all have read",
     ),
     hidden=("of_window", "load_filter", "load_windows"),
 )
@@ -242,21 +245,50 @@ step_through(trace_stage("m03", few))
 ## Find the bug
 
 This kernel has no race, and its answers are right. But the line that computes needs several times as many
-wavefronts. Look at the same request in this kernel, and fix the kernel. There
-is more than one solution.
+wavefronts. Look at the same request in this kernel: which lanes read from the same bank?
+
+`load_slices` and `add_up` do what you have written above, barriers included. But they expect the windows' slice
+transposed: a row of `S_I` is a window here, and term `k` of window `tx` is `S_I[tx, k]`. One line of constants is the
+cause. Find the line and correct it.
 """
 
 # %% hunt="banks"
-stage_kernel(
-    "m03",
-    planted=(
-        ("(M_B, K_B), (K_B, N_B)", "(M_B, K_B), (N_B, K_B)"),
-        ("S_I[e, tx] = pixel", "S_I[tx, e] = pixel"),
-        ("S_F[ty, k] * S_I[k, tx]", "S_F[ty, k] * S_I[tx, k]"),
-    ),
-    called="make_slow",
-    hidden=("of_window", "load_filter"),
-)
+from numba import cuda, float32, uint32
+from convlab.device import gpu_only
+from convlab.lessons import make_add_up, make_load_slices, solved
+
+
+def make_slow(problem, tile):
+    M, N, K = problem.M, problem.N, problem.K
+    M_B, N_B, K_B, THREADS = tile.M_B, tile.N_B, tile.K_B, tile.threads
+    ### BEGIN SOLUTION
+    F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B + 1)
+    ### PLANTED
+    #: F_SLICE, I_SLICE = (M_B, K_B), (N_B, K_B)
+    ### END SOLUTION
+    of_window = solved("m03", "of_window", problem, tile)
+    load_slices, add_up = make_load_slices(problem, tile), make_add_up(tile)
+
+    @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
+    def shared_memory(input, weight, bias, output):
+        S_F = cuda.shared.array(F_SLICE, float32)
+        S_I = cuda.shared.array(I_SLICE, float32)
+        t = uint32(cuda.threadIdx.x)
+        ty, tx = t // N_B, t % N_B
+        m0 = uint32(cuda.blockIdx.y) * M_B
+        m, n = m0 + ty, uint32(cuda.blockIdx.x) * N_B + tx
+        i_n, o_h, o_w = of_window(min(n, N - 1))
+
+        total = float32(0)
+        for k0 in range(0, K, K_B):
+            load_slices(input, weight, i_n, o_h, o_w, m0, k0, t, S_F, S_I)
+            total = add_up(S_F, S_I, ty, tx, total)
+
+        if m < M and n < N:
+            output[i_n, m, o_h, o_w] = total + bias[m]
+
+    return shared_memory
+
 
 # %%
 one_request(traced(make_slow, "m03", problem, tile), "S_I")
@@ -271,10 +303,9 @@ check(make_slow, "m03")
 `S_I` is now `N_B` rows of `K_B` numbers. Neighbouring lanes have neighbouring `tx`, and so read numbers
 that lie `K_B = 8` apart: the numbers of lanes 0, 4, 8, ... are in the same bank.
 </details>
-<details><summary>Tip: two ways to fix it</summary>
+<details><summary>Tip: the plan</summary>
 
-Transpose the array, so that `tx` is its last index. Or keep the array and pad its rows by one
-number, to `K_B + 1`: then neighbouring lanes read numbers that lie 9 apart, and 32 lanes use 32
+Lanes in neighbouring rows should read from different banks. So pad each row by one number: then neighbouring lanes read numbers that lie 9 apart, and 32 lanes use 32
 different banks.
 </details>
 

@@ -101,15 +101,24 @@ are left for you:
   it by the filters' numbers `S_F[row, k]` of this thread's rows, and add to its sums.
 - **Write** the sums. Output `i` is in channel `m = m0 + ty + i * ROWS`. Write `R_O[i] + bias[m]` to
   `output[i_n, m, o_h, o_w]`, but only where the output exists: `m < M` and `n < N`.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: which number can serve several sums, and which loop must then be the inner one?</summary>
 
-The outer loop is `for k in range(K_B)`: it reads the window's number into a variable. The inner
-loop is `for i in range(M_T)`: it adds to `R_O[i]`.
+All `M_T` outputs of this thread see the same window. So one of the two numbers of a product is the same for all of them.
+Read this number once, and keep it while a loop goes through the outputs.
 </details>
-<details><summary>Tip: the edge of the output</summary>
+<details><summary>Tip: the plan</summary>
 
-Check each channel separately: the first may exist and the last may not.
+Compute: the outer loop goes over the `K_B` terms and reads the window's number into a variable; the inner loop goes over
+the `M_T` sums. Write: a loop over the sums, with the check inside it, because the first channel may exist and the last may
+not.
+</details>
+<details><summary>Tip: the code</summary>
+
+The inner line of the first place is `R_O[i] += S_F[ty + i * ROWS, k] * value`.
 </details>
 """
 
@@ -167,10 +176,13 @@ once saves requests to *shared* memory.
 ## Find the bug
 
 This kernel is right, and its tile is as large as yours. But it has only one of the two gains. Run
-both cells and compare the order of its reads with the picture above. Then fix it.
+both cells and compare the order of its reads with the picture above. Then fix it. (`add_products` adds the products of
+a row of `S_F` and a column of `S_I` to a sum, by a loop over `k`.)
 """
 
 # %% hunt="reuse"
+from convlab.lessons import add_products
+
 stage_kernel(
     "m04",
     planted=(
@@ -178,12 +190,12 @@ stage_kernel(
             """for k in range(K_B):  # compute
                 value = S_I[k, tx]
                 for i in range(M_T):
+                    R_O[i] += S_F[ty + i * ROWS, k] * value
 """,
             """for i in range(M_T):  # compute
-                for k in range(K_B):
+                R_O[i] = add_products(S_F, S_I, ty + i * ROWS, tx, R_O[i])
 """,
         ),
-        ("R_O[i] += S_F[ty + i * ROWS, k] * value", "R_O[i] += S_F[ty + i * ROWS, k] * S_I[k, tx]"),
     ),
     called="make_slow",
     hidden=("of_window", "load_filter", "load_windows", "write"),
@@ -198,17 +210,17 @@ check(make_slow, "m04")
 
 # %% [markdown]
 """
-<details><summary>Tip: why does it read more?</summary>
+<details><summary>Tip: how often does this thread read the window's number of term 0?</summary>
 
-Its outer loop takes one output after the other, and each of them goes through all terms of the
+The loop takes one output after the other, and each of them goes through all terms of the
 slice. When the second output needs the number of term 0, the thread no longer holds this number. So
 the thread reads each number `M_T` times.
 </details>
-<details><summary>Tip: two ways to fix it</summary>
+<details><summary>Tip: the plan</summary>
 
-Exchange the loops and keep the number in a variable. Or keep the loops, and before them copy the
-thread's column of the slice into a local array of `K_B` numbers. (The first needs one register, the
-second `K_B` of them.)
+There are two ways. Make the loop over the terms the outer one and keep the number in a variable. Or copy the thread's
+column of the slice into a local array of `K_B` numbers before the loop. (The first way needs one register, the second
+`K_B` of them.)
 </details>
 
 A compiler that unrolls both loops may notice that the kernel reads the same number again, and

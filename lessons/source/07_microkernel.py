@@ -89,9 +89,8 @@ that fills `R_I`, and a loop over `i` with a loop over `j` in it that multiplies
 </details>
 <details><summary>Tip: the code</summary>
 
-Number `i` of `R_F` belongs to row `ty + i * ROWS` of the slice `S_F`, number `j` of `R_I` to column
-`tx + j * COLUMNS` of `S_I`. The kernel must read the rows and columns of the outputs that the last
-lines write. The last line is `R_O[i, j] += R_F[i] * R_I[j]`.
+Number `i` of `R_F` is `S_F[ty + i * ROWS, k]`: the kernel must read the rows and columns of the outputs that it writes.
+The line of the products is `R_O[i, j] += R_F[i] * R_I[j]`.
 </details>
 """
 
@@ -103,7 +102,7 @@ stage_kernel(
         first="for k in range(K_B):  # compute",
         last="R_O[i, j] += R_F[i] * R_I[j]",
     ),
-    hidden=("of_window", "load_filter", "load_windows", "of_output", "clear"),
+    hidden=("of_window", "load_filter", "load_windows", "of_output", "write_column", "clear"),
 )
 
 # %% check="outer"
@@ -169,7 +168,9 @@ stage_kernel(
         ("n = n0 + tx + j * COLUMNS", "n = n0 + tx * N_T + j"),
     ),
     called="make_slow",
-    hidden=("of_window", "load_filter", "load_windows", "of_output", "clear"),
+    hidden=(
+        "of_window", "load_filter", "load_windows", "read_rows", "multiply", "of_output", "write_column", "clear"
+    ),
 )
 
 # %%
@@ -188,16 +189,16 @@ check(make_slow, "m05")
 
 # %% [markdown]
 """
-<details><summary>Tip: what is wrong with neighbouring columns?</summary>
+<details><summary>Tip: for <code>j = 0</code>, which columns do lanes 0, 1 and 2 read?</summary>
 
-A *thread* accesses neighbours one after the other. But the number of sectors depends on the numbers
-that the 32 lanes of a warp access at the same *time*. For `j = 0` lane 0 reads column 0, lane 1
-column `N_T`, lane 2 column `2 * N_T`. So the warp uses only one of every `N_T` numbers in memory.
+Lane 0 reads column 0, lane 1 column `N_T`, lane 2 column `2 * N_T`. A *thread* accesses neighbours one after the other.
+But the number of sectors depends on the numbers that the 32 lanes of a warp access at the same *time*: the warp uses only
+one of every `N_T` numbers in memory.
 </details>
-<details><summary>Tip: where to fix it</summary>
+<details><summary>Tip: the plan</summary>
 
-In two places, which must agree: where the column is read, and where it is written. Lane 0 and lane 1
-should access neighbours.
+Lane 0 and lane 1 should access neighbours, as in your kernel. Correct two places, which must agree: where the column is
+read, and where it is written.
 </details>
 
 ## On a real GPU

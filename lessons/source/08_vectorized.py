@@ -101,10 +101,10 @@ float4s. Two places are left for you:
 
 # %% [markdown]
 """
-<details><summary>Tip: which float4 of the slice is float4 number <code>e</code>?</summary>
+<details><summary>Tip: which float4 of its row is float4 number <code>e</code> of the slice, and at which column does it begin?</summary>
 
-In lesson 05 element `e` was in row `e // K_B`, column `e % K_B`. Here a row has `M_4` float4s. So `e` is in row
-`e // M_4`, it is float4 `e % M_4` of that row, and it begins at column `e % M_4 * FLOAT4`.
+In lesson 05 element `e` was in row `e // K_B`, column `e % K_B`. Here a row has `M_4` float4s, and each float4 has four
+columns.
 </details>
 <details><summary>Tip: the plan</summary>
 
@@ -113,9 +113,9 @@ the thread's float4s of rows, one over its float4s of columns, in each one `load
 </details>
 <details><summary>Tip: the code</summary>
 
-`store4(S_F, (k, row), load4(packed, ...))`: row `k` of `S_F` is row `k0 + k` of `packed`. `packed` has one
-dimension here: the number in row `a`, column `b` is at `a * M_P + b`.
-`four = load4(S_F, (k, ...))`, then `R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four`.
+`packed` has one dimension here: the number in row `a`, column `b` is at `a * M_P + b`, and row `k` of `S_F` is row
+`k0 + k` of `packed`. An operand is `four = load4(S_F, (k, ty * FLOAT4 + i * ROWS))`, and
+`R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four` assigns its numbers.
 </details>
 """
 
@@ -209,7 +209,7 @@ stage_kernel(
         ),
     ),
     called="make_slow",
-    hidden=("of_window", "load_windows", "clear", "read", "write"),
+    hidden=("of_window", "copy_float4", "load_windows", "clear", "read", "write"),
 )
 
 # %%
@@ -229,9 +229,10 @@ apart, and with `M_B = 32` they are in the same four banks: a bank conflict, so 
 `packed` they are `M_P` numbers apart, in different sectors. The rest of each sector is fetched for nothing
 unless another lane of the warp happens to need it.)
 </details>
-<details><summary>Tip: what should they store?</summary>
+<details><summary>Tip: the plan</summary>
 
-Neighbours: first the float4s of one row, then those of the next. A row has `M_4` float4s.
+Neighbouring threads should store neighbours: first the float4s of one row, then those of the next. How many float4s has a
+row?
 </details>
 
 ## On a real GPU

@@ -98,20 +98,21 @@ that the block multiplies begins at row `k0`. Three places are left for you:
 
 # %% [markdown]
 """
-<details><summary>Tip: which steps does the loop do?</summary>
+<details><summary>Tip: which steps are left for the loop, and which registers are free at the beginning of a turn?</summary>
 
-With `K_B = 8` the steps are 0 to 7. The given lines after the loop read step 7 and multiply step 6.
-So the loop multiplies 0 to 5, two in a turn: `for k in range(0, K_B - 2, 2)`.
+With eight terms in a slice the steps are 0 to 7. The given lines after the loop read step 7 and multiply step 6. So the loop multiplies
+steps 0 to 5, two in a turn. Step 0 is in `R_F0`, `R_I0`; the other two arrays are free.
 </details>
-<details><summary>Tip: the plan of one turn</summary>
+<details><summary>Tip: the plan</summary>
 
-Read step `k + 1` into `R_F1`, `R_I1`. Multiply step `k`, which is in `R_F0`, `R_I0`. Now these two are
-free: read step `k + 2` into them. Multiply step `k + 1`.
+One turn: read step `k + 1` into the free registers, multiply step `k`, read step `k + 2` into the registers that are free
+now, multiply step `k + 1`. At the round's end `k0` becomes the other of its two values; after the store comes a barrier,
+and then the read of step 0.
 </details>
-<details><summary>Tip: the code of the other buffer</summary>
+<details><summary>Tip: the code</summary>
 
-`k0` is 0 or `K_B`, so `K_B - k0` is the other of the two. Write `uint32(K_B - k0)` to tell the
-compiler that the result is never negative.
+The loop is `for k in range(0, K_B - 2, 2)`, and its first line `read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)`. `k0` is 0
+or `K_B`, so `K_B - k0` is the other of the two; `uint32(K_B - k0)` tells the compiler that it is never negative.
 </details>
 """
 
@@ -208,6 +209,11 @@ check_prefetch(make_slow, "m08")
 
 `load` requests numbers: it loads from global memory into `fetched_F` and `fetched_I`. `store` needs these numbers. What
 stands between the two calls, and what should stand there?
+</details>
+<details><summary>Tip: the plan</summary>
+
+The multiplications of this slice need nothing of the next one. So request the next slice *before* the multiplications,
+and store it after them.
 </details>
 
 ## On a real GPU

@@ -108,8 +108,8 @@ counts fastest, then `column`, then `o_h`, then `i_c`, then `i_n`.
 """
 <details><summary>Tip: which of the five indices is a plain remainder of <code>e</code>, and which needs no remainder at all?</summary>
 
-The index that counts fastest is a remainder: `f_h = e % H_f`. The slowest, `i_n`, is only a quotient. In the last block
-it may be too large: what must a thread do then?
+The index that counts fastest, `f_h`, is a plain remainder. The slowest, `i_n`, is only a quotient. In the last block it
+may be too large: what must a thread do then?
 </details>
 <details><summary>Tip: the plan</summary>
 
@@ -119,8 +119,8 @@ value in any case, because the memory held something else before.
 </details>
 <details><summary>Tip: the code</summary>
 
-`column = e // H_f % W_w`, `o_h = e // (H_f * W_w) % H_o`, and so on. `i_h = o_h * s_h + f_h * d_h - p_h` and
-`i_w = column - p_w`. The last line is `windows[i_n, i_c, o_h, column * H_f + f_h] = value`.
+`column = e // H_f % W_w`, `o_h = e // (H_f * W_w) % H_o`, and so on: each time the divisor grows by one factor. The pixel
+exists where `0 <= i_h < H_i and 0 <= i_w < W_i`.
 </details>
 """
 
@@ -167,8 +167,8 @@ row. In the row `windows[i_n, i_c, o_h]` column `c` of pixels begins at `c * H_f
 </details>
 <details><summary>Tip: the code</summary>
 
-`f_w = k % (H_f * W_f) // H_f` and `f_h = k % H_f`. The pixel is in column `o_w * s_w + f_w * d_w` of
-`windows[i_n, i_c, o_h]`, at that column times `H_f`, plus `f_h`.
+`f_w = k % (H_f * W_f) // H_f`. The pixel's column of the tensor is `o_w * s_w + f_w * d_w`; its place in
+`windows[i_n, i_c, o_h]` is this column times `H_f`, plus `f_h`.
 </details>
 """
 
@@ -253,6 +253,11 @@ check(make_slow, "m09", at_most=1.1)
 Thread 1's `n` is 1. In which row and column of the output is this thread, and where does its window
 begin in the tensor? Where would the window begin if thread 1 had the output to the right of thread
 0's?
+</details>
+<details><summary>Tip: the plan</summary>
+
+Neighbouring threads should compute neighbouring *columns* of a row, as in lesson 01: so the column is the plain remainder
+of `n`, and the row a remainder and then a quotient. By what do you have to divide?
 </details>
 
 ## On a real GPU

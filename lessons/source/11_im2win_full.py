@@ -120,8 +120,9 @@ transform writes the same tensor faster, through shared memory:
 
 The filter must have the order of the windows: columns of the filter, in a column rows, in a row channels, and zeros
 where the tensor has zeros. So term `k` of a sum is number `k % G` of filter column `k // G`. A kernel loads slices of
-`K_B` terms for `M_B` output channels, so these should lie together: for each tile's `M_B` channels a matrix of
-`K_P` rows, one for each term, rounded up to whole slices.
+`K_B` terms for `M_B` output channels, so these should lie together. Therefore `packed` holds one matrix for each
+`M_B` output channels. Such a matrix has `M_B` columns and a row for each term; `K_P` is the number of its rows, rounded
+up to whole slices.
 """
 
 
@@ -209,7 +210,7 @@ A slice has `N_B` windows and `K_B` terms of each window, that is `K_4 = K_B // 
 is 4. The threads share these float4s: thread `t` of `THREADS` has float4 number `e = t + f * THREADS` for each `f`, which
 belongs to window `e // K_4` of the tile. `n0` is the tile's first window.
 
-For each `f`, find the number of the window among all windows, and store to `first_I[f]` where in the tensor this window
+For each `f` below `I_FLOAT4S`, find the number of the window among all windows, and store to `first_I[f]` where in the tensor this window
 begins. A row of the tensor has `W_w` groups of `G` numbers; a row of windows has `W_o` windows, `s_w` columns apart.
 Past the last window, `N - 1`, take the last one again: its results are not written.
 """
@@ -484,10 +485,14 @@ buffer, no warp tiles. Three functions return a kernel each:
 
 `windows`, `packed` and `output` have one dimension. The sizes are those of the lesson: `group_size(problem)`,
 `window_columns(problem)`, `tile.whole_slices(terms)`, `tile.rows`, `tile.columns` and so on.
+"""
 
+# %% [markdown]
+"""
 The check tries each layout first, then all together on the problems on which m11 is tried. The memory traffic may be
 four times that of m11. A kernel with a thread for each output makes far more requests than that: use tiles in
-shared memory, sums in registers, and float4 loads from global memory.
+shared memory, and sums in registers. The kernel must load `windows` and `packed` as float4s; the check counts its scalar
+loads of both.
 """
 
 # %% [markdown]
@@ -500,7 +505,7 @@ change when it reads the tensor instead of the image?
 <details><summary>Tip: the plan of the kernel</summary>
 
 Output `(i, j)` of a thread is in row `ty + i * ROWS` and column `tx + j * COLUMNS` of the tile. For each slice: float4s of
-`packed`, from row `m0 * K_P + k0 * M_B` on, go to `S_F[k, m]` as float4s. Float4s of windows go to four rows of
+`packed`, from number `m0 * K_P + k0 * M_B` on, go to `S_F[k, m]` as float4s. Float4s of windows go to four rows of
 `S_I[k, column]`; where a window begins you know from `first_I`. Then m05's outer product. Two barriers.
 </details>
 """

@@ -103,15 +103,17 @@ one slice after the other, while later ones arrive. Three places are left for yo
 In the last rounds there is no later slice. Each round must still make a group, so put `commit_copies()` outside of the
 `if`.
 </details>
-<details><summary>Tip: wait for whom?</summary>
+<details><summary>Tip: the plan</summary>
 
-First `wait_copies(IN_FLIGHT)` for your own copies, then `cuda.syncthreads()` for everybody's. In
-the other order you would know that the other threads have *reached* the barrier, but not that their
-copies have landed.
+`fetch`: start the filter's copies, then the windows' copies. In the loop: an `if` for the copies, then the group. Before
+the slice is read: first wait for your own copies, then meet all threads at a barrier. (In the other order you would know
+that the others have *reached* the barrier, but not that their copies have landed.) After the barrier no thread reads the
+previous slice any more, so the next round may fill its stage.
 </details>
-<details><summary>Tip: what else does the barrier do?</summary>
+<details><summary>Tip: the code</summary>
 
-After the barrier no thread reads the previous slice. So its stage is free, and the next round may fill it.
+The condition is `slice_ + IN_FLIGHT < SLICES`. `fetch` takes `slice_ + IN_FLIGHT` and `free` in the place of its
+parameters `slice_` and `pipe`.
 </details>
 """
 
@@ -170,9 +172,19 @@ ahead?
 """
 
 # %% hunt="impatient"
+from convlab.lessons import make_wait
+
 stage_kernel(
     "m13",
-    planted=(("wait_copies(IN_FLIGHT)  # lines 14-15", "wait_copies(0)"),),
+    planted=(
+        (
+            """wait_copies(IN_FLIGHT)  # lines 14-15
+                cuda.syncthreads()  # line 16: all have filled the next slice and have read this one
+""",
+            "wait()  # lines 14-16: all have filled the next slice and have read this one\n",
+        ),
+        ("    clear, start_first, read", "    wait = make_wait(0)\n    clear, start_first, read"),
+    ),
     called="make_slow",
     hidden=("fetch", "clear", "start_first", "next_stage", "start_next", "read", "two_steps", "steps", "multiply", "write"),
 )
@@ -187,7 +199,11 @@ check_prefetch(part_of("m13", make_kernel=make_slow), "m13")
 """
 <details><summary>Tip: for how many slices does a thread have to wait here?</summary>
 
-`wait_copies(n)` waits until at most `n` groups are still in flight. How many does this kernel wait for?
+`wait_copies(n)` waits until at most `n` groups are still in flight. How many may be in flight here?
+</details>
+<details><summary>Tip: the plan</summary>
+
+The thread needs only the next slice. The groups of the `IN_FLIGHT` slices after it may stay in flight.
 </details>
 
 ## On a real GPU

@@ -17,8 +17,8 @@ from numba import cuda, float32
 from convlab import ConvProblem, Tile, trace_stage
 from convlab.device import mma_tf32
 from convlab.lessons import bits_of_split, check_accuracy, check_one_warp, errors_by_terms
-from convlab.lessons import measured, measured_parts, part_of, side_by_side
-from convlab.lessons import tile_of_threads, who_holds_what
+from convlab.lessons import measured, measured_parts, numbers_of_a, numbers_of_b, part_of
+from convlab.lessons import side_by_side, store_sums, tile_of_threads, who_holds_what
 
 # %% [markdown]
 """
@@ -61,21 +61,25 @@ call, its numbers are missing.
 Write `C = A @ B`. `A` is 16 x 8, `B` 8 x 8, `C` 16 x 8, all stored row by row, as in NumPy. The
 kernel is launched with one block of 32 threads; `lane`, `group_id`, `thread_in_group` and `zero` are
 given. (`c = (zero, zero, zero, zero)`, because there is nothing to add yet.)
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: which rows and columns of <code>A</code> follow from <code>group_id</code>, and which from <code>thread_in_group</code>?</summary>
 
-The upper left number is `A[group_id, thread_in_group]`. The lower numbers are 8 rows below, and the
-right numbers are 4 columns further right.
+Look at lanes 5 and 6 in the picture: they differ only in `thread_in_group`, and their numbers are in one row. In which
+direction does the next lane lie in `B`?
 </details>
-<details><summary>Tip: the numbers of B</summary>
+<details><summary>Tip: the plan</summary>
 
-Here `group_id` is the column: `B[thread_in_group, group_id]` and, four rows below,
-`B[thread_in_group + 4, group_id]`.
+Make the tuples `a`, of four numbers, and `b`, of two; compute `d`; store its four numbers. In `A` the group gives the row;
+the lower numbers are 8 rows below, the right ones 4 columns further right. In `B` the group gives the *column*, and the
+second number is four rows below the first. In `C` a lane has two neighbours of row `group_id`, and two 8 rows below.
 </details>
-<details><summary>Tip: the sums</summary>
+<details><summary>Tip: the code</summary>
 
-`d[0]` and `d[1]` are neighbours in row `group_id`: columns `2 * thread_in_group` and
-`2 * thread_in_group + 1`. `d[2]` and `d[3]` are 8 rows below them.
+The first number of `a` is `A[group_id, thread_in_group]`, and the second of `b` is `B[thread_in_group + 4, group_id]`.
+`d[0]` belongs to `C[group_id, 2 * thread_in_group]`.
 </details>
 """
 
@@ -195,24 +199,20 @@ For every pair of rows `i`, `i + 1` and every `j`, the kernel adds up `CHAIN` st
 
 # %% [markdown]
 """
-<details><summary>Tip: what does <code>split_tf32</code> return?</summary>
+<details><summary>Tip: with what should <code>part</code> begin, so that the tensor core adds only few terms?</summary>
 
-`split_tf32` returns both parts: `L_I[half, j], T_I[half, j] = split_tf32(x)`.
+With zeros. If `part` began with the sums in `R_O`, the tensor core would add all terms in one chain.
 </details>
-<details><summary>Tip: where does part begin?</summary>
+<details><summary>Tip: the plan</summary>
 
-`part` begins with four zeros. If it begins with the sums in `R_O`, the tensor core adds all terms
-in one chain.
+Split each of the four numbers: `split_tf32` returns the large part and the small part. Begin `part` with four zeros. Add
+the two products with a small factor to it, and the product of the large parts last. Then add its four numbers to `R_O`. As
+with `d` in the first exercise, `part[0]` and `part[1]` are of the upper row, left and right; `part[2]` and `part[3]` of
+the lower one.
 </details>
-<details><summary>Tip: the products</summary>
+<details><summary>Tip: the code</summary>
 
-`part = mma_tf32(small_f, large_i, part)` is the first product. The last product is large times
-large.
-</details>
-<details><summary>Tip: which number of part is where?</summary>
-
-As with `d` in the first exercise: `part[0]` and `part[1]` are of the upper row, left and right;
-`part[2]` and `part[3]` of the lower one.
+`L_I[half, j], T_I[half, j] = split_tf32(x)`, and `part = mma_tf32(small_f, large_i, part)` is the first product.
 </details>
 """
 
@@ -275,10 +275,9 @@ the filter is now two numbers.
 
 ## Find the bug
 
-Pass the check above first, because this cell shows an answer.
-
-This kernel multiplies as yours did, for an `A` of 1 to 16 rows. Its author has learned that a
-thread with nothing to do returns immediately. The picture below shows the effect if `A` has 5 rows:
+This kernel multiplies as yours did, for an `A` of 1 to 16 rows. Three functions are given: `numbers_of_a` and
+`numbers_of_b` load a lane's numbers, with zeros for rows that `A` does not have, and `store_sums` stores its four sums to
+the rows that `C` has. The kernel's author has learned that a thread with nothing to do returns immediately. The picture below shows the effect if `A` has 5 rows:
 lanes 0 to 19 have a row of `A`, lanes 20 to 31 have none. Fix the kernel.
 """
 
@@ -287,29 +286,16 @@ lanes 0 to 19 have a row of `A`, lanes 20 to 31 have none. Fix the kernel.
 @cuda.jit
 def few_rows(A, B, C):
     lane = cuda.threadIdx.x
-    group_id, thread_in_group = lane // 4, lane % 4
-    zero = float32(0)
-    # Does this lane have such a row?
-    upper, lower = group_id < A.shape[0], group_id + 8 < A.shape[0]
+    zeros = float32(0), float32(0), float32(0), float32(0)
     ### BEGIN SOLUTION
-    a0 = A[group_id, thread_in_group] if upper else zero
-    a2 = A[group_id, thread_in_group + 4] if upper else zero
     ### PLANTED
-    #: if not upper:
+    #: if lane // 4 >= A.shape[0]:
     #:     return
-    #: a0 = A[group_id, thread_in_group]
-    #: a2 = A[group_id, thread_in_group + 4]
     ### END SOLUTION
-    a1 = A[group_id + 8, thread_in_group] if lower else zero
-    a3 = A[group_id + 8, thread_in_group + 4] if lower else zero
-    b = (B[thread_in_group, group_id], B[thread_in_group + 4, group_id])
-    d = mma_tf32((a0, a1, a2, a3), b, (zero, zero, zero, zero))
-    if upper:
-        C[group_id, 2 * thread_in_group] = d[0]
-        C[group_id, 2 * thread_in_group + 1] = d[1]
-    if lower:
-        C[group_id + 8, 2 * thread_in_group] = d[2]
-        C[group_id + 8, 2 * thread_in_group + 1] = d[3]
+    a = numbers_of_a(A, lane)
+    b = numbers_of_b(B, lane)
+    d = mma_tf32(a, b, zeros)
+    store_sums(C, lane, d)
 
 
 # %%
@@ -320,14 +306,14 @@ check_one_warp(few_rows, rows=(16, 11, 5))
 
 # %% [markdown]
 """
-<details><summary>Tip: what is grey?</summary>
+<details><summary>Tip: which numbers of <code>B</code> are grey, and which lanes hold them?</summary>
 
-Look at `B`. Which numbers do the lanes without a row of `A` hold?
+The lanes without a row of `A` hold numbers of `B` all the same, which other lanes' sums need.
 </details>
-<details><summary>Tip: how to fix it</summary>
+<details><summary>Tip: the plan</summary>
 
 Every lane must reach the product. A lane without a row passes zeros for this row, and does not
-write it.
+write it; the given functions see to both.
 </details>
 
 A GPU shows no message: the result is undefined. In t03 the last tiles also reach past `M` and `N`.

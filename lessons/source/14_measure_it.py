@@ -91,14 +91,22 @@ does. Three figures are usual:
 
 Write a function that gives all three. `times_ms` is a list of milliseconds, `problem` has `M`, `N` and
 `K`, `other_ms` is the time to compare with.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: how many bytes, operations and seconds are in the units of the answer?</summary>
 
-A millisecond is a thousandth of a second: `ms / 1000`. Operations divided by seconds, divided by `1e12`.
+A millisecond is a thousandth of a second, and a TFLOP is 10^12 operations. Bytes do not matter here.
 </details>
-<details><summary>Tip: the median</summary>
+<details><summary>Tip: the plan</summary>
 
-`statistics.median(times_ms)`.
+First the median of the times, because both other figures use it. Then the operations divided by its seconds, in units of
+10^12. Then the other time divided by the median.
+</details>
+<details><summary>Tip: the code</summary>
+
+`statistics.median(times_ms)` is the median, and `median / 1000` are its seconds.
 </details>
 """
 
@@ -171,16 +179,19 @@ check_function(measure, pretended, gpus((1.0, 0.7), (5.0, 4.0), (3.0, 1.0)), wit
 
 # %% [markdown]
 """
-<details><summary>Tip: what is missing?</summary>
+<details><summary>Tip: which of the four effects from the beginning does this function prevent?</summary>
 
-The function ignores all four effects from the beginning. It lacks a launch before the loop, a call
-before the clock starts, and a call before the clock stops. It also needs another average than the
-mean.
+None of them. Find for each effect the call, or the kind of average, that prevents it.
 </details>
-<details><summary>Tip: the order</summary>
+<details><summary>Tip: the plan</summary>
 
-`flush_cache()` is work for the GPU, too. If you do not wait for it before you read the clock, you measure
-it as well.
+It lacks a launch before the loop, a call before the clock starts, and a call before the clock stops. It also needs another
+average than the mean.
+</details>
+<details><summary>Tip: the code</summary>
+
+`gpu.flush_cache()` is work for the GPU, too. If you do not call `gpu.wait()` after it and before you read the clock, you
+measure it as well.
 </details>
 
 This repository measures in the same way, with two refinements. The GPU itself takes the times,

@@ -58,7 +58,15 @@ no padding here, and the stride is 1.
 
 <details><summary>Tip: of which of the two numbers is it a part?</summary>
 
-36 instead of 48 is 12 less, and 12 is a quarter *of 48*: `1 - 36 / 48`.
+36 instead of 48 is 12 less, and 12 is a quarter *of 48*, the larger number.
+</details>
+<details><summary>Tip: the plan</summary>
+
+Multiply the factors of each size. Then divide what is saved by the size of the matrix.
+</details>
+<details><summary>Tip: the code</summary>
+
+For Figure 1 the part is `1 - 36 / 48`.
 </details>
 """
 
@@ -144,10 +152,18 @@ check(make_printed, "m09")
 Its third index is the row of the *output*, `o_h`: all pixels that this row of windows covers are in
 this one row of the tensor.
 </details>
-<details><summary>Tip: and the place in the row?</summary>
+<details><summary>Tip: the plan</summary>
 
-Equation 2: column `k` and row `u` of the filter are at `k * H_f + u`. Here the column is the first
-column of the window, `o_w * s_w`, plus the column in the filter, `f_w * d_w`.
+The third index is `o_h` alone. The fourth is the place in the row, by Equation 2: the pixels of a column follow each other,
+`H_f` of them, and then comes the next column. The column is the first column of the window plus the column in the filter.
+</details>
+"""
+
+# %% [markdown]
+"""
+<details><summary>Tip: the code</summary>
+
+The pixel's column in the tensor is `o_w * s_w + f_w * d_w`.
 </details>
 
 Such a slip is no shame: the authors' program is right, and only the lines of the listing were

@@ -85,8 +85,7 @@ outputs are 13, 25 and 37, so `L` is 87: it grows by 7, the first number of `of_
 
 ## The weight's gradient
 
-In two dimensions the letters are those of [01](01_direct.ipynb), but `m` and `n` are the row and the column
-of the output (`o_h` and `o_w` there), as in the paper. With stride `s` and dilation `d`:
+In two dimensions the letters are those of [01](01_direct.ipynb). With stride `s` and dilation `d`:
 
 ```
 output[i_n, o_c, o_h, o_w] = sum over i_c, f_h, f_w of
@@ -127,18 +126,19 @@ filter's rows and columns, `H_f` and `W_f`.
 """
 <details><summary>Tip: which axis of the input do the "images" need first?</summary>
 
-The "images" are the input with its first two axes exchanged: channel `i_c` is an image, and image `i_n` is a
-channel. The "filters" are `of_output` with the same axes exchanged: one filter for each `o_c`, with a channel
-for each `i_n`.
+The channels: in the table channel `i_c` is an image, and image `i_n` is a channel. Which axis of `of_output` must come
+first, so that there is one filter for each `o_c`?
 </details>
-<details><summary>Tip: the result</summary>
+<details><summary>Tip: the plan</summary>
 
-The result is `[i_c, o_c, f_h, f_w]`, and `of_weight` is `[o_c, i_c, f_h, f_w]`: exchange the axes once more.
+Exchange the first two axes of both tensors. Convolve, with stride and dilation exchanged. The result is
+`[i_c, o_c, f_h, f_w]`, and `of_weight` is `[o_c, i_c, f_h, f_w]`: exchange the axes once more. With a stride the last rows
+of the input may lie under no window. Then the result has more rows than the filter: keep the first `H_f` rows and `W_f`
+columns.
 </details>
-<details><summary>Tip: it has too many rows</summary>
+<details><summary>Tip: the code</summary>
 
-With a stride the last rows of the input may lie under no window. Because of these rows the result
-has more rows than the filter. Keep the first `H_f` rows and `W_f` columns.
+The window's step is `stride=dilation`, and the step inside of it `dilation=stride`.
 </details>
 """
 
@@ -230,17 +230,18 @@ and `i_c`.) Each adds `of_output[i_n, first + o_c, o_h, o_w] * weight[first + o_
 """
 <details><summary>Tip: which of the conditions can be checked before <code>o_h</code> and <code>o_w</code> are known?</summary>
 
-Compute `at_h` and `at_w` first. One `if` checks the four conditions on them. Inside it, compute `o_h`
-and `o_w`; a second `if` checks whether both are inside the output. The loop over `o_c` is inside the
-second `if`.
+Those on `at_h` and `at_w`. With a stride of 2 every other `at_h` is odd: then no window has this tap over the pixel, and
+nothing is added. A negative `at_h` has no output either. (`-3 // 3` is -1, and Python and Numba do not report an error for
+row -1: it is the last row.)
 </details>
-<details><summary>Tip: why check whether <code>at_h</code> is negative?</summary>
+<details><summary>Tip: the plan</summary>
 
-`-3 // 3` is -1, a whole number, and Python and Numba do not report an error for row -1: it is the last row.
+Compute `at_h` and `at_w`. One `if` checks the four conditions on them. Inside it, compute `o_h` and `o_w`; a second `if`
+checks whether both are inside the output. The loop over the filters is inside the second `if`.
 </details>
-<details><summary>Tip: the stride</summary>
+<details><summary>Tip: the code</summary>
 
-With a stride of 2 every other `at_h` is odd. Then no window has this tap over the pixel, and nothing is added.
+The first `if` is `if at_h >= 0 and at_w >= 0 and at_h % s_h == 0 and at_w % s_w == 0:`.
 </details>
 """
 
@@ -320,8 +321,16 @@ check_kernel(
 <details><summary>Tip: who else adds to this pixel?</summary>
 
 Thread 0 adds to pixels 0 to 2 of a row, thread 1 to pixels 1 to 3. Both read the old sum, both add
-to it, and the later write overwrites the earlier one. Lesson [02](02_channel_parallel.ipynb) has
-the remedy.
+to it, and the later write overwrites the earlier one.
+</details>
+<details><summary>Tip: the plan</summary>
+
+The addition must read, add and write in one step that no other thread can interrupt. Lesson
+[02](02_channel_parallel.ipynb) has such an addition.
+</details>
+<details><summary>Tip: the code</summary>
+
+`of_input` has four dimensions, so the place is a tuple: `cuda.atomic.add(of_input, (i_n, ...), product)`.
 </details>
 
 ## What the memory sees

@@ -52,7 +52,7 @@ Its result may be right on a GPU all the same, because no point uses what the wr
 Which neighbour does the line below it fetch: the row above, the row below, the column to the left or to the
 right? When is that neighbour outside of the plate?
 </details>
-<details><summary>Tip: a table to fill in</summary>
+<details><summary>Tip: the plan</summary>
 
 Write for each load which index it changes, by how much, and which index its guard tests. They must be the
 same index.
@@ -142,15 +142,23 @@ memory of the picture, so no check of memory can find it: somebody has to say wh
 
 Write the blur with NumPy, or with plain loops: it need not be fast. `weights` is the 3 x 3 matrix of weights. The rim, where a pixel has no 3 x 3
 neighbours, keeps its numbers.
+"""
 
-<details><summary>Tip: which numbers does the result of one pixel need?</summary>
+# %% [markdown]
+"""
+<details><summary>Tip: which numbers does the result of one pixel need, and which pixels have all of them?</summary>
 
-`a[row - 1 : row + 2, column - 1 : column + 2]` is the 3 x 3 matrix around a pixel. Multiply it by `weights`,
-add up, divide by 16.
+The nine pixels around it, itself included. The first and the last row have a neighbour missing, and so have the first and
+the last column.
 </details>
-<details><summary>Tip: which pixels?</summary>
+<details><summary>Tip: the plan</summary>
 
-Rows `1` to `rows - 2` and columns `1` to `columns - 2`, both included.
+Two loops, over rows `1` to `rows - 2` and columns `1` to `columns - 2`, both included. For each pixel multiply the 3 x 3
+matrix around it by `weights`, add up, divide by 16. Read from `a` and write to `made`.
+</details>
+<details><summary>Tip: the code</summary>
+
+`a[row - 1 : row + 2, column - 1 : column + 2]` is the 3 x 3 matrix around a pixel.
 </details>
 """
 
@@ -191,7 +199,7 @@ check_function(
 Look at the guard in the first line. Which rows and columns does it let through? For which of them is
 `row - 1` or `column + 1` outside?
 </details>
-<details><summary>Tip: tick off the taps</summary>
+<details><summary>Tip: the plan</summary>
 
 Nine pixels are around, and four of them are corners. Write their places as (up or down, left or right), and
 tick each one that you find in the sum.
@@ -250,7 +258,7 @@ The second bug is ours.
 
 A barrier waits for all threads of the block. Which threads never reach it?
 </details>
-<details><summary>Tip: which numbers did nobody write?</summary>
+<details><summary>Tip: the plan</summary>
 
 Go through the elements of `part` for the last thread that has a number. Which thread writes the element that
 it reads on the right?
@@ -328,13 +336,10 @@ same fault: [ORNL/HeCBench, issue 255](https://github.com/ORNL/HeCBench/issues/2
 
 Thread 5 adds what thread 4 holds. Thread 4 adds in the same step. Does thread 5 read before or after that?
 </details>
-<details><summary>Tip: two halves of a step</summary>
+<details><summary>Tip: the plan</summary>
 
-First all threads read into a variable of their own. When all have read, all add.
-</details>
-<details><summary>Tip: and the last block?</summary>
-
-It has threads without a number. What do these threads add to?
+Make two halves of a step: first all threads read into a variable of their own; when all have read, all add. And look at the
+last block: it has threads without a number. What do these threads add to?
 </details>
 """
 
@@ -405,7 +410,7 @@ questioned.
 After the shuffle by 16, lane 0 has the sum of lanes 0 and 16. What has lane 31? The lane 16 further on does
 not exist, so it gets its own number.
 </details>
-<details><summary>Tip: who takes part?</summary>
+<details><summary>Tip: the plan</summary>
 
 The mask names 32 lanes. In the last warp of an array of 40 numbers, how many lanes reach the shuffle? A lane
 without a number can take part with a 0.

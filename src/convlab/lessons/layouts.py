@@ -150,7 +150,7 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
         rows and {p.N} columns, each a window of the input"""
     caption = f"""Frames mark the window of output pixel {column} (row {row}, column {across}). Its
         pixels are orange in all places to which the kernel copied them, because neighbouring
-        windows share pixels. Each row is one term: channel r, filter row u, filter column v.
+        windows share pixels. Each row is one term: channel i_c, filter row f_h, filter column f_w.
         The matrix stores {p.K * p.N} numbers for {input.size} pixels, a pixel up to
         {copies.max()} times.
         The hatched columns only pad the rows."""

@@ -118,7 +118,15 @@ PARTS: dict[str, dict[str, Part]] = {
             gives="i_n, pixel, value",
         ),
     },
-    "m02_implicit_gemm": {"of_output": OF_OUTPUT},
+    "m02_implicit_gemm": {
+        "of_output": OF_OUTPUT,
+        "find_pixel": Part(
+            takes="input, i_n, o_h, o_w, i_c, f_h, f_w",
+            first="i_h = o_h * s_h + f_h * d_h - p_h",
+            last="pixel = input[i_n, i_c, i_h, i_w]",
+            gives="pixel",
+        ),
+    },
     "m03_shared_memory": {
         "of_window": OF_WINDOW,
         "load_filter": LOAD_FILTER,
@@ -140,11 +148,31 @@ PARTS: dict[str, dict[str, Part]] = {
         "load_windows": LOAD_WINDOWS,
         "of_output": OF_OUTPUT,
         "clear": CLEAR,
+        "read_rows": Part(
+            takes="S_F, k, ty, R_F",
+            first="for i in range(M_T):\nR_F[i] = S_F[",
+            last="R_F[i] = S_F[ty + i * ROWS, k]",
+        ),
+        "multiply": Part(
+            takes="R_F, R_I, R_O",
+            first="for i in range(M_T):\nfor j in range(N_T):\nR_O[i, j] += ",
+            last="R_O[i, j] += R_F[i] * R_I[j]",
+        ),
+        "write_column": Part(
+            takes="R_O, bias, i_n, o_h, o_w, m0, n, ty, j, output",
+            first="for i in range(M_T):\nm = m0 + ty + i * ROWS",
+            last="output[i_n, m, o_h, o_w] = R_O[i, j] + bias[m]",
+        ),
         "write": WRITE_SCALARS,
     },
     "m06_vectorized": {
         "of_window": OF_WINDOW,
         "load_filter": LOAD_PACKED,
+        "copy_float4": Part(
+            takes="packed, m0, k0, k, row, S_F",
+            first="store4(S_F, (k, row), load4(packed",
+            last="store4(S_F, (k, row), load4(packed",
+        ),
         "load_windows": LOAD_WINDOWS,
         "read": Part(
             takes="S_F, S_I, k, ty, tx, R_F, R_I",

@@ -49,7 +49,7 @@ def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
         for f_h0 in range(0, H_f, U):
             for f_w0 in range(0, W_f, V):
                 stage_field(input, S, i_n, i_c0, h0, w0, f_h0, f_w0, t)  # load
-                cuda.syncthreads()  # nobody computes before all have fetched
+                cuda.syncthreads()  # all have fetched before any computes
 
                 if o_h < H_o and o_w < W_o and i_c < C_i:
                     for o_c in range(C_o):  # compute
@@ -61,7 +61,7 @@ def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
                         cuda.atomic.add(
                             output, ((i_n * C_o + o_c) * H_o + o_h) * W_o + o_w, partial
                         )
-                cuda.syncthreads()  # nobody fetches the next part over what others still read
+                cuda.syncthreads()  # all have read this part before any overwrites it
 
     return cin_parallel
 

@@ -48,14 +48,14 @@ def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
             for f_h0 in range(0, H_f, U):
                 for f_w0 in range(0, W_f, V):
                     stage_field(input, S, i_n, i_c0, h0, w0, f_h0, f_w0, t)  # load
-                    cuda.syncthreads()  # nobody computes before all have fetched
+                    cuda.syncthreads()  # all have fetched before any computes
 
                     for z in range(min(B_Z, C_i - i_c0)):  # compute
                         for f_h in range(min(U, H_f - f_h0)):
                             for f_w in range(min(V, W_f - f_w0)):
                                 pixel = S[z, y * s_h + f_h * d_h, x * s_w + f_w * d_w]
                                 total += pixel * weight[o_c, i_c0 + z, f_h0 + f_h, f_w0 + f_w]
-                    cuda.syncthreads()  # nobody fetches the next over what others still read
+                    cuda.syncthreads()  # all have read this one before any overwrites it
 
         if o_h < H_o and o_w < W_o:
             output[i_n, o_c, o_h, o_w] = total + bias[o_c]

@@ -27,7 +27,7 @@ def make_input_kernel(gradient: Gradient) -> Kernel:
         i_n = thread // (W_i * H_i * C_i)
         if i_n >= N_i:
             return
-        first = i_c // C_g * M_g  # the first filter that sees channel r
+        first = i_c // C_g * M_g  # the first filter that sees channel i_c
 
         total = float32(0)
         for f_h in range(H_f):

@@ -127,7 +127,7 @@ def make_product(problem: ConvProblem, tile: Tile) -> Any:
                 if k0 + k < K and n0 + column < PITCH:
                     four = load4(columns, (k0 + k) * PITCH + n0 + column)
                 store4(S_I, (k, column), four)
-            cuda.syncthreads()  # nobody computes before all have fetched
+            cuda.syncthreads()  # all have fetched before any computes
 
             for k in range(K_B):  # compute
                 for i in range(0, M_T, FLOAT4):
@@ -139,7 +139,7 @@ def make_product(problem: ConvProblem, tile: Tile) -> Any:
                 for i in range(M_T):
                     for j in range(N_T):
                         R_O[i, j] += R_F[i] * R_I[j]
-            cuda.syncthreads()  # nobody fetches the next slice over what others still read
+            cuda.syncthreads()  # all have read this slice before any overwrites it
 
         for j in range(0, N_T, FLOAT4):
             for c in range(0, FLOAT4, STEP):

@@ -30,7 +30,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         m0 = uint32(cuda.blockIdx.y) * M_B
         m, n = m0 + ty, uint32(cuda.blockIdx.x) * N_B + tx
 
-        window = min(n, N - 1)  # past the last one, load that again; its results are not written
+        window = min(n, N - 1)  # threads past the last window load it again and write nothing
         i_n = window // (H_o * W_o)
         o_h = window % (H_o * W_o) // W_o
         o_w = window % W_o
@@ -52,11 +52,11 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                 if k < K and 0 <= i_h < H_i and 0 <= i_w < W_i:
                     pixel = input[i_n, i_c, i_h, i_w]
                 S_I[e, tx] = pixel
-            cuda.syncthreads()  # nobody computes before all have fetched
+            cuda.syncthreads()  # all have fetched before any computes
 
             for k in range(K_B):  # compute
                 total += S_F[ty, k] * S_I[k, tx]
-            cuda.syncthreads()  # nobody fetches the next slice over what others still read
+            cuda.syncthreads()  # all have read this slice before any overwrites it
 
         if m < M and n < N:
             output[i_n, m, o_h, o_w] = total + bias[m]

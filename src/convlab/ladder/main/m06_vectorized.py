@@ -42,7 +42,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         n0 = uint32(cuda.blockIdx.x) * N_B
 
         # The window this thread loads from: column t % N_B of the tile.
-        # Past the last one it loads that again; its results are not written.
+        # Past the last window it loads the last one again; that column is not written.
         column = t % N_B
         window = min(n0 + column, N - 1)
         i_n = window // (H_o * W_o)
@@ -65,7 +65,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                 if k < K and 0 <= i_h < H_i and 0 <= i_w < W_i:
                     pixel = input[i_n, i_c, i_h, i_w]
                 S_I[e, column] = pixel
-            cuda.syncthreads()  # nobody computes before all have fetched
+            cuda.syncthreads()  # all have fetched before any computes
 
             for k in range(K_B):  # compute
                 for i in range(0, M_T, FLOAT4):
@@ -77,7 +77,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                 for i in range(M_T):
                     for j in range(N_T):
                         R_O[i, j] += R_F[i] * R_I[j]
-            cuda.syncthreads()  # nobody fetches the next slice over what others still read
+            cuda.syncthreads()  # all have read this slice before any overwrites it
 
         for j in range(0, N_T, FLOAT4):
             for c in range(0, FLOAT4, STEP):

@@ -46,7 +46,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         n0 = uint32(cuda.blockIdx.x) * N_B
 
         # The window this thread loads from: column t % N_B of the tile.
-        # Past the last one it loads that again; its results are not written.
+        # Past the last window it loads the last one again; that column is not written.
         column = t % N_B
         window = min(n0 + column, N - 1)
         i_n = window // (H_o * W_o)
@@ -90,7 +90,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                     store4(S_F, (e // M_4, e % M_4 * FLOAT4), four)
                 for f in range(I_FETCHED):
                     S_I[t // N_B + f * I_ROWS, column] = fetched_I[f]
-                cuda.syncthreads()  # nobody computes before all have stored
+                cuda.syncthreads()  # all have stored before any computes
 
         for j in range(0, N_T, FLOAT4):
             for c in range(0, FLOAT4, STEP):

@@ -69,7 +69,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         n0 = uint32(cuda.blockIdx.x) * N_B
 
         # The window this thread loads from: column t % N_B of the tile.
-        # Past the last one it loads that again; its results are not written.
+        # Past the last window it loads the last one again; that column is not written.
         column = t % N_B
         window = min(n0 + column, N - 1)
         i_n = window // (H_o * W_o)

@@ -155,7 +155,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         n0 = uint32(cuda.blockIdx.x) * N_B
 
         # Where the windows begin that this thread loads from.
-        # Past the last one it loads that again; its results are not written.
+        # Past the last window it loads the last one again; that column is not written.
         for f in range(I_FLOAT4S):
             window = min(n0 + (t + f * THREADS) // K_4, N - 1)
             first_I[f] = (window // W_o * W_w + window % W_o * s_w) * G

@@ -198,7 +198,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         n0 = uint32(cuda.blockIdx.x) * N_B
 
         # The window this thread loads from: column t % N_B of the tile.
-        # Past the last one it loads that again; its results are not written.
+        # Past the last window it loads the last one again; that column is not written.
         column = t % N_B
         window = min(n0 + column, N - 1)
         i_n = window // (H_o * W_o)
@@ -224,11 +224,11 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                 if k < K and 0 <= i_h < H_i and 0 <= i_w < W_i:
                     pixel = input[((i_n * C_i + i_c) * H_i + i_h) * W_i + i_w]
                 S_I[e * I_PITCH + column] = pixel
-            cuda.syncthreads()  # nobody computes before all have fetched
+            cuda.syncthreads()  # all have fetched before any computes
 
             for k in range(0, K_B, MMA_K):  # compute
                 multiply(S_F, S_I, at_F, at_I, k, R_O)
-            cuda.syncthreads()  # nobody fetches the next slice over what others still read
+            cuda.syncthreads()  # all have read this slice before any overwrites it
 
         epilogue(R_O, input, weight, bias, output, m0 + ty, n0 + tx + thread_in_group * FLOAT4)
 
