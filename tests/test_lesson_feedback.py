@@ -235,6 +235,13 @@ def test_too_many_indices_and_a_call_without_parentheses_are_told_with_their_lin
     assert line.splitlines()[-1].strip() in found.lines[0].code
 
 
+def test_an_index_that_a_shared_array_lacks_is_told(tmp_path):
+    body = "    s = cuda.shared.array((4, 8), float32)\n    s[cuda.threadIdx.x] = a[0]\n"
+    kernel = kernel_of(tmp_path, body, "a, out")
+    found = lessons.what_is_wrong(kernel, 1, 8, np.ones(8, np.float32), np.ones(8, np.float32))
+    assert any("give an index for each dimension" in one.advice for one in found.problems)
+
+
 @pytest.mark.parametrize("name", ["m01", "m03", "m06", "m09", "m11", "m15", "c01", "t03", "t05"])
 def test_no_stage_leaves_out_an_index(name):
     stage = stage_named(name)

@@ -50,7 +50,7 @@ ANSWERS = {
         wrong("two indices for an array of one dimension", "broken", ("weight[row * K + k]", "weight[row, k]")),
         wrong("without a step", "counts", ("range(t, M_B * K_B, THREADS)", "range(t, M_B * K_B)")),
         wrong("two indices for weight", "broken", ("weight[row * K + k]", "weight[row, k]")),
-        wrong("one index for S_F", "missing index", ("S_F[e // K_B, e % K_B] = value", "S_F[e] = value")),
+        wrong("one index for S_F", "out of bounds", ("S_F[e // K_B, e % K_B] = value", "S_F[e] = value")),
         wrong("rows of the slice for rows of the matrix", "answer", ("weight[row * K + k]", "weight[row * K_B + k]")),
         wrong("row and term exchanged", "answer", ("m0 + e // K_B, k0 + e % K_B", "m0 + e % K_B, k0 + e // K_B")),
         wrong("one number for each thread", "uninitialised", ("for e in range(t, M_B * K_B, THREADS):  # load", "for e in range(t, min(t + 1, M_B * K_B)):")),

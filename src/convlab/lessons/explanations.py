@@ -47,6 +47,7 @@ HINTS = {
     "number outside of the kernel.",
     "run more than": "Does the kernel have one loop too many?",
 }
+OUTSIDE = re.compile(r"\[([^]]*)\] is outside shape \(([^)]*)\)")
 PLACE = re.compile(r"(, in \w+, block \(.*?\), thread \(.*?\))?, (?P<file>[^,]*):(?P<line>\d+)$")
 
 
@@ -169,6 +170,9 @@ def _remedy(finding: Finding) -> str:
             f"let each element of {array} be written by one thread, and read by no other, or use "
             "an atomic; a barrier lets only the threads of one block wait for each other"
         )
+    outside = OUTSIDE.search(finding.what)
+    if outside is not None and outside[1].count(",") < outside[2].rstrip(",").count(","):
+        return "give an index for each dimension"
     memory = _memory_of(finding.file, finding.array)
     if finding.kind == "out of bounds" and memory:
         return f"correct the index, or make {finding.array} as large as its indices need"

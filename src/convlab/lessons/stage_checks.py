@@ -72,8 +72,8 @@ def check(
             found = checked(made, chosen_stage.name, seed=seed, model=MODEL)
         except ValueError as error:
             raise broken(str(error)) from error
-        for one in filter(None, (PADDED_ROWS, also)):
-            if found.ok:
+        for one in (PADDED_ROWS, also):
+            if found.ok and one is not None:
                 answer, findings = check_also(made, chosen_stage.name, one, seed)
                 answers = found.answers if answer.ok else (*found.answers, answer)
                 found = replace(found, answers=answers, findings=findings)
