@@ -16,7 +16,7 @@ ANSWERS = {
     "indices": [
         wrong("the filter as if it had rows of N", "out of bounds", ("weight[m * K + k]", "weight[m * N + k]"), line="m * N"),
         wrong("the filter transposed", "answer", ("weight[m * K + k]", "weight[k * M + m]")),
-        wrong("four indices for an array of one dimension", "broken", ("weight[m * K + k]", "weight[m, i_c, f_h, f_w]")),
+        wrong("four indices for an array of one dimension", "refused by Numba", ("weight[m * K + k]", "weight[m, i_c, f_h, f_w]")),
         wrong("the image not taken off", "out of bounds", (ROW, "o_h = n // W_o")),
         wrong("rows of the input's width", "out of bounds", (ROW, "o_h = n % (H_o * W_o) // W_i"), (COLUMN, "o_w = n % W_i")),
         wrong("down before across", "counts", (ROW, "o_w = n % (H_o * W_o) // H_o"), (COLUMN, "o_h = n % H_o")),
