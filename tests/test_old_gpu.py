@@ -85,7 +85,7 @@ def whole_source(stage: Stage) -> str:
 def test_a_stage_requires_what_it_and_its_kernels_use(stage):
     text = whole_source(stage)
     newer = "commit_copies" in text or re.search(r"mma_\w*tf32", text) is not None
-    only_there = "start_product" in text
+    only_there = re.search(r"start_(tf32_)?product", text) is not None
     least = (9, 0) if only_there else (8, 0) if newer else None
     required = (None, False)
     if stage.requires is not None:

@@ -37,7 +37,7 @@ from convlab.simulation.language import compiled_values
 from convlab.tracing import trace_stage
 
 STAGES = [stage for stage in LADDER if stage.precision == "3xtf32"]
-M15, T03, T04, T05 = map(stage_named, ("m15", "t03", "t04", "t05"))
+M15, T03, T04, T05, T06 = map(stage_named, ("m15", "t03", "t04", "t05", "t06"))
 UNPACKED = [stage_named(name) for name in ("t01", "t02")]  # split what they read
 HEURISTIC = tile_heuristic.T05
 F, INF, NAN, MOST = np.float32, np.inf, np.nan, float(np.finfo(np.float32).max)
@@ -68,7 +68,7 @@ def check_with_and_without_relu(
 
 
 def test_only_the_tensor_cores_split_products() -> None:
-    assert {T03, T04, T05, *UNPACKED} == {*STAGES}
+    assert {T03, T04, T05, T06, *UNPACKED} == {*STAGES}
     for stage in STAGES:
         products = {"split_products": True, "tf32_products": False}
         assert allowances(stage, FEW) == {"atomic_additions": 0, **products}

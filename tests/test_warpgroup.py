@@ -10,6 +10,7 @@ import pytest
 from kernels.cases import edited, findings_of
 from kernels.right import RIGHT
 from kernels.warpgroups import (
+    FENCE,
     FINISH,
     MATRIX,
     RESULT,
@@ -17,9 +18,11 @@ from kernels.warpgroups import (
     STORE,
     fill,
     make_products,
+    make_sums,
     multiplied,
     product_of_a_warpgroup,
     random_pairs,
+    summed,
 )
 from kernels.wrong import WRONG
 from numba import cuda, float32, float64, int32
@@ -108,7 +111,82 @@ def run_in_threads(kernel: Any, arrays: list, threads: int = 128) -> None:
     CudaSim().run(Launch(kernel, (1,), (threads,), names), arrays)
 
 
+@strict
+@pytest.mark.parametrize(("N", "spread"), [(8, 0), (24, 8), (128, 0)])
+def test_a_product_of_tf32_is_added_to_the_bit(N: int, spread: int) -> None:
+    a, b = random_pairs(2, N, 1, spread)
+    before = np.random.default_rng(2).standard_normal((2, 64, N)).astype(F)
+    d = before.copy()
+    launch = trace(make_sums(N), 2, 128, a, b, d).main
+    assert not launch.findings
+    np.testing.assert_array_equal(d, [*map(summed, a, b, before)])
+    right = before + 2 * (a.astype(float) @ b)
+    error = np.abs(d - right) / (np.abs(before) + 2 * np.abs(a).astype(float) @ np.abs(b))
+    assert 2.0**-15 < error.max() < 2.0**-10
+    flops = {
+        launch.source[work.file][work.line].strip(): work.flops
+        for work in launch.work
+        if work.flops
+    }
+    # Two instructions of 64 x N x 8 multiply-adds, twice, in two blocks.
+    line = "start_one_product(D, A, S, uint32(0), N)"
+    assert flops[line] == 2 * 2 * 2 * 2 * 64 * N * 8
+
+
+def test_numbas_simulator_and_cudasim_add_the_same() -> None:
+    a, b = random_pairs(1, 8, 6)
+    before = np.ones((1, 64, 8), F)
+    run_in_threads(make_sums(8), [a, b, d := before.copy()])
+    np.testing.assert_array_equal(d[0], summed(a[0], b[0], before[0]))
+
+
 # What is found
+
+
+SUM = "start_one_product(D, L, S, 0, 8)"
+CLEARED = (*(f"D[{k}] = float32(0)" for k in range(4)), SUM)
+SUM_MISUSES = {
+    "not finished": ((*CLEARED, SUM), RuntimeError, "start_one_product: the product before was"),
+    "written to": ((*CLEARED, "D[3] = float32(1)"), RuntimeError, "D was written to before"),
+    "past the end": (
+        (*CLEARED[:4], SUM.replace("0,", "144,")), IndexError, "256|from 144 to 272",
+    ),
+    "a width": ((*CLEARED[:4], SUM.replace("8)", "12)")), ValueError, "N is 12: it must be a mult"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("start", "error", "says"), SUM_MISUSES.values(), ids=SUM_MISUSES)
+def test_a_product_of_tf32_out_of_turn_is_refused(start: Any, error: Any, says: str) -> None:
+    kernel = changed("misused", {START: start})
+    with pytest.raises((error, SimulationError), match=says):
+        launch(kernel)
+    with pytest.raises(error, match=says):
+        run_in_threads(kernel, [np.ones(256, F), np.ones(128, F)])
+
+
+@strict
+@pytest.mark.parametrize(
+    ("edits", "says"),
+    [
+        ({}, "D"),  # nobody wrote the sums before
+        ({STORE: "S[i] = a[i]", START: (*CLEARED[:4], SUM.replace("0,", "128,"))}, "S"),
+    ],
+    ids=["sums", "matrix"],
+)
+def test_what_nobody_wrote_is_found_where_a_sum_begins(edits: Any, says: str) -> None:
+    kernel = changed("unwritten", {START: SUM} | edits)
+    with pytest.raises(SimulationError, match=rf"{says}\[.*is read before anything"):
+        launch(kernel)
+
+
+@strict
+def test_a_write_while_tensor_cores_read_is_a_race_here_too() -> None:
+    kernel = changed("race", {START: (*CLEARED, "S[i] = float32(2)")})
+    with pytest.raises(SimulationError, match="is written while tensor cores may read it"):
+        launch(kernel)
+    kernel = changed("not_fenced", {START: CLEARED, FENCE: ()})
+    with pytest.raises(SimulationError, match="fence_shared"):
+        launch(kernel)
 
 
 @strict
@@ -303,6 +381,19 @@ def test_it_compiles_to_hopper_s_instructions(N: int) -> None:
     assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
     code = [line.split()[0] for line in code_of(cubin)]
     assert code.index(f"HGMMA.64x{N}x8.F32.TF32") < code.index("WARPGROUP.DEPBAR.LE")
+
+
+@pytest.mark.gate
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("N", [24, 128])
+def test_a_sum_compiles_to_hopper_s_instructions(N: int) -> None:
+    cubin = compiled(make_sums(N), 3, 3)
+    opcodes = opcodes_of(cubin)
+    products = opcodes["WARPGROUP.ARRIVE"]
+    assert opcodes[f"HGMMA.64x{N}x8.F32.TF32"] == 2 * products > 0
+    waits = [line for line in code_of(cubin) if line.startswith("WARPGROUP.DEPBAR")]
+    assert len(waits) == products
+    assert (cubin.spill_bytes, cubin.stack_bytes) == (0, 0)
 
 
 @pytest.mark.gate

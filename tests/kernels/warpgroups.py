@@ -15,7 +15,9 @@ from convlab.device import (  # noqa: F401  for edits
     fence_shared,
     finish_product,
     split_tf32,
+    start_one_product,
     start_product,
+    to_tf32,
     wait_copies,
 )
 from convlab.device.products import multiply_add
@@ -73,6 +75,46 @@ def multiplied(a: Any, b: Any, products: Any = SIX_PRODUCTS) -> Any:
     for of_a, of_b, k in products:
         total = multiply_add(left[of_a][:, k : k + 8], right[of_b][k : k + 8], total)
     return total
+
+
+@cache
+def make_sums(N: int) -> Any:
+    """``sums(a, b, d)``: ``d[n] += a[n] @ b[n]`` in TF32, 64 x 16 by 16 x N, a warpgroup for each.
+    It adds the product twice, so that sums stay in ``D`` between two products."""
+    SIZE, COUNT = TERMS * N, N // 2
+
+    @cuda.jit
+    def sums(a, b, d):
+        S = cuda.shared.array(SIZE, float32, alignment=BYTES_16)
+        D, A = cuda.local.array(COUNT, float32), cuda.local.array(8, float32)
+        n, t = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
+        for e in range(t, SIZE, WARPGROUP):
+            k, column = e // N, e % N
+            S[k // 4 * (4 * N) + column * 4 + k % 4] = to_tf32(b[n, k, column])
+        row, member = t // 32 * 16 + t % 32 // 4, t % 4
+        for e in range(8):
+            A[e] = to_tf32(a[n, row + e % 2 * 8, member + e // 2 * 4])
+        for j in range(N // 8):
+            for e in range(4):
+                D[4 * j + e] = d[n, row + e // 2 * 8, 8 * j + 2 * member + e % 2]
+        fence_shared()
+        cuda.syncthreads()
+        for _ in range(2):
+            start_one_product(D, A, S, uint32(0), N)
+            finish_product(D, N)
+        for j in range(N // 8):
+            for e in range(4):
+                d[n, row + e // 2 * 8, 8 * j + 2 * member + e % 2] = D[4 * j + e]
+
+    return sums
+
+
+def summed(a: Any, b: Any, d: Any) -> Any:
+    """``d + a @ b + a @ b`` as a warpgroup computes it, to the bit."""
+    left, right = split(a)[0], split(b)[0]
+    for k in (0, 8, 0, 8):
+        d = multiply_add(left[:, k : k + 8], right[k : k + 8], d)
+    return d
 
 
 def random_pairs(count: int, N: int, seed: int, spread: int = 0) -> tuple[Any, Any]:

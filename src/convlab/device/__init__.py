@@ -57,6 +57,7 @@ from convlab.device.tensor_core import (
     mma_3xtf32,
     mma_tf32,
     split_tf32,
+    start_one_product,
     start_product,
     to_tf32,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "panel_start",
     "shifted_pair",
     "split_tf32",
+    "start_one_product",
     "start_product",
     "start_product_bf16",
     "start_product_bf16_registers",

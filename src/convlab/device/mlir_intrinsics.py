@@ -341,6 +341,16 @@ def _loaded(pointers: Iterable[ir.Value]) -> list[ir.Value]:
     return [llvm.load(ir.F32Type.get(), pointer) for pointer in pointers]
 
 
+def _descriptors(builder: Builder, S: Variable, at: Variable, N: int, parts: int) -> list[ir.Value]:
+    """Return the descriptors of B's parts of eight terms, in which addresses count units of 16
+    bytes."""
+    shape, part = ptx.descriptor(N)
+    near = in_space(element_pointer(builder, S, at), SHARED, 32)
+    sixteenths = arith.extui(integers(64), arith.shrui(near, integer(4)))
+    first = arith.ori(sixteenths, integer(shape, 64))
+    return [arith.addi(first, integer(n * part, 64)) for n in range(parts)]
+
+
 @counterpart_of(
     tensor_core.start_product,
     types.void,
@@ -351,16 +361,32 @@ def start_product(
     builder: Builder, D: Variable, L: Variable, T: Variable, S: Variable, at: Variable, N: int
 ) -> None:
     """Start a warpgroup's product of N columns in 3xTF32. B is given by the descriptors of its four
-    parts, in which addresses count units of 16 bytes."""
-    shape, part = ptx.descriptor(N)
-    near = in_space(element_pointer(builder, S, at), SHARED, 32)
-    sixteenths = arith.extui(integers(64), arith.shrui(near, integer(4)))
-    first = arith.ori(sixteenths, integer(shape, 64))
-    parts = [arith.addi(first, integer(n * part, 64)) for n in range(4)]
+    parts."""
+    parts = _descriptors(builder, S, at, N, parts=4)
     left = [*_loaded(_numbers(builder, L, 8)), *_loaded(_numbers(builder, T, 8))]
     text, constraints = ptx.start_product(N)
     sums = assembly(text, constraints, [*map(_bits, left), *parts], N // 2)
     for number, pointer in zip(sums, _numbers(builder, D, N // 2), strict=True):
+        llvm.store(number, pointer)
+
+
+@counterpart_of(
+    tensor_core.start_one_product,
+    types.void,
+    lambda D, A, S, at, N: _suit(N, D, A, S),
+    constants=1,
+)
+def start_one_product(
+    builder: Builder, D: Variable, A: Variable, S: Variable, at: Variable, N: int
+) -> None:
+    """Start to add a warpgroup's product of N columns in TF32 to the sums, each of which stays in
+    its register."""
+    pointers = _numbers(builder, D, N // 2)
+    left = map(_bits, _loaded(_numbers(builder, A, 8)))
+    operands = [*left, *_descriptors(builder, S, at, N, parts=2), *_loaded(pointers)]
+    text, constraints = ptx.start_one_product(N)
+    sums = assembly(text, constraints, operands, N // 2)
+    for number, pointer in zip(sums, pointers, strict=True):
         llvm.store(number, pointer)
 
 

@@ -43,6 +43,7 @@ Float: TypeAlias = float | np.floating
 Fragment: TypeAlias = Sequence[Float]
 Fragments = tuple[Fragment, Fragment, Fragment]  # a lane's of A, B and C
 Brought = tuple[Fragment, Fragment, np.ndarray]  # a lane's large and small parts of A, and B
+BroughtToSum = tuple[Fragment, np.ndarray, Fragment]  # a lane's part of A, B, and its sums
 
 
 def checked_fragments(a: object, b: object, c: object) -> Fragments:
@@ -172,8 +173,32 @@ def warp_product(lanes: Mapping[int, Brought]) -> dict[int, list[float]]:
             (large, large_b, first), (large, large_b, second),
         ):  # fmt: skip
             total = multiply_add(a[:, terms], b[terms], total)
+    result = total[_places_of_sums(columns)]
+    return {lane: result[lane].tolist() for lane in lanes}
+
+
+def warp_sum(lanes: Mapping[int, BroughtToSum]) -> dict[int, list[float]]:
+    """Return each lane's sums after a product of TF32 is added to them.
+
+    A lane brings its numbers of A, those of B, and its sums; the first lane's B counts. The numbers
+    of a missing lane are NaN."""
+    with np.errstate(all="ignore"):
+        present = [*lanes]
+        left = _matrix((ROWS, TERMS), _LEFT, present, [numbers for numbers, _, _ in lanes.values()])
+        right = next(iter(lanes.values()))[1]
+        columns = right.size // TERMS
+        # [terms // 8, terms // 4 % 2, column, term % 4], the columns last
+        right = right.reshape(2, 2, columns, 4).transpose(0, 1, 3, 2).reshape(TERMS, columns)
+        places, sums = _places_of_sums(columns), [numbers for _, _, numbers in lanes.values()]
+        total = _matrix((ROWS, columns), places, present, sums)
+        for terms in slice(0, 8), slice(8, 16):
+            total = multiply_add(left[:, terms], right[terms], total)
+    result = total[places]
+    return {lane: result[lane].tolist() for lane in lanes}
+
+
+def _places_of_sums(columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows and the columns of each lane's sums in a warp's product."""
     eights = 8 * np.arange(columns // 8)[None, :, None]
     row = np.tile(_C[0], (1, columns // 8))
-    column = (eights + _C[1][:, None, :]).reshape(WARP, -1)
-    result = total[row, column]
-    return {lane: result[lane].tolist() for lane in lanes}
+    return row, (eights + _C[1][:, None, :]).reshape(WARP, -1)

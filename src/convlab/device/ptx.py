@@ -48,6 +48,26 @@ def start_product(N: int) -> Assembly:
     return text, ",".join(["=&f"] * count + ["r"] * 16 + ["l"] * 4)
 
 
+def start_one_product(N: int) -> Assembly:
+    """Return the PTX that starts to add a warpgroup's product of N columns to its sums.
+
+    Operands are eight numbers of A, the matrix descriptors of B's two parts, and the N / 2 sums,
+    each in the register of its result.
+    """
+    count = N // 2
+    A, B = count, count + 8
+    sums = ", ".join(f"${n}" for n in range(count))
+    kind = f"m64n{N}k8.f32.tf32.tf32"
+    lines = ["wgmma.fence.sync.aligned;"]
+    for half in range(2):  # 8 terms each
+        left = ", ".join(f"${A + 4 * half + n}" for n in range(4))
+        product = f"{{{sums}}}, {{{left}}}, ${B + half}, 1, 1, 1;"
+        lines.append(f"wgmma.mma_async.sync.aligned.{kind} {product}")
+    lines.append("wgmma.commit_group.sync.aligned;")
+    constraints = ["=f"] * count + ["r"] * 8 + ["l"] * 2 + [str(n) for n in range(count)]
+    return "\n".join(lines), ",".join(constraints)
+
+
 def finish_product(N: int) -> Assembly:
     """Return the PTX that waits for the product. Each sum goes in and comes out in the same
     register, so that no code reads it before."""
@@ -57,9 +77,9 @@ def finish_product(N: int) -> Assembly:
 
 def descriptor(N: int) -> tuple[int, int]:
     """Return the part of B's descriptor that locates B's core matrices, and the distance between
-    B's four parts. Both count units of 16 bytes, as does the address that is added. PTX calls the
-    two distances in the descriptor leading and stride dimension byte offset. Bits 62 and 63 are 0:
-    no swizzle."""
+    B's parts, of eight terms each. Both count units of 16 bytes, as does the address that is added.
+    PTX calls the two distances in the descriptor leading and stride dimension byte offset. Bits 62
+    and 63 are 0: no swizzle."""
     along_n, along_k = 128 >> 4, 16 * N >> 4  # from a core matrix to the next one
     return along_k << 16 | along_n << 32, TERMS // 2 * N * 4 >> 4
 

@@ -50,6 +50,7 @@ from convlab.device.code_generation import (
     element_pointer,
     gpu_only,
 )
+from convlab.device.emulated_tensor_core import NumberArray
 from convlab.device.emulations import register_emulations, together
 from convlab.device.panel_products import (
     BF16,
@@ -66,7 +67,6 @@ from convlab.device.panel_products import (
     sums_of,
 )
 from convlab.device.products import WARPGROUP, check_width
-from convlab.device.tensor_core import NumberArray
 
 if TYPE_CHECKING:
     from numba.cuda.target import CUDATargetContext

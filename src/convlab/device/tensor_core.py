@@ -46,6 +46,15 @@ capability 9.0 and no other, because later GPUs multiply in other ways.
 In that time the tensor cores read the registers of ``L`` and ``T`` as well. So a thread prepares
 the next parts in two further arrays, as t05 does: to reuse the registers it would have to wait.
 
+Where TF32's own accuracy is enough, one product is added to ``D``, in which a sum of many products
+can stay::
+
+    start_one_product(D, A, S, at, N)         # the tensor cores add A times B to ``D``
+    finish_product(D, N)                       # now the sum is in ``D``
+
+``A`` has eight numbers, each by ``to_tf32``, and B is ``16 * N`` numbers: of terms 0 to 7, then of
+terms 8 to 15. All else is as above.
+
 ``L`` and ``T`` must be two arrays with different numbers: if the compiler knows that the numbers
 are the same, nvJitLink 13.5 leaves three of the six instructions out.
 
@@ -55,12 +64,11 @@ Level Matrix Multiply-Accumulate Instructions".
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-import numpy as np
 from numba import cuda, float32
 
+from convlab.device import emulated_tensor_core as emulated
 from convlab.device import ptx
 from convlab.device.code_generation import (
     EMULATED,
@@ -71,84 +79,20 @@ from convlab.device.code_generation import (
     is_float32_c_array,
     statement,
 )
-from convlab.device.emulations import register_emulations, together
-from convlab.device.intrinsics import Four
-from convlab.device.products import (
-    SIZES,
-    TERMS,
-    Float,
-    check_width,
-    checked_fragments,
-    rounded_to_tf32,
-    split_into_tf32,
-    warp_mma,
-    warp_product,
-)
+from convlab.device.emulations import register_emulations
+from convlab.device.products import SIZES, check_width, rounded_to_tf32, split_into_tf32
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numba.cuda.target import CUDATargetContext
     from numba.cuda.typing.templates import Signature
 
-Two = tuple[Float, Float]
-
-
-class NumberArray(Protocol):
-    """A one-dimensional array of a simulator."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: Any, /) -> Any: ...
-
-    def __setitem__(self, index: int, value: Float, /) -> None: ...
-
-
-# For Numba's simulator. On convlab's strict simulator, its own warps compute.
-def _emulated_mma_tf32(a: Four, b: Two, c: Four) -> Four:
-    d0, d1, d2, d3 = together("mma_tf32", checked_fragments(a, b, c), warp_mma)
-    return d0, d1, d2, d3
-
-
-_started = threading.local()  # started products, each with its ``D``
-
-
-def _emulated_fence_shared() -> None: ...
-
-
-def _emulated_start_product(
-    D: NumberArray, L: NumberArray, T: NumberArray, S: NumberArray, at: int, N: int
-) -> None:
-    check_width(N)
-    if L is T:
-        raise ValueError("start_product: L and T are one array, but must be two")
-    end = at + 2 * TERMS * N
-    if not 0 <= at <= end <= len(S):
-        raise IndexError(f"start_product: S has {len(S)} numbers, but B is from {at} to {end}")
-    # An engine's array counts reads by threads; this read is not a thread's.
-    right = np.array(getattr(S, "memory", S)[at:end], np.float32)
-    brought = [L[i] for i in range(8)], [T[i] for i in range(8)], right
-    under_way = vars(_started).setdefault("products", {})
-    if id(D) in under_way:
-        raise RuntimeError("start_product: the product before was not finished for D")
-    result = together("start_product", brought, warp_product)
-    for i in range(N // 2):
-        D[i] = np.nan
-    under_way[id(D)] = D, result
-
-
-def _emulated_finish_product(D: NumberArray, N: int) -> None:
-    known = vars(_started).get("products", {}).pop(id(D), None)
-    if known is None or len(known[1]) != N // 2:
-        raise RuntimeError(f"finish_product: no product of {N} columns was started for D")
-    if not all(np.isnan(D[i]) for i in range(N // 2)):
-        raise RuntimeError("finish_product: D was written to before it was finished")
-    for i, number in enumerate(known[1]):
-        D[i] = number
-
-
 if EMULATED:
-    to_tf32, split_tf32, mma_tf32 = rounded_to_tf32, split_into_tf32, _emulated_mma_tf32
-    fence_shared = _emulated_fence_shared
-    start_product, finish_product = _emulated_start_product, _emulated_finish_product
+    to_tf32, split_tf32, mma_tf32 = rounded_to_tf32, split_into_tf32, emulated.mma_tf32
+    fence_shared = emulated.fence_shared
+    start_product, finish_product = emulated.start_product, emulated.finish_product
+    start_one_product = emulated.start_one_product
 else:
     from llvmlite import ir
     from numba.core.errors import TypingError
@@ -273,6 +217,22 @@ else:
         data = context.make_array(kind)(context, builder, array).data
         return [builder.gep(data, [ir.Constant(_I64, n)]) for n in range(count)]
 
+    def _descriptors(
+        context: CUDATargetContext,
+        builder: ir.IRBuilder,
+        kinds: Sequence[types.Type],
+        args: Operands,
+        width: int,
+        parts: int,
+    ) -> list[ir.Value]:
+        """Return the matrix descriptors of B's parts of eight terms, from ``S[at]`` on."""
+        start = element_pointer(context, builder, kinds, args)
+        near = builder.addrspacecast(start, ir.PointerType(start.type.pointee, _SHARED))
+        sixteenths = builder.lshr(builder.ptrtoint(near, _I32), ir.Constant(_I32, 4))
+        shape, part = ptx.descriptor(width)
+        first = builder.or_(builder.zext(sixteenths, _I64), ir.Constant(_I64, shape))
+        return [builder.add(first, ir.Constant(_I64, n * part)) for n in range(parts)]
+
     @intrinsic
     def fence_shared(typing_context):  # type: ignore[no-untyped-def]
         """After a barrier, tensor cores see what this thread stored to shared memory before the
@@ -292,12 +252,7 @@ else:
             context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
         ) -> ir.Value:
             kinds = signature.args
-            start = element_pointer(context, builder, kinds[3:5], args[3:5])
-            near = builder.addrspacecast(start, ir.PointerType(start.type.pointee, _SHARED))
-            sixteenths = builder.lshr(builder.ptrtoint(near, _I32), ir.Constant(_I32, 4))
-            shape, part = ptx.descriptor(width)
-            first = builder.or_(builder.zext(sixteenths, _I64), ir.Constant(_I64, shape))
-            parts = [builder.add(first, ir.Constant(_I64, n * part)) for n in range(4)]
+            parts = _descriptors(context, builder, kinds[3:5], args[3:5], width, parts=4)
             left = [
                 builder.bitcast(builder.load(pointer), _I32)
                 for kind, array in zip(kinds[1:3], args[1:3], strict=True)
@@ -311,6 +266,33 @@ else:
             return context.get_dummy_value()
 
         return types.void(D, L, T, S, at, N), generate
+
+    @intrinsic
+    def start_one_product(typing_context, D, A, S, at, N):  # type: ignore[no-untyped-def]
+        """Start to add a warpgroup's product of TF32 to ``D``, which belongs to the product until
+        ``finish_product``. N is a constant, a multiple of 8 up to 256. Raises ``TypingError`` if an
+        argument has another type."""
+        width = _width("start_one_product", N, {"D": D, "A": A, "S": S})
+        count = width // 2
+
+        def generate(
+            context: CUDATargetContext, builder: ir.IRBuilder, signature: Signature, args: Operands
+        ) -> ir.Value:
+            kinds = signature.args
+            parts = _descriptors(context, builder, kinds[2:4], args[2:4], width, parts=2)
+            left = [
+                builder.bitcast(builder.load(pointer), _I32)
+                for pointer in _numbers(context, builder, kinds[1], args[1], 8)
+            ]
+            pointers = _numbers(context, builder, kinds[0], args[0], count)
+            operands = [*left, *parts, *map(builder.load, pointers)]
+            started, kind = ptx.start_one_product(width), ir.LiteralStructType([_F32] * count)
+            sums = assembly(builder, *started, operands, kind, convergent=True)
+            for n, pointer in enumerate(pointers):
+                builder.store(builder.extract_value(sums, n), pointer)
+            return context.get_dummy_value()
+
+        return types.void(D, A, S, at, N), generate
 
     @intrinsic
     def finish_product(typing_context, D, N):  # type: ignore[no-untyped-def]
@@ -334,10 +316,11 @@ else:
 register_emulations(
     (to_tf32, rounded_to_tf32),
     (split_tf32, split_into_tf32),
-    (mma_tf32, _emulated_mma_tf32),
-    (fence_shared, _emulated_fence_shared),
-    (start_product, _emulated_start_product),
-    (finish_product, _emulated_finish_product),
+    (mma_tf32, emulated.mma_tf32),
+    (fence_shared, emulated.fence_shared),
+    (start_product, emulated.start_product),
+    (start_one_product, emulated.start_one_product),
+    (finish_product, emulated.finish_product),
 )
 
 

@@ -50,12 +50,13 @@ REGISTER_BUDGET: dict[str, int] = {
         40: "fill_with_bias im2col to_depth_last implicit_gemm im2win clear im2win_transform "
         "pack_filter_by_squares pack_filter",
         # On conv12 by_pixels takes 46, and runs at nearly a copy's speed.
-        48: "im2win_transform_by_pixels im2win_transform_by_groups split_filter",
+        48: "im2win_transform_by_pixels im2win_transform_by_groups split_filter round_to_tf32",
         64: "direct cin_naive cout_parallel im2col_by_runs shared_memory",
         80: "cin_parallel",
         136: "prefetch double_buffer",
         160: "microkernel",
         168: "warp_tiling async_copies copied_windows fused_epilogue split_k",
+        192: "one_product",  # 128 sums per thread, and one part of the operands
         # On tensor cores 16 x 8 sums per thread, and both parts of each operand.
         255: "mma mma_pipeline tensor_cores swapped_operands warpgroups split_warpgroups "
         "shared_pixels",
@@ -71,6 +72,7 @@ WIDE_TRANSFORMS: dict[str, tuple[str, ...]] = {
     "im2win_transform_by_groups": ("STG",),
     "pack_filter_by_squares": ("STG",),
     "split_filter": ("STG",),
+    "round_to_tf32": ("STG",),
 }
 DISASSEMBLED_TOGETHER = 4  # problems of a stage at a time: nvdisasm takes 0.4 s to start
 MOST_PROCESSES = 8  # that compile at a time, however many cores there are

@@ -133,7 +133,8 @@ class SimulatedLaunch:
         self.reports.counter_at = translation.counter_at
         self._scheduler.waits_in_calls = translation.waits_in_calls
         self.reports.syncs_warps = translation.syncs_warps
-        self._tensor_cores.used = self._tensor_cores.start in translation.called
+        starts = {self._tensor_cores.start, self._tensor_cores.start_one}
+        self._tensor_cores.used = not starts.isdisjoint(translation.called)
         self._hopper.note_used(translation.called)
         names = argument_names(translation.body, len(arguments))
         self._memory.place(arguments, names)

@@ -42,6 +42,7 @@ from convlab.simulation.threads.simulated_cuda import ALL_LANES, SimulatedCuda
 from convlab.simulation.threads.waiting import (
     ALL_THREADS,
     MMA,
+    ONE_PRODUCT,
     PRODUCT,
     PRODUCT_DONE,
     WaitingCall,
@@ -49,7 +50,8 @@ from convlab.simulation.threads.waiting import (
 
 # A multiply-add is two operations; each lane has its part of the warp's.
 OPERATIONS_OF_A_LANE = 2 * products.MULTIPLY_ADDS // WARP
-INSTRUCTIONS = 6  # of a warpgroup's product: three for each half of its terms
+# Of a warpgroup's product: three, or one, for each half of its terms.
+INSTRUCTIONS = {PRODUCT: 6, ONE_PRODUCT: 2}
 SIXTEEN = 16  # bytes, at a multiple of which the matrix on the right begins
 
 
@@ -102,6 +104,7 @@ class TensorCores:
             device.mma_tf32: self.mma,
             device.fence_shared: self.fence,
             device.start_product: self.start,
+            device.start_one_product: self.start_one,
             device.finish_product: self.finish,
         }
 
@@ -137,32 +140,63 @@ class TensorCores:
         """``start_product``: start the product once all 128 threads have come. No thread may write
         to ``D`` until the product is finished. Raises ``ValueError`` if threads read different
         matrices."""
-        _check_product(D, L, T, S, N)
-        site, count, in_block = site_of(1), 2 * TERMS * N, self._clock.thread
+        site = site_of(1)
+        _check_product(PRODUCT, D, {"L": L, "T": T}, S, N)
+        if L is T:
+            raise ValueError("start_product: L and T are one array, but must be two")
+        key, product, right = self._begun(PRODUCT, site, D, S, at, 2 * TERMS * N)
+        brought = _registers(L, 8, site), _registers(T, 8, site), right
+        self._meet(WaitingCall(PRODUCT, site, brought, ALL_THREADS), key, product, D, N)
+
+    def start_one(self, D: LocalArray, A: LocalArray, S: CheckedArray, at: int, N: int) -> None:
+        """``start_one_product``: start to add the product to ``D``, as ``start`` does."""
+        site = site_of(1)
+        _check_product(ONE_PRODUCT, D, {"A": A}, S, N)
+        key, product, right = self._begun(ONE_PRODUCT, site, D, S, at, TERMS * N)
+        brought = _registers(A, 8, site), right, _registers(D, N // 2, site)
+        self._meet(WaitingCall(ONE_PRODUCT, site, brought, ALL_THREADS), key, product, D, N)
+
+    def _begun(
+        self, name: str, site: int, D: LocalArray, S: CheckedArray, at: int, count: int
+    ) -> tuple[tuple[int, int, int], Product, np.ndarray]:
+        """Note that the tensor cores read ``count`` numbers of B for this thread's product, and
+        return the key of the call, the warpgroup's product and the numbers."""
+        in_block = self._clock.thread
         if (self._clock.number, id(D)) in self._under_way:
-            raise RuntimeError(f"start_product: the product before was not finished for {D.name}")
+            raise RuntimeError(f"{name}: the product before was not finished for {D.name}")
         S.check(at, site)
         S.check(at + count - 1, site)
         S.check_aligned((at,), SIXTEEN, site)
         address = S.place + at * S.itemsize
         began = self._clock.access(READ + LANDED, address, site)
-        brought = _registers(L, site), _registers(T, site), S.host[at : at + count].copy()
         if self._clock.log is not None:
             share = count // WARPGROUP
             first = address + in_block % WARPGROUP * share * S.itemsize
             self._clock.log.add(S.tag + first, site, READ + LANDED, share)
-        if self._arithmetic is not None:
-            self._arithmetic.count(2 * INSTRUCTIONS * products.ROWS * TERMS // 2 * N // WARP)
         key = self._clock.block_number, in_block // WARPGROUP, site
-        product = self._product_of_all(key, Product(began, address + count * S.itemsize))
-        result = self._cuda.hub(WaitingCall(PRODUCT, site, brought, ALL_THREADS))
+        product = self._product_of_all(name, key, Product(began, address + count * S.itemsize))
+        return key, product, S.host[at : at + count].copy()
+
+    def _meet(
+        self,
+        call: WaitingCall,
+        key: tuple[int, int, int],
+        product: Product,
+        D: LocalArray,
+        N: int,
+    ) -> None:
+        """Wait for the other threads of the warpgroup; the product is then under way."""
+        if self._arithmetic is not None:
+            multiply_adds = INSTRUCTIONS[call.kind] * products.ROWS * TERMS // 2 * N // WARP
+            self._arithmetic.count(2 * multiply_adds)
+        result = self._cuda.hub(call)
         assert isinstance(result, list)
         if self._coming.get(key) is product:  # the next thread that comes starts another product
             del self._coming[key]
         D.cells[: N // 2] = [None] * (N // 2)
         self._under_way[self._clock.number, id(D)] = UnderWay(D, result, product)
 
-    def _product_of_all(self, key: tuple[int, int, int], mine: Product) -> Product:
+    def _product_of_all(self, name: str, key: tuple[int, int, int], mine: Product) -> Product:
         """Return the warpgroup's product, which the first thread that comes makes. Raises
         ``ValueError`` if this thread reads another matrix."""
         product = self._coming.setdefault(key, mine)
@@ -172,7 +206,7 @@ class TensorCores:
         ends = mine.end - product.end
         if begins or ends:
             raise ValueError(
-                "start_product: all threads of a warpgroup multiply by the same part of S, but "
+                f"{name}: all threads of a warpgroup multiply by the same part of S, but "
                 f"this one's begins {begins} bytes after another's and ends {ends} after it"
             )
         product.began = mine.began
@@ -256,24 +290,25 @@ def _to_tf32(value: float) -> float:
     return float(products.rounded_to_tf32(value))
 
 
-def _check_product(D: LocalArray, L: LocalArray, T: LocalArray, S: CheckedArray, N: int) -> None:
+def _check_product(
+    name: str, D: LocalArray, left: dict[str, LocalArray], S: CheckedArray, N: int
+) -> None:
     """Raise ``TypeError`` or ``ValueError`` for arguments that a GPU does not check."""
     products.check_width(N)
-    for name, array, least in (("D", D, N // 2), ("L", L, 8), ("T", T, 8)):
+    sizes = {"D": (D, N // 2)} | {part: (array, 8) for part, array in left.items()}
+    for part, (array, least) in sizes.items():
         fits = isinstance(array, LocalArray) and array.ndim == 1 and array.size >= least
         if not fits or array.dtype != np.float32:
-            raise TypeError(f"start_product: {name} must be a local array of {least} float32")
-    if L is T:
-        raise ValueError("start_product: L and T are one array, but must be two")
+            raise TypeError(f"{name}: {part} must be a local array of {least} float32")
     if not is_shared(S):
-        raise TypeError(f"start_product: {getattr(S, 'name', S)} must be a shared array")
+        raise TypeError(f"{name}: {getattr(S, 'name', S)} must be a shared array")
     if not S.wide or S.ndim != 1:
-        raise TypeError(f"start_product: {S.name} must have one dimension of float32")
+        raise TypeError(f"{name}: {S.name} must have one dimension of float32")
 
 
-def _registers(array: LocalArray, site: int) -> list[float]:
-    """Return the eight numbers that a thread has of a matrix on the left."""
-    numbers = array.cells[:8]
+def _registers(array: LocalArray, count: int, site: int) -> list[float]:
+    """Return the first numbers of an array that a thread has in registers."""
+    numbers = array.cells[:count]
     if None in numbers:
-        numbers = [array.part(n, site) for n in range(8)]
+        numbers = [array.part(n, site) for n in range(count)]
     return [float(number) for number in numbers]

@@ -15,7 +15,8 @@ from convlab.simulation.rules.coordinates import Coordinates
 # The kinds of calls without a name in ``cuda``: of the lanes of a warp, of the threads of a
 # warpgroup, of a thread that lets others go first, and of all threads of the grid.
 MMA = "mma_tf32"
-PRODUCT, PRODUCT_DONE = "start_product", "finish_product"
+PRODUCT, ONE_PRODUCT = "start_product", "start_one_product"
+PRODUCT_DONE = "finish_product"
 YIELD = "yield"
 GRID_BARRIER = "syncthreads of the grid"
 # Calls of a warpgroup: products from panels of shared memory, and its registers.
@@ -26,7 +27,7 @@ START_F16_REGISTERS = "start_product_f16_registers"
 START_BF16_REGISTERS = "start_product_bf16_registers"
 STARTS = (START_F16, START_BF16, START_TF32, START_F16_REGISTERS, START_BF16_REGISTERS)
 OF_A_WARPGROUP = frozenset(
-    (PRODUCT, PRODUCT_DONE, *STARTS, PRODUCTS_DONE, GIVE_REGISTERS, TAKE_REGISTERS)
+    (PRODUCT, ONE_PRODUCT, PRODUCT_DONE, *STARTS, PRODUCTS_DONE, GIVE_REGISTERS, TAKE_REGISTERS)
 )
 ALL_THREADS = (1 << WARPGROUP) - 1  # the mask of a whole warpgroup
 # Waits for what other threads or copies do: for the phase of a barrier in shared memory, for free

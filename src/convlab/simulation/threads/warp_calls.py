@@ -6,10 +6,20 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from convlab.device.panel_products import BroughtToAll, from_all
-from convlab.device.products import WARP, WARPGROUP, Brought, Fragments, warp_mma, warp_product
+from convlab.device.products import (
+    WARP,
+    WARPGROUP,
+    Brought,
+    BroughtToSum,
+    Fragments,
+    warp_mma,
+    warp_product,
+    warp_sum,
+)
 from convlab.simulation.threads.waiting import (
     GIVE_REGISTERS,
     MMA,
+    ONE_PRODUCT,
     PRODUCT,
     PRODUCT_DONE,
     PRODUCTS_DONE,
@@ -59,19 +69,26 @@ def _mma(brought: Lanes) -> Lanes:
     return {**warp_mma(cast("Mapping[int, Fragments]", brought))}
 
 
-def _product(brought: Lanes) -> Lanes:
+def _of_each_warp(compute: Callable[[Lanes], Mapping[int, object]], brought: Lanes) -> Lanes:
     """Return the results of tensor cores for the threads of a warpgroup, each warp by itself."""
     results: Lanes = {}
     for first in range(0, WARPGROUP, WARP):
         lanes = {lane: brought[first + lane] for lane in range(WARP) if first + lane in brought}
         if lanes:
-            of_warp = warp_product(cast("Mapping[int, Brought]", lanes))
-            results |= {first + lane: numbers for lane, numbers in of_warp.items()}
+            results |= {first + lane: numbers for lane, numbers in compute(lanes).items()}
     return results
 
 
 def _from_all(brought: Lanes) -> Lanes:
     return {**from_all(cast("Mapping[int, BroughtToAll]", brought))}
+
+
+def _product(brought: Lanes) -> Lanes:
+    return _of_each_warp(lambda lanes: warp_product(cast("Mapping[int, Brought]", lanes)), brought)
+
+
+def _one_product(brought: Lanes) -> Lanes:
+    return _of_each_warp(lambda lanes: warp_sum(cast("Mapping[int, BroughtToSum]", lanes)), brought)
 
 
 # The results of all lanes, from what all of them bring, by the name of the call.
@@ -86,6 +103,7 @@ CALLS: dict[str, Callable[[Lanes], Lanes]] = {
     "match_any_sync": _match_any,
     MMA: _mma,
     PRODUCT: _product,
+    ONE_PRODUCT: _one_product,
     PRODUCT_DONE: _none,
     **dict.fromkeys((*STARTS, GIVE_REGISTERS, TAKE_REGISTERS), _from_all),
     PRODUCTS_DONE: _none,
