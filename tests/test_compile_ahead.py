@@ -20,11 +20,12 @@ from pretended_gpu import PretendedGpu
 from convlab.problems.gradient import Gradient
 from convlab.problems.problem import ConvProblem
 from convlab.running import compile_ahead as ahead
+from convlab.running.chosen_stages import stage_of_layer
 from convlab.running.compile_ahead import compile_ahead
 from convlab.running.compile_worker import Wanted
 from convlab.running.engines import kernel_identity, kernels
 from convlab.running.engines.kernels import compile_launch
-from convlab.running.plans import program_for, stage_of_layer
+from convlab.running.plans import program_for
 
 PROBLEM = ConvProblem(3, 8, 9, 7, 16, (3, 2), stride=(2, 1), padding=1)
 GPU = PretendedGpu("a GPU that is not here", (9, 0), 132)

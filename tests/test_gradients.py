@@ -20,8 +20,9 @@ from convlab.problems.oracle import Oracle, random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import reference
 from convlab.problems.workloads import paper_layer
+from convlab.running.chosen_stages import stage_for
 from convlab.running.engines import choose
-from convlab.running.plans import Plan, plan, stage_for
+from convlab.running.plans import Plan, plan
 from convlab.tracing import trace_stage
 
 SIDES = ("input", "weight")

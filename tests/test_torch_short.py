@@ -13,9 +13,10 @@ import convlab.torch as layers  # noqa: E402
 from convlab import conv1d, conv2d, conv3d  # noqa: E402
 from convlab.problems.arrays import Placement  # noqa: E402
 from convlab.running import api, kept_plans, short_calls, torch_short, torch_tensors  # noqa: E402
+from convlab.running.chosen_stages import stage_of_layer  # noqa: E402
 from convlab.running.engines import choose  # noqa: E402
 from convlab.running.engines.simulator import Simulator  # noqa: E402
-from convlab.running.plans import Plan, plan, stage_of_layer  # noqa: E402
+from convlab.running.plans import Plan, plan  # noqa: E402
 
 nn = torch.nn
 NO_GPU = -1  # the number of the host, as PyTorch has it

@@ -21,11 +21,12 @@ import convlab.torch
 from convlab.ladder.stage import Program, Step
 from convlab.problems.arrays import Array
 from convlab.running import kept_plans, short_calls, torch_short, torch_tensors
+from convlab.running.chosen_stages import stage_of_layer
 from convlab.running.convolution_call import call_of
 from convlab.running.engines import Engine, Start, Stream
 from convlab.running.engines.absent import AbsentGpu, GpuFacts
 from convlab.running.planes_and_groups import Chosen
-from convlab.running.plans import Plan, stage_of_layer
+from convlab.running.plans import Plan
 
 ROUNDS, CALLS = 7, 2000
 HOST = -1  # the number of the host among PyTorch's GPUs

@@ -286,8 +286,8 @@ def _stages_left_out(engine: str | None) -> list[str]:
         return []
     from convlab.ladder import LADDER
     from convlab.running.able_stages import why_too_old
+    from convlab.running.chosen_stages import auto_stage
     from convlab.running.engines import choose
-    from convlab.running.plans import auto_stage
 
     gpu = choose("gpu")
     reason = why_too_old(LADDER, gpu.capability(), gpu.device)

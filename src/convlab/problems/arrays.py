@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from convlab.problems.number_types import BFLOAT16, FLOAT16, NUMBER_TYPES
 from convlab.support.installing import how_to_install
 from convlab.support.values import shown
 
@@ -55,13 +56,21 @@ class Placement:
     def __str__(self) -> str:
         return f"{self.library} on {self.device or ('the host' if self.gpu is None else 'the GPU')}"
 
-    def empty(self, shape: tuple[int, ...]) -> Any:
-        """A new float32 array of the library, on the same device."""
+    def empty(
+        self, shape: tuple[int, ...], dtype: str = "float32", *, channels_last: bool = False
+    ) -> Any:
+        """A new array of the library, on the same device; with ``channels_last`` PyTorch's tensor
+        of four axes has its channels last in memory."""
         if self.library == "Numba":
             from numba import cuda
 
-            return cuda.device_array(shape, np.float32)
-        return self.xp.empty(shape, dtype=self.xp.float32, device=self.device)
+            return cuda.device_array(shape, NUMBER_TYPES[dtype].numpy)
+        if self.library == "PyTorch":
+            torch = self.xp
+            form = torch.channels_last if channels_last else torch.contiguous_format
+            kind = getattr(torch, dtype)
+            return torch.empty(shape, dtype=kind, device=self.device, memory_format=form)
+        return self.xp.empty(shape, dtype=NUMBER_TYPES[dtype].numpy, device=self.device)
 
     def from_host(self, array: np.ndarray) -> Any:
         """An array of the library with the elements of a host's, which it may keep."""
@@ -69,6 +78,9 @@ class Placement:
             from numba import cuda
 
             return cuda.to_device(array)
+        if self.library == "PyTorch" and array.dtype == BFLOAT16.numpy:  # unknown to PyTorch
+            bits = self.xp.asarray(array.view(np.int16), device=self.device)
+            return bits.view(self.xp.bfloat16)
         return self.xp.asarray(array, device=self.device)
 
     def stream(self) -> int:
@@ -193,21 +205,63 @@ def on_host(array: Any) -> np.ndarray:
         return np.asarray(on_gpu(array).copy_to_host())
     if hasattr(array, "resolve_neg"):  # PyTorch's
         array = array.detach().resolve_neg()
+        if dtype_name(array) == BFLOAT16.name:  # NumPy gets PyTorch's numbers as bits
+            import torch
+
+            return array.view(torch.int16).numpy().view(BFLOAT16.numpy)  # type: ignore[no-any-return]
     return np.asarray(array)
 
 
 def on_gpu(array: Any, stream: int = 0) -> Any:
-    """An array in a GPU's memory as Numba's device array: the same memory, used on that stream."""
+    """An array in a GPU's memory as Numba's device array: the same memory, used on that stream.
+    Numbers of 16 bits are uint16 there."""
+    of_16_bits = dtype_name(array) in (FLOAT16.name, BFLOAT16.name)
     if is_numbas(array):
-        return array
+        return array.view(np.uint16) if of_16_bits else array
     from numba import cuda
 
     if hasattr(array, "detach"):
         array = array.detach()
+        if of_16_bits:
+            import torch
+
+            array = array.view(torch.int16)
+    elif of_16_bits and hasattr(array, "view"):
+        array = array.view(np.uint16)
     if hasattr(array, "block_until_ready"):  # JAX's have streams of their own
         array.block_until_ready()
     described = dict(array.__cuda_array_interface__, stream=stream or None)
+    if of_16_bits:
+        described["typestr"] = "<u2"
     return cuda.from_cuda_array_interface(described, owner=array, sync=False)
+
+
+def has_channels_last(tensor: Any) -> bool:
+    """Return True for PyTorch's tensor of four axes whose channels are last in memory."""
+    import torch
+
+    last: bool = tensor.is_contiguous(memory_format=torch.channels_last)
+    return last and not tensor.is_contiguous()
+
+
+def with_channels_last(array: Any) -> Any:
+    """NumPy's or Numba's array [a, b, c, d] as [a, c, d, b], in the same memory."""
+    if isinstance(array, np.ndarray) or not hasattr(array, "gpu_data"):
+        return array.transpose(0, 2, 3, 1)
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+    shape, strides = (
+        [each[axis] for axis in (0, 2, 3, 1)] for each in (array.shape, array.strides)
+    )
+    return DeviceNDArray(shape, strides, array.dtype, gpu_data=array.gpu_data)
+
+
+def is_whole(array: Any) -> bool:
+    """Return True if a stage can read NumPy's or Numba's array without a copy, also by float4
+    loads."""
+    if isinstance(array, np.ndarray):
+        return bool(array.flags.c_contiguous)
+    return bool(array.is_c_contiguous()) and extent(array)[0] % 16 == 0
 
 
 def extent(array: Any) -> tuple[int, int]:
@@ -218,4 +272,4 @@ def extent(array: Any) -> tuple[int, int]:
         return extent(array._ary)
     start = int(array.device_ctypes_pointer.value)
     steps = zip(array.shape, array.strides, strict=True)
-    return start, start + 4 + sum((size - 1) * step for size, step in steps)
+    return start, start + array.dtype.itemsize + sum((size - 1) * step for size, step in steps)

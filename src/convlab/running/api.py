@@ -17,15 +17,19 @@ from convlab.problems.arrays import (
     Placement,
     dtype_name,
     extent,
+    has_channels_last,
+    is_whole,
     on_gpu,
     on_host,
     placement_of,
 )
+from convlab.problems.number_types import DTYPES, as_in_kernels
 from convlab.problems.settings import IntOrEach, Padding
 from convlab.running import short_calls
+from convlab.running.chosen_stages import asked_stage
 from convlab.running.convolution_call import Call, Settings, call_of
 from convlab.running.engines import choose
-from convlab.running.planes_and_groups import ALL, Chosen, convolve_arrays
+from convlab.running.planes_and_groups import ALL, Chosen, convolve_arrays, runs_whole
 from convlab.running.plans import check_fits
 from convlab.support.values import shown
 
@@ -42,12 +46,13 @@ def conv1d(
     stage: str = "auto",
     tile: Tile | None = None,
     engine: str = "auto",
+    precision: str | None = None,
     out: ArrayT | None = None,
 ) -> ArrayT:
     """1-D convolution of ``[N_i, C_i, W_i]`` with ``[C_o, C_i / groups, W_f]``, as PyTorch's
     ``F.conv1d``: a 2-D convolution of height 1. All else is as in :func:`conv2d`."""
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
-    result: ArrayT = _convolve(1, arrays, settings, stage, tile, engine)
+    result: ArrayT = _convolve(1, arrays, settings, stage, tile, engine, precision)
     return result
 
 
@@ -63,26 +68,36 @@ def conv2d(
     stage: str = "auto",
     tile: Tile | None = None,
     engine: str = "auto",
+    precision: str | None = None,
     out: ArrayT | None = None,
 ) -> ArrayT:
     """2-D convolution (cross-correlation) with the meaning of PyTorch's ``F.conv2d``.
 
-    ``input`` is float32 of shape (N_i, C_i, H_i, W_i), or (C_i, H_i, W_i) for one image, ``weight``
-    (C_o, C_i / groups, H_f, W_f), ``bias`` (C_o,) or None: arrays of NumPy, Numba, CuPy, PyTorch or
-    JAX, all of one library and device, of any strides. The result, float32 of shape (N_i, C_o, H_o,
-    W_o), without N_i for one image, is a contiguous array of that library on that device; ``out``
-    may give the array to write it to. ``padding`` may also be ``'same'`` or ``'valid'``. Without
+    ``input`` has shape (N_i, C_i, H_i, W_i), or (C_i, H_i, W_i) for one image, ``weight``
+    (C_o, C_i / groups, H_f, W_f), ``bias`` (C_o,) or is None: arrays of NumPy, Numba, CuPy, PyTorch
+    or JAX, all of one library and device, of any strides, and of one type: float32, float16 or
+    bfloat16. The result of that type and of shape (N_i, C_o, H_o, W_o), without N_i for one image,
+    is a contiguous array of that library on that device; ``out`` may give the array to write it to.
+    ``precision="tf32"`` rounds float32 numbers to TF32, which is faster; None and ``"float32"``
+    keep float32's accuracy. Sums are float32 for every type.
+
+    Stages for 16 bits need the channels last in memory. Arrays that lie so, such as PyTorch's with
+    ``torch.channels_last``, are read where they are; others are copied before the convolution, and
+    its result after it. The result of a PyTorch tensor with its channels last has them last too.
+    ``padding`` may also be ``'same'`` or ``'valid'``. Without
     images or channels the result is empty, as in PyTorch.
 
     ``stage="auto"`` is the faster of t06 and m15 on a GPU of compute capability 9.0, m15 or m11 on
-    others, m01 on a simulator, and ``grouped`` for groups; any other stage computes one group after
-    the other. A simulator takes seconds per million multiply-adds; before a call of more than half
-    a minute it says on standard error how long the call will take, and then shows its progress. On
-    a GPU the work runs on the current stream of CuPy or PyTorch, else on the default stream. Arrays
-    that are C-contiguous and begin at a multiple of 16 bytes are not copied. Plans for a thread's
-    last few problems are kept, with at most 256 MiB of workspace. On a GPU, m15 may use split-K for
-    few outputs, so the last bits may differ from call to call; :func:`plan` with ``split_k=False``
+    others, m01 on a simulator, ``grouped`` for groups, and for 16 bits and TF32 the last stage of
+    the ladder that takes the problem; a stage without groups computes one group after the other. A
+    simulator takes seconds per million multiply-adds; before a call of more than half a minute it
+    says on standard error how long the call will take, and then shows its progress. On a GPU the
+    work runs on the current stream of CuPy or PyTorch, else on the default stream. Arrays that are
+    C-contiguous and begin at a multiple of 16 bytes are not copied. Plans for a thread's last few
+    problems are kept, with at most 256 MiB of workspace. On a GPU, m15 may use split-K for few
+    outputs, so the last bits may differ from call to call; :func:`plan` with ``split_k=False``
     never splits.
+
 
     Raises ``TypeError`` or ``ValueError`` naming the argument, its value and the rule, and what
     :func:`plan` raises; ``out`` is then untouched. ``ModuleNotFoundError`` says that arrays of
@@ -90,7 +105,7 @@ def conv2d(
     ``convlab.torch.Conv2d`` instead.
     """
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
-    result: ArrayT = _convolve(2, arrays, settings, stage, tile, engine)
+    result: ArrayT = _convolve(2, arrays, settings, stage, tile, engine, precision)
     return result
 
 
@@ -106,6 +121,7 @@ def conv3d(
     stage: str = "auto",
     tile: Tile | None = None,
     engine: str = "auto",
+    precision: str | None = None,
     out: ArrayT | None = None,
 ) -> ArrayT:
     """3-D convolution of ``[N_i, C_i, D_i, H_i, W_i]`` with ``[C_o, C_i / groups, D_f, H_f, W_f]``,
@@ -113,28 +129,29 @@ def conv3d(
     image's channels are copies of the D_f input planes that the output plane sees. All else is as
     in :func:`conv2d`."""
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
-    result: ArrayT = _convolve(3, arrays, settings, stage, tile, engine)
+    result: ArrayT = _convolve(3, arrays, settings, stage, tile, engine, precision)
     return result
 
 
 def _convolve(
     axes: int, arrays: tuple[Any, ...], settings: Settings,
-    stage: str, tile: Tile | None, engine_name: str,
+    stage: str, tile: Tile | None, engine_name: str, precision: str | None,
 ) -> Any:  # fmt: skip
     input, weight, bias, out = arrays
     _refuse_compiling(f"conv{axes}d")
-    words = (*settings, stage, tile, engine_name)
+    words = (*settings, stage, tile, engine_name, precision)
     if (result := short_calls.again(axes, arrays, words)) is not None:
         return result
-    asked = Chosen(stage, tile, engine := choose(engine_name))
+    engine = choose(engine_name)
     optional = {name: array for name, array in (("bias", bias), ("out", out)) if array is not None}
     given = {"input": input, "weight": weight, **optional}
-    placement = _placement(given)
-    call = call_of(axes, tuple(input.shape), tuple(weight.shape), settings)
+    placement, dtype = _placement(given), dtype_name(input)
+    asked = Chosen(asked_stage(stage, precision, dtype), tile, engine)
+    call = call_of(axes, tuple(input.shape), tuple(weight.shape), settings, dtype)
     _check_shape("bias", bias, (weight.shape[0],))
     _check_shape("out", out, call.shape)
     if call.is_empty:
-        return placement.empty(call.shape) if out is None else out
+        return placement.empty(call.shape, dtype) if out is None else out
     if engine.is_gpu and placement.gpu is not None:
         result = _on_gpu(given, call, asked, placement)
         if placement.library == "PyTorch":
@@ -144,16 +161,16 @@ def _convolve(
     views = {name: on_host(array) for name, array in given.items()}
     _check_out(views)
     sizes = [math.prod(views[name].shape) for name in ("input", "weight")]
-    needed = 4 * (sum(sizes) + math.prod(call.shape))
+    needed = call.problem.number_type.nbytes * (sum(sizes) + math.prod(call.shape))
     check_fits("copying input, weight and output", needed, engine)
-    tensors = [engine.to_device(views[name]) if name in views else None for name in SOURCES]
-    made = engine.empty(call.shape)
+    tensors = [engine.to_device(views[name], dtype) if name in views else None for name in SOURCES]
+    made = engine.empty(call.shape, dtype)
     convolve_arrays(call, tensors, made, asked)
-    result = engine.to_host(made)
+    result = engine.to_host(made, dtype)
     if out is None:
         return placement.from_host(result)
     target = views["out"] if placement.gpu is None else on_gpu(out)
-    target[ALL] = result
+    target[ALL] = result if placement.gpu is None else as_in_kernels(result)
     return out
 
 
@@ -175,17 +192,23 @@ def _on_gpu(given: dict[str, Any], call: Call, asked: Chosen, placement: Placeme
     work."""
     from numba import cuda
 
-    engine = asked.engine
+    engine, dtype = asked.engine, call.problem.dtype
+    of_input = given["input"]
+    stage = runs_whole(call.problem, asked)
+    channels_last = bool(stage and stage.channels_last) and len(call.shape) == 4 and not call.depth
+    keeps = channels_last and placement.library == "PyTorch" and has_channels_last(of_input)
     with nullcontext() if placement.library == "Numba" else cuda.gpus[placement.gpu]:
         asked = asked._replace(stream=placement.stream())
         views = {name: on_gpu(array, asked.stream) for name, array in given.items()}
         _check_out(views)
-        result = given["out"] if "out" in given else placement.empty(call.shape)
+        result = given.get("out")
+        if result is None:
+            result = placement.empty(call.shape, dtype, channels_last=keeps)
         view = on_gpu(result, asked.stream)
-        made = view if _is_whole(view) else engine.empty(call.shape)
-        for name in given.keys() & {*SOURCES}:
-            if not _is_whole(views[name]):
-                views[name] = asked.put(engine.empty(views[name].shape), ALL, views[name])
+        made = view if channels_last or is_whole(view) else engine.empty(call.shape, dtype)
+        for name in given.keys() & ({"bias"} if channels_last else {*SOURCES}):
+            if not is_whole(views[name]):
+                views[name] = asked.put(engine.empty(views[name].shape, dtype), ALL, views[name])
         convolve_arrays(call, [*map(views.get, SOURCES)], made, asked)
         if made is not view:
             asked.put(view, ALL, made)
@@ -194,19 +217,19 @@ def _on_gpu(given: dict[str, Any], call: Call, asked: Chosen, placement: Placeme
     return result
 
 
-def _is_whole(array: Any) -> bool:
-    """Return True if a stage can read a device array without a copy, also by float4 loads."""
-    return bool(array.is_c_contiguous()) and extent(array)[0] % 16 == 0
-
-
 def _placement(arrays: dict[str, Any]) -> Placement:
-    """Return the place of the arrays; TypeError unless they are in one place and float32."""
+    """Return the place of the arrays; TypeError unless they are in one place and of one type that a
+    problem may have."""
     of_input = placement_of("input", arrays["input"])
+    wanted = dtype_name(arrays["input"])
+    if wanted not in DTYPES:
+        must = "float32, float16 or bfloat16"
+        raise TypeError(f"input has dtype {dtype_name(arrays['input'])[:50]}: it must be {must}")
     for name, array in arrays.items():
         if (placement := placement_of(name, array)) != of_input:
             raise TypeError(f"{name} is of {placement}: it must be of input's {of_input}")
-        if (dtype := dtype_name(array)) != "float32":
-            raise TypeError(f"{name} has dtype {dtype[:50]}: it must be float32")
+        if (dtype := dtype_name(array)) != wanted:
+            raise TypeError(f"{name} has dtype {dtype[:50]}: it must be {wanted}, as input is")
     if of_input.library == "JAX" and "out" in arrays:
         raise TypeError("out is a JAX array, which nothing can write to: it must be None")
     return of_input

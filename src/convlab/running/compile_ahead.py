@@ -21,12 +21,13 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from convlab.ladder.stage import Kernel
+from convlab.running.chosen_stages import stage_of_layer
 from convlab.running.compile_worker import Answer, Task, Wanted, compiled
 from convlab.running.engines import Engine
 from convlab.running.engines.absent import GpuFacts
 from convlab.running.engines.kernel_identity import compiler_libraries
 from convlab.running.engines.kernels import is_ready, key_of, take_over
-from convlab.running.plans import program_for, stage_of_layer
+from convlab.running.plans import program_for
 from convlab.support.progress import duration, say
 from convlab.support.values import counted
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 from convlab.ladder import Tile
 from convlab.problems.gradient import Problem
+from convlab.running.chosen_stages import stage_of_layer
 from convlab.running.engines.absent import AbsentGpu, GpuFacts
 from convlab.running.engines.cubin import Cubin
 from convlab.running.engines.kernels import compile_launch, key_of
-from convlab.running.plans import program_for, stage_of_layer
+from convlab.running.plans import program_for
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,13 @@ class Call(NamedTuple):
     is_empty: bool
 
 
-def call_of(axes: int, input: tuple[int, ...], weight: tuple[int, ...], settings: Settings) -> Call:
+def call_of(
+    axes: int,
+    input: tuple[int, ...],
+    weight: tuple[int, ...],
+    settings: Settings,
+    dtype: str = "float32",
+) -> Call:
     """Check a call's shapes and settings. Raises ``TypeError`` or ``ValueError`` where they do not
     fit."""
     stride, padding, dilation, groups = settings
@@ -52,7 +58,7 @@ def call_of(axes: int, input: tuple[int, ...], weight: tuple[int, ...], settings
         planes_out, planes_seen = windows.outputs(size)[0], taps[0]
     problem = ConvProblem(
         max(N_i, 1) * planes_out, max(C_i, groups) * planes_seen, size[-2], size[-1], C_o,
-        taps[-2:], strides[-2:], zeros[-2:], dilations[-2:], groups,
+        taps[-2:], strides[-2:], zeros[-2:], dilations[-2:], groups, dtype,
     )  # fmt: skip
     sizes = (planes_out, *problem.output_size)[3 - axes :]
     shape = (C_o if C_i else 0, *sizes)  # as in PyTorch, no channels if the input has none

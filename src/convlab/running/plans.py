@@ -11,17 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from convlab.device import BoundMap, BoxMap, WindowMap
-from convlab.ladder import (
-    BACKWARD,
-    GROUPED,
-    Stage,
-    Tile,
-    production_program,
-    production_tile,
-    short_name,
-    stage_named,
-)
-from convlab.ladder.gradients.g02_exchanged_roles import through
+from convlab.ladder import Stage, Tile, production_program, production_tile
 from convlab.ladder.stage import (
     SOURCES,
     Argument,
@@ -30,11 +20,11 @@ from convlab.ladder.stage import (
     Program,
     Step,
 )
-from convlab.ladder.stage_choice import fastest
 from convlab.problems.arrays import Array, ArrayT
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.problem import ConvProblem
 from convlab.running.able_stages import check_runs
+from convlab.running.chosen_stages import asked_stage, stage_for
 from convlab.running.engines import (
     Engine,
     Stream,
@@ -46,12 +36,6 @@ from convlab.running.simulated_time import announced
 from convlab.running.tuned import tuned_tile
 from convlab.support.host_memory import check_memory
 from convlab.support.values import shown
-
-# What "auto" means. On a GPU it is the stage of these that the models find the fastest for a
-# problem, of those that the GPU can run; m11 is for GPUs without asynchronous copies. On a
-# simulator it is the stage with the fewest and simplest threads: every thread costs time.
-AUTO_STAGES_GPU = ("m15_split_k", "t06_split_k", "m11_warp_tiling")
-AUTO_STAGE_SIMULATOR = "m01_direct"
 
 
 class Plan:
@@ -244,6 +228,7 @@ def plan(
     tile: Tile | None = None,
     engine: str = "auto",
     *,
+    precision: str | None = None,
     workspace_limit: int | None = None,
     **switches: bool,
 ) -> Plan:
@@ -251,7 +236,9 @@ def plan(
 
     ``stage="auto"`` is m01 on a simulator and ``grouped`` for a problem with groups. On a GPU it is
     m15, m11 on a GPU of compute capability below 8.0, and on a GPU of compute capability 9.0 the
-    faster of t06 and m15 by their models (``ladder/stage_choice.py``). For a
+    faster of t06 and m15 by their models (``ladder/stage_choice.py``). For numbers of 16 bits, and
+    with ``precision="tf32"``, which rounds float32 numbers to TF32, it is the last stage of the
+    ladder that takes the problem; ``precision="float32"`` and None keep float32's accuracy. For a
     :class:`~convlab.problems.gradient.Gradient`, the stage is "g01", "g02", or a stage of the
     ladder, through which g02 computes; "auto" is g01 on a simulator and g02 on a GPU. ``tile=None``
     is the stage's tiny tile on a simulator. On a GPU it is the tile that ``convlab tune``
@@ -267,7 +254,7 @@ def plan(
     """
     chosen = choose(engine)
     check_asked(problem, tile)
-    chosen_stage = stage_for(stage, chosen, problem)
+    chosen_stage = stage_for(asked_stage(stage, precision, problem.dtype), chosen, problem)
     if "whole_sums" in switches:
         raise ValueError("whole_sums is split_k now: give split_k=False to have no split-K")
     for name, value in switches.items():
@@ -367,40 +354,6 @@ def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
     if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
         raise ValueError(f"{argument} is not C-contiguous: a plan's arrays must be")
     return array.reshape(-1)
-
-
-def stage_for(name: str, engine: Engine, problem: Problem | None = None) -> Stage:
-    """The stage of that name; ``"auto"`` is the engine's stage, or ``grouped`` for groups. For a
-    gradient it is g01, g02, or g02 through the named stage of the ladder."""
-    if isinstance(problem, Gradient) and isinstance(name, str):
-        for stage in BACKWARD:
-            if name in (stage.name, short_name(stage.name)):
-                return stage
-        if name == "auto" and not engine.is_gpu:
-            return BACKWARD[0]
-        return through(stage_for(name, engine))
-    if not isinstance(name, str) or name != "auto":
-        return stage_named(name)
-    return auto_stage(engine, problem) if problem is None or problem.groups == 1 else GROUPED
-
-
-def stage_of_layer(name: str, engine: Engine, problem: Problem) -> Stage:
-    """Return the stage of a layer that asks for that one: ``grouped`` where it has no groups."""
-    stage = stage_for(name, engine, problem)
-    return stage if problem.groups == 1 or stage.grouped else GROUPED
-
-
-def auto_stage(engine: Engine, problem: Problem | None = None) -> Stage:
-    """Return the stage that ``stage="auto"`` means on an engine for a problem, or without one for
-    any problem."""
-    if not engine.is_gpu:
-        return stage_named(AUTO_STAGE_SIMULATOR)
-    known = tuple(map(stage_named, AUTO_STAGES_GPU))
-    able = tuple(stage for stage in known if stage.runs_on(engine.capability()))
-    if not isinstance(problem, ConvProblem):
-        return able[0]
-    taking = tuple(stage for stage in able if stage.why_not(problem) is None)
-    return fastest(taking or able, problem, engine.limits())
 
 
 def with_tile(stage: Stage, tile: Tile | None) -> Stage:

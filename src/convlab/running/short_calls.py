@@ -10,11 +10,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from convlab.ladder import Tile, stage_named
+from convlab.ladder import Tile
 from convlab.problems.problem import ConvProblem
 from convlab.running import kept_plans
 from convlab.running.convolution_call import Call
-from convlab.running.planes_and_groups import Chosen
+from convlab.running.planes_and_groups import Chosen, runs_whole
 
 KEPT_SHORT = 256  # calls of a thread
 
@@ -79,10 +79,9 @@ def remember(
     axes: int, arrays: tuple[Any, ...], given: tuple[object, ...], call: Call, asked: Chosen
 ) -> None:
     """Let later calls like this one of PyTorch's tensors take the short way. A call of several
-    plans, or with copies of planes, has none."""
-    groups = call.problem.groups
-    several = groups > 1 and asked.stage != "auto" and not stage_named(asked.stage).grouped
-    if call.depth or several:
+    plans, or with copies, has none."""
+    stage = runs_whole(call.problem, asked)
+    if call.depth or stage is None or stage.channels_last:
         return
     known = vars(kept_plans.kept).setdefault("short", {})
     if len(known) >= KEPT_SHORT:

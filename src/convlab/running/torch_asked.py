@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from convlab.problems.arrays import dtype_name
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.problem import ConvProblem
 from convlab.running.compile_worker import Wanted
@@ -34,17 +36,19 @@ class Asked(NamedTuple):
     weight_shape: tuple[int, ...]
     settings: Settings
     gradients: tuple[Literal["input", "weight"], ...]
+    dtype: str = "float32"
 
     def problem(self) -> ConvProblem:
         """Return the convolution. Raises ``ValueError`` where shapes and settings do not fit."""
-        return problem_of(self.input_shape, self.weight_shape, self.settings)
+        return problem_of(self.input_shape, self.weight_shape, self.settings, self.dtype)
 
     def wanted(self) -> list[Wanted]:
         """Return the convolution and its gradients as plans have them; nothing for no images."""
         if self.input_shape[0] == 0:
             return []
         forward = self.problem()
-        problems: list[Problem] = [forward, *(Gradient(forward, of) for of in self.gradients)]
+        floats = forward if self.dtype == "float32" else in_float32(forward)
+        problems: list[Problem] = [forward, *(Gradient(floats, of) for of in self.gradients)]
         return [Wanted(problem, self.settings.stage) for problem in problems]
 
 
@@ -59,7 +63,8 @@ def asked_for(images: Tensor, filters: Tensor, settings: Settings) -> Asked:
         padding=tuple(settings.padding),
         dilation=tuple(settings.dilation),
     )
-    return Asked(tuple(images.shape), tuple(filters.shape), hashable, needs)
+    dtype = dtype_name(images)
+    return Asked(tuple(images.shape), tuple(filters.shape), hashable, needs, dtype)
 
 
 _noted: ContextVar[list[Asked] | None] = ContextVar("noted", default=None)
@@ -88,8 +93,10 @@ def problem_of(
     input: Sequence[int],
     weight: Sequence[int],
     settings: Settings,
+    dtype: str = "float32",
 ) -> ConvProblem:
-    """Return the problem of these shapes and settings; ``ValueError`` where they do not fit."""
+    """Return the problem of these shapes and settings; ``ValueError`` where they do not fit. Of 16
+    bits, the channels are last, as the stages for these need them."""
     check_dimensions(input, weight)
     check_channels(input, weight, settings.groups)
     N_i, C_i, H_i, W_i = input
@@ -105,7 +112,14 @@ def problem_of(
         padding=(top_bottom, left_right),
         dilation=settings.dilation,
         groups=settings.groups,
+        dtype=dtype,
+        channels_last=dtype != "float32",
     )
+
+
+def in_float32(problem: ConvProblem) -> ConvProblem:
+    """Return the problem as its gradients are computed: in float32, channels first."""
+    return replace(problem, dtype="float32", channels_last=False)
 
 
 def check_dimensions(input: Sequence[int], weight: Sequence[int]) -> None:

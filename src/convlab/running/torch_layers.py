@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from types import FrameType
 
 import torch
@@ -16,9 +17,11 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from convlab.ladder import stage_named
 from convlab.problems.settings import IntOrEach, each, windows_of
+from convlab.running.chosen_stages import AUTO_TF32, asked_stage, computes_tf32
 from convlab.running.engines import choose
 from convlab.running.torch_operators import convolve
 from convlab.running.torch_short import remember, seen_before
+from convlab.running.torch_tensors import autocast_type
 from convlab.support.values import integer, shown
 
 # Where torch.fx traces a layer itself, this is one call: its checks ask for what no Proxy has.
@@ -32,6 +35,7 @@ class _Layer(_ConvNd):  # type: ignore[misc]
     axes: int
     stage: str
     engine: str
+    precision: str | None = None  # a layer of an older version, unpickled, has none
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class _Layer(_ConvNd):  # type: ignore[misc]
         *,
         stage: str = "auto",
         engine: str = "auto",
+        precision: str | None = None,
     ) -> None:
         for name, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
             if integer(name, channels, at_least=0) % integer("groups", groups, at_least=1):
@@ -61,15 +66,18 @@ class _Layer(_ConvNd):  # type: ignore[misc]
             padding if isinstance(padding, str) else tuple(before for before, _ in windows.padding),
             windows.dilation, groups, bias, padding_mode, device, dtype,
         )  # fmt: skip
-        _check(self, stage, engine)
-        _set(self, stage, engine)
+        _check(self, stage, engine, precision)
+        _set(self, stage, engine, precision)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # Read at each call, as PyTorch does: programs change a layer's padding and dilation.
-        settings = self.stride, self.padding, self.dilation, self.groups, self.stage, self.engine
+        stage = _stage_now(self, input)
+        settings = self.stride, self.padding, self.dilation, self.groups, stage, self.engine
         if torch.compiler.is_dynamo_compiling():  # which traces no search for the layer's name
             return convolve(self.axes, input, weight, bias, *settings)
         try:
+            if autocast_type((input, weight)) is not None:
+                return convolve(self.axes, input, weight, bias, *settings)
             if (seen := seen_before(self.axes, input, weight, bias, settings)) is not None:
                 return seen(input, weight, bias)
             output = convolve(self.axes, input, weight, bias, *settings)
@@ -80,7 +88,10 @@ class _Layer(_ConvNd):  # type: ignore[misc]
         return output
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, stage={self.stage}, engine={self.engine}"
+        own = f"stage={self.stage}, engine={self.engine}"
+        if self.precision is not None:
+            own += f", precision={self.precision}"
+        return f"{super().extra_repr()}, {own}"
 
 
 class Conv1d(_Layer, torch.nn.Conv1d):  # type: ignore[misc]
@@ -93,14 +104,18 @@ class Conv1d(_Layer, torch.nn.Conv1d):  # type: ignore[misc]
 class Conv2d(_Layer, torch.nn.Conv2d):  # type: ignore[misc]
     """``torch.nn.Conv2d`` by a stage of the ladder: the same arguments, parameters and state dict.
 
-    Takes and returns float32 ``[N_i, C_i, H_i, W_i]`` tensors, or one image without ``N_i``, of any
-    strides; the result is contiguous. ``stage`` computes the output and both gradients (g02 through
-    it); ``"auto"`` is :func:`convlab.plan`'s; groups are computed by ``grouped`` where the stage
-    has none. ``engine="auto"`` is the GPU where there is one: a tensor elsewhere is copied there
-    and its result back. Raises ``ValueError`` for an unknown stage or engine, or a
-    ``padding_mode`` other than zeros; at a call, ``TypeError`` for what is no float32 tensor,
-    ``ValueError`` for a shape that does not fit, and ``NotImplementedError`` for derivatives in
-    forward mode. Inside a model, the error of a call begins with the layer's name.
+    Takes and returns float32, float16 or bfloat16 ``[N_i, C_i, H_i, W_i]`` tensors, or one image
+    without ``N_i``, of any strides; the result is contiguous, but of 16 bits it has its channels
+    last in memory if ``input`` has. ``torch.autocast`` casts the tensors, as for PyTorch's layer.
+    ``precision`` is that of float32 tensors: ``"float32"``, ``"tf32"``, or None, which on a GPU
+    with a stage for TF32 means what ``torch.backends.cudnn.allow_tf32`` says, PyTorch's default
+    being TF32. Gradients are computed in float32. ``stage`` computes the output and both gradients
+    (g02 through it); ``"auto"`` is :func:`convlab.plan`'s; groups are computed by ``grouped`` where
+    the stage has none. ``engine="auto"`` is the GPU where there is one: a tensor elsewhere is
+    copied there and its result back. Raises ``ValueError`` for an unknown stage, engine or
+    precision, or a ``padding_mode`` other than zeros; at a call, ``TypeError`` for a tensor of
+    another type, ``ValueError`` for a shape that does not fit, and ``NotImplementedError`` for
+    derivatives in forward mode. Inside a model, the error of a call begins with the layer's name.
     """
 
     axes = 2
@@ -145,10 +160,16 @@ Skip = str | Iterable[str] | Callable[[str, torch.nn.Module], bool]
 
 
 def replace(
-    model: torch.nn.Module, stage: str = "auto", engine: str = "auto", *, skip: Skip = ()
+    model: torch.nn.Module,
+    stage: str = "auto",
+    engine: str = "auto",
+    *,
+    precision: str | None = None,
+    skip: Skip = (),
 ) -> Replaced:
     """Make each ``torch.nn.Conv1d``, ``Conv2d`` and ``Conv3d`` of ``model``, itself included, the
-    layer of that name here, of that stage and engine, in place: parameters, hooks and names stay.
+    layer of that name here, of that stage, engine and precision, in place: parameters, hooks and
+    names stay.
 
     Returns how many there are, as an int that also lists them, and the convolutions that stay as
     they are, with the reason: see :class:`Replaced`. Layers of derived classes stay, because they
@@ -172,11 +193,11 @@ def replace(
         elif is_skipped(name, layer):
             skipped[name] = "skip selects it"
         else:
-            _check(layer, stage, engine, name)
+            _check(layer, stage, engine, precision, name)
             chosen[name] = layer
     for layer in chosen.values():
         layer.__class__ = _REPLACED_BY[type(layer)]
-        _set(layer, stage, engine)
+        _set(layer, stage, engine, precision)
     return Replaced(chosen, skipped)
 
 
@@ -227,7 +248,9 @@ def _why_kept(layer: torch.nn.Module) -> str | None:
     return f"{kind} is not a layer that convlab has"
 
 
-def _check(layer: torch.nn.Module, stage: str, engine: str, name: str = "") -> None:
+def _check(
+    layer: torch.nn.Module, stage: str, engine: str, precision: str | None, name: str = ""
+) -> None:
     """Raise ``ValueError`` or ``TypeError``, naming the layer, for what it cannot compute."""
     if (mode := layer.padding_mode) != "zeros":
         or_skip = f", or skip must select {name!r}" if name else ""
@@ -235,12 +258,35 @@ def _check(layer: torch.nn.Module, stage: str, engine: str, name: str = "") -> N
         raise ValueError(f"{where}padding_mode is {shown(mode)}: it must be 'zeros'{or_skip}")
     if not isinstance(stage, str) or stage != "auto":
         stage_named(stage)
+    asked_stage(stage, precision)
     choose(engine)
 
 
-def _set(layer: torch.nn.Module, stage: str, engine: str) -> None:
-    """Give the layer its stage and engine."""
-    layer.stage, layer.engine = stage, engine
+def _stage_now(layer: _Layer, input: Tensor) -> str:
+    """Return the stage that a layer asks for in a call. Without a precision of its own, a layer of
+    ``stage="auto"`` takes PyTorch's setting for convolutions, which is one of CUDA's."""
+    if not isinstance(input, Tensor) or input.dtype != torch.float32:
+        return layer.stage
+    if layer.precision is not None:
+        return asked_stage(layer.stage, layer.precision)
+    if layer.stage == "auto" and torch.backends.cudnn.allow_tf32:
+        return AUTO_TF32 if _has_tf32(layer.engine, input.get_device()) else layer.stage
+    return layer.stage
+
+
+@lru_cache(maxsize=64)
+def _has_tf32(engine_name: str, gpu: int) -> bool:
+    """Return whether that GPU, or the current one for a tensor on the host, has TF32."""
+    if not (engine := choose(engine_name)).is_gpu:
+        return False
+    if gpu < 0:
+        return computes_tf32(engine.capability())
+    return computes_tf32(torch.cuda.get_device_capability(gpu))
+
+
+def _set(layer: torch.nn.Module, stage: str, engine: str, precision: str | None) -> None:
+    """Give the layer its stage, engine and precision."""
+    layer.stage, layer.engine, layer.precision = stage, engine, precision
     # torch.fx, and what is built on it, asks a module for its `__module__`, and takes those of
     # torch.nn as one call. A layer here stays one too, under its name in the model.
     layer.__module__ = torch.nn.Conv2d.__module__

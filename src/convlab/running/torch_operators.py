@@ -20,11 +20,13 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from convlab.ladder import stage_named
-from convlab.problems.arrays import check_dense
+from convlab.problems.arrays import check_dense, dtype_name, has_channels_last, on_host
 from convlab.problems.gradient import Gradient, Problem
+from convlab.problems.number_types import as_in_kernels
 from convlab.problems.settings import IntOrEach, Padding, Windows, windows_of
+from convlab.running.chosen_stages import has_stage_for, stage_of_layer
 from convlab.running.engines import Engine, choose
-from convlab.running.plans import Plan, stage_of_layer
+from convlab.running.plans import Plan
 from convlab.running.torch_asked import (
     Settings,
     asked_for,
@@ -34,6 +36,7 @@ from convlab.running.torch_asked import (
     problem_of,
 )
 from convlab.running.torch_prepare import before_first_call
+from convlab.running.torch_tensors import DTYPES, OF_BUFFERS, autocast_type
 from convlab.support.values import shown
 
 Of = Literal["input", "weight"] | None  # the tensor that a gradient is of; None is the convolution
@@ -101,7 +104,18 @@ def convolve(
 ) -> Tensor:
     """Return the convolution of images, or of one image, of 1, 2 or 3 axes. Two axes are those of
     ``convlab::conv2d``; one is a height of 1 beside it. Of three, each output plane becomes an
-    image, whose channels are the input planes that it sees."""
+    image, whose channels are the input planes that it sees.
+
+    ``torch.autocast`` casts the tensors first. Where the engine has no stage for its type, or none
+    with groups, the result alone has that type."""
+    given = input, weight, bias
+    to = autocast_type(given)
+    if to is not None and groups == 1 and has_stage_for(choose(engine), str(to).split(".")[-1]):
+        input, weight, bias = (None if one is None else one.to(to) for one in given)
+    elif to is not None:
+        settings = stride, padding, dilation, groups, stage, engine
+        with torch.autocast(input.device.type, enabled=False):
+            return convolve(axes, *given, *settings).to(to)
     check_tensors({"input": input, "weight": weight, "bias": bias})
     size, filter_size = sizes_of(input), sizes_of(weight)
     if len(size) not in (axes + 1, axes + 2):
@@ -164,23 +178,28 @@ def sizes_of(tensor: Tensor) -> tuple[int, ...]:
 
 
 def check_tensors(tensors: dict[str, Tensor | None]) -> None:
-    """Raise ``TypeError`` for what is not a dense float32 tensor, ``NotImplementedError`` for a
-    tangent."""
+    """Raise ``TypeError`` for what is not a dense tensor of a type that layers take, and of the
+    first one's; ``NotImplementedError`` for a tangent."""
+    first = next(iter(tensors.values()))
     for name, tensor in tensors.items():
         if tensor is None:
             continue
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is {shown(tensor)}: it must be a torch.Tensor")
         check_dense(name, tensor)
-        _check_dtype(name, tensor)
+        assert isinstance(first, Tensor)
+        _check_dtype(name, tensor, first)
         # PyTorch's custom operators have no forward derivative; torch.func.jvp would give 0.
         if unpack_dual(tensor).tangent is not None:
             raise NotImplementedError(f"{name} {NO_TANGENT}")
 
 
-def _check_dtype(name: str, tensor: Tensor) -> None:
-    if tensor.dtype != torch.float32:
-        raise TypeError(f"{name} has dtype {tensor.dtype}: it must be torch.float32")
+def _check_dtype(name: str, tensor: Tensor, first: Tensor) -> None:
+    if first.dtype not in DTYPES and tensor is first:
+        must = "torch.float32, torch.float16 or torch.bfloat16"
+        raise TypeError(f"{name} has dtype {tensor.dtype}: it must be {must}")
+    if tensor.dtype != first.dtype:
+        raise TypeError(f"{name} has dtype {tensor.dtype}: it must be {first.dtype}")
 
 
 def output_size(
@@ -236,7 +255,7 @@ def _check_given(of: Of, tensors: tuple[Tensor | None, ...], output_shape: tuple
     for name, tensor in zip(NAMES[of], tensors, strict=True):
         if tensor is None:
             continue
-        _check_dtype(name, tensor)
+        _check_dtype(name, tensor, first)
         if tensor.is_meta and not first.is_meta:  # PyTorch would give the memory as it found it
             rule = f"it must have numbers, as {NAMES[of][0]} on {first.device} has"
             raise ValueError(f"{name} is on meta: {rule}")
@@ -273,7 +292,15 @@ def _infer(
         size = output_size(input_shape, weight_shape, windows, given.groups)
     output_shape = input_shape[0], weight_shape[0], *size
     _check_given(of, tensors, output_shape)
-    return first.new_empty({None: output_shape, "input": input_shape, "weight": weight_shape}[of])
+    shape = {None: output_shape, "input": input_shape, "weight": weight_shape}[of]
+    return first.new_empty(shape).contiguous(memory_format=_format_of_result(first))
+
+
+def _format_of_result(first: Tensor) -> torch.memory_format:
+    """Return the layout of a result: channels last for 16 bits where the input has them last."""
+    if first.dtype != torch.float32 and has_channels_last(first):
+        return torch.channels_last
+    return torch.contiguous_format
 
 
 @conv2d.register_fake
@@ -304,30 +331,47 @@ def _compute(
     """The output of a convolution, or the gradient of its input or weight."""
     given, first = Settings._make(settings), tensors[0]
     assert first is not None
-    forward = problem_of(input_shape, weight_shape, given)
-    output_shape = input_shape[0], *forward.output_shape[1:]
+    forward = problem_of(input_shape, weight_shape, given, dtype_name(first))
+    output_shape = input_shape[0], forward.out_channels, *forward.output_size
     _check_given(of, tensors, output_shape)
     if input_shape[0] == 0:
         shapes = {None: output_shape, "input": input_shape, "weight": weight_shape}
         return first.new_zeros(tuple(shapes[of]))
     problem = forward if of is None else Gradient(forward, of)
     chosen = choose(given.engine)
+    if problem.channels_last:
+        tensors = tuple(map(_channels_last, tensors))
     if chosen.is_gpu:
-        return _on_gpu(problem, tensors, given.stage, chosen).to(first.device)
+        made = _on_gpu(problem, tensors, given.stage, chosen).to(first.device)
+    else:
+        made = _on_simulator(problem, tensors, given.stage, chosen).to(first.device)
+    if problem.channels_last:
+        made = made.permute(0, 3, 1, 2).contiguous(memory_format=_format_of_result(first))
+    return made
+
+
+def _channels_last(tensor: Tensor | None) -> Tensor | None:
+    """Return a view of the tensor with its channels as last axis; a bias stays."""
+    return tensor if tensor is None or tensor.dim() != 4 else tensor.permute(0, 2, 3, 1)
+
+
+def _on_simulator(
+    problem: Problem, tensors: tuple[Tensor | None, ...], stage: str, engine: Engine
+) -> Tensor:
     input, weight, *bias = (None if t is None else _on_host(t) for t in tensors)
     assert input is not None
     assert weight is not None
-    ready = Plan(problem, stage_of_layer(given.stage, chosen, problem), None, chosen)
-    made = ready(input, weight, chosen.empty(problem.output_shape), *bias)
-    return torch.from_numpy(made).to(first.device)
+    ready = Plan(problem, stage_of_layer(stage, engine, problem), None, engine)
+    made = ready(input, weight, engine.empty(problem.output_shape, problem.dtype), *bias)
+    kind = getattr(torch, problem.dtype)
+    return torch.from_numpy(as_in_kernels(made)).view(kind)
 
 
 def _on_host(tensor: Tensor) -> np.ndarray:
     """Return the tensor's numbers in a C-contiguous array of NumPy's own. NumPy is shown a copy:
     PyTorch cannot resize a tensor's memory any more once NumPy has seen it, as fully_shard does."""
     copy = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-    numbers: np.ndarray = copy.resolve_neg().numpy()
-    return numbers
+    return on_host(copy)
 
 
 def _on_gpu(
@@ -343,10 +387,12 @@ def _on_gpu(
         input, weight, *bias = all_whole
         assert input is not None
         assert weight is not None
-        shapes = problem.output_shape, *(buffer.shape for buffer in ready.program.buffers)
-        output, *workspace = (
-            torch.empty(shape, dtype=torch.float32, device=number) for shape in shapes
-        )
+        kind, buffers = getattr(torch, problem.dtype), ready.program.buffers
+        output = torch.empty(problem.output_shape, dtype=kind, device=number)
+        workspace = [
+            torch.empty(buffer.shape, dtype=OF_BUFFERS[buffer.dtype], device=number)
+            for buffer in buffers
+        ]
         stream = torch.cuda.current_stream().cuda_stream
         ready(input, weight, output, *bias, stream=stream, workspace=workspace)
         return output
@@ -419,10 +465,13 @@ class Convolution(_Differentiable):
     def backward(ctx: Context, of_output: Tensor) -> Gradients:
         (input, weight), settings = ctx.saved_tensors, ctx.settings
         of_input = of_weight = of_bias = None
+        kind = of_output.dtype
+        # Gradients are computed in float32; of 16 bits, both ways are exact but for one rounding.
+        by, input, weight = of_output.float(), input.float(), weight.float()
         if ctx.needs_input_grad[0]:
-            of_input = _apply(_InputGradient, of_output, weight, ctx.shapes[0], *settings)
+            of_input = _apply(_InputGradient, by, weight, ctx.shapes[0], *settings).to(kind)
         if ctx.needs_input_grad[1]:
-            of_weight = _apply(_WeightGradient, input, of_output, ctx.shapes[1], *settings)
+            of_weight = _apply(_WeightGradient, input, by, ctx.shapes[1], *settings).to(kind)
         if ctx.needs_input_grad[2]:
             of_bias = of_output.sum((0, 2, 3))
         return of_input, of_weight, of_bias, *[None] * len(settings)

@@ -31,6 +31,7 @@ from convlab.running.torch_operators import (
     whole,
 )
 from convlab.running.torch_tensors import (
+    OF_BUFFERS,
     TENSORS,
     current_stream,
     goes_short,
@@ -54,7 +55,8 @@ class _Ready:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.output_shape = plan.problem.output_shape
-        self.workspace_shapes = [buffer.shape for buffer in plan.program.buffers]
+        buffers = plan.program.buffers
+        self.workspace = [(buffer.shape, OF_BUFFERS[buffer.dtype]) for buffer in buffers]
 
 
 class Seen:
@@ -89,7 +91,7 @@ class Seen:
             output,
             None if bias is None else _as_kernels_take_it(bias, index),
             stream=current_stream(index),
-            workspace=[first.new_empty(shape) for shape in ready.workspace_shapes],
+            workspace=[first.new_empty(shape, dtype=kind) for shape, kind in ready.workspace],
         )
         return output
 

@@ -10,6 +10,12 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 TENSORS = (Tensor, torch.nn.Parameter)  # derived classes do things of their own
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # that layers take
+# The types of a stage's buffers; PyTorch has few operators for unsigned integers.
+OF_BUFFERS = {
+    "float32": torch.float32, "uint8": torch.uint8, "uint16": torch.int16, "uint32": torch.int32,
+    "uint64": torch.int64,
+}  # fmt: skip
 
 
 def goes_short(index: int, *tensors: Tensor | None) -> bool:
@@ -40,6 +46,22 @@ def is_there(tensor: Tensor, index: int) -> bool:
         and not tensor.is_nested
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
+
+
+def autocast_type(tensors: tuple[object, ...]) -> torch.dtype | None:
+    """Return the type to which ``torch.autocast`` casts a convolution's tensors; None where it is
+    off, or all have that type."""
+    given: list[Tensor] = []
+    for one in tensors:
+        if isinstance(one, Tensor) and one.dtype in DTYPES:
+            given.append(one)
+        elif one is not None:
+            return None  # it is refused
+    kind = given[0].device.type
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return None
+    dtype: torch.dtype = torch.get_autocast_dtype(kind)
+    return None if all(one.dtype == dtype for one in given) else dtype
 
 
 def is_whole(tensor: Tensor) -> bool:

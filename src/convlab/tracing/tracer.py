@@ -15,10 +15,11 @@ from convlab.problems.arrays import Array
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.oracle import random_tensors
 from convlab.running.able_stages import why_too_old
+from convlab.running.chosen_stages import stage_for
 from convlab.running.engines.cubin import arch_of
 from convlab.running.engines.disassembly import shared_load_bytes
 from convlab.running.engines.simulator import Simulator
-from convlab.running.plans import Plan, check_asked, stage_for
+from convlab.running.plans import Plan, check_asked
 from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.coordinates import three
 from convlab.simulation.rules.findings import NotSimulated, SimulationError

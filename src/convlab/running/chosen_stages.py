@@ -1,0 +1,137 @@
+"""The stage of a call: a named one, or the one that ``stage="auto"`` means on an engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from convlab import ladder
+from convlab.ladder import BACKWARD, GROUPED, Stage, short_name, stage_named
+from convlab.ladder.gradients.g02_exchanged_roles import through
+from convlab.ladder.stage import Capability
+from convlab.ladder.stage_choice import fastest
+from convlab.problems.gradient import Gradient, Problem
+from convlab.problems.problem import ConvProblem
+from convlab.running.able_stages import why_too_old
+from convlab.running.engines import Engine, EngineUnavailable
+from convlab.support.values import shown
+
+# What "auto" means. On a GPU it is the stage of these that the models find the fastest for a
+# problem, of those that the GPU can run; m11 is for GPUs without asynchronous copies. On a
+# simulator it is the stage with the fewest and simplest threads: every thread costs time.
+AUTO_STAGES_GPU = ("m15_split_k", "t06_split_k", "m11_warp_tiling")
+AUTO_STAGE_SIMULATOR = "m01_direct"
+AUTO_TF32 = "auto in tf32"  # how a call asks for "auto" with precision="tf32"
+PRECISIONS = ("float32", "tf32")
+
+
+def asked_stage(stage: str, precision: str | None, dtype: str = "float32") -> str:
+    """Return the name by which a call asks for a stage of that precision. Raises ``ValueError`` for
+    an unknown precision, one of 16-bit numbers, or a stage that computes in the other one."""
+    if precision is None:
+        return stage
+    if not isinstance(precision, str) or precision not in PRECISIONS:
+        rule = "it must be None, 'float32' or 'tf32'"
+        raise ValueError(f"precision is {shown(precision)}: {rule}")
+    if dtype != "float32":
+        raise ValueError(f"precision is {precision!r}: it must be None for {dtype} numbers")
+    if isinstance(stage, str) and stage == "auto":
+        return AUTO_TF32 if precision == "tf32" else stage
+    named = stage_named(stage)
+    its = "tf32" if named.precision == "tf32" else "float32"
+    if its != precision:
+        must = f"it must be {its!r} for stage {named.name}"
+        raise ValueError(f"precision is {precision!r}: {must}")
+    return stage
+
+
+def stage_for(name: str, engine: Engine, problem: Problem | None = None) -> Stage:
+    """The stage of that name; ``"auto"`` is the engine's stage, ``grouped`` for groups, and
+    :func:`reduced_stage` for 16-bit numbers and TF32. For a gradient it is g01, g02, or g02 through
+    the named stage of the ladder."""
+    if isinstance(problem, Gradient) and isinstance(name, str):
+        for stage in BACKWARD:
+            if name in (stage.name, short_name(stage.name)):
+                return stage
+        name = "auto" if name == AUTO_TF32 else name  # gradients are computed in float32
+        if name == "auto" and not engine.is_gpu:
+            return BACKWARD[0]
+        return through(stage_for(name, engine))
+    if not isinstance(name, str) or name not in ("auto", AUTO_TF32):
+        return stage_named(name)
+    if problem is not None and (name == AUTO_TF32 or problem.dtype != "float32"):
+        return reduced_stage(engine, problem)
+    return auto_stage(engine, problem) if problem is None or problem.groups == 1 else GROUPED
+
+
+def stage_of_layer(name: str, engine: Engine, problem: Problem) -> Stage:
+    """Return the stage of a layer that asks for that one: ``grouped`` where it has no groups."""
+    stage = stage_for(name, engine, problem)
+    return stage if problem.groups == 1 or stage.grouped else GROUPED
+
+
+def auto_stage(engine: Engine, problem: Problem | None = None) -> Stage:
+    """Return the stage that ``stage="auto"`` means on an engine for a problem, or without one for
+    any problem."""
+    if not engine.is_gpu:
+        return stage_named(AUTO_STAGE_SIMULATOR)
+    known = tuple(map(stage_named, AUTO_STAGES_GPU))
+    able = tuple(stage for stage in known if stage.runs_on(engine.capability()))
+    if not isinstance(problem, ConvProblem):
+        return able[0]
+    taking = tuple(stage for stage in able if stage.why_not(problem) is None)
+    return fastest(taking or able, problem, engine.limits())
+
+
+def reduced_stage(engine: Engine, problem: ConvProblem) -> Stage:
+    """Return the stage that ``"auto"`` means for 16-bit numbers, and for float32 numbers in TF32:
+    the last one on the ladder that takes one group of the problem, whichever layout it needs.
+
+    Raises ``EngineUnavailable`` if the engine's GPU can run none, ``ValueError`` if none takes the
+    problem.
+    """
+    numbers = "TF32" if problem.dtype == "float32" else problem.dtype
+    known = tuple(stage for stage in ladder.LADDER if _computes_in(stage, numbers))
+    able = tuple(stage for stage in known if stage.runs_on(engine.capability()))
+    if known and not able:
+        raise EngineUnavailable(why_too_old(known[-1:], engine.capability(), engine.device))
+    found = _last_that_takes(able, problem, engine.is_gpu, engine.capability())
+    if found is None:
+        raise ValueError(f"problem is {problem}: no stage computes it in {numbers}")
+    return found
+
+
+def has_stage_for(engine: Engine, dtype: str) -> bool:
+    """Return whether some stage of the engine takes numbers of that type."""
+    known = (stage for stage in ladder.LADDER if dtype in stage.dtypes)
+    return any(stage.runs_on(engine.capability()) for stage in known)
+
+
+def computes_tf32(capability: Capability | None) -> bool:
+    """Return whether a GPU of that compute capability has a stage that computes in TF32."""
+    known = (stage for stage in ladder.LADDER if stage.precision == "tf32")
+    return any(stage.runs_on(capability) for stage in known)
+
+
+def _computes_in(stage: Stage, numbers: str) -> bool:
+    if numbers == "TF32":
+        return "float32" in stage.dtypes and stage.precision == "tf32"
+    return numbers in stage.dtypes
+
+
+@lru_cache(maxsize=256)
+def _last_that_takes(
+    stages: tuple[Stage, ...], problem: ConvProblem, is_gpu: bool, capability: Capability | None
+) -> Stage | None:
+    channels = (problem.in_channels, problem.out_channels)
+    C_i, C_o = (count // problem.groups for count in channels)
+    one_group = replace(problem, in_channels=C_i, out_channels=C_o, groups=1)
+    for stage in reversed(stages):
+        adapted = replace(one_group, channels_last=stage.channels_last)
+        tile = ladder.production_tile(stage, adapted) if is_gpu else stage.tiny_tile
+        try:
+            stage.prepare(adapted, tile)
+        except ValueError:  # it says which problems it does not take
+            continue
+        return stage
+    return None
