@@ -15,7 +15,7 @@ from test_unfold import side_by_side
 import convlab
 from convlab import ConvProblem, EngineUnavailable, Tile
 from convlab.ladder import stage_named
-from convlab.problems.arrays import Placement
+from convlab.problems.arrays import Placement, is_whole
 from convlab.problems.oracle import check_output, random_tensors
 from convlab.running import api, planes_and_groups, simulated_time
 from convlab.running.engines import unavailable
@@ -256,7 +256,7 @@ def planned(monkeypatch) -> list[tuple[Any, ...]]:
 
     monkeypatch.setattr(api, "choose", lambda name: PretendedGpu(strict=False))
     monkeypatch.setattr(
-        PretendedGpu, "empty", lambda gpu, shape: FakeCUDAArray(np.empty(shape, "f4"))
+        PretendedGpu, "empty", lambda gpu, shape, dtype: FakeCUDAArray(np.empty(shape, dtype))
     )
     monkeypatch.setattr(planes_and_groups, "kept_plan", ready)
     monkeypatch.setattr(api, "placement_of", lambda *_: Placement("Numba", 0))
@@ -285,7 +285,7 @@ def test_device_arrays_are_copied_where_four_numbers_cannot_move(planned, behind
     assert function(*given, groups=groups, stage=stage, out=out) is out
     assert np.array_equal(out._ary, side_by_side(*tensors, groups))
     for call in planned:
-        assert all(api._is_whole(array) for array in call if array is not None)
+        assert all(is_whole(array) for array in call if array is not None)
     if axes == 2 and groups == 1:
         assert np.shares_memory(planned[0][0]._ary, given[0]._ary) == (behind == 0)
 

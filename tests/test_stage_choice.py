@@ -15,8 +15,8 @@ from convlab import ConvProblem
 from convlab.ladder import stage_named
 from convlab.ladder.stage_choice import CALLS, GpuLimits, estimated_clocks
 from convlab.problems.workloads import paper_layer
-from convlab.running.engines.absent import AbsentGpu, GpuFacts
 from convlab.running.chosen_stages import auto_stage, stage_for
+from convlab.running.engines.absent import AbsentGpu, GpuFacts
 
 pytestmark = pytest.mark.same_in_cudasim
 

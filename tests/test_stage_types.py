@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from kernels import halves as halves_file
 from kernels.halves import DIRECT_16
+from typer.testing import CliRunner
 
 from convlab import ConvProblem, ladder
 from convlab.checking.checker import check_also
+from convlab.commands.cli import app
 from convlab.ladder import allowances, stage_named
 from convlab.ladder.stage import Buffer, Launch
 from convlab.measuring import ladder_run
@@ -165,3 +167,40 @@ def test_a_kernel_is_checked_as_a_stage_of_16_bits(with_halves):
     answer, findings = check_also(prepare, "x01", DIRECT_16.adapted(SMALL))
     assert answer.ok, answer
     assert findings == ()
+
+
+# --- Commands -----------------------------------------------------------------------------------
+
+
+def ran(*words):
+    return CliRunner().invoke(app, [*words])
+
+
+def test_the_ladder_takes_a_type_and_a_layout(with_halves, monkeypatch):
+    monkeypatch.setitem(workloads.DEFAULTS, "simulator", SMALL)
+    words = "ladder", "--engine", "simulator", "--dtype", "float16"
+    done = ran(*words, "--channels-last", "--stage", "x01")
+    assert done.exit_code == 0, done.output
+    assert f"{halves('float16', SMALL)} -> 1x3x3x3" in done.stdout
+    assert "x01_halves" in done.stdout
+    refused = ran(*words, "--stage", "x01")
+    assert refused.exit_code == 2
+    said = " ".join(refused.output.split())
+    assert "channels_last is False: it must be True for stage x01_halves (--dtype, --ch" in said
+    nobody = ran(*words)
+    assert nobody.exit_code == 2
+    assert f"no stage takes {replace(SMALL, dtype='float16')}" in " ".join(nobody.output.split())
+    assert "it must be one of float32, float16, bfloat16" in " ".join(
+        ran("ladder", "--engine", "simulator", "--dtype", "half").output.split()
+    )
+
+
+def test_a_trace_and_a_check_take_a_type(with_halves, monkeypatch):
+    monkeypatch.setitem(workloads.DEFAULTS, "simulator", SMALL)
+    done = ran("trace", "x01", "--dtype", "float16", "--json", "-")
+    assert done.exit_code == 0, done.output
+    assert "float16, channels last" in done.stdout
+    wrong = ran("check", "kernels/halves.py::prepare", "--as", "x01", "--dtype", "float32")
+    assert wrong.exit_code == 2
+    said = " ".join(wrong.output.split())
+    assert "dtype is 'float32': it must be bfloat16 or float16 for x01_halves" in said

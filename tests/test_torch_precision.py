@@ -102,11 +102,11 @@ def test_autocast_without_a_stage_rounds_the_result(without_halves):
 def test_types_that_do_not_fit_are_refused(with_halves):
     layer = layer_of(torch.float16)
     with pytest.raises(
-        TypeError, match=r"^weight has dtype torch.float16: it must be torch.float32"
+        TypeError, match=r"^input has dtype torch.float32: it must be torch.float16"
     ):
         layer(torch.ones(1, 3, 4, 5))
     with pytest.raises(
-        TypeError, match=r"^input has dtype torch.float64: it must be torch.float32, "
+        TypeError, match=r"^input has dtype torch.float64: it must be torch.float16"
     ):
         layer(torch.ones(1, 3, 4, 5, dtype=torch.float64))
     grouped = convlab.torch.Conv2d(4, 4, 2, groups=2, engine="simulator").half()

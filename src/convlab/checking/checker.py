@@ -64,6 +64,7 @@ def check(
     seed: int = 0,
     on_step: Callable[[], object] = lambda: None,
     model: ConvProblem | None = None,
+    dtype: str | None = None,
 ) -> Check:
     """Check a kernel against the contract of a stage, on the strict simulator.
 
@@ -72,7 +73,8 @@ def check(
     tiles), a function ``prepare`` with the same arguments that returns a whole
     :class:`~convlab.ladder.Program`, or ``"FILE.py::NAME"`` of any of these. ``seed`` chooses the
     numbers; ``on_step`` is called after each problem; ``model`` is the problem for the counts, by
-    default the small Conv9.
+    default the small Conv9. ``dtype`` is the type of the numbers, one that the stage takes, by
+    default the first; the layout is the stage's.
 
     Raises ``ValueError`` for an unknown stage, or if there is no kernel to check, ``TypeError`` for
     an argument of another kind.
@@ -83,6 +85,11 @@ def check(
     if not callable(on_step):
         raise TypeError(f"on_step is {shown(on_step)}: it must be a function")
     chosen_stage = stage_named(stage)
+    if dtype is not None:
+        if dtype not in chosen_stage.dtypes:
+            must = " or ".join(chosen_stage.dtypes)
+            raise ValueError(f"dtype is {shown(dtype)}: it must be {must} for {chosen_stage.name}")
+        chosen_stage = replace(chosen_stage, dtypes=(dtype,))
     pixel = chosen_stage.adapted(PIXEL)
     if not isinstance(chosen_stage.prepare(pixel, chosen_stage.tiny_tile).launches[-1], Launch):
         raise ValueError(

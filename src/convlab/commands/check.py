@@ -20,6 +20,7 @@ def check(
     stage: Annotated[
         str, typer.Option("--as", metavar="STAGE", help="The stage whose work the kernel does.")
     ],
+    dtype: options.Dtype = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the random tensors.")] = 0,
     json_file: options.JsonFile = None,
 ) -> None:
@@ -33,7 +34,7 @@ def check(
         from convlab.checking.launches import PROBLEMS
     names = [*PROBLEMS, "counts"]
     with exits.refusing(ValueError), display.progress(names) as advance:
-        found = checked(kernel, stage, seed=seed, on_step=advance)
+        found = checked(kernel, stage, seed=seed, on_step=advance, dtype=dtype)
     console.print(found.as_text(console.width))
     output_files.write_json(json_file, found.as_json())
     if not found.ok:

@@ -42,6 +42,8 @@ def ladder(
     context: typer.Context,
     layer: options.LayerName = None,
     batch: options.Batch = None,
+    dtype: options.Dtype = None,
+    channels_last: options.ChannelsLast = False,
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="auto, gpu, simulator or cudasim.")
     ] = "auto",
@@ -65,6 +67,7 @@ def ladder(
 ) -> None:
     """Every stage on one problem, checked element by element; timed on a GPU, counted without one.
 
+    Stages that do not take the problem's type of numbers or its layout are left out.
     Exits 1 when a stage is wrong, and says which, by how much and where first.
     """
     console = output_files.console_for(json_file)
@@ -72,6 +75,8 @@ def ladder(
         exits.refuse("--output is the picture that --image draws: give --image too")
     if image is not None and (layer is not None or batch is not None):
         exits.refuse("--image is a problem of its own: leave out --layer and --batch")
+    if image is not None and (dtype is not None or channels_last):
+        exits.refuse("--image is float32: leave out --dtype and --channels-last")
     picture_file = output or DEFAULT_PICTURE
     if image is not None:
         written = {"--output": picture_file, "--json": json_file}
@@ -90,6 +95,7 @@ def ladder(
         picture = None
         if image is None:
             problem = workloads.workload(layer, batch, chosen_engine.name)
+            problem = options.typed(problem, dtype, channels_last)
         else:
             path = None if image == PHOTOGRAPH else Path(image)
             picture = pictures.load(path, pictures.pixels_for(chosen_engine))
@@ -97,8 +103,10 @@ def ladder(
         reasons = {one: one.why_not(problem) for one in chosen_stages}
         if stage:  # it was asked for by name
             for reason in filter(None, reasons.values()):
-                raise ValueError(reason)
+                raise ValueError(f"{reason} (--dtype, --channels-last)")
         chosen_stages = tuple(one for one in chosen_stages if reasons[one] is None)
+        if not chosen_stages:
+            raise ValueError(f"no stage takes {problem} (--dtype, --channels-last)")
         processes = min(runner.processes_for(chosen_engine), len(chosen_stages))
         seconds, usual_seconds = (
             (runner.estimated_seconds(one, chosen_stages, chosen_engine) or 0) / processes

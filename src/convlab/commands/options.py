@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,6 +27,13 @@ LayerName = Annotated[
     str | None, typer.Option(metavar="NAME", help="A layer of the paper: conv1 to conv12.")
 ]
 Batch = Annotated[int | None, typer.Option(metavar="N", help="How many images.")]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", metavar="TYPE", help="float32, float16 or bfloat16 numbers."),
+]
+ChannelsLast = Annotated[
+    bool, typer.Option("--channels-last", help="The tensors' channels are last in memory.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Wait, however long it takes.")]
 
 
@@ -35,6 +43,11 @@ def stages_named(names: Sequence[str] | None) -> tuple[Stage, ...]:
 
     wanted = LADDER if not names else [stage_named(name) for name in names]
     return tuple(stage for stage in (*LADDER, ABLATION, GROUPED) if stage in wanted)
+
+
+def typed(problem: ConvProblem, dtype: str | None, channels_last: bool) -> ConvProblem:
+    """Return the problem of numbers of that type, None for its own, and of that layout."""
+    return replace(problem, dtype=dtype or problem.dtype, channels_last=channels_last)
 
 
 def refuse_slow(

@@ -27,6 +27,7 @@ def trace(
     ],
     layer: options.LayerName = None,
     batch: options.Batch = None,
+    dtype: options.Dtype = None,
     tile: Annotated[
         str | None,
         typer.Option(metavar="SIZES", help="M_BxN_BxK_B or M_BxN_BxK_B/M_TxN_T: 8x32x8/1x1."),
@@ -53,10 +54,10 @@ def trace(
     opens = saved.suffix == ".json" or os.path.isfile(stage)  # False for a name too long
     written = {"--html": html_file, "--json": json_file}
     output_files.check_files(written, [saved] if opens else [], "the trace itself")
-    if opens and (layer, batch, tile, block, compiled) != (None, None, None, 0, None):
+    if opens and (layer, batch, dtype, tile, block, compiled) != (None, None, None, None, 0, None):
         exits.refuse(
-            f"{stage!r} is a trace that was saved: leave out --layer, --batch, --tile, --block and "
-            "--compiled"
+            f"{stage!r} is a trace that was saved: leave out --layer, --batch, --dtype, --tile, "
+            "--block and --compiled"
         )
     with exits.refusing(ValueError):
         gpu = None if compiled is None else options.capability("compiled", compiled)
@@ -73,7 +74,7 @@ def trace(
             made_by = output_files.how_made(stage, f"convlab trace STAGE --json {stage}")
             exits.refuse(f"trace {stage!r} cannot be read: {error.strerror}{made_by}")
     else:
-        made = _traced(stage, layer, batch, tile, block, gpu, yes)
+        made = _traced(stage, layer, batch, dtype, tile, block, gpu, yes)
     console.print(as_tables(made))
     if "compiled" in made.about:
         arch = made.about["compiled"]
@@ -90,6 +91,7 @@ def _traced(
     name: str,
     layer: str | None,
     batch: int | None,
+    dtype: str | None,
     sizes: str | None,
     block: int,
     gpu: Capability | None,
@@ -109,7 +111,8 @@ def _traced(
     with exits.refusing(ValueError, EngineUnavailable):
         engine = choose("simulator")
         stage = stage_named(name)
-        problem = workloads.workload(layer, batch, engine.name)
+        problem = stage.adapted(workloads.workload(layer, batch, engine.name))
+        problem = options.typed(problem, dtype, stage.channels_last)
         if sizes is not None and stage.tiny_tile is None:
             exits.refuse(f"stage {stage.name} has no tiles: leave out --tile")
         tile = stage.model_tile if sizes is None else tile_named(sizes)

@@ -26,6 +26,7 @@ import numpy as np
 
 from convlab.device import ptx
 from convlab.device.code_generation import EMULATED, Operands, assembly, element_pointer
+from convlab.device.emulated_tensor_core import NumberArray
 from convlab.device.emulations import register_emulations, together
 from convlab.device.panel_products import (
     BF16,
@@ -40,7 +41,6 @@ from convlab.device.panel_products import (
 )
 from convlab.device.products import WARPGROUP, check_width
 from convlab.device.swizzled_products import note_product, panel_bytes, sums_before
-from convlab.device.tensor_core import NumberArray
 
 if TYPE_CHECKING:
     from numba.cuda.target import CUDATargetContext

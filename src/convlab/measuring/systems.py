@@ -24,14 +24,9 @@ from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.oracle import Allowances
 from convlab.problems.problem import ConvProblem
 from convlab.running.able_stages import stages_for
+from convlab.running.chosen_stages import AUTO_STAGES_GPU, stage_for
 from convlab.running.engines import choose
-from convlab.running.plans import (
-    AUTO_STAGES_GPU,
-    Plan,
-    program_for,
-    stage_for,
-    tile_by_rule,
-)
+from convlab.running.plans import Plan, program_for, tile_by_rule
 
 BASELINES: tuple[System, ...] = (
     *array_libraries.BY_TORCH,

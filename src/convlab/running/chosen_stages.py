@@ -101,10 +101,16 @@ def reduced_stage(engine: Engine, problem: ConvProblem) -> Stage:
     return found
 
 
-def has_stage_for(engine: Engine, dtype: str) -> bool:
-    """Return whether some stage of the engine takes numbers of that type."""
-    known = (stage for stage in ladder.LADDER if dtype in stage.dtypes)
-    return any(stage.runs_on(engine.capability()) for stage in known)
+def has_stage_for(engine: Engine, dtype: str, channels: tuple[int, int]) -> bool:
+    """Return whether some stage of the engine takes numbers of that type, and so many input and
+    output channels."""
+
+    def takes(stage: Stage) -> bool:
+        pairs = zip(channels, stage.channel_multiples, strict=True)
+        whole = all(count % multiple == 0 for count, multiple in pairs)
+        return dtype in stage.dtypes and whole and stage.runs_on(engine.capability())
+
+    return any(map(takes, ladder.LADDER))
 
 
 def computes_tf32(capability: Capability | None) -> bool:

@@ -84,7 +84,7 @@ def _run_groups(problem: ConvProblem, tensors: tuple[Any, ...], out: Any, asked:
     """Run all groups by one plan, or one after the other where the stage has none."""
     groups = problem.groups
     if runs_whole(problem, asked):
-        _run(problem, tensors, out, asked)
+        _run(_plan(problem, asked), tensors, out, asked)
         return
     C_i, C_o = problem.C_i // groups, problem.C_o // groups
     one = replace(problem, in_channels=C_i, out_channels=C_o, groups=1)
@@ -102,7 +102,7 @@ def _run_groups(problem: ConvProblem, tensors: tuple[Any, ...], out: Any, asked:
             for target, tensor, key in zip(own, tensors, keys, strict=True):
                 if tensor is not None:
                     asked.put(target, ALL, tensor[key])
-            _run(one, tuple(own), part, asked)
+            _run(ready, tuple(own), part, asked)
             asked.put(out, (ALL, filters), part)
 
 
@@ -114,12 +114,12 @@ def _plan(problem: ConvProblem, asked: Chosen) -> Plan:
     return kept_plan(problem, *asked)
 
 
-def _run(problem: ConvProblem, tensors: tuple[Any, ...], out: Any, asked: Chosen) -> None:
+def _run(ready: Plan, tensors: tuple[Any, ...], out: Any, asked: Chosen) -> None:
     """Run a plan on arrays with the channels as second axis. For a stage whose channels are last,
     arrays that do not lie so in memory are copied, and so is the result."""
-    ready, (input, weight, bias) = _plan(problem, asked), tensors
-    stream = asked.stream or None
-    if not ready.problem.channels_last:
+    input, weight, bias = tensors
+    problem, stream = ready.problem, asked.stream or None
+    if not problem.channels_last:
         ready(input, weight, out, bias, stream=stream)
         return
 
@@ -131,7 +131,7 @@ def _run(problem: ConvProblem, tensors: tuple[Any, ...], out: Any, asked: Chosen
     target = with_channels_last(out)
     made = target
     if not is_whole(target):
-        made = asked.engine.empty(ready.problem.output_shape, problem.dtype)
+        made = asked.engine.empty(problem.output_shape, problem.dtype)
     ready(images, filters, made, bias, stream=stream)
     if made is not target:
         asked.put(target, ALL, made)

@@ -106,11 +106,11 @@ def convolve(
     ``convlab::conv2d``; one is a height of 1 beside it. Of three, each output plane becomes an
     image, whose channels are the input planes that it sees.
 
-    ``torch.autocast`` casts the tensors first. Where the engine has no stage for its type, or none
-    with groups, the result alone has that type."""
+    ``torch.autocast`` casts the tensors first. Where the engine has no stage for its type and these
+    channels, or none with groups, the result alone has that type."""
     given = input, weight, bias
     to = autocast_type(given)
-    if to is not None and groups == 1 and has_stage_for(choose(engine), str(to).split(".")[-1]):
+    if to is not None and groups == 1 and _has_stage(to, weight, engine):
         input, weight, bias = (None if one is None else one.to(to) for one in given)
     elif to is not None:
         settings = stride, padding, dilation, groups, stage, engine
@@ -147,6 +147,12 @@ def convolve(
     return output if input.dim() == axes + 2 else output.squeeze(0)
 
 
+def _has_stage(to: torch.dtype, weight: Tensor, engine: str) -> bool:
+    """Return whether the engine computes with that type, and with the weight's channels."""
+    C_o, C_i = sizes_of(weight)[:2]
+    return has_stage_for(choose(engine), str(to).split(".")[-1], (C_i, C_o))
+
+
 def settings_of(windows: Windows, groups: int, stage: str, engine: str) -> Settings:
     """Return the operators' settings, of the last two axes; one axis is the second of two."""
     return Settings(
@@ -178,28 +184,30 @@ def sizes_of(tensor: Tensor) -> tuple[int, ...]:
 
 
 def check_tensors(tensors: dict[str, Tensor | None]) -> None:
-    """Raise ``TypeError`` for what is not a dense tensor of a type that layers take, and of the
-    first one's; ``NotImplementedError`` for a tangent."""
-    first = next(iter(tensors.values()))
+    """Raise ``TypeError`` for what is not a dense tensor of the weight's type, which must be one
+    that layers take; ``NotImplementedError`` for a tangent."""
+    wanted = _type_of(tensors["weight"])
     for name, tensor in tensors.items():
         if tensor is None:
             continue
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is {shown(tensor)}: it must be a torch.Tensor")
         check_dense(name, tensor)
-        assert isinstance(first, Tensor)
-        _check_dtype(name, tensor, first)
+        _check_dtype(name, tensor, wanted)
         # PyTorch's custom operators have no forward derivative; torch.func.jvp would give 0.
         if unpack_dual(tensor).tangent is not None:
             raise NotImplementedError(f"{name} {NO_TANGENT}")
 
 
-def _check_dtype(name: str, tensor: Tensor, first: Tensor) -> None:
-    if first.dtype not in DTYPES and tensor is first:
-        must = "torch.float32, torch.float16 or torch.bfloat16"
-        raise TypeError(f"{name} has dtype {tensor.dtype}: it must be {must}")
-    if tensor.dtype != first.dtype:
-        raise TypeError(f"{name} has dtype {tensor.dtype}: it must be {first.dtype}")
+def _type_of(weight: Tensor | None) -> torch.dtype:
+    """Return the type that all tensors of a convolution with this weight must have."""
+    takes = isinstance(weight, Tensor) and weight.dtype in DTYPES
+    return weight.dtype if takes else torch.float32  # type: ignore[union-attr]
+
+
+def _check_dtype(name: str, tensor: Tensor, wanted: torch.dtype) -> None:
+    if tensor.dtype != wanted:
+        raise TypeError(f"{name} has dtype {tensor.dtype}: it must be {wanted}")
 
 
 def output_size(
@@ -252,10 +260,11 @@ def _check_given(of: Of, tensors: tuple[Tensor | None, ...], output_shape: tuple
     gradient, cannot take."""
     first = tensors[0]
     assert first is not None
+    wanted = _type_of(tensors[1]) if of is None else torch.float32
     for name, tensor in zip(NAMES[of], tensors, strict=True):
         if tensor is None:
             continue
-        _check_dtype(name, tensor, first)
+        _check_dtype(name, tensor, wanted)
         if tensor.is_meta and not first.is_meta:  # PyTorch would give the memory as it found it
             rule = f"it must have numbers, as {NAMES[of][0]} on {first.device} has"
             raise ValueError(f"{name} is on meta: {rule}")
