@@ -69,6 +69,21 @@ def test_a_plan_s_calls_give_the_same_bits(engine: Engine) -> None:
     assert np.array_equal(*found)
 
 
+@RUNS
+def test_calls_for_one_weight_find_the_counts_at_zero(engine: Engine) -> None:
+    """Such a plan fills the counts with zeros once; then each last block sets its count back."""
+    problem = ConvProblem(1, 48, 2, 3, 9, 1)
+    tensors = random_tensors(problem, 2)
+    input, weight, bias = map(engine.to_device, tensors)
+    program = T06_STAGE.prepare(problem, SMALL, splits=3)
+    ready = Plan(problem, T06_STAGE, SMALL, engine, program=program).for_weight(weight, bias)
+    for _ in range(2):
+        output = engine.to_device(np.full(problem.output_shape, np.nan, np.float32))
+        found = engine.to_host(ready(input, output))
+        result = Oracle(problem, *tensors).check(found, **allowances(T06_STAGE, problem))
+        assert result.ok, str(result)
+
+
 @pytest.mark.same_in_cudasim
 def test_without_split_k_it_is_t05() -> None:
     tile = Tile(32, 128, 16, 8, 4)
