@@ -15,7 +15,7 @@ from convlab import ConvProblem, Tile
 from convlab.ladder import production_program, stage_named
 from convlab.ladder.tile_heuristic import H200_SMS, T06, allowances, splits_for
 from convlab.problems.oracle import Oracle, before_relu, random_tensors
-from convlab.running.engines import Engine
+from convlab.running.engines import Engine, choose
 from convlab.running.engines.kernels import compile_launch
 from convlab.running.plans import Plan
 
@@ -34,6 +34,8 @@ PLACES = ConvProblem(1, 16, 4, 4, 9, 3, padding=1)
 @RUNS
 @pytest.mark.parametrize(("problem", "splits"), [(TAIL, 3), (PLACES, 2), (PLACES, 100)], ids=str)
 def test_sums_split_among_blocks(problem: ConvProblem, splits: int, checked: Any) -> None:
+    plan = Plan(problem, T06_STAGE, SMALL, choose("simulator"), splits=splits)
+    assert plan.program.launches[-1].grid[2] > 1
     tensors = random_tensors(problem, seed=splits)
     assert checked(problem, T06_STAGE, tensors, SMALL, splits=splits).ok
 

@@ -375,7 +375,8 @@ def production_program(
     """Return the stage prepared with that tile, by default with its production tile, and with
     split-K by the model, for a GPU of ``sm_count`` SMs, by default an H200."""
     tile = tile or production_tile(stage, problem, sm_count, **switches)
-    options: dict[str, int] = switches | splits_for(stage, problem, tile, sm_count, **switches)
+    # A number of splits that is given stays.
+    options: dict[str, int] = splits_for(stage, problem, tile, sm_count, **switches) | switches
     if workspace_limit is not None:
         options["workspace_limit"] = workspace_limit
     return stage.prepare(problem, tile, **options)
