@@ -303,9 +303,9 @@ def gpu(monkeypatch):
 
     made = SimpleNamespace(
         device="a GPU", free=2**40, free_bytes=lambda: made.free, synchronize=lambda: None,
-        empty=lambda shape: HostArray(np.zeros(shape, np.float32)),
-        to_device=lambda host: HostArray(np.array(host, np.float32, order="C")),
-        to_host=lambda array: array.array.copy(),
+        empty=lambda shape, dtype="float32": HostArray(np.zeros(shape, dtype)),
+        to_device=lambda host, dtype="float32": HostArray(np.array(host, dtype, order="C")),
+        to_host=lambda array, dtype="float32": array.array.copy(),
     )  # fmt: skip
     monkeypatch.setattr(baselines, "choose", lambda name: made)
     monkeypatch.setattr(driver, "cuMemsetD32", memset)

@@ -16,9 +16,19 @@ from papers import RESULTS
 from convlab.ladder import LADDER, short_name
 from convlab.measuring import analysis, table
 from convlab.measuring.analysis import Contender, Speedup, contender
-from convlab.measuring.cases import M15, SIZES
+from convlab.measuring.cases import M15, SIZES, TORCH_16_BITS, TORCH_TF32
 from convlab.measuring.results import ResultRow, Results
-from convlab.problems.workloads import GROUPED, LAYER_NAMES, UNSEEN, UNTUNED
+from convlab.problems.workloads import (
+    GROUPED,
+    LAYER_NAMES,
+    NETWORK_BATCH,
+    STEMS,
+    UNSEEN,
+    UNTUNED,
+    paper_layer,
+    unseen_layers,
+)
+from convlab.running.chosen_stages import AUTO_TF32
 from convlab.support.values import shown
 
 LINT = f"{RESULTS}/lint_conv9_sm90"
@@ -61,6 +71,46 @@ def sizes_tables(results: Results) -> papers.Shown:
     head = ("m15 is slower than the GEMM class", "m15 ms", "GEMM class ms", "ratio")
     lines = [(*cells, f"{ratio:.2f}") for ratio, *cells in slower]
     return "\n".join(filter(None, (table(columns, means), table(head, lines)))), ()
+
+
+# The systems of ``--cases precisions`` that are compared, by the type in a layer's name.
+OF_TYPES = {
+    "bfloat16": ("auto", TORCH_16_BITS),
+    "float16": ("auto", TORCH_16_BITS),
+    "tf32": (AUTO_TF32, TORCH_TF32),
+}
+
+
+def precisions_tables(results: Results) -> papers.Shown:
+    """Return two tables: for each type and group of layers auto's speedup over the faster of
+    PyTorch's two layouts, and each layer's times."""
+    three = [name for name in LAYER_NAMES if paper_layer(name).in_channels == 3]
+    groups = {
+        "the twelve layers": LAYER_NAMES,
+        "the four with three channels": three,
+        "21 others, 32 images": tuple(unseen_layers([NETWORK_BATCH])),
+        "stems and odd channels": tuple(STEMS),
+    }
+    means, lines = [], []
+    for kind, (ours, baselines) in OF_TYPES.items():
+        auto, torch = contender(results, ours), Contender(results, "PyTorch", "", baselines)
+        keys = {name: (name, batch) for name, batch in results.layers()}
+        over = dict(zip(results.layers(), auto.over(torch).by_layer, strict=True))
+        for group, names in groups.items():
+            asked = [keys[f"{name} {kind}"] for name in names if f"{name} {kind}" in keys]
+            speedup = Speedup([over[key] for key in asked])
+            if ratios := speedup.known:
+                values = (speedup.mean, min(ratios))
+                cells = f"{len(ratios)} of {len(names)}", *(f"{value:.2f}" for value in values)
+                means.append((kind, group, *cells))
+            for key in asked:
+                if (ratio := over[key]) is not None:
+                    times = _time(auto.best(key)), _time(torch.best(key))
+                    lines.append((key[0], *times, f"{ratio:.2f}"))
+    columns = ("type", "layers", "measured", "geometric mean over PyTorch", "least")
+    head = ("layer", "convlab ms", "PyTorch ms, the faster layout", "PyTorch / convlab")
+    each = table(head, list(dict.fromkeys(lines)))  # three channels are in two groups
+    return "\n".join(filter(None, (table(columns, means), each))), ()
 
 
 def grouped_tables(results: Results) -> papers.Shown:
@@ -234,6 +284,7 @@ def _registers_used(kernel: Mapping[str, Any]) -> str:
 # The sections that show one file of results each, by their names in pages.
 SECTIONS = {
     "sizes": papers.of_cases("", "sizes", sizes_tables),
+    "precisions": papers.of_cases("", "precisions", precisions_tables),
     "grouped": papers.of_cases("", "grouped", grouped_tables),
     "gradients": papers.of_cases("", "gradients", gradients_tables),
     "sanitizers": papers.Section(

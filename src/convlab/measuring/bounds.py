@@ -19,7 +19,8 @@ from convlab.problems.oracle import Allowances, Oracle, Singles
 from convlab.problems.reference import each
 
 FP32 = "fp32"  # the oracle's bound, and a norm
-RULES = (FP32, "tf32", "fft", "winograd")
+HALVES = "16 bits"  # of stages the oracle's bound, and a norm
+RULES = (FP32, "tf32", "fft", "winograd", HALVES)
 FP32_SHARE = 8  # times sqrt(K) roundings; random sums make about 0.3
 TF32_LIMIT = 2.0**-9
 WINOGRAD_LIMIT = 2.0**-14  # TF32 in its place would not pass
@@ -48,6 +49,8 @@ def bounds_for(precision: str, method: str) -> tuple[str, ...]:
     """Return the rules that an output may meet, the sharpest first; the first one met counts."""
     if precision == "tf32":
         return ("tf32",)
+    if precision in ("fp16", "bf16"):
+        return (HALVES,)
     if method == "any":  # the library chooses: it may compute either sum
         return (FP32, "fft", "winograd")
     return (method if method in ("fft", "winograd") else FP32,)
@@ -63,6 +66,8 @@ def limit(problem: Problem, bound: str) -> float:
         "tf32": TF32_LIMIT,
         "winograd": WINOGRAD_LIMIT,
         "fft": (transforms + made.C_i + 2) * ROUNDOFF,
+        # Twice the largest error of the one rounding, with room for a library's sums.
+        HALVES: 2.0 ** (1 - made.number_type.bits),
     }
     if bound not in limits:
         raise ValueError(f"bound is {bound!r}: it must be one of {', '.join(RULES)}")
@@ -96,18 +101,19 @@ class Checker:
             )
         for bound in bounds_for(precision, method):
             checked = self._by_norm(output, bound)
-            if checked.ok and bound == FP32:
-                checked = self._by_element(output, allowances, checked.error_over_bound)
+            if checked.ok and (bound == FP32 or (bound == HALVES and method != "any")):
+                by_norm = checked.error_over_bound
+                checked = self._by_element(output, allowances, by_norm, bound)
             if checked.ok:
                 return checked
         return replace(checked, reason=self._unwritten(output) or checked.reason)
 
     def _by_element(
-        self, output: Singles, allowances: Allowances | None, by_norm: float
+        self, output: Singles, allowances: Allowances | None, by_norm: float, bound: str = FP32
     ) -> Checked:
         result = self._oracle.check(output, **(allowances or {}))
         reason = None if result.ok else str(result)
-        return Checked(FP32, max(by_norm, result.error_over_bound), reason)
+        return Checked(bound, max(by_norm, result.error_over_bound), reason)
 
     def _by_norm(self, output: Singles, bound: str) -> Checked:
         allowed, images = limit(self.problem, bound), range(len(output))

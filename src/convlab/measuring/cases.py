@@ -9,6 +9,8 @@ grouped      MobileNetV2's depthwise and ResNeXt-50's grouped layers, beside PyT
 gradients    both gradients of the twelve layers, and the layers, g01 to g03 beside PyTorch
 ablation     Figure 4 of the im2win paper: m11 whole and without each technique, twelve layers
 sweeps       Figures 1 to 4 of article 001: single images, one size changed at a time, and C++ loops
+precisions   16 bits and TF32 on the twelve layers, 21 others and stems, beside PyTorch in both
+             layouts
 unfold_table Table 1 of article 002 (:mod:`convlab.measuring.baselines.unfold_table`)
 models       a whole ResNet-50 beside PyTorch's: first calls, steady times, the host's time
              (:mod:`convlab.measuring.models`)
@@ -26,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from convlab.ladder import LADDER
 from convlab.measuring import gpu_backend
 from convlab.measuring.analysis import TORCH
 from convlab.measuring.baselines import System, unfold_table
@@ -44,12 +47,14 @@ from convlab.problems.workloads import (
     LAYER_NAMES,
     NETWORK_BATCH,
     PAPER_BATCH,
+    STEMS,
     UNSEEN,
     UNTUNED,
     gradients,
     paper_layer,
     unseen_layers,
 )
+from convlab.running.chosen_stages import AUTO_TF32
 
 SEED = 0
 # A GPU that was too hot or in use may recover: such a case is measured again at the end of its
@@ -65,6 +70,8 @@ GRADIENT_SYSTEMS = ("m06_vectorized", "m11_warp_tiling", M15, TORCH)
 SIZE_SYSTEMS = (M15, TORCH, "cudnn_implicit_gemm", "cudnn_implicit_precomp_gemm", "cudnn_gemm")
 UNSEEN_21 = unseen_layers()
 UNSEEN_SYSTEMS = ("auto", M15, "t05_warpgroups", "t06_split_k", TORCH)
+TORCH_16_BITS = ("torch_16_bits", "torch_16_bits_channels_last")
+TORCH_TF32 = ("torch_tf32", "torch_tf32_channels_last")
 SWEEP_BASE = ConvProblem(1, 4, 128, 128, 16, 3)
 # Article 001 gives no sizes but a filter of 64 x 64. These keep the C++ loops at seconds.
 SWEEPS: dict[str, tuple[int, ...]] = {
@@ -130,6 +137,27 @@ def _gradients() -> list[BenchCase]:
     ]
 
 
+def precision_layers() -> dict[str, ConvProblem]:
+    """The layers of ``--cases precisions``, in float32: the paper's twelve, 21 others and stems."""
+    paper = {name: paper_layer(name, PAPER_BATCH) for name in LAYER_NAMES}
+    return paper | unseen_layers([NETWORK_BATCH]) | STEMS
+
+
+def _precisions() -> list[BenchCase]:
+    """In each type the stages that take it, and what a plan takes, beside PyTorch in both layouts.
+    The stages' tensors have the stage's layout, before and after."""
+    cases: list[BenchCase] = []
+    for name, problem in precision_layers().items():
+        for dtype in ("bfloat16", "float16"):
+            halves = replace(problem, dtype=dtype, channels_last=True)
+            own = [stage.name for stage in LADDER if stage.why_not(halves) is None]
+            own = ["auto", *own] if own else []
+            cases += crossed({f"{name} {dtype}": halves}, (*own, *TORCH_16_BITS))
+        own = [stage.name for stage in LADDER if stage.precision == "tf32"]
+        cases += crossed({f"{name} tf32": problem}, (AUTO_TF32, *own, *TORCH_TF32))
+    return cases
+
+
 EXPERIMENTS: dict[str, Callable[[], list[BenchCase]]] = {
     "sizes": lambda: crossed(SIZES, SIZE_SYSTEMS),
     "unseen": lambda: crossed(UNSEEN_21, UNSEEN_SYSTEMS),
@@ -140,6 +168,7 @@ EXPERIMENTS: dict[str, Callable[[], list[BenchCase]]] = {
     ),
     # A problem that several sweeps share is measured once.
     "sweeps": lambda: crossed({str(one): one for _, _, one in sweep_points()}, SWEEP_SYSTEMS),
+    "precisions": _precisions,
     "unfold_table": lambda: crossed({str(UNFOLDED): UNFOLDED}, UNFOLD_SYSTEMS),
 }
 # What else belongs into a document, from what an older one of the same identity has of it.
@@ -220,7 +249,8 @@ def _layer(cases: Sequence[BenchCase], bench: Bench) -> Iterator[ResultRow]:
 
         def check(output: np.ndarray) -> Checked:
             allowances = system.allowances(problem)
-            return checker.check(output, system.precision, system.method, allowances)
+            precision = system.precision_on(problem)
+            return checker.check(output, precision, system.method, allowances)
 
         return row(case, bench.pool.measure(system, check), started)
 
@@ -252,7 +282,8 @@ def row_of(
         # The algorithm that a library chose is known by now: the GEMM class does every
         # multiplication.
         method = "gemm" if in_gemm_class(system.method, outcome.algorithm) else system.method
-        above = too_fast(problem, outcome.time_ms, machine, system.precision, method)
+        precision = system.precision_on(problem)
+        above = too_fast(problem, outcome.time_ms, machine, precision, method)
         if above is not None:
             outcome = replace(outcome).without_number("refused", above)
     known = asdict(outcome) | {"layer": case.layer, "batch": problem.batch, "system": system.name}

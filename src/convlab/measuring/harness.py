@@ -25,6 +25,7 @@ import numpy as np
 
 from convlab.measuring.baselines import Prepared, System, Unsupported
 from convlab.measuring.bounds import Checked
+from convlab.problems.number_types import as_in_kernels
 from convlab.problems.problem import ConvProblem
 
 if TYPE_CHECKING:
@@ -191,11 +192,12 @@ def _close(prepared: Prepared | None, backend: GpuBackend, outcome: Outcome) -> 
 
 
 def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    """Return whether two float32 outputs have the same bits, so that one check is enough."""
+    """Return whether two outputs have the same bits, so that one check is enough."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
+    bits = np.dtype(f"u{one.itemsize}")
     with ThreadPoolExecutor() as pool:  # an image a thread
-        return all(pool.map(np.array_equal, one.view(np.uint32), other.view(np.uint32)))
+        return all(pool.map(np.array_equal, one.view(bits), other.view(bits)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -254,7 +256,8 @@ def _answer(backend: Any, connection: Connection, do: str, **command: Any) -> di
             future.result()
         return {"compiled": True}
     folder: Path = command["folder"]
-    tensors = tuple(np.load(folder / name, mmap_mode="c") for name in (INPUT, WEIGHT))
+    kind = problem.number_type.numpy
+    tensors = tuple(np.load(folder / name, mmap_mode="c").view(kind) for name in (INPUT, WEIGHT))
     backend.allowed = command["allowed"]
     system = backend.system_named(command["system"])
     check = partial(_check_by_parent, connection, folder)
@@ -262,7 +265,7 @@ def _answer(backend: Any, connection: Connection, do: str, **command: Any) -> di
 
 
 def _check_by_parent(connection: Connection, folder: Path, output: np.ndarray) -> Checked:
-    shared = np.load(folder / OUTPUT, mmap_mode="r+")
+    shared, output = np.load(folder / OUTPUT, mmap_mode="r+"), as_in_kernels(output)
     for what in ("dtype", "shape"):
         found, wanted = getattr(output, what), getattr(shared, what)
         if found != wanted:

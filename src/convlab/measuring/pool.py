@@ -25,6 +25,7 @@ import numpy as np
 from convlab.measuring import harness
 from convlab.measuring.baselines import System
 from convlab.measuring.harness import Outcome, OutputCheck
+from convlab.problems.number_types import as_in_kernels
 from convlab.problems.problem import ConvProblem
 
 BACKEND = "convlab.measuring.gpu_backend:GpuBackend"
@@ -162,16 +163,18 @@ class WorkerPool:
 
     @contextmanager
     def layer(self, problem: ConvProblem, tensors: tuple[np.ndarray, np.ndarray]) -> Iterator[None]:
-        """Hand input and weight (float32) over, for :meth:`measure` inside the ``with``. Raises
-        ``OSError`` where there is no room for them."""
-        nbytes = sum(tensor.nbytes for tensor in tensors) + 4 * math.prod(problem.output_shape)
+        """Hand input and weight over, 16-bit numbers as their bits, for :meth:`measure` inside the
+        ``with``. Raises ``OSError`` where there is no room for them."""
+        kind = problem.number_type
+        outputs = kind.nbytes * math.prod(problem.output_shape)
+        nbytes = sum(tensor.nbytes for tensor in tensors) + outputs
         folder = self._tensors = _folder_for(nbytes, self._folder)
         output = folder / harness.OUTPUT
         try:
-            np.save(folder / harness.INPUT, tensors[0])
-            np.save(folder / harness.WEIGHT, tensors[1])
+            np.save(folder / harness.INPUT, as_in_kernels(tensors[0]))
+            np.save(folder / harness.WEIGHT, as_in_kernels(tensors[1]))
             shared = np.lib.format.open_memmap(
-                output, mode="w+", dtype=np.float32, shape=problem.output_shape
+                output, mode="w+", dtype=np.dtype(kind.in_kernels), shape=problem.output_shape
             )
             # A process that writes to a hole of a sparse file on a full disk is killed.
             if hasattr(os, "posix_fallocate"):
@@ -199,7 +202,7 @@ class WorkerPool:
             )  # fmt: skip
             while "check" in (answer := worker.answer(deadline)):
                 checking = time.monotonic()
-                worker.send(checked=check(shared))
+                worker.send(checked=check(shared.view(problem.number_type.numpy)))
                 deadline += time.monotonic() - checking  # the check's time is not the system's
             if "error" in answer:
                 raise WorkerDied(answer["error"])

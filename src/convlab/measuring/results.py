@@ -98,7 +98,7 @@ class _System(TypedDict):
 def tensor_bytes(problem: ConvProblem) -> int:
     """Input, filter and output: what every convolution needs."""
     shapes = (problem.input_shape, problem.weight_shape, problem.output_shape)
-    return 4 * sum(map(math.prod, shapes))
+    return problem.number_type.nbytes * sum(map(math.prod, shapes))
 
 
 @dataclass(frozen=True)

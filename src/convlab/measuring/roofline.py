@@ -54,10 +54,12 @@ class Machine:
 
     def peak_flops(self, precision: str) -> float | None:
         """The operations a second that no kernel can exceed: that of the tensor cores for ``tf32``,
-        and a third of it for ``3xtf32``, which multiplies three times."""
-        if precision == "3xtf32":
-            return None if self.tf32_flops is None else self.tf32_flops / 3
-        return self.tf32_flops if precision == "tf32" else self.fp32_flops
+        a third of it for ``3xtf32``, which multiplies three times, and twice it for ``fp16`` and
+        ``bf16``."""
+        share = {"tf32": 1.0, "3xtf32": 1 / 3, "fp16": 2.0, "bf16": 2.0}.get(precision)
+        if share is None:
+            return self.fp32_flops
+        return None if self.tf32_flops is None else self.tf32_flops * share
 
 
 def least_flops(problem: ConvProblem, method: str) -> float:
@@ -92,7 +94,7 @@ def too_fast(
             f"{refused} are {flops / time_ms / 1e9:,.4g} TFLOP/s, and {machine.device} can do "
             f"{peak / 1e12:,.4g} in {precision} at most"
         )
-    output = 4 * math.prod(problem.output_shape)
+    output = problem.number_type.nbytes * math.prod(problem.output_shape)
     moved = problem.least_bytes - min(machine.l2_bytes, output)
     if bandwidth and moved / bandwidth > time_ms / 1e3:
         return (

@@ -18,14 +18,22 @@ from convlab.ladder import (
     tile_named,
 )
 from convlab.ladder.gradients.g02_exchanged_roles import through
-from convlab.measuring.baselines import OnGpu, Singles, System, array_libraries, compiled, cudnn
+from convlab.measuring.baselines import (
+    OnGpu,
+    Singles,
+    System,
+    Unsupported,
+    array_libraries,
+    compiled,
+    cudnn,
+)
 from convlab.measuring.baselines.unfold_table import ROWS as UNFOLD_ROWS
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.oracle import Allowances
 from convlab.problems.problem import ConvProblem
 from convlab.running.able_stages import stages_for
-from convlab.running.chosen_stages import AUTO_STAGES_GPU, stage_for
-from convlab.running.engines import choose
+from convlab.running.chosen_stages import AUTO_STAGES_GPU, AUTO_TF32, stage_for
+from convlab.running.engines import EngineUnavailable, choose
 from convlab.running.plans import Plan, program_for, tile_by_rule
 
 BASELINES: tuple[System, ...] = (
@@ -62,21 +70,27 @@ def system_named(name: str) -> System:
     if name in VARIANTS:
         whole = of_stage(ABLATION, None, **{VARIANTS[name]: False})
         return replace(whole, name=name, title=f"m11 without {VARIANTS[name]}")
-    known = UNFOLD_ROWS | NAMED
+    known = UNFOLD_ROWS | NAMED | {one.name: one for one in array_libraries.IN_16_BITS}
     if name in known:
         return known[name]
     if name == AUTO:
         return _auto()
+    if name == AUTO_TF32:
+        in_tf32 = "The stage that a plan takes in TF32"
+        return replace(_auto(AUTO_TF32), name=name, title=in_tf32, precision="tf32")
     word, _, tile = name.partition(" ")
     backward = {stage.name: stage for stage in BACKWARD}
     return of_stage(backward.get(word) or stage_named(word), tile_named(tile) if tile else None)
 
 
-def _auto() -> System:
+def _auto(word: str = AUTO) -> System:
     """Return the stage that ``plan`` takes for a problem without being told, each problem's own."""
 
     def stage_of(problem: ConvProblem) -> Stage:
-        return stage_for(AUTO, choose("gpu"), problem)
+        try:
+            return stage_for(word, choose("gpu"), problem)
+        except (ValueError, EngineUnavailable) as error:
+            raise Unsupported(str(error)) from error
 
     def compile(problem: ConvProblem) -> None:
         compiled = of_stage(stage_of(problem)).compile
@@ -90,6 +104,8 @@ def _auto() -> System:
         return prepared
 
     def allowed(problem: ConvProblem) -> Allowances:
+        if problem.dtype != "float32" or word == AUTO_TF32:
+            return {"tf32_products": word == AUTO_TF32}
         # Products of either arithmetic: which GPU measures is not known here.
         both = [allowances(stage_named(name), problem) for name in AUTO_STAGES_GPU]
         return {
@@ -161,6 +177,8 @@ class PreparedStage(OnGpu):
     ) -> None:
         super().__init__(stage.name)
         stage = stage_on(problem, stage)
+        if (reason := stage.why_not(problem)) is not None:
+            raise Unsupported(reason)
         tile = tile or tile_by_rule(problem, stage, self._gpu, **switches)
         self._plan: Plan | None = Plan(
             problem, stage, tile, self._gpu, workspace_limit=None, program=None, **switches

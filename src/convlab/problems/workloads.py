@@ -161,6 +161,14 @@ UNSEEN_LAYERS: dict[str, ConvProblem] = {
     "odd_strided": ConvProblem(1, 48, 65, 67, 72, 5, stride=2, padding=2),
     "odd_dilated": ConvProblem(1, 31, 37, 41, 43, 3, padding=2, dilation=2),
 }  # fmt: skip
+# First layers of networks, and layers whose numbers of channels nothing divides.
+STEMS: dict[str, ConvProblem] = {
+    "resnet_stem": ConvProblem(NETWORK_BATCH, 3, 224, 224, 64, 7, stride=2, padding=3),
+    "vit_patches": ConvProblem(NETWORK_BATCH, 3, 224, 224, 768, 16, stride=16),
+    "convnext_patches": ConvProblem(NETWORK_BATCH, 3, 224, 224, 96, 4, stride=4),
+    "odd_255": ConvProblem(NETWORK_BATCH, 256, 40, 40, 255, 1),
+    "odd_53": ConvProblem(NETWORK_BATCH, 53, 56, 56, 53, 3, padding=1),
+}
 UNSEEN_BATCHES = (1, NETWORK_BATCH)
 
 
@@ -233,13 +241,19 @@ def gradients(problems: Mapping[str, ConvProblem]) -> dict[str, ConvProblem]:
 
 
 def problem_named(name: str, batch: int) -> ConvProblem:
-    """A layer of the paper, a size of ``UNTUNED``, ``UNSEEN`` or ``GROUPED``, one of
+    """A layer of the paper, a size of ``UNTUNED``, ``UNSEEN``, ``GROUPED`` or ``STEMS``, one of
     :func:`unseen_layers`, what :func:`problem_of` reads, or one of the :func:`gradients` of these;
-    with this batch. Raises ``ValueError`` for any other name."""
+    with this batch. A type may follow, as in ``conv9 bfloat16`` and ``conv9 tf32``. Raises
+    ``ValueError`` for any other name."""
+    plain, _, kind = name.rpartition(" ")
+    if kind in ("float16", "bfloat16"):
+        return replace(problem_named(plain, batch), dtype=kind, channels_last=True)
+    if kind == "tf32":
+        return problem_named(plain, batch)
     forward, gradient, _ = name.rpartition(" d")
     if gradient and name in (both := gradients({forward: problem_named(forward, batch)})):
         return both[name]
     if SHAPES.fullmatch(name):
         return replace(problem_of(name), batch=batch)
-    other = (UNTUNED | UNSEEN | GROUPED | unseen_layers()).get(name)
+    other = (UNTUNED | UNSEEN | GROUPED | STEMS | unseen_layers()).get(name)
     return paper_layer(name, batch) if other is None else replace(other, batch=batch)

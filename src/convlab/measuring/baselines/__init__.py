@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from convlab.problems.arrays import dtype_name
+from convlab.problems.gradient import Problem
 from convlab.problems.oracle import Allowances
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines import address_of, choose
@@ -27,6 +29,7 @@ from convlab.support.installing import how_to_add
 Singles = NDArray[np.float32]
 REHEARSED = ConvProblem(2, 8, 16, 16, 8, 3)
 NAN_BITS = 0x7FC00000  # a quiet NaN
+NAN_BITS_16 = 0x7FFF  # in float16 and in bfloat16
 
 
 class Unsupported(Exception):
@@ -95,6 +98,10 @@ class System:
         names = ("name", "title", "kind", "family", "precision", "method", "on_gpu")
         return {name: getattr(self, name) for name in names}
 
+    def precision_on(self, problem: Problem) -> str:
+        """The arithmetic of a problem's products: ``precision``, or ``fp16`` or ``bf16``."""
+        return {"float16": "fp16", "bfloat16": "bf16"}.get(problem.dtype, self.precision)
+
     def make_ready(self, problem: ConvProblem) -> Future[object] | None:
         """Do ahead of time what keeps no GPU memory: ``compile``, or a rehearsal."""
         if self.why_absent() is not None:
@@ -136,12 +143,17 @@ class OnGpu:
         self._name = name
         self._gpu = choose("gpu")
         self._arrays: list[Any] = []
+        self._dtype = "float32"
 
     def place(self, input: Singles, weight: Singles, output_shape: tuple[int, ...]) -> None:
-        """Copy both to the GPU beside an empty output. Raises ``MemoryError`` without room."""
-        needed = input.nbytes + weight.nbytes + 4 * int(np.prod(output_shape, dtype=np.int64))
+        """Copy both to the GPU beside an empty output of their type. Raises ``MemoryError`` without
+        room."""
+        outputs = int(np.prod(output_shape, dtype=np.int64))
+        needed = input.nbytes + weight.nbytes + input.itemsize * outputs
         check_fits("input, weight and output", needed, self._gpu)
-        self._arrays = [*map(self._gpu.to_device, (input, weight)), self._gpu.empty(output_shape)]
+        self._dtype = dtype_name(input)
+        placed = [self._gpu.to_device(array, self._dtype) for array in (input, weight)]
+        self._arrays = [*placed, self._gpu.empty(output_shape, self._dtype)]
 
     @property
     def pointers(self) -> tuple[int, ...]:
@@ -157,12 +169,15 @@ class OnGpu:
 
         self._gpu.synchronize()
         output = self._arrays[2]
-        driver_result(driver.cuMemsetD32(address_of(output), NAN_BITS, output.size))
+        if self._dtype == "float32":
+            driver_result(driver.cuMemsetD32(address_of(output), NAN_BITS, output.size))
+        else:
+            driver_result(driver.cuMemsetD16(address_of(output), NAN_BITS_16, output.size))
         self._gpu.synchronize()
 
     def output(self) -> Singles:
         self._gpu.synchronize()
-        return self._gpu.to_host(self._arrays[2])
+        return self._gpu.to_host(self._arrays[2], self._dtype)
 
     def close(self) -> None:
         self._arrays = []

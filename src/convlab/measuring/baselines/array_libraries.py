@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from convlab.measuring.baselines import OnGpu, Singles, System, Unsupported, why_no_library
+from convlab.problems.arrays import on_host
 from convlab.problems.gradient import Gradient, Problem
+from convlab.problems.number_types import as_in_kernels
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines.gpu import cupy_stream, torch_stream
 from convlab.running.plans import check_fits
@@ -82,10 +84,11 @@ class OnTorch:
             torch.mm(*torch.ones(2, 1, 1, device=self._device))  # cuBLAS's own memory, once
         self._compute: Compute | None = None
         self._output: Any = None
+        self._gives_last = problem.channels_last
         memory = torch.channels_last if channels_last else torch.contiguous_format
         try:
             x, w = (
-                torch.from_numpy(np.ascontiguousarray(array))
+                self._as_tensor(array, problem)
                 .to(self._device, copy=True)
                 .contiguous(memory_format=memory)
                 for array in (input, weight)
@@ -103,6 +106,12 @@ class OnTorch:
             if isinstance(error, torch.OutOfMemoryError):
                 raise MemoryError(f"{name}: {str(error).split(' If ')[0]}") from None
             raise
+
+    def _as_tensor(self, array: np.ndarray, problem: Problem) -> Tensor:
+        """Return an array of the problem as a tensor on the host, [N, C, H, W]."""
+        bits = self._torch.from_numpy(as_in_kernels(np.ascontiguousarray(array)))
+        tensor = bits.view(getattr(self._torch, problem.dtype))
+        return tensor.permute(0, 3, 1, 2) if problem.channels_last else tensor
 
     def _requested(self, when: str) -> int:
         """Bytes that PyTorch's allocator was asked for: ``current`` or ``peak``."""
@@ -147,8 +156,10 @@ class OnTorch:
 
     def output(self) -> Singles:
         self._synchronize()
-        output: Singles = self._output.cpu().numpy()
-        return output
+        output = self._output.cpu()
+        if self._gives_last:
+            output = output.permute(0, 2, 3, 1).contiguous()
+        return on_host(output)
 
     @property
     def algorithm(self) -> str | None:
@@ -369,6 +380,14 @@ BY_TORCH = tuple(
         ("torch_tf32_channels_last", "PyTorch conv2d, TF32, channels-last", conv2d),
         ("torch_compile_fp32", "torch.compile(conv2d), fp32, NCHW", compiled_conv2d),
         ("torch_compile_tf32", "torch.compile(conv2d), TF32, NCHW", compiled_conv2d),
+    )
+)
+# Of problems in 16 bits, whichever they are.
+IN_16_BITS = tuple(
+    _of_torch(name, title, "pytorch", conv2d, "any", "last" in name)
+    for name, title in (
+        ("torch_16_bits", "PyTorch conv2d, 16 bits, NCHW"),
+        ("torch_16_bits_channels_last", "PyTorch conv2d, 16 bits, channels-last"),
     )
 )
 OWN = "PyTorch without cuDNN: im2col + cuBLAS, image by image, fp32"
