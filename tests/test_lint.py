@@ -102,7 +102,10 @@ def test_every_kernel_is_within_its_budget_on_the_gpus_that_its_stage_says_it_ru
     GPUs are compiled for from the same LLVM IR: for 9.0 of all problems, for 8.0 of each tile."""
     # The same kernels for each GPU, so that Numba's part, most of the time, is done once.
     monkeypatch.setattr(lint, "production_program", cache(production_program))
-    anywhere, conv12 = replace(stage, requires=None), {"conv12": PROBLEMS["conv12"]}
+    anywhere, name = replace(stage, requires=None), "conv12"
+    if stage.why_not(stage.adapted(PROBLEMS[name])) is not None:
+        name = "awkward"  # conv12's filter is too large for the stage
+    elsewhere = {name: PROBLEMS[name]}
     tensor_cores = stage.name.startswith(("t03", "t05", "t06", "t07"))
     others = ((7, 5), (10, 0)) if tensor_cores else ((7, 5),)
     gpus = [gpu for gpu in CAPABILITIES if stage.runs_on(gpu)]
@@ -111,15 +114,16 @@ def test_every_kernel_is_within_its_budget_on_the_gpus_that_its_stage_says_it_ru
     for gpu in reversed(gpus):
         problems = problems_of(stage, each_tile=gpu != (9, 0))
         found = list(lint_stage(anywhere, problems, (gpu,)))
+        taken = {one for one, of in problems.items() if not stage.why_not(stage.adapted(of))}
         # A library does all of a stage without rows.
-        assert {row.problem for row in found} == {*problems} or (stage.needs_library and not found)
+        assert {row.problem for row in found} == taken or (stage.needs_library and not found)
         rows += found
     for gpu in (*CAPABILITIES, *others):
         if gpu in others and stage.runs_on(gpu):
-            rows += lint_stage(anywhere, conv12, (gpu,))
+            rows += lint_stage(anywhere, elsewhere, (gpu,))
         elif not stage.runs_on(gpu):
             with pytest.raises(NotCompiled, match="PTX_COMPILE"):
-                list(lint_stage(anywhere, conv12, (gpu,)))
+                list(lint_stage(anywhere, elsewhere, (gpu,)))
     assert not [row for row in rows if not row.ok]
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PAIRS = 4  # in 16 bytes
 EIGHT = 2 * PAIRS  # 16-bit numbers in 16 bytes
 FLOAT16, BFLOAT16 = "float16", "bfloat16"
+Word = int | np.uint32
 
 
 def bits_of(value: Float, kind: str) -> int:
@@ -82,7 +83,7 @@ def _emulated_load_pair(array: Any, index: int) -> np.uint32:
     return np.uint32(int(low) | int(high) << 16)
 
 
-def _emulated_shifted_pair(low: int, high: int, bits: int) -> np.uint32:
+def _emulated_shifted_pair(low: Word, high: Word, bits: Word) -> np.uint32:
     return np.uint32((int(low) | int(high) << 32) >> int(bits) & 0xFFFFFFFF)
 
 

@@ -286,7 +286,8 @@ class Stage:
     atomically ``atomic_additions(problem)`` times; each may flush a denormal. The stage takes
     problems of ``dtypes``, only those with ``channels_last`` if it is True, only others if it is
     False, those with groups if ``grouped``, and numbers of input and output channels that are
-    ``channel_multiples``; ``prepare`` raises ``ValueError`` for others."""
+    ``channel_multiples``, unless ``limit(problem)`` says why not; ``prepare`` raises ``ValueError``
+    for others."""
 
     module: str
     title: str
@@ -302,6 +303,7 @@ class Stage:
     dtypes: tuple[str, ...] = ("float32",)
     channels_last: bool = False
     channel_multiples: tuple[int, int] = (1, 1)
+    limit: Callable[[Any], str | None] = lambda problem: None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prepare", _checked(self, self.prepare))
@@ -360,7 +362,7 @@ class Stage:
             if multiple > 1 and (channels := getattr(problem, name)) % multiple:
                 rule = f"it must be a multiple of {multiple} for stage {self.name}"
                 return f"{name} is {channels}: {rule}"
-        return None
+        return self.limit(problem)
 
     def adapted(self, problem: ConvProblem) -> ConvProblem:
         """Return the problem with a type, the layout and numbers of channels that the stage takes:

@@ -55,8 +55,8 @@ REGISTER_BUDGET: dict[str, int] = {
         80: "cin_parallel",
         136: "prefetch double_buffer",
         160: "microkernel",
-        168: "warp_tiling async_copies copied_windows fused_epilogue split_k",
-        192: "one_product",  # 128 sums per thread, and one part of the operands
+        168: "warp_tiling async_copies copied_windows fused_epilogue split_k warp_specialization",
+        192: "one_product stem",  # 128 sums per thread, and one part of the operands
         # On tensor cores 16 x 8 sums per thread, and both parts of each operand.
         255: "mma mma_pipeline tensor_cores swapped_operands warpgroups split_warpgroups "
         "shared_pixels",
@@ -144,6 +144,8 @@ def lint_stage(
             try:
                 if program is None:
                     adapted = stage.adapted(problem)
+                    if stage.why_not(adapted) is not None:
+                        break  # such as a filter that is too large for the stage
                     program = production_program(stage, adapted, None, None, **switches)
                 for step, launch in enumerate(program.kernels):
                     cubin = kernels.compile_launch(launch, program, capability)
