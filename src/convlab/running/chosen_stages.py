@@ -21,6 +21,9 @@ from convlab.support.values import shown
 # simulator it is the stage with the fewest and simplest threads: every thread costs time.
 AUTO_STAGES_GPU = ("m15_split_k", "t06_split_k", "m11_warp_tiling")
 AUTO_STAGE_SIMULATOR = "m01_direct"
+# For 16 bits on a GPU the first that takes a problem: h03 needs whole panels, h04 a filter that
+# fits shared memory, h01 whole 16-byte copies.
+AUTO_STAGES_16_BITS = ("h03_warp_specialization", "h04_stem", "h01_panels")
 AUTO_TF32 = "auto in tf32"  # how a call asks for "auto" with precision="tf32"
 PRECISIONS = ("float32", "tf32")
 
@@ -47,8 +50,9 @@ def asked_stage(stage: str, precision: str | None, dtype: str = "float32") -> st
 
 def stage_for(name: str, engine: Engine, problem: Problem | None = None) -> Stage:
     """The stage of that name; ``"auto"`` is the engine's stage, ``grouped`` for groups, and
-    :func:`reduced_stage` for 16-bit numbers and TF32. For a gradient it is g01, g02, or g02 through
-    the named stage of the ladder."""
+    :func:`reduced_stage` for 16-bit numbers and TF32. For a gradient it is g01, g02, g03, or g02
+    through the named stage of the ladder; ``"auto"`` is g01 on a simulator, and on a GPU g03 where
+    it runs."""
     if isinstance(problem, Gradient) and isinstance(name, str):
         for stage in BACKWARD:
             if name in (stage.name, short_name(stage.name)):
@@ -56,6 +60,8 @@ def stage_for(name: str, engine: Engine, problem: Problem | None = None) -> Stag
         name = "auto" if name == AUTO_TF32 else name  # gradients are computed in float32
         if name == "auto" and not engine.is_gpu:
             return BACKWARD[0]
+        if name == "auto" and problem.groups == 1 and BACKWARD[-1].runs_on(engine.capability()):
+            return BACKWARD[-1]
         return through(stage_for(name, engine))
     if not isinstance(name, str) or name not in ("auto", AUTO_TF32):
         return stage_named(name)
@@ -85,7 +91,8 @@ def auto_stage(engine: Engine, problem: Problem | None = None) -> Stage:
 
 def reduced_stage(engine: Engine, problem: ConvProblem) -> Stage:
     """Return the stage that ``"auto"`` means for 16-bit numbers, and for float32 numbers in TF32:
-    the last one on the ladder that takes one group of the problem, whichever layout it needs.
+    on a GPU the first of :data:`AUTO_STAGES_16_BITS`, else the last one on the ladder, that takes
+    one group of the problem, whichever layout it needs.
 
     Raises ``EngineUnavailable`` if the engine's GPU can run none, ``ValueError`` if none takes the
     problem.
@@ -132,7 +139,9 @@ def _last_that_takes(
     channels = (problem.in_channels, problem.out_channels)
     C_i, C_o = (count // problem.groups for count in channels)
     one_group = replace(problem, in_channels=C_i, out_channels=C_o, groups=1)
-    for stage in reversed(stages):
+    preferred = [stage for stage in stages if is_gpu and stage.name in AUTO_STAGES_16_BITS]
+    preferred.sort(key=lambda stage: AUTO_STAGES_16_BITS.index(stage.name))
+    for stage in (*preferred, *reversed(stages)):
         adapted = replace(one_group, channels_last=stage.channels_last)
         tile = ladder.production_tile(stage, adapted) if is_gpu else stage.tiny_tile
         try:
