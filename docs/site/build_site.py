@@ -84,7 +84,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 DATA = {
     "ABLATION": "The stage m11 with some of its techniques left out, for ``convlab bench --cases "
     "ablation``; it is not on the ladder.",
-    "BACKWARD": "The two stages of a convolution's gradients; they are not on the ladder.",
+    "BACKWARD": "The three stages of a convolution's gradients; they are not on the ladder.",
     "GROUPED": "A direct convolution in groups, one launch for all of them; it is not on the "
     "ladder.",
     "LADDER": "All stages, in order: a tuple of :class:`Stage`.",
@@ -231,12 +231,13 @@ def about(name: str) -> tuple[str, ...]:
 
 
 def lesson_of(stage: Stage, titles: Mapping[str, str]) -> str | None:
-    """Return the lesson that teaches a stage, by titles such as ``m12 to m15: im2win ...``."""
+    """Return the lesson that teaches a stage, by titles such as ``m12 to m15: im2win ...``; of a
+    stage that none names, that of the stage on which it builds."""
     for lesson, title in titles.items():
         names = re.findall(r"\b[a-z]\d\d\b", title.partition(":")[0])
         if names and names[0] <= short_name(stage.name) <= names[-1]:
             return lesson
-    return None
+    return next((lesson_of(stage_named(name), titles) for name in stage.builds_on), None)
 
 
 def facts(stage: Stage, lessons: Mapping[str, str], traces: Path) -> dict[str, Any]:
