@@ -20,7 +20,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 STAGES = ("h01", "h02", "h03")
-HALVES = ("bfloat16", "float16")
 slow = pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the same Python, a minute of it")
 
 
@@ -34,7 +33,7 @@ def tile_of(name: str, M_B: int, N_B: int) -> Tile:
 
 
 # More windows than a tile, in more images than one, with a remainder; more channels than a tile.
-LONG = channels_last(3, 16, 7, 9, 96, 3, padding=1)
+LONG = channels_last(3, 16, 6, 8, 64, 3, padding=1)
 SHAPES = {
     "several tiles": LONG,
     "stride, padding, dilation": channels_last(2, 16, 9, 11, 32, (3, 2), (2, 3), (1, 2), (3, 2)),
@@ -47,13 +46,19 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("problem", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("name", STAGES)
-def test_shapes(name: str, problem: ConvProblem, dtype: str, checked) -> None:
-    problem = replace(problem, dtype=dtype)
+def test_shapes(name: str, problem: ConvProblem, checked) -> None:
     stage = stage_named(name)
     result = checked(problem, stage, random_tensors(problem, 5, integers=True), stage.tiny_tile)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_float16(name: str, checked) -> None:
+    """The types differ in the product, in rounding, and in how a bias is widened."""
+    problem = replace(SHAPES["a remainder of channels"], dtype="float16")
+    result = checked(problem, stage_named(name), random_tensors(problem, 4))
     assert result.ok, result
 
 
@@ -61,18 +66,18 @@ def test_shapes(name: str, problem: ConvProblem, dtype: str, checked) -> None:
 @pytest.mark.parametrize(
     ("name", "M_B", "N_B"),
     [
-        *((name, M_B, 128) for name in ("h01", "h02") for M_B in (64, 96, 128)),
-        *(("h03", *sizes) for sizes in ((32, 256), (64, 128), (96, 64), (128, 64), (64, 256))),
+        *((name, M_B, 128) for name in ("h01", "h02") for M_B in (64, 96)),
+        *(("h03", *sizes) for sizes in ((32, 256), (64, 128), (96, 64))),
     ],
 )
 def test_tiles(name: str, M_B: int, N_B: int, checked) -> None:
-    for problem in (LONG, replace(LONG, in_channels=96, kernel_size=1)):
-        numbers = random_tensors(problem, 6)
-        result = checked(problem, stage_named(name), numbers, tile_of(name, M_B, N_B))
-        assert result.ok, result
+    problem = replace(LONG, in_channels=96, out_channels=96, kernel_size=1)
+    numbers = random_tensors(problem, 6)
+    result = checked(problem, stage_named(name), numbers, tile_of(name, M_B, N_B))
+    assert result.ok, result
 
 
-@pytest.mark.parametrize("channels", [1, 7, 8, 12, 33, 40])
+@pytest.mark.parametrize("channels", [1, 8, 12, 33])
 def test_any_number_of_output_channels(channels: int, checked) -> None:
     problem = channels_last(2, 8, 5, 7, channels, 3, 2, 1)
     result = checked(problem, stage_named("h01"), random_tensors(problem, 7))
