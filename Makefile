@@ -31,6 +31,7 @@ bench: $(if $(ARGS),,a-gpu) $(VENV)/.bench ## all that is measured, on a GPU; go
 	first=0; trap 'kill $${stopped:+-9} $$pid; stopped=1' INT; trap 'kill $$pid; stopped=1' TERM; \
 	for words in bench 'bench --cases ablation' 'bench --cases sweeps' 'bench --cases unfold_table' \
 			'bench --cases grouped' 'bench --cases gradients' \
+			'bench --cases unseen' 'bench --cases precisions' \
 			'report --html report.html --markdown report.md'; do \
 		echo "== convlab $$words"; \
 		$(BIN)/convlab $$words & pid=$$!; \

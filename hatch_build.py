@@ -1,4 +1,5 @@
-"""Puts the lessons' notebooks into a wheel, without the outputs, which are nine tenths of them."""
+"""Puts the lessons' notebooks into a wheel, without the outputs, which are nine tenths of them, and
+the results that they show."""
 
 import json
 from pathlib import Path
@@ -6,6 +7,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+RESULTS = ("ladder_*_h200.json", "memory*.json", "channel_sweeps_h200.json")  # that charts read
 
 
 class Notebooks(BuildHookInterface):  # type: ignore[type-arg, misc]
@@ -17,6 +20,9 @@ class Notebooks(BuildHookInterface):  # type: ignore[type-arg, misc]
             return
         self.folder = TemporaryDirectory()
         lessons = Path(self.root, "lessons")
+        for pattern in RESULTS:
+            for result in Path(self.root, "docs/results").glob(pattern):
+                build_data["force_include"][str(result)] = f"convlab/lessons/results/{result.name}"
         for source in [*lessons.glob("*.ipynb"), *lessons.glob("solutions/*.ipynb")]:
             notebook = json.loads(source.read_bytes())
             for cell in notebook["cells"]:

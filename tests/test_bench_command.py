@@ -231,7 +231,7 @@ def test_a_busy_gpu_is_refused_before_anything_is_measured(lab, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--cases", "some"], "--cases is 'some': it must be one of sizes, grouped, gradients"),
+        (["--cases", "some"], "--cases is 'some': it must be one of sizes, unseen, grouped"),
         (["--cases", "sizes", "--batch", "1"], "--cases names layers and systems: leave out"),
         (["--layer", "conv13"], "layer is 'conv13': it must be one of conv1"),
         (["--batch", "0"], "batch"),

@@ -17,7 +17,9 @@ from convlab.measuring import cases
 pytestmark = pytest.mark.same_in_cudasim
 
 ROOT = Path(__file__).parents[1]
-CASES = ("ablation", "sweeps", "unfold_table", "grouped", "gradients")
+CASES = (
+    "ablation", "sweeps", "unfold_table", "grouped", "gradients", "unseen", "precisions",
+)  # fmt: skip
 COMMANDS = [
     "convlab bench",
     *(f"convlab bench --cases {name}" for name in CASES),
@@ -107,7 +109,7 @@ def test_a_command_that_fails_is_said_and_the_others_go_on(make):
     assert called[1:] == COMMANDS
     assert "Error 7" in done.stderr  # the first failure's
     codes = [line.split()[-1] for line in done.stdout.splitlines() if "exit code" in line]
-    assert codes == ["0", "0", "7", "137", "0", "0", "0"]
+    assert codes == ["0", "0", "7", "137", "0", "0", "0", "0", "0"]
     done, called = make("13.0", convlab='[ "$*" = bench ] || exit 2')
     assert called[-2:] == COMMANDS[:2]  # what is refused to one is refused to all
     assert "Error 2" in done.stderr

@@ -96,8 +96,14 @@ def large_part_alone(value):
     return to_tf32(value), float32(0)
 
 
+def multiplier_of(stage: Stage) -> ModuleType:
+    """Return the module in which a stage's windows are split: its own, or that of its base."""
+    own = sys.modules[stage.module]
+    return own if hasattr(own, "split_tf32") else multiplier_of(stage_named(stage.builds_on[0]))
+
+
 SPLITTERS = [
-    *((stage, tensor_core if stage in UNPACKED else sys.modules[stage.module]) for stage in RUN),
+    *((stage, tensor_core if stage in UNPACKED else multiplier_of(stage)) for stage in RUN),
     *((stage, t03_split_once) for stage in RUN if stage in (T04, T05)),  # of the filter
 ]
 

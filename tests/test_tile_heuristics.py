@@ -180,6 +180,7 @@ def test_the_choice_is_the_cheapest_by_the_model(heuristic, stage):
             for tile in heuristic.candidates(problem)
             for splits in (heuristic.splits if few else (1,))
             if splits <= -(-problem.K // tile.K_B)
+            if splits == 1 or heuristic.most_split_sums >= tile.M_T * tile.N_T
         }
         tile = production_tile(stage, problem)
         assert tile == heuristic.best_tile(problem)

@@ -10,6 +10,7 @@ from typing import Any
 import ladder_results
 import papers
 import sanitizers
+from ladder_results import HEADLINE
 from papers import RESULTS
 
 from convlab.ladder import LADDER, short_name
@@ -144,7 +145,6 @@ def _time(row: ResultRow | None) -> str:
 
 # The two compilers.
 
-BY_BOTH = "ladder_conv9_h200"  # the ladder, timed with both compilers
 COMPILERS = "", "_mlir"  # endings of the names of their results
 
 
@@ -159,7 +159,7 @@ def compilers_table() -> str:
         {row["stage"]: row for row in papers.read_json(papers.ROOT / f"{LINT}{end}.json")}
         for end in COMPILERS
     ]
-    timed = [papers.ROOT / RESULTS / f"{BY_BOTH}{end}.json" for end in COMPILERS]
+    timed = [papers.ROOT / RESULTS / f"{HEADLINE}{end}.json" for end in COMPILERS]
     times = [read_ladder(file)["steps"] for file in timed] if timed[1].exists() else []
     rows = []
     for name in (stage.name for stage in LADDER if stage.name in made[0]):

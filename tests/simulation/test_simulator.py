@@ -15,6 +15,7 @@ from numba import cuda, float32, float64, int8, int32, int64, uint32
 
 from convlab import LADDER, ConvProblem
 from convlab.device import commit_copies, copy_async, wait_copies
+from convlab.ladder import allowances
 from convlab.problems.oracle import Oracle, random_tensors
 from convlab.running.engines.cudasim import CudaSim
 from convlab.running.engines.simulator import Simulator
@@ -358,7 +359,10 @@ def test_another_error_says_which_thread_had_it() -> None:
     assert "block (1, 0, 0), thread (1, 0, 0)" in caught.value.__notes__[0]
 
 
-@pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
+IN_FLOATS = [stage for stage in LADDER if "float32" in stage.dtypes]
+
+
+@pytest.mark.parametrize("stage", IN_FLOATS, ids=lambda stage: stage.name)
 def test_the_ladder_is_right_and_counted_as_in_numbas_simulator(stage) -> None:
     problem = ConvProblem(2, 3, 3, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2))
     input, weight, bias = random_tensors(problem, 1)
@@ -371,7 +375,8 @@ def test_the_ladder_is_right_and_counted_as_in_numbas_simulator(stage) -> None:
         with engine.counting() as counts:
             Plan(problem, stage, stage.tiny_tile, engine)(input, weight, output, bias)
         tallies.append(counts)
-        assert Oracle(problem, input, weight, bias).check(output).ok
+        oracle = Oracle(problem, input, weight, bias)
+        assert oracle.check(output, **allowances(stage, problem)).ok
     assert tallies[1] == tallies[-1]
     unknown = dict.fromkeys(
         ("global_requests", "global_sectors", "shared_requests", "shared_wavefronts")

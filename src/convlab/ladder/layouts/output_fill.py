@@ -36,11 +36,12 @@ def zeros_launch(problem: ConvProblem) -> Launch:
 
 def zeros_of(name: str, elements: int) -> Launch:
     """Sets the array of that name to zeros."""
+    OUTPUTS = elements  # a constant of the kernel
 
     @cuda.jit(**gpu_only(launch_bounds=THREADS))
     def clear(output):
         at = int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        if at < elements:
+        if at < OUTPUTS:
             output[at] = float32(0)
 
     return Launch(clear, (blocks_for(elements, THREADS),), (THREADS,), (Flat(name),))
