@@ -64,7 +64,7 @@ def draw(name: str, folder: Path) -> None:
         file.write_text("null", encoding="utf-8")
         return
     launch = trace.main
-    told = draw_footprints(launch, shapes_of(stage, MODEL), folder / f"{name}-footprints.svg")
+    told = draw_footprints(launch, shapes_of(stage, stage.adapted(MODEL)), folder / f"{name}-footprints.svg")
     lines = [
         line_of(launch, access, folder / f"{name}-{number}.svg")
         for number, access in enumerate(launch.accesses)
