@@ -35,6 +35,7 @@ nitpick_ignore_regex = [
     ("py:class", r"convlab\.problems\.arrays\.(Array|ArrayT|ApiArrayT)"),
     ("py:class", r"convlab\.running\.engines\.(CudaStream|Packed|Start|Stream)"),
     ("py:class", r"convlab\.(ladder\.stage\.Kernel|simulation\.recording\.loops\.ResultT)"),
+    ("py:class", r"convlab\.(problems\.number_types\.NumberType|ladder\.stage_choice\.GpuLimits)"),
     ("py:class", r"convlab\.(problems\.oracle\.Allowances|simulation\..*\.(Result|Requests))"),
 ]
 pygments_style = "a11y-high-contrast-light"
