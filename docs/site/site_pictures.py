@@ -64,7 +64,8 @@ def draw(name: str, folder: Path) -> None:
         file.write_text("null", encoding="utf-8")
         return
     launch = trace.main
-    told = draw_footprints(launch, shapes_of(stage, stage.adapted(MODEL)), folder / f"{name}-footprints.svg")
+    shapes = shapes_of(stage, stage.adapted(MODEL))
+    told = draw_footprints(launch, shapes, folder / f"{name}-footprints.svg")
     lines = [
         line_of(launch, access, folder / f"{name}-{number}.svg")
         for number, access in enumerate(launch.accesses)
