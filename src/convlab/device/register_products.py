@@ -54,7 +54,7 @@ def words_of(kind: str, terms: int) -> int:
 
 @dataclass
 class _RegisterPart:
-    """What a thread brings to the start of a product."""
+    """The part that a thread brings to the start of a product."""
 
     kind: str
     terms: int

@@ -130,7 +130,7 @@ def _products_here() -> _ThreadProducts:
 
 @dataclass
 class ThreadPart:
-    """What a thread brings to the start of a product."""
+    """The part that a thread brings to the start of a product."""
 
     kind: str
     terms: int

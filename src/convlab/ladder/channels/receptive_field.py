@@ -48,7 +48,7 @@ class Field:
         return blocks_for(problem.H_o, self.B_Y), blocks_for(problem.W_o, self.B_X)
 
     def parts(self, problem: ConvProblem) -> int:
-        """In how many parts the filter is taken."""
+        """Return the number of parts in which the filter is taken."""
         return blocks_for(problem.H_f, self.U) * blocks_for(problem.W_f, self.V)
 
 

@@ -34,7 +34,7 @@ def _wavefronts(places: list[tuple[int, int, int]], pitch: int, row_pitch: int) 
 
 @dataclass(frozen=True)
 class Spans:
-    """How 64 windows are read: as spans of ``width`` windows, by lanes that read whole strips.
+    """A way to read 64 windows: as spans of ``width`` windows, by lanes that read whole strips.
 
     A run is cut in ``parts`` *strips*. A lane reads one strip of each of its windows at a time, and
     the four lanes of a group read four strips: those of ``4 // parts`` filter rows. A step of A has
@@ -51,7 +51,7 @@ class Spans:
 
     @property
     def elements(self) -> int:
-        """How many rows a row of the filter counts as."""
+        """Return the number of rows that a row of the filter counts as."""
         return self.problem.W_f if self.problem.d_w > 1 else 1
 
     @property

@@ -1,4 +1,4 @@
-"""What each thread of a block knows of the other threads' past, by vector clocks.
+"""Vector clocks: the part of the other threads' past that each thread of a block knows.
 
 Barriers in shared memory order some threads and copies of a block, not all of its threads: one
 thread arrives, another waits for the phase. So each thread has a *knowledge*: for every thread of

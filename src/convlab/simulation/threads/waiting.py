@@ -37,7 +37,7 @@ NUMBERED_BARRIER = "sync_threads_of"
 
 
 class Awaited(Protocol):
-    """What a thread waits for; as a string, what is missing."""
+    """The event that a thread waits for; as a string, what is missing."""
 
     def over(self) -> bool:
         """Return whether the thread may go on."""
@@ -60,7 +60,7 @@ class WaitingCall:
 
     @property
     def awaited(self) -> Awaited | None:
-        """What the call waits for, if it is not that other threads come to the same call."""
+        """Return the event that the call waits for, unless other threads have to come to it."""
         if self.kind not in (PHASE, REGISTERS_FREE):
             return None
         return cast(Awaited, self.value)

@@ -70,7 +70,7 @@ class Request:
 
 
 class Change(NamedTuple):
-    """What a thread brings to a change of its warpgroup's registers."""
+    """The part that a thread brings to a change of its warpgroup's registers."""
 
     roles: WarpRoles
     gives: bool
