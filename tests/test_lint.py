@@ -26,7 +26,13 @@ from convlab.device import (
     to_tf32,
     wait_copies,
 )
-from convlab.ladder import production_program, production_tile, stage_named, tile_heuristic
+from convlab.ladder import (
+    BACKWARD,
+    production_program,
+    production_tile,
+    stage_named,
+    tile_heuristic,
+)
 from convlab.ladder.im2col import depth_last_layout as depth_last
 from convlab.ladder.im2col.im2col_gemm import columns_buffer
 from convlab.ladder.stage import Flat, Launch, Program, Tile
@@ -41,6 +47,7 @@ from convlab.measuring.machine_code import (
     lint_stage,
     tasks_for,
 )
+from convlab.problems.gradient import Gradient
 from convlab.problems.workloads import GROUPED, paper_layer
 from convlab.running.engines import compilation, kernels
 from convlab.running.engines.cubin import Cubin
@@ -455,9 +462,16 @@ def test_bad_code_is_found(kernel, budget, finding, monkeypatch):
 def test_every_budget_is_a_kernel_s():
     kernels = {  # of all problems: some stages have other kernels for many channels than for few
         launch.name
-        for problem in PROBLEMS.values()
         for stage in LADDER
+        for problem in map(stage.adapted, PROBLEMS.values())
+        if stage.why_not(problem) is None
         for launch in production_program(stage, problem).kernels
+    }
+    kernels |= {
+        launch.name
+        for stage in BACKWARD
+        for of in ("input", "weight")
+        for launch in production_program(stage, Gradient(PROBLEMS["conv9"], of)).kernels
     }
     assert set(REGISTER_BUDGET) <= kernels  # a kernel without has the usual budget
 
