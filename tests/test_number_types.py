@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from itertools import product
 
@@ -16,10 +17,11 @@ from strategies import problems
 from convlab import ConvProblem, Gradient
 from convlab.device.products import multiply_add, rounded_to_tf32
 from convlab.problems import oracle as oracles
-from convlab.problems.error_bound import rounding_bound
+from convlab.problems.error_bound import allowed_error, largest_error, rounding_bound
 from convlab.problems.number_types import (
     BFLOAT16,
     FLOAT16,
+    FLOAT32,
     NUMBER_TYPES,
     as_floats,
     as_in_kernels,
@@ -86,8 +88,8 @@ def test_gradients_of_16_bits_are_refused_in_one_sentence(dtype):
 def test_rounding_is_to_the_nearest_number_of_the_type(kind, number):
     exact = rounded_exactly(number, kind.name)
     if math.isfinite(exact):
-        assert rounded(number, kind.bits, kind.least) == exact
-        assert rounded(np.array([number]), kind.bits, kind.least) == [exact]
+        assert rounded(number, kind.rounding) == exact
+        assert rounded(np.array([number]), kind.rounding) == [exact]
     assert math.isinf(exact) == (abs(number) >= kind.overflow)
     assert abs(exact) <= kind.largest or math.isinf(exact)
 
@@ -221,8 +223,44 @@ def test_relu_keeps_the_type(dtype):
 
 def test_the_bound_of_float32_knows_nothing_of_types():
     bound = rounding_bound(9, with_bias=False)
-    assert (bound.bits, bound.overflow) == (0, inf)
-    assert Oracle(PROBLEM, *random_tensors(PROBLEM, 0))._bound().bits == 0
+    assert (bound.is_rounded, bound.overflow) == (False, inf)
+    assert Oracle(PROBLEM, *random_tensors(PROBLEM, 0))._bound().is_rounded is False
+
+
+@pytest.mark.parametrize("kind", [FLOAT16, BFLOAT16], ids=lambda kind: kind.name)
+def test_the_compiled_bound_is_numpys(kind):
+    rng = np.random.default_rng(0)
+    sizes = 2.0 ** rng.integers(kind.least - 12, kind.most - 1, 3000)  # denormals of the type too
+    expected = rng.uniform(-1, 1, 3000) * sizes
+    magnitude = np.abs(expected) * rng.uniform(1, 9, 3000)
+    bound = rounding_bound(500, with_bias=False, output=kind)
+    output = (expected + rng.uniform(-1, 1, 3000) * bound.gamma * magnitude).astype(kind.numpy)
+    allowed = allowed_error(expected, magnitude, bound)
+    errors = np.abs(as_floats(output) - expected)
+    for part in np.split(np.arange(3000), 30):
+        found = largest_error(output[part], expected[part], magnitude[part], bound)
+        assert found == (errors[part] / allowed[part]).max() > 0
+
+
+def seconds_of_a_check(kind):
+    """The least of three times in which the compiled loop checks outputs that are not exact."""
+    exact = np.random.default_rng(0).standard_normal(200_000)
+    kind_of_bound = None if kind is FLOAT32 else kind
+    bound = rounding_bound(500, with_bias=False, output=kind_of_bound)
+    arguments = exact.astype(kind.numpy), exact, np.abs(exact), bound
+    largest_error(*arguments)  # compiles
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        largest_error(*arguments)
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+@pytest.mark.parametrize("kind", [FLOAT16, BFLOAT16], ids=lambda kind: kind.name)
+def test_checking_16_bits_takes_about_as_long_as_float32(kind):
+    # An array for each number, or powers of two computed anew, took 80 times as long.
+    assert seconds_of_a_check(kind) < 20 * seconds_of_a_check(FLOAT32)
 
 
 # --- Sums on tensor cores -----------------------------------------------------------------------

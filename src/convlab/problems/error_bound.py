@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from convlab.problems.number_types import Floats, NumberType, as_floats, rounded
+from convlab.problems.number_types import Floats, NumberType, Rounding, as_floats, rounded
 from convlab.problems.reference import Doubles
 
 ROUNDOFF = 2.0**-24  # float32's u: half the distance from 1 to the next number
@@ -34,9 +34,9 @@ class Bound(NamedTuple):
     underflow: float  # the most that all products below the normal range lose together
     exact_up_to: float  # the magnitude up to which no bit is lost; negative if there is none
     always: float  # what is lost whatever the magnitude
-    bits: int = 0  # of a 16-bit output's significand; 0 for an output in float32
-    least: int = 0  # the exponent of its smallest normal number
-    overflow: float = math.inf  # the least number that it rounds to infinity
+    is_rounded: bool = False  # once more, to an output of 16 bits
+    rounding: Rounding = Rounding(0.0, 0.0, 0.0)  # to the output's type, if it is rounded
+    overflow: float = math.inf  # the least number that the type rounds to infinity
 
 
 def bound_at(magnitude: _Size, bound: Bound) -> _Size:
@@ -56,10 +56,10 @@ def allowed_error(
     """Return the largest error of outputs with these exact values: that of their sums, or for 16
     bits that of their sums rounded to the output's type. The two functions may be compiled ones."""
     lost: _Size = of_sums(magnitude, bound)
-    if bound.bits == 0:
+    if not bound.is_rounded:
         return lost
-    below = expected - nearest(expected - lost, bound.bits, bound.least)
-    above = nearest(expected + lost, bound.bits, bound.least) - expected
+    below = expected - nearest(expected - lost, bound.rounding)
+    above = nearest(expected + lost, bound.rounding) - expected
     return np.maximum(np.abs(below), np.abs(above))  # type: ignore[no-any-return]
 
 
@@ -90,7 +90,7 @@ def rounding_bound(
     sums = Bound(gamma, K * HALF_DENORMAL, exact_up_to, 0.0 if integers else always)
     if output is None:
         return sums
-    return sums._replace(bits=output.bits, least=output.least, overflow=output.overflow)
+    return sums._replace(is_rounded=True, rounding=output.rounding, overflow=output.overflow)
 
 
 def instructions(taps: int, channels: int, terms: int) -> int:
@@ -123,13 +123,22 @@ def squared_errors(output: Floats, expected: Doubles) -> tuple[float, float, flo
     return float(errors), float(sizes), float(largest)
 
 
+def _where_for_one(condition: bool, one: float, other: float) -> float:
+    return one if condition else other
+
+
 @cache
 def _compiled() -> tuple[Any, Any]:
     from numba import njit  # a second of compiling, only for many outputs
 
-    of_sums, nearest, allowed = (
-        njit(nogil=True)(one) for one in (bound_at, rounded, allowed_error)
+    of_sums, to_type, allowed, where = (
+        njit(nogil=True)(one) for one in (bound_at, rounded, allowed_error, _where_for_one)
     )
+
+    def to_nearest(number: float, rounding: Rounding) -> float:
+        return to_type(number, rounding, where)  # type: ignore[no-any-return]
+
+    nearest = njit(nogil=True)(to_nearest)
 
     def largest_error(output: Floats, expected: Doubles, magnitude: Doubles, bound: Bound) -> float:
         largest, finite = 0.0, True

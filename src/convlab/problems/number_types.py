@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +13,15 @@ from numpy.typing import NDArray
 from convlab.support.values import shown
 
 Floats = NDArray[Any]  # float64, or one of the types below; NumPy has no annotation for bfloat16
+
+
+class Rounding(NamedTuple):
+    """The powers of two by which :func:`rounded` rounds to one type. Computing them takes longer
+    than a rounding, so a loop over many numbers is given them."""
+
+    splitter: float  # Dekker's, which leaves the first bits of a number
+    coarse: float  # a number added to this one becomes a multiple of the type's smallest number
+    least_normal: float
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,15 @@ class NumberType:
         """The least number that is rounded to infinity."""
         return 2.0**self.most - 2.0 ** (self.most - self.bits - 1)
 
+    @property
+    def rounding(self) -> Rounding:
+        """How float64 numbers are rounded to this type."""
+        return Rounding(
+            splitter=2.0 ** (53 - self.bits) + 1,
+            coarse=1.5 * 2.0 ** (52 + self.least - self.bits + 1),
+            least_normal=2.0**self.least,
+        )
+
 
 FLOAT32 = NumberType("float32", np.dtype(np.float32), bits=24, least=-126, most=128)
 FLOAT16 = NumberType("float16", np.dtype(np.float16), bits=11, least=-14, most=16)
@@ -73,12 +92,12 @@ def as_in_kernels(array: Floats) -> NDArray[Any]:
     return array.view(np.uint16) if array.dtype in _16_BITS else array
 
 
-def rounded(numbers: Any, bits: int, least: int) -> Any:
-    """Return float64 numbers, or one, rounded to so many bits: to the nearest, and below ``2 **
-    least`` to multiples of the smallest number of such a type. Nothing overflows."""
+def rounded(numbers: Any, to: Rounding, where: Callable[..., Any] = np.where) -> Any:
+    """Return float64 numbers, or one, rounded to a type: to the nearest, and below its smallest
+    normal number to multiples of its smallest number. Nothing overflows. ``where`` may be a
+    compiled function for one number: ``np.where`` makes an array in compiled code too."""
     # Dekker's splitting leaves the first bits of a sum of a number and a multiple of it.
-    multiple = numbers * (2.0 ** (53 - bits) + 1)
+    multiple = numbers * to.splitter
     normal = multiple - (multiple - numbers)
-    # A number that is added to this one is rounded to a multiple of the smallest number.
-    coarse = 1.5 * 2.0 ** (52 + least - bits + 1)
-    return np.where(np.abs(numbers) < 2.0**least, (numbers + coarse) - coarse, normal)
+    denormal = (numbers + to.coarse) - to.coarse
+    return where(np.abs(numbers) < to.least_normal, denormal, normal)
