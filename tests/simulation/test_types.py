@@ -357,6 +357,37 @@ def test_a_device_function_with_several_signatures_takes_that_which_fits_best() 
     assert (a == [-(1 << 31), 2 * float(np.float32(0.1)), 0.2]).all()
 
 
+def sums_of_parts(inline: str) -> Any:
+    """A kernel whose device functions return a local array and a slice. Inside a simulation."""
+
+    @cuda.jit(device=True, inline=inline)
+    def one_more(a):
+        own = cuda.local.array(3, float32)
+        for i in range(3):
+            own[i] = a[i] + 1
+        return own
+
+    @cuda.jit(device=True, inline=inline)
+    def end_of(a):
+        return a[2:]
+
+    @cuda.jit
+    def kernel(a):
+        own, end = one_more(a), end_of(a)
+        end[0] = own[0] + own[2]
+
+    return kernel
+
+
+def test_an_inlined_device_function_returns_an_array_of_its_own() -> None:
+    a = np.arange(3, dtype=np.float32)
+    with simulator():
+        sums_of_parts("always")[1, 1](a)
+        assert a.tolist() == [0, 1, 4]
+        with pytest.raises(NotSimulated, match=r"of array passed into .*types\.py:"):
+            sums_of_parts("never")[1, 1](a)
+
+
 @pytest.mark.parametrize("typed", [True, False])
 def test_a_docstring_of_several_lines_is_the_kernel_s_own(typed: bool) -> None:
     """A nested kernel, whose source is dedented before it is read."""

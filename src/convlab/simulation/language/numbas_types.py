@@ -41,11 +41,13 @@ from convlab.support.numba_successor import only_successor
 @dataclass(frozen=True)
 class Device:
     """A device function, as Numba's types name it, with its signatures. ``declared`` is the
-    signature of a call: the only one, or the one that fits best."""
+    signature of a call: the only one, or the one that fits best. ``inlined`` if Numba puts its body
+    in place of each call, so it may return arrays of its own."""
 
     function: FunctionType
     signatures: tuple[tuple[Types, types.Type], ...] = ()
     declared: tuple[Types, types.Type] | None = None
+    inlined: bool = False
 
     def called(self, arguments: Types) -> Device:
         """Return the device function for a call with these types. Raises ``TypeError`` if no
@@ -139,7 +141,7 @@ _hidden: dict[str, ModuleType] = {}  # modules of Numba's compiler, by name
 
 
 @cache
-def _compiler() -> TypedCompiler:
+def _compiler() -> KernelTyper:
     """Return the compiler, whose classes of Numba take half a second to import."""
     with _real_compiler():
         return _made_compiler()
@@ -150,7 +152,7 @@ def _signatures_once() -> AbstractContextManager[None]:
     return nullcontext() if only_successor() else signatures_once()
 
 
-def _made_compiler() -> TypedCompiler:
+def _made_compiler() -> KernelTyper:
     return KernelTyper(of_successor() if only_successor() else of_numba_cuda())
 
 
@@ -230,9 +232,16 @@ def _context_of(toolchain: Toolchain, type_of: Callable[[Device], types.Type]) -
             function = getattr(value, "py_func", None)
             if not isinstance(function, FunctionType):
                 return super().resolve_value_type(value)
-            return type_of(Device(function, tuple(getattr(value, "declared", None) or ())))
+            signatures = tuple(getattr(value, "declared", None) or ())
+            return type_of(Device(function, signatures, inlined=_is_inlined(value)))
 
     return Context()
+
+
+def _is_inlined(dispatcher: object) -> bool:
+    """Return whether Numba inlines a device function before it infers types."""
+    options = getattr(dispatcher, "jit_options", None) or getattr(dispatcher, "targetoptions", {})
+    return options.get("inline") in (True, "always")
 
 
 def _template_of(device: Device, typed: TypedCompiler) -> type[Any]:
@@ -279,8 +288,9 @@ class KernelTyper:
         self._known: dict[tuple[Device, Types], TypedFunction | Exception] = {}
         # The functions that are being typed, each called by the one before.
         self._running: list[tuple[Device, Types]] = []
-        # Functions with a signature, which converts their arguments.
+        # Functions with a signature, which converts their arguments, and inlined functions.
         self._declared: set[FunctionType] = set()
+        self._inlined: set[FunctionType] = set()
 
     def __call__(self, device: Device, arguments: Types) -> TypedFunction:
         """Return the function, typed. Raises :class:`Refused` or :class:`Untyped`."""
@@ -302,27 +312,36 @@ class KernelTyper:
             raise found
         return found
 
+    def of_function(self, function: FunctionType, arguments: Types) -> TypedFunction:
+        """Return a kernel, or a device function whose caller has been typed. Raises
+        :class:`Refused` or :class:`Untyped`."""
+        return self(Device(function, inlined=function in self._inlined), arguments)
+
     def _type_of(self, device: Device) -> types.Type:
         if device.signatures:
             self._declared.add(device.function)
+        if device.inlined:
+            self._inlined.add(device.function)
         if device not in self._types:
             self._types[device] = types.Function(_template_of(device, self))
         return self._types[device]
 
     def _lowered(self, device: Device, arguments: Types) -> TypedFunction | Exception:
         function, (_, gives) = device.function, device.declared or (None, None)
+        flags = self._flags.copy()
+        flags.inline = "always" if device.inlined else "never"
         pipeline = self._pipeline(
             typingctx=self._context,
             targetctx=self._toolchain.target_context,
             library=None,
             args=arguments,
             return_type=gives,
-            flags=self._flags,
+            flags=flags,
             locals={},
             **self._toolchain.options,
         )
         try:
-            with self._toolchain.running(self._flags):
+            with self._toolchain.running(flags):
                 made = pipeline.compile_extra(function)
                 if self._toolchain.lowers:
                     made.library.finalize()
@@ -348,7 +367,7 @@ def typed_function(function: FunctionType, arguments: Types) -> TypedFunction:
     """Return the function as Numba's compiler types it for arguments of these types. Raises
     :class:`Refused` if Numba refuses the function, and :class:`Untyped` if its types are not known
     here."""
-    return _compiler()(Device(function), arguments)
+    return _compiler().of_function(function, arguments)
 
 
 def check_kernel(function: FunctionType, arguments: Types) -> None:
