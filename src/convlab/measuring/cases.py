@@ -35,6 +35,7 @@ from convlab.measuring.baselines import System, unfold_table
 from convlab.measuring.bounds import Checked, Checker
 from convlab.measuring.gpu_backend import SETTLED_PERCENT
 from convlab.measuring.harness import Outcome, no_room
+from convlab.measuring.kernels_ahead import compile_kernels
 from convlab.measuring.machine import version
 from convlab.measuring.pool import ROW_SECONDS, WorkerPool
 from convlab.measuring.results import LIBRARIES, Key, ResultRow, State, identity
@@ -55,6 +56,7 @@ from convlab.problems.workloads import (
     unseen_layers,
 )
 from convlab.running.chosen_stages import AUTO_TF32
+from convlab.running.engines.absent import GpuFacts
 
 SEED = 0
 # A GPU that was too hot or in use may recover: such a case is measured again at the end of its
@@ -204,12 +206,14 @@ def estimated_seconds(problem: ConvProblem) -> float:
 
 
 class Bench(NamedTuple):
-    """Workers, and what rows are measured with; ``identity`` stands for all of it and the code."""
+    """Workers, and what rows are measured with; ``identity`` stands for all of it and the code.
+    ``gpu`` is what compilers need to know of the GPU, None where there is none."""
 
     pool: WorkerPool
     machine: Machine
     environment: dict[str, Any]
     identity: str
+    gpu: GpuFacts | None = None
 
 
 @contextmanager
@@ -222,7 +226,8 @@ def open_bench(row_seconds: float = ROW_SECONDS) -> Iterator[Bench]:
         known = facts["environment"]
         libraries = {name: found for name in LIBRARIES if (found := version(name)) is not None}
         known["packages"] = known["packages"] | libraries
-        yield Bench(pool, Machine(**facts["machine"]), known, identity(known, gpu))
+        machine = Machine(**facts["machine"])
+        yield Bench(pool, machine, known, identity(known, gpu), facts.get("gpu"))
     finally:
         pool.close()
 
@@ -231,7 +236,9 @@ def run(
     cases: Sequence[BenchCase], bench: Bench, *, on_compiled: Callable[[], None] = lambda: None
 ) -> Iterator[ResultRow]:
     """Compile, then measure the cases layer by layer and yield their rows."""
-    for _ in bench.pool.compile([(case.problem, case.system) for case in compiled_ahead(cases)]):
+    ahead = [(case.problem, case.system) for case in compiled_ahead(cases)]
+    compile_kernels(ahead, bench.gpu)
+    for _ in bench.pool.compile(ahead):
         on_compiled()
     for layer in dict.fromkeys(case.layer for case in cases):
         yield from _layer([case for case in cases if case.layer == layer], bench)

@@ -28,6 +28,7 @@ from convlab.measuring.roofline import Machine
 from convlab.measuring.systems import system_named
 from convlab.measuring.timer import Timing
 from convlab.running.engines import Engine, address_of, choose
+from convlab.running.engines.absent import GpuFacts
 from convlab.running.engines.driver import driver_result
 
 if TYPE_CHECKING:
@@ -57,8 +58,13 @@ class GpuBackend:
     system_named = staticmethod(system_named)
 
     def facts(self) -> dict[str, Any]:
-        """The GPU's ceilings, computed and measured, and what is installed."""
-        return {"machine": asdict(machine(self._engine)), "environment": environment([])}
+        """The GPU's ceilings, computed and measured, what is installed, and what compilers need to
+        know of the GPU."""
+        return {
+            "machine": asdict(machine(self._engine)),
+            "environment": environment([]),
+            "gpu": GpuFacts.of(self._engine),
+        }
 
     def time(self, prepared: Prepared, on_gpu: bool) -> Timing:
         """Time its ``run``, its output poisoned before the timed runs."""

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 from convlab.ladder import (
     ABLATION,
@@ -33,7 +34,8 @@ from convlab.problems.oracle import Allowances
 from convlab.problems.problem import ConvProblem
 from convlab.running.able_stages import stages_for
 from convlab.running.chosen_stages import AUTO_STAGES_GPU, AUTO_TF32, stage_for
-from convlab.running.engines import EngineUnavailable, choose
+from convlab.running.compile_worker import Wanted
+from convlab.running.engines import Engine, EngineUnavailable, choose
 from convlab.running.plans import Plan, program_for, tile_by_rule
 
 BASELINES: tuple[System, ...] = (
@@ -97,6 +99,13 @@ def _auto(word: str = AUTO) -> System:
         if compiled is not None:
             compiled(problem)
 
+    def wanted(problem: Problem, engine: Engine) -> Wanted | None:
+        try:
+            chosen = stage_for(word, engine, problem)
+        except (ValueError, EngineUnavailable):  # no stage computes it there
+            return None
+        return _wanted(chosen, None, problem, engine)
+
     def prepare(problem: ConvProblem, input: Singles, weight: Singles) -> PreparedStage:
         prepared = PreparedStage(stage_of(problem), None, {}, problem, input, weight)
         taken = [stage_of(problem).name, *filter(None, [prepared.algorithm])]
@@ -122,6 +131,7 @@ def _auto(word: str = AUTO) -> System:
         prepare=prepare,
         precision="3xtf32",
         compile=compile,
+        wanted=wanted,
         allowances=allowed,
     )
 
@@ -154,8 +164,20 @@ def of_stage(stage: Stage, tile: Tile | None = None, **switches: bool) -> System
         precision=stage.precision,
         method="direct" if stage.name.startswith(("m01", "c0", "grouped")) else "gemm",
         compile=compile,
+        wanted=None if switches else partial(_wanted, stage, tile),
         allowances=lambda problem: allowances(stage_on(problem, stage), problem),
     )
+
+
+def _wanted(stage: Stage, tile: Tile | None, problem: Problem, engine: Engine) -> Wanted | None:
+    """Return what a plan of the stage with that tile compiles; None where it would be refused."""
+    its, shapes = stage_on(problem, stage), cast(ConvProblem, problem)  # which a Gradient has too
+    if not its.runs_on(engine.capability()) or its.why_not(shapes) is not None:
+        return None
+    try:
+        return Wanted(problem, stage.name, tile or tile_by_rule(shapes, its, engine))
+    except ValueError:  # the row of the system has the reason
+        return None
 
 
 def stage_on(problem: Problem, stage: Stage) -> Stage:

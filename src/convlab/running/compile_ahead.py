@@ -60,11 +60,8 @@ def compile_ahead(wanted: Iterable[Wanted], engine: Engine, processes: int | Non
     Raises ``RuntimeError`` with the first error of a kernel that could not be compiled, after the
     others.
     """
-    capability = engine.capability()
-    if not engine.is_gpu or capability is None:
+    if (facts := GpuFacts.of(engine)) is None:
         return 0  # a simulator compiles nothing
-    bandwidth = engine.limits().bytes_a_clock
-    facts = GpuFacts(engine.device, capability, engine.sm_count(), bandwidth)
     kernels = sorted(_missing(wanted, engine, facts), key=lambda kernel: -kernel.seconds)
     if not kernels:
         return 0

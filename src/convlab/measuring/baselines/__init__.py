@@ -22,7 +22,8 @@ from convlab.problems.arrays import dtype_name
 from convlab.problems.gradient import Problem
 from convlab.problems.oracle import Allowances
 from convlab.problems.problem import ConvProblem
-from convlab.running.engines import address_of, choose
+from convlab.running.compile_worker import Wanted
+from convlab.running.engines import Engine, address_of, choose
 from convlab.running.plans import check_fits
 from convlab.support.installing import how_to_add
 
@@ -77,8 +78,9 @@ class System:
     fraction first. ``method`` says which error bound fits: ``gemm``, ``direct``, ``fft``,
     ``winograd``, or ``any`` where the library chooses. ``on_gpu`` is false where the host computes
     and its clock measures. ``compile`` compiles ahead of time for a problem; it returns a future
-    where another thread does the work. ``allowances`` returns further arguments of
-    ``Oracle.check``.
+    where another thread does the work. ``wanted`` returns the convolution whose kernels other
+    processes may compile for a GPU, or None where the system cannot compute the problem there.
+    ``allowances`` returns further arguments of ``Oracle.check``.
     """
 
     name: str
@@ -91,6 +93,7 @@ class System:
     method: str = "gemm"
     on_gpu: bool = True
     compile: Callable[[ConvProblem], Future[object] | None] | None = None
+    wanted: Callable[[Problem, Engine], Wanted | None] | None = None
     allowances: Callable[[ConvProblem], Allowances] = lambda problem: {}
 
     def as_json(self) -> dict[str, Any]:

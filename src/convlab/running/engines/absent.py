@@ -18,6 +18,14 @@ class GpuFacts:
     sm_count: int | None
     bytes_a_clock: float = H200_BYTES_A_CLOCK
 
+    @classmethod
+    def of(cls, engine: Engine) -> GpuFacts | None:
+        """Return the facts about an engine's GPU; None for a simulator."""
+        capability = engine.capability()
+        if not engine.is_gpu or capability is None:
+            return None
+        return cls(engine.device, capability, engine.sm_count(), engine.limits().bytes_a_clock)
+
 
 class AbsentGpu(Engine):
     """Engine ``gpu`` as far as programs are made and compiled; it has no memory and runs
