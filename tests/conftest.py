@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,6 +27,11 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # Tests compile for real: what another run kept on disk would hide what is wrong now.
 os.environ["CONVLAB_CACHE_LIMIT"] = "0"
+
+# A shell starts what runs in the background with SIGINT ignored, and programs that tests start
+# would inherit that: those that a test interrupts would never end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A simulator takes up to a second an example, and not the same every time: no deadline.
 settings.register_profile(
