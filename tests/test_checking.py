@@ -107,6 +107,8 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
 @pytest.mark.parametrize(
     ("where", "name", "old", "new"),
     [
+        ("dilation", "m01", "f_h * d_h - p_h", "(f_h - p_h) * d_h"),
+        ("many channels, a wide image", "m01", "f_w * d_w - p_w", "(f_w - p_w) * d_w"),
         (checker.RELU, "m14", "tile, relu=relu, row_of", "tile, relu=False, row_of"),
         (checker.PARTS[0], "c03_output_channels", "range(0, H_f, U)", "range(0, W_f, U)"),
         (checker.PARTS[1], "c03_output_channels", "range(0, W_f, V)", "range(0, H_f, V)"),

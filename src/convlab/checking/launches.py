@@ -30,8 +30,11 @@ PROBLEMS = {
     "several rows of blocks": ConvProblem(
         1, 5, 5, 8, 21, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2)
     ),
-    # A column of the filter is one term less than whole float4s.
-    "dilation": ConvProblem(1, 5, 12, 9, 4, (3, 2), dilation=(3, 2), stride=(1, 2)),
+    # A column of the filter is one term less than whole float4s. Rows have padding and dilation: a
+    # padding that is multiplied by the dilation is wrong here.
+    "dilation": ConvProblem(
+        1, 5, 12, 9, 4, (3, 2), dilation=(3, 2), stride=(1, 2), padding=((2, 1), (0, 0))
+    ),
     # Several slices of one place of the filter; more than the channels and the columns that a block
     # of the C_in-parallel stages takes.
     "many channels, a wide image": ConvProblem(
