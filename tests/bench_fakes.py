@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from threading import Thread
@@ -235,3 +237,18 @@ def interrupt_at(monkeypatch, number):
 
     monkeypatch.setattr(pool.WorkerPool, "measure", interrupted)
     return calls
+
+
+def pretend_workers(monkeypatch, count=2):
+    """So many threads in the place of a scheduler's workers; returns the addresses asked for."""
+    asked = []
+
+    @contextmanager
+    def dask_workers(address, *, one_thread):
+        assert one_thread  # so that each measures alone
+        asked.append(address)
+        with ThreadPoolExecutor(count) as threads:
+            yield threads
+
+    monkeypatch.setattr("convlab.support.dask_workers.dask_workers", dask_workers)
+    return asked

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from bench_fakes import pretend_gpu, system
+from bench_fakes import interrupt_at, pretend_gpu, pretend_workers, system
 from test_cli import refused
 from typer.testing import CliRunner, Result
 
 from convlab.commands.cli import app
-from convlab.measuring import dask_bench, gpu_backend, systems
+from convlab.measuring import gpu_backend, gpu_workers, systems
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -29,23 +27,14 @@ def lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A backend of fakes, whose workers run in this process."""
     pretend_gpu(monkeypatch, "bench_fakes:Fakes")
     monkeypatch.setattr(systems, "chosen", lambda *_: tuple(map(system, NAMES)))
-    monkeypatch.setattr(dask_bench, "system_named", system)
+    monkeypatch.setattr(gpu_workers, "system_named", system)
     return tmp_path / "bench.json"
 
 
 @pytest.fixture
 def two_workers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Two threads in the place of a scheduler's workers; returns the addresses asked for."""
-    asked = []
-
-    @contextmanager
-    def dask_workers(address: str) -> Iterator[Executor]:
-        asked.append(address)
-        with ThreadPoolExecutor(2) as pool:
-            yield pool
-
-    monkeypatch.setattr("convlab.support.dask_workers.dask_workers", dask_workers)
-    return asked
+    """Return the addresses of schedulers that are asked for workers."""
+    return pretend_workers(monkeypatch)
 
 
 def bench(file: Path, *words: str, address: str = "tcp://host:8786") -> Result:
@@ -89,9 +78,9 @@ def test_gpus_of_one_kind_have_identities_of_their_own(
 def test_a_worker_with_another_gpu_is_refused(
     lab: Path, two_workers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = dask_bench.measured_layer
+    own = gpu_workers.measured_layer
 
-    def measured_layer(told: Any, seconds: float) -> dask_bench.Measured:
+    def measured_layer(told: Any, seconds: float) -> gpu_workers.Measured:
         found = own(told, seconds)
         if any(one.layer == "conv12" for one in told):
             gpu = found.environment["gpu"] | {"name": "another GPU"}
@@ -99,7 +88,7 @@ def test_a_worker_with_another_gpu_is_refused(
             found = found._replace(machine=machine, environment=found.environment | {"gpu": gpu})
         return found
 
-    monkeypatch.setattr(dask_bench, "measured_layer", measured_layer)
+    monkeypatch.setattr(gpu_workers, "measured_layer", measured_layer)
     result = bench(lab)
     assert result.exit_code == 2, result.output
     said = " ".join(result.stderr.split())
@@ -108,10 +97,89 @@ def test_a_worker_with_another_gpu_is_refused(
     assert wanted in said
 
 
+@pytest.mark.parametrize(
+    ("packages", "code", "said"),
+    [
+        ({"convlab": "9.9"}, "other", "have convlab 9.9, and this command is convlab {own}: both"),
+        ({}, "other", "have another source of convlab {own} than this command: both must be"),
+    ],
+)
+def test_workers_with_another_convlab_than_the_command_are_refused(
+    lab: Path,
+    two_workers: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    packages: dict[str, str],
+    code: str,
+    said: str,
+) -> None:
+    own = gpu_workers.version("convlab")
+    changed_workers(monkeypatch, {"convlab": own} | packages, code)
+    result = bench(lab)
+    assert result.exit_code == 2, result.output
+    assert f"the workers at tcp://host:8786 {said.format(own=own)}" in one_line(result.stderr)
+    assert not lab.exists()
+
+
+def changed_workers(
+    monkeypatch: pytest.MonkeyPatch, packages: dict[str, str], code: str, layer: str | None = None
+) -> None:
+    """Give the workers, or the one that measures the layer, other packages and another source."""
+    measured_layer = gpu_workers.measured_layer
+
+    def changed(told: Any, seconds: float) -> gpu_workers.Measured:
+        found = measured_layer(told, seconds)
+        if layer is not None and layer not in {one.layer for one in told}:
+            return found
+        environment = found.environment | {"packages": found.environment["packages"] | packages}
+        return found._replace(environment=environment, code=code)
+
+    monkeypatch.setattr(gpu_workers, "measured_layer", changed)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_workers_of_other_versions_or_source_than_the_first_are_refused(
+    lab: Path, two_workers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        changed_workers(patch, {"numpy": "1.0"}, gpu_workers.code_fingerprint(), "conv12")
+        said = one_line(bench(lab).stderr)
+    assert "a worker at tcp://host:8786 has numpy 1.0, not 2.4.6, than the first" in said
+    changed_workers(monkeypatch, {}, "other", "conv12")
+    said = one_line(bench(lab, "--again").stderr)
+    assert "a worker at tcp://host:8786 has another source than the first" in said
+
+
+def test_workers_that_cannot_read_this_convlab_are_refused(
+    lab: Path, two_workers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = ModuleNotFoundError("No module named 'convlab.measuring.gpu_workers'")
+    monkeypatch.setattr(gpu_workers, "measured_layer", Mock(side_effect=error))
+    result = bench(lab)
+    assert result.exit_code == 2, result.output
+    said = "the workers at tcp://host:8786 cannot run this version of convlab: No module named"
+    assert said in one_line(result.stderr)
+
+
+def test_ctrl_c_keeps_the_layers_that_are_measured(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_workers(monkeypatch, count=1)
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 4)  # of the second layer's rows, the second
+        result = bench(lab)
+    assert result.exit_code == 130, result.output
+    assert "interrupted, 4 of 6 rows are left: the same command goes on" in result.stderr
+    assert "4 of 6 to measure" in bench(lab).output
+    assert {*rows_of(lab)} == {(layer, name) for layer in LAYERS for name in NAMES}
+
+
 def test_a_busy_gpu_is_refused(
     lab: Path, two_workers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dask_bench, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(gpu_workers, "IDLE_SECONDS", 0.0)
     monkeypatch.setattr(gpu_backend, "why_busy", lambda look: "a process computes there")
     result = bench(lab)
     assert result.exit_code == 2

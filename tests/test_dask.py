@@ -34,3 +34,20 @@ def test_a_cluster_s_results_are_those_of_this_machine():
     ) as cluster:
         found = dict(results.run(chosen, 1, cluster.scheduler_address))
     assert found == {one: results.result_of(one) for one in chosen}
+
+
+def test_a_scheduler_without_workers_and_workers_of_several_threads_are_refused(monkeypatch):
+    distributed = pytest.importorskip("distributed", reason="needs distributed, which is optional")
+    monkeypatch.setattr("convlab.support.dask_workers.ANSWER_SECONDS", 1)
+    with distributed.LocalCluster(
+        n_workers=0, threads_per_worker=2, processes=False, dashboard_address=None
+    ) as cluster:
+        address = cluster.scheduler_address
+        with pytest.raises(ValueError, match=f"^the Dask scheduler at '{address}' has no workers$"):
+            dask_workers(address).__enter__()
+        cluster.scale(1)
+        monkeypatch.setattr("convlab.support.dask_workers.ANSWER_SECONDS", 20)
+        with dask_workers(address) as pool:
+            assert pool.submit(abs, -3).result() == 3
+        with pytest.raises(ValueError, match=r"^worker .* has 2 threads: start it with --nthreads"):
+            dask_workers(address, one_thread=True).__enter__()

@@ -60,7 +60,7 @@ def documents() -> dict[str, Any]:
         "run": {"program": ["p.py"], "status": 1} | report.as_json() | {"lint": [program_lint]},
         "trace": json.loads(json.dumps(Trace("both in one", (busy,)).as_json())),
         "lint": [asdict(linted) | {"ok": linted.ok}],
-        "tune": tune.as_json([tuned], m15, engine),
+        "tune": tune.as_json([tuned], m15, engine, doctor.environment([])),
         "bench": measured.as_json(),
     }
 

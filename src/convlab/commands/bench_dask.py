@@ -35,38 +35,40 @@ def bench_on_workers(
 ) -> None:
     """Measure the cases on the scheduler's workers and merge their rows into one file.
 
-    Refuses workers whose GPUs, versions or code differ: their rows cannot stand in one table."""
-    from convlab.measuring.dask_bench import difference, facts, kind, run_on_workers
+    Refuses workers whose GPUs, versions or code differ: their rows cannot stand in one table.
+    Ctrl-C keeps the layers that are measured."""
+    from convlab.measuring.gpu_workers import gpu_workers, kind
     from convlab.measuring.results import Results, open_results, set_aside
-    from convlab.support.dask_workers import dask_workers
 
     started = time.monotonic()
     with exits.refusing(ValueError, OSError, RuntimeError):
         older = None
         if json_file != output_files.STANDARD_OUTPUT and Path(json_file).is_file():
             older = open_results(Path(json_file))
-        with dask_workers(address) as pool:
-            first = facts(pool, seconds)
+        with gpu_workers(address, seconds) as workers:
+            first = workers.first
             command = shlex.join(["convlab", *words])
             known = first.environment | {"command": command}
-            its_kind = kind(first.environment)
-            results = Results(first.machine, known, its_kind, commands=[command])
+            results = Results(first.machine, known, kind(first), commands=[command])
             left = {*results.take_up(older, [case.key for case in cases], again)}
             todo = {case.key: case for case in cases if case.key in left}
             _say(console, f"runs on  workers at {address}, each with {results.device}")
             _say(console, f"rows     {len(todo)} of {len(cases)} to measure")
-            if older is not None and older.rows and older.identity != its_kind:
+            if older is not None and older.rows and older.identity != results.identity:
                 aside = set_aside(Path(json_file), older)
                 _say(console, f"aside    {json_file} was of other machines: it is in {aside} now")
-            for measured in run_on_workers(pool, [*todo.values()], seconds):
-                if kind(measured.environment) != its_kind:
-                    other = difference(first, measured)
-                    raise ValueError(f"a worker at {address} has {other}: all must have the same")
-                for row in measured.rows:
-                    results.add(row, todo[row.key].system)
-                save(results, json_file)
-                layers = dict.fromkeys(row.layer for row in measured.rows)
-                _say(console, f"measured {', '.join(layers)}: {len(measured.rows)} rows")
+            try:
+                for measured in workers.run([*todo.values()]):
+                    for row in measured.rows:
+                        left.remove(row.key)
+                        results.add(row, todo[row.key].system)
+                    save(results, json_file)
+                    layers = dict.fromkeys(row.layer for row in measured.rows)
+                    _say(console, f"measured {', '.join(layers)}: {len(measured.rows)} rows")
+            except KeyboardInterrupt:
+                goes_on = "begins anew" if again else "goes on"
+                rows = f"{len(left)} of {len(cases)} rows are left"
+                exits.fail(f"interrupted, {rows}: the same command {goes_on}", exits.INTERRUPTED)
     shown = [results.rows[case.key] for case in cases]
     conclude(console, results, shown, time.monotonic() - started, json_file)
 

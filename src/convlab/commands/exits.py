@@ -146,6 +146,8 @@ def refusing(*errors: type[Exception], hint: str = "") -> Iterator[None]:
     """Turn these errors into one line and exit code 2."""
     try:
         yield
+    except typer.Exit:  # a RuntimeError, which has had its line
+        raise
     except errors as error:
         refuse((one_line(error) or type(error).__name__) + hint)
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from convlab.commands import display, exits, options, output_files, requirements
-from convlab.commands.bench import open_idle
+from convlab.commands.tune_rows import measuring
 from convlab.problems import workloads
 from convlab.problems.problem import ConvProblem
 from convlab.support.columns import Columns
 
 if TYPE_CHECKING:
     from convlab.ladder import Stage, Tile
+    from convlab.measuring.cases import BenchCase
     from convlab.measuring.results import ResultRow
     from convlab.running.engines import Engine
 
@@ -89,6 +90,14 @@ def tune(
             "--forget", help="Measure nothing; forget the tiles of these problems, or all."
         ),
     ] = False,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Measure on the workers of this Dask scheduler, each on a GPU of its own and "
+            "whole problems at a time; the tiles are remembered here.",
+        ),
+    ] = None,
     json_file: options.JsonFile = None,
 ) -> None:
     """Measure every tile on a problem, conv9 if none is named, and remember the best.
@@ -104,47 +113,53 @@ def tune(
 
     with requirements.numba_needed():
         from convlab.ladder import candidates, stage_named
-        from convlab.measuring.cases import crossed, run
+        from convlab.measuring.cases import crossed
         from convlab.measuring.systems import of_stage
         from convlab.running.able_stages import check_runs
-        from convlab.running.engines import EngineUnavailable, choose
+        from convlab.running.engines import EngineUnavailable
         from convlab.running.plans import tile_by_rule
         from convlab.running.tuned import remember, tiles_file
         from convlab.support.cache_folder import cache_folder
-    with exits.refusing(ValueError, EngineUnavailable):
+    with exits.refusing(ValueError, EngineUnavailable, OSError, RuntimeError):
         chosen = stage_named(stage)
         tiles = {name: candidates(chosen, one) for name, one in problems.items()}
-        if not any(tiles.values()):
+        problems = {name: one for name, one in problems.items() if tiles[name]}
+        if not problems:
             raise ValueError(f"stage is {chosen.name!r}: it has no tiles to choose from")
-        requirements.refuse_without_gpu("convlab tune")
-        engine = choose("gpu")
+        gpus = context.with_resource(measuring(context, console, dask))
+        engine = gpus.engine
         check_runs(chosen, engine)
     with exits.refusing(OSError, RuntimeError, hint=": set CONVLAB_CACHE to a folder for it"):
         cache_folder().mkdir(parents=True, exist_ok=True)
     output_files.check_writable(TILES, tiles_file(), OTHER_CACHE)
 
-    found: list[Tuned] = []
+    by_name: dict[str, Tuned] = {}
+    own: dict[str, Tile] = {}
+    cases: list[BenchCase] = []
+    for name, one in problems.items():
+        systems = [of_stage(chosen, tile) for tile in tiles[name]]
+        own |= {system.name: tile for system, tile in zip(systems, tiles[name], strict=True)}
+        cases += crossed({name: one}, systems)
+        rule = cast("Tile", tile_by_rule(one, chosen, engine))  # tiles have a rule
+        by_name[name] = Tuned(name, one, rule, {})
     done, stopped = 0, False
-    bench = open_idle(context, console)
     try:
-        steps = [f"{name} {tile}" for name, several in tiles.items() for tile in several]
-        with display.progress(steps) as advance:
-            for name, one in problems.items():
-                rule = cast("Tile", tile_by_rule(one, chosen, engine))  # tiles have a rule
-                found.append(Tuned(name, one, rule, {}))
-                systems = {of_stage(chosen, tile): tile for tile in tiles[name]}
-                own = {system.name: tile for system, tile in systems.items()}
-                for row in run(crossed({name: one}, systems), bench):
-                    found[-1].rows[own[row.system]] = row
-                    advance()
-                best = found[-1].best
-                if best is not None and (ms := found[-1].ms(best)) is not None:
+        steps = [f"{name} {tile}" for name in problems for tile in tiles[name]]
+        with display.progress(steps if dask is None else ["measuring"] * len(steps)) as advance:
+            for row in gpus.rows(cases):
+                tuned = by_name[row.layer]
+                tuned.rows[own[row.system]] = row
+                advance()
+                if len(tuned.rows) < len(tiles[row.layer]):
+                    continue
+                best = tuned.best
+                if best is not None and (ms := tuned.ms(best)) is not None:
                     with exits.refusing(OSError):
-                        remember(one, chosen, engine.device, best, ms)
+                        remember(tuned.problem, chosen, engine.device, best, ms)
                 done += 1
     except KeyboardInterrupt:
         stopped = True
-    found = [tuned for tuned in found if tuned.rows]
+    found = [tuned for tuned in by_name.values() if tuned.rows]
     if len(found) == 1:  # one tile per line, otherwise one problem per line
         console.print(Text(f"{found[0].problem} on {engine.device}"), "", sep="\n")
         console.print(_tiles_table(found[0]))
@@ -153,7 +168,9 @@ def tune(
     if stopped:
         kept = f"after {done} of {len(problems)} problems, which are remembered"
         exits.fail(f"interrupted {kept}; no JSON was written", exits.INTERRUPTED)
-    output_files.write_json(json_file, as_json(found, chosen, engine, context.obj))
+    output_files.write_json(
+        json_file, as_json(found, chosen, engine, gpus.environment(context.obj))
+    )
 
     wrong = [(tuned.name, row) for tuned in found for row in tuned.rows.values() if not row.ok]
     for name, row in wrong:
@@ -193,19 +210,15 @@ def _tuned_table(found: Sequence[Tuned]) -> Columns:
 
 
 def as_json(
-    found: Sequence[Tuned], stage: Stage, engine: Engine, arguments: Sequence[str] = ()
+    found: Sequence[Tuned], stage: Stage, engine: Engine, environment: dict[str, Any]
 ) -> dict[str, object]:
-    """Return the document of ``convlab tune --json``.
-
-    ``arguments`` are the words after ``convlab``.
-    """
-    from convlab.measuring.machine import environment
-
+    """Return the document of ``convlab tune --json``; ``environment`` has the facts about the
+    machine that measured."""
     return {
         "device": engine.device,
         "multiprocessors": engine.sm_count(),
         "stage": stage.name,
-        "environment": environment(arguments),
+        "environment": environment,
         "problems": [tuned.as_json() for tuned in found],
     }
 

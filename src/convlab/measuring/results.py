@@ -350,15 +350,16 @@ def set_aside(path: Path, older: Results) -> Path:
     return aside
 
 
-def identity(environment: Mapping[str, object], gpu: str | None) -> str:
+def identity(environment: Mapping[str, object], gpu: str | None, code: str | None = None) -> str:
     """A short word for machine, compiler, versions and code together: what rows must have in common
-    to stand in one table. The GPU's own number goes into it and cannot be read from it."""
+    to stand in one table. The GPU's own number goes into it and cannot be read from it. ``code`` is
+    another process's :func:`code_fingerprint`; None is this one's."""
     same = {
         "gpu": [environment["gpu"], gpu],
         "compiler": environment.get("compiler"),  # older documents do not name it
         "python": environment["python"],
         "packages": environment["packages"],
-        "code": code_fingerprint(),
+        "code": code_fingerprint() if code is None else code,
     }
     return fingerprint((), json.dumps(same, sort_keys=True))
 

@@ -14,10 +14,11 @@ ANSWER_SECONDS = 10
 
 
 @contextmanager
-def dask_workers(address: str) -> Iterator[Executor]:
+def dask_workers(address: str, *, one_thread: bool = False) -> Iterator[Executor]:
     """Yield the workers of the scheduler at that address, such as ``tcp://host:8786``, as an
-    executor. They must have the same code. Raises ``ValueError`` where there is no scheduler, or
-    no ``distributed`` to reach it by."""
+    executor. They must have the same code, and with ``one_thread`` each a single thread, so that it
+    does one task at a time. Raises ``ValueError`` where there is no scheduler, no worker, a worker
+    with more threads, or no ``distributed`` to reach them by."""
     try:
         from distributed import Client
     except ModuleNotFoundError:
@@ -28,5 +29,13 @@ def dask_workers(address: str) -> Iterator[Executor]:
     except (OSError, TimeoutError, ValueError) as error:
         raise ValueError(f"no Dask scheduler answers at {shown(address)}: {error}") from error
     with client:
+        try:
+            client.wait_for_workers(1, timeout=ANSWER_SECONDS)
+        except TimeoutError:
+            raise ValueError(f"the Dask scheduler at {shown(address)} has no workers") from None
+        for worker, threads in client.nthreads().items() if one_thread else ():
+            if threads != 1:
+                said = f"{worker} has {threads} threads"
+                raise ValueError(f"worker {said}: start it with --nthreads 1, to measure alone")
         executor: Executor = client.get_executor(retries=RETRIES, pure=False)
         yield executor

@@ -1,0 +1,137 @@
+"""Cases measured by the workers of a Dask scheduler, each on a GPU of its own: what ``convlab bench
+--dask`` and ``convlab tune --dask`` share.
+
+A worker measures one layer at a time and alone: it must have one thread, and a GPU that no other
+worker has (``CUDA_VISIBLE_DEVICES``). Rows of different GPUs stand in one document only if these
+have the same name, driver, versions and code: :func:`kind` is the word for these.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from convlab.measuring import cases as all_cases
+from convlab.measuring import gpu_backend
+from convlab.measuring.machine import version
+from convlab.measuring.results import ResultRow, code_fingerprint, identity
+from convlab.measuring.roofline import Machine
+from convlab.measuring.systems import system_named
+from convlab.problems.problem import ConvProblem
+from convlab.running.engines.absent import GpuFacts
+from convlab.support import dask_workers
+
+IDLE_SECONDS = 20.0  # how long to wait for a busy GPU
+
+
+class Told(NamedTuple):
+    """A case by names, which travel to a worker as systems do not: layer, problem, system."""
+
+    layer: str
+    problem: ConvProblem
+    system: str
+
+
+class Measured(NamedTuple):
+    """Rows of a layer, none where a worker was only asked what it has, and the worker's GPU and
+    source."""
+
+    machine: Machine
+    environment: dict[str, Any]
+    rows: tuple[ResultRow, ...]
+    gpu: GpuFacts | None
+    code: str
+
+
+def kind(measured: Measured) -> str:
+    """Return a short word for all that rows must have in common, but for the GPU's own number."""
+    return identity(measured.environment, None, measured.code)
+
+
+def difference(first: Measured, other: Measured) -> str:
+    """Return what another worker has that the first has not, in words."""
+    named = {"gpu": "GPU", "compiler": "compiler", "python": "Python"}
+    here, there = first.environment, other.environment
+    differs = [f"another {word}" for name, word in named.items() if here.get(name) != there[name]]
+    versions, others = (one.get("packages", {}) for one in (here, there))
+    differs += [
+        f"{package} {others.get(package)}, not {versions.get(package)},"
+        for package in {**versions, **others}
+        if versions.get(package) != others.get(package)
+    ]
+    machines = f"{other.machine.device} beside {first.machine.device}"
+    return f"{' and '.join(differs) or 'another source'} than the first ({machines})"
+
+
+def measured_layer(told: Sequence[Told], row_seconds: float) -> Measured:
+    """Measure these cases of a layer on this worker's GPU. Raises ``RuntimeError`` for a GPU that
+    stays busy: times would mean nothing."""
+    until = time.monotonic() + IDLE_SECONDS
+    while busy := gpu_backend.why_busy(gpu_backend.look(gpu_backend.current_gpu())):
+        if time.monotonic() > until:
+            raise RuntimeError(f"a worker's GPU is busy: {busy}")
+        time.sleep(1)
+    cases = [all_cases.BenchCase(one.layer, one.problem, system_named(one.system)) for one in told]
+    with all_cases.open_bench(row_seconds) as bench:
+        rows = tuple(all_cases.run(cases, bench)) if cases else ()
+    return Measured(bench.machine, bench.environment, rows, bench.gpu, code_fingerprint())
+
+
+@dataclass(frozen=True)
+class GpuWorkers:
+    """Workers at an address whose GPUs, versions and source are alike; ``first`` is what one of
+    them has."""
+
+    address: str
+    first: Measured
+    _pool: Executor
+    _row_seconds: float
+
+    def run(self, cases: Sequence[all_cases.BenchCase]) -> Iterator[Measured]:
+        """Yield the rows of each layer as soon as a worker has measured it.
+
+        What a worker raises is raised here, and ``ValueError`` for a worker that is not like the
+        first. Layers that no worker has begun are then taken back.
+        """
+        of_layer: dict[str, list[Told]] = {}
+        for case in cases:
+            told = Told(case.layer, case.problem, case.system.name)
+            of_layer.setdefault(case.layer, []).append(told)
+        futures = [
+            self._pool.submit(measured_layer, told, self._row_seconds) for told in of_layer.values()
+        ]
+        try:
+            for future in as_completed(futures):
+                measured = future.result()
+                if kind(measured) != kind(self.first):
+                    other = difference(self.first, measured)
+                    must = "all must have the same"
+                    raise ValueError(f"a worker at {self.address} has {other}: {must}")
+                yield measured
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+@contextmanager
+def gpu_workers(address: str, row_seconds: float) -> Iterator[GpuWorkers]:
+    """Yield the workers of the scheduler at that address. Raises ``ValueError`` where none can be
+    reached, or where they have another convlab than this process, and ``RuntimeError`` where a
+    worker's GPU is busy."""
+    with dask_workers.dask_workers(address, one_thread=True) as pool:
+        try:
+            first = pool.submit(measured_layer, (), row_seconds).result()
+        except (ImportError, AttributeError, TypeError) as error:  # of other source than this
+            said = f"the workers at {address} cannot run this version of convlab: {error}"
+            raise ValueError(said) from error
+        if first.code != code_fingerprint():
+            theirs, own = first.environment["packages"].get("convlab"), version("convlab")
+            said = f"convlab {theirs}, and this command is convlab {own}"
+            if theirs == own:
+                said = f"another source of convlab {own} than this command"
+            raise ValueError(f"the workers at {address} have {said}: both must be the same")
+        yield GpuWorkers(address, first, pool, row_seconds)
