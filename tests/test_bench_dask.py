@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from convlab.commands.cli import app
 from convlab.measuring import gpu_backend, gpu_workers, systems
 
-pytestmark = pytest.mark.same_in_cudasim
+pytestmark = [pytest.mark.same_in_cudasim, pytest.mark.slow]
 
 LAYERS = ("conv9", "conv10", "conv12")
 NAMES = ("right", "unsupported")

@@ -85,6 +85,7 @@ def test_mistakes_in_stages_are_rejected(few_problems, tmp_path, name, text):
     assert not found.counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", KINDS)
 def test_the_stages_themselves_are_as_good_as_they_are(few_problems, tmp_path, stage):
     target = changed(tmp_path, stage)

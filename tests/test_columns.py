@@ -193,6 +193,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS)
 def test_redirected_commands_cut_nothing(words, tmp_path, compiler):  # noqa: F811
     compiler()

@@ -15,7 +15,7 @@ from test_cli import refused
 
 import convlab
 
-pytestmark = pytest.mark.same_in_cudasim
+pytestmark = [pytest.mark.same_in_cudasim, pytest.mark.slow]
 
 SOURCE = str(Path(convlab.__file__).parents[1])
 

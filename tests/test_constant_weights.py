@@ -39,6 +39,7 @@ FEW = ("i01_im2col", "m06", "m11", "m15", "t03")
 TRIED = [*map(stage_named, FEW)] if config.ENABLE_CUDASIM else LADDER
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", TRIED, ids=lambda stage: stage.name)
 def test_every_stage_with_a_constant_weight(stage: Stage, engine: Engine) -> None:
     """And with another in between, whose plan has a workspace of its own. Nothing of one call is

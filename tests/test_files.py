@@ -292,6 +292,7 @@ def changed(whole: Any, value: Any, draw: random.Random) -> Any:
     return whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 @given(value=json_values)
 def test_any_json_is_read_or_refused_in_a_sentence(tmp_path_factory, name, value):
@@ -300,6 +301,7 @@ def test_any_json_is_read_or_refused_in_a_sentence(tmp_path_factory, name, value
     assert_answered(READERS[name], file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 @given(value=json_values, draw=st.randoms(use_true_random=False))
 def test_a_right_file_with_anything_in_it_is_too(tmp_path_factory, name, value, draw):

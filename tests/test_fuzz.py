@@ -47,7 +47,7 @@ from convlab.running import simulated_time
 from convlab.simulation.rules.coordinates import three
 from convlab.support.values import shown
 
-pytestmark = pytest.mark.same_in_cudasim
+pytestmark = [pytest.mark.same_in_cudasim, pytest.mark.slow]
 
 IN_TIME = settings(deadline=10_000)
 REFUSALS = (TypeError, ValueError, MemoryError, EngineUnavailable)

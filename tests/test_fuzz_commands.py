@@ -23,7 +23,7 @@ from test_cli import convlab_, numba_left_alone
 from test_files import HOSTILE, changed, json_values, right_documents
 from test_terminal import NASTY, assert_harmless
 
-pytestmark = pytest.mark.same_in_cudasim
+pytestmark = [pytest.mark.same_in_cudasim, pytest.mark.slow]
 
 COUNT = int(os.environ.get("CONVLAB_FUZZ", "60"))
 SECONDS = 10  # of this process, since the machine may have other work

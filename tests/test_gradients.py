@@ -71,6 +71,7 @@ def test_awkward_shapes_are_right(problem, name, of, engine, checked):
     assert result.ok, str(result)
 
 
+@pytest.mark.slow
 @given(problems(max_macs=600), st.integers(0, 2**32 - 1))
 def test_any_shape_is_right(checked_in_simulator, problem, seed):
     for of in SIDES:

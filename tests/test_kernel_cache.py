@@ -118,6 +118,7 @@ print(*keys)
 """
 
 
+@pytest.mark.slow
 def test_a_key_is_the_same_in_every_process():
     """Whatever the order of sets and the addresses of objects are there."""
     program = production_program(stage_named("m11"), PROBLEM)
@@ -647,6 +648,7 @@ for again in range(40):
 """
 
 
+@pytest.mark.slow
 def test_many_processes_at_once_neither_mix_files_nor_fail(folder, monkeypatch):
     """While files are removed, too: twelve kernels do not fit."""
     monkeypatch.setenv("CONVLAB_CACHE_LIMIT", "1")

@@ -173,6 +173,7 @@ def shown_cells() -> list[tuple[str, Cell, list[list[str]]]]:
     return found
 
 
+@pytest.mark.slow
 @same
 @each_lesson
 def test_no_cell_shows_an_answer_of_another_exercise_or_one_much_like_it(path):

@@ -57,6 +57,7 @@ def launched(made, stage):
     return counts, output
 
 
+@pytest.mark.slow
 @same
 @pytest.mark.parametrize(("stage", "parts_of_stage"), PARTS.items())
 def test_a_part_that_is_cut_out_and_put_back_changes_nothing(stage, parts_of_stage):
@@ -70,6 +71,7 @@ def test_a_part_that_is_cut_out_and_put_back_changes_nothing(stage, parts_of_sta
         assert np.array_equal(its_output, output), part
 
 
+@pytest.mark.slow
 @same
 @pytest.mark.parametrize(
     ("stage", "part"),
@@ -232,6 +234,7 @@ def check_whole(specified, **changed):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @same
 def test_a_whole_im2win_passes_and_its_first_wrong_part_is_named(quick, specified, monkeypatch):
     noted = []
@@ -246,6 +249,7 @@ def test_a_whole_im2win_passes_and_its_first_wrong_part_is_named(quick, specifie
     assert any(what.startswith("make_transform: ") for what in wrong.right)
 
 
+@pytest.mark.slow
 @same
 def test_a_plain_kernel_asks_for_more_than_a_learner_s_may(quick, specified):
     found = lessons.check_im2win(

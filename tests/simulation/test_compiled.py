@@ -107,6 +107,7 @@ def compare(
     return usual[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [*kernels_of_the_tests()])
 def test_both_engines_agree(case, ends):
     compare(case.kernel, case.grid, case.block, case.arguments, case.shared_bytes)
@@ -530,6 +531,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launch", WRONG.values(), ids=WRONG)
 def test_wrong_kernels_are_found_by_machine_code(launch, ends):
     kernel, grid, block, make, shared_bytes = launch

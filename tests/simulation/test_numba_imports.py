@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.same_in_cudasim
+pytestmark = [pytest.mark.same_in_cudasim, pytest.mark.slow]
 
 SOURCE = Path(__file__).parents[2] / "src"
 # As NumPy 2.5 is, whichever is installed. Numba itself asks for NumPy's version.

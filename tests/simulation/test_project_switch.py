@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.same_in_cudasim
+pytestmark = [pytest.mark.same_in_cudasim, pytest.mark.slow]
 SOURCE = Path(__file__).parents[2] / "src"
 # To import those of other packages takes as long as the tests.
 NO_OTHER_PLUGINS = {

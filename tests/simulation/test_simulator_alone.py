@@ -64,6 +64,7 @@ print("imported:", *others)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.same_in_cudasim
 @pytest.mark.parametrize("cudasim", ["0", "1"])
 def test_it_runs_without_the_packages_of_command_and_plots(tmp_path: Path, cudasim: str) -> None:

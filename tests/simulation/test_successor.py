@@ -17,7 +17,7 @@ import pytest
 from convlab.support.numba_successor import only_successor
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.same_in_cudasim
+pytestmark = [pytest.mark.same_in_cudasim, pytest.mark.slow]
 needs_it = pytest.mark.skipif(
     not only_successor(), reason="needs numba-cuda-mlir, and no numba-cuda"
 )

@@ -75,6 +75,7 @@ def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 EXPRESSIONS = st.recursive(LEAVES, _larger, max_leaves=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     lines=st.lists(EXPRESSIONS, min_size=12, max_size=12),
