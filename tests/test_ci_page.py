@@ -13,11 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-pytestmark = [
-    pytest.mark.same_in_cudasim,
-    pytest.mark.slow,
-    pytest.mark.skipif(os.name != "posix", reason="bash"),
-]
+on_posix = pytest.mark.skipif(os.name != "posix", reason="bash")
+pytestmark = [pytest.mark.same_in_cudasim, pytest.mark.slow, on_posix]
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
 FOLDER = ".github/actions/strict-simulator"

@@ -20,11 +20,8 @@ from packaging.requirements import Requirement
 
 from convlab.lessons.source import LEARNER, SOLUTION, place, sources
 
-pytestmark = [
-    pytest.mark.same_in_cudasim,
-    pytest.mark.slow,
-    pytest.mark.skipif(os.name != "posix", reason="bin/"),
-]
+on_posix = pytest.mark.skipif(os.name != "posix", reason="bin/")
+pytestmark = [pytest.mark.same_in_cudasim, pytest.mark.slow, on_posix]
 
 ROOT = Path(__file__).parents[1]
 ALONE = {name: value for name, value in os.environ.items() if name[:6] not in ("PYTHON", "NUMBA_")}
