@@ -546,6 +546,17 @@ def test_only_a_launch_that_takes_long_is_compiled(ends, monkeypatch):
     assert ends == []
 
 
+def test_the_time_before_the_first_block_does_not_count(monkeypatch):
+    seconds = iter([9.0, 9.0, 9.4, 10.2])
+    monkeypatch.setattr(engine_choice, "process_time", lambda: next(seconds))
+    monkeypatch.setattr(engine_choice, "LONG_SECONDS", 2.0)
+    watch = engine_choice.Watch(lambda kernel, number, blocks: None)
+    watch("f", 0, 4)
+    watch("f", 1, 4)
+    with pytest.raises(engine_choice._TakesLong):
+        watch("f", 2, 4)
+
+
 def test_the_report_says_which_launches_were_compiled(ends):
     with convlab.simulator() as report:
         add[3, THREADS](ramp(150), ramp(150), np.zeros(150, F))

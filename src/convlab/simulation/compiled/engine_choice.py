@@ -79,10 +79,12 @@ def may_compile(launch: SimulatedLaunch) -> bool:
 
 class Watch:
     """Hears of each block and barrier of a launch, and ends the launch if it will take long: so
-    many seconds of this process, because the machine may have other work."""
+    many seconds of this process, because the machine may have other work. They count from the first
+    block on: a kernel with many device functions is typed for longer than it runs."""
 
     def __init__(self, on_block: OnBlock) -> None:
-        self._on_block, self._begin = on_block, process_time()
+        self._on_block = on_block
+        self._begin: float | None = None
         self.is_on = True
 
     def __call__(self, kernel: str, number: int, blocks: int) -> None:
@@ -90,6 +92,8 @@ class Watch:
         self._on_block(kernel, number, blocks)
         if not self.is_on:
             return
+        if self._begin is None:
+            self._begin = process_time()
         spent = process_time() - self._begin
         expected = spent * blocks / number if number else spent
         if expected >= LONG_SECONDS:
