@@ -49,6 +49,7 @@ def test_a_program_that_holds_its_data_in_cupy(cupy):
     out -= cupy.ones_like(out)
     assert out.tolist() == [4, 4, 3, 5, 7, 9]
     assert np.sqrt(out[:1]).get() == 2
+    assert out[2:].data.ptr == out.data.ptr + 8 == out[2:].__cuda_array_interface__["data"][0]
     assert host[1] == 1
     assert cupy.get_array_module(out) is cupy
     assert cupy.get_array_module(host) is np
@@ -82,6 +83,7 @@ def test_a_program_may_end_inside():
         (lambda cupy: cupy.fuse(abs), NotSimulated, "cupy.fuse"),
         (lambda cupy: cupy.get_default_memory_pool(), NotSimulated, "default_memory_pool"),
         (lambda cupy: cupy.cuda.nvtx, NotSimulated, "cupy.cuda.nvtx"),
+        (lambda cupy: cupy.zeros(3).data.copy_from, NotSimulated, "cupy.cuda.MemoryPointer.copy_f"),
         (lambda cupy: cupy.zeros(3).toDlpack(), AttributeError, "ndarray.toDlpack"),
         (lambda cupy: cupy.cuda.Device(1), NotSimulated, "one device"),
         (lambda cupy: cupy.zeros(3) + np.zeros(3), TypeError, "Unsupported type"),

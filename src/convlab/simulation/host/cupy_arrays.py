@@ -24,6 +24,19 @@ ATTRIBUTES = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size", "strides",
 PARTS = ("T", "real", "imag")
 
 
+class MemoryPointer:
+    """The memory of an array, as ``cupy.cuda.MemoryPointer``. ``ptr`` is its address."""
+
+    def __init__(self, address: int) -> None:
+        self.ptr = address
+
+    def __int__(self) -> int:
+        return self.ptr
+
+    def __getattr__(self, name: str) -> Never:
+        raise refused_value(f"cupy.cuda.MemoryPointer.{name}")
+
+
 class ndarray(NDArrayOperatorsMixin):
     """An array of the stand-in, as ``cupy.ndarray``."""
 
@@ -38,6 +51,7 @@ class ndarray(NDArrayOperatorsMixin):
         self._host = np.asarray(device_array(shape, dtype, order=order)._ary)
 
     __cuda_array_interface__ = property(lambda self: interface_of(self._host))
+    data = property(lambda self: MemoryPointer(self._host.ctypes.data))
 
     def __array__(self, *arguments: object, **named: object) -> Never:
         raise TypeError(
