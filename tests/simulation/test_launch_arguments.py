@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import namedtuple
+from collections.abc import Callable
 from enum import Enum
 from fractions import Fraction
 from typing import Any
@@ -13,9 +14,12 @@ import numpy as np
 import pytest
 from kernels.cases import kernel_function
 from numba import cuda, float32, int32  # noqa: F401  for kernels
+from numba.cuda import types
+from numba.extending import typeof_impl
 
 from convlab.device import load4  # noqa: F401  for kernels
 from convlab.running.engines.simulator import Simulator
+from convlab.simulation.host.programs import simulator
 from convlab.simulation.launch.global_memory import addresses
 from convlab.simulation.recording.access_log import GLOBAL
 from convlab.simulation.rules.findings import NotSimulated, SimulationError
@@ -137,6 +141,62 @@ def test_arrays_in_tuples_are_checked() -> None:
     assert pair.second.tolist() == [0, 0, 0, 1]
     with pytest.raises(SimulationError, match=r"pair\[0\]\[4\] is outside shape \(4,\)"):
         SIM.launch(takes_a_tuple, 1, 1, pair, 4)
+
+
+class Halves:
+    """An argument that extensions know."""
+
+    def __init__(self, lower: np.ndarray) -> None:
+        self.lower = lower
+
+
+class HalvesType(types.Type):
+    """Numba's type of it, with code of its own for a GPU."""
+
+
+@typeof_impl.register(Halves)
+def type_of_halves(value: Halves, context: object) -> types.Type:
+    return HalvesType("Halves")
+
+
+class Gives:
+    """An extension that gives a kernel what ``given`` makes of a type and an argument."""
+
+    def __init__(self, given: Callable[[Any, Any], tuple[Any, Any]]) -> None:
+        self.given = given
+
+    def prepare_args(self, kind: Any, value: Any, **launch: object) -> tuple[Any, Any]:
+        return self.given(kind, value)
+
+
+def test_extensions_prepare_arguments_with_their_types_the_last_one_first() -> None:
+    def doubled(kind: Any, value: Any) -> tuple[Any, Any]:
+        kinds.append(str(kind))
+        return kind, value * 2 if isinstance(value, int) else value
+
+    kinds: list[str] = []
+    plus_one = Gives(lambda kind, value: (kind, value + 1 if isinstance(value, int) else value))
+    b = np.zeros(1)
+    with simulator():
+        stores = cuda.jit(extensions=[plus_one, Gives(doubled)])(
+            kernel_function("f", "b, k", ["b[0] = k"], read_only)
+        )
+        stores[1, 1](b, 3)
+    assert b[0] == 7
+    assert kinds == ["array(float64, 1d, C)", "int64"]
+
+
+def test_an_argument_that_only_compiled_code_can_read_is_refused() -> None:
+    address = Gives(lambda kind, value: (types.uint64, 64) if value is halves else (kind, value))
+    b = np.zeros(1)
+    halves = Halves(b)
+    with simulator():
+        stores = cuda.jit(extensions=[address])(
+            kernel_function("f", "b, k", ["b[0] = k"], read_only)
+        )
+        with pytest.raises(NotSimulated, match="f: k is not on the device: the type Halves"):
+            stores[1, 1](b, halves)
+    assert b[0] == 0
 
 
 def of(*lines: str) -> Any:

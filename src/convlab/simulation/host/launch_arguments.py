@@ -6,8 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from numba.core import errors as core_errors
+from numba.cuda import types
+from numba.cuda.core import errors
 from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from numba.cuda.typing.typeof import Purpose, typeof
 
 from convlab.simulation.host.device_arrays import UnifiedArray, as_cuda_array
 from convlab.simulation.host.launch_configuration import ConfiguredKernel
@@ -44,10 +48,8 @@ class LaunchArguments:
     def _on_device(self, argument: object) -> object:
         """Return an argument as the kernel gets it. As in Numba, a host array is copied to a device
         array of its own, and back after the launch, in the launch's stream."""
-        for extension in self.launch.kernel.extensions:
-            _, argument = extension.prepare_args(
-                None, argument, stream=self.launch.stream, retr=self.write_back
-            )
+        if self.launch.kernel.extensions:
+            argument = self._extended(argument)
         if isinstance(argument, tuple):
             return like(argument, map(self._on_device, argument))
         if isinstance(argument, UnifiedArray):
@@ -60,6 +62,24 @@ class LaunchArguments:
             argument = InOut(argument)
         return self._copied(argument) if isinstance(argument, ArgHint) else argument
 
+    def _extended(self, argument: object) -> object:
+        """Return what the kernel's extensions make of an argument. Raises ``NotSimulated`` if they
+        give the kernel other values than those of the argument's type, which only code that is
+        compiled for the type can read."""
+        own_type = kind = _type_of(argument)
+        given = argument
+        for extension in reversed(self.launch.kernel.extensions):
+            kind, given = extension.prepare_args(
+                kind, given, stream=self.launch.stream, retr=self.write_back
+            )
+        are_arrays = isinstance(own_type, types.Array) and isinstance(kind, types.Array)
+        if own_type is not None and kind != own_type and not are_arrays:
+            raise NotSimulated(
+                f"the type {own_type} of an extension is compiled for a GPU only; "
+                "pass the arrays that it holds"
+            )
+        return given
+
     def _copied(self, hint: ArgHint) -> object:
         """Return the device array of ``In``, ``Out`` or ``InOut``."""
         hint.value = plain(hint.value)
@@ -68,6 +88,15 @@ class LaunchArguments:
             if getattr(hint, "copy_input", True):
                 self.hosts.append(hint.value)
         return hint.to_device(self.write_back, self.launch.stream)
+
+
+def _type_of(argument: object) -> types.Type | None:
+    """Return Numba's type of an argument; None for a type that only the extension knows."""
+    try:
+        found: types.Type = typeof(argument, Purpose.argument)
+    except (ValueError, errors.NumbaError, core_errors.NumbaError):
+        return None
+    return found
 
 
 def managed_memory(arguments: Iterable[object]) -> Iterator[np.ndarray]:
