@@ -364,7 +364,8 @@ def test_a_step_of_many_changed_lines_says_why(stage: Stage) -> None:
     bases = [stage_named(name) for name in stage.builds_on]
     steps = [changed_lines(file_of(base), file_of(stage)) for base in bases]
     words = " ".join((sys.modules[stage.module].__doc__ or "").split())
-    says = "The step changes over 150 lines, because" in words
+    named = " and ".join(name.split("_")[0] for name in stage.builds_on)
+    says = f"The difference to {named} is long (over 150 lines), because" in words
     assert says == (bool(steps) and min(steps) > 150), steps
 
 

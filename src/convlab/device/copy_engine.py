@@ -3,7 +3,7 @@
 A *tensor map* (128 bytes in global memory, 16 uint64, made on the host:
 :mod:`convlab.device.tensor_maps`) describes a tensor of 16-bit numbers or of float32, and a box of
 it. ``copy_box`` copies the box at given coordinates; ``copy_windows`` copies rows of an image's
-windows, which is im2col, and im2win, in silicon::
+windows. NVIDIA calls that im2col mode; it is im2win in silicon::
 
     expect_bytes(barriers, 0, window_bytes + filter_bytes)
     copy_windows(S, at, image_map, c, w, h, n, offset_w, offset_h, barriers, 0)
@@ -146,7 +146,7 @@ else:
     def copy_windows(  # type: ignore[no-untyped-def]
         typing_context, S, at, tensor_map, c, w, h, n, offset_w, offset_h, barriers, i
     ):
-        """Copy one element of as many windows as the map says, each with the map's channels."""
+        """Copy one place (u, v), with the map's channels, of as many windows as the map says."""
         _check("copy_windows", S, tensor_map, barriers)
 
         def generate(

@@ -13,11 +13,11 @@ import numpy as np
 
 from convlab.device.products import WARP, WARPGROUP, cut_toward_zero, without_last_bits
 
-PANEL_BYTES = 128  # of a row
+PANEL_ROW_BYTES = 128  # 64 terms of 16 bits, or 32 of TF32
 PANEL_ALIGNMENT = 1024  # bytes: eight rows, after which the swizzle repeats
 PIECE_BYTES = 16  # what the swizzle moves
-PIECES = PANEL_BYTES // PIECE_BYTES
-PANEL_ROWS = 64  # of A
+PIECES = PANEL_ROW_BYTES // PIECE_BYTES
+PANEL_ROWS = 64  # rows of A's panel; B's has N rows
 F16, BF16, TF32 = "f16", "bf16", "tf32"
 ITEM_BYTES = {F16: 2, BF16: 2, TF32: 4}
 TERMS_OF_A_STEP = {F16: 16, BF16: 16, TF32: 8}  # of one instruction
@@ -32,9 +32,9 @@ def _places(rows: int) -> np.ndarray:
 
 def without_swizzle(memory: np.ndarray) -> np.ndarray:
     """Return a panel's rows, 128 bytes each, from the panel's bytes as they lie in memory."""
-    rows = memory.size // PANEL_BYTES
+    rows = memory.size // PANEL_ROW_BYTES
     pieces = memory.reshape(-1, PIECE_BYTES)[_places(rows)]
-    return np.asarray(pieces.reshape(rows, PANEL_BYTES))
+    return np.asarray(pieces.reshape(rows, PANEL_ROW_BYTES))
 
 
 def with_swizzle(rows: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ def panel_product(
 
 def check_terms(name: str, kind: str, terms: int) -> None:
     """Raise ``ValueError`` for a number of terms that no product of a panel has."""
-    step, most = TERMS_OF_A_STEP[kind], PANEL_BYTES // ITEM_BYTES[kind]
+    step, most = TERMS_OF_A_STEP[kind], PANEL_ROW_BYTES // ITEM_BYTES[kind]
     if terms not in range(step, most + 1, step):
         raise ValueError(f"{name}: TERMS is {terms}: it must be a multiple of {step}, up to {most}")
 
@@ -118,7 +118,7 @@ WORDS_OF_A_STEP = 4  # of A in a thread's registers: two rows, two words of each
 def panel_of_words(words: Mapping[int, Sequence[int]]) -> np.ndarray:
     """Return the panel, as bytes in memory, whose numbers the threads of a warpgroup hold as words
     of two 16-bit numbers. The numbers of a missing thread are NaN."""
-    rows = np.full((PANEL_ROWS, PANEL_BYTES // 4), 0x7FFF7FFF, np.uint32)
+    rows = np.full((PANEL_ROWS, PANEL_ROW_BYTES // 4), 0x7FFF7FFF, np.uint32)
     for thread, held in words.items():
         warp, lane = divmod(thread, WARP)
         group, in_group = divmod(lane, 4)

@@ -84,11 +84,14 @@ def descriptor(N: int) -> tuple[int, int]:
     return along_k << 16 | along_n << 32, TERMS // 2 * N * 4 >> 4
 
 
-# Products with both matrices in shared memory. A panel is 128 bytes of each row, four of these.
-# The part of a panel's descriptor beside its address, in units of 16 bytes: eight rows are 1,024
-# bytes, and bits 62 and 63 say 128-byte swizzle.
+# Products with both matrices in shared memory. A panel's row has 128 bytes, the terms of four
+# instructions. PANEL is a panel's descriptor without its address. From bit 32 on it has the
+# distance of eight rows, 1,024 bytes, in units of 16 bytes; bits 62 and 63 say 128-byte swizzle.
+# Bits 16 to 29 are not used with a swizzle: PTX assumes that they are 1.
 PANEL = 1 << 16 | (1024 >> 4) << 32 | 1 << 62
-STEP = 32 >> 4  # from a step's terms to the next step's, in units of 16 bytes
+# From an instruction's terms to the next one's, in units of 16 bytes. The tensor cores swizzle each
+# address that they compute, so the same 32 bytes are right for all rows.
+STEP = 32 >> 4
 
 
 def start_panel_product(kind: str, N: int, terms: int) -> Assembly:

@@ -12,14 +12,15 @@
         copy_box(S, 0, tensor_map, (0, 0), barriers, 0)  # 4096 bytes, which arrive as they land
     wait_barrier(barriers, 0, 0)  # until the phase of parity 0, the first one, has ended
 
-Phases are counted from 0, and a wait names the parity of the phase that it waits for: 0 for the
-first, 1 for the second, 0 for the third. If that phase ended before the wait, the wait returns at
-once. A wait can distinguish only the running phase and the one before it. A thread that waits for
-an older phase waits for the running one instead, perhaps for ever. A thread that waits for a later
-phase may return at once, because the phase before the running one has the same parity. Before the
-first phase has ended, a wait for parity 1 returns at once. ``arrive_barrier`` arrives without
-copies. After a wait a thread sees what the copies stored, and what threads stored before they
-arrived.
+A *phase* is one use of a barrier. It ends when all arrivals and all expected bytes are there, and
+the next one begins. Phases are counted from 0, and a wait names the parity of the phase that it
+waits for: 0 for the first, 1 for the second, 0 for the third. If that phase ended before the wait,
+the wait returns at once. A wait can distinguish only the running phase and the one before it. A
+thread that waits for the phase two before the running one waits for the running one instead,
+perhaps for ever. A thread that waits for the phase after the running one returns at once, because
+the phase before the running one has the same parity. Before the first phase has ended, a wait for
+parity 1 returns at once. ``arrive_barrier`` arrives without copies. After a wait a thread sees what
+the copies stored, and what threads stored before they arrived.
 
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". Compute
 capability 9.0 (``expect_bytes`` and the parity waits).

@@ -8,14 +8,14 @@ Hopper's ``wgmma`` in its widest form (compute capability 9.0 only)::
     ...                                             # the threads go on,
     wait_products(D, SUMS, 0)                       # until at most 0 products are in flight
 
-A is 64 rows and B is N rows, of one *panel* each: 128 bytes, 64 terms of 16 bits or 32 of TF32. The
-terms of a row are neighbours, and the product is of the first ``TERMS`` of them. A panel's rows
-begin every 128 bytes, and it begins at a multiple of 1,024 bytes of shared memory: static arrays
-have ``alignment=BYTES_1024``. Dynamic shared memory begins anywhere, so there the first panel is at
-``panel_start(S)``. Within eight rows the
-16-byte pieces of a row are *swizzled*: piece p of row r lies at piece ``p ^ (r % 8)``, which
-:func:`swizzled_piece` computes. So the tensor cores read eight rows of the same terms without bank
-conflicts, and a thread that stores a row has none either. The copy engine
+A is 64 rows and B is N rows, each in one *panel*, whose rows have 128 bytes: 64 terms of 16 bits or
+32 of TF32. The terms of a row are neighbours, and the product is of the first ``TERMS`` of them. A
+panel's rows follow each other without padding, and it begins at a multiple of 1,024 bytes of shared
+memory: static arrays have ``alignment=BYTES_1024``. Dynamic shared memory begins anywhere, so there
+the first panel is at ``panel_start(S)``. The eight 16-byte pieces of a row are *swizzled*, which
+means that they change places within the row: piece p of row r lies where piece ``p ^ (r % 8)``
+would lie, which :func:`swizzled_piece` computes. So the tensor cores read eight rows of the same
+terms without bank conflicts, and a thread that stores a row has none either. The copy engine
 (:mod:`convlab.device.copy_engine`) stores panels like this by itself.
 
 Of the 64 rows of ``D``, warp w of the four has rows 16 * w to 16 * w + 15, and a lane holds N / 2
@@ -57,7 +57,7 @@ from convlab.device.panel_products import (
     F16,
     ITEM_BYTES,
     PANEL_ALIGNMENT,
-    PANEL_BYTES,
+    PANEL_ROW_BYTES,
     PANEL_ROWS,
     PIECE_BYTES,
     TF32,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PANEL_ALIGNMENT",
-    "PANEL_BYTES",
+    "PANEL_ROW_BYTES",
     "PIECE_BYTES",
     "panel_start",
     "start_product_bf16",
@@ -87,8 +87,8 @@ __all__ = [
 
 @cuda.jit(device=True, **gpu_only(forceinline=True))
 def swizzled_piece(row, piece):  # type: ignore[no-untyped-def]
-    """Return the place of a row's 16-byte piece, counted in pieces from the panel's begin."""
-    return row * 8 + (piece ^ row % 8)
+    """Return the index of a row's 16-byte piece, counted in pieces from the panel's begin."""
+    return row * 8 + (piece ^ (row % 8))
 
 
 # For Numba's simulator, where a warpgroup's last thread to come computes for all of them. On
@@ -150,7 +150,7 @@ def panel_bytes(name: str, S: Any, at: int, rows: int, kind: str) -> np.ndarray:
     """Return the bytes of a panel of that many rows. Raises ``IndexError`` for a place where no
     panel can be."""
     memory = np.asarray(getattr(S, "memory", S))
-    row = PANEL_BYTES // ITEM_BYTES[kind]
+    row = PANEL_ROW_BYTES // ITEM_BYTES[kind]
     end = at + rows * row
     if at * ITEM_BYTES[kind] % PANEL_ALIGNMENT or not 0 <= at <= end <= memory.size:
         raise IndexError(

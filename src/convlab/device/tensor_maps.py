@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from convlab.device.panel_products import PANEL_BYTES
+from convlab.device.panel_products import PANEL_ROW_BYTES
 
 FLOAT16, BFLOAT16, FLOAT32 = "float16", "bfloat16", "float32"
 ITEM_BYTES = {FLOAT16: 2, BFLOAT16: 2, FLOAT32: 4}
@@ -39,7 +39,7 @@ MOST_STRIDE_BYTES = 2**40
 STRIDE_BYTES = 16  # at a multiple of which each row of a tensor begins
 MOST_STEP = 8  # of the windows' stride
 MOST_PIXELS = 1024  # of one copy of windows
-MOST_OFFSET = 255  # of a window's element from the window's corner
+MOST_OFFSET = 255  # of a place (u, v) from the window's corner
 CORNERS = range(-128, 128)  # where the bounding box of the windows may begin and end
 
 Two = tuple[int, int]
@@ -56,8 +56,8 @@ def _check_dtype(dtype: str) -> None:
 
 def _check_row(name: str, numbers: int, dtype: str) -> None:
     """Raise ``ValueError`` unless so many numbers are a row of a panel."""
-    row = PANEL_BYTES // ITEM_BYTES[dtype]
-    rule = f"it must be {row} of {dtype}, because a panel's rows have {PANEL_BYTES} bytes"
+    row = PANEL_ROW_BYTES // ITEM_BYTES[dtype]
+    rule = f"it must be {row} of {dtype}, because a panel's rows have {PANEL_ROW_BYTES} bytes"
     _check(numbers == row, name, numbers, rule)
 
 
@@ -116,7 +116,7 @@ class BoxMap:
     @property
     def nbytes(self) -> int:
         """The bytes that one copy brings, for ``expect_bytes``."""
-        return PANEL_BYTES * self.rows
+        return PANEL_ROW_BYTES * self.rows
 
     @property
     def numbers(self) -> int:
@@ -141,7 +141,7 @@ class BoxMap:
 class WindowMap:
     """Windows of images (N, H, W, C), channels last, named ``of``.
 
-    One copy brings one element, ``channels`` numbers, of ``pixels`` windows. ``kernel``,
+    One copy brings one place (u, v), ``channels`` numbers, of ``pixels`` windows. ``kernel``,
     ``stride``, ``padding`` and ``dilation`` are along H, then along W; ``padding_after`` is that at
     the bottom and on the right, if another. Raises ``ValueError`` for what the driver would refuse.
     """
@@ -220,7 +220,7 @@ class WindowMap:
     @property
     def nbytes(self) -> int:
         """The bytes that one copy brings, for ``expect_bytes``."""
-        return PANEL_BYTES * self.pixels
+        return PANEL_ROW_BYTES * self.pixels
 
     @property
     def numbers(self) -> int:
@@ -282,7 +282,7 @@ class BoundMap:
         bits = np.dtype(f"u{self.array.itemsize}")
         flat = np.ascontiguousarray(self.array).view(bits).reshape(-1)
         numbers = np.where(places < 0, bits.type(0), flat[places])
-        return np.asarray(numbers.view(np.uint8).reshape(len(places), PANEL_BYTES))
+        return np.asarray(numbers.view(np.uint8).reshape(len(places), PANEL_ROW_BYTES))
 
 
 def box_of(tensor_map: object, corner: tuple[int, ...]) -> np.ndarray:

@@ -15,9 +15,9 @@ both. n counts channels and filter taps, and input[n, k] is the number that tap 
 - A sum in two steps: blocks along z share the pixels (split-K) and store parts of the sums. A
   second launch adds the parts, always in the same order.
 
-A lane's terms in a product are any, if both operands agree. With terms 4 * thread_in_group to
-+ 3, one float4 holds a lane's terms of a row, and a row needs no padding: eight lanes read two
-whole rows. dL/dinput is g02's convolution through t06.
+Any terms of a slice may be a lane's, if both operands agree. Here a lane has four neighbours, terms
+4 * thread_in_group to 4 * thread_in_group + 3. So one float4 holds its terms of a row, and a row
+needs no padding: eight lanes read two whole rows. dL/dinput is g02's convolution through t06.
 """
 
 from __future__ import annotations
@@ -48,17 +48,18 @@ from convlab.ladder.tensor_cores.t06_split_k import STAGE as BY_WARPGROUPS
 from convlab.ladder.tile_heuristic import H200_SMS
 from convlab.problems.gradient import Gradient
 
-assert DEPTH == 2, "the kernel fills the pipeline's other stage, 1 - pipe"
+assert DEPTH == 2, "the kernel fills the pipeline's other buffer, 1 - pipe"
 
 SLICE = 16  # pixels of a slice: K_B, a row of the input's slice in shared memory
 WARP_COLUMNS = 32  # taps of a warp
-FEWEST_SLICES = 8  # of a block: fewer would spend their time on beginning and ending
+FEWEST_SLICES = 8  # slices of a block: fewer would spend their time on beginning and ending
 ADDING_THREADS = 256
 INPUT_GRADIENT = through(BY_WARPGROUPS)
 
 
 def make_locate(gradient: Gradient) -> DeviceFunction:
-    """Return ``locate(k)``: for pixel k of all images its image, row and column in the output."""
+    """Return ``locate(k)``, which returns for pixel k of all images its image, and the row and the
+    column in the output."""
     p = gradient.problem
     PIXELS, W_o = p.H_o * p.W_o, p.W_o
 
@@ -125,8 +126,9 @@ def make_load_and_store(gradient: Gradient, tile: Tile) -> tuple[DeviceFunction,
     """Return ``load(of_output, m0, k0, t, R)``, which loads a thread's numbers of dL/doutput at
     pixels k0 to k0 + 15, and ``store(R, at, t, S_F)``, which splits them and stores both parts.
 
-    A thread has terms 4 * (t % 4) to + 3 of every 32nd channel. ``wgmma`` reads a matrix as
-    ``[q // 2, part, q % 2, channel, t % 4]``: term q of a thread in its own quarter.
+    A thread has terms 4 * (t % 4) to 4 * (t % 4) + 3 of every 32nd channel, and q counts them from
+    0. They are stored as core matrices ``[q // 2, part, q % 2, channel, t % 4]``, so that they are
+    the terms of the lanes with the same ``thread_in_group``.
     """
     p = gradient.problem
     M, M_B, K = p.C_o, tile.M_B, p.N
@@ -159,8 +161,8 @@ def make_load_and_store(gradient: Gradient, tile: Tile) -> tuple[DeviceFunction,
             if channel < M_B:
                 for q in range(FLOAT4):
                     large, small = split_tf32(R[j, q])
-                    place = at + (q // 2 * 4 + q % 2) * (4 * M_B) + channel * 4 + t % 4
-                    S_F[place], S_F[place + 8 * M_B] = large, small
+                    target = at + (q // 2 * 4 + q % 2) * (4 * M_B) + channel * 4 + t % 4
+                    S_F[target], S_F[target + 8 * M_B] = large, small
 
     return load, store
 
@@ -173,7 +175,7 @@ def make_kernel(gradient: Gradient, tile: Tile, splits: int) -> Kernel:
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(112), (M_T, N_T)
     SLICES = blocks_for(p.N, SLICE)
     SHARE = blocks_for(SLICES, splits)  # slices of a block
-    F_SLICE, I_SLICE = SLICE * 2 * M_B, SLICE * N_B  # F: dL/doutput, both parts
+    F_SLICE, I_SLICE = SLICE * 2 * M_B, SLICE * N_B  # numbers; F: dL/doutput, both parts
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     R_SHAPE, X_SHAPE = (blocks_for(M_B, THREADS // 4), FLOAT4), (FLOAT4, N_T)
     D_SHAPE, L_SHAPE = M_B // 2, 2 * FLOAT4
@@ -245,7 +247,8 @@ def make_kernel(gradient: Gradient, tile: Tile, splits: int) -> Kernel:
             read(S_I, at_I + pipe * I_SLICE, X)
             split(X, 0, L, T)
             start_product(D, L, T, S_F, pipe * F_SLICE, M_B)
-            # While the tensor cores multiply: the next slice's matrix, and the loads after it.
+            # While the tensor cores multiply, store the next slice of dL/doutput, which is in R,
+            # and load the slice after it.
             if slice_ + 1 < end:
                 store(R, (1 - pipe) * F_SLICE, t, S_F)
             if slice_ + 2 < end:

@@ -7,17 +7,19 @@ pixel as neighbours in memory: input [N_i, H_i, W_i, C_i], filter [C_o, H_f, W_f
 - **A slice is contiguous.** The K elements of a window are ordered (u, v, r): a slice of 64 is one
   place (u, v) of the filter and 64 channels, so 128 neighbouring bytes in the input and in the
   filter. Each thread copies 16 bytes at a time; a warp copies four whole rows.
-- **Panels.** Both matrices of ``wgmma`` lie in shared memory, as rows of 128 bytes whose 16-byte
-  pieces are swizzled (:mod:`convlab.device.swizzled_products`): neither the copies nor the tensor
-  cores have bank conflicts. No thread loads a number into registers: the threads only wait, fence
-  and meet at a barrier.
-- **The filter's rows are interleaved**, so that the sums of a lane are neighbours in memory. In a
-  product a lane has columns 2 * thread_in_group, + 1, + 8, + 9 and so on. Which channel is which
-  column is free: the copy stores channel ``8 * g + 2 * j + e`` of each 32 in row ``8 * j + 2 * g +
-  e`` of the panel, and lane g of four has eight neighbouring channels, which are one store of 16
-  bytes.
+- **Panels.** Both matrices of ``wgmma`` lie in shared memory, each as a *panel*: a matrix of rows
+  of 128 bytes (64 terms) that begins at a multiple of 1,024 bytes. The 16-byte pieces of a row are
+  swizzled (:mod:`convlab.device.swizzled_products`), so neither the copies nor the tensor cores
+  have bank conflicts. No thread loads a number into registers: the threads only wait, fence and
+  meet at a barrier.
+- **The filter's rows are interleaved**, so that the outputs of a lane are neighbours in memory. In
+  a product lane g of a group of four has columns ``8 * j + 2 * g + e``, for e = 0, 1 and all j. Any
+  channel may be any column. So the copy stores channel ``8 * g + 2 * j + e`` of each 32 in row
+  ``8 * j + 2 * g + e`` of the panel, with j from 0 to 3. Then lane g has channels 8 * g to 8 * g +
+  7, whose outputs are one store of 16 bytes.
 
-The step changes over 150 lines, because layout, type and operands all differ from t05's.
+The difference to t05 is long (over 150 lines), because layout, type and operands all differ from
+t05's.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from convlab.device.sixteen_bits import (
 )
 from convlab.device.swizzled_products import (
     PANEL_ALIGNMENT,
-    PANEL_BYTES,
+    PANEL_ROW_BYTES,
     panel_start,
     start_product_bf16,
     start_product_f16,
@@ -62,10 +64,10 @@ from convlab.ladder.stage import (
 )
 from convlab.problems.problem import ConvProblem
 
-TERMS = 64  # of a slice: 128 bytes of each row
-WARPGROUP = 128  # threads
-HALF_OF_AN_SM = 112 * 1024  # bytes of shared memory
-PIECES = TERMS // EIGHT  # of 16 bytes in a row
+TERMS = 64  # terms of a slice: a row of 128 bytes
+WARPGROUP = 128  # threads of a warpgroup
+HALF_OF_AN_SM = 112 * 1024  # bytes of shared memory for each of two blocks
+PIECES = TERMS // EIGHT  # 16-byte pieces of a row
 INTERLEAVED = 32  # channels whose rows are interleaved
 HOPPER = Requirement((9, 0), "its tensor cores' own instruction, wgmma", exact=True)
 START_PRODUCT = {"float16": start_product_f16, "bfloat16": start_product_bf16}
@@ -91,8 +93,9 @@ def require_product_tile(tile: Tile) -> None:
 
 
 def shared_bytes(tile: Tile, depth: int) -> int:
-    """Return the dynamic shared memory of so many slices, and of what is skipped before them."""
-    return depth * (tile.M_B + tile.N_B) * PANEL_BYTES + PANEL_ALIGNMENT
+    """Return the bytes of dynamic shared memory for so many slices, and 1,024 bytes to align the
+    first panel."""
+    return depth * (tile.M_B + tile.N_B) * PANEL_ROW_BYTES + PANEL_ALIGNMENT
 
 
 def pipeline_depth(tile: Tile) -> int:
@@ -102,7 +105,7 @@ def pipeline_depth(tile: Tile) -> int:
 
 def make_fetch_slice(problem: ConvProblem, tile: Tile) -> DeviceFunction:
     """Return ``fetch_slice(input, weight, start, i_h, i_w, m0, t, slice_, S, at)``, which starts to
-    copy a slice of the windows, then of the filter, to ``S[at]`` on.
+    copy a slice of the windows, then of the filter, to S from index ``at`` on.
 
     Thread t copies piece ``t % 8`` of rows ``t // 8``, + 32 and so on. ``start``, ``i_h`` and
     ``i_w`` say where its windows begin in the input; rows past the last window have ``i_h`` below
@@ -110,9 +113,9 @@ def make_fetch_slice(problem: ConvProblem, tile: Tile) -> DeviceFunction:
     """
     p = problem
     C_i, C_o, H_i, W_i, H_f, W_f, d_h, d_w = p.C_i, p.C_o, p.H_i, p.W_i, p.H_f, p.W_f, p.d_h, p.d_w
-    ROWS = tile.threads // PIECES  # that are copied at a time
+    ROWS = tile.threads // PIECES  # rows that are copied at a time
     CHUNKS, PLACES = blocks_for(C_i, TERMS), H_f * W_f
-    I_PANEL = tile.N_B * TERMS
+    FILTER_BEGIN = tile.N_B * TERMS  # numbers of the windows' panel, before the filter's
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch_windows(i, input, start, i_h, i_w, u, v, r, row, piece, S, at):
@@ -140,7 +143,7 @@ def make_fetch_slice(problem: ConvProblem, tile: Tile) -> DeviceFunction:
         u, v = int32(place // W_f), int32(place % W_f)
         r = int32(uint32(slice_) % CHUNKS * TERMS + piece * EIGHT)
         fetch_all_windows(input, start, i_h, i_w, u, v, r, row, piece, S, at)
-        fetch_all_filter(weight, m0, place, r, row, piece, S, at + I_PANEL)
+        fetch_all_filter(weight, m0, place, r, row, piece, S, at + FILTER_BEGIN)
 
     return fetch_slice
 
@@ -226,11 +229,12 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     M_B, N_B, THREADS = tile.M_B, tile.N_B, tile.threads
     DEPTH, BLOCKS = pipeline_depth(tile), 2
     SLICES = problem.H_f * problem.W_f * blocks_for(problem.C_i, TERMS)
-    # Numbers of a slice, which is one stage of the pipeline; of its windows; of a warpgroup's.
-    SLICE, I_PANEL, HALF = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
+    SLICE = (M_B + N_B) * TERMS  # numbers of a slice, which fills one buffer of the pipeline
+    FILTER_BEGIN = N_B * TERMS  # numbers of the windows' panel, before the filter's
+    WINDOWS_64 = 64 * TERMS  # numbers of 64 windows, which a warpgroup multiplies
     SUMS, TIMES = M_B // 2, N_B * PIECES // THREADS
     AHEAD = DEPTH - 1  # slices that are copied before the loop
-    IN_FLIGHT = AHEAD - 1  # copies of slices when the next one is needed
+    IN_FLIGHT = AHEAD - 1  # commit groups that may be pending when the next slice must have landed
     fetch_slice = make_fetch_slice(problem, tile)
     windows_of_thread = make_windows_of_thread(problem, tile)
     epilogue = make_epilogue(problem, tile, relu)
@@ -263,8 +267,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
             wait_products(D, SUMS, 0)  # the previous slice has been read;
             cuda.syncthreads()  # all that holds for all threads
             at = begin + pipe * SLICE
-            start_product(D, 0, S, at + warpgroup * HALF, at + I_PANEL, M_B, TERMS)
-            before = pipe - 1 if pipe > 0 else uint32(DEPTH - 1)  # the stage that is free now
+            # A: 64 windows; B: M_B channels; D: windows x channels
+            start_product(D, 0, S, at + warpgroup * WINDOWS_64, at + FILTER_BEGIN, M_B, TERMS)
+            before = pipe - 1 if pipe > 0 else uint32(DEPTH - 1)  # the buffer that is free now
             fetch(input, weight, start, i_h, i_w, m0, t, slice_ + AHEAD, S, begin + before * SLICE)
             pipe = pipe + 1 if pipe + 1 < DEPTH else uint32(0)
         wait_products(D, SUMS, 0)

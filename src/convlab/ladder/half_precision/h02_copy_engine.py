@@ -2,23 +2,29 @@
 
 Source: ours, beyond the paper. In h01 every thread finds its windows, tests them against the edges
 and starts its copies, a third of all instructions. Hopper's copy engine does that by itself
-(:mod:`convlab.device.copy_engine`): it is told the first window of the block and the place (u, v)
-of the filter, and stores one panel, 128 windows x 64 channels, with stride, padding, dilation, the
-step to the next row and to the next image. It is im2win in silicon: the paper's order of windows,
-without a tensor and without an instruction per element.
+(:mod:`convlab.device.copy_engine`). A call names the first window of the block, the place (u, v) of
+the filter and the first channel, and brings one panel, 128 windows x 64 channels. NVIDIA calls this
+mode of the engine im2col. It is im2win in silicon: the paper's order of windows, without a tensor
+and without an instruction per element.
 
-What the engine needs to know of the input and of the filter is in two tensor maps, made on the
-host. The filter's has five dimensions, (k, e, g, j, group of 32 channels), the innermost first. The
-engine stores a box in that order, so in row ``e + 2 * g + 8 * j`` of a panel; the strides of the
-dimensions make that channel ``e + 8 * g + 2 * j``. So it interleaves the rows as h01 does.
+The engine finds stride, padding, dilation and the tensor's sizes in a tensor map, which the host
+makes (:mod:`convlab.device.tensor_maps`; the driver's flags for the swizzle and for zeros outside
+the image are in ``running/engines/tensor_maps.py``). The filter's map interleaves the rows as h01
+does: it has five axes, k, e (2), g (4), j (4) and the group of 32 channels, the innermost first.
+The engine stores a box in that order, so the numbers of e, g and j come to row ``8 * j + 2 * g +
+e`` of a panel. The strides of the axes make that channel ``8 * g + 2 * j + e``. For example, row 9
+is e = 1, g = 0, j = 1, which is channel 3.
 
-Who waits for whom: the copies of a slice arrive at barrier ``pipe`` of ``full``, which all threads
-wait for. ``parity`` is that of the phase they wait for, and flips when the pipeline has gone round.
-Before thread 0 lets the engine overwrite a slice, ``cuda.syncthreads`` tells it that the product of
-that slice has ended for both warpgroups.
+Who waits for whom: the copies of a slice arrive at barrier ``full[pipe]``, which all threads wait
+for. Its *phase*, one use of the barrier, ends when thread 0 has arrived, by ``expect_bytes``, and
+all bytes that it announced have landed (:mod:`convlab.device.shared_barriers`). ``parity`` names
+the phase: 0 for the first DEPTH slices, 1 for the next DEPTH slices, then 0 again. No
+``fence_shared`` is needed as in h01, because the copy engine and ``wgmma`` both access shared
+memory by the asynchronous proxy. Before thread 0 lets the engine overwrite a slice,
+``cuda.syncthreads`` tells it that the product of that slice has ended for both warpgroups.
 
-The step changes over 150 lines, because nothing that finds, tests and copies windows in h01 is
-left, and the maps take its place.
+The difference to h01 is long (over 150 lines), because nothing that finds, tests and copies windows
+in h01 is left, and the maps take its place.
 """
 
 from __future__ import annotations
@@ -34,7 +40,7 @@ from convlab.device.shared_barriers import (
     wait_barrier,
 )
 from convlab.device.sixteen_bits import EIGHT
-from convlab.device.swizzled_products import PANEL_BYTES, panel_start, wait_products
+from convlab.device.swizzled_products import PANEL_ROW_BYTES, panel_start, wait_products
 from convlab.ladder.half_precision.h01_panels import (
     HOPPER,
     INTERLEAVED,
@@ -68,13 +74,14 @@ def make_copy_slice(problem: ConvProblem, tile: Tile) -> tuple[DeviceFunction, D
     ``first_window(n0)`` returns the image, row and column where window n0 begins. By
     ``copy_slice(windows, filter, window, m0, u, v, chunk, S, at, full, i)`` one thread asks for a
     slice: a chunk of the channels at a place (u, v) of the filter, of the windows from ``window``
-    on and the output channels from m0 on. The copies arrive at ``full[i]``. One thread asks for all
-    copies of a block, so what is divided has 32 bits, and once a tile.
+    on and the output channels from m0 on. The copies arrive at ``full[i]``. ``first_window`` is
+    called once a tile. It divides 32-bit numbers: 2**32 windows would have 256 GiB of outputs.
     """
     p = problem
     C_i, W_f, PIXELS, W_o = p.C_i, p.W_f, p.H_o * p.W_o, p.W_o
     s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
-    I_PANEL, BYTES = tile.N_B * TERMS, (tile.M_B + tile.N_B) * PANEL_BYTES
+    FILTER_BEGIN = tile.N_B * TERMS  # numbers of the windows' panel, before the filter's
+    SLICE_BYTES = (tile.M_B + tile.N_B) * PANEL_ROW_BYTES
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def first_window(n0):
@@ -87,9 +94,9 @@ def make_copy_slice(problem: ConvProblem, tile: Tile) -> tuple[DeviceFunction, D
         image, y, x = window
         r = int32(chunk * TERMS)
         k = int32((u * W_f + v) * C_i) + r
-        expect_bytes(full, i, BYTES)
+        expect_bytes(full, i, SLICE_BYTES)
         copy_windows(S, at, windows, r, x, y, image, v * d_w, u * d_h, full, i)
-        copy_box(S, at + I_PANEL, filter, (k, 0, 0, 0, m0 // INTERLEAVED), full, i)
+        copy_box(S, at + FILTER_BEGIN, filter, (k, 0, 0, 0, m0 // INTERLEAVED), full, i)
 
     return first_window, copy_slice
 
@@ -97,9 +104,9 @@ def make_copy_slice(problem: ConvProblem, tile: Tile) -> tuple[DeviceFunction, D
 def terms_of_last_chunk(problem: ConvProblem) -> int:
     """Return the terms of a place's last slice: 64, or what remains of the channels.
 
-    Of 80 channels the second chunk has 16. The other 48 windows' numbers of the panel are zeros,
-    but the filter's are those of the next place, perhaps infinite, because K joins places and
-    channels. So they are not multiplied. h01's copies fill both with zeros.
+    Of 80 channels the second chunk has 16. For the other 48 terms the panel of windows holds zeros,
+    but the filter's panel holds the next place's numbers, perhaps infinite, because its k axis
+    joins places and channels. So only 16 terms are multiplied. h01's copies fill both with zeros.
     """
     return (problem.C_i - 1) % TERMS + 1
 
@@ -109,8 +116,9 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     DEPTH, BLOCKS = pipeline_depth(tile), 2
     CHUNKS, W_f, PLACES = blocks_for(problem.C_i, TERMS), problem.W_f, problem.H_f * problem.W_f
     SLICES, LAST_TERMS = CHUNKS * PLACES, terms_of_last_chunk(problem)
-    ROW = W_f * CHUNKS  # slices of a row of the filter
-    SLICE, I_PANEL, HALF = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
+    SLICES_PER_FILTER_ROW = W_f * CHUNKS
+    # Numbers, as in h01: of a slice, of its windows, and of 64 windows.
+    SLICE, FILTER_BEGIN, WINDOWS_64 = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
     SUMS, PROLOGUE = M_B // 2, min(DEPTH, SLICES)
     first_window, copy_slice = make_copy_slice(problem, tile)
     epilogue = make_epilogue(problem, tile, relu)
@@ -118,7 +126,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def ask(windows, filter, window, m0, slice_, S, at, full, pipe):
-        u, rest = slice_ // uint32(ROW), slice_ % uint32(ROW)
+        u, rest = slice_ // uint32(SLICES_PER_FILTER_ROW), slice_ % uint32(SLICES_PER_FILTER_ROW)
         v, chunk = rest // uint32(CHUNKS), rest % uint32(CHUNKS)
         copy_slice(windows, filter, window, m0, u, v, chunk, S, at, full, pipe)
 
@@ -132,7 +140,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         begin = panel_start(S)
         if t == 0:
             for i in range(DEPTH):
-                init_barrier(full, i, 1)
+                init_barrier(full, i, 1)  # one thread arrives: thread 0, by expect_bytes
             fence_barriers()
         cuda.syncthreads()
         window = first_window(n0)
@@ -141,19 +149,20 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
                 ask(windows, filter, window, m0, uint32(i), S, begin + i * SLICE, full, i)
         zero(D)
 
-        half = t // WARPGROUP * HALF  # a warpgroup multiplies 64 windows
+        my_windows = t // WARPGROUP * WINDOWS_64  # where this warpgroup's 64 windows begin
         pipe, before, parity, slice_ = uint32(0), uint32(0), uint32(0), uint32(0)
         for _ in range(PLACES):
             for chunk in range(CHUNKS):
                 wait_barrier(full, pipe, parity)
                 at = begin + pipe * SLICE
+                # A: 64 windows; B: M_B channels; D: windows x channels
                 if LAST_TERMS == TERMS or chunk < CHUNKS - 1:
-                    start_product(D, 0, S, at + half, at + I_PANEL, M_B, TERMS)
+                    start_product(D, 0, S, at + my_windows, at + FILTER_BEGIN, M_B, TERMS)
                 else:
-                    start_product(D, 0, S, at + half, at + I_PANEL, M_B, LAST_TERMS)
-                wait_products(D, SUMS, 1)  # the product of the slice before has ended
-                if slice_ > 0:  # in the first, no product has ended and no stage is free
-                    cuda.syncthreads()  # for the warps of both warpgroups
+                    start_product(D, 0, S, at + my_windows, at + FILTER_BEGIN, M_B, LAST_TERMS)
+                wait_products(D, SUMS, 1)  # the slice before: its product has ended here,
+                if slice_ > 0:  # (the first slice has none before it, so no buffer is free)
+                    cuda.syncthreads()  # and for both warpgroups
                     next_ = slice_ + uint32(DEPTH - 1)  # DEPTH after the slice that has ended
                     if t == 0 and next_ < SLICES:
                         free = begin + before * SLICE
@@ -171,8 +180,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
 
 def tensor_maps(problem: ConvProblem, tile: Tile) -> tuple[WindowMap, BoxMap]:
-    """Return the maps of the input, a panel of windows at a time, and of the filter, by the axes
-    (k, e, g, j, group of 32 channels). Raises ``ValueError`` for what the engine cannot walk."""
+    """Return the maps of the input, a panel of windows at a time, and of the filter, by the axes k,
+    e, g, j and group of 32 channels. Raises ``ValueError`` for what the engine cannot walk."""
     p, K = problem, problem.K
     (top, bottom), (left, right) = p.padding
     windows = WindowMap(
@@ -224,5 +233,5 @@ STAGE = Stage(
     requires=HOPPER,
     dtypes=("float16", "bfloat16"),
     channels_last=True,
-    channel_multiples=(16, 32),  # terms of an instruction, and interleaved channels
+    channel_multiples=(16, 32),  # C_i: terms of one wgmma; C_o: interleaved channels
 )

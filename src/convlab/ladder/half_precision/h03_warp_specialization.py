@@ -1,28 +1,32 @@
 """h03: warps with roles. One warp asks for copies, two warpgroups multiply in turn, blocks stay.
 
 Source: ours, beyond the paper; roles of warps and tiles in turn ("ping-pong") as in NVIDIA's
-CUTLASS, "Efficient GEMM in CUDA". In h02 all threads meet at a barrier for every slice, and nothing
-hides the stores at the end of a block. Here
+CUTLASS, "Efficient GEMM in CUDA". In h02 all threads meet at a barrier for every slice, and only
+another block of the SM can hide the stores at the end of a block. Here
 
-- **a producer** asks for slice after slice, as soon as a stage of the pipeline is empty;
+- **a producer** asks for slice after slice, as soon as a buffer of the pipeline is empty;
 - **two warpgroups, the consumers,** have a tile each. One multiplies while the other stores the
-  outputs of its previous tile. So the tensor cores stay busy if the stores of a tile take less time
-  than the products of the next one, and the copies keep up;
+  outputs of the tile that it has just multiplied. So the tensor cores stay busy if the stores of a
+  tile take less time than the products of the next one, and the copies keep up;
 - **a block stays** (the kernel is *persistent*): there is one block per SM, which computes every
   132nd tile, and the producer goes on to the next tile's slices before the previous tile's outputs
   are stored;
 - **registers** go where the sums are: the producer's warpgroup gives most of its own away.
 
-Who waits for whom. The slices of a block, through all its tiles, go round the pipeline: each is
-known by its stage ``pipe`` and by the ``parity`` of the round, 0 in the first, 1 in the second, 0
-in the third. Three kinds of barriers have a phase a round, or a tile:
+Who waits for whom. The slices of a block, through all its tiles, go round the pipeline. A slice is
+named by its buffer ``pipe`` and by the ``parity`` of its round: 0 in the first round, 1 in the
+second, 0 in the third. Rounds 0 and 2 have the same name. That suffices, because each wait is for
+the running phase of a barrier or for the one before it (:mod:`convlab.device.shared_barriers`).
+There are three kinds of barriers. ``full`` and ``empty`` have a phase a round; ``turn[c]`` has one
+for each tile of consumer c:
 
-- ``full[pipe]``: the phase ends when the copies of the round have landed. The consumer waits for
-  it.
+- ``full[pipe]``: the phase ends when both copies of the round's slice have landed. All 128 threads
+  of the consumer that has this tile wait for it.
 - ``empty[pipe]``: the phase ends when the consumer's four warps have arrived, because their product
-  of the round has ended. Before it asks for the copies of a round, the producer waits for the phase
-  of the round before, so for the other parity; in the first round this wait returns at once.
-- ``turn[group]``: the phase ends when the other warpgroup has started the last product of its tile.
+  of the round has ended: all four, because each reads the whole filter panel. Before it asks for
+  the copies of a round, the producer waits for the phase of the round before, so for the other
+  parity; in the first round this wait returns at once.
+- ``turn[c]``: the phase ends when the other consumer has started the last product of its tile.
 
 ::
 
@@ -30,15 +34,17 @@ in the third. Three kinds of barriers have a phase a round, or a tile:
               consumer: waits full, parity 0, multiplies, arrives;        empty's phase 0 ends
     round 1   producer: waits empty, parity 0, asks;                      full's phase 1 ends
               consumer: waits full, parity 1, multiplies, arrives;        empty's phase 1 ends
-    tile 0    group 0: waits turn[0], parity 1 (returns at once), multiplies, arrives at turn[1]
-    tile 1    group 1: waits turn[1], parity 0, multiplies, arrives at turn[0]
-    tile 2    group 0: waits turn[0], parity 0, multiplies, arrives at turn[1]
+    tile 0    consumer 0: waits turn[0], parity 1 (returns at once), multiplies, arrives at turn[1]
+    tile 1    consumer 1: waits turn[1], parity 0, multiplies, arrives at turn[0]
+    tile 2    consumer 0: waits turn[0], parity 0, multiplies, arrives at turn[1]
 
-Without turns a consumer could wait for a round of ``full`` that lies two phases ahead. Its parity
-is that of a phase which has ended, so it would multiply a panel that has not landed.
+Here tile 0 is the block's first tile. Without turns a consumer could wait for the phase of ``full``
+that comes after the running one. The phase before the running one has the same parity and has
+ended, so the wait would return at once, and the consumer would multiply a panel that has not
+landed.
 
-The step changes over 150 lines, because each role has its own loop over the tiles, and
-``production_tile`` estimates which of seven tiles is the fastest.
+The difference to h02 is long (over 150 lines), because each role has its own loop over the tiles,
+and ``production_tile`` estimates which of seven tiles is the fastest.
 """
 
 from __future__ import annotations
@@ -56,7 +62,7 @@ from convlab.device.shared_barriers import (
 )
 from convlab.device.sixteen_bits import EIGHT
 from convlab.device.swizzled_products import (
-    PANEL_BYTES,
+    PANEL_ROW_BYTES,
     panel_start,
     wait_products,
 )
@@ -91,16 +97,17 @@ from convlab.problems.problem import ConvProblem
 
 THREADS = 3 * WARPGROUP  # two consumers, and a producer, of which one thread asks for copies
 PRODUCER = 2  # the producer's warpgroup
-WARPS = 4  # of a consumer
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # 40 + 2 * 232 = 3 * 168, what a block begins with
+WARPS = 4  # warps of a consumer
+# Registers a thread. 40 + 2 * 232 = 3 * 168, and 168 is what launch_bounds(384, 1) gives a thread.
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
 MOST_OF_AN_SM = 208 * 1024  # bytes of shared memory
 
 
 def pipeline_depth(tile: Tile) -> int:
-    """Return how many slices shared memory holds, of up to eight. The rest of an SM's 256 KB is its
-    L1 cache, which the bias comes from and the outputs go through: with less than 40 KB of it,
-    Conv8 took a tenth longer."""
-    return min(8, MOST_OF_AN_SM // ((tile.M_B + tile.N_B) * PANEL_BYTES))
+    """Return how many slices shared memory holds, at most eight: a choice, not a limit. The rest of
+    an SM's 256 KB is its L1 cache, which the bias comes from and the outputs go through: with less
+    than 40 KB of it, Conv8 took a tenth longer."""
+    return min(8, MOST_OF_AN_SM // ((tile.M_B + tile.N_B) * PANEL_ROW_BYTES))
 
 
 def require_consumer_tile(tile: Tile) -> None:
@@ -117,13 +124,15 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     M_B, N_B, DEPTH = tile.M_B, tile.N_B, pipeline_depth(tile)
     CHUNKS, H_f, W_f = blocks_for(problem.C_i, TERMS), problem.H_f, problem.W_f
     SLICES, LAST_TERMS = H_f * W_f * CHUNKS, terms_of_last_chunk(problem)
-    SLICE, I_PANEL, A_PANEL = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
-    PRODUCTS, SUMS_EACH = N_B // 64, M_B // 2  # of 64 windows each
+    # Numbers, as in h01: of a slice, of its windows, and of 64 windows.
+    SLICE, FILTER_BEGIN, WINDOWS_64 = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
+    PRODUCTS, SUMS_EACH = N_B // 64, M_B // 2  # PRODUCTS a slice, each of 64 windows
     SUMS = PRODUCTS * SUMS_EACH
     TILES_M, TILES_N = blocks_for(problem.M, M_B), blocks_for(problem.N, N_B)
     TILES = TILES_M * TILES_N
-    # The other consumer's tile is so many stages further, after an odd or even number of rounds.
-    SKIP_STAGES, SKIP_PARITY = SLICES % DEPTH, SLICES // DEPTH % 2
+    # To skip the other consumer's tile: so many buffers on, and the parity flips after an odd
+    # number of whole rounds.
+    SKIP_BUFFERS, SKIP_PARITY = SLICES % DEPTH, SLICES // DEPTH % 2
     # Whole slices in a row, and how often: a place's last slice may have fewer terms. In loops, as
     # the tensor cores do not run on through a branch.
     WHOLE, TIMES = (CHUNKS - 1, H_f * W_f) if LAST_TERMS < TERMS else (SLICES, 1)
@@ -132,27 +141,27 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     zero, start_product = make_zero(SUMS), START_PRODUCT[problem.dtype]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def corner(number):
+    def corner(tile_index):
         """Return the first channel and the first window of a tile."""
-        return number % TILES_M * M_B, number // TILES_M * N_B
+        return tile_index % TILES_M * M_B, tile_index // TILES_M * N_B
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def further(pipe, parity, stages):
-        """Return the stage and parity that many stages further, at most a round."""
-        pipe += stages
+    def further(pipe, parity, buffers):
+        """Return the buffer and parity so many buffers on, at most a round."""
+        pipe += buffers
         if pipe >= uint32(DEPTH):
             return pipe - uint32(DEPTH), parity ^ uint32(1)
         return pipe, parity
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def skip_other_tile(pipe, parity):
-        return further(pipe, parity ^ uint32(SKIP_PARITY), uint32(SKIP_STAGES))
+        return further(pipe, parity ^ uint32(SKIP_PARITY), uint32(SKIP_BUFFERS))
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def produce(windows, filter, S, begin, full, empty):
         pipe, parity = uint32(0), uint32(0)
-        for number in range(cuda.blockIdx.x, TILES, cuda.gridDim.x):
-            m0, n0 = corner(uint32(number))
+        for tile_index in range(cuda.blockIdx.x, TILES, cuda.gridDim.x):
+            m0, n0 = corner(uint32(tile_index))
             window = first_window(n0)
             for u in range(H_f):
                 for v in range(W_f):
@@ -164,11 +173,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def start_whole(i, D, S, at):
-        start_product(D, i * SUMS_EACH, S, at + i * A_PANEL, at + I_PANEL, M_B, TERMS)
+        start_product(D, i * SUMS_EACH, S, at + i * WINDOWS_64, at + FILTER_BEGIN, M_B, TERMS)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def start_last(i, D, S, at):
-        start_product(D, i * SUMS_EACH, S, at + i * A_PANEL, at + I_PANEL, M_B, LAST_TERMS)
+        start_product(D, i * SUMS_EACH, S, at + i * WINDOWS_64, at + FILTER_BEGIN, M_B, LAST_TERMS)
 
     def make_multiply_slice(start_products: Callable[..., None]) -> DeviceFunction:
         @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -187,7 +196,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def multiply_tile(D, S, begin, pipe, parity, full, empty, lane):
-        before = uint32(DEPTH)  # the stage of the slice before, once there is one
+        before = uint32(DEPTH)  # the buffer of the slice before; DEPTH: there is none to hand back
         for _ in range(TIMES):
             for _ in range(WHOLE):
                 now = pipe
@@ -221,8 +230,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
             fence_barriers()
         cuda.syncthreads()
 
-        group = t // WARPGROUP
-        if group == PRODUCER:
+        warpgroup = t // WARPGROUP
+        if warpgroup == PRODUCER:
             give_registers(PRODUCER_REGISTERS)
             if t % WARPGROUP == 0:
                 produce(windows, filter, S, begin, full, empty)
@@ -231,17 +240,17 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
             D = cuda.local.array(SUMS, float32)
             lane, warp = t % 32, t % WARPGROUP // 32
             pipe, parity, my_turn = uint32(0), uint32(0), uint32(1)
-            if group == 1:  # begins with the second tile
+            if warpgroup == 1:  # begins with the second tile
                 pipe, parity = skip_other_tile(pipe, parity)
                 my_turn = uint32(0)
-            first_tile = cuda.blockIdx.x + group * cuda.gridDim.x
-            for number in range(first_tile, TILES, 2 * cuda.gridDim.x):
-                m0, n0 = corner(uint32(number))
+            first_tile = cuda.blockIdx.x + warpgroup * cuda.gridDim.x
+            for tile_index in range(first_tile, TILES, 2 * cuda.gridDim.x):
+                m0, n0 = corner(uint32(tile_index))
                 zero(D)
-                wait_barrier(turn, group, my_turn)
+                wait_barrier(turn, warpgroup, my_turn)
                 last, pipe, parity = multiply_tile(D, S, begin, pipe, parity, full, empty, lane)
                 if lane == 0:
-                    arrive_barrier(turn, 1 - group)
+                    arrive_barrier(turn, 1 - warpgroup)
                 wait_products(D, SUMS, 0)
                 if lane == 0:
                     arrive_barrier(empty, last)
@@ -253,9 +262,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
 
 SHAPES = ((32, 256), (64, 64), (64, 256), (128, 64), (64, 128), (256, 64), (128, 128))  # M_B, N_B
-H100_SMS = 132  # an H200's, too; another GPU leaves SMs idle, or has some compute two blocks
-# Measured on an H100, in a clock of an SM: the copy engine's bytes, the tensor cores'
-# multiply-adds of 16 bits, and an SM's share of the memory's bandwidth.
+# An H200 has as many. With more SMs, some stay idle; with fewer, some compute two blocks, one after
+# the other.
+H100_SMS = 132
+# Of an SM of an H100 in a clock: the copy engine's bytes, measured; the tensor cores' multiply-adds
+# of 16 bits, their peak; and the bytes of memory's bandwidth that an SM has, measured.
 FILL_BYTES, MULTIPLY_ADDS, STORE_BYTES = 56, 2048, 13
 STARTUP_CLOCKS = 2000  # until a block's first copies have landed
 
@@ -263,14 +274,14 @@ STARTUP_CLOCKS = 2000  # until a block's first copies have landed
 def estimated_clocks(problem: ConvProblem, tile: Tile) -> float:
     """Estimate the time of a problem in clocks.
 
-    A slice takes as long as the copy engine needs to fill it, or the tensor cores to multiply it. A
-    tile takes the longer of its slices and its stores, because the other consumer's slices run
-    during the stores. Nothing hides the last tile's stores.
+    A slice takes as long as the copy engine needs to fill it, or the tensor cores to multiply it,
+    whichever takes longer. A tile takes the longer of its slices and its stores, because the other
+    consumer's slices run during the stores. Nothing hides the last tile's stores.
     """
     tiles = blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
     slices = problem.H_f * problem.W_f * blocks_for(problem.C_i, TERMS)
     multiply = tile.M_B * tile.N_B * TERMS / MULTIPLY_ADDS
-    fill = (tile.M_B + tile.N_B) * PANEL_BYTES / FILL_BYTES
+    fill = (tile.M_B + tile.N_B) * PANEL_ROW_BYTES / FILL_BYTES
     stores = tile.M_B * tile.N_B * problem.number_type.nbytes / STORE_BYTES
     of_a_tile = max(slices * max(multiply, fill), stores)
     return STARTUP_CLOCKS + blocks_for(tiles, H100_SMS) * of_a_tile + stores

@@ -7,21 +7,31 @@ input's row, which is copied to shared memory as it is. So any number of channel
 width; h01 to h03 need channels in eights.
 
 - **The filter stays** in shared memory, in swizzled panels of 64 terms (h01), for all warpgroups of
-  a block, and the block stays as in h03. A warpgroup takes 64 windows at a time, and has room for
-  two slices of their rows: it multiplies one while the other is copied, and waits for no other
-  warpgroup.
+  a block. The block is persistent (h03). Each warpgroup takes 64 windows at a time and has two
+  buffers of its own for slices of their rows: it multiplies one slice while the next one is copied,
+  and waits for no other warpgroup.
 - **A comes from registers.** A lane reads the terms of its two windows as words of two numbers. A
   run may begin at an odd number, in the middle of a word; then a lane shifts two words together.
-- **The order of terms is free**, as long as both matrices have the same. Each of the four lanes of
-  a group reads a *strip* of its own, in most problems a whole run of a filter row, and a step of 16
-  terms is four numbers of each strip. So a lane's words are neighbours, and it uses each twice when
-  it shifts.
-- **No number of another window is multiplied**, not even by zero: an infinity would become NaN. The
-  words at the end of a run are masked.
+- **The order of terms is free**, as long as both matrices have the same. A run is cut into one, two
+  or four *strips*. Each of the four lanes of a group reads a strip of its own, and a step of 16
+  terms is four numbers of each strip. So a lane's words are neighbours: where it shifts, it reads
+  three words for two. For example, a window of 11 x 11 pixels of three channels has 11 runs of 33
+  numbers. Each run is one strip, padded to 36 numbers. Four filter rows are nine steps, and the
+  next nine steps are filter rows 4 to 7::
+
+                 step 0           step 1           ...  step 8
+      lane 0     row 0: 0 to 3    row 0: 4 to 7         row 0: 32, three masked
+      lane 1     row 1: 0 to 3    row 1: 4 to 7         row 1: 32, three masked
+      lane 2     row 2: 0 to 3    row 2: 4 to 7         row 2: 32, three masked
+      lane 3     row 3: 0 to 3    row 3: 4 to 7         row 3: 32, three masked
+
+- **A number outside the run never reaches A**, even where the filter is zero, because infinity
+  times zero is NaN: the words at the end of a run are masked. Rows past the last filter row are
+  copied as zeros. Columns past C_o are not stored.
 - **Stores.** If C_o is a multiple of eight, channels are interleaved as in h01, and a lane stores
   16 bytes. If not, the four lanes of a group store neighbours.
 
-The step changes over 150 lines, because nothing but the filter is copied as in h01.
+The difference to h03 is long (over 150 lines), because nothing but the filter is copied as in h01.
 """
 
 from __future__ import annotations
@@ -70,9 +80,9 @@ from convlab.ladder.stage import (
 )
 from convlab.problems.problem import ConvProblem
 
-WARPGROUP = 128  # threads
-PACK_THREADS = 256
-WORDS = 16  # of a panel of A in a lane's registers: 64 terms of two windows
+WARPGROUP = 128  # threads of a warpgroup
+PACK_THREADS = 256  # threads of a block that packs the filter
+WORDS = 16  # a lane's words of a panel of A: its quarter of 64 terms, of two windows
 START_PRODUCT = {
     "float16": start_product_f16_registers,
     "bfloat16": start_product_bf16_registers,
@@ -80,12 +90,18 @@ START_PRODUCT = {
 
 
 def make_locate(problem: ConvProblem, spans: Spans) -> DeviceFunction:
-    """Return ``locate(span)``: where a span is. Its output row, counted through all images, and
-    first output column; then where its first window begins: in which input row, counted through all
-    images and in its own, and at which number of the row. Past the last span it is the last one."""
+    """Return ``locate(span)``, which returns where a span is. A span past the last one is the last
+    one. The results, in their order:
+
+    - ``output_row``: the row of its outputs, counted through all images;
+    - ``column``: the column of its first output;
+    - ``of_all``: the input row where its first window begins, counted through all images;
+    - ``row``: the same row, counted in its image; below zero in the padding;
+    - ``x``: the number of that row where its first window begins; below zero in the padding.
+    """
     H_i, H_o, s_h, p_h = problem.H_i, problem.H_o, problem.s_h, problem.p_h
-    NEXT, PER_ROW, WIDTH, LAST = spans.next, spans.per_output_row, spans.width, spans.total - 1
-    LEFT = problem.p_w * problem.C_i
+    NEXT_WINDOW, LEFT = spans.next, problem.p_w * problem.C_i
+    PER_ROW, WIDTH, LAST = spans.per_output_row, spans.width, spans.total - 1
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def locate(span):
@@ -93,27 +109,27 @@ def make_locate(problem: ConvProblem, spans: Spans) -> DeviceFunction:
         output_row, column = uint32(span // PER_ROW), uint32(span % PER_ROW * WIDTH)
         row = int32(int32(output_row % H_o * s_h) - p_h)
         of_all = int32(int32(output_row // H_o * H_i) + row)
-        return output_row, column, of_all, row, int32(int32(column * NEXT) - LEFT)
+        return output_row, column, of_all, row, int32(int32(column * NEXT_WINDOW) - LEFT)
 
     return locate
 
 
 def make_run_at(problem: ConvProblem, spans: Spans) -> DeviceFunction:
-    """Return ``run_at(row)``: how many rows and numbers a window's run of a filter row is away from
-    its first row and number."""
-    ELEMENTS, d_h, NEXT = spans.elements, problem.d_h, problem.d_w * problem.C_i
+    """Return ``run_at(row)``, which returns where a window's run of a filter row begins: so many
+    input rows below the window's first row, and so many numbers to the right of its first one."""
+    ELEMENTS, d_h, NEXT_ELEMENT = spans.elements, problem.d_h, problem.d_w * problem.C_i
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def run_at(row):
         row = uint32(row)
-        return int32(row // ELEMENTS * d_h), int32(row % ELEMENTS * NEXT)
+        return int32(row // ELEMENTS * d_h), int32(row % ELEMENTS * NEXT_ELEMENT)
 
     return run_at
 
 
 def make_fetch(problem: ConvProblem, spans: Spans) -> DeviceFunction:
-    """Return ``fetch(input, tile, slice_, t, S, at)``, which starts to copy a slice of a tile's
-    rows to ``S[at]`` on; t is the thread of the warpgroup.
+    """Return ``fetch(input, tile_index, slice_, t, S, at)``, which starts to copy a slice of the
+    rows of a tile (64 windows) to S from index ``at`` on; t is the thread of the warpgroup.
 
     A copy moves 16 bytes from a multiple of 16 bytes, so it may begin some numbers before the span.
     Zeros come from outside the image.
@@ -134,7 +150,7 @@ def make_fetch(problem: ConvProblem, spans: Spans) -> DeviceFunction:
         filter_row = uint32(filter_row + row)
         down, right = run_at(filter_row)
         begin = index(index(of_all + down) * index(ROW))  # of the input's row
-        source = index((begin + x + right & index(-EIGHT)) + index(piece))
+        source = index(((begin + x + right) & index(-EIGHT)) + index(piece))
         first, end = (begin, index(begin + ROW)) if PADDED else (index(0), index(TOTAL))
         valid = filter_row < F_ROWS and 0 <= int32(i_h + down) < H_i
         whole = valid and first <= source and source <= index(end - EIGHT)
@@ -144,14 +160,15 @@ def make_fetch(problem: ConvProblem, spans: Spans) -> DeviceFunction:
                 inside = first <= source + e < end
                 S[target + uint32(e)] = input[source + e] if inside else uint16(0)
         else:
+            # If not ``whole``, the copy's size is 0: it does not read the source, and stores zeros.
             copy_async8(S, target, input, source, whole)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def fetch(input, tile, slice_, t, S, at):
+    def fetch(input, tile_index, slice_, t, S, at):
         n = uint32(t)
         while n < OF_A_ROW:
             span, piece = uint32(n // PIECES), uint32(n % PIECES * EIGHT)
-            _, _, of_all, i_h, x = locate(tile * COUNT + span)
+            _, _, of_all, i_h, x = locate(tile_index * COUNT + span)
             target = uint32(at + span * PITCH + piece)
             for row in range(ROWS):
                 fetch_piece(row, input, slice_ * ROWS, of_all, i_h, x, piece, S, target)
@@ -161,35 +178,37 @@ def make_fetch(problem: ConvProblem, spans: Spans) -> DeviceFunction:
 
 
 def make_multiply(problem: ConvProblem, spans: Spans, M_B: int) -> DeviceFunction:
-    """Return ``multiply(S, places, starts, filter_row, in_run, at_B, D)``, which adds the products
-    of a slice to ``D``.
+    """Return ``multiply(S, strips_at, span_starts, filter_row, in_run, at_B, D)``, which adds the
+    products of a slice to ``D``.
 
-    The lane's first strip of window w, in ``filter_row``, begins at ``S[places[w]]`` or up to seven
-    numbers further: the remainder by eight of where it begins in the input, where the window begins
-    at ``starts[w]``. ``in_run`` is how many numbers of the strip belong to the run.
+    The lane's first strip of window w lies in row ``filter_row``. It would begin at
+    ``S[strips_at[w]]`` if the copy of its span began where the span begins. But a copy begins at a
+    multiple of eight, so the strip lies up to seven numbers further. ``span_starts[w]`` is where
+    the span of the first filter row begins in the input, modulo 8, from which the distance follows
+    for all rows. ``in_run`` is how many numbers of the strip belong to the run.
     """
     FOURS, STEPS, RUN, STRIP = spans.fours, spans.steps, spans.run, spans.strip
     ODD, ALIGNED, PARTS = spans.may_be_odd, spans.alignment == EIGHT, spans.parts
-    LEAST = max(0, RUN - (PARTS - 1) * STRIP)  # numbers of each strip that belong to the run
-    AT_A_TIME, ROW = spans.rows_at_a_time, spans.row % EIGHT
-    NEXT = AT_A_TIME * spans.row_pitch  # from a strip to the lane's next one
-    SUMS, PANEL, PANELS, LAST_TERMS = M_B // 2, M_B * TERMS, STEPS // 4, STEPS % 4 * STEP
+    FEWEST_IN_RUN = max(0, RUN - (PARTS - 1) * STRIP)  # the fewest numbers of a run in any strip
+    AT_A_TIME, ROW_MOD_8 = spans.rows_at_a_time, spans.row % EIGHT
+    NEXT_STRIP = AT_A_TIME * spans.row_pitch  # numbers from a strip to the lane's next one
+    SUMS, PANEL_NUMBERS, PANELS, LAST_TERMS = M_B // 2, M_B * TERMS, STEPS // 4, STEPS % 4 * STEP
     run_at, start_product = make_run_at(problem, spans), START_PRODUCT[problem.dtype]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def masked(pair, at, in_run):  # the numbers at and at + 1 of a strip
         left = int32((RUN if PARTS == 1 else int32(in_run)) - at)
-        if at + 2 <= LEAST or left >= 2:
+        if at + 2 <= FEWEST_IN_RUN or left >= 2:
             return pair
         return pair & uint32(0xFFFF) if left == 1 else uint32(0)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def read_four(S, place, start, filter_row, turn, at):
+    def read_four(S, strip_at, span_start, filter_row, turn, at):
         """Four numbers of a lane's strip, as two pairs; it has a strip in each turn."""
-        here = uint32(place + turn * NEXT)
+        here = uint32(strip_at + turn * NEXT_STRIP)
         if not ALIGNED:
             down, right = run_at(filter_row + turn * AT_A_TIME)
-            here = uint32(here + (int32(start + down * ROW + right) & (EIGHT - 1)))
+            here = uint32(here + (int32(span_start + down * ROW_MOD_8 + right) & (EIGHT - 1)))
         if not ODD:
             return load_pair(S, uint32(here + at)), load_pair(S, uint32(here + (at + 2)))
         bits, here = uint32(here % 2 * 16), uint32(here // 2 * 2 + at)
@@ -197,16 +216,16 @@ def make_multiply(problem: ConvProblem, spans: Spans, M_B: int) -> DeviceFunctio
         third = load_pair(S, here + uint32(4))
         return shifted_pair(first, second, bits), shifted_pair(second, third, bits)
 
-    def make_panel(PANEL_TERMS: int) -> DeviceFunction:
+    def make_panel(TERMS_HERE: int) -> DeviceFunction:
         @cuda.jit(device=True, **gpu_only(forceinline=True))
-        def multiply_panel(panel, S, places, starts, filter_row, in_run, at_B, D, A):
-            for n in range(PANEL_TERMS // STEP):
+        def multiply_panel(panel, S, strips_at, span_starts, filter_row, in_run, at_B, D, A):
+            for n in range(TERMS_HERE // STEP):
                 turn, at = (4 * panel + n) // FOURS, (4 * panel + n) % FOURS * 4
                 for w in range(2):
-                    first, second = read_four(S, places[w], starts[w], filter_row, turn, at)
+                    first, second = read_four(S, strips_at[w], span_starts[w], filter_row, turn, at)
                     A[4 * n + w] = masked(first, at, in_run)
                     A[4 * n + 2 + w] = masked(second, at + 2, in_run)
-            start_product(D, 0, A, S, uint32(at_B + panel * PANEL), M_B, PANEL_TERMS)
+            start_product(D, 0, A, S, uint32(at_B + panel * PANEL_NUMBERS), M_B, TERMS_HERE)
             wait_products(D, SUMS, 1)  # the product before has ended: its A is free
 
         made: DeviceFunction = multiply_panel
@@ -215,22 +234,22 @@ def make_multiply(problem: ConvProblem, spans: Spans, M_B: int) -> DeviceFunctio
     whole, last = make_panel(TERMS), make_panel(LAST_TERMS or TERMS)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def multiply_two(panel, S, places, starts, filter_row, in_run, at_B, D, A, next_A):
-        whole(panel, S, places, starts, filter_row, in_run, at_B, D, A)
-        whole(panel + 1, S, places, starts, filter_row, in_run, at_B, D, next_A)
+    def multiply_two(panel, S, strips_at, span_starts, filter_row, in_run, at_B, D, A, next_A):
+        whole(panel, S, strips_at, span_starts, filter_row, in_run, at_B, D, A)
+        whole(panel + 1, S, strips_at, span_starts, filter_row, in_run, at_B, D, next_A)
 
     multiply_twos = unrolled(multiply_two, range(0, PANELS - 1, 2))
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def multiply(S, places, starts, filter_row, in_run, at_B, D):
+    def multiply(S, strips_at, span_starts, filter_row, in_run, at_B, D):
         A, next_A = cuda.local.array(WORDS, uint32), cuda.local.array(WORDS, uint32)
-        multiply_twos(S, places, starts, filter_row, in_run, at_B, D, A, next_A)
+        multiply_twos(S, strips_at, span_starts, filter_row, in_run, at_B, D, A, next_A)
         if PANELS % 2:
-            whole(PANELS - 1, S, places, starts, filter_row, in_run, at_B, D, A)
+            whole(PANELS - 1, S, strips_at, span_starts, filter_row, in_run, at_B, D, A)
             if LAST_TERMS:
-                last(PANELS, S, places, starts, filter_row, in_run, at_B, D, next_A)
+                last(PANELS, S, strips_at, span_starts, filter_row, in_run, at_B, D, next_A)
         elif LAST_TERMS:
-            last(PANELS, S, places, starts, filter_row, in_run, at_B, D, A)
+            last(PANELS, S, strips_at, span_starts, filter_row, in_run, at_B, D, A)
         wait_products(D, SUMS, 0)
 
     return multiply
@@ -243,8 +262,8 @@ def output_index(problem: ConvProblem) -> DeviceFunction:
 
 
 def make_epilogue(problem: ConvProblem, M_B: int, relu: bool) -> DeviceFunction:
-    """Return ``epilogue(D, bias, output, m0, lane, pixels, exist)``, which adds the bias to the
-    sums of a lane's two windows, rounds them once, and stores them if the windows exist."""
+    """Return ``epilogue(D, bias, output, m0, thread_in_group, pixels, exist)``, which adds the bias
+    to the sums of a lane's two windows, rounds them once, and stores them if the windows exist."""
     C_o, WHOLE = problem.C_o, problem.C_o % M_B == 0
     index = output_index(problem)
     pair, widen, finish = PAIR[problem.dtype], WIDEN[problem.dtype], make_finish(relu)
@@ -255,9 +274,9 @@ def make_epilogue(problem: ConvProblem, M_B: int, relu: bool) -> DeviceFunction:
         return pair(low, finish(D[at + 1], widen(uint16(biases >> uint32(16)))))
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def store_eights(D, bias, output, m0, lane, pixels, exist):
+    def store_eights(D, bias, output, m0, thread_in_group, pixels, exist):
         for i in range(M_B // INTERLEAVED):
-            m = uint32(m0 + lane * EIGHT + i * INTERLEAVED)
+            m = uint32(m0 + thread_in_group * EIGHT + i * INTERLEAVED)
             if WHOLE or m < C_o:
                 b0, b1, b2, b3 = load_pairs(bias, m)
                 for w in range(2):
@@ -268,9 +287,9 @@ def make_epilogue(problem: ConvProblem, M_B: int, relu: bool) -> DeviceFunction:
                         store_pairs(output, index(pixels[w] * C_o + m), (p0, p1, p2, p3))
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def store_scalars(D, bias, output, m0, lane, pixels, exist):
+    def store_scalars(D, bias, output, m0, thread_in_group, pixels, exist):
         for i in range(M_B // 4):
-            m = uint32(m0 + lane + 4 * i)
+            m = uint32(m0 + thread_in_group + 4 * i)
             if m < C_o:
                 b = widen(bias[m])
                 for w in range(2):
@@ -283,76 +302,84 @@ def make_epilogue(problem: ConvProblem, M_B: int, relu: bool) -> DeviceFunction:
 
 def make_kernel(problem: ConvProblem, tile: Tile, spans: Spans, relu: bool) -> Kernel:
     M_B, WARPGROUPS, THREADS = tile.M_B, warpgroups_of(tile), tile.threads
-    W_o, ROW, SUMS = problem.W_o, spans.row % EIGHT, M_B // 2
+    W_o, ROW_MOD_8, SUMS = problem.W_o, spans.row % EIGHT, M_B // 2
     FILTER, SLICES, TILES = spans.filter_numbers(M_B), spans.slices, spans.tiles
     F_SLICE, I_SLICE = spans.panels * M_B * TERMS, spans.slice_numbers
     COUNT, WIDTH, PITCH, ROW_PITCH = spans.count, spans.width, spans.pitch, spans.row_pitch
-    PARTS, STRIP, RUN, NEXT = spans.parts, spans.strip, spans.run, spans.next
+    PARTS, STRIP, RUN, NEXT_WINDOW = spans.parts, spans.strip, spans.run, spans.next
     ROWS, TOTAL, index = spans.rows, spans.total, output_index(problem)
     locate, fetch = make_locate(problem, spans), make_fetch(problem, spans)
     multiply = make_multiply(problem, spans, M_B)
     epilogue = make_epilogue(problem, M_B, relu)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def window(tile, row, lane):
-        """Where a lane's first strip of row ``row`` of A begins in a slice; where the window begins
-        in the input, but for multiples of eight; its output pixel, and whether there is one."""
+    def window(tile_index, row, thread_in_group):
+        """Return, for the window of row ``row`` of A, where the lane's first strip lies in a slice,
+        counted from the begin of its span; where the span begins in the input, modulo 8 (it may be
+        any number with that remainder); the output pixel; and whether there is one."""
         span, column = uint32(row // WIDTH), uint32(row % WIDTH)
-        output_row, first_column, of_all, _, x = locate(tile * COUNT + span)
-        u, part = lane // PARTS, lane % PARTS
-        there = min(column, uint32(W_o - 1 - first_column))  # past the row's end, its last window
-        place = uint32(u * ROW_PITCH + span * PITCH + there * NEXT + part * STRIP)
-        start = int32((of_all & (EIGHT - 1)) * ROW + x)
-        exists = uint32(tile * COUNT + span) < TOTAL and uint32(first_column + column) < W_o
-        return place, start, index(output_row * W_o + first_column + column), exists
+        output_row, first_column, of_all, _, x = locate(tile_index * COUNT + span)
+        u, part = thread_in_group // PARTS, thread_in_group % PARTS
+        # Past the row's end, the row's last window is read.
+        column_read = min(column, uint32(W_o - 1 - first_column))
+        strip_at = uint32(u * ROW_PITCH + span * PITCH + column_read * NEXT_WINDOW + part * STRIP)
+        span_start = int32((of_all & (EIGHT - 1)) * ROW_MOD_8 + x)
+        exists = uint32(tile_index * COUNT + span) < TOTAL and uint32(first_column + column) < W_o
+        return strip_at, span_start, index(output_row * W_o + first_column + column), exists
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
     def stem(input, packed, bias, output):
         S = cuda.shared.array(0, uint16)  # dynamic: the filter, then two slices a warpgroup
         D = cuda.local.array(SUMS, float32)
         t, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.y)
-        group, t_group = t // WARPGROUP, t % WARPGROUP
-        row, lane = t_group // 32 * 16 + t % 32 // 4, t % 4  # PTX: groupID, threadID_in_group
-        in_run = int32(max(0, min(STRIP, RUN - int32(lane % PARTS * STRIP))))
+        warpgroup, t_in_warpgroup = t // WARPGROUP, t % WARPGROUP
+        # PTX: groupID is t % 32 // 4, threadID_in_group is t % 4.
+        row, thread_in_group = t_in_warpgroup // 32 * 16 + t % 32 // 4, t % 4
+        in_run = int32(max(0, min(STRIP, RUN - int32(thread_in_group % PARTS * STRIP))))
         at_F = panel_start(S)
-        at_I = uint32(at_F + FILTER + group * (2 * I_SLICE))
+        at_I = uint32(at_F + FILTER + warpgroup * (2 * I_SLICE))
 
         i = uint32(t * EIGHT)
         while i < FILTER:
             copy_async8(S, uint32(at_F + i), packed, uint32(block * FILTER + i), True)
             i = uint32(i + THREADS * EIGHT)
-        tile = uint32(cuda.blockIdx.x * WARPGROUPS + group)
-        if tile < TILES:
-            fetch(input, tile, 0, t_group, S, at_I)
+        tile_index = uint32(cuda.blockIdx.x * WARPGROUPS + warpgroup)
+        if tile_index < TILES:
+            fetch(input, tile_index, 0, t_in_warpgroup, S, at_I)
         commit_copies()
         wait_copies(0)
         fence_shared()  # the tensor cores see the filter,
         cuda.syncthreads()  # all of it
 
         pipe = uint32(0)
-        while tile < TILES:
-            next_tile = uint32(tile + cuda.gridDim.x * WARPGROUPS)
-            place, start, pixel, exists = window(tile, row, lane)
-            place_below, start_below, pixel_below, exists_below = window(tile, row + 8, lane)
-            starts, pixels = (start, start_below), (pixel, pixel_below)
+        while tile_index < TILES:
+            next_index = uint32(tile_index + cuda.gridDim.x * WARPGROUPS)
+            strip_at, span_start, pixel, exists = window(tile_index, row, thread_in_group)
+            strip_below, start_below, pixel_below, exists_below = window(
+                tile_index, row + 8, thread_in_group
+            )
+            span_starts, pixels = (span_start, start_below), (pixel, pixel_below)
             for i in range(SUMS):
                 D[i] = float32(0)
             for slice_ in range(SLICES):
                 wait_copies(0)  # this thread's copies of the slice have landed;
-                sync_threads_of(1 + group, WARPGROUP)  # all threads'; the other slice has been read
+                # All threads' copies of it, and all have read the other slice.
+                sync_threads_of(1 + warpgroup, WARPGROUP)
                 at, other = uint32(at_I + pipe * I_SLICE), uint32(at_I + (1 - pipe) * I_SLICE)
-                soon, its_slice = (tile, slice_ + 1) if slice_ + 1 < SLICES else (next_tile, 0)
+                soon, its_slice = (
+                    (tile_index, slice_ + 1) if slice_ + 1 < SLICES else (next_index, 0)
+                )
                 if soon < TILES:
-                    fetch(input, soon, its_slice, t_group, S, other)
+                    fetch(input, soon, its_slice, t_in_warpgroup, S, other)
                 commit_copies()
-                places = uint32(place + at), uint32(place_below + at)
-                filter_row = uint32(slice_ * ROWS + lane // PARTS)
+                strips_at = uint32(strip_at + at), uint32(strip_below + at)
+                filter_row = uint32(slice_ * ROWS + thread_in_group // PARTS)
                 at_B = uint32(at_F + slice_ * F_SLICE)
-                multiply(S, places, starts, filter_row, in_run, at_B, D)
+                multiply(S, strips_at, span_starts, filter_row, in_run, at_B, D)
                 pipe = uint32(1 - pipe)
             exist = exists, exists_below
-            epilogue(D, bias, output, block * M_B, lane, pixels, exist)
-            tile = next_tile
+            epilogue(D, bias, output, block * M_B, thread_in_group, pixels, exist)
+            tile_index = next_index
 
     return stem
 

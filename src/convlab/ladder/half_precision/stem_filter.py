@@ -8,12 +8,11 @@ from convlab.device import gpu_only
 from convlab.device.sixteen_bits import EIGHT
 from convlab.device.swizzled_products import swizzled_piece
 from convlab.ladder.half_precision.h01_panels import INTERLEAVED
-from convlab.ladder.half_precision.window_spans import PANEL as TERMS
-from convlab.ladder.half_precision.window_spans import Spans
+from convlab.ladder.half_precision.window_spans import PANEL_TERMS, Spans
 from convlab.ladder.stage import DeviceFunction, Kernel, blocks_for
 from convlab.problems.problem import ConvProblem
 
-STEP = 16  # terms of an instruction
+STEP = 16  # terms of one wgmma
 
 
 def make_channel_of(problem: ConvProblem) -> DeviceFunction:
@@ -22,10 +21,11 @@ def make_channel_of(problem: ConvProblem) -> DeviceFunction:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def channel_of(column):
-        lane, e = column % 8 // 2, column % 2  # whose column it is
-        if EIGHTS:  # eight neighbouring channels a lane, of every 32
-            return column // INTERLEAVED * INTERLEAVED + lane * 8 + column // 8 % 4 * 2 + e
-        return column // 8 * 8 + e * 4 + lane  # the four lanes have neighbours
+        thread_in_group, e = column % 8 // 2, column % 2  # the lane that has the column
+        if EIGHTS:  # eight neighbouring channels for each lane, of every 32
+            first = column // INTERLEAVED * INTERLEAVED + thread_in_group * 8
+            return first + column // 8 % 4 * 2 + e
+        return column // 8 * 8 + e * 4 + thread_in_group  # the four lanes have neighbours
 
     return channel_of
 
@@ -41,18 +41,19 @@ def make_pack(problem: ConvProblem, spans: Spans, M_B: int) -> Kernel:
 
     @cuda.jit
     def pack_strips(weight, packed):
-        i = uint32(cuda.grid(1))  # without the swizzle
+        i = uint32(cuda.grid(1))  # the number's index if panels were not swizzled
         if i >= TOTAL:
             return
-        panel, column, k = i // (M_B * TERMS), i // TERMS % M_B, i % TERMS
+        panel, column, k = i // (M_B * PANEL_TERMS), i // PANEL_TERMS % M_B, i % PANEL_TERMS
         block, slice_ = panel // (SLICES * PANELS), panel // PANELS % SLICES
         step = panel % PANELS * 4 + k // STEP
-        word, lane, e = k % STEP // 8, k % 8 // 2, k % 2  # who reads the term, and where
-        u = slice_ * ROWS + step // FOURS * AT_A_TIME + lane // PARTS
-        x = lane % PARTS * STRIP + step % FOURS * 4 + word * 2 + e
+        # The lane whose A has the term, in which of its two words, and which half of the word.
+        word, thread_in_group, e = k % STEP // 8, k % 8 // 2, k % 2
+        u = slice_ * ROWS + step // FOURS * AT_A_TIME + thread_in_group // PARTS
+        x = thread_in_group % PARTS * STRIP + step % FOURS * 4 + word * 2 + e
         m = block * M_B + channel_of(column)
         inside = step < STEPS and u < F_ROWS and x < RUN and m < C_o
-        at = panel * M_B * TERMS + swizzled_piece(column, k // EIGHT) * EIGHT + k % EIGHT
+        at = panel * M_B * PANEL_TERMS + swizzled_piece(column, k // EIGHT) * EIGHT + k % EIGHT
         packed[at] = weight[(m * F_ROWS + u) * RUN + x] if inside else uint16(0)
 
     return pack_strips

@@ -1,9 +1,9 @@
 """The sizes of h04's work: how windows are cut for lanes, and where rows lie in shared memory.
 
 In channels last, a window's numbers of one filter row are neighbours in memory: its *run*. If the
-width is dilated, the numbers of one element of the filter are, so each element counts as a row of
-the filter. Windows that are neighbours in a row overlap, and together they are a *span* of the
-input's row.
+width is dilated, only the C_i numbers of one place of the filter are neighbours; then each place
+counts as a filter row. Windows that are neighbours in a row overlap, and together they are a *span*
+of the input's row.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from convlab.device.panel_products import PANEL_ALIGNMENT
 from convlab.ladder.stage import MOST_SHARED_BYTES, Tile, blocks_for
 from convlab.problems.problem import ConvProblem
 
-WINDOWS = 64  # of a product: the rows of A
-LANES = 4  # that share a row of A
+WINDOWS = 64  # windows of a product: the rows of A
+LANES = 4  # lanes that share a row of A
 EIGHT = 8  # 16-bit numbers in 16 bytes, which one copy moves
-BANKS = 32  # of shared memory, of 4 bytes each
-PANEL = 64  # terms
-MOST_CHANNELS = 384  # of all warpgroups, 64 windows each: a block has 65,536 registers
+BANKS = 32  # banks of shared memory, of 4 bytes each
+PANEL_TERMS = 64  # terms of a panel, 128 bytes of 16-bit numbers
+# Channels of a block's warpgroups together, 64 windows each: a block has 65,536 registers.
+MOST_CHANNELS = 384
 
 
 def _wavefronts(places: list[tuple[int, int, int]], pitch: int, row_pitch: int) -> int:
@@ -39,7 +40,7 @@ class Spans:
     A run is cut in ``parts`` *strips*. A lane reads one strip of each of its windows at a time, and
     the four lanes of a group read four strips: those of ``4 // parts`` filter rows. A step of A has
     16 terms, four neighbours of each strip. A *slice* is ``rows`` filter rows, all that are in
-    shared memory at a time. ``padding`` are the unused numbers behind a span and behind a row of
+    shared memory at a time. ``padding`` are the unused numbers after a span and after a row of
     spans, which spread the lanes' loads over the banks.
     """
 
@@ -75,7 +76,7 @@ class Spans:
         return 4 * blocks_for(self.run, 4 * self.parts)
 
     @property
-    def fours(self) -> int:  # of a strip's terms
+    def fours(self) -> int:  # groups of four numbers in a strip
         return self.strip // 4
 
     @property
@@ -87,11 +88,11 @@ class Spans:
         return blocks_for(self.filter_rows, self.rows)
 
     @property
-    def steps(self) -> int:  # of a slice
+    def steps(self) -> int:  # steps of 16 terms in a slice
         return self.rows // self.rows_at_a_time * self.fours
 
     @property
-    def panels(self) -> int:  # of a slice
+    def panels(self) -> int:  # panels of the filter for a slice, four steps each
         return blocks_for(self.steps, 4)
 
     @property
@@ -173,7 +174,7 @@ class Spans:
         return best
 
     def filter_numbers(self, M_B: int) -> int:
-        return self.slices * self.panels * M_B * PANEL
+        return self.slices * self.panels * M_B * PANEL_TERMS
 
     def shared_bytes(self, tile: Tile) -> int:
         """The filter of a block's channels and two slices of each warpgroup, from the first panel
@@ -201,7 +202,7 @@ def warpgroups_of(tile: Tile) -> int:
 
 def tile_of(M_B: int, warpgroups: int) -> Tile:
     """Return the tile of blocks of M_B channels: a lane has a quarter of two windows' channels."""
-    return Tile(M_B, warpgroups * WINDOWS, PANEL, M_B // LANES, 2)
+    return Tile(M_B, warpgroups * WINDOWS, PANEL_TERMS, M_B // LANES, 2)
 
 
 def _candidates(problem: ConvProblem, tile: Tile) -> Iterator[Spans]:

@@ -11,8 +11,9 @@ loop, of which each alone gains little, make Algorithm 3 complete:
   the loads of the next slice before the arithmetic: the compiler would move them behind it.
 
 The heuristic (:mod:`tile_heuristic`) chooses a tile for each problem, so from here on the threads
-need not share the float4s of a slice evenly. The step changes over 150 lines, because flat indices
-of shared memory, which make the addresses constant, replace m10's pairs of indices everywhere.
+need not share the float4s of a slice evenly. The difference to m10 is long (over 150 lines),
+because flat indices of shared memory, which make the addresses constant, replace m10's pairs of
+indices everywhere.
 """
 
 from numba import cuda, float32, int32, int64, uint32

@@ -10,8 +10,8 @@ A thread's copies since the last ``commit_copies()`` are one commit group, and `
 waits until at most n groups are in flight. A thread makes one group per slice, and empty groups
 after the last slice, so that the count stays right.
 
-The step changes over 150 lines, because the copies replace m11's registers in flight, both halves
-of every load, and the pipeline replaces its two buffers.
+The difference to m11 is long (over 150 lines), because the copies replace m11's registers in
+flight, both halves of every load, and the pipeline replaces its two buffers.
 """
 
 from numba import cuda, float32, int32, int64, uint32

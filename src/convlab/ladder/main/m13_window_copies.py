@@ -11,8 +11,8 @@ K_B divides C_i, a channel group has K_B channels, and a slice is one place of o
 which is looked up once for all its elements. If not (three input channels), it is one channel, and
 every element is looked up. Successive slices read almost the same rows, which are still in L1.
 
-The step changes over 150 lines, because the copies find every window in the input by themselves:
-the layout transform did it before. Later stages import the copies from here.
+The difference to m12 is long (over 150 lines), because the copies find every window in the input by
+themselves: the layout transform did it before. Later stages import the copies from here.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ Source: ours, beyond the paper. The number of outputs per image decides how a wa
 With ``relu=True`` negative results become zero. On Conv9, whose stores are float4s, the stage is as
 fast as m13; it gains where stores are scalar.
 
-The step changes over 150 lines, because the copies that m13 explains stay there and the epilogue
-with its order of windows is here. Later stages import it from here.
+The difference to m13 is long (over 150 lines), because the copies that m13 explains stay there and
+the epilogue with its order of windows is here. Later stages import it from here.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ The two are one step, because both decide which slices a block multiplies and so
 loop: split-K gives it a begin and an end, and K_B says how many turns lie between them. A share of
 the slices may be odd in number, as a whole sum's may be.
 
-The step changes over 150 lines, because split-K needs an epilogue of its own and the second slice
-of a turn repeats the first. On Conv9 the stage is slightly slower than m14, whose slices suit
-that layer already: the step buys speed for small problems.
+The difference to m14 is long (over 150 lines), because split-K needs an epilogue of its own and the
+second slice of a turn repeats the first. On Conv9 the stage is slightly slower than m14, whose
+slices suit that layer already: the step buys speed for small problems.
 """
 
 from __future__ import annotations

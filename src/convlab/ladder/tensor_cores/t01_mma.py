@@ -24,8 +24,8 @@ Below ``2**-113`` a number's small part is too small for TF32: each such number 
 their sums become NaN or infinite. The fix-up computes such a sum again as m01 does, so infinities
 and NaN are those of the other stages. ``mma_3xtf32`` splits both operands and makes the products.
 
-The step changes over 150 lines, because sums that are not finite need the fix-up. Later stages
-import it from here.
+The difference to m05 is long (over 150 lines), because sums that are not finite need the fix-up.
+Later stages import it from here.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ and write to shared memory by themselves, while the warps multiply.
 One barrier per slice is enough: when the threads pass it, all have multiplied the previous slice,
 so the previous slice's stage of the pipeline is free.
 
-The step changes over 150 lines, because t01's loads of its own and the fix-up that it explains
-go, and the main route's copies, pipeline and epilogue come.
+The difference to t01 and m14 is long (over 150 lines), because t01's loads of its own and the
+fix-up that it explains go, and the main route's copies, pipeline and epilogue come.
 """
 
 from numba import cuda, float32, int32, int64, uint32

@@ -12,8 +12,8 @@ warp of t02 splits the windows again for every 16 channels, and each block split
 - A chain of products ends after 16 terms, not 8, so that fewer ordinary additions are left. t01
   says why a chain must end at all.
 
-The step changes over 150 lines, because the filter's new layout needs a transform of its own and
-loads of its own. Later stages import the transform from here.
+The difference to t02 is long (over 150 lines), because the filter's new layout needs a transform of
+its own and loads of its own. Later stages import the transform from here.
 """
 
 from __future__ import annotations

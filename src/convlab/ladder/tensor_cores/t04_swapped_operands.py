@@ -11,8 +11,9 @@ Source: ours, beyond the paper. On Conv9 the stage is slower than t03. It buys t
 - A slice is one chain of 16 terms, and shared memory holds two slices: one is multiplied, one is
   in flight. If all slices fit, all are fetched before the loop.
 
-The step changes over 150 lines, because the order of the operands decides every layout: of the
-filter, of the slices and of a thread's sums. What t03 explains and t05 shares is imported.
+The difference to t03 is long (over 150 lines), because the order of the operands decides every
+layout: of the filter, of the slices and of a thread's sums. What t03 explains and t05 shares is
+imported.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ As in t01, each number is the sum of a large and a small TF32 number, so a produ
 accuracy is three products (3xTF32); t03 splits each number once. ``D`` holds the sums of one
 product in the layout that ``wgmma`` fixes (:mod:`convlab.device.tensor_core`).
 
-The step changes over 150 lines, because the product is written for a warpgroup. The rest is t04's.
+The difference to t04 is long (over 150 lines), because the product is written for a warpgroup. The
+rest is t04's.
 """
 
 from numba import cuda, float32, int32, int64, uint32

@@ -13,8 +13,8 @@ last adds all parts, in the order of z:
 ``tile_heuristic.splits_for`` chooses how many blocks share a tile; with one, as with
 ``split_k=False``, the stage is t05.
 
-The step changes over 150 lines, because it is a whole kernel of which only the share of the slices
-and the join are new: the product is t05's, imported.
+The difference to t05 is long (over 150 lines), because it is a whole kernel of which only the share
+of the slices and the join are new: the product is t05's, imported.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from convlab.ladder.tensor_cores.t04_swapped_operands import (
 )
 from convlab.problems.problem import ConvProblem
 
-assert DEPTH == 2, "the kernel fills the pipeline's other stage, 1 - pipe"
+assert DEPTH == 2, "the kernel fills the pipeline's other buffer, 1 - pipe"
 
 
 def make_join(tile: Tile, tiles_n: int, splits: int) -> DeviceFunction:
@@ -69,15 +69,15 @@ def make_join(tile: Tile, tiles_n: int, splits: int) -> DeviceFunction:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def join(R_O, parts, counts, t):
-        number = uint32(cuda.blockIdx.y) * tiles_n + uint32(cuda.blockIdx.x)
-        first = int64(number) * (splits * PART) + t * FLOAT4
+        tile_index = uint32(cuda.blockIdx.y) * tiles_n + uint32(cuda.blockIdx.x)
+        first = int64(tile_index) * (splits * PART) + t * FLOAT4
         own = first + int64(cuda.blockIdx.z) * PART
         for i in range(M_T):
             store4(parts, own + i * ROW, (R_O[i, 0], R_O[i, 1], R_O[i, 2], R_O[i, 3]))
-        cuda.threadfence()  # other blocks see this thread's part before the count,
-        cuda.syncthreads()  # and the parts of all its block's threads
+        cuda.threadfence()  # other blocks see this thread's part before the count;
+        cuda.syncthreads()  # so they also see the parts of all threads of this block
         last = int32(0)
-        if t == 0 and cuda.atomic.add(counts, number, float32(1)) == float32(splits - 1):
+        if t == 0 and cuda.atomic.add(counts, tile_index, float32(1)) == float32(splits - 1):
             last = int32(1)
         if cuda.syncthreads_or(last) == 0:
             return False
@@ -91,7 +91,7 @@ def make_join(tile: Tile, tiles_n: int, splits: int) -> DeviceFunction:
                 R_O[i, 2] = R_O[i, 2] + c if before else c
                 R_O[i, 3] = R_O[i, 3] + d if before else d
         if t == 0:
-            counts[number] = float32(0)
+            counts[tile_index] = float32(0)
         return True
 
     return join
@@ -103,8 +103,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> Ke
     PADDING, ROTATION = padding_or_rotation(tile)
     SLICES, PITCH = blocks_for(problem.K, K_B), N_B + PADDING
     SHARE = blocks_for(SLICES, splits)  # slices of a block
-    AT_FIRST = SHARE if SHARE <= DEPTH else DEPTH - 1  # fetched before the loop: all, if they fit
-    F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH  # F: core_matrices, both parts
+    AT_FIRST = SHARE if SHARE <= DEPTH else DEPTH - 1  # slices fetched before the loop
+    F_SLICE, I_SLICE = K_B * 2 * M_B, K_B * PITCH  # numbers; F: both parts, as core matrices
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     LANES = interleaved_lanes(problem, LANES_N)
     column_of, window_at = make_interleave(LANES)

@@ -9,15 +9,17 @@ What changes against t05:
 
 - The filter has one part, half as many bytes. So three slices fit in shared memory instead of two,
   and two are in flight while one is multiplied.
-- ``start_one_product`` adds to ``D``, so that the sums of all slices stay there. t05 adds each
-  product to further registers, because a tensor core cuts what it adds (``2**-21`` of it), which is
-  too much for float32 and less than TF32 loses anyway.
-- Both halves of the windows are multiplied before the threads wait.
+- ``start_one_product`` adds to ``D``, so that the sums of all slices stay there. t05 has the tensor
+  cores compute the product of each slice alone, and its threads add it to sums in other registers.
+  The reason is that a tensor core cuts what it adds (``2**-21`` of it): too much for float32, but
+  less than TF32 loses anyway.
+- A thread starts the products of both halves of its windows, in ``D`` and in ``E``, and waits once.
 
-The step changes over 150 lines, because the filter's layout and the pipeline follow the one part.
-The filter is rounded before the launch, the windows after they are read. A number of the filter
-that TF32 would round to infinity becomes TF32's largest number, which is as near as other numbers
-are to theirs. A window's becomes infinity, and the fix-up computes such an output again (t01).
+The difference to t05 is long (over 150 lines), because the filter's layout and the pipeline follow
+the one part. The filter is rounded before the launch, the windows after they are read. A number of
+the filter that TF32 would round to infinity becomes TF32's largest number, which is as near as
+other numbers are to theirs. A window's becomes infinity, and the fix-up computes such an output
+again (t01).
 """
 
 from numba import cuda, float32, int32, int64, uint32
@@ -53,7 +55,8 @@ INFINITY = float("inf")
 LARGEST_TF32 = 2.0**128 - 2.0**117
 PACKING_THREADS = 128
 DEPTH = 3  # slices in shared memory: one is multiplied, two are in flight
-ROTATION = 8  # of each row of windows, so that lanes of four rows read without bank conflicts
+# Row k of the windows begins k % 4 * 8 numbers later, so lanes of four rows read without conflicts.
+ROTATION = 8
 
 
 def make_address(problem: ConvProblem, tile: Tile) -> DeviceFunction:
@@ -71,7 +74,8 @@ def make_address(problem: ConvProblem, tile: Tile) -> DeviceFunction:
 
 
 def round_filter(problem: ConvProblem, tile: Tile) -> Program:
-    """Whole tiles of ``packed[address(m, k)]``, rounded to TF32, with zeros beyond K and M."""
+    """Return the layout transform that stores the filter at ``packed[address(m, k)]``, rounded to
+    TF32, with zeros beyond K and M so that tiles are whole."""
     M, K, K_P = problem.M, problem.K, tile.whole_slices(problem.K)
     M_P, PLACES = tile.M_B * blocks_for(M, tile.M_B), problem.H_f * problem.W_f
     GROUP, QUARTERS = tile.channel_group(problem), M_P * K_P // FLOAT4
@@ -143,7 +147,8 @@ def make_multiply(tile: Tile) -> DeviceFunction:
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(96), (M_T, N_T)
-    SLICES, IN_FLIGHT, D_SHAPE = blocks_for(problem.K, K_B), DEPTH - 2, M_B // 2
+    SLICES, D_SHAPE = blocks_for(problem.K, K_B), M_B // 2
+    IN_FLIGHT = DEPTH - 2  # commit groups that may be pending when the next slice must have landed
     F_SLICE, I_SLICE = K_B * M_B, K_B * N_B
     F_SLICES, I_SLICES = DEPTH * F_SLICE, DEPTH * I_SLICE
     GROUP, PLACES = tile.channel_group(problem), problem.H_f * problem.W_f
@@ -204,7 +209,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
             wait_copies(IN_FLIGHT)  # this thread's copies of the slice have landed;
             fence_shared()  # and the tensor cores see them;
             cuda.syncthreads()  # also all threads' copies; the previous slice may be overwritten
-            free = pipe - 1 if pipe > 0 else DEPTH - 1
+            free = pipe - 1 if pipe > 0 else DEPTH - 1  # the buffer of the previous slice
             fetch(input, packed, first, i_h, i_w, t, slice_ + DEPTH - 1, free, S_F, S_I)
             multiply(S_F, S_I, pipe * F_SLICE, at_I + pipe * I_SLICE, D, E)
             pipe = pipe + 1 if pipe + 1 < DEPTH else 0

@@ -24,7 +24,7 @@ from convlab.device.panel_products import (
     BF16,
     F16,
     ITEM_BYTES,
-    PANEL_BYTES,
+    PANEL_ROW_BYTES,
     PANEL_ROWS,
     TF32,
     check_terms,
@@ -332,9 +332,9 @@ class PanelProducts:
         """Return the panels of a product, B's last: addresses and bytes."""
         name, S, itemsize = operands.name, operands.S, ITEM_BYTES[KINDS[operands.name]]
         panel = partial(self._panels.panel, name, S, itemsize=itemsize, site=operands.site)
-        found = [panel(operands.at_B, operands.N * PANEL_BYTES)]
+        found = [panel(operands.at_B, operands.N * PANEL_ROW_BYTES)]
         if operands.at_A is not None:
-            found.insert(0, panel(operands.at_A, PANEL_ROWS * PANEL_BYTES))
+            found.insert(0, panel(operands.at_A, PANEL_ROWS * PANEL_ROW_BYTES))
         return found
 
     def multiply(self, brought: Mapping[int, Operands]) -> Mapping[int, object]:
