@@ -49,6 +49,8 @@ def test_a_program_that_holds_its_data_in_cupy(cupy):
     out -= cupy.ones_like(out)
     assert out.tolist() == [4, 4, 3, 5, 7, 9]
     assert np.sqrt(out[:1]).get() == 2
+    assert np.zeros_like(out, shape=2, dtype=np.int8).get().tolist() == [0, 0]
+    assert np.linalg.norm(np.concatenate([out[:1], out[2:3]])).get() == 5
     assert out[2:].data.ptr == out.data.ptr + 8 == out[2:].__cuda_array_interface__["data"][0]
     assert host[1] == 1
     assert cupy.get_array_module(out) is cupy
@@ -89,6 +91,8 @@ def test_a_program_may_end_inside():
         (lambda cupy: cupy.zeros(3) + np.zeros(3), TypeError, "Unsupported type"),
         (lambda cupy: cupy.add(cupy.zeros(3), np.zeros(3)), TypeError, "Unsupported type"),
         (lambda cupy: np.asarray(cupy.zeros(3)), TypeError, r"use `\.get\(\)`"),
+        (lambda cupy: np.concatenate([cupy.ones(1), np.ones(1)]), TypeError, "Unsupported type"),
+        (lambda cupy: np.poly(cupy.ones(1)), TypeError, "no implementation found for 'numpy.poly'"),
     ],
 )
 def test_what_is_missing_is_refused_by_its_name(cupy, use, error, words):

@@ -4,7 +4,8 @@ computes."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Never
 
 import numba.cuda
@@ -63,6 +64,18 @@ class ndarray(NDArrayOperatorsMixin):
         if getattr(np, ufunc.__name__, None) is not ufunc:
             return NotImplemented
         return _called(getattr(ufunc, method), inputs, named)
+
+    def __array_function__(
+        self, function: Any, kinds: Iterable[type], arguments: Any, named: Any
+    ) -> Any:
+        """Call the function of this name in ``cupy``, as CuPy does when NumPy's gets an array of
+        the device."""
+        module: Any = sys.modules.get("cupy")
+        for name in function.__module__.split(".")[1:]:
+            module = vars(module).get(name)
+        called = None if module is None else vars(module).get(function.__name__)
+        known = all(issubclass(kind, ndarray | np.ndarray) for kind in kinds)
+        return called(*arguments, **named) if called and known else NotImplemented
 
     def __getattr__(self, name: str) -> Never:
         raise refused_value(f"cupy.ndarray.{name}")
