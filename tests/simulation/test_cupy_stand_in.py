@@ -65,6 +65,19 @@ def test_memory_of_numba_is_shared(cupy):
     assert cuda.as_cuda_array(view).copy_to_host().tolist() == [1, 2, 3]
 
 
+def test_arrays_are_stored_in_files(cupy, tmp_path):
+    a, b = cupy.arange(3), cupy.zeros((2, 2), dtype=F)
+    cupy.save(tmp_path / "one.npy", a)
+    cupy.savez_compressed(tmp_path / "two.npz", a, b=b)
+    cupy.testing.assert_array_equal(cupy.load(tmp_path / "one.npy"), a)
+    with cupy.load(tmp_path / "two.npz") as stored:
+        assert stored.files == ["b", "arr_0"]
+        assert isinstance(stored["b"], cupy.ndarray)
+        cupy.testing.assert_array_equal(stored["b"], np.zeros((2, 2)))
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        cupy.testing.assert_allclose(a, desired=a + 1)
+
+
 def test_a_mistake_is_found(cupy):
     a = cupy.empty(4, F)
     assert np.isnan(a.get()).all()

@@ -30,6 +30,7 @@ from convlab.simulation.host.cupy_arrays import (
     refused_value,
     wrapped,
 )
+from convlab.simulation.host.cupy_host_functions import COMPARISONS, load, of_the_host
 from convlab.simulation.host.not_simulated import RefusedName
 
 CREATION = """
@@ -54,7 +55,8 @@ ARRAYS = """
     nanmean nanmin nanstd
     nansum ndim nonzero outer pad percentile prod ptp quantile ravel real repeat reshape roll
     rollaxis rot90 round searchsorted shape size sort split squeeze stack std sum swapaxes take
-    tensordot tile trace transpose trapezoid unique unravel_index var vdot vsplit vstack where
+    take_along_axis tensordot tile trace transpose trapezoid unique unravel_index var vdot vsplit
+    vstack where
 """
 ATTEMPTED = [*CREATION.split(), *ELEMENTS.split(), *ARRAYS.split()]
 VALUES = """
@@ -187,7 +189,13 @@ _CUPY.__dict__.update(
     empty=empty,
     empty_like=empty_like,
     get_array_module=get_array_module,
+    load=load,
 )
+for _name in ("save", "savez", "savez_compressed"):
+    setattr(_CUPY, _name, of_the_host(getattr(np, _name)))
+_TESTING = _Module("cupy.testing")
+for _name in COMPARISONS.split():
+    setattr(_TESTING, _name, of_the_host(getattr(np.testing, _name)))
 for _name in COMPILED.split():
     setattr(_CUPY, _name, _refused(f"cupy.{_name}"))
 
@@ -212,12 +220,16 @@ _CUPY.__dict__.update(
     linalg=_of_numpy("linalg", np.linalg, LINALG),
     fft=_of_numpy("fft", np.fft, FFT),
     random=_of_numpy("random", np.random, RANDOM),
+    testing=_TESTING,
     __version__="13.0.0",
     __path__=[],
 )
 MODULES = {
     module.__name__: module
-    for module in (_CUPY, _CUDA, _RUNTIME, _STREAMS, _CUPY.linalg, _CUPY.fft, _CUPY.random)
+    for module in (
+        *(_CUPY, _CUDA, _RUNTIME, _STREAMS),
+        *(_CUPY.linalg, _CUPY.fft, _CUPY.random, _TESTING),
+    )
 }
 
 
