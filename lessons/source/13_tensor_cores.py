@@ -12,13 +12,16 @@ should have done [07](07_microkernel.ipynb) and [12](12_fused_im2win.ipynb).
 """
 
 # %% setup=true
-from numba import cuda, float32
+import numpy as np
+from numba import cuda, float32, uint64
 
 from convlab import ConvProblem, Tile, trace_stage
 from convlab.device import mma_tf32
+from convlab.device.shared_barriers import arrive_barrier, init_barrier, wait_barrier
 from convlab.lessons import bits_of_split, check_accuracy, check_one_warp, errors_by_terms
 from convlab.lessons import measured, measured_parts, numbers_of_a, numbers_of_b, part_of
-from convlab.lessons import side_by_side, store_sums, tile_of_threads, who_holds_what
+from convlab.lessons import side_by_side, store_sums, tile_of_threads, what_is_wrong
+from convlab.lessons import who_holds_what
 
 # %% [markdown]
 """
@@ -383,13 +386,129 @@ again after 8.)
 
 # %% [markdown]
 """
+## Beyond this lesson: one product
+
+After this section you can say what each later stage changes, and who waits for whom in it.
+
+Networks mostly run in TF32 or in 16 bits. Then nothing is split, and one product is enough:
+
+| numbers | stages | significant bits | largest rounding | products |
+| --- | --- | ---: | ---: | ---: |
+| float32 | t01 to t06 | 24 | 1 part in 16 million | 3 |
+| TF32 | t07 | 11 | 1 part in 2,048 | 1 |
+| float16 | h01 to h04 | 11 | 1 part in 2,048 | 1 |
+| bfloat16 | h01 to h04 | 8 | 1 part in 256 | 1 |
+
+t07 rounds both factors of each product. Tensors of 16 bits are rounded before the kernel begins, so
+their products are exact; each output is rounded once. Each type has
+[a bound of its own](../docs/checking.md).
+
+With one product instead of three, tensor cores finish a slice in a third of the time. So the later stages
+remove the other instructions and the waiting.
+"""
+
+# %% [markdown]
+"""
+## Who waits for whom
+
+Each stage is a file of [the ladder](../docs/ladder.md#tensor-cores). After t04:
+
+| stage | what is new | who waits for whom |
+| --- | --- | --- |
+| t05 | Four warps, a **warpgroup**, start a product together. The tensor cores read the filter from shared memory. | The warpgroup waits for its product, and all threads meet at a barrier for each slice. |
+| t06 | Several blocks share the slices of a tile (split-K). | No block waits. Each stores its part of the sums and counts itself; the block that arrives last adds all parts. |
+| t07 | One product in TF32. | The threads start two products and wait once. |
+"""
+
+# %% [markdown]
+"""
+The stages of 16 bits need a Hopper GPU:
+
+| stage | what is new | who waits for whom |
+| --- | --- | --- |
+| h01 | Windows and filter lie in shared memory as **panels**: rows of 128 bytes, swizzled against bank conflicts. | Each thread waits for its own copies, then all meet at a barrier. |
+| h02 | One thread asks the **copy engine**, which walks the windows itself. | All threads wait for the barrier `full` of a slice, which counts the bytes that land. |
+| h03 | Warps have roles: a **producer** asks for copies, and two **consumers**, warpgroups, multiply. | The producer waits for `empty`, a consumer for `full`, and the consumers for their `turn`. |
+| h04 | Rows of the input are the windows of a stem with few channels. | The warps of a warpgroup wait for their copies and meet; other warpgroups do not wait. |
+"""
+
+# %% [markdown]
+"""
+## Which phase?
+
+`full` and `empty` are barriers in shared memory (`mbarrier`). Such a barrier has **phases**: a phase ends
+when all arrivals that it expects have come, and then the next phase begins. A wait names the *parity* of
+its phase: 0 for the first phase, 1 for the second, 0 for the third.
+
+The kernel below has h03's roles, but threads copy. Warp 0 fills the two stages of a pipeline in turn, and
+warp 1 reads them. A *round* fills both stages once:
+
+| round | warp 0, the producer | warp 1, the consumer |
+| --- | --- | --- |
+| 0 | waits for `empty`, parity 1: returns at once, because nothing has to be read yet. It stores, and arrives at `full`. | waits for `full`, parity 0. It reads, and arrives at `empty`. |
+| 1 | waits for `empty`, parity 0: warp 1 has read round 0 | waits for `full`, parity 1 |
+| 2 | waits for `empty`, parity 1: warp 1 has read round 1 | waits for `full`, parity 0 |
+"""
+
+
+# %%
+def make_two_roles(flips):
+    @cuda.jit
+    def two_roles(slices, doubled):
+        S = cuda.shared.array((2, 32), float32)  # a pipeline of two stages
+        full, empty = cuda.shared.array(2, uint64), cuda.shared.array(2, uint64)
+        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
+        if cuda.threadIdx.x == 0:
+            for pipe in range(2):
+                init_barrier(full, pipe, 32)  # a phase ends when 32 threads have arrived
+                init_barrier(empty, pipe, 32)
+        cuda.syncthreads()
+
+        pipe, parity = 0, 0
+        for number in range(slices.shape[0]):
+            if warp == 0:
+                wait_barrier(empty, pipe, 1 - parity)
+                S[pipe, lane] = slices[number, lane]
+                arrive_barrier(full, pipe)
+            else:
+                wait_barrier(full, pipe, parity if flips else 0)
+                doubled[number, lane] = 2 * S[pipe, 31 - lane]
+                arrive_barrier(empty, pipe)
+            pipe += 1
+            if pipe == 2:  # the next round
+                pipe, parity = 0, 1 - parity
+
+    return two_roles
+
+
+slices = np.arange(6 * 32, dtype=np.float32).reshape(6, 32)
+what_is_wrong(make_two_roles(flips=True), 1, 64, slices, np.zeros_like(slices))
+
+# %% [markdown]
+"""
+Now the consumer always waits for parity 0. In round 1 that is the parity of the phase that ended in round 0,
+so the wait returns at once. The consumer reads a stage that the producer may not have filled again:
+"""
+
+# %%
+what_is_wrong(make_two_roles(flips=False), 1, 64, slices, np.zeros_like(slices))
+
+# %% [markdown]
+"""
+Read the finding of `full[0]` first: the others follow from it. Nothing makes the producer of round 1 wait until
+the consumer has noticed the end of round 0. On a GPU the result may be right all the same, if the producer
+happens to be early. In h03 the copies of a
+slice arrive at `full` as bytes, and its file has this table with the turns of the consumers:
+[h03_warp_specialization.py](../src/convlab/ladder/half_precision/h03_warp_specialization.py).
+
 ## Where to read on
 
 - The whole file: [t03_split_once.py](../src/convlab/ladder/tensor_cores/t03_split_once.py). What the simulator's tensor
   cores do, and how that was found out: [engines](../docs/engines.md#tensor-cores).
-- Next on this route: [t04](../docs/ladder.md#t04_swapped_operands) swaps the two matrices, and
-  [t05](../docs/ladder.md#t05_warpgroups) computes the same sums by Hopper's own instruction. Four warps start
-  it together, and it reads the filter from shared memory by itself. [What was tried](../docs/notes/fast.md).
+- Next on this route: [t04](../docs/ladder.md#t04_swapped_operands) swaps the two matrices for
+  [t05](../docs/ladder.md#t05_warpgroups), then [t06](../docs/ladder.md#t06_split_k) and
+  [t07](../docs/ladder.md#t07_tf32). 16 bits begin at [h01](../docs/ladder.md#h01_panels).
+  [What was tried](../docs/notes/fast.md).
 - H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
   theoretical peak performance", 2022: [arXiv 2203.03341](https://arxiv.org/abs/2203.03341).
 - M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer
