@@ -6,7 +6,7 @@ import numpy as np
 from strategies import Tensors
 
 from convlab import Stage, Tile
-from convlab.ladder import allowances
+from convlab.ladder import Program, allowances
 from convlab.problems.oracle import CheckResult, Oracle
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines import Engine
@@ -19,9 +19,10 @@ def run_and_check(
     stage: Stage,
     tensors: Tensors,
     tile: Tile | None = None,
+    program: Program | None = None,
     **switches: bool,
 ) -> CheckResult:
-    output = computed(stage, engine, problem, tensors, tile, **switches)
+    output = computed(stage, engine, problem, tensors, tile, program, **switches)
     return Oracle(problem, *tensors).check(output, **allowances(stage, problem))
 
 
@@ -31,13 +32,14 @@ def computed(
     problem: ConvProblem,
     tensors: Tensors,
     tile: Tile | None = None,
+    program: Program | None = None,
     **switches: bool,
 ) -> np.ndarray:
-    """Return what a stage writes to an output that was poisoned with NaN."""
+    """Return what a stage, or a program of it, writes to an output that was poisoned with NaN."""
     unwritten = np.full(problem.output_shape, np.nan, np.float32)
     output = engine.to_device(unwritten, problem.dtype)
     input, weight, bias = (
         None if tensor is None else engine.to_device(tensor, problem.dtype) for tensor in tensors
     )
-    Plan(problem, stage, tile, engine, **switches)(input, weight, output, bias)
+    Plan(problem, stage, tile, engine, program=program, **switches)(input, weight, output, bias)
     return engine.to_host(output, problem.dtype)

@@ -42,7 +42,9 @@ def few_problems(monkeypatch):
 
 
 def tried(monkeypatch, *names):
-    monkeypatch.setattr(checker, "PROBLEMS", {name: checker.PROBLEMS[name] for name in names})
+    every = checker.PROBLEMS | checker.FOR_SOME
+    monkeypatch.setattr(checker, "PROBLEMS", {name: every[name] for name in names})
+    monkeypatch.setattr(checker, "FOR_SOME", {})
     small = convlab.ConvProblem(1, 3, 8, 8, 16, 3, padding=1)
     monkeypatch.setattr(checker.workloads, "MODEL", small)  # what is counted
 
@@ -120,6 +122,11 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
         (launches.DEEP, "m10", "(t + f * THREADS) % K_4", "(t + f * N_B) % K_4"),
         (launches.DEEP, "t03", "k * (2 * M_B)", "k * (2 * N_B)"),
         (launches.SPLIT, "m15", "SHARE, SLICES)", "SHARE, DEPTH)"),
+        (launches.SPLIT_TOO, "t06", "if SHARE > AT_FIRST:", "if SHARE < AT_FIRST:"),
+        (checker.SPOILED, "h02", "chunk < CHUNKS - 1:", "chunk < CHUNKS:"),
+        (launches.CHUNKS, "h02", "chunk < CHUNKS - 1:", "chunk < CHUNKS - 2:"),
+        (launches.STAYING, "h03", "my_turn ^ uint32(1)", "my_turn ^ uint32(0)"),
+        (launches.STAYING_TOO, "h04", "tile + cuda.gridDim.x * W", "tile + cuda.blockDim.x * W"),
     ],
 )
 def test_what_ordinary_launches_hide_is_launched_too(monkeypatch, tmp_path, where, name, old, new):
@@ -153,6 +160,12 @@ def test_a_checked_launch_has_several_warps_and_blocks(stage):
     assert math.prod(main.block) > 2 * 32
     assert math.prod(main.grid) > 1
     assert problem.out_channels > tile.M_B
+
+
+@pytest.mark.parametrize("stage", TILED, ids=lambda stage: stage.name)
+def test_a_stage_is_checked_in_another_tile_whatever_it_takes(stage):
+    tiles = {launches.tile_for(stage, name) for name in launches.TILES}
+    assert tiles - {None, stage.tiny_tile}
 
 
 def test_a_right_kernel_that_asks_for_more_is_right_and_told_so(few_problems, tmp_path):
@@ -254,6 +267,7 @@ def leaves_out_a_column(input, weight, bias, output):
 
 def test_the_picture_shows_the_pixels_that_are_wrong(monkeypatch):
     monkeypatch.setattr(checker, "PROBLEMS", {"small": convlab.ConvProblem(1, 1, 3, 4, 1, 1)})
+    monkeypatch.setattr(checker, "FOR_SOME", {})
     zeros = lambda p, seed: [np.zeros(s, np.float32) for s in (p.input_shape, p.weight_shape, 1)]  # noqa: E731
     monkeypatch.setattr(checker, "random_tensors", zeros)
     found = convlab.check(leaves_out_a_column, "m01")

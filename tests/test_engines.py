@@ -10,7 +10,7 @@ from numba import cuda, float32, uint32
 from numba.cuda.core import config
 
 from convlab.ladder.stage import Launch
-from convlab.running.engines import ENGINE_NAMES, choose, unavailable
+from convlab.running.engines import ENGINE_NAMES, UNWRITTEN, choose, unavailable
 from convlab.running.engines.cudasim import CudaSim
 from convlab.simulation.language.python_body import python_body
 
@@ -123,6 +123,17 @@ def test_numbers_and_indices_are_a_gpus():
     assert np.isinf(array[0])
     with pytest.raises(IndexError, match="1 indices for array of shape"):
         run(double_all, 1, 1, np.ones((1, 1), np.float32), np.ones((1, 1), np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["simulator", "cudasim"])
+def test_a_number_that_nobody_wrote_is_nan_or_large(name: str, dtype: str) -> None:
+    """A kernel that computes again what is not finite hides NaN, one that multiplies by zero hides
+    numbers."""
+    made = choose(name).empty((2, 3), dtype).astype(np.float32)
+    assert np.isnan(made.flat[::2]).all()
+    assert (made.flat[1::2] == UNWRITTEN).all()
+    assert choose(name).empty((2,), "uint16").tolist() == [65535, 65535]
 
 
 def test_what_is_counted():

@@ -90,11 +90,11 @@ def test_tiles(M_B: int, checked) -> None:
 
 
 @slow
-def test_blocks_that_stay_take_one_tile_after_another(checked, monkeypatch) -> None:
-    monkeypatch.setattr(h04_stem, "H100_SMS", 1)
+def test_blocks_that_stay_take_one_tile_after_another(checked) -> None:
     for warpgroups in (1, 3):
         numbers = random_tensors(LONG, 8, integers=True)
-        result = checked(LONG, H04, numbers, tile_of(32, warpgroups))
+        program = H04.prepare(LONG, tile_of(32, warpgroups), sm_count=1)
+        result = checked(LONG, H04, numbers, program.tile, program=program)
         assert result.ok, result
 
 

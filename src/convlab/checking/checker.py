@@ -15,16 +15,22 @@ from typing import Any
 import numpy as np
 
 from convlab.checking.launches import (
+    CHUNKS,
     COUNTED,
     EVERYTHING,
+    FOR_SOME,
+    FULL,
     OPTIONS,
     OWN_TILE,
     PARTS,
     PIXEL,
     PROBLEMS,
     SEVERAL,
+    SPLIT_SIZES,
     in_blocks,
+    in_splits,
     main_of,
+    needs_chunks,
     tile_for,
 )
 from convlab.checking.loading import Maker, maker, offers, title_of
@@ -137,19 +143,30 @@ def compared_with(
 Attempt = tuple[Answer, tuple[Finding, ...], dict[str, int]]  # and the counts, where it has any
 
 
-def attempts(stage: Stage, make: Maker, seed: int, model: ConvProblem) -> Iterator[Attempt]:
-    """The problems one by one, the larger ones only while nothing is wrong: what is wrong shows
-    better in small ones. The last is ``model``, which is counted."""
+def attempts(
+    stage: Stage, make: Maker, seed: int, model: ConvProblem, first: tuple[str, ...] = ()
+) -> Iterator[Attempt]:
+    """The problems one by one, those named in ``first`` before the others; the larger ones only
+    while nothing is wrong: what is wrong shows better in small ones. The last is ``model``, which
+    is counted."""
     right = True
-    for name, problem in PROBLEMS.items():
-        problem = stage.adapted(problem)
+    problems = PROBLEMS | FOR_SOME
+    for name in dict.fromkeys((*first, *problems)):
+        problem = problems[name]
         options, tile = OPTIONS.get(name, {}), tile_for(stage, name)
         if not (offers(stage.prepare, options) and offers(make, options)):
             continue
         if (name in PARTS and tile is not None) or (name in OWN_TILE and tile is None):
             continue
-        if name == SEVERAL and not right:
+        if (name == CHUNKS and not needs_chunks(tile)) or (name == FULL and tile is None):
+            continue
+        if (name == SEVERAL or name in FOR_SOME) and not right:
             return
+        if name == FULL and tile is not None:
+            problem = replace(problem, out_channels=tile.M_B)
+        if name in SPLIT_SIZES and tile is not None:
+            problem = in_splits(problem, tile, *SPLIT_SIZES[name])
+        problem = stage.adapted(problem)
         if name in OWN_TILE or name == SEVERAL:
             problem = in_blocks(stage, problem, tile, rows=1 + (name == SEVERAL))
         answer, findings = _try(stage, make, name, problem, tile, seed, **options)
@@ -184,12 +201,14 @@ def _try(
     tensors = random_tensors(problem, seed)
     own = _iterations(stage, problem, tile)
     if name in (SPOILED, RELU):
-        # An infinite weight gives NaN on padding, which is zeros. The largest float32, which TF32
-        # rounds to infinity, gives numbers: the inputs are less than one.
+        # An infinite weight gives NaN on padding, which is zeros. At the last place of a filter it
+        # does so, too, where a kernel pads the places before with what follows them. The largest
+        # float32, which TF32 rounds to infinity, gives numbers: the inputs are less than one.
         tensors[0][...] = as_floats(tensors[0]) / 8
         flat = tensors[0].reshape(-1)
         flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
         tensors[1][-1, 0, 0, 0], tensors[1][0, 0, 0, 0] = np.inf, problem.number_type.largest
+        tensors[1][len(tensors[1]) // 2, -1, -1, -1] = np.inf
     program = program_with(stage, make, problem, tile, **options)
     blocks = math.prod(main_of(program).grid)
     answer = Answer(

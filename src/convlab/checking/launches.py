@@ -68,12 +68,31 @@ PROBLEMS[SPLIT] = replace(PROBLEMS[TALL], batch=6, out_channels=61)  # four bloc
 # With K_B = 5 five slices, in split-K three and two: the third slice of a pipeline is never filled.
 PROBLEMS[TALL_TOO] = PROBLEMS[OTHER_DEPTH] = replace(EVERYTHING, in_channels=4)
 PROBLEMS[SPLIT_TOO] = replace(PROBLEMS[TALL_TOO], batch=4, out_channels=61)
+# Problems for some stages only.
+FULL, CHUNKS = "whole tiles", "more channels than a slice"
+STAYING, STAYING_TOO = "one block for all tiles", "two blocks for all tiles"
+FOR_SOME = {
+    # For stages with tiles: M_B channels, 128 windows, and 64 terms. Each of the others leaves a
+    # remainder, which may hide that the last element of a tile is missing.
+    FULL: ConvProblem(2, 8, 11, 9, 1, (4, 2)),
+    # For tiles whose slices take more channels than any problem above has: with K_B = 64 two slices
+    # of each place of the filter, of which the second is not full. The whole filter and input rows
+    # for all its rows do not fit h04's shared memory.
+    CHUNKS: ConvProblem(2, 80, 11, 10, 24, (5, 2), dilation=2),
+    # For kernels whose blocks stay, with one SM or two: a block computes several tiles.
+    STAYING: ConvProblem(4, 5, 9, 12, 61, 3, stride=(2, 1), padding=(1, 2)),
+    STAYING_TOO: ConvProblem(4, 3, 9, 12, 16, (2, 3), padding=(1, 0)),
+}
 # What a stage and a kernel may offer.
 OPTIONS: dict[str, dict[str, int]] = {
     RELU: {"relu": True},
     SPLIT: {"splits": 2},
     SPLIT_TOO: {"splits": 2},
+    STAYING: {"sm_count": 1},
+    STAYING_TOO: {"sm_count": 2},
 }
+# The slices of K, and the rows and columns of blocks, that ``in_splits`` gives a problem.
+SPLIT_SIZES = {SPLIT: (7, 2, 2), SPLIT_TOO: (5, 1, 1)}
 WIDEST = 4 * WARP  # threads of a checked block, at most
 MORE = (2, 3), (3, 2), (2, 1), (1, 2), (1, 1)  # times M_T and N_T of the tiny tile, the best first
 TALLER = 5, 3, 2  # times M_T of the tiny tile
@@ -170,11 +189,32 @@ def tile_for(stage: Stage, name: str) -> Tile | None:
         tiles = [replace(tile_for(stage, SEVERAL) or tiny, K_B=tiny.K_B + 1)]
     for tile in tiles:
         try:
-            stage.prepare(EVERYTHING, tile)
+            stage.prepare(stage.adapted(EVERYTHING), tile)
         except ValueError:
             continue
         return tile
     return None if name in OWN_TILE else tiny
+
+
+def needs_chunks(tile: Tile | None) -> bool:
+    """Return whether a slice may take more channels than any of ``PROBLEMS`` has."""
+    return tile is not None and max(one.in_channels for one in PROBLEMS.values()) < tile.K_B
+
+
+def in_splits(
+    problem: ConvProblem, tile: Tile, slices: int, rows: int, columns: int
+) -> ConvProblem:
+    """The problem if it has so many slices of a sum, else with channels for them, and so many rows
+    and columns of blocks."""
+    places, pixels = problem.K // problem.C_i, problem.N // problem.batch
+    if (slices - 1) * tile.K_B < problem.K:
+        return problem
+    return replace(
+        problem,
+        batch=((columns - 1) * tile.N_B) // pixels + 1,
+        in_channels=(slices - 1) * tile.K_B // places + 1,
+        out_channels=rows * tile.M_B - 3,
+    )
 
 
 def main_of(program: Program) -> Launch:

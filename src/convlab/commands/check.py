@@ -31,8 +31,8 @@ def check(
     console = output_files.console_for(json_file)
     with requirements.numba_needed():
         from convlab.checking import check as checked
-        from convlab.checking.launches import PROBLEMS
-    names = [*PROBLEMS, "counts"]
+        from convlab.checking.launches import FOR_SOME, PROBLEMS
+    names = [*PROBLEMS, *FOR_SOME, "counts"]
     with exits.refusing(ValueError), display.progress(names) as advance:
         found = checked(kernel, stage, seed=seed, on_step=advance, dtype=dtype)
     console.print(found.as_text(console.width))

@@ -294,13 +294,15 @@ def production_tile(problem: ConvProblem) -> Tile:
     return min(fitting, key=lambda tile: estimated_clocks(problem, tile))
 
 
-def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """``relu`` replaces negative results by zero."""
+def prepare(
+    problem: ConvProblem, tile: Tile, relu: bool = False, sm_count: int = H100_SMS
+) -> Program:
+    """``relu`` replaces negative results by zero. There are at most ``sm_count`` blocks."""
     require_consumer_tile(tile)
     tiles = blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
     launch = Launch(
         make_kernel(problem, tile, relu),
-        grid=(min(tiles, H100_SMS),),
+        grid=(min(tiles, sm_count),),
         block=(THREADS,),
         arguments=(*tensor_maps(problem, tile), "bias", Flat("output")),
         shared_bytes=shared_bytes(tile, pipeline_depth(tile)),

@@ -409,8 +409,10 @@ def why_too_large(problem: ConvProblem) -> str | None:
     )
 
 
-def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """``relu`` replaces negative results by zero."""
+def prepare(
+    problem: ConvProblem, tile: Tile, relu: bool = False, sm_count: int = H100_SMS
+) -> Program:
+    """``relu`` replaces negative results by zero. There are about ``sm_count`` blocks at most."""
     spans = require_stem(problem, tile)
     blocks = blocks_for(problem.C_o, tile.M_B)
     packed = Buffer("packed", (blocks * spans.filter_numbers(tile.M_B),), "uint16")
@@ -420,7 +422,7 @@ def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
         block=(PACK_THREADS,),
         arguments=(Flat("weight"), "packed"),
     )
-    resident = max(1, H100_SMS // blocks)  # for each block of channels
+    resident = max(1, sm_count // blocks)  # for each block of channels
     launch = Launch(
         make_kernel(problem, tile, spans, relu),
         grid=(min(resident, blocks_for(spans.tiles, warpgroups_of(tile))), blocks),

@@ -34,6 +34,7 @@ __all__ = [
 
 _CLASSES = {"gpu": "Gpu", "simulator": "Simulator", "cudasim": "CudaSim"}  # by their modules
 ENGINE_NAMES = tuple(_CLASSES)
+UNWRITTEN = 2.0**15  # in half the elements of a simulator's new arrays; float16 has it, too
 
 
 class CudaStream(Protocol):
@@ -92,10 +93,16 @@ class Engine:
         return host_bytes()
 
     def empty(self, shape: tuple[int, ...], dtype: str = "float32") -> Any:
-        """Return a new array of a problem's or a buffer's type. A simulator fills it with NaN, or
-        the largest integer, so that an element which no kernel writes is wrong."""
+        """Return a new array of a problem's or a buffer's type. A simulator fills it so that an
+        element which no kernel writes is wrong: integers are the largest one, every other float is
+        NaN. Those between are a large number, because a kernel that computes sums again which are
+        not finite would hide NaN."""
         kind = NUMBER_TYPES[dtype].numpy if dtype in NUMBER_TYPES else np.dtype(dtype)
-        return np.full(shape, np.iinfo(kind).max if kind.kind == "u" else np.nan, kind)
+        if kind.kind == "u":
+            return np.full(shape, np.iinfo(kind).max, kind)
+        made = np.full(shape, np.nan, kind)
+        made.reshape(-1)[1::2] = UNWRITTEN
+        return made
 
     def to_device(self, host: np.ndarray, dtype: str = "float32") -> Any:
         """Return a copy of a host array in that type of a problem, C-contiguous, in the engine's
