@@ -267,7 +267,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
             wait_products(D, SUMS, 0)  # the previous slice has been read;
             cuda.syncthreads()  # all that holds for all threads
             at = begin + pipe * SLICE
-            # A: 64 windows; B: M_B channels; D: windows x channels
+            # A: 64 windows; B: M_B channels, the instruction's N; D: windows x channels
             start_product(D, 0, S, at + warpgroup * WINDOWS_64, at + FILTER_BEGIN, M_B, TERMS)
             before = pipe - 1 if pipe > 0 else uint32(DEPTH - 1)  # the buffer that is free now
             fetch(input, weight, start, i_h, i_w, m0, t, slice_ + AHEAD, S, begin + before * SLICE)

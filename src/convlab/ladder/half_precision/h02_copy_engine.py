@@ -155,14 +155,14 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
             for chunk in range(CHUNKS):
                 wait_barrier(full, pipe, parity)
                 at = begin + pipe * SLICE
-                # A: 64 windows; B: M_B channels; D: windows x channels
+                # A: 64 windows; B: M_B channels, the instruction's N; D: windows x channels
                 if LAST_TERMS == TERMS or chunk < CHUNKS - 1:
                     start_product(D, 0, S, at + my_windows, at + FILTER_BEGIN, M_B, TERMS)
                 else:
                     start_product(D, 0, S, at + my_windows, at + FILTER_BEGIN, M_B, LAST_TERMS)
-                wait_products(D, SUMS, 1)  # the slice before: its product has ended here,
-                if slice_ > 0:  # (the first slice has none before it, so no buffer is free)
-                    cuda.syncthreads()  # and for both warpgroups
+                wait_products(D, SUMS, 1)  # this warpgroup's product of the slice before has ended
+                if slice_ > 0:  # the first slice has none before it, so no buffer is free
+                    cuda.syncthreads()  # now it has ended for both warpgroups
                     next_ = slice_ + uint32(DEPTH - 1)  # DEPTH after the slice that has ended
                     if t == 0 and next_ < SLICES:
                         free = begin + before * SLICE

@@ -133,8 +133,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     # To skip the other consumer's tile: so many buffers on, and the parity flips after an odd
     # number of whole rounds.
     SKIP_BUFFERS, SKIP_PARITY = SLICES % DEPTH, SLICES // DEPTH % 2
-    # Whole slices in a row, and how often: a place's last slice may have fewer terms. In loops, as
-    # the tensor cores do not run on through a branch.
+    # A place's last slice may have fewer terms: before each such slice are WHOLE slices, and this
+    # TIMES times. Two loops, so that no slice is tested for its kind.
     WHOLE, TIMES = (CHUNKS - 1, H_f * W_f) if LAST_TERMS < TERMS else (SLICES, 1)
     first_window, copy_slice = make_copy_slice(problem, tile)
     epilogue = make_epilogue(problem, tile, relu)

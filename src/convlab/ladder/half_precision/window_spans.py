@@ -27,8 +27,8 @@ PANEL_TERMS = 64  # terms of a panel, 128 bytes of 16-bit numbers
 MOST_CHANNELS = 384
 
 
-def _wavefronts(places: list[tuple[int, int, int]], pitch: int, row_pitch: int) -> int:
-    words = {(span * pitch + row * row_pitch + at) // 2 for span, row, at in places}
+def _wavefronts(strips: list[tuple[int, int, int]], pitch: int, row_pitch: int) -> int:
+    words = {(span * pitch + row * row_pitch + at) // 2 for span, row, at in strips}
     banks = [word % BANKS for word in words]
     return max(banks.count(bank) for bank in banks)
 
@@ -145,10 +145,11 @@ class Spans:
 
     def wavefronts(self) -> int:
         """The wavefronts of a warp's load of one word a lane: 1 is without bank conflicts."""
-        return _wavefronts(self._places(), self.pitch, self.row_pitch)
+        return _wavefronts(self._strips(), self.pitch, self.row_pitch)
 
-    def _places(self) -> list[tuple[int, int, int]]:
-        """For each lane of a warp its span, its row of spans, and its first number in the span."""
+    def _strips(self) -> list[tuple[int, int, int]]:
+        """Return where the strip of each lane of a warp lies: its span, its row of spans, and its
+        first number in the span."""
         return [
             (
                 row // self.width,
@@ -162,13 +163,13 @@ class Spans:
     def padded(self, room: int) -> Spans:
         """Return the spans with the padding that has the fewest bank conflicts, and takes at most
         so many numbers of a slice."""
-        places, fewest, best = self._places(), self.wavefronts(), self
+        strips, fewest, best = self._strips(), self.wavefronts(), self
         for behind_span in range(0, 2 * BANKS if self.count > 1 else EIGHT, EIGHT):
             for behind_row in range(0, 2 * BANKS, EIGHT):
                 padded = replace(self, padding=(behind_span, behind_row))
                 if fewest == 1 or padded.slice_numbers > room:
                     break
-                found = _wavefronts(places, padded.pitch, padded.row_pitch)
+                found = _wavefronts(strips, padded.pitch, padded.row_pitch)
                 if found < fewest:
                     fewest, best = found, padded
         return best
