@@ -281,7 +281,7 @@ def test_a_launch_that_ended_early_has_neither_a_right_answer_nor_a_wrong_one(tm
     ("lines", "said"),
     [
         ("s = cuda.shared.array(8, float32)\n    s[i] = a[i]", "make s as large as"),
-        ("s = cuda.local.array(8, float32)\n    s[0] += a[i]", "give each element of s a value"),
+        ("s = cuda.local.array(8, float32)\n    s[0] += a[i]", "Give each element of s a value"),
     ],
 )
 def test_a_kernel_s_own_arrays_have_remedies_of_their_own(tmp_path, lines, said):

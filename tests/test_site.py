@@ -20,7 +20,10 @@ from convlab.ladder import LADDER, production_program, short_name, stages_of
 from convlab.lessons.requests import one_request
 from convlab.measuring.machine_code import REGISTER_BUDGET, USUAL_BUDGET
 from convlab.problems.workloads import TEACHING, paper_layer
-from convlab.simulation.rules.remedies import REMEDIES, STREAM_RACE
+from convlab.simulation.rules.finding_words import (
+    STREAM_RACE,
+)
+from convlab.simulation.rules.remedies import REMEDIES
 from convlab.tracing import trace_stage
 
 pytestmark = pytest.mark.same_in_cudasim

@@ -29,7 +29,7 @@ from convlab.ladder import LADDER, Stage, family, route_of, short_name, stage_na
 from convlab.running.compilers import MLIR, VARIABLE
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.rules.findings import SimulationError
-from convlab.simulation.rules.remedies import REMEDIES
+from convlab.simulation.rules.remedies import usual_remedy
 
 HERE, BUILD = Path(__file__).parent, ROOT / "build"
 SITE = BUILD / "site"
@@ -184,7 +184,7 @@ def _made(files: dict[str, bytes], traces: Path) -> Iterator[tuple[str, str]]:
     yield "measurements.md", render("measurements", files=files_there)
     yield "api.md", render("api", modules=MODULES, names=public_names, data=DATA)
     shown = [(example, *shown_example(example)) for example in EXAMPLES]
-    yield "findings-shown.md", render("findings", shown=shown, say=REMEDIES)
+    yield "findings-shown.md", render("findings", shown=shown, usual_remedy=usual_remedy)
     for stage in LADDER:
         yield f"stages/{stage.name}.md", render("stage", **facts(stage, lessons, traces))
 

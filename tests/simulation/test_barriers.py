@@ -15,8 +15,8 @@ from numba.cuda.random import xoroshiro128p_dtype, xoroshiro128p_uniform_float32
 from convlab.running.engines.simulator import SimulationError, Simulator
 
 LOOP, BRANCH = (
-    "; let all threads run the loop equally often",
-    "; move the barrier out of the branch",
+    ". Let all threads run the loop equally often",
+    ". Move the barrier out of the branch.",
 )
 
 
@@ -24,7 +24,7 @@ LOOP, BRANCH = (
     ("name", "cause", "others", "remedy"),
     [
         ("one_guard_around_three_barriers", "inside the if in line", 2, BRANCH),
-        ("one_return_before_three_barriers", "this one returned in line", 2, "; let no thread ret"),
+        ("one_return_before_three_barriers", "this one returned in line", 2, ". Let no thread ret"),
         ("barriers_of_a_loading_loop", "inside the for in line", 1, LOOP),
         ("guard_around_a_loop_with_a_barrier", "inside the if in line", 0, BRANCH),
         ("trip_count_of_each_thread", "inside the while in line", 0, LOOP),
@@ -92,4 +92,4 @@ def test_a_race_in_a_library_names_the_line_that_calls_it(kernel, calls, typed: 
     line = next(n for n in range(first, first + 9) if "xoroshiro" in lines[n - 1])
     for finding in caught.value.findings:
         assert finding.what.endswith(f", in a call in line {line} of test_barriers.py")
-        assert finding.remedy.startswith("call it with an element of the thread's own")
+        assert finding.remedy.startswith("Call it with an element of the thread's own")

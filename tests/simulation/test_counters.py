@@ -84,8 +84,8 @@ def test_a_counter_that_wraps_is_named(name: str) -> None:
     lines, what = WRAPS[name]
     said = said_of(lines, np.zeros(1000))
     assert what in said
-    assert said.endswith("count in a wider type, such as int64, or compare with a number that the "
-                         "type reaches")  # fmt: skip
+    assert said.endswith("Count in a wider type, such as int64, or compare with a number that the "
+                         "type reaches.")  # fmt: skip
     assert "10,000,000" not in said
 
 
@@ -103,7 +103,7 @@ def test_a_counter_in_an_array_of_the_launch_is_named() -> None:
 ])  # fmt: skip
 def test_a_loop_that_changes_nothing_is_told_to(lines: list[str], typed: bool) -> None:
     said = said_of(lines, np.zeros(2), typed=typed)
-    assert said.endswith("; change inside the loop a value that its condition tests")
+    assert said.endswith(". Change inside the loop a value that its condition tests.")
 
 
 @pytest.mark.parametrize("lines", [

@@ -31,7 +31,10 @@ from convlab.running.engines.simulator import Finding, SimulationError, Simulato
 from convlab.simulation.host.programs import NotFenced
 from convlab.simulation.launch import analysis
 from convlab.simulation.recording.sites import source_lines
-from convlab.simulation.rules.remedies import REMEDIES, STREAM_RACE
+from convlab.simulation.rules.finding_words import (
+    STREAM_RACE,
+)
+from convlab.simulation.rules.remedies import REMEDIES
 from convlab.simulation.threads import scheduler
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -96,10 +99,10 @@ def test_what_is_said_of_a_mistake(name: str, count: int, block: int, says: str)
         ("barrier_in_a_device_function_in_a_branch", "parted by the if in line"),
         ("trip_count_of_each_thread", " of schedules.py (block"),
         ("search_that_tests_what_others_set", "harmless only if"),
-        ("volatile_tree_with_no_syncwarp", "put cuda.syncthreads()"),
-        ("last_warp_with_no_syncwarp", "put cuda.syncwarp()"),
+        ("volatile_tree_with_no_syncwarp", "Put cuda.syncthreads()"),
+        ("last_warp_with_no_syncwarp", "Put cuda.syncwarp()"),
         ("bounded_poll_without_fences", "an atomic flag that the other block waits for"),
-        ("element_of_two_warps", "put cuda.syncthreads()"),
+        ("element_of_two_warps", "Put cuda.syncthreads()"),
     ],
 )
 def test_what_is_said_of_threads_that_meet(name: str, says: str) -> None:

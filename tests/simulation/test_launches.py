@@ -48,7 +48,7 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], Any], str]] = {
     "grid y": (lambda: ones[(1, 65536), 1](X), "has 65536 along y: 1 to 65535"),
     "grid z": (lambda: ones[(1, 1, 65536), 1](X), "has 65536 along z: 1 to 65535"),
     "grid x": (lambda: ones[2**31, 1](X), "must be at least 1 and below"),
-    "no blocks": (lambda: ones[0, 32](X), "launch at least one block of one thread"),
+    "no blocks": (lambda: ones[0, 32](X), "Launch at least one block of one thread"),
     "no threads": (lambda: ones[1, (32, 0)](X), r"block is \(32, 0, 1\): it must be at least 1"),
     "less than none": (lambda: ones[-1, 32](X), "grid is .*-1.*: it must be at least 1"),
     "dynamic memory": (lambda: ones[1, 1, 0, 232449](X), "shared_bytes is 232449: a block has 0"),

@@ -9,8 +9,10 @@ import pytest
 from numba import cuda, int32
 
 from convlab.running.engines.simulator import SimulationError, Simulator
-from convlab.simulation.rules import remedies
+from convlab.simulation.recording.sites import BRANCH
+from convlab.simulation.rules import finding_words, remedies
 from convlab.simulation.rules.circumstances import update_in
+from convlab.support.values import AT_LEAST
 
 pytestmark = pytest.mark.same_in_cudasim
 N = 64
@@ -189,31 +191,31 @@ def told_by_a_plain_flag(a, out):
 
 
 ATOMIC, FENCE, BARRIER = "cuda.atomic.", "threadfence", "syncthreads"
-OWN = "let each element belong to one thread"
+OWN = "Let each element belong to one thread"
 ROWS = [
     # The kernel, what the remedy begins with, and what it must not name.
-    (added_by_all, "use cuda.atomic.add", BARRIER),
-    (subtracted_by_all, "use cuda.atomic.sub", BARRIER),
-    (joined_by_all, "use cuda.atomic.or_", BARRIER),
-    (largest_by_all, "use cuda.atomic.max", BARRIER),
+    (added_by_all, "Use cuda.atomic.add", BARRIER),
+    (subtracted_by_all, "Use cuda.atomic.sub", BARRIER),
+    (joined_by_all, "Use cuda.atomic.or_", BARRIER),
+    (largest_by_all, "Use cuda.atomic.max", BARRIER),
     (doubled_by_all, OWN, BARRIER),
-    (added_in_two_arms, "use cuda.atomic.add", BARRIER),
-    (added_in_a_loop, "use cuda.atomic.add", BARRIER),
-    (compared_then_stored, "use an atomic that does both", BARRIER),
+    (added_in_two_arms, "Use cuda.atomic.add", BARRIER),
+    (added_in_a_loop, "Use cuda.atomic.add", BARRIER),
+    (compared_then_stored, "Use an atomic that does both", BARRIER),
     (stored_by_two, OWN, BARRIER),
     (stored_in_two_arms, OWN, BARRIER),
     (stored_in_two_steps, OWN, ATOMIC),
-    (read_after_a_store, "put cuda.syncthreads() between", FENCE),
-    (tree_without_barriers, "put cuda.syncthreads() between", FENCE),
-    (read_in_a_branch, "end the branch between the two accesses", FENCE),
-    (counted_under_a_lock, "put cuda.threadfence() before", BARRIER),
-    (counted_under_a_lock_by_exchange, "put cuda.threadfence() before", BARRIER),
-    (counted_under_a_lock_of_functions, "put cuda.threadfence() before", BARRIER),
-    (counted_under_a_lock_of_tickets, "put cuda.threadfence() before", BARRIER),
-    (read_without_the_lock, "take the same lock around both accesses", BARRIER),
-    (told_by_a_flag, "put cuda.threadfence() before", BARRIER),
-    (told_by_a_flag_read_before, "put cuda.threadfence() before", BARRIER),
-    (told_by_a_plain_flag, "put cuda.threadfence() before", BARRIER),
+    (read_after_a_store, "Put cuda.syncthreads() between", FENCE),
+    (tree_without_barriers, "Put cuda.syncthreads() between", FENCE),
+    (read_in_a_branch, "End the branch between the two accesses", FENCE),
+    (counted_under_a_lock, "Put cuda.threadfence() before", BARRIER),
+    (counted_under_a_lock_by_exchange, "Put cuda.threadfence() before", BARRIER),
+    (counted_under_a_lock_of_functions, "Put cuda.threadfence() before", BARRIER),
+    (counted_under_a_lock_of_tickets, "Put cuda.threadfence() before", BARRIER),
+    (read_without_the_lock, "Take the same lock around both accesses", BARRIER),
+    (told_by_a_flag, "Put cuda.threadfence() before", BARRIER),
+    (told_by_a_flag_read_before, "Put cuda.threadfence() before", BARRIER),
+    (told_by_a_plain_flag, "Put cuda.threadfence() before", BARRIER),
 ]
 
 
@@ -240,8 +242,8 @@ def test_the_first_remedy_of_a_race_in_a_block_helps(function, begins, never) ->
 @pytest.mark.parametrize(
     ("function", "begins"),
     [
-        (subtracted_by_all, "use cuda.atomic.sub"),
-        (compared_then_stored, "use an atomic that does both"),
+        (subtracted_by_all, "Use cuda.atomic.sub"),
+        (compared_then_stored, "Use an atomic that does both"),
         (stored_by_two, OWN),
         (read_after_a_store, OWN),
     ],
@@ -251,15 +253,15 @@ def test_a_race_between_blocks_says_that_a_barrier_orders_one_block(function, be
     assert found
     for finding in found:
         assert finding.remedy.startswith(begins), str(finding)
-        assert finding.remedy.endswith("cuda.syncthreads() orders the threads of one block only")
+        assert finding.remedy.endswith("cuda.syncthreads() orders the threads of one block only.")
 
 
 @pytest.mark.parametrize(
-    "function", [row[0] for row in ROWS if row[1].startswith("put cuda.threadfence")]
+    "function", [row[0] for row in ROWS if row[1].startswith("Put cuda.threadfence")]
 )
 def test_between_blocks_a_lock_or_flag_needs_a_fence_too(function) -> None:
     for finding in races(function, N, 1):
-        assert finding.remedy.startswith("put cuda.threadfence() before"), str(finding)
+        assert finding.remedy.startswith("Put cuda.threadfence() before"), str(finding)
         assert BARRIER not in finding.remedy
 
 
@@ -271,17 +273,33 @@ def test_an_update_is_known_by_its_line() -> None:
     assert update_in(file, first[2] + 2) == ""
 
 
-@pytest.mark.parametrize(("kind", "piece"), remedies.SPECIAL)
-def test_each_special_remedy_is_known_by_a_named_piece(kind: str, piece: str) -> None:
+@pytest.mark.parametrize("kind", remedies.REMEDIES)
+def test_each_remedy_is_known_by_a_named_piece(kind: str) -> None:
     """The code that words a finding uses the same name, so that it cannot say it otherwise."""
-    assert kind in remedies.REMEDIES
-    named = [value for value in vars(remedies).values() if isinstance(value, str)]
-    by = [remedies.NOT_ATOMIC.split("{}")[0], *remedies._UPDATES]
-    branches = map(remedies.BRANCH.format, ("if", "for", "while"))
-    assert piece in [*named, *by, *branches]
+    named = [value for value in vars(finding_words).values() if isinstance(value, str)]
+    updates = map(finding_words.NOT_ATOMIC.format, ("+=", "-=", "|=", "&=", "^=", "max", "min"))
+    branches = map(BRANCH.format, ("if", "for", "while"))
+    *special, last = remedies.REMEDIES[kind]
+    assert set(special) <= {*named, *updates, *branches, AT_LEAST}
+    assert last == remedies.USUAL
+
+
+@pytest.mark.parametrize("kind", remedies.REMEDIES)
+def test_each_remedy_is_whole_sentences(kind: str) -> None:
+    for remedy in remedies.REMEDIES[kind].values():
+        assert remedy[0].isupper()
+        assert remedy.endswith(".")
 
 
 def test_the_first_piece_decides_the_remedy() -> None:
-    what = f"{remedies.HOST_WRITES} {remedies.OF_PINNED} while copy_to_host may still fill it"
-    pinned = remedies.SPECIAL[remedies.STREAM_RACE, remedies.OF_PINNED]
-    assert remedies.remedy_of(remedies.STREAM_RACE, what) == pinned
+    pinned, written = finding_words.OF_PINNED, finding_words.HOST_WRITES
+    what = f"{written} {pinned} while copy_to_host may still fill it"
+    kind = finding_words.STREAM_RACE
+    assert remedies.remedy_of(kind, what) == remedies.REMEDIES[kind][pinned]
+
+
+def test_each_case_of_a_kind_can_be_reached() -> None:
+    """No case stands below one whose piece its own piece contains."""
+    for kind, cases in remedies.REMEDIES.items():
+        for piece, remedy in cases.items():
+            assert remedies.remedy_of(kind, piece).startswith(remedy), (kind, piece)

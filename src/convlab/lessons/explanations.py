@@ -13,8 +13,8 @@ from typing import Any
 
 from convlab.lessons.feedback import BROKEN, Line, Problem
 from convlab.lessons.missing_barriers import told, tree_of
+from convlab.simulation.rules.finding_words import IN_A_CALL, NO_BARRIER
 from convlab.simulation.rules.findings import FATAL, Finding
-from convlab.simulation.rules.remedies import IN_A_CALL, NO_BARRIER
 from convlab.support.code_places import cell_said
 
 CONVLAB = Path(__file__).parents[1]
@@ -158,7 +158,7 @@ def _of_finding(finding: Finding, kernel: Any) -> Problem:
         what += f", seen in thread {_place(finding.thread)}"
         what += "" if finding.block is None else f" of block {_place(finding.block)}"
     places = (finding.file, finding.line), (finding.other_file, finding.other_line)
-    remedy = f"{USUALLY} {_remedy(finding)}." if barrier is None else barrier[1]
+    remedy = f"{USUALLY} {_remedy(finding)}" if barrier is None else barrier[1]
     return Problem(finding.kind, f"{what}.", lines_of(*places, kernel=kernel), remedy)
 
 
@@ -167,19 +167,19 @@ def _remedy(finding: Finding) -> str:
     if finding.kind == "global race" and IN_A_CALL not in finding.what:
         array = finding.array or "the array"
         return (
-            f"let each element of {array} be written by one thread, and read by no other, or use "
-            "an atomic; a barrier lets only the threads of one block wait for each other"
+            f"Let each element of {array} be written by one thread, and read by no other, or use "
+            "an atomic. A barrier lets only the threads of one block wait for each other."
         )
     outside = OUTSIDE.search(finding.what)
     if outside is not None and outside[1].count(",") < outside[2].rstrip(",").count(","):
-        return "give an index for each dimension"
+        return "Give an index for each dimension."
     memory = _memory_of(finding.file, finding.array)
     if finding.kind == "out of bounds" and memory:
-        return f"correct the index, or make {finding.array} as large as its indices need"
+        return f"Correct the index, or make {finding.array} as large as its indices need."
     if finding.kind == "uninitialised" and memory == "local":
         return (
-            f"give each element of {finding.array} a value first, float32(0) before a sum; each "
-            "thread has a local array of its own, and threads share cuda.shared.array"
+            f"Give each element of {finding.array} a value first, float32(0) before a sum. Each "
+            "thread has a local array of its own, and threads share cuda.shared.array."
         )
     # No lesson has a warp's barrier, and after it races with other warps would be found next.
     return finding.remedy.replace("syncwarp", "syncthreads")

@@ -41,9 +41,9 @@ from convlab.lessons.traffic_hints import (
 )
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.recording.loops import Loops
+from convlab.simulation.rules.finding_words import NO_VALUE
 from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
 from convlab.simulation.rules.memory_traffic import SECTOR_BYTES, WARP
-from convlab.simulation.rules.remedies import NO_VALUE
 from convlab.support.values import counted
 from convlab.tracing import LaunchTrace, trace
 from convlab.tracing.traffic_recorder import TrafficRecorder

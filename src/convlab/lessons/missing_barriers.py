@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from convlab.lessons.pictures import joined
+from convlab.simulation.rules.finding_words import SAME_WARP
 from convlab.simulation.rules.findings import Finding
-from convlab.simulation.rules.remedies import SAME_WARP
 
 Loop = ast.For | ast.While
 RACE = re.compile(

@@ -17,8 +17,8 @@ from convlab.simulation.host.stream_order import (
 )
 from convlab.simulation.memory.host_memory import start_of
 from convlab.simulation.memory.touched import Touched, common
+from convlab.simulation.rules.finding_words import HOST_WRITES, OF_PINNED, STREAM_RACE
 from convlab.simulation.rules.findings import Finding
-from convlab.simulation.rules.remedies import HOST_WRITES, OF_PINNED, STREAM_RACE
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
-from convlab.simulation.rules.remedies import REMEDIES
+from convlab.simulation.rules.remedies import REMEDIES, usual_remedy
 
 if TYPE_CHECKING:  # it reads files, with a package that the simulator does not need otherwise
     from convlab.simulation.host.baseline import Baseline
@@ -133,7 +133,7 @@ class Report:
         """Return SARIF 2.1.0, which forges and editors show beside the lines. ``version`` is
         convlab's."""
         kinds = sorted({finding.kind for finding in self.findings})
-        rules = [{"id": _rule(kind), "help": {"text": REMEDIES[kind]}} for kind in kinds]
+        rules = [{"id": _rule(kind), "help": {"text": usual_remedy(kind)}} for kind in kinds]
         driver = {"name": "convlab", "version": version, "rules": rules}
         results = [
             {

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convlab.simulation.memory.touched import Touched, common
+from convlab.simulation.rules.finding_words import STREAM_RACE
 from convlab.simulation.rules.findings import Finding
-from convlab.simulation.rules.remedies import STREAM_RACE
 
 DEFAULT = 0  # the number of the default stream
 Clock = dict[int, int]  # the number of operations of each stream that are over

@@ -15,7 +15,7 @@ from convlab.simulation.language.numbas_types import typed_function
 from convlab.simulation.language.refusals import Refused, Untyped
 from convlab.simulation.language.signatures import Types
 from convlab.simulation.recording.sites import source_tree
-from convlab.simulation.rules.remedies import GOES_ON
+from convlab.simulation.rules.finding_words import GOES_ON
 
 
 def said_of_counter(

@@ -23,12 +23,12 @@ from convlab.simulation.recording.access_log import AccessLog, LaunchClock
 from convlab.simulation.recording.loops import Loops, Paths
 from convlab.simulation.rules.atomic_history import AtomicHistory
 from convlab.simulation.rules.coordinates import Coordinates
+from convlab.simulation.rules.finding_words import DYNAMIC_BYTES
 from convlab.simulation.rules.findings import NotSimulated, SimulationError, Stop
 from convlab.simulation.rules.launch_checks import argument_names, check_arguments, check_shape
 from convlab.simulation.rules.memory_traffic import Counts
 from convlab.simulation.rules.orders import USUAL, Order
 from convlab.simulation.rules.races import Race
-from convlab.simulation.rules.remedies import DYNAMIC_BYTES
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
 from convlab.simulation.threads.async_copies import AsyncCopies

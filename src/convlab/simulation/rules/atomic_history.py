@@ -21,10 +21,10 @@ from convlab.simulation.rules.atomic_records import (
     Element,
     ThreadElement,
 )
+from convlab.simulation.rules.finding_words import EXCH_OVERWRITES, FROM_OLD_VALUE, NOT_RETRIED
 from convlab.simulation.rules.locks import FailedSwap, LockAttempts
 from convlab.simulation.rules.messages import Messages
 from convlab.simulation.rules.polls import EarlyReads, Polls
-from convlab.simulation.rules.remedies import EXCH_OVERWRITES, FROM_OLD_VALUE, NOT_RETRIED
 from convlab.simulation.rules.retries import Retry, Update, update_of
 
 

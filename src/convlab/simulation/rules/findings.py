@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convlab.simulation.rules.remedies import IMPOSSIBLE, remedy_of
+from convlab.simulation.rules.finding_words import (
+    IMPOSSIBLE,
+)
+from convlab.simulation.rules.remedies import remedy_of
 from convlab.support.code_places import file_said
 
 
@@ -49,7 +52,7 @@ class Finding:
             lines = f"lines {self.line} and {self.other_line} of {file_said(self.file)}"
         who = f" (block {self.block}, thread {self.thread})" if self.thread is not None else ""
         times = f" [{self.count} times]" if self.count > 1 else ""
-        return f"{self.kind}, {self.kernel}, {lines}: {self.what}{who}{times}; {self.remedy}"
+        return f"{self.kind}, {self.kernel}, {lines}: {self.what}{who}{times}. {self.remedy}"
 
 
 def reaches_past_end(index: tuple[int, ...] | None, shape: tuple[int, ...] | None) -> bool:

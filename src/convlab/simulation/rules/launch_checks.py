@@ -16,8 +16,8 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 from convlab.device import BoundMap
 from convlab.simulation.rules.coordinates import Coordinates
+from convlab.simulation.rules.finding_words import OF_SHARED
 from convlab.simulation.rules.findings import NotSimulated
-from convlab.simulation.rules.remedies import OF_SHARED
 from convlab.support.values import integer, shown
 
 GRID_LIMITS, BLOCK_LIMITS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)

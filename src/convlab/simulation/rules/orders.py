@@ -35,10 +35,10 @@ from convlab.simulation.recording.loops import EndlessLoop
 from convlab.simulation.recording.sites import Sites
 from convlab.simulation.rules.atomic_history import AtomicHistory
 from convlab.simulation.rules.atomic_records import AtomicRead
+from convlab.simulation.rules.finding_words import GIVES_UP, PARTED, WITHOUT_LOCK
 from convlab.simulation.rules.findings import SimulationError
 from convlab.simulation.rules.outcomes import Outcome, alike, difference
 from convlab.simulation.rules.races import Race
-from convlab.simulation.rules.remedies import GIVES_UP, PARTED, WITHOUT_LOCK
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
 

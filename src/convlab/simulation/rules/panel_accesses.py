@@ -30,14 +30,14 @@ from convlab.simulation.recording.access_log import (
     LoggedAccess,
     joined,
 )
-from convlab.simulation.rules.memory_traffic import changes
-from convlab.simulation.rules.remedies import (
+from convlab.simulation.rules.finding_words import (
     BY_TENSOR_CORES,
     COPY_OVERWRITES,
     NO_BARRIER,
     NOT_WAITED_FOR,
     OVERWRITES_PRODUCT,
 )
+from convlab.simulation.rules.memory_traffic import changes
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.thread_clocks import (
     BlockClocks,

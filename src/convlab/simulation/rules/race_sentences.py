@@ -18,8 +18,7 @@ from convlab.simulation.recording.access_log import (
 from convlab.simulation.recording.sites import Sites
 from convlab.simulation.rules.circumstances import Around, update_in
 from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
-from convlab.simulation.rules.races import Conflict
-from convlab.simulation.rules.remedies import (
+from convlab.simulation.rules.finding_words import (
     AT_ONCE,
     HARMLESS,
     IN_A_BRANCH,
@@ -35,6 +34,7 @@ from convlab.simulation.rules.remedies import (
     UNFENCED,
     UNFENCED_BLOCKS,
 )
+from convlab.simulation.rules.races import Conflict
 
 DOES = {READ: "reads", WRITE: "writes", ATOMIC: "updates"}
 

@@ -20,6 +20,13 @@ from convlab.simulation.recording.access_log import (
 from convlab.simulation.recording.sites import Sites
 from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
 from convlab.simulation.rules.dynamic_memory import Aliased
+from convlab.simulation.rules.finding_words import (
+    ALIASED,
+    IN_A_CALL,
+    NO_BARRIER,
+    RETURNED_IN,
+    SAME_WARP,
+)
 from convlab.simulation.rules.findings import (
     ALWAYS,
     FATAL,
@@ -30,7 +37,6 @@ from convlab.simulation.rules.findings import (
 )
 from convlab.simulation.rules.race_sentences import DOES, RaceSentences
 from convlab.simulation.rules.races import Conflict
-from convlab.simulation.rules.remedies import ALIASED, IN_A_CALL, NO_BARRIER, RETURNED_IN, SAME_WARP
 
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
 _BY_PRODUCT = READ + LANDED

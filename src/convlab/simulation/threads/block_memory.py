@@ -18,8 +18,13 @@ from convlab.simulation.memory.structured_arrays import RecordArray
 from convlab.simulation.numbers.scalars import dtype_of, poison
 from convlab.simulation.recording.access_log import SIZE_SHIFT, DynamicArray
 from convlab.simulation.recording.sites import assigned_name
+from convlab.simulation.rules.finding_words import (
+    OF_CONSTANT,
+    OF_LOCAL,
+    OF_SHARED,
+    OF_SHARED_ARRAYS,
+)
 from convlab.simulation.rules.launch_checks import BLOCK_BYTES, check_dynamic
-from convlab.simulation.rules.remedies import OF_CONSTANT, OF_LOCAL, OF_SHARED, OF_SHARED_ARRAYS
 
 STATIC_BYTES = 48 << 10  # of shared memory that a block may have without the dynamic part
 LOCAL_BYTES, CONSTANT_BYTES = 512 << 10, 64 << 10  # of a thread, of a kernel

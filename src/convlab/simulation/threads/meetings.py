@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, cast
 
 from convlab.device.products import WARP
 from convlab.simulation.recording.sites import in_two_arms
-from convlab.simulation.rules.remedies import (
+from convlab.simulation.rules.finding_words import (
     OTHER_ITERATION,
     RETURNED_IN,
     WHOLE_WARP,

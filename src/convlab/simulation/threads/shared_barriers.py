@@ -22,8 +22,7 @@ from convlab.device.shared_barriers import check_arrivals, check_bytes, check_pa
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.recording.access_log import WARP, LaunchClock
 from convlab.simulation.recording.sites import site_of
-from convlab.simulation.rules.findings import Stop
-from convlab.simulation.rules.remedies import (
+from convlab.simulation.rules.finding_words import (
     LACKS,
     NO_BARRIER,
     NO_BARRIER_FENCE,
@@ -31,6 +30,7 @@ from convlab.simulation.rules.remedies import (
     TOO_MANY_ARRIVE,
     WAITED_FOR,
 )
+from convlab.simulation.rules.findings import Stop
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.thread_clocks import Knowledge, ThreadClocks, both
 from convlab.simulation.threads.async_copies import is_shared

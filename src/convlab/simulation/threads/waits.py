@@ -10,7 +10,7 @@ import numpy as np
 
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.recording.access_log import WRITE, AccessLog
-from convlab.simulation.rules.remedies import AT_NUMBER
+from convlab.simulation.rules.finding_words import AT_NUMBER
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.threads.greenlets import Block
 from convlab.simulation.threads.snapshots import frames_of_kernel

@@ -1,0 +1,59 @@
+"""Kinds of findings that have a name, and pieces of findings' sentences.
+
+The code that words a finding uses these pieces, and :mod:`convlab.simulation.rules.remedies` knows
+by them which remedy a finding has. ``BRANCH`` of :mod:`convlab.simulation.recording.sites` and
+``AT_LEAST`` of :mod:`convlab.support.values` are two more pieces.
+"""
+
+from __future__ import annotations
+
+# Kinds with a name of their own.
+UNREPORTED, STREAM_RACE = "unreported exception", "stream race"
+ALIASED = "aliased memory"
+IMPOSSIBLE = "impossible launch"
+
+# Pieces of what findings say.
+SAME_WARP = ", of the same warp,"
+NO_BARRIER, NO_ORDER = "with no barrier between", "and nothing orders the two blocks"
+HARMLESS = " (harmless only if the old and the new number lead to the same result)"
+NO_FENCE = "with no fence after the poll or lock that orders the two accesses"
+UNFENCED = "with no fence before the atomic that the other thread waits for"
+UNFENCED_BLOCKS = "with no fence before the atomic that the other block waits for"
+ONE_LOCKED = "and the two do not hold the same lock"
+UPDATE = "and the update by "
+NOT_ATOMIC = f"{UPDATE}{{}} is not atomic"
+NOT_ONE_STEP = "and to read and to change it is not one atomic step"
+AT_ONCE = "and no barrier can come between"
+TWO_STORES = f"{NO_BARRIER} the two stores"
+IN_A_BRANCH = ", in a branch that not all threads take"
+PLAIN_POLL = ", which a plain load polls"
+NO_VALUE = "has no value here"
+GOES_ON = "goes on from"
+IN_A_CALL = ", in a call in "
+WHOLE_WARP, WHOLE_WARPGROUP = "needs the whole warp,", "needs the whole warpgroup,"
+ALL_LOOPS = "all loops together have run"
+DYNAMIC_BYTES = "bytes of dynamic shared memory"
+OF_SHARED, OF_SHARED_ARRAYS = "bytes of shared memory", "bytes of shared arrays"
+OF_LOCAL, OF_CONSTANT = "bytes of local memory", "bytes of constant memory"
+OFF_ITS_SIZE = "is not at a multiple of its size"
+NOT_RETRIED, EXCH_OVERWRITES = "is not tried again", "this exch overwrites the change"
+FROM_OLD_VALUE = "has an operand that is computed from the old number"
+WITHOUT_LOCK, GIVES_UP = "goes on without the lock", "gives up polling"
+PARTED = "the result depends on which lanes activemask names, and lanes"
+OF_PINNED, HOST_WRITES = "pinned memory", "the host writes to"
+OTHER_ITERATION = "of a loop around it"
+RETURNED_IN = ", this one returned in "
+OF_PANELS = "a multiple of 1024 bytes"
+BY_TENSOR_CORES = "by tensor cores"
+WAITED_FOR = " waited for"
+NOT_WAITED_FOR = f"has not{WAITED_FOR}"
+COPY_OVERWRITES = "copy overwrites it"
+OVERWRITES_PRODUCT = "is overwritten by a copy while tensor cores may read it"
+MAY_READ = "while tensor cores may read it: thread"
+LACKS = "which lacks"
+NO_INIT = "is used before init_barrier"
+NO_BARRIER_FENCE = "without fence_barriers after init_barrier"
+NEEDS_REGISTERS = "registers more"
+AT_NUMBER = "of sync_threads_of"
+TOO_MANY_ARRIVE = "has all arrivals of"
+WRONG_REGISTERS = "registers for each thread"
