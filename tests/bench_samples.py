@@ -7,7 +7,7 @@ from bench_fakes import ENVIRONMENT
 
 from convlab.measuring.baselines import System
 from convlab.measuring.cases import BenchCase, row_of
-from convlab.measuring.harness import Outcome
+from convlab.measuring.harness import MeasuringOutcome
 from convlab.measuring.results import Results, tensor_bytes
 from convlab.measuring.roofline import Machine
 from convlab.measuring.systems import STAGE_FAMILY
@@ -48,17 +48,17 @@ def sample(
             wobble = 1 + 0.25 * ((int(name[4:]) * 7 + number * 3) % 5 - 2) / 2
             time_ms = max(problem.flops / speed / wobble, 0.25 * problem.least_bytes) / 1e9
             smaller = 2**20 // 2 ** (number % 3)
-            outcome = Outcome(
+            outcome = MeasuringOutcome(
                 "measured", None, slower * time_ms, 0.4 + number / 4, 20, "fp32", 0.02,
                 None if mib is None else mib * smaller,
                 tensor_bytes(problem) + (mib or 100) * smaller + 2**21,
             )  # fmt: skip
             if chosen.method == "fft" and problem.s_h > 1:
-                outcome = Outcome().without_number("unsupported", "strides are not for it")
+                outcome = MeasuringOutcome().without_number("unsupported", "strides are not for it")
             case = BenchCase(name, problem, chosen)
             results.add(row_of(case, outcome, H200_LIKE, identity, 1.0), chosen)
         absent = system("cupy_fp32", "baseline", "cupy", "any", "fp32")
-        outcome = Outcome().without_number("absent", "CuPy is not installed")
+        outcome = MeasuringOutcome().without_number("absent", "CuPy is not installed")
         results.add(
             row_of(BenchCase(name, problem, absent), outcome, H200_LIKE, identity, 0.0), absent
         )

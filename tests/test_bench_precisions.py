@@ -21,7 +21,7 @@ from convlab.measuring.cases import (
     precision_layers,
     row_of,
 )
-from convlab.measuring.harness import Outcome
+from convlab.measuring.harness import MeasuringOutcome
 from convlab.measuring.results import Results, tensor_bytes
 from convlab.measuring.roofline import Machine
 from convlab.measuring.systems import system_named
@@ -127,7 +127,9 @@ def test_a_row_s_problem_has_its_type_and_a_table_shows_the_faster_layout():
     }  # fmt: skip
     for case in experiment("precisions"):
         if case.layer.startswith(("conv12", "conv9", "conv7 tf32")) and case.system.name in times:
-            outcome = Outcome("measured", None, 10 * times[case.system.name], 0.4, 20, HALVES, 0.5)
+            outcome = MeasuringOutcome(
+                "measured", None, 10 * times[case.system.name], 0.4, 20, HALVES, 0.5
+            )
             row = row_of(case, outcome, machine, "one", 1.0)
             assert row.problem == case.problem
             results.add(row, case.system)

@@ -9,7 +9,7 @@ import pytest
 from bench_samples import H200_LIKE
 
 from convlab.measuring.cases import BenchCase, row_of
-from convlab.measuring.harness import Outcome
+from convlab.measuring.harness import MeasuringOutcome
 from convlab.measuring.roofline import Machine, floor_seconds, least_flops, too_fast
 from convlab.problems.workloads import LAYER_NAMES, paper_layer
 
@@ -54,7 +54,7 @@ def test_algorithms_with_fewer_multiplications_may_pass_the_peak(method):
 
 def row(time_ms, machine=H200_LIKE, algorithm=None):
     chosen = bench_samples.system("torch_fp32", "baseline", "pytorch", "any", "fp32")
-    outcome = Outcome("measured", None, time_ms, 0.1, 20, algorithm=algorithm)
+    outcome = MeasuringOutcome("measured", None, time_ms, 0.1, 20, algorithm=algorithm)
     return row_of(BenchCase("conv9", CONV9, chosen), outcome, machine, "one", 1.0)
 
 

@@ -120,7 +120,7 @@ def test_a_kernel_that_cannot_be_compiled_does_not_cost_the_others(monkeypatch):
 @pytest.mark.gate
 def test_another_kernel_than_the_one_that_was_asked_for_is_refused():
     (kernel,) = ahead._missing([Wanted(PROBLEM, "m01")], GPU, ahead.GpuFacts("a", (9, 0), 132))
-    other = ahead.Task(kernel.task.wanted, 0, "0" * 64, kernel.task.gpu)
+    other = ahead.CompileTask(kernel.task.wanted, 0, "0" * 64, kernel.task.gpu)
     assert "another process would compile another" in ahead.compiled(other).error
 
 

@@ -33,7 +33,7 @@ from convlab.running.engines import (
 from convlab.running.engines.compilation import linked
 from convlab.running.engines.cubin import instruction_bytes
 from convlab.running.engines.kernels import compile_launch
-from convlab.running.engines.launching import PackedProgram, PlacedArray, _part
+from convlab.running.engines.launching import GpuArray, PackedProgram, _part
 from convlab.running.engines.parameters import array_parameters
 
 CONV9 = {"conv9": PROBLEMS["conv9"]}
@@ -134,7 +134,7 @@ def test_its_kernels_are_launched_alone_and_in_a_plan_s_graph(fake):
         expected += [*[address_of(array)] * 2, 0, *shape, *strides]
     fake.parameters = parameters_of(program, "memref")
     placed = zip(shapes, map(address_of, used), strict=True)
-    kernel.launch(step, [PlacedArray(shape, 4, address) for shape, address in placed], 7)
+    kernel.launch(step, [GpuArray(shape, 4, address) for shape, address in placed], 7)
     packed = PackedProgram([(step, kernel)], SHAPES, {})
     assert packed.one_graph
     packed(*arrays_at(0x6000_0000).values(), stream=7)  # then the graph is handed other addresses

@@ -16,7 +16,7 @@ from convlab.checking.common_causes import OF_PROBLEMS, Launched, said, shared
 from convlab.ladder import Tile, stage_named
 from convlab.ladder.stage import Launch
 from convlab.lessons import compiling, feedback, kernel_text, tensor_cores
-from convlab.lessons.feedback import BARRIERS, MEMORY, Problem, row_of
+from convlab.lessons.feedback import BARRIERS, MEMORY, Mistake, row_of
 from convlab.lessons.limits import broken
 from convlab.running.engines.kernels import argument_types
 from convlab.support import code_places
@@ -78,7 +78,7 @@ def test_the_barrier_that_is_missing_is_named(tmp_path, first, second, said):
     kernel = kernel_of(tmp_path, SLICES.format(first=first, second=second))
     sums = lambda a: np.full(THREADS, a.sum(), np.float32)  # noqa: E731
     found = told_of(kernel, sums, [lessons.On(1, THREADS, (ones(3 * THREADS),))])
-    (race,) = (problem for problem in found.problems if problem.reason == "shared race")
+    (race,) = (mistake for mistake in found.mistakes if mistake.reason == "shared race")
     assert said in race.advice
     early = "reads s[" in race.what and "before" in race.what
     assert early == (first != FULL)
@@ -109,7 +109,7 @@ HALVING = """    s = cuda.shared.array(THREADS, float32)
 )
 def test_a_loop_that_reads_what_it_has_stored_needs_a_barrier(tmp_path, barrier, said):
     found = told_of(kernel_of(tmp_path, HALVING.format(barrier=barrier)), lambda a: 0 * a + a.sum())
-    assert any(said in problem.advice for problem in found.problems)
+    assert any(said in mistake.advice for mistake in found.mistakes)
 
 
 def test_threads_that_part_at_a_barrier_are_told_and_not_the_races_after_it(tmp_path):
@@ -122,7 +122,7 @@ def test_threads_that_part_at_a_barrier_are_told_and_not_the_races_after_it(tmp_
 def test_a_race_between_blocks_is_not_told_to_need_a_barrier(tmp_path):
     body = "    i = cuda.grid(1)\n    out[i] = a[i]\n    if i > 0:\n        out[i - 1] += a[i]\n"
     found = told_of(kernel_of(tmp_path, body), on=[lessons.On(2, THREADS, (ones(128),))])
-    (race,) = (problem for problem in found.problems if problem.reason == "global race")
+    (race,) = (mistake for mistake in found.mistakes if mistake.reason == "global race")
     assert "each element of out be written by one thread" in race.advice
     assert "barrier between" not in race.what
 
@@ -147,15 +147,15 @@ def test_python_that_numba_refuses_is_told_in_plain_words(tmp_path, line, says, 
     found = told_of(kernel_of(tmp_path, f"    i = cuda.grid(1)\n    out[i] = a[i]\n    {line}\n"))
     assert found.result == feedback.REFUSED
     assert found.headline == feedback.HEADLINES[feedback.REFUSED]
-    problem = found.problems[0]
-    assert says in problem.what
-    assert advice in problem.advice
-    assert problem.lines[0].code == line
+    mistake = found.mistakes[0]
+    assert says in mistake.what
+    assert advice in mistake.advice
+    assert mistake.lines[0].code == line
 
 
 def test_every_check_of_a_kernel_compiles_it(monkeypatch, tmp_path):
     for module in compiling, tensor_cores:
-        assert module.compile_problem is compiling.compile_problem
+        assert module.compile_mistake is compiling.compile_mistake
     monkeypatch.setattr(compiling, "compile_error", lambda kernel, types: "no such instruction")
     copies = kernel_of(tmp_path, "    i = cuda.grid(1)\n    out[i] = a[i]\n")
     assert told_of(copies).result == feedback.DOES_NOT_COMPILE
@@ -194,9 +194,9 @@ def test_an_index_that_is_missing_is_told_and_not_a_guard(tmp_path):
     four = lambda a: a.reshape(2, 2, 4, 4)  # noqa: E731
     found = told_of(kernel, four)
     assert found.result == feedback.MISSING_INDEX
-    (problem,) = found.problems
-    assert "windows has four dimensions, and windows[e] gives one index" in problem.what
-    assert problem.lines[0].code == "windows[e] = a[e]"
+    (mistake,) = found.mistakes
+    assert "windows has four dimensions, and windows[e] gives one index" in mistake.what
+    assert mistake.lines[0].code == "windows[e] = a[e]"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_an_index_that_a_shared_array_lacks_is_told(tmp_path):
     body = "    s = cuda.shared.array((4, 8), float32)\n    s[cuda.threadIdx.x] = a[0]\n"
     kernel = kernel_of(tmp_path, body, "a, out")
     found = lessons.what_is_wrong(kernel, 1, 8, np.ones(8, np.float32), np.ones(8, np.float32))
-    assert any("give an index for each dimension" in one.advice for one in found.problems)
+    assert any("Give an index for each dimension" in one.advice for one in found.mistakes)
 
 
 @pytest.mark.parametrize("name", ["m01", "m03", "m06", "m09", "m11", "m15", "c01", "t03", "t05"])
@@ -266,8 +266,8 @@ def test_an_endless_loop_is_not_said_to_have_the_right_answer(tmp_path, loop, ad
     found = told_of(kernel_of(tmp_path, loop))
     assert found.right == ()
     assert "right here" not in found.headline
-    assert found.problems[0].lines[0].code.startswith(("while", "for"))
-    assert advice in found.problems[0].advice
+    assert found.mistakes[0].lines[0].code.startswith(("while", "for"))
+    assert advice in found.mistakes[0].advice
 
 
 def test_a_launch_that_ended_early_has_neither_a_right_answer_nor_a_wrong_one(tmp_path):
@@ -286,7 +286,7 @@ def test_a_launch_that_ended_early_has_neither_a_right_answer_nor_a_wrong_one(tm
 )
 def test_a_kernel_s_own_arrays_have_remedies_of_their_own(tmp_path, lines, said):
     found = told_of(kernel_of(tmp_path, f"    i = cuda.grid(1)\n    {lines}\n    out[i] = s[0]\n"))
-    assert said in found.problems[0].advice
+    assert said in found.mistakes[0].advice
 
 
 # Counts
@@ -329,16 +329,16 @@ def test_one_thread_and_one_element_with_all_the_work_are_told(tmp_path, lines, 
     found = told_of(kernel, sums, busiest=20)
     assert headline in found.headline
     assert "memory traffic" not in found.headline
-    assert advice in found.problems[0].advice
+    assert advice in found.mistakes[0].advice
 
 
 def test_too_many_barriers_are_not_memory_traffic():
     rows = [row_of("sectors", 10, 10), row_of("threads at barriers", 30, 20, kind=BARRIERS)]
     found = feedback.checked_by_counts((), rows)
     assert found.headline.endswith("its threads wait at more barriers than they should.")
-    assert found.problems[0].what == "Too many threads at barriers (1.5 times the target)."
+    assert found.mistakes[0].what == "Too many threads at barriers (1.5 times the target)."
     both = feedback.checked_by_counts((), [row_of("sectors", 30, 10), *rows])
-    assert [problem.reason for problem in both.problems] == ["counts", "counts"]
+    assert [mistake.reason for mistake in both.mistakes] == ["counts", "counts"]
     assert feedback.TOO_MUCH[MEMORY] in both.headline
 
 
@@ -386,9 +386,9 @@ def test_the_sentence_counts_the_cases():
 
 
 def test_names_of_a_learner_s_functions_keep_their_case():
-    assert broken("make_kernel takes (a)").args[0].problems[0].what == "make_kernel takes (a)."
-    assert broken("kernel takes (a)").args[0].problems[0].what == "kernel takes (a)."
-    assert broken("it raised an error").args[0].problems[0].what == "It raised an error."
+    assert broken("make_kernel takes (a)").args[0].mistakes[0].what == "make_kernel takes (a)."
+    assert broken("kernel takes (a)").args[0].mistakes[0].what == "kernel takes (a)."
+    assert broken("it raised an error").args[0].mistakes[0].what == "It raised an error."
 
 
 @pytest.mark.parametrize(("count", "said"), [(5, "this cell"), (7, "cell [5]")])
@@ -405,12 +405,12 @@ def test_a_line_of_a_notebook_is_a_line_of_a_cell(tmp_path, monkeypatch, count, 
 
 def test_a_name_that_is_not_defined_is_compared_with_those_that_are(tmp_path):
     found = told_of(kernel_of(tmp_path, "    i = cuda.grid(1)\n    out[i] = a[j_i]\n    i_j = 1\n"))
-    assert found.problems[0].advice == "Is i_j meant?"
+    assert found.mistakes[0].advice == "Is i_j meant?"
 
 
 def test_causes_are_told_before_what_follows_from_them():
-    problems = [Problem(one, one) for one in (feedback.ANSWER, "shared race", feedback.REFUSED)]
-    found = feedback.with_problems(problems)
+    mistakes = [Mistake(one, one) for one in (feedback.ANSWER, "shared race", feedback.REFUSED)]
+    found = feedback.with_mistakes(mistakes)
     assert found.reasons == (feedback.REFUSED, "shared race", feedback.ANSWER)
     assert found.headline == feedback.HEADLINES[feedback.REFUSED]
 
@@ -421,9 +421,9 @@ def adds_to_its_output(a, out):
 
 
 def test_an_output_that_is_added_to_is_told():
-    problem = told_of(adds_to_its_output).problems[0]
-    assert "holds NaN" in problem.advice
-    assert problem.lines[0].code == "out[cuda.grid(1)] += a[cuda.grid(1)]"
+    mistake = told_of(adds_to_its_output).mistakes[0]
+    assert "holds NaN" in mistake.advice
+    assert mistake.lines[0].code == "out[cuda.grid(1)] += a[cuda.grid(1)]"
 
 
 def test_lines_are_those_of_ipython_s_cells(capsys):

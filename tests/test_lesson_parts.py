@@ -134,7 +134,7 @@ def test_a_finding_in_a_learner_s_part_names_its_line(quick):
         return load_filter
 
     found = lessons.check(lessons.part_of("m03", load_filter=make_load_filter), "m03")
-    lines = [line for problem in found.problems for line in problem.lines]
+    lines = [line for mistake in found.mistakes for line in mistake.lines]
     assert any("weight[10**6 + e]" in line.code and not line.library for line in lines)
 
 

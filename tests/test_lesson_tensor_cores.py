@@ -46,7 +46,7 @@ def test_lanes_that_stay_away_are_seen_and_told():
     assert "Lanes 24-31 do not come" in lessons.who_holds_what(in_the_dark, rows=6).caption
     found = lessons.check_one_warp(in_the_dark, rows=(6,))
     assert found.reasons == (ANSWER, "inactive lane")
-    assert "so their elements of B (of columns 6-7) are missing" in found.problems[0].what
+    assert "so their elements of B (of columns 6-7) are missing" in found.mistakes[0].what
 
 
 @cuda.jit
@@ -62,7 +62,7 @@ def without_tensor_cores(A, B, C):
 def test_a_right_product_without_the_tensor_core_is_no_answer():
     found = lessons.check_one_warp(without_tensor_cores)
     assert found.reasons == (COUNTS,)
-    assert "0 times" in found.problems[0].what
+    assert "0 times" in found.mistakes[0].what
 
 
 @pytest.mark.parametrize("value", [-1 / 3, 1e-20])

@@ -397,14 +397,14 @@ def told_of_change(name, old, new):
 
 def test_a_race_is_told_with_both_lines_and_what_mends_it(quick):
     found = told("05_shared_memory", "shared race")
-    codes = {line.code for problem in found.problems for line in problem.lines}
+    codes = {line.code for mistake in found.mistakes for line in mistake.lines}
     assert any(code.startswith("total += S_F") for code in codes)
     assert any(code.startswith("S_F[e // K_B") for code in codes)
     assert "put cuda.syncthreads()" in str(found).lower()
 
 
 def test_what_is_wrong_with_an_im2col_is_told_of_the_first_problem():
-    what = told("03_im2col", "answer").problems[0].what
+    what = told("03_im2col", "answer").mistakes[0].what
     assert re.search("On '.*' (.*): .*: the kernel wrote .*, wanted is", what)
 
 
@@ -419,7 +419,7 @@ def test_a_finding_shows_the_line_wherever_the_cell_s_file_is(tmp_path):
     kernel = kernel_in(tmp_path, "    i = cuda.grid(1)\n    out[i] = a[i]\n")
     found = lessons.what_is_wrong(kernel, 1, 32, np.ones(8), np.ones(8))
     assert found.result == "out of bounds"
-    assert found.problems[0].lines[0].code == "out[i] = a[i]"
+    assert found.mistakes[0].lines[0].code == "out[i] = a[i]"
 
 
 @cuda.jit
@@ -433,7 +433,7 @@ def test_wrong_outputs_come_with_a_picture(quick):
     assert found.picture is not None
     assert found.picture.data.startswith(b"<svg")
     assert "in red" in found.picture.alt
-    assert "NaN before the launch: nothing was written there" in found.problems[0].advice
+    assert "NaN before the launch: nothing was written there" in found.mistakes[0].advice
 
 
 @cuda.jit
@@ -443,7 +443,7 @@ def copy_in_eights(numbers, out):
 
 def test_a_wrong_answer_is_told_with_its_launch_and_the_kernel_s_arrays():
     launches = [lessons.On(2, block, (np.arange(2.0 * block),)) for block in (8, 12)]
-    what = lessons.check_kernel(copy_in_eights, np.copy, launches).problems[0].what
+    what = lessons.check_kernel(copy_in_eights, np.copy, launches).mistakes[0].what
     assert what.startswith("With grid 2 and block 12 the answer is wrong in 4 of 24 places")
     assert "nothing, or NaN, was written there" in what
     assert "numbers 18 19 20" in what
@@ -605,9 +605,9 @@ def test_beginners_mistakes_get_the_line_and_a_hint(line, said):
     lesson = lesson_of(SOURCES[0])
     found = check_answers.feedback_on(lesson, lesson.exercises()[0], text)
     assert found.result in ("broken", feedback.REFUSED)
-    (problem,) = found.problems
-    assert problem.lines[0].code == line
-    assert said in problem.what + problem.advice
+    (mistake,) = found.mistakes
+    assert mistake.lines[0].code == line
+    assert said in mistake.what + mistake.advice
 
 
 # What launches show, and what a learner is told of it
@@ -636,7 +636,7 @@ def test_a_cell_that_failed_is_no_longer_checked_as_it_was(quick, monkeypatch, l
             check_answers._run(cell, there)
     found = lessons.check(there["make_kernel"], "m01")
     assert found.passed == (said is None)
-    assert said is None or said in found.problems[0].what
+    assert said is None or said in found.mistakes[0].what
 
 
 def test_a_loop_without_an_end_is_named_soon(tmp_path):
@@ -648,7 +648,7 @@ def test_a_loop_without_an_end_is_named_soon(tmp_path):
     with pytest.raises(limits.Stopped) as stopped, limits.running(seconds=1):
         lessons.run(kernel, 1, 32, np.ones(8), np.ones(8))
     (said,) = stopped.value.args
-    assert said.problems[0].lines[0].code == "while cuda.grid(1) < a.size:"
+    assert said.mistakes[0].lines[0].code == "while cuda.grid(1) < a.size:"
     assert stopped.value._render_traceback_() == str(said).splitlines()  # none of convlab's lines
 
 
@@ -676,17 +676,17 @@ def test_prints_of_thousands_of_threads_are_a_few_lines(capsys):
 
 
 def test_a_finding_without_an_answer_does_not_say_that_the_answer_is_right():
-    one_problem = [feedback.Problem("out of bounds", "x")]
-    assert feedback.with_problems(one_problem).headline == feedback.NO_ANSWER
-    assert feedback.with_problems(one_problem, ("right",)).headline == feedback.ON_A_GPU
+    one_mistake = [feedback.Mistake("out of bounds", "x")]
+    assert feedback.with_mistakes(one_mistake).headline == feedback.NO_ANSWER
+    assert feedback.with_mistakes(one_mistake, ("right",)).headline == feedback.ON_A_GPU
 
 
 def test_the_simplest_problem_that_fails_is_shown():
     found = told("01_direct", "answer")
-    assert "The simplest of them is 'padding wider than the image'" in found.problems[0].what
+    assert "The simplest of them is 'padding wider than the image'" in found.mistakes[0].what
     upside_down = ("weight[o_c, i_c, f_h, f_w]", "weight[o_c, i_c, H_f - 1 - f_h, f_w]")
     found = told_of_change("01_direct", *upside_down)
-    assert "The simplest of them is 'prime sizes'" in found.problems[0].what
+    assert "The simplest of them is 'prime sizes'" in found.mistakes[0].what
     assert found.picture is not None
     assert "Input, expected and got" in found.picture.alt
 
@@ -708,6 +708,6 @@ def test_a_barrier_that_is_missing_is_one_finding(path, exercise, part, to):
     pieces = exercise.solution.split(BARRIER)
     pieces[part : part + 2] = [pieces[part] + to + pieces[part + 1]]
     found = check_answers.feedback_on(lesson_of(path), exercise, BARRIER.join(pieces))
-    races = [problem for problem in found.problems if problem.reason == "shared race"]
+    races = [mistake for mistake in found.mistakes if mistake.reason == "shared race"]
     assert len(races) == 1, found
     assert not races[0].lines[0].library

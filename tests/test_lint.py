@@ -42,7 +42,7 @@ from convlab.measuring.machine_code import (
     PROBLEMS,
     REGISTER_BUDGET,
     NotCompiled,
-    Task,
+    StageCompilation,
     lint_all,
     lint_stage,
     tasks_for,
@@ -137,9 +137,9 @@ def test_every_kernel_is_within_its_budget_on_the_gpus_that_its_stage_says_it_ru
 def test_two_processes_find_what_one_does():
     conv9, awkward = PROBLEMS["conv9"], PROBLEMS["awkward"]
     tasks = [
-        Task("m01_direct", {"conv9": conv9}, ((9, 0),)),
-        Task("m02_implicit_gemm", {"awkward": awkward}, ((8, 0),)),
-        Task("m01_direct", {"conv9": conv9}, ((99, 9),)),
+        StageCompilation("m01_direct", {"conv9": conv9}, ((9, 0),)),
+        StageCompilation("m02_implicit_gemm", {"awkward": awkward}, ((8, 0),)),
+        StageCompilation("m01_direct", {"conv9": conv9}, ((99, 9),)),
     ]
     found = []
     for jobs in (1, 2):
@@ -171,7 +171,7 @@ def test_the_work_is_shared_among_processes():
 def test_nobody_compiles_on_for_one_who_is_gone():
     """As after Ctrl-C."""
     alone = [{name: problem} for name, problem in PROBLEMS.items()]
-    tasks = [Task("m01_direct", problems, ((9, 0),)) for problems in alone] * 7
+    tasks = [StageCompilation("m01_direct", problems, ((9, 0),)) for problems in alone] * 7
     done = lint_all(tasks, 2)
     next(done)
     assert len(multiprocessing.active_children()) == 2

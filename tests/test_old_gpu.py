@@ -247,7 +247,7 @@ def test_lint_refuses_them_by_name_and_leaves_them_out_otherwise(monkeypatch):
 
     asked: list[tuple[str, tuple[int, int]]] = []
 
-    def lint_all(tasks: list[gate.Task], jobs: int) -> Any:
+    def lint_all(tasks: list[gate.StageCompilation], jobs: int) -> Any:
         asked.extend((task.stage, gpu) for task in tasks for gpu in task.capabilities)
         return iter(())
 

@@ -32,7 +32,7 @@ import convlab
 from convlab.simulation.compiled import compiled_run, engine_choice, kernels
 from convlab.simulation.compiled.kernel_text import KernelText
 from convlab.simulation.compiled.kernels import COMPILER_FAULT
-from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.refused import NeedsGreenlets
 
 ALWAYS, NEVER = 0.0, float("inf")
 QUICK = "right", "wrong", "textbook", "typed"
@@ -59,7 +59,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def tried(self: Any) -> None:
         try:
             run(self)
-        except NotCompiled as why:
+        except NeedsGreenlets as why:
             noted.append(str(why))
             raise
         except convlab.SimulationError:

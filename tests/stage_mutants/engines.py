@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.compiled import compiled_run, engine_choice
-from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.host.programs import simulate
 from stage_mutants.results import REJECTED, result_of, stored_results
 
@@ -51,7 +51,7 @@ def _noted(self: compiled_run.CompiledRun) -> None:
     try:
         _run(self)
         end = "compiled"
-    except NotCompiled as why:
+    except NeedsGreenlets as why:
         end = str(why)
         raise
     finally:

@@ -89,7 +89,7 @@ class CheckResult:
         """True if the check gave the expected reason and line."""
         if self.answer.says == PASSED:
             return self.feedback.passed
-        lines = [line.code for problem in self.feedback.problems for line in problem.lines]
+        lines = [line.code for mistake in self.feedback.mistakes for line in mistake.lines]
         named = not self.answer.line or any(self.answer.line in line for line in lines)
         return self.answer.says in self.feedback.reasons and named
 

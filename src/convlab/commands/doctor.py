@@ -15,7 +15,7 @@ from convlab.commands.display import DOUBTFUL, GOOD
 from convlab.commands.interrupts import importing
 
 if TYPE_CHECKING:
-    from convlab.measuring.machine import CacheFacts, Facts, GpuFacts
+    from convlab.measuring.machine import CacheFacts, DoctorFacts, GpuDescription
 
 
 def doctor(
@@ -52,7 +52,7 @@ def _clear_cache(console: Console) -> None:
     )
 
 
-def doctor_table(found: Facts) -> Table:
+def doctor_table(found: DoctorFacts) -> Table:
     """Return a table of ``convlab.measuring.machine.facts``, one fact in a line."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="bold")
@@ -62,7 +62,7 @@ def doctor_table(found: Facts) -> Table:
     return table
 
 
-def _facts(found: Facts) -> Iterator[tuple[str, ...]]:
+def _facts(found: DoctorFacts) -> Iterator[tuple[str, ...]]:
     """Each fact: its label, its text and, if any, its style."""
     from convlab.measuring.machine import GPU_ENGINE
 
@@ -103,7 +103,7 @@ def _size(count: int) -> str:
     return f"{count / 2**20:.1f} MiB"
 
 
-def _gpu_line(gpu: GpuFacts | None) -> str:
+def _gpu_line(gpu: GpuDescription | None) -> str:
     if gpu is None:
         return "none found"
     memory = gpu["memory_bytes"]

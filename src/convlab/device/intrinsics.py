@@ -62,7 +62,7 @@ Four = tuple[Float, Float, Float, Float]
 ElementIndex = int | tuple[int, ...]
 
 
-class Array(Protocol):
+class EmulatedArray(Protocol):
     """An array of a simulator, as emulations use it."""
 
     shape: tuple[int, ...]
@@ -81,7 +81,7 @@ BYTES_16 = None if EMULATED else ENGINE_CONSTANTS["BYTES_16"]
 BYTES_1024 = None if EMULATED else ENGINE_CONSTANTS["BYTES_1024"]
 
 
-def emulated_load4(array: Array, index: ElementIndex) -> Four:
+def emulated_load4(array: EmulatedArray, index: ElementIndex) -> Four:
     """Emulate ``load4`` in plain Python: return the four values, as the array has them.
 
     Raises ``IndexError`` for an index that is not a multiple of 4 or reaches outside the array.
@@ -95,7 +95,7 @@ def emulated_load4(array: Array, index: ElementIndex) -> Four:
     return x, y, z, w
 
 
-def emulated_store4(array: Array, index: ElementIndex, values: Four) -> None:
+def emulated_store4(array: EmulatedArray, index: ElementIndex, values: Four) -> None:
     """Emulate ``store4`` in plain Python. Raises as :func:`emulated_load4`."""
     if hasattr(type(array), "store_run"):
         array.store_run(index, values)  # type: ignore[attr-defined]
@@ -103,7 +103,7 @@ def emulated_store4(array: Array, index: ElementIndex, values: Four) -> None:
     array[_run_of_four(array, index)] = values
 
 
-def _run_of_four(array: Array, index: ElementIndex) -> slice | tuple[int | slice, ...]:
+def _run_of_four(array: EmulatedArray, index: ElementIndex) -> slice | tuple[int | slice, ...]:
     """Return ``index`` with its last entry widened to the slice that one access touches."""
     *rows, first = index if isinstance(index, tuple) else (index,)
     first = int(first)
@@ -130,13 +130,13 @@ def _emulated_issue_loads() -> None:
 
 
 def _emulated_copy_async(
-    target: Array, index: ElementIndex, source: Array, at: ElementIndex, valid: bool
+    target: EmulatedArray, index: ElementIndex, source: EmulatedArray, at: ElementIndex, valid: bool
 ) -> None:
     target[index] = source[at] if valid else 0.0
 
 
 def _emulated_copy_async4(
-    target: Array, index: ElementIndex, source: Array, at: ElementIndex, valid: bool
+    target: EmulatedArray, index: ElementIndex, source: EmulatedArray, at: ElementIndex, valid: bool
 ) -> None:
     emulated_store4(target, index, emulated_load4(source, at) if valid else (0.0, 0.0, 0.0, 0.0))
 

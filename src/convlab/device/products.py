@@ -173,7 +173,7 @@ def warp_product(lanes: Mapping[int, Brought]) -> dict[int, list[float]]:
             (large, large_b, first), (large, large_b, second),
         ):  # fmt: skip
             total = multiply_add(a[:, terms], b[terms], total)
-    result = total[_places_of_sums(columns)]
+    result = total[_coordinates_of_sums(columns)]
     return {lane: result[lane].tolist() for lane in lanes}
 
 
@@ -189,15 +189,18 @@ def warp_sum(lanes: Mapping[int, BroughtToSum]) -> dict[int, list[float]]:
         columns = right.size // TERMS
         # [terms // 8, terms // 4 % 2, column, term % 4], the columns last
         right = right.reshape(2, 2, columns, 4).transpose(0, 1, 3, 2).reshape(TERMS, columns)
-        places, sums = _places_of_sums(columns), [numbers for _, _, numbers in lanes.values()]
-        total = _matrix((ROWS, columns), places, present, sums)
+        coordinates, sums = (
+            _coordinates_of_sums(columns),
+            [numbers for _, _, numbers in lanes.values()],
+        )
+        total = _matrix((ROWS, columns), coordinates, present, sums)
         for terms in slice(0, 8), slice(8, 16):
             total = multiply_add(left[:, terms], right[terms], total)
-    result = total[places]
+    result = total[coordinates]
     return {lane: result[lane].tolist() for lane in lanes}
 
 
-def _places_of_sums(columns: int) -> tuple[np.ndarray, np.ndarray]:
+def _coordinates_of_sums(columns: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows and the columns of each lane's sums in a warp's product."""
     eights = 8 * np.arange(columns // 8)[None, :, None]
     row = np.tile(_C[0], (1, columns // 8))

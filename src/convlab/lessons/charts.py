@@ -78,7 +78,7 @@ class Environment(TypedDict):
     date: str
 
 
-class Problem(TypedDict):
+class ProblemSizes(TypedDict):
     input_shape: tuple[int, int, int, int]
     kernel_size: tuple[int, int]
     out_channels: int
@@ -97,7 +97,7 @@ class LadderResult(TypedDict):
 
     device: str
     environment: Environment
-    problem: Problem
+    problem: ProblemSizes
     stages: list[Step]
 
 

@@ -15,7 +15,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 from convlab.checking.machine_code import compile_error
 from convlab.lessons.explanations import SINGLE_ELEMENTS, hint_for, lines_of
-from convlab.lessons.feedback import DOES_NOT_COMPILE, REFUSED, Problem
+from convlab.lessons.feedback import DOES_NOT_COMPILE, REFUSED, Mistake
 from convlab.lessons.kernel_text import slip
 from convlab.simulation.language.numbas_types import check_kernel
 from convlab.simulation.language.refusals import Refused, Untyped
@@ -116,8 +116,8 @@ WORDS = {
 }
 
 
-def refusal(kernel: Any, types: Iterable[Any]) -> Problem | None:
-    """Return the problem of a kernel that Numba refuses for arguments of these types; None if Numba
+def refusal(kernel: Any, types: Iterable[Any]) -> Mistake | None:
+    """Return the mistake of a kernel that Numba refuses for arguments of these types; None if Numba
     takes it, or if that is not known here."""
     try:
         check_kernel(kernel.py_func, tuple(types))
@@ -133,19 +133,19 @@ def types_of(arguments: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(typeof(one, Purpose.argument) for one in arguments)
 
 
-def compile_problem(kernel: Any, types: Iterable[Any]) -> Problem | None:
-    """Return the problem of a kernel that cannot be compiled; None without one."""
+def compile_mistake(kernel: Any, types: Iterable[Any]) -> Mistake | None:
+    """Return the mistake of a kernel that cannot be compiled; None without one."""
     types = tuple(types)
     if (refused := refusal(kernel, types)) is not None:
         return refused
     if (error := compile_error(kernel, types)) is not None:
-        return Problem(
+        return Mistake(
             DOES_NOT_COMPILE, f"Numba cannot compile it: {error}.", advice=hint_for(error)
         )
     return None
 
 
-def _in_words(refused: str) -> Problem:
+def _in_words(refused: str) -> Mistake:
     place, reason = PLACE.search(refused), PLACE.sub("", refused)
     what, advice, code = f"{REFUSES}: {reason}", hint_for(reason), ""
     for pattern, words in WORDS.items():
@@ -154,9 +154,9 @@ def _in_words(refused: str) -> Problem:
             code = re.escape(found[1]) if words.code == r"\1" else words.code
             break
     if place is None or code == UNKNOWN:
-        return Problem(REFUSED, f"{what}.", advice=advice)
+        return Mistake(REFUSED, f"{what}.", advice=advice)
     file, line = place["file"], int(place["line"])
-    return Problem(REFUSED, f"{what}.", lines_of((file, _line_with(code, file, line))), advice)
+    return Mistake(REFUSED, f"{what}.", lines_of((file, _line_with(code, file, line))), advice)
 
 
 def _line_with(code: str, file: str, line: int) -> int:
@@ -166,7 +166,7 @@ def _line_with(code: str, file: str, line: int) -> int:
     return next((n for n, text in enumerate(texts, line) if code and re.search(code, text)), line)
 
 
-def cause_of_error(kernel: Any, types: Iterable[Any]) -> Problem | None:
+def cause_of_error(kernel: Any, types: Iterable[Any]) -> Mistake | None:
     """Return what says more than the error that a kernel raises on the simulator: a slip in its
     text, or a refusal that has words of its own here. None without one."""
     types = tuple(types)

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from convlab.lessons.feedback import BROKEN, Line, Problem
+from convlab.lessons.feedback import BROKEN, Line, Mistake
 from convlab.lessons.missing_barriers import told, tree_of
 from convlab.simulation.rules.finding_words import IN_A_CALL, NO_BARRIER
 from convlab.simulation.rules.findings import FATAL, Finding
@@ -51,19 +51,19 @@ OUTSIDE = re.compile(r"\[([^]]*)\] is outside shape \(([^)]*)\)")
 PLACE = re.compile(r"(, in \w+, block \(.*?\), thread \(.*?\))?, (?P<file>[^,]*):(?P<line>\d+)$")
 
 
-def error_in_words(what: str) -> Problem:
-    """Return an error as a problem, with the line that raised it if the simulator noted that."""
+def error_in_words(what: str) -> Mistake:
+    """Return an error as a mistake, with the line that raised it if the simulator noted that."""
     what = " ".join(what.split()).strip(". ")
     place, said = PLACE.search(what), PLACE.sub("", what)
     said = said.replace("'CountedFloat'", "'float'")  # the simulator's, which counts operations
     if said.split(" ", 1)[0] in ORDINARY:
         said = capital(said)
     if place is None:
-        return Problem(BROKEN, f"{said}.", advice=hint_for(what))
+        return Mistake(BROKEN, f"{said}.", advice=hint_for(what))
     file, line = place["file"], int(place["line"])
     hint = _name_meant(said, file) or hint_for(what)
     lines = lines_of((file, line)) if line else ()  # an error in a call of a library has none
-    return Problem(BROKEN, f"{said}.", lines, hint)
+    return Mistake(BROKEN, f"{said}.", lines, hint)
 
 
 def hint_for(what: str) -> str:
@@ -116,21 +116,21 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def of_findings(findings: Iterable[Finding], kernel: Any = None) -> list[Problem]:
-    """Return findings of the simulator as problems with their lines; pass the kernel of a trace.
+def of_findings(findings: Iterable[Finding], kernel: Any = None) -> list[Mistake]:
+    """Return findings of the simulator as mistakes with their lines; pass the kernel of a trace.
 
     Of several findings with one cause, only one is returned: that with most of the learner's lines.
     Races are left out if threads do not meet at a barrier, because the races may come from that.
     """
-    problems: dict[Any, list[Problem]] = {}
+    mistakes: dict[Any, list[Mistake]] = {}
     found = list(findings)
     parted = any(finding.kind == "barrier divergence" for finding in found)
     for finding in found:
         if not (parted and finding.kind == "shared race"):
             one = _of_finding(finding, kernel)
-            problems.setdefault(one.cause, []).append(one)
+            mistakes.setdefault(one.cause, []).append(one)
     told = []
-    for same in problems.values():
+    for same in mistakes.values():
         # The one to show has the most lines of the learner's and the fewest of a library's, and
         # names the barrier that is missing.
         shown = min(same, key=lambda one: (_of_library(one), one.advice.startswith(USUALLY)))
@@ -141,11 +141,11 @@ def of_findings(findings: Iterable[Finding], kernel: Any = None) -> list[Problem
     return told
 
 
-def _of_library(problem: Problem) -> int:
-    return sum(bool(line.library) for line in problem.lines)
+def _of_library(mistake: Mistake) -> int:
+    return sum(bool(line.library) for line in mistake.lines)
 
 
-def _of_finding(finding: Finding, kernel: Any) -> Problem:
+def _of_finding(finding: Finding, kernel: Any) -> Mistake:
     if kernel is not None:
         other = finding.other_file and _whole_name(finding.other_file, kernel)
         finding = replace(finding, file=_whole_name(finding.file, kernel), other_file=other)
@@ -159,7 +159,7 @@ def _of_finding(finding: Finding, kernel: Any) -> Problem:
         what += "" if finding.block is None else f" of block {_place(finding.block)}"
     places = (finding.file, finding.line), (finding.other_file, finding.other_line)
     remedy = f"{USUALLY} {_remedy(finding)}" if barrier is None else barrier[1]
-    return Problem(finding.kind, f"{what}.", lines_of(*places, kernel=kernel), remedy)
+    return Mistake(finding.kind, f"{what}.", lines_of(*places, kernel=kernel), remedy)
 
 
 def _remedy(finding: Finding) -> str:

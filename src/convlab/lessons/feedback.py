@@ -40,7 +40,7 @@ AS_FEW = 1.25  # a count may be this many times the target's
 
 
 class Line(NamedTuple):
-    """A line of the learner's cell that a problem names."""
+    """A line of the learner's cell that a mistake names."""
 
     number: int
     code: str
@@ -53,7 +53,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Problem:
+class Mistake:
     """One mistake. ``reason`` is one of this module's words, or the kind of a finding of the
     simulator, such as ``shared race``."""
 
@@ -64,7 +64,7 @@ class Problem:
 
     @property
     def cause(self) -> Any:
-        """A key that problems of one cause share: one missing barrier may cause several races."""
+        """A key that mistakes of one cause share: one missing barrier may cause several races."""
         return self.reason if self.reason in UNORDERED else (self.reason, self.lines)
 
 
@@ -91,7 +91,7 @@ class Feedback:
     ``notes`` what could be better though the check passes."""
 
     headline: str
-    problems: tuple[Problem, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
     right: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
@@ -99,28 +99,28 @@ class Feedback:
 
     @property
     def passed(self) -> bool:
-        """True if there is no problem."""
-        return not self.problems
+        """True if there is no mistake."""
+        return not self.mistakes
 
     @property
     def result(self) -> str:
-        """``passed``, or the first problem's reason."""
-        return self.problems[0].reason if self.problems else PASSED
+        """``passed``, or the first mistake's reason."""
+        return self.mistakes[0].reason if self.mistakes else PASSED
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reasons of all problems, each once; empty if the check passed."""
-        return tuple(dict.fromkeys(problem.reason for problem in self.problems))
+        """The reasons of all mistakes, each once; empty if the check passed."""
+        return tuple(dict.fromkeys(mistake.reason for mistake in self.mistakes))
 
     def __str__(self) -> str:
         text = [self.headline, *(f"  ok     {what}" for what in self.right)]
         text += [f"  note   {what}" for what in self.notes]
-        for problem in self.problems:
-            mark = "todo " if problem.reason == UNFILLED else "WRONG"
-            text.append(f"  {mark}  {problem.what}")
-            text += [f"         {line}: {line.code}" for line in problem.lines]
-            if problem.advice:
-                text.append(f"         {problem.advice}")
+        for mistake in self.mistakes:
+            mark = "todo " if mistake.reason == UNFILLED else "WRONG"
+            text.append(f"  {mark}  {mistake.what}")
+            text += [f"         {line}: {line.code}" for line in mistake.lines]
+            if mistake.advice:
+                text.append(f"         {mistake.advice}")
         if self.rows:
             text.append(f"         {'':28}{'yours':>10}{'target':>10}")
         for row in self.rows:
@@ -133,12 +133,12 @@ class Feedback:
         colour = GREEN if self.passed else GREY if self.result == UNFILLED else RED
         items = [f"✔ {escape(what)}" for what in self.right]
         items += [f"⚠ {escape(what)}" for what in self.notes]
-        for problem in self.problems:
-            item = [escape(problem.what)]
-            item += [f"{line}: <code>{escape(line.code)}</code>" for line in problem.lines]
-            if problem.advice:
-                item.append(f"<i>{escape(problem.advice)}</i>")
-            items.append("✘ " * (problem.reason != UNFILLED) + "<br>".join(item))
+        for mistake in self.mistakes:
+            item = [escape(mistake.what)]
+            item += [f"{line}: <code>{escape(line.code)}</code>" for line in mistake.lines]
+            if mistake.advice:
+                item.append(f"<i>{escape(mistake.advice)}</i>")
+            items.append("✘ " * (mistake.reason != UNFILLED) + "<br>".join(item))
         inside = f"<p><b>{escape(self.headline)}</b></p>"
         if items:
             listed = "".join(f"<li>{item}</li>" for item in items)
@@ -192,7 +192,7 @@ def checked_by_counts(
         more = ": right, with no more memory traffic than it should have." if rows else "."
         return Feedback(f"Passed{more}", (), tuple(right), rows, tuple(notes))
     kinds = [kind for kind in TOO_MUCH if any(row.kind == kind and not row.ok for row in rows)]
-    problems = []
+    mistakes = []
     for kind in kinds:
         told = ", ".join(
             row.unit + (f" ({row.yours / row.target:.1f} times the target)" if row.target else "")
@@ -200,10 +200,10 @@ def checked_by_counts(
             if not row.ok and row.kind == kind
         )
         hint = hints.get(kind, Hint())
-        problems.append(Problem(COUNTS, f"Too many {told}.", hint.lines, hint.advice))
+        mistakes.append(Mistake(COUNTS, f"Too many {told}.", hint.lines, hint.advice))
     why = ", and ".join(TOO_MUCH[kind] for kind in kinds)
     headline = f"Right, but not there yet: {why}."
-    return Feedback(headline, tuple(problems), tuple(right), rows, tuple(notes))
+    return Feedback(headline, tuple(mistakes), tuple(right), rows, tuple(notes))
 
 
 # Reasons in the order in which they are told, because others may follow from the first. Findings of
@@ -212,16 +212,16 @@ FIRST = (REFUSED, MISSING_INDEX, NOT_CALLED, BROKEN)
 LAST = (ANSWER, "inactive lane", INPUT, DOES_NOT_COMPILE)
 
 
-def with_problems(
-    problems: Iterable[Problem], right: Sequence[str] = (), picture: Picture | None = None
+def with_mistakes(
+    mistakes: Iterable[Mistake], right: Sequence[str] = (), picture: Picture | None = None
 ) -> Feedback:
-    """Return the feedback of problems, the causes first; ``right`` lists what is right."""
+    """Return the feedback of mistakes, the causes first; ``right`` lists what is right."""
 
-    def order(one: Problem) -> int:
+    def order(one: Mistake) -> int:
         reasons = [*FIRST, "", *LAST]
         return reasons.index(one.reason if one.reason in reasons else "")
 
-    found = tuple(sorted(problems, key=order))
+    found = tuple(sorted(mistakes, key=order))
     reasons = {one.reason for one in found}
     told = next((HEADLINES[reason] for reason in HEADLINES if reason in reasons), None)
     headline = told or (ON_A_GPU if right else NO_ANSWER)

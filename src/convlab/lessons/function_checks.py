@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from convlab.lessons import feedback
-from convlab.lessons.feedback import Feedback, Problem
+from convlab.lessons.feedback import Feedback, Mistake
 from convlab.lessons.limits import graded, running
 from convlab.lessons.readiness import ready
 
@@ -78,7 +78,7 @@ def check_function(
             got = function(*arguments)
         if isinstance(gpu := arguments[0], PretendGPU) and gpu._launches < arguments[1]:
             what = f"{said} launches {gpu._launches} times; it must launch {arguments[1]} times."
-            return feedback.with_problems([Problem(feedback.ANSWER, what)])
+            return feedback.with_mistakes([Mistake(feedback.ANSWER, what)])
         try:
             numbers = np.atleast_1d(np.asarray(got, float))
         except (TypeError, ValueError):
@@ -91,7 +91,7 @@ def check_function(
                 where = tuple(np.argwhere(~close)[0].tolist())
                 wrong = f"has {numbers[where]:.6g} at {[*where]}"
                 what = f"{said} {wrong}, where {right[where]:.6g} is wanted."
-            return feedback.with_problems([Problem(feedback.ANSWER, what)])
+            return feedback.with_mistakes([Mistake(feedback.ANSWER, what)])
     return Feedback("Passed.", (), (f"right on {len(ours)} cases",))
 
 

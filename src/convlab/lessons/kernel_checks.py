@@ -16,7 +16,7 @@ from convlab.checking.common_causes import said, shared
 from convlab.checking.loading import is_kernel
 from convlab.ladder.stage import blocks_for
 from convlab.lessons import feedback
-from convlab.lessons.compiling import cause_of_error, compile_problem, types_of
+from convlab.lessons.compiling import cause_of_error, compile_mistake, types_of
 from convlab.lessons.explanations import ENDS, lines_of, of_findings
 from convlab.lessons.feedback import (
     ANSWER,
@@ -25,14 +25,14 @@ from convlab.lessons.feedback import (
     ONE_THREAD,
     Feedback,
     Hint,
-    Problem,
+    Mistake,
 )
 from convlab.lessons.kernel_text import slip
 from convlab.lessons.limits import graded, running
 from convlab.lessons.pictures import joined
 from convlab.lessons.readiness import ready
 from convlab.lessons.traffic_hints import (
-    Place,
+    CodeLine,
     busiest_element,
     busiest_thread,
     most_of,
@@ -63,14 +63,14 @@ class On(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A launch that a kernel was tried on: its trace, its problems by cause, its output.
+    """A launch that a kernel was tried on: its trace, its mistakes by cause, its output.
 
     ``right`` is what the output should be. ``ended`` is False if the launch could not go on.
     """
 
     launch: On
     trace: LaunchTrace
-    problems: dict[Any, Problem]
+    mistakes: dict[Any, Mistake]
     output: np.ndarray
     right: np.ndarray
     ended: bool
@@ -119,9 +119,9 @@ def check_kernel(
         with running(instead=partial(cause_of_error, kernel, _types(launch, right))):
             found.append(tried(kernel, launch, right, before))
     answers = (f"the answer is what NumPy gives, on {len(found)} launches",)
-    if problems := _problems(kernel, found):
-        known = all(one.ended for one in found) and ANSWER not in problems
-        return feedback.with_problems(problems.values(), answers if known else ())
+    if mistakes := _mistakes(kernel, found):
+        known = all(one.ended for one in found) and ANSWER not in mistakes
+        return feedback.with_mistakes(mistakes.values(), answers if known else ())
     traces = [one.trace for one in found]
     rows, hints = _memory(kernel, traces, fewest_sectors, each_once, at_most)
     if busiest is not None:
@@ -141,26 +141,26 @@ def _types(launch: On, right: np.ndarray) -> tuple[Any, ...]:
     return types_of((*launch.inputs, right))
 
 
-def _problems(kernel: Any, found: Sequence[Tried]) -> dict[Any, Problem]:
-    """Return the problems of all launches, the first of each cause."""
-    problems: dict[Any, Problem] = {}
+def _mistakes(kernel: Any, found: Sequence[Tried]) -> dict[Any, Mistake]:
+    """Return the mistakes of all launches, the first of each cause."""
+    mistakes: dict[Any, Mistake] = {}
     if found:
         first = found[0]
-        if (refused := compile_problem(kernel, _types(first.launch, first.right))) is not None:
-            problems[refused.cause] = refused
+        if (refused := compile_mistake(kernel, _types(first.launch, first.right))) is not None:
+            mistakes[refused.cause] = refused
     for one in found:
-        problems = problems | one.problems | problems
-    if (answer := problems.get(ANSWER)) is not None:
+        mistakes = mistakes | one.mistakes | mistakes
+    if (answer := mistakes.get(ANSWER)) is not None:
         wrong, right = (
-            [one for one in found if one.ended and (ANSWER in one.problems) == is_wrong]
+            [one for one in found if one.ended and (ANSWER in one.mistakes) == is_wrong]
             for is_wrong in (True, False)
         )
         if right:
             more = said(shared(wrong, right, OF_LAUNCHES), len(wrong), "launches")
             are = "is" if len(wrong) == 1 else "are"
             what = f"{answer.what} {len(wrong)} of {len(found)} launches {are} wrong. {more}"
-            problems[ANSWER] = replace(answer, what=what.strip())
-    return problems
+            mistakes[ANSWER] = replace(answer, what=what.strip())
+    return mistakes
 
 
 def _memory(
@@ -195,7 +195,7 @@ def _of_memory(kernel: Any, traces: Sequence[LaunchTrace], unit: str) -> Hint:
     return hint
 
 
-def _hint(kernel: Any, kind: str, place: Place) -> Hint:
+def _hint(kernel: Any, kind: str, place: CodeLine) -> Hint:
     """Return the hint for one thread, or one element, that has too much to do."""
     lines = lines_of(place, kernel=kernel)
     if kind == ONE_ELEMENT:
@@ -238,21 +238,21 @@ def tried(
     output = np.full(right.shape, before, right.dtype)
     inputs = [array.copy() for array in launch.inputs]
     made = _traced(kernel, launch, [*inputs, output], loops or Loops(ITERATIONS))
-    problems: dict[Any, Problem] = {one.cause: one for one in of_findings(made.findings, kernel)}
+    mistakes: dict[Any, Mistake] = {one.cause: one for one in of_findings(made.findings, kernel)}
     ended = not any(map(_ends, made.findings))
     if not all(map(np.array_equal, inputs, launch.inputs)):
-        problems[feedback.INPUT] = _changed_input(kernel, made)
+        mistakes[feedback.INPUT] = _changed_input(kernel, made)
     wrong = ~np.isclose(output, right, rtol=1e-5, atol=1e-6, equal_nan=True)
     if wrong.any() and ended:
-        problems[ANSWER] = _wrong_answer(kernel, launch, made, output, right, wrong, before)
-    if problems:
+        mistakes[ANSWER] = _wrong_answer(kernel, launch, made, output, right, wrong, before)
+    if mistakes:
         dimensions = [array.ndim for array in (*inputs, output)]
         if (said_by_text := slip(kernel, dimensions)) is not None:
-            problems = {said_by_text.cause: said_by_text}
-    return Tried(launch, made, problems, output, right, ended)
+            mistakes = {said_by_text.cause: said_by_text}
+    return Tried(launch, made, mistakes, output, right, ended)
 
 
-def _changed_input(kernel: Any, made: LaunchTrace) -> Problem:
+def _changed_input(kernel: Any, made: LaunchTrace) -> Mistake:
     output, stores = _output(kernel), ("store", "atomic")
     places = [
         (one.file, one.line)
@@ -260,7 +260,7 @@ def _changed_input(kernel: Any, made: LaunchTrace) -> Problem:
         if one.array != output and one.operation in stores
     ]
     what = "The kernel changed its input, which it must only read."
-    return Problem(feedback.INPUT, what, lines_of(*places, kernel=kernel))
+    return Mistake(feedback.INPUT, what, lines_of(*places, kernel=kernel))
 
 
 def _ends(finding: Finding) -> bool:
@@ -285,8 +285,8 @@ def _traced(kernel: Any, launch: On, arrays: list[np.ndarray], loops: Loops) -> 
 def _wrong_answer(
     kernel: Any, launch: On, made: LaunchTrace, output: np.ndarray, right: np.ndarray,
     wrong: np.ndarray, before: float,
-) -> Problem:  # fmt: skip
-    """Return the problem of a wrong output: how much is wrong, and numbers around the first."""
+) -> Mistake:  # fmt: skip
+    """Return the mistake of a wrong output: how much is wrong, and numbers around the first."""
     where = tuple(np.argwhere(wrong)[0].tolist())
     said_of = f"the kernel wrote {output[where]:.6g}"
     name = _output(kernel)
@@ -311,14 +311,14 @@ def _wrong_answer(
         advice = (
             f"The kernel reads {name}, which holds NaN until the kernel stores to it: += reads."
         )
-        return Problem(ANSWER, what, lines_of(*reads, kernel=kernel), advice)
-    return Problem(ANSWER, what)
+        return Mistake(ANSWER, what, lines_of(*reads, kernel=kernel), advice)
+    return Mistake(ANSWER, what)
 
 
 def what_is_wrong(kernel: Any, grid: Any, block: Any, *arguments: Any) -> Feedback:
     """Return the strict simulator's findings on a launch, ``kernel[grid, block](*arguments)``."""
     findings = trace(kernel, grid, block, *arguments).main.findings
-    problems = tuple(of_findings(findings, kernel))
-    places = f"in {counted(len(problems), 'place')}"
-    headline = f"something wrong, {places}" if problems else "nothing wrong"
-    return Feedback(f"The simulator found {headline}.", problems)
+    mistakes = tuple(of_findings(findings, kernel))
+    places = f"in {counted(len(mistakes), 'place')}"
+    headline = f"something wrong, {places}" if mistakes else "nothing wrong"
+    return Feedback(f"The simulator found {headline}.", mistakes)

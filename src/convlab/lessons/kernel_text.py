@@ -8,14 +8,14 @@ from inspect import signature
 from typing import Any
 
 from convlab.lessons.explanations import lines_of
-from convlab.lessons.feedback import MISSING_INDEX, NOT_CALLED, REFUSED, Problem
+from convlab.lessons.feedback import MISSING_INDEX, NOT_CALLED, REFUSED, Mistake
 from convlab.lessons.missing_barriers import tree_of
 
 NUMBERS = {1: "one dimension", 2: "two dimensions", 3: "three dimensions", 4: "four dimensions"}
 
 
-def slip(kernel: Any, dimensions: Iterable[int]) -> Problem | None:
-    """Return the problem that the text of a kernel shows: a function that is not called, or else an
+def slip(kernel: Any, dimensions: Iterable[int]) -> Mistake | None:
+    """Return the mistake that the text of a kernel shows: a function that is not called, or else an
     access to an argument with too few or too many indices; None if there is none.
 
     ``dimensions`` are those of the arguments. A slip says more than what follows from it.
@@ -29,20 +29,20 @@ def slip(kernel: Any, dimensions: Iterable[int]) -> Problem | None:
     return _not_called(own, file) or _wrong_indices(own, file, ranks)
 
 
-def _not_called(own: ast.FunctionDef, file: str) -> Problem | None:
-    """Return the problem of a line that only names something of ``cuda``."""
+def _not_called(own: ast.FunctionDef, file: str) -> Mistake | None:
+    """Return the mistake of a line that only names something of ``cuda``."""
     for node in ast.walk(own):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Attribute):
             name = ast.unparse(node.value)
             if name.startswith("cuda."):
                 what = f"This line names {name} and does not call it, so nothing happens."
                 advice = f"Write {name}(), with parentheses."
-                return Problem(NOT_CALLED, what, lines_of((file, node.lineno)), advice)
+                return Mistake(NOT_CALLED, what, lines_of((file, node.lineno)), advice)
     return None
 
 
-def _wrong_indices(own: ast.FunctionDef, file: str, ranks: Mapping[str, int]) -> Problem | None:
-    """Return the problem of the first access to an array of ``ranks`` that has fewer or more
+def _wrong_indices(own: ast.FunctionDef, file: str, ranks: Mapping[str, int]) -> Mistake | None:
+    """Return the mistake of the first access to an array of ``ranks`` that has fewer or more
     indices than the array has dimensions. ``a[i][j]`` has both indices of a matrix, and ``a[i, :]``
     leaves one out on purpose."""
     tuples = _tuples(own)
@@ -61,8 +61,8 @@ def _wrong_indices(own: ast.FunctionDef, file: str, ranks: Mapping[str, int]) ->
         lines = lines_of((file, node.lineno))
         if len(indices) < rank:
             what = f"{told} {count}: that is a whole part of {name}, not one number."
-            return Problem(MISSING_INDEX, what, lines, "Give an index for each dimension.")
-        return Problem(REFUSED, f"{told} {count}.", lines, "Give one index for each dimension.")
+            return Mistake(MISSING_INDEX, what, lines, "Give an index for each dimension.")
+        return Mistake(REFUSED, f"{told} {count}.", lines, "Give one index for each dimension.")
     return None
 
 

@@ -26,8 +26,8 @@ from convlab.lessons.feedback import (
     HEADLINES,
     Feedback,
     Line,
-    Problem,
-    with_problems,
+    Mistake,
+    with_mistakes,
 )
 from convlab.lessons.pictures import joined
 from convlab.lessons.progress import note
@@ -91,11 +91,11 @@ def broken(what: str) -> Stopped:
 def running(
     what: str = "",
     seconds: float = SECONDS,
-    instead: Callable[[], Problem | None] = lambda: None,
+    instead: Callable[[], Mistake | None] = lambda: None,
 ) -> Iterator[None]:
     """Run a learner's code with a time limit; its exception becomes the check's result.
 
-    ``what`` begins the sentence about it. ``instead`` returns a problem that says more than the
+    ``what`` begins the sentence about it. ``instead`` returns a mistake that says more than the
     exception, or None.
     """
     try:
@@ -110,7 +110,7 @@ def running(
         if (found := instead()) is None:
             raise broken(said) from error
         found = replace(found, lines=found.lines or error_in_words(said).lines)
-        raise Stopped(with_problems([found])) from error
+        raise Stopped(with_mistakes([found])) from error
 
 
 def endless(error: EndlessLoop) -> Stopped:
@@ -158,14 +158,14 @@ def limited(seconds: float | None = None) -> Iterator[None]:
         what = joined(f"""After {seconds:.0f} seconds your code is still {where}; a right answer
             needs less time.""")
         advice = f"{END_OF_WHILE} {END_OF_FOR}"
-        problem = Problem(BROKEN, what, lines, advice if lines else "")
-        raise Stopped(Feedback(HEADLINES[BROKEN], (problem,))) from None
+        mistake = Mistake(BROKEN, what, lines, advice if lines else "")
+        raise Stopped(Feedback(HEADLINES[BROKEN], (mistake,))) from None
     except KeyboardInterrupt as error:
         lines = _loop_of(error)
         what = "You stopped the check."
         if lines:
             what = "You stopped the check while your code was in this loop."
-        raise Stopped(Feedback("Stopped.", (Problem(BROKEN, what, lines),))) from None
+        raise Stopped(Feedback("Stopped.", (Mistake(BROKEN, what, lines),))) from None
 
 
 class _FirstLines(io.TextIOBase):

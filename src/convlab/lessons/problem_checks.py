@@ -19,10 +19,10 @@ from convlab.ladder import BACKWARD, Tile
 from convlab.ladder.im2col.im2col_gemm import THREADS, make_im2col, pitch
 from convlab.ladder.stage import blocks_for
 from convlab.lessons import feedback
-from convlab.lessons.compiling import cause_of_error, compile_problem, types_of
+from convlab.lessons.compiling import cause_of_error, compile_mistake, types_of
 from convlab.lessons.exercises import MODEL, PADDED_ROWS, PICTURE_SECONDS, ROWS, numbered, ready_for
 from convlab.lessons.explanations import lines_of
-from convlab.lessons.feedback import ANSWER, MEMORY, Feedback, Hint, Problem, Row
+from convlab.lessons.feedback import ANSWER, MEMORY, Feedback, Hint, Mistake, Row
 from convlab.lessons.kernel_checks import UNITS, On, tried
 from convlab.lessons.limits import broken, graded, running
 from convlab.lessons.plain_im2win import BLOCK, make_packing, make_transform, whole_im2win
@@ -177,7 +177,7 @@ def _on_problems(
 
     ``what`` begins the sentence that says what is right."""
     ready(made)
-    problems: dict[Any, Problem] = {}
+    mistakes: dict[Any, Mistake] = {}
     counts = np.zeros((2, 2), int)  # of requests and sectors, the learner's and ours
     traces: tuple[list[LaunchTrace], list[LaunchTrace]] = ([], [])
     tried_on = {name: one for name, one in tried_on.items() if name != SPOILED}
@@ -198,29 +198,29 @@ def _on_problems(
             loops = Loops(ITERATIONS + TIMES * (most - counter.left))
             with running(instead=partial(cause_of_error, kernel, types)):
                 theirs = tried(kernel, launch, right, loops=loops)
-            found = dict(theirs.problems)
+            found = dict(theirs.mistakes)
             if (answer := found.get(ANSWER)) is not None:
                 on = f"On {name!r} ({problem}): {answer.what}"
                 found[ANSWER] = replace(answer, what=on)
             if (answer is not None or not theirs.ended) and problem not in wrong:
                 wrong.append(problem)
-            problems = problems | found | problems  # the first of each kind
+            mistakes = mistakes | found | mistakes  # the first of each kind
             counts += [[one.total(unit) for one in (theirs.trace, ours)] for unit in UNITS]
             traces[0].append(theirs.trace)
             traces[1].append(ours)
-    if not problems and (refused := compile_problem(kernel, types)) is not None:
-        problems[refused.cause] = refused
+    if not mistakes and (refused := compile_mistake(kernel, types)) is not None:
+        mistakes[refused.cause] = refused
     count = len(tried_on)
-    if problems:
+    if mistakes:
         cases_of = [Launched(one, None, 1) for one in tried_on.values()]
         right_ones = [one for one in cases_of if one.problem not in wrong]
-        if (answer := problems.get(ANSWER)) is not None:
+        if (answer := mistakes.get(ANSWER)) is not None:
             wrong_ones = [one for one in cases_of if one.problem in wrong]
             names = shared(wrong_ones, right_ones, OF_PROBLEMS)
             told = f"{answer.what} {said(names, len(wrong), 'problems')}".strip()
-            problems[ANSWER] = replace(answer, what=told)
+            mistakes[ANSWER] = replace(answer, what=told)
         right_on = f"{what} right on {len(right_ones)} of {count} problems"
-        told_wrong = feedback.with_problems(problems.values(), (right_on,) * bool(right_ones))
+        told_wrong = feedback.with_mistakes(mistakes.values(), (right_on,) * bool(right_ones))
         if wrong and told_wrong.headline == feedback.ON_A_GPU:  # right on some problems only
             return replace(told_wrong, headline=feedback.NO_ANSWER)
         return told_wrong

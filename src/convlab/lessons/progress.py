@@ -32,7 +32,7 @@ def number_of(lesson: str) -> str:
     return lesson.partition("_")[0]
 
 
-class Check(TypedDict):
+class CheckTries(TypedDict):
     """The tries of one check. Times are seconds since 1970."""
 
     tries: Count
@@ -43,7 +43,7 @@ class Check(TypedDict):
 class State(TypedDict):
     """The content of ``progress.json``: checks by lesson and exercise, shown tips by lesson."""
 
-    checks: dict[str, Check]
+    checks: dict[str, CheckTries]
     hints: dict[str, Count]
 
 
@@ -110,7 +110,7 @@ def note(result: str) -> None:
         return
     with suppress(OSError, ValueError, KeyError, TypeError):
         state = read(here)
-        new: Check = {"tries": 0, "began": round(time()), "passed": None}
+        new: CheckTries = {"tries": 0, "began": round(time()), "passed": None}
         check = state["checks"].setdefault(" ".join(marked.groups()), new)
         if check["passed"] is None:
             check["tries"] += result != "unfilled"

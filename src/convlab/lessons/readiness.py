@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from convlab.lessons.explanations import CONVLAB
-from convlab.lessons.feedback import BROKEN, UNFILLED, Feedback, Line, Problem
+from convlab.lessons.feedback import BROKEN, UNFILLED, Feedback, Line, Mistake
 from convlab.lessons.limits import Stopped, broken
 from convlab.lessons.pictures import joined
 from convlab.lessons.progress import history
@@ -26,8 +26,8 @@ def function_of(made: Any) -> FunctionType | None:
     return found if isinstance(found, FunctionType) else None
 
 
-def _stale(function: FunctionType, own: str) -> Problem | None:
-    """Return the problem of a cell that should have redefined the function and failed.
+def _stale(function: FunctionType, own: str) -> Mistake | None:
+    """Return the mistake of a cell that should have redefined the function and failed.
 
     The function is still that of the earlier cell ``own``; None if it is not out of date.
     """
@@ -45,7 +45,7 @@ def _stale(function: FunctionType, own: str) -> Problem | None:
         code = "".join(cells[-1].splitlines()[number - 1 : number])
         what, lines = f"SyntaxError: {error.msg}", (Line(number, code.strip()),)
     again = "Correct the cell above, run it, and then run this cell again."
-    return Problem(BROKEN, f"{what}.", lines, again)
+    return Mistake(BROKEN, f"{what}.", lines, again)
 
 
 def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
@@ -54,16 +54,16 @@ def ready(made: Any, is_one: Callable[[Any], Any] = function_of) -> None:
     lines: list[Line] = []
     if (function := function_of(inspect.unwrap(made))) is not None:
         cell = linecache.getlines(function.__code__.co_filename)  # IPython calls cells files
-        if (problem := _stale(function, "".join(cell).strip())) is not None:
-            raise Stopped(Feedback("Not yet: the cell above did not run.", (problem,)))
+        if (mistake := _stale(function, "".join(cell).strip())) is not None:
+            raise Stopped(Feedback("Not yet: the cell above did not run.", (mistake,)))
         numbered = enumerate(map(str.strip, cell), 1)
         lines = [Line(number, line) for number, line in numbered if line.startswith(EMPTY)]
     if lines:
         these = "these lines" if len(lines) > 1 else "this line"
         what = joined(f"""Write your own lines in the cell above in place of {these}; then run that
             cell and this one again (Shift+Enter).""")
-        problem = Problem(UNFILLED, what, tuple(lines[:MOST_LINES]))
-        raise Stopped(Feedback("Not filled in yet: your turn.", (problem,)))
+        mistake = Mistake(UNFILLED, what, tuple(lines[:MOST_LINES]))
+        raise Stopped(Feedback("Not filled in yet: your turn.", (mistake,)))
     if not is_one(made):
         rule = "pass the function itself, without calling it"
         if is_one is not function_of:

@@ -25,7 +25,7 @@ from convlab.lessons import feedback
 from convlab.lessons.compiling import cause_of_error, refusal
 from convlab.lessons.exercises import MODEL, PADDED_ROWS, PICTURE_SECONDS, ready_for, traced
 from convlab.lessons.explanations import lines_of
-from convlab.lessons.feedback import BARRIERS, MEMORY, Feedback, Hint, Problem, Row
+from convlab.lessons.feedback import BARRIERS, MEMORY, Feedback, Hint, Mistake, Row
 from convlab.lessons.kernel_text import slip
 from convlab.lessons.limits import SECONDS, broken, graded, limited, running
 from convlab.lessons.pictures import joined
@@ -118,8 +118,8 @@ def _float64_lines(program: Program) -> tuple[int, ...] | None:
     return float64_lines(main.kernel, argument_types(main, program))
 
 
-def _refused(stage: Stage, made: Any, found: Check) -> Problem | None:
-    """Return what Numba does not compile, or a slip in the text of a kernel with problems."""
+def _refused(stage: Stage, made: Any, found: Check) -> Mistake | None:
+    """Return what Numba does not compile, or a slip in the text of a kernel with mistakes."""
     if any(one.endless for one in found.answers):  # then not all problems have been tried
         return None
     raised = any(one.check is None and one.ended for one in found.wrong)

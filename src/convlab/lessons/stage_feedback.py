@@ -17,10 +17,10 @@ from convlab.lessons.feedback import (
     DOES_NOT_COMPILE,
     MEMORY,
     Feedback,
-    Problem,
+    Mistake,
     checked_by_counts,
     row_of,
-    with_problems,
+    with_mistakes,
 )
 from convlab.lessons.pictures import NOBODY, RIGHT, WRONG, Grid, Picture, joined
 from convlab.problems.oracle import random_tensors
@@ -31,7 +31,7 @@ MOST_ROWS, MOST_COLUMNS = 8, 10  # of each plane in the picture of a wrong outpu
 
 
 def feedback_on(
-    found: Check, at_most: float, seed: int, refused: Problem | None, notes: Sequence[str]
+    found: Check, at_most: float, seed: int, refused: Mistake | None, notes: Sequence[str]
 ) -> Feedback:
     """Return the feedback of a check of ``convlab.check``.
 
@@ -39,7 +39,7 @@ def feedback_on(
     ``refused`` is what Numba does not compile, or a slip in the text; ``notes`` are about a
     right kernel.
     """
-    problems = of_findings(found.findings)
+    mistakes = of_findings(found.findings)
     wrong = [answer for answer in found.answers if not answer.ok]
     ended = all(answer.ended for answer in found.answers)
     right = [f"the answer is right on {len(found.answers)} problems"] * (ended and not wrong)
@@ -54,18 +54,18 @@ def feedback_on(
         parts = f"The answer is wrong on {on} problems.", found.shared, simplest
         what = " ".join(filter(None, parts))
         advice = f"{capital(found.advice)}." if found.advice else ""
-        problems.append(Problem(ANSWER, what, advice=advice))
+        mistakes.append(Mistake(ANSWER, what, advice=advice))
         picture = None if telling.wrong is None else side_by_side(telling, seed)
     if refused is not None:
         lines = refused.lines or (error_in_words(raised[0]).lines if raised else ())
-        problems = [replace(refused, lines=lines)]
+        mistakes = [replace(refused, lines=lines)]
     elif raised:
-        problems.append(error_in_words(raised[0]))
+        mistakes.append(error_in_words(raised[0]))
     if refused is None and found.machine is not None and (error := found.machine.error) is not None:
         what = f"Numba cannot compile it: {error}."
-        problems.append(Problem(DOES_NOT_COMPILE, what, advice=hint_for(error)))
-    if problems:
-        return with_problems(problems, right, picture)
+        mistakes.append(Mistake(DOES_NOT_COMPILE, what, advice=hint_for(error)))
+    if mistakes:
+        return with_mistakes(mistakes, right, picture)
     right.append("no race, no access out of bounds, no read of uninitialised memory")
     counts = [count for count in found.counts if count.unit != NOT_CHECKED]
     rows = [

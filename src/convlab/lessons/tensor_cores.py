@@ -21,9 +21,9 @@ from convlab.device import mma_tf32
 from convlab.device.products import WARP, K, M, N, multiply_add, split_into_tf32, warp_mma
 from convlab.ladder import stage_named
 from convlab.lessons import feedback, pictures
-from convlab.lessons.compiling import cause_of_error, compile_problem, types_of
+from convlab.lessons.compiling import cause_of_error, compile_mistake, types_of
 from convlab.lessons.exercises import ready_for
-from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, Feedback, Problem
+from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, Feedback, Mistake
 from convlab.lessons.kernel_checks import On, tried
 from convlab.lessons.limits import Stopped, graded, running
 from convlab.lessons.maps import elements_of
@@ -36,8 +36,8 @@ from convlab.running.engines.simulator import Simulator
 from convlab.simulation.threads import warp_calls
 from convlab.tracing import LaunchTrace
 
-Place = tuple[str, int, int]  # of an element: matrix, row, column
-NOWHERE: Place = ("", -1, -1)
+MatrixElement = tuple[str, int, int]  # matrix, row, column
+NOWHERE: MatrixElement = ("", -1, -1)
 
 
 @cuda.jit
@@ -60,10 +60,10 @@ class Products(NamedTuple):
     """
 
     launch: LaunchTrace
-    wrong: dict[Any, Problem]
+    wrong: dict[Any, Mistake]
     output: np.ndarray
     calls: Sequence[dict[int, Any]]
-    names: dict[float, Place]
+    names: dict[float, MatrixElement]
 
 
 def numbered_matrices(rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -78,17 +78,17 @@ def products_of(kernel: Any, A: np.ndarray, B: np.ndarray) -> Products:
         launch = tried(kernel, On(1, WARP, (A, B)), A @ B)
     calls = [call.args[0] for call in heard.call_args_list]
     names = {
-        float(number): (name, *place)
+        float(number): (name, *element)
         for name, matrix in (("A", A), ("B", B))
-        for place, number in np.ndenumerate(matrix)
+        for element, number in np.ndenumerate(matrix)
     }
-    return Products(launch.trace, launch.problems, launch.output, calls, names)
+    return Products(launch.trace, launch.mistakes, launch.output, calls, names)
 
 
 OPERANDS = ("a[0]", "a[1]", "a[2]", "a[3]", "b[0]", "b[1]")  # as PTX numbers them
 
 
-def wanted_of(lane: int) -> list[Place]:
+def wanted_of(lane: int) -> list[MatrixElement]:
     """Return the element of A or B that a lane must pass as each of ``OPERANDS``."""
     group_id, thread_in_group = divmod(lane, 4)
     of_a = [("A", group_id + i, thread_in_group + k) for k in (0, 4) for i in (0, 8)]
@@ -103,15 +103,15 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
     are grey.
     """
     found = products_of(kernel or _one_warp, *numbered_matrices(rows))
-    held: dict[Place, list[int]] = {}
+    held: dict[MatrixElement, list[int]] = {}
     present = found.calls[0] if found.calls else {}
     for one, (a, b, _) in present.items():
         for number in (*a, *b):
-            if (place := found.names.get(float(number))) is not None:
-                held.setdefault(place, []).append(one)
+            if (element := found.names.get(float(number))) is not None:
+                held.setdefault(element, []).append(one)
     if any(array.name == "C" for array in found.launch.arrays):
-        for one, element in elements_of(found.launch, "C", "store"):
-            held.setdefault(("C", *divmod(element, N)), []).append(one)
+        for one, offset in elements_of(found.launch, "C", "store"):
+            held.setdefault(("C", *divmod(offset, N)), []).append(one)
     grid, gap = Grid(), 2.2
     at = {"A": (0.0, K + gap, rows), "B": (K + gap, 0.0, K), "C": (K + gap, K + gap, rows)}
     for matrix, (left, top, count) in at.items():
@@ -124,12 +124,12 @@ def who_holds_what(kernel: Any = None, rows: int = M, lane: int = 5) -> Picture:
             lanes = held.get((matrix, row, column), [])
             colour = COLOURS[lanes[0] // 4] if lanes else NOBODY
             grid.cell(left + column, top + row, colour, pictures.only_or_count(lanes), size=8.5)
-    mine = sorted(place for place, lanes in held.items() if lane in lanes)
+    mine = sorted(element for element, lanes in held.items() if lane in lanes)
     for matrix, row, column in mine:
         grid.frame(at[matrix][0] + column, at[matrix][1] + row)
     who = f"lane {lane} (group_id = {lane // 4}, thread_in_group = {lane % 4})"
     alt = f"""Matrices A {rows} x 8, B 8 x 8 and C {rows} x 8. {len(present)} lanes come to the
-        product; {who} holds {", ".join(_said(*place) for place in mine) or "nothing"}"""
+        product; {who} holds {", ".join(_said(*element) for element in mine) or "nothing"}"""
     caption = f"""The number in a box is the lane that brings this element of A or B, or that gets
         this element of C and writes it, as the simulator saw it; a colour is a group_id. Frames
         mark what {who} holds."""
@@ -150,7 +150,7 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
     findings of the simulator.
     """
     ready(kernel, is_kernel)
-    problems: dict[Any, Problem] = {}
+    mistakes: dict[Any, Mistake] = {}
     stopped = False  # before anything was computed
     random = np.random.default_rng(0)
     tries = []
@@ -162,20 +162,20 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
         with running(instead=partial(cause_of_error, kernel, types)):
             found = products_of(kernel, A, B)
         stopped = bool(found.launch.findings and not found.calls)
-        for key, problem in found.wrong.items():
+        for key, mistake in found.wrong.items():
             if key != ANSWER:
-                problems.setdefault(key, problem)
-            elif not stopped and ANSWER not in problems:
-                problems[ANSWER] = _why_wrong(found, A, B) or problem
+                mistakes.setdefault(key, mistake)
+            elif not stopped and ANSWER not in mistakes:
+                mistakes[ANSWER] = _why_wrong(found, A, B) or mistake
         if len(found.calls) != 1 and not found.wrong:
             what = joined(f"""The warp calls mma_tf32 {len(found.calls)} times; each lane must call
                 it exactly once, which is enough for the whole product.""")
-            problems.setdefault(COUNTS, Problem(COUNTS, what))
-    if not problems and (refused := compile_problem(kernel, types)) is not None:
-        problems[refused.cause] = refused
-    if problems:
-        told = feedback.with_problems(problems.values())
-        early = stopped and ANSWER not in problems
+            mistakes.setdefault(COUNTS, Mistake(COUNTS, what))
+    if not mistakes and (refused := compile_mistake(kernel, types)) is not None:
+        mistakes[refused.cause] = refused
+    if mistakes:
+        told = feedback.with_mistakes(mistakes.values())
+        early = stopped and ANSWER not in mistakes
         return replace(told, headline=feedback.HEADLINES[BROKEN]) if early else told
     said = ", ".join(map(str, rows))
     right = (f"C is A @ B, for A of {said} rows", "every lane passes and writes its own numbers")
@@ -190,30 +190,30 @@ HOW = {
 }
 
 
-def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
+def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Mistake | None:
     """Return the reason of a wrong answer: operands, first sums, or the use of the sums."""
     if not found.calls:
-        return Problem(ANSWER, "No lane calls mma_tf32.")
+        return Mistake(ANSWER, "No lane calls mma_tf32.")
     lanes = found.calls[0]
     if missing := sorted(set(range(WARP)) - set(lanes)):
         columns = spans([lane // 4 for lane in missing])
         what = joined(f"""Lanes {spans(missing)} do not come to mma_tf32, so their elements of B (of
             columns {columns}) are missing in the sums of all lanes.""")
-        return Problem(ANSWER, what)
+        return Mistake(ANSWER, what)
     of = {"A": A, "B": B}
     for number, name in enumerate(OPERANDS):
         wrong = []
         for lane, (a, b, _) in sorted(lanes.items()):
-            matrix, row, column = place = wanted_of(lane)[number]
+            matrix, row, column = element = wanted_of(lane)[number]
             got = float((*a, *b)[number])
             if row < len(of[matrix]) and got != of[matrix][row, column]:
-                wrong.append((lane, got, place))
+                wrong.append((lane, got, element))
         if wrong and len(found.names) == A.size + B.size:
             return _wrong_operand(name, wrong, found.names, len(lanes))
     for lane, (_, _, c) in lanes.items():
         if any(value != 0 for value in c):
             what = f"Lane {lane} begins its sums with {c[0]:g}: sums must begin with zeros."
-            return Problem(ANSWER, what)
+            return Mistake(ANSWER, what)
     right = A @ B
     places = np.argwhere(found.output != right).tolist()
     if not places:
@@ -229,25 +229,28 @@ def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Problem | None:
         said = f"is {value:g}, wanted is {right[first]:g}"
     what = joined(f"""The lanes pass the right numbers, but {len(places)} of {right.size} sums are
         wrong: {_said("C", *first)} {said}.""")
-    return Problem(ANSWER, what, advice=HOW["c"])
+    return Mistake(ANSWER, what, advice=HOW["c"])
 
 
 def _wrong_operand(
-    name: str, wrong: list[tuple[int, float, Place]], names: dict[float, Place], count: int
-) -> Problem:
-    """Return the problem of a wrong operand: the first lane's number, and a common cause."""
+    name: str,
+    wrong: list[tuple[int, float, MatrixElement]],
+    names: dict[float, MatrixElement],
+    count: int,
+) -> Mistake:
+    """Return the mistake of a wrong operand: the first lane's number, and a common cause."""
     lane, got, wanted = wrong[0]
     brought = _said(*names[got]) if got in names else f"{got:g}, which is in neither matrix,"
     what = joined(f"""Lane {lane} (group_id = {lane // 4}, thread_in_group = {lane % 4}) brings
         {brought} as {name}; wanted is {_said(*wanted)}. {len(wrong)} of {count} lanes bring a wrong
         {name}.""")
-    pairs = [(names.get(value, NOWHERE), place) for _, value, place in wrong]
+    pairs = [(names.get(value, NOWHERE), element) for _, value, element in wrong]
     advice = HOW[name[0]]
-    if all(found[0] not in (place[0], "") for found, place in pairs):
+    if all(found[0] not in (element[0], "") for found, element in pairs):
         advice = "These numbers belong to the other matrix."
-    elif all(found[1:] == (place[2], place[1]) for found, place in pairs):
+    elif all(found[1:] == (element[2], element[1]) for found, element in pairs):
         advice = "Rows and columns are exchanged."
-    return Problem(ANSWER, what, advice=advice)
+    return Mistake(ANSWER, what, advice=advice)
 
 
 SIGN, EXPONENT, SEEN = COLOURS[3], COLOURS[1], COLOURS[0]
@@ -402,9 +405,9 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
             raise
         return found
     if not found.passed:
-        first, *others = found.problems
+        first, *others = found.mistakes
         advice = _where_to_look(errors, fewer) or first.advice
-        return replace(found, problems=(replace(first, advice=advice), *others))
+        return replace(found, mistakes=(replace(first, advice=advice), *others))
     yours = _mean(errors)
     ours, fewest = _ours(stage)
     error = feedback.row_of("error, parts in a billion", yours * BILLION, ours * BILLION)
@@ -412,12 +415,12 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
     found = replace(found, rows=(*found.rows, error, count))
     if not error.ok:
         headline = "Right, but not there yet: the kernel is not as exact as the stage."
-        return replace(found, headline=headline, problems=(_inexact(yours, fewer, ours),))
+        return replace(found, headline=headline, mistakes=(_inexact(yours, fewer, ours),))
     if not count.ok:
         what = f"Too many products by tensor cores: {products} for {fewest}."
         advice = "The product small times small is too small to change a float32 sum: leave it out."
         headline = "Right, but not there yet: the kernel multiplies more than it should."
-        return replace(found, headline=headline, problems=(Problem(COUNTS, what, advice=advice),))
+        return replace(found, headline=headline, mistakes=(Mistake(COUNTS, what, advice=advice),))
     return found
 
 
@@ -445,7 +448,7 @@ def _where_to_look(errors: np.ndarray, once: float) -> str:
     return told.strip()
 
 
-def _inexact(yours: float, before: float, ours: float) -> Problem:
+def _inexact(yours: float, before: float, ours: float) -> Mistake:
     what = joined(f"""Sums of {LONG.K} terms are off by {yours:.1e} of themselves on average, the
         stage's by {ours:.1e}.""")
     advice = joined("""The error does not grow with the number of terms, so it arises within a step:
@@ -455,4 +458,4 @@ def _inexact(yours: float, before: float, ours: float) -> Problem:
         advice = joined(f"""The error grows with the number of terms (with {SHORT.K} it is
             {before:.1e}): the tensor core truncates each time it adds to a long sum. Begin every
             step with zeros, and add its part to R_O by ordinary additions.""")
-    return Problem(ACCURACY, what, advice=advice)
+    return Mistake(ACCURACY, what, advice=advice)

@@ -17,7 +17,7 @@ import numpy as np
 
 from convlab.ladder import Launch, Tile
 from convlab.lessons.exercises import PICTURE_SECONDS, ready_for
-from convlab.lessons.feedback import AS_FEW, COUNTS, Feedback, Problem, Row
+from convlab.lessons.feedback import AS_FEW, COUNTS, Feedback, Mistake, Row
 from convlab.lessons.limits import graded, running
 from convlab.lessons.pictures import COLOURS, FAINT, INK, PAPER, Grid, Picture
 from convlab.lessons.stage_checks import check
@@ -256,6 +256,6 @@ def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
     what = f"Only {told}: the thread waits for data that it has just requested."
     name = getattr(made, "__name__", "make_kernel")
     shows = f"timeline(ours=event_log({stage!r}), yours=event_log({stage!r}, {name}))"
-    problem = Problem(COUNTS, what, advice=f"The picture shows it: {shows}.")
+    mistake = Mistake(COUNTS, what, advice=f"The picture shows it: {shows}.")
     headline = "Right, but not there yet: the thread waits where it could multiply."
-    return replace(found, headline=headline, problems=(problem,))
+    return replace(found, headline=headline, mistakes=(mistake,))

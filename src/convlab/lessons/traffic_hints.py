@@ -22,13 +22,13 @@ WHY = {
     "the numbers of neighbouring lanes?",
 }
 DOES = {"load": "reads of", "store": "stores to", "atomic": "atomics on"}
-Place = tuple[str, int]
+CodeLine = tuple[str, int]
 
 
-def busiest_thread(launch: LaunchTrace) -> tuple[int, Place | None]:
+def busiest_thread(launch: LaunchTrace) -> tuple[int, CodeLine | None]:
     """Return the most accesses that a thread of the block shown makes, and the line that makes
     most of them."""
-    lanes: dict[tuple[int, int], Counter[Place]] = {}
+    lanes: dict[tuple[int, int], Counter[CodeLine]] = {}
     for one in launch.requests:
         for lane in one.lanes:
             lanes.setdefault((one.warp, lane), Counter())[one.file, one.line] += 1
@@ -45,10 +45,10 @@ def share_of_one_thread(launch: LaunchTrace) -> float:
     return busiest_thread(launch)[0] / accesses if accesses > 2 * WARP else 0.0
 
 
-def busiest_element(launch: LaunchTrace) -> tuple[int, Place | None]:
+def busiest_element(launch: LaunchTrace) -> tuple[int, CodeLine | None]:
     """Return the most atomics on one element that the block shown makes, and their line."""
     elements: Counter[tuple[str, int]] = Counter()
-    places: dict[tuple[str, int], Place] = {}
+    places: dict[tuple[str, int], CodeLine] = {}
     for one in launch.requests:
         if one.operation == "atomic":
             for offset in one.offsets:

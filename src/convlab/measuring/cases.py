@@ -34,7 +34,7 @@ from convlab.measuring.analysis import TORCH
 from convlab.measuring.baselines import System, unfold_table
 from convlab.measuring.bounds import Checked, Checker
 from convlab.measuring.gpu_backend import SETTLED_PERCENT
-from convlab.measuring.harness import Outcome, no_room
+from convlab.measuring.harness import MeasuringOutcome, no_room
 from convlab.measuring.kernels_ahead import compile_kernels
 from convlab.measuring.machine import version
 from convlab.measuring.pool import ROW_SECONDS, WorkerPool
@@ -247,7 +247,7 @@ def run(
 def _layer(cases: Sequence[BenchCase], bench: Bench) -> Iterator[ResultRow]:
     problem = cases[0].problem
 
-    def row(case: BenchCase, outcome: Outcome, started: float) -> ResultRow:
+    def row(case: BenchCase, outcome: MeasuringOutcome, started: float) -> ResultRow:
         seconds = time.monotonic() - started
         return row_of(case, outcome, bench.machine, bench.identity, seconds)
 
@@ -281,7 +281,7 @@ def _layer(cases: Sequence[BenchCase], bench: Bench) -> Iterator[ResultRow]:
 
 
 def row_of(
-    case: BenchCase, outcome: Outcome, machine: Machine, identity: str, seconds: float
+    case: BenchCase, outcome: MeasuringOutcome, machine: Machine, identity: str, seconds: float
 ) -> ResultRow:
     """The row of an outcome: with its number, unless that is above the roofline."""
     problem, system = case.problem, case.system

@@ -3,7 +3,7 @@
 :func:`run_process` is the process that measures. Its parent (:mod:`convlab.measuring.pool`) checks
 the outputs, so nothing that breaks here (an error that stays with the CUDA context, a crash, lost
 memory) reaches the check or another system's result. Whatever goes wrong becomes the state and the
-reason of the :class:`Outcome`."""
+reason of the :class:`MeasuringOutcome`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OutputCheck = Callable[[np.ndarray], Checked]
 
 
 @dataclass
-class Outcome:
+class MeasuringOutcome:
     """The part of a :class:`~convlab.measuring.results.ResultRow` that the measuring process knows.
 
     ``healthy`` says whether that process may measure the next system.
@@ -68,7 +68,7 @@ class Outcome:
     called_spread: float | None = None
     healthy: bool = True
 
-    def without_number(self, state: State, reason: str) -> Outcome:
+    def without_number(self, state: State, reason: str) -> MeasuringOutcome:
         """Remove the times and give the reason why there are none."""
         self.state, self.reason = state, reason
         self.time_ms = self.time_spread = self.repeats = None
@@ -82,10 +82,10 @@ def measure(
     tensors: tuple[np.ndarray, np.ndarray],
     backend: GpuBackend,
     check: OutputCheck,
-) -> Outcome:
+) -> MeasuringOutcome:
     """Measure a system on a problem; ``tensors`` are input and weight. Errors of the system are
     part of the outcome. Only what ends a process is raised."""
-    outcome = Outcome()
+    outcome = MeasuringOutcome()
     prepared: Prepared | None = None
     try:
         if (absent := system.why_absent()) is not None:
@@ -106,7 +106,11 @@ def measure(
 
 
 def _measure(
-    system: System, prepared: Prepared, backend: GpuBackend, check: OutputCheck, outcome: Outcome
+    system: System,
+    prepared: Prepared,
+    backend: GpuBackend,
+    check: OutputCheck,
+    outcome: MeasuringOutcome,
 ) -> None:
     prepared.run(None)
     backend.synchronize()
@@ -145,7 +149,7 @@ def _measure(
     outcome.repeats = timing.repeats
 
 
-def _is_right(checked: Checked, when: str, outcome: Outcome) -> bool:
+def _is_right(checked: Checked, when: str, outcome: MeasuringOutcome) -> bool:
     outcome.bound, outcome.error_over_bound = checked.bound, checked.error_over_bound
     if checked.reason is not None:
         outcome.without_number("wrong", f"{when}{checked.reason}")
@@ -153,7 +157,7 @@ def _is_right(checked: Checked, when: str, outcome: Outcome) -> bool:
 
 
 def _unsteady(
-    timing: Timing, before: Look, after: Look, others: int | None, outcome: Outcome
+    timing: Timing, before: Look, after: Look, others: int | None, outcome: MeasuringOutcome
 ) -> tuple[State, str] | None:
     """State and reason where a timing is no measurement; None where it is one."""
     outcome.clocks_mhz = {"before": before.sm, "after": after.sm, "max": after.max_sm}
@@ -173,7 +177,7 @@ def _unsteady(
     return None
 
 
-def _close(prepared: Prepared | None, backend: GpuBackend, outcome: Outcome) -> None:
+def _close(prepared: Prepared | None, backend: GpuBackend, outcome: MeasuringOutcome) -> None:
     """Free everything, and count the bytes that this returns as the peak."""
     left, outcome.peak_bytes = outcome.peak_bytes, None
     try:
@@ -206,11 +210,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(sign in words for sign in OUT_OF_MEMORY)
 
 
-def no_room(error: MemoryError | OSError, what: str) -> Outcome:
+def no_room(error: MemoryError | OSError, what: str) -> MeasuringOutcome:
     """The outcome where the host, not the GPU, lacks memory or disk space for ``what``."""
     lacks = isinstance(error, MemoryError) or error.errno in NO_ROOM  # not: a folder has gone
     reason = f"{what}: {_words(error) or type(error).__name__}"
-    return Outcome(healthy=False).without_number("out of memory" if lacks else "failed", reason)
+    return MeasuringOutcome(healthy=False).without_number(
+        "out of memory" if lacks else "failed", reason
+    )
 
 
 def _words(error: BaseException) -> str:

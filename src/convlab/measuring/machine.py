@@ -36,7 +36,7 @@ COMPILERS = {
 GPU_KEYS = ("name", "compute_capability", "memory_bytes", "driver", "cuda")
 
 
-class GpuFacts(TypedDict):
+class GpuDescription(TypedDict):
     """The first GPU; None for a fact that is unknown."""
 
     name: str | None
@@ -81,7 +81,7 @@ class CacheFacts(TypedDict):
     limit_bytes: int
 
 
-class Facts(TypedDict):
+class DoctorFacts(TypedDict):
     """The facts that ``convlab doctor`` shows."""
 
     convlab: str | None
@@ -89,7 +89,7 @@ class Facts(TypedDict):
     executable: str
     os: str
     packages: dict[str, str | None]
-    gpu: GpuFacts | None
+    gpu: GpuDescription | None
     engines: list[EngineFacts]
     would_use: EngineChoice
     compilers: list[CompilerFacts]
@@ -97,7 +97,7 @@ class Facts(TypedDict):
     warnings: list[str]
 
 
-def facts() -> Facts:
+def facts() -> DoctorFacts:
     """Return the facts that ``convlab doctor`` shows and ``--json`` writes."""
     engines, gpu = _engines(), _gpu()
     would_use = _would_use(engines, gpu)
@@ -162,7 +162,7 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-def _would_use(engines: list[EngineFacts], gpu: GpuFacts | None) -> EngineChoice:
+def _would_use(engines: list[EngineFacts], gpu: GpuDescription | None) -> EngineChoice:
     """The engine that ``auto`` takes, and why."""
     usable = [engine["name"] for engine in engines if engine["available"]]
     if not usable:
@@ -174,7 +174,7 @@ def _would_use(engines: list[EngineFacts], gpu: GpuFacts | None) -> EngineChoice
     return {"engine": usable[0], "why": f"{reason}{'' if gpu else fine}"}
 
 
-def _gpu() -> GpuFacts | None:
+def _gpu() -> GpuDescription | None:
     """The first GPU; None when there is none."""
     # nvidia-smi may see a GPU that Numba cannot use; the table then shows the difference.
     found: dict[str, object] = {}
@@ -183,7 +183,7 @@ def _gpu() -> GpuFacts | None:
         found = dict(zip(GPU_KEYS, answers, strict=False))
         found["memory_bytes"] = int(answers[2]) * 2**20
     found |= _gpu_by_numba()
-    return cast(GpuFacts, {key: found.get(key) for key in GPU_KEYS}) if found else None
+    return cast(GpuDescription, {key: found.get(key) for key in GPU_KEYS}) if found else None
 
 
 def _gpu_by_numba() -> dict[str, object]:

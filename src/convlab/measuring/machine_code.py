@@ -336,7 +336,7 @@ def _worse(old: StoredRow, now: StoredRow) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Task:
+class StageCompilation:
     """A stage, by name, to be compiled for some problems and GPUs."""
 
     stage: str
@@ -355,26 +355,28 @@ def tasks_for(
     problems: dict[str, ConvProblem],
     capabilities: tuple[Capability, ...],
     jobs: int,
-) -> list[Task]:
+) -> list[StageCompilation]:
     """The work as tasks for ``jobs`` processes. A task has several problems and all GPUs that the
     stage runs on, because work that does not depend on the GPU is then done once."""
     at_once = min(DISASSEMBLED_TOGETHER, -(-len(stages) * len(problems) // jobs))
     named = [*problems.items()]
     some = [dict(named[first : first + at_once]) for first in range(0, len(named), at_once)]
     able = {stage.name: tuple(filter(stage.runs_on, capabilities)) for stage in stages}
-    return [Task(name, few, gpus) for name, gpus in able.items() for few in some if gpus]
+    return [
+        StageCompilation(name, few, gpus) for name, gpus in able.items() for few in some if gpus
+    ]
 
 
-def lint_all(tasks: Sequence[Task], jobs: int) -> Iterator[list[KernelRow]]:
+def lint_all(tasks: Sequence[StageCompilation], jobs: int) -> Iterator[list[KernelRow]]:
     """The rows of each task, in their order, ``jobs`` at a time. Numba compiles one kernel at a
     time, so each job is a process. Raises as :func:`lint_stage` does."""
     if min(jobs, len(tasks)) <= 1:
-        yield from map(Task.__call__, tasks)
+        yield from map(StageCompilation.__call__, tasks)
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that threads hold
     pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, _begin)
     try:
-        yield from pool.map(Task.__call__, tasks)
+        yield from pool.map(StageCompilation.__call__, tasks)
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Task:
+class ModelRun:
     """A system to measure in a process; if not ``steady``, only its first calls."""
 
     system: str
@@ -43,9 +43,9 @@ class Task:
 
 
 TASKS = (
-    Task("torch_fp32", True, "first call"),
-    Task("convlab", True, "first call"),
-    Task("convlab", False, "next process"),
+    ModelRun("torch_fp32", True, "first call"),
+    ModelRun("convlab", True, "first call"),
+    ModelRun("convlab", False, "next process"),
 )
 
 
@@ -61,7 +61,7 @@ def measured(on_row: Callable[[Row], None]) -> list[Row]:
     return rows
 
 
-def _of_process(task: Task, cache: str) -> Iterator[Row]:
+def _of_process(task: ModelRun, cache: str) -> Iterator[Row]:
     """Yield the rows of a task's process."""
     environment = os.environ | {
         "CONVLAB_CACHE": cache,

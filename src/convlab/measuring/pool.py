@@ -24,7 +24,7 @@ import numpy as np
 
 from convlab.measuring import harness
 from convlab.measuring.baselines import System
-from convlab.measuring.harness import Outcome, OutputCheck
+from convlab.measuring.harness import MeasuringOutcome, OutputCheck
 from convlab.problems.number_types import as_in_kernels
 from convlab.problems.problem import ConvProblem
 
@@ -186,7 +186,7 @@ class WorkerPool:
             self._layer = None
             shutil.rmtree(folder, ignore_errors=True)
 
-    def measure(self, system: System, check: OutputCheck) -> Outcome:
+    def measure(self, system: System, check: OutputCheck) -> MeasuringOutcome:
         """Measure a system on the layer: whatever happens to its process, there is an outcome."""
         assert self._layer is not None, "measure() is for inside layer()"
         problem, shared = self._layer
@@ -206,9 +206,9 @@ class WorkerPool:
                 deadline += time.monotonic() - checking  # the check's time is not the system's
             if "error" in answer:
                 raise WorkerDied(answer["error"])
-            outcome: Outcome = answer["outcome"]
+            outcome: MeasuringOutcome = answer["outcome"]
         except WorkerDied as error:
-            outcome = Outcome(healthy=False).without_number("failed", str(error))
+            outcome = MeasuringOutcome(healthy=False).without_number("failed", str(error))
         except (MemoryError, OSError) as error:
             outcome = harness.no_room(error, "the host could not measure or check it")
         if not outcome.healthy:

@@ -22,7 +22,7 @@ from threading import Thread
 
 from convlab.ladder.stage import Kernel
 from convlab.running.chosen_stages import stage_of_layer
-from convlab.running.compile_worker import Answer, Task, Wanted, compiled
+from convlab.running.compile_worker import CompileResult, CompileTask, Wanted, compiled
 from convlab.running.engines import Engine
 from convlab.running.engines.absent import GpuFacts
 from convlab.running.engines.kernel_identity import compiler_libraries
@@ -45,7 +45,7 @@ SAID_SECONDS = 2.0  # between two lines of progress, at least
 class _Kernel:
     """A kernel that is not compiled yet, for this name and in about so many seconds."""
 
-    task: Task
+    task: CompileTask
     name: str
     seconds: float
 
@@ -81,7 +81,7 @@ def _missing(wanted: Iterable[Wanted], engine: Engine, facts: GpuFacts) -> list[
             key = key_of(launch, program, facts.capability)
             if key is None or key in found or is_ready(key):
                 continue
-            task = Task(one, number, key, facts)
+            task = CompileTask(one, number, key, facts)
             found[key] = _Kernel(task, launch.name, _seconds_of(launch.kernel))
     return list(found.values())
 
@@ -153,7 +153,7 @@ def _compile(kernels: Sequence[_Kernel], processes: int) -> None:
         raise RuntimeError(errors[0])
 
 
-Answers = Iterator[tuple[_Kernel, Answer]]
+Answers = Iterator[tuple[_Kernel, CompileResult]]
 
 
 def _alone(kernels: Sequence[_Kernel]) -> Answers:
@@ -167,7 +167,7 @@ def _together(kernels: Sequence[_Kernel], processes: int) -> Answers:
     waiting: SimpleQueue[_Kernel] = SimpleQueue()
     for kernel in kernels:
         waiting.put(kernel)
-    done: SimpleQueue[tuple[_Kernel, Answer]] = SimpleQueue()
+    done: SimpleQueue[tuple[_Kernel, CompileResult]] = SimpleQueue()
     with _workers(processes) as workers:
         for worker in workers:
             Thread(target=_hand_out, args=(worker, waiting, done), daemon=True).start()
@@ -178,7 +178,7 @@ def _together(kernels: Sequence[_Kernel], processes: int) -> Answers:
 def _hand_out(
     worker: subprocess.Popen[bytes],
     waiting: SimpleQueue[_Kernel],
-    done: SimpleQueue[tuple[_Kernel, Answer]],
+    done: SimpleQueue[tuple[_Kernel, CompileResult]],
 ) -> None:
     """Give a process one kernel after the other. If it ends, this thread fails those that are left
     to it."""
@@ -190,9 +190,9 @@ def _hand_out(
             try:
                 pickle.dump(kernel.task, worker.stdin)
                 worker.stdin.flush()
-                answer: Answer = pickle.load(worker.stdout)
+                answer: CompileResult = pickle.load(worker.stdout)
             except (OSError, EOFError, ValueError, pickle.UnpicklingError):
-                answer = Answer(None, f"its process ended with exit code {worker.wait()}")
+                answer = CompileResult(None, f"its process ended with exit code {worker.wait()}")
             done.put((kernel, answer))
 
 

@@ -33,7 +33,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Task:
+class CompileTask:
     """One kernel to compile: its number among ``Program.kernels``, and the key that it must
     have."""
 
@@ -44,14 +44,14 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CompileResult:
     """A task's kernel, or why there is none."""
 
     cubin: Cubin | None
     error: str = ""
 
 
-def compiled(task: Task) -> Answer:
+def compiled(task: CompileTask) -> CompileResult:
     """Return a task's kernel. The compilers' errors, and a kernel of another key, are answers
     too."""
     try:
@@ -61,10 +61,10 @@ def compiled(task: Task) -> Answer:
         program = program_for(wanted.problem, stage, wanted.tile, engine)
         launch = program.kernels[task.number]
         if key_of(launch, program, task.gpu.capability) != task.key:
-            return Answer(None, f"another process would compile another {launch.name}")
-        return Answer(compile_launch(launch, program, task.gpu.capability))
+            return CompileResult(None, f"another process would compile another {launch.name}")
+        return CompileResult(compile_launch(launch, program, task.gpu.capability))
     except Exception as error:  # whatever it is, the process that needs the kernel has to say so
-        return Answer(None, f"{type(error).__name__}: {error}")
+        return CompileResult(None, f"{type(error).__name__}: {error}")
 
 
 def main() -> None:
@@ -74,6 +74,6 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints is no answer
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         while True:
-            task: Task = pickle.load(sys.stdin.buffer)
+            task: CompileTask = pickle.load(sys.stdin.buffer)
             pickle.dump(compiled(task), answers)
             answers.flush()

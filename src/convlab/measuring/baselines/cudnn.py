@@ -86,7 +86,7 @@ def _load_cublas() -> None:
             load_nvidia_dynamic_lib(name)
 
 
-class Convolution(OnGpu):
+class CudnnConvolution(OnGpu):
     """One algorithm made ready for one problem: a cuDNN handle, descriptors and memory."""
 
     def __init__(
@@ -174,7 +174,7 @@ class Convolution(OnGpu):
 BASELINES = tuple(
     System(
         f"cudnn_{algorithm.lower()}", f"cuDNN {algorithm}, fp32", "cudnn", why_absent,
-        partial(Convolution, algorithm), method=method,
+        partial(CudnnConvolution, algorithm), method=method,
     )
     for algorithm, method in ALGORITHMS.items()
 )  # fmt: skip

@@ -37,7 +37,7 @@ PROBLEM = ConvProblem(1, 3, 1024, 1024, 16, 3)
 FIRST_CALLS_SECONDS = 240.0
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """A row of the table: what computes, and where TF32 is allowed."""
 
     by: str
@@ -56,16 +56,16 @@ CALLED = {
     "unfoldnd": "conv2d_fast, unfoldNd",
 }
 LINES = {
-    "conv2d": Line("conv2d"),
-    "conv2d_tf32": Line("conv2d", cudnn=True),
-    "fast_torch": Line("torch", cudnn=True),
-    "fast_torch_tf32": Line("torch", cudnn=True, matmul=True),
-    "fast_unfoldnd": Line("unfoldnd", cudnn=True),
-    "fast_unfoldnd_tf32": Line("unfoldnd", cudnn=True, matmul=True),
+    "conv2d": TableLine("conv2d"),
+    "conv2d_tf32": TableLine("conv2d", cudnn=True),
+    "fast_torch": TableLine("torch", cudnn=True),
+    "fast_torch_tf32": TableLine("torch", cudnn=True, matmul=True),
+    "fast_unfoldnd": TableLine("unfoldnd", cudnn=True),
+    "fast_unfoldnd_tf32": TableLine("unfoldnd", cudnn=True, matmul=True),
 }
 
 
-def computation(line: Line, problem: ConvProblem, x: Tensor, w: Tensor) -> Compute:
+def computation(line: TableLine, problem: ConvProblem, x: Tensor, w: Tensor) -> Compute:
     """Return a row's call, with a bias of zeros: the article's times include its addition."""
     import torch
 
@@ -90,7 +90,7 @@ def computation(line: Line, problem: ConvProblem, x: Tensor, w: Tensor) -> Compu
     return fast
 
 
-def _row(name: str, line: Line) -> System:
+def _row(name: str, line: TableLine) -> System:
     allowed = [words for words, on in (("cuDNN", line.cudnn), ("matmul", line.matmul)) if on]
     title = f"{CALLED[line.by]}; " + (f"TF32 in {' and '.join(allowed)}" if allowed else "no TF32")
     # unfoldNd unfolds by a convolution, so cuDNN's TF32 rounds what is unfolded.

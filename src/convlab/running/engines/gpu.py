@@ -105,7 +105,7 @@ class Gpu(Engine):
         if isinstance(step, LibraryCall):
             return _build_library_call(step)
         from convlab.running.engines.launching import (
-            PlacedArray,
+            GpuArray,
             current_context,
             have_context,
             map_address,
@@ -119,9 +119,9 @@ class Gpu(Engine):
         def start(arrays: Sequence[Any], stream: Stream = None) -> None:
             have_context(context, step.name)
             placed = [
-                PlacedArray((NUMBERS,), 8, map_address(array.map, address_of(array.array)))
+                GpuArray((NUMBERS,), 8, map_address(array.map, address_of(array.array)))
                 if isinstance(array, BoundMap)
-                else PlacedArray(array.shape, nbytes, address_of(array))
+                else GpuArray(array.shape, nbytes, address_of(array))
                 for array, nbytes in zip(arrays, sizes, strict=True)
             ]
             kernel.launch(step, placed, stream_handle(stream))

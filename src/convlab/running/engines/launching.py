@@ -45,7 +45,7 @@ Shape = tuple[int, ...]
 # Kernels in the driver.
 
 
-class PlacedArray(NamedTuple):
+class GpuArray(NamedTuple):
     """A C-contiguous array in a GPU's memory."""
 
     shape: Shape
@@ -97,7 +97,7 @@ class LoadedKernel:
             )
         return laid_out
 
-    def launch(self, step: Launch, arrays: Sequence[PlacedArray], stream: int) -> None:
+    def launch(self, step: Launch, arrays: Sequence[GpuArray], stream: int) -> None:
         """Start it with these arrays, on the stream of that handle."""
         laid_out = self.parameters((array.shape, array.item_bytes) for array in arrays)
         values: list[int] = []
@@ -138,7 +138,7 @@ def map_address(tensor_map: TensorMap, address: int) -> int:
     if known is not None:
         return known
     with relaxed_capture():
-        return device_maps.place(context, tensor_map, address)
+        return device_maps.upload(context, tensor_map, address)
 
 
 # Launches whose parameters lie ready.

@@ -98,37 +98,37 @@ class DeviceMaps:
     capture mode is relaxed, because they allocate memory and copy to it."""
 
     def __init__(self) -> None:
-        self._places: dict[_Key, int] = {}
-        self._free: dict[int, tuple[int, int]] = {}  # by context: the next place, and how many
+        self._addresses: dict[_Key, int] = {}
+        self._free: dict[int, tuple[int, int]] = {}  # by context: the next address, and how many
         self._streams: dict[int, driver.CUstream] = {}
         self._lock = Lock()
 
     def known(self, context: int, tensor_map: TensorMap, address: int) -> int | None:
         """Return where the map of an array at that address lies; None if it is not there yet."""
-        return self._places.get(_Key(context, tensor_map, address))
+        return self._addresses.get(_Key(context, tensor_map, address))
 
-    def place(self, context: int, tensor_map: TensorMap, address: int) -> int:
+    def upload(self, context: int, tensor_map: TensorMap, address: int) -> int:
         """Return where the map of an array at that address lies; copy it there at first."""
         key = _Key(context, tensor_map, address)
         with self._lock:
-            if key not in self._places:
+            if key not in self._addresses:
                 numbers = encoded(tensor_map, address)
-                place = self._new_place(context, tensor_map)
+                copied_to = self._new_address(context, tensor_map)
                 stream = self._stream(context, tensor_map)
                 data = numbers.ctypes.data
-                copied = driver.cuMemcpyHtoDAsync(place, data, MAP_BYTES, stream)
+                copied = driver.cuMemcpyHtoDAsync(copied_to, data, MAP_BYTES, stream)
                 _result(copied, tensor_map)
                 _result(driver.cuStreamSynchronize(stream), tensor_map)
-                self._places[key] = place
-            return self._places[key]
+                self._addresses[key] = copied_to
+            return self._addresses[key]
 
-    def _new_place(self, context: int, tensor_map: TensorMap) -> int:
+    def _new_address(self, context: int, tensor_map: TensorMap) -> int:
         """Return the address of 128 bytes that no map has."""
-        place, left = self._free.get(context, (0, 0))
+        new, left = self._free.get(context, (0, 0))
         if not left:
-            place, left = int(_result(driver.cuMemAlloc(PAGE_BYTES), tensor_map)), PAGE_MAPS
-        self._free[context] = place + MAP_BYTES, left - 1
-        return place
+            new, left = int(_result(driver.cuMemAlloc(PAGE_BYTES), tensor_map)), PAGE_MAPS
+        self._free[context] = new + MAP_BYTES, left - 1
+        return new
 
     def _stream(self, context: int, tensor_map: TensorMap) -> driver.CUstream:
         """Return a stream that no other work waits for."""

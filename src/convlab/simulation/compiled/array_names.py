@@ -59,15 +59,15 @@ LOCAL_LIMIT = 256 << 10
 @shared_code("int64(int64, int64)")
 def shared_offset(nbytes: int, alignment: int) -> int:
     """Return the byte at which the array of the running site begins in shared memory. An array has
-    one place for the whole launch."""
-    place = word(OFFSETS) + word(SITE) * WORD
-    if load64(place) == 0:
+    one offset for the whole launch."""
+    address = word(OFFSETS) + word(SITE) * WORD
+    if load64(address) == 0:
         begin = -(-word(SHARED_END) // alignment) * alignment
         set_word(SHARED_END, begin + nbytes)
         if begin + nbytes > word(SHARED_LIMIT):
             give_up(NO_ROOM)
-        store64(place, begin + 1)
-    return load64(place) - 1
+        store64(address, begin + 1)
+    return load64(address) - 1
 
 
 @shared_code("int64()")
@@ -84,14 +84,14 @@ def dynamic_offset() -> int:
 @shared_code("int64(int64)")
 def local_offset(nbytes: int) -> int:
     """Return the byte at which the array of the running site begins in a thread's local memory."""
-    place = word(OFFSETS) + word(SITE) * WORD
-    if load64(place) == 0:
+    address = word(OFFSETS) + word(SITE) * WORD
+    if load64(address) == 0:
         begin = word(LOCAL_BYTES)
         set_word(LOCAL_BYTES, begin + -(-nbytes // 16) * 16)
         if word(LOCAL_BYTES) > LOCAL_LIMIT:
             give_up(NO_ROOM)
-        store64(place, begin + 1)
-    return load64(place) - 1
+        store64(address, begin + 1)
+    return load64(address) - 1
 
 
 def _element_type(kind: types.Type) -> types.Type | None:

@@ -100,8 +100,8 @@ def begin_threads(threads: int, records: int, stacks: int, begin: int) -> None:
 def run_ready(threads: int, records: int) -> int:
     """Run each thread that is ready until it waits or ends; return how many have not ended."""
     left = 0
-    for place in range(threads):
-        number = threads - 1 - place if word(BACKWARDS) else place
+    for turn in range(threads):
+        number = threads - 1 - turn if word(BACKWARDS) else turn
         record = records + number * RECORD_BYTES
         while get(record, STATE) == READY:  # still, after a look at Ctrl-C
             set_word(CURRENT, record)
@@ -163,7 +163,7 @@ def pass_barrier(threads: int, records: int, left: int) -> bool:
 
 @shared_code("int64(int64, int64, int64, int64, int64, int64)")
 def run_blocks(first: int, last: int, threads: int, records: int, stacks: int, begin: int) -> int:
-    """Run the blocks from ``first`` up to ``last``, by their places in the order; return the place
+    """Run the blocks from ``first`` up to ``last``, by their turns in the order; return the turn
     after the last that ran.
 
     ``records`` is the address of the threads' records, ``stacks`` that of their stacks; ``begin``

@@ -102,19 +102,19 @@ def merged(before: int, now: int) -> int:
 
 
 @shared_code("void(int64, int64)")
-def note(place: int, now: int) -> None:
+def note(address: int, now: int) -> None:
     """Add the running thread to a stamp."""
-    before = load64(place)
+    before = load64(address)
     if (before ^ now) >> PHASE_SHIFT:
-        store64(place, now)
+        store64(address, now)
     elif before != now and (before & WHO != ANYBODY or now & FLAGS & ~before):
-        store64(place, merged(before, now))
+        store64(address, merged(before, now))
 
 
 @shared_code("void(int64, int64)")
-def check(place: int, now: int) -> None:
+def check(address: int, now: int) -> None:
     """Suspect a race with those of a stamp."""
-    before = load64(place)
+    before = load64(address)
     if (before ^ now) >> PHASE_SHIFT == 0 and together(before, now):
         suspect(RACE, 0)
 
@@ -162,9 +162,9 @@ def contradict_guesses() -> None:
         return
     set_word(CONFLICT_PHASE, word(PHASE))
     for number in range(MOST_GUESSES):
-        place = word(GUESSES) + number * GUESS_WORDS * WORD
-        if load64(place + WORD) == word(PHASE):
-            store64(place, load64(place) | IN_CONFLICT)
+        address = word(GUESSES) + number * GUESS_WORDS * WORD
+        if load64(address + WORD) == word(PHASE):
+            store64(address, load64(address) | IN_CONFLICT)
 
 
 @shared_code("void(int64)")
@@ -214,10 +214,10 @@ def is_told(before: int) -> bool:
     if before & MORE_BLOCKS:
         return False
     phase = before >> PHASE_SHIFT
-    place = word(TOLD) + block_of(phase) * TOLD_WORDS * WORD
-    until = load64(place)
+    address = word(TOLD) + block_of(phase) * TOLD_WORDS * WORD
+    until = load64(address)
     if phase == until:
-        return before & WHO == load64(place + WORD) and before & AFTER_FENCE == 0
+        return before & WHO == load64(address + WORD) and before & AFTER_FENCE == 0
     return phase < until
 
 
@@ -246,16 +246,16 @@ def check_atomics(before: int, now: int) -> None:
 
 
 @shared_code("boolean(int64, int64)")
-def note_far(place: int, now: int) -> bool:
+def note_far(address: int, now: int) -> bool:
     """Add the running thread to a stamp. Return whether it is the first."""
-    before = load64(place)
+    before = load64(address)
     if (before ^ now) >> PHASE_SHIFT:
         more = before & (MORE_BLOCKS | PLAIN)
         if before and before >> PHASE_SHIFT < word(FIRST_PHASE):
             more |= MORE_BLOCKS
-        store64(place, now | more)
+        store64(address, now | more)
     elif now & FLAGS & ~before or (before & WHO != ANYBODY and (before ^ now) & ~FLAGS):
-        store64(place, merged(before, now))
+        store64(address, merged(before, now))
     return before == 0
 
 

@@ -8,13 +8,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numba.core import types
 
-from convlab.simulation.compiled.kernels import CompiledKernel, compile_kernel
+from convlab.simulation.compiled.kernels import KernelMachineCode, compile_kernel
 from convlab.simulation.compiled.launch_facts import LaunchFacts, MakeLaunch
 from convlab.simulation.compiled.launches import CompiledLaunch, Result
 from convlab.simulation.compiled.memory import ArgumentWords
-from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.compiled.suspects import ENDLESS, TWO_NAMES
-from convlab.simulation.language.compilations import Kernel
+from convlab.simulation.language.compilations import NumbaKernel
 from convlab.simulation.language.compiled_values import Values, values_of
 from convlab.simulation.launch.running_blocks import OnBlock
 from convlab.simulation.launch.translation import argument_types
@@ -40,13 +40,13 @@ class CompiledRun:
 
     def run(self) -> None:
         """Run the launch, and what is suspect in it again on the first engine. Raises
-        ``SimulationError`` for what that finds, :class:`NotCompiled` unless machine code was
+        ``SimulationError`` for what that finds, :class:`NeedsGreenlets` unless machine code was
         enough."""
         with _one_at_a_time:
             try:
                 self._run_all()
             except MemoryError as error:
-                raise NotCompiled("its shadow memory does not fit") from error
+                raise NeedsGreenlets("its shadow memory does not fit") from error
 
     def _run_all(self) -> None:
         result = self._run()
@@ -55,17 +55,19 @@ class CompiledRun:
             self._explain(result, left)
             # Whether a negative index is a mistake depends on the text of its line only.
             if not all(one.is_negative_index for one in result.suspects):
-                raise NotCompiled(f"the other engine finds nothing wrong with {result.reasons()}")
+                raise NeedsGreenlets(
+                    f"the other engine finds nothing wrong with {result.reasons()}"
+                )
         if result.beyond_warp and self._depends_on_own_numbers(left):
-            raise NotCompiled("results depend on what a shuffle reads from beyond the warp")
+            raise NeedsGreenlets("results depend on what a shuffle reads from beyond the warp")
         if result.guesses_wrong:
-            raise NotCompiled("a plain read of what atomics change")
+            raise NeedsGreenlets("a plain read of what atomics change")
         if self._kernel.ranks and result.unchanged:
-            raise NotCompiled("an atomic reads what other threads may change")
+            raise NeedsGreenlets("an atomic reads what other threads may change")
         if self._kernel.ranks or self._kernel.ordered:
             forwards, left = left, self._in_the_other_order()
             if self._kernel.ordered and difference(forwards, left, self._before, set()):
-                raise NotCompiled("its results depend on the order of threads")
+                raise NeedsGreenlets("its results depend on the order of threads")
         left.restore(self._hosts)
         if self._facts.touched is not None:
             given = self._facts.arguments
@@ -98,7 +100,7 @@ class CompiledRun:
         first engine, the arrays keep that: results of atomics, such as places in a queue, depend
         on the order of the threads, and a program that relies on it sees another."""
         if self._run(backwards=True).suspects:
-            raise NotCompiled("another order of the threads is suspect")
+            raise NeedsGreenlets("another order of the threads is suspect")
         return self._outcome()
 
     def _depends_on_own_numbers(self, left: Outcome) -> bool:
@@ -114,7 +116,7 @@ class CompiledRun:
         """Run the suspect blocks on the first engine. Raises ``SimulationError`` with what it
         finds; the arrays become what the machine code has ``left`` in them."""
         if undecided := [one for one in result.suspects if one.reason in (ENDLESS, TWO_NAMES)]:
-            raise NotCompiled(f"the other engine must judge {undecided[0].words}")
+            raise NeedsGreenlets(f"the other engine must judge {undecided[0].words}")
         self._before.restore(self._hosts)
         launch = self._made(blocks=result.blocks(), on_block=self._on_block)
         try:
@@ -130,23 +132,23 @@ class CompiledRun:
 _one_at_a_time = Lock()  # because the words of a launch lie at one address
 # Kernels that have been compiled, or why not, by the types of their arguments. A kernel's values
 # from outside are those that it was first compiled with.
-_Known = dict[tuple[types.Type, ...], tuple[Values, CompiledKernel | str]]
-_known: WeakKeyDictionary[Kernel, _Known] = WeakKeyDictionary()
+_Known = dict[tuple[types.Type, ...], tuple[Values, KernelMachineCode | str]]
+_known: WeakKeyDictionary[NumbaKernel, _Known] = WeakKeyDictionary()
 
 
-def _machine_code(facts: LaunchFacts, kinds: tuple[types.Type, ...]) -> CompiledKernel:
+def _machine_code(facts: LaunchFacts, kinds: tuple[types.Type, ...]) -> KernelMachineCode:
     """Return the machine code of a kernel, compiled at its first launch with these types."""
     gpu_types, _ = argument_types(facts.arguments, getattr(facts.kernel, "declared", None) or [])
     values = values_of(facts.kernel, gpu_types)
     known = _known.setdefault(facts.kernel, {})
     found = known.get(kinds)
     if found is None or found[0] is not values:
-        made: CompiledKernel | str
+        made: KernelMachineCode | str
         try:
             made = compile_kernel(facts.kernel.py_func, kinds, gpu_types, values)
-        except NotCompiled as why:
+        except NeedsGreenlets as why:
             made = str(why)
         found = known[kinds] = values, made
     if isinstance(found[1], str):
-        raise NotCompiled(found[1])
+        raise NeedsGreenlets(found[1])
     return found[1]

@@ -26,7 +26,7 @@ ARGUMENTS = 3  # address of the launch's arguments
 BLOCK, BLOCK_X, BLOCK_Y, BLOCK_Z = 4, 5, 6, 7
 GRID_X, GRID_Y, GRID_Z = 8, 9, 10
 SIZE_X, SIZE_Y, SIZE_Z = 11, 12, 13  # of a block
-SITE = 14  # the number of the code's place that runs
+SITE = 14  # the number of the code's site that runs
 PHASE = 15  # barriers passed by all blocks so far, counting the begin of a block as one
 FIRST_PHASE = 16  # the phase in which the running block began
 STEPS_LEFT = 17  # iterations of all loops that the launch may still have
@@ -71,7 +71,7 @@ GUESSED, GUESS = 18, 22  # of some of the last guesses: their cells, and their n
 LAST_GUESSES = 4
 FENCED = 26  # the phase of its last fence in this block; 0 before
 HAS_RECEIVED = 27  # whether it has received what other blocks tell
-LAST_ATOMIC, LAST_SITE = 28, 29  # the cell and the place of its last atomic
+LAST_ATOMIC, LAST_SITE = 28, 29  # the cell and the site of its last atomic
 RECORD = 30
 
 LAUNCH = np.zeros(WORDS, np.int64)
@@ -82,22 +82,22 @@ _i64 = ir.IntType(64)
 
 def load_word(builder: ir.IRBuilder, index: int) -> ir.Value:
     """Generate the load of a word of the launch."""
-    return builder.load(_place(builder, index))
+    return builder.load(_word_pointer(builder, index))
 
 
 def store_word(builder: ir.IRBuilder, index: int, value: ir.Value) -> None:
     """Generate the store of a word of the launch."""
-    builder.store(value, _place(builder, index))
+    builder.store(value, _word_pointer(builder, index))
 
 
 def load_own(builder: ir.IRBuilder, index: int) -> ir.Value:
     """Generate the load of a word of the running thread."""
-    return builder.load(_own_place(builder, index))
+    return builder.load(_own_pointer(builder, index))
 
 
 def store_own(builder: ir.IRBuilder, index: int, value: ir.Value) -> None:
     """Generate the store of a word of the running thread."""
-    builder.store(value, _own_place(builder, index))
+    builder.store(value, _own_pointer(builder, index))
 
 
 def _launch(builder: ir.IRBuilder) -> ir.Value:
@@ -106,39 +106,39 @@ def _launch(builder: ir.IRBuilder) -> ir.Value:
     return ir.GlobalVariable(module, ir.ArrayType(_i64, WORDS), SYMBOL) if known is None else known
 
 
-def _place(builder: ir.IRBuilder, index: int) -> ir.Value:
+def _word_pointer(builder: ir.IRBuilder, index: int) -> ir.Value:
     return builder.gep(_launch(builder), [ir.Constant(ir.IntType(32), n) for n in (0, index)])
 
 
-def _own_place(builder: ir.IRBuilder, index: int) -> ir.Value:
-    record = builder.load(_place(builder, CURRENT))
+def _own_pointer(builder: ir.IRBuilder, index: int) -> ir.Value:
+    record = builder.load(_word_pointer(builder, CURRENT))
     return builder.gep(
         builder.inttoptr(record, _i64.as_pointer()), [ir.Constant(ir.IntType(32), index)]
     )
 
 
-def _reader(place):
+def _reader(pointer):
     @intrinsic(prefer_literal=True)
     def read(typing, index):
         if not isinstance(index, types.IntegerLiteral):
             return None
 
         def generate(context, builder, signature, arguments):
-            return builder.load(place(builder, index.literal_value))
+            return builder.load(pointer(builder, index.literal_value))
 
         return types.int64(index), generate
 
     return read
 
 
-def _writer(place):
+def _writer(pointer):
     @intrinsic(prefer_literal=True)
     def write(typing, index, value):
         if not isinstance(index, types.IntegerLiteral):
             return None
 
         def generate(context, builder, signature, arguments):
-            builder.store(arguments[1], place(builder, index.literal_value))
+            builder.store(arguments[1], pointer(builder, index.literal_value))
             return context.get_dummy_value()
 
         return types.none(index, types.int64), generate
@@ -147,10 +147,10 @@ def _writer(place):
 
 
 # For machine code that Numba compiles. The index of a word must be a constant.
-word: Callable[[int], int] = _reader(_place)
-set_word: Callable[[int, int], None] = _writer(_place)
-own: Callable[[int], int] = _reader(_own_place)
-set_own: Callable[[int, int], None] = _writer(_own_place)
+word: Callable[[int], int] = _reader(_word_pointer)
+set_word: Callable[[int, int], None] = _writer(_word_pointer)
+own: Callable[[int], int] = _reader(_own_pointer)
+set_own: Callable[[int, int], None] = _writer(_own_pointer)
 
 
 @intrinsic
@@ -178,7 +178,7 @@ def _launch_address(typing, index):
         return None
 
     def generate(context, builder, signature, arguments):
-        return builder.ptrtoint(_place(builder, index.literal_value), _i64)
+        return builder.ptrtoint(_word_pointer(builder, index.literal_value), _i64)
 
     return types.int64(index), generate
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from time import process_time
 
 from convlab.simulation.compiled.launch_facts import LaunchFacts, MakeLaunch
-from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.launch import SimulatedLaunch
 from convlab.simulation.launch.running_blocks import OnBlock
 from convlab.simulation.rules.launch_checks import hosts_in, with_arrays
@@ -57,7 +57,7 @@ def run_launch(
     try:
         CompiledRun(facts, made, on_block, hosts, before).run()
         return first, True
-    except NotCompiled as why:
+    except NeedsGreenlets as why:
         say(f"{first.kernel} takes long, and is not compiled: {why}")
         before.restore(hosts)
         again = made(on_block=on_block, touched=facts.touched)

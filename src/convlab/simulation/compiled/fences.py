@@ -60,12 +60,12 @@ def exchange_messages(cell: int) -> None:
         if word(RECEIVED) == 0:
             set_word(RECEIVED, word(PHASE))
     if own(FENCED):
-        place, me = word(TOLD) + word(BLOCK) * TOLD_WORDS * WORD, own(STAMP) & WHO
-        if load64(place) < own(FENCED):
-            store64(place, own(FENCED))
-            store64(place + WORD, me)
-        elif load64(place) == own(FENCED) and load64(place + WORD) != me:
-            store64(place + WORD, NOBODY)
+        address, me = word(TOLD) + word(BLOCK) * TOLD_WORDS * WORD, own(STAMP) & WHO
+        if load64(address) < own(FENCED):
+            store64(address, own(FENCED))
+            store64(address + WORD, me)
+        elif load64(address) == own(FENCED) and load64(address + WORD) != me:
+            store64(address + WORD, NOBODY)
 
 
 @intrinsic

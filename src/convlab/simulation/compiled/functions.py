@@ -34,7 +34,7 @@ from convlab.simulation.compiled.kernel_text import KernelText
 from convlab.simulation.compiled.memory import check_dtype
 from convlab.simulation.compiled.names import CUDA
 from convlab.simulation.compiled.numbers import GpuNumbers
-from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.compiled.wide_accesses import INTRINSICS
 from convlab.simulation.language.compiled_values import Values, attribute, kept, values_of
 from convlab.simulation.language.python_body import name_in_cuda
@@ -113,7 +113,7 @@ class Functions:
             return _of_device(value, emulation)
         if isinstance(function := getattr(value, "py_func", None), FunctionType):
             if getattr(value, "declared", None):
-                raise NotCompiled("a device function with declared types")
+                raise NeedsGreenlets("a device function with declared types")
             return self._dispatcher(function)
         if (name := name_in_cuda(value)) is not None:
             self.text.add("cuda", name)
@@ -122,11 +122,11 @@ class Functions:
             self.text.add("tuple", len(value))
             return tuple(self._meaning(entry, names, values) for entry in value)
         if hasattr(value, "__cuda_array_interface__"):
-            raise NotCompiled("a device array that the kernel refers to by name")
+            raise NeedsGreenlets("a device array that the kernel refers to by name")
         if isinstance(value, np.ndarray):
             check_dtype(value.dtype)
             if value.nbytes > CONSTANT_BYTES:
-                raise NotCompiled("an array that is larger than constant memory")
+                raise NeedsGreenlets("an array that is larger than constant memory")
             self.text.add_value(value)
             return CompiledConstant(value)
         if isinstance(value, ModuleType) and value.__name__ not in _PLAIN:
@@ -137,7 +137,7 @@ class Functions:
     def _module(self, value: ModuleType, names: set[str], values: Values) -> ModuleType:
         """Return a module with the attributes that a function may use."""
         if value.__name__.startswith("numba."):
-            raise NotCompiled(value.__name__)
+            raise NeedsGreenlets(value.__name__)
         module = self._modules.setdefault(id(value), ModuleType(value.__name__))
         self.text.add("module", value.__name__)
         for name in sorted(names & {*vars(value)} - {*vars(module)}):
@@ -151,5 +151,5 @@ class Functions:
 def _of_device(value: object, emulation: Callable[..., object]) -> Any:
     """Return what an intrinsic of ``convlab.device`` is in compiled code."""
     if emulation not in INTRINSICS:
-        raise NotCompiled(f"{getattr(value, '__name__', value)} of convlab.device")
+        raise NeedsGreenlets(f"{getattr(value, '__name__', value)} of convlab.device")
     return INTRINSICS[emulation]

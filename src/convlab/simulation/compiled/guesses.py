@@ -45,10 +45,10 @@ from convlab.simulation.compiled.suspects import RACE, UNWRITTEN, suspect
 @shared_code("void(int64, int64, int64)")
 def note_guess(cell: int, number: int, facts: int) -> None:
     """Note that the running thread reads an element as a guess, and facts about the guess."""
-    place, bit = word(GUESSES) + number * GUESS_WORDS * WORD, 1 << number
+    address, bit = word(GUESSES) + number * GUESS_WORDS * WORD, 1 << number
     if own(PENDING) & bit:
         facts |= POLLED
-    store64(place, load64(place) | facts)
+    store64(address, load64(address) | facts)
     set_own(PENDING, own(PENDING) | bit)
     record = word(CURRENT)
     for slot in range(LAST_GUESSES):  # an atomic checks only the read before it
@@ -66,8 +66,8 @@ def confirm(cell: int) -> None:
     for slot in range(LAST_GUESSES):
         if get(record, GUESSED + slot) == cell:
             number = get(record, GUESS + slot)
-            place = word(GUESSES) + number * GUESS_WORDS * WORD
-            store64(place, load64(place) | CONFIRMED)
+            address = word(GUESSES) + number * GUESS_WORDS * WORD
+            store64(address, load64(address) | CONFIRMED)
             set_own(PENDING, own(PENDING) & ~(1 << number))
             put(record, GUESSED + slot, 0)
 

@@ -152,8 +152,8 @@ def _getitem(context, builder, types_, arguments):
 
 
 @intrinsic(prefer_literal=True)
-def guess(typing, array, index, place):
-    """Read an element by a plain read that an atomic of the thread may check, at a place that has
+def guess(typing, array, index, site):
+    """Read an element by a plain read that an atomic of the thread may check, at the site that has
     this number."""
     whole = is_known(array, index) and len(entries_of(index)) == array.ndim
     known = whole and array.space in (GLOBAL, SHARED)
@@ -168,11 +168,11 @@ def guess(typing, array, index, place):
             return context.get_function(operator.getitem, inner)(builder, arguments[:2])
         parts = Parts(context, builder, array, arguments[0])
         offset = element_offset(context, builder, parts, index, arguments[1])
-        at = number(place.literal_value)
+        at = number(site.literal_value)
         call(builder, f"guess_{array.space}", cell_of(builder, parts, offset), at)
         return load(context, builder, parts, offset, checked=False)
 
-    return (array.dtype if known else gives.return_type)(array, index, place), generate
+    return (array.dtype if known else gives.return_type)(array, index, site), generate
 
 
 @infer_global(operator.setitem)

@@ -1,6 +1,6 @@
 """A pass of Numba's compiler that inserts into a kernel what its text does not say.
 
-Before each access and call the number of the place in the code; at the begin of each loop's
+Before each access and call the number of the site in the code; at the begin of each loop's
 iteration a count; before each division a check of the divisor. And for barriers a hash of the path:
 threads meet at a barrier only if they have come to it by the same iterations and calls.
 """
@@ -34,7 +34,7 @@ from convlab.simulation.compiled.context import (
 from convlab.simulation.compiled.indexing import guess
 from convlab.simulation.compiled.names import lane
 from convlab.simulation.compiled.numbers import AS_ON_A_GPU
-from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.compiled.runtime import call
 from convlab.simulation.compiled.suspects import BY_ZERO, ENDLESS
 from convlab.simulation.rules.retries import Retry, update_of
@@ -49,7 +49,7 @@ _DIVISIONS = operator.floordiv, operator.mod, operator.ifloordiv, operator.imod
 
 @intrinsic
 def mark(typing, site):
-    """Note the place of the code that runs."""
+    """Note the site of the code that runs."""
 
     def generate(context, builder, types_, arguments):
         store_word(builder, SITE, arguments[0])
@@ -92,7 +92,7 @@ def step_of_while(typing):
 
 @intrinsic
 def come_by(typing, site):
-    """Add a place to the hash of the running thread's path."""
+    """Add a site to the hash of the running thread's path."""
 
     def generate(context, builder, types_, arguments):
         path = builder.mul(load_own(builder, PATH), number(MULTIPLIER))
@@ -118,8 +118,8 @@ def divisor(typing, value):
 
 
 @dataclass
-class Places:
-    """The places of a kernel's code, file and line by number, and whether it uses results of
+class CodeSites:
+    """The sites of a kernel's code, file and line by number, and whether it uses results of
     atomics."""
 
     lines: list[tuple[str, int]] = field(default_factory=lambda: [("", 0)])
@@ -129,12 +129,12 @@ class Places:
     ordered: bool = False
 
     def new(self, where: ir.Loc) -> int:
-        """Return the number of a new place."""
+        """Return the number of a new site."""
         self.lines.append((where.filename, where.line))
         return len(self.lines) - 1
 
 
-in_work: list[Places] = []  # of the kernel that is being compiled
+in_work: list[CodeSites] = []  # of the kernel that is being compiled
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
@@ -158,7 +158,7 @@ class Instrument(FunctionPass):
 class _Instrumented:
     """One function of a kernel while checks are inserted."""
 
-    def __init__(self, function: ir.FunctionIR, sites: Places, callees: Callees) -> None:
+    def __init__(self, function: ir.FunctionIR, sites: CodeSites, callees: Callees) -> None:
         self._blocks, self._sites, self._callees = function.blocks, sites, callees
         self._checked = callees.checked_arrays()
         self._count = 0
@@ -214,14 +214,14 @@ class _Instrumented:
     def _guess(self, block: ir.Block, statement: ir.Assign, read: ir.Expr) -> Iterator[ir.Stmt]:
         """Make the read of an element that an atomic may check a guess."""
         index = read.index if read.op == "getitem" else read.index_var
-        places = self._sites
-        if index is None or places.guesses == MOST_GUESSES:
+        sites = self._sites
+        if index is None or sites.guesses == MOST_GUESSES:
             return
         if not self._callees.origins(read.value) & self._checked:
             return
         at = self._variable(block, statement.loc)
-        yield ir.Assign(ir.Const(places.guesses, statement.loc), at, statement.loc)
-        places.guesses += 1
+        yield ir.Assign(ir.Const(sites.guesses, statement.loc), at, statement.loc)
+        sites.guesses += 1
         calls = self._call(block, guess, (read.value, index, at), statement.loc)
         yield calls[0]
         statement.value = calls[1].value
@@ -245,7 +245,7 @@ class _Instrumented:
     def _note(
         self, block: ir.Block, function: Callable[..., object], where: ir.Loc
     ) -> Iterator[ir.Stmt]:
-        """Give the statements that call a function with the number of this place."""
+        """Give the statements that call a function with the number of this site."""
         site = self._variable(block, where)
         yield ir.Assign(ir.Const(self._sites.new(where), where), site, where)
         yield from self._call(block, function, (site,), where)
@@ -280,7 +280,7 @@ def _has(block: ir.Block, operation: str) -> bool:
 
 
 def check_assigned(function: ir.FunctionIR) -> None:
-    """Raise :class:`NotCompiled` if a path may read a local variable that it has not set."""
+    """Raise :class:`NeedsGreenlets` if a path may read a local variable that it has not set."""
     blocks = function.blocks
     graph = compute_cfg_from_blocks(blocks)
     sets = {
@@ -313,15 +313,15 @@ def check_assigned(function: ir.FunctionIR) -> None:
             for variable in one.list_vars():
                 unset = variable.name in everything and variable.name not in known
                 if unset and variable.name != target:
-                    raise NotCompiled(f"{variable.name} may be read before a line has set it")
+                    raise NeedsGreenlets(f"{variable.name} may be read before a line has set it")
             if target is not None:
                 known.add(target)
 
 
 def has_swaps(function: ir.FunctionIR, callees: Callees) -> bool:
-    """Return whether the function has a compare-and-swap. Raises :class:`NotCompiled` unless each
-    is tried until it succeeds, with a new value that it computes from the old one: others may be
-    locks, or lose updates."""
+    """Return whether the function has a compare-and-swap. Raises :class:`NeedsGreenlets` unless
+    each is tried until it succeeds, with a new value that it computes from the old one: others may
+    be locks, or lose updates."""
     names = [
         name
         for block in function.blocks.values()
@@ -338,13 +338,13 @@ def has_swaps(function: ir.FunctionIR, callees: Callees) -> bool:
         swaps = [one for one in updates if one.name in SWAPS]
         retried = all(one.computed and one.retry == Retry.UNTIL_DONE for one in swaps)
         if len(swaps) < len(names) or not retried:
-            raise NotCompiled("a compare-and-swap that is no update tried until it succeeds")
+            raise NeedsGreenlets("a compare-and-swap that is no update tried until it succeeds")
     return bool(names)
 
 
 def uses_ranks(function: ir.FunctionIR, callees: Callees) -> bool:
     """Return whether the function uses the results of atomics, such as a place in a queue. Raises
-    :class:`NotCompiled` for those that may be a lock's or a slot's."""
+    :class:`NeedsGreenlets` for those that may be a lock's or a slot's."""
     blocks = function.blocks.values()
     read: set[str] = set()
     for block in blocks:
@@ -360,6 +360,6 @@ def uses_ranks(function: ir.FunctionIR, callees: Callees) -> bool:
         if isinstance(one.value, ir.Expr) and one.value.op == "call" and one.target.name in read:
             name = callees.atomic(one.value.func)
             if name == "exch":
-                raise NotCompiled("the result of an exchange is used")
+                raise NeedsGreenlets("the result of an exchange is used")
             used |= bool(name)
     return used

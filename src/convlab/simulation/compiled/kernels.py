@@ -19,8 +19,8 @@ from convlab.simulation.compiled.arrays import I64, CompiledArray, made
 from convlab.simulation.compiled.code_cache import ObjectCode, Stored
 from convlab.simulation.compiled.context import ARGUMENTS, load_word
 from convlab.simulation.compiled.functions import Functions, native
-from convlab.simulation.compiled.instrumentation import Places, in_work
-from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.instrumentation import CodeSites, in_work
+from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.compiled.stacks import machine_code
 from convlab.simulation.language.compiled_values import Values
 from convlab.simulation.language.numbas_types import typed_function
@@ -28,7 +28,7 @@ from convlab.simulation.language.signatures import Types
 
 COMPILER_FAULT = "an error inside the compiler"
 # Facts beside the machine code.
-PLACES, RANKS, ORDERED, REFUSED = "places", "ranks", "ordered", "refused"
+SITE_COUNT, RANKS, ORDERED, REFUSED = "sites", "ranks", "ordered", "refused"
 
 
 # The arguments of a launch.
@@ -92,12 +92,12 @@ def _argument(context, builder: ir.IRBuilder, kind: types.Type, words: _Words) -
 
 
 @dataclass(frozen=True)
-class CompiledKernel:
+class KernelMachineCode:
     """The machine code of a kernel for arguments of some types."""
 
     name: str
     entry: int  # its address
-    places: int  # of the code: how many
+    site_count: int  # of the code: how many
     ranks: bool  # whether it uses results of atomics
     ordered: bool  # whether its results may not depend on the order of threads
     kept_alive: object
@@ -105,9 +105,9 @@ class CompiledKernel:
 
 def compile_kernel(
     function: FunctionType, kinds: tuple[types.Type, ...], gpu_types: Types, values: Values
-) -> CompiledKernel:
+) -> KernelMachineCode:
     """Return a kernel's machine code for arguments of these types, of a CPU and of a GPU: from disk
-    if it is kept there. Raises :class:`NotCompiled` for what is not known here."""
+    if it is kept there. Raises :class:`NeedsGreenlets` for what is not known here."""
     machine_code()  # of the switch, then of the rules, to which kernels refer by their symbols
     runtime.load()
     functions = Functions(function, values)
@@ -120,13 +120,13 @@ def compile_kernel(
         if key is not None:
             code_cache.store(key, stored)
     if (why := stored.facts.get(REFUSED)) is not None:
-        raise NotCompiled(str(why))
+        raise NeedsGreenlets(str(why))
     (code,) = stored.codes
     entry = code_cache.loaded(code)
-    return CompiledKernel(
+    return KernelMachineCode(
         name=function.__name__,
         entry=entry.address,
-        places=int(stored.facts[PLACES]),
+        site_count=int(stored.facts[SITE_COUNT]),
         ranks=bool(stored.facts[RANKS]),
         ordered=bool(stored.facts[ORDERED]),
         kept_alive=entry.engine,
@@ -136,15 +136,15 @@ def compile_kernel(
 def _compiled(
     function: FunctionType, functions: Functions, kinds: tuple[types.Type, ...], gpu_types: Types
 ) -> Stored:
-    """Compile a kernel; return its machine code, or why it is refused. Raises :class:`NotCompiled`
-    for a fault of the compiler."""
+    """Compile a kernel; return its machine code, or why it is refused. Raises
+    :class:`NeedsGreenlets` for a fault of the compiler."""
     kernel, whole = functions.kernel, types.NumberClass(types.Tuple(kinds))
 
     def enter():
         kernel(*argument_values(whole))
 
-    entry, places = native(enter), Places()
-    in_work.append(places)
+    entry, sites = native(enter), CodeSites()
+    in_work.append(sites)
     try:
         entry.compile(())
         (typed,) = kernel.overloads.values()
@@ -152,28 +152,28 @@ def _compiled(
     except errors.NumbaError as error:
         why = f"Numba does not compile it for a CPU: {_first_reason(error)}"
         return Stored((), {REFUSED: why})
-    except NotCompiled as error:
+    except NeedsGreenlets as error:
         return Stored((), {REFUSED: str(error)})
     except Exception as error:  # Numba's compiler has faults, and the other engine needs none of it
-        raise NotCompiled(f"{COMPILER_FAULT}: {type(error).__name__}: {error}") from error
+        raise NeedsGreenlets(f"{COMPILER_FAULT}: {type(error).__name__}: {error}") from error
     finally:
         in_work.pop()
     compiled = entry.overloads[()]
     _, _, (content, _) = compiled.library.serialize_using_object_code()
     code = ObjectCode(function.__name__, compiled.fndesc.llvm_func_name, content)
-    facts = {PLACES: len(places.lines), RANKS: places.ranks, ORDERED: places.ordered}
+    facts = {SITE_COUNT: len(sites.lines), RANKS: sites.ranks, ORDERED: sites.ordered}
     return Stored([code], facts)
 
 
 def _check_types(of_cpu: dict[str, types.Type], function: FunctionType, gpu_types: Types) -> None:
-    """Raise :class:`NotCompiled` for a variable that has another type of number for a GPU."""
+    """Raise :class:`NeedsGreenlets` for a variable that has another type of number for a GPU."""
     of_gpu = typed_function(function, gpu_types).typemap
     for name, kind in of_cpu.items():
         other = of_gpu.get(name)
         if other is None or name.startswith("$"):
             continue
         if _is_number(kind) and str(types.unliteral(kind)) != _shown(other):
-            raise NotCompiled(f"{name} is {kind} for a CPU and {other} for a GPU")
+            raise NeedsGreenlets(f"{name} is {kind} for a CPU and {other} for a GPU")
 
 
 def _is_number(kind: types.Type) -> bool:

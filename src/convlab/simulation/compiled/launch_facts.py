@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from convlab.simulation.language.compilations import Kernel
+from convlab.simulation.language.compilations import NumbaKernel
 from convlab.simulation.launch import SimulatedLaunch
 from convlab.simulation.launch.running_blocks import OnBlock
 from convlab.simulation.memory.touched import Touched
@@ -31,7 +31,7 @@ class MakeLaunch(Protocol):
 class LaunchFacts:
     """A launch as both engines need it."""
 
-    kernel: Kernel
+    kernel: NumbaKernel
     grid: Coordinates
     block: Coordinates
     arguments: tuple[object, ...]

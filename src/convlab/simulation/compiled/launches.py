@@ -23,9 +23,9 @@ from convlab.simulation.compiled.cells import (
     TOLD_WORDS,
 )
 from convlab.simulation.compiled.context import LAUNCH, WORD
-from convlab.simulation.compiled.kernels import CompiledKernel
+from convlab.simulation.compiled.kernels import KernelMachineCode
 from convlab.simulation.compiled.memory import ArgumentWords
-from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.compiled.runtime import callable_from_python
 from convlab.simulation.compiled.stacks import Stacks
 from convlab.simulation.compiled.suspects import ROW, ROWS, Suspect, suspects_in
@@ -75,7 +75,7 @@ class CompiledLaunch:
 
     def __init__(
         self,
-        kernel: CompiledKernel,
+        kernel: KernelMachineCode,
         arguments: ArgumentWords,
         grid: Coordinates,
         block: Coordinates,
@@ -92,7 +92,7 @@ class CompiledLaunch:
         self._local = np.zeros((threads, LOCAL_LIMIT), np.uint8)
         self._shared = np.full(BLOCK_BYTES, 0xFF, np.uint8)  # NaN of floats: nobody wrote them
         self._cells = np.zeros((BLOCK_BYTES, CELL // WORD), np.int64)
-        self._offsets = np.zeros(kernel.places, np.int64)
+        self._offsets = np.zeros(kernel.site_count, np.int64)
         self._first_phases = np.zeros(math.prod(grid), np.int64)
         self._told = np.zeros((math.prod(grid), TOLD_WORDS), np.int64)
         self._guesses = np.zeros((MOST_GUESSES, GUESS_WORDS), np.int64)
@@ -118,7 +118,7 @@ class CompiledLaunch:
                 interrupt.add_note(f"{self._kernel.name} was interrupted after {done} blocks")
                 raise
             if self._stacks.overflown:
-                raise NotCompiled("a thread needs a larger stack")
+                raise NeedsGreenlets("a thread needs a larger stack")
             whole, done = not LAUNCH[words.ENDED], after
             turn = max(1, int(turn * min(10.0, TURN_SECONDS / (perf_counter() - begin + 1e-9))))
             if self._on_block is not None:

@@ -16,7 +16,7 @@ from numpy.lib.array_utils import byte_bounds
 from convlab.simulation.compiled.arrays import GLOBAL, WIDE_BYTES, CompiledArray
 from convlab.simulation.compiled.cells import CELL, STAMPS
 from convlab.simulation.compiled.context import WORD
-from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.memory.host_memory import is_wide, start_of
 from convlab.simulation.memory.touched import Touched
 from convlab.simulation.rules.launch_checks import hosts_in
@@ -44,7 +44,8 @@ class ArgumentWords:
                 touched.elements(name, host, reads=reads, writes=writes, updates=updates)
 
     def _type(self, argument: object) -> types.Type:
-        """Return the type of an argument. Raises :class:`NotCompiled` for one that is not known."""
+        """Return the type of an argument. Raises :class:`NeedsGreenlets` for one that is
+        not known."""
         if isinstance(argument, tuple):
             return types.BaseTuple.from_types([self._type(one) for one in argument], type(argument))
         if isinstance(argument, np.ndarray):
@@ -57,7 +58,7 @@ class ArgumentWords:
             return types.float64
         if isinstance(argument, np.number) and argument.dtype.kind in "iuf":
             return from_dtype(argument.dtype)  # type: ignore[arg-type]
-        raise NotCompiled(f"an argument of type {type(argument).__name__}")
+        raise NeedsGreenlets(f"an argument of type {type(argument).__name__}")
 
     def _words(self, argument: object) -> list[int]:
         """Return the words of an argument, in the order in which a kernel reads them."""
@@ -73,19 +74,19 @@ class ArgumentWords:
 
 
 def check_dtype(dtype: np.dtype) -> None:
-    """Raise :class:`NotCompiled` unless elements of the type are plain numbers."""
+    """Raise :class:`NeedsGreenlets` unless elements of the type are plain numbers."""
     if dtype.kind not in NUMBERS or dtype.itemsize > 16 or dtype == np.float16:
-        raise NotCompiled(f"an array of {dtype}")
+        raise NeedsGreenlets(f"an array of {dtype}")
     if not dtype.isnative:
-        raise NotCompiled("an array of numbers in another order of bytes")
+        raise NeedsGreenlets("an array of numbers in another order of bytes")
 
 
 def _array_type(host: np.ndarray) -> CompiledArray:
     check_dtype(host.dtype)
     if not host.flags.aligned or not host.flags.writeable:
-        raise NotCompiled("an array that is not aligned and writeable")
+        raise NeedsGreenlets("an array that is not aligned and writeable")
     if any(stride % host.itemsize for stride in host.strides):
-        raise NotCompiled("an array whose strides are no multiples of its elements")
+        raise NeedsGreenlets("an array whose strides are no multiples of its elements")
     compact = host.ndim > 0 and host.strides[-1] == host.itemsize
     wide = is_wide(host) and compact and start_of(host) % WIDE_BYTES == 0
     return CompiledArray(from_dtype(host.dtype), host.ndim, GLOBAL, compact=compact, wide=wide)
@@ -112,7 +113,7 @@ class _Shadow:
         self._itemsize = hosts[0].itemsize
         for host in hosts:
             if host.itemsize != self._itemsize or (start_of(host) - self._low) % host.itemsize:
-                raise NotCompiled("arrays of several types that share memory")
+                raise NeedsGreenlets("arrays of several types that share memory")
         self._hosts = {id(host) for host in hosts}
         self._cells = np.zeros(
             (max(1, (high - self._low) // self._itemsize), CELL // WORD), np.int64

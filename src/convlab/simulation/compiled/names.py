@@ -42,13 +42,13 @@ from convlab.simulation.compiled.context import (
     store_own,
     word,
 )
-from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.compiled.runtime import call, shared_code
 from convlab.simulation.compiled.stacks import switch_out
 from convlab.simulation.compiled.states import AND, BARRIER, COUNT, OR
 
 
-class MissingName(NotCompiled, AttributeError):
+class MissingName(NeedsGreenlets, AttributeError):
     """The exception for a name that has no meaning in compiled code."""
 
 

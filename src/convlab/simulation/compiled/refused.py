@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 
-class NotCompiled(Exception):
-    """The kernel or launch needs the other engine. The message says why, by the kind of feature."""
+class NeedsGreenlets(Exception):
+    """The kernel or launch must run on greenlets, not as machine code. The message says why, by the
+    kind of feature."""

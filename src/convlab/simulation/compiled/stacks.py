@@ -32,7 +32,7 @@ from convlab.simulation.compiled.context import (
     WORDS,
     word,
 )
-from convlab.simulation.compiled.refused import NotCompiled
+from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.compiled.runtime import shared_code
 from convlab.simulation.compiled.states import DONE
 
@@ -81,9 +81,9 @@ define void @{begin}() noinline nounwind {{
 
 
 def check_machine() -> None:
-    """Raise :class:`NotCompiled` on a machine whose registers the switch does not know."""
+    """Raise :class:`NeedsGreenlets` on a machine whose registers the switch does not know."""
     if platform.machine() not in ("x86_64", "AMD64") or sys.platform == "win32":
-        raise NotCompiled(f"stacks of {sys.platform} on {platform.machine()} are not switched")
+        raise NeedsGreenlets(f"stacks of {sys.platform} on {platform.machine()} are not switched")
 
 
 @cache

@@ -75,18 +75,18 @@ def suspect(reason: int, other_phase: int) -> None:
     table = word(SUSPECT_TABLE)
     known = 0
     for row in range(count):
-        place = table + row * ROW * 8
-        if load64(place) == site and load64(place + 8) == reason:
-            if load64(place + 16) == block:
+        entry = table + row * ROW * 8
+        if load64(entry) == site and load64(entry + 8) == reason:
+            if load64(entry + 16) == block:
                 return
             known += 1
     if known >= EACH or count >= ROWS:
         return
-    place = table + count * ROW * 8
-    store64(place, site)
-    store64(place + 8, reason)
-    store64(place + 16, block)
-    store64(place + 24, other_phase)
+    entry = table + count * ROW * 8
+    store64(entry, site)
+    store64(entry + 8, reason)
+    store64(entry + 16, block)
+    store64(entry + 24, other_phase)
     set_word(SUSPECTS, count + 1)
 
 

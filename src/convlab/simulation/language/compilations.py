@@ -23,7 +23,7 @@ from convlab.simulation.language.refusals import Refused, Untyped
 from convlab.simulation.language.signatures import Types
 
 
-class Kernel(Protocol):
+class NumbaKernel(Protocol):
     """A kernel of ``numba.cuda``."""
 
     py_func: FunctionType
@@ -37,13 +37,13 @@ def keep_declared(compiled: object, function: FunctionType, signatures: Iterable
         _keep_called(function, types, set())
 
 
-def keep_compiled(kernel: Kernel, types: Types) -> None:
+def keep_compiled(kernel: NumbaKernel, types: Types) -> None:
     """Keep the values that a kernel is compiled with for arguments of these types."""
     _keep(kernel.py_func, values_of(kernel, types))
     _keep_called(kernel.py_func, types, set())
 
 
-def recompile(kernel: Kernel) -> None:
+def recompile(kernel: NumbaKernel) -> None:
     """Let the kernel read its globals again: now, if it is declared, or at its next launch."""
     forget(kernel)
     if signatures := getattr(kernel, "declared", None):

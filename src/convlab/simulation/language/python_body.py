@@ -24,7 +24,7 @@ from convlab import device
 from convlab.device import ENGINE_CONSTANTS, emulation_of
 from convlab.simulation.language.advice import advice_for
 from convlab.simulation.language.code_names import global_names, names_used, nested_codes
-from convlab.simulation.language.compilations import Kernel
+from convlab.simulation.language.compilations import NumbaKernel
 from convlab.simulation.language.compiled_values import Values, attribute, kept, values_of
 from convlab.simulation.language.overloads import Overload, overloads_of, type_of
 from convlab.simulation.language.rewritten_code import (
@@ -58,7 +58,7 @@ _ALWAYS = {"__builtins__", "__name__"}  # globals that every module has
 Meaning = Callable[[Any], Any]  # from a value to its replacement, or None
 
 
-def python_body(kernel: Kernel, fake_cuda: object) -> Callable[..., object]:
+def python_body(kernel: NumbaKernel, fake_cuda: object) -> Callable[..., object]:
     """Return a copy of the kernel's function in which ``cuda`` is ``fake_cuda``, intrinsics are
     their emulations, device functions are copied in the same way, and Numba's number types cast
     with NumPy."""
@@ -87,7 +87,7 @@ class Copier:
         emulation: Callable[[object], Callable[..., object] | None] = emulation_of,
         loops: Loops | None = None,
         endless: Callable[[], Iterable[int]] = itertools.count,
-        kernel: Kernel | None = None,
+        kernel: NumbaKernel | None = None,
     ) -> None:
         self.fake_cuda, self._meaning, self._emulation = fake_cuda, meaning, emulation
         self._builtins, self._loops, self._endless = dict(builtins or {}), loops, endless

@@ -20,7 +20,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 from convlab.device import BoundMap, emulation_of
 from convlab.simulation.language.code_names import may_wait, names_used
-from convlab.simulation.language.compilations import Kernel
+from convlab.simulation.language.compilations import NumbaKernel
 from convlab.simulation.language.compiled_values import alike
 from convlab.simulation.language.counters import said_of_counter
 from convlab.simulation.language.inference import WIDEST, given_bits
@@ -134,7 +134,7 @@ class Translator:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: NumbaKernel,
         cuda: SimulatedCuda,
         memory: GlobalMemory,
         report: ArrayReport,
@@ -230,14 +230,14 @@ class Translator:
         return self._arithmetic.cast(meant) if meant.dtype.kind == "f" else meant
 
 
-def checked_kernel(kernel: object) -> Kernel:
+def checked_kernel(kernel: object) -> NumbaKernel:
     """Return the kernel; ``TypeError`` for an object that is not a kernel."""
     function = getattr(kernel, "py_func", None)
     if not inspect.isfunction(function):
         raise TypeError(
             f"kernel is {shown(kernel)}, which is not a kernel: decorate it with @cuda.jit"
         )
-    return typing.cast("Kernel", kernel)
+    return typing.cast("NumbaKernel", kernel)
 
 
 def has_debug(kernel: object) -> bool:

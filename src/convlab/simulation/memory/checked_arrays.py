@@ -34,7 +34,7 @@ class CheckedArray(KernelArray):
         self.wide = is_wide(host)
 
     # The first address without the size that :meth:`AccessLog.sized` adds, and without the tag.
-    place = property(lambda self: self.base % (1 << SIZE_SHIFT))
+    first_address = property(lambda self: self.base % (1 << SIZE_SHIFT))
     # The tag that :meth:`AccessLog.named` adds.
     tag = property(lambda self: self.base >> NAME_SHIFT << NAME_SHIFT)
     real = property(lambda self: self.derived(np.real))

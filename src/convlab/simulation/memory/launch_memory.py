@@ -100,7 +100,7 @@ _WIDE = """
 """
 
 
-class PlacedArray(NamedTuple):
+class ArrayInCode(NamedTuple):
     """A whole array whose class is made for it alone, with its data and address in the code."""
 
     host: np.ndarray
@@ -146,7 +146,7 @@ class Memory:
         base += tag
         if not _elements_aligned(host):
             return MisalignedArray(host, name, base, self, alignment)
-        placed = PlacedArray(host, base, alignment)
+        placed = ArrayInCode(host, base, alignment)
         made = self._array_class(host.ndim, self.number(host.dtype), placed)
         return made(host, name, base, self, alignment)
 
@@ -183,7 +183,7 @@ class Memory:
         self,
         ndim: int,
         number: CountedNumber | None,
-        placed: PlacedArray | None,
+        placed: ArrayInCode | None,
     ) -> type[CheckedArray]:
         """Return a class for the array ``placed`` alone. Without one, return a class for views,
         which have data, strides and address as attributes."""

@@ -26,7 +26,7 @@ def first_of(name: str, array: CheckedArray, index: object, site: int, count: in
         raise TypeError(f"{name}: {shown} must be an array of uint16 with one dimension")
     width = count * array.itemsize
     if type(index) is int and 0 <= index <= array.shape[0] - count:  # the usual case, made quick
-        if (array.place + index * array.itemsize) % width == 0 == array.alignment % width:
+        if (array.first_address + index * array.itemsize) % width == 0 == array.alignment % width:
             return index
     (first,) = array.check((integer(index),), site)
     array.check((first + count - 1,), site)
@@ -50,7 +50,7 @@ def log_words(
     """Log an access to ``count`` words, or to those that a store has."""
     log = array.memory.log
     if log is not None:
-        address = log.sized(array.tag + array.place + first * array.itemsize, WORD)
+        address = log.sized(array.tag + array.first_address + first * array.itemsize, WORD)
         log.add(address, site, kind, count, words)
 
 

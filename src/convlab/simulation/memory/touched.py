@@ -42,7 +42,7 @@ class Touched:
         """Note what a kernel has done to its arrays."""
         for array in arrays:
             low, high = byte_bounds(array.host)
-            there = accesses.address + (start_of(array.host) - array.place)
+            there = accesses.address + (start_of(array.host) - array.first_address)
             inside, kind = (there >= low) & (there < high), accesses.kind & 3
             ways = (np.unique(there[inside & (kind == way)]) for way in (READ, WRITE, ATOMIC))
             self.elements(array.name, array.host, *ways)

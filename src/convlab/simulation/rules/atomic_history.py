@@ -165,7 +165,7 @@ class AtomicHistory:
                 self._lose(array, key, known, how)
 
     def _element(self, array: AtomicTarget, index: object) -> Element:
-        return self._clock.block_number if array.place < GLOBAL else -1, array.name, index
+        return self._clock.block_number if array.first_address < GLOBAL else -1, array.name, index
 
     def check(self) -> None:
         """Note that the last access was an atomic to which an outdated value read before does no

@@ -8,13 +8,13 @@ import numpy as np
 
 
 class AtomicTarget(Protocol):
-    """An array as atomics see it. ``place`` is its address in simulated memory."""
+    """An array as atomics see it. ``first_address`` is its address in simulated memory."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def place(self) -> int: ...
+    def first_address(self) -> int: ...
 
     @property
     def host(self) -> np.ndarray: ...

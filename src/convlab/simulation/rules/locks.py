@@ -36,7 +36,7 @@ class LockAttempts:
     def end_block(self, block: int, block_size: int) -> None:
         """Look at the locks in the shared memory of the block that ends."""
         for here, one in [*self._failed.items()]:
-            if one.array.place < GLOBAL and one.key.thread // block_size == block:
+            if one.array.first_address < GLOBAL and one.key.thread // block_size == block:
                 self._settle(self._failed.pop(here))
 
     def settle(self) -> None:

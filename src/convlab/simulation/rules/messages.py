@@ -16,7 +16,7 @@ from convlab.simulation.rules.atomic_records import AtomicRead, Element
 LATEST = 8  # elements changed by a thread that are kept
 
 
-class Told(NamedTuple):
+class UnfencedDatum(NamedTuple):
     """A datum that its thread changed without a fence before it changed a flag."""
 
     thread: int
@@ -33,13 +33,13 @@ class Messages:
         # The elements that a thread has changed since its last fence; what a change of an element
         # tells; what a thread has learned by waiting.
         self._unfenced: dict[int, dict[Element, None]] = defaultdict(dict)
-        self._told: dict[Element, dict[Element, Told]] = {}
-        self._learned: dict[int, dict[Element, Told]] = defaultdict(dict)
+        self._told: dict[Element, dict[Element, UnfencedDatum]] = {}
+        self._learned: dict[int, dict[Element, UnfencedDatum]] = defaultdict(dict)
 
     def change(self, key: AtomicRead, element: Element) -> None:
         """Note that a thread changes an element."""
         mine = self._unfenced[key.thread]
-        told = Told(key.thread, key.element)
+        told = UnfencedDatum(key.thread, key.element)
         if data := [datum for datum in mine if datum != element]:
             self._told[element] = dict.fromkeys(data, told)
         elif element in self._told:

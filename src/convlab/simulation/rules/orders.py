@@ -98,8 +98,8 @@ class ComparedArray(Protocol):
     def host(self) -> np.ndarray: ...
 
 
-class Facts(Protocol):
-    """Facts from a kernel's text."""
+class KernelFacts(Protocol):
+    """KernelFacts from a kernel's text."""
 
     @property
     def communicates(self) -> bool: ...
@@ -110,7 +110,7 @@ class Facts(Protocol):
     def parted_at(self) -> int | None: ...
 
 
-class Launch(Protocol):
+class RepeatableLaunch(Protocol):
     """A launch that can be run once, and what is known of it then."""
 
     kernel: str
@@ -126,7 +126,7 @@ class Launch(Protocol):
     order_notes: list[str]
 
     @property
-    def translation(self) -> Facts: ...
+    def translation(self) -> KernelFacts: ...
 
     def global_arrays(self) -> Iterator[ComparedArray]: ...
 
@@ -134,7 +134,7 @@ class Launch(Protocol):
 
 
 def run_in_orders(
-    launch: Launch, again: Callable[[Order], Launch], seeds: Sequence[int] = ()
+    launch: RepeatableLaunch, again: Callable[[Order], RepeatableLaunch], seeds: Sequence[int] = ()
 ) -> None:
     """Run a launch, and run it again in other orders if threads communicate, and in those of the
     ``seeds``; ``again`` makes a launch in an order.
@@ -154,7 +154,10 @@ class _Reruns:
     """The runs of a launch, and what they leave in its arrays."""
 
     def __init__(
-        self, launch: Launch, again: Callable[[Order], Launch], seeds: Sequence[int]
+        self,
+        launch: RepeatableLaunch,
+        again: Callable[[Order], RepeatableLaunch],
+        seeds: Sequence[int],
     ) -> None:
         self._launch, self._again, self._seeds = launch, again, seeds
         self._parted_at = launch.translation.parted_at()
@@ -173,7 +176,7 @@ class _Reruns:
             return
         self._forwards = self._kept = Outcome.of(self._names, self._hosts)
         backwards: Outcome | None = None  # the outcome of one thread after the other
-        interleaved: list[tuple[Launch, Outcome]] = []  # runs that may have lost updates
+        interleaved: list[tuple[RepeatableLaunch, Outcome]] = []  # runs that may have lost updates
         for order in orders:
             other, found = self._run_again(order)
             self._judge(order, other, found)
@@ -218,7 +221,7 @@ class _Reruns:
         if self._parted_at is not None:
             yield Order(parted=True)
 
-    def _run_again(self, order: Order) -> tuple[Launch, Outcome]:
+    def _run_again(self, order: Order) -> tuple[RepeatableLaunch, Outcome]:
         """Return the launch in that order, and its outcome; the arrays keep their numbers."""
         self._before.restore(self._hosts)
         try:
@@ -239,7 +242,7 @@ class _Reruns:
     def _difference(self, found: Outcome, beside: set[str]) -> str:
         return difference(self._forwards, found, self._before, beside)
 
-    def _judge(self, order: Order, other: Launch, found: Outcome) -> None:
+    def _judge(self, order: Order, other: RepeatableLaunch, found: Outcome) -> None:
         """Raise ``SimulationError`` if the outcome differs from the first run's by a mistake."""
         launch = self._launch
         if order.undefined and self._difference(found, set()):
@@ -286,7 +289,7 @@ class _Reruns:
 
 
 def _report_lost(
-    other: Launch, forwards: Outcome, backwards: Outcome, interleaved: Outcome
+    other: RepeatableLaunch, forwards: Outcome, backwards: Outcome, interleaved: Outcome
 ) -> None:
     """Raise ``SimulationError`` if the run ``other``, which left the numbers ``interleaved``, has
     lost an update: if its element becomes the same in both orders of one thread after the other,
@@ -308,21 +311,21 @@ def _report_lost(
         _add(other, what, lost.key)
 
 
-def _report(launch: Launch, other: Launch, outcome: str) -> None:
+def _report(launch: RepeatableLaunch, other: RepeatableLaunch, outcome: str) -> None:
     """Raise ``SimulationError`` if threads did not wait for what the outcome depends on."""
     if (evidence := _evidence(launch.history, other.history)) is not None:
         what, key = evidence
         _add(other, f"{what}: {outcome}", key)
 
 
-def _add(other: Launch, what: str, key: AtomicRead) -> None:
+def _add(other: RepeatableLaunch, what: str, key: AtomicRead) -> None:
     """Raise ``SimulationError`` with a finding of the thread that has read the element."""
     block = other.reports.block(key.thread // other.clock.block_size)
     other.reports.add(DEPENDS, what, key.site, key.thread, block=block)
     other.reports.raise_any(ended=False)
 
 
-def _report_undefined(launch: Launch, other: Launch) -> None:
+def _report_undefined(launch: RepeatableLaunch, other: RepeatableLaunch) -> None:
     """Raise ``SimulationError`` for what lanes read from those that do not take part."""
     size = other.clock.block_size
     for site, (what, number) in launch.shuffles.undefined_at.items():

@@ -132,13 +132,13 @@ class AsyncCopies:
             far = source.first_of_run(source_index, count, site)
             values = source.linear[far : far + count].tolist()
             if log is not None:
-                log.add(source.place + WORD * far, site, READ, count)
+                log.add(source.first_address + WORD * far, site, READ, count)
         if log is not None:
-            address = target.tag + target.place + WORD * first
+            address = target.tag + target.first_address + WORD * first
             log.add(address, site, WRITE + ISSUED, count, values)
         thread = clock.first + clock.thread  # `number`, written out
-        place = target.place + WORD * first
-        self._begin(Copy(target, first, place, values, values, site, thread, clock.position))
+        address = target.first_address + WORD * first
+        self._begin(Copy(target, first, address, values, values, site, thread, clock.position))
 
     def copy_eight(
         self,
@@ -160,7 +160,7 @@ class AsyncCopies:
         copy = Copy(
             target=target,
             first=first,
-            address=target.place + first * target.itemsize,
+            address=target.first_address + first * target.itemsize,
             numbers=[*numbers],
             values=[*words],
             site=site,
@@ -220,11 +220,15 @@ def _check_copy(target: CheckedArray, source: CheckedArray) -> None:
     """Raise ``TypeError`` for a copy between other memories, which a GPU does not check."""
     if not is_shared(target):
         raise TypeError(f"{target.name} is not in shared memory, to which an async copy goes")
-    if not isinstance(source, CheckedArray) or source.place < GLOBAL:
+    if not isinstance(source, CheckedArray) or source.first_address < GLOBAL:
         raise TypeError(f"{source.name} is not in global memory, from which an async copy comes")
 
 
 def is_shared(array: object) -> bool:
     """Return whether the array is in shared memory. Constant arrays have low addresses too, but are
     read-only."""
-    return isinstance(array, CheckedArray) and array.place < GLOBAL and array.host.flags.writeable
+    return (
+        isinstance(array, CheckedArray)
+        and array.first_address < GLOBAL
+        and array.host.flags.writeable
+    )

@@ -55,7 +55,7 @@ class Panels:
     def start(self, S: CheckedArray) -> int:
         """``panel_start``: return the first index of ``S`` at which a panel can begin."""
         _check_array("panel_start", S)
-        left_out = -(S.place + self._begin(S)) % PANEL_ALIGNMENT
+        left_out = -(S.first_address + self._begin(S)) % PANEL_ALIGNMENT
         return int(left_out // S.itemsize)
 
     def panel(
@@ -70,19 +70,19 @@ class Panels:
         count = rows_bytes // itemsize
         S.check((at,), site)
         S.check((at + count - 1,), site)
-        self._check_place(S, at, site)
-        place = S.place + at * itemsize
-        return place, S.host[at : at + count].view(np.uint8)
+        self._check_begin(S, at, site)
+        address = S.first_address + at * itemsize
+        return address, S.host[at : at + count].view(np.uint8)
 
     def _begin(self, S: CheckedArray) -> int:
         """Return how far after a multiple of 1,024 bytes the simulator's address 0 is for ``S``."""
         dynamic = self._shared.is_dynamic(S) and S.alignment % PANEL_ALIGNMENT
         return DYNAMIC_BEGIN if dynamic else 0
 
-    def _check_place(self, S: CheckedArray, at: int, site: int) -> None:
+    def _check_begin(self, S: CheckedArray, at: int, site: int) -> None:
         if not self._shared.is_dynamic(S):
             S.check_aligned((at,), PANEL_ALIGNMENT, site)
-        elif (S.place + at * S.itemsize + self._begin(S)) % PANEL_ALIGNMENT:
+        elif (S.first_address + at * S.itemsize + self._begin(S)) % PANEL_ALIGNMENT:
             what = f"{S.show((at,))} is not at a multiple of {PANEL_ALIGNMENT} bytes"
             S.on_finding("misaligned", f"{what}, or only by chance", site, S, (at,))
 
@@ -118,8 +118,8 @@ class CopyEngine:
         i: int,
     ) -> None:
         """``copy_box``: copy the box with that corner."""
-        places = box_of(tensor_map, corner)
-        self._copy("copy_box", S, int(at), tensor_map, places, barriers, i, site_of(1))
+        elements = box_of(tensor_map, corner)
+        self._copy("copy_box", S, int(at), tensor_map, elements, barriers, i, site_of(1))
 
     def copy_windows(
         self,
@@ -136,8 +136,8 @@ class CopyEngine:
         i: int,
     ) -> None:
         """``copy_windows``: copy one element of some windows."""
-        places = windows_of(tensor_map, c, w, h, n, offset_w, offset_h)
-        self._copy("copy_windows", S, int(at), tensor_map, places, barriers, i, site_of(1))
+        elements = windows_of(tensor_map, c, w, h, n, offset_w, offset_h)
+        self._copy("copy_windows", S, int(at), tensor_map, elements, barriers, i, site_of(1))
 
     def _copy(
         self,
@@ -145,16 +145,16 @@ class CopyEngine:
         S: CheckedArray,
         at: int,
         tensor_map: BoundMap,
-        places: np.ndarray,
+        elements: np.ndarray,
         barriers: CheckedArray,
         i: int,
         site: int,
     ) -> None:
-        """Start a copy of the numbers at these places."""
+        """Start a copy of the numbers at these elements of the tensor."""
         nbytes, itemsize = tensor_map.map.nbytes, tensor_map.array.itemsize
         address, panel = self._panels.panel(name, S, at, nbytes, itemsize, site)
         barrier = self._barriers.known(name, barriers, i, site)
-        copy = EngineCopy(panel, with_swizzle(tensor_map.rows_at(places)))
+        copy = EngineCopy(panel, with_swizzle(tensor_map.rows_at(elements)))
         self._barriers.add_copy(barrier, copy)
         if not self._strict:
             return

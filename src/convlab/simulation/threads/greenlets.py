@@ -18,7 +18,7 @@ from convlab.simulation.rules.orders import USUAL, Order
 from convlab.simulation.rules.shuffles import Shuffles
 from convlab.simulation.threads.block_memory import SharedContents
 from convlab.simulation.threads.meetings import Complain, Meetings
-from convlab.simulation.threads.waiting import Thread, Worker, yields
+from convlab.simulation.threads.waiting import Thread, ThreadRunner, yields
 
 IDLE_ROUNDS = 2  # rounds in which all only poll, before other blocks go on
 
@@ -59,8 +59,8 @@ class Block:
         self._body, self._arguments, self._enter = body, arguments, enter
         self._backwards, self._gives_way = order.backwards, order.gives_way
         self._random = order.random(number)
-        places = self._places()
-        threads = sorted(enumerate(indices), key=lambda one: places[one[0]])
+        ranks = self._ranks()
+        threads = sorted(enumerate(indices), key=lambda one: ranks[one[0]])
         self._fresh = iter(threads)
         self._begun = False
         self._now = threads[0]  # the thread that has begun last
@@ -87,15 +87,15 @@ class Block:
         """Let the threads go on from the barrier of the grid."""
         self._meetings.released = True
 
-    def _places(self) -> Sequence[int]:
-        """Return each thread's place in the order in which the threads run now. With random numbers
+    def _ranks(self) -> Sequence[int]:
+        """Return each thread's rank in the order in which the threads run now. With random numbers
         it is another one in each round."""
-        places = range(self.size)
+        ranks = range(self.size)
         if self._random is None:
-            return places[::-1] if self._backwards else places
+            return ranks[::-1] if self._backwards else ranks
         warps = [*range(-(-self.size // WARP))]
         self._random.shuffle(warps)
-        return [warps[number // WARP] * WARP + number % WARP for number in places]
+        return [warps[number // WARP] * WARP + number % WARP for number in ranks]
 
     def run(self) -> bool:
         """Run until all threads have ended, or all that are left only poll; then ``waiting`` has
@@ -106,10 +106,10 @@ class Block:
             rounds = IDLE_ROUNDS if further and any(map(yields, self.waiting)) else IDLE_ROUNDS - 1
         enter, meetings = self._enter, self._meetings
         while self.waiting and rounds < IDLE_ROUNDS:
-            places = self._places()
+            ranks = self._ranks()
             if self._random is not None:  # those at one barrier would keep their order
-                self.waiting.sort(key=lambda thread: places[thread.number])
-            ready, waiting = meetings.who_continues(self.waiting, places)
+                self.waiting.sort(key=lambda thread: ranks[thread.number])
+            ready, waiting = meetings.who_continues(self.waiting, ranks)
             moved = False
             for thread in ready:
                 enter(thread.number, thread.index)
@@ -138,7 +138,7 @@ class Block:
             return False
         self._begun = True
         while True:
-            worker = Worker(self._work)
+            worker = ThreadRunner(self._work)
             worker.loops = []
             call = worker.switch()
             if worker.dead:

@@ -27,9 +27,9 @@ from convlab.simulation.threads.waiting import (
     NUMBERED_BARRIER,
     OF_A_WARPGROUP,
     YIELD,
+    CallPath,
     Thread,
     WaitingCall,
-    WaitingPlace,
 )
 from convlab.simulation.threads.warp_calls import CALLS, Lanes, bits, lane_names
 from convlab.support.code_places import file_said
@@ -95,17 +95,17 @@ class Meetings:
         self.returned: dict[int, int] = {}  # the line of the ``return`` that ended a thread
 
     def who_continues(
-        self, waiting: list[Thread], places: Sequence[int]
+        self, waiting: list[Thread], ranks: Sequence[int]
     ) -> tuple[list[Thread], list[Thread]]:
         """Return the threads that continue, with their results, and those that still wait.
-        ``places`` has each thread's place in the order in which threads run."""
+        ``ranks`` has each thread's rank in the order in which threads run."""
         if self._at_one_barrier(waiting):
             site = waiting[0].waits_at().site
             for thread in waiting:
                 thread.result = ()
             self._on_barrier(len(waiting), site)
             return waiting, []
-        waiting.sort(key=lambda thread: places[thread.number])
+        waiting.sort(key=lambda thread: ranks[thread.number])
         going: list[Thread] = []
         at_barrier: list[Thread] = []
         at_calls: list[Thread] = []
@@ -139,7 +139,7 @@ class Meetings:
         if not going and at_barrier and not for_others:
             going = self._barrier(at_barrier)
         gone = {thread.number for thread in going}
-        going.sort(key=lambda thread: places[thread.number])
+        going.sort(key=lambda thread: ranks[thread.number])
         return going, [thread for thread in waiting if thread.number not in gone]
 
     def _at_numbers(self, threads: list[Thread]) -> list[Thread]:
@@ -161,7 +161,7 @@ class Meetings:
         first = waiting[0].worker.gr_frame
         code, offset = first.f_code, first.f_lasti
         checked, loops = self._complain is not None, waiting[0].worker.loops
-        place = waiting[0].place() if checked and self._waits_in_calls else None
+        path = waiting[0].call_path() if checked and self._waits_in_calls else None
         for thread in waiting:
             if type(thread.call) is WaitingCall:
                 return False
@@ -169,23 +169,23 @@ class Meetings:
                 frame = thread.worker.gr_frame
                 if frame.f_lasti != offset or frame.f_code is not code:
                     return False
-                if thread.worker.loops != loops or (place and thread.place() != place):
+                if thread.worker.loops != loops or (path and thread.call_path() != path):
                     return False
         return len(waiting) == self._size or not checked
 
     def _meetings(self, threads: list[Thread], waiting: list[Thread]) -> list[Meeting]:
-        """Return the calls of the threads: those of a warp or a warpgroup that wait at the same
-        place for the same lanes make one."""
+        """Return the calls of the threads: those of a warp or a warpgroup that wait in the same
+        calls for the same lanes make one."""
         calls: dict[tuple[object, ...], list[Thread]] = defaultdict(list)
         for thread in threads:
             call = thread.waits_at()
-            place: object = call.site, *thread.worker.loops
+            path: object = call.site, *thread.worker.loops
             if self._waits_in_calls:
-                place = thread.place()
+                path = thread.call_path()
             if self._parted and call.kind == "activemask":
-                place = place, thread.number % 2
+                path = path, thread.number % 2
             which = thread.number // call.together
-            calls[call.together, which, call.kind, place, call.mask].append(thread)
+            calls[call.together, which, call.kind, path, call.mask].append(thread)
         found = []
         for those in calls.values():
             call = those[0].waits_at()
@@ -216,10 +216,10 @@ class Meetings:
 
     def _check_barrier(self, complain: Complain, threads: list[Thread]) -> None:
         """Complain of threads that wait elsewhere, or that have ended."""
-        kind, place = "barrier divergence", threads[0].place()
-        other = next((t for t in threads if t.place() != place), None)
+        kind, path = "barrier divergence", threads[0].call_path()
+        other = next((t for t in threads if t.call_path() != path), None)
         if other is not None:
-            what, site, its_site = _apart(place, other.place())
+            what, site, its_site = _apart(path, other.call_path())
             complain(kind, what, site, other.number, its_site)
         elif ended := self._size - len(threads):
             what = f"{ended} of {self._size} threads ended before this barrier"
@@ -233,8 +233,8 @@ class Meetings:
                 what,
                 site,
                 first,
-                callers=place.sites,
-                iterations=place.loops,
+                callers=path.sites,
+                iterations=path.loops,
                 other_line=line,
                 other_file=None if line is None else self._file,
             )
@@ -338,7 +338,7 @@ def _met_in_two_arms(incomplete: list[Meeting]) -> Meeting | None:
     return None
 
 
-def _apart(one: WaitingPlace, other: WaitingPlace) -> tuple[str, int, int]:
+def _apart(one: CallPath, other: CallPath) -> tuple[str, int, int]:
     """Say in which way two threads wait at different barriers; return a site of each too."""
     if one.sites == other.sites:
         loops = zip(one.loops, other.loops, strict=True)

@@ -108,7 +108,7 @@ class InFlight(NamedTuple):
 
     @property
     def cells(self) -> slice:
-        """The place of the sums in ``D``."""
+        """The elements of the sums in ``D``."""
         return slice(self.first, self.first + self.sums.numbers.shape[1] // 2)
 
     def check_untouched(self, name: str) -> None:
@@ -170,9 +170,9 @@ class PanelProducts:
         self._arithmetic, self._strict = arithmetic, strict
         self._warpgroups: dict[tuple[int, int], Warpgroup] = {}  # by block and number in it
         # By the thread's number in the launch: products started, and those in flight, by the id of
-        # their array and the place of their sums.
+        # their array and the first of their sums.
         self._started: dict[int, int] = {}
-        self._checked: set[object] = set()  # places of panels
+        self._checked: set[object] = set()  # starts of panels
         self._in_flight: dict[int, dict[tuple[int, int], InFlight]] = {}
         # By thread, what products read from registers, each with the product's number.
         self._registers: dict[int, list[tuple[int, Registers]]] = {}
@@ -212,8 +212,8 @@ class PanelProducts:
         TERMS: int,
     ) -> None:
         """``start_product_f16`` and its like: start a product once all 128 threads have come."""
-        place = int(at_A), int(at_B)
-        self._start_with(name, site_of(1), D, int(first), S, place, N, TERMS, None)
+        starts = int(at_A), int(at_B)
+        self._start_with(name, site_of(1), D, int(first), S, starts, N, TERMS, None)
 
     def _start_left(
         self,
@@ -239,7 +239,7 @@ class PanelProducts:
         D: LocalArray,
         first: int,
         S: CheckedArray,
-        places: tuple[int | None, int],
+        starts: tuple[int | None, int],
         N: int,
         TERMS: int,
         left: Registers | None,
@@ -261,8 +261,8 @@ class PanelProducts:
             products=self,
             name=name,
             S=S,
-            at_A=places[0],
-            at_B=places[1],
+            at_A=starts[0],
+            at_B=starts[1],
             N=N,
             terms=TERMS,
             site=site,
@@ -271,7 +271,7 @@ class PanelProducts:
             words=left.words if left is not None else (),
         )
         # One thread's check is enough for the others, and for the next time.
-        known = is_shared(S) and (S.base, S.shape, S.dtype.str, name, *places, N)
+        known = is_shared(S) and (S.base, S.shape, S.dtype.str, name, *starts, N)
         if not known or known not in self._checked:
             self._check_panels(operands)
             self._checked.add(known)
@@ -384,10 +384,10 @@ class PanelProducts:
         warpgroup.begun.append(past)
         warpgroup.started += 1
         begin = clocks.known_to_each(threads)
-        for place, data in panels:
+        for first, data in panels:
             access = PanelAccess(
-                first=place,
-                end=place + data.size,
+                first=first,
+                end=first + data.size,
                 writes=False,
                 block=self._clock.block_number,
                 thread=self._clock.first + operands.thread,

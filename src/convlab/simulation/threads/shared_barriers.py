@@ -49,7 +49,7 @@ class Landing(Protocol):
         """Store the bytes."""
 
 
-class Place(NamedTuple):
+class BarrierEvent(NamedTuple):
     """A thread of a block at a line, and the time."""
 
     thread: int
@@ -61,7 +61,7 @@ class Waited(NamedTuple):
     """A wait of a thread that has returned: the phase that it waited for."""
 
     phase: int
-    place: Place
+    event: BarrierEvent
 
 
 @dataclass(eq=False)
@@ -71,7 +71,7 @@ class SharedBarrier:
     name: str
     arrivals: int
     entry: int  # of the block's clocks
-    made: Place
+    made: BarrierEvent
     pending: int  # arrivals
     ended: int = 0  # phases
     expected: int = 0  # bytes
@@ -79,7 +79,7 @@ class SharedBarrier:
     arrived: Knowledge = field(default_factory=lambda: np.zeros(0, np.int64))  # in this phase
     known: Knowledge = field(default_factory=lambda: np.zeros(0, np.int64))  # in phases before
     waited: dict[int, Waited] = field(default_factory=dict)  # by thread
-    last: Place | None = None  # of the last arrival
+    last: BarrierEvent | None = None  # of the last arrival
 
     @property
     def in_flight(self) -> int:
@@ -176,7 +176,7 @@ class SharedBarriers:
         """``init_barrier``: begin the first phase of a barrier."""
         site = site_of(1)
         check_arrivals(int(arrivals))
-        key, name = self._place("init_barrier", barriers, i, site)
+        key, name = self._key_and_name("init_barrier", barriers, i, site)
         entry = self._clocks.here.entry()
         count = int(arrivals)
         self._barriers[key] = SharedBarrier(name, count, entry, self._here(site), pending=count)
@@ -204,10 +204,10 @@ class SharedBarriers:
         wait = PhaseWait(barrier, parity, self.settle, self._clock.thread)
         if not wait.returns_at_once():  # else other threads go on before its copies land
             self._cuda.hub(WaitingCall(PHASE, site, wait))
-        place = self._here(site)
+        event = self._here(site)
         if self._strict and wait.known is not None:
-            self._clocks.here.learn(place.thread, wait.known, place.time)
-        barrier.waited[place.thread] = Waited(wait.phase, place)
+            self._clocks.here.learn(event.thread, wait.known, event.time)
+        barrier.waited[event.thread] = Waited(wait.phase, event)
 
     # What a barrier does.
 
@@ -220,7 +220,7 @@ class SharedBarriers:
     def known(self, name: str, barriers: CheckedArray, i: int, site: int) -> SharedBarrier:
         """Return the barrier ``barriers[i]``, with the phase that goes on. Ends the launch if
         nobody has initialised it."""
-        key, shown = self._place(name, barriers, i, site)
+        key, shown = self._key_and_name(name, barriers, i, site)
         barrier = self._barriers.get(key)
         if barrier is None:
             self._reports.add(
@@ -266,17 +266,17 @@ class SharedBarriers:
 
     def _arrive(self, barrier: SharedBarrier, site: int, nbytes: int) -> None:
         self.settle(barrier)
-        place = self._here(site)
+        event = self._here(site)
         if not barrier.pending:
             what = f"{barrier.name} {TOO_MANY_ARRIVE} phase {barrier.ended}, which awaits bytes,"
             what += " and a thread arrives once more"
-            self._reports.add("wrong phase", what, site, place.thread)
+            self._reports.add("wrong phase", what, site, event.thread)
             return
         barrier.pending -= 1
         barrier.expected += nbytes
-        barrier.last = place
+        barrier.last = event
         if self._strict:
-            past = self._clocks.here.past_of([place.thread], place.time)
+            past = self._clocks.here.past_of([event.thread], event.time)
             barrier.arrived = both(barrier.arrived, past)
 
     def _check_waits(self, barrier: SharedBarrier) -> None:
@@ -286,8 +286,8 @@ class SharedBarriers:
         for thread, waited in barrier.waited.items():
             if waited.phase != barrier.ended - 1:
                 continue
-            warp, place = thread // WARP, waited.place
-            is_known = thread < len(barrier.arrived) and barrier.arrived[thread] >= place.time
+            warp, event = thread // WARP, waited.event
+            is_known = thread < len(barrier.arrived) and barrier.arrived[thread] >= event.time
             if is_known:
                 late[warp] = None
             else:
@@ -302,9 +302,9 @@ class SharedBarriers:
             what = f"{barrier.phase(phase)} may end before {who} has come to its wait for {before}:"
             what += f" no thread that arrives for phase {phase} knows of that wait"
             last = None if barrier.last is None else barrier.last.site
-            self._reports.add("wrong phase", what, waited.place.site, thread, last)
+            self._reports.add("wrong phase", what, waited.event.site, thread, last)
 
-    def _place(
+    def _key_and_name(
         self, name: str, barriers: CheckedArray, i: int, site: int
     ) -> tuple[tuple[int, int], str]:
         """Return the block and the address of a barrier, and its name."""
@@ -312,8 +312,8 @@ class SharedBarriers:
             shown = getattr(barriers, "name", barriers)
             raise TypeError(f"{name}: {shown} must be a shared array of uint64 with one dimension")
         at = barriers.check((i,), site)
-        address = barriers.place + at[0] * barriers.strides[0]
+        address = barriers.first_address + at[0] * barriers.strides[0]
         return (self._clock.block_number, address), barriers.show(at)
 
-    def _here(self, site: int) -> Place:
-        return Place(self._clock.thread, site, self._clocks.now())
+    def _here(self, site: int) -> BarrierEvent:
+        return BarrierEvent(self._clock.thread, site, self._clocks.now())

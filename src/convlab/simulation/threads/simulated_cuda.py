@@ -180,7 +180,7 @@ class SimulatedCuda:
 
     def _seen_by_all(self, array: KernelArray) -> bool:
         """Note that all threads see the last access, if it is to global memory."""
-        far: bool = getattr(array, "place", 0) >= GLOBAL
+        far: bool = getattr(array, "first_address", 0) >= GLOBAL
         if far and array.memory.log is not None:
             array.memory.log.seen_by_all()
         return far

@@ -167,7 +167,7 @@ class TensorCores:
         S.check(at, site)
         S.check(at + count - 1, site)
         S.check_aligned((at,), SIXTEEN, site)
-        address = S.place + at * S.itemsize
+        address = S.first_address + at * S.itemsize
         began = self._clock.access(READ + LANDED, address, site)
         if self._clock.log is not None:
             share = count // WARPGROUP

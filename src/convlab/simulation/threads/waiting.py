@@ -66,15 +66,15 @@ class WaitingCall:
         return cast(Awaited, self.value)
 
 
-class WaitingPlace(NamedTuple):
-    """The place where a thread waits: the sites of the call and of its callers, the innermost
+class CallPath(NamedTuple):
+    """The calls in which a thread waits: the sites of the call and of its callers, the innermost
     first, and the iterations of the loops around it, the outermost first."""
 
     sites: tuple[int, ...]
     loops: tuple[int, ...]
 
 
-class Worker(greenlet):  # type: ignore[misc]
+class ThreadRunner(greenlet):  # type: ignore[misc]
     """A greenlet that runs threads one after the other; ``loops`` are the iterations that its
     thread is in."""
 
@@ -88,7 +88,7 @@ class Thread:
 
     number: int
     index: Coordinates
-    worker: Worker
+    worker: ThreadRunner
     call: object
     result: tuple[object, ...] = ()
 
@@ -98,9 +98,9 @@ class Thread:
             self.call = WaitingCall("syncthreads", next(self._sites()))
         return self.call
 
-    def place(self) -> WaitingPlace:
-        """Return the place where the thread waits."""
-        return WaitingPlace((self.waits_at().site, *self._sites()), tuple(self.worker.loops))
+    def call_path(self) -> CallPath:
+        """Return the calls and loops in which the thread waits."""
+        return CallPath((self.waits_at().site, *self._sites()), tuple(self.worker.loops))
 
     def _sites(self) -> Iterator[int]:
         """Give the sites of the thread's frames, the innermost first."""
