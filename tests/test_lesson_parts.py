@@ -17,6 +17,7 @@ from convlab.lessons import (
     exercises,
     limits,
     listing,
+    part_tables,
     parts,
     plain_im2win,
     problem_checks,
@@ -31,7 +32,7 @@ TILE = Tile(M_B=16, N_B=8, K_B=8, M_T=4, N_T=4)
 same = pytest.mark.same_in_cudasim
 PARTS = {
     stage: [*found]
-    for stage, found in parts.PARTS.items()
+    for stage, found in part_tables.PARTS.items()
     if stage not in ("im2col_gemm", "t03_split_once")  # which have other arguments
 }
 
@@ -192,7 +193,7 @@ def test_each_line_of_algorithm_3_is_beside_code_of_m11():
 
 @pytest.fixture(scope="module")
 def specified():
-    """What the lesson says in NumPy."""
+    """Return what the lesson says in NumPy."""
     there: dict[str, object] = {}
     (path,) = sources(["11_im2win_full"])
     for cell in read(path).cells:

@@ -28,8 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from convlab.lessons.parts import COLUMNS, part_code, stage_code
+from convlab.lessons.parts import part_code, stage_code
 from convlab.lessons.progress import ANSWERED
+from convlab.lessons.stage_sources import COLUMNS
 from convlab.support.installing import CHECKOUT, in_checkout
 from convlab.support.values import counted
 
