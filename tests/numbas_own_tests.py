@@ -140,7 +140,7 @@ def run(which: str, modules: list[str], needed: str) -> Any:
 
 
 def reason(outcome: str) -> str:
-    """Why a test did not pass: its findings, or else the exception."""
+    """Return why a test did not pass: its findings, or else the exception."""
     findings = [line for line in outcome.splitlines() if re.match(r"- [\w ]+, \w+, line", line)]
     errors = [line for line in outcome.splitlines() if re.match(r"[\w.]+(Error|Simulated): ", line)]
     found = "; ".join(findings) or (errors or outcome.splitlines())[-1]

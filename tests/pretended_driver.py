@@ -215,7 +215,7 @@ class Driver:
 
 
 def pretended_driver(monkeypatch):
-    """As long as a test's fixture lasts."""
+    """Replace the driver while a test's fixture lasts."""
     fake = Driver()
     monkeypatch.setattr(launching, "driver", fake)
     monkeypatch.setattr(launching, "_loaded", {})

@@ -1,4 +1,4 @@
-"""When there are repeats enough, and the host's clock; the GPU's is tried on one."""
+"""The number of repeats, and the host's clock; the GPU's clock is tried on a GPU."""
 
 from __future__ import annotations
 

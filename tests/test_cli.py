@@ -594,7 +594,7 @@ for verb, text in zip(words[::2], words[1::2]):
 
 @SAME
 def test_a_mistake_in_a_stage_s_file_gets_one_line(tmp_path):
-    """In a copy of convlab, by one process: Numba is imported once."""
+    """One process does it in a copy of convlab: Numba is imported once."""
     package = Path(convlab.__file__).parent
     shutil.copytree(package, tmp_path / "convlab", ignore=lambda *_: ["__pycache__"])
     file = "convlab/ladder/main/m03_shared_memory.py"

@@ -181,7 +181,7 @@ def test_ctrl_c_ends_it_at_once_and_the_next_run_goes_on_from_there(tmp_path, fo
 
 @pytest.mark.gate
 def test_workers_have_the_compilers_that_this_process_has_loaded(tmp_path):
-    """As those that PyTorch brings: another library would give another key."""
+    """PyTorch brings such compilers, for example: another library would give another key."""
     library = Path(kernel_identity.compiler_libraries()[1]).resolve()
     other = tmp_path / library.name
     other.write_bytes(library.read_bytes() + b"another build of it")

@@ -88,7 +88,7 @@ def test_both_make_the_same_accesses(name, monkeypatch):
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0), (10, 0), (12, 0)])
 def test_kernels_take_as_many_parameters_as_are_laid_out(capability):
-    """As the machine code says."""
+    """The machine code says how many."""
     program = production_program(stage_named("i01_im2col"), PROBLEM)
     shapes = SHAPES | {buffer.name: buffer.shape for buffer in program.buffers}
     for step in program.kernels:

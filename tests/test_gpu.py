@@ -306,7 +306,7 @@ LAST_MOMENTS = {
 
 @pytest.mark.parametrize("moment", LAST_MOMENTS)
 def test_a_plan_ends_at_any_moment(moment, engine):
-    """In a process of its own: a driver that is asked too late crashes."""
+    """The plan has a process of its own: a driver that is asked too late crashes."""
     script = f"""
 from threading import Thread
 from numba import cuda

@@ -281,7 +281,8 @@ def test_faster_than_the_gpu_can_be_is_refused(gpu, monkeypatch, part_of_peak, o
     ],
 )
 def test_the_peaks_of_a_gpu(monkeypatch, capability, fp32, tf32):
-    """In TFLOP/s: of the ordinary units, of the tensor cores, and of three TF32 products each."""
+    """Peaks in TFLOP/s: of the ordinary units, of the tensor cores, and of three TF32 products
+    each."""
     device = SimpleNamespace(
         compute_capability=capability, MULTIPROCESSOR_COUNT=132, CLOCK_RATE=1_980_000
     )

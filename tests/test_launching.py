@@ -127,7 +127,7 @@ def test_an_array_that_starts_between_is_refused(name, fake):
 
 
 def test_a_kernel_whose_parameters_have_another_size_is_refused(fake):
-    """As those of a version of a compiler that passes arrays in another way."""
+    """A version of a compiler that passes arrays in another way makes such kernels."""
     program = stage_named("m01").prepare(PROBLEM, None)
     (step,) = program.launches
     cubin = cubin_of(step, program, parameter_bytes=40)
@@ -361,7 +361,7 @@ def test_threads_inside_together_share_pytorch_s_setting():
 
 
 class Tensor:
-    """As much of PyTorch's tensor as is asked."""
+    """A tensor of PyTorch, as far as plans read it."""
 
     def __init__(self, is_cuda: bool = True) -> None:
         self.is_cuda = is_cuda
@@ -582,7 +582,7 @@ def test_where_the_driver_makes_no_graph_launches_go_singly(call, fake):
 @pytest.mark.parametrize("context", [0, 1, 2])
 @pytest.mark.parametrize("capturing", [{}, {7: CAPTURED}])
 def test_a_graph_goes_with_what_launches_it(context, capturing, fake):
-    """In whichever thread: without a context, in another's, while a graph is captured."""
+    """Any thread may release it: without a context, in another's, while a graph is captured."""
     call = m01(fake)
     call(*arrays_at(0x1000).values())
     assert fake.gone == []

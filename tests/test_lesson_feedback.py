@@ -427,7 +427,8 @@ def test_an_output_that_is_added_to_is_told():
 
 
 def test_lines_are_those_of_ipython_s_cells(capsys):
-    """In IPython itself: the cell that runs is this cell, another one has its number."""
+    """IPython itself runs the cells: the cell that runs is this cell, another one has its
+    number."""
     ipython = pytest.importorskip("IPython.core.interactiveshell")
     source = "from numba import cuda\n@cuda.jit\ndef kernel(a):\n    a[cuda.grid(1) + 1] = 0\n"
     shell = ipython.InteractiveShell.instance()

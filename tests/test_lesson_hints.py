@@ -146,7 +146,7 @@ def regions(exercise: Cell) -> list[list[list[str]]]:
 
 
 def similarity(answer: list[list[str]], shown: list[list[str]]) -> float:
-    """How similar the most similar piece of a shown cell is to an answer, from 0 to 1."""
+    """Return how similar the most similar piece of a shown cell is to an answer, from 0 to 1."""
     told = without_names if len(answer) > SHORT else with_names
     matcher = SequenceMatcher(None, autojunk=False)
     matcher.set_seq2(told(answer))
@@ -177,8 +177,9 @@ def shown_cells() -> list[tuple[str, Cell, list[list[str]]]]:
 @same
 @each_lesson
 def test_no_cell_shows_an_answer_of_another_exercise_or_one_much_like_it(path):
-    """Of learners' notebooks. An answer is the lines of one place; names are made alike, so that
-    the same lines with other names, and lines with one small change, count as the answer."""
+    """The cells are those of learners' notebooks. An answer is the lines of one place; names are
+    made alike, so that the same lines with other names, and lines with one small change, count as
+    the answer."""
     for exercise in lesson_of(path).exercises():
         if exercise.role == "hunt":
             continue

@@ -105,8 +105,9 @@ def problems_of(stage: Stage, *, each_tile: bool = False) -> dict[str, ConvProbl
 def test_every_kernel_is_within_its_budget_on_the_gpus_that_its_stage_says_it_runs_on(
     stage, monkeypatch
 ):
-    """As `convlab lint` finds, and conv12 for other GPUs: 7.5 is the oldest that CUDA 13 knows. All
-    GPUs are compiled for from the same LLVM IR: for 9.0 of all problems, for 8.0 of each tile."""
+    """The budgets hold as `convlab lint` finds, and conv12 for other GPUs: 7.5 is the oldest that
+    CUDA 13 knows. All GPUs are compiled for from the same LLVM IR: for 9.0 of all problems, for 8.0
+    of each tile."""
     # The same kernels for each GPU, so that Numba's part, most of the time, is done once.
     monkeypatch.setattr(lint, "production_program", cache(production_program))
     anywhere, name = replace(stage, requires=None), "conv12"
@@ -169,7 +170,7 @@ def test_the_work_is_shared_among_processes():
 
 
 def test_nobody_compiles_on_for_one_who_is_gone():
-    """As after Ctrl-C."""
+    """Ctrl-C ends a parent this way."""
     alone = [{name: problem} for name, problem in PROBLEMS.items()]
     tasks = [StageCompilation("m01_direct", problems, ((9, 0),)) for problems in alone] * 7
     done = lint_all(tasks, 2)
@@ -246,7 +247,7 @@ def test_m11_multiplies_while_it_waits(layer):
 @pytest.mark.parametrize("depth", [4, 8, 12, 16])
 @GPUS
 def test_every_depth_pitch_moves_float4s(depth, capability):
-    """As docs/notes/measurements.md times them."""
+    """The kernel is the one that docs/notes/measurements.md times."""
     problem = ConvProblem(128, depth, 56, 56, 1, 3, padding=1)
     (launch,) = depth_last.im2col_launches(problem)
     program = Program((depth_last.buffer(problem), columns_buffer(problem)), (launch,))

@@ -44,7 +44,7 @@ T4 = PretendedGpu("Tesla T4", (7, 5), strict=False)
 
 
 def reason(*names: str, gpu: str = "Tesla T4", capability: tuple[int, int] = (7, 5)) -> str:
-    """Why that GPU cannot run these stages, or those of the ladder that it cannot."""
+    """Return why that GPU cannot run these stages, or those of the ladder that it cannot."""
     said = why_too_old([*map(stage_named, names)] or LADDER, capability, gpu)
     assert said is not None
     return said

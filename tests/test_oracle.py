@@ -84,7 +84,8 @@ def test_the_fast_oracle_is_the_seven_loops_on_any_numbers(case):
 
 
 def test_padding_is_zeros_that_are_multiplied():
-    """As in PyTorch: 0 * inf is NaN, so an infinite weight on padding must not be skipped."""
+    """PyTorch multiplies them too: 0 * inf is NaN, so an infinite weight on padding must not be
+    skipped."""
     problem = ConvProblem(1, 1, 1, 3, 1, (1, 3), padding=(0, 1))
     input, weight = np.ones(problem.input_shape), np.array([inf, 1, 1]).reshape(1, 1, 1, 3)
     expected = [[[[nan, inf, inf]]]]
@@ -231,7 +232,7 @@ def test_special_numbers(x, w, right, wrong):
 
 
 def a_term_dropped(problem, input, weight, bias):
-    """In one output: what the last channel's last filter element adds."""
+    """Return the sums of which one lacks what the last channel's last filter element adds."""
     last = np.zeros_like(weight)
     last[..., -1, -1, -1] = weight[..., -1, -1, -1]
     terms = reference(problem, input, last)

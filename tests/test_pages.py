@@ -263,7 +263,7 @@ def test_speedups_over_cpp_are_ratios_of_times():
 
 
 def luminance(colour):
-    """As the Web Content Accessibility Guidelines define it."""
+    """Return the luminance as the Web Content Accessibility Guidelines define it."""
     linear = np.where(colour <= 0.03928, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
     return float(linear @ (0.2126, 0.7152, 0.0722))
 

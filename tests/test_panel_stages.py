@@ -96,7 +96,7 @@ def test_relu(name: str, engine: Engine) -> None:
 
 @pytest.mark.parametrize("name", STAGES)
 def test_an_infinity_in_the_filter_stays_at_its_place(name: str, checked) -> None:
-    """What a panel has beyond a place's channels is the filter of the next place."""
+    """The numbers of a panel beyond a place's channels are the filter of the next place."""
     problem = channels_last(1, 80, 3, 4, 32, (1, 2))
     input, weight, bias = random_tensors(problem, 10)
     weight[:, 0, 1, 0] = np.inf

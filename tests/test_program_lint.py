@@ -152,7 +152,7 @@ def test_without_lint_nothing_is_compiled(folder: Path) -> None:
 def test_without_compilers_it_is_refused_before_the_program_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process, where Numba may be its simulator: both are refused in a sentence."""
+    """This process does it, where Numba may be its simulator: both are refused in a sentence."""
     import typer
 
     monkeypatch.setattr(requirements, "refuse_simulator", lambda: None)

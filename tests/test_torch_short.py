@@ -52,7 +52,7 @@ class TakesTensors:
 
 @pytest.fixture(autouse=True)
 def calls(monkeypatch):
-    """How many plans the short way has called."""
+    """Return how many plans the short way has called."""
     engine = OnTheHost()
 
     def is_there(tensor, index):
@@ -88,8 +88,8 @@ LAYERS = {
 
 
 def alike(one, other):
-    """Whether two results agree: where a GPU is, the first call is its, which sums in an order of
-    its own."""
+    """Return whether two results agree: where a GPU is, the first call is its, which sums in an
+    order of its own."""
     return torch.allclose(one, other, rtol=1e-4, atol=1e-5)
 
 

@@ -59,8 +59,8 @@ def each(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
 
 
 def correlation(padded: np.ndarray, weight: np.ndarray, strides: Any, dilations: Any) -> np.ndarray:
-    """In float64, of ``[N, C_i, *S]`` with ``[C_o, C_i, *kernel]``: SciPy's dense correlations of
-    dilated filters, of which strides leave some."""
+    """Return the correlation of ``[N, C_i, *S]`` with ``[C_o, C_i, *kernel]`` in float64: SciPy's
+    dense correlations of dilated filters, of which strides leave some."""
     from scipy.signal import correlate  # takes seconds, which only some processes need
 
     spans = ((k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True))
@@ -184,7 +184,7 @@ def test_more_than_memory_is_refused_at_once(padding):
 
 
 def test_sums_of_half_precision_are_rounded_once():
-    """As PyTorch's: in float16, 2,048 + 1 is 2,048."""
+    """PyTorch's sums are rounded once too: in float16, 2,048 + 1 is 2,048."""
     input, weight = (np.ones((1, 2049, 1), np.float16) for _ in range(2))
     got = unfold_einsum(input, weight, np.ones(1, np.float16))
     assert got.dtype == np.float16

@@ -52,7 +52,8 @@ def kernels_of_the_tests() -> Iterator[Any]:
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """How the launches end that are tried as machine code: "compiled", "found", or why not."""
+    """Return how the launches end that are tried as machine code: "compiled", "found", or why
+    not."""
     noted: list[str] = []
     run = compiled_run.CompiledRun.run
 
@@ -76,7 +77,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def outcome(
     launch: Callable[..., None], arguments: list[Any]
 ) -> tuple[str, list[str], list[np.ndarray]]:
-    """What a launch finds, what it notes, and its arguments afterwards."""
+    """Return what a launch finds, what it notes, and its arguments afterwards."""
     found = ""
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")

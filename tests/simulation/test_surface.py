@@ -124,7 +124,7 @@ def surface() -> dict[str, list[str]]:
 
 
 def test_each_name_is_there_or_refused(simulated_by) -> None:
-    """In a process whose Numba compiles, compiled kernels are Numba's."""
+    """If Numba compiles in this process, compiled kernels are Numba's."""
     missing = json.loads(python(HERE, json.dumps(surface()), simulated_by=simulated_by))
     assert not {thing: names for thing, names in missing.items() if names}
 

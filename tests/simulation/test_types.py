@@ -305,7 +305,7 @@ def test_two_lambdas_of_one_line_are_two(typed: bool) -> None:
 
 
 def test_unsigned_by_signed_of_64_bits_is_signed() -> None:
-    """As an H100 computed ``h % 23``; NumPy has it unsigned."""
+    """The result is the one that an H100 computed for ``h % 23``; NumPy has it unsigned."""
     key, a = np.array([3], np.uint64), np.zeros(2, np.int64)
     hashed = ["h = b[0] * uint64(0x9E3779B97F4A7C15)", "a[0] = h % 23", "a[1] = h // 23"]
     simulate(cuda.jit(function_of(hashed, "a, b")), 1, 1, a, key)

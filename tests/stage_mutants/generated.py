@@ -99,7 +99,8 @@ class Generated(Mutant):
 
     @property
     def equivalent(self) -> str | None:
-        """Why it computes the same; None where it does not, or where that is not known."""
+        """The reason why it computes the same; None where it does not, or where that is not
+        known."""
         return next((why for sought, why in EQUIVALENT if re.search(sought, self.what)), None)
 
     @property

@@ -192,7 +192,7 @@ class Check:
 
     @property
     def compile_error(self) -> str | None:
-        """Why Numba does not compile the kernel; None if it does, or was not asked."""
+        """The reason why Numba does not compile the kernel; None if it does, or was not asked."""
         return self.machine.error if self.machine else None
 
     @property

@@ -34,6 +34,8 @@ class NumberArray(Protocol):
 
 
 def mma_tf32(a: Four, b: Two, c: Four) -> Four:
+    """Emulate ``mma_tf32``: return a lane's four float32 sums after a product of TF32 by its warp.
+    ``a`` are four numbers of A, ``b`` two of B, ``c`` the four sums before."""
     d0, d1, d2, d3 = together("mma_tf32", checked_fragments(a, b, c), warp_mma)
     return d0, d1, d2, d3
 
@@ -41,12 +43,16 @@ def mma_tf32(a: Four, b: Two, c: Four) -> Four:
 _started = threading.local()  # started products, each with its ``D``
 
 
-def fence_shared() -> None: ...
+def fence_shared() -> None:
+    """Emulate ``fence_shared``, which has no effect here: a simulator's memory has one path."""
 
 
 def start_product(
     D: NumberArray, L: NumberArray, T: NumberArray, S: NumberArray, at: int, N: int
 ) -> None:
+    """Emulate ``start_product``: start to add a warpgroup's product of split float32 numbers to
+    ``D``. ``L`` and ``T`` hold a thread's eight large and small parts of A, ``S`` from ``at`` on
+    B's 16 x N large and then its small parts, ``D`` the thread's N / 2 sums."""
     check_width(N)
     if L is T:
         raise ValueError("start_product: L and T are one array, but must be two")
@@ -56,6 +62,9 @@ def start_product(
 
 
 def start_one_product(D: NumberArray, A: NumberArray, S: NumberArray, at: int, N: int) -> None:
+    """Emulate ``start_one_product``: start to add a warpgroup's product of TF32 numbers to ``D``.
+    ``A`` holds a thread's eight numbers of A, ``S`` from ``at`` on B's 16 x N, ``D`` the thread's N
+    / 2 sums."""
     check_width(N)
     right = _right("start_one_product", D, S, at, TERMS * N)
     brought = [A[i] for i in range(8)], right, [D[i] for i in range(N // 2)]
@@ -82,6 +91,8 @@ def _under_way(D: NumberArray, N: int, result: Any) -> None:
 
 
 def finish_product(D: NumberArray, N: int) -> None:
+    """Emulate ``finish_product``: store the N / 2 float32 sums of the product that was started for
+    ``D``."""
     known = vars(_started).get("products", {}).pop(id(D), None)
     if known is None or len(known[1]) != N // 2:
         raise RuntimeError(f"finish_product: no product of {N} columns was started for D")

@@ -31,7 +31,8 @@ class Dispatcher(Protocol):
     py_func: FunctionType
     targetoptions: dict[str, Any]
 
-    def compile(self, signature: Any) -> Any: ...
+    def compile(self, signature: Any) -> Any:
+        """Compile the function for arguments of the types in ``signature``."""
 
 
 @lru_cache(maxsize=256)  # kernels and their device functions

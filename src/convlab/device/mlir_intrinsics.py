@@ -32,13 +32,17 @@ class Variable(Protocol):
 class Builder(Protocol):
     """The builder of a kernel's code, with the kernel's variables."""
 
-    def load_var(self, variable: Variable) -> Any: ...
+    def load_var(self, variable: Variable) -> Any:
+        """Return the value of a variable."""
 
-    def store_var(self, variable: Variable, value: object) -> None: ...
+    def store_var(self, variable: Variable, value: object) -> None:
+        """Set a variable to a value."""
 
-    def get_numba_type(self, variable: Variable) -> Any: ...
+    def get_numba_type(self, variable: Variable) -> Any:
+        """Return Numba's type of a variable."""
 
-    def mlir_convert(self, value: ir.Value, kind: ir.Type) -> ir.Value: ...
+    def mlir_convert(self, value: ir.Value, kind: ir.Type) -> ir.Value:
+        """Return the value converted to another type."""
 
 
 def counterpart_of(
@@ -88,6 +92,7 @@ _DYNAMIC = -(2**31)  # among constant indices: one that is given as a value
 
 
 def integers(bits: int) -> ir.IntegerType:
+    """Return the type of integers with that many bits."""
     return ir.IntegerType.get_signless(bits)
 
 
@@ -97,6 +102,7 @@ def _struct(count: int) -> ir.Type:
 
 
 def integer(number: int, bits: int = 32) -> ir.Value:
+    """Return a constant integer of that many bits."""
     return arith.constant(integers(bits), number)
 
 
@@ -106,6 +112,7 @@ def _is_floats(kind: types.Type) -> bool:
 
 
 def first_pointer(builder: Builder, array: Variable) -> ir.Value:
+    """Return a pointer to the first element of an array."""
     return memref_data_pointer(builder.load_var(array))
 
 

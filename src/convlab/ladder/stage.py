@@ -68,14 +68,17 @@ class Tile:
 
     @property
     def rows(self) -> int:  # threads along M
+        """The number of threads along M."""
         return self.M_B // self.M_T
 
     @property
     def columns(self) -> int:  # threads along N
+        """The number of threads along N."""
         return self.N_B // self.N_T
 
     @property
     def threads(self) -> int:
+        """The number of threads in a block."""
         return self.rows * self.columns
 
     def __str__(self) -> str:
@@ -102,10 +105,12 @@ class Tile:
         return self.K_B if problem.C_i % self.K_B == 0 else 1
 
     def require_shared_memory(self, elements: int) -> None:
+        """Raise ``ValueError`` unless that many float32 fit the static shared memory of a block."""
         rule = f"its slices take {4 * elements} bytes, and shared memory has {SHARED_BYTES}"
         self.require(self.fits(elements), rule)
 
     def require_float4s(self, *names: str) -> None:
+        """Raise ``ValueError`` unless these sizes of the tile are multiples of 4."""
         whole = all(getattr(self, name) % 4 == 0 for name in names)
         rule = "must be multiples of 4, because one access moves four numbers"
         self.require(whole, f"{', '.join(names[:-1])} and {names[-1]} {rule}")
@@ -132,6 +137,7 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
+        """The bytes of the buffer."""
         return ITEM_BYTES[self.dtype] * math.prod(self.shape)
 
 
@@ -178,6 +184,7 @@ class Launch:
 
     @property
     def name(self) -> str:
+        """The name of the kernel."""
         return str(self.kernel.py_func.__name__)
 
     def __post_init__(self) -> None:
@@ -200,6 +207,7 @@ class LibraryCall:
 
     @property
     def name(self) -> str:
+        """The name of the function."""
         return str(getattr(self.function, "__name__", self.function))
 
 
@@ -231,6 +239,7 @@ class Program:
 
     @property
     def workspace_bytes(self) -> int:
+        """The bytes of all buffers."""
         return sum(buffer.nbytes for buffer in self.buffers)
 
 
@@ -310,6 +319,7 @@ class Stage:
 
     @property
     def name(self) -> str:
+        """The name of the stage's file, such as ``m01_direct``."""
         return self.module.rpartition(".")[2]
 
     def _arguments_that_are(self, default: bool) -> tuple[str, ...]:
@@ -318,27 +328,34 @@ class Stage:
 
     @property
     def switches(self) -> tuple[str, ...]:
+        """The arguments of ``prepare`` that can be turned off: those with True as their default."""
         return self._arguments_that_are(True)
 
     @property
     def options(self) -> tuple[str, ...]:
+        """The arguments of ``prepare`` that can be turned on: those with False as their default."""
         return self._arguments_that_are(False)
 
     @property
     def in_slices(self) -> bool:
+        """True if the stage can compute slices of a batch, so that their workspace is within a
+        limit."""
         return "workspace_limit" in inspect.signature(self.prepare).parameters
 
     @cached_property
     def needs_library(self) -> bool:
+        """True if an array library does one of the program's steps."""
         program = self.prepare(self.adapted(ConvProblem(1, 1, 1, 1, 1, 1)), self.tiny_tile)
         return any(isinstance(step, LibraryCall) for step in program.launches)
 
     @property
     def tiny_tile(self) -> Tile | None:
+        """The tile for simulators; None for a stage without tiles."""
         return self.tiles.tiny if self.tiles else None
 
     @property
     def model_tile(self) -> Tile | None:
+        """The tile with which the ladder counts memory traffic; None for a stage without tiles."""
         return self.tiles.model if self.tiles else None
 
     def precision_on(self, problem: ConvProblem) -> str:

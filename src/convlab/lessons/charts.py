@@ -75,10 +75,14 @@ def global_traffic(**traces: Trace) -> Picture:
 
 
 class Environment(TypedDict):
+    """The environment of a measurement."""
+
     date: str
 
 
 class ProblemSizes(TypedDict):
+    """The problem that a ladder was measured on."""
+
     input_shape: tuple[int, int, int, int]
     kernel_size: tuple[int, int]
     out_channels: int
@@ -86,6 +90,8 @@ class ProblemSizes(TypedDict):
 
 
 class Step(TypedDict):
+    """A stage's row in a measured ladder."""
+
     name: str
     time_ms: Amount | None
     launch_ms: dict[str, Amount] | None
@@ -102,6 +108,8 @@ class LadderResult(TypedDict):
 
 
 class MemoryRow(TypedDict):
+    """The memory of stages on one layer."""
+
     layer: str
     tensor_bytes: Natural
     measured_bytes: dict[str, Count]
@@ -117,10 +125,14 @@ class MemoryResult(TypedDict):
 
 
 class Time(TypedDict):
+    """The time of a stage at a point of a sweep."""
+
     time_ms: float
 
 
 class Point(TypedDict):
+    """A point of a sweep over sizes: one problem, measured with several stages."""
+
     sweep: str
     value: int
     problem: str
@@ -136,6 +148,8 @@ class SweepResult(TypedDict):
 
 
 class Level(TypedDict):
+    """A level of a GPU's memory."""
+
     name: str
     bytes: Natural
     latency_cycles: Amount

@@ -13,6 +13,8 @@ WITH_HALO = THREADS + 2
 
 @cuda.jit
 def sum_of_three(a, out):
+    """Store in ``out[t]``, float32 ``[8]``, the sum of ``a[t]`` to ``a[t + 2]``, through shared
+    memory."""
     tile = cuda.shared.array(WITH_HALO, float32)
     t = cuda.threadIdx.x
     tile[t + 1] = a[t + 1]
@@ -26,6 +28,8 @@ def sum_of_three(a, out):
 
 @cuda.jit
 def sum_by_halves(a, out):
+    """Store in ``out[0]`` the sum of ``a``, float32 ``[8]``: in each round half of the threads
+    add."""
     part = cuda.shared.array(THREADS, float32)
     t = cuda.threadIdx.x
     part[t] = a[t]

@@ -29,6 +29,7 @@ class Speedup:
 
     @property
     def known(self) -> list[float]:
+        """The ratios of the layers that both systems have."""
         return [ratio for ratio in self.by_layer if ratio]
 
     @property
@@ -56,6 +57,7 @@ class Contender:
 
     @property
     def is_group(self) -> bool:
+        """True for the fastest of several systems, which has a name of its own."""
         return self.name not in self.results.systems
 
     def best(self, layer: Layer) -> ResultRow | None:
@@ -77,6 +79,7 @@ class Contender:
         return [row for row in self.rows() if row is not None]
 
     def over(self, other: Contender) -> Speedup:
+        """Return the speed of this contender over another's on each layer."""
         pairs = zip(self.rows(), other.rows(), strict=True)
         times = ((mine and mine.time_ms, theirs and theirs.time_ms) for mine, theirs in pairs)
         return Speedup([theirs / mine if mine and theirs else None for mine, theirs in times])

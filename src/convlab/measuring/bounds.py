@@ -42,6 +42,7 @@ class Checked:
 
     @property
     def ok(self) -> bool:
+        """True if nothing is wrong."""
         return self.reason is None
 
 

@@ -146,8 +146,8 @@ def precision_layers() -> dict[str, ConvProblem]:
 
 
 def _precisions() -> list[BenchCase]:
-    """In each type the stages that take it, and what a plan takes, beside PyTorch in both layouts.
-    The stages' tensors have the stage's layout, before and after."""
+    """Give for each type the stages that take it, and what a plan takes, beside PyTorch in both
+    layouts. The stages' tensors have the stage's layout, before and after."""
     cases: list[BenchCase] = []
     for name, problem in precision_layers().items():
         for dtype in ("bfloat16", "float16"):

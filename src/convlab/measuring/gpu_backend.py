@@ -148,7 +148,7 @@ def newcomers(seen: Sequence[int] | None, expected: Sequence[int] | None, own: i
 
 
 def why_busy(seen: Look) -> str | None:
-    """Why a GPU is too busy to measure on, before we use it; None when it is idle."""
+    """Return why a GPU is too busy to measure on, before we use it; None when it is idle."""
     if (seen.utilisation or 0) > IDLE_PERCENT:
         return f"other processes keep the GPU busy {seen.utilisation} % of the time"
     if seen.used_mib and seen.total_mib and 100 * seen.used_mib > MEMORY_PERCENT * seen.total_mib:

@@ -248,7 +248,8 @@ def _summed(counts: Sequence[Counts], flops: int) -> dict[str, float | None] | N
 
 
 def too_fast(flops: int, timing: Timing, engine: Engine, precision: str) -> str | None:
-    """Why this GPU cannot do the arithmetic in that time, in one sentence; None if it can."""
+    """Return why this GPU cannot do the arithmetic in that time, in one sentence; None if it
+    can."""
     peak, rate = engine.peak_flops(precision), flops / timing.median_ms * 1e3
     if peak is None or rate <= peak:
         return None

@@ -107,6 +107,7 @@ class KernelRow:
 
     @property
     def ok(self) -> bool:
+        """True if there are no findings."""
         return not self.findings
 
     def __str__(self) -> str:

@@ -149,10 +149,12 @@ class ResultRow:
 
     @property
     def key(self) -> Key:
+        """The layer, the batch and the system, which identify the row."""
         return self.layer, self.batch, self.system
 
     @property
     def problem(self) -> ConvProblem:
+        """The problem that was measured."""
         return problem_named(self.layer, self.batch)
 
     @property
@@ -213,6 +215,7 @@ class Results:
 
     @property
     def device(self) -> str:
+        """The name of the GPU."""
         return self.machine.device
 
     def add(self, row: ResultRow, system: System) -> None:

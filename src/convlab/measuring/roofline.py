@@ -82,8 +82,8 @@ def floor_seconds(problem: ConvProblem, machine: Machine, precision: str = "fp32
 def too_fast(
     problem: ConvProblem, time_ms: float, machine: Machine, precision: str, method: str
 ) -> str | None:
-    """Why a time cannot be right, in one sentence; None where it can. What is written may stay in
-    L2 when the clock stops, so the output counts only beyond that."""
+    """Return why a time cannot be right, in one sentence; None where it can. What is written may
+    stay in L2 when the clock stops, so the output counts only beyond that."""
     if not 0 < time_ms < math.inf:
         return f"the clock said {time_ms} ms, which no work takes"
     peak, bandwidth = machine.peak_flops(precision), machine.memory_bytes_per_second

@@ -215,6 +215,7 @@ class PreparedStage(OnGpu):
         self._plan(*self._arrays, stream=stream)
 
     def close(self) -> None:
+        """Free the plan and its arrays."""
         self._plan, self._arrays = None, []
         gc.collect()  # arrays and what was made of them may hold each other
         super().close()

@@ -38,52 +38,62 @@ class Gradient:
 
     @property
     def input_shape(self) -> TensorShape:
+        """The shape of the first tensor: dL/doutput for dL/dinput, else the input."""
         return self.problem.output_shape if self.of == "input" else self.problem.input_shape
 
     @property
     def weight_shape(self) -> TensorShape:
+        """The shape of the second tensor: the filter for dL/dinput, else dL/doutput."""
         return self.problem.weight_shape if self.of == "input" else self.problem.output_shape
 
     @property
     def output_shape(self) -> TensorShape:
+        """The shape of the gradient."""
         return self.problem.input_shape if self.of == "input" else self.problem.weight_shape
 
     @property
     def batch(self) -> int:
+        """The number of images."""
         return self.problem.batch
 
     @property
     def kernel_size(self) -> Pair:
+        """The rows and columns of a filter."""
         return self.problem.kernel_size
 
     @property
     def groups(self) -> int:
+        """The number of groups of channels."""
         return self.problem.groups
 
     @property
     def dtype(self) -> str:
+        """The name of the type of the numbers of all tensors."""
         return self.problem.dtype
 
     @property
     def number_type(self) -> NumberType:
+        """The type of the numbers of all tensors."""
         return self.problem.number_type
 
     @property
     def channels_last(self) -> bool:
+        """True if channels are innermost in memory."""
         return self.problem.channels_last
 
     @property
     def flops(self) -> int:
-        """As many as the convolution's: each product of an output and a tap has one here."""
+        """The operations of the convolution: each product of an output and a tap has one here."""
         return self.problem.flops
 
     @property
     def least_bytes(self) -> int:
-        """As many as the convolution's, whose three tensors are the same."""
+        """The bytes of the convolution, whose three tensors are the same."""
         return self.problem.least_bytes
 
     @property
     def flops_per_byte(self) -> float:
+        """The arithmetic intensity: operations for each byte that must be moved."""
         return self.problem.flops_per_byte
 
     @property

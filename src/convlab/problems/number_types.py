@@ -37,6 +37,7 @@ class NumberType:
 
     @property
     def nbytes(self) -> int:
+        """The bytes of a number."""
         return int(self.numpy.itemsize)
 
     @property
@@ -47,6 +48,7 @@ class NumberType:
 
     @property
     def largest(self) -> float:
+        """The largest finite number."""
         return 2.0**self.most - 2.0 ** (self.most - self.bits)
 
     @property

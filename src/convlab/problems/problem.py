@@ -154,14 +154,20 @@ class ConvProblem:
 
     @property
     def input_shape(self) -> TensorShape:
+        """The shape of the input as it lies in memory: ``[N_i, C_i, H_i, W_i]``, or with channels
+        last."""
         return self._in_memory(self.N_i, self.C_i, self.H_i, self.W_i)
 
     @property
     def weight_shape(self) -> TensorShape:
+        """The shape of the filters as they lie in memory: ``[C_o, C_i / groups, H_f, W_f]``, or
+        with channels last."""
         return self._in_memory(self.C_o, self.C_i // self.groups, self.H_f, self.W_f)
 
     @property
     def output_shape(self) -> TensorShape:
+        """The shape of the output as it lies in memory: ``[N_i, C_o, H_o, W_o]``, or with channels
+        last."""
         return self._in_memory(self.N_i, self.C_o, *self.output_size)
 
     def _in_memory(self, first: int, channels: int, rows: int, columns: int) -> TensorShape:

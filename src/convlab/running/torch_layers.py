@@ -228,7 +228,8 @@ def _skipping(model: torch.nn.Module, skip: Skip) -> Callable[[str, torch.nn.Mod
 
 
 def _why_kept(layer: torch.nn.Module) -> str | None:
-    """Why a layer of another class stays as it is; None for one that is not a convolution."""
+    """Return why a layer of another class stays as it is; None for one that is not a
+    convolution."""
     kind = type(layer).__name__
     if isinstance(layer, torch.jit.ScriptModule):
         compiled = getattr(layer, "original_name", "")

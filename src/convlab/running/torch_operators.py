@@ -66,7 +66,8 @@ class Context(Protocol):
     shapes: tuple[Sequence[int], Sequence[int]]  # of the first two tensors
     settings: tuple[Setting, ...]
 
-    def save_for_backward(self, *tensors: Tensor) -> None: ...
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep tensors for the derivative."""
 
 
 class Batch(Protocol):
@@ -80,11 +81,13 @@ class Operator(Protocol):
 
     def __call__(self, *arguments: Argument) -> Tensor: ...
 
-    def register_fake(self, infer: Callable[..., Tensor]) -> object: ...
+    def register_fake(self, infer: Callable[..., Tensor]) -> object:
+        """Register the function that returns a result's shape and type without its numbers."""
 
     def register_autograd(
         self, backward: Callable[..., Gradients], *, setup_context: Callable[..., None]
-    ) -> None: ...
+    ) -> None:
+        """Register the function of the derivatives, and the one that keeps what it needs."""
 
 
 # The compiler takes the call as one too: it runs it with tensors without numbers, and so reports
@@ -468,10 +471,12 @@ class Convolution(_Differentiable):
 
     @staticmethod
     def forward(*arguments: Argument) -> Tensor:
+        """Return the output of the convolution."""
         return torch.ops.convlab.conv2d(*arguments)
 
     @staticmethod
     def backward(ctx: Context, of_output: Tensor) -> Gradients:
+        """Return the gradients of the input, the filters and the bias, from the output's."""
         (input, weight), settings = ctx.saved_tensors, ctx.settings
         of_input = of_weight = of_bias = None
         kind = of_output.dtype
@@ -487,6 +492,7 @@ class Convolution(_Differentiable):
 
     @staticmethod
     def vmap(info: Batch, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
+        """Convolve a batch of inputs, of filters or of both at once."""
         (input, weight, bias, *settings), (images, filters, biases, *_) = arguments, in_dims
         if filters is None and biases is None:  # a batch of batches of images
             output = _apply(Convolution, _folded(input, images, 0, info), weight, bias, *settings)

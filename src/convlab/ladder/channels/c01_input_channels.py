@@ -60,6 +60,8 @@ def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
+    """Return the program: zeros in ``output``, then the kernel that adds to them. There is no
+    tile."""
     field = channel_parallel_field(problem)
     return channel_parallel_program(problem, field, make_kernel(problem, field))
 

@@ -64,6 +64,8 @@ def make_kernel(problem: ConvProblem, field: Field) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
+    """Return the program: one launch with a block for each output channel of a region. There is no
+    tile."""
     field = field_for(problem, MOST_CHANNELS)
     down, across = field.regions(problem)
     launch = Launch(

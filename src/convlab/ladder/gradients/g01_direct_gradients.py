@@ -13,6 +13,8 @@ THREADS = 256
 
 
 def make_input_kernel(gradient: Gradient) -> Kernel:
+    """Return the kernel that computes dL/dinput ``[N_i, C_i, H_i, W_i]`` in float32, one element by
+    each thread, from dL/doutput and the filter."""
     p = gradient.problem
     N_i, C_i, H_i, W_i = p.input_shape
     C_g, M_g, H_f, W_f, H_o, W_o = C_i // p.groups, p.C_o // p.groups, p.H_f, p.W_f, p.H_o, p.W_o
@@ -49,6 +51,8 @@ def make_input_kernel(gradient: Gradient) -> Kernel:
 
 
 def make_weight_kernel(gradient: Gradient) -> Kernel:
+    """Return the kernel that computes dL/dweight ``[C_o, C_i / groups, H_f, W_f]`` in float32, one
+    element by each thread, from the input and dL/doutput."""
     p = gradient.problem
     N_i, C_i, H_i, W_i = p.input_shape
     C_g, M_g, H_f, W_f, H_o, W_o = C_i // p.groups, p.C_o // p.groups, p.H_f, p.W_f, p.H_o, p.W_o
@@ -81,6 +85,7 @@ def make_weight_kernel(gradient: Gradient) -> Kernel:
 
 
 def prepare(gradient: Gradient, tile: None = None) -> Program:
+    """Return the program of the gradient: one launch with a thread for each element."""
     make_kernel = make_input_kernel if gradient.of == "input" else make_weight_kernel
     N, C, H, W = gradient.output_shape
     grid = (blocks_for(N * C * H * W, THREADS),)

@@ -15,6 +15,8 @@ from convlab.problems.problem import ConvProblem
 
 
 def prepare(problem: ConvProblem, tile: Tile, workspace_limit: int | None = None) -> Program:
+    """Return the program: the im2col matrix of some images, then the matrix product, in slices of
+    the batch whose workspace is within ``workspace_limit`` bytes."""
     return program(problem, tile, workspace_limit)
 
 

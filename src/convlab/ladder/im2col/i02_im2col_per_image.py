@@ -11,6 +11,7 @@ from convlab.problems.problem import ConvProblem
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """Return the program: for each image its im2col matrix, then the matrix product."""
     return program(problem, tile, None, images=1)
 
 

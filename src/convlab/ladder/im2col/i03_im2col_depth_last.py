@@ -35,6 +35,8 @@ def make_pack_filter(problem: ConvProblem, K_P: int, M_P: int, THREADS: int) -> 
 
 
 def prepare(problem: ConvProblem, tile: Tile, workspace_limit: int | None = None) -> Program:
+    """Return the program: the packed filter, then for slices of the batch the input with channels
+    last, its im2col matrix and the product. The workspace is within ``workspace_limit`` bytes."""
     pack = pack_filter(problem, tile, make_pack_filter, "weight")
 
     def buffers(part: ConvProblem) -> tuple[Buffer, ...]:

@@ -29,6 +29,9 @@ def blas(library: Any, columns: Any, weight: Any, bias: Any, output: Any) -> Non
 
 
 def prepare(problem: ConvProblem, tile: None = None, workspace_limit: int | None = None) -> Program:
+    """Return the program: the im2col matrices of some images, then a library's products of
+    matrices, in slices of the batch whose workspace is within ``workspace_limit`` bytes."""
+
     def steps(part: ConvProblem) -> list[Step]:
         product = LibraryCall(blas, ("columns", "weight", "bias", "output"))
         return [im2col_launch(part, by_image=True), product]

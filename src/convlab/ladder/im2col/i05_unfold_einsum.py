@@ -74,6 +74,8 @@ def make_steps(problem: ConvProblem) -> list[Step]:
 
 
 def prepare(problem: ConvProblem, tile: None = None, workspace_limit: int | None = None) -> Program:
+    """Return the program: calls of an array library for slices of the batch whose workspace is
+    within ``workspace_limit`` bytes."""
     return in_slices(problem, buffers_for, make_steps, workspace_limit)
 
 

@@ -49,6 +49,7 @@ def make_kernel(problem: ConvProblem) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
+    """Return the program: one launch with a thread for each output. There is no tile."""
     outputs = problem.M * problem.N
     launch = Launch(
         make_kernel(problem),

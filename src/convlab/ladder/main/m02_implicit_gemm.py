@@ -16,6 +16,8 @@ BLOCK_M, BLOCK_N = 8, 32
 
 
 def make_kernel(problem: ConvProblem) -> Kernel:
+    """Return the kernel of the product of the M x K filter and the K x N im2col matrix, which is
+    never stored. All tensors are float32."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -52,6 +54,8 @@ def make_kernel(problem: ConvProblem) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
+    """Return the program: one launch with a thread for each element of the M x N product. There is
+    no tile."""
     launch = Launch(
         make_kernel(problem),
         grid=(blocks_for(problem.N, BLOCK_N), blocks_for(problem.M, BLOCK_M)),

@@ -13,6 +13,8 @@ from convlab.problems.problem import ConvProblem
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
+    """Return the kernel whose blocks compute M_B x N_B outputs from slices of K_B terms in shared
+    memory."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -65,6 +67,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """Return the program: one launch with a thread for each output of a tile."""
     tile.require(tile.M_T == tile.N_T == 1, "m03 computes one output a thread: M_T = N_T = 1")
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
     return tile_program(problem, tile, make_kernel(problem, tile), flat=("weight",))

@@ -14,6 +14,7 @@ from convlab.problems.problem import ConvProblem
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
+    """Return the kernel whose threads compute M_T x N_T outputs each of a block's M_B x N_B."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -73,6 +74,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """Return the program: one launch with M_B / M_T x N_B / N_T threads in a block."""
     tile.require(tile.N_T == 1, "m04 computes one column of outputs a thread: N_T = 1")
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
     return tile_program(problem, tile, make_kernel(problem, tile), flat=("weight",))

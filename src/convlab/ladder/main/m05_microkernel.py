@@ -14,6 +14,7 @@ from convlab.problems.problem import ConvProblem
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
+    """Return the kernel whose threads add M_T x N_T outer products to sums in registers."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -88,6 +89,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """Return the program: one launch with M_B / M_T x N_B / N_T threads in a block."""
     tile.require(
         tile.threads % tile.N_B == 0,
         "its threads must be a multiple of N_B, because each fetches from one window",

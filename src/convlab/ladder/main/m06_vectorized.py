@@ -17,6 +17,8 @@ from convlab.problems.problem import ConvProblem
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
+    """Return the kernel that moves float4s: of the packed filter ``[K, M]``, of shared memory and
+    of the output."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -98,6 +100,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """Return the program: the packed filter, then the convolution."""
     require_float4(tile)
     tile.require_shared_memory(tile.K_B * (tile.M_B + tile.N_B))
     kernel = make_kernel(problem, tile)

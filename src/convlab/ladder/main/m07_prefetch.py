@@ -16,6 +16,7 @@ from convlab.problems.problem import ConvProblem
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
+    """Return the kernel that loads the next slice to registers while it multiplies a slice."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -111,6 +112,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """Return the program: the packed filter, then the convolution."""
     require_float4(tile)
     tile.require(
         tile.K_B * tile.M_B % (FLOAT4 * tile.threads) == tile.K_B * tile.N_B % tile.threads == 0,

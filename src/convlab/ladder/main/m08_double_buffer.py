@@ -23,6 +23,8 @@ from convlab.problems.problem import ConvProblem
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
+    """Return the kernel with two buffers for slices in shared memory and for operands in
+    registers."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, _, H_i, W_i = p.input_shape
@@ -135,6 +137,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """Return the program: the packed filter, then the convolution."""
     require_float4(tile)
     tile.require(tile.K_B % 2 == 0, "K_B must be even, because two register buffers alternate")
     tile.require(

@@ -55,6 +55,8 @@ def make_transform(problem: ConvProblem) -> Kernel:
 
 
 def make_kernel(problem: ConvProblem) -> Kernel:
+    """Return the kernel that convolves the im2win tensor ``windows``, one output by each thread, as
+    Algorithm 1 does."""
     p = problem
     M, N, K = p.M, p.N, p.K
     H_f, W_f, H_o, W_o = p.H_f, p.W_f, p.H_o, p.W_o
@@ -86,6 +88,7 @@ def make_kernel(problem: ConvProblem) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: None = None) -> Program:
+    """Return the program: the im2win tensor, then the convolution. There is no tile."""
     p = problem
     windows = Buffer("windows", (p.N_i, p.C_i, p.H_o, window_columns(p) * p.H_f))
     transform = Launch(

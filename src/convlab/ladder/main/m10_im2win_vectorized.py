@@ -21,6 +21,8 @@ PADDING = 4  # makes a row of the input slice an odd number of float4s, which st
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
+    """Return the kernel that reads float4s of the im2win tensor, channels innermost, and of the
+    packed filter."""
     p = problem
     M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
     s_w, d_w, W_w, G = p.s_w, p.d_w, window_columns(p), group_size(p)
@@ -130,6 +132,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """Return the program: the im2win tensor and the packed filter, then the convolution."""
     tile.require_float4s("M_T", "N_T", "K_B")
     require_even_loads(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + PADDING))

@@ -64,6 +64,7 @@ def make_warp_tile(ROWS: int, COLUMNS: int) -> DeviceFunction:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
+    """Return the kernel whose warps compute tiles, with all steps of a slice unrolled."""
     p = problem
     M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
     s_w, d_w, W_w, G = p.s_w, p.d_w, window_columns(p), group_size(p)
@@ -206,6 +207,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """Return the program: the im2win tensor and the packed filter, then the convolution."""
     tile.require_float4s("M_T", "N_T", "K_B")
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B + PADDING))
     kernel = make_kernel(problem, tile)

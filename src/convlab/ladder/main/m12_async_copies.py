@@ -34,6 +34,8 @@ from convlab.problems.problem import ConvProblem
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
+    """Return the kernel that copies slices asynchronously to a pipeline of stages in shared
+    memory."""
     p = problem
     M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
     s_w, d_w, W_w, G = p.s_w, p.d_w, window_columns(p), group_size(p)
@@ -163,6 +165,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """Return the program: the im2win tensor and the packed filter, then the convolution."""
     tile.require_float4s("M_T", "N_T", "K_B")
     tile.require(
         tile.threads % tile.K_B == 0,

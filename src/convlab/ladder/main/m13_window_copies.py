@@ -213,6 +213,7 @@ def make_fetch_windows(
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
+    """Return the kernel that copies the windows of its slices from the input itself."""
     p = problem
     M, N, H_o, W_o = p.M, p.N, p.H_o, p.W_o
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
@@ -324,6 +325,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """Return the program: the packed filter, then the convolution."""
     tile.require_float4s("M_T", "N_T", "K_B")
     require_whole_columns(tile)
     tile.require_shared_memory(2 * tile.K_B * (tile.M_B + tile.N_B))

@@ -168,6 +168,8 @@ def make_write(
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False) -> Kernel:
+    """Return the kernel whose epilogue adds the bias, applies ReLU if asked, and stores whole
+    sectors."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns
     row_and_column = make_warp_tile(ROWS, COLUMNS)

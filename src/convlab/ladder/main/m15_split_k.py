@@ -50,6 +50,8 @@ from convlab.problems.problem import ConvProblem
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool = False, splits: int = 1) -> Kernel:
+    """Return the kernel that computes whole sums, or with ``splits`` > 1 adds its part of each sum
+    to the output."""
     M, N, PIXELS = problem.M, problem.N, problem.H_o * problem.W_o
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, ROWS, COLUMNS = tile.threads, tile.rows, tile.columns

@@ -150,6 +150,8 @@ def make_fix_up(
 
 
 def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
+    """Return the kernel whose warps add 16 x 8 products of float32 numbers, each split into three
+    TF32 products."""
     p = problem
     M, N, K = p.M, p.N, p.K
     _, C_i, H_i, W_i = p.input_shape
@@ -236,6 +238,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
 
 
 def prepare(problem: ConvProblem, tile: Tile) -> Program:
+    """Return the program: one launch with the tile's warps in a block."""
     require_warp_tiles(tile, LANES_M, LANES_N)
     tile.require(
         tile.threads % tile.N_B == 0,

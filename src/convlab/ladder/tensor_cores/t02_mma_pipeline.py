@@ -47,6 +47,8 @@ def slice_elements(tile: Tile) -> int:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
+    """Return the kernel whose warps multiply slices that asynchronous copies bring to a pipeline in
+    shared memory."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, WARP_M, WARP_N = tile.threads, LANES_M * tile.M_T, LANES_N * tile.N_T
     SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))

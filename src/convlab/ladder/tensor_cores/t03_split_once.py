@@ -185,6 +185,8 @@ def slice_elements(tile: Tile) -> int:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
+    """Return the kernel that reads the filter ``packed`` as large and small parts, and splits each
+    window's number once."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(88 + 2 * K_B), (M_T, N_T)
     SLICES, DEPTH = blocks_for(problem.K, K_B), tile.pipeline_depth(slice_elements(tile))

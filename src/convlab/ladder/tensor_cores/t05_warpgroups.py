@@ -94,6 +94,8 @@ def make_multiply(tile: Tile) -> DeviceFunction:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
+    """Return the kernel whose warpgroups multiply windows in registers by the filter in shared
+    memory."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(96), (M_T, N_T)
     PADDING, ROTATION = padding_or_rotation(tile)

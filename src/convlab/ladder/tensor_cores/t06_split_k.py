@@ -98,6 +98,8 @@ def make_join(tile: Tile, tiles_n: int, splits: int) -> DeviceFunction:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, splits: int) -> Kernel:
+    """Return the kernel of which ``splits`` blocks share a tile's sums through ``parts`` and
+    ``counts`` in global memory."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(96), (M_T, N_T)
     PADDING, ROTATION = padding_or_rotation(tile)

@@ -145,6 +145,8 @@ def make_multiply(tile: Tile) -> DeviceFunction:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
+    """Return the kernel whose warpgroups add one TF32 product for each pair of numbers, which are
+    rounded once."""
     M_B, N_B, K_B, M_T, N_T = tile.M_B, tile.N_B, tile.K_B, tile.M_T, tile.N_T
     THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(96), (M_T, N_T)
     SLICES, D_SHAPE = blocks_for(problem.K, K_B), M_B // 2

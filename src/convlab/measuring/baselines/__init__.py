@@ -123,8 +123,8 @@ class System:
 
 
 def why_no_library(module: str, name: str, packages: str) -> str | None:
-    """Why an array library that has ``cuda.is_available`` cannot use a GPU here, in one sentence;
-    None when it can. ``packages`` are what is to be installed."""
+    """Return why an array library that has ``cuda.is_available`` cannot use a GPU here, in one
+    sentence; None when it can. ``packages`` are what is to be installed."""
     if find_spec(module) is None:
         return f"{name} is not installed: run {how_to_add(packages)}"
     try:
@@ -166,6 +166,8 @@ class OnGpu:
         return tuple(map(address_of, self._arrays))
 
     def poison(self) -> None:
+        """Fill the output with NaN, and wait for it."""
+
         from cuda.bindings import driver
 
         from convlab.running.engines.driver import driver_result
@@ -179,9 +181,11 @@ class OnGpu:
         self._gpu.synchronize()
 
     def output(self) -> Singles:
+        """Wait for the GPU, and return a copy of the output on the host."""
         self._gpu.synchronize()
         return self._gpu.to_host(self._arrays[2], self._dtype)
 
     def close(self) -> None:
+        """Free the arrays."""
         self._arrays = []
         self._gpu.free_bytes()  # Numba frees unused memory later, unless asked

@@ -47,7 +47,7 @@ why_no_cupy = cache(partial(why_no_library, "cupy", "CuPy", CUPY_PACKAGES))
 
 
 def why_no_unfoldnd() -> str | None:
-    """Why PyTorch and unfoldNd cannot run on a GPU here; None when they can."""
+    """Return why PyTorch and unfoldNd cannot run on a GPU here; None when they can."""
     if find_spec("unfoldNd") is None:
         return f"unfoldNd is not installed: run {how_to_add('unfoldNd')}"
     return why_no_torch()
@@ -131,6 +131,7 @@ class OnTorch:
         return max(0, self._requested("peak") - before - int(output))
 
     def run(self, stream: int | None = None) -> None:
+        """Start the computation on a raw CUDA stream."""
         if self._compute is None:
             raise RuntimeError(f"{self._name} has been closed")
         self._output = None  # so that its memory is there to be taken again
@@ -150,11 +151,13 @@ class OnTorch:
         OnTorch._held.close()
 
     def poison(self) -> None:
+        """Fill the output with NaN."""
         self._synchronize()
         self._output.fill_(float("nan"))
         self._synchronize()
 
     def output(self) -> Singles:
+        """Return a copy of the output on the host."""
         self._synchronize()
         output = self._output.cpu()
         if self._gives_last:
@@ -184,6 +187,7 @@ class OnTorch:
             self._torch.cuda.synchronize(self._device)
 
     def close(self) -> None:
+        """Free the tensors."""
         self._compute = self._output = None
         if OnTorch._holder is self:
             self._restore_settings()
@@ -333,6 +337,7 @@ class CupyIm2col(OnGpu):
             raise
 
     def run(self, stream: int | None = None) -> None:
+        """Start the computation on a raw CUDA stream."""
         p = self._problem
         with cupy_stream(self._cupy, stream or 0):
             if self._padded is not self._input:
@@ -350,6 +355,7 @@ class CupyIm2col(OnGpu):
             )
 
     def close(self) -> None:
+        """Free the arrays."""
         self._input = self._padded = self._columns = self._filters = self._output = None
         self._cupy.get_default_memory_pool().free_all_blocks()
         super().close()

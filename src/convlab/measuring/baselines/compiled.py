@@ -111,22 +111,26 @@ class SevenLoops:
         self.algorithm = f"{compiler_version(COMPILER).splitlines()[0]} -O3, one thread"
 
     def run(self, stream: int | None = None) -> None:
+        """Compute the output on the host's cores; there is no stream."""
         weight = self._weight.ctypes.data
         for image, result in zip(self._input, self._output, strict=True):  # Ctrl-C between images
             self._loops(self._sizes, image.ctypes.data, weight, result.ctypes.data)
 
     def poison(self) -> None:
+        """Fill the output with NaN."""
         self._output.fill(np.nan)
 
     def output(self) -> Singles:
+        """Return the output."""
         return self._output.copy()
 
     def close(self) -> None:
+        """Free the arrays."""
         self._input = self._weight = self._output = np.empty((0, 1, 1, 1), np.float32)
 
 
 def why_no_compiler() -> str | None:
-    """Why the C++ baseline cannot be built here; None when it can."""
+    """Return why the C++ baseline cannot be built here; None when it can."""
     there = shutil.which(COMPILER) is not None
     return None if there else f"there is no {COMPILER} on the PATH to build it with"
 
@@ -148,7 +152,7 @@ _BUILDERS = ThreadPoolExecutor(len(VARIANTS))  # each waits for an nvcc
 
 
 def why_no_cutlass() -> str | None:
-    """Why CUTLASS cannot run here; None when it can."""
+    """Return why CUTLASS cannot run here; None when it can."""
     if (reason := unavailable("gpu")) is not None:
         return reason
     if _capability() < FIRST_CAPABILITY:
@@ -265,11 +269,13 @@ class Cutlass(OnGpu):
         ).median_ms
 
     def run(self, stream: int | None = None) -> None:
+        """Start the computation on a raw CUDA stream."""
         error = self._library.convlab_run(self._tile, self._sizes, *self.pointers, stream or 0)
         if error is not None:
             raise RuntimeError(f"{self._name}: CUTLASS says {error.decode()}")
 
     def output(self) -> Singles:
+        """Return a copy of the output on the host."""
         return super().output().transpose(0, 3, 1, 2)
 
 

@@ -33,7 +33,7 @@ SONAMES = ("libcudnn.so.9", "libcudnn.so.8", "cudnn64_9.dll", "cudnn64_8.dll")
 
 
 def why_absent() -> str | None:
-    """Why cuDNN cannot run here; None when it can."""
+    """Return why cuDNN cannot run here; None when it can."""
     if (reason := unavailable("gpu")) is not None:
         return reason
     try:
@@ -155,6 +155,7 @@ class CudnnConvolution(OnGpu):
         return made
 
     def run(self, stream: int | None = None) -> None:
+        """Start the convolution on a raw CUDA stream."""
         input, weight, output, *workspace = self.pointers
         one, zero = c_float(1), c_float(0)
         self._call("cudnnSetStream", self._handle, c_void_p(stream or 0))
@@ -165,6 +166,7 @@ class CudnnConvolution(OnGpu):
         )  # fmt: skip
 
     def close(self) -> None:
+        """Destroy cuDNN's handle and descriptors, and free the memory."""
         while self._made:  # the handle last
             destroy, made = self._made.pop()
             getattr(self._cudnn, destroy)(made)

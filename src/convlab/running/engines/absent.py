@@ -39,13 +39,17 @@ class AbsentGpu(Engine):
 
     @property
     def device(self) -> str:
+        """The name of the GPU."""
         return self._facts.device
 
     def capability(self) -> Capability:
+        """Return the GPU's compute capability."""
         return self._facts.capability
 
     def limits(self) -> GpuLimits:
+        """Return the GPU's limits that stages are chosen by."""
         return replace(super().limits(), bytes_a_clock=self._facts.bytes_a_clock)
 
     def sm_count(self) -> int | None:
+        """Return the number of the GPU's SMs; None if it is unknown."""
         return self._facts.sm_count

@@ -56,6 +56,8 @@ class Gpu(Engine):
 
     @classmethod
     def why_not(cls) -> str | None:
+        """Return why no kernel can be compiled and run on a GPU here, in one sentence; None when
+        one can."""
         if config.ENABLE_CUDASIM:
             return "NUMBA_ENABLE_CUDASIM=1 turns Numba's CUDA into its simulator; unset it"
         if not cuda.is_available():
@@ -73,6 +75,7 @@ class Gpu(Engine):
 
     @property
     def device(self) -> str:
+        """The name of the current GPU."""
         name = cuda.get_current_device().name
         return name.decode() if isinstance(name, bytes) else str(name)
 
@@ -85,23 +88,31 @@ class Gpu(Engine):
         return int(context.get_memory_info().free)
 
     def empty(self, shape: tuple[int, ...], dtype: str = "float32") -> Any:
+        """Return a device array of that shape, with no values yet."""
         kind = NUMBER_TYPES[dtype].in_kernels if dtype in NUMBER_TYPES else dtype
         return cuda.device_array(shape, np.dtype(kind))
 
     def to_device(self, host: np.ndarray, dtype: str = "float32") -> Any:
+        """Return a C-contiguous copy of a host array on the GPU, as kernels take that type."""
         converted = np.ascontiguousarray(host, NUMBER_TYPES[dtype].numpy)
         return cuda.to_device(as_in_kernels(converted))
 
     def to_host(self, array: Any, dtype: str = "float32") -> np.ndarray:
+        """Return a copy of a device array on the host, as numbers of that type."""
         return np.asarray(array.copy_to_host()).view(NUMBER_TYPES[dtype].numpy)
 
     def for_kernels(self, array: Any) -> Any:
+        """Return the array as it is: kernels are given its address."""
         return array
 
     def check_array(self, name: str, array: Array) -> None:
+        """Raise ``TypeError`` for an array that is not on the GPU, ``ValueError`` for one that is
+        not aligned to 16 bytes."""
         check_aligned(name, address_of(array))
 
     def build(self, step: Step, program: Program) -> Start:
+        """Return a function that starts the step: its kernel compiled and loaded, or a library's
+        call."""
         if isinstance(step, LibraryCall):
             return _build_library_call(step)
         from convlab.running.engines.launching import (
@@ -134,6 +145,7 @@ class Gpu(Engine):
         shapes: Mapping[str, tuple[int, ...]],
         held: Mapping[str, Array],
     ) -> Packed | None:
+        """Return the program as one CUDA graph; None if a library does one of its steps."""
         launches = [step for step in program.launches if isinstance(step, Launch)]
         if len(launches) < len(program.launches):
             return None  # what a library does needs arrays, not addresses
@@ -152,18 +164,22 @@ class Gpu(Engine):
         return loaded(cubin, step.name)
 
     def why_no_library(self) -> str | None:
+        """Return why there is no array library with arrays on the GPU; None when there is."""
         if _library_name() is not None:
             return None
         return "neither PyTorch nor CuPy that can use the GPU is installed here; install one"
 
     def capability(self) -> Capability:
+        """Return the current GPU's compute capability."""
         major, minor = cuda.get_current_device().compute_capability
         return int(major), int(minor)
 
     def sm_count(self) -> int | None:
+        """Return the number of the current GPU's SMs."""
         return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
     def limits(self) -> GpuLimits:
+        """Return the current GPU's number of SMs and bytes of memory traffic in a clock."""
         device = cuda.get_current_device()
         bits = 2 * device.MEMORY_CLOCK_RATE * device.GLOBAL_MEMORY_BUS_WIDTH  # two in each clock
         return GpuLimits(
@@ -183,9 +199,12 @@ class Gpu(Engine):
         return 2e3 * lanes * device.MULTIPROCESSOR_COUNT * kilohertz or None
 
     def synchronize(self) -> None:
+        """Wait for all work of the GPU."""
         cuda.synchronize()
 
     def freeing(self) -> AbstractContextManager[None]:
+        """Return a context in which freed memory ends nobody's capture of a stream."""
+
         from convlab.running.engines.launching import relaxed_capture
 
         return relaxed_capture()

@@ -60,6 +60,7 @@ class CompiledArray(types.Type):
 
     @property
     def key(self) -> tuple[object, ...]:
+        """The fields by which Numba tells two types apart."""
         return self.dtype, self.ndim, self.space, self.compact, self.wide
 
     @property

@@ -53,6 +53,7 @@ class CheckingCompiler(CompilerBase):  # type: ignore[misc]
         super().__init__(typingctx, targetctx, *more)
 
     def define_pipelines(self) -> list[PassManager]:
+        """Return Numba's passes, with the one that inserts checks."""
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
         manager.add_pass_after(Instrument, IRProcessing)
         manager.finalize()

@@ -119,6 +119,7 @@ class GetItem(AbstractTemplate):
     """The type of what an index of integers and slices selects."""
 
     def generic(self, arguments: tuple[types.Type, ...], named: object) -> Signature | None:
+        """Return the types of a load; None for an index or array that is not known here."""
         array, index = arguments
         if is_known(array, index):
             rest = array.ndim - len(entries_of(index))
@@ -180,6 +181,7 @@ class SetItem(AbstractTemplate):
     """The types of a store of one element."""
 
     def generic(self, arguments: tuple[types.Type, ...], named: object) -> Signature | None:
+        """Return the types of a store; None for an index, array or value that is not known here."""
         array, index, value = arguments
         if not is_known(array, index) or array.space == CONSTANT:
             return None

@@ -147,6 +147,7 @@ class Instrument(FunctionPass):
         FunctionPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
+        """Insert the checks into a function in Numba's intermediate representation."""
         check_assigned(state.func_ir)
         callees = Callees(state.func_ir)
         in_work[-1].ranks |= uses_ranks(state.func_ir, callees)

@@ -97,6 +97,7 @@ class TripleAttributes(AttributeTemplate):
     key = TripleType
 
     def generic_resolve(self, kind: TripleType, name: str) -> types.Type | None:
+        """Return the type of ``x``, ``y`` and ``z``; None for other names."""
         return types.int32 if name in "xyz" else None
 
 

@@ -21,6 +21,7 @@ class GpuNumbers(CPUContext):
     """The context that generates code for a CPU, with a GPU's casts."""
 
     def cast(self, builder, value, from_type, to_type):
+        """Return the value cast to another type: floats to integers saturate, as on a GPU."""
         whole = isinstance(to_type, types.Integer) and not isinstance(to_type, types.IntegerLiteral)
         if not isinstance(from_type, types.Float) or not whole:
             return super().cast(builder, value, from_type, to_type)

@@ -123,12 +123,15 @@ class ndarray(NDArrayOperatorsMixin):
         self._host[...] = arr
 
     def item(self, *index: Any) -> Any:
+        """Return one element as a number of Python."""
         return self._host.item(*index)
 
     def tolist(self) -> Any:
+        """Return the elements as lists of Python's numbers."""
         return self._host.tolist()
 
     def copy(self, order: Any = "C") -> ndarray:
+        """Return a copy of the array."""
         return _array(self._host.copy(order))
 
 
@@ -171,6 +174,8 @@ def _called(function: Any, arguments: Sequence[Any], named: dict[str, Any]) -> A
 
 
 def wrapped(function: Any, name: str) -> Callable[..., Any]:
+    """Return NumPy's function as one of the stand-in's arrays, under that name."""
+
     def called(*arguments: Any, **named: Any) -> Any:
         return _called(function, arguments, named)
 
@@ -234,6 +239,7 @@ def empty(shape: Any, dtype: Any = float, order: Any = "C") -> ndarray:
 
 
 def empty_like(prototype: Any, dtype: Any = None, **more: Any) -> ndarray:
+    """Return an array of the prototype's shape that nothing has written."""
     return ndarray(prototype.shape, dtype or prototype.dtype)
 
 
@@ -244,4 +250,5 @@ def launches_are_over(stream: object) -> None:
 
 
 def refused_value(name: str) -> RefusedValue:
+    """Return the error for a name that the stand-in for CuPy does not have."""
     return RefusedValue(f"convlab does not simulate {name}; it is not in the stand-in for CuPy")

@@ -95,12 +95,15 @@ class CupyStream:
 
     @property
     def ptr(self) -> int:
+        """The number of the stream."""
         return int(self._stream)
 
     def synchronize(self) -> None:
+        """Wait for the stream's operations."""
         self._stream.synchronize()
 
     def use(self) -> CupyStream:
+        """Make this the stream in use."""
         _in_use[:] = [self]
         return self
 
@@ -141,9 +144,11 @@ class CupyDevice:
         pass
 
     def use(self) -> None:
+        """Do nothing, because there is one device."""
         pass
 
     def synchronize(self) -> None:
+        """Wait for all operations."""
         numba.cuda.synchronize()
 
     def __getattr__(self, name: str) -> Never:

@@ -50,18 +50,22 @@ class UnifiedArray(np.ndarray):
         return found
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: object = 0) -> np.ndarray:
+        """Wait for all launches, and return a copy in the host's memory."""
         numba.cuda.synchronize()
         copied: np.ndarray = FakeCUDAArray(np.asarray(self)).copy_to_host(ary, stream)
         return copied
 
     def copy_to_device(self, ary: object, stream: object = 0) -> None:
+        """Wait for all launches, and fill the array from another."""
         numba.cuda.synchronize()
         FakeCUDAArray(np.asarray(self)).copy_to_device(ary, stream)
 
     def bind(self, stream: object = 0) -> UnifiedArray:
+        """Return the array itself, as Numba's arrays do with a stream bound."""
         return self
 
     def split(self, section: int, stream: object = 0) -> list[UnifiedArray]:
+        """Return parts of ``section`` elements each."""
         return [self[begin : begin + section] for begin in range(0, len(self), section)]
 
 

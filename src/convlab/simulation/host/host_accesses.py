@@ -66,6 +66,7 @@ class HostAccesses:
 
     @property
     def has_any(self) -> bool:
+        """True while copies that may not be over use pinned memory."""
         return bool(self._filling or self._reading)
 
     def fills(self, operation: Operation, target: np.ndarray, values: np.ndarray) -> None:

@@ -31,7 +31,8 @@ class Extension(Protocol):
 
     def prepare_args(
         self, kind: object, argument: object, /, stream: object, retr: list[Callable[[], object]]
-    ) -> tuple[object, object]: ...
+    ) -> tuple[object, object]:
+        """Return the type and the value with which a kernel gets an argument."""
 
 
 class SimulatorsKernel(Protocol):
@@ -58,6 +59,7 @@ class ConfiguredKernel:
 
     @property
     def name(self) -> str:
+        """The kernel's name."""
         return self.kernel.py_func.__name__
 
 

@@ -16,9 +16,11 @@ import numpy as np
 class Watcher(Protocol):
     """Receives the host memory that the program touches."""
 
-    def host_reads(self, memory: np.ndarray) -> None: ...
+    def host_reads(self, memory: np.ndarray) -> None:
+        """Receive memory that the host reads."""
 
-    def host_wrote(self, memory: np.ndarray) -> None: ...
+    def host_wrote(self, memory: np.ndarray) -> None:
+        """Receive memory that the host has written."""
 
 
 class PinnedMemory(np.ndarray):

@@ -40,6 +40,7 @@ class Report:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
+        """The findings, one for each kind, pair of lines and array."""
         return tuple(self._found.values())
 
     def add(self, error: SimulationError) -> None:

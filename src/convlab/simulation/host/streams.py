@@ -51,10 +51,12 @@ class Stream:
         return self.number
 
     def synchronize(self) -> None:
+        """Wait for the stream's operations so far."""
         self._streams.host_waits(self._streams.reached(self))
 
     @contextmanager
     def auto_synchronize(self) -> Iterator[Stream]:
+        """Return a context that gives the stream, and waits for its operations at the end."""
         yield self
         self.synchronize()
 
@@ -85,19 +87,24 @@ class Event:
         self._streams, self._clock = streams, Clock()
 
     def record(self, stream: object = DEFAULT) -> None:
+        """Record the event after the stream's operations so far."""
         self._clock = self._streams.reached(stream)
 
     def wait(self, stream: object = DEFAULT) -> None:
+        """Let the stream's later operations wait for the event."""
         self._streams.wait(stream, self._clock)
 
     def synchronize(self) -> None:
+        """Let the host wait for the event."""
         self._streams.host_waits(self._clock)
 
     def query(self) -> bool:
+        """Wait for the event, and return True."""
         self.synchronize()
         return True
 
     def elapsed_time(self, event: Event) -> float:
+        """Return -1, because events do not measure time here."""
         return -1.0
 
 

@@ -140,6 +140,7 @@ class Ranges:
         self._low: dict[str, int] = {}
 
     def of_arguments(self, arguments: Iterable[ir.Var]) -> tuple[int, ...]:
+        """Return the bits that each argument of a call has at most."""
         return tuple(given_bits(self._of(one.name)) for one in arguments)
 
     def of_expression(self, value: ir.Expr) -> int:

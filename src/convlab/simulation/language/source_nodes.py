@@ -24,6 +24,7 @@ def positions(code: CodeType, expressions: dict[int, Typed]) -> dict[Position, T
 
 
 def position_of(node: ast.expr | ast.stmt) -> Position:
+    """Return the first and last line and column of a node."""
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 

@@ -46,6 +46,7 @@ class TypedArithmetic(ast.NodeTransformer):
     # Functions and comprehensions inside have variables of their own.
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Leave a function inside as it is, because it has variables of its own."""
         return node
 
     def _visit_inner(self, node: Node) -> ast.AST:
@@ -55,6 +56,7 @@ class TypedArithmetic(ast.NodeTransformer):
     visit_SetComp = visit_DictComp = _visit_inner
 
     def visit_Assign(self, node: ast.Assign) -> list[ast.stmt] | ast.Assign:
+        """Cut or round an assigned number to its variable's type."""
         (target, *others) = node.targets
         stored = self._typed(target) if isinstance(target, ast.Subscript) else None
         dtype = getattr(stored.operands[0], "dtype", None) if stored else None
@@ -72,6 +74,7 @@ class TypedArithmetic(ast.NodeTransformer):
         return node if others else self._in_steps(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.stmt]:
+        """Rewrite an update such as ``+=`` as an operation of Numba's types."""
         typed = self._typed(node)
         if typed is None:
             self.generic_visit(node)
@@ -114,6 +117,7 @@ class TypedArithmetic(ast.NodeTransformer):
         return [*steps, node]
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        """Rewrite an operation of two numbers, so that its result has Numba's type."""
         typed = self._typed(node)
         if typed is None:
             self.generic_visit(node)
@@ -138,6 +142,7 @@ class TypedArithmetic(ast.NodeTransformer):
         return binary(node, typed, rounds, cut)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        """Rewrite a sign or complement, so that its result has Numba's type."""
         typed = self._typed(node)
         self.generic_visit(node)
         if typed is None or isinstance(node.op, ast.Not):
@@ -155,6 +160,7 @@ class TypedArithmetic(ast.NodeTransformer):
         return of_width(node, typed) or as_register(node, typed, rounds=True)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        """Rewrite a comparison, so that both sides have the types in which Numba compares."""
         typed = self._typed(node) if len(node.ops) == 1 else None
         self.generic_visit(node)
         if typed is not None and len(typed.operands) == 2:
@@ -168,6 +174,7 @@ class TypedArithmetic(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
+        """Rewrite a call, so that its result has Numba's type."""
         typed = self._typed(node)
         self.generic_visit(node)
         if typed is None:

@@ -17,6 +17,7 @@ _RING = (ast.Add, ast.Sub, ast.Mult, ast.LShift, *_BITWISE)
 
 
 def is_integer(kind: types.Type) -> bool:
+    """Return whether a type is one of integers or booleans."""
     return isinstance(kind, types.Integer | types.Boolean)
 
 

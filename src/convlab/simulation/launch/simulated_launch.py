@@ -208,7 +208,7 @@ class SimulatedLaunch:
 
     @property
     def untyped(self) -> str:
-        """Why registers do not have Numba's types, if they should; else empty."""
+        """The reason why registers do not have Numba's types, if they should; else empty."""
         return self.translation.untyped
 
     def global_arrays(self) -> Iterator[CheckedArray]:

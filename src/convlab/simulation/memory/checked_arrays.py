@@ -49,6 +49,7 @@ class CheckedArray(KernelArray):
         raise TypeError(f"{self.name} is an array of a kernel, which no operation of NumPy takes")
 
     def derived(self, change: Callable[[np.ndarray], np.ndarray], name: str = "") -> KernelArray:
+        """Return a view of the array: ``change`` returns that view of the host's array."""
         part = view_of(change, self.host, self.name)
         offset = start_of(part) - start_of(self.host) if part.size else 0
         base, log, size = self.base + offset, self.memory.log, part.dtype.itemsize
@@ -57,6 +58,7 @@ class CheckedArray(KernelArray):
         return self.memory.view(part, name or self.name, base, self.alignment)
 
     def load(self, at: Index, count: int, site: int) -> list[object]:
+        """Return neighbours from a checked index on, and log that they are read."""
         self._log(at, site, READ, count)
         if count == 1:
             return [self.loaded(self.data[at])]
@@ -64,6 +66,7 @@ class CheckedArray(KernelArray):
         return [self.loaded(value) for value in self.linear[first : first + count].tolist()]
 
     def store(self, at: Index, values: tuple[object, ...], site: int) -> None:
+        """Store neighbours from a checked index on, and log that they are written."""
         self.check_writeable()
         kept = [converted(value, self.dtype) for value in values]
         self._log(at, site, WRITE, len(kept), kept)
@@ -113,6 +116,7 @@ class MisalignedArray(CheckedArray):
     def update(
         self, index: object, function: Callable[[Any], object], site: int, kind: int = ATOMIC
     ) -> object:
+        """Replace an element as an atomic does, after a check that it is aligned."""
         self._check_element_aligned(index, site)
         return super().update(index, function, site, kind)
 

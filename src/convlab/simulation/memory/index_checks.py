@@ -43,6 +43,7 @@ class IndexChecks:
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return len(self.shape)
 
     @property

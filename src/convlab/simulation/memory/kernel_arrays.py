@@ -64,10 +64,12 @@ class KernelArray(IndexChecks, NumpyFunctions):
 
     @property
     def on_finding(self) -> ArrayReport:
+        """The function that notes a finding about the array."""
         return self.memory.report
 
     @property
     def size(self) -> int:
+        """The number of elements."""
         return math.prod(self.shape)
 
     def __len__(self) -> int:
@@ -100,12 +102,15 @@ class KernelArray(IndexChecks, NumpyFunctions):
     nbytes = property(lambda self: self.size * self.itemsize)
 
     def transpose(self, *axes: int) -> KernelArray:
+        """Return a view with its axes exchanged."""
         return self.derived(lambda host: host.transpose(*axes))
 
     def reshape(self, *shape: int) -> KernelArray:
+        """Return a view of another shape."""
         return self.derived(lambda host: host.reshape(*shape))
 
     def ravel(self) -> KernelArray:
+        """Return a view with one dimension."""
         return self.reshape(-1)
 
     def copy(self) -> KernelArray:
@@ -113,10 +118,12 @@ class KernelArray(IndexChecks, NumpyFunctions):
         return self.memory.local(self.elements(site_of(1)))
 
     def elements(self, site: int) -> np.ndarray:
+        """Return all elements, each loaded by the thread that runs."""
         loaded = [self.load(at, 1, site)[0] for at in np.ndindex(*self.shape)]
         return np.array(loaded, self.dtype).reshape(self.shape)
 
     def fill(self, value: object) -> None:
+        """Store a value in all elements."""
         self.store_part(..., value, site_of(1))
 
     def loaded(self, value: object) -> object:

@@ -24,6 +24,7 @@ class LocalArray(KernelArray):
         self.cells: list[Any] = [None] * self.size
 
     def derived(self, change: Callable[[np.ndarray], np.ndarray], name: str = "") -> LocalView:
+        """Return a view of the array: ``change`` returns that view of the cells' numbers."""
         return LocalView(self, view_of(change, self.numbers(), self.name))
 
     def numbers(self) -> np.ndarray:
@@ -31,6 +32,7 @@ class LocalArray(KernelArray):
         return np.arange(self.size).reshape(self.shape)
 
     def load(self, at: Index, count: int, site: int) -> list[object]:
+        """Return neighbours from a checked index on; report those that were not written."""
         first = self.element(at)
         values = self.cells[first : first + count]
         for n, value in enumerate(values):
@@ -42,12 +44,14 @@ class LocalArray(KernelArray):
         return [self.loaded(value) for value in values]
 
     def store(self, at: Index, values: tuple[object, ...], site: int) -> None:
+        """Store neighbours from a checked index on."""
         first = self.element(at)
         self.cells[first : first + len(values)] = [converted(v, self.dtype) for v in values]
 
     def update(
         self, index: object, function: Callable[..., object], site: int, kind: int = 0
     ) -> object:
+        """Refuse an atomic: a GPU has none for local memory."""
         raise NotSimulated(f"an atomic on {self.name}: a GPU has none for local memory")
 
 
@@ -66,7 +70,9 @@ class LocalView(LocalArray):
         self.wide = False
 
     def numbers(self) -> np.ndarray:
+        """Return the number of each element's cell."""
         return self._numbers
 
     def element(self, at: Index) -> int:
+        """Return the number of the cell of the element at a checked index."""
         return int(self._numbers[at])

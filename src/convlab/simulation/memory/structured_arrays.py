@@ -38,9 +38,11 @@ class RecordArray:
     T = property(lambda self: RecordArray(self._whole.T, self.dtype))
 
     def reshape(self, *shape: int) -> RecordArray:
+        """Return a view of another shape."""
         return RecordArray(self._whole.reshape(*shape), self.dtype)
 
     def view(self, dtype: object) -> KernelArray:
+        """Return the same bytes as numbers of another type."""
         assert isinstance(self._whole, CheckedArray)
         return self._whole.view(dtype)
 

@@ -46,7 +46,8 @@ class Elements(Protocol):
 
     def __setitem__(self, index: Any, value: Any, /) -> None: ...
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """Let go of the array's memory."""
 
 
 class WrapsAround(ArithmeticError):

@@ -52,6 +52,7 @@ class Span:
 
     @property
     def itemsize(self) -> int:
+        """The bytes of an element."""
         return self.dtype.itemsize
 
     def split(self, address: int) -> tuple[tuple[int, ...], int]:

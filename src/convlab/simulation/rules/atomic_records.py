@@ -11,19 +11,25 @@ class AtomicTarget(Protocol):
     """An array as atomics see it. ``first_address`` is its address in simulated memory."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The array's name in the kernel."""
 
     @property
-    def first_address(self) -> int: ...
+    def first_address(self) -> int:
+        """The simulated address of the first element."""
 
     @property
-    def host(self) -> np.ndarray: ...
+    def host(self) -> np.ndarray:
+        """The array's numbers."""
 
-    def whole_index(self, index: object) -> tuple[object, ...]: ...
+    def whole_index(self, index: object) -> tuple[object, ...]:
+        """Return an index as a tuple with an entry for each dimension."""
 
-    def check(self, index: object, site: int) -> tuple[int, ...]: ...
+    def check(self, index: object, site: int) -> tuple[int, ...]:
+        """Return a checked index; report one that is outside."""
 
-    def address(self, index: tuple[int, ...]) -> int: ...
+    def address(self, index: tuple[int, ...]) -> int:
+        """Return the simulated address of an element."""
 
 
 class AtomicRead(NamedTuple):

@@ -29,11 +29,14 @@ BETWEEN_BARRIERS = attrgetter("thread", "phase", "epoch")
 class Fences(Protocol):
     """Each thread's last fence that is known."""
 
-    def get(self, thread: int, /) -> LoggedAccess | None: ...
+    def get(self, thread: int, /) -> LoggedAccess | None:
+        """Return a thread's last fence that is known; None without one."""
 
-    def items(self) -> Iterable[tuple[int, LoggedAccess]]: ...
+    def items(self) -> Iterable[tuple[int, LoggedAccess]]:
+        """Give the threads with their last fences."""
 
-    def update(self, fences: Iterable[tuple[int, LoggedAccess]], /) -> None: ...
+    def update(self, fences: Iterable[tuple[int, LoggedAccess]], /) -> None:
+        """Learn later fences of threads."""
 
 
 class KnownByThread(NamedTuple):

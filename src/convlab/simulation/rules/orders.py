@@ -95,19 +95,24 @@ class ComparedArray(Protocol):
     name: str
 
     @property
-    def host(self) -> np.ndarray: ...
+    def host(self) -> np.ndarray:
+        """The array's numbers."""
 
 
 class KernelFacts(Protocol):
-    """KernelFacts from a kernel's text."""
+    """Facts from a kernel's text."""
 
     @property
-    def communicates(self) -> bool: ...
+    def communicates(self) -> bool:
+        """True if threads communicate, so that the kernel is run in other orders."""
 
     @property
-    def shuffles(self) -> bool: ...
+    def shuffles(self) -> bool:
+        """True if the kernel calls a shuffle."""
 
-    def parted_at(self) -> int | None: ...
+    def parted_at(self) -> int | None:
+        """Return the site of an ``activemask`` after a branch that may part a warp; None without
+        one."""
 
 
 class RepeatableLaunch(Protocol):
@@ -126,11 +131,14 @@ class RepeatableLaunch(Protocol):
     order_notes: list[str]
 
     @property
-    def translation(self) -> KernelFacts: ...
+    def translation(self) -> KernelFacts:
+        """The facts from the kernel's text."""
 
-    def global_arrays(self) -> Iterator[ComparedArray]: ...
+    def global_arrays(self) -> Iterator[ComparedArray]:
+        """Give the arrays in global memory."""
 
-    def run(self) -> None: ...
+    def run(self) -> None:
+        """Run all blocks once."""
 
 
 def run_in_orders(

@@ -46,10 +46,12 @@ class Named(Protocol):
     """An array of a kernel, as far as a finding names it."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The array's name in the kernel."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements along each axis."""
 
 
 class Reports:
