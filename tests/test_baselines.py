@@ -25,7 +25,14 @@ from strategies import problems
 
 from convlab.ladder import LADDER
 from convlab.measuring import baselines, gpu_backend
-from convlab.measuring.baselines import System, Unsupported, array_libraries, compiled, cudnn
+from convlab.measuring.baselines import (
+    System,
+    Unsupported,
+    compiled,
+    cudnn,
+    cupy_im2col,
+    pytorch,
+)
 from convlab.measuring.bounds import Checked
 from convlab.measuring.harness import measure
 from convlab.measuring.systems import BASELINES, baseline_named
@@ -110,8 +117,8 @@ def packages(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "why", "what"),
     [
-        ("torch", array_libraries.why_no_torch, "PyTorch"),
-        ("cupy", array_libraries.why_no_cupy, "CuPy"),
+        ("torch", pytorch.why_no_torch, "PyTorch"),
+        ("cupy", cupy_im2col.why_no_cupy, "CuPy"),
     ],
 )
 def test_a_library_that_is_absent_broken_or_blind(packages, name, why, what):
@@ -551,17 +558,17 @@ def fake_cupy(monkeypatch, gpu):
 @some_problems
 def test_cupy_and_cpp_give_the_same(fake_cupy, problem):
     assert checked(compiled.SEVEN_LOOPS, problem).ok
-    assert checked(array_libraries.BY_CUPY, problem, stream=77).ok
+    assert checked(cupy_im2col.BY_CUPY, problem, stream=77).ok
     assert fake_cupy == [(0, 0), (0, 77)]
 
 
 def test_cupy_needs_the_memory_that_it_says(fake_cupy, gpu):
-    needs = array_libraries.BY_CUPY.prepare(TEACHING, *TENSORS).workspace_bytes
+    needs = cupy_im2col.BY_CUPY.prepare(TEACHING, *TENSORS).workspace_bytes
     p = TEACHING
     assert needs == 4 * (p.K * p.N + p.N_i * p.C_i * (p.H_i + 2) * (p.W_i + 2))
     gpu.free = needs - 1
     with pytest.raises(MemoryError, match="its im2col matrix needs"):
-        array_libraries.BY_CUPY.prepare(TEACHING, *TENSORS)
+        cupy_im2col.BY_CUPY.prepare(TEACHING, *TENSORS)
 
 
 @pytest.mark.parametrize("name", ["cudnn_implicit_gemm", "cutlass_analytic", "cupy_im2col"])

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from bench_fakes import Fakes
 
-from convlab.measuring.baselines import Unsupported, array_libraries
-from convlab.measuring.baselines.array_libraries import OnTorch, flags
+from convlab.measuring.baselines import Unsupported, pytorch
+from convlab.measuring.baselines.pytorch import OnTorch, flags
 from convlab.measuring.bounds import Checked
 from convlab.measuring.harness import measure
 from convlab.measuring.systems import BASELINES, baseline_named
@@ -96,7 +96,7 @@ def test_flags_stay_for_one_computation_until_another_or_its_end():
     cudnn = torch.backends.cudnn
     before = (cudnn.benchmark, cudnn.allow_tf32)
     exact, rough = (
-        OnTorch("a test", array_libraries.conv2d, {"tf32": tf32}, TEACHING, *TENSORS)
+        OnTorch("a test", pytorch.conv2d, {"tf32": tf32}, TEACHING, *TENSORS)
         for tf32 in (False, True)
     )
     for computation, tf32 in ((exact, False), (rough, True), (exact, False), (exact, False)):
@@ -110,7 +110,7 @@ def test_flags_stay_for_one_computation_until_another_or_its_end():
 
 def test_one_baseline_alone_runs_without_cudnn_and_sets_it_once(monkeypatch):
     seen, sets = {}, []
-    monkeypatch.setattr(array_libraries, "flags", lambda **its: (sets.append(its), flags(**its))[1])
+    monkeypatch.setattr(pytorch, "flags", lambda **its: (sets.append(its), flags(**its))[1])
 
     def convolve(*arguments, **more):
         seen[name].append(torch.backends.cudnn.enabled)

@@ -11,7 +11,7 @@ from numba import cuda, float32
 
 from convlab import lessons
 from convlab.device import mma_tf32
-from convlab.lessons import tensor_cores
+from convlab.lessons import sum_errors, tensor_cores
 from convlab.lessons.feedback import ANSWER, COUNTS
 from convlab.running.engines.simulator import Simulator
 
@@ -78,7 +78,7 @@ def test_both_parts_make_the_number(value):
 
 
 def test_what_lesson_13_says_of_errors_is_what_is_computed():
-    errors = tensor_cores.errors_of_ways()
+    errors = sum_errors.errors_of_ways()
     alone, one_chain, short, thread = errors.values()
     for before, after in pairwise(one_chain):
         assert after > 3 * before  # the cuts add up

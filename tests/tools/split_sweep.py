@@ -92,7 +92,7 @@ def rows_of(problem: ConvProblem, of_problem: list[Choice]) -> Iterator[dict[str
     """Yield a row for PyTorch and for each choice: time, error, and the model's estimate."""
     import torch
 
-    from convlab.measuring.baselines.array_libraries import conv2d, flags
+    from convlab.measuring.baselines.pytorch import conv2d, flags
     from convlab.measuring.timer import measure
 
     engine = choose("gpu")

@@ -26,7 +26,7 @@ from convlab.lessons.requests import one_request, reads_in_turn, thread_in_tile
 from convlab.lessons.sliders import slider
 from convlab.lessons.small_kernels import halo, reduction
 from convlab.lessons.stage_checks import check
-from convlab.lessons.tensor_cores import bits_of_split, check_accuracy, check_one_warp
-from convlab.lessons.tensor_cores import errors_by_terms, who_holds_what
+from convlab.lessons.sum_errors import check_accuracy, errors_by_terms
+from convlab.lessons.tensor_cores import bits_of_split, check_one_warp, who_holds_what
 from convlab.lessons.timelines import check_prefetch, event_log, pipeline_stages, timeline
 from convlab.lessons.timing import time_mine

@@ -24,9 +24,10 @@ from convlab.measuring.baselines import (
     Singles,
     System,
     Unsupported,
-    array_libraries,
     compiled,
     cudnn,
+    cupy_im2col,
+    pytorch,
 )
 from convlab.measuring.baselines.unfold_table import ROWS as UNFOLD_ROWS
 from convlab.problems.gradient import Gradient, Problem
@@ -39,11 +40,11 @@ from convlab.running.engines import Engine, EngineUnavailable, choose
 from convlab.running.plans import Plan, program_for, tile_by_rule
 
 BASELINES: tuple[System, ...] = (
-    *array_libraries.BY_TORCH,
+    *pytorch.BY_TORCH,
     *cudnn.BASELINES,
-    *array_libraries.FROM_A_PRODUCT,
+    *pytorch.FROM_A_PRODUCT,
     *compiled.OF_CUTLASS,
-    array_libraries.BY_CUPY,
+    cupy_im2col.BY_CUPY,
     compiled.SEVEN_LOOPS,
 )
 NAMED = {baseline.name: baseline for baseline in BASELINES}
@@ -72,7 +73,7 @@ def system_named(name: str) -> System:
     if name in VARIANTS:
         whole = of_stage(ABLATION, None, **{VARIANTS[name]: False})
         return replace(whole, name=name, title=f"m11 without {VARIANTS[name]}")
-    known = UNFOLD_ROWS | NAMED | {one.name: one for one in array_libraries.IN_16_BITS}
+    known = UNFOLD_ROWS | NAMED | {one.name: one for one in pytorch.IN_16_BITS}
     if name in known:
         return known[name]
     if name == AUTO:

@@ -1,6 +1,7 @@
 """PyTorch's layers, with any stage of the ladder as their convolution and its gradients.
 
-:mod:`convlab.torch` is their public name; ``torch_operators.py`` has the operators that they call.
+:mod:`convlab.torch` is their public name. ``torch_convolution.py`` has the convolution that they
+call.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from convlab.ladder import stage_named
 from convlab.problems.settings import IntOrEach, each, windows_of
 from convlab.running.chosen_stages import AUTO_TF32, asked_stage, computes_tf32
 from convlab.running.engines import choose
-from convlab.running.torch_operators import convolve
+from convlab.running.torch_convolution import convolve
 from convlab.running.torch_short import remember, seen_before
 from convlab.running.torch_tensors import autocast_type
 from convlab.support.values import integer, shown

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,57 +23,33 @@ from convlab.ladder import stage_named
 from convlab.problems.arrays import check_dense, dtype_name, has_channels_last, on_host
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.number_types import as_in_kernels
-from convlab.problems.settings import IntOrEach, Padding, Windows, windows_of
-from convlab.running.chosen_stages import has_stage_for, stage_of_layer
+from convlab.problems.settings import Windows
+from convlab.running.chosen_stages import stage_of_layer
 from convlab.running.engines import Engine, choose
 from convlab.running.plans import Plan
 from convlab.running.torch_asked import (
     Settings,
-    asked_for,
     check_channels,
     check_dimensions,
-    note,
     problem_of,
 )
-from convlab.running.torch_prepare import before_first_call
-from convlab.running.torch_tensors import DTYPES, OF_BUFFERS, autocast_type
+from convlab.running.torch_derivatives import (
+    NAMES,
+    NO_TANGENT,
+    Argument,
+    Convolution,
+    Gradients,
+    InputGradient,
+    Of,
+    Setting,
+    WeightGradient,
+)
+from convlab.running.torch_tensors import DTYPES, OF_BUFFERS
 from convlab.support.values import shown
 
-Of = Literal["input", "weight"] | None  # the tensor that a gradient is of; None is the convolution
-NAMES: dict[Of, tuple[str, ...]] = {
-    None: ("input", "weight", "bias"),
-    "input": ("gradient", "weight"),
-    "weight": ("input", "gradient"),
-}
 SETTINGS = (
     "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, str stage, str engine"
 )
-NO_TANGENT = (
-    "has a tangent: it must have none, because the layer has derivatives in backward mode only"
-)
-GROUPS = 3  # the place of `groups` in the settings
-
-Setting: TypeAlias = "Sequence[int] | int | str"
-Argument: TypeAlias = "Tensor | Sequence[int] | int | str | None"  # of an operator
-Gradients: TypeAlias = "tuple[Tensor | None, ...]"  # for each argument of an operator
-
-
-class Context(Protocol):
-    """The object in which PyTorch keeps what a derivative needs."""
-
-    saved_tensors: tuple[Tensor, ...]
-    needs_input_grad: tuple[bool, ...]
-    shapes: tuple[Sequence[int], Sequence[int]]  # of the first two tensors
-    settings: tuple[Setting, ...]
-
-    def save_for_backward(self, *tensors: Tensor) -> None:
-        """Keep tensors for the derivative."""
-
-
-class Batch(Protocol):
-    """The batch over which ``torch.func.vmap`` maps an operator."""
-
-    batch_size: int
 
 
 class Operator(Protocol):
@@ -90,72 +66,6 @@ class Operator(Protocol):
         """Register the function of the derivatives, and the one that keeps what it needs."""
 
 
-# The compiler takes the call as one too: it runs it with tensors without numbers, and so reports
-# what the checks refuse.
-@torch.compiler.allow_in_graph
-def convolve(
-    axes: int,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: IntOrEach,
-    padding: Padding,
-    dilation: IntOrEach,
-    groups: int,
-    stage: str,
-    engine: str,
-) -> Tensor:
-    """Return the convolution of images, or of one image, of 1, 2 or 3 axes. Two axes are those of
-    ``convlab::conv2d``; one is a height of 1 beside it. Of three, each output plane becomes an
-    image, whose channels are the input planes that it sees.
-
-    ``torch.autocast`` casts the tensors first. Where the engine has no stage for its type and these
-    channels, or none with groups, the result alone has that type."""
-    given = input, weight, bias
-    to = autocast_type(given)
-    if to is not None and groups == 1 and _has_stage(to, weight, engine):
-        input, weight, bias = (None if one is None else one.to(to) for one in given)
-    elif to is not None:
-        settings = stride, padding, dilation, groups, stage, engine
-        with torch.autocast(input.device.type, enabled=False):
-            return convolve(axes, *given, *settings).to(to)
-    check_tensors({"input": input, "weight": weight, "bias": bias})
-    size, filter_size = sizes_of(input), sizes_of(weight)
-    if len(size) not in (axes + 1, axes + 2):
-        rule = f"it must have {axes + 2} dimensions, or {axes + 1}"
-        raise ValueError(f"input has shape {shown(size)}: {rule}")
-    if len(filter_size) != axes + 2:
-        rule = f"it must have {axes + 2} dimensions"
-        raise ValueError(f"weight has shape {shown(filter_size)}: {rule}")
-    windows = windows_of(axes, filter_size[2:], stride, padding, dilation)
-    output_size(size, filter_size, windows, groups)
-
-    images = input if input.dim() == axes + 2 else input.unsqueeze(0)
-    filters, count, planes = weight, images.shape[0], 1
-    if axes == 1:
-        images, filters = images.unsqueeze(2), weight.unsqueeze(2)
-    elif axes == 3:
-        seen = _planes_seen(images, windows)
-        planes = seen.shape[1]
-        images, filters = seen.flatten(0, 1).flatten(1, 2), weight.flatten(1, 2)
-    settings = settings_of(windows, groups, stage, engine)
-    asked = asked_for(images, filters, settings)
-    if not note(asked) and type(images) is Tensor and not torch.jit.is_tracing():
-        before_first_call(asked)
-    output = _apply(Convolution, images, filters, bias, *settings)
-    if axes == 1:
-        output = output.squeeze(2)
-    elif axes == 3:
-        output = output.unflatten(0, (count, planes)).transpose(1, 2).contiguous()
-    return output if input.dim() == axes + 2 else output.squeeze(0)
-
-
-def _has_stage(to: torch.dtype, weight: Tensor, engine: str) -> bool:
-    """Return whether the engine computes with that type, and with the weight's channels."""
-    C_o, C_i = sizes_of(weight)[:2]
-    return has_stage_for(choose(engine), str(to).split(".")[-1], (C_i, C_o))
-
-
 def settings_of(windows: Windows, groups: int, stage: str, engine: str) -> Settings:
     """Return the operators' settings, of the last two axes; one axis is the second of two."""
     return Settings(
@@ -166,15 +76,6 @@ def settings_of(windows: Windows, groups: int, stage: str, engine: str) -> Setti
         stage=stage,
         engine=engine,
     )
-
-
-def _planes_seen(volumes: Tensor, windows: Windows) -> Tensor:
-    """[N_i, C_i, D_i, H_i, W_i] as [N_i, D_o, C_i, D_f, H_i, W_i]: for each output plane, the input
-    planes that it sees."""
-    before, behind = windows.padding[0]
-    padded = torch.nn.functional.pad(volumes, (0, 0, 0, 0, before, behind))
-    spanned = padded.unfold(2, windows.spans[0], windows.stride[0])  # a view, whose last axis is it
-    return spanned[..., :: windows.dilation[0]].permute(0, 2, 1, 5, 3, 4)
 
 
 def sizes_of(tensor: Tensor) -> tuple[int, ...]:
@@ -433,157 +334,8 @@ def ready_plan(number: int, problem: Problem, stage: str, engine: Engine) -> Pla
     return _plans[key]
 
 
-# The derivatives.
-
-
-class _Differentiable(torch.autograd.Function):  # type: ignore[misc]
-    """An operator, its derivative, and how it takes batches, as ``torch.func`` asks for them."""
-
-    of: Of
-
-    @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep two tensors, and the settings that all three operators share."""
-        first, second, *_ = inputs
-        ctx.save_for_backward(first, second)
-        ctx.shapes, ctx.settings = (first.shape, second.shape), inputs[3:]
-
-    @classmethod
-    def jvp(cls, ctx: Context, *tangents: Tensor | None) -> None:
-        """Refuse derivatives in forward mode, which a transform around another one hides."""
-        given = zip(NAMES[cls.of], tangents, strict=False)  # settings have none
-        name = next(name for name, tangent in given if tangent is not None)
-        raise NotImplementedError(f"{name} {NO_TANGENT}")
-
-
-def _apply(function: type[_Differentiable], *arguments: Argument) -> Tensor:
-    """Call the function's operator. The transforms of ``torch.func`` do not take an operator that
-    has a derivative, so inside them call the function itself."""
-    if torch._C._are_functorch_transforms_active():
-        return function.apply(*arguments)
-    return function.forward(*arguments)
-
-
-class Convolution(_Differentiable):
-    """The convolution, whose derivatives are the other two operators."""
-
-    of = None
-
-    @staticmethod
-    def forward(*arguments: Argument) -> Tensor:
-        """Return the output of the convolution."""
-        return torch.ops.convlab.conv2d(*arguments)
-
-    @staticmethod
-    def backward(ctx: Context, of_output: Tensor) -> Gradients:
-        """Return the gradients of the input, the filters and the bias, from the output's."""
-        (input, weight), settings = ctx.saved_tensors, ctx.settings
-        of_input = of_weight = of_bias = None
-        kind = of_output.dtype
-        # Gradients are computed in float32; of 16 bits, both ways are exact but for one rounding.
-        by, input, weight = of_output.float(), input.float(), weight.float()
-        if ctx.needs_input_grad[0]:
-            of_input = _apply(_InputGradient, by, weight, ctx.shapes[0], *settings).to(kind)
-        if ctx.needs_input_grad[1]:
-            of_weight = _apply(_WeightGradient, input, by, ctx.shapes[1], *settings).to(kind)
-        if ctx.needs_input_grad[2]:
-            of_bias = of_output.sum((0, 2, 3))
-        return of_input, of_weight, of_bias, *[None] * len(settings)
-
-    @staticmethod
-    def vmap(info: Batch, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
-        """Convolve a batch of inputs, of filters or of both at once."""
-        (input, weight, bias, *settings), (images, filters, biases, *_) = arguments, in_dims
-        if filters is None and biases is None:  # a batch of batches of images
-            output = _apply(Convolution, _folded(input, images, 0, info), weight, bias, *settings)
-            return _unfolded(output, 0, info), 0
-        settings[GROUPS] *= info.batch_size
-        output = _apply(
-            Convolution,
-            _folded(input, images, 1, info),
-            _folded(weight, filters, 0, info),
-            None if bias is None else _folded(bias, biases, 0, info),
-            *settings,
-        )
-        return _unfolded(output, 1, info), 0
-
-
-class _InputGradient(_Differentiable):
-    of = "input"
-
-    @staticmethod
-    def forward(*arguments: Argument) -> Tensor:
-        return torch.ops.convlab.input_gradient(*arguments)
-
-    @staticmethod
-    def backward(ctx: Context, by: Tensor) -> Gradients:
-        (gradient, weight), settings = ctx.saved_tensors, ctx.settings
-        needs, of_gradient, of_weight = ctx.needs_input_grad, None, None
-        if needs[0]:
-            of_gradient = _apply(Convolution, by, weight, None, *settings)
-        if needs[1]:
-            of_weight = _apply(_WeightGradient, by, gradient, ctx.shapes[1], *settings)
-        return of_gradient, of_weight, None, *[None] * len(settings)
-
-    @staticmethod
-    def vmap(info: Batch, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
-        (gradient, weight, shape, *settings), (images, filters, *_) = arguments, in_dims
-        axis = 0 if filters is None else 1
-        if axis == 1:
-            settings[GROUPS] *= info.batch_size
-            weight = _folded(weight, filters, 0, info)
-        shape = [*shape]
-        shape[axis] *= info.batch_size
-        gradient = _folded(gradient, images, axis, info)
-        result = _apply(_InputGradient, gradient, weight, shape, *settings)
-        return _unfolded(result, axis, info), 0
-
-
-class _WeightGradient(_Differentiable):
-    of = "weight"
-
-    @staticmethod
-    def forward(*arguments: Argument) -> Tensor:
-        return torch.ops.convlab.weight_gradient(*arguments)
-
-    @staticmethod
-    def backward(ctx: Context, by: Tensor) -> Gradients:
-        (input, gradient), settings = ctx.saved_tensors, ctx.settings
-        needs, of_input, of_gradient = ctx.needs_input_grad, None, None
-        if needs[0]:
-            of_input = _apply(_InputGradient, gradient, by, ctx.shapes[0], *settings)
-        if needs[1]:
-            of_gradient = _apply(Convolution, input, by, None, *settings)
-        return of_input, of_gradient, None, *[None] * len(settings)
-
-    @staticmethod
-    def vmap(info: Batch, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
-        (input, gradient, shape, *settings), (images, outputs, *_) = arguments, in_dims
-        settings[GROUPS] *= info.batch_size
-        shape = [shape[0] * info.batch_size, *shape[1:]]
-        batches = _folded(input, images, 1, info), _folded(gradient, outputs, 1, info)
-        result = _apply(_WeightGradient, *batches, shape, *settings)
-        return _unfolded(result, 0, info), 0
-
-
-def _folded(tensor: Tensor, batch: int | None, into: int, info: Batch) -> Tensor:
-    """The tensor with its batch folded into an axis, whose part for each element of the batch
-    follows the part before. Without a batch, each gets the same."""
-    if batch is None:
-        tensor, batch = tensor.expand(info.batch_size, *tensor.shape), 0
-    return tensor.movedim(batch, into).flatten(into, into + 1)
-
-
-def _unfolded(tensor: Tensor, axis: int, info: Batch) -> Tensor:
-    """The tensor with that axis's batch as the first axis."""
-    sizes = info.batch_size, tensor.shape[axis] // info.batch_size
-    return tensor.unflatten(axis, sizes).movedim(axis, 0)
-
-
 conv2d.register_autograd(Convolution.backward, setup_context=Convolution.setup_context)
-input_gradient.register_autograd(
-    _InputGradient.backward, setup_context=_InputGradient.setup_context
-)
+input_gradient.register_autograd(InputGradient.backward, setup_context=InputGradient.setup_context)
 weight_gradient.register_autograd(
-    _WeightGradient.backward, setup_context=_WeightGradient.setup_context
+    WeightGradient.backward, setup_context=WeightGradient.setup_context
 )

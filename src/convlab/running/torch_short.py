@@ -21,15 +21,8 @@ from convlab.problems.settings import IntOrEach, Padding, windows_of
 from convlab.running.engines import Engine, choose
 from convlab.running.plans import Plan
 from convlab.running.torch_asked import Asked, asked_for
-from convlab.running.torch_operators import (
-    Context,
-    Convolution,
-    Gradients,
-    Of,
-    ready_plan,
-    settings_of,
-    whole,
-)
+from convlab.running.torch_derivatives import Context, Convolution, Gradients, Of
+from convlab.running.torch_operators import ready_plan, settings_of, whole
 from convlab.running.torch_tensors import (
     OF_BUFFERS,
     TENSORS,

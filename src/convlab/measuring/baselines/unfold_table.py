@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from convlab.measuring.baselines import System
-from convlab.measuring.baselines.array_libraries import (
+from convlab.measuring.baselines.pytorch import (
     Compute,
     OnTorch,
     flags,

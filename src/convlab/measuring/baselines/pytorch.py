@@ -1,10 +1,9 @@
-"""Baselines in Python's array libraries: PyTorch's convolutions, and im2col in PyTorch and CuPy.
+"""Baselines in PyTorch: its convolutions, and im2col by its functions.
 
 ``torch_own_im2col`` is the im2win paper's baseline, "the im2col-based convolution in PyTorch using
 cuBLAS": ``conv2d`` with cuDNN switched off, which makes one matrix and one product for each image.
 Two others make the same calls from Python, image by image or batched. unfoldNd is the unfold of
-Faster Convolution (article 002): a grouped convolution with one-hot filters, then einsum. CuPy has
-no convolution for neural networks, so its users write im2col as here.
+Faster Convolution (article 002): a grouped convolution with one-hot filters, then einsum.
 """
 
 from __future__ import annotations
@@ -18,17 +17,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from convlab.measuring.baselines import OnGpu, Singles, System, Unsupported, why_no_library
+from convlab.measuring.baselines import Singles, System, Unsupported, why_no_library
 from convlab.problems.arrays import on_host
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.number_types import as_in_kernels
 from convlab.problems.problem import ConvProblem
-from convlab.running.engines.gpu import cupy_stream, torch_stream
-from convlab.running.plans import check_fits
+from convlab.running.engines.gpu import torch_stream
 from convlab.support.installing import how_to_add
 
 if TYPE_CHECKING:
-    from torch import Tensor  # CuPy's arrays stand in for it in CupyIm2col
+    from torch import Tensor
 
 TOO_MANY_ELEMENTS = "canUse32BitIndexMath"  # what PyTorch says where a kernel counts in 32 bits
 MOST_KERNELS = 4  # named in ``algorithm``, the longest first
@@ -40,10 +38,8 @@ Make = Callable[[ConvProblem, "Tensor", "Tensor"], Compute]
 """Makes that for a problem, its input and its weight, tensors on the device."""
 
 
-# Why PyTorch, or CuPy, cannot run on a GPU here, in one sentence; None when it can.
+# Why PyTorch cannot run on a GPU here, in one sentence; None when it can.
 why_no_torch = cache(partial(why_no_library, "torch", "PyTorch", "torch"))
-CUPY_PACKAGES = "cupy-cuda13x (cupy-cuda12x for CUDA 12)"
-why_no_cupy = cache(partial(why_no_library, "cupy", "CuPy", CUPY_PACKAGES))
 
 
 def why_no_unfoldnd() -> str | None:
@@ -307,60 +303,6 @@ def unfold_and_einsum(problem: ConvProblem, x: Tensor, w: Tensor) -> Compute:
     return compute
 
 
-class CupyIm2col(OnGpu):
-    """CuPy's convolution made ready for one problem: a view of the padded input with an axis for
-    each position in the window, copied into a matrix for each image, and one batched ``matmul``."""
-
-    capturable = False  # CuPy refuses to call cuBLAS while a stream is captured
-    algorithm = "as_strided, matmul"
-
-    def __init__(self, problem: ConvProblem, input: Singles, weight: Singles) -> None:
-        import cupy
-
-        super().__init__("cupy_im2col")
-        p = problem
-        self._cupy, self._problem = cupy, p
-        pads = p.padded_shape != (p.H_i, p.W_i)
-        windows = (p.N_i, p.C_i, p.H_f, p.W_f, p.H_o, p.W_o)
-        padded_shape = (p.N_i, p.C_i, *p.padded_shape)
-        self.workspace_bytes = 4 * int(np.prod(windows) + (np.prod(padded_shape) if pads else 0))
-        try:
-            self.place(input, weight, p.output_shape)
-            check_fits("its im2col matrix", self.workspace_bytes, self._gpu)
-            self._input, filters, self._output = map(cupy.asarray, self._arrays)  # views
-            self._filters = cupy.broadcast_to(filters.reshape(p.M, p.K), (p.N_i, p.M, p.K))
-            self._padded = cupy.empty(padded_shape, "f4") if pads else self._input
-            self._columns = cupy.empty(windows, "f4")
-            self.run()  # loads kernels and sets cuBLAS up
-        except BaseException:
-            self.close()
-            raise
-
-    def run(self, stream: int | None = None) -> None:
-        """Start the computation on a raw CUDA stream."""
-        p = self._problem
-        with cupy_stream(self._cupy, stream or 0):
-            if self._padded is not self._input:
-                self._padded.fill(0)
-                self._padded[:, :, p.p_h : p.p_h + p.H_i, p.p_w : p.p_w + p.W_i] = self._input
-            # A view [N_i, C_i, H_f, W_f, H_o, W_o] of the padded input: each output's window.
-            image, channel, row, column = self._padded.strides
-            steps = (image, channel, row * p.d_h, column * p.d_w, row * p.s_h, column * p.s_w)
-            as_strided = self._cupy.lib.stride_tricks.as_strided
-            self._columns[:] = as_strided(self._padded, self._columns.shape, steps)
-            self._cupy.matmul(
-                self._filters,
-                self._columns.reshape(p.N_i, p.K, -1),
-                out=self._output.reshape(p.N_i, p.M, -1),
-            )
-
-    def close(self) -> None:
-        """Free the arrays."""
-        self._input = self._padded = self._columns = self._filters = self._output = None
-        self._cupy.get_default_memory_pool().free_all_blocks()
-        super().close()
-
-
 def _of_torch(
     name: str,
     title: str,
@@ -411,6 +353,3 @@ FROM_A_PRODUCT = (
         "unfoldnd", "unfoldNd: one-hot convolution and einsum, fp32", "unfoldnd", unfold_and_einsum
     ),
 )  # fmt: skip
-BY_CUPY = System(
-    "cupy_im2col", "CuPy: im2col by strides, matmul, fp32", "cupy", why_no_cupy, CupyIm2col
-)
