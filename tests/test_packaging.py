@@ -132,9 +132,18 @@ def test_a_plain_install_has_all_that_modules_import_at_once():
         if name not in sys.stdlib_module_names and COMES_WITH.get(name, name) not in declared
     }
     # Layers that no other module imports; what CONVLAB_COMPILER=mlir imports.
-    parts = "asked", "layers", "operators", "prepare", "short", "tensors"
+    parts = [
+        "asked",
+        "convolution",
+        "derivatives",
+        "layers",
+        "operators",
+        "prepare",
+        "short",
+        "tensors",
+    ]
     missing -= {f"src/convlab/running/torch_{part}.py: torch" for part in parts}
-    by_mlir = "mlir", "mlir_hopper", "mlir_intrinsics"
+    by_mlir = "mlir", "mlir_code_generation", "mlir_hopper", "mlir_intrinsics"
     missing -= {f"src/convlab/device/{part}.py: numba_cuda_mlir" for part in by_mlir}
     # pytest itself imports its plugins.
     plugins = PROJECT["entry-points"]["pytest11"].values()

@@ -18,8 +18,8 @@ import numba.core.types
 import numba.cuda
 from numba_cuda_mlir import cuda, types
 
-import convlab.device.mlir_hopper  # noqa: F401  it adds to COUNTERPARTS
-from convlab.device.mlir_intrinsics import COUNTERPARTS
+from convlab.device import mlir_hopper, mlir_intrinsics  # noqa: F401  they fill COUNTERPARTS
+from convlab.device.mlir_code_generation import COUNTERPARTS
 
 # The options of ``@cuda.jit`` that change the machine code.
 OPTIONS = ("device", "fastmath", "launch_bounds", "max_registers")

@@ -17,7 +17,7 @@ from convlab.device import (
     swizzled_products,
     warp_roles,
 )
-from convlab.device.mlir_intrinsics import (
+from convlab.device.mlir_code_generation import (
     GLOBAL,
     SHARED,
     Builder,

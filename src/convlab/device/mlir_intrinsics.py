@@ -1,185 +1,32 @@
-"""convlab's intrinsics for numba-cuda-mlir, written in MLIR.
-
-Where numba-cuda's intrinsics use LLVM's builder, these use operations of MLIR's dialects.
-``COUNTERPARTS`` has numba-cuda-mlir's intrinsic for each of numba-cuda's.
-"""
+"""convlab's intrinsics for numba-cuda-mlir, written in MLIR; Hopper's are in ``mlir_hopper.py``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable
 
 from numba_cuda_mlir import types
 from numba_cuda_mlir._mlir import ir
-from numba_cuda_mlir._mlir.dialects import arith, llvm, memref
-from numba_cuda_mlir.extending import intrinsic
-from numba_cuda_mlir.lowering_utilities import memref_data_pointer
+from numba_cuda_mlir._mlir.dialects import arith, llvm
 
 from convlab.device import intrinsics, ptx, tensor_core
+from convlab.device.mlir_code_generation import (
+    GLOBAL,
+    SHARED,
+    Builder,
+    Variable,
+    after,
+    assembly,
+    bits_of,
+    counterpart_of,
+    element_pointer,
+    first_pointer,
+    float_of,
+    in_space,
+    integer,
+    integers,
+    is_floats,
+)
 from convlab.device.products import SIZES, check_width
-
-COUNTERPARTS: dict[int, object] = {}  # by the id of the original, which lives as long as its module
-Lowering = TypeVar("Lowering", bound=Callable[..., object])
-
-
-class Variable(Protocol):
-    """A variable of the kernel."""
-
-    name: str
-
-
-class Builder(Protocol):
-    """The builder of a kernel's code, with the kernel's variables."""
-
-    def load_var(self, variable: Variable) -> Any:
-        """Return the value of a variable."""
-
-    def store_var(self, variable: Variable, value: object) -> None:
-        """Set a variable to a value."""
-
-    def get_numba_type(self, variable: Variable) -> Any:
-        """Return Numba's type of a variable."""
-
-    def mlir_convert(self, value: ir.Value, kind: ir.Type) -> ir.Value:
-        """Return the value converted to another type."""
-
-
-def counterpart_of(
-    original: object,
-    result: types.Type,
-    takes: Callable[..., bool] = lambda *kinds: True,
-    constants: int = 0,
-) -> Callable[[Lowering], Lowering]:
-    """Make the decorated function write the code of ``original`` for numba-cuda-mlir.
-
-    The function gets the builder and the kernel's variables, and returns the result's value.
-    ``result`` is Numba's type of the result, and ``takes`` tells whether the types of the arguments
-    suit. The last arguments, as many as ``constants``, are numbers that are known at compile time,
-    and the function gets the numbers themselves.
-    """
-
-    def register(write: Lowering) -> Lowering:
-        @wraps(write)  # both take equally many arguments
-        def typing_function(
-            context: object, *kinds: types.Type
-        ) -> tuple[types.Type, Callable[..., None]] | None:
-            literals = kinds[len(kinds) - constants :]
-            if not all(isinstance(kind, types.IntegerLiteral) for kind in literals):
-                return None
-            if not takes(*kinds):
-                return None
-
-            def lower(
-                builder: Builder, target: Variable, args: Sequence[Variable], kwargs: object
-            ) -> None:
-                given: list[object] = [*args[: len(args) - constants]]
-                given += [kind.literal_value for kind in literals]
-                builder.store_var(target, write(builder, *given))
-
-            return result(*kinds), lower
-
-        COUNTERPARTS[id(original)] = intrinsic(typing_function)
-        return write
-
-    return register
-
-
-# Values and memory.
-
-GLOBAL, SHARED = 1, 3  # address spaces
-_DYNAMIC = -(2**31)  # among constant indices: one that is given as a value
-
-
-def integers(bits: int) -> ir.IntegerType:
-    """Return the type of integers with that many bits."""
-    return ir.IntegerType.get_signless(bits)
-
-
-def _struct(count: int) -> ir.Type:
-    """Return the type of inline PTX with that many float32 results."""
-    return ir.Type.parse(f"!llvm.struct<({', '.join(['f32'] * count)})>")
-
-
-def integer(number: int, bits: int = 32) -> ir.Value:
-    """Return a constant integer of that many bits."""
-    return arith.constant(integers(bits), number)
-
-
-def _is_floats(kind: types.Type) -> bool:
-    """Return whether a type is one of the arrays that convlab's intrinsics take."""
-    return isinstance(kind, types.Array) and kind.dtype == types.float32 and kind.layout == "C"
-
-
-def first_pointer(builder: Builder, array: Variable) -> ir.Value:
-    """Return a pointer to the first element of an array."""
-    return memref_data_pointer(builder.load_var(array))
-
-
-def after(pointer: ir.Value, offset: int | ir.Value, element: ir.Type | None = None) -> ir.Value:
-    """Return a pointer to the element, a float32 unless its type is given, that is ``offset``
-    elements, a number or a value, after ``pointer``."""
-    constant = isinstance(offset, int)
-    at = [offset] if constant else [_DYNAMIC]
-    kind = element or ir.F32Type.get()
-    return llvm.getelementptr(pointer.type, pointer, [] if constant else [offset], at, kind, None)
-
-
-def element_pointer(builder: Builder, array: Variable, index: Variable) -> ir.Value:
-    """Return a pointer to ``array[index]``, with no negative-index wrap."""
-    kinds, indices = builder.get_numba_type(index), builder.load_var(index)
-    if not isinstance(kinds, types.BaseTuple):
-        kinds, indices = (kinds,), (indices,)
-    offset = None
-    for axis, (kind, value) in enumerate(zip(kinds, indices, strict=True)):
-        if isinstance(value.type, ir.IndexType):
-            wide = arith.index_cast(integers(64), value)
-        elif value.type.width < 64:  # MLIR's integers have no sign; Numba's types do
-            wide = (arith.extsi if kind.signed else arith.extui)(integers(64), value)
-        else:
-            wide = value
-        if offset is not None:
-            place = arith.constant(ir.IndexType.get(), axis)
-            extent = arith.index_cast(integers(64), memref.dim(builder.load_var(array), place))
-            wide = arith.addi(arith.muli(offset, extent), wide)
-        offset = wide
-    nbits = builder.get_numba_type(array).dtype.bitwidth
-    element = None if nbits == 32 else integers(nbits)  # both of 32 bits lie alike
-    return after(first_pointer(builder, array), offset, element)
-
-
-def in_space(pointer: ir.Value, space: int, bits: int) -> ir.Value:
-    """Return a pointer as PTX takes it: an integer, in one kind of memory."""
-    return llvm.ptrtoint(integers(bits), llvm.addrspacecast(llvm.PointerType.get(space), pointer))
-
-
-def _bits(value: ir.Value) -> ir.Value:
-    return arith.bitcast(integers(32), value)
-
-
-def _float(value: ir.Value) -> ir.Value:
-    return arith.bitcast(ir.F32Type.get(), value)
-
-
-def assembly(
-    text: str,
-    constraints: str,
-    args: Iterable[ir.Value] = (),
-    results: int = 0,
-    memory: bool = True,
-) -> list[ir.Value]:
-    """Write inline PTX and return its float32 results.
-
-    ``memory``: the compiler moves no memory access across it. It is marked as having side effects,
-    so that the compiler does not move it into a branch that only some threads take. MLIR cannot say
-    "convergent", so NVVM may still copy it into both sides of a branch before it, which is right
-    only if a warp's threads all take the same side."""
-    if memory:
-        constraints = ",".join(filter(None, [constraints, "~{memory}"]))
-    kind = _struct(results) if results else None
-    made = llvm.inline_asm(kind, [*args], text, constraints, has_side_effects=True)
-    return [llvm.extractvalue(ir.F32Type.get(), made, [n]) for n in range(results)]
-
 
 # The intrinsics. The docstrings of numba-cuda's versions say more of what each does.
 
@@ -190,7 +37,7 @@ def _four_floats() -> ir.VectorType:
     return ir.VectorType.get([4], ir.F32Type.get())
 
 
-@counterpart_of(intrinsics.load4, FOUR, lambda array, index: _is_floats(array))
+@counterpart_of(intrinsics.load4, FOUR, lambda array, index: is_floats(array))
 def load4(builder: Builder, array: Variable, index: Variable) -> tuple[ir.Value, ...]:
     """Load the vector of four float32 that begins at ``array[index]``: 128 bits at once."""
     four = llvm.load(_four_floats(), element_pointer(builder, array, index), alignment=16)
@@ -200,7 +47,7 @@ def load4(builder: Builder, array: Variable, index: Variable) -> tuple[ir.Value,
 @counterpart_of(
     intrinsics.store4,
     types.void,
-    lambda array, index, values: _is_floats(array) and values == FOUR,
+    lambda array, index, values: is_floats(array) and values == FOUR,
 )
 def store4(builder: Builder, array: Variable, index: Variable, values: Variable) -> None:
     """Store four float32 as one vector of 128 bits."""
@@ -213,7 +60,7 @@ def store4(builder: Builder, array: Variable, index: Variable, values: Variable)
 def _copies(
     target: types.Type, index: types.Type, source: types.Type, at: types.Type, valid: types.Type
 ) -> bool:
-    return _is_floats(target) and _is_floats(source)
+    return is_floats(target) and is_floats(source)
 
 
 def _copy(
@@ -303,15 +150,15 @@ def to_tf32(builder: Builder, value: Variable) -> ir.Value:
     """Round by ``cvt.rna.tf32``, and clear the bits that TF32 does not have."""
     text, constraints = ptx.TO_TF32
     rounded = llvm.inline_asm(integers(32), [builder.load_var(value)], text, constraints)
-    return _float(arith.andi(rounded, integer(ptx.TF32_BITS)))
+    return float_of(arith.andi(rounded, integer(ptx.TF32_BITS)))
 
 
 @counterpart_of(tensor_core.split_tf32, TWO, _is_float)
 def split_tf32(builder: Builder, value: Variable) -> tuple[ir.Value, ir.Value]:
     """Round to TF32 by an addition to the bits, as a large part; the rest is the small part."""
     number = builder.load_var(value)
-    rounded = arith.addi(_bits(number), integer(0x1000))
-    large = _float(arith.andi(rounded, integer(ptx.TF32_BITS)))
+    rounded = arith.addi(bits_of(number), integer(0x1000))
+    large = float_of(arith.andi(rounded, integer(ptx.TF32_BITS)))
     return large, arith.subf(number, large)
 
 
@@ -323,7 +170,7 @@ def split_tf32(builder: Builder, value: Variable) -> tuple[ir.Value, ir.Value]:
 def mma_tf32(builder: Builder, a: Variable, b: Variable, c: Variable) -> tuple[ir.Value, ...]:
     """Write ``mma.sync`` with the operands as integers, as PTX takes TF32."""
     left, right, total = map(builder.load_var, (a, b, c))
-    operands = [*map(_bits, (*left, *right)), *total]
+    operands = [*map(bits_of, (*left, *right)), *total]
     return tuple(assembly(*ptx.MMA, operands, 4, memory=False))
 
 
@@ -336,7 +183,7 @@ def fence_shared(builder: Builder) -> None:
 def _suit(width: types.IntegerLiteral, *arrays: types.Type) -> bool:
     """Return whether a product of that width can take these arrays."""
     check_width(width.literal_value)
-    return all(_is_floats(array) and array.ndim == 1 for array in arrays)
+    return all(is_floats(array) and array.ndim == 1 for array in arrays)
 
 
 def _numbers(builder: Builder, array: Variable, count: int) -> list[ir.Value]:
@@ -372,7 +219,7 @@ def start_product(
     parts = _descriptors(builder, S, at, N, parts=4)
     left = [*_loaded(_numbers(builder, L, 8)), *_loaded(_numbers(builder, T, 8))]
     text, constraints = ptx.start_product(N)
-    sums = assembly(text, constraints, [*map(_bits, left), *parts], N // 2)
+    sums = assembly(text, constraints, [*map(bits_of, left), *parts], N // 2)
     for number, pointer in zip(sums, _numbers(builder, D, N // 2), strict=True):
         llvm.store(number, pointer)
 
@@ -389,7 +236,7 @@ def start_one_product(
     """Start to add a warpgroup's product of N columns in TF32 to the sums, each of which stays in
     its register."""
     pointers = _numbers(builder, D, N // 2)
-    left = map(_bits, _loaded(_numbers(builder, A, 8)))
+    left = map(bits_of, _loaded(_numbers(builder, A, 8)))
     operands = [*left, *_descriptors(builder, S, at, N, parts=2), *_loaded(pointers)]
     text, constraints = ptx.start_one_product(N)
     sums = assembly(text, constraints, operands, N // 2)

@@ -12,25 +12,19 @@ then its array ``D`` has no numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from convlab import device
 from convlab.device.panel_products import (
-    BF16,
-    F16,
     ITEM_BYTES,
     PANEL_ROW_BYTES,
     PANEL_ROWS,
-    TF32,
     check_terms,
     panel_of_words,
     panel_product,
-    places_of_sums,
     sums_of,
 )
 from convlab.device.products import WARPGROUP, check_width
@@ -41,10 +35,21 @@ from convlab.simulation.memory.local_arrays import LocalArray
 from convlab.simulation.numbers.counted_operations import Arithmetic
 from convlab.simulation.recording.access_log import LaunchClock
 from convlab.simulation.recording.sites import site_of
-from convlab.simulation.rules.panel_accesses import PanelAccess, PanelAccesses
-from convlab.simulation.rules.thread_clocks import Knowledge, ThreadClocks, both
+from convlab.simulation.rules.panel_accesses import PanelAccesses
+from convlab.simulation.rules.thread_clocks import ThreadClocks
 from convlab.simulation.threads.async_copies import is_shared
 from convlab.simulation.threads.copy_engine import Panels
+from convlab.simulation.threads.product_operands import (
+    KINDS,
+    InFlight,
+    Operands,
+    Registers,
+    Sums,
+    apart,
+    check_sums,
+    numbers_before,
+)
+from convlab.simulation.threads.product_order import ProductOrder
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda
 from convlab.simulation.threads.waiting import (
     ALL_THREADS,
@@ -56,100 +61,6 @@ from convlab.simulation.threads.waiting import (
     START_TF32,
     WaitingCall,
 )
-
-KINDS = {
-    START_F16: F16,
-    START_BF16: BF16,
-    START_TF32: TF32,
-    START_F16_REGISTERS: F16,
-    START_BF16_REGISTERS: BF16,
-}
-
-
-@dataclass(eq=False)
-class Sums:
-    """The sums of a warpgroup, 64 x N, while they are with the tensor cores."""
-
-    numbers: np.ndarray
-
-    def of_thread(self, thread: int) -> list[float]:
-        """Return the sums of a thread of the warpgroup, in the order of ``D``."""
-        rows, columns = places_of_sums(self.numbers.shape[1])
-        numbers: list[float] = self.numbers[rows[thread], columns[thread]].tolist()
-        return numbers
-
-
-class Registers(NamedTuple):
-    """A thread's part of A in registers: the array and its words, which a product reads."""
-
-    A: LocalArray
-    words: tuple[int, ...]
-
-    def take(self) -> None:
-        """Leave the array without the numbers."""
-        self.A.cells[: len(self.words)] = [None] * len(self.words)
-
-    def give_back(self) -> None:
-        """Return the numbers, once the product has ended. Raises ``RuntimeError`` if the thread has
-        written to the array before."""
-        if any(cell is not None for cell in self.A.cells[: len(self.words)]):
-            what = f"{self.A.name} was written to while a product of it was in flight"
-            raise RuntimeError(f"wait_products: {what}")
-        self.A.cells[: len(self.words)] = list(self.words)
-
-
-class InFlight(NamedTuple):
-    """A thread's product in flight: its sums, from ``D[first]`` on, and its number."""
-
-    D: LocalArray
-    first: int
-    sums: Sums
-    number: int
-
-    @property
-    def cells(self) -> slice:
-        """The elements of the sums in ``D``."""
-        return slice(self.first, self.first + self.sums.numbers.shape[1] // 2)
-
-    def check_untouched(self, name: str) -> None:
-        """Raise ``RuntimeError`` if a thread has written to the sums."""
-        if any(cell is not None for cell in self.D.cells[self.cells]):
-            shown = self.D.name
-            raise RuntimeError(
-                f"{name}: {shown} was written to while a product of it was in flight"
-            )
-
-
-@dataclass
-class Warpgroup:
-    """The products of one warpgroup: how many it has started, and what its threads knew when each
-    began, together with all before it."""
-
-    entry: int  # of the block's clocks
-    started: int = 0
-    begun: list[Knowledge] = field(default_factory=list)
-    ended: dict[int, Knowledge] = field(default_factory=dict)  # what a wait for so many tells
-
-
-class Operands(NamedTuple):
-    """The panels that a thread names, and its sums: numbers, or those of a product in flight."""
-
-    products: PanelProducts
-    name: str
-    S: CheckedArray
-    at_A: int | None  # None: A is in registers
-    at_B: int
-    N: int
-    terms: int
-    site: int
-    thread: int  # in the block
-    sums: Sums | Sequence[float]
-    words: tuple[int, ...] = ()  # of A
-
-    @property
-    def of_all(self) -> Callable[[Mapping[int, Operands]], Mapping[int, object]]:
-        """The results by thread, from what all threads bring."""
-        return self.products.multiply
 
 
 class PanelProducts:
@@ -165,10 +76,9 @@ class PanelProducts:
         arithmetic: Arithmetic | None,
         strict: bool,
     ) -> None:
-        self._cuda, self._clock, self._clocks = cuda, clock, clocks
-        self._panels, self._accesses = panels, accesses
+        self._cuda, self._clock, self._panels = cuda, clock, panels
         self._arithmetic, self._strict = arithmetic, strict
-        self._warpgroups: dict[tuple[int, int], Warpgroup] = {}  # by block and number in it
+        self._order = ProductOrder(clock, clocks, accesses)
         # By the thread's number in the launch: products started, and those in flight, by the id of
         # their array and the first of their sums.
         self._started: dict[int, int] = {}
@@ -188,12 +98,9 @@ class PanelProducts:
 
     def end_block(self) -> None:
         """Forget the products of the block, which has ended."""
-        block, first, size = (
-            self._clock.block_number, self._clock.first, self._clock.block_size,
-        )  # fmt: skip
-        for key in [one for one in self._warpgroups if one[0] == block]:
-            del self._warpgroups[key]
-        for thread in range(first, first + size):
+        self._order.end_block()
+        first = self._clock.first
+        for thread in range(first, first + self._clock.block_size):
             self._started.pop(thread, None)
             self._in_flight.pop(thread, None)
             self._registers.pop(thread, None)
@@ -212,8 +119,18 @@ class PanelProducts:
         TERMS: int,
     ) -> None:
         """``start_product_f16`` and its like: start a product once all 128 threads have come."""
-        starts = int(at_A), int(at_B)
-        self._start_with(name, site_of(1), D, int(first), S, starts, N, TERMS, None)
+        self._start_with(
+            name,
+            site_of(1),
+            D=D,
+            first=int(first),
+            S=S,
+            at_A=int(at_A),
+            at_B=int(at_B),
+            N=N,
+            terms=TERMS,
+            left=None,
+        )
 
     def _start_left(
         self,
@@ -230,53 +147,67 @@ class PanelProducts:
         site = site_of(1)
         check_terms(name, KINDS[name], TERMS)
         left = self._left(name, A, words_of(KINDS[name], TERMS), site)
-        self._start_with(name, site, D, int(first), S, (None, int(at_B)), N, TERMS, left)
+        self._start_with(
+            name,
+            site,
+            D=D,
+            first=int(first),
+            S=S,
+            at_A=None,
+            at_B=int(at_B),
+            N=N,
+            terms=TERMS,
+            left=left,
+        )
 
     def _start_with(
         self,
         name: str,
         site: int,
+        *,
         D: LocalArray,
         first: int,
         S: CheckedArray,
-        starts: tuple[int | None, int],
+        at_A: int | None,
+        at_B: int,
         N: int,
-        TERMS: int,
+        terms: int,
         left: Registers | None,
     ) -> None:
+        """Start a product whose A is in a panel at ``at_A``, or is ``left`` in registers."""
         number = self._clock.number
         check_width(N)
-        check_terms(name, KINDS[name], TERMS)
-        _check_sums(name, D, first, N // 2)
+        check_terms(name, KINDS[name], terms)
+        check_sums(name, D, first, N // 2)
         mine = self._in_flight.setdefault(number, {})
         before = mine.get((id(D), first))
         sums: Sums | list[float]
         if before is None:
-            sums = _numbers(D, first, N // 2, site)
+            sums = numbers_before(D, first, N // 2, site)
         else:
             sums = before.sums
             check_columns(name, range(sums.numbers.shape[1] // 2), N)
             before.check_untouched(name)
         operands = Operands(
-            products=self,
             name=name,
             S=S,
-            at_A=starts[0],
-            at_B=starts[1],
+            at_A=at_A,
+            at_B=at_B,
             N=N,
-            terms=TERMS,
+            terms=terms,
             site=site,
             thread=self._clock.thread,
             sums=sums,
+            of_all=self.multiply,
             words=left.words if left is not None else (),
         )
         # One thread's check is enough for the others, and for the next time.
-        known = is_shared(S) and (S.base, S.shape, S.dtype.str, name, *starts, N)
+        known = is_shared(S) and (S.base, S.shape, S.dtype.str, name, at_A, at_B, N)
         if not known or known not in self._checked:
             self._check_panels(operands)
             self._checked.add(known)
         if self._arithmetic is not None:
-            self._arithmetic.count(2 * PANEL_ROWS * N * TERMS // WARPGROUP)
+            self._arithmetic.count(2 * PANEL_ROWS * N * terms // WARPGROUP)
         result = self._cuda.hub(WaitingCall(name, site, operands, ALL_THREADS))
         if isinstance(result, Exception):
             raise result
@@ -304,11 +235,11 @@ class PanelProducts:
         """``wait_products``: wait until at most so many products are in flight."""
         site, number = site_of(1), self._clock.number
         check_wait(SUMS, in_flight)
-        _check_sums("wait_products", D, 0, SUMS)
+        check_sums("wait_products", D, 0, SUMS)
         self._cuda.hub(WaitingCall(PRODUCTS_DONE, site, None, ALL_THREADS))
         ended = self._started.get(number, 0) - in_flight
         if self._strict and ended > 0:
-            self._learn(ended)
+            self._order.learn(ended)
         mine, thread = self._in_flight.get(number, {}), self._clock.thread % WARPGROUP
         for product in [*mine.values()]:
             if product.D is D and product.cells.stop <= SUMS and product.number <= ended:
@@ -342,8 +273,8 @@ class PanelProducts:
         do not multiply the same panels."""
         first = next(iter(brought.values()))
         for other in brought.values():
-            if (apart := _apart(first, other)) is not None:
-                return dict.fromkeys(brought, apart)
+            if (error := apart(first, other)) is not None:
+                return dict.fromkeys(brought, error)
         given = first.sums
         if isinstance(given, Sums):
             before = given.numbers
@@ -357,85 +288,8 @@ class PanelProducts:
             return dict.fromkeys(brought, RuntimeError(what))
         panels = self._check_panels(first)
         if self._strict:
-            self._note(first, [one.thread for one in brought.values()], panels)
+            self._order.note(first, [one.thread for one in brought.values()], panels)
         *left, (_, B) = panels
         A = left[0][1] if left else panel_of_words({t: one.words for t, one in brought.items()})
         after = Sums(panel_product(KINDS[first.name], A, B, before, first.terms))
         return dict.fromkeys(brought, after)
-
-    def _warpgroup(self, thread: int) -> Warpgroup:
-        key = self._clock.block_number, thread // WARPGROUP
-        if key not in self._warpgroups:
-            self._warpgroups[key] = Warpgroup(self._clocks.here.entry())
-        return self._warpgroups[key]
-
-    def _note(
-        self,
-        operands: Operands,
-        threads: Sequence[int],
-        panels: Sequence[tuple[int, np.ndarray]],
-    ) -> None:
-        """Note the reads of a product that these threads of the block start."""
-        clocks, time = self._clocks.here, self._clocks.now()
-        warpgroup = self._warpgroup(operands.thread)
-        past = clocks.past_of(threads, time)
-        if warpgroup.begun:
-            past = both(past, warpgroup.begun[-1])
-        warpgroup.begun.append(past)
-        warpgroup.started += 1
-        begin = clocks.known_to_each(threads)
-        for first, data in panels:
-            access = PanelAccess(
-                first=first,
-                end=first + data.size,
-                writes=False,
-                block=self._clock.block_number,
-                thread=self._clock.first + operands.thread,
-                site=operands.site,
-                time=time,
-                begin=begin,
-                entry=warpgroup.entry,
-                number=warpgroup.started,
-                ends_with=f"product {warpgroup.started} of that warpgroup",
-            )
-            self._accesses.add(access)
-
-    def _learn(self, ended: int) -> None:
-        """Let the thread that runs know that so many products of its warpgroup have ended."""
-        thread = self._clock.thread
-        warpgroup = self._warpgroup(thread)
-        if ended not in warpgroup.ended:
-            entry = warpgroup.entry
-            news = both(warpgroup.begun[ended - 1], np.zeros(entry + 1, np.int64))
-            news[entry] = ended
-            warpgroup.ended[ended] = news
-        self._clocks.here.learn(thread, warpgroup.ended[ended], self._clocks.now())
-
-
-def _apart(one: Operands, other: Operands) -> ValueError | None:
-    """Return the error of two threads of a warpgroup that name different panels."""
-    for name, mine, its in (
-        ("S", one.S.name, other.S.name), ("at_A", one.at_A, other.at_A),
-        ("at_B", one.at_B, other.at_B), ("N", one.N, other.N), ("TERMS", one.terms, other.terms),
-    ):  # fmt: skip
-        if mine != its:
-            return ValueError(
-                f"{one.name}: {name} is {mine} in thread {one.thread} and {its} in thread "
-                f"{other.thread}: all threads of a warpgroup multiply the same panels"
-            )
-    return None
-
-
-def _check_sums(name: str, D: LocalArray, first: int, count: int) -> None:
-    """Raise ``TypeError`` unless ``D`` holds so many of a thread's sums from ``first`` on."""
-    fits = isinstance(D, LocalArray) and D.ndim == 1 and 0 <= first <= D.size - count
-    if not fits or D.dtype != np.float32:
-        raise TypeError(f"{name}: D must be a local array of {first + count} float32")
-
-
-def _numbers(D: LocalArray, first: int, count: int, site: int) -> list[float]:
-    """Return a thread's sums before a product. Reports those that were never written."""
-    numbers = D.cells[first : first + count]
-    if None in numbers:
-        numbers = [D.part(n, site) for n in range(first, first + count)]
-    return [float(number) for number in numbers]
