@@ -58,7 +58,7 @@ class NumberType:
 
     @property
     def rounding(self) -> Rounding:
-        """How float64 numbers are rounded to this type."""
+        """The way in which float64 numbers are rounded to this type."""
         return Rounding(
             splitter=2.0 ** (53 - self.bits) + 1,
             coarse=1.5 * 2.0 ** (52 + self.least - self.bits + 1),

@@ -126,10 +126,12 @@ class InputGradient(_Differentiable):
 
     @staticmethod
     def forward(*arguments: Argument) -> Tensor:
+        """Return dL/dinput."""
         return torch.ops.convlab.input_gradient(*arguments)
 
     @staticmethod
     def backward(ctx: Context, by: Tensor) -> Gradients:
+        """Return the gradients of dL/doutput and of the filters, from that of dL/dinput."""
         (gradient, weight), settings = ctx.saved_tensors, ctx.settings
         needs, of_gradient, of_weight = ctx.needs_input_grad, None, None
         if needs[0]:
@@ -140,6 +142,7 @@ class InputGradient(_Differentiable):
 
     @staticmethod
     def vmap(info: Batch, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
+        """Compute a batch of gradients, of one filter or of a batch of them."""
         (gradient, weight, shape, *settings), (images, filters, *_) = arguments, in_dims
         axis = 0 if filters is None else 1
         if axis == 1:
@@ -159,10 +162,12 @@ class WeightGradient(_Differentiable):
 
     @staticmethod
     def forward(*arguments: Argument) -> Tensor:
+        """Return dL/dweight."""
         return torch.ops.convlab.weight_gradient(*arguments)
 
     @staticmethod
     def backward(ctx: Context, by: Tensor) -> Gradients:
+        """Return the gradients of the input and of dL/doutput, from that of dL/dweight."""
         (input, gradient), settings = ctx.saved_tensors, ctx.settings
         needs, of_input, of_gradient = ctx.needs_input_grad, None, None
         if needs[0]:
@@ -173,6 +178,7 @@ class WeightGradient(_Differentiable):
 
     @staticmethod
     def vmap(info: Batch, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
+        """Compute a batch of gradients, as one convolution with more groups."""
         (input, gradient, shape, *settings), (images, outputs, *_) = arguments, in_dims
         settings[GROUPS] *= info.batch_size
         shape = [shape[0] * info.batch_size, *shape[1:]]
