@@ -68,6 +68,7 @@ def is_right(stage: Stage, case: Case, checked) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MISTAKES)
 def test_every_mistake_is_caught_and_the_original_is_right(
     name: str, checked_in_simulator, tmp_path: Path
@@ -112,6 +113,7 @@ def test_a_sample_of_the_mutants_is_rejected(mutant):
     assert results.result_of(mutant) == results.REJECTED or mutant.equivalent
 
 
+@pytest.mark.slow
 def test_a_stage_that_is_not_changed_is_not_rejected():
     same = Mutant(module=M03, old='"""m', new='"""m', line=1, column=0)
     assert results.result_of(same) == results.SURVIVED

@@ -48,6 +48,7 @@ def run(root: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_command_the_trace_and_the_tests_know_it(copy: Path) -> None:
     ladder = (*COMMAND, "ladder", "--engine", "simulator", "--stage", "m16", "--json", "-")
     trace = (*COMMAND, "trace", "m16", "--json", "-")

@@ -170,6 +170,7 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_check_finds_drift_and_writes_nothing(root, capsys):
     assert pages.main([]) == 0
     assert pages.main(["--check"]) == 0
@@ -189,6 +190,7 @@ def test_check_finds_drift_and_writes_nothing(root, capsys):
         assert file.read_text() == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "content"),
     [

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 STAGES = ("h01", "h02", "h03")
-slow = pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the same Python, a minute of it")
+not_in_cudasim = pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the same Python, a minute of it")
 
 
 def channels_last(*numbers, dtype: str = "bfloat16", **more) -> ConvProblem:
@@ -62,7 +62,7 @@ def test_float16(name: str, checked) -> None:
     assert result.ok, result
 
 
-@slow
+@not_in_cudasim
 @pytest.mark.parametrize(
     ("name", "M_B", "N_B"),
     [

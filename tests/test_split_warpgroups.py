@@ -31,6 +31,7 @@ TAIL = replace(LONG_ODD, in_channels=33)
 PLACES = ConvProblem(1, 16, 4, 4, 9, 3, padding=1)
 
 
+@pytest.mark.slow
 @RUNS
 @pytest.mark.parametrize(("problem", "splits"), [(TAIL, 3), (PLACES, 2), (PLACES, 100)], ids=str)
 def test_sums_split_among_blocks(problem: ConvProblem, splits: int, checked: Any) -> None:

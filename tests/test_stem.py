@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 H04 = stage_named("h04")
 HALVES = ("bfloat16", "float16")
-slow = pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the same Python, a minute of it")
+not_in_cudasim = pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the same Python, a minute of it")
 
 
 def channels_last(*numbers, dtype: str = "bfloat16", **more) -> ConvProblem:
@@ -68,7 +68,8 @@ def test_float16(name: str, checked) -> None:
 LONG = channels_last(2, 3, 5, 71, 40, (3, 2), (1, 2), (1, 1))
 
 
-@slow
+@pytest.mark.slow
+@not_in_cudasim
 @pytest.mark.parametrize(
     ("width", "parts", "rows"),
     [(1, 1, 4), (4, 1, 4), (8, 2, 2), (8, 2, 4), (16, 4, 1), (32, 4, 2), (64, 4, 3), (64, 1, 4)],
@@ -81,7 +82,8 @@ def test_windows_read_in_any_way(width: int, parts: int, rows: int, checked, mon
     assert result.ok, result
 
 
-@slow
+@pytest.mark.slow
+@not_in_cudasim
 @pytest.mark.parametrize("M_B", [64, 96, 128])
 def test_tiles(M_B: int, checked) -> None:
     problem = replace(LONG, out_channels=136)
@@ -89,7 +91,7 @@ def test_tiles(M_B: int, checked) -> None:
     assert result.ok, result
 
 
-@slow
+@not_in_cudasim
 def test_blocks_that_stay_take_one_tile_after_another(checked) -> None:
     for warpgroups in (1, 3):
         numbers = random_tensors(LONG, 8, integers=True)

@@ -119,6 +119,7 @@ def test_the_ratio_is_the_heuristic_s_time_over_the_best(gpu, times, tmp_path, m
     assert taken == (TILES[ms.index(best)] if best else MODEL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoiled", [None, TILES[0]])
 def test_every_candidate_is_checked_and_timed_with_its_own_tile(
     gpu, monkeypatch, tmp_path, spoiled
