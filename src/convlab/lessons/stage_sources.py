@@ -74,7 +74,8 @@ class StageSource:
             lines = self._text(*self.body)
             first, last = span(lines, region)
             inside = textwrap.dedent("\n".join(lines[first : last + 1]))
-            inside += f"\nreturn {region.gives}" * bool(region.gives)
+            if region.gives:
+                inside += f"\nreturn {region.gives}"
             code += [f"{INDENT}@cuda.jit(device=True)", f"{INDENT}def {part}({region.takes}):"]
             code += [textwrap.indent(inside, 2 * INDENT)]
         else:
@@ -103,7 +104,8 @@ class StageSource:
         if own := [name for name in own if name != self.made.name]:
             code.append(f"from {self.module} import {', '.join(own)}")
         needed = [one for one in constants if _defined(one) & used]
-        code += [""] * bool(needed) + self._text(*needed)
+        if needed:
+            code += ["", *self._text(*needed)]
         return "\n".join([*code, "", "", function]).strip()
 
     def _require(self, part: str) -> None:

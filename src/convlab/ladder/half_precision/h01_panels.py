@@ -226,6 +226,8 @@ def make_zero(SUMS: int) -> Callable[..., None]:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
+    """Return the kernel of ``input`` and ``weight`` in 16 bits, channels last, and ``bias`` in
+    float32; sums are float32, and ``output`` has the input's type and layout."""
     M_B, N_B, THREADS = tile.M_B, tile.N_B, tile.threads
     DEPTH, BLOCKS = pipeline_depth(tile), 2
     SLICES = problem.H_f * problem.W_f * blocks_for(problem.C_i, TERMS)

@@ -112,6 +112,8 @@ def terms_of_last_chunk(problem: ConvProblem) -> int:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
+    """Return the kernel of the tensor maps ``windows`` and ``filter`` of 16-bit tensors, channels
+    last; ``bias`` and sums are float32, and ``output`` has the input's type."""
     M_B, N_B, THREADS = tile.M_B, tile.N_B, tile.threads
     DEPTH, BLOCKS = pipeline_depth(tile), 2
     CHUNKS, W_f, PLACES = blocks_for(problem.C_i, TERMS), problem.W_f, problem.H_f * problem.W_f

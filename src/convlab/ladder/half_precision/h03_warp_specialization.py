@@ -121,6 +121,8 @@ def require_consumer_tile(tile: Tile) -> None:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
+    """Return the kernel of the tensor maps ``windows`` and ``filter`` of 16-bit tensors, channels
+    last; ``bias`` and sums are float32, and ``output`` has the input's type."""
     M_B, N_B, DEPTH = tile.M_B, tile.N_B, pipeline_depth(tile)
     CHUNKS, H_f, W_f = blocks_for(problem.C_i, TERMS), problem.H_f, problem.W_f
     SLICES, LAST_TERMS = H_f * W_f * CHUNKS, terms_of_last_chunk(problem)

@@ -301,6 +301,8 @@ def make_epilogue(problem: ConvProblem, M_B: int, relu: bool) -> DeviceFunction:
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, spans: Spans, relu: bool) -> Kernel:
+    """Return the kernel of ``input`` in 16 bits, channels last, and the filter packed for these
+    spans; ``bias`` and sums are float32, and ``output`` has the input's type."""
     M_B, WARPGROUPS, THREADS = tile.M_B, warpgroups_of(tile), tile.threads
     W_o, ROW_MOD_8, SUMS = problem.W_o, spans.row % EIGHT, M_B // 2
     FILTER, SLICES, TILES = spans.filter_numbers(M_B), spans.slices, spans.tiles

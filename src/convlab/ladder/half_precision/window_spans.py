@@ -57,58 +57,72 @@ class Spans:
 
     @property
     def filter_rows(self) -> int:
+        """The rows of a filter, or its elements if they are apart in the input."""
         return self.problem.H_f * self.elements
 
     @property
     def run(self) -> int:
+        """The number of neighbours in the input that a window and a filter row have in common."""
         return self.problem.W_f // self.elements * self.problem.C_i
 
     @property
     def row(self) -> int:  # numbers in a row of the input
+        """The number of numbers in a row of the input."""
         return self.problem.W_i * self.problem.C_i
 
     @property
     def next(self) -> int:  # numbers from a window to the next one
+        """The distance in numbers from a window to the next one."""
         return self.problem.s_w * self.problem.C_i
 
     @property
     def strip(self) -> int:
+        """The number of terms in a strip, a multiple of four."""
         return 4 * blocks_for(self.run, 4 * self.parts)
 
     @property
     def fours(self) -> int:  # groups of four numbers in a strip
+        """The number of fours in a strip's terms."""
         return self.strip // 4
 
     @property
     def rows_at_a_time(self) -> int:  # filter rows that the four lanes read
+        """The number of filter rows that the four lanes of a group read at a time."""
         return LANES // self.parts
 
     @property
     def slices(self) -> int:
+        """The number of slices of a product."""
         return blocks_for(self.filter_rows, self.rows)
 
     @property
     def steps(self) -> int:  # steps of 16 terms in a slice
+        """The number of steps of a slice, 16 terms each."""
         return self.rows // self.rows_at_a_time * self.fours
 
     @property
     def panels(self) -> int:  # panels of the filter for a slice, four steps each
+        """The number of panels of the filter in a slice, four steps each."""
         return blocks_for(self.steps, 4)
 
     @property
     def count(self) -> int:  # spans of a product
+        """The number of spans in a product's 64 windows."""
         return WINDOWS // self.width
 
     @property
     def per_output_row(self) -> int:
+        """The number of spans that cover a row of the output."""
         return blocks_for(self.problem.W_o, self.width)
 
     @property
     def total(self) -> int:
+        """The number of spans of all images."""
         return self.problem.N_i * self.problem.H_o * self.per_output_row
 
     @property
     def tiles(self) -> int:
+        """The number of products along the windows."""
         return blocks_for(self.total, self.count)
 
     @cached_property
@@ -133,14 +147,17 @@ class Spans:
 
     @property
     def pitch(self) -> int:  # from a span to the next one
+        """The distance in numbers from a span to the next one in shared memory."""
         return EIGHT * self.pieces + self.padding[0]
 
     @property
     def row_pitch(self) -> int:  # from a filter row's spans to the next one's
+        """The distance in numbers from a filter row's spans to the next row's in shared memory."""
         return self.count * self.pitch + self.padding[1]
 
     @property
     def slice_numbers(self) -> int:
+        """The number of 16-bit numbers of a slice in shared memory."""
         return self.rows * self.row_pitch
 
     def wavefronts(self) -> int:
@@ -175,6 +192,7 @@ class Spans:
         return best
 
     def filter_numbers(self, M_B: int) -> int:
+        """Return the number of 16-bit numbers of the filter of M_B channels in shared memory."""
         return self.slices * self.panels * M_B * PANEL_TERMS
 
     def shared_bytes(self, tile: Tile) -> int:

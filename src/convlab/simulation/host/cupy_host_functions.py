@@ -23,6 +23,7 @@ class StoredArrays:
 
     @property
     def files(self) -> list[str]:
+        """The names of the arrays in the file."""
         return list(self._stored.files)
 
     def __getitem__(self, name: str) -> ndarray:
@@ -35,6 +36,7 @@ class StoredArrays:
         self.close()
 
     def close(self) -> None:
+        """Close the file."""
         self._stored.close()
 
 
