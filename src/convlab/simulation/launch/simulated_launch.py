@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from greenlet import getcurrent
 
 from convlab.device import emulation_of
+from convlab.simulation.language.compilations import NumbaKernel
 from convlab.simulation.launch.analysis import LogAnalysis
 from convlab.simulation.launch.failures import Failure, Failures
 from convlab.simulation.launch.global_memory import GlobalMemory
@@ -117,48 +118,10 @@ class SimulatedLaunch:
             blocks=math.prod(grid) if blocks is None else len(blocks),
             late=order.late,
         )
-        own = self._copies.intrinsics | self._tensor_cores.intrinsics | self._hopper.intrinsics
-        translator = Translator(
-            kernel=compiled,
-            cuda=self._cuda,
-            memory=self._memory,
-            report=self.reports.of_array,
-            intrinsics={e: does for one, does in own.items() if (e := emulation_of(one))},
-            arithmetic=self.arithmetic,
-            loops=paths or loops,
-            endless=self._scheduler.endless,
-        )
-        self.translation = translation = translator.translate(arguments, typed)
-        self.sites = self.reports.sites = translation.sites
-        self.reports.counter_at = translation.counter_at
-        self._scheduler.waits_in_calls = translation.waits_in_calls
-        self.reports.syncs_warps = translation.syncs_warps
-        starts = {self._tensor_cores.start, self._tensor_cores.start_one}
-        self._tensor_cores.used = not starts.isdisjoint(translation.called)
-        self._hopper.note_used(translation.called)
-        names = argument_names(translation.body, len(arguments))
-        self._memory.place(arguments, names)
-
-        self.history = AtomicHistory(
-            clock,
-            self.sites,
-            slow=order.slow,
-            patience=order.patience,
-            random=order.random("atomics"),
-        )
-        self.history.messages.matter = translation.may_poll
-        self.history.pairs_matter = translation.updates_by_two_atomics
-        self._cuda.atomic.history = self.history
-        self.shuffles = Shuffles(clock, order.undefined, order.beyond)
-        self.race = Race(
-            self.sites,
-            swaps=self.history.swaps,
-            checks=self.history.checks,
-            grid_barriers=self._scheduler.grid_barriers,
-        )
-        if self._hopper.clocks.used:
-            self.race.clocks, self.race.copied = self._hopper.clocks, self._hopper.accesses.copied
-        self._recorded = self._analysis = None
+        self._translate(compiled, arguments, paths or loops)
+        self._make_rules()
+        self._recorded: RecordedLaunch | None = None
+        self._analysis: LogAnalysis | None = None
         if self.log is not None:
             self._recorded = RecordedLaunch(
                 kernel=self.kernel,
@@ -166,24 +129,12 @@ class SimulatedLaunch:
                 block_shape=block,
                 log=self.log,
                 sites=self.sites,
-                codes=translation.codes,
+                codes=self.translation.codes,
             )
-            self._analysis = LogAnalysis(
-                launch=self._recorded,
-                race=self.race,
-                copies=self._copies,
-                tensor_cores=self._tensor_cores,
-                hopper=self._hopper,
-                shuffles=self.shuffles,
-                reports=self.reports if strict else None,
-                counts=counts,
-                recorder=recorder,
-                touched=touched,
-                arrays=self.global_arrays,
-            )
-        self._failures = Failures(translation, self.reports, clock, loops, has_debug(kernel))
+            self._analysis = self._log_analysis(self._recorded, counts, recorder, touched)
+        self._failures = Failures(self.translation, self.reports, clock, loops, has_debug(kernel))
         self._blocks = RunningBlocks(
-            translation=translation,
+            translation=self.translation,
             memory=self._memory,
             grid=grid,
             block_shape=block,
@@ -204,6 +155,77 @@ class SimulatedLaunch:
             order=order,
             on_block=on_block,
             blocks=range(math.prod(grid)) if blocks is None else blocks,
+        )
+
+    def _translate(
+        self, kernel: NumbaKernel, arguments: tuple[object, ...], loops: Loops | None
+    ) -> None:
+        """Translate the kernel, place the arguments in memory, and tell the other parts what the
+        kernel's text says."""
+        own = self._copies.intrinsics | self._tensor_cores.intrinsics | self._hopper.intrinsics
+        translator = Translator(
+            kernel=kernel,
+            cuda=self._cuda,
+            memory=self._memory,
+            report=self.reports.of_array,
+            intrinsics={e: does for one, does in own.items() if (e := emulation_of(one))},
+            arithmetic=self.arithmetic,
+            loops=loops,
+            endless=self._scheduler.endless,
+        )
+        self.translation = translation = translator.translate(arguments, self.typed)
+        self.sites = self.reports.sites = translation.sites
+        self.reports.counter_at = translation.counter_at
+        self._scheduler.waits_in_calls = translation.waits_in_calls
+        self.reports.syncs_warps = translation.syncs_warps
+        starts = {self._tensor_cores.start, self._tensor_cores.start_one}
+        self._tensor_cores.used = not starts.isdisjoint(translation.called)
+        self._hopper.note_used(translation.called)
+        names = argument_names(translation.body, len(arguments))
+        self._memory.place(arguments, names)
+
+    def _make_rules(self) -> None:
+        """Make the rules that hear of accesses while threads run, and those of the log."""
+        self.history = AtomicHistory(
+            self.clock,
+            self.sites,
+            slow=self.order.slow,
+            patience=self.order.patience,
+            random=self.order.random("atomics"),
+        )
+        self.history.messages.matter = self.translation.may_poll
+        self.history.pairs_matter = self.translation.updates_by_two_atomics
+        self._cuda.atomic.history = self.history
+        self.shuffles = Shuffles(self.clock, self.order.undefined, self.order.beyond)
+        self.race = Race(
+            self.sites,
+            swaps=self.history.swaps,
+            checks=self.history.checks,
+            grid_barriers=self._scheduler.grid_barriers,
+        )
+        if self._hopper.clocks.used:
+            self.race.clocks, self.race.copied = self._hopper.clocks, self._hopper.accesses.copied
+
+    def _log_analysis(
+        self,
+        launch: RecordedLaunch,
+        counts: Counts | None,
+        recorder: Recorder | None,
+        touched: Touched | None,
+    ) -> LogAnalysis:
+        """Return the analysis of the log, which holds it to the rules."""
+        return LogAnalysis(
+            launch=launch,
+            race=self.race,
+            copies=self._copies,
+            tensor_cores=self._tensor_cores,
+            hopper=self._hopper,
+            shuffles=self.shuffles,
+            reports=self.reports if self.strict else None,
+            counts=counts,
+            recorder=recorder,
+            touched=touched,
+            arrays=self.global_arrays,
         )
 
     @property
