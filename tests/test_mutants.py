@@ -119,6 +119,26 @@ def test_a_stage_that_is_not_changed_is_not_rejected():
     assert results.result_of(same) == results.SURVIVED
 
 
+G03 = "convlab.ladder.gradients.g03_shared_pixels"
+
+
+def test_mutants_of_gradients_are_rejected_and_the_stage_is_not():
+    same = Mutant(module=G03, old='"""g', new='"""g', line=1, column=0)
+    assert results.result_of(same) == results.SURVIVED
+    # Channels that no block stores: their sums are added up from numbers that nobody wrote.
+    lost = [one for one in changes(G03, "bound") if (one.old, one.new) == ("M", "(M) - 1")]
+    assert results.result_of(next(one for one in lost if one.code == "if m < M:")) == "rejected"
+
+
+def test_a_sample_has_all_of_synchronisation_and_what_a_smaller_one_has():
+    made = made_of(M12)
+    small, large = results.sampled(made, 30), results.sampled(made, 60)
+    assert (len(small), len(large)) == (30, 60)
+    assert set(changes(M12, "synchronisation")) < set(small) < set(large)
+    assert large == [one for one in made if one in large]
+    assert results.sampled(made, None) == results.sampled(made, len(made)) == made
+
+
 def test_each_kind_of_change_is_made_and_stands_where_it_says():
     made = made_of(M12)
     assert {one.kind for one in made} == {"synchronisation", "index", "bound", "constant"}
@@ -127,19 +147,24 @@ def test_each_kind_of_change_is_made_and_stands_where_it_says():
     assert all(one.text.splitlines()[one.line - 1].strip().startswith("pass") for one in removed)
 
 
+LEAST_TRIED = 12  # of a module, in a sample
+
+
 def test_all_mutants_are_tried_and_rejected_or_right_for_a_reason():
     stored = results.stored_results()
     assert [row["code"] for row in results.document()["rows"]] == [one.code for one in stored]
     for module, count in results.document()["made"].items():
         made = made_of(module)
         assert len(made) == count
-        assert not [one for one in made if one not in stored], "run stage_mutants --new"
-        rejected = [one for one in made if stored[one] == results.REJECTED]
-        unexplained = [one for one in made if one not in rejected and not one.equivalent]
+        tried = [one for one in made if one in stored]
+        assert len(tried) >= min(LEAST_TRIED, count), f"run stage_mutants --new --only {module}"
+        assert tried == results.sampled(made, len(tried)), module
+        rejected = [one for one in tried if stored[one] == results.REJECTED]
+        unexplained = [one for one in tried if one not in rejected and not one.equivalent]
         assert len(rejected) >= 0.95 * (len(rejected) + len(unexplained)), module
         assert not any(one.equivalent for one in rejected)
-    of_barriers = {result for one, result in stored.items() if one.kind == "synchronisation"}
-    assert of_barriers == {results.REJECTED}
+    of_barriers = [one for one in stored if one.kind == "synchronisation"]
+    assert all(stored[one] == results.REJECTED or one.equivalent for one in of_barriers)
 
 
 def test_a_result_is_found_by_the_code_that_is_changed(monkeypatch):

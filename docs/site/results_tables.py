@@ -186,7 +186,7 @@ KINDS = "synchronisation", "index", "bound", "constant"
 
 def mutants_tables(document: dict[str, Any]) -> papers.Shown:
     """Return the tables of mutants: results by kind of change, reasons why a mutant is equivalent,
-    and the mutants that no check tells from the stage."""
+    the files of which a sample was tried, and the mutants that no check tells from the stage."""
     rows = document["rows"]
     kinds = {kind: [row for row in rows if row["kind"] == kind] for kind in KINDS}
     lines = []
@@ -209,6 +209,14 @@ def mutants_tables(document: dict[str, Any]) -> papers.Shown:
         if row["result"] != "rejected" and not row["equivalent"]
     ]
     tables = [table(head, lines), table(("right, because", "mutants"), same)]
+    tried = Counter(row["module"] for row in rows)
+    samples = [
+        (module.rpartition(".")[2], str(tried[module]), str(made))
+        for module, made in document["made"].items()
+        if tried[module] < made
+    ]
+    if samples:
+        tables.append(table(("a random sample of", "tried", "of"), samples))
     if left:
         tables.append(table(("file", "line", "is", "becomes"), left))
     return "\n".join(tables), ()

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src:tests python -m stage_mutants              # all, into docs/results
     PYTHONPATH=src:tests python -m stage_mutants --only m03 --kind synchronisation
-    PYTHONPATH=src:tests python -m stage_mutants --sample 60  # of each file
+    PYTHONPATH=src:tests python -m stage_mutants --sample 60  # of each file, at random
 
 Each run puts its results in the place of older ones of the same mutants. ``make results`` shows the
 stored numbers in docs/mutants.md.
@@ -22,6 +22,7 @@ from stage_mutants.results import (
     TOLD,
     document,
     run,
+    sampled,
     stored,
     stored_results,
 )
@@ -29,13 +30,6 @@ from stage_mutants.results import (
 
 def _short(module: str) -> str:
     return module.rpartition(".")[2]
-
-
-def sampled(mutants: list[Generated], most: int | None) -> list[Generated]:
-    """At most so many of them, evenly spaced: every kind in its place of the file."""
-    if most is None or len(mutants) <= most:
-        return mutants
-    return [mutants[at * len(mutants) // most] for at in range(most)]
 
 
 def line_of(module: str, results: dict[Generated, str]) -> str:
@@ -56,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", metavar="NAME", default="", help="modules whose names begin so")
     parser.add_argument("--kind", default="", help="synchronisation, index, bound or constant")
-    parser.add_argument("--sample", metavar="N", type=int, help="at most N of each")
+    parser.add_argument("--sample", metavar="N", type=int, help="at most N of each, at random")
     parser.add_argument("--new", action="store_true", help="only those without a stored result")
     parser.add_argument("--left", action="store_true", help="only those not rejected or explained")
     parser.add_argument("--jobs", type=int, default=1, help="processes")

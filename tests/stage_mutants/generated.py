@@ -15,14 +15,23 @@ from functools import cache
 from itertools import pairwise
 
 from convlab.checking import checker
-from convlab.ladder import LADDER, Launch
+from convlab.ladder import BACKWARD, LADDER, Launch
 from stage_mutants.mutant import Mutant
 from stage_mutants.sources import code_of, imports_of
 
-SYNCHRONISATION = {
-    "syncthreads", "syncwarp", "threadfence", "threadfence_block", "fence_shared",
-    "commit_copies", "wait_copies",
-}  # fmt: skip
+# Calls that are removed, each with what its arguments become instead: the number of an argument,
+# and its new text.
+SYNCHRONISATION: dict[str, tuple[tuple[int, str], ...]] = {
+    **dict.fromkeys(("syncthreads", "syncwarp", "threadfence", "threadfence_block"), ()),
+    **dict.fromkeys(("fence_shared", "fence_barriers", "commit_copies"), ()),
+    **dict.fromkeys(("finish_product", "arrive_barrier", "sync_threads_of"), ()),
+    "wait_copies": ((0, "{} + 1"),),  # one more may be in flight
+    "wait_products": ((2, "{} + 1"),),
+    "wait_barrier": ((2, "1 - ({})"),),  # the other phase
+    "init_barrier": ((2, "{} + 1"), (2, "{} - 1")),  # arrivals
+    "expect_bytes": ((2, "{} + 1"), (2, "{} - 1")),
+}
+BARRIERS = {"syncthreads", "sync_threads_of"}  # of threads, of which a warp's barrier is a part
 SHIFTED = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 # What a constant may be taken for.
 TAKEN_FOR = {
@@ -33,6 +42,9 @@ TAKEN_FOR = {
     "DEPTH": ("SLICES",), "C_i": ("C_o",), "C_o": ("C_i",),
     **{f"{a}_{x}": (f"{a}_{y}",) for a in "HW" for x, y in ("io", "oi")},
     **{f"{a}_{x}": (f"{a}_{y}",) for a in "spd" for x, y in ("hw", "wh")},
+    "LAST_TERMS": ("TERMS",), "TILES_M": ("TILES_N",), "TILES_N": ("TILES_M",),
+    "FILTER_BEGIN": ("WINDOWS_64",), "WINDOWS_64": ("FILTER_BEGIN",), "ROW_PITCH": ("PITCH",),
+    "PARTS": ("WIDTH",), "WIDTH": ("PARTS",), "RUN": ("STRIP",), "STRIP": ("RUN",),
     "H_f": ("W_f",), "W_f": ("H_f",), "H_o": ("W_o",), "W_o": ("H_o",),
 }  # fmt: skip
 
@@ -70,6 +82,18 @@ EQUIVALENT = [
     (r"ELEMENTS < G and .* => G -> \(G\) \+ 1$|TAIL > 0 and .* => 0 -> \(0\) - 1$",
      "the other condition is false there"),
     (r"INFINITY.* => INFINITY -> ", "infinity plus or minus one is infinity"),
+    (r"^h01_panels: .*valid = .* r < C_i .* => C_i -> \(C_i\) - 1$", "both sides come in eights"),
+    (r"^h03_.*if LAST_TERMS < TERMS: .* => TERMS -> \(TERMS\) - 1$", "terms come in 16s"),
+    (r"^stem_filter: inside = .* => STEPS -> \(STEPS\) \+ 1$", "no product reads the step"),
+    (r"^stem_filter: if i >= TOTAL: .* => TOTAL -> \(TOTAL\) \+ 1$",
+     "TOTAL is a multiple of the threads"),
+    (r"^t07_tf32: return float32\(-LARGEST_TF32\) if value < .* => float32\(0\) -> ",
+     "the number is as large as a float32 can be"),
+    (r"^t06_split_k: \[1\] cuda\.threadfence\(\) for z .* -> pass$",
+     "a barrier follows the count, as in CUDA's sample threadFenceReduction"),
+    (r"^g03_shared_pixels: if t // 4 \+ j \* STEP < M_B .* => M_B -> \(M_B\) \+ 1$"
+     r"|^g03_shared_pixels: if slice_ \+ 2 < end: .* => end -> \(end\) \+ 1$",
+     "one more is loaded, and not used"),
 ]  # fmt: skip
 
 
@@ -162,10 +186,11 @@ def _changes(node, names, source):
     match node:
         case ast.Expr(value=ast.Call() as call) if _called(call) in SYNCHRONISATION:
             yield "synchronisation", call, "pass"
-            if _called(call) == "syncthreads":
+            if _called(call) in BARRIERS:
                 yield "synchronisation", call, "cuda.syncwarp()"
-            if call.args:
-                yield "synchronisation", call.args[0], f"{text(call.args[0])} + 1"
+            for number, becomes in SYNCHRONISATION[_called(call)]:
+                argument = call.args[number]
+                yield "synchronisation", argument, becomes.format(text(argument))
         case ast.Compare():
             operands = [node.left, *node.comparators]
             for op, (before, after) in zip(node.ops, pairwise(operands), strict=True):
@@ -219,12 +244,15 @@ def _tight(text):
 @cache
 def modules() -> dict[str, tuple[str, ...]]:
     """The modules with kernels, and as which stages their mutants are checked: a stage's own first,
-    then those that import the module, also where a library does the rest."""
-    own, importing = {}, defaultdict(tuple)
+    then those that import the module, also where a library does the rest. Of gradients, each stage
+    checks its own module only."""
+    own: dict[str, tuple[str, ...]] = {}
+    importing: dict[str, tuple[str, ...]] = defaultdict(tuple)
     for stage in LADDER:
         steps = stage.prepare(stage.adapted(checker.PIXEL), stage.tiny_tile).launches
         if isinstance(steps[-1], Launch):
             own[stage.module] = (stage.name,)
         for one in imports_of(stage.module):
             importing[one] += (stage.name,)
+    own |= {stage.module: (stage.name,) for stage in BACKWARD}
     return {one: own.get(one, ()) + importing[one] for one in (*own, *importing)}

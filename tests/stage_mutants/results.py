@@ -6,19 +6,39 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 from convlab.checking import checker
-from convlab.ladder import stage_named
+from convlab.checking.launches import SPLIT_TOO
+from convlab.ladder import Stage, stage_named
 from convlab.problems.problem import ConvProblem
 from convlab.support.dask_workers import dask_workers
+from stage_mutants import gradients
 from stage_mutants.generated import KEY, Generated, modules, mutants_of
 from stage_mutants.mutant import Mutant
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "stage_mutants.json"
 REJECTED, TOLD, SURVIVED = "rejected", "told", "survived"
+# Problems that reject most mutants. Split-K, where a stage has it, may have a kernel of its own.
+FIRST = SPLIT_TOO, "everything at once"
 # What is counted: quicker than the command's problem.
 COUNTED = ConvProblem(1, 4, 12, 14, 32, 3, padding=1)
+
+
+SEED = 0  # of samples
+
+
+def sampled(mutants: list[Generated], most: int | None) -> list[Generated]:
+    """At most so many of them at random, but all of synchronisation, in their order. A larger
+    sample has those of a smaller one, and others."""
+    if most is None:
+        return mutants
+    synchronisation = [one for one in mutants if one.kind == "synchronisation"]
+    others = [one for one in mutants if one.kind != "synchronisation"]
+    Random(SEED).shuffle(others)
+    chosen = {*synchronisation, *others[: max(0, most - len(synchronisation))]}
+    return [one for one in mutants if one in chosen]
 
 
 def result_of(mutant: Mutant) -> str:
@@ -32,19 +52,32 @@ def result_of(mutant: Mutant) -> str:
 
 
 def _checked_as(mutant: Mutant, name: str) -> str:
+    if (of_gradients := gradients.stage_of_gradients(name)) is not None:
+        return _checked_as_gradients(mutant, of_gradients)
     stage = stage_named(name)
+    model = stage.adapted(COUNTED)
     with TemporaryDirectory() as folder:
         try:
             made = mutant.stage(stage.module, Path(folder))
             make = checker.maker(made.prepare, stage)
-            for answer, findings, counted in checker.attempts(stage, make, 0, COUNTED):
+            for answer, findings, counted in checker.attempts(stage, make, 0, model, FIRST):
                 counts = counted
                 if not answer.ok or findings:
                     return REJECTED
         except (ValueError, NameError, IndexError, TypeError, SyntaxError):
             return REJECTED  # refused with its reason
-    compared = checker.compared_with(stage, counts, COUNTED, 0)
+    compared = checker.compared_with(stage, counts, model, 0)
     return TOLD if any(not one.ok or one.fewer_barriers for one in compared) else SURVIVED
+
+
+def _checked_as_gradients(mutant: Mutant, stage: Stage) -> str:
+    with TemporaryDirectory() as folder:
+        try:
+            made = mutant.stage(stage.module, Path(folder))
+        except (ValueError, NameError, IndexError, TypeError, SyntaxError):
+            return REJECTED
+        right = all(gradients.attempts(stage, made.prepare))
+        return SURVIVED if right else REJECTED
 
 
 def run(

@@ -78,7 +78,7 @@ FOR_SOME = {
     # For tiles whose slices take more channels than any problem above has: with K_B = 64 two slices
     # of each place of the filter, of which the second is not full. The whole filter and input rows
     # for all its rows do not fit h04's shared memory.
-    CHUNKS: ConvProblem(2, 80, 11, 10, 24, (5, 2), dilation=2),
+    CHUNKS: ConvProblem(4, 80, 11, 10, 24, (5, 2), dilation=2),
     # For kernels whose blocks stay, with one SM or two: a block computes several tiles.
     STAYING: ConvProblem(4, 5, 9, 12, 61, 3, stride=(2, 1), padding=(1, 2)),
     STAYING_TOO: ConvProblem(4, 3, 9, 12, 16, (2, 3), padding=(1, 0)),
@@ -172,7 +172,7 @@ def _split(tiny: Tile) -> list[Tile]:
 # Candidates by problem, from the tiny tile; OTHER_DEPTH's, which need the stage, are in tile_for.
 TILES: dict[str, Callable[[Tile], list[Tile]]] = {
     LOW: _low, DEEP: _deep, TALL: _tall, TALL_TOO: _tall, SEVERAL: _wide, SPLIT: _split,
-    SPLIT_TOO: _split,
+    SPLIT_TOO: _split, CHUNKS: _wide,
 }  # fmt: skip
 
 
@@ -205,13 +205,13 @@ def in_splits(
     problem: ConvProblem, tile: Tile, slices: int, rows: int, columns: int
 ) -> ConvProblem:
     """The problem if it has so many slices of a sum, else with channels for them, and so many rows
-    and columns of blocks."""
+    and columns of blocks, almost full ones: a block that begins too early leaves outputs out."""
     places, pixels = problem.K // problem.C_i, problem.N // problem.batch
     if (slices - 1) * tile.K_B < problem.K:
         return problem
     return replace(
         problem,
-        batch=((columns - 1) * tile.N_B) // pixels + 1,
+        batch=columns * tile.N_B // pixels,
         in_channels=(slices - 1) * tile.K_B // places + 1,
         out_channels=rows * tile.M_B - 3,
     )

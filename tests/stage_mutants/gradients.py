@@ -1,0 +1,134 @@
+"""Problems that check the stages of gradients: ``convlab check`` takes convolutions only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from typing import Literal
+
+import numpy as np
+
+from convlab import Stage, Tile
+from convlab.ladder import BACKWARD, Program, allowances
+from convlab.problems.gradient import Gradient
+from convlab.problems.number_types import FLOAT32
+from convlab.problems.oracle import Oracle, random_tensors
+from convlab.problems.problem import ConvProblem
+from convlab.running.engines.simulator import Simulator
+from convlab.running.plans import Plan
+from convlab.simulation.recording.loops import EndlessLoop, Loops
+from convlab.simulation.rules.findings import SimulationError
+
+# A kernel whose loops run so many times more iterations than the stage's is taken to be endless.
+ITERATIONS, TIMES = 200_000, 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem of a gradient, with a tile, options of the stage, and whole or other numbers."""
+
+    problem: ConvProblem
+    of: Literal["input", "weight"]
+    tile: Tile | None = None
+    numbers: Literal["integers", "normal", "extreme"] = "integers"
+    options: dict[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def gradient(self) -> Gradient:
+        return Gradient(self.problem, self.of)
+
+    def tensors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the two tensors that are read. Of extreme numbers one is infinite and one is the
+        largest float32, which TF32 rounds to infinity; what it is multiplied by is below one."""
+        integers = self.numbers == "integers"
+        input, weight, _ = random_tensors(self.gradient, 0, bias=False, integers=integers)
+        if self.numbers == "extreme":
+            input /= 8
+            weight.flat[weight.size // 2] = FLOAT32.largest
+            weight.flat[-1] = np.inf
+        return input, weight
+
+
+SIDES = ("input", "weight")
+# Strides, padding, dilation and sizes that differ; rows that no window reads; windows of padding;
+# more padding than filter; groups of several channels and of one.
+AWKWARD = (
+    ConvProblem(1, 2, 7, 8, 3, (3, 2), (2, 3), ((0, 3), (2, 1)), (2, 1)),
+    ConvProblem(2, 2, 9, 8, 3, 2, (4, 3)),
+    ConvProblem(3, 3, 6, 5, 2, (2, 3), 1, ((5, 7), (1, 4)), (1, 2)),
+    ConvProblem(1, 2, 11, 9, 4, (2, 3), (3, 2), (4, 9), (2, 3)),
+    ConvProblem(2, 4, 5, 6, 6, (3, 2), (1, 2), 1, groups=2),
+    ConvProblem(2, 6, 10, 7, 6, (3, 1), 2, (1, 0), groups=6),
+    ConvProblem(5, 7, 6, 11, 5, (2, 3), (1, 2)),  # several blocks of 256 threads
+)
+TINY = Tile(8, 128, 16, 2, 4)
+# By the start of a stage's name.
+CASES: dict[str, tuple[Case, ...]] = {
+    "g0": tuple(Case(problem, side) for problem, side in product(AWKWARD, SIDES)),
+    # dL/dweight by blocks that share the pixels: tails of pixels, taps and channels, several blocks
+    # of each; float4s of dL/doutput; an image that begins within four pixels; more parts than
+    # threads that add them; sums that are added once more.
+    "g03": (
+        Case(ConvProblem(2, 2, 7, 8, 3, (3, 2), (2, 3), ((0, 3), (2, 1)), (2, 1)), "weight"),
+        Case(ConvProblem(3, 2, 5, 5, 9, 3, padding=1), "weight", TINY, options={"splits": 2}),
+        Case(
+            ConvProblem(3, 2, 5, 6, 9, (3, 2), padding=(1, 2), stride=(2, 1), dilation=(1, 2)),
+            "weight", TINY, "extreme", {"splits": 2},
+        ),
+        Case(ConvProblem(2, 17, 4, 6, 9, 3, padding=1), "weight", TINY, options={"splits": 2}),
+        Case(
+            ConvProblem(2, 2, 4, 7, 37, 2), "weight", Tile(40, 128, 16, 10, 4),
+            options={"splits": 2},
+        ),
+        Case(ConvProblem(2, 2, 3, 5, 37, 2), "weight", Tile(40, 128, 16, 10, 4)),
+        Case(ConvProblem(37, 3, 3, 2, 8, (3, 2)), "weight", TINY, options={"splits": 3}),
+        Case(ConvProblem(17, 1, 5, 5, 3, 3), "weight", TINY, "normal", {"splits": 10}),
+    ),
+}  # fmt: skip
+
+
+def stage_of_gradients(name: str) -> Stage | None:
+    """Return the stage of that name in ``BACKWARD``; None if there is none."""
+    return next((stage for stage in BACKWARD if stage.name == name), None)
+
+
+def attempts(stage: Stage, prepare: Callable[..., Program]) -> Iterator[bool]:
+    """Yield for each problem whether a program is right, with no findings, and ends."""
+    name = next(start for start in sorted(CASES, reverse=True) if stage.name.startswith(start))
+    for case in CASES[name]:
+        yield _is_right(stage, prepare, case)
+
+
+def _is_right(stage: Stage, prepare: Callable[..., Program], case: Case) -> bool:
+    loops = Loops(ITERATIONS + TIMES * _iterations(stage.name, case))
+    try:
+        output = _run(stage, prepare, case, strict=True, loops=loops)
+    except (SimulationError, EndlessLoop):
+        return False
+    except Exception:  # whatever a wrong kernel raises is its result
+        return False
+    oracle = Oracle(case.gradient, *case.tensors())
+    return bool(oracle.check(output, **allowances(stage, case.gradient)).ok)
+
+
+@cache
+def _iterations(name: str, case: Case) -> int:
+    """Count the iterations that all loops of all threads of the stage's kernels run together."""
+    stage, loops = stage_of_gradients(name), Loops()
+    assert stage is not None
+    most = loops.left
+    _run(stage, stage.prepare, case, strict=False, loops=loops)
+    return most - loops.left
+
+
+def _run(
+    stage: Stage, prepare: Callable[..., Program], case: Case, strict: bool, loops: Loops
+) -> np.ndarray:
+    tile = case.tile or stage.tiny_tile
+    program = prepare(case.gradient, tile, **case.options)
+    simulator = Simulator(strict, loops=loops)
+    output = np.full(case.gradient.output_shape, np.nan, np.float32)
+    Plan(case.gradient, stage, tile, simulator, program=program)(*case.tensors(), output)
+    return output
