@@ -65,6 +65,9 @@ SAYS = {
     "figure 1": (lambda: lessons.im2col_beside_im2win(FIGURE_1), "12 x 4 = 48", "3 x 2 x 6 = 36"),
     "orders": (lambda: lessons.im2win_orders(ConvProblem(1, 2, 3, 5, 2, 2)),
                "2 x 4 contiguous numbers in m09 and 1 x 8 in m11"),
+    "packed": (lambda: lessons.packed_filter(ConvProblem(1, 2, 4, 4, 6, (3, 2)), Tile(4, 4, 8)),
+               "A filter of 2 x 3 x 2 numbered weights", "2 matrices of 16 terms x 4 output"),
+    "warps": (lambda: lessons.warps_of_blocks(launched("m01")), "1 block of 256 threads: 8 warps"),
     "pipeline": (lambda: lessons.pipeline_stages(event_log("m15")), "at most 2."),
     "tile": (lambda: lessons.tile_of_threads(launched("m05", tile=SCALAR_TILE), PROBLEM, 5),
              "in 2 of the rows and 2 of the columns"),
@@ -162,11 +165,15 @@ def test_what_was_measured_is_shown_as_stored():
     times = {name: one["time_ms"] for name, one in point["stages"].items()}
     gain = times["m01_direct"] / times["c02_receptive_field"]
     im2col = entries["i01_im2col"]["launch_ms"]["im2col"]
+    workspaces = lessons.workspaces({"im2win": "m09"}, layers=("conv9",))
     for picture, said in (
-        (lessons.measured("m01", "m03"), f"m03 {entries['m03_shared_memory']['time_ms']:.3g} ms"),
+        (
+            lessons.measured("m01", "m03"),
+            f"m03 shared memory {entries['m03_shared_memory']['time_ms']:.3g} ms",
+        ),
         (lessons.measured_kernels("i01_im2col"), f"im2col {im2col:.3g} ms"),
-        (lessons.measured_memory("i01_im2col"), f"i01 {taken:,.0f} MiB"),
-        (lessons.workspaces("m09", layers=("conv9",)), f"m09 {part:.2f}"),
+        (lessons.measured_memory("i01_im2col"), f"i01 im2col {taken:,.0f} MiB"),
+        (workspaces, f"Conv9 im2win {part:.2f}"),
         (
             lessons.measured_sweep("kernel_size", "c02_receptive_field"),
             f"{gain:.2f} at {point['value']}",

@@ -105,7 +105,7 @@ def test_a_notebook_explains_a_legend_in_the_first_cell_that_needs_it(monkeypatc
     said = []
     for cell in ("first", "second", "first"):  # which runs again
         shell.user_ns["In"].append(cell)
-        said.append("Four neighbouring lanes" in request(1).explanation())
+        said.append("Four neighbouring lanes" in pictures.explanation(request(1)))
     assert said == [True, False, True]
 
 

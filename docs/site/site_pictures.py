@@ -97,7 +97,7 @@ def line_of(launch: LaunchTrace, access: LineAccess, file: Path) -> dict[str, An
         "code": statement_of(launch, access.file, access.line), "requests": access.requests,
         "total": access.cost.total, "fewest": access.cost.fewest,
         "picture": file.name, "points": picture.width, "alt": picture.alt,
-        "caption": picture.caption, "legend": picture.legend,
+        "caption": picture.caption, "legend": list(picture.legend),
     }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """The names that the lessons' notebooks import: checks of kernels, and pictures of them."""
 # ruff: noqa: I001, F401  (the list of public names, in as few lines as they take)
 
-from convlab.lessons.animations import line_by_line, slices_in_buffers, tile_over_input
+from convlab.lessons.animations import line_by_line, slices_in_buffers, step_through
+from convlab.lessons.animations import tile_over_input
 from convlab.lessons.charts import as_bars, global_traffic, ladder_speeds, measured
 from convlab.lessons.charts import measured_kernels, measured_memory, measured_parts
 from convlab.lessons.charts import measured_sweep, memory_levels, side_by_side, workspaces
@@ -12,13 +13,14 @@ from convlab.lessons.hunted import add_products, make_add_up, make_load_slices, 
 from convlab.lessons.hunted import numbers_of_a, numbers_of_b, store_sums
 from convlab.lessons.kernel_checks import On, check_kernel, what_is_wrong
 from convlab.lessons.layouts import column_of_windows, im2col_beside_im2win, im2win_orders
-from convlab.lessons.layouts import windows_written_out
+from convlab.lessons.layouts import packed_filter, windows_written_out
 from convlab.lessons.listing import algorithm_3
 from convlab.lessons.maps import block_of_product, one_thread, region_and_field
-from convlab.lessons.maps import tile_of_threads, who_adds, who_does_what, who_uses
+from convlab.lessons.maps import tile_of_threads, warps_of_blocks, who_adds, who_does_what
+from convlab.lessons.maps import who_uses
 from convlab.lessons.parts import solved
 from convlab.lessons.paths import status
-from convlab.lessons.pictures import Picture, lines, step_through
+from convlab.lessons.pictures import Picture, lines
 from convlab.lessons.plain_im2win import whole_im2win
 from convlab.lessons.problem_checks import check_gradient, check_im2col, check_im2win
 from convlab.lessons.problem_checks import check_layout, traced_im2col

@@ -1,12 +1,14 @@
-"""Animations drawn from traces: a tile that moves over the input, slices in two buffers.
+"""Animations drawn from traces, and a viewer of traces: a tile that moves over the input, slices in
+two buffers.
 
-Each is an SVG with its own style sheet and no script. Readers whose system asks for less motion see
-one frame.
+Each animation is an SVG with its own style sheet and no script. Readers whose system asks for less
+motion see one frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import groupby
 
@@ -16,8 +18,9 @@ from convlab.lessons.maps import array_named
 from convlab.lessons.pictures import COLOURS, DARK, INK, NOBODY, PAPER, Picture, joined
 from convlab.lessons.timelines import ARRIVE, MULTIPLY, EventLog
 from convlab.measuring.plots import with_dark_mode
-from convlab.tracing import LaunchTrace
+from convlab.tracing import LaunchTrace, Trace
 from convlab.tracing.recorded import WarpRequest
+from convlab.tracing.views import page
 
 BOX, MARGIN, LETTERS = 12, 10, 11  # pixels: of an element, around the drawing, of words
 # Slices in buffers: how many frames, and in pixels a row's height, the boxes and where they begin.
@@ -129,11 +132,13 @@ def line_by_line(launch: LaunchTrace, *arrays: str) -> Picture:
                 written += _element(*box_of) if stores else ""
         code = launch.source[requests[0].file][requests[0].line].partition("  #")[0].strip()
         frames.append(written + frame + note(LABELS, high, code))
-    caption = f"""A block of {launch.block[0]} threads, as the simulator ran it, line after line. A
-        number is the thread that accesses the element: a thin frame is a read, a thick one a write.
-        What is written stays coloured."""
+    caption = f"A block of {launch.block[0]} threads, as the simulator ran it, line after line."
+    legend = """A number is the thread that accesses the element: a thin frame is a read, a thick
+        one a write. What is written stays coloured."""
     alt = f"Animation: {', '.join(arrays)} in {len(frames)} steps of a block"
-    return moving(max(wide, LETTERS_OF_CODE), high + LETTERS, ground, frames, 1.6, alt, caption)
+    wide, high = max(wide, LETTERS_OF_CODE), high + LETTERS
+    picture = moving(wide, high, ground, frames, 1.6, alt, caption)
+    return replace(picture, legend=(joined(legend),))
 
 
 def _at_a_time(requests: Sequence[WarpRequest]) -> list[list[WarpRequest]]:
@@ -208,3 +213,21 @@ def _stays(one: EventLog) -> list[tuple[int, str, float, float]]:
             (number, "multiplied", *work[number][[0, -1]].tolist()),
         ]
     return stays
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """The page of ``convlab trace --html`` in a frame of a notebook, with styles of its own."""
+
+    trace: Trace = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe title="{escape(self.trace.title)}" srcdoc="{escape(page(self.trace))}" '
+            'style="width:100%;height:42em;border:1px solid #8b929a" loading="lazy"></iframe>'
+        )
+
+
+def step_through(trace: Trace) -> Viewer:
+    """Return a viewer that steps through the requests of a trace."""
+    return Viewer(trace)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
-from convlab.ladder import short_name, stage_named
+from convlab.ladder import stage_named
 from convlab.lessons.pictures import COLOURS, Grid, Picture, bars, lines
 from convlab.lessons.source import folder_of
 from convlab.support.files import Amount, Count, Natural, Record, read
@@ -189,11 +189,16 @@ def stored(layer: str = "conv9") -> LadderResult:
 
 
 def _of(stages: Iterable[str], measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stored results of these stages, by short name."""
+    """Return the stored results of these stages, by the names that charts show: number and idea."""
     names = [stage_named(stage).name for stage in stages]
     for name in names:
         _require("stage", name, measured)
-    return {short_name(name): measured[name] for name in names}
+    return {in_words(name): measured[name] for name in names}
+
+
+def in_words(name: str) -> str:
+    """Return a stage's name as words: ``m03 shared memory``."""
+    return name.replace("_", " ")
 
 
 def _of_layer(layer: str, stages: Iterable[str], value: str) -> tuple[dict[str, Any], str, str]:
@@ -269,28 +274,32 @@ def measured_memory(*stages: str, layer: str = "conv9") -> Picture:
     return bars({title: sizes}, caption, unit=" MiB", label="{:,.0f}".format)
 
 
-def workspaces(*stages: str, layers: tuple[str, ...] = ()) -> Picture:
-    """Draw the stages' workspace relative to input, filter and output, on the paper's layers."""
+def workspaces(stages: Mapping[str, str], layers: tuple[str, ...] = ()) -> Picture:
+    """Draw the stages' workspace relative to input, filter and output, on the paper's layers.
+
+    ``stages`` holds a stage for each label.
+    """
     document, rows = _memory(layers)
+    named = {label: stage_named(stage).name for label, stage in stages.items()}
     panel: list[tuple[str, dict[str, float]]] = []
     for row in rows:
-        sizes = _of(stages, row["workspace_bytes"])
-        for name, size in sizes.items():
-            label = f"{row['layer'].capitalize()} {name}"
-            panel.append((label, {name: size / row["tensor_bytes"]}))
+        sizes = _of(named.values(), row["workspace_bytes"]).values()
+        for label, size in zip(stages, sizes, strict=True):
+            bar = {label: size / row["tensor_bytes"]}
+            panel.append((f"{row['layer'].capitalize()} {label}", bar))
         panel.append(("", {}))
     caption = f"""The memory that a stage takes beside input, filter and output, divided by the size
-        of these three (1 is the dotted line), for {document["batch"]} images."""
+        of these three, for {document["batch"]} images. At the dotted line a stage takes as much
+        memory as these three. The stages are {", ".join(map(in_words, named.values()))}."""
     panels = {"workspace / (input + filter + output)": panel}
-    names = [short_name(stage_named(stage).name) for stage in stages]
-    colours = dict(zip(names, COLOURS, strict=False))
+    colours = dict(zip(stages, COLOURS, strict=False))
     return bars(panels, caption, colours, label="{:.2f}".format, line=1, high=0.15, size=8)
 
 
 def ladder_speeds(layer: str = "conv9") -> Picture:
     """Draw the speed of each stage of the ladder in TFLOP/s."""
     document = stored(layer)
-    speeds = {short_name(one["name"]): one["tflops"] for one in document["stages"] if one["tflops"]}
+    speeds = {in_words(one["name"]): one["tflops"] for one in document["stages"] if one["tflops"]}
     caption = f"""Every stage on {layer.capitalize()}, on {_where(document)}: the convolution's
         operations divided by the time of the whole stage with its layout transforms, in TFLOP/s
         (10^12 a second). More is better."""

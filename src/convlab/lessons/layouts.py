@@ -6,14 +6,19 @@ what they write.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from convlab.ladder import stage_named
-from convlab.lessons.exercises import numbered, ready_for
+from convlab.ladder.layouts.im2win_layout import group_size
+from convlab.ladder.stage import Tile, blocks_for
+from convlab.lessons.exercises import numbered, ready_for, run
 from convlab.lessons.pictures import COLOURS, INK, NOBODY, Grid, Picture, only_or_count
+from convlab.lessons.plain_im2win import BLOCK as PACKING_BLOCK
+from convlab.lessons.plain_im2win import make_packing, packed_buffer
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan
@@ -80,7 +85,8 @@ def im2col_beside_im2win(problem: ConvProblem, window: int = 0) -> Picture:
     legend = """A colour is a column of the input; channels stand below each other. Frames mark the
         window of one output: in im2win the part of each channel is contiguous, and overlaps with
         the part of the window to the right."""
-    return grid.finished(alt, f"{alt}, as the kernels of i01 and m09 write them.", legend)
+    caption = f"{alt}, as the kernels of the stages i01 (im2col) and m09 (im2win) write them."
+    return grid.finished(alt, caption, legend)
 
 
 def im2win_orders(problem: ConvProblem) -> Picture:
@@ -113,6 +119,48 @@ def im2win_orders(problem: ConvProblem) -> Picture:
     return grid.finished(alt, caption)
 
 
+def packed_filter(problem: ConvProblem, tile: Tile) -> Picture:
+    """Draw the first filter of a problem, and the matrices of the packed filter that lesson 11's
+    layout transform of the filter makes. Weights are numbered 1, 2, 3, ...; 0 is no weight."""
+    p, G = problem, group_size(problem)
+    weight = np.arange(1, math.prod(p.weight_shape) + 1, dtype=np.float32)
+    buffer = packed_buffer(p, tile)
+    flat = np.zeros(math.prod(buffer.shape), np.float32)
+    blocks = blocks_for(flat.size, PACKING_BLOCK)
+    run(make_packing(p, tile), blocks, PACKING_BLOCK, weight.reshape(p.weight_shape), flat)
+    packed = flat.reshape(buffer.shape).astype(int)
+
+    def colour(number: int) -> str:
+        return COLOURS[(number - 1) % p.W_f % len(COLOURS)] if number else NOBODY
+
+    grid, first = Grid(0.26), weight.reshape(p.weight_shape)[0].astype(int)
+    for i_c, plane in enumerate(first):
+        top = i_c * (p.H_f + 2)
+        grid.note(0, top - 0.7, f"weight[0, {i_c}]", 9)
+        grid.cells(0, top, plane, colour, str)
+    left = p.W_f + 10
+    for k in range(buffer.shape[1]):
+        f_w, place = divmod(k, G)
+        f_h, i_c = divmod(place, p.C_i)
+        there = f_w < p.W_f and f_h < p.H_f
+        term = f"f_w={f_w} f_h={f_h} i_c={i_c}" if there else "zeros"
+        grid.note(left - 0.4, k + 0.5, f"k={k}: {term}", 8, ha="right", family="monospace")
+    for number, matrix in enumerate(packed):
+        start = left + number * (tile.M_B + 2)
+        last = min(p.M, (number + 1) * tile.M_B) - 1
+        grid.note(start, -0.7, f"o_c = {number * tile.M_B}-{last}", 9)
+        grid.cells(start, 0, matrix, colour, str)
+        for k0 in range(0, len(matrix), tile.K_B):
+            grid.frame(start, k0, tile.M_B, tile.K_B)
+    alt = f"""A filter of {p.C_i} x {p.H_f} x {p.W_f} numbered weights, and the packed filter of
+        {p.M} such filters: {len(packed)} matrices of {buffer.shape[1]} terms x {tile.M_B} output
+        channels"""
+    caption = f"""{alt}. A colour is a column of the filter. Each column of a matrix is one filter,
+        and each row one term. A frame is a slice of {tile.K_B} terms, which the kernel loads at
+        once."""
+    return grid.finished(alt, caption)
+
+
 def windows_written_out(problem: ConvProblem, column: int) -> Picture:
     """Draw an input and the matrix that the stages' im2col kernel writes of it, pixel by pixel.
 
@@ -128,7 +176,7 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
         plain = (COLOURS[0], COLOURS[2])[(pixel - 1) // (p.H_i * p.W_i) % 2]
         return NOBODY if not pixel else COLOURS[1] if pixel in marked else plain
 
-    grid, left = Grid(), p.W_i + 6.5
+    grid, left = Grid(), p.W_i + 8
     row, across = divmod(column, p.W_o)
     for channel in range(p.C_i):
         top = channel * (p.H_i + 2)
@@ -139,8 +187,8 @@ def windows_written_out(problem: ConvProblem, column: int) -> Picture:
     grid.note(left, -1.7, "column n of the matrix", 9)
     for n in range(p.N):
         grid.note(left + n + 0.5, -0.6, str(n), 8, ha="center")
-    for k, (r, u, v) in enumerate(np.ndindex(p.C_i, p.H_f, p.W_f)):
-        label = f"r={r} u={u} v={v}"
+    for k, (i_c, f_h, f_w) in enumerate(np.ndindex(p.C_i, p.H_f, p.W_f)):
+        label = f"i_c={i_c} f_h={f_h} f_w={f_w}"
         grid.note(left - 0.3, k + 0.5, label, 8, ha="right", family="monospace")
     grid.cells(left, 0, matrix[:, : p.N], colour, str, size=8)
     grid.cells(left + p.N, 0, matrix[:, p.N :], lambda pixel: NOBODY, hatched=True)

@@ -13,6 +13,7 @@ import numpy as np
 from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, spans
 from convlab.problems.problem import ConvProblem
 from convlab.simulation.rules.memory_traffic import WARP
+from convlab.support.values import counted
 from convlab.tracing import LaunchTrace
 from convlab.tracing.recorded import TracedArray
 
@@ -104,9 +105,35 @@ def who_does_what(
     found = spans(int(thread) for thread in threads.flat if thread >= 0)
     alt = f"{where} as a grid of {' x '.join(map(str, threads.shape))} boxes: threads {found}"
     caption = f"The threads of {block} and the elements of `{where}` that each {verb}."
-    legend = """Each box is an element, the number in it is the thread, and a colour is a warp.
-        This block does not access grey boxes."""
-    return grid.finished(alt, caption, legend)
+    legend = ["Each box is an element, and the number in it is the thread."]
+    if threads.max() >= WARP:
+        legend.append("Each colour is a warp: 32 threads with neighbouring numbers.")
+    if (threads == -1).any():
+        legend.append("This block does not access the grey boxes.")
+    return grid.finished(alt, caption, *legend)
+
+
+def warps_of_blocks(launch: LaunchTrace) -> Picture:
+    """Draw every warp of a launch as a row of 32 lanes, with the thread of the block in each; lanes
+    without a thread are hatched. The launch's grid has one dimension."""
+    threads, blocks = math.prod(launch.block), launch.grid[0]
+    warps = math.ceil(threads / WARP)
+    grid = Grid()
+    for row, (block, warp) in enumerate(np.ndindex(blocks, warps)):
+        grid.note(-0.4, row + 0.5, f"block {block}, warp {warp}", 8, ha="right")
+        for lane in range(WARP):
+            thread, colour = warp * WARP + lane, COLOURS[row % len(COLOURS)]
+            if thread < threads:
+                grid.cell(lane, row, colour, str(thread))
+            else:
+                grid.cell(lane, row, NOBODY, hatched=True)
+    idle = warps * WARP - threads
+    of_block = f"{counted(blocks, 'block')} of {threads} threads: {counted(warps, 'warp')} each"
+    alt = f"{of_block}, in which {idle} lanes have no thread" if idle else of_block
+    legend = ["Each row is a warp. The number in a box is a thread's number in its block."]
+    if idle:
+        legend.append("Hatched lanes have no thread and do nothing.")
+    return grid.finished(alt, f"{alt}.", *legend)
 
 
 def block_of_product(launch: LaunchTrace, problem: ConvProblem, K_B: int) -> Picture:
@@ -195,8 +222,8 @@ def who_uses(
     if taps:
         alt += f", the first under filter tap {taps[0]}, the last under {taps[-1]}"
     caption = f"""The blue pixel is part of {len(taps)} outputs (orange). A box shows the filter tap
-        `u,v` under which the pixel lies for this output: the further down and right the output is,
-        the further up and left the tap is."""
+        `f_h,f_w` under which the pixel lies for this output: the further down and right the output
+        is, the further up and left the tap is."""
     return grid.finished(alt, caption)
 
 

@@ -18,8 +18,6 @@ import numpy as np
 
 from convlab.lessons.progress import history
 from convlab.measuring.plots import FONTS, readable, with_dark_mode
-from convlab.tracing import Trace
-from convlab.tracing.views import page
 
 PAPER, INK, FAINT, NOBODY = "#fbfaf6", "#24292f", "#8b929a", "#eceae3"
 RIGHT, WRONG = "#7fbf8e", "#e0705c"
@@ -41,7 +39,7 @@ LEAST_LABEL = 6.3
 PAD = 0.09  # inches of paper around a panel
 
 
-# Legends that were shown, and the cells that showed them: a notebook explains a legend once.
+# Sentences of legends that were shown, and the cells that showed them: a notebook shows each once.
 _explained: dict[str, str] = {}
 
 
@@ -50,7 +48,7 @@ class Picture:
     """A picture as SVG, ``width`` x ``height`` pixels large.
 
     ``alt`` describes it for readers who cannot see it. ``caption`` says below it what it shows, and
-    ``legend`` how to read it and others of its kind.
+    the sentences of ``legend`` how to read what is in it, here and in others of its kind.
     """
 
     data: bytes = field(repr=False)
@@ -59,7 +57,7 @@ class Picture:
     alt: str
     caption: str
     least: int = 0  # pixels: how narrow it may be shown
-    legend: str = ""
+    legend: tuple[str, ...] = ()
 
     @property
     def html(self) -> str:
@@ -71,34 +69,19 @@ class Picture:
             f'style="max-width:100%;min-width:{self.least}px"></div>'
         )
 
-    def explanation(self) -> str:
-        """Return the legend, or nothing if an earlier cell of this notebook has shown it."""
-        cell = (history() or [""])[-1]
-        return self.legend if _explained.setdefault(self.legend, cell) == cell else ""
-
     def _ipython_display_(self) -> None:
         from IPython.display import Markdown, display
 
         display({"text/html": self.html, "text/plain": self.alt}, raw=True)
-        display(Markdown(f"*{f'{self.caption} {self.explanation()}'.strip()}*"))
+        display(Markdown(f"*{f'{self.caption} {explanation(self)}'.strip()}*"))
 
 
-@dataclass(frozen=True)
-class Viewer:
-    """The page of ``convlab trace --html`` in a frame of a notebook, with styles of its own."""
-
-    trace: Trace = field(repr=False)
-
-    def _repr_html_(self) -> str:
-        return (
-            f'<iframe title="{escape(self.trace.title)}" srcdoc="{escape(page(self.trace))}" '
-            'style="width:100%;height:42em;border:1px solid #8b929a" loading="lazy"></iframe>'
-        )
-
-
-def step_through(trace: Trace) -> Viewer:
-    """Return a viewer that steps through the requests of a trace."""
-    return Viewer(trace)
+def explanation(*pictures: Picture) -> str:
+    """Return those sentences of the pictures' legends that no earlier cell of this notebook has
+    shown."""
+    cell = (history() or [""])[-1]
+    sentences = dict.fromkeys(sentence for picture in pictures for sentence in picture.legend)
+    return " ".join(one for one in sentences if _explained.setdefault(one, cell) == cell)
 
 
 def joined(text: str) -> str:
@@ -136,14 +119,15 @@ def finished(figure: Any, alt: str, caption: str = "") -> Picture:
 
 def _picture(
     svg: str, size: Sequence[float], labels: Iterable[float], alt: str, caption: str,
-    legend: str = "",
+    legend: Iterable[str] = (),
 ) -> Picture:  # fmt: skip
     """Return a picture of ``size`` pixels; ``labels`` are the sizes of its words in points."""
     alt, caption = joined(alt[:1].upper() + alt[1:]), joined(caption)
     width, height = map(round, size)
     smallest = min(labels, default=LEAST_LABEL) * DOTS_PER_INCH / POINTS_PER_INCH
     least = round(width * min(1, LEAST_LABEL / smallest))
-    return Picture(svg.encode(), width, height, alt, caption or alt, least, joined(legend))
+    sentences = tuple(map(joined, legend))
+    return Picture(svg.encode(), width, height, alt, caption or alt, least, sentences)
 
 
 @dataclass(frozen=True)
@@ -241,9 +225,9 @@ class Grid:
         style += ' writing-mode="vertical-rl"' if down else ""
         self._notes.append(_Note(column, row, text, size, style))
 
-    def finished(self, alt: str, caption: str = "", legend: str = "") -> Picture:
-        """Return the drawing as a picture, as :func:`finished` does. ``legend`` explains pictures
-        of its kind."""
+    def finished(self, alt: str, caption: str = "", *legend: str) -> Picture:
+        """Return the drawing as a picture, as :func:`finished` does. Each sentence of ``legend``
+        explains one thing that is in the drawing."""
         boxes, inches = (np.array(one) for one in zip(*self._extents, strict=True))
         unit = self.unit
         for _ in range(3):  # words stay as large as they are while boxes shrink
@@ -317,8 +301,8 @@ def bars(
     """Draw horizontal bars with their totals, in panels side by side, by their titles.
 
     The first panel has the bars' labels. ``colours`` holds a colour for each part, which a legend
-    explains; otherwise each bar has the next colour. A dotted line is drawn at ``line``. Each bar
-    is ``high`` inches high.
+    explains; otherwise each bar has the next colour. A dotted line is drawn at ``line``, with the
+    number above it. Each bar is ``high`` inches high.
     """
     from matplotlib.patches import Patch
 
@@ -352,7 +336,8 @@ def bars(
         axis.set_yticks(range(len(names)), names, **words)
         axis.tick_params(length=0)
         axis.spines[:].set_visible(False)
-        axis.set_title(title, fontsize=10, color=INK, loc="left")
+        above = 6 if line is None else 6 + 1.5 * size  # points, with room for the line's number
+        axis.set_title(title, fontsize=10, color=INK, loc="left", pad=above)
         if len(legend) > 1:
             axis.legend(
                 handles=legend, loc="upper left", bbox_to_anchor=(0, 0), ncols=3, fontsize=9,
@@ -360,6 +345,10 @@ def bars(
             )  # fmt: skip
         if line is not None:
             axis.axvline(line, color=INK, linewidth=1, linestyle=":")
+            axis.annotate(
+                label(line), (line, 1), xycoords=("data", "axes fraction"), ha="center",
+                va="bottom", **words,
+            )  # fmt: skip
         told.append(f"{title}: {'; '.join(values)}")
     return finished(figure, f"Bars, {'. '.join(told)}", caption)
 

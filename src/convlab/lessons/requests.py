@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from convlab.lessons.maps import THREAD, array_named, tile_of
-from convlab.lessons.pictures import COLOURS, NOBODY, Grid, Picture, only_or_count, spans
+from convlab.lessons.pictures import COLOURS, INK, NOBODY, Grid, Picture, only_or_count, spans
 from convlab.problems.problem import ConvProblem
 from convlab.simulation.rules.memory_traffic import BANKS, SECTOR_BYTES, WARP, WORD_BYTES
 from convlab.support.values import counted
@@ -18,8 +18,9 @@ from convlab.tracing.recorded import WarpRequest
 from convlab.tracing.views import statement_of
 
 MOST_SECTORS, MOST_READS = 40, 20
-LANES = """The number in a box is the lane that accesses this word; `x2` means that two lanes access
-    it. Four neighbouring lanes have one colour."""
+LANES = """The number in a box is the lane that accesses this number of the array. Four neighbouring
+    lanes have one colour."""
+SEVERAL_LANES = "`x2` in a box means that two lanes access it, `x32` that all lanes do."
 LANES_AT_ONCE = {4: (32,), 8: (16, 32), 16: (8, 16)}  # by width, in shared memory
 
 
@@ -39,8 +40,12 @@ def one_request(
     above = f"warp {request.warp}:  {brief}"
     who = f"Lanes {spans(request.lanes)} of warp {request.warp}"
     draw = _in_banks if space == "shared" else _in_sectors
-    grid, alt, legend = draw(request, words_of(launch, request), above, who)
-    return grid.finished(alt, f"One request, of `{code}`. {alt}", legend)
+    words = words_of(launch, request)
+    grid, alt, legend = draw(request, words, above, who)
+    legend.append(LANES)
+    if any(len(lanes) > 1 for lanes in words.values()):
+        legend.append(SEVERAL_LANES)
+    return grid.finished(alt, f"One request, of `{code}`. {alt}", *legend)
 
 
 def words_of(launch: LaunchTrace, request: WarpRequest) -> dict[int, list[int]]:
@@ -53,7 +58,7 @@ def words_of(launch: LaunchTrace, request: WarpRequest) -> dict[int, list[int]]:
     return dict(sorted(lanes.items()))
 
 
-Drawn = tuple[Grid, str, str]  # the picture, its description, and its legend
+Drawn = tuple[Grid, str, list[str]]  # the picture, its description, its legend's sentences
 
 
 def _box(grid: Grid, column: int, row: float, lanes: list[int], **style: Any) -> None:
@@ -76,13 +81,16 @@ def _in_sectors(request: WarpRequest, words: dict[int, list[int]], above: str, w
         for one in range(per_sector):
             lanes = words.get(sector * per_sector + one, [])
             _box(grid, left + one, top, lanes, hatched=not lanes)
+        grid.cell(left, top, "none", wide=per_sector, edge=INK, line=1.2)
     bytes_wanted = WORD_BYTES * len(words)
     verb = {"load": "read", "store": "write"}.get(request.operation, "change")
-    alt = f"""{who} {verb} {len(words)} different numbers of {request.array}, {bytes_wanted} bytes,
+    numbers = f"{len(words)} different numbers" if len(words) > 1 else "1 number"
+    alt = f"""{who} {verb} {numbers} of {request.array}, {bytes_wanted} bytes,
         which lie in {counted(len(sectors), "sector")} of {SECTOR_BYTES} bytes;
         {math.ceil(bytes_wanted / SECTOR_BYTES)} would be enough."""
-    legend = f"""Each row of eight boxes is a sector; read them like lines of a text, by growing
-        addresses. {LANES} Memory moves the hatched boxes, too, although no lane accesses them."""
+    legend = ["Each frame is a sector. Read the frames like lines of a text: addresses grow."]
+    if len(words) < len(sectors) * per_sector:
+        legend.append("Memory moves the hatched boxes, too, although no lane accesses them.")
     return grid, alt, legend
 
 
@@ -94,12 +102,16 @@ def _in_banks(request: WarpRequest, words: dict[int, list[int]], above: str, who
         grid.note(bank + 0.5, -0.5, str(bank), 6, ha="center")
         for row, lanes in enumerate(wavefronts):
             _box(grid, bank, row, lanes.get(bank, []), size=6)
-    alt = f"""{who} access {len(words)} different words of {request.array}, which lie in
-        {len({word % BANKS for word in words})} of the 32 banks:
+    found, lie = (f"{len(words)} different words", "lie") if len(words) > 1 else ("1 word", "lies")
+    banks = len({word % BANKS for word in words})
+    alt = f"""{who} access {found} of {request.array}, which {lie} in {banks} of the 32 banks:
         {counted(request.wavefronts, "wavefront")}."""
-    legend = f"""Columns are the 32 banks of shared memory, and rows are wavefronts. In each
-        wavefront a bank delivers one word. Shared memory serves {at_once} lanes at a time.
-        {LANES}"""
+    legend = [
+        """Columns are the 32 banks of shared memory, and rows are wavefronts. In each
+        wavefront a bank delivers one word: 4 bytes, such as one float32."""
+    ]
+    if at_once < WARP:
+        legend.append(f"Shared memory serves {at_once} lanes at a time.")
     return grid, alt, legend
 
 

@@ -13,7 +13,7 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any
 
-from convlab.lessons.pictures import Picture
+from convlab.lessons.pictures import Picture, explanation
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MOVED = (
@@ -56,9 +56,8 @@ class Slider:
         )
 
     def _legend(self) -> str:
-        return (
-            f"<p><em>{_code(said)}</em></p>" if (said := self.pictures[0][1].explanation()) else ""
-        )
+        said = explanation(*(picture for _, picture in self.pictures))
+        return f"<p><em>{_code(said)}</em></p>" if said else ""
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
