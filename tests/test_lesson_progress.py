@@ -164,8 +164,16 @@ def test_words_and_lines_are_counted_without_links_and_comments():
     hunt = source.Cell("code", "y = 3", "hunt", "fault", "y = 2")
     cells = (source.Cell("markdown", text), source.Cell("code", code, "exercise", "it"), hunt)
     found = paths.length([source.Lesson("01_x", cells)])
-    assert (found.words, found.lines, found.hunts, found.minutes) == (4, 2, 1, 10)
-    assert paths.Length(1500, 10, 2).minutes == 40
+    assert found == paths.Length(words=4, lines=2, exercises=1, hunts=1)
+    assert found.minutes == 15
+    assert paths.Length(words=1700, lines=10, exercises=1, hunts=1).minutes == 50
+
+
+def test_minutes_are_near_those_that_a_reader_estimated():
+    estimates = json.loads(lesson_paths.SECONDS.read_text(encoding="utf-8"))["estimates"]
+    found = {n: paths.length(map(source.read, source.sources([n]))).minutes for n in estimates}
+    assert all(0.8 <= found[name] / estimates[name] <= 1.2 for name in estimates), found
+    assert 0.95 <= sum(found.values()) / sum(estimates.values()) <= 1.05
 
 
 def test_each_notebook_says_where_it_stands():

@@ -1,9 +1,10 @@
 """Fill the tables of docs/lessons.md: both paths, and the length of each lesson.
 
-``python tests/tools/lesson_paths.py`` in a checkout counts words and lines in lessons/source. With
+``python tests/tools/lesson_paths.py`` in a checkout counts words, lines, exercises and faults in
+lessons/source, and computes minutes from these counts by the rule of convlab.lessons.paths. With
 ``--measure`` it first runs the solved notebooks, one after the other, and stores their seconds of
-CPU time in docs/results/lessons.json. With ``--check`` it writes nothing, and exits 1 if the page
-differs.
+CPU time in docs/results/lessons.json, beside the minutes that a reader estimated. With ``--check``
+it writes nothing, and exits 1 if the page differs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def measure(lessons: Sequence[Lesson]) -> None:
         seconds[lesson.name] = round(_of_children() - start)
         print(f"{lesson.name}: {seconds[lesson.name]} s", flush=True)
     environment = {"command": f"{COMMAND} --measure", "date": date.today().isoformat()}
-    document = {"environment": environment, "seconds": seconds}
+    estimates = read_json(SECONDS)["estimates"]
+    document = {"environment": environment, "estimates": estimates, "seconds": seconds}
     write_whole(SECONDS, (json.dumps(document, indent=1) + "\n").encode())
 
 
@@ -74,7 +76,9 @@ def paths_table(lessons: Sequence[Lesson]) -> str:
     for name, told, chosen in paths:
         size = length(chosen)
         rows.append((name, told, *_counts(size), f"{size.minutes / 60:.1f}"))
-    head = ("path", "lessons", "words", "lines to write", "faults to find", "hours")
+    head = (
+        "path", "lessons", "words", "lines to write", "exercises", "faults to find", "hours",
+    )  # fmt: skip
     return table(head, rows, left=2)
 
 
@@ -88,12 +92,12 @@ def lessons_table(lessons: Sequence[Lesson], old: str) -> str:
         name, size = f"[{lesson.name}](../lessons/{lesson.name}.ipynb)", length([lesson])
         runs = str(seconds.get(lesson.name, "-"))
         rows.append((name, taught.get(lesson.name, ""), *_counts(size), str(size.minutes), runs))
-    head = ("lesson", "teaches", "words", "lines", "faults", "minutes", "CPU s")
+    head = ("lesson", "teaches", "words", "lines", "exercises", "faults", "minutes", "CPU s")
     return table(head, rows, left=2)
 
 
-def _counts(size: Length) -> tuple[str, str, str]:
-    return f"{size.words:,}", str(size.lines), str(size.hunts)
+def _counts(size: Length) -> tuple[str, str, str, str]:
+    return f"{size.words:,}", str(size.lines), str(size.exercises), str(size.hunts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,41 +19,45 @@ from convlab.support.values import counted
 SHORT = (
     "00_start_here", "00b_small_kernels", "01_direct", "04_implicit_gemm", "10_im2win",
 )  # fmt: skip
-WORDS_A_MINUTE = 150  # of reading
-MINUTES_A_LINE, MINUTES_A_HUNT = 2, 5  # to write a line, to find and mend a fault; with their tries
+# Fitted to the minutes that a reader estimated for six lessons: docs/results/lessons.json.
+WORDS_A_MINUTE = 85  # of reading, with the code and the pictures between the words
+MINUTES_A_TASK = 5  # to understand an exercise, or to find a fault; with tips and tries
+MINUTES_A_LINE = 2  # to write a line
 
 
 @dataclass(frozen=True)
 class Length:
-    """The length of a lesson, or of several: words to read, lines of code to write, and kernels
-    whose faults are to be found."""
+    """The length of a lesson, or of several: words to read, lines of code to write, exercises, and
+    kernels whose faults are to be found."""
 
     words: int
     lines: int
+    exercises: int = 0
     hunts: int = 0
 
     @property
     def minutes(self) -> int:
         """About how many minutes they take, in steps of five."""
         minutes = self.words / WORDS_A_MINUTE + self.lines * MINUTES_A_LINE
-        minutes += self.hunts * MINUTES_A_HUNT
+        minutes += (self.exercises + self.hunts) * MINUTES_A_TASK
         return max(5, 5 * round(minutes / 5))
 
 
 def length(lessons: Iterable[Lesson]) -> Length:
     """Return the length of lessons together: the words of their texts, without addresses of links,
     and the lines of code in their solutions."""
-    words = lines = hunts = 0
+    words = lines = exercises = hunts = 0
     for lesson in lessons:
         for cell in lesson.cells:
             if cell.type == "markdown":
                 words += len(re.sub(r"<[^>]*>|\]\([^)]*\)", " ", cell.text).split())
         for exercise in lesson.exercises():
             hunts += exercise.role == "hunt"
+            exercises += exercise.role != "hunt"
             for region in REGION.finditer(exercise.text):
                 inside = map(str.strip, region["inside"].splitlines())
                 lines += sum(bool(line) and not line.startswith("#") for line in inside)
-    return Length(words, lines, hunts)
+    return Length(words, lines, exercises, hunts)
 
 
 def place_of(lesson: Lesson, whole: Sequence[str]) -> str:
